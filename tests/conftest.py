@@ -1,8 +1,5 @@
-"""Fixtures for everybody: a clean database, a pool on it, a clock that stands still.
-
-Also what all tests share before they start: in which order they come, and what of the memory is
-theirs to tidy.
-"""
+"""Shared fixtures: a clean database, a pool on it, a fake clock. Also orders the tests and
+freezes imported objects for the garbage collector."""
 
 import gc
 from collections.abc import AsyncGenerator, Generator
@@ -18,8 +15,8 @@ from tests.support.database import Clone, OwnServer, TestServer, own_server_in, 
 from tests.support.driver_types import cache_type_lookups
 from tests.support.proxy import Proxy, proxy_to
 
-# Files with tests of many seconds. They come before all others: whatever comes last is waited for
-# by everybody. An order by chance within them and after them is kept.
+# Files with tests of many seconds run first, because the slowest of the last tests delays the whole
+# run. The random order within them and after them is kept.
 LONGEST: Final = (
     "store/test_concurrency.py",
     "workspace_turns/test_killed.py",
@@ -54,7 +51,7 @@ def pytest_terminal_summary(
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """After the shuffling: the longest first."""
+    """After the shuffle: the longest first."""
     here = Path(__file__).parent
     rank = {here / name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.path, len(rank)))
@@ -62,7 +59,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Nothing of what is imported now ever goes, so looking for garbage in it is for nothing."""
+    """Imported objects live for ever: exclude them from garbage collection."""
     gc.disable()
     try:
         return (yield)
@@ -96,7 +93,7 @@ def dsn(database: Clone) -> Generator[str]:
 
 @pytest.fixture
 def empty_dsn(test_server: TestServer) -> Generator[str]:
-    """A database of the test's own, without any schema."""
+    """An empty database without schema."""
     name = test_server.new_name()
     yield test_server.create(name)
     test_server.drop(name)
@@ -104,7 +101,7 @@ def empty_dsn(test_server: TestServer) -> Generator[str]:
 
 @pytest.fixture
 async def own_server() -> AsyncGenerator[OwnServer]:
-    """A server that the test may stop and start. Costs a second."""
+    """A server that the test may stop and start. Takes a second."""
     async with own_server_in(scratch_space()) as server:
         yield server
 
@@ -118,7 +115,7 @@ async def pool(dsn: str) -> AsyncGenerator[Pool]:
 
 @pytest.fixture
 async def proxy(dsn: str) -> AsyncGenerator[Proxy]:
-    """A network to the database that can fail."""
+    """A proxy to the database that can fail."""
     async with proxy_to(dsn) as proxy:
         yield proxy
 

@@ -91,12 +91,12 @@ async def by_pipe(dsn: str, turns: int) -> MemoryReport:
         setup = ReplicaSetup(
             dsn=dsn, model_url=model.url, tool_socket=str(path), name="soak", heartbeat_s=1.0
         )
-        born_in = await stack.enter_async_context(replica_fork_server())
-        replica = await stack.enter_async_context(replica_process(born_in, setup))
-        witness = TranscriptJudge()
+        fork_server = await stack.enter_async_context(replica_fork_server())
+        replica = await stack.enter_async_context(replica_process(fork_server, setup))
+        judge = TranscriptJudge()
 
         async def chat(number: int, turns: int) -> None:
-            await _chat_by_pipe(replica, ChatId(UUID(int=number)), turns, witness)
+            await _chat_by_pipe(replica, ChatId(UUID(int=number)), turns, judge)
 
         await chat(10**9, 1)
         before = await replica.resources()
@@ -109,17 +109,17 @@ async def by_pipe(dsn: str, turns: int) -> MemoryReport:
             await eventually(as_before, within_s=RELEASE_TIMEOUT_S)
         except TimeoutError:
             raise AssertionError(f"{before} became {await replica.resources()}") from None
-        await _check(dsn, witness)
+        await _check(dsn, judge)
         assert max(model.asked.values()) == 1, "a step was requested twice"
         return told
 
 
 async def _chat_by_pipe(
-    replica: ReplicaProcess, chat_id: ChatId, turns: int, witness: TranscriptJudge
+    replica: ReplicaProcess, chat_id: ChatId, turns: int, judge: TranscriptJudge
 ) -> None:
     onlooker = RoamingViewer(chat_id)
     sent = [
-        witness.record_send(chat_id, f"m{chat_id.int}x{turn} {turn % 2}") for turn in range(turns)
+        judge.record_send(chat_id, f"m{chat_id.int}x{turn} {turn % 2}") for turn in range(turns)
     ]
     await replica.create(chat_id, sent[0].text)
     for turn, message in enumerate(sent, 1):
@@ -145,14 +145,14 @@ async def by_http(dsn: str, turns: int) -> MemoryReport:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="chatd-soak-"))
         model = await stack.enter_async_context(SteadyModel.running())
         model.answer_s = 0.0
-        house = Installation(dsn=dsn, model_url=model.url, data_dir=Path(directory))
-        servers = ServerGroup(house, stack)
+        installation = Installation(dsn=dsn, model_url=model.url, data_dir=Path(directory))
+        servers = ServerGroup(installation, stack)
         await servers.add()
-        pid, witness = servers.now[0].pid, TranscriptJudge()
+        pid, judge = servers.now[0].pid, TranscriptJudge()
 
         async def chat(number: int, turns: int) -> None:
             async with ClientSession(connector=TCPConnector(limit=0)) as http:
-                await _chat_by_http(HttpClient(servers, http), number, turns, witness)
+                await _chat_by_http(HttpClient(servers, http), number, turns, judge)
 
         await asyncio.gather(*(chat(10**6 - n, TURNS_PER_CHAT) for n in range(CONCURRENT_CHATS)))
         files = open_files(pid)
@@ -162,32 +162,32 @@ async def by_http(dsn: str, turns: int) -> MemoryReport:
             return open_files(pid) <= files
 
         await eventually(as_before, within_s=RELEASE_TIMEOUT_S)
-        await _check(dsn, witness)
+        await _check(dsn, judge)
         await servers.now[0].terminate()
         return told
 
 
 async def _chat_by_http(
-    visitor: HttpClient, number: int, turns: int, witness: TranscriptJudge
+    client: HttpClient, number: int, turns: int, judge: TranscriptJudge
 ) -> None:
     async with asyncio.TaskGroup() as group:
         watching: asyncio.Task[None] | None = None
         for turn in range(1, turns + 1):
             text = f"m{number}x{turn} 0"
-            await visitor.send(text, key=f"00000000-0000-4000-8000-{number:06d}{turn:06d}")
-            assert visitor.chat_id is not None
-            witness.record_send(visitor.chat_id, text).acked = True
-            watching = watching or group.create_task(visitor.watch())
-            await visitor.until(lambda state, turn=turn: _answered(state, turn), TURN_TIMEOUT_S)
+            await client.send(text, key=f"00000000-0000-4000-8000-{number:06d}{turn:06d}")
+            assert client.chat_id is not None
+            judge.record_send(client.chat_id, text).acked = True
+            watching = watching or group.create_task(client.watch())
+            await client.until(lambda state, turn=turn: _answered(state, turn), TURN_TIMEOUT_S)
         if watching is not None:
             watching.cancel()
 
 
-async def _check(dsn: str, witness: TranscriptJudge) -> None:
+async def _check(dsn: str, judge: TranscriptJudge) -> None:
     pool = Pool(PoolConfig(connect=ConnectConfig(dsn=dsn)))
     try:
-        await witness.wait_settled(pool, within_s=TURN_TIMEOUT_S)
-        await witness.check(pool)
+        await judge.wait_settled(pool, within_s=TURN_TIMEOUT_S)
+        await judge.check(pool)
     finally:
         await pool.close()
 

@@ -57,11 +57,11 @@ class ChattingClient:
     """Has one chat, and sends the next message after each answer."""
 
     def __init__(
-        self, number: int, visitor: HttpClient, witness: TranscriptJudge, done: asyncio.Event
+        self, number: int, client: HttpClient, judge: TranscriptJudge, done: asyncio.Event
     ) -> None:
         self._number = number
-        self._visitor = visitor
-        self._witness = witness
+        self._client = client
+        self._judge = judge
         self._done = done
 
     async def chat_until_done(self) -> None:
@@ -71,16 +71,16 @@ class ChattingClient:
             while turn == 0 or not self._done.is_set():
                 turn += 1
                 await self._say(turn)
-                watching = watching or group.create_task(self._visitor.watch())
-                await self._visitor.until(_answered(turn), TURN_TIMEOUT_S)
+                watching = watching or group.create_task(self._client.watch())
+                await self._client.until(_answered(turn), TURN_TIMEOUT_S)
             if watching is not None:
                 watching.cancel()
 
     async def _say(self, turn: int) -> None:
         text = f"m{self._number}x{turn} 0"
-        await self._visitor.send(text, key=f"00000000-0000-4000-8000-{self._number:06d}{turn:06d}")
-        assert self._visitor.chat_id is not None
-        self._witness.record_send(self._visitor.chat_id, text).acked = True
+        await self._client.send(text, key=f"00000000-0000-4000-8000-{self._number:06d}{turn:06d}")
+        assert self._client.chat_id is not None
+        self._judge.record_send(self._client.chat_id, text).acked = True
 
 
 def _answered(turn: int) -> Callable[[ClientState], bool]:
@@ -89,39 +89,39 @@ def _answered(turn: int) -> Callable[[ClientState], bool]:
 
 async def roll(dsn: str, plan: RestartPlan) -> RestartReport:
     """Raises AssertionError if a client noticed a restart."""
-    witness = TranscriptJudge()
+    judge = TranscriptJudge()
     async with AsyncExitStack() as stack:
         data_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="chatd-roll-"))
         model = await stack.enter_async_context(SteadyModel.running())
         model.answer_s = plan.answer_s
         http = await stack.enter_async_context(ClientSession(connector=TCPConnector(limit=0)))
-        house = Installation(dsn=dsn, model_url=model.url, data_dir=Path(data_dir))
-        servers = ServerGroup(house, stack)
+        installation = Installation(dsn=dsn, model_url=model.url, data_dir=Path(data_dir))
+        servers = ServerGroup(installation, stack)
         await asyncio.gather(*(servers.add() for _ in range(plan.replicas)))
-        visitors = [HttpClient(servers, http) for _ in range(plan.chats)]
-        slowest_s = await _restart_under(visitors, servers, model, witness, plan)
-        await _look(dsn, witness, visitors)
+        clients = [HttpClient(servers, http) for _ in range(plan.chats)]
+        slowest_s = await _restart_under(clients, servers, model, judge, plan)
+        await _look(dsn, judge, clients)
         _paid_once(model)
         return RestartReport(
-            messages=len(witness.sent),
+            messages=len(judge.sent),
             model_calls=sum(model.asked.values()),
             restarts=plan.restarts,
-            connections=sum(visitor.connections for visitor in visitors),
+            connections=sum(client.connections for client in clients),
             slowest_exit_s=slowest_s,
         )
 
 
 async def _restart_under(
-    visitors: Sequence[HttpClient],
+    clients: Sequence[HttpClient],
     servers: ServerGroup,
     model: SteadyModel,
-    witness: TranscriptJudge,
+    judge: TranscriptJudge,
     plan: RestartPlan,
 ) -> float:
     done = asyncio.Event()
     async with asyncio.TaskGroup() as group:
-        for number, visitor in enumerate(visitors, 1):
-            group.create_task(ChattingClient(number, visitor, witness, done).chat_until_done())
+        for number, client in enumerate(clients, 1):
+            group.create_task(ChattingClient(number, client, judge, done).chat_until_done())
         await model.busy(plan.chats)
         slowest_s = await servers.restart_in_turn(plan.restarts, plan.pause_s)
         done.set()
@@ -134,15 +134,15 @@ def _paid_once(model: SteadyModel) -> None:
     assert model.refused == [], "the model refused a request"
 
 
-async def _look(dsn: str, witness: TranscriptJudge, visitors: Sequence[HttpClient]) -> None:
+async def _look(dsn: str, judge: TranscriptJudge, clients: Sequence[HttpClient]) -> None:
     pool = Pool(PoolConfig(connect=ConnectConfig(dsn=dsn)))
     try:
-        await witness.wait_settled(pool, within_s=SETTLE_TIMEOUT_S)
-        await witness.check(pool)
-        for visitor in visitors:
-            assert visitor.chat_id is not None
-            meant = await read_state(pool, visitor.chat_id)
-            assert visitor.state.settled() == meant, f"a viewer of {visitor.chat_id} is stale"
+        await judge.wait_settled(pool, within_s=SETTLE_TIMEOUT_S)
+        await judge.check(pool)
+        for client in clients:
+            assert client.chat_id is not None
+            meant = await read_state(pool, client.chat_id)
+            assert client.state.settled() == meant, f"a viewer of {client.chat_id} is stale"
     finally:
         await pool.close()
 

@@ -1,7 +1,7 @@
 """Replicas are killed, frozen, cut off and stopped at random; users send and viewers reconnect.
 
 `make chaos` does this for half an hour; ARGS="--seconds 60 --seed 7" repeats the same random
-choices as far as timing allows. At the end a witness reads the database: nothing lost, doubled or
+choices as far as timing allows. At the end a judge reads the database: nothing lost, doubled or
 stuck, and every viewer has the stored state.
 """
 
@@ -23,24 +23,27 @@ from tests.support.chaos.roaming_viewers import RoamingViewers
 from tests.support.chaos.unreliable_model import SlowToolServer, UnreliableModel
 from tests.support.killable_server import KillableServer, killable_server
 from tests.support.replica_process import ReplicaSetup
-from tests.support.replicas import replica_fork_server as born
+from tests.support.replicas import replica_fork_server
 from tests.support.transcript_judge import TranscriptJudge
 
 SETTLE_TIMEOUT_S = 180.0
 
 
-async def soak(dsn: str, chances: SoakConfig, server: KillableServer | None = None) -> str:
+async def soak(dsn: str, config: SoakConfig, server: KillableServer | None = None) -> str:
     """Returns a summary. Raises AssertionError if a promise was broken."""
-    dice = random.Random(chances.seed)
-    witness = TranscriptJudge()
+    dice = random.Random(config.seed)
+    judge = TranscriptJudge()
     with tempfile.TemporaryDirectory(prefix="chatd-soak-", dir="/tmp") as directory:
         path = Path(directory) / "workshop"
         async with (
             UnreliableModel.running() as model,
-            SlowToolServer.running(path) as shop,
-            born() as born_in,
+            SlowToolServer.running(path) as tool_server,
+            replica_fork_server() as fork_server,
         ):
-            model.dice, shop.dice = random.Random(dice.random()), random.Random(dice.random())
+            model.dice, tool_server.dice = (
+                random.Random(dice.random()),
+                random.Random(dice.random()),
+            )
             setup = ReplicaSetup(
                 dsn=dsn,
                 model_url=model.url,
@@ -49,54 +52,56 @@ async def soak(dsn: str, chances: SoakConfig, server: KillableServer | None = No
                 drain_s=3.0,
                 roots=50,
             )
-            replicas = RunningReplicas(born_in, setup, random.Random(dice.random()))
-            audience = RoamingViewers(replicas, random.Random(dice.random()))
-            people = RandomUsers(replicas, witness, audience, random.Random(dice.random()))
-            fate = FaultInjector(replicas, chances, random.Random(dice.random()), server)
+            replicas = RunningReplicas(fork_server, setup, random.Random(dice.random()))
+            viewers = RoamingViewers(replicas, random.Random(dice.random()))
+            users = RandomUsers(replicas, judge, viewers, random.Random(dice.random()))
+            faults = FaultInjector(replicas, config, random.Random(dice.random()), server)
             try:
-                for _ in range(chances.replicas):
+                for _ in range(config.replicas):
                     await replicas.add()
-                await _for_a_while(chances, people, fate)
+                await _for_a_while(config, users, faults)
                 if server is not None:
                     await server.restart()
-                await _look(dsn, replicas, witness, audience)
+                await _look(dsn, replicas, judge, viewers)
             finally:
                 await replicas.close()
             assert model.refused == [], "the model refused a request"
-            twice = {call: runs for call, runs in shop.runs.items() if runs > 1 and "once" in call}
+            twice = {
+                call: runs for call, runs in tool_server.runs.items() if runs > 1 and "once" in call
+            }
             assert twice == {}, "tools that must not run twice did"
-            counts = f"{len(witness.sent)} messages, {sum(model.asked.values())} model calls"
-            seen = f"{audience.connections} connections of viewers"
-            told = f"people {dict(people.actions)}, refused {dict(people.refusals)}"
+            counts = f"{len(judge.sent)} messages, {sum(model.asked.values())} model calls"
+            seen = f"{viewers.connections} connections of viewers"
+            told = f"people {dict(users.actions)}, refused {dict(users.refusals)}"
             return f"{counts}, {seen}; {dict(replicas.faults)}; {told}"
 
 
-async def _for_a_while(chances: SoakConfig, people: RandomUsers, fate: FaultInjector) -> None:
+async def _for_a_while(config: SoakConfig, users: RandomUsers, faults: FaultInjector) -> None:
     with suppress(TimeoutError):
-        async with asyncio.timeout(chances.seconds), asyncio.TaskGroup() as group:
-            group.create_task(fate.run())
-            for _ in range(chances.users):
-                group.create_task(people.run_user())
+        async with asyncio.timeout(config.seconds), asyncio.TaskGroup() as group:
+            group.create_task(faults.run())
+            for _ in range(config.users):
+                group.create_task(users.run_user())
 
 
 async def _look(
-    dsn: str, replicas: RunningReplicas, witness: TranscriptJudge, audience: RoamingViewers
+    dsn: str, replicas: RunningReplicas, judge: TranscriptJudge, viewers: RoamingViewers
 ) -> None:
     """One replica is enough to settle all chats; frozen replicas stay frozen."""
     await replicas.reap()
     last = await replicas.add()
     pool = Pool(PoolConfig(connect=ConnectConfig(dsn=dsn)))
     try:
-        await witness.wait_settled(pool, within_s=SETTLE_TIMEOUT_S)
-        await witness.check(pool, crashed=True)
-        await audience.check(pool, last)
+        await judge.wait_settled(pool, within_s=SETTLE_TIMEOUT_S)
+        await judge.check(pool, crashed=True)
+        await viewers.check(pool, last)
     finally:
         await pool.close()
 
 
-async def _main(chances: SoakConfig) -> str:
+async def _main(config: SoakConfig) -> str:
     async with killable_server() as server:
-        return await soak(server.dsn, chances, server)
+        return await soak(server.dsn, config, server)
 
 
 def main(args: Sequence[str]) -> int:
@@ -106,16 +111,16 @@ def main(args: Sequence[str]) -> int:
     parser.add_argument("--replicas", type=int, default=3)
     parser.add_argument("--people", type=int, default=20)
     asked = parser.parse_args(args)
-    chances = SoakConfig(
+    config = SoakConfig(
         seed=asked.seed, seconds=asked.seconds, replicas=asked.replicas, users=asked.people
     )
-    _say(f"seed {chances.seed}, {chances.seconds:g} seconds")
+    _say(f"seed {config.seed}, {config.seconds:g} seconds")
     try:
-        told = asyncio.run(_main(chances))
+        told = asyncio.run(_main(config))
     except BaseException:
-        _say(f"seed {chances.seed}: a promise was broken, or the test failed")
+        _say(f"seed {config.seed}: a promise was broken, or the test failed")
         raise
-    _say(f"seed {chances.seed}: nothing lost, doubled or stuck; {told}")
+    _say(f"seed {config.seed}: nothing lost, doubled or stuck; {told}")
     return 0
 
 

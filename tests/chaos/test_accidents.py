@@ -1,6 +1,6 @@
 """Replicas are killed, frozen and stopped at named points of their code.
 
-The accidents of one test run concurrently, each with its own process and chat. At the end a witness
+The accidents of one test run concurrently, each with its own process and chat. At the end a judge
 checks the database.
 """
 
@@ -23,187 +23,187 @@ Accident = Callable[[TakeoverRig], Awaitable[None]]
 
 async def run_accidents(dsn: str, *accidents: Accident) -> None:
     """Run all concurrently. An error names its accident."""
-    async with takeover_rig(dsn) as stage, asyncio.TaskGroup() as group:
+    async with takeover_rig(dsn) as rig, asyncio.TaskGroup() as group:
 
         async def one(accident: Accident) -> None:
             try:
                 async with asyncio.timeout(ACCIDENT_TIMEOUT_S):
-                    await accident(stage)
+                    await accident(rig)
             except BaseException as error:
                 error.add_note(f"in the accident: {accident.__name__}")
                 raise
 
         running = [group.create_task(one(accident)) for accident in accidents]
         await asyncio.gather(*running)
-        await stage.judge.wait_settled(stage.survivor.pool, within_s=SETTLE_TIMEOUT_S)
-        await stage.judge.check(stage.survivor.pool)
-        await check_all_chats_continue(stage)
-        assert stage.model.refused == []
+        await rig.judge.wait_settled(rig.survivor.pool, within_s=SETTLE_TIMEOUT_S)
+        await rig.judge.check(rig.survivor.pool)
+        await check_all_chats_continue(rig)
+        assert rig.model.refused == []
 
 
 @pytest.mark.covers("T18")
-async def check_all_chats_continue(stage: TakeoverRig) -> None:
+async def check_all_chats_continue(rig: TakeoverRig) -> None:
     """The model accepts every history and answers the next message."""
-    for number, chat_id in enumerate(sorted({sent.chat for sent in stage.judge.sent})):
-        if await chats.get(stage.survivor.pool, chat_id) is not None:
-            stage.judge.stopped.discard(chat_id)
-            stage.judge.record_hurry(chat_id)  # an interrupted message stays unanswered
-            sent = stage.judge.record_send(chat_id, f"next{number} 0")
-            await stage.survivor.send(chat_id, sent.text)
+    for number, chat_id in enumerate(sorted({sent.chat for sent in rig.judge.sent})):
+        if await chats.get(rig.survivor.pool, chat_id) is not None:
+            rig.judge.stopped.discard(chat_id)
+            rig.judge.record_hurry(chat_id)  # an interrupted message stays unanswered
+            sent = rig.judge.record_send(chat_id, f"next{number} 0")
+            await rig.survivor.send(chat_id, sent.text)
             sent.acked = True
-    await stage.judge.wait_settled(stage.survivor.pool, within_s=SETTLE_TIMEOUT_S)
-    await stage.judge.check(stage.survivor.pool)
+    await rig.judge.wait_settled(rig.survivor.pool, within_s=SETTLE_TIMEOUT_S)
+    await rig.judge.check(rig.survivor.pool)
 
 
 # kill -9
 
 
 @pytest.mark.covers("F1")
-async def killed_during_an_answer(stage: TakeoverRig) -> None:
-    gate = stage.model.gates.hold("m1/0")
-    victim = await stage.start_victim()
-    chat_id = await stage.create(victim, "m1 0")
+async def killed_during_an_answer(rig: TakeoverRig) -> None:
+    gate = rig.model.gates.hold("m1/0")
+    victim = await rig.start_victim()
+    chat_id = await rig.create(victim, "m1 0")
     await gate.reached.wait()
     victim.kill()
-    await stage.survivor.wait_state(chat_id, "W")
-    assert await stage.transcript(chat_id) == ["user: m1 0", "assistant: answer to m1"]
-    assert stage.model.asked["m1/0"] == 2
+    await rig.survivor.wait_state(chat_id, "W")
+    assert await rig.transcript(chat_id) == ["user: m1 0", "assistant: answer to m1"]
+    assert rig.model.asked["m1/0"] == 2
 
 
 @pytest.mark.covers("F2")
-async def killed_during_a_tool(stage: TakeoverRig) -> None:
+async def killed_during_a_tool(rig: TakeoverRig) -> None:
     """The tool runs again; the model call is not repeated."""
-    gate = stage.tool_server.gates.hold("m2-0")
-    victim = await stage.start_victim()
-    chat_id = await stage.create(victim, "m2 1")
+    gate = rig.tool_server.gates.hold("m2-0")
+    victim = await rig.start_victim()
+    chat_id = await rig.create(victim, "m2 1")
     await gate.reached.wait()
     victim.kill()
-    await stage.survivor.wait_state(chat_id, "W")
-    assert await stage.transcript(chat_id) == [
+    await rig.survivor.wait_state(chat_id, "W")
+    assert await rig.transcript(chat_id) == [
         "user: m2 1",
         "assistant: work(m2-0)",
         "tool: result(m2-0) {'output': 'did m2-0'}",
         "assistant: answer to m2",
     ]
-    assert stage.model.asked == stage.model.asked | {"m2/0": 1, "m2/1": 1}
-    assert stage.tool_server.runs["m2-0"] == 2
+    assert rig.model.asked == rig.model.asked | {"m2/0": 1, "m2/1": 1}
+    assert rig.tool_server.runs["m2-0"] == 2
 
 
 @pytest.mark.covers("F2")
-async def killed_during_a_tool_that_must_not_run_twice(stage: TakeoverRig) -> None:
-    gate = stage.tool_server.gates.hold("once3-0")
-    victim = await stage.start_victim()
-    chat_id = await stage.create(victim, "once3 1")
+async def killed_during_a_tool_that_must_not_run_twice(rig: TakeoverRig) -> None:
+    gate = rig.tool_server.gates.hold("once3-0")
+    victim = await rig.start_victim()
+    chat_id = await rig.create(victim, "once3 1")
     await gate.reached.wait()
     victim.kill()
-    await stage.survivor.wait_state(chat_id, "W")
-    lines = await stage.transcript(chat_id)
+    await rig.survivor.wait_state(chat_id, "W")
+    lines = await rig.transcript(chat_id)
     assert UNKNOWN_OUTCOME_OUTPUT.text in lines[2]
-    assert stage.tool_server.runs["once3-0"] == 1
+    assert rig.tool_server.runs["once3-0"] == 1
 
 
 @pytest.mark.covers("F3")
-async def killed_before_its_answer_was_published(stage: TakeoverRig) -> None:
+async def killed_before_its_answer_was_published(rig: TakeoverRig) -> None:
     """The commit was written, but no hint was sent."""
     die_at = DieAt(event="step_committed", fields={"snapshot_version": 2})
-    victim = await stage.start_victim(die_at=die_at)
-    chat_id = await stage.create(victim, "m4 0")
+    victim = await rig.start_victim(die_at=die_at)
+    chat_id = await rig.create(victim, "m4 0")
     assert await victim.wait_exited() == -9
-    await stage.survivor.wait_state(chat_id, "W")
-    assert await stage.transcript(chat_id) == ["user: m4 0", "assistant: answer to m4"]
-    assert stage.model.asked["m4/0"] == 1
+    await rig.survivor.wait_state(chat_id, "W")
+    assert await rig.transcript(chat_id) == ["user: m4 0", "assistant: answer to m4"]
+    assert rig.model.asked["m4/0"] == 1
 
 
 @pytest.mark.covers("F3")
-async def killed_before_its_call_was_published(stage: TakeoverRig) -> None:
+async def killed_before_its_call_was_published(rig: TakeoverRig) -> None:
     die_at = DieAt(event="step_committed", fields={"snapshot_version": 2})
-    victim = await stage.start_victim(die_at=die_at)
-    chat_id = await stage.create(victim, "m5 1")
+    victim = await rig.start_victim(die_at=die_at)
+    chat_id = await rig.create(victim, "m5 1")
     assert await victim.wait_exited() == -9
-    await stage.survivor.wait_state(chat_id, "W")
-    assert (await stage.transcript(chat_id))[-1] == "assistant: answer to m5"
-    assert stage.model.asked["m5/0"] == 1
-    assert stage.tool_server.runs["m5-0"] == 1
+    await rig.survivor.wait_state(chat_id, "W")
+    assert (await rig.transcript(chat_id))[-1] == "assistant: answer to m5"
+    assert rig.model.asked["m5/0"] == 1
+    assert rig.tool_server.runs["m5-0"] == 1
 
 
 @pytest.mark.covers("T09")
-async def killed_right_after_accepting_a_message(stage: TakeoverRig) -> None:
+async def killed_right_after_accepting_a_message(rig: TakeoverRig) -> None:
     die_at = DieAt(event="step_committed", fields={"snapshot_version": 1})
-    victim = await stage.start_victim(die_at=die_at)
-    chat_id = await stage.create(victim, "m6 0")
+    victim = await rig.start_victim(die_at=die_at)
+    chat_id = await rig.create(victim, "m6 0")
     assert await victim.wait_exited() == -9
-    await stage.survivor.wait_state(chat_id, "W")
-    assert await stage.transcript(chat_id) == ["user: m6 0", "assistant: answer to m6"]
+    await rig.survivor.wait_state(chat_id, "W")
+    assert await rig.transcript(chat_id) == ["user: m6 0", "assistant: answer to m6"]
 
 
 @pytest.mark.covers("F5")
-async def killed_during_an_interrupt(stage: TakeoverRig) -> None:
-    gate = stage.model.gates.hold("m7/0")
+async def killed_during_an_interrupt(rig: TakeoverRig) -> None:
+    gate = rig.model.gates.hold("m7/0")
     die_at = DieAt(event="task_started", fields={"task": "interrupt"})
-    victim = await stage.start_victim(die_at=die_at)
-    chat_id = await stage.create(victim, "m7 0")
+    victim = await rig.start_victim(die_at=die_at)
+    chat_id = await rig.create(victim, "m7 0")
     await gate.reached.wait()
-    stage.judge.record_interrupt(chat_id)
-    await stage.survivor.interrupt(chat_id)
+    rig.judge.record_interrupt(chat_id)
+    await rig.survivor.interrupt(chat_id)
     assert await victim.wait_exited() == -9
-    chat = await stage.survivor.wait_state(chat_id, "W")
+    chat = await rig.survivor.wait_state(chat_id, "W")
     assert chat.worker_id is None
-    lines = await stage.transcript(chat_id)
+    lines = await rig.transcript(chat_id)
     assert lines[0] == "user: m7 0"
     assert lines[1:] in ([], ["assistant: answer "])
 
 
-async def killed_before_the_model_call(stage: TakeoverRig) -> None:
-    victim = await stage.start_victim(die_at=DieAt(event="action"))
-    chat_id = await stage.create(victim, "m8 0")
+async def killed_before_the_model_call(rig: TakeoverRig) -> None:
+    victim = await rig.start_victim(die_at=DieAt(event="action"))
+    chat_id = await rig.create(victim, "m8 0")
     assert await victim.wait_exited() == -9
-    await stage.survivor.wait_state(chat_id, "W")
-    assert await stage.transcript(chat_id) == ["user: m8 0", "assistant: answer to m8"]
-    assert stage.model.asked["m8/0"] == 1
+    await rig.survivor.wait_state(chat_id, "W")
+    assert await rig.transcript(chat_id) == ["user: m8 0", "assistant: answer to m8"]
+    assert rig.model.asked["m8/0"] == 1
 
 
-async def killed_when_a_tool_had_its_effect(stage: TakeoverRig) -> None:
-    victim = await stage.start_victim(die_at=DieAt(event="tool_finished"))
-    chat_id = await stage.create(victim, "m9 1")
+async def killed_when_a_tool_had_its_effect(rig: TakeoverRig) -> None:
+    victim = await rig.start_victim(die_at=DieAt(event="tool_finished"))
+    chat_id = await rig.create(victim, "m9 1")
     assert await victim.wait_exited() == -9
-    await stage.survivor.wait_state(chat_id, "W")
-    assert (await stage.transcript(chat_id))[-1] == "assistant: answer to m9"
-    assert stage.tool_server.runs["m9-0"] == 2
-    assert stage.model.asked["m9/0"] == 1
+    await rig.survivor.wait_state(chat_id, "W")
+    assert (await rig.transcript(chat_id))[-1] == "assistant: answer to m9"
+    assert rig.tool_server.runs["m9-0"] == 2
+    assert rig.model.asked["m9/0"] == 1
 
 
 @pytest.mark.covers("T05")
-async def killed_when_a_tool_had_its_only_effect(stage: TakeoverRig) -> None:
-    victim = await stage.start_victim(die_at=DieAt(event="tool_finished"))
-    chat_id = await stage.create(victim, "once10 1")
+async def killed_when_a_tool_had_its_only_effect(rig: TakeoverRig) -> None:
+    victim = await rig.start_victim(die_at=DieAt(event="tool_finished"))
+    chat_id = await rig.create(victim, "once10 1")
     assert await victim.wait_exited() == -9
-    await stage.survivor.wait_state(chat_id, "W")
-    assert UNKNOWN_OUTCOME_OUTPUT.text in (await stage.transcript(chat_id))[2]
-    assert stage.tool_server.runs["once10-0"] == 1
+    await rig.survivor.wait_state(chat_id, "W")
+    assert UNKNOWN_OUTCOME_OUTPUT.text in (await rig.transcript(chat_id))[2]
+    assert rig.tool_server.runs["once10-0"] == 1
 
 
 @pytest.mark.covers("F3")
-async def killed_before_its_results_were_published(stage: TakeoverRig) -> None:
+async def killed_before_its_results_were_published(rig: TakeoverRig) -> None:
     die_at = DieAt(event="step_committed", fields={"snapshot_version": 3})
-    victim = await stage.start_victim(die_at=die_at)
-    chat_id = await stage.create(victim, "m11 1")
+    victim = await rig.start_victim(die_at=die_at)
+    chat_id = await rig.create(victim, "m11 1")
     assert await victim.wait_exited() == -9
-    await stage.survivor.wait_state(chat_id, "W")
-    assert (await stage.transcript(chat_id))[-1] == "assistant: answer to m11"
-    assert stage.tool_server.runs["m11-0"] == 1
-    assert stage.model.asked == stage.model.asked | {"m11/0": 1, "m11/1": 1}
+    await rig.survivor.wait_state(chat_id, "W")
+    assert (await rig.transcript(chat_id))[-1] == "assistant: answer to m11"
+    assert rig.tool_server.runs["m11-0"] == 1
+    assert rig.model.asked == rig.model.asked | {"m11/0": 1, "m11/1": 1}
 
 
 @pytest.mark.covers("F7")
-async def killed_during_its_drain(stage: TakeoverRig) -> None:
-    gate = stage.model.gates.hold("m12/0")
-    victim = await stage.start_victim(die_at=DieAt(event="drain_started"))
-    chat_id = await stage.create(victim, "m12 0")
+async def killed_during_its_drain(rig: TakeoverRig) -> None:
+    gate = rig.model.gates.hold("m12/0")
+    victim = await rig.start_victim(die_at=DieAt(event="drain_started"))
+    chat_id = await rig.create(victim, "m12 0")
     await gate.reached.wait()
     victim.terminate()
     assert await victim.wait_exited() == -9
-    await stage.survivor.wait_state(chat_id, "W")
-    assert await stage.transcript(chat_id) == ["user: m12 0", "assistant: answer to m12"]
+    await rig.survivor.wait_state(chat_id, "W")
+    assert await rig.transcript(chat_id) == ["user: m12 0", "assistant: answer to m12"]
 
 
 @pytest.mark.covers("T01", "T14")
@@ -231,53 +231,53 @@ async def test_a_killed_replica_is_replaced_at_every_point(dsn: str) -> None:
 
 
 @pytest.mark.covers("F7")
-async def stopped_during_an_answer(stage: TakeoverRig) -> None:
-    gate = stage.model.gates.hold("t1/0")
-    victim = await stage.start_victim()
-    chat_id = await stage.create(victim, "t1 0")
+async def stopped_during_an_answer(rig: TakeoverRig) -> None:
+    gate = rig.model.gates.hold("t1/0")
+    victim = await rig.start_victim()
+    chat_id = await rig.create(victim, "t1 0")
     await gate.reached.wait()
     victim.terminate()
     await victim.events.wait("drain_started")
     gate.open()
     assert await victim.wait_exited() == 0
-    assert (await stage.survivor.chat(chat_id)).state == "W"
-    assert await stage.transcript(chat_id) == ["user: t1 0", "assistant: answer to t1"]
-    assert stage.model.asked["t1/0"] == 1
+    assert (await rig.survivor.chat(chat_id)).state == "W"
+    assert await rig.transcript(chat_id) == ["user: t1 0", "assistant: answer to t1"]
+    assert rig.model.asked["t1/0"] == 1
 
 
 @pytest.mark.covers("F7")
-async def stopped_during_a_tool(stage: TakeoverRig) -> None:
+async def stopped_during_a_tool(rig: TakeoverRig) -> None:
     """Its result is committed, and another worker continues."""
-    gate = stage.tool_server.gates.hold("t2-0")
-    victim = await stage.start_victim()
-    chat_id = await stage.create(victim, "t2 1")
+    gate = rig.tool_server.gates.hold("t2-0")
+    victim = await rig.start_victim()
+    chat_id = await rig.create(victim, "t2 1")
     await gate.reached.wait()
     victim.terminate()
     await victim.events.wait("drain_started")
     gate.open()
     assert await victim.wait_exited() == 0
-    await stage.survivor.wait_state(chat_id, "W")
-    assert stage.tool_server.runs["t2-0"] == 1
-    assert stage.model.asked == stage.model.asked | {"t2/0": 1, "t2/1": 1}
+    await rig.survivor.wait_state(chat_id, "W")
+    assert rig.tool_server.runs["t2-0"] == 1
+    assert rig.model.asked == rig.model.asked | {"t2/0": 1, "t2/1": 1}
 
 
 @pytest.mark.covers("F7")
-async def stopped_with_a_tool_that_does_not_end(stage: TakeoverRig) -> None:
-    gate = stage.tool_server.gates.hold("t3-0")
-    victim = await stage.start_victim(drain_s=0.2)
-    chat_id = await stage.create(victim, "t3 1")
+async def stopped_with_a_tool_that_does_not_end(rig: TakeoverRig) -> None:
+    gate = rig.tool_server.gates.hold("t3-0")
+    victim = await rig.start_victim(drain_s=0.2)
+    chat_id = await rig.create(victim, "t3 1")
     await gate.reached.wait()
     victim.terminate()
     assert await victim.wait_exited() == 0
-    await stage.survivor.wait_state(chat_id, "W")
-    assert (await stage.transcript(chat_id))[-1] == "assistant: answer to t3"
-    assert stage.tool_server.runs["t3-0"] == 2
-    assert stage.model.asked["t3/0"] == 1
+    await rig.survivor.wait_state(chat_id, "W")
+    assert (await rig.transcript(chat_id))[-1] == "assistant: answer to t3"
+    assert rig.tool_server.runs["t3-0"] == 2
+    assert rig.model.asked["t3/0"] == 1
 
 
 @pytest.mark.covers("F7")
-async def stopped_with_nothing_to_do(stage: TakeoverRig) -> None:
-    victim = await stage.start_victim()
+async def stopped_with_nothing_to_do(rig: TakeoverRig) -> None:
+    victim = await rig.start_victim()
     victim.terminate()
     assert await victim.wait_exited() == 0
     left = await victim.events.wait("drain_finished")
@@ -288,43 +288,43 @@ async def stopped_with_nothing_to_do(stage: TakeoverRig) -> None:
 
 
 @pytest.mark.covers("F22", "T13", "T19")
-async def frozen_during_an_answer(stage: TakeoverRig) -> None:
+async def frozen_during_an_answer(rig: TakeoverRig) -> None:
     """After it resumes, its writes are refused."""
-    gate = stage.model.gates.hold("s1/0")
-    victim = await stage.start_victim()
-    chat_id = await stage.create(victim, "s1 0")
+    gate = rig.model.gates.hold("s1/0")
+    victim = await rig.start_victim()
+    chat_id = await rig.create(victim, "s1 0")
     await gate.reached.wait()
     victim.freeze()
-    await stage.end_sessions(victim)
-    chat = await stage.survivor.wait_state(chat_id, "W")
+    await rig.end_sessions(victim)
+    chat = await rig.survivor.wait_state(chat_id, "W")
     victim.resume()
     gate.open()
     await victim.events.wait("runner_left", chat_id=str(chat_id))
-    assert (await stage.survivor.chat(chat_id)).snapshot_version == chat.snapshot_version
-    assert await stage.transcript(chat_id) == ["user: s1 0", "assistant: answer to s1"]
+    assert (await rig.survivor.chat(chat_id)).snapshot_version == chat.snapshot_version
+    assert await rig.transcript(chat_id) == ["user: s1 0", "assistant: answer to s1"]
 
 
 # No connection to the database
 
 
 @pytest.mark.covers("F12", "F20")
-async def cut_off_during_an_answer(stage: TakeoverRig) -> None:
+async def cut_off_during_an_answer(rig: TakeoverRig) -> None:
     """It receives the rest of the answer and cannot write it."""
-    gate = stage.model.gates.hold("c1/0")
-    async with proxy_to(stage.dsn) as line:
-        victim = await stage.start_victim(dsn=line.dsn)
-        chat_id = await stage.create(victim, "c1 0")
+    gate = rig.model.gates.hold("c1/0")
+    async with proxy_to(rig.dsn) as line:
+        victim = await rig.start_victim(dsn=line.dsn)
+        chat_id = await rig.create(victim, "c1 0")
         await gate.reached.wait()
         line.refuse(new=True)
         line.cut()
-        chat = await stage.survivor.wait_state(chat_id, "W")
+        chat = await rig.survivor.wait_state(chat_id, "W")
         gate.open()
         line.refuse(new=False)
         await victim.events.wait("runner_left", chat_id=str(chat_id))
-        assert (await stage.survivor.chat(chat_id)).snapshot_version == chat.snapshot_version
+        assert (await rig.survivor.chat(chat_id)).snapshot_version == chat.snapshot_version
         victim.kill()
         await victim.wait_exited()
-    assert await stage.transcript(chat_id) == ["user: c1 0", "assistant: answer to c1"]
+    assert await rig.transcript(chat_id) == ["user: c1 0", "assistant: answer to c1"]
 
 
 @pytest.mark.covers("T01")

@@ -33,16 +33,16 @@ def at_rest(viewer: StreamClient) -> bool:
 @pytest.mark.promise("P6", "P8")
 async def test_a_viewer_sees_the_next_attempt_after_a_kill(dsn: str) -> None:
     """The partial answer stays visible, also after a reload, until the next worker starts."""
-    async with takeover_rig(dsn) as stage:
-        feeds = stage.survivor.replica.feeds
-        first = stage.model.gates.hold("m1/0")
-        victim = await stage.start_victim()
-        chat_id = await stage.create(victim, "m1 0")
+    async with takeover_rig(dsn) as rig:
+        feeds = rig.survivor.replica.feeds
+        first = rig.model.gates.hold("m1/0")
+        victim = await rig.start_victim()
+        chat_id = await rig.create(victim, "m1 0")
         await first.reached.wait()
         stays, reloads = StreamClient(chat_id), StreamClient(chat_id)
         async with stays.connected(feeds) as view:
             await stays.watch(view, shows("answer "))
-            again = stage.model.gates.hold("m1/0")
+            again = rig.model.gates.hold("m1/0")
             victim.kill()
             await reloads.see(feeds, shows("answer "))
             await again.reached.wait()
@@ -55,19 +55,19 @@ async def test_a_viewer_sees_the_next_attempt_after_a_kill(dsn: str) -> None:
         assert sorted(set(episodes(stays))) == episodes(stays)
         for viewer in (stays, reloads):
             assert answers(viewer) == ["2"]
-            assert viewer.state.settled() == await read_state(stage.survivor.pool, chat_id)
-        assert await stage.transcript(chat_id) == ["user: m1 0", "assistant: answer to m1"]
+            assert viewer.state.settled() == await read_state(rig.survivor.pool, chat_id)
+        assert await rig.transcript(chat_id) == ["user: m1 0", "assistant: answer to m1"]
 
 
 @pytest.mark.timeout(240)
 @pytest.mark.promise("P5", "P10")
 async def test_a_viewer_notices_nothing_of_a_drain(dsn: str) -> None:
     """The draining worker finishes the running answer."""
-    async with takeover_rig(dsn) as stage:
-        feeds = stage.survivor.replica.feeds
-        gate = stage.model.gates.hold("m1/0")
-        victim = await stage.start_victim()
-        chat_id = await stage.create(victim, "m1 0")
+    async with takeover_rig(dsn) as rig:
+        feeds = rig.survivor.replica.feeds
+        gate = rig.model.gates.hold("m1/0")
+        victim = await rig.start_victim()
+        chat_id = await rig.create(victim, "m1 0")
         await gate.reached.wait()
         viewer = StreamClient(chat_id)
         async with viewer.connected(feeds) as view:
@@ -79,8 +79,8 @@ async def test_a_viewer_notices_nothing_of_a_drain(dsn: str) -> None:
         assert await victim.wait_exited() == 0
         assert answers(viewer) == ["2"]
         assert [attempt for history, attempt in episodes(viewer) if history == 1] == [1]
-        assert stage.model.asked["m1/0"] == 1
-        assert await stage.transcript(chat_id) == ["user: m1 0", "assistant: answer to m1"]
+        assert rig.model.asked["m1/0"] == 1
+        assert await rig.transcript(chat_id) == ["user: m1 0", "assistant: answer to m1"]
 
 
 @pytest.mark.covers("F10", "T36")
@@ -91,12 +91,12 @@ async def test_a_database_killed_during_a_takeover_leaves_no_chat_stuck() -> Non
     server."""
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(killable_server())
-        stage = await stack.enter_async_context(takeover_rig(server.dsn))
-        gates = [stage.model.gates.hold(f"{name}/0") for name in ("m1", "m2", "m3")]
-        killed, leaves = await stage.start_victim(), await stage.start_victim()
-        await stage.create(killed, "m1 0")
-        await stage.create(leaves, "m2 0")
-        stage.judge.record_send(await stage.survivor.create("m3 0"), "m3 0").acked = True
+        rig = await stack.enter_async_context(takeover_rig(server.dsn))
+        gates = [rig.model.gates.hold(f"{name}/0") for name in ("m1", "m2", "m3")]
+        killed, leaves = await rig.start_victim(), await rig.start_victim()
+        await rig.create(killed, "m1 0")
+        await rig.create(leaves, "m2 0")
+        rig.judge.record_send(await rig.survivor.create("m3 0"), "m3 0").acked = True
         for gate in gates:
             await gate.reached.wait()
         killed.kill()
@@ -105,8 +105,8 @@ async def test_a_database_killed_during_a_takeover_leaves_no_chat_stuck() -> Non
         await server.kill()
         for gate in gates[1:]:
             gate.open()
-        await stage.survivor.events.wait("heartbeat_failed")
+        await rig.survivor.events.wait("heartbeat_failed")
         await server.restart()
-        await stage.judge.wait_settled(stage.survivor.pool, within_s=SETTLE_TIMEOUT_S)
-        await stage.judge.check(stage.survivor.pool)
+        await rig.judge.wait_settled(rig.survivor.pool, within_s=SETTLE_TIMEOUT_S)
+        await rig.judge.check(rig.survivor.pool)
         assert await leaves.wait_exited() == 0

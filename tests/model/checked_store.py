@@ -50,7 +50,7 @@ class CheckedStore:
         self.pool = pool
         self.transactor = deciding_transactor(pool, tell)
         self.reference = ReferenceStore()
-        self.ledger = ChangeLog()
+        self.change_log = ChangeLog()
         self._checkers: dict[ChatId, ChangeChecker] = {}
 
     @property
@@ -59,11 +59,11 @@ class CheckedStore:
 
     # Writes
 
-    async def do(self, errand: RetriedOperation) -> AppliedChange | None:
+    async def do(self, operation: RetriedOperation) -> AppliedChange | None:
         """None if it was refused or changed nothing, as predicted."""
-        expected = self._expected(errand.plan)
+        expected = self._expected(operation.plan)
         try:
-            outcome = await errand.run(self.transactor)
+            outcome = await operation.run(self.transactor)
         except (RequestError, StaleFence) as error:
             refused = Refusal(type(error), error.code)
             assert refused == expected
@@ -74,7 +74,7 @@ class CheckedStore:
             await self.verify()
             return None
         assert not outcome.replayed, "counted as a repeat"
-        change = errand.applied_change(outcome)
+        change = operation.applied_change(outcome)
         assert change is not None
         assert isinstance(expected, Change), f"written, expected {expected}"
         assert timeless(change.after, (), ()) == timeless(expected.after, (), ()), (
@@ -99,14 +99,14 @@ class CheckedStore:
             assert change.after.state in TRANSITIONS[plan.move][state], f"{plan.move} from {state}"
         return change
 
-    async def repeat(self, errand: RetriedOperation) -> None:
+    async def repeat(self, operation: RetriedOperation) -> None:
         """What was written already is found, or there is nothing to do for it any more. Either
         way nothing more is written."""
-        outcome = await errand.run(self.transactor)
+        outcome = await operation.run(self.transactor)
         if isinstance(outcome, AppliedChange):
             assert outcome.replayed, "written twice"
         else:
-            assert errand.plan.move in MAY_CHANGE_NOTHING, "the written change was not found"
+            assert operation.plan.move in MAY_CHANGE_NOTHING, "the written change was not found"
         await self.verify()
 
     async def create(

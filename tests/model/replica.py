@@ -60,7 +60,7 @@ _GENERATED: Final = (
 class WrittenOperation(Struct, frozen=True, kw_only=True):
     """An operation that was applied; its reply may have been lost."""
 
-    errand: RetriedOperation
+    operation: RetriedOperation
     version: int
 
 

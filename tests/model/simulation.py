@@ -89,15 +89,15 @@ class Simulation:
     # Writing
 
     async def do(self, plan: OperationPlan) -> WrittenOperation | None:
-        errand = RetriedOperation(plan, self.store.ledger)
-        applied = await self.store.do(errand)
+        operation = RetriedOperation(plan, self.store.change_log)
+        applied = await self.store.do(operation)
         chat = self.store.chats[plan.chat_id]
         outcome = f"-> {chat.snapshot_version} {chat.state}" if applied else "-> nothing"
         self.note(f"{plan.move} #{plan.number} on {str(plan.chat_id)[-4:]} {outcome}")
         self.happened[f"{plan.move} {'done' if applied else 'refused'}"] += 1
         if applied is None:
             return None
-        written = WrittenOperation(errand=errand, version=applied.chat.snapshot_version)
+        written = WrittenOperation(operation=operation, version=applied.chat.snapshot_version)
         self.written.append(written)
         return written
 
@@ -120,11 +120,11 @@ class Simulation:
     async def repeat_write(self, written: WrittenOperation) -> bool:
         """Repeat a write whose reply was lost. False if the row has had too many changes since to
         recognize it."""
-        chat = self.store.chats[written.errand.plan.chat_id]
+        chat = self.store.chats[written.operation.plan.chat_id]
         if chat.snapshot_version - written.version >= RECENT_CHANGES_KEPT:
             return False
-        await self.store.repeat(written.errand)
-        self.note(f"again #{written.errand.plan.number}")
+        await self.store.repeat(written.operation)
+        self.note(f"again #{written.operation.plan.number}")
         return True
 
     # Hints

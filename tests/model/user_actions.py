@@ -56,10 +56,10 @@ class UserActions:
         simulation.choose_replica()
         if self._rng.random() < 0.5 and await simulation.repeat_write(written):
             return
-        plan = written.errand.plan
+        plan = written.operation.plan
         if plan.request is not None:
             plan = replace(plan, number=simulation.number(), known=None)
-            await simulation.store.repeat(RetriedOperation(plan, simulation.store.ledger))
+            await simulation.store.repeat(RetriedOperation(plan, simulation.store.change_log))
             simulation.note(f"by key #{plan.number}")
 
     async def archive_or_unarchive(self) -> None:

@@ -12,7 +12,6 @@ from chatd.pg.layout import ClusterLayout
 
 POSTGRES = Account(name="postgres", uid=101, gid=104)
 NOBODY = Account(name="nobody", uid=65534, gid=65534)
-TOOR = Account(name="toor", uid=0, gid=0)
 
 
 @pytest.mark.parametrize(

@@ -33,18 +33,18 @@ async def test_twenty_four_writers_on_twenty_chats_leave_what_was_reported(dsn: 
     config = PoolConfig(connect=ConnectConfig(dsn=dsn), max_size=16)
     pool = Pool(config, on_statement=lambda query: statements.update((query,)))
     try:
-        crowd = RandomActors(pool, Random(run_length.seed(1)))
-        await crowd.create_chats(single=8, trees=4, children=2)
+        actors = RandomActors(pool, Random(run_length.seed(1)))
+        await actors.create_chats(single=8, trees=4, children=2)
         roles: dict[Role, int] = {
-            crowd.act_as_user: 13,
-            crowd.act_as_worker: 8,
-            crowd.change_tree: 2,
-            crowd.reap_or_expire: 1,
+            actors.act_as_user: 13,
+            actors.act_as_worker: 8,
+            actors.change_tree: 2,
+            actors.reap_or_expire: 1,
         }
-        await ConcurrentRun(crowd).run(
+        await ConcurrentRun(actors).run(
             roles, max_actions=50_000, timeout_s=run_length.concurrent_run_s(20)
         )
-        await crowd.check()
+        await actors.check()
     finally:
         await pool.close()
     assert statements[LOCK] > 0, "nobody ever met anybody"
@@ -53,11 +53,11 @@ async def test_twenty_four_writers_on_twenty_chats_leave_what_was_reported(dsn: 
 async def test_releasing_all_chats_while_a_tree_is_archived_is_no_deadlock(pool: Pool) -> None:
     """Both lock several rows and wait for each, so they must go in the same order, whatever the
     order in which the rows were written."""
-    crowd = RandomActors(pool, Random(1))
-    root = await crowd.create(None)
+    actors = RandomActors(pool, Random(1))
+    root = await actors.create(None)
     assert root is not None
-    await crowd.create(root)
-    me = crowd.workers[0]
+    await actors.create(root)
+    me = actors.workers[0]
     await workers.acquire(pool, me, roots=0, children=1)
     await workers.acquire(pool, me, roots=1, children=0)
     async with asyncio.TaskGroup() as group, pool.transaction() as archiver:

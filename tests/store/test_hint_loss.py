@@ -112,13 +112,13 @@ async def test_a_replica_publishes_again_after_its_publisher_was_cut(
 async def test_a_viewer_with_lost_hints_ends_with_the_same_state(pool: Pool, seed: int) -> None:
     """Hints are lost, doubled and come in any order; a last look makes up for all of it."""
     rng = Random(seed)
-    crowd = RandomActors(pool, rng)
-    await crowd.create_chats(single=1)
-    (chat_id,) = crowd.seen
+    actors = RandomActors(pool, rng)
+    await actors.create_chats(single=1)
+    (chat_id,) = actors.seen
     viewer, hints = ClientState(), list[int]()
     for _ in range(120):
-        await crowd.act_as_any()
-        hints += [crowd.seen[chat_id].snapshot_version] * rng.randint(0, 2)
+        await actors.act_as_any()
+        hints += [actors.seen[chat_id].snapshot_version] * rng.randint(0, 2)
         rng.shuffle(hints)
         if hints and hints.pop() > viewer.version:
             viewer = await resume_state(pool, chat_id, viewer)

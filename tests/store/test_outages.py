@@ -25,26 +25,26 @@ from tests.support.random_actors import RandomActors
 
 
 class Work(Struct, frozen=True):
-    crowd: RandomActors
-    storm: ConcurrentRun
+    actors: RandomActors
+    run: ConcurrentRun
 
     async def until(self, blow: Callable[[], Awaitable[None]]) -> None:
         """Eight tasks are at work when it happens."""
-        roles: dict[Role, int] = {self.crowd.act_as_user: 6, self.crowd.run_step: 2}
+        roles: dict[Role, int] = {self.actors.act_as_user: 6, self.actors.run_step: 2}
         async with asyncio.TaskGroup() as group:
-            group.create_task(self.storm.run(roles, max_actions=10_000, timeout_s=30))
-            await self.storm.wait_done(150)
+            group.create_task(self.run.run(roles, max_actions=10_000, timeout_s=30))
+            await self.run.wait_done(150)
             await blow()
-            self.storm.stop()
+            self.run.stop()
 
     async def is_all_there(self) -> None:
-        await self.storm.finish_unknown()
+        await self.run.finish_unknown()
         await eventually(self._checked)
 
     async def _checked(self) -> bool:
         """A server that ends its sessions may reach ours only now."""
         try:
-            await self.crowd.check()
+            await self.actors.check()
         except Unavailable:
             return False
         return True
@@ -55,9 +55,9 @@ async def work_on(dsn: str) -> AsyncGenerator[Work]:
     link = ConnectConfig(dsn=dsn, application_name="crowd")
     pool = Pool(PoolConfig(connect=link, max_size=8))
     try:
-        crowd = RandomActors(pool, Random(1))
-        await crowd.create_chats(single=4)
-        yield Work(crowd, ConcurrentRun(crowd, outage=True))
+        actors = RandomActors(pool, Random(1))
+        await actors.create_chats(single=4)
+        yield Work(actors, ConcurrentRun(actors, outage=True))
     finally:
         await pool.close()
 
@@ -70,7 +70,7 @@ async def test_a_killed_database_keeps_what_it_acknowledged_and_retries_apply_on
             await work.until(server.kill)
             await server.restart()
             await work.is_all_there()
-        assert work.storm.retried > 0
+        assert work.run.retried > 0
 
 
 @pytest.mark.promise("P1")
@@ -79,7 +79,7 @@ async def test_a_crashed_backend_ends_all_sessions_and_loses_no_change() -> None
     async with killable_server() as server, work_on(server.dsn) as work:
 
         async def crash_one() -> None:
-            pid: int = await work.crowd.pool.fetchval(
+            pid: int = await work.actors.pool.fetchval(
                 "SELECT pid FROM pg_stat_activity WHERE application_name = 'crowd' "
                 "AND pid <> pg_backend_pid() LIMIT 1"
             )
@@ -88,7 +88,7 @@ async def test_a_crashed_backend_ends_all_sessions_and_loses_no_change() -> None
         for _ in range(2):
             await work.until(crash_one)
             await work.is_all_there()
-        assert work.storm.retried > 0
+        assert work.run.retried > 0
 
 
 @pytest.mark.promise("P1")
@@ -99,14 +99,14 @@ async def test_a_cut_connection_loses_replies_but_no_change_and_doubles_none(
 
         async def lose_replies() -> None:
             proxy.hold_replies()
-            work.storm.stop()  # whoever opens a new session now would hear
+            work.run.stop()  # whoever opens a new session now would hear
             await eventually(lambda: is_nobody_at_work(pool), within_s=20)
             proxy.cut()
 
         for _ in range(5):
             await work.until(lose_replies)
             await work.is_all_there()
-        happened = work.crowd.outcomes
+        happened = work.actors.outcomes
     assert any("replayed" in what for what in happened), "every change was acknowledged"
 
 

@@ -1,4 +1,4 @@
-"""Build workers for tests: a backend that can be held, and that dies wherever it is told to."""
+"""Build workers for tests, with a backend that a test can hold or make fail at a chosen point."""
 
 import asyncio
 from collections import Counter
@@ -32,7 +32,7 @@ from tests.support.stream_replica import Emitted, env_with
 from tests.support.workspaces import BACKEND, HOST
 
 POINTS = ("asked", "made", "started")
-"""Where a backend can be stopped: before its effect, after it, and before its answer."""
+"""Where the backend can be stopped: before its effect, after it, and before its reply."""
 
 
 When = Literal["before", "after"]
@@ -41,8 +41,8 @@ When = Literal["before", "after"]
 class FakeBackend:
     """Satisfies `backend.Backend`. `sandboxes` outlive their worker, as real ones do.
 
-    At the point of `hold` it stops until `go` is set; `reached` says that it is there. `deaf`: it
-    takes no notice of being cancelled.
+    The backend waits at the point named by `hold` until `go` is set; `reached` is set when it is
+    there. With `deaf` it ignores cancellation.
     """
 
     kind = BACKEND
@@ -122,7 +122,7 @@ class FakeBackend:
 
 
 class CountingConn:
-    """A way to the database that fails at one statement, before it or after it. With `dead` it
+    """A database connection that fails at one statement, before or after it. With `dead` it
     never answers again from there on; while it is `cut` every statement is refused."""
 
     def __init__(
@@ -177,7 +177,7 @@ async def building(
     emitted: Emitted | None = None,
     **config: object,
 ) -> AsyncGenerator[BuildWorker]:
-    """A builder at work. On the way out it is killed: it writes nothing more."""
+    """A running build worker. At the end it is killed and writes nothing more."""
     usual = msgspec.structs.replace(BuildWorkerConfig(hosts=(HOST,)), **config)
     builder = BuildWorker(worker(number), conn, backends, env_with(clock, emitted), usual)
     async with asyncio.TaskGroup() as group:

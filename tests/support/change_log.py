@@ -1,7 +1,7 @@
-"""Every acknowledged write, by chat and version, so that a test can hold the database to it.
+"""Every acknowledged write, by chat and version, to compare with the database.
 
-However many wrote at once: if each version has one writer, and the changes made one after the
-other in the order of their versions give what is stored, then nothing was lost, doubled or torn.
+If each version has one writer, and the changes applied in the order of their versions give the
+stored rows, then no concurrent write was lost, doubled or torn.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ from tests.support.stored import Stored, timeless
 
 
 class OwnerChange(Struct, frozen=True, kw_only=True):
-    """The store's own ways of acquiring and releasing, which make no change value."""
+    """An acquire or release by the store's own statement, which makes no `Change` value."""
 
     kind: Literal["acquire", "release"]
     worker_id: WorkerId
@@ -29,7 +29,7 @@ class OwnerChange(Struct, frozen=True, kw_only=True):
     def change(self, chat: Chat) -> Change:
         if self.kind == "acquire":
             return acquire(chat, self.worker_id)
-        assert chat.worker_id == self.worker_id, "released by somebody else"
+        assert chat.worker_id == self.worker_id, "released by another worker"
         return release(chat, ReleaseChat(worker_id=self.worker_id, epoch=chat.epoch))
 
 
@@ -40,7 +40,7 @@ class ChangeLog:
         self._authors: dict[tuple[ChatId, int], ChangeId | None] = {}
 
     def add(self, change: Change, change_id: ChangeId) -> None:
-        """A change was acknowledged. It may be so more than once, to tries of one operation."""
+        """Record an acknowledged change. Retries of one operation may record it more than once."""
         chat = change.after
         self._enter(chat, change, change_id)
         asked_before = change.before is not None and change.before.compaction_requested
@@ -60,7 +60,7 @@ class ChangeLog:
         key = (chat.id, chat.snapshot_version)
         if key in self._authors:
             same = author is not None and self._authors[key] == author
-            assert same, f"two wrote version {chat.snapshot_version} of {chat.id}"
+            assert same, f"two changes wrote version {chat.snapshot_version} of {chat.id}"
         self._authors[key] = author
         self._entries.setdefault(chat.id, {})[chat.snapshot_version] = entry
 
@@ -68,16 +68,18 @@ class ChangeLog:
         replay = ChangeReplay()
         for chat_id, of_chat in self._entries.items():
             versions = sorted(of_chat)
-            assert versions == list(range(1, len(versions) + 1)), f"holes in {chat_id}: {versions}"
+            assert versions == list(range(1, len(versions) + 1)), (
+                f"missing versions of {chat_id}: {versions}"
+            )
             for version in versions:
                 replay.write(chat_id, of_chat[version])
         return replay
 
     def check(self, everything: Mapping[ChatId, Stored]) -> "ChangeReplay":
-        """What is stored is what the acknowledged changes make, and nothing else."""
+        """Assert that the stored rows are exactly what the acknowledged changes make."""
         replay = self.replay()
         chats = replay.store.chats
-        assert chats.keys() == everything.keys(), "chats that nobody made, or lost ones"
+        assert chats.keys() == everything.keys(), "unexpected or lost chats"
         for chat_id, rows in chats.items():
             meant = timeless(rows.chat, rows.messages, rows.queue)
             assert everything[chat_id].timeless() == meant, f"chat {chat_id} is not as written"
@@ -85,8 +87,8 @@ class ChangeLog:
 
 
 class ChangeReplay:
-    """One change after the other, on the pure model. `unsaid` are the words that left a queue
-    without being said: deleted, cleared, or put otherwise."""
+    """Applies changes in order to the reference store. `dropped` are the texts that left a queue
+    without joining history: deleted, cleared or edited."""
 
     def __init__(self) -> None:
         self.store = ReferenceStore()
@@ -95,7 +97,7 @@ class ChangeReplay:
     def write(self, chat_id: ChatId, entry: Change | OwnerChange) -> None:
         rows = self.store.chats.get(chat_id)
         if rows is None:
-            assert isinstance(entry, Change), "acquired before it was there"
+            assert isinstance(entry, Change), "acquired before it was created"
             apply_change(self.store, entry)
             return
         if isinstance(entry, OwnerChange):
@@ -103,7 +105,7 @@ class ChangeReplay:
             return
         assert entry.before is not None
         decided_on, was = timeless(entry.before, (), ()), timeless(rows.chat, (), ())
-        assert decided_on == was, f"decided on a row of {chat_id} that never was"
+        assert decided_on == was, f"decided on a row of {chat_id} that was never stored"
         waited, length = [first_text(item) for item in rows.queue], len(rows.messages)
         apply_change(self.store, entry)
         accounted = {first_text(item) for item in (*rows.queue, *rows.messages[length:])}
@@ -111,12 +113,12 @@ class ChangeReplay:
 
 
 def first_text(of: Draft | UserInput) -> str:
-    """The text of its first part; each prompt of a test has words of its own."""
+    """The text of the first part; each prompt of a test has a unique text."""
     first = of.content[0]
     return first.text if isinstance(first, TextPart) else ""
 
 
 def prompt_texts(rows: ChatRows | Stored) -> list[str]:
-    """The words of all prompts in history, taken back or not, and in the queue."""
+    """The texts of all prompts in history, deleted ones included, and in the queue."""
     history = [first_text(row) for row in rows.messages if row.starts_turn]
     return [*history, *(first_text(item) for item in rows.queue)]

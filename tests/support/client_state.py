@@ -1,7 +1,7 @@
-"""A viewer as the protocol wants it: what a client makes of the events it gets.
+"""The state that a client builds from the events of a chat's stream.
 
-Every real client (page, terminal, library) must agree with this one. `apply` is written from
-the protocol, `of` from the rows: that both come to the same is what the stream promises.
+Every real client (page, terminal, library) must agree with this one. `apply` is written from the
+protocol, `of` from the rows: the stream promises that both give the same.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,7 @@
-"""A clock that moves only when a test says so.
+"""A clock that moves only when a test advances it.
 
-Code that waits parks on it under a tag; the test waits for the sleeper by that tag and then
-lets time pass. So a test never guesses whether the code has reached its timer yet.
+Code sleeps on it under a tag. The test waits for the sleeper by that tag and then advances, so it
+never guesses whether the code has reached its timer.
 """
 
 import asyncio
@@ -45,26 +45,26 @@ class FakeClock:
             self._sleepers.remove(sleeper)
 
     def sleeping(self, tag: str) -> list[float]:
-        """How long each sleeper under this tag still has to wait, soonest first."""
+        """Remaining seconds of each sleeper under this tag, soonest first."""
         return sorted(
             s.due - self._now for s in self._sleepers if s.tag == tag and not s.woken.done()
         )
 
     async def wait_for_sleeper(self, tag: str, *, within_s: float = 30) -> float:
-        """Wait until something sleeps under this tag; say how long it means to."""
+        """Wait until a task sleeps under this tag; return its remaining seconds."""
         async with asyncio.timeout(within_s), self._parked:
             await self._parked.wait_for(lambda: bool(self.sleeping(tag)))
         return self.sleeping(tag)[0]
 
     def advance(self, seconds: float) -> None:
-        """Let time pass. Sleepers that are due wake at the new time."""
+        """Sleepers that are due wake at the new time."""
         self._now += seconds
         for sleeper in self._sleepers:
             if sleeper.due <= self._now and not sleeper.woken.done():
                 sleeper.woken.set_result(None)
 
     async def advance_past(self, tag: str) -> float:
-        """Wait for a sleeper under this tag and let exactly its time pass."""
+        """Wait for a sleeper under this tag and advance by exactly its time."""
         seconds = await self.wait_for_sleeper(tag)
         self.advance(seconds)
         return seconds

@@ -1,4 +1,4 @@
-"""A crowd's roles played all at once, by many tasks, with or without an outage in the middle."""
+"""Runs the roles of `RandomActors` concurrently in many tasks, with or without an outage."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -13,10 +13,10 @@ Role: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
 
 class ConcurrentRun:
-    """Nobody takes turns: what the database and the event loop make of it is what happens.
+    """The database and the event loop decide the order.
 
-    `outage`: when the database is gone a task ends, and what it was at is tried again later.
-    Otherwise its going is a failure.
+    With `outage`, a task ends when the database is unavailable, and its operation is retried later.
+    Without it, an unavailable database fails the test.
     """
 
     def __init__(self, actors: RandomActors, *, outage: bool = False) -> None:
@@ -28,7 +28,8 @@ class ConcurrentRun:
         self.retried = 0
 
     async def run(self, roles: dict[Role, int], *, max_actions: int, timeout_s: float) -> None:
-        """Each role, by as many tasks, until `most` things were done or the time is up."""
+        """Run each role in that many tasks, until `max_actions` actions are done or the time is
+        up."""
         self._left = max_actions
         until = asyncio.get_running_loop().time() + timeout_s
         async with asyncio.TaskGroup() as group:
@@ -51,7 +52,7 @@ class ConcurrentRun:
                 self._progress.notify_all()
 
     async def wait_done(self, deeds: int) -> None:
-        """Wait until that much more has been done."""
+        """Wait until that many more actions are done."""
         goal = self._done + deeds
         async with asyncio.timeout(30), self._progress:
             await self._progress.wait_for(lambda: self._done >= goal)
@@ -60,17 +61,17 @@ class ConcurrentRun:
         self._left = 0
 
     async def finish_unknown(self) -> None:
-        """Try again what nobody knows the outcome of, all at once, until it is known."""
+        """Retry all operations with an unknown outcome concurrently, until each is known."""
         unknown, self._actors.unknown = self._actors.unknown, []
         self.retried += len(unknown)
         async with asyncio.TaskGroup() as group:
-            for errand in unknown:
-                group.create_task(self._until_known(errand))
+            for operation in unknown:
+                group.create_task(self._until_known(operation))
 
-    async def _until_known(self, errand: RetriedOperation) -> None:
+    async def _until_known(self, operation: RetriedOperation) -> None:
         async def attempt() -> bool:
             try:
-                await self._actors.run(errand)
+                await self._actors.run(operation)
             except Unavailable:
                 return False
             return True

@@ -1,9 +1,9 @@
-"""PostgreSQL for tests: one server for everybody, one database for each test process.
+"""PostgreSQL for tests: one server for all test processes, one database for each.
 
-The server is the product's own embedded one, shared by all test processes on this machine and
-left behind by the last of them; its directory is kept, so that the next run starts at once. The
-schema is migrated once into a template, named after the migrations, and cloned from there.
-After each test the rows go and whoever is still connected is named and fails the test.
+The server is the product's own embedded one. All test processes on this machine share it, and it
+keeps its directory, so that the next run starts at once. The schema is migrated once into a
+template, named after the migrations, and cloned from there. After each test the rows are deleted,
+and a session that is still open fails the test.
 
 All of it runs in a thread with its own event loop, so that it serves tests of any kind.
 """
@@ -29,7 +29,7 @@ from chatd.store.conn import ConnectConfig, DatabaseSession, connect
 
 T = TypeVar("T")
 
-# Nothing here needs to survive anything.
+# Test data need not survive a crash.
 CARELESS: Final = {
     "fsync": "off",
     "full_page_writes": "off",
@@ -40,7 +40,7 @@ CARELESS: Final = {
     "max_connections": "300",
 }
 
-# Rows that migrations put in are part of the schema: kept aside, and put back after each test.
+# Rows inserted by migrations are part of the schema: copied aside, and restored after each test.
 KEEP_SEEDS: Final = """
     CREATE SCHEMA pristine;
     DO $$ DECLARE t text; n bigint; BEGIN
@@ -53,7 +53,7 @@ KEEP_SEEDS: Final = """
         END LOOP;
     END $$"""
 
-# Row by row and not TRUNCATE, which costs ten times as much on tables this small.
+# DELETE and not TRUNCATE, which costs ten times as much on tables this small.
 CLEAN: Final = """
     DO $$ DECLARE t text; BEGIN
         SET LOCAL session_replication_role = replica;  -- no foreign keys: any order will do
@@ -76,7 +76,7 @@ OTHERS: Final = """
 
 
 class TestServer:
-    """The shared server, and an event loop in a thread to speak to it from."""
+    """The shared server, with an event loop in a thread for its sessions."""
 
     __test__ = False
 
@@ -97,11 +97,12 @@ class TestServer:
         return urlsplit(self._server.dsn)._replace(path=f"/{database}").geturl()
 
     def new_name(self) -> str:
-        """The process in it says whose it is, and whether it can be removed."""
+        """Contains the process id, which tells the owner and whether the database can be
+        removed."""
         return f"test_{os.getpid()}_{next(self._numbers)}"
 
     def create(self, name: str, *, template: str = "template0") -> str:
-        """A database of this process's own, empty unless a template is named."""
+        """Create a database of this process, empty unless a template is named."""
         self._admin(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
         return self.dsn(name)
 
@@ -109,7 +110,7 @@ class TestServer:
         self._admin(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
     def clone(self) -> "Clone":
-        """A database with the current schema. Removes what killed test processes left."""
+        """A database with the current schema. Also removes databases of killed test processes."""
         with _turn(self._home):
             databases = self.run(self._databases())
             template = f"template_{_schema_id()}"
@@ -157,7 +158,7 @@ class Clone:
         self.dsn = dsn
 
     def clean(self, *, patience_s: float = 2) -> list[str]:
-        """Make it as it was. Returns what the sessions that were left open are doing."""
+        """Delete all rows of the test. Returns what the sessions that are still open are doing."""
         return self._server.run(self._clean(patience_s))
 
     def drop(self) -> None:
@@ -175,10 +176,10 @@ class Clone:
 
 
 class OwnServer:
-    """A server for one test, which may stop it and start it again."""
+    """A server for one test, which may stop and restart it."""
 
     def __init__(self, home: Path) -> None:
-        home.chmod(0o711)  # the server may run under another account, which must be able to pass
+        home.chmod(0o711)  # the server may run under another account, which must be able to enter
         self._config = EmbeddedConfig(data_dir=home / "pg", settings=CARELESS)
         self._server: PostgresServer | None = None
         self.dsn = ""
@@ -205,7 +206,7 @@ async def own_server_in(parent: Path) -> AsyncGenerator[OwnServer]:
 
 
 async def _others_left(session: DatabaseSession, patience_s: float) -> list[str]:
-    """A backend takes a moment to notice that its client has gone."""
+    """Sessions of other clients. A backend takes a moment to notice that its client has gone."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience_s
     while True:
@@ -272,7 +273,7 @@ def _is_orphan(database: str) -> bool:
 
 @contextmanager
 def _turn(home: Path) -> Generator[None]:
-    """One test process at a time; the kernel takes the lock back from one that dies."""
+    """One test process at a time; the kernel releases the lock of a process that dies."""
     with (home / "template.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -1,9 +1,9 @@
-"""The driver's knowledge of types, shared by all sessions of a test process.
+"""Caches the driver's type lookups for all sessions of a test process.
 
-The first statement of a session that speaks of an array makes the driver ask the server what that
-is. The question costs the server ten times what the session costs otherwise, and tests open
-thousands of them. The answer is the same for all: numbers this low are PostgreSQL's own types.
-Everything else the driver asks for itself, as it does in production.
+The first statement of a session with an array makes asyncpg query the server for its type. That
+costs the server ten times as much as the rest of the session, and tests open thousands of sessions.
+The result is always the same for PostgreSQL's built-in types, which have low numbers. Other types
+are looked up each time, as in production.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Generator
@@ -16,12 +16,12 @@ Asks = Callable[[object, Collection[int], float | None], Awaitable[object]]
 
 LOOKUP_METHOD: Final = "_introspect_types"
 FIRST_USER_TYPE_OID: Final = 16_384
-"""What a database defines for itself is numbered from here, differently in each."""
+"""Types that a database defines are numbered from here, differently in each database."""
 
 
 @contextmanager
 def cache_type_lookups() -> Generator[None]:
-    """While it is open, each question about types is put to a server once."""
+    """Look up each set of built-in types once while the context is open."""
     sessions: type[object] = asyncpg.Connection
     ask = cast("Asks", getattr(sessions, LOOKUP_METHOD))
     answers: dict[frozenset[int], object] = {}

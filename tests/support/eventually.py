@@ -1,7 +1,5 @@
-"""Waiting for something that announces itself to nobody, such as a row in a system view.
-
-Where there is an event to wait for, wait for that instead.
-"""
+"""Polling for what sends no event, such as a row in a system view. If there is an event, wait
+for it instead."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,7 +9,7 @@ T = TypeVar("T")
 
 
 async def eventually(look: Callable[[], Awaitable[T | None]], *, within_s: float = 30) -> T:
-    """Look again and again until there is something to see, and return it."""
+    """Call `look` until it returns something true, and return that."""
     async with asyncio.timeout(within_s):
         while True:
             if seen := await look():

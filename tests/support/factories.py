@@ -1,7 +1,6 @@
-"""Builders of domain values, with defaults for whatever a test does not care about.
+"""Builders of domain values, with defaults for what a test does not care about.
 
-They only spare typing. A row that the kernel would never write can be built here too: refusing
-it is the business of the code under test.
+They also build rows that the domain would never write: the code under test must refuse those.
 """
 
 from datetime import UTC, datetime
@@ -23,7 +22,7 @@ AT = datetime(2026, 3, 27, 9, 0, tzinfo=UTC)
 
 
 def chat(**columns: object) -> Chat:
-    """An idle chat at version 1, with the given columns put in place of the defaults."""
+    """An idle chat at version 1, with these columns instead of the defaults."""
     row = Chat(
         id=CHAT,
         owner_id=OWNER,
@@ -39,7 +38,7 @@ def chat(**columns: object) -> Chat:
 
 
 def message(message_id: int, role: Role, *parts: Part, **columns: object) -> Message:
-    """A committed row. Its revision is its id unless told."""
+    """A committed row. Its revision is its id by default."""
     row = Message(
         id=MessageId(message_id), role=role, content=parts, revision=message_id, created_at=AT
     )
@@ -55,7 +54,7 @@ def prompt(words: str = "hello", **columns: object) -> UserInput:
 
 
 def queued(queue_id: int, words: str = "later", **columns: object) -> QueuedMessage:
-    """A plain message in the queue, at the position of its id unless told."""
+    """A plain message in the queue, by default at the position of its id."""
     row = QueuedMessage(
         id=QueueId(queue_id),
         content=(text(words),),

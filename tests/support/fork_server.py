@@ -1,9 +1,9 @@
-"""Processes by the dozen: a program that has imported everything once and forks on demand.
+"""A program that imports the server once and forks a process for each request.
 
-To start Python and import a server costs half a second each time; a fork costs nothing. A request
-is one packet with a setup, and two pipes for input and output; the answer is the process's id.
-Whenever one has ended its id and exit code come unasked. When whoever asked is gone, all that were
-forked are killed, the frozen included.
+Starting Python and importing the server costs half a second each time; a fork costs nothing. A
+request is one packet with a setup and two pipes for input and output; the reply is the process id.
+The fork server sends the id and exit code of each process that exits. When its client closes the
+socket, it kills all forked processes, frozen ones included.
 """
 
 import asyncio
@@ -41,11 +41,12 @@ class ProcessExited(Struct, frozen=True, kw_only=True, tag=True):
 _NOTICE: Final = msgspec.json.Decoder(ProcessStarted | ProcessExited)
 
 
-# The other side
+# The fork server's process
 
 
 def serve(run_child: Callable[[bytes], None]) -> None:
-    """`live` is what a forked process does, with what was asked; it does not return."""
+    """Run the fork server. `run_child` runs in each forked process, with the request, and does
+    not return."""
     line = socket.socket(fileno=os.dup(0))
     wakes, wake = socket.socketpair()
     wakes.settimeout(0)
@@ -70,7 +71,7 @@ def serve(run_child: Callable[[bytes], None]) -> None:
 
 
 def _wake_up(number: int, frame: FrameType | None) -> None:
-    """All there is to do is not to be deaf."""
+    """The wake-up file descriptor does the work; without a handler SIGCHLD would be ignored."""
 
 
 def _fork(line: socket.socket, children: set[int], run_child: Callable[[bytes], None]) -> bool:
@@ -107,11 +108,11 @@ def _reap(line: socket.socket, children: set[int]) -> None:
             )
 
 
-# This side
+# The test's process
 
 
 class ForkedProcess:
-    """As much of a process as is needed."""
+    """The part of a process's interface that tests need."""
 
     def __init__(self, pid: int, reader: asyncio.StreamReader, pipe: int) -> None:
         self.pid = pid
@@ -121,7 +122,7 @@ class ForkedProcess:
         self._ended = asyncio.Event()
 
     def write(self, data: bytes) -> None:
-        """To its input. What it does not read, gone or frozen, is lost."""
+        """Write to its input. Data that an exited or frozen process does not read is lost."""
         with suppress(BrokenPipeError, BlockingIOError):
             os.write(self._pipe, data)
 
@@ -170,7 +171,7 @@ class ForkServer:
         return child
 
     async def read_notices(self) -> None:
-        """Until the nursery is closed."""
+        """Read notices until the fork server is closed."""
         loop = asyncio.get_running_loop()
         with suppress(ConnectionError):
             while packet := await loop.sock_recv(self._line, PACKET_BYTES):
@@ -194,7 +195,7 @@ class ForkServer:
 
 @asynccontextmanager
 async def fork_server(module: str) -> AsyncGenerator[ForkServer]:
-    """Of processes that do what `module` gives to `serve`."""
+    """A fork server for processes that run what `module` passes to `serve`."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.settimeout(0)
     with ours:

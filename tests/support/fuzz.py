@@ -1,8 +1,5 @@
-"""How long tests look for input that breaks something.
-
-A few hundred examples, always the same, in an ordinary run; `FUZZ_EXAMPLES=20000` looks
-further, at new ones each time.
-"""
+"""Number of examples of fuzz tests: a few hundred, always the same ones, in an ordinary run.
+`FUZZ_EXAMPLES=20000` runs more, new ones each time."""
 
 import os
 

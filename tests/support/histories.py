@@ -1,6 +1,9 @@
-"""Histories as they should never be: results without calls, calls without results, parts where
-they do not belong, parts of other providers and of other times. For tests that whatever stands
-in history can be lived with. Drawn by seed: a failure names it, and `smallest` cuts it down."""
+"""Random invalid histories: results without calls, calls without results, parts in messages of the
+wrong role, parts of other providers and older versions.
+
+Tests check that the server can work with any of them. A failure names its seed, and `smallest`
+reduces it.
+"""
 
 from collections.abc import Callable, Sequence
 from random import Random
@@ -119,7 +122,7 @@ def any_history(seed: int, max_rows: int = 12) -> list[Message]:
 
 
 def smallest(history: list[Message], fails: Callable[[list[Message]], bool]) -> list[Message]:
-    """The same failure with as few rows and parts as can be."""
+    """The same failure with as few rows and parts as possible."""
     for index, row in enumerate(history):
         without = history[:index] + history[index + 1 :]
         if fails(without):

@@ -1,4 +1,4 @@
-"""History and queue as lines of text, so that a test can show what it expects."""
+"""History and queue as lines of text for assertions."""
 
 from collections.abc import Iterable
 
@@ -12,7 +12,7 @@ from tests.support.seeds import Seeded
 
 
 def apply_changes(seeded: Seeded, *changes: Change | None) -> ChatRows:
-    """What is stored once these changes are written on top of the seed; all must be well."""
+    """The rows after these changes on top of the seed, with all invariants checked."""
     world, watch = ReferenceStore(), ChangeChecker()
     for change in (*seeded.changes, *changes):
         assert change is not None, "nothing to write"
@@ -22,7 +22,7 @@ def apply_changes(seeded: Seeded, *changes: Change | None) -> ChatRows:
 
 
 def history_lines(messages: Iterable[Message]) -> list[str]:
-    """Live messages that people or the model said, without the system's."""
+    """Live messages except the system's."""
     return [
         f"{message.role}: {' '.join(_part(part) for part in message.content)}"
         for message in messages

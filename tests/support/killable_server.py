@@ -1,4 +1,4 @@
-"""A database server of the test's own, with all its durability, to be killed without a word."""
+"""A durable database server of one test, which the test can kill."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ class KillableServer:
         return self._server.dsn
 
     async def kill(self) -> None:
-        """The postmaster; its backends end when they notice, some with an answer on the way."""
+        """Kill the postmaster. Its backends exit when they notice; some still send a reply."""
         lock = self._data_dir / "cluster" / "postmaster.pid"
         os.kill(int(lock.read_text().splitlines()[0]), signal.SIGKILL)
 
@@ -36,7 +36,7 @@ class KillableServer:
 
 @asynccontextmanager
 async def killable_server() -> AsyncGenerator[KillableServer]:
-    """Costs a second or two: it is made from nothing and migrated."""
+    """Takes a second or two: the cluster is created and migrated."""
     with tempfile.TemporaryDirectory(prefix="chatd-mortal-", dir=scratch_space()) as home:
         os.chmod(home, 0o711)  # the server may run under another account
         data_dir = Path(home) / "pg"

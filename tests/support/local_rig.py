@@ -153,7 +153,7 @@ class LocalRig:
         return int((self.data_dir / "ws-supervisor" / "lock").read_text())
 
     async def kill_supervisor(self) -> None:
-        """With its parent, which would start another."""
+        """Kill the supervisor and its parent, which would start another one."""
         pid = self.supervisor_pid()
         parent = parent_of(pid)
         for each in (parent, pid):

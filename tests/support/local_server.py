@@ -1,7 +1,7 @@
 """A server of local workspaces as a process, which a test can kill or run under any account.
 
-Answers each line: `start ID BUILD` with the isolation level, `run COMMAND` with the output of the
-command in the last workspace that was started.
+It replies to each line: to `start ID BUILD` with the isolation level, to `run COMMAND` with the
+output of the command in the workspace that was started last.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Operations ready to run, and decisions that a test makes in place of the domain."""
+"""Operations ready to run, and commands that carry a decision of the test."""
 
 from collections.abc import Callable
 from uuid import UUID
@@ -28,7 +28,7 @@ Decision = Callable[[LoadedChat], Change | None]
 
 
 def new_chat(number: int, parent: ChatId | None = None) -> CreateChat:
-    """With the number for an id."""
+    """A new chat with this number as its id."""
     return CreateChat(
         id=ChatId(UUID(int=number)),
         owner_id=OWNER,
@@ -94,7 +94,7 @@ def tree(outcome: object) -> list[AppliedChange]:
 
 
 def by_earlier_run(applied: AppliedChange, **columns: object) -> AppliedChange:
-    """The same, as another run of the operation finds it, which did not send the change."""
+    """The same outcome as another run of the operation finds it, which did not send the change."""
     seen = replace(applied, replayed=True, change=None, loaded=None, **columns)
     return replace(seen, others=tuple(by_earlier_run(other) for other in applied.others))
 
@@ -135,4 +135,4 @@ def deciding_transactor(pool: Pool, tell: OnApplied) -> Transactor:
 
 
 def ignore_applied(applied: AppliedChange) -> None:
-    """For tests in which no part reads of the change."""
+    """For tests that do not observe applied changes."""

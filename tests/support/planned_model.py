@@ -1,9 +1,8 @@
-"""A model and tools that do as each message says, however often and by whomever they are asked.
+"""A fake model and tools that derive each step from the conversation alone.
 
-A message is `name rounds`: so many rounds of tools, then an answer that names the message. What
-is due follows from the conversation alone, so that a replica which takes over gets what the one
-before it would have got. A test can hold up the first asking of anything, and sees how often it
-was asked for.
+A message is `name rounds`: that many rounds of tools, then an answer that names the message. A
+replica that takes over gets the same reply as the replica before it. A test can hold the first
+request of any step, and counts the requests.
 """
 
 import asyncio
@@ -42,7 +41,7 @@ class _WireRequest(Struct):
 
 
 class FirstCallGates:
-    """Gates at which only the first who comes is held up."""
+    """Gates that hold only the first request with a key."""
 
     def __init__(self) -> None:
         self._gates: dict[str, Gate] = {}
@@ -85,7 +84,7 @@ class PlannedModel(FakeCompatible):
 
 
 class ToolServer:
-    """Where the tools of all replicas act. `runs` are the effects, by call."""
+    """Runs the tools of all replicas. `runs` counts the effects by call."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -96,15 +95,15 @@ class ToolServer:
     @classmethod
     @asynccontextmanager
     async def running(cls, path: Path) -> AsyncGenerator[Self]:
-        shop = cls(path)
-        server = await asyncio.start_unix_server(shop._serve, path)
+        tool_server = cls(path)
+        server = await asyncio.start_unix_server(tool_server._serve, path)
         try:
-            yield shop
+            yield tool_server
         finally:
             server.close()
-            for task in list(shop._tasks):
+            for task in list(tool_server._tasks):
                 task.cancel()
-            await asyncio.gather(*shop._tasks, return_exceptions=True)
+            await asyncio.gather(*tool_server._tasks, return_exceptions=True)
 
     async def work(self, call_id: str) -> None:
         self.runs[call_id] += 1
@@ -121,14 +120,14 @@ class ToolServer:
             writer.write(f"did {call_id}\n".encode())
             await writer.drain()
         except (ConnectionError, asyncio.CancelledError):
-            pass  # whoever asked is gone, or the test is over
+            pass  # the client is gone, or the test is over
         finally:
             writer.close()
             self._tasks.discard(task)
 
 
 class RemoteTool:
-    """Satisfies `ports.Tool`: has its effect in the workshop."""
+    """Satisfies `ports.Tool`: has its effect in the tool server."""
 
     serial = False
     exclusive = False

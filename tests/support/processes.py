@@ -1,4 +1,4 @@
-"""Python programs of the test rig, as processes that answer a line with a line."""
+"""Python programs of tests, as processes that reply to a line with a line."""
 
 import asyncio
 import sys
@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 REPLY_TIMEOUT_S = 120.0
-"""Only for one that never answers: on a busy host a process is slow to start."""
+"""Only for a process that never replies: on a busy host it is slow to start."""
 
 
 class LineProcess:
@@ -26,13 +26,12 @@ class LineProcess:
         return answer.decode()
 
     def kill(self) -> None:
-        """Without a word."""
         self._process.kill()
 
 
 @asynccontextmanager
 async def running(module: str, *args: str) -> AsyncGenerator[LineProcess]:
-    """Ends with its input, or is killed when that does not help."""
+    """The process exits at the end of its input, or is killed after a timeout."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", module, *args, cwd=ROOT, stdin=PIPE, stdout=PIPE
     )

@@ -1,8 +1,7 @@
-"""What every provider asks of a conversation, written down once.
+"""The rules that every provider has for a conversation.
 
-`problems` says all that is wrong with one; a fake provider refuses a request for which it is
-not empty, and tests of prompts expect that it is. It is written for itself: nothing here is
-shared with the code that puts prompts in order.
+`find_problems` lists what is wrong with one; a fake provider refuses a request with problems.
+Shares nothing with the code that repairs prompts.
 """
 
 import re
@@ -26,7 +25,7 @@ _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def find_problems(messages: Sequence[PromptMessage], *, strict_tools: bool = False) -> list[str]:
-    """`strict_tools`: the provider's own calls must be in perfect order, too."""
+    """`strict_tools`: each provider-executed call must also have exactly one result."""
     found = [*_frame(messages), *_pairs(messages), *_ids(messages)]
     for place, message in enumerate(messages):
         found += [f"message {place}: {problem}" for problem in _content(message)]
@@ -126,7 +125,7 @@ def _is_blank(part: PromptPart) -> bool:
 def _texts(part: PromptPart) -> list[str]:
     match part:
         case PromptReasoning() if part.provider_metadata is not UNSET:
-            return []  # the vendor's own, to the letter
+            return []  # vendor data, sent back unchanged
         case PromptText() | PromptReasoning() | PromptResult():
             return [part.text]
         case PromptCall():

@@ -1,7 +1,7 @@
-"""A network between us and PostgreSQL that a test can cut, stall or make deaf.
+"""A proxy to PostgreSQL that a test can cut, stall, or let drop notifications.
 
-It passes bytes, and understands just enough of them to lose a notification and nothing else.
-It lives in the test's own event loop.
+It passes bytes, and parses just enough of them to drop notifications only. It runs in the test's
+own event loop.
 """
 
 import asyncio
@@ -15,7 +15,8 @@ CHUNK = 1 << 16
 
 
 class _Link:
-    """One connection. While a way is shut nothing passes on it, not even a hang-up."""
+    """One connection. While a direction is shut nothing passes on it, not even the end of the
+    connection."""
 
     def __init__(self, *, shut: bool) -> None:
         self.to_server = asyncio.Event()
@@ -27,7 +28,7 @@ class _Link:
             self.to_client.set()
 
     def without_notifications(self, data: bytes) -> bytes:
-        """Each message of the server is a letter, a length that counts itself, and a body."""
+        """Each message of the server is a letter, a length that includes itself, and a body."""
         data = self._unread + data
         passed: list[bytes] = []
         while len(data) >= 5 and len(data) > (size := int.from_bytes(data[1:5], "big")):
@@ -55,30 +56,30 @@ class Proxy:
         return self._upstream._replace(query=urlencode(query, safe="/", quote_via=quote)).geturl()
 
     def cut(self) -> None:
-        """All connections end now, in both directions, without a word."""
+        """Close all connections now, in both directions."""
         for writer in self._writers:
             writer.transport.abort()
 
     def stall(self) -> None:
-        """Nothing passes any more and nobody is told; new connections are swallowed too."""
+        """Stop passing data without closing anything; new connections get no data either."""
         self._stalled = True
         for link in self._links:
             link.to_server.clear()
             link.to_client.clear()
 
     def strand(self) -> None:
-        """Those connected now never hear of each other again; new connections are fine."""
+        """Stop passing data on the present connections; new ones work."""
         self.stall()
         self._links.clear()
         self._stalled = False
 
     def deafen(self) -> None:
-        """Everything passes but notifications."""
+        """Pass everything but notifications."""
         for link in self._links:
             link.deaf = True
 
     def hold_replies(self) -> None:
-        """The server hears us, we do not hear the server."""
+        """Pass requests, hold replies."""
         for link in self._links:
             link.to_client.clear()
 
@@ -89,7 +90,7 @@ class Proxy:
             link.to_client.set()
 
     def refuse(self, *, new: bool) -> None:
-        """Close new connections at once, as a server that is down does."""
+        """Close new connections at once, like a server that is down."""
         self._refusing = new
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -162,6 +163,6 @@ async def proxy_to(upstream: str) -> AsyncGenerator[Proxy]:
                 yield proxy
             finally:
                 server.close()
-                proxy.refuse(new=True)  # one may have knocked already
+                proxy.refuse(new=True)  # a connection may be waiting already
                 for task in serving:
                     task.cancel()

@@ -1,4 +1,4 @@
-"""Query plans as a session sees them after a while: made for no values in particular."""
+"""Generic query plans, as a session uses them after several executions."""
 
 import json
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from chatd.store.conn import DatabaseSession
 async def plan_of(
     session: DatabaseSession, statement: str, *args: object, option: str = ""
 ) -> list[dict[str, Any]]:
-    """All nodes of the plan. Without arguments they are all NULL."""
+    """All nodes of the plan. Arguments default to NULL."""
     await session.execute("SET plan_cache_mode = force_generic_plan")
     await session.script(f"PREPARE it AS {statement}", timeout_s=30)
     expected = await session.fetchval(
@@ -24,7 +24,7 @@ async def plan_of(
 
 
 async def rows_read(session: DatabaseSession, statement: str, *args: object) -> int:
-    """How many rows of tables a run of the statement looks at."""
+    """The number of table rows that an execution of the statement reads."""
     return sum(map(_rows_scanned, await plan_of(session, statement, *args, option="ANALYZE,")))
 
 

@@ -1,7 +1,7 @@
-"""Many people and a few workers on a handful of chats, all through the store.
+"""Users and workers that act at random on a few chats, through the store.
 
-Each role is a method that does one thing at random. Every acknowledged write goes into the
-ledger; every refusal must be one that a caller understands. Doing it all at once is `storm`'s.
+Each role is a method that does one random action. Acknowledged writes go into the change log; every
+refusal must have a documented code. `ConcurrentRun` runs the roles concurrently.
 """
 
 import itertools
@@ -73,7 +73,7 @@ class RandomActors:
                 await self.create(root, free=self._free())
 
     async def check(self) -> None:
-        """Everything that was acknowledged is there once, and nothing else."""
+        """Assert that every acknowledged write is stored exactly once, and nothing else."""
         everything = await stored(self.pool)
         check_all(everything, self.change_log.marked)
         replay = self.change_log.check(everything)
@@ -136,7 +136,7 @@ class RandomActors:
             self._remember(row)
 
     async def run_step(self) -> None:
-        """Takes the next step of a chat that somebody is believed to own."""
+        """Commit the next step of a chat that has an owner as far as this object knows."""
         owned = [row for row in self.seen.values() if row.worker_id is not None]
         if not owned:
             await self.act_as_user()
@@ -150,7 +150,7 @@ class RandomActors:
         )
 
     async def reap_or_expire(self) -> None:
-        """Takes workers for dead that are not, and ends what has not waited long enough."""
+        """Reap workers that are not dead, and expire deadlines that have not passed."""
         row = self._any_chat()
         move = self.rng.choice(
             (Transition.REAP, Transition.EXPIRE_ACTION, Transition.EXPIRE_INTERRUPT)
@@ -161,7 +161,7 @@ class RandomActors:
         )
 
     async def change_tree(self) -> None:
-        """Starts subagents; sometimes archives a family, and soon brings it back."""
+        """Start subagents; sometimes archive a chat tree, and unarchive it soon after."""
         root = self.rng.choice([row for row in self.seen.values() if row.is_root])
         chance = self.rng.random()
         if root.archived or chance < 0.1:
@@ -185,7 +185,7 @@ class RandomActors:
             self.outcomes["archived" if archived else "unarchived"] += 1
 
     async def create(self, root: ChatId | None, *, free: WorkerId | None = None) -> ChatId | None:
-        """None if the family was archived meanwhile."""
+        """None if the chat tree was archived meanwhile."""
         number = next(self._numbers)
         command = self.new_chat(root, number)
         try:
@@ -208,20 +208,20 @@ class RandomActors:
             root_chat_id=root,
         )
 
-    # How a thing is done
+    # Operations
 
     async def _do(self, plan: OperationPlan) -> None:
-        errand = RetriedOperation(plan, self.change_log)
+        operation = RetriedOperation(plan, self.change_log)
         try:
-            await self.run(errand)
+            await self.run(operation)
         except Unavailable:
-            self.unknown.append(errand)
+            self.unknown.append(operation)
             raise
 
-    async def run(self, errand: RetriedOperation) -> None:
-        plan = errand.plan
+    async def run(self, operation: RetriedOperation) -> None:
+        plan = operation.plan
         try:
-            outcome = await errand.run(self.transactor)
+            outcome = await operation.run(self.transactor)
         except RequestError as error:
             self.outcomes[f"{plan.move} {error.code}"] += 1
             self.refused.add(plan.text)
@@ -237,7 +237,7 @@ class RandomActors:
             self.said.add(plan.text)
 
     def _any_chat(self) -> Chat:
-        """Some are more popular than others."""
+        """The first five chats are chosen more often."""
         rows = list(self.seen.values())
         return self.rng.choice(rows[:5] if self.rng.random() < 0.4 else rows)
 

@@ -1,7 +1,7 @@
-"""The random life of one chat: people and workers make moves, in any order, on a pure world.
+"""A random sequence of transitions of one chat, on the reference store.
 
-Moves that the kernel refuses are skipped. A worker that owns the chat does what `decide` says,
-so a walk also shows that every action can be committed.
+Users and workers act in any order; refused transitions are skipped. A worker that owns the chat
+does what `next_action` chooses, so a run also shows that every action can be committed.
 """
 
 from random import Random
@@ -92,12 +92,12 @@ class RandomChatRun:
         return kept
 
     def restore(self, saved: ChatRows) -> None:
-        """A database came up that had not got the last changes."""
+        """Set the rows back, as after a failover that lost the last changes."""
         self.rows.chat = saved.chat
         self.rows.messages, self.rows.queue = list(saved.messages), list(saved.queue)
 
     def snapshot(self, since: int = 0, most: int = 1000) -> ChatSnapshot:
-        """What a read of the rows that changed after version `since` finds."""
+        """What a read of the rows that changed after version `since` returns."""
         changed = [
             row
             for row in self.rows.messages
@@ -113,7 +113,7 @@ class RandomChatRun:
         )
 
     def written(self) -> ChatSnapshot:
-        """What whoever made the last change knows without reading, but for the queue."""
+        """What the author of the last change knows without reading, but for the queue."""
         version = self.chat.snapshot_version
         touched = [row for row in self.rows.messages if row.revision == version]
         return ChatSnapshot(
@@ -131,7 +131,7 @@ class RandomChatRun:
     def _free(self) -> WorkerId | None:
         return self._draw.choice((WORKER, OTHER_WORKER, None))
 
-    # People
+    # Users
 
     def _person(self) -> Change | None:
         free, chat = self._free(), self.chat
@@ -252,7 +252,7 @@ class RandomChatRun:
         return worker_transitions.commit_step(self.chat, step)
 
     def _partial(self, fence: Fence) -> Step:
-        """What was said before the stop; nothing, if calls were running."""
+        """The partial answer before the interrupt; empty if calls were running."""
         if self.chat.pending_calls or self._rarely():
             return Step(fence=fence)
         said = draft("assistant", text(self._name()), call(self._name()))

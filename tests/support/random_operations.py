@@ -1,7 +1,7 @@
-"""Operations as callers make them: each with its own change id, to be tried until it is known
-how it went, and entered in the ledger when it has been acknowledged.
+"""Operations with their own change ids, retried until the outcome is known and then added to the
+change log.
 
-What is said in one is drawn from a generator of its own, so that every try says the same.
+The texts of an operation come from its own random generator, so that every retry sends the same.
 """
 
 from collections.abc import Callable
@@ -59,7 +59,7 @@ NO_FENCE: Final = Fence(
 
 
 class _FixedDrafts(Drafts):
-    """Says the same at every try, and calls tools by ids that nobody else uses."""
+    """The same text at every retry, and tool call ids that no other operation uses."""
 
     def __init__(self, rng: Random, number: int) -> None:
         super().__init__(rng)
@@ -71,8 +71,8 @@ class _FixedDrafts(Drafts):
 
 
 class OperationPlan(Struct, frozen=True, kw_only=True):
-    """What somebody means to do. `fence` is what a worker believes it holds; `dead` the worker
-    it takes for dead; `free` the worker with a slot at the replica that was asked."""
+    """One operation to run. `fence` is what a worker believes it holds; `dead` the worker that
+    it takes for dead; `free` the worker with a slot at the replica that is asked."""
 
     move: Transition
     chat_id: ChatId
@@ -109,23 +109,25 @@ class OperationPlan(Struct, frozen=True, kw_only=True):
         return make_transition(self.move, moment)
 
     def check_fence(self, change: Change) -> None:
-        """One writer: what a worker wrote, it wrote while it held the chat."""
+        """Assert that a worker wrote only while it held the chat."""
         row = change.before
         if row is None or self.move.actor is Actor.USER:
             return
         if self.move is Transition.REAP:
-            assert row.worker_id == self.dead, "buried somebody else"
+            assert row.worker_id == self.dead, "reaped another worker"
         if self.fence is None:
             return
         held, now = self.fence, (row.worker_id, row.epoch)
-        assert now == (held.worker_id, held.epoch), "wrote to a chat of another"
+        assert now == (held.worker_id, held.epoch), "wrote to a chat of another worker"
         if self.move is not Transition.RELEASE:
             now = (row.status, row.history_version)
-            assert now == (held.status, held.history_version), "wrote to a chat that moved on"
+            assert now == (held.status, held.history_version), (
+                "wrote to a chat with another version"
+            )
 
 
 class RetriedOperation:
-    """One plan on its way. `run` may be called until it returns or is refused."""
+    """One plan and its attempts. `run` may be called until it returns or is refused."""
 
     def __init__(self, plan: OperationPlan, change_log: ChangeLog) -> None:
         self.plan = plan
@@ -155,7 +157,7 @@ class RetriedOperation:
         return outcome
 
     def applied_change(self, outcome: AppliedChange) -> Change | None:
-        """Which of our tries it was that has been applied; None if it was somebody else's."""
+        """The attempt that was applied; None if it was another operation's change."""
         if outcome.request is not None:
             version = outcome.request.version
         else:

@@ -1,9 +1,8 @@
-"""What a replica that is a process is told to do, and how it does it: as the front door of a
-server would, but by lines on its input and output."""
+"""The orders that a replica process reads from its input, and their execution: what the API does
+for HTTP requests, over lines of JSON."""
 
 import asyncio
 import os
-import random
 from typing import Literal
 from uuid import UUID
 
@@ -28,7 +27,6 @@ from chatd.domain.chat.parts import TextPart
 from chatd.domain.chat.transitions import ReservedSlots
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import (
-    ChangeId,
     ChatId,
     MessageId,
     QueueId,
@@ -40,6 +38,7 @@ from chatd.store.chat.operation import Operation
 from chatd.stream.feed_registry import FeedRegistry
 from chatd.stream.frames import encode_sse
 from tests.support.chaos.replica_resources import measure_resources
+from tests.support.engine_rig import change_id
 
 OWNER = UserId(UUID(int=4711))
 
@@ -60,8 +59,8 @@ OrderKind = Literal[
 
 
 class Order(Struct, frozen=True, kw_only=True):
-    """`target` is a message, a queued one, or the order by which a chat is watched; `after` the
-    version that the viewer has."""
+    """`target` is a message, a queued message, or the order that opened a stream; `after` is the
+    viewer's version."""
 
     id: int
     do: OrderKind
@@ -74,7 +73,7 @@ class Order(Struct, frozen=True, kw_only=True):
 
 
 class OrderReply(Struct, frozen=True, kw_only=True):
-    """`state` of the chat, or whatever else was asked for."""
+    """`state` is the chat's state, or the resources as JSON."""
 
     reply: int
     state: str | None = None
@@ -82,7 +81,7 @@ class OrderReply(Struct, frozen=True, kw_only=True):
 
 
 class StreamFrame(Struct, frozen=True, kw_only=True):
-    """A frame of the stream that was opened by this order, or why it ended."""
+    """A frame of the stream that this order opened, or why the stream ended."""
 
     frame: int
     sse: str | None = None
@@ -90,14 +89,10 @@ class StreamFrame(Struct, frozen=True, kw_only=True):
 
 
 def write_line(line: object) -> None:
-    """All of it, also if a signal comes in between."""
+    """Write the whole line, even if a signal interrupts the write."""
     left = memoryview(msgspec.json.encode(line) + b"\n")
     while left:
         left = left[os.write(1, left) :]
-
-
-def change_id() -> ChangeId:
-    return ChangeId(random.getrandbits(62) + 1)
 
 
 class OrderExecutor:
@@ -157,7 +152,7 @@ def command_of(order: Order) -> UserCommand:
 
 
 class OrderedViewers:
-    """Whoever watches at this replica."""
+    """The streams that this replica's orders have opened."""
 
     def __init__(self, feeds: FeedRegistry) -> None:
         self._feeds = feeds

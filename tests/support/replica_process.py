@@ -1,8 +1,7 @@
 """A replica as a process of its own, for tests that kill it.
 
-Says every event on its output, one JSON object a line; does what its input says, one a line, as
-the front door of a server would. Can be told beforehand to die at an event: then it is dead at
-exactly that point of its code, without a word more.
+It writes every event to its output and executes orders from its input, one JSON object per line.
+With `die_at` it kills itself at an event, at exactly that point of its code.
 """
 
 import asyncio
@@ -10,29 +9,28 @@ import os
 import signal
 import sys
 from pathlib import Path
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import msgspec
 from msgspec import Struct
 
 from chatd.clock import SystemClock
-from chatd.domain.ids import ModelConfigId
-from chatd.domain.model.protocol import ModelConfig
-from chatd.domain.ports import Env, ModelChoice, Provider
+from chatd.domain.ports import Env
 from chatd.engine.slots import SlotsConfig
 from chatd.engine.worker import WorkerConfig
 from chatd.providers.config import ProviderConfig
 from chatd.providers.registry import build_provider
 from chatd.replica import Replica, ReplicaConfig
 from chatd.store.conn import ConnectConfig
+from tests.support.engine_rig import OneModel, change_id
 from tests.support.fork_server import serve
 from tests.support.planned_model import remote_tools
-from tests.support.replica_orders import Order, OrderedViewers, OrderExecutor, change_id, write_line
+from tests.support.replica_orders import Order, OrderedViewers, OrderExecutor, write_line
 from tests.support.tools import Tools
 
 
 class DieAt(Struct, frozen=True, kw_only=True):
-    """The nth time that this event is said, with these words in it."""
+    """The nth occurrence of this event with these fields."""
 
     event: str
     nth: int = 1
@@ -50,23 +48,6 @@ class ReplicaSetup(Struct, frozen=True, kw_only=True):
     die_at: DieAt | None = None
 
 
-class RemoteModel:
-    """Satisfies `ports.Models`."""
-
-    def __init__(self, provider: Provider) -> None:
-        self._choice = ModelChoice(
-            config=ModelConfig(
-                id=ModelConfigId(UUID(int=7)), name="fake", provider="fake", model="fake-1"
-            ),
-            provider=provider,
-            kind="openai-compat",
-        )
-
-    async def choose(self, model_config_id: ModelConfigId | None) -> ModelChoice:
-        del model_config_id
-        return self._choice
-
-
 class EventWriter:
     """Satisfies `ports.Emit`."""
 
@@ -75,30 +56,30 @@ class EventWriter:
         self._count = 0
 
     def __call__(self, event: str, **fields: object) -> None:
-        said = {name: str(value) for name, value in fields.items()}
-        if self._is_due(event, said):
+        texts = {name: str(value) for name, value in fields.items()}
+        if self._is_due(event, texts):
             os.kill(os.getpid(), signal.SIGKILL)
-        write_line({"event": event, **said})
+        write_line({"event": event, **texts})
 
-    def _is_due(self, event: str, said: dict[str, str]) -> bool:
+    def _is_due(self, event: str, fields: dict[str, str]) -> bool:
         due = self._die_at
         if due is None or event != due.event:
             return False
-        if any(said.get(name) != str(value) for name, value in due.fields.items()):
+        if any(fields.get(name) != str(value) for name, value in due.fields.items()):
             return False
         self._count += 1
         return self._count == due.nth
 
 
 async def serve_orders(replica: Replica) -> None:
-    door, gallery = OrderExecutor(replica), OrderedViewers(replica.feeds)
+    executor, viewers = OrderExecutor(replica), OrderedViewers(replica.feeds)
     decoder = msgspec.json.Decoder(Order)
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
 
     async def one(order: Order) -> None:
-        write_line(await door.execute(order))
+        write_line(await executor.execute(order))
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -106,14 +87,14 @@ async def serve_orders(replica: Replica) -> None:
                 order = decoder.decode(line)
                 match order.do:
                     case "watch":
-                        gallery.start(order)
+                        viewers.start(order)
                     case "unwatch":
-                        gallery.stop(order)
+                        viewers.stop(order)
                     case _:
                         group.create_task(one(order))
     finally:
-        gallery.close()
-    os.kill(os.getpid(), signal.SIGKILL)  # whoever started us is gone
+        viewers.close()
+    os.kill(os.getpid(), signal.SIGKILL)  # the test process is gone
 
 
 async def main(setup: ReplicaSetup) -> None:
@@ -138,15 +119,15 @@ async def main(setup: ReplicaSetup) -> None:
         pool_size=4,
     )
     tools = Tools(remote_tools(Path(setup.tool_socket)))
-    replica = Replica(config, env, models=RemoteModel(provider), tools=tools)
+    replica = Replica(config, env, models=OneModel(provider, "openai-compat"), tools=tools)
     async with replica.running():
         await replica.worker.registered.wait()
         write_line({"event": "ready", "worker_id": str(replica.worker_id)})
-        obeying = asyncio.get_running_loop().create_task(serve_orders(replica))
+        orders = asyncio.get_running_loop().create_task(serve_orders(replica))
         await stop.wait()
-        obeying.cancel()
+        orders.cancel()
     write_line({"event": "left"})
-    # A tool that does not listen would keep the loop from ending.
+    # A tool that ignores cancellation would keep the loop from ending.
     os._exit(0)
 
 

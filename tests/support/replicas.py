@@ -1,5 +1,4 @@
-"""Handles of replicas that are processes: told what to do, listened to, killed, frozen, asked to
-leave."""
+"""Handles of replica processes: send orders, read events, kill, freeze and terminate."""
 
 import asyncio
 import signal
@@ -23,7 +22,7 @@ MODULE = "tests.support.replica_process"
 
 
 class ReplicaGone(Exception):
-    """The process ended before it answered. The outcome of the order is unknown."""
+    """The process ended before it replied. The outcome of the order is unknown."""
 
 
 class ReplicaProcess:
@@ -36,7 +35,7 @@ class ReplicaProcess:
         self._waiting: dict[int, asyncio.Future[OrderReply]] = {}
         self._watching: dict[int, asyncio.Queue[StreamFrame]] = {}
 
-    # What it is told
+    # Orders
 
     async def create(self, chat: ChatId, text: str, key: UUID | None = None) -> OrderReply:
         return await self.order("create", chat, text=text, key=key)
@@ -62,7 +61,7 @@ class ReplicaProcess:
             return await answer
 
     async def watch(self, chat: ChatId, after: int | None) -> AsyncGenerator[str]:
-        """Frames of the chat's stream, as they come over the wire. Raises Gone at its end."""
+        """Frames of the chat's stream, as sent to clients. Raises `ReplicaGone` at its end."""
         order = self._new_order("watch", chat, after=after)
         frames: asyncio.Queue[StreamFrame] = asyncio.Queue()
         self._watching[order.id] = frames
@@ -85,25 +84,25 @@ class ReplicaProcess:
             raise ReplicaGone
         self._process.write(msgspec.json.encode(order) + b"\n")
 
-    # What it says
+    # Output
 
     async def read_output(self) -> None:
         while line := await self._process.stdout.readline():
-            said = msgspec.json.decode(line, type=dict[str, str | int | None])
-            if "reply" in said:
-                done = msgspec.convert(said, OrderReply)
+            fields = msgspec.json.decode(line, type=dict[str, str | int | None])
+            if "reply" in fields:
+                done = msgspec.convert(fields, OrderReply)
                 if (answer := self._waiting.pop(done.reply, None)) and not answer.done():
                     answer.set_result(done)
                 continue
-            if "frame" in said:
-                seen = msgspec.convert(said, StreamFrame)
+            if "frame" in fields:
+                seen = msgspec.convert(fields, StreamFrame)
                 if (frames := self._watching.get(seen.frame)) is not None:
                     frames.put_nowait(seen)
                 continue
-            event = str(said.pop("event"))
+            event = str(fields.pop("event"))
             if event == "ready":
                 self.ready.set()
-            self.events(event, **said)
+            self.events(event, **fields)
         await self._process.wait()
         for answer in self._waiting.values():
             if not answer.done():
@@ -112,7 +111,7 @@ class ReplicaProcess:
             frames.put_nowait(StreamFrame(frame=number, ended="gone"))
         self.ready.set()
 
-    # What becomes of it
+    # The process
 
     @property
     def pid(self) -> int:
@@ -144,7 +143,6 @@ class ReplicaProcess:
 
 
 def replica_fork_server() -> AbstractAsyncContextManager[ForkServer]:
-    """Where replicas come from."""
     return fork_server(MODULE)
 
 
@@ -152,10 +150,10 @@ def replica_fork_server() -> AbstractAsyncContextManager[ForkServer]:
 async def replica_process(
     fork_server: ForkServer, setup: ReplicaSetup
 ) -> AsyncGenerator[ReplicaProcess]:
-    """Running and registered, unless it was to die before. Killed in the end."""
+    """Running and registered, unless it had to die before. Killed at the end."""
     process = await fork_server.fork(msgspec.json.encode(setup))
     handle = ReplicaProcess(process, setup)
-    # Not in a group: it is left by another task than it was entered by.
+    # Not in a task group: another task than the one that entered it may exit it.
     listening = asyncio.get_running_loop().create_task(handle.read_output(), name=setup.name)
     try:
         async with asyncio.timeout(REPLY_TIMEOUT_S):

@@ -1,5 +1,5 @@
-"""Requests made of the API's own description: good ones, wrong ones, and some that nobody would
-think of. Chosen by a seed, so that a failure can be had again."""
+"""Random requests from the OpenAPI document: valid, invalid and unusual ones. Seeded, so that a
+failure can be repeated."""
 
 import os
 import random
@@ -50,7 +50,7 @@ class GeneratedRequest(Struct, frozen=True, kw_only=True):
 
 
 def operations(document: Json) -> list[Operation]:
-    """All but the streams, which do not end."""
+    """All operations but the streams, which do not end."""
     found: list[Operation] = []
     for path, methods in cast("dict[str, dict[str, Json]]", document["paths"]).items():
         for method, one in methods.items():
@@ -77,7 +77,7 @@ def _object(holder: Json, name: str) -> Json:
 
 
 class RequestGenerator:
-    """`known` are ids of chats and models that are there."""
+    """`known` are ids of existing chats and models."""
 
     def __init__(self, document: Json, known: Sequence[UUID], seed: int) -> None:
         components = cast("Json", document["components"])
@@ -115,7 +115,7 @@ class RequestGenerator:
         return msgspec.json.encode(_sane(self._value(schema, 0)))
 
     def _value(self, schema: Json, depth: int) -> object:
-        """Mostly of the schema. Somewhere in it something is wrong, now and then."""
+        """Usually valid by the schema; now and then some part of it is wrong."""
         if self._chance.random() < 0.06 or depth > 8:
             return self._chance.choice(ODD)
         if "$ref" in schema:
@@ -164,7 +164,7 @@ class RequestGenerator:
 
 
 def _first(value: object) -> object:
-    """A parameter has one value; one that takes several is given one of them."""
+    """A parameter has one value; one that takes several gets one of them."""
     if not isinstance(value, list):
         return value
     several = cast("list[object]", value)
@@ -172,7 +172,7 @@ def _first(value: object) -> object:
 
 
 def _sane(value: object) -> object:
-    """What can be written down as JSON: numbers that are too large become text."""
+    """What JSON can carry: numbers that are too large become text."""
     match value:
         case int() if abs(value) >= 2**63:
             return str(value)

@@ -1,12 +1,12 @@
-"""How hard tests that draw at random shall try.
+"""How long random tests run.
 
-The defaults are for every run; set these to look longer, or to look again at one bad case:
+The defaults are for every run; set these to run longer, or to repeat one failure:
 
-    CHATD_TEST_STORM_S   seconds that many writers at once may take
-    CHATD_TEST_SEED      the one seed to draw from, instead of the usual ones
-    CHATD_TEST_WALKS     how many seeds to draw from, counting from 0
+    CHATD_TEST_STORM_S   seconds of a run with concurrent writers
+    CHATD_TEST_SEED      the only seed, instead of the default ones
+    CHATD_TEST_WALKS     number of seeds, counting from 0
     CHATD_TEST_STEPS     steps from each seed
-    CHATD_TEST_EXAMPLES  cases that a fuzzed decoder is given
+    CHATD_TEST_EXAMPLES  examples of a fuzz test
 """
 
 import os

@@ -1,7 +1,7 @@
-"""A chat in every state, reached by the moves themselves.
+"""A chat in every state, reached by transitions.
 
-`seed_state` returns the row, its messages and its queue, and the changes that led there: a test
-of the kernel starts from the values, a test on a database writes the changes first.
+`seed_state` returns the row, its messages and its queue, and the changes that led there: a test of
+the domain starts from the values, a test on a database writes the changes first.
 """
 
 from collections.abc import Callable
@@ -54,9 +54,9 @@ FAILED = ChatError(message="The model's API refused the request.", kind="auth")
 
 
 class Seed(Struct, frozen=True, kw_only=True):
-    """Which chat is wanted. `plain` and `steer` are lengths of the queue; by default a state
-    whose name ends in 1 has one plain message waiting. `begun`: a chat that has no owner (P) had
-    one, who was at the next step; else nobody has come yet."""
+    """The chat to build. `plain` and `steer` are lengths of the queue; by default a state with a
+    name that ends in 1 has one plain queued message. `begun`: a chat without an owner (P) had
+    one that worked on the next step; else no worker has acquired it yet."""
 
     state: State
     plain: int | None = None
@@ -92,7 +92,7 @@ class Seeded(Struct, frozen=True, kw_only=True):
 
 
 class _SeedBuilder:
-    """Where the chat is, and how it came there."""
+    """The chat so far, and the changes that led there."""
 
     def __init__(self, start: Change) -> None:
         self.world = ReferenceStore()
@@ -109,9 +109,9 @@ def seed_state(state: State, **wanted: object) -> Seeded:
     return seed_chat(msgspec.structs.replace(Seed(state=state), **wanted))
 
 
-@cache  # values only, all of them frozen, and the same seeds are asked for thousands of times
+@cache  # frozen values, and tests ask for the same seeds thousands of times
 def seed_chat(seed: Seed) -> Seeded:
-    """An answered question, then the state that is asked for."""
+    """One answered message, then the requested state."""
     road = _SeedBuilder(_begin(seed))
     road.go(finish_turn(road.chat, step(road.chat, draft("assistant", text("One.")))))
     free = seed.worker if seed.begun else None
@@ -169,7 +169,7 @@ def _work(road: _SeedBuilder, seed: Seed) -> None:
 
 
 def _stay(road: _SeedBuilder, seed: Seed) -> None:
-    """The turn as it stands is what was asked for."""
+    """The chat is in the requested state already."""
 
 
 def _release(road: _SeedBuilder, seed: Seed) -> None:
@@ -220,11 +220,11 @@ _LAST: dict[State, Callable[[_SeedBuilder, Seed], None]] = {
 
 
 def step(chat: Chat, *messages: Draft, **columns: object) -> Step:
-    """A step under the fence that the chat's owner holds."""
+    """A step under the fence of the chat's owner."""
     taken = Step(fence=Fence.of(chat), messages=messages, client_tools=frozenset({CLIENT_TOOL}))
     return msgspec.structs.replace(taken, **columns)
 
 
 def failing(taken: Step, error: ChatError = FAILED) -> FailTurn:
-    """The command that ends the turn with what the step produced."""
+    """The command that fails the turn with the messages of the step."""
     return FailTurn(**msgspec.structs.asdict(taken), error=error)

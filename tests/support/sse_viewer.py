@@ -1,5 +1,5 @@
-"""Clients of event streams over a real connection: they know what the bytes say, and keep
-their state when the connection goes."""
+"""Clients of event streams over a real connection. They parse the bytes and keep their state
+when the connection ends."""
 
 import asyncio
 import socket
@@ -26,7 +26,7 @@ EVENT: Final = msgspec.json.Decoder(Event)
 
 
 class SseBlock(Struct, frozen=True, kw_only=True):
-    """What lies between two empty lines of an event stream."""
+    """The fields between two empty lines of an event stream."""
 
     comment: str | None = None
     event: str | None = None
@@ -35,8 +35,6 @@ class SseBlock(Struct, frozen=True, kw_only=True):
 
 
 class SseConnection:
-    """One connection, read as a browser reads it."""
-
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self.response = response
 
@@ -52,7 +50,7 @@ class SseConnection:
         return None
 
     async def event(self) -> SseBlock | None:
-        """The next that has data."""
+        """The next block with data."""
         while (block := await self.block()) is not None:
             if block.data:
                 return block
@@ -88,7 +86,7 @@ async def event_source(
 
 
 class SseViewer:
-    """A client of one chat. What it makes of the events is its state."""
+    """A client of one chat, with the state that its events give."""
 
     def __init__(self, chat_id: ChatId) -> None:
         self.chat_id = chat_id
@@ -124,7 +122,7 @@ class SseViewer:
             self.last_id = block.id
 
     async def connect_until(self, server: ApiServer, until: Callable[["SseViewer"], bool]) -> None:
-        """Connect, with the last version if there is one, and stay until then."""
+        """Connect, with the last version if there is one, and read until the condition holds."""
         async with event_source(server, self.path, last_id=self.last_id) as source:
             await self.watch(source, until)
 
@@ -134,7 +132,7 @@ def reached(version: int) -> Callable[[SseViewer], bool]:
 
 
 def narrow_socket(_to: object = None) -> socket.socket:
-    """One that holds little that nobody reads: it is the sender who has to wait."""
+    """A socket with a small receive buffer, so that the sender soon has to wait."""
     narrow = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
     narrow.settimeout(0)
@@ -142,7 +140,7 @@ def narrow_socket(_to: object = None) -> socket.socket:
 
 
 async def write_large(server: ApiServer, chat_id: ChatId) -> int:
-    """A message of a megabyte, put in by nobody in particular. The version it makes."""
+    """Append a message of a megabyte; return the new version."""
     large = prompt("x" * 1024 * 1024)
 
     def decide(chat: Chat) -> Change:

@@ -1,6 +1,6 @@
-"""Chats in a real database: put there by the product's own statements, read back whole.
+"""Chats in a real database: written by the product's own statements, read back whole.
 
-Owns seeding, copying and comparing rows. What must hold of them is said elsewhere.
+Owns seeding, copying and comparing rows.
 """
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -33,9 +33,9 @@ TABLES: Final = (
 )
 
 SEEDING: Final = -1
-"""The change id of writes that no test asks after."""
+"""The change id of writes that no test checks."""
 
-# A copy has its own id everywhere, and nothing else of its own.
+# A copy differs from the original in its ids only.
 _COPY: Final[LiteralString] = """
     WITH copies AS (SELECT unnest($2::uuid[]) AS id),
     chat AS (INSERT INTO chats SELECT (jsonb_populate_record(c, jsonb_build_object(
@@ -49,7 +49,7 @@ _COPY: Final[LiteralString] = """
 
 
 class AppliedRecorder:
-    """Whoever is told of writes, and remembers."""
+    """Records applied changes."""
 
     def __init__(self) -> None:
         self.applied: list[AppliedChange] = []
@@ -88,7 +88,7 @@ async def open_child(conn: Conn, number: int, root: int, parent: int | None = No
 
 
 async def write(conn: Conn, change: Change | None, change_id: int = SEEDING) -> AppliedChange:
-    """Write what must not meet anybody."""
+    """Write a change that must not conflict."""
     assert change is not None
     applied = await apply(conn, change, ChangeId(change_id))
     assert applied is not None, "somebody else has changed the chat"
@@ -96,7 +96,7 @@ async def write(conn: Conn, change: Change | None, change_id: int = SEEDING) -> 
 
 
 async def insert_seed(conn: Conn, seed: Seed) -> Chat:
-    """Bring a chat into a state by the very changes that led there in the pure world."""
+    """Write the changes of a seed."""
     for change in seed_chat(seed).changes:
         await write(conn, change)
     chat = await chats.get(conn, seed.chat_id)
@@ -109,7 +109,7 @@ async def copy(conn: Conn, chat: ChatId, copies: Sequence[ChatId]) -> None:
 
 
 async def dump(conn: Conn) -> dict[str, list[str]]:
-    """Every row as text, with the transaction that wrote it: equal means untouched."""
+    """Every row as text, with the transaction that wrote it: equal means unchanged."""
     return {
         table: [
             row["line"]
@@ -123,7 +123,6 @@ async def dump(conn: Conn) -> dict[str, list[str]]:
 
 @asynccontextmanager
 async def session_to(dsn: str) -> AsyncGenerator[DatabaseSession]:
-    """Another session."""
     session = await connect(ConnectConfig(dsn=dsn, application_name="somebody else"))
     try:
         yield session
@@ -133,7 +132,7 @@ async def session_to(dsn: str) -> AsyncGenerator[DatabaseSession]:
 
 @asynccontextmanager
 async def counting_pool(dsn: str) -> AsyncGenerator[tuple[Pool, list[str]]]:
-    """A pool, and every statement that it sends."""
+    """A pool, and the list of statements that it sends."""
     sent: list[str] = []
     pool = Pool(PoolConfig(connect=ConnectConfig(dsn=dsn)), on_statement=sent.append)
     try:
@@ -143,7 +142,7 @@ async def counting_pool(dsn: str) -> AsyncGenerator[tuple[Pool, list[str]]]:
 
 
 async def age(conn: Conn, which: Iterable[ChatId], *, seconds: float) -> None:
-    """Let the times in some rows be longer ago, and deadlines nearer."""
+    """Make the times in some rows older, and deadlines nearer."""
     await conn.execute(
         """UPDATE chats SET runnable_at = runnable_at - $2 * interval '1 s',
                updated_at = updated_at - $2 * interval '1 s',
@@ -156,7 +155,7 @@ async def age(conn: Conn, which: Iterable[ChatId], *, seconds: float) -> None:
 
 
 async def somebody_waits(conn: Conn) -> bool:
-    """Whether a session waits for a lock that another one holds."""
+    """Whether a session waits for a lock that another session holds."""
     return await conn.fetchval(
         """SELECT EXISTS (SELECT FROM pg_stat_activity
                WHERE datname = current_database() AND wait_event_type = 'Lock')"""

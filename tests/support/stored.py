@@ -1,7 +1,7 @@
-"""All that a database holds of some chats, read in one statement, and held to the invariants.
+"""Chats as stored, read in one statement and checked against the invariants.
 
-Owns the comparison with the pure model: what only the database's clock knows is taken away, the
-rest must be equal to the last bit.
+Owns the comparison with the reference store: times, which only the database's clock knows, become
+flags; all else must be equal.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,14 +38,14 @@ PAID: Final[LiteralString] = "SELECT coalesce(sum(cost_micros), 0)::bigint FROM 
 
 
 class Stored(Struct, frozen=True, kw_only=True):
-    """One chat, deleted messages included, the queue in order."""
+    """One chat with its deleted messages, the queue in order."""
 
     chat: Chat
     messages: tuple[Message, ...]
     queue: tuple[QueuedMessage, ...]
 
     def timeless(self) -> "Stored":
-        """As the pure model would have it: a time is there or it is not."""
+        """With every time replaced by whether it is set, as the reference store has it."""
         return timeless(self.chat, self.messages, self.queue)
 
 
@@ -89,7 +89,8 @@ def _flag(time: datetime | None) -> datetime | None:
 
 
 def check_all(everything: Mapping[ChatId, Stored], marked: Mapping[ChatId, int]) -> None:
-    """What must hold whenever one looks. `marked`: the version of the last asked compaction."""
+    """Check what must hold at any moment. `marked`: the version of the last requested
+    compaction."""
     for chat_id, found in everything.items():
         check_row(found.chat)
         check_queue(found.chat, found.queue)

@@ -1,7 +1,7 @@
-"""Replicas as far as viewers can tell: feeds, tails, episodes and a journal on one database.
+"""Replicas without an engine: feeds, tails, episodes and a journal on one database.
 
-Hints go by a network of the test's own, which loses, doubles and delays what it is told to.
-Clients speak the wire: they know what the bytes say, and nothing else.
+Hints go through a network of the test's own, which loses, doubles and delays them on request.
+Clients see nothing but the bytes of the stream.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
 from chatd.stream.chat_list import ChatListFeeds
 from chatd.stream.feed_registry import FeedRegistry
-from chatd.stream.frames import Frame, encode_json_array, encode_sse
+from chatd.stream.frames import Frame, encode_sse
 from chatd.stream.live_parts import LivePartSource
 from chatd.stream.viewer import Viewer
 from tests.support.client_state import ClientState
@@ -41,7 +41,6 @@ B: Final = WorkerId(UUID(int=101))
 
 _CHANGES: Final = count(1_000_000)
 _EVENT: Final = msgspec.json.Decoder(Event)
-_EVENTS: Final = msgspec.json.Decoder(tuple[Event, ...])
 
 
 class StreamPace(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,11 +57,11 @@ QUICK: Final = StreamPace(
     ),
     tail=JournalTailConfig(interval_s=0.004, quiet_interval_s=0.03),
 )
-"""Where time passes by itself, so that tests need not wait for it."""
+"""For tests with a real clock: short intervals."""
 
 
 class Emitted:
-    """What was said to have happened."""
+    """Records emitted events."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -81,7 +80,7 @@ def env_with(clock: Clock, emitted: Emitted | None = None) -> Env:
 
 
 class HintNetwork:
-    """Between replicas. What is published is heard by all, unless a test holds it back."""
+    """Delivers published hints to all replicas, unless a test holds them back."""
 
     def __init__(self) -> None:
         self.replicas: list[StreamReplica] = []
@@ -100,12 +99,12 @@ class HintNetwork:
             replica.on_hint(hint)
 
     def hold(self) -> None:
-        """From now on nothing arrives by itself."""
+        """From now on no hint is delivered by itself."""
         self.held = []
 
 
 class StreamReplica:
-    """`pool` is what viewers read by; writes and the journal may go by another."""
+    """`pool` serves the viewers' reads; writes and the journal may use another."""
 
     def __init__(
         self,
@@ -147,13 +146,13 @@ class StreamReplica:
         self.watches.mark_all_dirty()
 
     async def create(self, number: int = 1, **columns: object) -> Chat:
-        """A new chat, which this replica's worker has taken."""
+        """A new chat that this replica's worker owns."""
         command = opening_command(number, **columns)
         created = await create_chat(self.transactor, command, self._new_change_id(), free=self.me)
         return created.chat
 
     async def do(self, chat: Chat, decide: Decision) -> Chat:
-        """The row after it; decided on the row as it is by now."""
+        """Apply a decision on the current row; return the new row."""
         command = deciding(lambda loaded: decide(loaded.chat))
         done = operation(command, self._new_change_id(), chat.id)
         return (await self.transactor.run(done)).chat
@@ -177,7 +176,7 @@ class StreamReplica:
 async def replica_on(
     dsn: str, clock: Clock, network: HintNetwork, me: WorkerId, other_pool: Pool | None = None
 ) -> AsyncGenerator[tuple[StreamReplica, list[str]]]:
-    """A replica that runs, and the statements that it sends."""
+    """A running replica, and the statements that it sends."""
     sent: list[str] = []
     link = ConnectConfig(dsn=dsn, application_name=f"replica {me.int}")
     pool = Pool(PoolConfig(connect=link, max_size=4), on_statement=sent.append)
@@ -190,7 +189,7 @@ async def replica_on(
 
 
 class StreamClient:
-    """One client of one chat. It keeps its state when the connection goes."""
+    """One client of one chat. It keeps its state when the connection ends."""
 
     def __init__(self, chat_id: ChatId) -> None:
         self.chat_id = chat_id
@@ -205,8 +204,8 @@ class StreamClient:
 
     @asynccontextmanager
     async def connected(self, feeds: FeedRegistry) -> AsyncGenerator[Viewer]:
-        """Without a version to go on from, a client begins with nothing: what it may have of a
-        first group that was cut off can have been deleted since."""
+        """Without a version to resume from, a client starts empty: messages of a first group
+        that was cut off can have been deleted since."""
         if not self.last_id:
             self.state = ClientState()
         async with feeds.open_viewer(self.chat_id, self.last_id) as viewer:
@@ -216,12 +215,6 @@ class StreamClient:
     def take(self, frame: Frame) -> None:
         for event, last_id in read_sse(encode_sse(frame)):
             self.apply(event, last_id)
-
-    def take_array(self, frame: Frame) -> None:
-        """Here the version comes with the last event only, so it is known from that."""
-        for event in _EVENTS.decode(encode_json_array(frame)):
-            self.apply(event, None)
-        self.last_id = self.state.version
 
     def apply(self, event: Event, last_id: int | None) -> None:
         self.events.append(event)
@@ -242,7 +235,7 @@ class StreamClient:
             raise AssertionError(f"waits in vain at {told}, {shown}") from None
 
     async def see(self, feeds: FeedRegistry, until: Callable[["StreamClient"], bool]) -> None:
-        """Connect, and stay until then."""
+        """Connect, and read until the condition holds."""
         async with self.connected(feeds) as viewer:
             await self.watch(viewer, until)
 
@@ -260,7 +253,7 @@ def part_text(part: object) -> str:
 
 
 def read_sse(data: bytes) -> Iterable[tuple[Event, int | None]]:
-    """As a browser does, as far as we use it."""
+    """Parse as a browser does, as far as chatd uses the format."""
     assert data.endswith(b"\n\n")
     for block in data[:-2].split(b"\n\n"):
         fields = dict(line.split(b": ", 1) for line in block.split(b"\n"))

@@ -1,5 +1,5 @@
-"""A stage for accidents: one replica that lives, in the test's own process, and as many as wanted
-that are processes and do not live long. One model, one workshop, one database for all."""
+"""One replica in the test's process that survives, and replica processes that are killed. All
+share one model, one tool server and one database."""
 
 import tempfile
 from collections.abc import AsyncGenerator
@@ -38,7 +38,7 @@ class TakeoverRig:
     async def start_victim(
         self, *, die_at: DieAt | None = None, drain_s: float = 10.0, dsn: str | None = None
     ) -> ReplicaProcess:
-        """With one slot, so that the survivor takes over all other chats."""
+        """It has one slot, so that the survivor acquires all other chats."""
         self._count += 1
         setup = ReplicaSetup(
             dsn=dsn or self.dsn,
@@ -52,7 +52,7 @@ class TakeoverRig:
         return await self._victims.enter_async_context(replica_process(self._fork_server, setup))
 
     async def create(self, at: ReplicaProcess, text: str) -> ChatId:
-        """A message to a new chat. If the replica dies, the outcome is unknown."""
+        """Create a chat. If the replica dies, the outcome is unknown."""
         chat_id = ChatId(uuid4())
         sent = self.judge.record_send(chat_id, text)
         with suppress(ReplicaGone):
@@ -63,7 +63,7 @@ class TakeoverRig:
         return await self.survivor.transcript(chat_id)
 
     async def end_sessions(self, victim: ReplicaProcess) -> None:
-        """End its database sessions, as a network does for a host that does not answer."""
+        """End its database sessions, as the network does for an unresponsive host."""
         await self.survivor.pool.execute(
             """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
                WHERE datname = current_database() AND application_name LIKE $1 || '%'""",
@@ -77,9 +77,9 @@ async def takeover_rig(dsn: str) -> AsyncGenerator[TakeoverRig]:
         path = Path(directory) / "workshop"
         async with (
             PlannedModel.running() as model,
-            ToolServer.running(path) as shop,
+            ToolServer.running(path) as tool_server,
             engine_rig_with(dsn, model, tools=remote_tools(path)) as survivor,
-            replica_fork_server() as born_in,
+            replica_fork_server() as fork_server,
             AsyncExitStack() as victims,
         ):
-            yield TakeoverRig(dsn, model, shop, survivor, born_in, victims)
+            yield TakeoverRig(dsn, model, tool_server, survivor, fork_server, victims)

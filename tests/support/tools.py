@@ -1,4 +1,4 @@
-"""Tools that do as a test likes: wait at a gate, fail, take their time, refuse to stop."""
+"""Tools under the test's control: wait at a gate, fail, take long, ignore cancellation."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ SCHEMA = Raw(b'{"type":"object","properties":{"say":{"type":"string"}}}')
 
 
 class GatedTool:
-    """Satisfies `ports.Tool`. Runs up to its gate, if it has one, then says what it was asked.
-    `runs` are the calls that it was run for."""
+    """Satisfies `ports.Tool`. Runs up to its gate, if it has one, then returns its arguments.
+    `runs` are the calls that it ran for."""
 
     def __init__(
         self,
@@ -53,15 +53,15 @@ class GatedTool:
 
 
 class BrokenTool(GatedTool):
-    """Has a bug."""
+    """Raises an unexpected exception."""
 
     async def run(self, context: ToolContext, args: Raw) -> ToolOutput:
         raise ValueError("a bug")
 
 
 class StubbornTool(GatedTool):
-    """Goes on for as long as its gate is shut, whatever it is told. `refused` is set when it
-    was told to stop."""
+    """Runs until its gate opens and ignores cancellation. `refused` is set when it was
+    cancelled."""
 
     def __init__(self, gate: Gate, *, timeout_s: float = 5.0, serial: bool = False) -> None:
         super().__init__(gate=gate, timeout_s=timeout_s, serial=serial)
@@ -80,7 +80,7 @@ class StubbornTool(GatedTool):
 
 
 class ShowingTool(GatedTool):
-    """Lets people watch."""
+    """Reports progress."""
 
     async def run(self, context: ToolContext, args: Raw) -> ToolOutput:
         context.show("half ")
@@ -89,7 +89,7 @@ class ShowingTool(GatedTool):
 
 
 class PoliteTool(GatedTool):
-    """Told to stop, it says how far it has come."""
+    """Cancelled, it returns a partial result."""
 
     async def run(self, context: ToolContext, args: Raw) -> ToolOutput:
         assert self.gate is not None

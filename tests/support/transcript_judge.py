@@ -1,8 +1,7 @@
-"""Who was promised what, and whether the database kept it.
+"""Compares the database with what clients sent and which replies they got.
 
-Knows what clients sent and what they were answered; looks at nothing but the database. Nothing
-lost: what was acknowledged is there. Nothing doubled: no message and no answer is there twice.
-Nothing stuck: every chat comes to rest by itself.
+No loss: acknowledged messages are stored. No duplicate: no message and no answer is stored twice.
+No stuck chat: every chat becomes idle by itself.
 """
 
 from collections.abc import Mapping
@@ -24,9 +23,9 @@ BUSY_CHATS: Final[LiteralString] = """
 
 
 class SentMessage(Struct, kw_only=True):
-    """A message of a client. `acked` once somebody has answered that it is taken; `queued` if it
-    may still have been waiting then. `refused`: by the only one who was asked. `may_vanish`: a
-    person has taken it out of the queue, or tried to, or put something else there."""
+    """A message of a client. `acked`: a replica has acknowledged it; `queued`: it may still have
+    been in the queue then. `refused`: by the only replica that was asked. `may_vanish`: a user
+    has removed it from the queue, or tried to, or edited it there."""
 
     chat: ChatId
     text: str
@@ -42,7 +41,7 @@ class SentMessage(Struct, kw_only=True):
     def check(self, times: int) -> None:
         assert times <= 1, f"doubled: {self}"
         assert times == 1 or self.may_vanish or not self.acked, f"lost: {self}"
-        assert times == 0 or not self.refused, f"there all the same: {self}"
+        assert times == 0 or not self.refused, f"stored although refused: {self}"
 
 
 class TranscriptJudge:
@@ -62,7 +61,7 @@ class TranscriptJudge:
         return sent
 
     def record_queued(self, chat: ChatId, item: int, text: str) -> None:
-        """This message stands at this place of the queue, or is about to."""
+        """This message is in this queue item, or is about to be."""
         place, sent = self._places.setdefault((chat, item), []), self._by_chat[chat][text]
         if sent not in place:
             place.append(sent)
@@ -70,36 +69,35 @@ class TranscriptJudge:
             sent.may_vanish = True
 
     def record_removal(self, chat: ChatId, item: int) -> None:
-        """Whatever stands at this place may go."""
+        """The message in this queue item may vanish."""
         for sent in self._places[(chat, item)]:
             sent.may_vanish = True
 
     def record_unknown(self, chat: ChatId, item: int) -> None:
-        """Nobody knows what became of a change at this place, by which something was taken out:
-        it may still come, and take out what was put there since."""
+        """The outcome of a removal at this queue item is unknown: it may still be applied, and
+        remove what was put there since."""
         self._unsure.add((chat, item))
 
     def add_note(self, chat: ChatId, what: str) -> None:
-        """What was done to a chat, to be told if it comes to a bad end."""
+        """Record an action on a chat, to be shown if its check fails."""
         self._notes.setdefault(chat, []).append(what)
 
     def record_interrupt(self, chat: ChatId) -> None:
-        """A person has asked for it: not every message need have a whole answer now."""
+        """A user interrupted the chat: not every message needs a complete answer."""
         self.stopped.add(chat)
 
     def record_hurry(self, chat: ChatId) -> None:
-        """A person did not wait for the answers to what was said before: the last message must
-        have one all the same."""
+        """A user did not wait for earlier answers: only the last message needs one."""
         self.hurried.add(chat)
 
     def record_queue_cleared(self, chat: ChatId) -> None:
-        """Whatever waits in the queue now may go."""
+        """All messages in the queue may vanish."""
         for sent in self._by_chat.get(chat, {}).values():
             if sent.queued or not sent.acked:
                 sent.may_vanish = True
 
     async def wait_settled(self, conn: Conn, *, within_s: float) -> None:
-        """Until every chat is at rest."""
+        """Wait until every chat is idle."""
 
         async def at_rest() -> bool:
             return not await _busy(conn)
@@ -110,7 +108,7 @@ class TranscriptJudge:
             raise AssertionError(f"stuck: {await _busy(conn)}") from None
 
     async def check(self, conn: Conn, *, crashed: bool = False) -> None:
-        """`crashed`: a chat may have met so many dying workers that it was given up."""
+        """`crashed`: chats that failed because too many of their workers died are accepted."""
         everything = await stored(conn)
         check_all(everything, {})
         self._messages(everything)
@@ -163,7 +161,7 @@ def _text(row: Message) -> str:
 
 
 async def _busy(conn: Conn) -> list[str]:
-    """Also those with a queue that nobody works off."""
+    """Chats that are not idle, with or without an owner."""
     rows = await conn.fetch(BUSY_CHATS)
     return [
         f"{row['id']}: {row['status']}, epoch {row['epoch']}, attempt {row['attempt']}"

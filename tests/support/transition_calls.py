@@ -1,4 +1,4 @@
-"""Making any move on a seeded chat, with a command such as its caller would send."""
+"""Performs any transition on a seeded chat, with a command as its caller sends it."""
 
 from collections.abc import Callable
 
@@ -64,7 +64,7 @@ _WHEN_BUSY: dict[Transition, WhenBusy] = {
 
 
 def perform_transition(case: TransitionCase, seeded: Seeded) -> Change | None:
-    """Make the move the way its caller would; in a wrong state, as a late caller would."""
+    """Make the transition as its caller does; in a wrong state, as a late caller does."""
     return _PERFORM[case.move](case, seeded)
 
 
@@ -123,7 +123,7 @@ def _delete(case: TransitionCase, seeded: Seeded) -> Change | None:
 
 
 def _fence(chat: Chat) -> Fence:
-    """What the owner holds; for a chat without one, what its last owner would remember."""
+    """What the owner holds; for a chat without one, what its last owner held."""
     if chat.worker_id is not None:
         return Fence.of(chat)
     return Fence(
@@ -144,7 +144,7 @@ def _step(case: TransitionCase, seeded: Seeded, *messages: Draft) -> Step:
 
 
 def _answer(seeded: Seeded) -> tuple[Draft, ...]:
-    """Results for what is open; else words of the model."""
+    """Results of the pending calls; else text of the model."""
     calls = seeded.chat.pending_calls
     if not calls:
         return (draft("assistant", text("Done.")),)

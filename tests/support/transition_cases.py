@@ -1,8 +1,7 @@
-"""Every move from every state, in as many variants as the table of moves has outcomes.
+"""Every transition from every state, in as many variants as `TRANSITIONS` has outcomes.
 
-`cases(state, move)` are the seeds and circumstances worth trying; `refusal` says how an unlisted
-move must be refused. `perform` (next door) makes the move. The walk over the pure functions and
-the walk over a database use the same.
+`list_cases(state, move)` yields the variants; `expected_refusal` tells how an unlisted transition
+must be refused. Tests of the pure functions and of the database use the same cases.
 """
 
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ _NAME_AN_ITEM = frozenset(
 
 
 class TransitionCase(Struct, frozen=True, kw_only=True):
-    """`free`: this replica has a slot. `keep_owner`: the worker goes on with the next step."""
+    """`free`: this replica has a slot. `keep_owner`: the worker continues with the next step."""
 
     move: Transition
     seed: Seed
@@ -53,7 +52,7 @@ def _seeds(state: State, move: Transition) -> Iterator[Seed]:
             state=state, plain=plain, steer=steer, calls=calls, owned=owned, orphans=orphans
         )
         yield seed
-        # Where nobody has come yet, a message that steers waits for results only.
+        # Before a worker has acquired the chat, a steering message waits for tool results only.
         if move in _INTERRUPTING and state[0] == "P" and (calls == "local" or not steer):
             yield replace(seed, begun=False)
 

@@ -1,4 +1,4 @@
-"""What people and a chat's worker do in a turn, each as a decision on the row as it is then."""
+"""The transitions of users and workers in a turn, each as a decision on the current row."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ Decision = Callable[[Chat], Change | None]
 
 
 def sends(words: str, when_busy: WhenBusy = "queue", free: WorkerId | None = None) -> Decision:
-    """A person sends; `free` takes the chat if it has to run."""
+    """A user sends; `free` acquires the chat if it has to run."""
     command = SendMessage(prompt=prompt(words), when_busy=when_busy)
     return lambda chat: user_transitions.send_message(chat, command, free)
 
@@ -25,7 +25,7 @@ def interrupts() -> Decision:
 
 
 def commits(*messages: Draft) -> Decision:
-    """The worker ends a step and goes on with the turn."""
+    """The worker commits a step and continues the turn."""
     return lambda chat: worker_transitions.commit_step(chat, step(chat, *messages))
 
 
@@ -40,14 +40,14 @@ def finishes(words: str) -> Decision:
 
 
 def finishes_interrupt(words: str) -> Decision:
-    """The partial answer is saved."""
+    """The worker commits the partial answer."""
     return lambda chat: worker_transitions.finish_interrupt(
         chat, step(chat, draft("assistant", text(words)))
     )
 
 
 def fails() -> Decision:
-    """Nothing of the step is kept."""
+    """The worker fails the turn without any message."""
     return lambda chat: worker_transitions.fail_turn(chat, failing(step(chat), FAILED))
 
 

@@ -1,4 +1,4 @@
-"""A viewer over the database: knows a version, reads what changed since, and applies it."""
+"""A viewer over the database: reads what changed since its version, and applies it."""
 
 from chatd.domain.chat.diff import ChatSnapshot, ViewerPosition, diff, needs_full_read
 from chatd.domain.ids import ChatId
@@ -28,8 +28,8 @@ async def read_state(conn: Conn, chat_id: ChatId) -> ClientState:
 async def resume_state(
     conn: Conn, chat_id: ChatId, state: ClientState, *, most: int = 1000
 ) -> ClientState:
-    """What a client that was away becomes. With more than `most` messages changed meanwhile it
-    is told everything."""
+    """The state of a client that resumes. With more than `most` changed messages it reads
+    everything again."""
     if state.version == 0:
         return state.apply(diff(None, await read_snapshot(conn, chat_id, 0))).settled()
     changes = await read_snapshot(conn, chat_id, state.version, most=most)

@@ -1,5 +1,5 @@
-"""Workspaces for tests: values with defaults for what a test does not care about, and rows put
-there by the product's own statements."""
+"""Workspaces for tests: values with defaults for what a test does not care about, and rows
+written by the product's own statements."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -108,7 +108,7 @@ def build(**columns: object) -> Build:
 
 
 def agent(number: int = 1, **columns: object) -> AgentRow:
-    """Heard of this very moment."""
+    """An agent that has just connected."""
     row = AgentRow(
         id=agent_id(number),
         build_id=build_id(1),
@@ -141,7 +141,7 @@ def new_workspace(number: int = 1, **columns: object) -> workspaces.NewWorkspace
 
 
 def new_build(number: int, **columns: object) -> builds.NewBuild:
-    """Of the first workspace, after its first build."""
+    """A build of the first workspace, after its first build."""
     row = builds.NewBuild(
         id=build_id(number),
         workspace_id=workspace_id(1),
@@ -161,7 +161,7 @@ async def insert_template(conn: Conn, **columns: object) -> Template:
 
 
 async def insert_workspace(conn: Conn, number: int = 1, **columns: object) -> Workspace:
-    """A workspace whose first build waits."""
+    """A workspace with a pending first build."""
     await insert_template(conn)
     return (await workspaces.create(conn, new_workspace(number, **columns))).workspace
 
@@ -188,7 +188,7 @@ def hold(taken: Build) -> build_leases.BuildLease:
 async def finish(
     conn: Conn, ended: build_leases.BuildResult | None = None, worker: WorkerId = WORKER
 ) -> Build:
-    """Take the one build there is and end it; unless told, well and with one agent."""
+    """Acquire the only build and finish it; by default it succeeds with one agent."""
     [taken] = await build_leases.acquire_builds(conn, wanted(worker_id=worker))
     if ended is None:
         agents = (agent_spec(taken.build.build_number),)
@@ -200,7 +200,7 @@ async def finish(
 
 
 async def age_builds(conn: Conn, seconds: float) -> None:
-    """Let everything about builds be longer ago, and deadlines nearer."""
+    """Make all times of builds older, and deadlines nearer."""
     await conn.execute(
         """UPDATE workspace_builds SET created_at = created_at - $1 * interval '1 s',
                started_at = started_at - $1 * interval '1 s',
@@ -213,7 +213,7 @@ async def age_builds(conn: Conn, seconds: float) -> None:
 
 
 async def agents_of(conn: Conn, which: WorkspaceId) -> Sequence[AgentRow]:
-    """Those of its latest build."""
+    """The agents of its latest build."""
     seen = await workspaces.load_snapshot(conn, which)
     assert seen is not None
     return seen.agents

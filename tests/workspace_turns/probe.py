@@ -1,8 +1,8 @@
-"""What a workspace must not be able to do: a program that tries all of it and says what it got.
+"""A program that attempts everything a workspace must not be able to do, and prints what succeeded.
 
-Stands alone and runs under any Python, in the workspace and, to show that it would succeed, beside
-it. The argument is JSON: `files` to read, `directories` to list, `ports` of this host and `sockets`
-to connect to, and a `canary` to be found in the environment of any process.
+Stands alone and runs under any Python: in the workspace, and on the host to show that it would
+succeed there. The argument is JSON: `files` to read, `directories` to list, `ports` of this host
+and `sockets` to connect to, and a `canary` to find in the environment of any process.
 """
 
 import glob

@@ -1,7 +1,7 @@
-"""`chatd serve` as a process that has hands, and a model that does as the prompt says.
+"""`chatd serve` as a process with workspaces, and a model that makes the calls named in the prompt.
 
-Everything is real but the model: workspaces, agents and commands. What is left at the end of a
-test is ended with the supervisor of its data directory.
+All but the model is real: workspaces, agents and commands. The end of a test stops the supervisor
+of its data directory.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ Call = tuple[str, Json]
 
 
 class Script(Struct, frozen=True):
-    """What a person says to this model: the calls that it shall make, one after the other."""
+    """A user message to this model: the calls to make, one after the other."""
 
     name: str
     calls: tuple[tuple[str, Json], ...] = ()
@@ -52,8 +52,7 @@ class _Body(Struct, frozen=True):
 
 
 class ScriptedModel(FakeCompatible):
-    """Which call is next is read from the conversation, so that nothing is forgotten when a
-    server dies."""
+    """Derives the next call from the conversation, so that it continues after a server dies."""
 
     def answer(self, request: RecordedRequest) -> Reply:
         if (refusal := self.refuse(request)) is not None:
@@ -104,7 +103,7 @@ class ServerSite:
         return ("create_workspace", {"template_id": self.template_id(template)})
 
     def configure(self, model: ScriptedModel) -> None:
-        """Told to a file, as an operator would."""
+        """Write the settings file, as an operator does."""
         lines = [
             "[[providers]]",
             'name = "obedient"',
@@ -131,7 +130,7 @@ class ServerSite:
 
     @asynccontextmanager
     async def server(self, **env: str) -> AsyncGenerator["WorkspaceServer"]:
-        """Ready. Killed at the end, if it has not ended by then."""
+        """Ready. Killed at the end if it still runs."""
         at = ("--port", "0", "--data-dir", self.data_dir, "--database-url", self.dsn)
         with (self.data_dir.parent / "log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
@@ -167,7 +166,7 @@ class WorkspacePaths(Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def of(site: ServerSite, made: Json) -> "WorkspacePaths":
-        """As it was told to the chat that made it."""
+        """From the result of the call that created it."""
         assert made["created"], made
         return WorkspacePaths(
             inside=made["directory"], root=site.data_dir / "ws" / made["workspace_id"]
@@ -208,7 +207,6 @@ class WorkspaceServer:
             await self._client.close()
 
     async def kill(self) -> None:
-        """Without a word."""
         self.process.send_signal(signal.SIGKILL)
         await self.process.wait()
 
@@ -219,7 +217,7 @@ class WorkspaceServer:
             return await answer.json()
 
     async def create(self, name: str, *calls: Call) -> str:
-        """A chat that is to make these calls; its id."""
+        """Create a chat that makes these calls; return its id."""
         said = {**message_body(_text(name, *calls)), "model": "obedient"}
         return (await self.ask("POST", "/chats", said))["id"]
 
@@ -228,13 +226,13 @@ class WorkspaceServer:
         await self.ask("POST", f"/chats/{chat}/messages", said)
 
     async def call(self, chat: str, name: str, *calls: Call) -> list[Json]:
-        """What these calls are answered, when all of them are."""
+        """Make these calls; return their results."""
         before = len(await self.results(chat))
         await self.send(chat, name, *calls)
         return (await self.wait_idle(chat))[before:]
 
     async def wait_idle(self, chat: str) -> list[Json]:
-        """Until nothing goes on in it. What its calls have been answered, oldest first."""
+        """Wait until the chat is idle; return the results of its calls, oldest first."""
 
         async def look() -> bool:
             row = await self.ask("GET", f"/chats/{chat}")
@@ -245,7 +243,7 @@ class WorkspaceServer:
         return await self.results(chat)
 
     async def workspace_of(self, chat: str) -> "WorkspacePaths":
-        """Of a chat that created a workspace by its first call."""
+        """The workspace that a chat created by its first call."""
         return WorkspacePaths.of(self._site, (await self.wait_idle(chat))[0])
 
     async def results(self, chat: str) -> list[Json]:
@@ -267,15 +265,15 @@ def _text(name: str, *calls: Call) -> str:
 
 
 class ReplyHoldingProxy:
-    """Sits on the socket of an agent and holds back the reply to one kind of request. Everything
-    else goes through."""
+    """Replaces the socket of an agent and holds the reply to one kind of request. All else
+    passes."""
 
     def __init__(self, socket: Path, target: bytes) -> None:
         self._socket = socket
         self._behind = socket.with_suffix(".real")
         self._target = target
         self.replied = asyncio.Event()
-        """The agent has done it and said so."""
+        """The agent has replied."""
         self._open = asyncio.Event()
 
     @asynccontextmanager
@@ -291,7 +289,7 @@ class ReplyHoldingProxy:
             self._open.set()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection is one request."""
+        """Each connection carries one request."""
         try:
             head = await reader.readuntil(b"\r\n\r\n")
             from_agent, to_agent = await asyncio.open_unix_connection(self._behind)
@@ -319,7 +317,7 @@ class ReplyHoldingProxy:
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Until the client closes its connection."""
+    """Copy until the client closes its connection."""
     with suppress(OSError):
         while data := await reader.read(65536):
             writer.write(data)

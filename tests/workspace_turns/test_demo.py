@@ -1,4 +1,4 @@
-"""The demo on a fresh data directory: a real bug, really mended, in a workspace with real walls."""
+"""The demo on a fresh data directory: it repairs a real bug, in an isolated workspace."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ DIFF = f"-    return amount - discount_percent\n+{RIGHT}\n"
 @pytest.mark.covers("workspaces-7", "hostile-8")
 @pytest.mark.promise("P13")
 @pytest.mark.promise("P16")
-async def test_the_demo_mends_its_bug_and_cannot_look_over_the_wall(site: ServerSite) -> None:
+async def test_the_demo_repairs_its_bug_and_stays_isolated(site: ServerSite) -> None:
     """Takes seconds: a server is started, and pytest runs twice in the workspace."""
     async with site.server(CHATD_ADMIN_TOKEN=CANARY) as server:
         said = {**message_body("please fix the failing test"), "model": "quick-demo"}
@@ -81,7 +81,7 @@ def has_files(directory: Path) -> bool:
 
 
 async def on_the_host(wanted: str) -> dict[str, bool]:
-    """The same program succeeds where there are no walls."""
+    """The same program succeeds without isolation."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, probe.__file__, wanted, stdout=PIPE
     )

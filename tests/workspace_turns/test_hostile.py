@@ -1,4 +1,4 @@
-"""A workspace that wants no good, and a second chat on the same server that does not notice."""
+"""A hostile workspace, and a second chat on the same server that is not affected."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Generator
@@ -46,8 +46,8 @@ def set_aside(socket: Path) -> Generator[None]:
 
 @asynccontextmanager
 async def in_its_place(socket: Path, other: Path | None) -> AsyncGenerator[list[bytes]]:
-    """An impostor listens instead of the agent: it redirects every request or, if there
-    is another agent, that one. Who was asked for what."""
+    """An impostor listens instead of the agent: it redirects every request or, with another
+    agent, passes it on. Yields the requests."""
     asked: list[bytes] = []
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -80,7 +80,7 @@ async def assert_alive(server: WorkspaceServer, chat: str, name: str) -> None:
 
 
 @pytest.mark.covers("hostile-1", "hostile-2", "hostile-3", "hostile-5", "hostile-7")
-async def test_a_hostile_workspace_is_bounded_refused_and_nobody_elses_trouble(
+async def test_a_hostile_workspace_is_limited_and_does_not_affect_others(
     site: ServerSite,
 ) -> None:
     """Takes seconds: a server is started."""

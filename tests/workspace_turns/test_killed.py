@@ -1,4 +1,5 @@
-"""A server is killed while chats act: what was begun is done once, and told by another."""
+"""A server is killed while its chats act: each effect happens once, and another server reports
+it."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -31,7 +32,7 @@ def has(path: Path, text: str) -> bool:
 
 
 async def holds(path: Path, text: str) -> None:
-    """Until a file of the host is there and has this in it."""
+    """Wait until a file of the host contains this text."""
 
     async def look() -> bool:
         return has(path, text)
@@ -40,7 +41,7 @@ async def holds(path: Path, text: str) -> None:
 
 
 async def in_mid_build(site: ServerSite) -> Path:
-    """The home of the one workspace with a start-up script that waits."""
+    """The home of the only workspace with a start-up script that waits."""
 
     async def look() -> Path | None:
         found = list(site.data_dir.glob("ws/*/home/builds"))
@@ -50,7 +51,7 @@ async def in_mid_build(site: ServerSite) -> Path:
 
 
 @pytest.mark.promise("P7")
-async def test_what_a_killed_server_had_begun_is_done_once_and_told_by_another(
+async def test_effects_of_a_killed_server_happen_once_and_another_reports_them(
     site: ServerSite, pool: Pool
 ) -> None:
     """Takes seconds: servers are started, and a command runs for a while."""
@@ -61,7 +62,7 @@ async def test_what_a_killed_server_had_begun_is_done_once_and_told_by_another(
         places = [await victim.workspace_of(chat) for chat in plain]
         building = await victim.create("build", site.create("slow"), execute("cat builds"))
         fresh = await in_mid_build(site)
-        # Not before: it would have built some of them itself.
+        # Not earlier: it would have run some of the builds itself.
         heir = await stack.enter_async_context(site.server())
         async with (
             ReplyHoldingProxy(places[1].socket, b"/write-file").listening() as write,
@@ -87,7 +88,7 @@ async def test_what_a_killed_server_had_begun_is_done_once_and_told_by_another(
 
 
 def edited(path: str) -> tuple[tuple[str, Json], ...]:
-    """What is put in can be found again: a second time it would be put in twice."""
+    """A repeated insertion would be visible as two."""
     edits = [{"old_text": "x", "new_text": "xx"}]
     return (
         ("write_file", {"path": path, "content": "x\n"}),
@@ -108,7 +109,7 @@ def assert_edited(results: list[Json], file: Path) -> None:
 
 
 async def assert_built(results: list[Json], pool: Pool) -> None:
-    """Begun twice in the same place; one workspace came of it."""
+    """Started twice in the same place; one workspace exists."""
     made, builds = results
     assert (made["created"], builds["output"]) == (True, "begun\nbegun\n")
     rows = await pool.fetch(

@@ -1,4 +1,4 @@
-"""A turn is stopped, or its server is sent away, while a command runs: the command goes on."""
+"""A turn is interrupted, or its server drained, while a command runs: the command continues."""
 
 import asyncio
 import signal
@@ -16,9 +16,9 @@ ENDLESS = "echo begun | tee begun; exec sleep 1000"
 
 
 @pytest.mark.promise("P7")
-async def test_a_stop_and_a_leave_lose_nothing_of_what_runs(site: ServerSite) -> None:
-    """Takes seconds: the server that is sent away waits for its step for a second, less than the
-    command takes, and another one goes on with it. They share a secret that is in no file."""
+async def test_a_command_survives_an_interrupt_and_a_drain(site: ServerSite) -> None:
+    """Takes seconds: the drained server waits one second for its step, less than the command
+    takes, and another server continues it. They share a secret that is in no file."""
     async with site.server(CHATD_WORKER_DRAIN_S="1", CHATD_SECRET=SECRET) as leaving:
         counting = await leaving.create("a", site.create("plain"))
         stopped = await leaving.create("b", site.create("plain"))
@@ -52,7 +52,7 @@ def assert_still_runs(told: Json) -> None:
 
 
 async def assert_can_be_looked_after(server: WorkspaceServer, chat: str) -> None:
-    """By the next turn, on another server."""
+    """From the next turn, on another server."""
     process = (await server.results(chat))[1]["background_process_id"]
     about = {"process_id": process}
     output, killed, ended, listed = await server.call(

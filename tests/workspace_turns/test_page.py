@@ -1,4 +1,4 @@
-"""What the page on workspaces shows can be written into a file of settings."""
+"""The settings shown in the documentation of workspaces are valid."""
 
 import re
 import tomllib
@@ -13,7 +13,7 @@ from chatd.workspaces.templates import TemplateFile
 PAGE = Path(__file__).parents[2] / "docs" / "workspaces.md"
 
 
-def test_the_example_of_a_template_is_one() -> None:
+def test_the_documented_template_is_valid() -> None:
     text = PAGE.read_text()
     [example] = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     assert tomllib.loads(example)
@@ -24,7 +24,7 @@ def test_the_example_of_a_template_is_one() -> None:
     assert [parameter.name for parameter in template.parameters] == ["branch"]
 
 
-def test_the_limits_on_the_page_are_all_there_are() -> None:
+def test_the_documentation_lists_all_limits() -> None:
     table = PAGE.read_text().partition("## Limits")[2].partition("## ")[0]
     named = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
     assert sorted(named) == sorted(ResourceLimits.__struct_fields__)

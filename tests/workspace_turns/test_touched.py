@@ -16,7 +16,7 @@ def edits(path: Path, search: str) -> dict[str, object]:
 
 
 @pytest.mark.covers("files-10")
-async def test_only_what_was_written_for_a_chat_is_noted(
+async def test_only_files_written_for_a_chat_are_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = TouchedPaths()

@@ -1,5 +1,5 @@
-"""Chats with workspaces in a whole replica: real rows, a real build worker and real tools, over
-agents that answer as a test likes. Handshakes and reads of rows are counted."""
+"""Chats with workspaces in a whole replica: real rows, a real build worker and real tools, with
+agents that a test controls. Handshakes and reads of rows are counted."""
 
 import asyncio
 from collections import Counter
@@ -70,7 +70,8 @@ class FakeAgent:
 
 
 class FakeConnector:
-    """Answers handshakes: `deaf` agents never, `dead` ones refuse, others once `hold` is done."""
+    """Answers handshakes: `silent` agents never, `refusing` ones refuse, others once `hold` is
+    done."""
 
     def __init__(self) -> None:
         self.handshakes: list[AgentId] = []
@@ -95,7 +96,7 @@ class FakeConnector:
 
 
 class CountedBindings:
-    """Satisfies `BindingStore`. `broken`: what cannot be asked for; `asked` is told of each try."""
+    """Satisfies `BindingStore` and counts its calls. Methods in `broken` fail."""
 
     def __init__(self, rows: StoredBindings) -> None:
         self._rows = rows
@@ -203,12 +204,12 @@ class WorkspaceRig(Struct, frozen=True, kw_only=True):
 async def workspace_rig(
     dsn: str, pool: Pool, *, delay_s: float = LONG_CHECK_AFTER_S, clock: Clock | None = None
 ) -> AsyncGenerator[WorkspaceRig]:
-    """`clock` is that of the access to agents; everything else has a real one."""
+    """`clock` is used by the access to agents; all else has a real clock."""
     await insert_template(pool)
     backend = FakeBackend()
     async with building(pool, SystemClock(), backend) as builder:
-        stand = FakeWorkspaceServices(
+        services = FakeWorkspaceServices(
             pool, builder, backend, delay_s=delay_s, clock=clock or SystemClock()
         )
-        async with engine_rig(dsn, source=stand.tools) as house:
-            yield WorkspaceRig(engine=house, services=stand)
+        async with engine_rig(dsn, source=services.tools) as engine:
+            yield WorkspaceRig(engine=engine, services=services)

@@ -1,5 +1,5 @@
-"""A workspace agent that runs. It is shared: a test has a directory and a chat of its own there,
-and one that stops or kills an agent starts its own."""
+"""A running workspace agent, shared by tests: each has its own directory and chat there. A test
+that stops or kills an agent starts its own."""
 
 import signal
 from collections.abc import AsyncGenerator, Generator

@@ -181,7 +181,7 @@ class FakeSender:
         return await self._agents.send(self._row, request)
 
 
-class AccessStage:
+class AccessRig:
     """The access of one chat. `read` has no effect, `start` has one under a key, `kill` one
     without."""
 

@@ -40,236 +40,236 @@ from tests.workspaces.fake_agents import (
     HOME,
     NOW,
     SECOND,
-    AccessStage,
+    AccessRig,
     tool_context,
 )
 
 
 @pytest.fixture
-def stage(clock: FakeClock) -> AccessStage:
+def rig(clock: FakeClock) -> AccessRig:
     """The chat has a workspace and no binding yet."""
-    return AccessStage(clock)
+    return AccessRig(clock)
 
 
 @pytest.mark.covers("binding-4")
-async def test_the_bound_agent_is_used_for_the_chat_under_its_epoch(stage: AccessStage) -> None:
-    stage.bindings.bind(SECOND)
-    await (await stage.client(epoch=7)).processes()
-    [(row, request)] = stage.agents.requests
+async def test_the_bound_agent_is_used_for_the_chat_under_its_epoch(rig: AccessRig) -> None:
+    rig.bindings.bind(SECOND)
+    await (await rig.client(epoch=7)).processes()
+    [(row, request)] = rig.agents.requests
     assert row == SECOND
     assert request.headers == {"Chatd-Chat-Id": str(CHAT), "Chatd-Epoch": "7"}
-    assert stage.bindings.calls == ["binding", "agent"]
-    assert stage.used == [HOME]
+    assert rig.bindings.calls == ["binding", "agent"]
+    assert rig.used == [HOME]
 
 
 @pytest.mark.covers("binding-4")
-async def test_a_chat_without_a_binding_is_bound_to_the_latest_agent(stage: AccessStage) -> None:
-    assert await stage.read() == FIRST
-    assert stage.bindings.row.agent_id == FIRST.id
-    assert stage.bindings.row.build_id == FIRST.build_id
-    assert stage.bindings.calls == ["binding", "latest", "remember"]
+async def test_a_chat_without_a_binding_is_bound_to_the_latest_agent(rig: AccessRig) -> None:
+    assert await rig.read() == FIRST
+    assert rig.bindings.row.agent_id == FIRST.id
+    assert rig.bindings.row.build_id == FIRST.build_id
+    assert rig.bindings.calls == ["binding", "latest", "remember"]
 
 
 @pytest.mark.covers("binding-4")
-async def test_a_binding_to_an_agent_without_a_row_is_repaired(stage: AccessStage) -> None:
-    stage.bindings.bind(SECOND)
-    del stage.bindings.agents[SECOND.id]
-    assert await stage.read() == FIRST
-    assert stage.bindings.row.agent_id == FIRST.id
+async def test_a_binding_to_an_agent_without_a_row_is_repaired(rig: AccessRig) -> None:
+    rig.bindings.bind(SECOND)
+    del rig.bindings.agents[SECOND.id]
+    assert await rig.read() == FIRST
+    assert rig.bindings.row.agent_id == FIRST.id
 
 
 @pytest.mark.covers("binding-4")
-async def test_a_bound_agent_of_another_workspace_is_not_used(stage: AccessStage) -> None:
-    stage.bindings.row = WorkspaceBinding(chat_id=CHAT, workspace_id=HOME, agent_id=FAR.id)
-    assert await stage.read() == FIRST
+async def test_a_bound_agent_of_another_workspace_is_not_used(rig: AccessRig) -> None:
+    rig.bindings.row = WorkspaceBinding(chat_id=CHAT, workspace_id=HOME, agent_id=FAR.id)
+    assert await rig.read() == FIRST
 
 
 @pytest.mark.covers("binding-4")
-async def test_a_new_binding_is_used_by_the_next_call(stage: AccessStage) -> None:
-    stage.bindings.bind(SECOND)
-    stage.agents.unreachable.add(SECOND.id)
-    assert await stage.read() == FIRST
-    assert stage.bindings.row.agent_id == FIRST.id
-    calls = list(stage.bindings.calls)
-    assert await stage.read() == FIRST
-    assert stage.bindings.calls == calls
-    assert stage.agents.handshakes == [SECOND, FIRST]
+async def test_a_new_binding_is_used_by_the_next_call(rig: AccessRig) -> None:
+    rig.bindings.bind(SECOND)
+    rig.agents.unreachable.add(SECOND.id)
+    assert await rig.read() == FIRST
+    assert rig.bindings.row.agent_id == FIRST.id
+    calls = list(rig.bindings.calls)
+    assert await rig.read() == FIRST
+    assert rig.bindings.calls == calls
+    assert rig.agents.handshakes == [SECOND, FIRST]
 
 
 @pytest.mark.covers("binding-5")
 async def test_a_chat_without_a_workspace_is_told_to_create_one_until_it_has(
-    stage: AccessStage,
+    rig: AccessRig,
 ) -> None:
-    stage.bindings.row = WorkspaceBinding(chat_id=CHAT)
-    assert "create_workspace" in await stage.refused(WorkspaceUnavailable, stage.read)
-    stage.bindings.row = WorkspaceBinding(chat_id=CHAT, workspace_id=HOME)
-    assert await stage.read() == FIRST
-    assert stage.bindings.calls.count("binding") == 2
+    rig.bindings.row = WorkspaceBinding(chat_id=CHAT)
+    assert "create_workspace" in await rig.refused(WorkspaceUnavailable, rig.read)
+    rig.bindings.row = WorkspaceBinding(chat_id=CHAT, workspace_id=HOME)
+    assert await rig.read() == FIRST
+    assert rig.bindings.calls.count("binding") == 2
 
 
 @pytest.mark.covers("binding-5")
-async def test_a_row_that_cannot_be_read_fails_the_call(stage: AccessStage) -> None:
-    stage.bindings.broken.add("binding")
-    await stage.refused(Unavailable, stage.read)
-    stage.bindings.broken = {"agent", "latest"}
-    await stage.refused(Unavailable, stage.read)
-    assert stage.agents.handshakes == []
+async def test_a_row_that_cannot_be_read_fails_the_call(rig: AccessRig) -> None:
+    rig.bindings.broken.add("binding")
+    await rig.refused(Unavailable, rig.read)
+    rig.bindings.broken = {"agent", "latest"}
+    await rig.refused(Unavailable, rig.read)
+    assert rig.agents.handshakes == []
 
 
 @pytest.mark.covers("binding-4")
 @pytest.mark.promise("P14")
 async def test_a_stopped_workspace_fails_at_once_for_a_chat_without_a_binding(
-    stage: AccessStage,
+    rig: AccessRig,
 ) -> None:
-    stage.bindings.latest.clear()
-    assert "start_workspace" in await stage.refused(WorkspaceUnavailable, stage.read)
-    assert stage.agents.handshakes == []
+    rig.bindings.latest.clear()
+    assert "start_workspace" in await rig.refused(WorkspaceUnavailable, rig.read)
+    assert rig.agents.handshakes == []
 
 
 @pytest.mark.covers("binding-6")
 @pytest.mark.promise("P14")
 async def test_a_stopped_workspace_costs_a_bound_chat_one_handshake_and_five_seconds(
-    stage: AccessStage,
+    rig: AccessRig,
 ) -> None:
-    stage.bindings.bind(FIRST)
-    stage.bindings.latest.clear()
-    stage.agents.silent.add(FIRST.id)
+    rig.bindings.bind(FIRST)
+    rig.bindings.latest.clear()
+    rig.agents.silent.add(FIRST.id)
     async with asyncio.TaskGroup() as group:
-        refusal = group.create_task(stage.refused(WorkspaceUnavailable, stage.start))
-        assert await stage.clock.advance_past("rebind_check") == 5.0
+        refusal = group.create_task(rig.refused(WorkspaceUnavailable, rig.start))
+        assert await rig.clock.advance_past("rebind_check") == 5.0
     assert "start_workspace" in refusal.result()
-    assert len(stage.agents.handshakes) == 1
+    assert len(rig.agents.handshakes) == 1
 
 
 async def test_a_workspace_that_was_started_again_is_found_by_the_same_turn(
-    stage: AccessStage,
+    rig: AccessRig,
 ) -> None:
-    stage.bindings.bind(FIRST)
-    stage.bindings.latest.clear()
-    stage.agents.unreachable.add(FIRST.id)
-    await stage.refused(WorkspaceUnavailable, stage.read)
-    stage.bindings.latest[HOME] = SECOND
-    assert await stage.read() == SECOND
-    assert stage.bindings.row.agent_id == SECOND.id
+    rig.bindings.bind(FIRST)
+    rig.bindings.latest.clear()
+    rig.agents.unreachable.add(FIRST.id)
+    await rig.refused(WorkspaceUnavailable, rig.read)
+    rig.bindings.latest[HOME] = SECOND
+    assert await rig.read() == SECOND
+    assert rig.bindings.row.agent_id == SECOND.id
 
 
 @pytest.mark.covers("binding-4")
-async def test_a_workspace_that_a_tool_has_created_is_used_at_once(stage: AccessStage) -> None:
-    assert await stage.read() == FIRST
-    stage.bindings.row = WorkspaceBinding(chat_id=CHAT, workspace_id=AWAY)
-    stage.access.on_bound(CHAT, AWAY)
-    assert await stage.read() == FAR
-    assert stage.bindings.row.agent_id == FAR.id
-    # The chat's row is read again only now, and says nothing new.
-    calls = list(stage.bindings.calls)
-    await (await stage.client(chat=replace(stage.chat, workspace_id=AWAY))).processes()
-    assert stage.bindings.calls == calls
-    assert stage.agents.handshakes == [FIRST, FAR]
+async def test_a_workspace_that_a_tool_has_created_is_used_at_once(rig: AccessRig) -> None:
+    assert await rig.read() == FIRST
+    rig.bindings.row = WorkspaceBinding(chat_id=CHAT, workspace_id=AWAY)
+    rig.access.on_bound(CHAT, AWAY)
+    assert await rig.read() == FAR
+    assert rig.bindings.row.agent_id == FAR.id
+    # The chat's row is read again only now, and is unchanged.
+    calls = list(rig.bindings.calls)
+    await (await rig.client(chat=replace(rig.chat, workspace_id=AWAY))).processes()
+    assert rig.bindings.calls == calls
+    assert rig.agents.handshakes == [FIRST, FAR]
 
 
 async def test_a_workspace_that_a_user_has_chosen_is_used_when_the_row_has_it(
-    stage: AccessStage,
+    rig: AccessRig,
 ) -> None:
-    assert await stage.read() == FIRST
-    stage.bindings.row = WorkspaceBinding(chat_id=CHAT, workspace_id=AWAY)
-    await (await stage.client(chat=replace(stage.chat, workspace_id=AWAY))).processes()
-    assert stage.agents.asked == [FIRST, FAR]
-    stage.bindings.row = WorkspaceBinding(chat_id=CHAT)
+    assert await rig.read() == FIRST
+    rig.bindings.row = WorkspaceBinding(chat_id=CHAT, workspace_id=AWAY)
+    await (await rig.client(chat=replace(rig.chat, workspace_id=AWAY))).processes()
+    assert rig.agents.asked == [FIRST, FAR]
+    rig.bindings.row = WorkspaceBinding(chat_id=CHAT)
     with pytest.raises(WorkspaceUnavailable):
-        await stage.client(chat=replace(stage.chat, workspace_id=None))
+        await rig.client(chat=replace(rig.chat, workspace_id=None))
 
 
 async def test_a_workspace_selected_during_the_handshake_gets_the_request(
-    stage: AccessStage,
+    rig: AccessRig,
 ) -> None:
-    stage.agents.handshake_open = held = asyncio.get_running_loop().create_future()
+    rig.agents.handshake_open = held = asyncio.get_running_loop().create_future()
     async with asyncio.TaskGroup() as group:
-        answered = group.create_task(stage.read())
-        await stage.agents.until(handshakes=1)
-        stage.bindings.row = WorkspaceBinding(chat_id=CHAT, workspace_id=AWAY)
-        stage.access.on_bound(CHAT, AWAY)
+        answered = group.create_task(rig.read())
+        await rig.agents.until(handshakes=1)
+        rig.bindings.row = WorkspaceBinding(chat_id=CHAT, workspace_id=AWAY)
+        rig.access.on_bound(CHAT, AWAY)
         held.set_result(None)
     assert answered.result() == FAR
-    assert stage.agents.asked == [FAR]
+    assert rig.agents.asked == [FAR]
 
 
-async def test_a_workspace_that_changes_while_it_is_bound_is_read_again(stage: AccessStage) -> None:
+async def test_a_workspace_that_changes_while_it_is_bound_is_read_again(rig: AccessRig) -> None:
     def change() -> None:
-        stage.bindings.row = WorkspaceBinding(chat_id=CHAT, workspace_id=AWAY)
-        stage.bindings.on_latest = None
+        rig.bindings.row = WorkspaceBinding(chat_id=CHAT, workspace_id=AWAY)
+        rig.bindings.on_latest = None
 
-    stage.bindings.on_latest = change
-    assert await stage.read() == FAR
+    rig.bindings.on_latest = change
+    assert await rig.read() == FAR
 
 
-async def test_a_workspace_that_changes_all_the_time_is_given_up(stage: AccessStage) -> None:
+async def test_a_workspace_that_changes_all_the_time_is_given_up(rig: AccessRig) -> None:
     def change() -> None:
-        other = AWAY if stage.bindings.row.workspace_id == HOME else HOME
-        stage.bindings.row = WorkspaceBinding(chat_id=CHAT, workspace_id=other)
+        other = AWAY if rig.bindings.row.workspace_id == HOME else HOME
+        rig.bindings.row = WorkspaceBinding(chat_id=CHAT, workspace_id=other)
 
-    stage.bindings.on_latest = change
-    assert "being changed" in await stage.refused(WorkspaceUnavailable, stage.read)
-    assert stage.agents.handshakes == []
+    rig.bindings.on_latest = change
+    assert "being changed" in await rig.refused(WorkspaceUnavailable, rig.read)
+    assert rig.agents.handshakes == []
 
 
 async def test_after_a_pause_an_agent_that_is_said_to_be_gone_gets_a_new_handshake(
-    stage: AccessStage,
+    rig: AccessRig,
 ) -> None:
-    await stage.read()
-    stage.clock.advance(31)
-    await stage.read()
-    stage.bindings.agents[FIRST.id] = replace(FIRST, disconnected_at=NOW)
-    await stage.read()
-    assert len(stage.agents.handshakes) == 1
-    stage.clock.advance(31)
-    await stage.read()
-    assert len(stage.agents.handshakes) == 2
-    stage.bindings.broken.add("agent")
-    stage.clock.advance(31)
-    await stage.read()
-    assert len(stage.agents.handshakes) == 2
+    await rig.read()
+    rig.clock.advance(31)
+    await rig.read()
+    rig.bindings.agents[FIRST.id] = replace(FIRST, disconnected_at=NOW)
+    await rig.read()
+    assert len(rig.agents.handshakes) == 1
+    rig.clock.advance(31)
+    await rig.read()
+    assert len(rig.agents.handshakes) == 2
+    rig.bindings.broken.add("agent")
+    rig.clock.advance(31)
+    await rig.read()
+    assert len(rig.agents.handshakes) == 2
 
 
-async def test_the_next_owner_of_a_chat_makes_a_handshake_of_its_own(stage: AccessStage) -> None:
+async def test_the_next_owner_of_a_chat_makes_a_handshake_of_its_own(rig: AccessRig) -> None:
     for epoch, handshakes in ((1, 1), (2, 2), (1, 3), (2, 3)):
-        # The second call under epoch 1 is of a runner that does not know yet that it lost the
-        # chat. It does not disturb the next owner.
-        await (await stage.client(epoch=epoch)).processes()
-        assert len(stage.agents.handshakes) == handshakes
-    epochs = [request.headers["Chatd-Epoch"] for _, request in stage.agents.requests]
+        # The second call under epoch 1 is of a runner that does not know yet that it lost the chat.
+        # It does not disturb the next owner.
+        await (await rig.client(epoch=epoch)).processes()
+        assert len(rig.agents.handshakes) == handshakes
+    epochs = [request.headers["Chatd-Epoch"] for _, request in rig.agents.requests]
     assert epochs == ["1", "2", "1", "2"]
 
 
 async def test_the_chat_that_was_idle_longest_is_forgotten(
-    stage: AccessStage, monkeypatch: pytest.MonkeyPatch
+    rig: AccessRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(access, "MAX_REMEMBERED_CHATS", 1)
-    client = await stage.client()
+    client = await rig.client()
     await client.processes()
-    other = replace(stage.chat, id=new_chat_id())
-    stage.bindings.row = WorkspaceBinding(chat_id=other.id, workspace_id=HOME)
-    await (await stage.client(chat=other)).processes()
-    assert len(stage.agents.handshakes) == 2
-    # A call that began before goes on with what it knows.
+    other = replace(rig.chat, id=new_chat_id())
+    rig.bindings.row = WorkspaceBinding(chat_id=other.id, workspace_id=HOME)
+    await (await rig.client(chat=other)).processes()
+    assert len(rig.agents.handshakes) == 2
+    # A call that started before continues with the binding it has.
     await client.processes()
-    assert len(stage.agents.handshakes) == 2
-    stage.bindings.row = WorkspaceBinding(chat_id=CHAT, workspace_id=HOME)
-    await stage.read()
-    assert len(stage.agents.handshakes) == 3
+    assert len(rig.agents.handshakes) == 2
+    rig.bindings.row = WorkspaceBinding(chat_id=CHAT, workspace_id=HOME)
+    await rig.read()
+    assert len(rig.agents.handshakes) == 3
 
 
-async def test_a_workspace_is_in_use_while_a_request_is_in_flight(stage: AccessStage) -> None:
-    """News of the same workspace does not cut the request off."""
-    stage.agents.is_held = True
+async def test_a_workspace_is_in_use_while_a_request_is_in_flight(rig: AccessRig) -> None:
+    """A change of the same workspace does not cancel the request."""
+    rig.agents.is_held = True
     async with asyncio.TaskGroup() as group:
-        client = await stage.client()
+        client = await rig.client()
         waiting = group.create_task(client.processes())
-        await stage.agents.until(requests=1)
-        stage.access.on_bound(CHAT, HOME)
-        assert stage.access.in_use() == {HOME}
-        stage.agents.reply()
+        await rig.agents.until(requests=1)
+        rig.access.on_bound(CHAT, HOME)
+        assert rig.access.in_use() == {HOME}
+        rig.agents.reply()
         assert await waiting == ()
-    assert stage.access.in_use() == set()
+    assert rig.access.in_use() == set()
 
 
 async def plant_bound_chat(pool: Pool) -> None:
@@ -308,7 +308,7 @@ async def test_a_workspace_that_is_deleted_during_a_call_is_reported_as_deleted(
         assert await builds.insert(pool, new_build(2, transition="delete")) is not None
         await finish(pool)
         await clock.advance_past("rebind_check")
-    # The row of the bound agent still exists. That is no reason to go on waiting for it.
+    # The row of the bound agent still exists. The call must not wait for it nevertheless.
     assert await agents.get_with_time(pool, agent_id(1)) is not None
 
 

@@ -1,5 +1,5 @@
-"""What comes before a build and after it: templates that come with the server, and the contexts
-that agents tell of."""
+"""Before and after a build: templates that come with the server, and the contexts that agents
+report."""
 
 import asyncio
 
@@ -39,7 +39,7 @@ async def listed(pool: Pool) -> dict[str, tuple[str, bool]]:
     return {t.name: (t.origin, t.deprecated) for t in await templates.list_all(pool)}
 
 
-async def test_built_in_templates_are_there_once_however_many_put_them(
+async def test_concurrent_inserts_of_built_in_templates_store_each_once(
     pool: Pool, clock: FakeClock
 ) -> None:
     await asyncio.gather(*(sync_templates(pool, env_with(clock)) for _ in range(6)))
@@ -51,9 +51,7 @@ async def test_built_in_templates_are_there_once_however_many_put_them(
         assert resolve_parameters(version.parameters, {}).problems == ()
 
 
-async def test_a_changed_template_is_a_new_version_of_the_old_one(
-    pool: Pool, clock: FakeClock
-) -> None:
+async def test_a_changed_template_becomes_a_new_version(pool: Pool, clock: FakeClock) -> None:
     file = TemplateFile(name="mine", readme="one")
     [first] = await sync_templates(pool, env_with(clock), [file], built_in=False)
     changed = msgspec.structs.replace(file, readme="two", description="new words")
@@ -66,7 +64,7 @@ async def test_a_changed_template_is_a_new_version_of_the_old_one(
     assert await pool.fetchval("SELECT count(*) FROM template_versions") == 2
 
 
-async def test_the_settings_have_the_better_right_to_a_name_and_lose_it_with_the_entry(
+async def test_a_template_of_the_settings_hides_the_built_in_one_of_its_name(
     pool: Pool, clock: FakeClock
 ) -> None:
     own = TemplateFile(name="Demo", description="ours")
@@ -80,7 +78,7 @@ async def test_the_settings_have_the_better_right_to_a_name_and_lose_it_with_the
     assert (await listed(pool))["more"] == ("settings", True)
 
 
-async def test_a_name_taken_by_a_person_is_left_to_them(pool: Pool, clock: FakeClock) -> None:
+async def test_a_users_template_keeps_its_name(pool: Pool, clock: FakeClock) -> None:
     await insert_template(pool)  # called scratch
     emitted = Emitted()
     stored = await sync_templates(pool, env_with(clock, emitted))
@@ -130,7 +128,7 @@ async def a_chat_in_a_workspace(pool: Pool) -> None:
     )
 
 
-async def test_a_chat_goes_by_what_it_has_pinned_until_it_pins_anew(
+async def test_a_chat_uses_its_pinned_context_until_it_pins_another(
     pool: Pool, clock: FakeClock
 ) -> None:
     await a_chat_in_a_workspace(pool)
@@ -152,7 +150,7 @@ async def test_a_chat_goes_by_what_it_has_pinned_until_it_pins_anew(
     assert (renewed.context, renewed.dirty) == (second, False)
 
 
-async def test_an_older_word_does_not_replace_a_newer_one(pool: Pool, clock: FakeClock) -> None:
+async def test_an_older_context_does_not_replace_a_newer_one(pool: Pool, clock: FakeClock) -> None:
     await a_chat_in_a_workspace(pool)
     contexts = ContextSync(pool, env_with(clock))
     assert await contexts.store(agent_id(1), context(5, "five"), initial=False)
@@ -164,7 +162,7 @@ async def test_an_older_word_does_not_replace_a_newer_one(pool: Pool, clock: Fak
     assert not await contexts.store(agent_id(77), context(1, "x"), initial=True)
 
 
-async def test_too_big_a_word_leaves_the_last_good_one(pool: Pool, clock: FakeClock) -> None:
+async def test_a_context_that_is_too_large_is_not_stored(pool: Pool, clock: FakeClock) -> None:
     await a_chat_in_a_workspace(pool)
     emitted = Emitted()
     contexts = ContextSync(pool, env_with(clock, emitted))
@@ -175,7 +173,7 @@ async def test_too_big_a_word_leaves_the_last_good_one(pool: Pool, clock: FakeCl
 
 
 @pytest.mark.covers("instructions-1")
-async def test_another_agent_is_pinned_as_soon_as_it_has_spoken(
+async def test_the_context_of_another_agent_is_pinned_once_it_is_stored(
     pool: Pool, clock: FakeClock
 ) -> None:
     await a_chat_in_a_workspace(pool)
@@ -191,7 +189,7 @@ async def test_another_agent_is_pinned_as_soon_as_it_has_spoken(
     assert (spoken.agent_id, spoken.context) == (agent_id(2), context(1, "two"))
 
 
-async def test_chats_of_one_agent_pin_at_once(pool: Pool, clock: FakeClock) -> None:
+async def test_chats_of_one_agent_can_pin_concurrently(pool: Pool, clock: FakeClock) -> None:
     await a_chat_in_a_workspace(pool)
     contexts = ContextSync(pool, env_with(clock))
     await contexts.store(agent_id(1), context(1, "one"), initial=True)

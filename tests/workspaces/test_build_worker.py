@@ -39,7 +39,7 @@ async def all_that_is_said(pool: Pool) -> list[str]:
     return [line.output for line in await build_leases.list_log(pool, build_id(1))]
 
 
-async def test_a_build_is_taken_up_done_and_written(pool: Pool, clock: FakeClock) -> None:
+async def test_a_build_is_acquired_run_and_finished(pool: Pool, clock: FakeClock) -> None:
     await insert_workspace(pool, ttl_s=3600)
     backend = FakeBackend()
     async with building(pool, clock, backend):
@@ -74,10 +74,10 @@ async def test_a_stop_and_a_deletion_follow(pool: Pool, clock: FakeClock) -> Non
 
 @pytest.mark.promise("P2")
 @pytest.mark.parametrize("point", POINTS)
-async def test_a_build_whose_worker_was_killed_is_done_by_another(
+async def test_another_worker_finishes_the_build_of_a_killed_one(
     pool: Pool, clock: FakeClock, point: str
 ) -> None:
-    """Wherever it was. The sandbox of the first is found and not made twice."""
+    """At any point. The sandbox of the first worker is found and not created twice."""
     await insert_workspace(pool)
     backend = FakeBackend()
     backend.hold = point
@@ -95,7 +95,7 @@ async def test_a_build_whose_worker_was_killed_is_done_by_another(
 
 
 async def steady(clock: FakeClock, rounds: int = 20) -> None:
-    """Until the worker has seen the database answer for long enough to judge others."""
+    """Wait until the database has answered this worker for long enough to judge others."""
     for _ in range(rounds):
         await pass_time(clock, "build_poll")
 
@@ -146,7 +146,7 @@ async def test_a_lost_statement_or_a_lost_answer_does_not_lose_the_build(
     assert len(await agents_of(pool, workspace_id(1))) == 1
 
 
-async def test_an_end_that_cannot_be_written_waits_and_nothing_is_done_again(
+async def test_a_result_that_cannot_be_written_is_retried_without_a_second_run(
     pool: Pool, clock: FakeClock
 ) -> None:
     await insert_workspace(pool)
@@ -194,7 +194,7 @@ async def seen(emitted: Emitted, event: str) -> bool:
 
 
 @pytest.mark.parametrize(("gone_after_s", "beats"), [(None, 6), (15, 3)])
-async def test_a_worker_the_database_does_not_hear_gives_its_build_up(
+async def test_a_worker_without_its_database_gives_up_its_build(
     pool: Pool, clock: FakeClock, gone_after_s: float | None, beats: int
 ) -> None:
     """Before another worker may acquire it."""
@@ -226,7 +226,7 @@ async def test_a_worker_the_database_does_not_hear_gives_its_build_up(
         (RuntimeError("secret"), "RuntimeError", "internal"),
     ],
 )
-async def test_a_failure_is_stored_in_words(
+async def test_a_failure_is_stored_with_its_message(
     pool: Pool, clock: FakeClock, error: Exception, words: str, code: str
 ) -> None:
     await insert_workspace(pool)
@@ -250,7 +250,7 @@ async def test_a_build_that_takes_too_long_is_ended(pool: Pool, clock: FakeClock
     assert (done.status, done.error_code) == ("failed", "build_timeout")
 
 
-async def test_a_build_that_was_taken_over_gets_no_more_time(pool: Pool, clock: FakeClock) -> None:
+async def test_a_build_that_was_taken_over_keeps_its_deadline(pool: Pool, clock: FakeClock) -> None:
     await insert_workspace(pool)
     backend = FakeBackend()
     backend.hold = "asked"
@@ -264,9 +264,7 @@ async def test_a_build_that_was_taken_over_gets_no_more_time(pool: Pool, clock: 
     assert (done.status, done.error_code) == ("failed", "build_timeout")
 
 
-async def test_a_build_that_takes_every_worker_down_is_given_up(
-    pool: Pool, clock: FakeClock
-) -> None:
+async def test_a_build_that_kills_every_worker_is_given_up(pool: Pool, clock: FakeClock) -> None:
     await insert_workspace(pool)
     await pool.execute("UPDATE workspace_builds SET attempt = 6")
     backend = FakeBackend()
@@ -285,7 +283,7 @@ async def test_a_waiting_build_is_cancelled_at_once(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize("kind", ["heedful", "heedless"])
-async def test_a_running_build_is_cancelled_whether_it_listens_or_not(
+async def test_a_running_build_is_cancelled_even_if_it_ignores_cancellation(
     pool: Pool, clock: FakeClock, kind: str
 ) -> None:
     heeds = kind == "heedful"
@@ -322,7 +320,7 @@ async def test_a_cancelled_build_whose_worker_died_ends_cancelled(
     assert done.status == "canceled"
 
 
-async def test_another_hosts_build_is_left_alone_and_ended_when_nobody_comes(
+async def test_another_hosts_build_is_not_acquired_and_expires(
     pool: Pool, clock: FakeClock
 ) -> None:
     await insert_workspace(pool, host_id="that-host")
@@ -373,7 +371,7 @@ async def test_two_workers_share_the_builds_and_do_none_twice(pool: Pool, clock:
 
 
 @pytest.mark.promise("P5")
-async def test_a_worker_that_leaves_hands_its_build_on(pool: Pool, clock: FakeClock) -> None:
+async def test_a_drained_worker_releases_its_build(pool: Pool, clock: FakeClock) -> None:
     await insert_workspace(pool)
     backend = FakeBackend()
     backend.hold = "made"
@@ -395,9 +393,7 @@ async def test_a_worker_that_leaves_hands_its_build_on(pool: Pool, clock: FakeCl
     assert backend.made == {(workspace_id(1), 1): 1}
 
 
-async def test_a_worker_that_leaves_lets_a_build_end_that_soon_does(
-    pool: Pool, clock: FakeClock
-) -> None:
+async def test_a_drain_waits_for_a_build_that_ends_soon(pool: Pool, clock: FakeClock) -> None:
     await insert_workspace(pool)
     backend = FakeBackend()
     backend.hold = "made"
@@ -411,7 +407,7 @@ async def test_a_worker_that_leaves_lets_a_build_end_that_soon_does(
     assert (done.status, done.attempt) == ("succeeded", 1)
 
 
-async def test_too_much_output_is_cut_and_said_to_be(pool: Pool, clock: FakeClock) -> None:
+async def test_too_much_output_is_clipped_and_marked(pool: Pool, clock: FakeClock) -> None:
     await insert_workspace(pool)
     backend = FakeBackend()
     backend.says = ["y" * 9000, *["\n".join(["x" * 300] * 1000)] * 6]
@@ -423,7 +419,7 @@ async def test_too_much_output_is_cut_and_said_to_be(pool: Pool, clock: FakeCloc
     assert said[-1].output == "The log is full; later lines are dropped."
 
 
-async def test_a_spec_of_a_newer_server_fails_the_build_in_words(
+async def test_a_spec_of_a_newer_server_fails_the_build_with_a_message(
     pool: Pool, clock: FakeClock
 ) -> None:
     await insert_workspace(pool)
@@ -433,9 +429,7 @@ async def test_a_spec_of_a_newer_server_fails_the_build_in_words(
     assert (done.status, done.error_code) == ("failed", "template_unreadable")
 
 
-async def test_a_backend_that_answers_nonsense_fails_its_build_only(
-    pool: Pool, clock: FakeClock
-) -> None:
+async def test_an_invalid_backend_reply_fails_its_build_only(pool: Pool, clock: FakeClock) -> None:
     class Nonsense(FakeBackend):
         async def start(self, context: BuildContext) -> Sequence[AgentSpec]:
             return (AgentSpec(id=context.agent_id("x"), name=""),)
@@ -464,7 +458,7 @@ async def test_a_backend_that_cannot_be_stopped_does_not_hold_up_the_row(
 
 
 class Threaded(FakeBackend):
-    """Does its work in a thread, which a cancelled task leaves behind."""
+    """Works in a thread, which survives the cancellation of its task."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -483,7 +477,7 @@ class Threaded(FakeBackend):
                 self.told.set()
 
 
-async def test_a_thread_of_a_build_that_is_cut_off_is_told_to_leave_off(
+async def test_the_thread_of_a_cancelled_build_is_told_to_stop(
     pool: Pool, clock: FakeClock
 ) -> None:
     """Otherwise it would run beside the next worker of the build."""

@@ -93,7 +93,7 @@ async def test_a_command_is_started_awaited_listed_and_killed(bench: Workbench) 
     assert dead.value.status == 409
 
 
-async def test_a_worker_that_has_lost_its_chat_is_shut_out(bench: Workbench) -> None:
+async def test_a_worker_that_lost_its_chat_is_refused(bench: Workbench) -> None:
     await bench.on_behalf(epoch=5).write_file(bench.path("a"), b"new", key=bench.key("new"))
     with pytest.raises(AgentRefused) as stale:
         await bench.on_behalf(epoch=4).write_file(bench.path("a"), b"old", key=bench.key("old"))
@@ -104,7 +104,7 @@ async def test_a_worker_that_has_lost_its_chat_is_shut_out(bench: Workbench) -> 
     assert await bench.conn.read_file(bench.path("a")) == b"new"
 
 
-async def test_too_much_is_refused_in_both_directions(bench: Workbench) -> None:
+async def test_oversized_requests_and_replies_are_refused(bench: Workbench) -> None:
     most = bytes(MAX_FILE_BYTES)
     await bench.conn.write_file(bench.path("large"), most, key=bench.key("k"))
     assert await bench.conn.read_file(bench.path("large")) == most
@@ -121,8 +121,8 @@ async def test_too_much_is_refused_in_both_directions(bench: Workbench) -> None:
     assert await bench.conn.read_file(bench.path("large"), offset=MAX_FILE_BYTES) == b"!"
 
 
-async def test_an_agent_that_was_restarted_is_greeted_again(tmp_path: Path) -> None:
-    """Starts two agents: the second is told apart from the first by its boot."""
+async def test_a_restarted_agent_gets_a_new_handshake(tmp_path: Path) -> None:
+    """Starts two agents: the boot id tells the second from the first."""
     async with running_agent(tmp_path) as bench:
         started = await bench.conn.start_process("exec sleep 600", key=bench.key("p"))
         await bench.conn.write_file(bench.path("a"), b"first", key=bench.key("w"))
@@ -185,7 +185,7 @@ async def test_a_command_whose_reply_is_lost_runs_once(bench: Workbench, tmp_pat
         assert await client.read_file(bench.path("log")) == b"once\n"
 
 
-async def test_an_agent_that_is_told_to_stop_takes_its_commands_along(tmp_path: Path) -> None:
+async def test_an_agent_that_stops_kills_its_commands(tmp_path: Path) -> None:
     async with running_agent(tmp_path) as bench:
         start = bench.conn.start_process("echo $$; exec sleep 600", key=bench.key("p"))
         process = (await start).id

@@ -1,4 +1,4 @@
-"""The client against something that only pretends to be an agent: every trick ends, and is told."""
+"""The client against an impostor: every attack ends with an error."""
 
 import asyncio
 import re
@@ -68,7 +68,7 @@ async def pretending(place: Path, trick: Trick) -> AsyncGenerator[AgentSession]:
         with suppress(OSError, EOFError):
             head = await reader.readuntil(b"\r\n\r\n")
             await trick(Impostor(head.decode(), writer))
-            # Nothing more is said: what happens now is up to the client.
+            # The impostor sends nothing more; the client must act.
             while await reader.read(1024):
                 pass
         writer.transport.abort()
@@ -102,7 +102,7 @@ async def lost_to(place: Path, trick: Trick, *, within_s: float = WAIT_S) -> Age
 HELLO = msgspec.json.encode({"agent_id": str(AGENT), "boot_id": "b"})
 
 
-async def test_the_fake_is_believed_when_it_does_everything_right(tmp_path: Path) -> None:
+async def test_a_correct_handshake_is_accepted(tmp_path: Path) -> None:
     async def honest(client: Impostor) -> None:
         await client.send(client.reply(HELLO))
 
@@ -120,7 +120,7 @@ async def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.covers("hostile-5")
-async def test_a_signed_redirect_is_only_a_refusal(tmp_path: Path) -> None:
+async def test_a_signed_redirect_is_a_refusal(tmp_path: Path) -> None:
     async def redirect(client: Impostor) -> None:
         await client.send(client.reply(b"", status=302))
 
@@ -163,7 +163,7 @@ async def test_one_endless_header_is_cut_off(tmp_path: Path) -> None:
 
 
 @pytest.mark.covers("hostile-6")
-async def test_silence_ends(tmp_path: Path) -> None:
+async def test_a_silent_agent_times_out(tmp_path: Path) -> None:
     async def hang(client: Impostor) -> None:
         del client
 
@@ -172,7 +172,7 @@ async def test_silence_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.covers("hostile-6")
-async def test_a_body_that_drips_ends_however_busily_it_comes(tmp_path: Path) -> None:
+async def test_a_body_that_drips_times_out(tmp_path: Path) -> None:
     async def drip(client: Impostor) -> None:
         await client.send(b"HTTP/1.1 200 X\r\nContent-Length: 1000000\r\n\r\n")
         while True:
@@ -184,7 +184,7 @@ async def test_a_body_that_drips_ends_however_busily_it_comes(tmp_path: Path) ->
 
 
 @pytest.mark.covers("hostile-7")
-async def test_a_reply_without_the_right_mac_is_not_believed(tmp_path: Path) -> None:
+async def test_a_reply_with_a_wrong_mac_is_untrusted(tmp_path: Path) -> None:
     async def another_key(client: Impostor) -> None:
         await client.send(client.reply(HELLO, key=b"of another workspace"))
 
@@ -215,7 +215,7 @@ async def test_a_reply_without_the_right_mac_is_not_believed(tmp_path: Path) -> 
 
 
 @pytest.mark.covers("hostile-7")
-async def test_another_agent_with_the_same_key_is_not_the_one_that_was_meant(
+async def test_another_agent_with_the_same_key_is_untrusted(
     tmp_path: Path,
 ) -> None:
     async def another(client: Impostor) -> None:
@@ -228,7 +228,9 @@ async def test_another_agent_with_the_same_key_is_not_the_one_that_was_meant(
 
 
 @pytest.mark.parametrize("garbage", [b"", b"\x00" * 100, b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 20"])
-async def test_what_is_not_http_is_no_agent(tmp_path: Path, garbage: bytes) -> None:
+async def test_a_reply_that_is_not_http_counts_as_a_lost_agent(
+    tmp_path: Path, garbage: bytes
+) -> None:
     async def babble(client: Impostor) -> None:
         await client.send(garbage)
         client.writer.close()
@@ -237,7 +239,7 @@ async def test_what_is_not_http_is_no_agent(tmp_path: Path, garbage: bytes) -> N
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"\xff", b"{", b'{"agent_id":1}', b'{"x":' * 99_999])
-async def test_a_signed_answer_that_makes_no_sense_is_no_answer(
+async def test_a_signed_reply_that_cannot_be_decoded_is_an_error(
     tmp_path: Path, body: bytes
 ) -> None:
     async def nonsense(client: Impostor) -> None:
@@ -249,7 +251,7 @@ async def test_a_signed_answer_that_makes_no_sense_is_no_answer(
 
 
 @pytest.mark.parametrize("body", [b"", b"no JSON", b"[]", b'{"message":null}', b"\xff"])
-async def test_a_refusal_without_words_is_still_a_refusal(tmp_path: Path, body: bytes) -> None:
+async def test_a_refusal_without_a_message_names_its_status(tmp_path: Path, body: bytes) -> None:
     async def refuse(client: Impostor) -> None:
         await client.send(client.reply(body, status=500))
 
@@ -261,8 +263,8 @@ async def test_a_refusal_without_words_is_still_a_refusal(tmp_path: Path, body: 
     assert "500" in refused.value.message
 
 
-async def test_a_refusal_is_cut_and_counted_under_a_name_that_is_known(tmp_path: Path) -> None:
-    """Its code becomes the name of a counter, and its words are read by a model."""
+async def test_a_refusal_is_clipped_and_an_unknown_code_replaced(tmp_path: Path) -> None:
+    """Its code becomes the label of a counter, and a model reads its message."""
     words = iter([("x" * 100_000, "made-up-" * 1000), ("no", "busy"), ("no", None)])
 
     async def refuse(client: Impostor) -> None:
@@ -284,7 +286,7 @@ async def test_a_refusal_is_cut_and_counted_under_a_name_that_is_known(tmp_path:
     ]
 
 
-async def test_an_agent_that_has_much_to_say_of_itself_is_none(tmp_path: Path) -> None:
+async def test_a_hello_that_is_too_long_is_untrusted(tmp_path: Path) -> None:
     """It is written into a row every ten seconds."""
 
     async def boast(client: Impostor) -> None:
@@ -294,7 +296,7 @@ async def test_an_agent_that_has_much_to_say_of_itself_is_none(tmp_path: Path) -
     assert (await lost_to(tmp_path, boast)).code == "agent_untrusted"
 
 
-async def test_an_agent_that_reboots_all_the_time_is_asked_only_once_more(tmp_path: Path) -> None:
+async def test_a_request_is_repeated_once_for_an_agent_that_keeps_rebooting(tmp_path: Path) -> None:
     asked = 0
 
     async def reboots(client: Impostor) -> None:
@@ -310,10 +312,11 @@ async def test_an_agent_that_reboots_all_the_time_is_asked_only_once_more(tmp_pa
     assert asked == 3
 
 
-async def test_an_agent_that_does_not_wait_is_not_asked_all_the_time(
+async def test_an_agent_that_does_not_wait_is_polled_at_an_interval(
     tmp_path: Path, clock: FakeClock
 ) -> None:
-    """Asked to wait for the end of a command it says at once, each time, that it still runs."""
+    """Asked to wait for the end of a command, it replies at once, each time, that the command
+    still runs."""
     asked = 0
 
     async def hasty(client: Impostor) -> None:
@@ -333,7 +336,7 @@ async def test_an_agent_that_does_not_wait_is_not_asked_all_the_time(
     assert asked == 4
 
 
-async def test_a_caller_who_leaves_closes_the_connection_at_once(tmp_path: Path) -> None:
+async def test_a_cancelled_call_closes_its_connection_at_once(tmp_path: Path) -> None:
     asked = asyncio.Event()
 
     async def hang(client: Impostor) -> None:
@@ -354,7 +357,7 @@ async def long_wait(session: AgentSession) -> None:
     await client_of(session).output("p", wait_s=300)
 
 
-async def test_an_endpoint_where_nobody_is_leads_nowhere(tmp_path: Path) -> None:
+async def test_an_endpoint_without_a_listener_is_unreachable(tmp_path: Path) -> None:
     missing = Endpoint(kind="unix", path=str(tmp_path / "missing"))
     elsewhere = Endpoint(kind="unix", path=str(tmp_path / "missing"), host_id="there")
     with pytest.raises(AgentUnreachable) as lost:
@@ -379,7 +382,7 @@ async def test_a_link_to_another_socket_is_not_followed(tmp_path: Path) -> None:
             assert lost.value.code == "agent_untrusted"
 
 
-async def test_a_way_may_be_longer_than_the_system_takes(tmp_path: Path) -> None:
+async def test_a_socket_path_may_be_longer_than_the_system_limit(tmp_path: Path) -> None:
     async def honest(client: Impostor) -> None:
         await client.send(client.reply(HELLO))
 
@@ -391,7 +394,7 @@ async def test_a_way_may_be_longer_than_the_system_takes(tmp_path: Path) -> None
         assert (await connector().connect(AGENT, [deep_endpoint])).hello.boot_id == "b"
 
 
-async def test_the_next_way_is_tried_when_one_leads_to_somebody_else(tmp_path: Path) -> None:
+async def test_the_next_endpoint_is_tried_after_one_of_another_agent(tmp_path: Path) -> None:
     async def stranger(client: Impostor) -> None:
         await client.send(client.reply(HELLO, key=b"of another workspace"))
 

@@ -1,4 +1,4 @@
-"""Answers that go on: nothing of them is believed that is not signed, and none goes on silently."""
+"""Streamed replies: unsigned lines are never used, and no stream ends unnoticed."""
 
 import asyncio
 from collections.abc import AsyncIterable, Callable
@@ -35,7 +35,7 @@ async def gather(lines: AsyncIterable[bytes], into: list[bytes]) -> None:
 
 
 async def heard(place: Path, trick: Trick, *, idle_s: float = WAIT_S) -> list[bytes]:
-    """What was believed before it ended."""
+    """The lines that were used before the stream ended."""
     texts: list[bytes] = []
     async with (
         pretending(place, trick) as way,
@@ -47,7 +47,7 @@ async def heard(place: Path, trick: Trick, *, idle_s: float = WAIT_S) -> list[by
     return texts
 
 
-async def test_signed_lines_are_believed_in_their_order_however_they_are_cut(
+async def test_signed_lines_are_read_in_order_from_any_chunks(
     tmp_path: Path,
 ) -> None:
     async def honest(client: Impostor) -> None:
@@ -81,7 +81,7 @@ ODD = b'{"mac":"\\ud800","event":2}\n'
 
 
 @pytest.mark.parametrize("second", [replayed, skipped, long, FORGED, ODD, b"2\n", b"x" * 1001])
-async def test_a_line_that_is_not_the_agents_ends_it(
+async def test_a_line_with_a_wrong_signature_ends_the_stream(
     tmp_path: Path, second: bytes | Callable[[Impostor], bytes]
 ) -> None:
     async def trick(client: Impostor) -> None:
@@ -91,21 +91,21 @@ async def test_a_line_that_is_not_the_agents_ends_it(
     assert await heard(tmp_path, trick) == [b"1"]
 
 
-async def test_a_silence_ends_it(tmp_path: Path) -> None:
+async def test_a_silent_stream_times_out(tmp_path: Path) -> None:
     async def trick(client: Impostor) -> None:
         await client.send(head(client) + line(client, 1, b"1"))
 
     assert await heard(tmp_path, trick, idle_s=0.2) == [b"1"]
 
 
-async def test_an_answer_that_is_not_signed_is_not_begun_with(tmp_path: Path) -> None:
+async def test_a_stream_without_a_signed_head_is_not_read(tmp_path: Path) -> None:
     async def trick(client: Impostor) -> None:
         await client.send(b"HTTP/1.1 200 X\r\n\r\n" + line(client, 1, b"1"))
 
     assert await heard(tmp_path, trick) == []
 
 
-async def test_a_refusal_is_told_as_one(tmp_path: Path) -> None:
+async def test_a_refused_stream_raises_the_refusal(tmp_path: Path) -> None:
     async def trick(client: Impostor) -> None:
         await client.send(client.reply(b"{}", status=503))
 

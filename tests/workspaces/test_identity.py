@@ -1,4 +1,4 @@
-"""Who a host is, and the secret of its agents: files that are made once."""
+"""The identity of a host and the secret of its agents: files that are created once."""
 
 import os
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from chatd.domain.errors import ChatdError
 from chatd.workspaces.agents.identity import HOST_ID_FILE, SECRET_FILE, host_id, server_secret
 
 
-def test_the_secret_and_the_name_of_a_host_are_made_once_and_for_our_eyes_only(
+def test_the_secret_and_id_of_a_host_are_created_once_and_private(
     tmp_path: Path,
 ) -> None:
     place = tmp_path / "data"
@@ -44,7 +44,7 @@ def test_servers_that_start_at_once_agree_on_the_secret(tmp_path: Path) -> None:
         (partial(admin_token, None), ADMIN_TOKEN_FILE),
     ],
 )
-def test_what_was_made_outlives_a_loss_of_power(
+def test_created_files_are_synced_to_disk(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     make: Callable[[Path], object],
@@ -59,7 +59,7 @@ def test_what_was_made_outlives_a_loss_of_power(
 
     monkeypatch.setattr(os, "fsync", noting)
     make(tmp_path)
-    # Its content before it has its name, and then the name.
+    # First the content under another name, then the rename.
     inodes = (tmp_path / name).stat().st_ino, tmp_path.stat().st_ino
     assert synced == [(inodes[0], False), (inodes[1], True)]
     make(tmp_path)
@@ -74,7 +74,7 @@ def test_a_secret_that_is_too_short_is_refused_by_name(tmp_path: Path) -> None:
         server_secret("short", tmp_path)
 
 
-def test_a_place_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
+def test_an_unwritable_directory_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ChatdError, match=HOST_ID_FILE):
         host_id(tmp_path / "file")

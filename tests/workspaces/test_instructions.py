@@ -57,7 +57,7 @@ def says(text: str, version: int = 1) -> WorkspaceContext:
 
 
 class Place:
-    """A chat with a workspace that runs. Its agent says what a test has put there."""
+    """A chat with a running workspace. Its agent reports what a test has set."""
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
@@ -130,8 +130,8 @@ async def test_the_instructions_of_the_workspace_are_told_once_in_a_turn(place: 
     assert place.asked == 1
 
 
-async def test_what_is_pinned_stays_until_somebody_wants_it_anew(place: Place) -> None:
-    """The beginning of a prompt that does not change is cheaper."""
+async def test_pinned_instructions_stay_until_a_refresh_is_requested(place: Place) -> None:
+    """An unchanged beginning of the prompt is cheaper."""
     first = await place.told(epoch=1)
     place.words = says("Use spaces.", version=2)
     assert await place.contexts.store(agent_id(1), place.words, initial=False)
@@ -144,7 +144,9 @@ async def test_what_is_pinned_stays_until_somebody_wants_it_anew(place: Place) -
 
 
 @pytest.mark.promise("P14")
-async def test_a_stopped_workspace_is_not_dialled_and_keeps_its_instructions(place: Place) -> None:
+async def test_a_stopped_workspace_is_not_connected_to_and_keeps_its_instructions(
+    place: Place,
+) -> None:
     await place.told(epoch=1)
     await place.stop()
     told = await place.told(epoch=2)
@@ -155,7 +157,7 @@ async def test_a_stopped_workspace_is_not_dialled_and_keeps_its_instructions(pla
     assert place.asked == 1
 
 
-async def test_a_deleted_workspace_is_not_said_to_be_stopped(place: Place) -> None:
+async def test_a_deleted_workspace_is_not_reported_as_stopped(place: Place) -> None:
     await place.told(epoch=1)
     await place.stop("delete")
     assert await place.told(epoch=2) == DELETED_TEXT
@@ -177,23 +179,21 @@ async def test_a_workspace_that_does_not_answer_is_asked_again_in_the_next_turn(
 
 @pytest.mark.covers("hostile-6")
 @pytest.mark.promise("P14")
-async def test_an_agent_that_never_answers_holds_no_turn_up(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_silent_agent_delays_no_turn(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chatd.workspaces.instructions.INSTRUCTIONS_TIMEOUT_S", 0.1)
     place.mute = True
     async with asyncio.timeout(20):
         assert await place.told() == ATTACHED_TEXT
 
 
-async def test_a_workspace_that_came_in_the_middle_of_a_turn_is_told_of(place: Place) -> None:
-    """The row that the turn goes by knows nothing of it."""
+async def test_a_workspace_bound_during_a_turn_is_described(place: Place) -> None:
+    """The turn's row was read before."""
     assert await place.told(workspace_id=None) == NO_WORKSPACE_TEXT
     place.briefings.on_bound(CHAT)
     assert "Use tabs." in await place.told(workspace_id=None)
 
 
-async def test_nothing_to_read_leaves_where_commands_run(place: Place) -> None:
+async def test_without_instruction_files_the_directory_is_still_described(place: Place) -> None:
     place.words = msgspec.structs.replace(place.words, resources=())
     assert (
         await place.told()
@@ -201,7 +201,9 @@ async def test_nothing_to_read_leaves_where_commands_run(place: Place) -> None:
     )
 
 
-async def test_changes_are_found_by_looking_and_offered_once(place: Place, pool: Pool) -> None:
+async def test_a_changed_context_is_found_by_polling_and_offered_once(
+    place: Place, pool: Pool
+) -> None:
     await place.told()
     await agents.record_healthy(pool, {agent_id(1): AgentHealth(boot_id="first")})
     watch = ContextMonitor(pool, place.contexts, place.read, place.env, [HOST])
@@ -216,7 +218,7 @@ async def test_changes_are_found_by_looking_and_offered_once(place: Place, pool:
     assert await stored_context(pool, agent_id(1)) == good
 
 
-async def test_an_agent_that_has_started_anew_counts_from_the_beginning(
+async def test_a_restarted_agent_counts_versions_from_the_beginning(
     place: Place, pool: Pool
 ) -> None:
     watch = ContextMonitor(pool, place.contexts, place.read, place.env, [HOST])
@@ -230,7 +232,7 @@ async def test_an_agent_that_has_started_anew_counts_from_the_beginning(
 
 
 @pytest.mark.covers("instructions-1")
-async def test_a_file_that_was_cut_is_said_to_be(place: Place) -> None:
+async def test_a_clipped_file_is_marked(place: Place) -> None:
     (file,) = place.words.resources
     cut = msgspec.structs.replace(file, status="oversize")
     place.words = msgspec.structs.replace(place.words, resources=(cut,))

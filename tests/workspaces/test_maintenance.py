@@ -1,4 +1,5 @@
-"""Deadlines and use: what runs past its time is stopped once, and what is used runs longer."""
+"""Deadlines and activity: a workspace past its deadline is stopped once, and activity extends
+the deadline."""
 
 import asyncio
 from typing import LiteralString
@@ -35,7 +36,7 @@ async def latest(pool: Pool) -> Build:
 
 
 async def deadline(pool: Pool) -> float:
-    """Seconds until then."""
+    """Seconds until the deadline."""
     return await pool.fetchval(
         "SELECT extract(epoch FROM deadline - now())::float8 FROM workspace_builds"
     )
@@ -58,7 +59,7 @@ async def test_a_workspace_past_its_deadline_is_stopped_once(pool: Pool, clock: 
 async def test_a_workspace_in_which_a_command_runs_is_not_stopped(
     pool: Pool, clock: FakeClock
 ) -> None:
-    """Nor is one that was used after the last minute in which the rows were told."""
+    """Neither is one that was used after the rows were last updated."""
     await insert_workspace(pool, ttl_s=100)
     await finish(pool)
     await age_builds(pool, 101)
@@ -87,10 +88,10 @@ async def test_a_stop_that_failed_is_tried_again_later(pool: Pool, clock: FakeCl
     assert (await latest(pool)).build_number == 3
 
 
-async def test_a_stop_that_fails_and_fails_is_tried_less_and_less(
+async def test_a_stop_that_keeps_failing_is_retried_with_growing_delay(
     pool: Pool, clock: FakeClock
 ) -> None:
-    """A host that is lost takes up no build: its workspaces would be stopped in vain for ever."""
+    """A lost host acquires no build: its workspaces would be stopped in vain for ever."""
     await insert_workspace(pool, ttl_s=100)
     await finish(pool)
     day, asked = 24 * 3600, 0
@@ -102,7 +103,7 @@ async def test_a_stop_that_fails_and_fails_is_tried_less_and_less(
     assert 5 < asked < 30
 
 
-async def test_a_build_under_way_is_not_disturbed(pool: Pool, clock: FakeClock) -> None:
+async def test_a_build_in_progress_is_not_disturbed(pool: Pool, clock: FakeClock) -> None:
     await insert_workspace(pool, ttl_s=100)
     await finish(pool)
     await age_builds(pool, 101)
@@ -112,7 +113,7 @@ async def test_a_build_under_way_is_not_disturbed(pool: Pool, clock: FakeClock) 
 
 
 @pytest.mark.covers("binding-7")
-async def test_use_is_written_once_a_minute_and_lets_it_run_longer(
+async def test_activity_is_written_once_a_minute_and_moves_the_deadline(
     pool: Pool, clock: FakeClock
 ) -> None:
     await insert_workspace(pool, ttl_s=100)
@@ -132,8 +133,8 @@ async def test_use_is_written_once_a_minute_and_lets_it_run_longer(
     assert await pool.fetchval(fresh)
 
 
-async def test_a_call_that_still_waits_is_a_use(pool: Pool, clock: FakeClock) -> None:
-    """A command may take longer than a workspace may go unused."""
+async def test_a_waiting_call_counts_as_activity(pool: Pool, clock: FakeClock) -> None:
+    """A command may take longer than a workspace may be unused."""
     await insert_workspace(pool, ttl_s=100)
     await finish(pool)
     usage = ActivityTracker(pool, env_with(clock), in_use=lambda: [workspace_id(1)])
@@ -145,7 +146,7 @@ async def test_a_call_that_still_waits_is_a_use(pool: Pool, clock: FakeClock) ->
     assert 3500 < await deadline(pool) <= 3600
 
 
-async def test_use_that_could_not_be_written_is_written_next_time(
+async def test_activity_that_could_not_be_written_is_written_next_time(
     pool: Pool, clock: FakeClock
 ) -> None:
     await insert_workspace(pool, ttl_s=100)
@@ -160,9 +161,7 @@ async def test_use_that_could_not_be_written_is_written_next_time(
     assert await deadline(pool) > 3500
 
 
-async def test_use_that_the_database_refuses_is_dropped_and_ends_nothing(
-    pool: Pool, clock: FakeClock
-) -> None:
+async def test_activity_that_the_database_refuses_is_dropped(pool: Pool, clock: FakeClock) -> None:
     class Refusing(CountingConn):
         async def execute(self, query: LiteralString, *args: object) -> str:
             self.sent += 1
@@ -176,7 +175,7 @@ async def test_use_that_the_database_refuses_is_dropped_and_ends_nothing(
     assert line.sent == 1
 
 
-async def test_many_replicas_note_the_same_use_at_once(pool: Pool, clock: FakeClock) -> None:
+async def test_many_replicas_can_write_the_same_activity(pool: Pool, clock: FakeClock) -> None:
     await insert_template(pool)
     for number in range(1, 20):
         await workspaces.create(pool, new_workspace(number))

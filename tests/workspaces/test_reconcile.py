@@ -42,7 +42,7 @@ async def all_builds(pool: Pool) -> list[Build]:
     return await builds.list_builds(pool, workspace_id(1))
 
 
-async def test_what_runs_and_should_is_left_alone(pool: Pool, clock: FakeClock) -> None:
+async def test_a_workspace_that_should_run_is_left_running(pool: Pool, clock: FakeClock) -> None:
     backend = FakeBackend()
     await running(pool, backend)
     look = reconcile(pool, clock, backend)
@@ -85,9 +85,7 @@ async def test_two_replicas_of_a_host_ask_for_one_stop(pool: Pool, clock: FakeCl
     assert len(await all_builds(pool)) == 2
 
 
-async def test_nothing_is_concluded_from_what_the_backend_cannot_tell(
-    pool: Pool, clock: FakeClock
-) -> None:
+async def test_an_unknown_backend_state_changes_nothing(pool: Pool, clock: FakeClock) -> None:
     class Blind(FakeBackend):
         async def inspect(self, workspace: object) -> BackendState:
             raise BuildFailed("no idea")
@@ -112,12 +110,14 @@ async def test_a_sandbox_between_two_processes_is_not_gone(pool: Pool, clock: Fa
     assert len(await all_builds(pool)) == 1
 
 
-async def test_what_is_left_of_a_deleted_workspace_is_removed(pool: Pool, clock: FakeClock) -> None:
+async def test_the_remains_of_a_deleted_workspace_are_removed(pool: Pool, clock: FakeClock) -> None:
     backend = FakeBackend()
     await running(pool, backend)
     await builds.insert(pool, new_build(2, transition="delete"))
     await finish(pool)
-    backend.sandboxes[workspace_id(9)] = 1  # of some other installation: no row, no right
+    backend.sandboxes[workspace_id(9)] = (
+        1  # of another installation: without a row it must not be touched
+    )
     look = reconcile(pool, clock, backend)
     await look.reconcile_host()
     assert backend.removed == []
@@ -127,7 +127,7 @@ async def test_what_is_left_of_a_deleted_workspace_is_removed(pool: Pool, clock:
     assert set(backend.sandboxes) == {workspace_id(9)}
 
 
-async def test_other_hosts_are_not_looked_at(pool: Pool, clock: FakeClock) -> None:
+async def test_workspaces_of_other_hosts_are_not_checked(pool: Pool, clock: FakeClock) -> None:
     await insert_template(pool)
     await workspaces.create(pool, new_workspace(host_id="that-host"))
     await pool.execute(
@@ -205,7 +205,7 @@ async def test_an_agent_that_answers_is_connected_and_one_that_stops_is_not(
     assert pinger.told("agent_connected") == 3
 
 
-async def test_an_agent_that_talks_nonsense_silences_nobody_else(
+async def test_an_invalid_health_reply_does_not_affect_other_agents(
     pool: Pool, clock: FakeClock
 ) -> None:
     await insert_workspace(pool)

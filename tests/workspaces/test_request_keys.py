@@ -1,4 +1,4 @@
-"""How long a request is known again by its key."""
+"""How long the key of a request is recognised."""
 
 from datetime import timedelta
 
@@ -28,7 +28,7 @@ async def keep_house(pool: Pool) -> None:
     await chore.work()
 
 
-async def test_a_key_stands_for_what_it_made_for_a_day_and_then_for_something_new(
+async def test_a_key_returns_its_workspace_for_a_day(
     pool: Pool,
 ) -> None:
     await insert_template(pool)
@@ -53,7 +53,7 @@ async def test_a_key_stands_for_what_it_made_for_a_day_and_then_for_something_ne
     assert another.id == build_id(12)
 
 
-async def test_old_keys_are_forgotten_in_batches(pool: Pool) -> None:
+async def test_expired_keys_are_cleared_in_batches(pool: Pool) -> None:
     await insert_template(pool)
     for number in range(1, 6):
         await workspaces.create(pool, new_workspace(number, made_by=f"{number}"))

@@ -1,4 +1,4 @@
-"""What becomes of replicas, their network and their database, by chance and with a seed."""
+"""Random, seeded faults of replicas, their connections and their database."""
 
 import asyncio
 import random
@@ -40,8 +40,8 @@ FAULT_WEIGHTS: Final = {
     "database": 4,
     "spare": 10,
 }
-"""What strikes, and how often. Frozen, cut off and stalled replicas come back, some of them later
-than their lease."""
+"""Faults and how often each occurs. Frozen, disconnected and stalled replicas come back, some of
+them after their lease has expired."""
 
 OUTAGES_S: Final = (0.5, 3.0, 10.0, 45.0)
 
@@ -54,8 +54,8 @@ class SoakConfig(Struct, frozen=True, kw_only=True):
 
 
 class RunningReplicas:
-    """Those that run now, each with a network of its own to the database. One that has ended is
-    replaced, sooner or later."""
+    """The running replicas, each with its own proxy to the database. A replica that exits is
+    replaced later."""
 
     def __init__(self, fork_server: ForkServer, setup: ReplicaSetup, dice: random.Random) -> None:
         self.now: list[ReplicaProcess] = []
@@ -89,7 +89,7 @@ class RunningReplicas:
         return replica
 
     async def reap(self) -> int:
-        """Of those that have ended; says how many they were."""
+        """Forget the replicas that have exited; return their number."""
         dead = [replica for replica in self.now if not replica.alive]
         for replica in dead:
             self.now.remove(replica)
@@ -110,7 +110,7 @@ class RunningReplicas:
 
 
 class FaultInjector:
-    """Strikes every second or so."""
+    """Injects a fault every second or so."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class FaultInjector:
                 await asyncio.sleep(self._dice.uniform(0.2, 2.0))
                 await self._replicas.reap()
                 if len(self._replicas.now) < self._config.replicas:
-                    # With its database away one may not get up in time.
+                    # While the database is down a replica may not start in time.
                     with suppress(TimeoutError):
                         await self._replicas.add(doomed=self._dice.random() < 0.4)
                 elif (victim := self._replicas.any()) is not None:

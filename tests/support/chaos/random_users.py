@@ -1,7 +1,7 @@
-"""People who write, change their minds, stop, reorder and take back, whatever happens to replicas.
+"""Users that send, interrupt, edit, reorder and delete at random while replicas fail.
 
-Each has a chat at a time. Whatever is not answered is said again with the same key, to somebody
-else; what becomes of it, they tell the witness.
+Each user has one chat at a time. A request without a reply is repeated with the same key at another
+replica; the outcome is recorded by the judge.
 """
 
 import asyncio
@@ -35,20 +35,20 @@ ACTION_WEIGHTS: Final = {
     "delete": 4,
     "edit_queued": 6,
 }
-"""What people do to a chat they have, and how often."""
+"""The actions of a user on a chat, and how often each occurs."""
 
 
 class RandomUsers:
     def __init__(
         self,
         replicas: RunningReplicas,
-        witness: TranscriptJudge,
-        audience: RoamingViewers,
+        judge: TranscriptJudge,
+        viewers: RoamingViewers,
         dice: random.Random,
     ) -> None:
         self._replicas = replicas
-        self._witness = witness
-        self._audience = audience
+        self._judge = judge
+        self._viewers = viewers
         self._dice = dice
         self._names = 0
         self.actions: Counter[str] = Counter()
@@ -60,7 +60,7 @@ class RandomUsers:
             async with asyncio.TaskGroup() as group:
                 await self._say(chat, "create")
                 watching = [
-                    group.create_task(self._audience.watch(chat))
+                    group.create_task(self._viewers.watch(chat))
                     for _ in range(self._dice.choice((1, 1, 2)))
                 ]
                 for _ in range(self._dice.randint(0, 6)):
@@ -85,20 +85,20 @@ class RandomUsers:
                     if way == deed:
                         await self._say(chat, "send", way)
 
-    # Saying something
+    # Sending
 
     async def _say(self, chat: ChatId, do: OrderKind, way: WhenBusy = "queue") -> None:
         if way in ("interrupt", "steer"):
-            self._witness.record_hurry(chat)
-        sent = self._witness.record_send(chat, self._words())
+            self._judge.record_hurry(chat)
+        sent = self._judge.record_send(chat, self._words())
         await self._until_answered(sent, do, when_busy=way)
 
     async def _edit(self, chat: ChatId) -> None:
-        """Some message of theirs that they see. What waits in the queue goes with it."""
-        own = [row.id for row in self._audience.state(chat).messages.values() if row.role == "user"]
+        """Edit one of the user's visible messages. This clears the queue."""
+        own = [row.id for row in self._viewers.state(chat).messages.values() if row.role == "user"]
         if own:
-            self._witness.record_queue_cleared(chat)
-            sent = self._witness.record_send(chat, self._words())
+            self._judge.record_queue_cleared(chat)
+            sent = self._judge.record_send(chat, self._words())
             await self._until_answered(sent, "edit", target=self._dice.choice(own))
 
     async def _until_answered(self, sent: SentMessage, do: OrderKind, **fields: object) -> None:
@@ -107,7 +107,7 @@ class RandomUsers:
             try:
                 done = await self._ask(do, sent.chat, text=sent.text, key=key, **fields)
             except (ReplicaGone, TimeoutError):
-                certain = False  # it may still be on its way
+                certain = False  # the request may still arrive
                 await asyncio.sleep(0.1)
                 continue
             if done.error is None:
@@ -122,39 +122,39 @@ class RandomUsers:
     # The queue
 
     async def _reorder(self, chat: ChatId, deed: str) -> None:
-        """Something that they see waiting; it may have left the queue by now."""
-        queue = self._audience.state(chat).queue
+        """Change a visible queued message; it may have left the queue by now."""
+        queue = self._viewers.state(chat).queue
         if not queue:
             return
         item = self._dice.choice(queue)
         words = "".join(part.text for part in item.content if isinstance(part, TextPart))
-        self._witness.record_queued(chat, item.id, words)
+        self._judge.record_queued(chat, item.id, words)
         match deed:
             case "promote":
-                self._witness.record_hurry(chat)
+                self._judge.record_hurry(chat)
                 await self._once("promote_queued", chat, target=item.id)
             case "move":
                 await self._once("move_queued", chat, target=item.id)
             case "delete":
-                self._witness.record_removal(chat, item.id)
+                self._judge.record_removal(chat, item.id)
                 if await self._once("delete_queued", chat, target=item.id) is None:
-                    self._witness.record_unknown(chat, item.id)
+                    self._judge.record_unknown(chat, item.id)
             case _:
                 await self._edit_queued(chat, item.id)
 
     async def _edit_queued(self, chat: ChatId, item: int) -> None:
-        """What stands there by then may be more than they have seen."""
-        self._witness.record_removal(chat, item)
-        sent = self._witness.record_send(chat, self._words())
-        self._witness.record_queued(chat, item, sent.text)
+        """The queue may have changed since the user saw it."""
+        self._judge.record_removal(chat, item)
+        sent = self._judge.record_send(chat, self._words())
+        self._judge.record_queued(chat, item, sent.text)
         done = await self._once("edit_queued", chat, target=item, text=sent.text)
         if done is None:
-            self._witness.record_unknown(chat, item)
+            self._judge.record_unknown(chat, item)
         elif done.error is None:
             sent.answered(done.state)
 
     async def _stop(self, chat: ChatId) -> None:
-        self._witness.record_interrupt(chat)
+        self._judge.record_interrupt(chat)
         await self._once("interrupt", chat)
 
     async def _once(self, do: OrderKind, chat: ChatId, **fields: object) -> OrderReply | None:
@@ -177,9 +177,9 @@ class RandomUsers:
             async with asyncio.timeout(REPLY_TIMEOUT_S):
                 done = await replica.order(do, chat, **fields)
         except BaseException as error:
-            self._witness.add_note(chat, f"{said}: {error!r}")
+            self._judge.add_note(chat, f"{said}: {error!r}")
             raise
-        self._witness.add_note(chat, f"{said}: {done.error or done.state}")
+        self._judge.add_note(chat, f"{said}: {done.error or done.state}")
         return done
 
     def _words(self) -> str:
@@ -192,6 +192,6 @@ class RandomUsers:
 
 
 def _passes(done: OrderReply) -> bool:
-    """Whether to say it again makes sense."""
+    """Whether a repeat makes sense."""
     error = done.error or ""
     return error.startswith("database") or error == "unavailable"

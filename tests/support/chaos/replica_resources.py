@@ -1,4 +1,4 @@
-"""What a process still holds: asked of itself, and seen from outside."""
+"""What a process still holds: reported by itself, and seen from outside."""
 
 import asyncio
 from collections import Counter
@@ -14,8 +14,8 @@ PAUSE: Final = "SystemClock.sleep"
 
 
 class ReplicaResources(Struct, frozen=True, kw_only=True):
-    """`tasks` by what they run, `watched` chats that somebody looks at, `left` tools that did not
-    listen, `episode_bytes` of live parts in memory."""
+    """`tasks` by coroutine, `watched` chats with viewers, `left` tools that ignored
+    cancellation, `episode_bytes` of live parts in memory."""
 
     tasks: dict[str, int]
     running: int
@@ -24,8 +24,8 @@ class ReplicaResources(Struct, frozen=True, kw_only=True):
     episode_bytes: int
 
     def is_no_more_than(self, before: "ReplicaResources", *, no_episodes: bool = True) -> bool:
-        """Nobody is at work, and only tasks that there were before; `forgets`: and no live parts,
-        which are kept for a while on purpose. A pause between two looks is nothing left over."""
+        """Whether no chat runs and no task was added since; `no_episodes`: and no live parts,
+        which are retained for a while on purpose. A pause between two polls does not count."""
         idle = (self.running, self.watched, self.left) == (0, 0, 0)
         more = {
             what

@@ -1,8 +1,8 @@
-"""Viewers who change replicas all the time, and must see no less than the database holds.
+"""Viewers that keep changing replicas, and must see all that the database holds.
 
-Each applies what comes over the wire as the protocol wants it; a part that is missing, doubled or
-of another attempt fails at once. In the end everybody comes back once more with the last version
-seen, and must then be where a fresh reader is.
+Each applies the events as the protocol says; a part that is missing, doubled or of another attempt
+fails at once. At the end every viewer resumes from its last version, and must then have the state
+of a new viewer.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ MAX_CONCURRENT_CHECKS = 8
 
 
 class RoamingViewer:
-    """`state` outlives every connection."""
+    """`state` survives every connection."""
 
     def __init__(self, chat_id: ChatId) -> None:
         self.chat_id = chat_id
@@ -34,7 +34,7 @@ class RoamingViewer:
     async def read(
         self, replica: ReplicaProcess, until: Callable[[ClientState], bool] = lambda _: False
     ) -> None:
-        """Until it sees this, or until somebody ends it."""
+        """Read until the condition holds or the stream ends."""
         if not self._last_id:
             self.state = ClientState()
         self.connections += 1
@@ -63,12 +63,12 @@ class RoamingViewers:
         return sum(one.connections for some in self._all.values() for one in some)
 
     def state(self, chat_id: ChatId) -> ClientState:
-        """What somebody sees who watches the chat."""
+        """The state of one of the chat's viewers."""
         onlookers = self._all.get(chat_id)
         return onlookers[0].state if onlookers else ClientState()
 
     async def watch(self, chat_id: ChatId) -> None:
-        """Now here, now there, until cancelled."""
+        """Read at random replicas until cancelled."""
         onlooker = RoamingViewer(chat_id)
         self._all.setdefault(chat_id, []).append(onlooker)
         while True:
@@ -79,7 +79,7 @@ class RoamingViewers:
             await asyncio.sleep(0.05)
 
     async def check(self, conn: Conn, replica: ReplicaProcess) -> None:
-        """Everybody has come back to `replica` and sees what there is."""
+        """Every viewer resumes at `replica` and must see the stored state."""
         turns = asyncio.Semaphore(MAX_CONCURRENT_CHECKS)
 
         async def one(onlooker: RoamingViewer) -> None:

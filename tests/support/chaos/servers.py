@@ -1,7 +1,7 @@
-"""`chatd serve` as processes, and visitors who speak to whichever of them is up.
+"""`chatd serve` as processes, and clients of any of them.
 
-A visitor does as any client should: what was not answered is said again with the same key, and a
-stream that ended is taken up elsewhere with the last version seen.
+A client repeats a request without a reply with the same key, and resumes a stream that ended at
+another server with the last version seen.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ RETRYABLE_STATUSES: Final = frozenset({502, 503, 504})
 
 
 class Installation(Struct, frozen=True, kw_only=True):
-    """What all servers have in common."""
+    """The settings that all servers share."""
 
     dsn: str
     model_url: str
@@ -68,7 +68,7 @@ class ServerProcess:
         return self._process.pid
 
     async def terminate(self) -> None:
-        """Asked to, in good order. Raises if it does not do so."""
+        """Send SIGTERM; the server must exit with 0."""
         self.stopping = True
         self._process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(STOP_TIMEOUT_S):
@@ -83,7 +83,7 @@ class ServerProcess:
 
 @asynccontextmanager
 async def server(installation: Installation) -> AsyncGenerator[ServerProcess]:
-    """Killed in the end, if it has not left by then."""
+    """Killed at the end if it still runs."""
     process = await asyncio.create_subprocess_exec(
         Path(sys.executable).with_name("chatd"),
         "serve",
@@ -114,7 +114,7 @@ async def _read_url(process: Process) -> str:
 
 
 class ServerGroup:
-    """Those that are up, or on their way out."""
+    """The servers that run or are stopping."""
 
     def __init__(self, installation: Installation, stack: AsyncExitStack) -> None:
         self._installation = installation
@@ -126,8 +126,8 @@ class ServerGroup:
         self.now.append(await self._stack.enter_async_context(server(self._installation)))
 
     async def restart_in_turn(self, times: int, pause_s: float) -> float:
-        """One leaves, and only then another comes; after a while the next. Says how long the
-        slowest took to leave."""
+        """Stop one server, then start its replacement; after a pause the next. Returns how long
+        the slowest took to stop."""
         loop, slowest_s = asyncio.get_running_loop(), 0.0
         for number in range(times):
             began, place = loop.time(), number % len(self.now)
@@ -138,7 +138,7 @@ class ServerGroup:
         return slowest_s
 
     def next(self) -> ServerProcess:
-        """By turns; one that leaves is asked only if all do."""
+        """Round robin; a stopping server is chosen only if all are stopping."""
         self._turn += 1
         up = [one for one in self.now if not one.stopping] or self.now
         return up[self._turn % len(up)]
@@ -157,7 +157,7 @@ class HttpClient:
         self.state = ClientState()
 
     async def send(self, text: str, key: str) -> None:
-        """Until somebody has taken it. The first words make the chat."""
+        """Repeat until a server accepts it. The first message creates the chat."""
         chat = "" if self.chat_id is None else f"/{self.chat_id}/messages"
         body = msgspec.json.encode({"content": [{"type": "text", "text": text}]})
         while True:
@@ -182,10 +182,10 @@ class HttpClient:
             assert response.status < 300, f"{response.status}: {content.decode()}"
             return msgspec.json.decode(content, type=dict[str, object])
 
-    # Watching
+    # Streams
 
     async def watch(self) -> None:
-        """Now at one server, now at another, until cancelled."""
+        """Read at one server after the other until cancelled."""
         while True:
             with suppress(ClientError, ConnectionError, TimeoutError):
                 await self._watch_once()

@@ -1,4 +1,4 @@
-"""A model that takes its time and says one word after the other."""
+"""A model that streams one word after the other at a fixed pace."""
 
 import asyncio
 
@@ -13,8 +13,8 @@ WORDS = 40
 
 
 class SteadyModel(PlannedModel):
-    """Every answer takes `answer_s`. Whoever asks for something that is not in the plan, such as
-    a title, gets a word."""
+    """Every answer takes `answer_s`. A request outside the plan, such as for a title, gets one
+    word."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class SteadyModel(PlannedModel):
         return Reply(steps=tuple(steps))
 
     async def busy(self, steps: int) -> None:
-        """Until so many steps have been asked for."""
+        """Wait until that many steps have been requested."""
         while len(self.asked) < steps:
             self._more.clear()
             await self._more.wait()

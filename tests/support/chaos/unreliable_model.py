@@ -1,4 +1,4 @@
-"""A model and tools that are not always at their best, with dice of their own."""
+"""A model and tools with random delays and failures."""
 
 import asyncio
 import random
@@ -10,8 +10,6 @@ from tests.support.providers.server import Cut, Gate, RecordedRequest, Reply, St
 
 
 class Delay(Gate):
-    """Takes a while."""
-
     def __init__(self, seconds: float) -> None:
         super().__init__()
         self._seconds = seconds
@@ -21,14 +19,14 @@ class Delay(Gate):
 
 
 class UnreliableModel(PlannedModel):
-    """Speaks now fast, now slowly; is busy at times, and sometimes breaks off."""
+    """Streams at a random pace; sometimes refuses with 503, sometimes cuts its answer off."""
 
     def __init__(self) -> None:
         super().__init__()
         self.dice = random.Random(0)
 
     def answer(self, request: RecordedRequest) -> Reply:
-        self.requests.clear()  # half an hour of them is a lot
+        self.requests.clear()  # a soak run makes too many to keep
         mood = self.dice.random()
         if mood < 0.02:
             busy = b'{"error":{"message":"busy"}}'
@@ -45,7 +43,7 @@ class UnreliableModel(PlannedModel):
 
 
 class SlowToolServer(ToolServer):
-    """Some work takes longer."""
+    """Some calls take longer."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)

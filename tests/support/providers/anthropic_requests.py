@@ -1,4 +1,4 @@
-"""Requests of every shape, for those who judge what we make of them."""
+"""Requests of every shape, for tests of the encoder."""
 
 from functools import cache
 
@@ -93,7 +93,7 @@ def tool_round(*before: PromptReasoning | PromptText) -> list[PromptMessage]:
 
 
 def requests(model: str) -> dict[str, ModelRequest]:
-    """By what is special about them."""
+    """Requests by their special feature."""
     return {
         name: request(*messages, model=model, tools=TOOLS)
         for name, messages in conversations().items()

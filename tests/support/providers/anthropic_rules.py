@@ -1,7 +1,7 @@
-"""What the Messages API refuses, with the words it uses. One rule per function.
+"""The rules by which the Messages API refuses a request, with its messages. One rule per function.
 
-A rule returns the message of an `invalid_request_error`, or None. The rules are
-written from the API's documentation and errors, not from our encoder.
+A rule returns the message of an `invalid_request_error`, or None. The rules are written from the
+API's documentation and errors, not from our encoder.
 """
 
 import base64
@@ -298,7 +298,7 @@ def _begins_without_thought(body: Object) -> str | None:
 
 
 def changed_past(body: Object, betas: set[str]) -> str | None:
-    """This fake takes every thought for one whose past has changed."""
+    """Refuse every thinking block as if the messages before it had changed."""
     if not BOUND.search(str(body["model"])):
         return None
     if not any("thinking" in str(block.get("type")) for _, block in every_block(body)):

@@ -1,4 +1,4 @@
-"""A fake of Bedrock: AWS's address, signature and framing around the fake of Anthropic's API."""
+"""A fake of Bedrock: AWS's address, signature and framing around the fake Anthropic API."""
 
 import struct
 import zlib

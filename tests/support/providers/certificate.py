@@ -1,4 +1,4 @@
-"""A server's certificate that nobody has signed but itself. The key guards nothing."""
+"""A self-signed server certificate. Its key protects nothing."""
 
 import ssl
 from pathlib import Path

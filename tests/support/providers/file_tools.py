@@ -1,6 +1,6 @@
-"""A workspace in a directory, with tools that answer as the real ones do.
+"""A workspace in a directory, with tools that answer like the real ones.
 
-Just enough for the demo model to work in it: real files, real commands.
+Just enough for the demo model: real files, real commands.
 """
 
 import asyncio
@@ -39,8 +39,7 @@ class ToolRefusal(Exception):
 
 
 class FileToolRunner:
-    """`exists` says whether there is a workspace yet, `stopped` that it does not run. `broken`
-    tools always fail."""
+    """`exists`: there is a workspace; `stopped`: it does not run. `broken` tools always fail."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Gemini's API on loopback, as strict as the real one."""
+"""A fake of Gemini's API, as strict as the real one."""
 
 import re
 from pathlib import Path
@@ -32,7 +32,7 @@ def error(code: int, status: str, message: str, *details: object) -> dict[str, o
 
 
 class FakeGemini(FakeServer):
-    """`accepted` are the requests that the real API would have taken."""
+    """`accepted` are the requests that the real API would accept."""
 
     def __init__(self) -> None:
         super().__init__()

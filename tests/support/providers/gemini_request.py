@@ -1,6 +1,6 @@
-"""What the Gemini API accepts, and the reason it gives for refusing anything else.
+"""What the Gemini API accepts, and the messages of its refusals.
 
-Strict where ours is lenient: an unknown field is refused, as the real API does.
+It refuses unknown fields, as the real API does.
 """
 
 import base64
@@ -151,7 +151,7 @@ _DECODER = msgspec.json.Decoder(Request)
 
 
 def check(model: str, body: bytes) -> Request:
-    """The request, or `GeminiRefusal` with the API's words."""
+    """The request, or `GeminiRefusal` with the API's message."""
     try:
         request = _DECODER.decode(body)
     except msgspec.DecodeError as error:
@@ -319,7 +319,7 @@ def _check_rest(request: Request) -> None:
 
 
 def _check_signatures(request: Request) -> None:
-    """Only in the turn that is going on: after the last thing that a person has said."""
+    """Only in the current turn: after the last user message."""
     for at, content in _current_turn(request):
         first = next((p for p in content.parts if p.function_call is not UNSET), None)
         if first is None or first.thought_signature or first.function_call is UNSET:

@@ -1,6 +1,6 @@
-"""Google's own client, as a judge of what we send and of how we read.
+"""Google's own client, to check our requests and our decoder.
 
-Compiling it for the first time warns of escapes in its comments, which must not fail a test.
+Its first compilation warns of escapes in its comments, which must not fail a test.
 """
 
 import warnings
@@ -19,7 +19,7 @@ from tests.support.providers.gemini import KEY
 
 @dataclass(kw_only=True)
 class GoogleReading:
-    """What Google's client has made of a stream."""
+    """What Google's client reads from a stream."""
 
     text: str = ""
     thoughts: str = ""
@@ -39,7 +39,7 @@ class GoogleReading:
 
 
 class Models(Protocol):
-    """The one method we use. Its own signature names a package that is not installed."""
+    """The one method we use. The client's own signature names a package that is not installed."""
 
     async def generate_content_stream(
         self,
@@ -109,7 +109,7 @@ def _note_usage(usage: types.GenerateContentResponseUsageMetadata, found: Google
 
 
 async def resent(models: Models, model: str, body: dict[str, object]) -> None:
-    """Read a body of ours with Google's types, and send what they hold."""
+    """Parse a body of ours with Google's types, and send what they hold."""
     given = body["contents"]
     assert isinstance(given, list)
     chunks = await models.generate_content_stream(
@@ -122,7 +122,7 @@ async def resent(models: Models, model: str, body: dict[str, object]) -> None:
 
 
 def _config(body: dict[str, object]) -> dict[str, object]:
-    """The wire keeps apart what the client's configuration holds together."""
+    """Join the fields of the wire that the client's configuration holds together."""
     generation = cast("dict[str, object] | None", body.get("generationConfig"))
     rest = {
         name: value for name, value in body.items() if name not in ("contents", "generationConfig")

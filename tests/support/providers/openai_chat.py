@@ -1,4 +1,4 @@
-"""Chat Completions on loopback: OpenAI's own, and a compatible server's with less patience."""
+"""Fakes of Chat Completions: OpenAI's own, and a stricter compatible server."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 class FakeChat(FakeServer):
-    """`accepted` are the requests that the real API would have taken."""
+    """`accepted` are the requests that the real API would accept."""
 
     openai = True
 
@@ -55,6 +55,6 @@ class FakeChat(FakeServer):
 
 
 class FakeCompatible(FakeChat):
-    """Wants no key, takes any argument, and insists on the order of roles."""
+    """Needs no key, accepts any argument, and checks the order of roles."""
 
     openai = False

@@ -1,4 +1,5 @@
-"""What Chat Completions refuse of a request: OpenAI's own, and those of stricter models."""
+"""The rules by which Chat Completions refuses a request: OpenAI's, and those of stricter
+servers."""
 
 import msgspec
 from msgspec import Raw, Struct
@@ -58,7 +59,7 @@ class StreamOptions(Struct, forbid_unknown_fields=True):
 
 
 class Body(Struct):
-    """What every server knows. `messages` are checked; what else there is, `rest` has."""
+    """The fields that every server knows. `messages` are checked; `rest` holds all others."""
 
     model: str
     messages: list[Message]
@@ -78,7 +79,7 @@ class Body(Struct):
     reasoning_effort: str | None = None
 
 
-# Of OpenAI itself; anything else is an unknown argument.
+# Arguments of OpenAI itself; any other is refused.
 KNOWN = {
     *("logit_bias", "logprobs", "top_logprobs", "verbosity", "store", "prompt_cache_key"),
     *("service_tier", "safety_identifier", "metadata", "user", "prediction", "web_search_options"),
@@ -87,8 +88,8 @@ KNOWN = {
 
 
 def check(data: bytes, *, openai: bool) -> Body:
-    """`openai`: the vendor itself, which knows all its arguments and no others. Otherwise a
-    server whose model's template is narrow-minded about roles."""
+    """`openai`: OpenAI itself, which refuses unknown arguments. Otherwise a server with a model
+    template that is strict about roles."""
     try:
         body = msgspec.json.decode(data, type=Body)
         fields = msgspec.json.decode(data, type=dict[str, object])

@@ -1,4 +1,4 @@
-"""The Responses API on loopback, as strict as the real one."""
+"""A fake of the Responses API, as strict as the real one."""
 
 from pathlib import Path
 
@@ -47,8 +47,8 @@ class _Done(Struct):
 
 
 class FakeResponses(FakeServer):
-    """`accepted` are the requests that the real API would have taken. It remembers which
-    reasoning came before each item it has sent."""
+    """`accepted` are the requests that the real API would accept. It remembers which reasoning
+    came before each item it has sent."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the Responses API refuses of a request, in its own words."""
+"""The rules by which the Responses API refuses a request, with its messages."""
 
 import msgspec
 from msgspec import Raw, Struct
@@ -84,7 +84,7 @@ class Item(Struct):
     acknowledged_safety_checks: list[Check] = []
 
 
-# What an item's id begins with.
+# Prefixes of item ids.
 PREFIXES = {
     "message": "msg",
     "function_call": "fc",
@@ -104,7 +104,7 @@ class Kind(Struct):
 
 
 def check(data: bytes, needs: dict[str, str]) -> Body:
-    """`needs`: which reasoning an item came after, as far as this server has said so itself."""
+    """`needs`: the reasoning before each item, as far as this server has sent it."""
     try:
         body = msgspec.json.decode(data, type=Body)
         items = [msgspec.json.decode(raw, type=Item) for raw in body.input]
@@ -157,7 +157,7 @@ def _check_tools(body: Body) -> None:
         match tool.type:
             case "function":
                 check_name(tool.name, f"tools[{number}].name")
-                # Silence about it means yes.
+                # The default is true.
                 check_schema(tool.name, tool.parameters, strict=tool.strict is not False)
                 names.append(tool.name)
             case "web_search" | "computer":

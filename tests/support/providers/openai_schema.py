@@ -1,11 +1,11 @@
-"""What OpenAI refuses in the schemas and names of tools, on either of its wires."""
+"""The rules by which OpenAI refuses schemas and names of tools, in both of its APIs."""
 
 import re
 from typing import TypeGuard
 
 
 class OpenAiRefusal(Exception):
-    """The real API's words. `param` is what they are about."""
+    """The real API's message. `param` names its subject."""
 
     def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""OpenAI's own client, as a judge of what we send and of how we read."""
+"""OpenAI's own client, to check our requests and our decoder."""
 
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
@@ -28,8 +28,7 @@ Fields = dict[str, object]
 
 
 def responses_request(body: bytes) -> Fields:
-    """The body as the client's types have it: what they do not know is gone, what they do not
-    allow raises."""
+    """The body by the client's types: unknown fields are dropped, invalid ones raise."""
     return _through(_RESPONSES, body)
 
 
@@ -43,7 +42,7 @@ def _through(adapter: TypeAdapter[object], body: bytes) -> Fields:
 
 
 def _forced(value: object) -> object:
-    """Lists are checked only when they are read."""
+    """Lists are validated only when they are read."""
     if isinstance(value, dict):
         return {key: _forced(inner) for key, inner in cast("Fields", value).items()}
     if value is None or isinstance(value, str | int | float | bool):
@@ -53,7 +52,7 @@ def _forced(value: object) -> object:
 
 @dataclass(kw_only=True)
 class OpenAiReading:
-    """What OpenAI's client has made of a stream."""
+    """What OpenAI's client reads from a stream."""
 
     text: str = ""
     refusal: str = ""
@@ -108,7 +107,7 @@ def _count_chat(judged: OpenAiReading, usage: CompletionUsage | None) -> None:
 
 
 async def judge_responses(client: AsyncOpenAI) -> OpenAiReading:
-    """From the response that the last event repeats as a whole."""
+    """From the complete response that the last event repeats."""
     judged = OpenAiReading()
     stream = await client.responses.create(model="gpt-4.1", input=[_HI], stream=True)
     async with stream:

@@ -1,4 +1,4 @@
-"""Builders of what a model is asked."""
+"""Builders of model requests."""
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -45,10 +45,8 @@ def result(call_id: str, text: str = "ok", name: str = "now", **more: object) ->
 
 
 def replayed(answer: Answer) -> list[PromptMessage]:
-    """An answer as the next request carries it, with a result for each of our calls.
-
-    The results come in the wrong order.
-    """
+    """An answer as the next request carries it, with a result for each of our calls, in the
+    wrong order."""
     parts = [part for part in (_prompt_part(p) for p in answer.content) if part is not None]
     results = [
         message("tool", result(part.id, name=part.name))

@@ -1,4 +1,4 @@
-"""Draws what a server might send, and what history might hold."""
+"""Random events of a server, and random history."""
 
 from collections.abc import Callable
 from random import Random
@@ -42,7 +42,7 @@ Fields = dict[str, object]
 
 
 class RandomOpenAi:
-    """Now and then a field makes no sense. `origin` is the provider that history speaks of."""
+    """Some fields are invalid. `origin` is the provider named in history."""
 
     def __init__(self, seed: int, origin: str = "o") -> None:
         self._random = Random(seed)

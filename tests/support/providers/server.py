@@ -1,8 +1,7 @@
 """A loopback HTTP server that plays a model's API from a script, one reply per request.
 
-Owns the transport: gates before any chunk, cuts, silence, resets, keeping
-connections alive, telling of clients that leave. What a wire's requests must
-look like, and its errors, belong to the subclass, which overrides `refuse`.
+Owns the transport: gates before any chunk, cuts, silence, resets, kept connections, and notice of
+disconnected clients. A subclass overrides `refuse` with the vendor's rules and errors.
 """
 
 import asyncio
@@ -21,7 +20,7 @@ WAIT_S = 30
 
 
 class Gate:
-    """The server stops here until the test opens it. `reached` tells that it has come this far."""
+    """The server waits here until the test opens the gate. `reached`: the server has come here."""
 
     def __init__(self) -> None:
         self.reached = asyncio.Event()
@@ -36,23 +35,23 @@ class Gate:
 
 
 class Silence:
-    """Nothing more is sent, and the connection stays, until the client leaves."""
+    """Send nothing more and keep the connection until the client disconnects."""
 
 
 class Cut:
-    """The connection is closed in good order, the reply unfinished."""
+    """Close the connection in order, before the reply is complete."""
 
 
 class Reset:
-    """The connection is torn down."""
+    """Reset the connection."""
 
 
 class Hangup:
-    """The reply ends in good order, but the connection is then closed."""
+    """Complete the reply, then close the connection."""
 
 
 class NoReply:
-    """The connection is closed before a word is said. As the first step only."""
+    """Close the connection without any reply. As the first step only."""
 
 
 Step = bytes | str | Gate | Silence | Cut | Reset | Hangup | NoReply
@@ -67,7 +66,7 @@ class Reply:
 
 @dataclass(kw_only=True)
 class RecordedRequest:
-    """A request as it came in, and what became of it."""
+    """A request, and whether it was answered or its client disconnected."""
 
     method: str
     path: str
@@ -83,7 +82,7 @@ class RecordedRequest:
 
 
 class FakeServer:
-    """Scripted replies are given in order; without one, the request fails with a 500."""
+    """Gives the scripted replies in order; without one, the request fails with a 500."""
 
     content_type = "text/event-stream"
 
@@ -125,13 +124,13 @@ class FakeServer:
         return self._connections
 
     def script(self, *steps: Step) -> None:
-        """One successful reply, streamed step by step."""
+        """Add a successful reply, streamed step by step."""
         self.scripted.append(Reply(steps=steps))
 
     def reply(
         self, status: int, body: object = b"", headers: Mapping[str, str] | None = None
     ) -> None:
-        """One reply in one piece; a body that is not bytes is sent as JSON."""
+        """Add a reply in one piece; a body that is not bytes is sent as JSON."""
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
         kind = "text/html" if data[:1] == b"<" else "application/json"
         self.scripted.append(
@@ -142,11 +141,11 @@ class FakeServer:
         self.scripted.append(reply)
 
     def refuse_with(self, status: int, *steps: Step) -> None:
-        """One reply that is no success, streamed step by step."""
+        """Add an error reply, streamed step by step."""
         self.scripted.append(Reply(status=status, steps=steps))
 
     def refuse(self, request: RecordedRequest) -> Reply | None:
-        """The real API's refusal of this request, if it would refuse it. For subclasses."""
+        """The real API's refusal of this request, if it refuses it. For subclasses."""
         del request
         return None
 
@@ -178,7 +177,7 @@ class FakeServer:
             raise
         finally:
             writer.close()
-            # Even if cancelled: asyncio complains of a connection's task that does not end well.
+            # Even if cancelled: asyncio complains of a connection's task that fails.
             with suppress(ConnectionError, TimeoutError, ssl.SSLError, asyncio.CancelledError):
                 await writer.wait_closed()
             self._tasks.discard(task)
@@ -243,7 +242,7 @@ async def _read_request(reader: asyncio.StreamReader, connection: int) -> Record
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.IncompleteReadError:
-        return None  # left between two requests
+        return None  # disconnected between two requests
     start, *lines = head.decode("latin-1").split("\r\n")
     method, path, _ = start.split(" ", 2)
     headers = {
@@ -257,7 +256,7 @@ async def _read_request(reader: asyncio.StreamReader, connection: int) -> Record
 
 
 async def _wait_disconnected(reader: asyncio.StreamReader) -> None:
-    """Ends when the client does. It has nothing to say while it is being answered."""
+    """Returns when the client disconnects. It must not send while it gets its reply."""
     with suppress(ConnectionError):
         if await reader.read(1):
             raise AssertionError("the client spoke while it was being answered")

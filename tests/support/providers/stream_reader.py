@@ -1,4 +1,4 @@
-"""Read decoders and providers to their end, and assemble the answer."""
+"""Reads decoders and providers to their end, and assembles the answer."""
 
 import asyncio
 from collections.abc import Callable, Iterable
