@@ -6,11 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from chatd.domain.chat.row import Episode
 from chatd.domain.ports import Env
 from chatd.engine.attempt import Committer
 from chatd.engine.chat_reaper import ChatReaper
-from chatd.parts.journal_tail import read_episode
 from chatd.store.chat.workers import HeartbeatResult
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
@@ -103,8 +101,7 @@ async def test_an_interrupt_that_no_worker_finishes_expires_and_keeps_the_live_p
     async with engine_rig(dsn, clock=clock) as rig:
         rig.answer("so far", gate)
         chat_id = await rig.create("go")
-        episode = Episode.of(await rig.chat(chat_id))
-        await eventually(lambda: is_journaled(rig, episode))
+        await rig.wait_journaled(chat_id)
         await interrupt_silently(rig, chat_id)
         await age(rig.pool, [chat_id], seconds=11)
         await clock.advance_past("heartbeat")
@@ -126,8 +123,7 @@ async def test_an_interrupt_expires_even_if_its_partial_answer_cannot_be_stored(
     async with engine_rig(dsn, clock=clock) as rig:
         rig.answer("unwritable", gate)
         chat_id = await rig.create("go")
-        episode = Episode.of(await rig.chat(chat_id))
-        await eventually(lambda: is_journaled(rig, episode))
+        await rig.wait_journaled(chat_id)
         await interrupt_silently(rig, chat_id)
         await age(rig.pool, [chat_id], seconds=11)
         await rig.pool.execute(
@@ -153,8 +149,7 @@ async def test_an_expired_interrupt_is_postponed_once_if_its_live_parts_cannot_b
         stack.push_async_callback(busy.close)
         rig.answer("so far", gate)
         chat_id = await rig.create("go")
-        episode = Episode.of(await rig.chat(chat_id))
-        await eventually(lambda: is_journaled(rig, episode))
+        await rig.wait_journaled(chat_id)
         await interrupt_silently(rig, chat_id)
         events = Events()
         env = Env(clock=clock, emit=events, new_id=lambda: WORKER, new_change_id=change_id)
@@ -179,10 +174,6 @@ async def test_an_expired_interrupt_is_postponed_once_if_its_live_parts_cannot_b
         reaper.on_heartbeat(late)
         await events.wait("chat_reaped", chat_id=chat_id)
         assert await rig.transcript(chat_id) == ["user: go", "assistant: so far"]
-
-
-async def is_journaled(rig: EngineRig, episode: Episode) -> bool | None:
-    return bool(await read_episode(rig.pool, episode)) or None
 
 
 @pytest.mark.promise("P11")

@@ -5,16 +5,12 @@ from uuid import UUID
 import pytest
 
 from chatd.domain.chat.commands import ReapChat
-from chatd.domain.chat.row import Episode
 from chatd.domain.chat.worker_transitions import MAX_WORKER_DEATHS
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.engine.slots import SlotsConfig
 from chatd.engine.worker import WorkerConfig
-from chatd.parts.journal_tail import read_episode
 from chatd.store.chat import workers
-from chatd.store.conn import Conn
 from tests.support.engine_rig import EngineRig, engine_rig, engine_rig_with
-from tests.support.eventually import eventually
 from tests.support.providers.openai_chat import FakeCompatible
 from tests.support.providers.server import Gate
 from tests.support.proxy import Proxy
@@ -91,8 +87,7 @@ async def test_an_interrupt_keeps_the_live_parts_of_a_dead_replica(dsn: str, pro
         engine_rig_with(proxy.dsn, api, worker=SHORT_DRAIN) as victim,
     ):
         chat_id = await victim.ask("go", "half an ans", gate)
-        pool, episode = survivor.replica.database.pool, Episode.of(await survivor.chat(chat_id))
-        await eventually(lambda: is_journaled(pool, episode))
+        await survivor.wait_journaled(chat_id)
         disconnect(proxy)
         await survivor.interrupt(chat_id)
         chat = await survivor.wait_runner_left(chat_id)
@@ -113,14 +108,13 @@ async def test_an_interrupt_keeps_the_live_parts_over_several_dead_workers(
         async with engine_rig_with(proxy.dsn, api, worker=SHORT_DRAIN) as victim:
             gate = Gate()
             chat_id = await victim.ask("go", "half an ans", gate)
-            pool, episode = observer.pool, Episode.of(await observer.chat(chat_id))
-            await eventually(lambda: is_journaled(pool, episode))
+            await observer.wait_journaled(chat_id)
             disconnect(proxy)
             await observer.interrupt(chat_id)
             await reap_owner(observer, chat_id)
             for number in range(1, MAX_WORKER_DEATHS):
                 (acquired,) = await workers.acquire(
-                    pool, WorkerId(UUID(int=number)), roots=1, children=0
+                    observer.pool, WorkerId(UUID(int=number)), roots=1, children=0
                 )
                 assert acquired.id == chat_id
                 await reap_owner(observer, chat_id)
@@ -170,8 +164,7 @@ async def start_answer(rig: EngineRig, others: EngineRig) -> ChatId:
     """A chat with an unfinished answer that is in the journal as far as it goes."""
     gate = Gate()
     chat_id = await rig.ask("go", "half an ans", gate)
-    episode = Episode.of(await others.chat(chat_id))
-    await eventually(lambda: is_journaled(others.pool, episode))
+    await others.wait_journaled(chat_id)
     return chat_id
 
 
@@ -184,10 +177,6 @@ async def reap_owner(rig: EngineRig, chat_id: ChatId) -> None:
 def disconnect(proxy: Proxy) -> None:
     proxy.refuse(new=True)
     proxy.cut()
-
-
-async def is_journaled(conn: Conn, episode: Episode) -> bool | None:
-    return bool(await read_episode(conn, episode)) or None
 
 
 async def test_an_idle_replica_drains_at_once(dsn: str) -> None:

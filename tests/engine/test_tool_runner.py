@@ -40,26 +40,23 @@ async def results(rig: EngineRig, *calls: tuple[str, str, str]) -> list[str]:
     return (await rig.transcript(chat_id))[2:-1]
 
 
-async def test_a_call_of_an_unknown_tool_gets_an_error_result(dsn: str) -> None:
-    async with engine_rig(dsn, tools=[GatedTool()]) as rig:
-        [line] = await results(rig, ("c1", "nope", "{}"))
-        assert line.startswith("tool: error(c1)")
-        assert "There is no tool named 'nope'. Tools: echo." in line
-
-
-async def test_arguments_that_are_not_json_get_an_error_result(dsn: str) -> None:
-    tool = GatedTool()
+@pytest.mark.parametrize(
+    ("tool", "name", "args", "text"),
+    [
+        (GatedTool(), "nope", "{}", "There is no tool named 'nope'. Tools: echo."),
+        (GatedTool(), "echo", '{"say": ', ARGS_NOT_JSON_TEXT),
+        (BrokenTool(), "echo", "{}", "The tool failed: ValueError: a bug"),
+    ],
+    ids=["unknown tool", "arguments that are not JSON", "a tool that raises"],
+)
+async def test_a_call_that_fails_gets_an_error_result_and_the_turn_goes_on(
+    dsn: str, tool: GatedTool, name: str, args: str, text: str
+) -> None:
     async with engine_rig(dsn, tools=[tool]) as rig:
-        [line] = await results(rig, ("c1", "echo", '{"say": '))
-        assert ARGS_NOT_JSON_TEXT in line
-        assert tool.runs == []
-
-
-async def test_a_tool_that_raises_does_not_end_the_turn(dsn: str) -> None:
-    async with engine_rig(dsn, tools=[BrokenTool()]) as rig:
-        [line] = await results(rig, ("c1", "echo", "{}"))
-        assert "The tool failed: ValueError: a bug" in line
+        [line] = await results(rig, ("c1", name, args))
         assert line.startswith("tool: error(c1)")
+        assert text in line
+        assert tool.runs == []
 
 
 async def test_a_tool_past_its_timeout_gets_an_error_result(dsn: str) -> None:

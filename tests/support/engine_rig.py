@@ -31,12 +31,13 @@ from chatd.domain.chat.commands import (
 )
 from chatd.domain.chat.messages import Message, UserInput
 from chatd.domain.chat.parts import Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
-from chatd.domain.chat.row import Chat
+from chatd.domain.chat.row import Chat, Episode
 from chatd.domain.ids import ChangeId, ChatId, ModelConfigId, QueueId, ToolCallId, UserId, WorkerId
 from chatd.domain.model.protocol import ModelConfig, Prices
 from chatd.domain.ports import Budget, Clock, Env, ModelChoice, Provider, Tool, ToolSource
 from chatd.engine.slots import SlotsConfig
 from chatd.engine.worker import WorkerConfig
+from chatd.parts.journal_tail import read_episode
 from chatd.providers.config import ProviderConfig
 from chatd.providers.registry import build_provider
 from chatd.providers.secret import Secret
@@ -251,6 +252,15 @@ class EngineRig:
             return tape is not None and text.encode() in b"".join(tape.events)
 
         await eventually(is_there, within_s=WAIT_TIMEOUT_S)
+
+    async def wait_journaled(self, chat_id: ChatId) -> None:
+        """Wait until live parts of the running step are in the journal."""
+        episode = Episode.of(await self.chat(chat_id))
+
+        async def is_journaled() -> bool:
+            return bool(await read_episode(self.pool, episode))
+
+        await eventually(is_journaled)
 
     async def wait_runner_left(self, chat_id: ChatId, *, epoch: int | None = None) -> Chat:
         """Wait until the chat's runner, or the one of that epoch, has ended."""

@@ -85,23 +85,11 @@ def test_search_and_functions_are_combined_only_where_allowed() -> None:
 
 
 def test_limits_and_sampling_are_sent() -> None:
-    sent = request(
-        model="gemini-2.0-flash",
-        max_output_tokens=100,
-        temperature=0.5,
-        top_p=0.9,
-        top_k=40,
-        presence_penalty=0.1,
-        frequency_penalty=0.2,
-    )
-    assert generation(sent) == {
-        "maxOutputTokens": 100,
-        "temperature": 0.5,
-        "topP": 0.9,
-        "topK": 40,
-        "presencePenalty": 0.1,
-        "frequencyPenalty": 0.2,
-    }
+    sampling = {"temperature": 0.5, "top_p": 0.9, "top_k": 40}
+    penalties = {"presence_penalty": 0.1, "frequency_penalty": 0.2}
+    sent = request(model="gemini-2.0-flash", max_output_tokens=100, **sampling, **penalties)
+    sampling = {"maxOutputTokens": 100, "temperature": 0.5, "topP": 0.9, "topK": 40}
+    assert generation(sent) == {**sampling, "presencePenalty": 0.1, "frequencyPenalty": 0.2}
 
 
 def test_an_output_schema_asks_for_json() -> None:

@@ -94,13 +94,8 @@ def test_a_plain_request() -> None:
     }
 
 
-SAMPLING = {
-    "temperature": 0.5,
-    "top_p": 0.9,
-    "top_k": 3,
-    "presence_penalty": 1.0,
-    "frequency_penalty": 0.5,
-}
+PENALTIES = {"presence_penalty": 1.0, "frequency_penalty": 0.5}
+SAMPLING = {"temperature": 0.5, "top_p": 0.9, "top_k": 3, **PENALTIES}
 
 
 @pytest.mark.covers("providers-9")

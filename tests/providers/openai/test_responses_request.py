@@ -6,7 +6,6 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from chatd.domain.ids import ToolCallId
 from chatd.domain.model.protocol import (
     ComputerTool,
     ForcedTool,
@@ -203,13 +202,9 @@ def test_tools_are_sorted_under_valid_names() -> None:
     model_request = request(model=PLAIN, tools=(tool("show.time"), tool("read_file")))
     sent = body(model_request, parallel_tool_calls=False)
     assert [found["name"] for found in sent["tools"]] == ["read_file", "show_time"]
-    assert sent["tools"][0] == {
-        "type": "function",
-        "name": "read_file",
-        "description": "does read_file",
-        "parameters": {"type": "object", "properties": {}},
-        "strict": False,
-    }
+    declared = {"type": "function", "name": "read_file", "description": "does read_file"}
+    schema: Fields = {"type": "object", "properties": {}}
+    assert sent["tools"][0] == {**declared, "parameters": schema, "strict": False}
     assert sent["tool_choice"] == "auto"
     assert sent["parallel_tool_calls"] is False
 
@@ -280,33 +275,14 @@ def test_without_tools_the_tool_choice_is_absent() -> None:
 
 def test_an_answer_is_sent_back_unchanged() -> None:
     sent = items(message("user", "Hi"), *recorded_answer("tools"))
-    assert kinds(sent) == [
-        "message",
-        "reasoning",
-        "message",
-        "function_call",
-        "function_call",
-        "function_call_output",
-        "function_call_output",
-    ]
+    spoken = ["message", "reasoning", "message"]
+    assert kinds(sent) == [*spoken, *["function_call"] * 2, *["function_call_output"] * 2]
     assert msgspec.json.encode(sent[1]) in stream("tools")
-    assert sent[2] == {
-        "type": "message",
-        "id": "msg_tools01",
-        "role": "assistant",
-        "status": "completed",
-        "phase": "commentary",
-        "content": [
-            {"type": "output_text", "text": "I will look at both files.", "annotations": []}
-        ],
-    }
-    assert sent[3] == {
-        "type": "function_call",
-        "id": "fc_tools01",
-        "call_id": "call_aaa111",
-        "name": "read_file",
-        "arguments": '{"path":"a.txt"}',
-    }
+    said: Fields = {"type": "output_text", "text": "I will look at both files.", "annotations": []}
+    head = {"type": "message", "id": "msg_tools01", "role": "assistant", "status": "completed"}
+    assert sent[2] == {**head, "phase": "commentary", "content": [said]}
+    head = {"type": "function_call", "id": "fc_tools01", "call_id": "call_aaa111"}
+    assert sent[3] == {**head, "name": "read_file", "arguments": '{"path":"a.txt"}'}
 
 
 def test_texts_are_grouped_into_their_original_messages() -> None:
@@ -527,12 +503,7 @@ def test_unreadable_metadata_is_ignored() -> None:
     for broken in (b"7", b"[]", b'{"openai_responses":{"origin":7}}', b"{", b'{"anthropic":{}}'):
         part = PromptReasoning(text="hm", provider_metadata=Raw(broken))
         spoken = PromptText(text="Hello", provider_metadata=Raw(broken))
-        used = PromptCall(
-            id=ToolCallId("c"),
-            name="web_search",
-            input=Raw(b"{}"),
-            provider_executed=True,
-            provider_metadata=Raw(broken),
-        )
+        used = call("c", "web_search", metadata=Raw(broken))
+        used = msgspec.structs.replace(used, provider_executed=True)
         [sent] = items(message("user", "Hi"), message("assistant", part, used, spoken))[1:]
         assert sent == {"type": "message", "role": "assistant", "content": "Hello"}
