@@ -141,15 +141,20 @@ class TurnLoop:
         async with asyncio.timeout(TURN_CONTEXT_TIMEOUT_S):
             return await load_turn_context(attempt.chat, self._deps.models, self._deps.tools)
 
+    def _start_title(self, attempt: Attempt, context: TurnContext) -> None:
+        """A chat with an answer has its title; the check is cheap, because it is made at every
+        step."""
+        generator = self._deps.title_generator
+        if generator is None or any(row.role == "assistant" for row in attempt.history):
+            return
+        generator.start_if_needed(attempt.chat, attempt.history, context.choice)
+
     async def _run_action(
         self, attempt: Attempt, context: TurnContext, action: Action
     ) -> AppliedChange:
         match action:
             case Generate():
-                if self._deps.title_generator is not None:
-                    self._deps.title_generator.start_if_needed(
-                        attempt.chat, attempt.history, context.choice
-                    )
+                self._start_title(attempt, context)
                 return await self._deps.model_step.generate(attempt, context)
             case RunTools():
                 return await self._run_tools(attempt, context, action)
