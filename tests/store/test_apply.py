@@ -29,7 +29,7 @@ from tests.support.transition_cases import TransitionCase, list_cases
 
 
 class Recorder(Driver):
-    """Remembers every change that was written, in order."""
+    """Records every written change in order."""
 
     def __init__(self, rng: Random) -> None:
         self.written: list[Change] = []
@@ -43,7 +43,7 @@ class Recorder(Driver):
 @pytest.mark.promise("P1", "P9")
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_random_sequence_is_stored_as_the_pure_model_has_it(pool: Pool, seed: int) -> None:
-    """Two families of chats: models, efforts and authors of promoted messages, deletions, the
+    """Two chat trees: models, efforts and authors of promoted messages, deletions, the
     order of queues and everything else that the model knows."""
     recorder = Recorder(Random(f"store {seed}"))
     for _ in range(200):
@@ -112,7 +112,7 @@ def listed_moves() -> dict[Seed, list[TransitionCase]]:
 async def test_the_chat_takes_the_model_of_the_last_promoted_message_that_names_one(
     pool: Pool,
 ) -> None:
-    """Four steering messages are promoted together; the last of them has no wishes."""
+    """Four steering messages are promoted together; the last of them names no model."""
     first, second = ModelConfigId(UUID(int=50)), ModelConfigId(UUID(int=51))
     chat = await insert_seed(pool, Seed(state=State.R0))
     for wishes in (
@@ -195,7 +195,7 @@ UNPRICED = UsageEntry(kind="compaction", provider="local", model="m", usage=Toke
 async def test_every_model_call_of_a_step_is_recorded_in_the_same_write(
     pool: Pool, entries: tuple[UsageEntry, ...], queued: int
 ) -> None:
-    """Whichever statement the change goes by: with a steering message it reaches the queue."""
+    """By every statement: with a steering message the change writes to the queue."""
     chat = await insert_seed(pool, Seed(state=State.R1 if queued else State.R0, steer=queued))
     taken = step(chat, draft("assistant", text("Two.")), usage=entries)
     done = await write(pool, commit_step(chat, taken))

@@ -147,7 +147,7 @@ async def test_pinned_chats_come_in_the_order_of_their_pins(pool: Pool) -> None:
     assert [chat.id.int for chat in await chats.list_pinned(pool, OWNER)] == [3, 1, 4]
 
 
-# What people set
+# Unversioned columns
 
 
 async def update(pool: Pool, chat: ChatId, **fields: Any) -> Chat:
@@ -186,7 +186,7 @@ async def test_unversioned_columns_raise_no_version_and_touch_nothing_else(
 
 
 async def test_a_transition_keeps_and_reports_concurrent_unversioned_changes(pool: Pool) -> None:
-    """The change was made from a row that did not have it yet."""
+    """The change was decided from a row without it."""
     before = await insert_seed(pool, Seed(state=State.W))
     await chats.set_title(pool, CHAT, expected=before.title, title="Renamed")
     await update(pool, CHAT, labels={"team": "red"})

@@ -60,7 +60,7 @@ async def create(
 
 
 def alone(written: list[AppliedChange]) -> list[AppliedChange]:
-    """Each chat by itself, as the callback gets it."""
+    """Each change alone, as the callback receives it."""
     return [replace(applied, others=()) for applied in written]
 
 
@@ -98,7 +98,7 @@ async def test_a_repeated_creation_finds_that_it_was_applied(
     first = await create(transactor, opening_command(1), free=WORKER)
     again = await create(transactor, opening_command(1), free=WORKER)
     assert again == by_earlier_run(first)
-    assert told.applied == [first, again], "whoever took the chat must hear of it"
+    assert told.applied == [first, again], "the worker that acquired the chat must be notified"
 
 
 async def test_an_id_of_another_owners_chat_is_refused(
@@ -113,7 +113,7 @@ async def test_an_id_of_another_owners_chat_is_refused(
     assert told.applied == []
 
 
-# Joining a family
+# Joining a tree
 
 
 async def test_a_child_joins_a_root_and_a_grandchild_the_child(
@@ -162,7 +162,7 @@ async def test_a_parent_from_another_tree_is_refused(pool: Pool) -> None:
 # Archiving
 
 
-async def mixed_family(pool: Pool) -> None:
+async def plant_mixed_tree(pool: Pool) -> None:
     """A root and four children: running, failed, waiting for a person, pending, idle."""
     await open_chat(pool, 1)
     for number in (2, 3, 4, 5):
@@ -183,7 +183,7 @@ async def mixed_family(pool: Pool) -> None:
 async def test_a_tree_in_mixed_states_is_archived_and_unarchived_together(
     pool: Pool, transactor: Transactor, told: AppliedRecorder
 ) -> None:
-    await mixed_family(pool)
+    await plant_mixed_tree(pool)
     shelved = tree(await transactor.run(archiving(ROOT, ChangeId(1))))
     found = await stored(pool)
     assert [found[it.chat.id].chat for it in shelved] == [it.chat for it in shelved]
@@ -206,7 +206,7 @@ async def test_a_tree_in_mixed_states_is_archived_and_unarchived_together(
 async def test_if_one_chat_refuses_none_is_archived_and_none_is_reported(
     pool: Pool, transactor: Transactor, told: AppliedRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await mixed_family(pool)
+    await plant_mixed_tree(pool)
     before = await dump(pool)
 
     def with_a_stale_one(
@@ -229,7 +229,7 @@ async def test_if_one_chat_refuses_none_is_archived_and_none_is_reported(
 async def test_a_tree_archived_again_by_the_same_change_is_left_alone(
     pool: Pool, transactor: Transactor, told: AppliedRecorder
 ) -> None:
-    await mixed_family(pool)
+    await plant_mixed_tree(pool)
     first = await transactor.run(archiving(ROOT, ChangeId(1)))
     before = await dump(pool)
     again = await transactor.run(archiving(ROOT, ChangeId(1)))

@@ -28,7 +28,7 @@ THOUSAND_RUNNABLE = """
 
 @pytest.mark.promise("P1", "P3", "P9")
 async def test_twenty_four_writers_on_twenty_chats_leave_what_was_reported(dsn: str) -> None:
-    """Long, because races are rare. Any error but a clear refusal ends it, a deadlock too."""
+    """Long, because races are rare. Any error but a refusal fails the test, also a deadlock."""
     statements: Counter[str] = Counter()
     config = PoolConfig(connect=ConnectConfig(dsn=dsn), max_size=16)
     pool = Pool(config, on_statement=lambda query: statements.update((query,)))
@@ -47,12 +47,12 @@ async def test_twenty_four_writers_on_twenty_chats_leave_what_was_reported(dsn: 
         await actors.check()
     finally:
         await pool.close()
-    assert statements[LOCK] > 0, "nobody ever met anybody"
+    assert statements[LOCK] > 0, "no two writers met"
 
 
 async def test_releasing_all_chats_while_a_tree_is_archived_is_no_deadlock(pool: Pool) -> None:
-    """Both lock several rows and wait for each, so they must go in the same order, whatever the
-    order in which the rows were written."""
+    """Both lock several rows and wait for each, so both must lock in the same
+    order, independent of the order in which the rows were written."""
     actors = RandomActors(pool, Random(1))
     root = await actors.create(None)
     assert root is not None

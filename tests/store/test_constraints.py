@@ -11,8 +11,7 @@ from tests.support.factories import CHAT
 from tests.support.seeds import Seed
 from tests.support.store import chat_id, dump, insert_seed, open_child
 
-# The constraint, the state of a sound chat, and what would make it an impossible one. Each change
-# breaks one rule only.
+# The constraint, the state of a valid chat, and an update that breaks exactly this constraint.
 IMPOSSIBLE: list[tuple[str, State, LiteralString]] = [
     ("status_is_known", State.W, "status = 'asleep'"),
     ("no_queue_behind_an_idle_chat", State.W, "queue_len = 1"),
@@ -91,13 +90,13 @@ NAMES = """
 
 
 async def test_every_constraint_has_its_row_here(pool: Pool) -> None:
-    """Those about workspaces are in `test_workspace_constraints`."""
+    """Constraints on workspaces are in `test_workspace_constraints`."""
     named = {row["conname"] for row in await pool.fetch(NAMES)}
     assert {name for name, *_ in (*IMPOSSIBLE, *OTHER_ROWS)} == named
 
 
 async def test_an_impossible_chat_is_refused(pool: Pool) -> None:
-    """All in one: the sound chats to start from take longer than the refusals."""
+    """One test for all, because creating the valid chats takes longer than the refusals."""
     chats = {
         state: await insert_seed(pool, Seed(state=state, chat_id=chat_id(number)))
         for number, state in enumerate({state for _, state, _ in IMPOSSIBLE}, 1)

@@ -22,7 +22,7 @@ from tests.support.store import insert_seed, open_chat, write
 
 
 def args(raw: bytes) -> ToolCallPart:
-    """A call that is nobody's to answer."""
+    """A provider-executed call, which needs no result."""
     return ToolCallPart(
         tool_call_id=ToolCallId("c1"), tool_name="search", args=Raw(raw), provider_executed=True
     )
@@ -51,7 +51,7 @@ LAST_QUEUED = "SELECT content::text FROM chat_queued_messages ORDER BY id DESC L
 
 
 async def comes_back(pool: Pool, sent: UserInput) -> None:
-    """By every way of reading the newest message."""
+    """Through every statement that reads the newest message."""
     *_, last = await messages.load_history(pool, CHAT)
     page = await messages.load_page(pool, CHAT, messages.MessageRange(limit=1))
     assert page is not None
@@ -96,7 +96,7 @@ async def test_content_survives_appending_queueing_and_promotion(pool: Pool, par
 
 
 async def test_a_lone_surrogate_is_replaced_and_reported_as_stored(pool: Pool) -> None:
-    """Two halves that belong together find each other."""
+    """A surrogate pair becomes one character."""
     sent = SendMessage(
         prompt=UserInput(content=(TextPart(text="a\ud800b\ud83d\ude00"),), created_by=OWNER)
     )
@@ -113,7 +113,7 @@ async def test_a_lone_surrogate_is_replaced_and_reported_as_stored(pool: Pool) -
 
 
 async def test_an_error_that_quotes_a_lone_surrogate_can_be_stored(pool: Pool) -> None:
-    """Else the turn could neither go on nor fail."""
+    """Otherwise the turn could neither continue nor fail."""
     chat = await insert_seed(pool, Seed(state=State.R0))
     failure = failing(step(chat), ChatError(message="cannot read \udcff\0", detail="\ud800"))
     failed = await write(pool, fail_turn(chat, failure))

@@ -25,7 +25,7 @@ ENTER = "INSERT INTO ledger (id, amount) VALUES (1, 1)"
 
 @pytest.fixture
 async def near(empty_dsn: str) -> AsyncGenerator[DatabaseSession]:
-    """Straight to the server."""
+    """A direct session."""
     session = await connect(ConnectConfig(dsn=empty_dsn))
     await session.execute(LEDGER)
     yield session
@@ -40,7 +40,7 @@ async def line(near: DatabaseSession, empty_dsn: str) -> AsyncGenerator[Proxy]:
 
 @pytest.fixture
 async def far(line: Proxy) -> AsyncGenerator[DatabaseSession]:
-    """Over a network that can fail."""
+    """A session through the proxy."""
     session = await connect(ConnectConfig(dsn=line.dsn))
     yield session
     session.terminate()

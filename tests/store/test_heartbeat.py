@@ -27,13 +27,12 @@ QUIET = HeartbeatResult(
 )
 
 
-async def hear(conn: Conn, scope: ReapScope = "none", **beat: object) -> HeartbeatResult:
-    """At a time that is always the same."""
+async def send_heartbeat(conn: Conn, scope: ReapScope = "none", **beat: object) -> HeartbeatResult:
     return replace(await workers.send_heartbeat(conn, replace(ME, scope=scope, **beat)), at=AT)
 
 
-async def silent_for(conn: Conn, worker: WorkerId, seconds: float) -> None:
-    """As if its last tick had been that long ago."""
+async def age_heartbeat(conn: Conn, worker: WorkerId, seconds: float) -> None:
+    """Move its last heartbeat back."""
     await conn.execute(
         """UPDATE chat_workers SET renewed_at = renewed_at - $2 * interval '1 s',
                lease_until = lease_until - $2 * interval '1 s' WHERE worker_id = $1""",
@@ -43,17 +42,17 @@ async def silent_for(conn: Conn, worker: WorkerId, seconds: float) -> None:
 
 
 @asynccontextmanager
-async def alive(dsn: str, worker: WorkerId) -> AsyncGenerator[None]:
-    """Another process holds its lock for as long as it lives."""
+async def hold_worker_lock(dsn: str, worker: WorkerId) -> AsyncGenerator[None]:
+    """Another session holds the lock of the worker."""
     async with session_to(dsn) as session:
         await session.execute(notifications.HOLD_WORKER_LOCK, workers.worker_lock_key(worker))
         yield
 
 
-async def left_by(pool: Pool, worker: WorkerId, seconds: float, *numbers: int) -> list[Chat]:
-    """Chats of a worker that was last heard of some time ago."""
+async def plant_orphaned(pool: Pool, worker: WorkerId, seconds: float, *numbers: int) -> list[Chat]:
+    """Chats of a worker without a recent heartbeat."""
     await workers.send_heartbeat(pool, replace(OTHER, worker_id=worker))
-    await silent_for(pool, worker, seconds)
+    await age_heartbeat(pool, worker, seconds)
     return [await open_chat(pool, number, free=worker) for number in numbers]
 
 
@@ -67,14 +66,14 @@ async def test_the_first_heartbeat_registers_and_each_renews_by_the_databases_cl
         SELECT started_at, renewed_at, extract(epoch FROM lease_until - renewed_at) AS lease_s,
             renewed_at > now() - interval '10 s' AS fresh, lock_key, draining
         FROM chat_workers WHERE worker_id = $1"""
-    await hear(pool)
+    await send_heartbeat(pool)
     first = await pool.fetchrow(lease, WORKER)
     assert first is not None
     assert (first["started_at"], first["lease_s"]) == (first["renewed_at"], 30)
     assert (first["lock_key"], first["draining"]) == (workers.worker_lock_key(WORKER), False)
 
-    await silent_for(pool, WORKER, 3600)
-    await hear(pool, lease_s=7, draining=True)
+    await age_heartbeat(pool, WORKER, 3600)
+    await send_heartbeat(pool, lease_s=7, draining=True)
     again = await pool.fetchrow(lease, WORKER)
     assert again is not None
     assert again["fresh"]
@@ -84,7 +83,7 @@ async def test_the_first_heartbeat_registers_and_each_renews_by_the_databases_cl
 
 @pytest.mark.covers("F18")
 async def test_no_time_of_a_workers_own_clock_reaches_the_database(dsn: str) -> None:
-    """So that no skew between hosts can make anybody look dead."""
+    """So that clock skew between hosts cannot make a worker look dead."""
     async with session_to(dsn) as session:
         for name in ("ACQUIRE", "RELEASE", "HEARTBEAT", "DELETE_WORKERS"):
             await session.script(f"PREPARE {name} AS {vars(workers)[name]}", timeout_s=30)
@@ -103,27 +102,27 @@ async def test_no_time_of_a_workers_own_clock_reaches_the_database(dsn: str) -> 
 
 
 async def test_a_heartbeat_returns_the_time_of_the_database(pool: Pool) -> None:
-    heard = await workers.send_heartbeat(pool, ME)
-    assert heard.at == await pool.fetchval("SELECT renewed_at FROM chat_workers")
+    result = await workers.send_heartbeat(pool, ME)
+    assert result.at == await pool.fetchval("SELECT renewed_at FROM chat_workers")
 
 
 async def test_a_single_worker_gets_an_empty_result(pool: Pool) -> None:
-    assert await hear(pool, "leases") == QUIET
-    await silent_for(pool, WORKER, 3600)
-    assert await hear(pool, "leases") == QUIET, "nobody is dead to himself"
+    assert await send_heartbeat(pool, "leases") == QUIET
+    await age_heartbeat(pool, WORKER, 3600)
+    assert await send_heartbeat(pool, "leases") == QUIET, "a worker never reports itself as dead"
 
 
-# Who is dead
+# Dead workers
 
 
 BOUNDS = {"lock_gone_after_s": 100.0, "lease_stale_after_s": 100.0}
-"""Wider than those of the product, so that a slow machine does not come near them."""
+"""Wider than in the product, so that a slow machine does not reach them."""
 
 
 @pytest.mark.parametrize(
     ("held", "silent_s", "dead_to"),
     [
-        (False, 50, set[ReapScope]()),  # has just been heard of: it will take its lock again
+        (False, 50, set[ReapScope]()),  # renewed recently: it will lock again
         (False, 150, {"locks", "leases"}),  # gone
         (True, 150, set[ReapScope]()),  # slow
         (True, 1050, set[ReapScope]()),  # late, but not by enough
@@ -139,56 +138,56 @@ async def test_a_worker_is_dead_by_lock_and_lease_as_the_scope_allows(
     dsn: str, pool: Pool, *, held: bool, silent_s: float, dead_to: set[ReapScope], scope: ReapScope
 ) -> None:
     """The lease is for a thousand seconds."""
-    [chat] = await left_by(pool, OTHER_WORKER, silent_s, 1)
+    [chat] = await plant_orphaned(pool, OTHER_WORKER, silent_s, 1)
     if held:
-        async with alive(dsn, OTHER_WORKER):
-            heard = await hear(pool, scope, **BOUNDS)
+        async with hold_worker_lock(dsn, OTHER_WORKER):
+            result = await send_heartbeat(pool, scope, **BOUNDS)
     else:
-        heard = await hear(pool, scope, **BOUNDS)
+        result = await send_heartbeat(pool, scope, **BOUNDS)
     dead = scope in dead_to
-    assert heard.dead == (frozenset({OTHER_WORKER}) if dead else frozenset())
-    assert heard.orphaned == ((chat.id,) if dead else ())
+    assert result.dead == (frozenset({OTHER_WORKER}) if dead else frozenset())
+    assert result.orphaned == ((chat.id,) if dead else ())
 
 
 @pytest.mark.parametrize("bits", [0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 1 << 63, (1 << 64) - 1])
 async def test_any_lock_key_is_found_in_the_lock_table(dsn: str, pool: Pool, bits: int) -> None:
     worker = WorkerId(UUID(int=bits << 64 | 5))
-    await left_by(pool, worker, 10)
-    async with alive(dsn, worker):
-        assert (await hear(pool, "locks")).dead == frozenset()
-    assert (await hear(pool, "locks")).dead == {worker}
+    await plant_orphaned(pool, worker, 10)
+    async with hold_worker_lock(dsn, worker):
+        assert (await send_heartbeat(pool, "locks")).dead == frozenset()
+    assert (await send_heartbeat(pool, "locks")).dead == {worker}
 
 
 async def test_a_lock_of_the_same_key_in_another_database_means_nothing(
     dsn: str, empty_dsn: str, pool: Pool
 ) -> None:
-    await left_by(pool, OTHER_WORKER, 10)
-    async with alive(empty_dsn, OTHER_WORKER):
-        assert (await hear(pool, "locks")).dead == {OTHER_WORKER}
+    await plant_orphaned(pool, OTHER_WORKER, 10)
+    async with hold_worker_lock(empty_dsn, OTHER_WORKER):
+        assert (await send_heartbeat(pool, "locks")).dead == {OTHER_WORKER}
 
 
 async def test_the_default_limits_are_those_of_the_product(pool: Pool) -> None:
     """A second and a half without a lock, five seconds after a lease of thirty."""
     assert (ME.lock_gone_after_s, ME.lease_stale_after_s, ME.lease_s) == (1.5, 5, 30)
-    await left_by(pool, OTHER_WORKER, 2)
-    assert (await hear(pool, "locks")).dead == {OTHER_WORKER}
+    await plant_orphaned(pool, OTHER_WORKER, 2)
+    assert (await send_heartbeat(pool, "locks")).dead == {OTHER_WORKER}
 
 
 async def test_an_owner_without_a_row_counts_as_dead(pool: Pool) -> None:
     chat = await open_chat(pool, 1, free=OTHER_WORKER)
-    assert (await hear(pool, "locks")).dead == frozenset()
-    heard = await hear(pool, "leases")
-    assert (heard.dead, heard.orphaned) == (frozenset({OTHER_WORKER}), (chat.id,))
+    assert (await send_heartbeat(pool, "locks")).dead == frozenset()
+    result = await send_heartbeat(pool, "leases")
+    assert (result.dead, result.orphaned) == (frozenset({OTHER_WORKER}), (chat.id,))
 
 
 async def test_orphaned_chats_come_in_limited_batches(pool: Pool) -> None:
-    orphans = await left_by(pool, OTHER_WORKER, 2000, 1, 2, 3)
-    heard = await hear(pool, "leases", limit=2)
-    assert len(heard.orphaned) == 2
-    assert set(heard.orphaned) < {chat.id for chat in orphans}
+    orphans = await plant_orphaned(pool, OTHER_WORKER, 2000, 1, 2, 3)
+    result = await send_heartbeat(pool, "leases", limit=2)
+    assert len(result.orphaned) == 2
+    assert set(result.orphaned) < {chat.id for chat in orphans}
 
 
-# Striking off
+# Deleting workers
 
 
 async def known(conn: Conn) -> set[WorkerId]:
@@ -196,10 +195,10 @@ async def known(conn: Conn) -> set[WorkerId]:
 
 
 async def test_a_dead_worker_is_deleted_once_its_chats_are_released(pool: Pool) -> None:
-    await left_by(pool, OTHER_WORKER, 2000, 1)
-    dead = (await hear(pool, "leases")).dead
+    await plant_orphaned(pool, OTHER_WORKER, 2000, 1)
+    dead = (await send_heartbeat(pool, "leases")).dead
     await workers.delete_workers(pool, dead)
-    assert await known(pool) == {WORKER, OTHER_WORKER}, "its chat would be nobody's"
+    assert await known(pool) == {WORKER, OTHER_WORKER}, "its chat would have no worker"
     await workers.release(pool, OTHER_WORKER)
     await workers.delete_workers(pool, frozenset())
     assert await known(pool) == {WORKER, OTHER_WORKER}
@@ -210,15 +209,15 @@ async def test_a_dead_worker_is_deleted_once_its_chats_are_released(pool: Pool) 
 async def test_a_worker_deleted_too_early_returns_with_its_next_heartbeat(
     pool: Pool,
 ) -> None:
-    await hear(pool)
+    await send_heartbeat(pool)
     await workers.delete_workers(pool, frozenset({WORKER}))
-    await hear(pool)
+    await send_heartbeat(pool)
     assert await known(pool) == {WORKER}
 
 
 async def test_two_deletions_of_the_same_worker_do_not_block(pool: Pool) -> None:
-    await hear(pool)
-    await left_by(pool, OTHER_WORKER, 2000)
+    await send_heartbeat(pool)
+    await plant_orphaned(pool, OTHER_WORKER, 2000)
     dead = frozenset({OTHER_WORKER})
     async with pool.transaction() as one, pool.transaction() as other:
         await workers.delete_workers(one, dead)
@@ -226,21 +225,21 @@ async def test_two_deletions_of_the_same_worker_do_not_block(pool: Pool) -> None
     assert await known(pool) == {WORKER}
 
 
-# What is late, lost, unknown, waiting
+# Expired, lost, unknown and runnable chats
 
 
 async def test_expired_deadlines_are_reported_the_latest_first(pool: Pool) -> None:
     for number, state in ((1, State.A0), (2, State.I0), (3, State.A1), (4, State.I1)):
         seed = Seed(state=state, chat_id=chat_id(number), owned=number == 2, worker=OTHER_WORKER)
         await insert_seed(pool, seed)
-    assert (await hear(pool)).expired == ()
+    assert (await send_heartbeat(pool)).expired == ()
     await age(pool, [chat_id(1), chat_id(3)], seconds=200)
-    assert (await hear(pool)).expired == ()
+    assert (await send_heartbeat(pool)).expired == ()
     await age(pool, [chat_id(1)], seconds=110)
     await age(pool, [chat_id(4)], seconds=40)
     await age(pool, [chat_id(2)], seconds=100)
-    assert (await hear(pool)).expired == (chat_id(2), chat_id(4), chat_id(1))
-    assert (await hear(pool, limit=1)).expired == (chat_id(2),)
+    assert (await send_heartbeat(pool)).expired == (chat_id(2), chat_id(4), chat_id(1))
+    assert (await send_heartbeat(pool, limit=1)).expired == (chat_id(2),)
 
 
 async def test_a_heartbeat_reports_lost_and_unknown_chats(
@@ -253,9 +252,9 @@ async def test_a_heartbeat_reports_lost_and_unknown_chats(
         await insert_seed(pool, Seed(state=State.W, chat_id=chat_id(4))),
     )
     all_is_well = {mine.id: mine.epoch, other.id: other.epoch}
-    assert await hear(pool, running=all_is_well) == QUIET
+    assert await send_heartbeat(pool, running=all_is_well) == QUIET
 
-    heard = await hear(
+    result = await send_heartbeat(
         pool,
         running={
             mine.id: mine.epoch,
@@ -264,26 +263,26 @@ async def test_a_heartbeat_reports_lost_and_unknown_chats(
             chat_id(99): 1,
         },
     )
-    assert set(heard.lost) == {theirs.id, idle.id, chat_id(99)}
-    assert heard.unknown == (other.id,)
+    assert set(result.lost) == {theirs.id, idle.id, chat_id(99)}
+    assert result.unknown == (other.id,)
 
 
 async def test_a_chat_that_came_back_at_another_epoch_is_both_lost_and_unknown(pool: Pool) -> None:
-    """The task of the old epoch must stop, and nobody runs the new one."""
+    """The task of the old epoch must stop, and no worker runs the new one."""
     before = await open_chat(pool, 1, free=WORKER)
     await workers.release(pool, WORKER)
     await workers.acquire(pool, WORKER, roots=1, children=0)
-    heard = await hear(pool, running={before.id: before.epoch})
-    assert (heard.lost, heard.unknown) == ((before.id,), (before.id,))
+    result = await send_heartbeat(pool, running={before.id: before.epoch})
+    assert (result.lost, result.unknown) == ((before.id,), (before.id,))
 
 
 async def test_a_heartbeat_reports_whether_a_chat_is_runnable(pool: Pool) -> None:
     await open_chat(pool, 1, free=WORKER)
     child = await open_child(pool, 2, root=1)
     running = {chat_id(1): 1}
-    assert (await hear(pool, running=running)).runnable
+    assert (await send_heartbeat(pool, running=running)).runnable
     await workers.acquire(pool, WORKER, roots=0, children=1)
     running[child.id] = 1
-    assert await hear(pool, running=running) == QUIET
+    assert await send_heartbeat(pool, running=running) == QUIET
     await open_chat(pool, 3)
-    assert (await hear(pool, running=running)).runnable
+    assert (await send_heartbeat(pool, running=running)).runnable

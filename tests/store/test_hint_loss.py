@@ -26,12 +26,12 @@ END = """
 SOON = Backoff(first_delay_s=0.01, max_delay_s=0.05)
 
 
-class Ear:
+class HintReceiver:
     def __init__(self) -> None:
         self.hints: asyncio.Queue[Hint] = asyncio.Queue()
         self.dirty: asyncio.Queue[None] = asyncio.Queue()
 
-    def made_dirty(self) -> None:
+    def on_connected(self) -> None:
         self.dirty.put_nowait(None)
 
     async def is_told_that_all_is_dirty(self) -> None:
@@ -39,17 +39,17 @@ class Ear:
             await self.dirty.get()
 
     async def hears_of(self, version: int) -> None:
-        """Sooner or later, perhaps after hints of older ones."""
+        """Wait for this version; hints of older ones may come first."""
         async with asyncio.timeout(30):
             while (await self.hints.get()).snapshot_version < version:
                 pass
 
 
 class Replicas:
-    """One that writes and says so, one that hears it."""
+    """One replica that writes and publishes, one that listens."""
 
     def __init__(self, dsn: str, pool: Pool) -> None:
-        self.ear = Ear()
+        self.ear = HintReceiver()
         link = ConnectConfig(dsn=dsn)
         clock = SystemClock()
         self.publisher = HintPublisher(PublishConfig(connect=link, backoff=SOON), clock)
@@ -57,7 +57,7 @@ class Replicas:
             ListenConfig(connect=link, backoff=SOON),
             clock,
             on_hint=self.ear.hints.put_nowait,
-            on_connected=self.ear.made_dirty,
+            on_connected=self.ear.on_connected,
         )
         self._transactor = Transactor(pool, self._tell)
         self._version = 0
@@ -110,7 +110,7 @@ async def test_a_replica_publishes_again_after_its_publisher_was_cut(
 @pytest.mark.promise("P8")
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_viewer_with_lost_hints_ends_with_the_same_state(pool: Pool, seed: int) -> None:
-    """Hints are lost, doubled and come in any order; a last look makes up for all of it."""
+    """Hints are lost, doubled and come in any order; a final read makes up for all of it."""
     rng = Random(seed)
     actors = RandomActors(pool, rng)
     await actors.create_chats(single=1)

@@ -162,7 +162,7 @@ async def test_the_same_key_in_another_scope_is_another_request(
 async def test_a_repeat_is_answered_although_the_chat_would_refuse_it_now(
     pool: Pool, transactor: Transactor
 ) -> None:
-    """The queue is full, not least because of the first try."""
+    """The queue is full because of the first try."""
     await insert_seed(pool, Seed(state=State.R1, plain=MAX_QUEUED_MESSAGES - 1))
     await transactor.run(sending("the last", 1, key()))
     with pytest.raises(QueueFull):
@@ -206,7 +206,7 @@ async def test_a_refused_request_may_be_tried_again_under_its_key(
 async def test_a_chat_created_twice_under_one_key_exists_once(
     pool: Pool, transactor: Transactor, told: AppliedRecorder
 ) -> None:
-    """Each try makes its own id."""
+    """Each try uses a new chat id."""
     mine = key(scope=OWNER)
     first = await create(transactor, opening_command(1), 1, mine)
     again = await create(transactor, opening_command(2), 2, mine)

@@ -34,7 +34,7 @@ def flush(first: int, last: int, episode: Episode = HERE, *, closed: bool = Fals
 
 @pytest.fixture
 async def moment(dsn: str) -> AsyncGenerator[DatabaseSession]:
-    """A session in which it stays the same time."""
+    """A session in one transaction, where now() is constant."""
     async with session_to(dsn) as session:
         await session.execute("BEGIN")
         yield session
@@ -42,13 +42,13 @@ async def moment(dsn: str) -> AsyncGenerator[DatabaseSession]:
 
 
 async def write_back(conn: Conn, slots_ago: int) -> int:
-    """One part that was written some slots ago; its number is 10 less that."""
+    """Write one part into an earlier slot; its number is 10 - slots_ago."""
     now = await conn.fetchval(SLOT_NOW)
     await conn.execute(WRITE_IN_SLOT, (now - slots_ago) % JOURNAL_SLOTS, CHAT, 10 - slots_ago)
     return 10 - slots_ago
 
 
-# Following
+# Tailing
 
 
 async def test_an_episode_is_read_from_its_start_in_order(pool: Pool) -> None:
@@ -132,7 +132,7 @@ async def test_a_continued_tail_reads_at_most_one_slot_back(moment: DatabaseSess
 async def test_truncation_never_touches_slots_that_are_read_or_written_next(
     moment: DatabaseSession,
 ) -> None:
-    """Of six slots, four are read and the next one will be written in a moment."""
+    """Of six slots, four are read and the next one is about to be written."""
     for slots_ago in range(JOURNAL_SLOTS):
         await write_back(moment, slots_ago)
     await journal.truncate_oldest_slot(moment)
@@ -152,7 +152,7 @@ async def test_every_slot_has_its_table(moment: DatabaseSession) -> None:
 
 
 async def test_truncating_an_empty_slot_waits_for_no_lock(pool: Pool) -> None:
-    """A reader of the partitions would keep a TRUNCATE waiting, and it everybody behind it."""
+    """A TRUNCATE would wait for a reader of the partitions, and block all statements behind it."""
     await pool.execute("TRUNCATE chat_journal")
     async with asyncio.timeout(20), pool.transaction() as reader:
         await reader.execute("LOCK TABLE chat_journal IN ACCESS SHARE MODE")

@@ -29,7 +29,7 @@ EARS = """
 
 
 class Ear:
-    """A listener under test and what it has told us."""
+    """A listener under test and what it has reported."""
 
     def __init__(self, dsn: str, clock: FakeClock, *, lock_key: int | None) -> None:
         self.hints: asyncio.Queue[Hint] = asyncio.Queue()
@@ -103,7 +103,7 @@ async def test_a_session_ended_by_the_server_is_opened_again_and_reported(
     async with ear(dsn, clock) as it:
         await it.told_dirty()
         await end_all_ears(pool)
-        # At once: it was told of the loss and did not wait for a ping.
+        # At once, without waiting for a ping.
         await clock.wait_for_sleeper("listen_reconnect")
         assert not it.listener.listening.is_set()
         await say(pool, 1)
@@ -168,7 +168,7 @@ async def test_a_session_without_notifications_is_dropped_after_a_ping(
 async def test_a_server_that_refuses_a_ping_costs_a_session_and_not_the_process(
     dsn: str, pool: Pool, clock: FakeClock
 ) -> None:
-    """As it does while its queue of notifications is full."""
+    """As PostgreSQL does while its notification queue is full."""
     await pool.execute("CREATE SCHEMA refusing")
     await pool.execute(
         """CREATE FUNCTION refusing.pg_notify(text, text) RETURNS void LANGUAGE plpgsql AS

@@ -41,7 +41,7 @@ KEY = IdempotencyKey(scope=OWNER, id=RequestId(UUID(int=9)), op="send", fingerpr
 
 
 class Line:
-    """A replica far from its database, over a line that fails at the statement a test names."""
+    """A replica behind a proxy that fails at the statement a test names."""
 
     def __init__(self, proxy: Proxy) -> None:
         self.proxy = proxy
@@ -80,7 +80,7 @@ async def line(proxy: Proxy) -> AsyncGenerator[Line]:
 
 
 async def started(line: Line, number: int = 1) -> Chat:
-    """A chat that this replica works on, and a session on which all statements are prepared."""
+    """A chat owned by this replica, and a session with all statements prepared."""
     made = await create_chat(line.transactor, new_chat(number), ChangeId(number))
     applied = await line.transactor.run(sending("first", ChangeId(number + 100), made.chat.id))
     assert isinstance(applied, AppliedChange)
@@ -101,7 +101,7 @@ def answering(chat: Chat, change_id: ChangeId) -> Operation:
 async def lose_reply(
     line: Line, near: Pool, work: Awaitable[object], *, of: str, version: int
 ) -> None:
-    """The statement reaches the server and takes effect, and nobody is told."""
+    """The statement is applied and its reply is lost."""
     line.fails_at(of, line.proxy.hold_replies)
     async with asyncio.TaskGroup() as group:
         trying = group.create_task(fails(work))
@@ -139,7 +139,7 @@ async def test_an_answer_with_a_lost_reply_is_stored_once(line: Line, pool: Pool
     assert [message.content for message in again.messages] == [(text("It is so."),)]
     found = (await stored(pool))[chat.id]
     assert [message.role for message in found.messages] == ["user", "assistant"]
-    assert line.told == [again], "whoever waits for news hears of it at last"
+    assert line.told == [again], "the callback runs at last"
 
 
 async def test_an_answer_repeated_under_another_id_is_refused_by_its_fence(
@@ -190,7 +190,7 @@ async def test_a_message_that_never_arrived_is_written_by_the_next_try(
         trying = group.create_task(fails(line.transactor.run(send)))
         await line.has_failed()
         line.proxy.cut()
-    assert trying.result().maybe_applied, "nobody can know"
+    assert trying.result().maybe_applied, "the outcome is unknown"
     line.proxy.resume()
 
     outcome = await line.transactor.run(send)
@@ -259,7 +259,7 @@ async def test_a_tree_archived_with_a_lost_reply_is_archived_once(line: Line, po
 async def test_a_change_under_the_row_lock_with_a_lost_reply_is_stored_once(
     line: Line, pool: Pool
 ) -> None:
-    """Twice too late, then under the lock, and then the commit is not answered."""
+    """Two conflicts, then the row lock, then the reply to the commit is lost."""
     chat = await started(line)
     rival = Transactor(pool, ignore_applied)
     send = sending("second", ChangeId(7))

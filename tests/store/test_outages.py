@@ -29,7 +29,7 @@ class Work(Struct, frozen=True):
     run: ConcurrentRun
 
     async def until(self, blow: Callable[[], Awaitable[None]]) -> None:
-        """Eight tasks are at work when it happens."""
+        """Eight tasks are writing during the outage."""
         roles: dict[Role, int] = {self.actors.act_as_user: 6, self.actors.run_step: 2}
         async with asyncio.TaskGroup() as group:
             group.create_task(self.run.run(roles, max_actions=10_000, timeout_s=30))
@@ -64,7 +64,7 @@ async def work_on(dsn: str) -> AsyncGenerator[Work]:
 
 @pytest.mark.promise("P1")
 async def test_a_killed_database_keeps_what_it_acknowledged_and_retries_apply_once() -> None:
-    """Takes seconds: a server is made, killed, and recovers, several times."""
+    """Takes seconds: a server is created, killed and recovers several times."""
     async with killable_server() as server, work_on(server.dsn) as work:
         for _ in range(3):
             await work.until(server.kill)
@@ -99,8 +99,8 @@ async def test_a_cut_connection_loses_replies_but_no_change_and_doubles_none(
 
         async def lose_replies() -> None:
             proxy.hold_replies()
-            work.run.stop()  # whoever opens a new session now would hear
-            await eventually(lambda: is_nobody_at_work(pool), within_s=20)
+            work.run.stop()  # a new session would get replies
+            await eventually(lambda: is_no_session_active(pool), within_s=20)
             proxy.cut()
 
         for _ in range(5):
@@ -110,8 +110,8 @@ async def test_a_cut_connection_loses_replies_but_no_change_and_doubles_none(
     assert any("replayed" in what for what in happened), "every change was acknowledged"
 
 
-async def is_nobody_at_work(pool: Pool) -> bool:
-    """Behind one who hears nothing either, or full of words that nobody takes, is not at work."""
+async def is_no_session_active(pool: Pool) -> bool:
+    """A session that waits for a lock or for its client does not count as active."""
     at_work = await pool.fetchval(
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
         "AND application_name = 'crowd' AND state = 'active' "
@@ -121,7 +121,7 @@ async def is_nobody_at_work(pool: Pool) -> bool:
 
 
 def test_an_internal_driver_error_is_a_lost_connection() -> None:
-    """A server that ends says so to idle sessions, and hangs up a moment later."""
+    """A server that stops notifies idle sessions and closes them a moment later."""
     confused = asyncpg.InternalClientError("cannot switch to state 12")
     fault = translate_driver_error(confused, sent=True)
     assert isinstance(fault, Unavailable)

@@ -96,7 +96,7 @@ async def test_a_change_blocked_for_too_long_is_given_up_and_not_written(
 
 
 async def test_a_caller_cancelled_while_blocked_leaves_nothing_behind(dsn: str, pool: Pool) -> None:
-    """Neither a statement that would still be applied when the way is free, nor a session."""
+    """Neither a statement that would be applied later, nor a session."""
     await begin(pool)
     async with replica(dsn, size=1) as database:
         async with pool.transaction() as holder:

@@ -35,7 +35,7 @@ async def pool_of(
 
 
 async def blocked_pid(pool: Pool, query: str = TAKE) -> int | None:
-    """Who is waiting for the lock that a test holds."""
+    """The session that waits for the lock of the test."""
     return await pool.fetchval(
         "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query = $1 "
         "AND wait_event = 'advisory'",
@@ -93,7 +93,7 @@ async def test_a_caller_cancelled_as_it_is_served_passes_the_session_on(dsn: str
             leaver = group.create_task(pool.execute("SELECT 1"))
             stayer = group.create_task(pool.fetchval("SELECT 2"))
             await eventually(lambda: are_waiting(pool, 2))
-        # The session has been handed over, and the one it was handed to has not run yet.
+        # The session has been assigned, and the waiting task has not run yet.
         assert not leaver.done()
         leaver.cancel()
         assert await stayer == 2
@@ -156,7 +156,7 @@ async def test_a_cancelled_statement_neither_blocks_the_pool_nor_stays_on_the_se
             assert pid is not None
             stuck.cancel()
         assert await pool.fetchval("SELECT 1") == 1
-        # The lock is still held: it was the server that noticed nobody waits for the answer.
+        # The lock is still held: the server noticed that the client is gone.
         await eventually(lambda: is_gone(others, pid))
         await pool.close()
 
@@ -178,13 +178,13 @@ async def test_an_error_in_a_transaction_leaves_nothing_and_keeps_the_session(ds
 async def test_an_ignored_failure_in_a_transaction_is_not_taken_for_a_commit(
     pool: Pool,
 ) -> None:
-    async def look_away() -> None:
+    async def ignore_failure() -> None:
         async with pool.transaction() as tx:
             with pytest.raises(InvariantBroken):
                 await tx.execute("SELECT 1/0")
 
     with pytest.raises(InvariantBroken, match="was ignored"):
-        await look_away()
+        await ignore_failure()
 
 
 async def test_the_heartbeat_has_its_own_session_when_the_pool_is_exhausted(dsn: str) -> None:

@@ -25,8 +25,8 @@ def hint(number: int, version: int = 1, kind: str | None = None) -> Hint:
 Said = tuple[int, int, str | None]
 
 
-class Audience:
-    """Hears the channel by itself, without the listener."""
+class HintRecorder:
+    """Listens on the channel by a session of its own."""
 
     def __init__(self, session: DatabaseSession) -> None:
         self.session = session
@@ -43,9 +43,9 @@ class Audience:
 
 
 @pytest.fixture
-async def audience(dsn: str) -> AsyncGenerator[Audience]:
+async def audience(dsn: str) -> AsyncGenerator[HintRecorder]:
     session = await connect(ConnectConfig(dsn=dsn, application_name="audience"))
-    audience = Audience(session)
+    audience = HintRecorder(session)
     await session.listen("chatd", audience.hear)
     yield audience
     await session.close(timeout_s=30)
@@ -65,7 +65,7 @@ async def running(publisher: HintPublisher) -> AsyncGenerator[HintPublisher]:
 
 
 async def test_the_first_hint_is_sent_at_once_and_the_next_ones_together(
-    dsn: str, audience: Audience, clock: FakeClock
+    dsn: str, audience: HintRecorder, clock: FakeClock
 ) -> None:
     async with running(publisher_on(dsn, clock)) as publisher:
         publisher.publish(hint(1))
@@ -78,7 +78,7 @@ async def test_the_first_hint_is_sent_at_once_and_the_next_ones_together(
 
 
 async def test_of_the_hints_for_a_chat_only_the_newest_is_sent(
-    dsn: str, audience: Audience, clock: FakeClock
+    dsn: str, audience: HintRecorder, clock: FakeClock
 ) -> None:
     publisher = publisher_on(dsn, clock)
     for number, version in [(1, 1), (2, 5), (1, 2), (2, 4), (3, 1)]:
@@ -89,7 +89,7 @@ async def test_of_the_hints_for_a_chat_only_the_newest_is_sent(
 
 
 async def test_hints_of_different_kinds_do_not_replace_each_other(
-    dsn: str, audience: Audience, clock: FakeClock
+    dsn: str, audience: HintRecorder, clock: FakeClock
 ) -> None:
     publisher = publisher_on(dsn, clock)
     kinds = ["created", None, "archived"]
@@ -100,7 +100,7 @@ async def test_hints_of_different_kinds_do_not_replace_each_other(
 
 
 async def test_full_batches_do_not_wait_for_the_clock(
-    dsn: str, audience: Audience, clock: FakeClock
+    dsn: str, audience: HintRecorder, clock: FakeClock
 ) -> None:
     publisher = publisher_on(dsn, clock, max_batch=2)
     for number in range(1, 6):
@@ -112,7 +112,7 @@ async def test_full_batches_do_not_wait_for_the_clock(
 
 
 async def test_hints_from_an_outage_are_sent_after_it(
-    dsn: str, audience: Audience, proxy: Proxy, clock: FakeClock
+    dsn: str, audience: HintRecorder, proxy: Proxy, clock: FakeClock
 ) -> None:
     async with running(publisher_on(proxy.dsn, clock)) as publisher:
         publisher.publish(hint(1))
@@ -133,7 +133,7 @@ async def test_hints_from_an_outage_are_sent_after_it(
 
 @pytest.mark.covers("T07")
 async def test_a_silent_session_is_given_up_and_the_hint_sent_on_another(
-    dsn: str, audience: Audience, proxy: Proxy, clock: FakeClock
+    dsn: str, audience: HintRecorder, proxy: Proxy, clock: FakeClock
 ) -> None:
     async with running(publisher_on(proxy.dsn, clock, send_timeout_s=0.5)) as publisher:
         publisher.publish(hint(1))
@@ -154,7 +154,7 @@ async def withheld(proxy: Proxy) -> bool:
 
 
 async def test_a_long_outage_drops_and_counts_the_oldest_hints(
-    dsn: str, audience: Audience, proxy: Proxy, clock: FakeClock
+    dsn: str, audience: HintRecorder, proxy: Proxy, clock: FakeClock
 ) -> None:
     publisher = publisher_on(proxy.dsn, clock, max_pending=3)
     proxy.refuse(new=True)
@@ -171,7 +171,7 @@ async def test_a_long_outage_drops_and_counts_the_oldest_hints(
 
 
 async def test_a_hint_that_the_server_refuses_does_not_stop_those_behind_it(
-    dsn: str, audience: Audience, clock: FakeClock
+    dsn: str, audience: HintRecorder, clock: FakeClock
 ) -> None:
     async with running(publisher_on(dsn, clock)) as publisher:
         publisher.publish(hint(1, kind="x" * 8000))
@@ -182,7 +182,7 @@ async def test_a_hint_that_the_server_refuses_does_not_stop_those_behind_it(
 
 
 async def test_closing_sends_what_is_pending(
-    dsn: str, audience: Audience, clock: FakeClock
+    dsn: str, audience: HintRecorder, clock: FakeClock
 ) -> None:
     publisher = publisher_on(dsn, clock)
     async with asyncio.TaskGroup() as group:
@@ -199,7 +199,7 @@ async def test_closing_sends_what_is_pending(
 
 
 async def test_closing_does_not_wait_for_a_silent_database_beyond_the_timeout(
-    dsn: str, audience: Audience, proxy: Proxy, clock: FakeClock
+    dsn: str, audience: HintRecorder, proxy: Proxy, clock: FakeClock
 ) -> None:
     publisher = publisher_on(proxy.dsn, clock, send_timeout_s=60, close_timeout_s=0.05)
     async with asyncio.TaskGroup() as group:

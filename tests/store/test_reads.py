@@ -168,7 +168,7 @@ async def test_a_deleted_message_is_on_no_page(pool: Pool) -> None:
 
 
 async def test_a_page_ends_at_its_byte_limit_in_both_directions(pool: Pool) -> None:
-    """One message at least is on it, however large."""
+    """A page has at least one message, however large."""
     await compacted(pool)
     for before, after, first in ((None, None, 9), (9, None, 8), (None, 2, 3)):
         found = await page(
@@ -274,7 +274,7 @@ async def test_a_missing_chat_has_no_changes(pool: Pool) -> None:
 
 @pytest.mark.promise("P8")
 async def test_a_read_during_writes_has_one_version(pool: Pool) -> None:
-    """Messages, queue and row of every read fit together, as if nobody had been writing."""
+    """Messages, queue and row of every read have the same version."""
     await insert_seed(pool, Seed(state=State.R0))
     transactor = deciding_transactor(pool, AppliedRecorder())
     seen: set[int] = set()

@@ -24,7 +24,7 @@ DAY = timedelta(days=1)
 
 
 async def planted(pool: Pool, number: int, state: State, *, days: float) -> ChatId:
-    """A chat in this state that nobody has touched for some days."""
+    """A chat in this state, idle for `days`."""
     chat = await insert_seed(pool, Seed(state=state, chat_id=chat_id(number)))
     await untouched(pool, chat.id, days=days)
     return chat.id

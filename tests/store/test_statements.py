@@ -21,11 +21,11 @@ from tests.support.store import open_chat, session_to
 MIB = 1024 * 1024
 VERBS = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\b")
 NOT_TO_BE_PREPARED = re.compile(r"\s*(DO|CREATE TABLE)\b")
-"""Blocks and definitions are parsed when they run: that is for the tests of their modules."""
+"""Blocks and definitions cannot be prepared; the tests of their modules run them."""
 
 
 def constants() -> Iterator[tuple[str, str]]:
-    """Every string that a module of the store keeps under a name of its own."""
+    """Every string constant of the modules of the store."""
     for module in pkgutil.walk_packages(chatd.store.__path__, "chatd.store."):
         if module.ispkg:
             continue
@@ -46,14 +46,14 @@ STATEMENTS = {
 
 
 def test_every_string_is_a_statement_a_fragment_or_plain_text() -> None:
-    """Else a statement under an unusual name would be passed over."""
+    """Otherwise a statement in an unusual form would be skipped."""
     whole = [
         *STATEMENTS.values(),
         *(text for text in ALL.values() if NOT_TO_BE_PREPARED.match(text)),
     ]
     for name, text in ALL.items():
         piece = any(_unnumbered(text) in _unnumbered(other) for other in whole)
-        assert piece or re.fullmatch(r"[a-z_ ]+", text), f"{name} is SQL that nobody prepares"
+        assert piece or re.fullmatch(r"[a-z_ ]+", text), f"{name} is SQL that no test prepares"
 
 
 def _unnumbered(sql: str) -> str:
@@ -94,7 +94,7 @@ LONG = """
     WHERE (c.id, n) <> ($1, 1)"""
 
 
-async def big_house(session: DatabaseSession) -> None:
+async def fill_large_database(session: DatabaseSession) -> None:
     """Many idle chats, one of them long, and many runnable children."""
     await open_chat(session, CHAT.int, free=WORKER)
     await session.execute(MANY, CHAT, OWNER)
@@ -103,10 +103,10 @@ async def big_house(session: DatabaseSession) -> None:
 
 
 async def test_the_hot_statements_do_not_read_what_they_do_not_return(dsn: str) -> None:
-    """One test for all: the house takes a while to fill."""
+    """One test for all, because filling the database is slow."""
     async with session_to(dsn) as session:
         await session.execute("BEGIN")
-        await big_house(session)
+        await fill_large_database(session)
         assert await rows_read(session, chats.LOAD_CHANGES, CHAT, 2998, 1001, MIB) <= 3
         assert await rows_read(session, chats.LOAD_NEWEST, CHAT, 51, MIB) <= 52
         last = await session.fetchrow("SELECT updated_at, id FROM chats ORDER BY 1, 2 LIMIT 1")
@@ -122,7 +122,7 @@ async def test_the_hot_statements_do_not_read_what_they_do_not_return(dsn: str) 
 async def test_no_statement_scans_all_chats_or_all_messages(dsn: str) -> None:
     async with session_to(dsn) as session:
         await session.execute("BEGIN")
-        await big_house(session)
+        await fill_large_database(session)
         for name, statement in STATEMENTS.items():
             plan = await plan_of(session, statement)
             scanned = {node["Relation Name"] for node in plan if node["Node Type"] == "Seq Scan"}

@@ -66,7 +66,7 @@ def committing(chat: Chat, words: str) -> CommitStep:
 
 
 class Rival:
-    """Another replica, whose writes are over before anything goes on here."""
+    """Another replica, which writes before the operation continues."""
 
     def __init__(self, server: TestServer, dsn: str) -> None:
         self._server = server
@@ -105,7 +105,7 @@ async def words(pool: Pool) -> list[str]:
 async def test_an_operation_with_a_conflict_decides_again_from_the_new_row(
     pool: Pool, told: AppliedRecorder, rival: Rival
 ) -> None:
-    """Decided on an idle chat; meanwhile another message has set it running."""
+    """Decided from an idle chat; another message has started it since."""
     await insert_seed(pool, Seed(state=State.W))
     late = Transactor(pool, told, meddled(rival.runs(sending("early", 2)), lambda: None))
     outcome = await late.run(sending("late", 1))
@@ -116,7 +116,7 @@ async def test_an_operation_with_a_conflict_decides_again_from_the_new_row(
 
 
 WRITE = "write"
-"""Whichever of the statements that write a change."""
+"""Any of the statements that write a change."""
 
 
 def shown(sent: list[str]) -> list[str]:
@@ -159,7 +159,7 @@ async def test_an_unknown_chat_is_not_found(transactor: Transactor) -> None:
         await transactor.run(sending("hello?", 1))
 
 
-# What the caller knows already
+# The caller's row
 
 
 async def test_a_refusal_is_never_decided_from_the_callers_row(
@@ -206,7 +206,7 @@ async def test_a_worker_that_lost_its_chat_writes_and_reports_nothing(
 async def test_a_repeated_operation_finds_that_it_was_applied(
     pool: Pool, transactor: Transactor, told: AppliedRecorder
 ) -> None:
-    """The reply to the first try was lost, and the chat has gone on since."""
+    """The reply to the first try was lost, and the chat has changed since."""
     mine = await insert_seed(pool, Seed(state=State.R0))
     taken = committing(mine, "Once.")
     commit = operation(taken, ChangeId(7), known=mine)

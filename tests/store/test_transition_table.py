@@ -43,7 +43,7 @@ ON_THE_QUEUE = frozenset(
 
 
 class Attempt:
-    """One case on its way through the transactor. Remembers the change that was decided on."""
+    """One case through the transactor. Records the decided change."""
 
     def __init__(self, number: int, case: TransitionCase) -> None:
         self.case = case
@@ -78,7 +78,7 @@ class Attempt:
 
 
 async def attempts(conn: Conn, wanted: list[TransitionCase]) -> list[Attempt]:
-    """Each case with a chat of its own, in the state that it asks for."""
+    """Each case with its own chat, in the state that it needs."""
     made = [Attempt(number, case) for number, case in enumerate(wanted, 1)]
     seeds = list(dict.fromkeys(case.seed for case in wanted))
     for number, seed in enumerate(seeds, 1_000_000):
@@ -88,7 +88,7 @@ async def attempts(conn: Conn, wanted: list[TransitionCase]) -> list[Attempt]:
 
 
 def distinct(state: State, move: Transition) -> Iterator[TransitionCase]:
-    """Circumstances that make no difference to a move need no database to show it."""
+    """Only cases with different effects; the pure tests cover the rest."""
     seen: list[tuple[Seed, Change | None]] = []
     for case in list_cases(state, move):
         outcome = (case.seed, perform_transition(case, seed_chat(case.seed)))

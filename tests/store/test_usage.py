@@ -32,7 +32,7 @@ ALWAYS = datetime(2020, 1, 1, tzinfo=UTC)
 GUEST = UserId(UUID(int=77))
 DAY_S = 86_400.0
 
-# Like a commit: never before what has been rolled up.
+# Like a commit: never before the end of the roll-up.
 SPEND = """
     INSERT INTO usage_events (at, owner_id, chat_id, root_chat_id, kind, provider, model,
         input_tokens, output_tokens, reasoning_tokens, cache_creation_tokens, cache_read_tokens,
@@ -172,7 +172,7 @@ async def test_a_roll_up_that_is_rolled_back_has_counted_nothing(dsn: str, pool:
 
 @pytest.mark.promise("P11")
 async def test_a_commit_after_the_clock_went_back_is_counted(pool: Pool) -> None:
-    """Its time is not before what has been rolled up already, or nobody would look there."""
+    """Its time is not before the end of the roll-up: otherwise it would not be counted."""
     await pool.execute("UPDATE usage_rolled_up SET until = now() + interval '1 hour'")
     chat = await insert_seed(pool, Seed(state=State.R0))
     paid = UsageEntry(kind="turn", provider="p", model="m", usage=TokenUsage(), cost_micros=7)

@@ -26,7 +26,7 @@ async def take(conn: Conn, *, roots: int = 0, children: int = 0) -> set[int]:
 
 
 async def stopping(conn: Conn, number: int) -> None:
-    """A chat that somebody has stopped and nobody owns."""
+    """An interrupting chat without an owner."""
     await insert_seed(conn, Seed(state=State.I0, owned=False, chat_id=chat_id(number)))
 
 
@@ -154,7 +154,7 @@ async def test_an_interrupting_chat_keeps_its_deadline_through_release_and_acqui
 async def test_releasing_and_archiving_a_tree_at_once_do_not_deadlock(
     pool: Pool,
 ) -> None:
-    """Both lock root first, then by id: the one who comes second waits, and neither is killed."""
+    """Both lock the root first, then by id: the second one waits, and neither deadlocks."""
     await runs_under(pool, 5, WORKER)
     for number in (1, 9):
         await open_child(pool, number, root=5)

@@ -214,18 +214,18 @@ async def test_a_build_without_a_worker_fails_with_a_reason(pool: Pool) -> None:
         await workspaces.create(pool, new_workspace(number))
     taken = await build_leases.acquire_builds(pool, wanted(limit=2))
     await builds.cancel(pool, taken[1].build.id)
-    assert await build_leases.reap_builds(pool, after_s=100, error="nobody came") == []
+    assert await build_leases.reap_builds(pool, after_s=100, error="no worker") == []
     await age_builds(pool, 101)
-    ended = await build_leases.reap_builds(pool, after_s=100, error="nobody came")
+    ended = await build_leases.reap_builds(pool, after_s=100, error="no worker")
     assert sorted((b.status, b.error) for b in ended) == [
         ("canceled", ""),
-        ("failed", "nobody came"),
-        ("failed", "nobody came"),
+        ("failed", "no worker"),
+        ("failed", "no worker"),
     ]
 
 
 class Walk:
-    """Two workers, some people and time, at random. What holds is asked of the rows alone."""
+    """Two workers, users and time in random order. The checks read only the rows."""
 
     def __init__(self, pool: Pool, seed: int) -> None:
         self._pool = pool
@@ -294,7 +294,7 @@ class Walk:
         assert all(not row.active for row in rows[1:])
 
     async def come_to_rest(self) -> None:
-        """Whatever has happened: one worker and some time end it."""
+        """One worker and some time end every build."""
         await age_builds(self._pool, 31)
         for taken in await build_leases.acquire_builds(
             self._pool, wanted(worker_id=WorkerId(UUID(int=0xEE)))

@@ -23,7 +23,7 @@ from tests.support.workspaces import (
     workspace_id,
 )
 
-# The first build has succeeded and has an agent, the second is held, the third waits.
+# The first build has succeeded and has an agent, the second runs, the third is pending.
 IMPOSSIBLE: list[tuple[str, LiteralString]] = [
     ("template_has_a_name", "UPDATE templates SET name = 'two words'"),
     ("template_has_a_name", "UPDATE templates SET name = repeat('x', 33)"),

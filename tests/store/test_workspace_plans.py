@@ -31,7 +31,7 @@ TABLES = {"workspaces", "workspace_builds", "workspace_agents", "chat_bindings"}
 
 
 async def big_yard(session: DatabaseSession) -> None:
-    """Thousands of workspaces on many hosts, and one on ours whose first build waits."""
+    """Thousands of workspaces on many hosts, and one with a pending first build on this host."""
     await insert_workspace(session)
     for statement in (SPACES, BUILDS, AGENTS):
         await session.execute(statement, workspace_id(1))

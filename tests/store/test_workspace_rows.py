@@ -253,7 +253,7 @@ async def test_another_owners_workspace_is_no_workspace_whatever_the_row_says(po
     )
 
 
-# Use
+# Activity
 
 
 @pytest.mark.covers("binding-7")
@@ -312,7 +312,7 @@ async def test_a_stopped_workspace_has_no_deadline_to_move(pool: Pool) -> None:
     assert await pool.fetchval("SELECT count(*) FROM workspace_builds WHERE deadline > now()") == 0
 
 
-# What cannot be written
+# Refused rows
 
 HELD = "worker_id = gen_random_uuid(), started_at = now(), attempt = 1"
 WRONG = {

@@ -13,8 +13,8 @@ from tests.support.clock import FakeClock
 from tests.support.stream_replica import A, B, HintNetwork, StreamReplica, replica_on
 
 
-class House(Struct, frozen=True, kw_only=True):
-    """`pool` is nobody's: what is written by it no replica learns of by itself."""
+class ReplicaPair(Struct, frozen=True, kw_only=True):
+    """Writes through `pool` are reported to neither replica."""
 
     network: HintNetwork
     here: StreamReplica
@@ -24,12 +24,12 @@ class House(Struct, frozen=True, kw_only=True):
     pool: Pool
 
 
-async def _house(dsn: str, clock: Clock, pool: Pool) -> AsyncGenerator[House]:
+async def _replica_pair(dsn: str, clock: Clock, pool: Pool) -> AsyncGenerator[ReplicaPair]:
     network = HintNetwork()
     async with AsyncExitStack() as stack:
         here, sent_here = await stack.enter_async_context(replica_on(dsn, clock, network, A))
         there, sent_there = await stack.enter_async_context(replica_on(dsn, clock, network, B))
-        yield House(
+        yield ReplicaPair(
             network=network,
             here=here,
             there=there,
@@ -40,14 +40,14 @@ async def _house(dsn: str, clock: Clock, pool: Pool) -> AsyncGenerator[House]:
 
 
 @pytest.fixture
-async def house(dsn: str, clock: FakeClock, pool: Pool) -> AsyncGenerator[House]:
-    """Time stands still in it."""
-    async for house in _house(dsn, clock, pool):
-        yield house
+async def pair(dsn: str, clock: FakeClock, pool: Pool) -> AsyncGenerator[ReplicaPair]:
+    """With a fake clock."""
+    async for pair in _replica_pair(dsn, clock, pool):
+        yield pair
 
 
 @pytest.fixture
-async def live_house(dsn: str, pool: Pool) -> AsyncGenerator[House]:
-    """Time passes in it."""
-    async for house in _house(dsn, SystemClock(), pool):
-        yield house
+async def live_pair(dsn: str, pool: Pool) -> AsyncGenerator[ReplicaPair]:
+    """With the system clock."""
+    async for pair in _replica_pair(dsn, SystemClock(), pool):
+        yield pair

@@ -7,7 +7,7 @@ import pytest
 
 from chatd.domain.chat.events import VersionReached
 from chatd.stream.fanout import Broadcast, Lagged, Subscription
-from tests.stream.conftest import House
+from tests.stream.conftest import ReplicaPair
 from tests.support.clock import FakeClock
 from tests.support.factories import draft, text
 from tests.support.stream_replica import StreamClient, at
@@ -19,62 +19,64 @@ HALF = "x" * 600_000
 
 @pytest.mark.covers("F17")
 async def test_a_viewer_one_mebibyte_behind_is_disconnected_and_others_are_not(
-    house: House,
+    pair: ReplicaPair,
 ) -> None:
-    chat = await house.here.create()
+    chat = await pair.here.create()
     slow, quick = StreamClient(chat.id), StreamClient(chat.id)
     async with (
-        slow.connected(house.here.feeds) as stuck,
-        quick.connected(house.here.feeds) as viewer,
+        slow.connected(pair.here.feeds) as stuck,
+        quick.connected(pair.here.feeds) as viewer,
     ):
         await slow.watch(stuck, at(1))
         for version in range(2, 6):
-            chat = await house.here.do(chat, says(HALF))
+            chat = await pair.here.do(chat, says(HALF))
             await quick.watch(viewer, at(version))
         with pytest.raises(Lagged) as cut:
             await slow.watch(stuck, at(5))
         assert cut.value.code == "lagged"
-    await slow.see(house.here.feeds, at(5))
-    assert slow.state == quick.state == await read_state(house.pool, chat.id)
+    await slow.see(pair.here.feeds, at(5))
+    assert slow.state == quick.state == await read_state(pair.pool, chat.id)
 
 
-async def test_one_large_group_disconnects_no_viewer(house: House) -> None:
-    chat = await house.here.create()
+async def test_one_large_group_disconnects_no_viewer(pair: ReplicaPair) -> None:
+    chat = await pair.here.create()
     client = StreamClient(chat.id)
-    async with client.connected(house.here.feeds) as viewer:
+    async with client.connected(pair.here.feeds) as viewer:
         await client.watch(viewer, at(1))
         big = [draft("assistant", text(HALF)) for _ in range(4)]
-        chat = await house.here.do(chat, commits(*big))
+        chat = await pair.here.do(chat, commits(*big))
         await client.watch(viewer, at(2))
-    assert client.state == await read_state(house.pool, chat.id)
+    assert client.state == await read_state(pair.pool, chat.id)
 
 
 @pytest.mark.covers("F17")
 async def test_a_viewer_that_reads_nothing_for_ten_seconds_is_disconnected(
-    house: House, clock: FakeClock
+    pair: ReplicaPair, clock: FakeClock
 ) -> None:
-    chat = await house.here.create()
+    chat = await pair.here.create()
     client = StreamClient(chat.id)
-    async with client.connected(house.here.feeds) as viewer:
+    async with client.connected(pair.here.feeds) as viewer:
         await client.watch(viewer, at(1))
-        chat = await house.here.do(chat, says("two"))
+        chat = await pair.here.do(chat, says("two"))
         clock.advance(9)
-        chat = await house.here.do(chat, says("three"))
+        chat = await pair.here.do(chat, says("three"))
         assert not viewer.lagged
         clock.advance(2)
-        chat = await house.here.do(chat, says("four"))
+        chat = await pair.here.do(chat, says("four"))
         with pytest.raises(Lagged):
             await client.watch(viewer, at(4))
 
 
-async def test_a_viewer_that_keeps_up_is_never_disconnected(house: House, clock: FakeClock) -> None:
-    """Also if there is always something new by the time it has sent the last."""
-    chat = await house.here.create()
+async def test_a_viewer_that_keeps_up_is_never_disconnected(
+    pair: ReplicaPair, clock: FakeClock
+) -> None:
+    """Also if new groups arrive all the time."""
+    chat = await pair.here.create()
     client = StreamClient(chat.id)
-    async with client.connected(house.here.feeds) as viewer:
+    async with client.connected(pair.here.feeds) as viewer:
         await client.watch(viewer, at(1))
-        chat = await house.here.do(chat, says("ahead"))
-        recorder = house.here.record(chat)
+        chat = await pair.here.do(chat, says("ahead"))
+        recorder = pair.here.record(chat)
         for _ in range(20):
             recorder.add("assistant", [text("x")])
             client.take(await viewer.next())
@@ -83,29 +85,29 @@ async def test_a_viewer_that_keeps_up_is_never_disconnected(house: House, clock:
 
 
 async def test_a_group_is_sent_whole_also_to_a_viewer_too_late_for_the_next(
-    house: House, clock: FakeClock
+    pair: ReplicaPair, clock: FakeClock
 ) -> None:
-    """So that it has a version to come back with, and gets further each time."""
-    chat = await house.here.create()
+    """So that it has a version to resume from and makes progress each time."""
+    chat = await pair.here.create()
     big = [draft("assistant", text("x" * 100_000)) for _ in range(10)]
-    chat = await house.here.do(chat, commits(*big))
+    chat = await pair.here.do(chat, commits(*big))
     client = StreamClient(chat.id)
-    async with client.connected(house.here.feeds) as viewer:
+    async with client.connected(pair.here.feeds) as viewer:
         client.take(await viewer.next())
         assert client.state.version == 0
-        chat = await house.here.do(chat, says("one more"))
+        chat = await pair.here.do(chat, says("one more"))
         clock.advance(11)
-        chat = await house.here.do(chat, says("and another"))
+        chat = await pair.here.do(chat, says("and another"))
         with pytest.raises(Lagged):
             await client.watch(viewer, at(4))
     assert isinstance(client.events[-1], VersionReached)
     assert client.last_id == 2
-    await client.see(house.here.feeds, at(4))
-    assert client.state == await read_state(house.pool, chat.id)
+    await client.see(pair.here.feeds, at(4))
+    assert client.state == await read_state(pair.pool, chat.id)
 
 
 class Thing:
-    """Something whose going can be noticed."""
+    """A value with weak references, to notice when it is freed."""
 
 
 async def test_groups_that_all_viewers_have_read_are_freed(clock: FakeClock) -> None:

@@ -49,7 +49,7 @@ async def running(*rooms: Room) -> AsyncGenerator[None]:
 
 
 async def rows(pool: Pool, count: int) -> list[tuple[int, int, int]]:
-    """Chat and numbers of what has been written, as soon as there is that much."""
+    """Chats and sequence numbers in the journal, once it has that many rows."""
 
     async def look() -> list[tuple[int, int, int]] | None:
         found = await pool.fetch(
@@ -115,7 +115,7 @@ async def test_the_first_part_of_a_step_does_not_wait_for_the_others(
         await clock.wait_for_sleeper("journal_flush")
         writer.on_hint(Hint.of(running_chat(), TAILED_HINT_KIND))
         writer.enqueue(Episode.of(running_chat(1)), 2, [b"{}"], closed=False)
-        assert await rows(pool, 2) == [(1, 1, 1), (1, 2, 2)], "somebody has begun to tail"
+        assert await rows(pool, 2) == [(1, 1, 1), (1, 2, 2)], "a replica has begun to tail"
         await clock.wait_for_sleeper("journal_flush")
         writer.enqueue(Episode.of(running_chat(1)), 3, [b"{}"], closed=False)
         writer.enqueue(Episode.of(running_chat(2)), 1, [b"{}"], closed=False)
@@ -149,7 +149,7 @@ async def test_parts_that_could_not_be_written_are_written_later_without_a_gap(
 async def test_when_too_much_is_pending_new_parts_are_dropped_and_no_gap_is_written(
     pool: Pool, clock: FakeClock
 ) -> None:
-    """An episode is given up from the first part that was dropped; the next one is not."""
+    """The rest of the episode is dropped; the next episode is written."""
     config = JournalWriterConfig(max_pending_bytes=10)
     writer = JournalWriter(pool, env_with(clock), None, config)
     episode, other = Episode.of(running_chat(1)), Episode.of(running_chat(2))
@@ -196,7 +196,7 @@ def tail_on(pool: Pool, clock: FakeClock) -> tuple[JournalTail, list[Hint]]:
 
 
 def ignore() -> None:
-    """Nobody watches."""
+    """No viewer."""
 
 
 async def test_a_quiet_chat_is_polled_less_often_until_parts_arrive(
@@ -355,7 +355,7 @@ async def test_nothing_is_read_back_past_a_gap_nor_of_unknown_kinds(pool: Pool) 
 
 
 async def test_a_long_episode_is_read_back_whole(pool: Pool) -> None:
-    """Also what lies in earlier parts of the journal, which a follower does not look at."""
+    """Also from earlier slots, which a continued tail does not read."""
     await pool.execute(
         """INSERT INTO chat_journal (slot, chat_id, history_version, attempt, first_seq,
                last_seq, parts)

@@ -8,7 +8,7 @@ from chatd.domain.chat.events import MessagePart, PreviewReset
 from chatd.domain.chat.row import Episode
 from chatd.parts.episode_buffer import PREVIEW_TRUNCATED_PART
 from chatd.store.chat import chats, journal
-from tests.stream.conftest import House
+from tests.stream.conftest import ReplicaPair
 from tests.support.clock import FakeClock
 from tests.support.factories import text
 from tests.support.stream_replica import A, B, StreamClient, at, shows
@@ -36,71 +36,71 @@ def parts_in(client: StreamClient) -> list[tuple[int, int, int]]:
 
 @pytest.mark.covers("T34")
 @pytest.mark.promise("P8")
-async def test_viewers_here_and_elsewhere_see_the_same_parts(live_house: House) -> None:
-    house = live_house
-    chat = await house.here.create()
+async def test_viewers_here_and_elsewhere_see_the_same_parts(live_pair: ReplicaPair) -> None:
+    pair = live_pair
+    chat = await pair.here.create()
     near, far = StreamClient(chat.id), StreamClient(chat.id)
     async with (
-        near.connected(house.here.feeds) as one,
-        far.connected(house.there.feeds) as two,
+        near.connected(pair.here.feeds) as one,
+        far.connected(pair.there.feeds) as two,
     ):
-        recorder = house.here.record(chat)
+        recorder = pair.here.record(chat)
         for word in ("Once", " upon", " a", " time"):
             recorder.add("assistant", [text(word)])
         await near.watch(one, shows("Once upon a time"))
         await far.watch(two, shows("Once upon a time"))
         assert parts_in(near) == parts_in(far)
         recorder.close()
-        chat = await house.here.do(chat, finishes("Once upon a time"))
+        chat = await pair.here.do(chat, finishes("Once upon a time"))
         await near.watch(one, at(2))
         await far.watch(two, at(2))
-    assert near.state == far.state == await read_state(house.pool, chat.id)
+    assert near.state == far.state == await read_state(pair.pool, chat.id)
 
 
 @pytest.mark.covers("T32")
 @pytest.mark.promise("P8")
-async def test_a_late_viewer_sees_the_text_so_far(live_house: House) -> None:
-    house = live_house
-    chat = await house.here.create()
-    recorder = house.here.record(chat)
+async def test_a_late_viewer_sees_the_text_so_far(live_pair: ReplicaPair) -> None:
+    pair = live_pair
+    chat = await pair.here.create()
+    recorder = pair.here.record(chat)
     words = [f"word {number} " for number in range(400)]
     for word in words:
         recorder.add("assistant", [text(word)])
     recorder.close()
-    for feeds in (house.here.feeds, house.there.feeds):
+    for feeds in (pair.here.feeds, pair.there.feeds):
         client = StreamClient(chat.id)
         await client.see(feeds, shows("".join(words)))
 
 
-async def test_a_reload_on_the_running_replica_costs_one_read(house: House) -> None:
+async def test_a_reload_on_the_running_replica_costs_one_read(pair: ReplicaPair) -> None:
     """The text so far is in memory."""
-    chat = await house.here.create()
-    recorder = house.here.record(chat)
+    chat = await pair.here.create()
+    recorder = pair.here.record(chat)
     recorder.add("assistant", [text("so far")])
-    house.sent_here.clear()
-    await StreamClient(chat.id).see(house.here.feeds, shows("so far"))
-    assert [sent for sent in house.sent_here if sent != journal.APPEND] == [
-        sent for sent in house.sent_here if "WHERE c.id = $1" in sent
+    pair.sent_here.clear()
+    await StreamClient(chat.id).see(pair.here.feeds, shows("so far"))
+    assert [sent for sent in pair.sent_here if sent != journal.APPEND] == [
+        sent for sent in pair.sent_here if "WHERE c.id = $1" in sent
     ]
 
 
 @pytest.mark.covers("T35")
 @pytest.mark.promise("P8")
-async def test_another_attempt_starts_the_preview_over(live_house: House) -> None:
-    """Old readers see a reset; nothing is doubled and nothing is taken for old."""
-    house = live_house
-    chat = await house.here.create()
+async def test_another_attempt_starts_the_preview_over(live_pair: ReplicaPair) -> None:
+    """Connected viewers see a reset; no part is doubled or dropped."""
+    pair = live_pair
+    chat = await pair.here.create()
     near, far = StreamClient(chat.id), StreamClient(chat.id)
     async with (
-        near.connected(house.here.feeds) as one,
-        far.connected(house.there.feeds) as two,
+        near.connected(pair.here.feeds) as one,
+        far.connected(pair.there.feeds) as two,
     ):
-        first = house.here.record(chat)
+        first = pair.here.record(chat)
         first.add("assistant", [text("half an ans")])
         await near.watch(one, shows("half an ans"))
         await far.watch(two, shows("half an ans"))
-        chat = await house.here.do(chat, retries())
-        second = house.here.record(chat)
+        chat = await pair.here.do(chat, retries())
+        second = pair.here.record(chat)
         first.add("assistant", [text("wer, too late")])
         second.add("assistant", [text("a whole answer")])
         await near.watch(one, shows("a whole answer"))
@@ -112,87 +112,89 @@ async def test_another_attempt_starts_the_preview_over(live_house: House) -> Non
 
 
 @pytest.mark.promise("P8")
-async def test_a_chat_that_moves_to_another_replica_is_followed_there(live_house: House) -> None:
-    house = live_house
-    chat = await house.here.create()
+async def test_a_chat_that_moves_to_another_replica_is_followed_there(
+    live_pair: ReplicaPair,
+) -> None:
+    pair = live_pair
+    chat = await pair.here.create()
     near, far = StreamClient(chat.id), StreamClient(chat.id)
     async with (
-        near.connected(house.here.feeds) as one,
-        far.connected(house.there.feeds) as two,
+        near.connected(pair.here.feeds) as one,
+        far.connected(pair.there.feeds) as two,
     ):
-        house.here.record(chat).add("assistant", [text("begun here")])
+        pair.here.record(chat).add("assistant", [text("begun here")])
         await near.watch(one, shows("begun here"))
         await far.watch(two, shows("begun here"))
-        chat = await house.here.do(chat, releases())
-        chat = await house.there.do(chat, acquires(B))
-        house.there.record(chat).add("assistant", [text("done there")])
+        chat = await pair.here.do(chat, releases())
+        chat = await pair.there.do(chat, acquires(B))
+        pair.there.record(chat).add("assistant", [text("done there")])
         await near.watch(one, shows("done there"))
         await far.watch(two, shows("done there"))
 
 
 async def test_unsent_parts_are_not_sent_after_their_message(
-    house: House,
+    pair: ReplicaPair,
 ) -> None:
-    chat = await house.here.create()
+    chat = await pair.here.create()
     client = StreamClient(chat.id)
-    async with client.connected(house.here.feeds) as viewer:
+    async with client.connected(pair.here.feeds) as viewer:
         await client.watch(viewer, at(1))
-        recorder = house.here.record(chat)
+        recorder = pair.here.record(chat)
         recorder.add("assistant", [text("never shown as a preview")])
-        chat = await house.here.do(chat, says("never shown as a preview"))
-        house.here.record(chat).add("assistant", [text("next")])
+        chat = await pair.here.do(chat, says("never shown as a preview"))
+        pair.here.record(chat).add("assistant", [text("next")])
         await client.watch(viewer, shows("next"))
     assert parts_in(client) == [(2, 1, 1)]
 
 
 @pytest.mark.covers("T35")
-async def test_late_parts_of_a_failed_step_are_not_shown(house: House) -> None:
-    """Its episode has no successor yet, but nothing is under way any more."""
-    chat = await house.here.create()
+async def test_late_parts_of_a_failed_step_are_not_shown(pair: ReplicaPair) -> None:
+    """Its episode has no successor yet, but the chat no longer runs."""
+    chat = await pair.here.create()
     client, late = StreamClient(chat.id), StreamClient(chat.id)
-    async with client.connected(house.here.feeds) as viewer:
-        recorder = house.here.record(chat)
+    async with client.connected(pair.here.feeds) as viewer:
+        recorder = pair.here.record(chat)
         recorder.add("assistant", [text("half an answ")])
         await client.watch(viewer, shows("half an answ"))
-        chat = await house.here.do(chat, fails())
+        chat = await pair.here.do(chat, fails())
         recorder.add("assistant", [text("er, too late")])
         recorder.close()
         await client.watch(viewer, at(2))
-        # They are waiting for more while the database is at work on the next message.
+        # The viewers wait for more while the database writes the next message.
         async with asyncio.TaskGroup() as group:
             group.create_task(client.watch(viewer, at(3)))
-            group.create_task(late.see(house.here.feeds, at(3)))
+            group.create_task(late.see(pair.here.feeds, at(3)))
             while late.state.version < 2:
-                await chats.get(house.pool, chat.id)
-            await house.here.do(chat, sends("again", free=A))
+                await chats.get(pair.pool, chat.id)
+            await pair.here.do(chat, sends("again", free=A))
     assert (parts_in(client), parts_in(late)) == ([(1, 1, 1)], [])
 
 
-async def test_parts_wait_for_the_group_that_announces_them(house: House) -> None:
-    """The group must be read, because the queue has changed; the parts are there before it."""
-    chat = await house.here.create()
-    chat = await house.here.do(chat, sends("one"))
-    chat = await house.here.do(chat, sends("two"))
+async def test_parts_wait_for_the_group_that_announces_them(pair: ReplicaPair) -> None:
+    """The group must be read, because the queue has changed; the parts arrive before it."""
+    chat = await pair.here.create()
+    chat = await pair.here.do(chat, sends("one"))
+    chat = await pair.here.do(chat, sends("two"))
     client = StreamClient(chat.id)
-    async with client.connected(house.here.feeds) as viewer:
+    async with client.connected(pair.here.feeds) as viewer:
         await client.watch(viewer, at(3))
-        chat = await house.here.do(chat, finishes("done"))
-        house.here.record(chat).add("assistant", [text("next")])
+        chat = await pair.here.do(chat, finishes("done"))
+        pair.here.record(chat).add("assistant", [text("next")])
         await client.watch(viewer, shows("next"))
-    assert client.state.settled() == await read_state(house.pool, chat.id)
+    assert client.state.settled() == await read_state(pair.pool, chat.id)
 
 
 async def test_an_interrupt_keeps_the_live_parts_until_the_partial_answer_is_saved(
-    live_house: House,
+    live_pair: ReplicaPair,
 ) -> None:
-    house = live_house
-    chat = await house.here.create()
+    pair = live_pair
+    chat = await pair.here.create()
     far = StreamClient(chat.id)
-    async with far.connected(house.there.feeds) as viewer:
-        recorder = house.here.record(chat)
+    async with far.connected(pair.there.feeds) as viewer:
+        recorder = pair.here.record(chat)
         recorder.add("assistant", [text("Once")])
         await far.watch(viewer, shows("Once"))
-        await house.there.do(chat, interrupts())
+        await pair.there.do(chat, interrupts())
         recorder.add("assistant", [text(" upon")])
         recorder.close()
         await far.watch(viewer, shows("Once upon"))
@@ -201,104 +203,108 @@ async def test_an_interrupt_keeps_the_live_parts_until_the_partial_answer_is_sav
 
 @pytest.mark.covers("F43")
 async def test_live_parts_that_are_too_long_end_with_a_mark_on_every_replica(
-    live_house: House,
+    live_pair: ReplicaPair,
 ) -> None:
-    house = live_house
-    chat = await house.here.create()
-    recorder = house.here.record(chat)
+    pair = live_pair
+    chat = await pair.here.create()
+    recorder = pair.here.record(chat)
     for _ in range(12):
         recorder.add("assistant", [text("x" * 100_000)])
     recorder.close()
     near, far = StreamClient(chat.id), StreamClient(chat.id)
     seen_mark = shows("x" * 1_000_000 + PREVIEW_TRUNCATED_PART.text)
-    await near.see(house.here.feeds, seen_mark)
-    await far.see(house.there.feeds, seen_mark)
+    await near.see(pair.here.feeds, seen_mark)
+    await far.see(pair.there.feeds, seen_mark)
 
 
 async def test_after_a_gap_the_live_parts_stop_and_the_message_still_arrives(
-    live_house: House,
+    live_pair: ReplicaPair,
 ) -> None:
-    house = live_house
-    chat = await house.here.create()
-    recorder = house.here.record(chat)
+    pair = live_pair
+    chat = await pair.here.create()
+    recorder = pair.here.record(chat)
     far = StreamClient(chat.id)
-    async with far.connected(house.there.feeds) as viewer:
+    async with far.connected(pair.there.feeds) as viewer:
         recorder.add("assistant", [text("seen")])
         await far.watch(viewer, shows("seen"))
         lost = journal.JournalEntry(episode=Episode.of(chat), first_seq=3, last_seq=3, parts=b"{}")
-        await journal.append(house.pool, [lost])
+        await journal.append(pair.pool, [lost])
         async with asyncio.timeout(30):
-            while (followed := house.there.tail.find(chat.id)) and not followed.broken:
-                await house.pool.fetchval("SELECT pg_sleep(0.005)")
+            while (followed := pair.there.tail.find(chat.id)) and not followed.broken:
+                await pair.pool.fetchval("SELECT pg_sleep(0.005)")
         recorder.add("assistant", [text(" unseen")])
-        chat = await house.here.do(chat, finishes("seen unseen"))
+        chat = await pair.here.do(chat, finishes("seen unseen"))
         await far.watch(viewer, at(2))
     assert parts_in(far) == [(1, 1, 1)]
-    assert far.state == await read_state(house.pool, chat.id)
+    assert far.state == await read_state(pair.pool, chat.id)
 
 
-async def test_parts_written_twice_are_shown_once(live_house: House) -> None:
-    """The answer to a statement was lost, and it was sent again."""
-    house = live_house
-    chat = await house.here.create()
-    recorder = house.here.record(chat)
+async def test_parts_written_twice_are_shown_once(live_pair: ReplicaPair) -> None:
+    """The reply to a statement was lost, and it was sent again."""
+    pair = live_pair
+    chat = await pair.here.create()
+    recorder = pair.here.record(chat)
     far = StreamClient(chat.id)
-    async with far.connected(house.there.feeds) as viewer:
+    async with far.connected(pair.there.feeds) as viewer:
         recorder.add("assistant", [text("one")])
         await far.watch(viewer, shows("one"))
-        await house.pool.execute("INSERT INTO chat_journal SELECT * FROM chat_journal")
+        await pair.pool.execute("INSERT INTO chat_journal SELECT * FROM chat_journal")
         recorder.add("assistant", [text(" two")])
         await far.watch(viewer, shows("one two"))
     late = StreamClient(chat.id)
-    await late.see(house.there.feeds, shows("one two"))
+    await late.see(pair.there.feeds, shows("one two"))
 
 
 @pytest.mark.covers("T03")
 @pytest.mark.promise("P8")
 async def test_a_viewer_on_another_replica_that_reconnects_a_hundred_times_misses_nothing(
-    live_house: House,
+    live_pair: ReplicaPair,
 ) -> None:
     """No part missing, none twice, none stale (the client checks the numbers): each time it
     sees the text so far, and more of it than the time before."""
-    house = live_house
-    chat = await house.here.create()
+    pair = live_pair
+    chat = await pair.here.create()
     client = StreamClient(chat.id)
     said = ""
-    recorder = house.here.record(chat)
+    recorder = pair.here.record(chat)
     for number in range(100):
         word = f"{number} "
         said += word
         recorder.add("assistant", [text(word)])
-        await client.see(house.there.feeds, lambda it, so_far=said: it.preview == so_far)
+        await client.see(pair.there.feeds, lambda it, so_far=said: it.preview == so_far)
         if number % 20 == 19:
             recorder.close()
-            chat = await house.here.do(chat, says(said))
-            recorder, said = house.here.record(chat), ""
+            chat = await pair.here.do(chat, says(said))
+            recorder, said = pair.here.record(chat), ""
     assert client.connections == 100
-    await client.see(house.there.feeds, at(chat.snapshot_version))
-    assert client.state.settled() == await read_state(house.pool, chat.id)
+    await client.see(pair.there.feeds, at(chat.snapshot_version))
+    assert client.state.settled() == await read_state(pair.pool, chat.id)
 
 
-async def test_a_chat_that_runs_on_this_replica_is_not_read_from_the_journal(house: House) -> None:
-    chat = await house.here.create()
-    async with StreamClient(chat.id).connected(house.here.feeds):
-        assert house.here.tail.find(chat.id) is None
-        async with StreamClient(chat.id).connected(house.there.feeds):
-            assert house.there.tail.find(chat.id) is not None
-    assert journal.TAIL not in house.sent_here
+async def test_a_chat_that_runs_on_this_replica_is_not_read_from_the_journal(
+    pair: ReplicaPair,
+) -> None:
+    chat = await pair.here.create()
+    async with StreamClient(chat.id).connected(pair.here.feeds):
+        assert pair.here.tail.find(chat.id) is None
+        async with StreamClient(chat.id).connected(pair.there.feeds):
+            assert pair.there.tail.find(chat.id) is not None
+    assert journal.TAIL not in pair.sent_here
 
 
-async def test_an_idle_chat_is_not_read_from_the_journal(house: House, clock: FakeClock) -> None:
-    chat = await house.here.create()
+async def test_an_idle_chat_is_not_read_from_the_journal(
+    pair: ReplicaPair, clock: FakeClock
+) -> None:
+    chat = await pair.here.create()
     client = StreamClient(chat.id)
-    async with client.connected(house.there.feeds) as viewer:
+    async with client.connected(pair.there.feeds) as viewer:
         await clock.wait_for_sleeper("tail")
-        chat = await house.here.do(chat, finishes("done"))
+        chat = await pair.here.do(chat, finishes("done"))
         await client.watch(viewer, at(2))
-        assert house.there.tail.find(chat.id) is None
-        house.sent_there.clear()
+        assert pair.there.tail.find(chat.id) is None
+        pair.sent_there.clear()
         await clock.advance_past("tail")
         await clock.advance_past("feeds_poll")
-        await house.here.do(chat, sends("again"))  # comes after
+        await pair.here.do(chat, sends("again"))  # comes after
         await client.watch(viewer, at(3))
-        assert house.sent_there[0] != journal.TAIL
+        assert pair.sent_there[0] != journal.TAIL

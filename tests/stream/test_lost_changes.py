@@ -14,7 +14,7 @@ from chatd.domain.chat.row import Chat
 from chatd.store.chat import chats
 from chatd.store.conn import DatabaseSession
 from chatd.stream.frames import Frame
-from tests.stream.conftest import House
+from tests.stream.conftest import ReplicaPair
 from tests.support.clock import FakeClock
 from tests.support.store import session_to
 from tests.support.stream_replica import StreamClient, at
@@ -27,7 +27,7 @@ TABLES = ("chats", "chat_messages")
 
 
 class StandBy:
-    """Has the rows as they were when it last heard of them."""
+    """Holds the rows as last received."""
 
     def __init__(self, session: DatabaseSession) -> None:
         self._session = session
@@ -55,128 +55,132 @@ def resets(client: StreamClient) -> int:
     return sum(isinstance(event, HistoryReset) for event in client.events)
 
 
-async def current(house: House, chat: Chat) -> Chat:
-    found = await chats.get(house.pool, chat.id)
+async def current(pair: ReplicaPair, chat: Chat) -> Chat:
+    found = await chats.get(pair.pool, chat.id)
     assert found is not None
     return found
 
 
 @pytest.mark.covers("F11")
-async def test_a_version_that_goes_back_resets_connected_viewers(house: House, dsn: str) -> None:
-    chat = await house.here.create()
+async def test_a_version_that_goes_back_resets_connected_viewers(
+    pair: ReplicaPair, dsn: str
+) -> None:
+    chat = await pair.here.create()
     async with stand_by(dsn) as standing:
         client = StreamClient(chat.id)
-        async with client.connected(house.there.feeds) as viewer:
-            chat = await house.here.do(chat, says("never was"))
+        async with client.connected(pair.there.feeds) as viewer:
+            chat = await pair.here.do(chat, says("never was"))
             await client.watch(viewer, at(2))
             await standing.take_over()
-            house.there.without_hints()
+            pair.there.without_hints()
             await client.watch(viewer, lambda it: resets(it) == 1 and it.state.version == 1)
-            assert client.state == await read_state(house.pool, chat.id)
-            chat = await house.here.do(await current(house, chat), finishes("is now"))
+            assert client.state == await read_state(pair.pool, chat.id)
+            chat = await pair.here.do(await current(pair, chat), finishes("is now"))
             await client.watch(viewer, at(2))
-    assert client.state == await read_state(house.pool, chat.id)
+    assert client.state == await read_state(pair.pool, chat.id)
 
 
 @pytest.mark.parametrize("further", [1, 2, 5])
 async def test_another_history_under_the_same_versions_is_noticed(
-    house: House, dsn: str, further: int
+    pair: ReplicaPair, dsn: str, further: int
 ) -> None:
-    """By the ids of the changes that the row remembers."""
-    chat = await house.here.create()
+    """By the change ids stored in the row."""
+    chat = await pair.here.create()
     async with stand_by(dsn) as standing:
         client = StreamClient(chat.id)
-        async with client.connected(house.there.feeds) as viewer:
-            await house.here.do(chat, says("never was"))
+        async with client.connected(pair.there.feeds) as viewer:
+            await pair.here.do(chat, says("never was"))
             await client.watch(viewer, at(2))
-            house.network.hold()
+            pair.network.hold()
             await standing.take_over()
             for number in range(further):
-                await house.here.do(chat, says(f"is now {number}"))
-            house.there.without_hints()
+                await pair.here.do(chat, says(f"is now {number}"))
+            pair.there.without_hints()
             await client.watch(viewer, lambda it: resets(it) == 1 and it.state.version > 0)
-    assert client.state == await read_state(house.pool, chat.id)
+    assert client.state == await read_state(pair.pool, chat.id)
     assert client.state.version == 1 + further
 
 
 async def test_an_own_commit_on_another_history_is_not_taken_for_the_next(
-    house: House, dsn: str
+    pair: ReplicaPair, dsn: str
 ) -> None:
-    chat = await house.here.create()
+    chat = await pair.here.create()
     async with stand_by(dsn) as standing:
         client = StreamClient(chat.id)
-        async with client.connected(house.here.feeds) as viewer:
-            await house.here.do(chat, says("never was"))
+        async with client.connected(pair.here.feeds) as viewer:
+            await pair.here.do(chat, says("never was"))
             await client.watch(viewer, at(2))
-            house.network.hold()
+            pair.network.hold()
             await standing.take_over()
-            chat = await house.there.do(chat, says("is now"))
-            chat = await house.here.do(chat, finishes("done"))
+            chat = await pair.there.do(chat, says("is now"))
+            chat = await pair.here.do(chat, finishes("done"))
             await client.watch(viewer, lambda it: it.state.version == 3)
-    assert client.state == await read_state(house.pool, chat.id)
+    assert client.state == await read_state(pair.pool, chat.id)
 
 
 @pytest.mark.covers("F11")
-async def test_a_viewer_that_resumes_with_a_version_ahead_starts_over(house: House) -> None:
-    chat = await house.here.create()
+async def test_a_viewer_that_resumes_with_a_version_ahead_starts_over(pair: ReplicaPair) -> None:
+    chat = await pair.here.create()
     client = StreamClient(chat.id)
-    await client.see(house.here.feeds, at(1))
+    await client.see(pair.here.feeds, at(1))
     client.last_id = 99
-    await client.see(house.here.feeds, lambda it: resets(it) == 1 and it.state.version == 1)
-    assert client.state == await read_state(house.pool, chat.id)
+    await client.see(pair.here.feeds, lambda it: resets(it) == 1 and it.state.version == 1)
+    assert client.state == await read_state(pair.pool, chat.id)
 
 
-async def test_a_viewer_that_starts_over_resets_no_other(house: House, clock: FakeClock) -> None:
-    chat = await house.here.create()
+async def test_a_viewer_that_starts_over_resets_no_other(
+    pair: ReplicaPair, clock: FakeClock
+) -> None:
+    chat = await pair.here.create()
     calm, lost = StreamClient(chat.id), StreamClient(chat.id)
     lost.last_id = 99
-    async with calm.connected(house.here.feeds) as viewer:
-        await lost.see(house.here.feeds, at(1))
+    async with calm.connected(pair.here.feeds) as viewer:
+        await lost.see(pair.here.feeds, at(1))
         await clock.advance_past("feeds_poll")
-        await house.here.do(chat, says("on it goes"))
+        await pair.here.do(chat, says("on it goes"))
         await calm.watch(viewer, at(2))
     assert resets(calm) == 0
 
 
 async def test_a_viewer_disconnected_while_it_starts_over_starts_over_again(
-    house: House,
+    pair: ReplicaPair,
 ) -> None:
-    """It has dropped everything, so the version that it had is worth nothing."""
-    chat = await house.here.create()
-    chat = await house.here.do(chat, says("a"))
-    chat = await house.here.do(chat, says("b"))
+    """It has dropped everything, so its version is useless."""
+    chat = await pair.here.create()
+    chat = await pair.here.do(chat, says("a"))
+    chat = await pair.here.do(chat, says("b"))
     client = StreamClient(chat.id)
     client.last_id = 99
-    async with client.connected(house.here.feeds) as viewer:
+    async with client.connected(pair.here.feeds) as viewer:
         frame = await viewer.next()
         assert frame == Frame(events=frame.events[:1], version=0)
         client.take(frame)
     assert client.last_id == 0
-    await client.see(house.here.feeds, at(3))
-    assert client.state == await read_state(house.pool, chat.id)
+    await client.see(pair.here.feeds, at(3))
+    assert client.state == await read_state(pair.pool, chat.id)
 
 
 async def test_a_viewer_that_missed_too_much_gets_everything_newest_first(
-    house: House, dsn: str
+    pair: ReplicaPair, dsn: str
 ) -> None:
     """More than a thousand messages changed: what it has is dropped, and it pages for the
     older ones."""
-    chat = await house.here.create()
+    chat = await pair.here.create()
     client = StreamClient(chat.id)
-    await client.see(house.here.feeds, at(1))
-    await house.pool.execute(
+    await client.see(pair.here.feeds, at(1))
+    await pair.pool.execute(
         """INSERT INTO chat_messages (chat_id, id, root_chat_id, revision, role, visibility,
                content, content_version)
            SELECT $1, n, $1, 2, 'assistant', 'both', '[{"type":"text","text":"x"}]', 1
            FROM generate_series(2, 1500) n""",
         chat.id,
     )
-    await house.pool.execute(
+    await pair.pool.execute(
         "UPDATE chats SET snapshot_version = 2, history_version = 2, next_message_id = 1501"
     )
-    async with client.connected(house.here.feeds) as viewer:
+    async with client.connected(pair.here.feeds) as viewer:
         await client.watch(viewer, lambda it: it.state.version == 2)
     told = [event.message.id for event in client.events if isinstance(event, MessageEvent)]
     assert (resets(client), told[-1000:]) == (1, list(range(501, 1501)))
-    assert client.state == await read_state(house.pool, chat.id)
+    assert client.state == await read_state(pair.pool, chat.id)
     assert client.state.has_older

@@ -11,7 +11,7 @@ from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
 from chatd.stream.fanout import SharedRead, SharedReadTimeout, VersionedSharedRead
 from chatd.stream.feed_registry import FeedRegistry, FeedRegistryConfig
-from tests.stream.conftest import House
+from tests.stream.conftest import ReplicaPair
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
 from tests.support.store import somebody_waits
@@ -20,7 +20,7 @@ from tests.support.viewer_state import read_state
 
 
 class Reads:
-    """Reads that end when the test says so, each with its number."""
+    """Numbered reads that end when the test releases them."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -150,46 +150,48 @@ async def test_callers_that_give_up_on_a_read_share_another() -> None:
 
 
 @pytest.mark.promise("P8")
-async def test_many_viewers_of_one_chat_at_once_cost_two_reads(house: House) -> None:
-    chat = await house.here.create()
-    house.sent_there.clear()
+async def test_many_viewers_of_one_chat_at_once_cost_two_reads(pair: ReplicaPair) -> None:
+    chat = await pair.here.create()
+    pair.sent_there.clear()
     clients = [StreamClient(chat.id) for _ in range(40)]
     async with asyncio.TaskGroup() as group:
         for client in clients:
-            group.create_task(client.see(house.there.feeds, at(1)))
-    # Two; more only where the machine is so busy that some lose patience with another's read.
-    assert house.sent_there.count(chats.LOAD_NEWEST) <= 4
-    expected = await read_state(house.pool, chat.id)
+            group.create_task(client.see(pair.there.feeds, at(1)))
+    # Two; more only if the machine is so busy that callers time out on a shared read.
+    assert pair.sent_there.count(chats.LOAD_NEWEST) <= 4
+    expected = await read_state(pair.pool, chat.id)
     assert all(client.state == expected for client in clients)
-    assert house.there.feeds.watched == 0
+    assert pair.there.feeds.watched == 0
 
 
 async def test_many_viewers_leave_sessions_for_writers(
-    house: House, dsn: str, clock: FakeClock
+    pair: ReplicaPair, dsn: str, clock: FakeClock
 ) -> None:
-    """What it wants to read is locked, so that all of it stands in line."""
-    many = [await house.here.create(number) for number in range(1, 9)]
+    """The rows are locked, so that all reads wait."""
+    many = [await pair.here.create(number) for number in range(1, 9)]
     connect = ConnectConfig(dsn=dsn, lock_timeout_s=30, statement_timeout_s=30)
     small = Pool(PoolConfig(connect=connect, max_size=3))
     feeds = FeedRegistry(
-        small, env_with(clock), house.there.live, FeedRegistryConfig(max_concurrent_joins=2)
+        small, env_with(clock), pair.there.live, FeedRegistryConfig(max_concurrent_joins=2)
     )
     async with AsyncExitStack() as stack:
         stack.push_async_callback(small.close)
         group = await stack.enter_async_context(asyncio.TaskGroup())
-        async with house.pool.transaction() as holder:
+        async with pair.pool.transaction() as holder:
             await holder.execute("LOCK TABLE chat_messages IN ACCESS EXCLUSIVE MODE")
             for chat in many:
                 group.create_task(StreamClient(chat.id).see(feeds, at(1)))
-            await eventually(lambda: somebody_waits(house.pool))
+            await eventually(lambda: somebody_waits(pair.pool))
             await small.ping()
             assert small.waiting == 0
 
 
-async def test_a_viewer_that_waits_too_long_gets_an_error(house: House, clock: FakeClock) -> None:
-    chat = await house.here.create()
+async def test_a_viewer_that_waits_too_long_gets_an_error(
+    pair: ReplicaPair, clock: FakeClock
+) -> None:
+    chat = await pair.here.create()
     config = FeedRegistryConfig(max_concurrent_joins=0, join_timeout_s=0.01)
-    feeds = FeedRegistry(house.pool, env_with(clock), house.there.live, config)
+    feeds = FeedRegistry(pair.pool, env_with(clock), pair.there.live, config)
     with pytest.raises(Unavailable) as refused:
         await StreamClient(chat.id).see(feeds, at(1))
     assert (refused.value.code, feeds.watched) == ("database_busy", 0)

@@ -42,7 +42,7 @@ pytestmark = pytest.mark.promise("P8")
 
 
 class Slow:
-    """A replica whose answers can be held back, and a chat that others write to."""
+    """A replica behind a proxy that can delay replies, and a chat that other replicas write to."""
 
     def __init__(self, replica: StreamReplica, sent: list[str], proxy: Proxy, pool: Pool) -> None:
         self.replica = replica
@@ -54,13 +54,13 @@ class Slow:
 
     async def begin(self) -> None:
         self.chat = await open_chat(self.pool, CHAT.int, free=A)
-        # So that there is a session to hold back, on which nothing has to be prepared first.
+        # Opens a session with prepared statements, so that only the reply is delayed.
         for version in (0, 1):
             await chats.load_changes_since(self.replica.pool, CHAT, version)
         self.sent.clear()
 
     async def change(self, decide: Decision) -> AppliedChange:
-        """Written by somebody else; the replica is told or not, as the test likes."""
+        """Write as another replica, with or without a hint."""
         assert self.chat is not None
         self._changes += 1
         applied = await write(self.pool, decide(self.chat), self._changes)
@@ -195,8 +195,8 @@ async def test_a_hint_that_the_read_under_way_has_answered_causes_no_other(slow:
 async def test_a_viewer_that_joined_between_two_versions_of_a_group_gets_the_right_events(
     slow: Slow,
 ) -> None:
-    """For the others the chat runs as before, so their group says nothing of it; but the one in
-    between has seen it stop."""
+    """For the other viewers the chat still runs, so their group has no status event; the viewer in
+    between has seen the chat stop."""
     first, second = StreamClient(CHAT), StreamClient(CHAT)
     async with first.connected(slow.replica.feeds) as viewer:
         await first.watch(viewer, at(1))
@@ -240,7 +240,7 @@ async def test_a_viewer_ahead_of_its_feed_gets_nothing_twice(slow: Slow) -> None
 async def test_of_two_first_viewers_the_one_with_the_delayed_reply_catches_up(
     slow: Slow,
 ) -> None:
-    """It is not the feed's past that the other one has seen: no group leads there."""
+    """The other viewer has read a version that the feed has not: no group leads there."""
     first, second = StreamClient(CHAT), StreamClient(CHAT)
     second.last_id = 1
     slow.hold()
@@ -267,7 +267,7 @@ async def test_a_read_under_way_when_the_last_viewer_leaves_follows_nothing(slow
         for _ in range(3):
             await others.enter_async_context(replica.pool.transaction())
         slow.proxy.resume()
-        # The pool has four: there is one for this only when that read has ended.
+        # The pool has four sessions: one is free for this only when that read has ended.
         await chats.get(replica.pool, CHAT)
     assert replica.tail.find(CHAT) is None
 

@@ -16,7 +16,7 @@ from chatd.parts.episodes import PartRecorder
 from chatd.store.chat import chats
 from chatd.store.chat.operation import AppliedChange
 from chatd.stream.frames import encode_sse
-from tests.stream.conftest import House
+from tests.stream.conftest import ReplicaPair
 from tests.support.client_state import ClientState
 from tests.support.factories import text
 from tests.support.random_actors import RandomActors
@@ -33,14 +33,14 @@ STEPS = 100
 
 
 class Life(RandomActors):
-    """People and workers, on either replica; what one of them does, its own replica is told at
-    once, the other by a hint if at all."""
+    """Users and workers on either replica. Their own replica gets each change at once, the other
+    one by a hint or not at all."""
 
-    def __init__(self, house: House, rng: Random) -> None:
-        super().__init__(house.pool, rng)
-        self.house = house
+    def __init__(self, pair: ReplicaPair, rng: Random) -> None:
+        super().__init__(pair.pool, rng)
+        self.pair = pair
         self.workers = [A, B]
-        self.serving = house.here
+        self.serving = pair.here
         self.late: list[Hint] = []
         self.recorders: dict[Episode, tuple[PartRecorder, list[str]]] = {}
 
@@ -55,17 +55,17 @@ class Life(RandomActors):
             self.serving.feeds.on_applied(applied)
 
     async def step(self) -> None:
-        self.serving = self.rng.choice((self.house.here, self.house.there))
+        self.serving = self.rng.choice((self.pair.here, self.pair.there))
         await self.act_as_any()
         self.rng.shuffle(self.late)
         while self.late and self.rng.random() < 0.7:
             hint = self.late.pop()
-            for replica in (self.house.here, self.house.there):
+            for replica in (self.pair.here, self.pair.there):
                 replica.on_hint(hint)
         self.speak()
 
     def speak(self) -> None:
-        """Whoever runs a chat says something of its step, now and then."""
+        """The worker of a running chat records parts at random."""
         for row in self.seen.values():
             replica = self.replica_of(row)
             if replica is None or row.status != "running" or self.rng.random() < 0.4:
@@ -80,28 +80,28 @@ class Life(RandomActors):
                 recorder.close()
 
     def replica_of(self, row: Chat) -> StreamReplica | None:
-        replicas = {A: self.house.here, B: self.house.there}
+        replicas = {A: self.pair.here, B: self.pair.there}
         return replicas.get(row.worker_id) if row.worker_id is not None else None
 
-    async def last_words(self) -> dict[ChatId, tuple[ClientState, str]]:
-        """Every chat runs here in the end. Nobody is told of it. Says what must be seen then:
-        what there is, and the preview."""
+    async def expected_ends(self) -> dict[ChatId, tuple[ClientState, str]]:
+        """Make every chat run on `here`, without a hint. Returns the state and the live text that
+        viewers must end with."""
         ends: dict[ChatId, tuple[ClientState, str]] = {}
         for chat_id in self.seen:
             row = await chats.get(self.pool, chat_id)
             assert row is not None
             row = (await write(self.pool, sends("last", "rollback", A)(row), 0)).chat
-            self.house.here.record(row).add("assistant", [text("last "), text("words")])
+            self.pair.here.record(row).add("assistant", [text("last "), text("words")])
             ends[chat_id] = (await read_state(self.pool, chat_id), "last words")
         return ends
 
 
 class Fickle(StreamClient):
-    """Comes and goes, to whichever replica, and may be cut off after any event."""
+    """Connects to either replica and may disconnect after any event."""
 
-    async def live(self, house: House, rng: Random) -> None:
+    async def live(self, pair: ReplicaPair, rng: Random) -> None:
         while True:
-            replica = rng.choice((house.here, house.there))
+            replica = rng.choice((pair.here, pair.there))
             async with self.connected(replica.feeds) as viewer:
                 patience = rng.choice((0, 1, 3, 10, 30, 100))
                 while patience > 0:
@@ -114,11 +114,11 @@ class Fickle(StreamClient):
 @pytest.mark.covers("F15")
 @pytest.mark.parametrize("seed", seeds(5))
 async def test_every_viewer_ends_with_the_state_of_a_fresh_read(
-    live_house: House, seed: int
+    live_pair: ReplicaPair, seed: int
 ) -> None:
-    rng, house = Random(seed), live_house
-    house.network.hold()
-    life = Life(house, rng)
+    rng, pair = Random(seed), live_pair
+    pair.network.hold()
+    life = Life(pair, rng)
     await life.create_chats(single=2)
     chat_ids = list(life.seen)
     ends: dict[ChatId, tuple[ClientState, str]] = {}
@@ -129,18 +129,18 @@ async def test_every_viewer_ends_with_the_state_of_a_fresh_read(
     fickle = [Fickle(rng.choice(chat_ids)) for _ in range(VIEWERS)]
     steady = [StreamClient(chat_id) for chat_id in chat_ids for _ in range(2)]
     async with asyncio.TaskGroup() as group:
-        restless = [group.create_task(client.live(house, rng)) for client in fickle]
-        for client, replica in zip(steady, (house.here, house.there) * 2, strict=True):
+        restless = [group.create_task(client.live(pair, rng)) for client in fickle]
+        for client, replica in zip(steady, (pair.here, pair.there) * 2, strict=True):
             group.create_task(client.see(replica.feeds, at_the_end))
         for _ in range(steps(STEPS)):
             await life.step()
         await life.check()
         for task in restless:
             task.cancel()
-        ends |= await life.last_words()
-        for replica in (house.here, house.there):
+        ends |= await life.expected_ends()
+        for replica in (pair.here, pair.there):
             replica.without_hints()
         for client in fickle:
-            replica = rng.choice((house.here, house.there))
+            replica = rng.choice((pair.here, pair.there))
             group.create_task(client.see(replica.feeds, at_the_end))
     assert [client.connections for client in steady] == [1, 1, 1, 1]
