@@ -5,17 +5,17 @@ from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 
 import pytest
+from msgspec.structs import replace
 
 from chatd.domain.ports import Env
 from chatd.engine.attempt import Committer
 from chatd.engine.chat_reaper import ChatReaper
-from chatd.store.chat.workers import HeartbeatResult
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import EngineRig, Events, change_id, engine_rig, engine_rig_with
 from tests.support.eventually import eventually
-from tests.support.factories import WORKER
+from tests.support.factories import QUIET_HEARTBEAT, WORKER
 from tests.support.providers.openai_chat import FakeCompatible
 from tests.support.providers.server import Gate
 from tests.support.store import age, session_to
@@ -157,15 +157,7 @@ async def test_an_expired_interrupt_is_postponed_once_if_its_live_parts_cannot_b
         reaper = ChatReaper(busy, committer, rig.replica.worker_id, env)
         reaping = asyncio.get_running_loop().create_task(reaper.run())
         stack.callback(reaping.cancel)
-        late = HeartbeatResult(
-            dead=frozenset(),
-            orphaned=(),
-            expired=(chat_id,),
-            unknown=(),
-            lost=(),
-            runnable=False,
-            at=datetime(2100, 1, 1, tzinfo=UTC),
-        )
+        late = replace(QUIET_HEARTBEAT, expired=(chat_id,), at=datetime(2100, 1, 1, tzinfo=UTC))
         async with session_to(dsn) as locker, locker.transaction():
             await locker.execute("LOCK TABLE chat_journal IN ACCESS EXCLUSIVE MODE")
             reaper.on_heartbeat(late)

@@ -4,6 +4,7 @@ import asyncio
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from chatd.domain.chat import user_transitions
 from chatd.domain.chat.row import MAX_WORKER_DEATHS
@@ -13,7 +14,6 @@ from chatd.engine.attempt import Committer
 from chatd.engine.chat_reaper import ChatReaper
 from chatd.store.chat import chats, workers
 from chatd.store.chat.transactor import Transactor
-from chatd.store.chat.workers import HeartbeatResult
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
 from tests.support.clock import FakeClock
@@ -26,7 +26,7 @@ from tests.support.engine_rig import (
     engine_rig,
     engine_rig_with,
 )
-from tests.support.factories import AT, WORKER
+from tests.support.factories import QUIET_HEARTBEAT, WORKER
 from tests.support.providers.openai_chat import FakeCompatible
 from tests.support.providers.server import Gate
 from tests.support.store import AppliedRecorder, open_chat, session_to, write
@@ -106,15 +106,8 @@ async def test_a_locked_row_does_not_delay_other_orphaned_chats(dsn: str, clock:
     committer = Committer(Transactor(pool, AppliedRecorder()), env)
     reaper = ChatReaper(pool, committer, WorkerId(UUID(int=0)), env)
     held, other = [await open_chat(pool, number, free=WORKER) for number in (1, 2)]
-    result = HeartbeatResult(
-        dead=frozenset({WORKER}),
-        orphaned=(held.id, other.id),
-        expired=(),
-        unknown=(),
-        lost=(),
-        runnable=False,
-        at=AT,
-    )
+    orphaned = (held.id, other.id)
+    result = replace(QUIET_HEARTBEAT, dead=frozenset({WORKER}), orphaned=orphaned)
     reaping = asyncio.get_running_loop().create_task(reaper.run())
     try:
         async with session_to(dsn) as session, session.transaction():

@@ -16,15 +16,12 @@ from chatd.store.chat import workers
 from chatd.store.chat.workers import Heartbeat, HeartbeatResult, ReapScope
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool
-from tests.support.factories import AT, OTHER_WORKER, WORKER
+from tests.support.factories import AT, OTHER_WORKER, QUIET_HEARTBEAT, WORKER
 from tests.support.seeds import Seed
 from tests.support.store import age, chat_id, insert_seed, open_chat, open_child, session_to
 
 ME = Heartbeat(worker_id=WORKER, running={})
 OTHER = Heartbeat(worker_id=OTHER_WORKER, running={}, lease_s=1000)
-QUIET = HeartbeatResult(
-    dead=frozenset(), orphaned=(), expired=(), unknown=(), lost=(), runnable=False, at=AT
-)
 
 
 async def send_heartbeat(conn: Conn, scope: ReapScope = "none", **beat: object) -> HeartbeatResult:
@@ -107,9 +104,11 @@ async def test_a_heartbeat_returns_the_time_of_the_database(pool: Pool) -> None:
 
 
 async def test_a_single_worker_gets_an_empty_result(pool: Pool) -> None:
-    assert await send_heartbeat(pool, "leases") == QUIET
+    assert await send_heartbeat(pool, "leases") == QUIET_HEARTBEAT
     await age_heartbeat(pool, WORKER, 3600)
-    assert await send_heartbeat(pool, "leases") == QUIET, "a worker never reports itself as dead"
+    assert await send_heartbeat(pool, "leases") == QUIET_HEARTBEAT, (
+        "a worker never reports itself as dead"
+    )
 
 
 # Dead workers
@@ -206,9 +205,7 @@ async def test_a_dead_worker_is_deleted_once_its_chats_are_released(pool: Pool) 
     assert await known(pool) == {WORKER}
 
 
-async def test_a_worker_deleted_too_early_returns_with_its_next_heartbeat(
-    pool: Pool,
-) -> None:
+async def test_a_worker_deleted_too_early_returns_with_its_next_heartbeat(pool: Pool) -> None:
     await send_heartbeat(pool)
     await workers.delete_workers(pool, frozenset({WORKER}))
     await send_heartbeat(pool)
@@ -242,9 +239,7 @@ async def test_expired_deadlines_are_reported_the_latest_first(pool: Pool) -> No
     assert (await send_heartbeat(pool, limit=1)).expired == (chat_id(2),)
 
 
-async def test_a_heartbeat_reports_lost_and_unknown_chats(
-    pool: Pool,
-) -> None:
+async def test_a_heartbeat_reports_lost_and_unknown_chats(pool: Pool) -> None:
     mine, other, theirs, idle = (
         await open_chat(pool, 1, free=WORKER),
         await open_chat(pool, 2, free=WORKER),
@@ -252,16 +247,11 @@ async def test_a_heartbeat_reports_lost_and_unknown_chats(
         await insert_seed(pool, Seed(state=State.W, chat_id=chat_id(4))),
     )
     all_is_well = {mine.id: mine.epoch, other.id: other.epoch}
-    assert await send_heartbeat(pool, running=all_is_well) == QUIET
+    assert await send_heartbeat(pool, running=all_is_well) == QUIET_HEARTBEAT
 
     result = await send_heartbeat(
         pool,
-        running={
-            mine.id: mine.epoch,
-            theirs.id: theirs.epoch,
-            idle.id: idle.epoch,
-            chat_id(99): 1,
-        },
+        running={mine.id: mine.epoch, theirs.id: theirs.epoch, idle.id: idle.epoch, chat_id(99): 1},
     )
     assert set(result.lost) == {theirs.id, idle.id, chat_id(99)}
     assert result.unknown == (other.id,)
@@ -283,6 +273,6 @@ async def test_a_heartbeat_reports_whether_a_chat_is_runnable(pool: Pool) -> Non
     assert (await send_heartbeat(pool, running=running)).runnable
     await workers.acquire(pool, WORKER, roots=0, children=1)
     running[child.id] = 1
-    assert await send_heartbeat(pool, running=running) == QUIET
+    assert await send_heartbeat(pool, running=running) == QUIET_HEARTBEAT
     await open_chat(pool, 3)
     assert (await send_heartbeat(pool, running=running)).runnable

@@ -13,6 +13,7 @@ from chatd.domain.chat.messages import Draft, Message, PendingCall, QueuedMessag
 from chatd.domain.chat.parts import Part, TextPart, ToolCallPart, ToolResultPart
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId, MessageId, QueueId, ToolCallId, UserId, WorkerId
+from chatd.store.chat.workers import HeartbeatResult
 
 CHAT = ChatId(UUID(int=1))
 OWNER = UserId(UUID(int=2))
@@ -83,10 +84,7 @@ def call(
 
 
 def result(
-    call_id: str,
-    name: str = "execute",
-    output: str = '{"output":"done"}',
-    **columns: object,
+    call_id: str, name: str = "execute", output: str = '{"output":"done"}', **columns: object
 ) -> ToolResultPart:
     part = ToolResultPart(
         tool_call_id=ToolCallId(call_id), tool_name=name, result=Raw(output.encode())
@@ -96,3 +94,9 @@ def result(
 
 def pending(call_id: str, name: str = "execute", **columns: object) -> PendingCall:
     return msgspec.structs.replace(PendingCall(id=ToolCallId(call_id), name=name), **columns)
+
+
+QUIET_HEARTBEAT = HeartbeatResult(
+    dead=frozenset(), orphaned=(), expired=(), unknown=(), lost=(), runnable=False, at=AT
+)
+"""The result of a heartbeat that found nothing to do."""
