@@ -11,8 +11,14 @@ import pytest
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
 from tests.support.clock import FakeClock
-from tests.support.database import Clone, OwnServer, TestServer, own_server_in, scratch_space
-from tests.support.driver_types import cache_type_lookups
+from tests.support.database import (
+    Clone,
+    OwnServer,
+    TestServer,
+    cache_type_lookups,
+    own_server_in,
+    scratch_space,
+)
 from tests.support.proxy import Proxy, proxy_to
 
 # Files with tests of many seconds run first, because the slowest of the last tests delays the whole

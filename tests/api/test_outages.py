@@ -15,7 +15,7 @@ from tests.support.eventually import eventually
 from tests.support.factories import CHAT
 from tests.support.proxy import Proxy
 from tests.support.seeds import Seed
-from tests.support.store import insert_seed, somebody_waits
+from tests.support.store import has_lock_waiter, insert_seed
 from tests.support.stored import stored
 
 SEND = f"/chats/{CHAT}/messages"
@@ -103,7 +103,7 @@ async def test_a_message_is_stored_and_published_once_although_the_reply_was_los
     await insert_seed(pool, Seed(state=State.R0))
 
     async def waits() -> bool:
-        return await somebody_waits(pool)
+        return await has_lock_waiter(pool)
 
     async def landed() -> bool:
         return (await stored(pool))[CHAT].chat.queue_len == 1

@@ -13,7 +13,7 @@ from chatd.store.pool import Pool
 from tests.support.api_server import ME, ApiOptions, ApiServer, serve_api
 from tests.support.eventually import eventually
 from tests.support.sse_viewer import SseViewer, event_source, reached
-from tests.support.store import open_chat, somebody_waits
+from tests.support.store import has_lock_waiter, open_chat
 
 
 class Raw:
@@ -83,7 +83,7 @@ async def test_a_stop_ends_streams_and_finishes_requests_in_progress(
             async with pool.transaction() as holder:
                 await chats.lock(holder, chat.id)
                 asking = group.create_task(second.ask("POST", f"/chats/{chat.id}/interrupt"))
-                await eventually(lambda: somebody_waits(pool))
+                await eventually(lambda: has_lock_waiter(pool))
                 stop.set()
                 await watcher.read_all(source)
             assert (await asking).status == 200

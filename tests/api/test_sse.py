@@ -21,13 +21,13 @@ from tests.support.api_server import (
     message_body,
     serve_api,
 )
+from tests.support.client_state import read_state
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
 from tests.support.factories import CHAT, WORKER, draft, text
 from tests.support.seeds import Seed, step
 from tests.support.sse_viewer import SseViewer, event_source, narrow_socket, reached, write_large
 from tests.support.store import insert_seed
-from tests.support.viewer_state import read_state
 
 
 def answered(words: str) -> Callable[[Chat], Change]:

@@ -24,12 +24,11 @@ from tests.support.api_server import (
     message_body,
     serve_api,
 )
-from tests.support.client_state import ClientState
+from tests.support.client_state import ClientState, read_state
 from tests.support.factories import CHAT, WORKER
 from tests.support.seeds import Seed
 from tests.support.sse_viewer import EVENT, READ_TIMEOUT_S, narrow_socket, write_large
 from tests.support.store import insert_seed
-from tests.support.viewer_state import read_state
 
 SOCKET: Final = "/api/v1/ws"
 

@@ -22,7 +22,7 @@ from chatd.store.pool import Pool, PoolConfig
 from tests.support.chaos.replica_resources import open_files, rss_mb
 from tests.support.chaos.roaming_viewers import RoamingViewer
 from tests.support.chaos.servers import HttpClient, Installation, ServerGroup
-from tests.support.chaos.steady_model import SteadyModel
+from tests.support.chaos.unreliable_model import SteadyModel
 from tests.support.client_state import ClientState
 from tests.support.eventually import eventually
 from tests.support.killable_server import killable_server

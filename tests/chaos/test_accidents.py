@@ -6,13 +6,17 @@ checks the database.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
+from chatd.domain.ids import ChatId
 from chatd.engine.tool_runner import UNKNOWN_OUTCOME_OUTPUT
 from chatd.store.chat import chats
+from tests.support.providers.server import Gate
 from tests.support.proxy import proxy_to
 from tests.support.replica_process import DieAt
+from tests.support.replicas import ReplicaProcess
 from tests.support.takeover_rig import TakeoverRig, takeover_rig
 
 SETTLE_TIMEOUT_S = 60.0
@@ -55,15 +59,36 @@ async def check_all_chats_continue(rig: TakeoverRig) -> None:
     await rig.judge.check(rig.survivor.pool)
 
 
+def at_commit(version: int) -> DieAt:
+    return DieAt(event="step_committed", fields={"snapshot_version": version})
+
+
+async def run_until_dead(rig: TakeoverRig, text: str, die_at: DieAt) -> ChatId:
+    """A victim creates the chat and kills itself at the event; the survivor finishes the turn."""
+    victim = await rig.start_victim(die_at=die_at)
+    chat_id = await rig.create(victim, text)
+    assert await victim.wait_exited() == -9
+    await rig.survivor.wait_state(chat_id, "W")
+    return chat_id
+
+
+async def run_until_held(
+    rig: TakeoverRig, text: str, gate: Gate, **options: Any
+) -> tuple[ReplicaProcess, ChatId]:
+    """A victim creates the chat and runs it up to the gate."""
+    victim = await rig.start_victim(**options)
+    chat_id = await rig.create(victim, text)
+    await gate.reached.wait()
+    return victim, chat_id
+
+
 # kill -9
 
 
 @pytest.mark.covers("F1")
 async def killed_during_an_answer(rig: TakeoverRig) -> None:
     gate = rig.model.gates.hold("m1/0")
-    victim = await rig.start_victim()
-    chat_id = await rig.create(victim, "m1 0")
-    await gate.reached.wait()
+    victim, chat_id = await run_until_held(rig, "m1 0", gate)
     victim.kill()
     await rig.survivor.wait_state(chat_id, "W")
     assert await rig.transcript(chat_id) == ["user: m1 0", "assistant: answer to m1"]
@@ -74,9 +99,7 @@ async def killed_during_an_answer(rig: TakeoverRig) -> None:
 async def killed_during_a_tool(rig: TakeoverRig) -> None:
     """The tool runs again; the model call is not repeated."""
     gate = rig.tool_server.gates.hold("m2-0")
-    victim = await rig.start_victim()
-    chat_id = await rig.create(victim, "m2 1")
-    await gate.reached.wait()
+    victim, chat_id = await run_until_held(rig, "m2 1", gate)
     victim.kill()
     await rig.survivor.wait_state(chat_id, "W")
     assert await rig.transcript(chat_id) == [
@@ -92,9 +115,7 @@ async def killed_during_a_tool(rig: TakeoverRig) -> None:
 @pytest.mark.covers("F2")
 async def killed_during_a_tool_that_must_not_run_twice(rig: TakeoverRig) -> None:
     gate = rig.tool_server.gates.hold("once3-0")
-    victim = await rig.start_victim()
-    chat_id = await rig.create(victim, "once3 1")
-    await gate.reached.wait()
+    victim, chat_id = await run_until_held(rig, "once3 1", gate)
     victim.kill()
     await rig.survivor.wait_state(chat_id, "W")
     lines = await rig.transcript(chat_id)
@@ -105,22 +126,14 @@ async def killed_during_a_tool_that_must_not_run_twice(rig: TakeoverRig) -> None
 @pytest.mark.covers("F3")
 async def killed_before_its_answer_was_published(rig: TakeoverRig) -> None:
     """The commit was written, but no hint was sent."""
-    die_at = DieAt(event="step_committed", fields={"snapshot_version": 2})
-    victim = await rig.start_victim(die_at=die_at)
-    chat_id = await rig.create(victim, "m4 0")
-    assert await victim.wait_exited() == -9
-    await rig.survivor.wait_state(chat_id, "W")
+    chat_id = await run_until_dead(rig, "m4 0", at_commit(2))
     assert await rig.transcript(chat_id) == ["user: m4 0", "assistant: answer to m4"]
     assert rig.model.asked["m4/0"] == 1
 
 
 @pytest.mark.covers("F3")
 async def killed_before_its_call_was_published(rig: TakeoverRig) -> None:
-    die_at = DieAt(event="step_committed", fields={"snapshot_version": 2})
-    victim = await rig.start_victim(die_at=die_at)
-    chat_id = await rig.create(victim, "m5 1")
-    assert await victim.wait_exited() == -9
-    await rig.survivor.wait_state(chat_id, "W")
+    chat_id = await run_until_dead(rig, "m5 1", at_commit(2))
     assert (await rig.transcript(chat_id))[-1] == "assistant: answer to m5"
     assert rig.model.asked["m5/0"] == 1
     assert rig.tool_server.runs["m5-0"] == 1
@@ -128,11 +141,7 @@ async def killed_before_its_call_was_published(rig: TakeoverRig) -> None:
 
 @pytest.mark.covers("T09")
 async def killed_right_after_accepting_a_message(rig: TakeoverRig) -> None:
-    die_at = DieAt(event="step_committed", fields={"snapshot_version": 1})
-    victim = await rig.start_victim(die_at=die_at)
-    chat_id = await rig.create(victim, "m6 0")
-    assert await victim.wait_exited() == -9
-    await rig.survivor.wait_state(chat_id, "W")
+    chat_id = await run_until_dead(rig, "m6 0", at_commit(1))
     assert await rig.transcript(chat_id) == ["user: m6 0", "assistant: answer to m6"]
 
 
@@ -140,9 +149,7 @@ async def killed_right_after_accepting_a_message(rig: TakeoverRig) -> None:
 async def killed_during_an_interrupt(rig: TakeoverRig) -> None:
     gate = rig.model.gates.hold("m7/0")
     die_at = DieAt(event="task_started", fields={"task": "interrupt"})
-    victim = await rig.start_victim(die_at=die_at)
-    chat_id = await rig.create(victim, "m7 0")
-    await gate.reached.wait()
+    victim, chat_id = await run_until_held(rig, "m7 0", gate, die_at=die_at)
     rig.judge.record_interrupt(chat_id)
     await rig.survivor.interrupt(chat_id)
     assert await victim.wait_exited() == -9
@@ -154,19 +161,13 @@ async def killed_during_an_interrupt(rig: TakeoverRig) -> None:
 
 
 async def killed_before_the_model_call(rig: TakeoverRig) -> None:
-    victim = await rig.start_victim(die_at=DieAt(event="action"))
-    chat_id = await rig.create(victim, "m8 0")
-    assert await victim.wait_exited() == -9
-    await rig.survivor.wait_state(chat_id, "W")
+    chat_id = await run_until_dead(rig, "m8 0", DieAt(event="action"))
     assert await rig.transcript(chat_id) == ["user: m8 0", "assistant: answer to m8"]
     assert rig.model.asked["m8/0"] == 1
 
 
 async def killed_when_a_tool_had_its_effect(rig: TakeoverRig) -> None:
-    victim = await rig.start_victim(die_at=DieAt(event="tool_finished"))
-    chat_id = await rig.create(victim, "m9 1")
-    assert await victim.wait_exited() == -9
-    await rig.survivor.wait_state(chat_id, "W")
+    chat_id = await run_until_dead(rig, "m9 1", DieAt(event="tool_finished"))
     assert (await rig.transcript(chat_id))[-1] == "assistant: answer to m9"
     assert rig.tool_server.runs["m9-0"] == 2
     assert rig.model.asked["m9/0"] == 1
@@ -174,21 +175,14 @@ async def killed_when_a_tool_had_its_effect(rig: TakeoverRig) -> None:
 
 @pytest.mark.covers("T05")
 async def killed_when_a_tool_had_its_only_effect(rig: TakeoverRig) -> None:
-    victim = await rig.start_victim(die_at=DieAt(event="tool_finished"))
-    chat_id = await rig.create(victim, "once10 1")
-    assert await victim.wait_exited() == -9
-    await rig.survivor.wait_state(chat_id, "W")
+    chat_id = await run_until_dead(rig, "once10 1", DieAt(event="tool_finished"))
     assert UNKNOWN_OUTCOME_OUTPUT.text in (await rig.transcript(chat_id))[2]
     assert rig.tool_server.runs["once10-0"] == 1
 
 
 @pytest.mark.covers("F3")
 async def killed_before_its_results_were_published(rig: TakeoverRig) -> None:
-    die_at = DieAt(event="step_committed", fields={"snapshot_version": 3})
-    victim = await rig.start_victim(die_at=die_at)
-    chat_id = await rig.create(victim, "m11 1")
-    assert await victim.wait_exited() == -9
-    await rig.survivor.wait_state(chat_id, "W")
+    chat_id = await run_until_dead(rig, "m11 1", at_commit(3))
     assert (await rig.transcript(chat_id))[-1] == "assistant: answer to m11"
     assert rig.tool_server.runs["m11-0"] == 1
     assert rig.model.asked == rig.model.asked | {"m11/0": 1, "m11/1": 1}
@@ -197,9 +191,7 @@ async def killed_before_its_results_were_published(rig: TakeoverRig) -> None:
 @pytest.mark.covers("F7")
 async def killed_during_its_drain(rig: TakeoverRig) -> None:
     gate = rig.model.gates.hold("m12/0")
-    victim = await rig.start_victim(die_at=DieAt(event="drain_started"))
-    chat_id = await rig.create(victim, "m12 0")
-    await gate.reached.wait()
+    victim, chat_id = await run_until_held(rig, "m12 0", gate, die_at=DieAt(event="drain_started"))
     victim.terminate()
     assert await victim.wait_exited() == -9
     await rig.survivor.wait_state(chat_id, "W")
@@ -233,9 +225,7 @@ async def test_a_killed_replica_is_replaced_at_every_point(dsn: str) -> None:
 @pytest.mark.covers("F7")
 async def stopped_during_an_answer(rig: TakeoverRig) -> None:
     gate = rig.model.gates.hold("t1/0")
-    victim = await rig.start_victim()
-    chat_id = await rig.create(victim, "t1 0")
-    await gate.reached.wait()
+    victim, chat_id = await run_until_held(rig, "t1 0", gate)
     victim.terminate()
     await victim.events.wait("drain_started")
     gate.open()
@@ -249,9 +239,7 @@ async def stopped_during_an_answer(rig: TakeoverRig) -> None:
 async def stopped_during_a_tool(rig: TakeoverRig) -> None:
     """Its result is committed, and another worker continues."""
     gate = rig.tool_server.gates.hold("t2-0")
-    victim = await rig.start_victim()
-    chat_id = await rig.create(victim, "t2 1")
-    await gate.reached.wait()
+    victim, chat_id = await run_until_held(rig, "t2 1", gate)
     victim.terminate()
     await victim.events.wait("drain_started")
     gate.open()
@@ -264,9 +252,7 @@ async def stopped_during_a_tool(rig: TakeoverRig) -> None:
 @pytest.mark.covers("F7")
 async def stopped_with_a_tool_that_does_not_end(rig: TakeoverRig) -> None:
     gate = rig.tool_server.gates.hold("t3-0")
-    victim = await rig.start_victim(drain_s=0.2)
-    chat_id = await rig.create(victim, "t3 1")
-    await gate.reached.wait()
+    victim, chat_id = await run_until_held(rig, "t3 1", gate, drain_s=0.2)
     victim.terminate()
     assert await victim.wait_exited() == 0
     await rig.survivor.wait_state(chat_id, "W")
@@ -291,9 +277,7 @@ async def stopped_with_nothing_to_do(rig: TakeoverRig) -> None:
 async def frozen_during_an_answer(rig: TakeoverRig) -> None:
     """After it resumes, its writes are refused."""
     gate = rig.model.gates.hold("s1/0")
-    victim = await rig.start_victim()
-    chat_id = await rig.create(victim, "s1 0")
-    await gate.reached.wait()
+    victim, chat_id = await run_until_held(rig, "s1 0", gate)
     victim.freeze()
     await rig.end_sessions(victim)
     chat = await rig.survivor.wait_state(chat_id, "W")

@@ -13,7 +13,7 @@ from tests.support.operations import create_chat
 from tests.support.providers.openai_chat import FakeCompatible
 from tests.support.providers.server import Gate
 from tests.support.proxy import Proxy
-from tests.support.store import session_to, somebody_waits
+from tests.support.store import has_lock_waiter, session_to
 from tests.support.tools import StubbornTool
 
 SHORT_DRAIN = WorkerConfig(heartbeat_interval_s=0.2, drain_timeout_s=0.05)
@@ -148,7 +148,7 @@ async def test_chats_of_an_acquire_in_progress_are_released_too(dsn: str) -> Non
     ):
         async with engine_rig_with(dsn, api) as rig:
             chat_id = await other.create("hi")
-            await eventually(lambda: somebody_waits(other.pool))
+            await eventually(lambda: has_lock_waiter(other.pool))
             draining = rig.start_drain()
             await rig.events.wait("drain_started")
             await finish_acquire()

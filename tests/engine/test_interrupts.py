@@ -12,6 +12,7 @@ from chatd.engine.attempt import Committer
 from chatd.engine.chat_reaper import ChatReaper
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
+from tests.support.client_state import read_state
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import EngineRig, Events, change_id, engine_rig, engine_rig_with
 from tests.support.eventually import eventually
@@ -21,7 +22,6 @@ from tests.support.providers.server import Gate
 from tests.support.store import age, session_to
 from tests.support.stream_replica import StreamClient, shows
 from tests.support.tools import GatedTool, StubbornTool
-from tests.support.viewer_state import read_state
 
 
 @pytest.mark.covers("T33")

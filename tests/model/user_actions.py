@@ -10,13 +10,13 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.chat.states import TRANSITIONS, Transition
 from chatd.domain.ids import ChangeId, MessageId, RequestId
 from tests.model.simulation import Simulation
+from tests.support.client_state import read_state, resume_state
 from tests.support.random_operations import (
     OTHER_USER_TRANSITIONS,
     SENDS,
     OperationPlan,
     RetriedOperation,
 )
-from tests.support.viewer_state import read_state, resume_state
 
 _MAX_CHATS: Final = 7
 

@@ -24,8 +24,7 @@ from tests.support.factories import CHAT, OWNER, draft, prompt, text
 from tests.support.seeds import Seed, seed_chat, step
 from tests.support.store import SEEDING, chat_id, dump, insert_seed, write
 from tests.support.stored import stored, timeless
-from tests.support.transition_calls import perform_transition
-from tests.support.transition_cases import TransitionCase, list_cases
+from tests.support.transition_cases import TransitionCase, list_cases, perform_transition
 
 
 class Recorder(Driver):

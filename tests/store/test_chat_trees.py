@@ -28,10 +28,10 @@ from tests.support.store import (
     AppliedRecorder,
     chat_id,
     dump,
+    has_lock_waiter,
     open_chat,
     open_child,
     opening_command,
-    somebody_waits,
     write,
 )
 from tests.support.stored import stored
@@ -250,7 +250,7 @@ async def test_a_child_created_just_before_its_root_is_archived_is_archived_too(
             child = pure_create(child_of(2, parent=1), None)
             assert await apply(spawning, child, ChangeId(1)) is not None
             shelving = group.create_task(transactor.run(archiving(ROOT, ChangeId(2))))
-            await eventually(lambda: somebody_waits(pool))
+            await eventually(lambda: has_lock_waiter(pool))
         shelved = tree(await shelving)
     assert {applied.chat.id for applied in shelved} == {ROOT, CHILD}
     assert all(it.chat.archived for it in (await stored(pool)).values())
@@ -266,7 +266,7 @@ async def test_a_child_created_just_after_its_root_is_archived_is_refused(
             for change in archive_tree(await chats.lock_tree(shelving, ROOT), ROOT):
                 assert await apply(shelving, change, ChangeId(2)) is not None
             spawning = group.create_task(refused(create(transactor, child_of(2, parent=1))))
-            await eventually(lambda: somebody_waits(pool))
+            await eventually(lambda: has_lock_waiter(pool))
         assert (await spawning).code == "parent_archived"
     assert set(await stored(pool)) == {ROOT}
 

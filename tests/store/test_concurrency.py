@@ -13,10 +13,9 @@ from chatd.store.chat.chats import LOCK
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
 from tests.support import run_length
-from tests.support.concurrent_run import ConcurrentRun, Role
 from tests.support.eventually import eventually
 from tests.support.processes import running
-from tests.support.random_actors import RandomActors
+from tests.support.random_actors import ConcurrentRun, RandomActors, Role
 
 ACQUIRER = "tests.support.acquirer_process"
 THOUSAND_RUNNABLE = """

@@ -15,10 +15,9 @@ from chatd.store.chat.transactor import Transactor
 from chatd.store.conn import ConnectConfig
 from chatd.store.notifications import HintListener, HintPublisher, ListenConfig, PublishConfig
 from chatd.store.pool import Pool
-from tests.support.client_state import ClientState
+from tests.support.client_state import ClientState, read_state, resume_state
 from tests.support.operations import create_chat, new_chat, sending
 from tests.support.random_actors import RandomActors
-from tests.support.viewer_state import read_state, resume_state
 
 END = """
     SELECT count(*) FROM (SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity

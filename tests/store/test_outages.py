@@ -17,11 +17,10 @@ from chatd.domain.errors import Unavailable
 from chatd.store.conn import ConnectConfig
 from chatd.store.errors import translate_driver_error
 from chatd.store.pool import Pool, PoolConfig
-from tests.support.concurrent_run import ConcurrentRun, Role
 from tests.support.eventually import eventually
 from tests.support.killable_server import killable_server
 from tests.support.proxy import Proxy
-from tests.support.random_actors import RandomActors
+from tests.support.random_actors import ConcurrentRun, RandomActors, Role
 
 
 class Work(Struct, frozen=True):

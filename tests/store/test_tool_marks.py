@@ -16,7 +16,7 @@ from chatd.store.pool import Pool
 from tests.support.eventually import eventually
 from tests.support.factories import CHAT, OTHER_WORKER, prompt
 from tests.support.seeds import Seed
-from tests.support.store import chat_id, insert_seed, somebody_waits, write
+from tests.support.store import chat_id, has_lock_waiter, insert_seed, write
 
 CALL, OTHER_CALL = ToolCallId("c1"), ToolCallId("c2")
 
@@ -94,7 +94,7 @@ async def test_a_start_waits_for_a_concurrent_change_of_owner(pool: Pool) -> Non
     async with asyncio.timeout(30), asyncio.TaskGroup() as group, pool.transaction() as session:
         await write(session, send_message(chat, rollback, OTHER_WORKER))
         group.create_task(start())
-        await eventually(lambda: somebody_waits(pool))
+        await eventually(lambda: has_lock_waiter(pool))
     assert await marks(pool) == []
 
 

@@ -29,8 +29,12 @@ from tests.support.operations import deciding, deciding_transactor, operation
 from tests.support.seeds import Seed, Seeded, seed_chat
 from tests.support.store import AppliedRecorder, copy, dump, insert_seed
 from tests.support.stored import Stored, stored, timeless
-from tests.support.transition_calls import perform_transition
-from tests.support.transition_cases import TransitionCase, expected_refusal, list_cases
+from tests.support.transition_cases import (
+    TransitionCase,
+    expected_refusal,
+    list_cases,
+    perform_transition,
+)
 
 ON_THE_QUEUE = frozenset(
     {

@@ -20,11 +20,11 @@ from tests.support.factories import CHAT, OWNER, WORKER, draft, text
 from tests.support.seeds import Seed, step
 from tests.support.store import (
     chat_id,
+    has_lock_waiter,
     insert_seed,
     open_chat,
     open_child,
     session_to,
-    somebody_waits,
     write,
 )
 
@@ -152,7 +152,7 @@ async def test_two_roll_ups_at_once_count_once(pool: Pool) -> None:
     async with asyncio.timeout(30), asyncio.TaskGroup() as group, pool.transaction() as first:
         await usage.roll_up(first)
         group.create_task(usage.roll_up(pool))
-        await eventually(lambda: somebody_waits(pool))
+        await eventually(lambda: has_lock_waiter(pool))
     await check_days(pool)
     assert await pool.fetchval("SELECT sum(cost_micros) FROM usage_daily") == 300
     assert await usage.spent_micros(pool, OWNER, ALWAYS) == 300

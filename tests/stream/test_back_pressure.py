@@ -8,11 +8,11 @@ import pytest
 from chatd.domain.chat.events import VersionReached
 from chatd.stream.fanout import Broadcast, Lagged, Subscription
 from tests.stream.conftest import ReplicaPair
+from tests.support.client_state import read_state
 from tests.support.clock import FakeClock
 from tests.support.factories import draft, text
 from tests.support.stream_replica import StreamClient, at
 from tests.support.turn_decisions import commits, says
-from tests.support.viewer_state import read_state
 
 HALF = "x" * 600_000
 

@@ -9,6 +9,7 @@ from chatd.domain.chat.row import Episode
 from chatd.parts.episode_buffer import PREVIEW_TRUNCATED_PART
 from chatd.store.chat import chats, journal
 from tests.stream.conftest import ReplicaPair
+from tests.support.client_state import read_state
 from tests.support.clock import FakeClock
 from tests.support.factories import text
 from tests.support.stream_replica import A, B, StreamClient, at, shows
@@ -22,7 +23,6 @@ from tests.support.turn_decisions import (
     says,
     sends,
 )
-from tests.support.viewer_state import read_state
 
 
 def parts_in(client: StreamClient) -> list[tuple[int, int, int]]:

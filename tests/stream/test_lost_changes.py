@@ -15,11 +15,11 @@ from chatd.store.chat import chats
 from chatd.store.conn import DatabaseSession
 from chatd.stream.frames import Frame
 from tests.stream.conftest import ReplicaPair
+from tests.support.client_state import read_state
 from tests.support.clock import FakeClock
 from tests.support.store import session_to
 from tests.support.stream_replica import StreamClient, at
 from tests.support.turn_decisions import finishes, says
-from tests.support.viewer_state import read_state
 
 pytestmark = pytest.mark.promise("P8")
 

@@ -12,11 +12,11 @@ from chatd.store.pool import Pool, PoolConfig
 from chatd.stream.fanout import SharedRead, SharedReadTimeout, VersionedSharedRead
 from chatd.stream.feed_registry import FeedRegistry, FeedRegistryConfig
 from tests.stream.conftest import ReplicaPair
+from tests.support.client_state import read_state
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
-from tests.support.store import somebody_waits
+from tests.support.store import has_lock_waiter
 from tests.support.stream_replica import StreamClient, at, env_with
-from tests.support.viewer_state import read_state
 
 
 class Reads:
@@ -181,7 +181,7 @@ async def test_many_viewers_leave_sessions_for_writers(
             await holder.execute("LOCK TABLE chat_messages IN ACCESS EXCLUSIVE MODE")
             for chat in many:
                 group.create_task(StreamClient(chat.id).see(feeds, at(1)))
-            await eventually(lambda: somebody_waits(pair.pool))
+            await eventually(lambda: has_lock_waiter(pair.pool))
             await small.ping()
             assert small.waiting == 0
 

@@ -14,6 +14,7 @@ from chatd.domain.chat.row import Chat, Hint
 from chatd.store.chat import chats
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.pool import Pool
+from tests.support.client_state import read_state
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
 from tests.support.factories import CHAT
@@ -36,7 +37,6 @@ from tests.support.turn_decisions import (
     says,
     sends,
 )
-from tests.support.viewer_state import read_state
 
 pytestmark = pytest.mark.promise("P8")
 

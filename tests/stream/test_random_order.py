@@ -17,14 +17,13 @@ from chatd.store.chat import chats
 from chatd.store.chat.operation import AppliedChange
 from chatd.stream.frames import encode_sse
 from tests.stream.conftest import ReplicaPair
-from tests.support.client_state import ClientState
+from tests.support.client_state import ClientState, read_state
 from tests.support.factories import text
 from tests.support.random_actors import RandomActors
 from tests.support.run_length import seeds, steps
 from tests.support.store import write
 from tests.support.stream_replica import A, B, StreamClient, StreamReplica, read_sse
 from tests.support.turn_decisions import sends
-from tests.support.viewer_state import read_state
 
 pytestmark = pytest.mark.promise("P8")
 

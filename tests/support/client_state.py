@@ -1,7 +1,8 @@
 """The state that a client builds from the events of a chat's stream.
 
 Every real client (page, terminal, library) must agree with this one. `apply` is written from the
-protocol, `of` from the rows: the stream promises that both give the same.
+protocol, `of` from the rows: the stream promises that both give the same. `read_state` and
+`resume_state` do for a database what the stream does for a client.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chatd.domain.chat.diff import ChatSnapshot
+from chatd.domain.chat.diff import ChatSnapshot, ViewerPosition, diff, needs_full_read
 from chatd.domain.chat.events import (
     ActionRequired,
     ErrorEvent,
@@ -32,7 +33,9 @@ from chatd.domain.chat.events import (
 )
 from chatd.domain.chat.row import ChatError, RetryState
 from chatd.domain.chat.states import PublicStatus
-from chatd.domain.ids import MessageId
+from chatd.domain.ids import ChatId, MessageId
+from chatd.store.chat import chats
+from chatd.store.conn import Conn
 
 
 class ClientState(Struct, frozen=True, kw_only=True):
@@ -112,3 +115,34 @@ class ClientState(Struct, frozen=True, kw_only=True):
             ),
             episode=(chat.history_version, chat.attempt),
         )
+
+
+async def read_snapshot(
+    conn: Conn, chat_id: ChatId, version: int, *, most: int = 1000
+) -> ChatSnapshot:
+    seen = await chats.load_changes_since(conn, chat_id, version, limit=most)
+    assert seen is not None
+    return ChatSnapshot(
+        chat=seen.chat,
+        since=version,
+        messages=seen.messages,
+        queue=seen.queue,
+        has_older=seen.truncated,
+    )
+
+
+async def read_state(conn: Conn, chat_id: ChatId) -> ClientState:
+    return ClientState.of(await read_snapshot(conn, chat_id, 0))
+
+
+async def resume_state(
+    conn: Conn, chat_id: ChatId, state: ClientState, *, most: int = 1000
+) -> ClientState:
+    """The state of a client that resumes. With more than `most` changed messages it reads
+    everything again."""
+    if state.version == 0:
+        return state.apply(diff(None, await read_snapshot(conn, chat_id, 0))).settled()
+    changes = await read_snapshot(conn, chat_id, state.version, most=most)
+    if needs_full_read(state.version, changes):
+        changes = await read_snapshot(conn, chat_id, 0)
+    return state.apply(diff(ViewerPosition(version=state.version), changes)).settled()

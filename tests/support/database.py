@@ -16,11 +16,13 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import AsyncGenerator, Coroutine, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Generator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 from urllib.parse import urlsplit
+
+import asyncpg
 
 from chatd.pg.config import EmbeddedConfig
 from chatd.pg.server import PostgresServer, open_server
@@ -277,3 +279,37 @@ def _turn(home: Path) -> Generator[None]:
     with (home / "template.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+Asks = Callable[[object, Collection[int], float | None], Awaitable[object]]
+
+LOOKUP_METHOD: Final = "_introspect_types"
+FIRST_USER_TYPE_OID: Final = 16_384
+"""Types that a database defines are numbered from here, differently in each database."""
+
+
+@contextmanager
+def cache_type_lookups() -> Generator[None]:
+    """Look up each set of built-in types once while the context is open.
+
+    The first statement of a session with an array makes asyncpg query the server for its type. That
+    costs the server ten times as much as the rest of the session, and tests open thousands. Types
+    that a database defines are looked up each time, as in production.
+    """
+    sessions: type[object] = asyncpg.Connection
+    ask = cast("Asks", getattr(sessions, LOOKUP_METHOD))
+    answers: dict[frozenset[int], object] = {}
+
+    async def remember(session: object, types: Collection[int], timeout: float | None) -> object:
+        asked = frozenset(types)
+        if max(asked) >= FIRST_USER_TYPE_OID:
+            return await ask(session, types, timeout)
+        if asked not in answers:
+            answers[asked] = await ask(session, types, timeout)
+        return answers[asked]
+
+    setattr(sessions, LOOKUP_METHOD, remember)
+    try:
+        yield
+    finally:
+        setattr(sessions, LOOKUP_METHOD, ask)

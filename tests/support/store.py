@@ -91,7 +91,7 @@ async def write(conn: Conn, change: Change | None, change_id: int = SEEDING) -> 
     """Write a change that must not conflict."""
     assert change is not None
     applied = await apply(conn, change, ChangeId(change_id))
-    assert applied is not None, "somebody else has changed the chat"
+    assert applied is not None, "another change to the chat came first"
     return applied
 
 
@@ -123,7 +123,7 @@ async def dump(conn: Conn) -> dict[str, list[str]]:
 
 @asynccontextmanager
 async def session_to(dsn: str) -> AsyncGenerator[DatabaseSession]:
-    session = await connect(ConnectConfig(dsn=dsn, application_name="somebody else"))
+    session = await connect(ConnectConfig(dsn=dsn, application_name="another session"))
     try:
         yield session
     finally:
@@ -154,7 +154,7 @@ async def age(conn: Conn, which: Iterable[ChatId], *, seconds: float) -> None:
     )
 
 
-async def somebody_waits(conn: Conn) -> bool:
+async def has_lock_waiter(conn: Conn) -> bool:
     """Whether a session waits for a lock that another session holds."""
     return await conn.fetchval(
         """SELECT EXISTS (SELECT FROM pg_stat_activity

@@ -1,20 +1,67 @@
 """Every transition from every state, in as many variants as `TRANSITIONS` has outcomes.
 
 `list_cases(state, move)` yields the variants; `expected_refusal` tells how an unlisted transition
-must be refused. Tests of the pure functions and of the database use the same cases.
+must be refused. `perform_transition` makes one on a seeded chat, with a command as its caller sends
+it. Tests of the pure functions and of the database use the same cases.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import product
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chatd.domain.chat.change import Change
+from chatd.domain.chat.commands import (
+    ClientResult,
+    EditMessage,
+    EditQueued,
+    MoveQueued,
+    ReapChat,
+    RecordRetry,
+    ReleaseChat,
+    RequestCompaction,
+    SendMessage,
+    Step,
+    SubmitToolResults,
+    WhenBusy,
+)
+from chatd.domain.chat.messages import Draft
+from chatd.domain.chat.queue_transitions import (
+    delete_queued,
+    edit_queued,
+    move_queued,
+    promote_queued,
+    sort_queue,
+)
+from chatd.domain.chat.row import Chat, Fence, RetryState
 from chatd.domain.chat.states import ARCHIVED_STATES, BUSY_STATES, Actor, State, Transition
+from chatd.domain.chat.user_transitions import (
+    archive,
+    edit_message,
+    interrupt,
+    request_compaction,
+    send_message,
+    submit_tool_results,
+    unarchive,
+)
+from chatd.domain.chat.worker_transitions import (
+    acquire,
+    commit_step,
+    expire_action,
+    expire_interrupt,
+    fail_turn,
+    finish_interrupt,
+    finish_turn,
+    reap,
+    record_retry,
+    release,
+    require_action,
+)
 from chatd.domain.errors import ChatBusy, ChatdError, NotFound, StaleFence, TransitionNotAllowed
-from chatd.domain.ids import WorkerId
-from tests.support.factories import OTHER_WORKER
-from tests.support.seeds import OpenCalls, Seed
+from chatd.domain.ids import MessageId, QueueId, WorkerId
+from tests.support.factories import OTHER_WORKER, WORKER, call, draft, prompt, result, text
+from tests.support.seeds import CLIENT_TOOL, FAILED, OpenCalls, Seed, Seeded, failing
 
 _NEED_OWNER = frozenset({Transition.RELEASE, Transition.REAP, Transition.FINISH_INTERRUPT})
 _INTERRUPTING = frozenset(
@@ -84,3 +131,158 @@ def expected_refusal(state: State, move: Transition) -> tuple[type[ChatdError], 
     if move in _NAME_AN_ITEM:
         return NotFound, "not_found"
     return TransitionNotAllowed, "invalid_state"
+
+
+_WHEN_BUSY: dict[Transition, WhenBusy] = {
+    Transition.SEND_QUEUE: "queue",
+    Transition.SEND_STEER: "steer",
+    Transition.SEND_INTERRUPT: "interrupt",
+    Transition.SEND_ROLLBACK: "rollback",
+    Transition.SEND_REJECT: "reject",
+}
+
+
+def perform_transition(case: TransitionCase, seeded: Seeded) -> Change | None:
+    """Make the transition as its caller does; in a wrong state, as a late caller does."""
+    return _PERFORM[case.move](case, seeded)
+
+
+def _send(case: TransitionCase, seeded: Seeded) -> Change | None:
+    command = SendMessage(prompt=prompt("new"), when_busy=_WHEN_BUSY[case.move])
+    return send_message(seeded.chat, command, case.slot)
+
+
+def _edit(case: TransitionCase, seeded: Seeded) -> Change | None:
+    target = next(message for message in seeded.history if message.starts_turn)
+    return edit_message(
+        seeded.chat,
+        target,
+        EditMessage(message_id=MessageId(1), prompt=prompt("edited")),
+        case.slot,
+    )
+
+
+def _submit(case: TransitionCase, seeded: Seeded) -> Change | None:
+    results = tuple(
+        ClientResult(tool_call_id=call.id, output="{}") for call in seeded.chat.pending_calls
+    )
+    return submit_tool_results(seeded.chat, SubmitToolResults(results=results), case.slot)
+
+
+def _compact(case: TransitionCase, seeded: Seeded) -> Change | None:
+    return request_compaction(seeded.chat, RequestCompaction(compactable=True), case.slot)
+
+
+def _last_queued(seeded: Seeded) -> QueueId:
+    queue = sort_queue(seeded.queue)
+    return queue[-1].id if queue else QueueId(1)
+
+
+def _edit_queued(case: TransitionCase, seeded: Seeded) -> Change | None:
+    command = EditQueued(id=_last_queued(seeded), prompt=prompt("rewritten"))
+    return edit_queued(seeded.chat, seeded.queue, command)
+
+
+def _move_queued(case: TransitionCase, seeded: Seeded) -> Change | None:
+    last = _last_queued(seeded)
+    kind = [item.steer for item in seeded.queue if item.id == last]
+    others = [
+        item.id for item in sort_queue(seeded.queue) if item.id != last and [item.steer] == kind
+    ]
+    command = MoveQueued(id=last, before=others[0] if others else None)
+    return move_queued(seeded.chat, seeded.queue, command)
+
+
+def _promote(case: TransitionCase, seeded: Seeded) -> Change | None:
+    return promote_queued(seeded.chat, seeded.queue, _last_queued(seeded), case.slot)
+
+
+def _delete(case: TransitionCase, seeded: Seeded) -> Change | None:
+    return delete_queued(seeded.chat, seeded.queue, _last_queued(seeded))
+
+
+def _fence(chat: Chat) -> Fence:
+    """What the owner holds; for a chat without one, what its last owner held."""
+    if chat.worker_id is not None:
+        return Fence.of(chat)
+    return Fence(
+        worker_id=WORKER,
+        epoch=chat.epoch,
+        status="running",
+        history_version=chat.history_version,
+    )
+
+
+def _step(case: TransitionCase, seeded: Seeded, *messages: Draft) -> Step:
+    return Step(
+        fence=_fence(seeded.chat),
+        messages=messages,
+        keep_owner=case.keep_owner,
+        client_tools=frozenset({CLIENT_TOOL}),
+    )
+
+
+def _answer(seeded: Seeded) -> tuple[Draft, ...]:
+    """Results of the pending calls; else text of the model."""
+    calls = seeded.chat.pending_calls
+    if not calls:
+        return (draft("assistant", text("Done.")),)
+    return tuple(draft("tool", result(call.id, call.name)) for call in calls)
+
+
+def _commit(case: TransitionCase, seeded: Seeded) -> Change | None:
+    return commit_step(seeded.chat, _step(case, seeded, *_answer(seeded)))
+
+
+def _finish(case: TransitionCase, seeded: Seeded) -> Change | None:
+    return finish_turn(seeded.chat, _step(case, seeded, *_answer(seeded)))
+
+
+def _require_action(case: TransitionCase, seeded: Seeded) -> Change | None:
+    asks = draft("assistant", call("ask", CLIENT_TOOL))
+    messages = () if seeded.chat.pending_calls else (asks,)
+    return require_action(seeded.chat, _step(case, seeded, *messages))
+
+
+def _fail(case: TransitionCase, seeded: Seeded) -> Change | None:
+    return fail_turn(seeded.chat, failing(_step(case, seeded), FAILED))
+
+
+def _retry(case: TransitionCase, seeded: Seeded) -> Change | None:
+    state = RetryState(attempt=1, delay_ms=1000, error="overloaded")
+    return record_retry(seeded.chat, RecordRetry(fence=_fence(seeded.chat), state=state))
+
+
+def _finish_interrupt(case: TransitionCase, seeded: Seeded) -> Change | None:
+    partial = () if seeded.chat.pending_calls else (draft("assistant", text("Once upon")),)
+    return finish_interrupt(seeded.chat, _step(case, seeded, *partial))
+
+
+_PERFORM: dict[Transition, Callable[[TransitionCase, Seeded], Change | None]] = {
+    **dict.fromkeys(_WHEN_BUSY, _send),
+    Transition.EDIT_MESSAGE: _edit,
+    Transition.INTERRUPT: lambda case, seeded: interrupt(seeded.chat, case.slot),
+    Transition.SUBMIT_TOOL_RESULTS: _submit,
+    Transition.REQUEST_COMPACTION: _compact,
+    Transition.ARCHIVE: lambda case, seeded: archive(seeded.chat),
+    Transition.UNARCHIVE: lambda case, seeded: unarchive(seeded.chat),
+    Transition.EDIT_QUEUED: _edit_queued,
+    Transition.MOVE_QUEUED: _move_queued,
+    Transition.PROMOTE_QUEUED: _promote,
+    Transition.DELETE_QUEUED: _delete,
+    Transition.ACQUIRE: lambda case, seeded: acquire(seeded.chat, OTHER_WORKER),
+    Transition.COMMIT_STEP: _commit,
+    Transition.FINISH_TURN: _finish,
+    Transition.REQUIRE_ACTION: _require_action,
+    Transition.FAIL_TURN: _fail,
+    Transition.RECORD_RETRY: _retry,
+    Transition.FINISH_INTERRUPT: _finish_interrupt,
+    Transition.RELEASE: lambda case, seeded: release(
+        seeded.chat, ReleaseChat(worker_id=WORKER, epoch=seeded.chat.epoch)
+    ),
+    Transition.REAP: lambda case, seeded: reap(
+        seeded.chat, ReapChat(worker_ids=frozenset({WORKER}))
+    ),
+    Transition.EXPIRE_INTERRUPT: lambda case, seeded: expire_interrupt(seeded.chat),
+    Transition.EXPIRE_ACTION: lambda case, seeded: expire_action(seeded.chat),
+}

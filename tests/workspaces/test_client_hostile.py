@@ -183,35 +183,24 @@ async def test_a_body_that_drips_times_out(tmp_path: Path) -> None:
     assert "in time" in lost.message
 
 
+FORGERIES: dict[str, Callable[[Impostor], bytes]] = {
+    "key": lambda fake: fake.reply(HELLO, key=b"of another workspace"),
+    "nonce": lambda fake: fake.reply(HELLO, nonce="0" * 32),
+    "status": lambda fake: fake.reply(HELLO).replace(b" 200 ", b" 409 "),
+    "boot": lambda fake: fake.reply(HELLO).replace(b"Boot: b", b"Boot: c"),
+    "body": lambda fake: fake.reply(HELLO).replace(b"{", b"["),
+    "no mac": lambda fake: fake.reply(HELLO).replace(b"Chatd-Mac", b"X-Mac"),
+    "odd mac": lambda fake: fake.reply(HELLO).replace(b"Chatd-Mac: ", b"Chatd-Mac: \xff\xe9"),
+}
+
+
 @pytest.mark.covers("hostile-7")
-async def test_a_reply_with_a_wrong_mac_is_untrusted(tmp_path: Path) -> None:
-    async def another_key(client: Impostor) -> None:
-        await client.send(client.reply(HELLO, key=b"of another workspace"))
+@pytest.mark.parametrize("forged", FORGERIES)
+async def test_a_reply_with_a_wrong_mac_is_untrusted(tmp_path: Path, forged: str) -> None:
+    async def send_forged(client: Impostor) -> None:
+        await client.send(FORGERIES[forged](client))
 
-    async def another_nonce(client: Impostor) -> None:
-        await client.send(client.reply(HELLO, nonce="0" * 32))
-
-    async def another_status(client: Impostor) -> None:
-        await client.send(client.reply(HELLO).replace(b" 200 ", b" 409 "))
-
-    async def another_boot(client: Impostor) -> None:
-        await client.send(client.reply(HELLO).replace(b"Boot: b", b"Boot: c"))
-
-    async def another_body(client: Impostor) -> None:
-        await client.send(client.reply(HELLO).replace(b"{", b"["))
-
-    async def no_mac(client: Impostor) -> None:
-        await client.send(client.reply(HELLO).replace(b"Chatd-Mac", b"X-Mac"))
-
-    async def odd_mac(client: Impostor) -> None:
-        await client.send(client.reply(HELLO).replace(b"Chatd-Mac: ", b"Chatd-Mac: \xff\xe9"))
-
-    for number, trick in enumerate(
-        (another_key, another_nonce, another_status, another_boot, another_body, no_mac, odd_mac)
-    ):
-        place = tmp_path / str(number)
-        place.mkdir()
-        assert (await lost_to(place, trick)).code == "agent_untrusted"
+    assert (await lost_to(tmp_path, send_forged)).code == "agent_untrusted"
 
 
 @pytest.mark.covers("hostile-7")

@@ -13,10 +13,9 @@ from contextlib import aclosing, suppress
 from chatd.domain.ids import ChatId
 from chatd.store.conn import Conn
 from tests.support.chaos.fault_injector import RunningReplicas
-from tests.support.client_state import ClientState
+from tests.support.client_state import ClientState, read_state
 from tests.support.replicas import ReplicaGone, ReplicaProcess
 from tests.support.stream_replica import read_sse
-from tests.support.viewer_state import read_state
 
 RESUME_TIMEOUT_S = 30.0
 MAX_CONCURRENT_CHECKS = 8
