@@ -83,6 +83,6 @@ def _shown(name: str, value: object) -> str | None:
     if name.endswith("_BYTES") and value >= 1024 and value % 1024 == 0:
         mib = value % (1024 * 1024) == 0
         return f"{value // (1024 * 1024)} MiB" if mib else f"{value // 1024} KiB"
-    unit = {"_S": " s", "_MS": " ms", "_BYTES": " bytes", "_PERCENT": " %"}
+    unit = {"_PER_S": "", "_S": " s", "_MS": " ms", "_BYTES": " bytes", "_PERCENT": " %"}
     suffix = next((text for ending, text in unit.items() if name.endswith(ending)), "")
     return f"{value:,g}{suffix}" if isinstance(value, float) else f"{value:,}{suffix}"
