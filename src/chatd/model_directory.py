@@ -39,7 +39,7 @@ MAX_MODEL_NAME_CHARS: Final = 200
 
 MODELS_REFRESH_INTERVAL_S: Final = 10.0
 MAX_DECLARE_ATTEMPTS: Final = 4
-"""Enough for the database's statement timeout to end another replica's hanging declaration."""
+"""Meanwhile the statement timeout ends a declaration of another replica that hangs."""
 
 DEMO_MODEL: Final = ModelEntry(name="demo", provider="demo", model="demo")
 

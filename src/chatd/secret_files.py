@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 MAX_SECRET_BYTES: Final = 4096
-"""The rest of a longer file is not read; no secret of ours is that long."""
+"""chatd reads no more of a secret file; its own secrets are shorter."""
 
 
 def load_or_create(path: Path, make: Callable[[], str]) -> str:

@@ -60,7 +60,8 @@ CONTEXT_CONNECT_TIMEOUT_S: Final = 5.0
 AGENT_CONNECT_TIMEOUT_S: Final = 30.0
 FINAL_CHECK_TIMEOUT_S: Final = 1.0
 BUILD_WORKER_GONE_AFTER_S: Final = 15.0
-"""Several renewals of a lease. A draining worker is no longer registered while it still builds."""
+"""A build without a heartbeat for this long is taken over if the row of its worker is deleted. It
+is several heartbeats: a draining worker has no row but still builds."""
 WORKSPACE_POOL_SIZE: Final = 6
 
 

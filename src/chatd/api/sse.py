@@ -38,7 +38,7 @@ from chatd.stream.frames import PING, Frame, encode_sse
 
 LOG_POLL_INTERVAL_S: Final = 0.5
 MAX_LOG_FOLLOW_S: Final = 3600.0
-"""Longer than any build may take."""
+"""How long a client may follow a build log; longer than any build takes."""
 LOG_PAGE_SIZE: Final = 500
 SSE_HEADERS: Final = {
     "content-type": "text/event-stream; charset=utf-8",

@@ -15,7 +15,7 @@ from chatd.store.chat import workers
 from chatd.store.conn import Conn
 
 HEARTBEAT_TIMEOUT_S: Final = 5.0
-"""After this the session is replaced: a new one may reach the database where this one does not."""
+"""After this the worker opens a new session, which may reach the database again."""
 CATCH_UP_HEARTBEAT_INTERVAL_S: Final = 0.25
 
 

@@ -40,7 +40,7 @@ from chatd.engine.turn_context import TurnContext
 from chatd.parts.episodes import PartRecorder
 
 MODEL_CALL_TIMEOUT_S: Final = 900.0
-"""Limit of one call, even while events arrive. A stream without events has its own limit."""
+"""Of one model call, even while events arrive. A stream without events has its own timeout."""
 
 STRICT_PAIRING_KINDS: Final = frozenset({"anthropic", "bedrock"})
 """APIs that reject a history in which a provider-executed call and its result are not paired."""

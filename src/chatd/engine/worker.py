@@ -33,8 +33,8 @@ DRAIN_TIMEOUT_S: Final = 25.0
 RELEASE_TIMEOUT_S: Final = 1.0
 LOOP_RESTART_DELAY_S: Final = 1.0
 ROW_POLL_INTERVAL_S: Final = 4.0
-"""How often the rows of running chats are read even without hints. An interrupt with a lost hint
-must be found before its deadline; after it the partial answer in memory would be lost."""
+"""How often the worker reads the rows of its chats even without hints. It must find an interrupt
+with a lost hint before the deadline, or the partial answer in memory is lost."""
 
 
 class WorkerConfig(Struct, frozen=True, kw_only=True):

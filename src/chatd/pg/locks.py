@@ -16,7 +16,7 @@ from typing import Final
 from chatd.pg.config import PgError
 from chatd.pg.directories import OwnedFile, open_file
 
-# Longer than all work under the lock: initdb, three starts, recovery, shutdown.
+# Longer than all work of another process under the lock: initdb, three starts, recovery, shutdown.
 LOCK_TIMEOUT_S: Final = 480.0
 FIRST_POLL_S: Final = 0.005
 MAX_POLL_S: Final = 0.1

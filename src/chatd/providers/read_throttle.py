@@ -13,11 +13,11 @@ from typing import Final
 from chatd.domain.model.protocol import ModelEvent, TextDelta, ToolCallDelta
 
 READ_INTERVAL_S: Final = 0.03
-"""At least the interval at which parts for viewers are coalesced: one read makes one part."""
+"""Not shorter than the interval at which parts for viewers are coalesced: one read is one part."""
 MAX_READ_INTERVAL_S: Final = 0.1
 MAX_READS_PER_S: Final = 1600
-"""Of all streams of a provider. A wake-up has a fixed cost, so the interval grows with the number
-of waiting streams."""
+"""Of all streams of a provider together. A wake-up has a fixed cost, so the interval between reads
+grows with the number of waiting streams."""
 BUSY_STREAM_GAP_S: Final = 0.05
 UNTHROTTLED_READS: Final = 8
 

@@ -157,7 +157,7 @@ QUEUE_COLUMNS: Final = """
     id, position, steer, content, content_version, model_config_id, reasoning_effort,
     created_by, created_at"""
 
-# A chat may be larger than the memory of a process or one value of PostgreSQL.
+# Of one read: a chat may be larger than the memory of a process or one value of PostgreSQL.
 MAX_READ_BYTES: Final = 16 * 1024 * 1024
 
 

@@ -34,7 +34,7 @@ from chatd.workspaces.builds.requests import BuildRequests, no_workspace_result,
 from chatd.workspaces.templates import TemplateCatalog
 
 MAX_PROVISION_ATTEMPTS: Final = 5
-"""An attempt is repeated after another build was awaited, or inserted first."""
+"""An attempt is repeated if another build of the workspace ran or was inserted first."""
 
 
 class WorkspaceProvisioner:

@@ -20,7 +20,7 @@ from chatd.agent.threads import AgentClock, ThreadRunner
 
 CONTEXT_POLL_S = 2.0
 DEBOUNCE_S = 0.25
-# Bounded, so that a file written without pause does not delay a new snapshot for ever.
+# A file that is written without pause delays a new snapshot by at most this many debounces.
 MAX_DEBOUNCES = 20
 MAX_CONTEXT_WAIT_S = 300.0
 

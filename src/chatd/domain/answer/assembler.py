@@ -122,7 +122,7 @@ def storable_metadata(raw: Json) -> Json:
 
 
 MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024
-"""In characters. No real answer is as long; this stops a provider that never ends its stream."""
+"""Of one answer, counted in characters. Ends the call of a provider that never ends its stream."""
 _EVENT_OVERHEAD: Final = 64
 
 

@@ -67,7 +67,7 @@ def _price(text: str | None) -> Decimal | None:
 
 
 MAX_CONTEXT_LIMIT_TOKENS: Final = 1_000_000_000
-"""No model has a larger context, so a larger number means something else."""
+"""No model has a larger context window, so a larger number is a mistake."""
 
 _LIMIT_NAMES: Final = frozenset(
     {

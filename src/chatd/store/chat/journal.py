@@ -14,8 +14,8 @@ from chatd.store.conn import Conn, Row
 
 JOURNAL_SLOTS: Final = 6
 JOURNAL_SLOT_S: Final = 300
-"""Four slots are read, the next one is about to be written, one is truncated. So an episode of up
-to fifteen minutes, the longest step, can be read from its start."""
+"""Of the six slots four are read, one is written next and one is truncated. Viewers can therefore
+read an episode of up to fifteen minutes, the longest step, from its start."""
 
 _CURRENT_SLOT: Final[LiteralString] = "((extract(epoch FROM now())::bigint / 300) % 6)"
 _RECENT_SLOTS: Final[LiteralString] = (

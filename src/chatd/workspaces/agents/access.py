@@ -46,11 +46,11 @@ from chatd.workspaces.agents.session import (
 from chatd.workspaces.agents.wire import ChatIdentity
 
 REBIND_CHECK_AFTER_S: Final = 5.0
-"""A reply slower than this has the latest build looked up while the request goes on."""
+"""If the reply takes longer, chatd reads the latest build while it waits."""
 RESEND_TIMEOUT_S: Final = 25.0
-"""For the second attempt. Both attempts together are shorter than a tool's timeout of 60 s."""
+"""Of the second attempt. Both attempts together are shorter than a tool's timeout of 60 s."""
 BINDING_RECHECK_AFTER_S: Final = 30.0
-"""After a pause as long as this, the agent's row may say that the agent is gone."""
+"""A binding unused for this long is checked again: its agent may be disconnected by now."""
 MAX_REMEMBERED_CHATS: Final = 1000
 
 RESTART_TEXT: Final = "Call stop_workspace, then start_workspace."

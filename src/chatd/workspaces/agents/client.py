@@ -49,12 +49,13 @@ MAX_CONTEXT_BYTES: Final = 16 << 20
 MAX_GIT_CHANGES_BYTES: Final = 24 << 20
 """A diff has at most 3 MiB; JSON escapes can multiply that."""
 OUTPUT_POLL_S: Final = 60.0
-"""The agent would wait up to five minutes. Shorter requests notice a lost agent sooner."""
+"""How long one request waits for output. The agent allows five minutes; a shorter request notices
+a lost agent sooner."""
 MIN_POLL_INTERVAL_S: Final = 0.5
 """Between two polls of an agent that replies at once although it was asked to wait."""
 HANDSHAKE_TIMEOUT_S: Final = 10.0
 GIT_WATCH_IDLE_TIMEOUT_S: Final = 45.0
-"""An agent that watches repositories sends a line every 15 seconds."""
+"""Without a line for this long the watch has failed: the agent sends one every 15 seconds."""
 
 _LINE_LIMITS: Final = {
     "max_file_size": 1 << 20,

@@ -34,7 +34,7 @@ AGENT_ON_OTHER_HOST: Final = "agent_elsewhere"
 MAX_BIND_ATTEMPTS: Final = 2
 """How often the chat's workspace may change during one call before the call fails."""
 ENDPOINTS_TIMEOUT_S: Final = 25.0
-"""For all endpoints together; less than the access waits for its whole request."""
+"""For all endpoints of an agent together; shorter than the timeout of the whole request."""
 AGENT_PING_TIMEOUT_S: Final = 5.0
 
 

@@ -20,7 +20,7 @@ from chatd.workspaces.agents.session import AgentResponse
 T = TypeVar("T")
 
 MAX_ERROR_CHARS: Final = 16 * 1024
-"""Of an error message, which a model reads."""
+"""Of an agent's error message, which the model reads."""
 KNOWN_ERROR_CODES: Final = frozenset(
     {
         "agent_rebooted",

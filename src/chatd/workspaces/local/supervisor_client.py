@@ -36,7 +36,8 @@ MAX_SUPERVISOR_STARTS: Final = 8
 FIRST_CONNECT_DELAY_S: Final = 0.02
 MAX_SUCCESSOR_POLLS: Final = 40
 SUCCESSOR_POLL_S: Final = 0.5
-"""With MAX_SUCCESSOR_POLLS, about 20 s for a supervisor to replace another on a busy host."""
+"""Times MAX_SUCCESSOR_POLLS is 20 s: the time for a new supervisor to replace the old one on a busy
+host."""
 MAX_REPLY_BYTES: Final = 4 * 1024 * 1024
 
 

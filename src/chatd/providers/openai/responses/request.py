@@ -26,7 +26,7 @@ from chatd.providers.openai.tools import (
 from chatd.providers.tool_schema import ToolNames, normalize_schema
 
 MIN_OUTPUT_TOKENS: Final = 16
-"""The API rejects a smaller limit."""
+"""The API rejects a smaller output limit."""
 
 Body = dict[str, object]
 

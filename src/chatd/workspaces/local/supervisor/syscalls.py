@@ -43,7 +43,7 @@ SCOPES: Final = 0b11
 """Abstract sockets and signals do not leave the sandbox."""
 
 MIN_LANDLOCK_VERSION: Final = 3
-"""The first version that restricts truncation; without it a closed file could be emptied."""
+"""The first version that restricts truncation; before it a sandbox could empty read-only files."""
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
