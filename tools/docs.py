@@ -35,7 +35,7 @@ def states() -> Iterator[str]:
         status, queued, archived, _ = rows[0]
         owners = {owned for *_, owned in rows}
         owner = "either" if len(owners) == 2 else ("a worker" if True in owners else "none")
-        queue = "waiting" if queued else "empty"
+        queue = "not empty" if queued else "empty"
         shown = public_status(status, archived=archived, owned=True in owners)
         yield f"| {state} | {status} | {queue} | {owner} | {shown} |"
 

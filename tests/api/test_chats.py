@@ -44,7 +44,7 @@ async def test_creating_a_chat_returns_the_chat(server: ApiServer) -> None:
 async def test_a_replica_with_a_free_slot_acquires_the_chat_in_the_same_write(
     server: ApiServer,
 ) -> None:
-    slots = server.deps.offer
+    slots = server.deps.reserve_slot
     assert isinstance(slots, Slots)
     slots.worker = WORKER
     chat = await server.chat(await server.create())

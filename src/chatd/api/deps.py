@@ -100,9 +100,9 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     pool: Pool
     transactor: Transactor
     announce: AnnounceChat
-    offer: ReserveSlot
+    reserve_slot: ReserveSlot
     feeds: FeedRegistry
-    watches: ChatListFeeds
+    chat_lists: ChatListFeeds
     models: ModelListing
     tokens: TokenTable
     env: Env

@@ -47,7 +47,7 @@ async def create_chat(
     replay = await _check_spend(deps, caller, row, request)
     if replay is not None:
         return replay
-    with deps.offer(root=command.parent_chat_id is None) as worker:
+    with deps.reserve_slot(root=command.parent_chat_id is None) as worker:
         slots = ReservedSlots(root=worker, child=worker)
         operation = Operation(
             chat_id=command.id,
@@ -119,10 +119,10 @@ def _reserved(deps: ApiDeps, command: Command, known: Chat | None) -> Generator[
     if not may_start_work(command):
         yield NO_SLOTS
     elif known is None:
-        with deps.offer(root=True) as root, deps.offer(root=False) as child:
+        with deps.reserve_slot(root=True) as root, deps.reserve_slot(root=False) as child:
             yield ReservedSlots(root=root, child=child)
     else:
-        with deps.offer(root=known.is_root) as worker:
+        with deps.reserve_slot(root=known.is_root) as worker:
             yield ReservedSlots(root=worker, child=worker)
 
 

@@ -95,7 +95,7 @@ class ChatEventStreams:
     async def serve_user(self, request: ApiRequest, send: Send) -> None:
         with (
             self._streams.open(request.caller, "sse", send) as stream,
-            self._deps.watches.watch(request.caller.user_id) as watcher,
+            self._deps.chat_lists.watch(request.caller.user_id) as watcher,
         ):
             await serve_events(stream, request.receive, _encoded(watcher.next))
 

@@ -180,7 +180,7 @@ class _Socket:
     async def _open(self, held: AsyncExitStack, frame: Subscribe) -> NextFrame:
         deps, feeds = self._deps, self._deps.feeds
         if frame.topic == CHAT_LIST_TOPIC:
-            return held.enter_context(deps.watches.watch(self._caller.user_id)).next
+            return held.enter_context(deps.chat_lists.watch(self._caller.user_id)).next
         chat_id = _chat_id(frame.topic)
         viewer = await deps.retry(
             lambda: held.enter_async_context(feeds.open_viewer(chat_id, frame.after))

@@ -1,6 +1,7 @@
 """Runs a command: settings, event loop, signals and exit codes.
 
-Exit codes: 0 done or stopped on request, 1 failed, 2 wrong settings or usage, 130 cancelled.
+Exit codes: 0 done or stopped on request, 1 failed, 2 wrong settings or usage,
+3 migrations missing (`migrate check`), 130 cancelled.
 """
 
 import asyncio

@@ -9,11 +9,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 LEASE_TTL_S: Final = 30.0
+"""Without a heartbeat for this long a worker has lost its chats."""
 NO_NEW_WORK_AFTER_S: Final = 20.0
+"""Without a heartbeat for this long a worker acquires nothing."""
 MIN_HEARTBEATS_TO_REAP: Final = 3
-REAP_LOCK_GONE_AFTER_S: Final = 2.0
-REAP_LEASE_STALE_AFTER_S: Final = LEASE_TTL_S
+"""Successful heartbeats in a row before a worker may reap."""
+OWN_HEARTBEATS_TO_REAP_LOCKS_S: Final = 2.0
+"""A worker reaps by a lost session lock after its own heartbeats have succeeded for this long."""
+OWN_HEARTBEATS_TO_REAP_LEASES_S: Final = LEASE_TTL_S
+"""A worker reaps by an expired lease after its own heartbeats have succeeded for this long."""
 MAX_MISSED_HEARTBEATS: Final = 2
+"""More intervals without success end an unbroken run of heartbeats."""
 
 ReapScope = Literal["none", "locks", "leases"]
 LeaseHealth = Literal["ok", "no_new_work", "cancel_runs"]
@@ -50,9 +56,9 @@ def may_reap(history: HeartbeatHistory, now: float) -> ReapScope:
     if history.is_broken(now) or history.count < MIN_HEARTBEATS_TO_REAP:
         return "none"
     answered_s = history.last_at - history.first_at
-    if answered_s >= REAP_LEASE_STALE_AFTER_S:
+    if answered_s >= OWN_HEARTBEATS_TO_REAP_LEASES_S:
         return "leases"
-    return "locks" if answered_s >= REAP_LOCK_GONE_AFTER_S else "none"
+    return "locks" if answered_s >= OWN_HEARTBEATS_TO_REAP_LOCKS_S else "none"
 
 
 def lease_health(last_success: float, now: float) -> LeaseHealth:

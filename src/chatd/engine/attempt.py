@@ -1,7 +1,7 @@
 """One attempt at a chat's next step, and the committer that writes it.
 
 An `Attempt` holds the row, its history, the partial answer, the usage that no commit has
-recorded, and the right to write. Only the `Committer` uses the store's transactor.
+recorded, and the right to write. In the engine only the `Committer` uses the transactor.
 """
 
 import asyncio
@@ -106,7 +106,7 @@ class Attempt:
             history_version=self.chat.history_version, messages=messages, usage=usage
         )
 
-    def set_unpaid_usage(self, usage: tuple[UsageEntry, ...]) -> None:
+    def set_unrecorded_usage(self, usage: tuple[UsageEntry, ...]) -> None:
         """Discard the partial answer but keep its usage, so that the next commit, or the
         interrupt that comes before it, records it."""
         self.set_partial(lambda _: (), lambda: usage)
@@ -114,7 +114,7 @@ class Attempt:
     def partial_messages(self, at: str) -> tuple[Draft, ...]:
         return () if self._partial is None else self._partial.messages(at)
 
-    def unpaid_usage(self) -> tuple[UsageEntry, ...]:
+    def unrecorded_usage(self) -> tuple[UsageEntry, ...]:
         """Usage that no commit has recorded."""
         return () if self._partial is None else self._partial.usage()
 

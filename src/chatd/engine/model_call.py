@@ -135,7 +135,7 @@ class ModelCall:
     def rejected(self, attempt: Attempt, failure: ClassifiedFailure) -> ModelCallError:
         """Discard the answer; its usage stays to be recorded."""
         usage = self.usage_entries()
-        attempt.set_unpaid_usage(usage)
+        attempt.set_unrecorded_usage(usage)
         return ModelCallError(failure, usage)
 
     async def _read(

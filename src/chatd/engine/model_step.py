@@ -124,7 +124,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
             attempt,
             ANSWER_TIMEOUT_ERROR,
             messages=attempt.partial_messages(self.env.clock.now().isoformat()),
-            usage=attempt.unpaid_usage(),
+            usage=attempt.unrecorded_usage(),
             client_tools=context.client_names,
         )
 
@@ -150,8 +150,8 @@ class ModelStep(Struct, frozen=True, kw_only=True):
     async def _retry(
         self, attempt: Attempt, error: ModelCallError, delay_s: float
     ) -> AppliedChange:
-        """Commit the delay before waiting, so that new viewers see it and a worker that takes
-        over continues it."""
+        """Commit the delay before waiting, so that viewers see it. A worker that takes over keeps
+        the number of attempts and calls the model at once."""
         now = self.env.clock.now()
         state = retry_state(error.classified, attempt.chat.attempt, delay_s, now)
         retry = RecordRetry(fence=Fence.of(attempt.chat), state=state, usage=error.usage)

@@ -78,7 +78,7 @@ class Runner:
                 if isinstance(reaction, RestartTask):
                     self._attempt = self._attempt.next()
             # The next owner does not know the usage of a step that it replaced.
-            await self._turn_loop.record_usage(self.chat, self._attempt.unpaid_usage())
+            await self._turn_loop.record_usage(self.chat, self._attempt.unrecorded_usage())
         finally:
             self._env.emit("runner_left", chat_id=self.chat.id, epoch=self.epoch)
 

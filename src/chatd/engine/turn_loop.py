@@ -85,7 +85,7 @@ class TurnLoop:
     async def interrupt(self, attempt: Attempt) -> None:
         """Commit the partial answer or the finished tool results; then run the queue."""
         at = self._env.clock.now().isoformat()
-        messages, usage_entries = attempt.partial_messages(at), attempt.unpaid_usage()
+        messages, usage_entries = attempt.partial_messages(at), attempt.unrecorded_usage()
         if attempt.is_first and not attempt.has_partial:
             messages = await self._messages_from_live_parts(attempt.chat, at)
         step = attempt.step(FinishInterrupt, messages, usage_entries)
@@ -95,7 +95,7 @@ class TurnLoop:
     async def fail(self, attempt: Attempt, error: ChatError) -> None:
         """Fail the turn, or end its interrupt. Neither the partial answer nor its usage is in
         that commit, because they may be what cannot be written; the usage is recorded after."""
-        unpaid = attempt.unpaid_usage()
+        unpaid = attempt.unrecorded_usage()
         if attempt.chat.status == "running":
             await self._committer.fail_turn(attempt, error)
         else:
@@ -194,9 +194,9 @@ class TurnLoop:
         Taking over an interrupt opens no episode, so the last episode is the one to read. This
         replica may have published it itself, and not yet written it to the journal."""
         episode = Episode.of(chat)
-        tape = self._deps.episodes.find(chat.id)
-        if tape is not None and tape.episode == episode:
-            return partial_messages(chat, decode_live_parts(tape.events), at)
+        buffer = self._deps.episodes.find(chat.id)
+        if buffer is not None and buffer.episode == episode:
+            return partial_messages(chat, decode_live_parts(buffer.events), at)
         parts = await self._until_available(lambda: read_episode(self._conn, episode))
         return partial_messages(chat, parts, at)
 

@@ -150,7 +150,7 @@ class JournalWriter:
         interval_s = max(
             minimum_s, min(duration_s * self._config.load_factor, self._config.max_interval_s)
         )
-        # Without load the first part of a step is written at once.
+        # With the short interval (tailed, no load) the first part of a step is written at once.
         self._writes_first_part_at_once = interval_s <= self._config.tailed_interval_s
         return interval_s
 

@@ -22,9 +22,9 @@ ToolHandler = Callable[[ToolContext, A], Awaitable[ToolOutput]]
 RETRY_ADVICE_TEXT: Final = (
     "Try again in a moment; if it goes on, call stop_workspace, then start_workspace."
 )
-OUTCOME_UNKNOWN_TEXT: Final = (
-    "chatd's own database did not answer, so it is not known how this stands. Try again in a"
-    " moment."
+DATABASE_AWAY_TEXT: Final = (
+    "chatd's own database did not answer, so the outcome of this call is unknown. Check what the"
+    " call has changed before you repeat it."
 )
 
 
@@ -49,7 +49,7 @@ class WorkspaceTool(Struct, frozen=True, kw_only=True):
             return error_output(f"{error.message} {RETRY_ADVICE_TEXT}")
         except Unavailable:
             # Its message is for operators: it may name hosts.
-            return error_output(OUTCOME_UNKNOWN_TEXT)
+            return error_output(DATABASE_AWAY_TEXT)
 
     async def recover(self, context: ToolContext) -> ToolOutput | None:
         del context
