@@ -222,7 +222,7 @@ async def test_an_invalid_timeout_is_refused_before_the_command_runs(bench: Work
             AgentUnreachable("The workspace does not answer."),
             "stop_workspace, then start_workspace",
         ),
-        (Unavailable("10.0.0.5 refuses"), "the outcome of this call is unknown"),
+        (Unavailable("10.0.0.5 refuses"), "Check what the call has changed before you repeat it."),
     ],
 )
 @pytest.mark.parametrize("name", ["execute", "read_file", "process_list"])
