@@ -8,7 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from chatd.domain.errors import ChatdError, Unavailable
-from chatd.domain.workspace.agent_api import AgentUnreachable, WorkspaceUnavailable
+from chatd.domain.workspace.agent_api import (
+    AgentUnreachable,
+    WorkspaceBinding,
+    WorkspaceUnavailable,
+)
 from chatd.domain.workspace.entities import AgentRow
 from chatd.workspaces.agents.access import (
     REBIND_CHECK_AFTER_S,
@@ -19,7 +23,17 @@ from chatd.workspaces.agents.access import (
 from chatd.workspaces.agents.resolver import AgentObservation
 from chatd.workspaces.agents.session import AGENT_REPLY_TIMEOUT_S, ConnectFailed
 from tests.support.clock import FakeClock
-from tests.workspaces.fake_agents import FIRST, HOME, NOW, SECOND, AccessRig, agent
+from tests.workspaces.fake_agents import (
+    AWAY,
+    CHAT,
+    FAR,
+    FIRST,
+    HOME,
+    NOW,
+    SECOND,
+    AccessRig,
+    agent,
+)
 
 
 @pytest.fixture
@@ -226,6 +240,36 @@ async def test_a_workspace_that_stops_during_an_effect_leaves_its_outcome_unknow
         await rig.agents.until(requests=1)
         rig.agents.lose()
     assert "start_workspace" in refusal.result()
+
+
+@pytest.mark.promise("P7")
+async def test_an_effect_that_may_have_arrived_is_not_sent_to_another_workspace(
+    rig: AccessRig,
+) -> None:
+    rig.agents.is_held = True
+    async with asyncio.TaskGroup() as group:
+        refusal = group.create_task(rig.refused(OutcomeUnknown, rig.start))
+        await rig.agents.until(requests=1)
+        rig.bindings.bind(FAR)
+        rig.access.on_bound(CHAT, AWAY)
+        rig.agents.lose()
+    assert "outcome of this call is unknown" in refusal.result()
+    assert rig.agents.asked == [FIRST]
+
+
+async def test_a_running_call_cannot_use_a_workspace_that_was_detached(rig: AccessRig) -> None:
+    client = await rig.client()
+    rig.bindings.row = WorkspaceBinding(chat_id=CHAT, workspace_id=None)
+    rig.access.forget(CHAT)
+    await rig.refused(WorkspaceUnavailable, client.processes)
+    assert rig.agents.asked == []
+
+
+async def test_only_a_reply_counts_as_use_of_the_workspace(rig: AccessRig) -> None:
+    await rig.client()
+    assert rig.used == []
+    await rig.read()
+    assert rig.used == [HOME]
 
 
 @pytest.mark.covers("binding-3")

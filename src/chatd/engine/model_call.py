@@ -123,13 +123,14 @@ class ModelCall:
             failure = known_failure("timeout", self._provider.name)
         self._idle = self._idle.released()
         failure = self._idle.failure(self._provider.name, failure)
+        if failure is None or self._kind == "compaction":
+            took_s = self._env.clock.monotonic() - started_at
+            self.record = replace(self.record, runtime_ms=round(took_s * 1000))
         if failure is not None:
             failure = with_provider(failure, self.record.config.provider)
             if limit.expired():
                 raise AnswerTimeout(failure, self.usage_entries())
             raise self.rejected(attempt, failure)
-        took_s = self._env.clock.monotonic() - started_at
-        self.record = replace(self.record, runtime_ms=round(took_s * 1000))
         return self._assembler.finished()
 
     def rejected(self, attempt: Attempt, failure: ClassifiedFailure) -> ModelCallError:

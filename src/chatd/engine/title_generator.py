@@ -7,6 +7,7 @@ failure leaves the old title.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
 
 from chatd.aio.periodic import BackgroundTasks
 from chatd.domain.answer.answer import Answer, ModelCallRecord, usage_entry
@@ -33,6 +34,8 @@ from chatd.store.conn import Conn
 AnnounceChat = Callable[[Chat, str], None]
 TitleModelChoice = Callable[[ModelChoice], Awaitable[Sequence[ModelChoice]]]
 
+MAX_STARTED_CHATS_KEPT: Final = 1000
+
 
 async def own_model(choice: ModelChoice) -> Sequence[ModelChoice]:
     """The chat's own model generates its title."""
@@ -58,35 +61,35 @@ class TitleGenerator:
         self._spend_guard = spend_guard
         self._announce = announce
         self._title_models = title_models
-        self._in_progress: set[ChatId] = set()
+        self._started: dict[ChatId, None] = {}
         self._unusable: set[tuple[str, str]] = set()
 
     def start_if_needed(self, chat: Chat, history: Sequence[Message], choice: ModelChoice) -> None:
-        """Never waits. A subagent gets its title from the chat that starts it."""
+        """Never waits. A subagent gets its title from the chat that starts it. One try per chat: a
+        failing provider is not asked again at every retry of the answer."""
         first = next((row for row in history if row.starts_turn), None)
         text = "" if first is None else title_input(first.content, {})
         is_needed = chat.is_root and needs_title(history, chat.title, text)
-        if not is_needed or chat.id in self._in_progress:
+        if not is_needed or chat.id in self._started:
             return
         if self._background_tasks.submit("title", lambda: self._generate(chat, text, choice)):
-            self._in_progress.add(chat.id)
+            self._started[chat.id] = None
+            if len(self._started) > MAX_STARTED_CHATS_KEPT:
+                del self._started[next(iter(self._started))]
 
     async def _generate(self, chat: Chat, text: str, choice: ModelChoice) -> None:
         """Try the models in turn, within one time limit for all of them."""
         deadline = asyncio.get_running_loop().time() + TITLE_TIMEOUT_S
-        try:
-            for model in await self._title_models(choice):
-                if (model.config.provider, model.config.model) in self._unusable:
-                    continue
-                if await self._spend_guard.check(chat) is not None:
-                    return
-                request = title_request(model.config.model, text)
-                title = await self._call(chat, model, request, deadline)
-                if title is not None:
-                    await self._set_title(chat, title)
-                    return
-        finally:
-            self._in_progress.discard(chat.id)
+        for model in await self._title_models(choice):
+            if (model.config.provider, model.config.model) in self._unusable:
+                continue
+            if await self._spend_guard.check(chat) is not None:
+                return
+            request = title_request(model.config.model, text)
+            title = await self._call(chat, model, request, deadline)
+            if title is not None:
+                await self._set_title(chat, title)
+                return
 
     async def _set_title(self, chat: Chat, title: str) -> None:
         updated = await chats.set_title(self._conn, chat.id, expected=chat.title, title=title)

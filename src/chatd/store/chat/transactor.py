@@ -212,8 +212,8 @@ class OperationRun:
             ]
             if not applied:
                 applied = await self._apply_tree(session, members, command)
-            rows = (applied[0].chat,) if applied else members
-            chat = next(row for row in rows if row.id == operation.chat_id)
+            rows = {row.id: row for row in (*members, *(one.chat for one in applied))}
+            chat = rows[operation.chat_id]
             if isinstance(command, UpdateChat):
                 chat = await updates.update_chat(session, chat, command)
         if not applied:

@@ -98,8 +98,7 @@ class AgentAccess:
         """Raises WorkspaceUnavailable if the chat has no workspace that runs."""
         chat, epoch = context.chat, context.fence.epoch
         access = self._access(chat, epoch)
-        agent = await access.resolver.resolve()
-        self._deps.on_use(agent.workspace_id)
+        await access.resolver.resolve()
         parents = () if chat.parent_chat_id is None else (chat.parent_chat_id,)
         identity = ChatIdentity(chat_id=chat.id, ancestors=parents, epoch=epoch)
         return HttpAgentClient(access, self._deps.clock, identity)
@@ -114,7 +113,9 @@ class AgentAccess:
             access.select(workspace_id)
 
     def forget(self, chat_id: ChatId) -> None:
-        self._chats.pop(chat_id, None)
+        """The chat has no workspace any more: later requests of a running call fail too."""
+        if (access := self._chats.pop(chat_id, None)) is not None:
+            access.select(None)
 
     def _access(self, chat: Chat, epoch: int) -> "ChatAccess":
         access = self._chats.get(chat.id)
@@ -193,7 +194,9 @@ class ChatAccess:
                 try:
                     return await self._send(await self.resolver.resolve(), delivery)
                 except _WorkspaceChanged:
-                    continue
+                    # The agent of another workspace does not know the key: it would act again.
+                    if delivery.may_have_arrived and request.has_effect:
+                        break
             raise workspace_changing_error()
         except (AgentUnreachable, WorkspaceUnavailable) as error:
             self.resolver.forget()
@@ -238,6 +241,11 @@ class ChatAccess:
         try:
             await first_of(asyncio.wait({reply}), *guards, self._fail_after(timeout_s, delivery))
             return reply.result()
+        except (_AgentReplaced, AgentUnreachable, WorkspaceUnavailable):
+            # The reply may have come in the same moment as the guard's error.
+            if not reply.done():
+                raise
+            return reply.result()
         finally:
             reply.cancel()
             await asyncio.wait({reply})
@@ -249,7 +257,9 @@ class ChatAccess:
         arrived_before, delivery.may_have_arrived = delivery.may_have_arrived, True
         self._in_flight[agent.workspace_id] += 1
         try:
-            return await sender.send(delivery.request)
+            body = await sender.send(delivery.request)
+            self._deps.on_use(agent.workspace_id)
+            return body
         except ConnectFailed:
             delivery.may_have_arrived = arrived_before
             raise

@@ -197,13 +197,14 @@ class SupervisorClient:
     def _connect(self) -> socket.socket:
         """Through the directory's descriptor: the path may be too long for a socket address."""
         directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            connection.settimeout(0)
-            connection.connect(f"/proc/self/fd/{directory}/{SOCKET_FILE}")
-        except OSError:
-            connection.close()
-            raise
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                connection.settimeout(0)
+                connection.connect(f"/proc/self/fd/{directory}/{SOCKET_FILE}")
+            except OSError:
+                connection.close()
+                raise
         finally:
             os.close(directory)
         return connection
