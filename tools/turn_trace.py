@@ -9,10 +9,12 @@ process: the walk of `execute` ends where the server sends the request to it.
 
 import argparse
 import asyncio
+import contextlib
+import os
+import signal
 import sys
 import tempfile
 from collections.abc import Generator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import groupby
 from pathlib import Path
@@ -79,7 +81,7 @@ class Tracer:
             walk = self.execute
         walk.files.setdefault(path, frame.f_code.co_qualname.split(".<locals>")[0])
 
-    @contextmanager
+    @contextlib.contextmanager
     def tracing(self) -> Generator[None]:
         """Trace every message that is posted inside."""
         original, tracer = ApiApplication.__call__, self
@@ -145,13 +147,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Trace a message and an execute call.")
     parser.add_argument("--write", action="store_true", help="write ARCHITECTURE.md")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="chatd-trace-") as directory:
+    with tempfile.TemporaryDirectory(
+        prefix="chatd-trace-", ignore_cleanup_errors=True
+    ) as directory:
         Path(directory).chmod(0o755)  # as root, the database runs under another account
-        tracer = asyncio.run(trace(Path(directory)))
+        try:
+            tracer = asyncio.run(trace(Path(directory)))
+        finally:
+            stop_supervisor(Path(directory) / "ws-supervisor" / "lock")
     for title, walk in (("message", tracer.message), ("execute", tracer.execute)):
         if options.write:
             write_walk(title, walk)
         sys.stdout.write("\n".join([f"{title}:", *walk.lines(), "", ""]))
+
+
+def stop_supervisor(lock: Path) -> None:
+    """Workspaces outlive the server: their supervisor writes its process id to the lock file."""
+    if lock.exists():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(lock.read_text()), signal.SIGTERM)
 
 
 def write_walk(title: str, walk: Walk) -> None:
