@@ -76,8 +76,8 @@ class Replica:
         on_statement: StatementHook | None = None,
         worker_id: WorkerId | None = None,
     ) -> None:
-        """`on_statement` is called with every statement before it is sent. `me` is the worker id,
-        if the caller uses it for other services too."""
+        """`on_statement` is called with every statement before it is sent. `worker_id` is given if
+        the caller uses it for other services too."""
         self.worker_id = worker_id or WorkerId(env.new_id())
         self.env = env
         self.database = Database(

@@ -7,6 +7,7 @@ from chatd.domain.chat.row import Chat, ChatError
 from chatd.domain.ids import ChatId
 from chatd.domain.prompt.titles import fallback_title
 from chatd.store.chat import chats
+from tests.support.clock import FakeClock
 from tests.support.engine_rig import EngineRig, engine_rig_with
 from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
 from tests.support.providers.server import Gate, RecordedRequest, Reply
@@ -107,6 +108,22 @@ async def test_a_failed_title_call_leaves_the_old_title(dsn: str, reply: Reply) 
         assert (await rig.wait_runner_left(chat_id)).state == "W"
         await wait_title_task(rig)
         assert (await rig.chat(chat_id)).title == FALLBACK
+
+
+async def test_a_retried_answer_does_not_repeat_a_failed_title_call(
+    dsn: str, clock: FakeClock
+) -> None:
+    async with (
+        TitleApi.running() as api,
+        engine_rig_with(dsn, api, clock=clock, titles=True) as rig,
+    ):
+        api.default_reply = Reply(status=500, steps=(b"{}",))
+        api.reply(503, {"error": {"message": "busy"}})
+        chat_id = await new_chat(rig)
+        await wait_title_task(rig)
+        await clock.advance_past("retry_backoff")
+        await rig.wait_runner_left(chat_id)
+        assert len(api.titles) == 1
 
 
 async def test_a_model_that_rejects_the_temperature_is_called_without_it(dsn: str) -> None:

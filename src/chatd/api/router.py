@@ -17,7 +17,7 @@ _DECLARED_TEXT: Final = (
 )
 
 
-class Endpoint:
+class RoutePath:
     """What one path template serves: a handler per method, and possibly a stream."""
 
     def __init__(self, template: str) -> None:
@@ -56,7 +56,7 @@ class RouteTable:
         for stream in streams:
             self._add(PREFIX + stream.path).stream = stream
 
-    def find(self, path: str) -> tuple[Endpoint, Mapping[str, str]] | None:
+    def find(self, path: str) -> tuple[RoutePath, Mapping[str, str]] | None:
         """The endpoint of a decoded path, and the path parameters."""
         segments = _split(path)
         endpoint = self._root.find(segments)
@@ -65,13 +65,13 @@ class RouteTable:
         pairs = zip(_split(endpoint.template), segments, strict=True)
         return endpoint, {name[1:-1]: value for name, value in pairs if name[0] == "{"}
 
-    def _add(self, template: str) -> Endpoint:
+    def _add(self, template: str) -> RoutePath:
         node = self._root
         for segment in _split(template):
             name = _PARAMETER if segment[0] == "{" else segment
             node = node.children.setdefault(name, _Node())
         if node.endpoint is None:
-            node.endpoint = Endpoint(template)
+            node.endpoint = RoutePath(template)
         return node.endpoint
 
 
@@ -80,9 +80,9 @@ class _Node:
 
     def __init__(self) -> None:
         self.children: dict[str, _Node] = {}
-        self.endpoint: Endpoint | None = None
+        self.endpoint: RoutePath | None = None
 
-    def find(self, segments: list[str], depth: int = 0) -> Endpoint | None:
+    def find(self, segments: list[str], depth: int = 0) -> RoutePath | None:
         if depth == len(segments):
             return self.endpoint
         for name in (segments[depth], _PARAMETER):

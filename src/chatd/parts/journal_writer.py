@@ -167,8 +167,8 @@ class JournalWriter:
         return batch
 
     async def _write(self, batch: list[journal.JournalEntry]) -> None:
-        """Retry until the database answers. A statement whose reply was lost may have been applied:
-        the repeat then stores the same rows again, and readers skip them."""
+        """Retry until the database answers. If a statement was applied and its reply was lost, the
+        repeat stores the same rows again, and readers skip them."""
         try:
             await retry_unavailable(
                 self._env.clock,
