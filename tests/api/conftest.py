@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from tests.api.workspace_api import WorkspaceApi, workspace_api
-from tests.support.api_server import ApiServer, serve_api
+from tests.support.api.server import ApiServer, serve_api
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from msgspec import Struct
 from chatd.clock import SystemClock
 from chatd.domain.chat.states import State
 from tests.api.workspace_api import HERE, WorkspaceApi, first_build, workspace_api
-from tests.support.api_server import FAST, ME
+from tests.support.api.server import FAST, ME
 from tests.support.build_rig import FakeBackend, building
 from tests.support.seeds import Seed
 from tests.support.store import chat_id, insert_seed

@@ -7,8 +7,8 @@ import pytest
 from chatd.store.workspace import build_leases
 from chatd.store.workspace.build_leases import BuildLogLine
 from tests.api.workspace_api import HERE, WorkspaceApi, end_build, first_build
-from tests.support.api_server import Json
-from tests.support.sse_viewer import event_source
+from tests.support.api.server import Json
+from tests.support.api.sse_viewer import event_source
 from tests.support.workspaces import hold, wanted
 
 

@@ -11,8 +11,8 @@ from chatd.domain.workspace.agent_api import ContextResource, WorkspaceContext
 from chatd.domain.workspace.entities import AgentId, BuildId
 from chatd.store.workspace import bindings
 from tests.api.workspace_api import WorkspaceApi, end_build, first_build, id_of
-from tests.support.api_server import OTHER_USER, Json, message_body
-from tests.support.sse_viewer import event_source
+from tests.support.api.server import OTHER_USER, Json, message_body
+from tests.support.api.sse_viewer import event_source
 
 NIL = str(UUID(int=0))
 

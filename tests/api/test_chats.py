@@ -5,7 +5,7 @@ import pytest
 
 from chatd.domain.chat.states import State
 from chatd.store.chat import messages
-from tests.support.api_server import (
+from tests.support.api.server import (
     CLEVER,
     FAST,
     ApiOptions,

@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 from chatd.domain.chat.states import State
-from tests.support.api_server import CLEVER, FAST, ApiServer
-from tests.support.request_generator import CASES, SEED, RequestGenerator, operations
+from tests.support.api.request_generator import CASES, SEED, RequestGenerator, operations
+from tests.support.api.server import CLEVER, FAST, ApiServer
 from tests.support.seeds import Seed
 from tests.support.store import chat_id, insert_seed
 

@@ -9,8 +9,8 @@ import pytest
 from chatd.domain.workspace.entities import Endpoint
 from tests.agent.git.git_fixture import run_git as git
 from tests.api.workspace_api import WorkspaceApi, end_build
-from tests.support.api_server import OTHER_USER, ApiServer, Json
-from tests.support.sse_viewer import event_source
+from tests.support.api.server import OTHER_USER, ApiServer, Json
+from tests.support.api.sse_viewer import event_source
 from tests.workspaces.agent_process import AGENT, Workbench, running_agent
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from chatd.store.pool import Pool
 from chatd.stream.chat_list import ChatListSubscription
-from tests.support.api_server import ME, ApiOptions, ApiServer, authorized, message_body, serve_api
-from tests.support.sse_viewer import event_source
+from tests.support.api.server import ME, ApiOptions, ApiServer, authorized, message_body, serve_api
+from tests.support.api.sse_viewer import event_source
 
 
 async def test_a_running_server_is_alive_and_ready(server: ApiServer) -> None:

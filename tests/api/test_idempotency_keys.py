@@ -6,7 +6,7 @@ import pytest
 
 from chatd.domain.chat.states import State
 from chatd.store.chat import messages
-from tests.support.api_server import OTHER_USER, ApiReply, ApiServer, message_body
+from tests.support.api.server import OTHER_USER, ApiReply, ApiServer, message_body
 from tests.support.factories import CHAT
 from tests.support.seeds import Seed
 from tests.support.store import insert_seed

@@ -10,7 +10,7 @@ from chatd.domain.chat.states import State
 from chatd.domain.chat.worker_transitions import acquire, finish_turn
 from chatd.domain.ids import MessageId
 from chatd.store.chat import messages
-from tests.support.api_server import (
+from tests.support.api.server import (
     CLEVER,
     OTHER_USER,
     ApiOptions,

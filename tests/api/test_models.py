@@ -13,7 +13,7 @@ from chatd.model_directory import ModelDirectory, build_registry
 from chatd.settings.schema import ModelEntry, PriceEntry, ProviderEntry, Settings
 from chatd.store import model_configs
 from chatd.store.pool import Pool
-from tests.support.api_server import CLEVER, FAST, RETIRED, ApiServer, message_body
+from tests.support.api.server import CLEVER, FAST, RETIRED, ApiServer, message_body
 from tests.support.clock import FakeClock
 from tests.support.stream_replica import env_with
 

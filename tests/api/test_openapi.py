@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from chatd.api.application import all_routes
-from tests.support.api_server import ApiServer, Json
+from tests.support.api.server import ApiServer, Json
 
 SCHEMAS = "#/components/schemas/"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.api.schemathesis_run import Effort, ask_everything, busy_workspace_api
-from tests.support.request_generator import operations
+from tests.support.api.request_generator import operations
 
 
 @pytest.mark.promise("P15")

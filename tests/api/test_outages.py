@@ -8,7 +8,7 @@ import pytest
 from chatd.domain.chat.states import State
 from chatd.store.chat import chats, messages
 from chatd.store.pool import Pool
-from tests.support.api_server import ApiOptions, ApiServer, message_body, serve_api
+from tests.support.api.server import ApiOptions, ApiServer, message_body, serve_api
 from tests.support.change_log import prompt_texts
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually

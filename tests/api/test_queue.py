@@ -3,7 +3,7 @@
 import pytest
 
 from chatd.domain.chat.states import State
-from tests.support.api_server import CLEVER, ApiReply, ApiServer, message_body
+from tests.support.api.server import CLEVER, ApiReply, ApiServer, message_body
 from tests.support.factories import CHAT
 from tests.support.seeds import Seed
 from tests.support.store import insert_seed

@@ -6,7 +6,7 @@ import pytest
 
 from chatd.api.route import LARGE_BODY_BYTES, SMALL_BODY_BYTES
 from chatd.domain.chat.states import State
-from tests.support.api_server import CLEVER, ME, OTHER_USER, ApiServer, Json, message_body
+from tests.support.api.server import CLEVER, ME, OTHER_USER, ApiServer, Json, message_body
 from tests.support.factories import CHAT
 from tests.support.seeds import Seed
 from tests.support.store import dump, insert_seed

@@ -6,7 +6,7 @@ from chatd.api.application import all_routes
 from chatd.api.errors import MethodNotAllowed
 from chatd.api.route import Scope
 from chatd.api.router import RouteTable
-from tests.support.api_server import ApiServer
+from tests.support.api.server import ApiServer
 
 
 @pytest.mark.parametrize(

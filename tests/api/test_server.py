@@ -10,9 +10,9 @@ from chatd.api.deps import StreamLimits
 from chatd.api.server import BoundAddress, ListenError, ServerTimeouts, bind, serve
 from chatd.store.chat import chats
 from chatd.store.pool import Pool
-from tests.support.api_server import ME, ApiOptions, ApiServer, serve_api
+from tests.support.api.server import ME, ApiOptions, ApiServer, serve_api
+from tests.support.api.sse_viewer import SseViewer, event_source, reached
 from tests.support.eventually import eventually
-from tests.support.sse_viewer import SseViewer, event_source, reached
 from tests.support.store import has_lock_waiter, open_chat
 
 

@@ -12,7 +12,7 @@ from chatd.domain.chat.states import State
 from chatd.domain.ids import ChatId
 from chatd.engine.spend_guard import OwnerBudget, SpendGuard, SpendLimit
 from chatd.store.chat import usage
-from tests.support.api_server import OTHER_USER, ApiReply, ApiServer, listening, message_body
+from tests.support.api.server import OTHER_USER, ApiReply, ApiServer, listening, message_body
 from tests.support.factories import CHAT
 from tests.support.seeds import Seed
 from tests.support.store import insert_seed

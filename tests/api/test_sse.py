@@ -12,7 +12,7 @@ from chatd.domain.chat.row import Chat, Episode
 from chatd.domain.chat.states import State
 from chatd.domain.chat.worker_transitions import acquire, finish_turn
 from chatd.domain.ids import ChatId
-from tests.support.api_server import (
+from tests.support.api.server import (
     ME,
     OTHER_USER,
     ApiOptions,
@@ -21,12 +21,18 @@ from tests.support.api_server import (
     message_body,
     serve_api,
 )
+from tests.support.api.sse_viewer import (
+    SseViewer,
+    event_source,
+    narrow_socket,
+    reached,
+    write_large,
+)
 from tests.support.client_state import read_state
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
 from tests.support.factories import CHAT, WORKER, draft, text
 from tests.support.seeds import Seed, step
-from tests.support.sse_viewer import SseViewer, event_source, narrow_socket, reached, write_large
 from tests.support.store import insert_seed
 
 

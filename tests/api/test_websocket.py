@@ -14,7 +14,7 @@ from chatd.api.route import Message, Scope
 from chatd.domain.chat.states import State
 from chatd.domain.chat.worker_transitions import acquire
 from chatd.domain.ids import ChatId
-from tests.support.api_server import (
+from tests.support.api.server import (
     ME,
     OTHER_USER,
     ApiOptions,
@@ -24,10 +24,10 @@ from tests.support.api_server import (
     message_body,
     serve_api,
 )
+from tests.support.api.sse_viewer import EVENT, READ_TIMEOUT_S, narrow_socket, write_large
 from tests.support.client_state import ClientState, read_state
 from tests.support.factories import CHAT, WORKER
 from tests.support.seeds import Seed
-from tests.support.sse_viewer import EVENT, READ_TIMEOUT_S, narrow_socket, write_large
 from tests.support.store import insert_seed
 
 SOCKET: Final = "/api/v1/ws"

@@ -8,7 +8,7 @@ import pytest
 from chatd.domain.workspace.entities import AgentHealth, AgentId, FieldProblem, Parameter, VersionId
 from chatd.store.workspace import agents, templates
 from tests.api.workspace_api import WorkspaceApi, end_build, first_build, id_of
-from tests.support.api_server import OTHER_USER, ApiServer, Json
+from tests.support.api.server import OTHER_USER, ApiServer, Json
 from tests.support.workspaces import TEMPLATE, insert_template, template, version
 
 SIZE = Parameter(name="size", type="number", default="3", min=1, max=9)

@@ -16,7 +16,7 @@ from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool
 from chatd.store.workspace import build_leases
 from chatd.workspace_services import LocalWorkspaceControl, WorkspaceServicesConfig
-from tests.support.api_server import ApiOptions, ApiReply, ApiServer, Json, serve_api
+from tests.support.api.server import ApiOptions, ApiReply, ApiServer, Json, serve_api
 from tests.support.stream_replica import env_with
 from tests.support.workspaces import agent_spec, hold, insert_template, wanted
 from tests.workspaces.agent_process import SECRET

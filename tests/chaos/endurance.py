@@ -19,17 +19,22 @@ from msgspec import Struct
 from chatd.domain.ids import ChatId
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
+from tests.support.chaos.killable_server import killable_server
+from tests.support.chaos.planned_model import ToolServer
+from tests.support.chaos.replica_process import ReplicaSetup
 from tests.support.chaos.replica_resources import open_files, rss_mb
+from tests.support.chaos.replicas import (
+    ReplicaGone,
+    ReplicaProcess,
+    replica_fork_server,
+    replica_process,
+)
 from tests.support.chaos.roaming_viewers import RoamingViewer
 from tests.support.chaos.servers import HttpClient, Installation, ServerGroup
+from tests.support.chaos.transcript_judge import TranscriptJudge
 from tests.support.chaos.unreliable_model import SteadyModel
 from tests.support.client_state import ClientState
 from tests.support.eventually import eventually
-from tests.support.killable_server import killable_server
-from tests.support.planned_model import ToolServer
-from tests.support.replica_process import ReplicaSetup
-from tests.support.replicas import ReplicaGone, ReplicaProcess, replica_fork_server, replica_process
-from tests.support.transcript_judge import TranscriptJudge
 
 CONCURRENT_CHATS = 8
 TURNS_PER_CHAT = 10

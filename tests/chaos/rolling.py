@@ -18,11 +18,11 @@ from msgspec import Struct
 
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
+from tests.support.chaos.killable_server import killable_server
 from tests.support.chaos.servers import HttpClient, Installation, ServerGroup
+from tests.support.chaos.transcript_judge import TranscriptJudge
 from tests.support.chaos.unreliable_model import SteadyModel
 from tests.support.client_state import ClientState, read_state
-from tests.support.killable_server import killable_server
-from tests.support.transcript_judge import TranscriptJudge
 
 SETTLE_TIMEOUT_S = 60.0
 TURN_TIMEOUT_S = 120.0

@@ -18,13 +18,13 @@ from pathlib import Path
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
 from tests.support.chaos.fault_injector import FaultInjector, RunningReplicas, SoakConfig
+from tests.support.chaos.killable_server import KillableServer, killable_server
 from tests.support.chaos.random_users import RandomUsers
+from tests.support.chaos.replica_process import ReplicaSetup
+from tests.support.chaos.replicas import replica_fork_server
 from tests.support.chaos.roaming_viewers import RoamingViewers
+from tests.support.chaos.transcript_judge import TranscriptJudge
 from tests.support.chaos.unreliable_model import SlowToolServer, UnreliableModel
-from tests.support.killable_server import KillableServer, killable_server
-from tests.support.replica_process import ReplicaSetup
-from tests.support.replicas import replica_fork_server
-from tests.support.transcript_judge import TranscriptJudge
 
 SETTLE_TIMEOUT_S = 180.0
 

@@ -13,11 +13,11 @@ import pytest
 from chatd.domain.ids import ChatId
 from chatd.engine.tool_runner import UNKNOWN_OUTCOME_OUTPUT
 from chatd.store.chat import chats
+from tests.support.chaos.replica_process import DieAt
+from tests.support.chaos.replicas import ReplicaProcess
+from tests.support.chaos.takeover_rig import TakeoverRig, takeover_rig
 from tests.support.providers.server import Gate
 from tests.support.proxy import proxy_to
-from tests.support.replica_process import DieAt
-from tests.support.replicas import ReplicaProcess
-from tests.support.takeover_rig import TakeoverRig, takeover_rig
 
 SETTLE_TIMEOUT_S = 60.0
 ACCIDENT_TIMEOUT_S = 150.0

@@ -5,10 +5,10 @@ from contextlib import AsyncExitStack
 import pytest
 
 from chatd.domain.chat.events import MessageEvent, PreviewReset
+from tests.support.chaos.killable_server import killable_server
+from tests.support.chaos.takeover_rig import takeover_rig
 from tests.support.client_state import read_state
-from tests.support.killable_server import killable_server
 from tests.support.stream_replica import StreamClient, shows
-from tests.support.takeover_rig import takeover_rig
 
 SETTLE_TIMEOUT_S = 60.0
 

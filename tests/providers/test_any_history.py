@@ -14,7 +14,7 @@ from chatd.providers.config import ProviderConfig, ProviderKind
 from chatd.providers.registry import build_provider
 from chatd.providers.secret import Secret
 from tests.support.clock import FakeClock
-from tests.support.histories import FILES, any_history
+from tests.support.domain.histories import FILES, any_history
 from tests.support.providers import anthropic, gemini, openai_chat, openai_responses
 from tests.support.providers.anthropic import FakeAnthropic
 from tests.support.providers.gemini import FakeGemini

@@ -20,11 +20,11 @@ from chatd.store.chat.operation import apply
 from chatd.store.pool import Pool
 from tests.model.driver import Driver
 from tests.model.reference_store import ChatRows
+from tests.support.domain.transition_cases import TransitionCase, list_cases, perform_transition
 from tests.support.factories import CHAT, OWNER, draft, prompt, text
 from tests.support.seeds import Seed, seed_chat, step
 from tests.support.store import SEEDING, chat_id, dump, insert_seed, write
 from tests.support.stored import stored, timeless
-from tests.support.transition_cases import TransitionCase, list_cases, perform_transition
 
 
 class Recorder(Driver):

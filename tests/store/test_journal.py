@@ -16,8 +16,7 @@ from chatd.store.chat.journal import JOURNAL_SLOTS, JournalEntry
 from chatd.store.conn import Conn, DatabaseSession
 from chatd.store.pool import Pool
 from tests.support.factories import CHAT
-from tests.support.query_plans import plan_of
-from tests.support.store import chat_id, session_to
+from tests.support.store import chat_id, plan_of, session_to
 
 HERE = Episode(CHAT, 3, 1)
 

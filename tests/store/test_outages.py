@@ -17,8 +17,8 @@ from chatd.domain.errors import Unavailable
 from chatd.store.conn import ConnectConfig
 from chatd.store.errors import translate_driver_error
 from chatd.store.pool import Pool, PoolConfig
+from tests.support.chaos.killable_server import killable_server
 from tests.support.eventually import eventually
-from tests.support.killable_server import killable_server
 from tests.support.proxy import Proxy
 from tests.support.random_actors import ConcurrentRun, RandomActors, Role
 

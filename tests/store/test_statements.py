@@ -15,8 +15,7 @@ from chatd.store.chat import chats, usage, workers
 from chatd.store.conn import Conn, DatabaseSession, NamedStatement, named_statement
 from chatd.store.pool import Pool
 from tests.support.factories import CHAT, OTHER_WORKER, OWNER, WORKER
-from tests.support.query_plans import plan_of, rows_read
-from tests.support.store import open_chat, session_to
+from tests.support.store import open_chat, plan_of, rows_read, session_to
 
 MIB = 1024 * 1024
 VERBS = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\b")

@@ -24,17 +24,17 @@ from chatd.store.chat.operation import AppliedChange, NoChange, Operation
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool
 from tests.model.reference_store import ChatRows, ReferenceStore, apply_change
-from tests.support.factories import OTHER_WORKER, WORKER
-from tests.support.operations import deciding, deciding_transactor, operation
-from tests.support.seeds import Seed, Seeded, seed_chat
-from tests.support.store import AppliedRecorder, copy, dump, insert_seed
-from tests.support.stored import Stored, stored, timeless
-from tests.support.transition_cases import (
+from tests.support.domain.transition_cases import (
     TransitionCase,
     expected_refusal,
     list_cases,
     perform_transition,
 )
+from tests.support.factories import OTHER_WORKER, WORKER
+from tests.support.operations import deciding, deciding_transactor, operation
+from tests.support.seeds import Seed, Seeded, seed_chat
+from tests.support.store import AppliedRecorder, copy, dump, insert_seed
+from tests.support.stored import Stored, stored, timeless
 
 ON_THE_QUEUE = frozenset(
     {

@@ -6,8 +6,7 @@ from chatd.store.chat import idempotency
 from chatd.store.conn import DatabaseSession
 from chatd.store.workspace import agents, bindings, build_leases, builds, workspaces
 from tests.support.factories import CHAT, WORKER
-from tests.support.query_plans import plan_of, rows_read
-from tests.support.store import session_to
+from tests.support.store import plan_of, rows_read, session_to
 from tests.support.workspaces import HOST, insert_workspace, workspace_id
 
 SPACES = """

@@ -10,9 +10,9 @@ from chatd.stream.fanout import Broadcast, Lagged, Subscription
 from tests.stream.conftest import ReplicaPair
 from tests.support.client_state import read_state
 from tests.support.clock import FakeClock
+from tests.support.domain.turn_decisions import commits, says
 from tests.support.factories import draft, text
 from tests.support.stream_replica import StreamClient, at
-from tests.support.turn_decisions import commits, says
 
 HALF = "x" * 600_000
 

@@ -13,10 +13,10 @@ from chatd.store.chat.workers import acquire
 from tests.stream.conftest import ReplicaPair
 from tests.support.client_state import read_state
 from tests.support.clock import FakeClock
+from tests.support.domain.turn_decisions import finishes, releases, says, sends
 from tests.support.factories import text
 from tests.support.store import chat_id, write
 from tests.support.stream_replica import B, StreamClient, at
-from tests.support.turn_decisions import finishes, releases, says, sends
 
 SINCE, WHOLE, POLL = chats.LOAD_CHANGES, chats.LOAD_NEWEST, chats.LIST_VERSIONS
 

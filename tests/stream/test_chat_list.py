@@ -15,10 +15,10 @@ from chatd.stream.chat_list import ChatListSubscription
 from chatd.stream.fanout import Lagged
 from tests.stream.conftest import ReplicaPair
 from tests.support.clock import FakeClock
+from tests.support.domain.turn_decisions import finishes, says, sends
 from tests.support.eventually import eventually
 from tests.support.factories import OWNER
 from tests.support.store import write
-from tests.support.turn_decisions import finishes, says, sends
 
 SOMEBODY_ELSE = UserId(UUID(int=77))
 

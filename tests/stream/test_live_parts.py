@@ -11,9 +11,7 @@ from chatd.store.chat import chats, journal
 from tests.stream.conftest import ReplicaPair
 from tests.support.client_state import read_state
 from tests.support.clock import FakeClock
-from tests.support.factories import text
-from tests.support.stream_replica import A, B, StreamClient, at, shows
-from tests.support.turn_decisions import (
+from tests.support.domain.turn_decisions import (
     acquires,
     fails,
     finishes,
@@ -23,6 +21,8 @@ from tests.support.turn_decisions import (
     says,
     sends,
 )
+from tests.support.factories import text
+from tests.support.stream_replica import A, B, StreamClient, at, shows
 
 
 def parts_in(client: StreamClient) -> list[tuple[int, int, int]]:

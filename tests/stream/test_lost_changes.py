@@ -17,9 +17,9 @@ from chatd.stream.frames import Frame
 from tests.stream.conftest import ReplicaPair
 from tests.support.client_state import read_state
 from tests.support.clock import FakeClock
+from tests.support.domain.turn_decisions import finishes, says
 from tests.support.store import session_to
 from tests.support.stream_replica import StreamClient, at
-from tests.support.turn_decisions import finishes, says
 
 pytestmark = pytest.mark.promise("P8")
 

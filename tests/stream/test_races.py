@@ -16,6 +16,14 @@ from chatd.store.chat.operation import AppliedChange
 from chatd.store.pool import Pool
 from tests.support.client_state import read_state
 from tests.support.clock import FakeClock
+from tests.support.domain.turn_decisions import (
+    Decision,
+    finishes,
+    finishes_interrupt,
+    interrupts,
+    says,
+    sends,
+)
 from tests.support.eventually import eventually
 from tests.support.factories import CHAT
 from tests.support.proxy import Proxy
@@ -28,14 +36,6 @@ from tests.support.stream_replica import (
     StreamReplica,
     at,
     replica_on,
-)
-from tests.support.turn_decisions import (
-    Decision,
-    finishes,
-    finishes_interrupt,
-    interrupts,
-    says,
-    sends,
 )
 
 pytestmark = pytest.mark.promise("P8")

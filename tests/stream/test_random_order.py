@@ -18,12 +18,12 @@ from chatd.store.chat.operation import AppliedChange
 from chatd.stream.frames import encode_sse
 from tests.stream.conftest import ReplicaPair
 from tests.support.client_state import ClientState, read_state
+from tests.support.domain.turn_decisions import sends
 from tests.support.factories import text
 from tests.support.random_actors import RandomActors
 from tests.support.run_length import seeds, steps
 from tests.support.store import write
 from tests.support.stream_replica import A, B, StreamClient, StreamReplica, read_sse
-from tests.support.turn_decisions import sends
 
 pytestmark = pytest.mark.promise("P8")
 

@@ -32,9 +32,9 @@ from chatd.stream.frames import Frame, encode_sse
 from chatd.stream.live_parts import LivePartSource
 from chatd.stream.viewer import Viewer
 from tests.support.client_state import ClientState
+from tests.support.domain.turn_decisions import Decision
 from tests.support.operations import create_chat, deciding, deciding_transactor, operation
 from tests.support.store import opening_command
-from tests.support.turn_decisions import Decision
 
 A: Final = WorkerId(UUID(int=100))
 B: Final = WorkerId(UUID(int=101))

@@ -34,8 +34,8 @@ from chatd.domain.prompt.builder import PromptTarget, build_prompt, list_file_id
 from chatd.domain.prompt.instructions import Instructions
 from chatd.domain.prompt.parts import MEDIA_UNAVAILABLE_TEXT, ResolvedFile
 from chatd.domain.prompt.repair import CONTINUE_TEXT, MISSING_START_TEXT
+from tests.support.domain.prompt_rules import find_problems
 from tests.support.factories import call, message, result, text
-from tests.support.prompt_rules import find_problems
 
 TARGET = PromptTarget(provider="here")
 SIGNED = Raw(b'{"anthropic":{"signature":"s"}}')

@@ -12,10 +12,10 @@ from chatd.domain.model.protocol import (
     PromptText,
 )
 from chatd.domain.prompt.builder import PromptTarget, build_prompt
+from tests.support.domain.histories import FILES, ORIGINS, any_history, smallest
+from tests.support.domain.prompt_rules import find_problems
+from tests.support.domain.random_chat_run import RandomChatRun
 from tests.support.factories import call
-from tests.support.histories import FILES, ORIGINS, any_history, smallest
-from tests.support.prompt_rules import find_problems
-from tests.support.random_chat_run import RandomChatRun
 
 HISTORIES = 400
 TARGETS = [

@@ -15,8 +15,8 @@ from chatd.domain.model.protocol import (
 )
 from chatd.domain.prompt.builder import PromptTarget, build_prompt
 from chatd.domain.prompt.repair import MAX_CALL_ID_CHARS, MISSING_START_TEXT
+from tests.support.domain.prompt_rules import find_problems
 from tests.support.factories import call, message, result, text
-from tests.support.prompt_rules import find_problems
 
 ASK = message(1, "user", text("hi"))
 SIGNED = Raw(b'{"anthropic":{"signature":"s"}}')

@@ -20,8 +20,8 @@ from chatd.domain.prompt.provider_content import (
     is_from_other_provider,
     strip_provider_content,
 )
+from tests.support.domain.prompt_rules import find_problems
 from tests.support.factories import call, message, result, text
-from tests.support.prompt_rules import find_problems
 
 EAST, WEST = ModelConfigId(UUID(int=1)), ModelConfigId(UUID(int=2))
 ORIGINS = {EAST: "anthropic-east", WEST: "anthropic-west"}

@@ -12,7 +12,7 @@ import pytest
 from chatd.domain.chat.diff import ChatSnapshot, ViewerPosition, diff, needs_full_read
 from chatd.domain.chat.events import DurableEvent
 from tests.support.client_state import ClientState
-from tests.support.random_chat_run import RandomChatRun
+from tests.support.domain.random_chat_run import RandomChatRun
 
 WIRE = msgspec.json.Decoder(tuple[DurableEvent, ...])
 

@@ -45,8 +45,8 @@ from chatd.domain.prompt.compaction import (
     summary_text,
 )
 from chatd.domain.text import parse_json
+from tests.support.domain.prompt_rules import find_problems
 from tests.support.factories import call, message, result, text
-from tests.support.prompt_rules import find_problems
 
 PLAN = SummaryPlan(
     call_id=summary_call_id(UUID(int=5)),

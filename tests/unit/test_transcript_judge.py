@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 
 from chatd.domain.ids import ChatId
-from tests.support.transcript_judge import SentMessage, TranscriptJudge
+from tests.support.chaos.transcript_judge import SentMessage, TranscriptJudge
 
 CHAT = ChatId(UUID(int=1))
 

@@ -8,8 +8,8 @@ from chatd.domain.chat.states import State
 from chatd.domain.chat.user_transitions import send_message
 from chatd.domain.errors import ChatBusy, QueueFull
 from chatd.domain.ids import WorkerId
+from tests.support.domain.history_lines import apply_changes, history_lines, queue_lines
 from tests.support.factories import OTHER_WORKER, WORKER, prompt
-from tests.support.history_lines import apply_changes, history_lines, queue_lines
 from tests.support.seeds import seed_state
 
 CALLS = {"P1": "local", "A1": "client"}

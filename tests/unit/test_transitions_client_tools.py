@@ -16,8 +16,8 @@ from chatd.domain.chat.worker_transitions import (
 )
 from chatd.domain.errors import InvalidInput, InvariantBroken, TransitionNotAllowed
 from chatd.domain.ids import ToolCallId
+from tests.support.domain.history_lines import apply_changes, history_lines, queue_lines
 from tests.support.factories import OTHER_WORKER, call, draft, result, text
-from tests.support.history_lines import apply_changes, history_lines, queue_lines
 from tests.support.seeds import CLIENT_TOOL, Seeded, seed_state, step
 
 

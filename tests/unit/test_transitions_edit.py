@@ -19,8 +19,8 @@ from chatd.domain.chat.worker_transitions import (
 )
 from chatd.domain.errors import InvalidInput, NotFound, NothingToCompact, TransitionNotAllowed
 from chatd.domain.ids import MessageId, ModelConfigId, WorkerId
+from tests.support.domain.history_lines import apply_changes, history_lines, queue_lines
 from tests.support.factories import OTHER_WORKER, WORKER, draft, message, prompt, result, text
-from tests.support.history_lines import apply_changes, history_lines, queue_lines
 from tests.support.seeds import FAILED, Seeded, failing, seed_state, step
 
 FAST, SLOW = ModelConfigId(UUID(int=50)), ModelConfigId(UUID(int=51))

@@ -23,8 +23,8 @@ from chatd.domain.chat.worker_transitions import (
     require_action,
 )
 from chatd.domain.errors import StaleFence
+from tests.support.domain.history_lines import apply_changes, history_lines
 from tests.support.factories import OTHER_WORKER, WORKER, call, draft, prompt, text
-from tests.support.history_lines import apply_changes, history_lines
 from tests.support.seeds import CLIENT_TOOL, FAILED, failing, seed_state, step
 
 ANSWER = draft("assistant", text("Two."))

@@ -25,6 +25,7 @@ from chatd.domain.errors import (
     TransitionNotAllowed,
 )
 from chatd.domain.ids import ModelConfigId, QueueId, UserId, WorkerId
+from tests.support.domain.history_lines import apply_changes, history_lines, queue_lines
 from tests.support.factories import (
     OTHER_WORKER,
     WORKER,
@@ -34,7 +35,6 @@ from tests.support.factories import (
     queued,
     text,
 )
-from tests.support.history_lines import apply_changes, history_lines, queue_lines
 from tests.support.seeds import seed_state, step
 
 FAST, SLOW = ModelConfigId(UUID(int=50)), ModelConfigId(UUID(int=51))

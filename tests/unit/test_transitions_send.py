@@ -11,8 +11,8 @@ from chatd.domain.chat.states import State
 from chatd.domain.chat.user_transitions import send_message
 from chatd.domain.chat.worker_transitions import finish_turn
 from chatd.domain.ids import ModelConfigId, RequestId
+from tests.support.domain.history_lines import apply_changes, history_lines, queue_lines
 from tests.support.factories import OTHER_WORKER, OWNER, WORKER, draft, prompt, text
-from tests.support.history_lines import apply_changes, history_lines, queue_lines
 from tests.support.seeds import seed_state, step
 
 FAST = ModelConfigId(UUID(int=50))

@@ -9,13 +9,13 @@ from chatd.domain.chat.states import TRANSITIONS, State, Transition
 from chatd.domain.errors import ChatdError, StaleFence
 from tests.model.invariants import ChangeChecker
 from tests.model.reference_store import ReferenceStore, apply_change
-from tests.support.seeds import Seed, Seeded, seed_chat
-from tests.support.transition_cases import (
+from tests.support.domain.transition_cases import (
     TransitionCase,
     expected_refusal,
     list_cases,
     perform_transition,
 )
+from tests.support.seeds import Seed, Seeded, seed_chat
 
 CELLS = [pytest.param(s, m, id=f"{m}-{s}") for s, m in product(State, Transition)]
 LEGAL = [

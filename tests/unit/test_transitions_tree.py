@@ -22,8 +22,8 @@ from chatd.domain.errors import (
     TransitionNotAllowed,
 )
 from chatd.domain.ids import ChatId
+from tests.support.domain.history_lines import apply_changes, history_lines
 from tests.support.factories import CHAT, WORKER, chat
-from tests.support.history_lines import apply_changes, history_lines
 from tests.support.seeds import seed_state
 
 ROOT, FIRST_CHILD, SECOND_CHILD = CHAT, ChatId(UUID(int=11)), ChatId(UUID(int=12))

@@ -12,8 +12,8 @@ from chatd.domain.chat.worker_transitions import (
     finish_turn,
 )
 from chatd.domain.errors import InvariantBroken
+from tests.support.domain.history_lines import apply_changes, history_lines, queue_lines
 from tests.support.factories import WORKER, call, draft, result, text
-from tests.support.history_lines import apply_changes, history_lines, queue_lines
 from tests.support.seeds import FAILED, failing, seed_state, step
 
 ANSWER = draft("assistant", text("Two."))

@@ -9,11 +9,11 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tests.support.fork_server import ForkServer
-from tests.support.killable_server import KillableServer
+from tests.support.chaos.fork_server import ForkServer
+from tests.support.chaos.killable_server import KillableServer
+from tests.support.chaos.replica_process import DieAt, ReplicaSetup
+from tests.support.chaos.replicas import ReplicaProcess, replica_process
 from tests.support.proxy import Proxy, proxy_to
-from tests.support.replica_process import DieAt, ReplicaSetup
-from tests.support.replicas import ReplicaProcess, replica_process
 
 EXIT_EVENTS: Final = (
     "chats_acquired",

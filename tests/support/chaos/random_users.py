@@ -15,10 +15,10 @@ from chatd.domain.chat.commands import WhenBusy
 from chatd.domain.chat.parts import TextPart
 from chatd.domain.ids import ChatId
 from tests.support.chaos.fault_injector import RunningReplicas
+from tests.support.chaos.replica_orders import OrderKind, OrderReply
+from tests.support.chaos.replicas import ReplicaGone
 from tests.support.chaos.roaming_viewers import RoamingViewers
-from tests.support.replica_orders import OrderKind, OrderReply
-from tests.support.replicas import ReplicaGone
-from tests.support.transcript_judge import SentMessage, TranscriptJudge
+from tests.support.chaos.transcript_judge import SentMessage, TranscriptJudge
 
 REPLY_TIMEOUT_S: Final = 8.0
 

@@ -13,8 +13,8 @@ from contextlib import aclosing, suppress
 from chatd.domain.ids import ChatId
 from chatd.store.conn import Conn
 from tests.support.chaos.fault_injector import RunningReplicas
+from tests.support.chaos.replicas import ReplicaGone, ReplicaProcess
 from tests.support.client_state import ClientState, read_state
-from tests.support.replicas import ReplicaGone, ReplicaProcess
 from tests.support.stream_replica import read_sse
 
 RESUME_TIMEOUT_S = 30.0

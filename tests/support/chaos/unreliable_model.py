@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.support.planned_model import PlannedModel, ToolServer
+from tests.support.chaos.planned_model import PlannedModel, ToolServer
 from tests.support.providers.openai_chat import chunk
 from tests.support.providers.server import Cut, Gate, RecordedRequest, Reply, Step
 

@@ -22,10 +22,10 @@ from chatd.providers.config import ProviderConfig
 from chatd.providers.registry import build_provider
 from chatd.replica import Replica, ReplicaConfig
 from chatd.store.conn import ConnectConfig
+from tests.support.chaos.fork_server import serve
+from tests.support.chaos.planned_model import remote_tools
+from tests.support.chaos.replica_orders import Order, OrderedViewers, OrderExecutor, write_line
 from tests.support.engine_rig import OneModel, change_id
-from tests.support.fork_server import serve
-from tests.support.planned_model import remote_tools
-from tests.support.replica_orders import Order, OrderedViewers, OrderExecutor, write_line
 from tests.support.tools import Tools
 
 

@@ -15,7 +15,7 @@ from chatd.domain.chat.change import Change
 from chatd.domain.chat.events import Event
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId
-from tests.support.api_server import ME, ApiServer, Json, authorized
+from tests.support.api.server import ME, ApiServer, Json, authorized
 from tests.support.client_state import ClientState
 from tests.support.factories import prompt
 from tests.support.stream_replica import part_text

@@ -10,15 +10,15 @@ import msgspec
 
 from chatd.domain.chat.commands import WhenBusy
 from chatd.domain.ids import ChatId
+from tests.support.chaos.fork_server import ForkedProcess, ForkServer, fork_server
+from tests.support.chaos.replica_orders import Order, OrderKind, OrderReply, StreamFrame
+from tests.support.chaos.replica_process import ReplicaSetup
 from tests.support.chaos.replica_resources import ReplicaResources
 from tests.support.engine_rig import Events
-from tests.support.fork_server import ForkedProcess, ForkServer, fork_server
-from tests.support.replica_orders import Order, OrderKind, OrderReply, StreamFrame
-from tests.support.replica_process import ReplicaSetup
 
 REPLY_TIMEOUT_S = 60.0
 NO_CHAT = ChatId(UUID(int=0))
-MODULE = "tests.support.replica_process"
+MODULE = "tests.support.chaos.replica_process"
 
 
 class ReplicaGone(Exception):

@@ -8,12 +8,17 @@ from pathlib import Path
 from uuid import uuid4
 
 from chatd.domain.ids import ChatId
+from tests.support.chaos.fork_server import ForkServer
+from tests.support.chaos.planned_model import PlannedModel, ToolServer, remote_tools
+from tests.support.chaos.replica_process import DieAt, ReplicaSetup
+from tests.support.chaos.replicas import (
+    ReplicaGone,
+    ReplicaProcess,
+    replica_fork_server,
+    replica_process,
+)
+from tests.support.chaos.transcript_judge import TranscriptJudge
 from tests.support.engine_rig import EngineRig, engine_rig_with
-from tests.support.fork_server import ForkServer
-from tests.support.planned_model import PlannedModel, ToolServer, remote_tools
-from tests.support.replica_process import DieAt, ReplicaSetup
-from tests.support.replicas import ReplicaGone, ReplicaProcess, replica_fork_server, replica_process
-from tests.support.transcript_judge import TranscriptJudge
 
 
 class TakeoverRig:
