@@ -16,7 +16,7 @@ from chatd.domain.chat.worker_transitions import commit_step, finish_turn
 from chatd.domain.errors import InvariantBroken
 from chatd.domain.ids import ChangeId, MessageId, ModelConfigId, UserId
 from chatd.store.chat import chats, messages
-from chatd.store.chat.operation import apply
+from chatd.store.chat.change_writer import apply
 from chatd.store.pool import Pool
 from tests.model.driver import Driver
 from tests.model.reference_store import ChatRows

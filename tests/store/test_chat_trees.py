@@ -17,7 +17,8 @@ from chatd.domain.chat.worker_transitions import fail_turn, finish_turn, require
 from chatd.domain.errors import Conflict, InvariantBroken, NotFound
 from chatd.domain.ids import ChangeId, ChatId, UserId, WorkerId
 from chatd.store.chat import chats, workers
-from chatd.store.chat.operation import AppliedChange, apply
+from chatd.store.chat.change_writer import apply
+from chatd.store.chat.operation import AppliedChange
 from chatd.store.chat.transactor import Transactor
 from chatd.store.pool import Pool
 from tests.support.eventually import eventually

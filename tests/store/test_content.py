@@ -14,7 +14,7 @@ from chatd.domain.chat.states import State
 from chatd.domain.chat.user_transitions import send_message
 from chatd.domain.chat.worker_transitions import commit_step, fail_turn, finish_turn, require_action
 from chatd.domain.ids import ToolCallId
-from chatd.store.chat import chats, messages
+from chatd.store.chat import chats, message_pages, messages
 from chatd.store.pool import Pool
 from tests.support.factories import CHAT, OWNER, WORKER, call, draft, text
 from tests.support.seeds import CLIENT_TOOL, Seed, failing, step
@@ -53,7 +53,7 @@ LAST_QUEUED = "SELECT content::text FROM chat_queued_messages ORDER BY id DESC L
 async def comes_back(pool: Pool, sent: UserInput) -> None:
     """Through every statement that reads the newest message."""
     *_, last = await messages.load_history(pool, CHAT)
-    page = await messages.load_page(pool, CHAT, messages.MessageRange(limit=1))
+    page = await message_pages.load_page(pool, CHAT, message_pages.MessageRange(limit=1))
     assert page is not None
     [paged] = page.messages
     loaded = await chats.load_for_transition(pool, CHAT, None, message_id=last.id)

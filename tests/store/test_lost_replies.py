@@ -16,7 +16,8 @@ from chatd.domain.errors import StaleFence, Unavailable
 from chatd.domain.ids import ChangeId, RequestId
 from chatd.store.chat import chats
 from chatd.store.chat.apply import APPLY, APPLY_STEP, INSERT_CHAT
-from chatd.store.chat.operation import AppliedChange, Operation, OperationOutcome, apply
+from chatd.store.chat.change_writer import apply
+from chatd.store.chat.operation import AppliedChange, Operation, OperationOutcome
 from chatd.store.chat.transactor import Transactor
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig

@@ -16,9 +16,9 @@ from chatd.domain.chat.user_transitions import edit_message, send_message
 from chatd.domain.chat.worker_transitions import commit_step, finish_turn
 from chatd.domain.ids import ChangeId, MessageId
 from chatd.domain.prompt.compaction import rows_for_prompt
-from chatd.store.chat import chats, messages
+from chatd.store.chat import chats, message_pages, messages
 from chatd.store.chat.chats import ChatChanges
-from chatd.store.chat.messages import StoredMessagePage
+from chatd.store.chat.message_pages import StoredMessagePage
 from chatd.store.chat.operation import Operation
 from chatd.store.pool import Pool
 from tests.support.factories import CHAT, WORKER, call, draft, prompt, result, text
@@ -133,8 +133,8 @@ async def page(
     limit: int = 50,
     max_bytes: int = 10_000,
 ) -> StoredMessagePage:
-    which = messages.MessageRange(before=before, after=after, limit=limit, max_bytes=max_bytes)
-    found = await messages.load_page(pool, CHAT, which)
+    which = message_pages.MessageRange(before=before, after=after, limit=limit, max_bytes=max_bytes)
+    found = await message_pages.load_page(pool, CHAT, which)
     assert found is not None
     return found
 

@@ -18,7 +18,8 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.chat.user_transitions import create
 from chatd.domain.ids import ChangeId, ChatId, WorkerId
 from chatd.store.chat import chats
-from chatd.store.chat.operation import AppliedChange, apply
+from chatd.store.chat.change_writer import apply
+from chatd.store.chat.operation import AppliedChange
 from chatd.store.conn import Conn, ConnectConfig, DatabaseSession, connect
 from chatd.store.pool import Pool, PoolConfig
 from tests.support.factories import OWNER, prompt

@@ -15,14 +15,14 @@ from chatd.domain.chat.messages import Message, QueuedMessage
 from chatd.domain.chat.queue_transitions import sort_queue
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId
-from chatd.store.conn import Conn, Row
-from chatd.store.rows import (
+from chatd.store.chat.chats import chat_from_row
+from chatd.store.chat.messages import (
     MESSAGE_COLUMNS,
     QUEUE_COLUMNS,
-    chat_from_row,
     messages_from_json,
     queue_from_json,
 )
+from chatd.store.conn import Conn, Row
 from tests.model.invariants import check_messages, check_queue, check_row, check_trees
 from tests.support.factories import AT
 

@@ -24,7 +24,7 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChangeId
 from chatd.pg.binaries import candidates
 from chatd.pg.config import DATABASE, PORT, USER
-from chatd.store.chat.operation import apply
+from chatd.store.chat.change_writer import apply
 from chatd.store.conn import Conn, DatabaseSession
 
 

@@ -21,9 +21,9 @@ from chatd.bench.workload import answer_step, new_change_id
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.worker_transitions import commit_step
 from chatd.domain.ids import ChatId, MessageId, UserId, WorkerId
-from chatd.store.chat import chats, messages, usage, workers
+from chatd.store.chat import chats, message_pages, messages, usage, workers
+from chatd.store.chat.change_writer import apply
 from chatd.store.chat.chats import ChatListFilter
-from chatd.store.chat.operation import apply
 from chatd.store.chat.workers import Heartbeat
 from chatd.store.conn import Conn, DatabaseSession
 
@@ -217,8 +217,8 @@ async def _hot_statements(session: DatabaseSession, large: LargeDatabase) -> Seq
         HotStatement(
             name="page of 50, of 5,000",
             max_pages=80,
-            run=lambda conn: messages.load_page(
-                conn, long_chat, messages.MessageRange(before=MessageId(2500))
+            run=lambda conn: message_pages.load_page(
+                conn, long_chat, message_pages.MessageRange(before=MessageId(2500))
             ),
         ),
         HotStatement(

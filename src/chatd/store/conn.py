@@ -1,4 +1,5 @@
-"""One database session: the typed part of asyncpg that chatd uses, and SQL with named parameters.
+"""One database session: the typed part of asyncpg that chatd uses, SQL with named parameters, and
+values in the form that a column can store.
 
 Owns connecting, statements, transactions and notifications. Every driver error leaves here as one
 of chatd's (`errors`).
@@ -12,7 +13,7 @@ from typing import Any, LiteralString, Protocol, TypeAlias, TypeVar, cast
 
 import asyncpg
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from chatd.domain.errors import InvariantBroken, Unavailable
 from chatd.store.errors import DRIVER_ERRORS, translate_driver_error
@@ -224,6 +225,7 @@ def _milliseconds(seconds: float) -> str:
     return str(int(seconds * 1000))
 
 
+_ENCODER = msgspec.json.Encoder()
 _NAME = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")
 
 
@@ -244,3 +246,44 @@ def named_statement(*fragments: LiteralString) -> NamedStatement:
     text = _NAME.sub(lambda match: numbers[match[1]], sql)
     # Still literals only: the substitution inserts numbers.
     return NamedStatement(text=cast("LiteralString", text), names=names)
+
+
+def strip_unstorable(text: str) -> str:
+    """Replace what a text column cannot store by U+FFFD: NUL and lone surrogates."""
+    return _replace_lone_surrogates(text.replace("\0", "\ufffd"))
+
+
+def _replace_lone_surrogates(text: str) -> str:
+    # Through UTF-16, where a surrogate pair becomes one character.
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def replace_surrogates_deep(value: T) -> T:
+    """Replace lone surrogates by U+FFFD in all strings inside `value`."""
+    return cast("T", _replace_surrogates(value))
+
+
+def _replace_surrogates(value: object) -> object:
+    match value:
+        case str():
+            return _replace_lone_surrogates(value)
+        case Struct():
+            fields = {
+                name: _replace_surrogates(getattr(value, name)) for name in value.__struct_fields__
+            }
+            return msgspec.structs.replace(value, **fields)
+        case Mapping():
+            pairs = cast("Mapping[object, object]", value).items()
+            return {_replace_surrogates(key): _replace_surrogates(item) for key, item in pairs}
+        case tuple():
+            return tuple(_replace_surrogates(item) for item in cast("tuple[object, ...]", value))
+        case _:
+            return value
+
+
+def json_text(value: object) -> str:
+    return _ENCODER.encode(value).decode()
+
+
+def json_or_none(value: object) -> str | None:
+    return None if value is None or value is UNSET else json_text(value)

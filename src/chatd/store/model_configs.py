@@ -15,9 +15,8 @@ from msgspec import UNSET, Struct
 from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.protocol import EffortRange, ModelConfig, Prices
 from chatd.domain.text import Json
-from chatd.store.conn import Conn, Row
+from chatd.store.conn import Conn, Row, json_text
 from chatd.store.pool import Pool
-from chatd.store.rows import json_text
 
 LOCK_KEY: Final = 0x6368_6174_6D6F_6465  # "chatmode": an arbitrary key for the advisory lock
 LOCK: Final[LiteralString] = "SELECT pg_advisory_xact_lock($1)"

@@ -35,8 +35,8 @@ from chatd.domain.chat.events import public_message, public_queued
 from chatd.domain.chat.messages import UserInput
 from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.ids import ChatId, MessageId
-from chatd.store.chat import messages
-from chatd.store.chat.messages import MessageRange, StoredMessagePage
+from chatd.store.chat import message_pages
+from chatd.store.chat.message_pages import MessageRange, StoredMessagePage
 from chatd.store.chat.operation import AppliedChange
 
 _SEND: Final = BodySpec(SendMessageBody, LARGE_BODY_BYTES)
@@ -91,7 +91,7 @@ class MessageRoutes:
         query = request.query(MessagePageQuery)
         which = _range(query)
         found = await self._deps.retry(
-            lambda: messages.load_page(self._deps.pool, request.chat_id, which)
+            lambda: message_pages.load_page(self._deps.pool, request.chat_id, which)
         )
         if found is None:
             raise NotFound("There is no such chat.")

@@ -7,7 +7,7 @@ the row, the versions differ. Only these statements, `acquire`, `release` and th
 unversioned columns write to chats, messages or the queue.
 
 `APPLY` writes any change. Two smaller statements from the same fragments write the common changes
-in two thirds of the server time. `params` chooses the statement and its values.
+in two thirds of the server time. `change_writer` chooses the statement and its values.
 """
 
 from typing import Final

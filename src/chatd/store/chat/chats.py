@@ -6,26 +6,35 @@ of which no hint arrived.
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Final, LiteralString
+from typing import Final, LiteralString, TypeVar
 
-from msgspec import Struct
+import msgspec
+from msgspec import UNSET, Raw, Struct
 
-from chatd.domain.chat.messages import Message, QueuedMessage
-from chatd.domain.chat.row import Chat
+from chatd.domain.chat.messages import (
+    Message,
+    PendingCall,
+    QueuedMessage,
+)
+from chatd.domain.chat.row import Chat, ChatError, RetryState
 from chatd.domain.chat.transitions import LoadedChat
 from chatd.domain.ids import ChangeId, ChatId, MessageId, UserId
-from chatd.store.conn import Conn, Row
-from chatd.store.rows import (
+from chatd.store.chat.messages import (
     MAX_READ_BYTES,
     MESSAGE_COLUMNS,
     QUEUE_COLUMNS,
-    chat_from_row,
-    json_text,
     messages_from_json,
     queue_from_json,
-    strip_unstorable,
     take_within_bytes,
 )
+from chatd.store.conn import Conn, Row, json_text, strip_unstorable
+
+T = TypeVar("T")
+
+_ERROR = msgspec.json.Decoder(ChatError)
+_RETRY = msgspec.json.Decoder(RetryState)
+_CALLS = msgspec.json.Decoder(tuple[PendingCall, ...])
+_LABELS = msgspec.json.Decoder(dict[str, str])
 
 GET: Final[LiteralString] = "SELECT * FROM chats WHERE id = $1"
 
@@ -98,6 +107,24 @@ class ChatChanges(Struct, frozen=True, kw_only=True):
     messages: tuple[Message, ...]
     queue: tuple[QueuedMessage, ...] | None
     truncated: bool
+
+
+def _read(decoder: msgspec.json.Decoder[T], text: str | None) -> T | None:
+    return None if text is None else decoder.decode(text)
+
+
+def chat_from_row(row: Row) -> Chat:
+    columns = dict(row)
+    client_tools: str | None = columns["client_tools"]
+    columns.update(
+        labels=_LABELS.decode(columns["labels"]),
+        client_tools=UNSET if client_tools is None else Raw(client_tools),
+        last_error=_read(_ERROR, columns["last_error"]),
+        retry_state=_read(_RETRY, columns["retry_state"]),
+        pending_calls=_CALLS.decode(columns["pending_calls"]),
+        recent_changes=tuple(columns["recent_changes"]),
+    )
+    return Chat(**{name: columns[name] for name in Chat.__struct_fields__})
 
 
 async def get(conn: Conn, chat_id: ChatId) -> Chat | None:

@@ -1,23 +1,165 @@
-"""Read messages: the history that a prompt is built from, and pages for clients."""
+"""Messages and queued messages as they are stored: columns, values, and the history of a prompt."""
 
-from typing import Final, LiteralString
+from datetime import datetime
+from typing import Any, Final, LiteralString
+from uuid import UUID
 
-from msgspec import Struct
+import msgspec
+from msgspec import Raw, Struct
 
-from chatd.domain.chat.messages import Message, QueuedMessage
-from chatd.domain.chat.row import Chat
-from chatd.domain.ids import ChatId, MessageId
-from chatd.store.conn import Conn
-from chatd.store.rows import (
-    MAX_READ_BYTES,
-    MESSAGE_COLUMNS,
-    QUEUE_COLUMNS,
-    chat_from_row,
-    message_from_row,
-    messages_from_json,
-    queue_from_json,
-    take_within_bytes,
+from chatd.domain.chat.change import AppendedMessage, Change
+from chatd.domain.chat.messages import (
+    Message,
+    QueuedMessage,
+    Role,
+    TokenUsage,
+    Visibility,
 )
+from chatd.domain.chat.parts import decode_parts
+from chatd.domain.ids import ChatId
+from chatd.store.conn import Conn, Row
+
+
+class _Stored(Struct, frozen=True, kw_only=True):
+    """A message or queued message from a JSON column, its content not yet decoded."""
+
+    id: int
+    content: Raw
+    content_version: int
+    model_config_id: UUID | None
+    reasoning_effort: str | None
+    created_by: UUID | None
+
+
+class _StoredMessage(_Stored, frozen=True, kw_only=True):
+    revision: int
+    role: Role
+    visibility: Visibility
+    compressed: bool
+    deleted: bool
+    usage: TokenUsage | None
+    cost_micros: int | None
+    runtime_ms: int | None
+    provider_response_id: str | None
+    created_at: datetime
+
+
+class _StoredQueued(_Stored, frozen=True, kw_only=True):
+    position: int
+    steer: bool
+    created_at: datetime
+
+
+_USAGE = msgspec.json.Decoder(TokenUsage)
+
+
+_PROMOTED = msgspec.json.Decoder(tuple[_Stored, ...])
+
+
+_MESSAGES = msgspec.json.Decoder(tuple[_StoredMessage, ...])
+
+
+_QUEUED = msgspec.json.Decoder(tuple[_StoredQueued, ...])
+
+
+MESSAGE_COLUMNS: Final = """
+    id, revision, role, visibility, content, content_version, compressed, deleted,
+    model_config_id, reasoning_effort, created_by, usage, cost_micros, runtime_ms,
+    provider_response_id, created_at"""
+
+
+QUEUE_COLUMNS: Final = """
+    id, position, steer, content, content_version, model_config_id, reasoning_effort,
+    created_by, created_at"""
+
+
+# Of one read: a chat may be larger than the memory of a process or one value of PostgreSQL.
+MAX_READ_BYTES: Final = 16 * 1024 * 1024
+
+
+def take_within_bytes(
+    rows: LiteralString, *, order: LiteralString, max_bytes: LiteralString
+) -> LiteralString:
+    """SQL for the first of these messages up to `max_bytes`, and for the count of all."""
+    return f"""(
+        SELECT json_agg(s ORDER BY {order}) FILTER (WHERE ahead < {max_bytes}) AS messages,
+            count(*) AS found
+        FROM (SELECT *, sum(octet_length(content::text)) OVER (ORDER BY {order})
+                  - octet_length(content::text) AS ahead
+            FROM ({rows}) r) s)"""
+
+
+def message_from_row(row: Row) -> Message:
+    columns = dict(row)
+    usage: str | None = columns["usage"]
+    columns.update(
+        content=decode_parts(columns["content"]),
+        usage=None if usage is None else _USAGE.decode(usage),
+    )
+    return Message(**columns)
+
+
+def messages_from_json(text: str | None) -> tuple[Message, ...]:
+    if text is None:
+        return ()
+    return tuple(Message(**_fields(stored)) for stored in _MESSAGES.decode(text))
+
+
+def queue_from_json(text: str | None) -> tuple[QueuedMessage, ...]:
+    if text is None:
+        return ()
+    return tuple(_queued(stored) for stored in _QUEUED.decode(text))
+
+
+def _queued(stored: _StoredQueued) -> QueuedMessage:
+    fields = _fields(stored)
+    del fields["content_version"]
+    return QueuedMessage(**fields)
+
+
+def _fields(stored: _Stored) -> dict[str, Any]:
+    fields = msgspec.structs.asdict(stored)
+    fields["content"] = decode_parts(bytes(stored.content))
+    return fields
+
+
+def messages_written(change: Change, row: Row) -> tuple[Message, ...]:
+    """The messages that a change has added, including promoted ones, in id order."""
+    version, written_at = change.after.snapshot_version, row["written_at"]
+    appended = tuple(_appended(added, version, written_at) for added in change.messages)
+    if row["promoted"] is None:
+        return appended
+    promoted = sorted(_PROMOTED.decode(row["promoted"]), key=lambda stored: stored.id)
+    return (
+        *appended,
+        *(
+            Message(role="user", revision=version, created_at=written_at, **_fields(stored))
+            for stored in promoted
+        ),
+    )
+
+
+def _appended(added: AppendedMessage, version: int, written_at: datetime) -> Message:
+    # Field by field: through a dict it takes three times as long, in every commit.
+    draft = added.draft
+    return Message(
+        id=added.id,
+        revision=version,
+        created_at=written_at,
+        role=draft.role,
+        content=draft.content,
+        visibility=draft.visibility,
+        content_version=draft.content_version,
+        compressed=draft.compressed,
+        model_config_id=draft.model_config_id,
+        reasoning_effort=draft.reasoning_effort,
+        created_by=draft.created_by,
+        usage=draft.usage,
+        cost_micros=draft.cost_micros,
+        runtime_ms=draft.runtime_ms,
+        provider_response_id=draft.provider_response_id,
+    )
+
 
 # The boundary is the newest summary: of the messages before it only system messages are read.
 # Ordered by id, because rows of one commit share their time.
@@ -34,25 +176,6 @@ HISTORY: Final[LiteralString] = f"""
       AND NOT compressed AND role = 'system'
     ORDER BY id"""
 
-# Row, messages and queue of one version, without messages that only the model sees.
-_VISIBLE_MESSAGES: Final[LiteralString] = f"""
-    SELECT {MESSAGE_COLUMNS} FROM chat_messages
-    WHERE chat_id = c.id AND id < $2 AND id > $3 AND NOT deleted AND visibility <> 'model'"""
-_QUEUE: Final[LiteralString] = f"""
-    CASE WHEN c.queue_len > 0 AND $5 THEN (
-        SELECT json_agg(q ORDER BY NOT q.steer, q.position) FROM (
-            SELECT {QUEUE_COLUMNS} FROM chat_queued_messages WHERE chat_id = c.id) q)
-    END AS queue"""
-_NEWEST_FIRST: Final[LiteralString] = f"{_VISIBLE_MESSAGES} ORDER BY id DESC LIMIT $4"
-_OLDEST_FIRST: Final[LiteralString] = f"{_VISIBLE_MESSAGES} ORDER BY id LIMIT $4"
-LOAD_NEWEST_PAGE: Final[LiteralString] = f"""
-    SELECT c.*, m.messages, m.found, {_QUEUE}
-    FROM chats c, LATERAL {take_within_bytes(_NEWEST_FIRST, order="id DESC", max_bytes="$6")} m
-    WHERE c.id = $1"""
-LOAD_OLDEST_PAGE: Final[LiteralString] = f"""
-    SELECT c.*, m.messages, m.found, {_QUEUE}
-    FROM chats c, LATERAL {take_within_bytes(_OLDEST_FIRST, order="id", max_bytes="$6")} m
-    WHERE c.id = $1"""
 
 HAS_ANSWER_SINCE_BOUNDARY: Final[LiteralString] = """
     SELECT EXISTS (SELECT FROM chat_messages
@@ -61,54 +184,11 @@ HAS_ANSWER_SINCE_BOUNDARY: Final[LiteralString] = """
           AND id > coalesce((SELECT max(id) FROM chat_messages
               WHERE chat_id = $1 AND compressed AND visibility = 'model' AND NOT deleted), 0))"""
 
-_PAST_THE_END: Final = 2**63 - 1
-
-
-class MessageRange(Struct, frozen=True, kw_only=True):
-    """Messages between two ids: the newest first, or with `after` the oldest first. The page ends
-    at `limit` messages or when it has reached `max_bytes`."""
-
-    before: MessageId | None = None
-    after: MessageId | None = None
-    limit: int = 50
-    max_bytes: int = MAX_READ_BYTES
-
-    @property
-    def is_first_page(self) -> bool:
-        return self.before is None and self.after is None
-
-
-class StoredMessagePage(Struct, frozen=True, kw_only=True):
-    """`queue` is filled on the first page only."""
-
-    chat: Chat
-    messages: tuple[Message, ...]
-    queue: tuple[QueuedMessage, ...]
-    has_more: bool
-
 
 async def load_history(conn: Conn, chat_id: ChatId) -> list[Message]:
     """The messages from which the next action is chosen and the prompt is built. Includes messages
     that only users see: the decision reads them, the prompt leaves them out."""
     return [message_from_row(row) for row in await conn.fetch(HISTORY, chat_id)]
-
-
-async def load_page(
-    conn: Conn, chat_id: ChatId, message_range: MessageRange
-) -> StoredMessagePage | None:
-    statement = LOAD_NEWEST_PAGE if message_range.after is None else LOAD_OLDEST_PAGE
-    top = _PAST_THE_END if message_range.before is None else message_range.before
-    limits = (message_range.limit + 1, message_range.is_first_page, message_range.max_bytes)
-    row = await conn.fetchrow(statement, chat_id, top, message_range.after or 0, *limits)
-    if row is None:
-        return None
-    messages = messages_from_json(row["messages"])[: message_range.limit]
-    return StoredMessagePage(
-        chat=chat_from_row(row),
-        messages=messages,
-        queue=queue_from_json(row["queue"]),
-        has_more=len(messages) < row["found"],
-    )
 
 
 async def has_answer_since_boundary(conn: Conn, chat_id: ChatId) -> bool:

@@ -1,4 +1,4 @@
-"""Operations as values: what is asked, what was written, and the statement that applies a change.
+"""Operations as values: what is asked and what was written.
 
 Owns the lookup of earlier results: by idempotency key, and by change id after a lost reply.
 """
@@ -15,9 +15,7 @@ from chatd.domain.chat.transitions import NO_SLOTS, LoadedChat, ReservedSlots
 from chatd.domain.errors import RequestReused
 from chatd.domain.ids import ChangeId, ChatId, MessageId, UserId
 from chatd.store.chat import chats, idempotency
-from chatd.store.chat.params import bind_change
 from chatd.store.conn import Conn
-from chatd.store.rows import chat_after_write, messages_written
 
 _UNLIMITED_BYTES: Final = 2**62
 
@@ -67,24 +65,6 @@ class OnApplied(Protocol):
     when the commit's reply was lost for good; the next poll finds that row."""
 
     def __call__(self, applied: AppliedChange) -> None: ...
-
-
-async def apply(
-    conn: Conn, change: Change, change_id: ChangeId, loaded: LoadedChat | None = None
-) -> AppliedChange | None:
-    """Write the change by one statement. None on a conflict: the row has another version, or the
-    new chat exists already."""
-    bound = bind_change(change, change_id)
-    row = await conn.fetchrow(bound.text, *bound.args)
-    if row is None:
-        return None
-    return AppliedChange(
-        chat=chat_after_write(bound.change, change_id, row),
-        messages=messages_written(bound.change, row),
-        deleted_ids=tuple(row["forgotten"] or ()),
-        change=change,
-        loaded=loaded,
-    )
 
 
 def applied_version(chat: Chat, change_id: ChangeId) -> int:

@@ -32,6 +32,7 @@ from chatd.domain.errors import (
     Unavailable,
 )
 from chatd.store.chat import chats, updates
+from chatd.store.chat.change_writer import apply
 from chatd.store.chat.operation import (
     AppliedChange,
     NoChange,
@@ -39,7 +40,6 @@ from chatd.store.chat.operation import (
     Operation,
     OperationOutcome,
     applied_version,
-    apply,
     find_replay,
     load_applied,
 )

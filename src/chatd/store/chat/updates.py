@@ -12,12 +12,8 @@ from chatd.domain.chat.commands import UpdateChat
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import InvariantBroken
 from chatd.domain.ids import ChatId, WorkspaceId
-from chatd.store.conn import Conn, DatabaseSession
-from chatd.store.rows import (
-    chat_from_row,
-    json_text,
-    strip_unstorable,
-)
+from chatd.store.chat.chats import chat_from_row
+from chatd.store.conn import Conn, DatabaseSession, json_text, strip_unstorable
 from chatd.store.workspace import bindings
 
 UPDATE_CHAT: Final[LiteralString] = """

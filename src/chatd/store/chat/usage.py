@@ -13,8 +13,7 @@ from msgspec import Struct
 from chatd.domain.chat.messages import UsageEntry
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId, UserId
-from chatd.store.conn import Conn
-from chatd.store.rows import json_or_none
+from chatd.store.conn import Conn, json_or_none
 
 ROLL_UP: Final[LiteralString] = """
     WITH was AS MATERIALIZED (

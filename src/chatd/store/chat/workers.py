@@ -13,8 +13,8 @@ from msgspec import Struct
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.lease import ReapScope
+from chatd.store.chat.chats import chat_from_row
 from chatd.store.conn import Conn
-from chatd.store.rows import chat_from_row
 
 # Root chats and subagents have separate slots: a subagent must not wait for a slot of its parent.
 # runnable_at only orders. It is never set to a future time, so a future time means that the clock

@@ -7,8 +7,7 @@ from typing import Final, LiteralString
 import msgspec
 
 from chatd.domain.workspace.entities import AgentHealth, AgentId, AgentRow
-from chatd.store.conn import Conn
-from chatd.store.rows import json_text, strip_unstorable
+from chatd.store.conn import Conn, json_text, strip_unstorable
 
 _AGENT: Final = msgspec.json.Decoder(AgentRow)
 

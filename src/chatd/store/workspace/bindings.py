@@ -18,9 +18,8 @@ from chatd.domain.workspace.agent_api import (
     WorkspaceContext,
 )
 from chatd.domain.workspace.entities import AgentId, BuildId
-from chatd.store.conn import Conn, Row, named_statement
+from chatd.store.conn import Conn, Row, json_text, named_statement, strip_unstorable
 from chatd.store.errors import MissingReference
-from chatd.store.rows import json_text, strip_unstorable
 from chatd.store.workspace import workspaces
 
 GET: Final[LiteralString] = """

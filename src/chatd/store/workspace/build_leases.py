@@ -22,8 +22,7 @@ from chatd.domain.workspace.entities import (
     TemplateSpec,
     Workspace,
 )
-from chatd.store.conn import Conn, named_statement
-from chatd.store.rows import json_text, strip_unstorable
+from chatd.store.conn import Conn, json_text, named_statement, strip_unstorable
 
 _WORKSPACE: Final = msgspec.json.Decoder(Workspace)
 _BUILD: Final = msgspec.json.Decoder(Build)

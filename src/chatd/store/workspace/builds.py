@@ -11,8 +11,7 @@ from msgspec import Struct
 
 from chatd.domain.ids import UserId, WorkspaceId
 from chatd.domain.workspace.entities import Build, BuildId, BuildReason, BuildTransition, VersionId
-from chatd.store.conn import Conn, named_statement
-from chatd.store.rows import json_text
+from chatd.store.conn import Conn, json_text, named_statement
 
 _BUILD: Final = msgspec.json.Decoder(Build)
 

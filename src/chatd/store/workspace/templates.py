@@ -15,9 +15,8 @@ from chatd.domain.workspace.entities import (
     VersionId,
 )
 from chatd.domain.workspace.templates import TemplateUsage
-from chatd.store.conn import Conn, named_statement
+from chatd.store.conn import Conn, json_text, named_statement, strip_unstorable
 from chatd.store.errors import DuplicateRow
-from chatd.store.rows import json_text, strip_unstorable
 
 _TEMPLATE: Final = msgspec.json.Decoder(Template)
 _VERSION: Final = msgspec.json.Decoder(TemplateVersion)

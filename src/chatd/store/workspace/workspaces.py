@@ -24,9 +24,8 @@ from chatd.domain.workspace.entities import (
     Workspace,
 )
 from chatd.domain.workspace.rules import WorkspaceSnapshot
-from chatd.store.conn import Conn, Row, named_statement
+from chatd.store.conn import Conn, Row, json_text, named_statement
 from chatd.store.errors import DuplicateRow
-from chatd.store.rows import json_text
 
 _WORKSPACE: Final = msgspec.json.Decoder(Workspace)
 _BUILD: Final = msgspec.json.Decoder(Build)

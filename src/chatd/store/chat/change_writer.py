@@ -1,4 +1,4 @@
-"""Choose the statement of `apply` that writes a change, and compute its parameters.
+"""Write a change: choose the statement of `apply`, compute its parameters, read what it returned.
 
 Every commit runs this, so it computes only what the statement uses. A parameter costs time on both
 sides, and an array of one element more than ten times as much as a plain value.
@@ -7,21 +7,85 @@ sides, and an array of one element more than ten times as much as a plain value.
 from collections.abc import Mapping
 from typing import Final, LiteralString
 
+import msgspec
 from msgspec import Struct
 
-from chatd.domain.chat.change import CLIENT_TOOL_DEADLINE_S, INTERRUPT_DEADLINE_S, Change
-from chatd.domain.chat.messages import Draft, UsageEntry, UserInput
+from chatd.domain.chat.change import (
+    CLIENT_TOOL_DEADLINE_S,
+    INTERRUPT_DEADLINE_S,
+    Change,
+)
+from chatd.domain.chat.messages import (
+    Draft,
+    UsageEntry,
+    UserInput,
+)
 from chatd.domain.chat.parts import CONTENT_VERSION, encode_parts
+from chatd.domain.chat.row import RECENT_CHANGES_KEPT, Chat
+from chatd.domain.chat.transitions import LoadedChat
 from chatd.domain.errors import InvariantBroken
 from chatd.domain.ids import ChangeId
 from chatd.store.chat.apply import APPLY, APPLY_STEP, APPLY_WITHOUT_QUEUE, INSERT_CHAT
-from chatd.store.conn import NamedStatement
-from chatd.store.rows import json_or_none, json_text, replace_surrogates_deep, strip_unstorable
+from chatd.store.chat.messages import messages_written
+from chatd.store.chat.operation import AppliedChange
+from chatd.store.conn import (
+    Conn,
+    NamedStatement,
+    Row,
+    json_or_none,
+    json_text,
+    replace_surrogates_deep,
+    strip_unstorable,
+)
+
+_LABELS = msgspec.json.Decoder(dict[str, str])
 
 _Values = dict[str, object]
 
 
-class BoundStatement(Struct, frozen=True, kw_only=True):
+async def apply(
+    conn: Conn, change: Change, change_id: ChangeId, loaded: LoadedChat | None = None
+) -> AppliedChange | None:
+    """Write the change by one statement. None on a conflict: the row has another version, or the
+    new chat exists already."""
+    bound = _bind_change(change, change_id)
+    row = await conn.fetchrow(bound.text, *bound.args)
+    if row is None:
+        return None
+    return AppliedChange(
+        chat=_chat_after_write(bound.change, change_id, row),
+        messages=messages_written(bound.change, row),
+        deleted_ids=tuple(row["forgotten"] or ()),
+        change=change,
+        loaded=loaded,
+    )
+
+
+def _chat_after_write(change: Change, change_id: ChangeId, row: Row) -> Chat:
+    """The row as written: the change's row with the columns that the database has set."""
+    before = change.before.recent_changes if change.before else ()
+    return msgspec.structs.replace(
+        change.after,
+        # Equal ids, but of the driver's own UUID type, which it encodes faster.
+        id=row["id"],
+        worker_id=row["worker_id"],
+        title=row["title"],
+        labels=_LABELS.decode(row["labels"]),
+        pin_order=row["pin_order"],
+        last_read_message_id=row["last_read_message_id"],
+        workspace_id=row["workspace_id"],
+        model_config_id=row["model_config_id"],
+        reasoning_effort=row["reasoning_effort"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        runnable_at=row["runnable_at"],
+        action_deadline=row["action_deadline"],
+        interrupt_deadline=row["interrupt_deadline"],
+        recent_changes=(change_id, *before)[:RECENT_CHANGES_KEPT],
+    )
+
+
+class _BoundStatement(Struct, frozen=True, kw_only=True):
     """`change` is the change as it will be stored."""
 
     change: Change
@@ -29,17 +93,17 @@ class BoundStatement(Struct, frozen=True, kw_only=True):
     args: list[object]
 
 
-def bind_change(change: Change, change_id: ChangeId) -> BoundStatement:
+def _bind_change(change: Change, change_id: ChangeId) -> _BoundStatement:
     """Replace lone surrogates, which the database cannot store, by U+FFFD: in the change too, so
     that viewers are sent what was stored."""
     try:
         contents = [encode_parts(added.draft.content) for added in change.messages]
         statement, values = _bind(change, change_id, contents)
     except UnicodeEncodeError:
-        return bind_change(replace_surrogates_deep(change), change_id)
+        return _bind_change(replace_surrogates_deep(change), change_id)
     if any("\ufffd" in content for content in contents):
         change = replace_surrogates_deep(change)
-    return BoundStatement(change=change, text=statement.text, args=statement.args(values))
+    return _BoundStatement(change=change, text=statement.text, args=statement.args(values))
 
 
 def _bind(
