@@ -1,8 +1,10 @@
 """Binding rows and agents that a test controls, and the access of one chat to them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from typing import TypeVar
 from uuid import UUID
 
 import msgspec
@@ -26,6 +28,8 @@ CHAT = ChatId(UUID(int=10))
 HOME, AWAY = WorkspaceId(UUID(int=20)), WorkspaceId(UUID(int=21))
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 WAIT_S = 30.0
+
+T = TypeVar("T")
 
 
 def agent(number: int, workspace_id: WorkspaceId = HOME) -> AgentRow:
@@ -220,6 +224,23 @@ class AccessRig:
         with pytest.raises(kind) as error:
             await act()
         return error.value.message
+
+    @asynccontextmanager
+    async def held(self, call: Coroutine[None, None, T]) -> AsyncGenerator[asyncio.Task[T]]:
+        """Run the call; its requests wait until the test replies to them or loses them."""
+        self.agents.is_held = True
+        async with asyncio.TaskGroup() as group:
+            yield group.create_task(call)
+
+    async def reply(self, number: int) -> None:
+        """Reply to that request as soon as the agent has it."""
+        await self.agents.until(requests=number + 1)
+        self.agents.reply(number)
+
+    async def lose(self, number: int, error: ChatdError | None = None) -> None:
+        """Lose the reply to that request as soon as the agent has it."""
+        await self.agents.until(requests=number + 1)
+        self.agents.lose(number, error)
 
     async def wait_until_slow(self) -> None:
         """Until the latest build is looked up because the reply is slow."""

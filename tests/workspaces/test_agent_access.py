@@ -70,9 +70,7 @@ async def test_concurrent_calls_share_one_handshake(rig: AccessRig) -> None:
 
 @pytest.mark.covers("binding-1")
 async def test_a_slow_reply_of_the_right_agent_is_awaited(rig: AccessRig) -> None:
-    rig.agents.is_held = True
-    async with asyncio.TaskGroup() as group:
-        started = group.create_task(rig.start())
+    async with rig.held(rig.start()) as started:
         assert await rig.clock.wait_for_sleeper("rebind_check") == REBIND_CHECK_AFTER_S
         await rig.wait_until_slow()
         rig.agents.reply()
@@ -99,9 +97,7 @@ async def test_a_slow_reply_fails_at_once_if_the_workspace_has_no_agent(
     rig: AccessRig,
 ) -> None:
     rig.bindings.latest.clear()
-    rig.agents.is_held = True
-    async with asyncio.TaskGroup() as group:
-        refusal = group.create_task(rig.refused(WorkspaceUnavailable, rig.read))
+    async with rig.held(rig.refused(WorkspaceUnavailable, rig.read)) as refusal:
         await rig.wait_until_slow()
     assert "start_workspace" in refusal.result()
     assert rig.agents.cancelled == [FIRST]
@@ -110,12 +106,9 @@ async def test_a_slow_reply_fails_at_once_if_the_workspace_has_no_agent(
 @pytest.mark.covers("binding-1")
 async def test_a_slow_reply_of_a_replaced_agent_is_asked_of_the_latest(rig: AccessRig) -> None:
     rig.bindings.latest[HOME] = SECOND
-    rig.agents.is_held = True
-    async with asyncio.TaskGroup() as group:
-        started = group.create_task(rig.start())
+    async with rig.held(rig.start()) as started:
         await rig.wait_until_slow()
-        await rig.agents.until(requests=2)
-        rig.agents.reply(1)
+        await rig.reply(1)
     assert started.result() == str(SECOND.id)
     assert rig.agents.cancelled == [FIRST]
     assert rig.agents.keys == ["the-key", "the-key"]
@@ -125,9 +118,7 @@ async def test_a_slow_reply_of_a_replaced_agent_is_asked_of_the_latest(rig: Acce
 async def test_a_reply_that_comes_during_the_check_is_used(rig: AccessRig) -> None:
     rig.bindings.latest[HOME] = SECOND
     rig.bindings.latest_open.clear()
-    rig.agents.is_held = True
-    async with asyncio.TaskGroup() as group:
-        started = group.create_task(rig.start())
+    async with rig.held(rig.start()) as started:
         await rig.wait_until_slow()
         rig.agents.reply()
     assert started.result() == str(FIRST.id)
@@ -137,9 +128,7 @@ async def test_a_reply_that_comes_during_the_check_is_used(rig: AccessRig) -> No
 @pytest.mark.covers("binding-3")
 async def test_a_slow_reply_that_cannot_be_checked_is_awaited(rig: AccessRig) -> None:
     rig.bindings.broken.add("latest")
-    rig.agents.is_held = True
-    async with asyncio.TaskGroup() as group:
-        started = group.create_task(rig.start())
+    async with rig.held(rig.start()) as started:
         await rig.wait_until_slow()
         rig.agents.reply()
     assert started.result() == str(FIRST.id)
@@ -148,26 +137,19 @@ async def test_a_slow_reply_that_cannot_be_checked_is_awaited(rig: AccessRig) ->
 @pytest.mark.covers("binding-2")
 @pytest.mark.promise("P7")
 async def test_a_lost_reply_is_asked_for_again_under_the_same_key(rig: AccessRig) -> None:
-    rig.agents.is_held = True
-    async with asyncio.TaskGroup() as group:
-        started = group.create_task(rig.start())
-        await rig.agents.until(requests=1)
-        rig.agents.lose()
-        await rig.agents.until(requests=2)
-        rig.agents.reply(1)
+    async with rig.held(rig.start()) as started:
+        await rig.lose(0)
+        await rig.reply(1)
     assert started.result() == str(FIRST.id)
     assert rig.agents.keys == ["the-key", "the-key"]
     assert rig.agents.handshakes == [FIRST, FIRST]
 
 
 async def test_a_slow_reply_that_is_lost_is_asked_for_again(rig: AccessRig) -> None:
-    rig.agents.is_held = True
-    async with asyncio.TaskGroup() as group:
-        started = group.create_task(rig.start())
+    async with rig.held(rig.start()) as started:
         await rig.wait_until_slow()
         rig.agents.lose()
-        await rig.agents.until(requests=2)
-        rig.agents.reply(1)
+        await rig.reply(1)
     assert started.result() == str(FIRST.id)
     assert rig.agents.keys == ["the-key", "the-key"]
 
@@ -175,12 +157,9 @@ async def test_a_slow_reply_that_is_lost_is_asked_for_again(rig: AccessRig) -> N
 @pytest.mark.covers("binding-2")
 @pytest.mark.promise("P7")
 async def test_a_reply_that_is_lost_twice_leaves_the_outcome_unknown(rig: AccessRig) -> None:
-    rig.agents.is_held = True
-    async with asyncio.TaskGroup() as group:
-        refusal = group.create_task(rig.refused(OutcomeUnknown, rig.start))
-        for number in range(2):
-            await rig.agents.until(requests=number + 1)
-            rig.agents.lose(number)
+    async with rig.held(rig.refused(OutcomeUnknown, rig.start)) as refusal:
+        await rig.lose(0)
+        await rig.lose(1)
     assert "cut off" in refusal.result()
     assert "outcome of this call is unknown" in refusal.result()
     assert len(rig.agents.requests) == 2
@@ -189,20 +168,15 @@ async def test_a_reply_that_is_lost_twice_leaves_the_outcome_unknown(rig: Access
 @pytest.mark.covers("binding-2")
 @pytest.mark.promise("P7")
 async def test_an_effect_without_a_key_is_sent_once(rig: AccessRig) -> None:
-    rig.agents.is_held = True
-    async with asyncio.TaskGroup() as group:
-        refusal = group.create_task(rig.refused(OutcomeUnknown, rig.kill))
-        await rig.agents.until(requests=1)
-        rig.agents.lose()
+    async with rig.held(rig.refused(OutcomeUnknown, rig.kill)) as refusal:
+        await rig.lose(0)
     assert "outcome of this call is unknown" in refusal.result()
     assert len(rig.agents.requests) == 1
 
 
 async def test_an_effect_without_a_key_is_not_sent_to_the_next_agent(rig: AccessRig) -> None:
     rig.bindings.latest[HOME] = SECOND
-    rig.agents.is_held = True
-    async with asyncio.TaskGroup() as group:
-        group.create_task(rig.refused(OutcomeUnknown, rig.kill))
+    async with rig.held(rig.refused(OutcomeUnknown, rig.kill)):
         await rig.wait_until_slow()
     assert rig.agents.asked == [FIRST]
 
@@ -210,22 +184,15 @@ async def test_an_effect_without_a_key_is_not_sent_to_the_next_agent(rig: Access
 async def test_a_request_that_did_not_arrive_is_sent_again_without_a_key(
     rig: AccessRig,
 ) -> None:
-    rig.agents.is_held = True
-    async with asyncio.TaskGroup() as group:
-        group.create_task(rig.kill())
-        await rig.agents.until(requests=1)
-        rig.agents.lose(0, ConnectFailed("refused"))
-        await rig.agents.until(requests=2)
-        rig.agents.reply(1)
+    async with rig.held(rig.kill()):
+        await rig.lose(0, ConnectFailed("refused"))
+        await rig.reply(1)
 
 
 async def test_a_read_has_no_outcome_that_could_be_unknown(rig: AccessRig) -> None:
-    rig.agents.is_held = True
-    async with asyncio.TaskGroup() as group:
-        refusal = group.create_task(rig.refused(AgentUnreachable, rig.read))
-        for number in range(2):
-            await rig.agents.until(requests=number + 1)
-            rig.agents.lose(number)
+    async with rig.held(rig.refused(AgentUnreachable, rig.read)) as refusal:
+        await rig.lose(0)
+        await rig.lose(1)
     assert refusal.result() == "cut off"
 
 
@@ -234,11 +201,8 @@ async def test_a_workspace_that_stops_during_an_effect_leaves_its_outcome_unknow
     rig: AccessRig,
 ) -> None:
     rig.bindings.latest.clear()
-    rig.agents.is_held = True
-    async with asyncio.TaskGroup() as group:
-        refusal = group.create_task(rig.refused(OutcomeUnknown, rig.start))
-        await rig.agents.until(requests=1)
-        rig.agents.lose()
+    async with rig.held(rig.refused(OutcomeUnknown, rig.start)) as refusal:
+        await rig.lose(0)
     assert "start_workspace" in refusal.result()
 
 
@@ -246,9 +210,7 @@ async def test_a_workspace_that_stops_during_an_effect_leaves_its_outcome_unknow
 async def test_an_effect_that_may_have_arrived_is_not_sent_to_another_workspace(
     rig: AccessRig,
 ) -> None:
-    rig.agents.is_held = True
-    async with asyncio.TaskGroup() as group:
-        refusal = group.create_task(rig.refused(OutcomeUnknown, rig.start))
+    async with rig.held(rig.refused(OutcomeUnknown, rig.start)) as refusal:
         await rig.agents.until(requests=1)
         rig.bindings.bind(FAR)
         rig.access.on_bound(CHAT, AWAY)
@@ -347,44 +309,32 @@ async def test_an_agent_that_does_not_answer_in_time_may_answer_next_time(
 async def test_an_agent_that_is_long_gone_and_does_not_answer_asks_for_a_restart(
     rig: AccessRig,
 ) -> None:
-    rig.bindings.latest[HOME] = replace(
-        FIRST,
-        last_connected_at=NOW - timedelta(seconds=100),
-        disconnected_at=NOW - timedelta(seconds=90),
-    )
+    rig.bindings.latest[HOME] = seen(last_connected_at=100, disconnected_at=90)
     assert "stop_workspace" in await wait_for_silence(rig, WorkspaceUnavailable)
 
 
 @pytest.mark.covers("binding-3")
 async def test_the_timeout_does_not_wait_for_the_database(rig: AccessRig) -> None:
-    rig.agents.is_held = True
     rig.bindings.latest_open.clear()
-    async with asyncio.TaskGroup() as group:
-        started = group.create_task(rig.start())
+    async with rig.held(rig.start()) as started:
         await rig.wait_until_slow()
         await rig.clock.advance_past("agent_timeout")
         rig.bindings.latest_open.set()
-        await rig.agents.until(requests=2)
-        rig.agents.reply(1)
+        await rig.reply(1)
     assert started.result() == str(FIRST.id)
 
 
 @pytest.mark.promise("P14")
 async def test_the_second_attempt_ends_in_time_too(rig: AccessRig) -> None:
-    rig.agents.is_held = True
-    async with asyncio.TaskGroup() as group:
-        refusal = group.create_task(rig.refused(OutcomeUnknown, rig.start))
-        await rig.agents.until(requests=1)
-        rig.agents.lose()
+    async with rig.held(rig.refused(OutcomeUnknown, rig.start)) as refusal:
+        await rig.lose(0)
         await rig.agents.until(requests=2)
         assert await rig.clock.advance_past("agent_timeout") == RESEND_TIMEOUT_S
     assert "next time" in refusal.result()
 
 
 async def test_a_reply_is_preferred_to_a_timeout_at_the_same_moment(rig: AccessRig) -> None:
-    rig.agents.is_held = True
-    async with asyncio.TaskGroup() as group:
-        started = group.create_task(rig.start())
+    async with rig.held(rig.start()) as started:
         await rig.agents.until(requests=1)
         await rig.clock.wait_for_sleeper("agent_timeout")
         rig.agents.reply()
@@ -393,9 +343,7 @@ async def test_a_reply_is_preferred_to_a_timeout_at_the_same_moment(rig: AccessR
 
 
 async def test_a_cancelled_call_leaves_no_request_behind(rig: AccessRig) -> None:
-    rig.agents.is_held = True
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(rig.start())
+    async with rig.held(rig.start()) as task:
         await rig.agents.until(requests=1)
         task.cancel()
     assert task.cancelled()
@@ -416,41 +364,27 @@ async def test_a_call_can_be_cancelled_during_its_handshake(rig: AccessRig) -> N
     assert await rig.read() == FIRST
 
 
-ALIVE = agent(1)
+def seen(**seconds_ago: float | None) -> AgentRow:
+    """An agent whose times are that many seconds ago, or never."""
+    times = {
+        name: None if ago is None else NOW - timedelta(seconds=ago)
+        for name, ago in seconds_ago.items()
+    }
+    return replace(agent(1), **times)
 
 
 @pytest.mark.parametrize(
     ("row", "kind", "word"),
     [
-        (ALIVE, AgentUnreachable, "next time"),
+        (agent(1), AgentUnreachable, "next time"),
+        (seen(disconnected_at=89), AgentUnreachable, "next time"),
+        (seen(last_connected_at=89), AgentUnreachable, "next time"),
+        (seen(last_connected_at=90), WorkspaceUnavailable, "stop_workspace"),
+        (seen(last_connected_at=3600, disconnected_at=89), AgentUnreachable, "next time"),
+        (seen(last_connected_at=None), WorkspaceUnavailable, "never connected"),
+        (seen(last_connected_at=None, created_at=0), AgentUnreachable, "next time"),
         (
-            replace(ALIVE, disconnected_at=NOW - timedelta(seconds=89)),
-            AgentUnreachable,
-            "next time",
-        ),
-        (
-            replace(ALIVE, last_connected_at=NOW - timedelta(seconds=89)),
-            AgentUnreachable,
-            "next time",
-        ),
-        (
-            replace(ALIVE, last_connected_at=NOW - timedelta(seconds=90)),
-            WorkspaceUnavailable,
-            "stop_workspace",
-        ),
-        (
-            replace(
-                ALIVE,
-                last_connected_at=NOW - timedelta(hours=1),
-                disconnected_at=NOW - timedelta(seconds=89),
-            ),
-            AgentUnreachable,
-            "next time",
-        ),
-        (replace(ALIVE, last_connected_at=None), WorkspaceUnavailable, "never connected"),
-        (replace(ALIVE, last_connected_at=None, created_at=NOW), AgentUnreachable, "next time"),
-        (
-            replace(ALIVE, last_connected_at=None, connection_timeout_s=0),
+            replace(seen(last_connected_at=None), connection_timeout_s=0),
             AgentUnreachable,
             "next time",
         ),

@@ -260,10 +260,8 @@ async def test_the_chat_that_was_idle_longest_is_forgotten(
 
 async def test_a_workspace_is_in_use_while_a_request_is_in_flight(rig: AccessRig) -> None:
     """A change of the same workspace does not cancel the request."""
-    rig.agents.is_held = True
-    async with asyncio.TaskGroup() as group:
-        client = await rig.client()
-        waiting = group.create_task(client.processes())
+    client = await rig.client()
+    async with rig.held(client.processes()) as waiting:
         await rig.agents.until(requests=1)
         rig.access.on_bound(CHAT, HOME)
         assert rig.access.in_use() == {HOME}
