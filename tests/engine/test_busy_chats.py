@@ -5,7 +5,7 @@ import pytest
 from chatd.domain.chat.commands import EditMessage
 from chatd.domain.errors import ChatBusy
 from chatd.store.chat import messages
-from tests.support.engine_rig import engine_rig
+from tests.support.engine_rig import EngineRig, engine_rig
 from tests.support.providers.server import Gate
 from tests.support.tools import GatedTool
 
@@ -29,55 +29,50 @@ async def test_a_steering_message_joins_the_next_model_call_of_the_turn(dsn: str
         ]
 
 
-async def test_a_rollback_discards_the_running_turn_and_keeps_the_queue(dsn: str) -> None:
+async def test_a_rollback_discards_the_running_turn_and_keeps_the_queue(rig: EngineRig) -> None:
     gate = Gate()
-    async with engine_rig(dsn) as rig:
-        rig.answer("wrong way", gate)
-        rig.answer("right way")
-        rig.answer("and then")
-        chat_id = await rig.create("left")
-        await gate.reached.wait()
-        await rig.send(chat_id, "later")
-        await rig.send(chat_id, "right", when_busy="rollback")
-        await rig.wait_runner_left(chat_id, epoch=2)
-        expected = ["user: right", "assistant: right way", "user: later", "assistant: and then"]
-        assert await rig.transcript(chat_id) == expected
+    rig.answer("wrong way", gate)
+    rig.answer("right way")
+    rig.answer("and then")
+    chat_id = await rig.create("left")
+    await gate.reached.wait()
+    await rig.send(chat_id, "later")
+    await rig.send(chat_id, "right", when_busy="rollback")
+    await rig.wait_runner_left(chat_id, epoch=2)
+    expected = ["user: right", "assistant: right way", "user: later", "assistant: and then"]
+    assert await rig.transcript(chat_id) == expected
 
 
-async def test_a_message_sent_with_reject_is_refused_by_a_busy_chat(dsn: str) -> None:
+async def test_a_message_sent_with_reject_is_refused_by_a_busy_chat(rig: EngineRig) -> None:
     gate = Gate()
-    async with engine_rig(dsn) as rig:
-        chat_id = await rig.ask("first", "one", gate)
-        with pytest.raises(ChatBusy):
-            await rig.send(chat_id, "now or never", when_busy="reject")
-        gate.open()
-        await rig.wait_runner_left(chat_id)
-        assert await rig.transcript(chat_id) == ["user: first", "assistant: one"]
+    chat_id = await rig.ask("first", "one", gate)
+    with pytest.raises(ChatBusy):
+        await rig.send(chat_id, "now or never", when_busy="reject")
+    gate.open()
+    await rig.wait_runner_left(chat_id)
+    assert await rig.transcript(chat_id) == ["user: first", "assistant: one"]
 
 
 @pytest.mark.covers("F29")
-async def test_an_edit_discards_the_running_answer(dsn: str) -> None:
-    gate = Gate()
-    async with engine_rig(dsn) as rig:
-        rig.answer("answer to the old", gate)
-        rig.answer("answer to the new")
-        chat_id = await rig.create("old")
-        await gate.reached.wait()
-        target = (await messages.load_history(rig.replica.database.pool, chat_id))[0]
-        edit = EditMessage(message_id=target.id, prompt=rig.prompt("new"))
-        with rig.replica.worker.reserve_slot(root=True) as free:
-            await rig.run(chat_id, edit, free)
-        gate.open()
-        await rig.wait_runner_left(chat_id, epoch=2)
-        assert await rig.transcript(chat_id) == ["user: new", "assistant: answer to the new"]
+async def test_an_edit_discards_the_running_answer(rig: EngineRig, gate: Gate) -> None:
+    rig.answer("answer to the old", gate)
+    rig.answer("answer to the new")
+    chat_id = await rig.create("old")
+    await gate.reached.wait()
+    target = (await messages.load_history(rig.replica.database.pool, chat_id))[0]
+    edit = EditMessage(message_id=target.id, prompt=rig.prompt("new"))
+    with rig.replica.worker.reserve_slot(root=True) as free:
+        await rig.run(chat_id, edit, free)
+    gate.open()
+    await rig.wait_runner_left(chat_id, epoch=2)
+    assert await rig.transcript(chat_id) == ["user: new", "assistant: answer to the new"]
 
 
 @pytest.mark.covers("F28")
-async def test_an_interrupt_before_the_first_part_stores_no_empty_answer(dsn: str) -> None:
+async def test_an_interrupt_before_the_first_part_stores_no_empty_answer(rig: EngineRig) -> None:
     gate = Gate()
-    async with engine_rig(dsn) as rig:
-        chat_id = await rig.ask("hi", gate, "never")
-        await rig.interrupt(chat_id)
-        chat = await rig.wait_runner_left(chat_id)
-        assert chat.state == "W"
-        assert await rig.transcript(chat_id) == ["user: hi"]
+    chat_id = await rig.ask("hi", gate, "never")
+    await rig.interrupt(chat_id)
+    chat = await rig.wait_runner_left(chat_id)
+    assert chat.state == "W"
+    assert await rig.transcript(chat_id) == ["user: hi"]

@@ -177,25 +177,23 @@ async def test_a_restart_of_the_database_loses_no_answer(own_server: OwnServer) 
 
 
 @pytest.mark.covers("F47")
-async def test_a_commit_waits_until_the_disk_has_free_space(dsn: str) -> None:
-    gate = Gate()
-    async with engine_rig(dsn) as rig:
-        chat_id = await rig.ask("go", "kept", gate)
+async def test_a_commit_waits_until_the_disk_has_free_space(rig: EngineRig, gate: Gate) -> None:
+    chat_id = await rig.ask("go", "kept", gate)
+    await rig.pool.execute(
+        """CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS
+           $$ BEGIN RAISE EXCEPTION 'no space left' USING ERRCODE = '53100'; END $$"""
+    )
+    try:
         await rig.pool.execute(
-            """CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS
-               $$ BEGIN RAISE EXCEPTION 'no space left' USING ERRCODE = '53100'; END $$"""
+            """CREATE TRIGGER full_disk BEFORE INSERT ON chat_messages FOR EACH ROW
+               EXECUTE FUNCTION full_disk()"""
         )
-        try:
-            await rig.pool.execute(
-                """CREATE TRIGGER full_disk BEFORE INSERT ON chat_messages FOR EACH ROW
-                   EXECUTE FUNCTION full_disk()"""
-            )
-            gate.open()
-            await rig.events.wait("commit_delayed", error_kind="database_full")
-        finally:
-            await rig.pool.execute("DROP FUNCTION full_disk CASCADE")
-        assert (await rig.wait_runner_left(chat_id)).state == "W"
-        assert await rig.transcript(chat_id) == ["user: go", "assistant: kept"]
+        gate.open()
+        await rig.events.wait("commit_delayed", error_kind="database_full")
+    finally:
+        await rig.pool.execute("DROP FUNCTION full_disk CASCADE")
+    assert (await rig.wait_runner_left(chat_id)).state == "W"
+    assert await rig.transcript(chat_id) == ["user: go", "assistant: kept"]
 
 
 @pytest.mark.covers("F45")
@@ -252,25 +250,24 @@ async def test_a_chat_with_a_lost_hint_is_acquired_after_a_heartbeat(
 
 
 @pytest.mark.covers("F15")
-async def test_old_repeated_or_wrong_hints_do_not_restart_a_step(dsn: str) -> None:
+async def test_old_repeated_or_wrong_hints_do_not_restart_a_step(rig: EngineRig) -> None:
     gate = Gate()
-    async with engine_rig(dsn) as rig:
-        chat_id = await rig.ask("go", "undisturbed", gate)
-        chat = await rig.chat(chat_id)
-        for _ in range(3):
-            for version in (0, 1, 2, 1000):
-                hint = replace(Hint.of(chat), snapshot_version=version, status="waiting")
-                rig.replica.worker.on_hint(hint)
-        rig.replica.worker.mark_all_dirty()
-        # All requested rows have been read by the time this message is answered.
-        await rig.send(chat_id, "later")
-        rig.answer("later it is")
-        gate.open()
-        await rig.wait_runner_left(chat_id)
-        assert (await rig.transcript(chat_id))[1] == "assistant: undisturbed"
-        started = [fields for name, fields in rig.events.seen if name == "task_started"]
-        assert len(started) == 1
-        assert len(rig.api.requests) == 2
+    chat_id = await rig.ask("go", "undisturbed", gate)
+    chat = await rig.chat(chat_id)
+    for _ in range(3):
+        for version in (0, 1, 2, 1000):
+            hint = replace(Hint.of(chat), snapshot_version=version, status="waiting")
+            rig.replica.worker.on_hint(hint)
+    rig.replica.worker.mark_all_dirty()
+    # All requested rows have been read by the time this message is answered.
+    await rig.send(chat_id, "later")
+    rig.answer("later it is")
+    gate.open()
+    await rig.wait_runner_left(chat_id)
+    assert (await rig.transcript(chat_id))[1] == "assistant: undisturbed"
+    started = [fields for name, fields in rig.events.seen if name == "task_started"]
+    assert len(started) == 1
+    assert len(rig.api.requests) == 2
 
 
 # Clocks

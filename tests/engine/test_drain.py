@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from chatd.engine.worker import WorkerConfig
-from tests.support.engine_rig import NO_SLOTS, change_id, engine_rig, engine_rig_with
+from tests.support.engine_rig import NO_SLOTS, EngineRig, change_id, engine_rig_with
 from tests.support.eventually import eventually
 from tests.support.operations import create_chat
 from tests.support.providers.openai_chat import FakeCompatible
@@ -84,38 +84,34 @@ async def test_a_drained_worker_unregisters(dsn: str) -> None:
 
 
 @pytest.mark.covers("F9")
-async def test_a_chat_created_for_a_draining_worker_is_released(dsn: str) -> None:
+async def test_a_chat_created_for_a_draining_worker_is_released(rig: EngineRig, gate: Gate) -> None:
     """The slot was reserved before the drain; the write is applied after it started."""
-    gate = Gate()
-    async with engine_rig(dsn) as rig:
-        rig.answer("busy", gate)
-        busy = await rig.create("go")
-        await gate.reached.wait()
-        command = rig.command("hi")
-        with rig.replica.worker.reserve_slot(root=True) as free:
-            assert free is not None
-            draining = rig.start_drain()
-            await rig.events.wait("drain_started")
-            await create_chat(rig.replica.transactor, command, change_id(), free=free)
-        await rig.wait_state(command.id, "P0")
-        gate.open()
-        await draining
-        assert (await rig.chat(busy)).state == "W"
-        assert len(rig.api.requests) == 1
-
-
-async def test_a_draining_worker_acquires_nothing(dsn: str) -> None:
-    gate = Gate()
-    async with engine_rig(dsn) as rig:
-        chat_id = await rig.ask("go", "busy", gate)
+    rig.answer("busy", gate)
+    busy = await rig.create("go")
+    await gate.reached.wait()
+    command = rig.command("hi")
+    with rig.replica.worker.reserve_slot(root=True) as free:
+        assert free is not None
         draining = rig.start_drain()
         await rig.events.wait("drain_started")
-        other = await rig.create("and me?")
-        assert (await rig.chat(other)).state == "P0"
-        gate.open()
-        await draining
-        assert (await rig.chat(chat_id)).state == "W"
-        assert (await rig.chat(other)).state == "P0"
+        await create_chat(rig.replica.transactor, command, change_id(), free=free)
+    await rig.wait_state(command.id, "P0")
+    gate.open()
+    await draining
+    assert (await rig.chat(busy)).state == "W"
+    assert len(rig.api.requests) == 1
+
+
+async def test_a_draining_worker_acquires_nothing(rig: EngineRig, gate: Gate) -> None:
+    chat_id = await rig.ask("go", "busy", gate)
+    draining = rig.start_drain()
+    await rig.events.wait("drain_started")
+    other = await rig.create("and me?")
+    assert (await rig.chat(other)).state == "P0"
+    gate.open()
+    await draining
+    assert (await rig.chat(chat_id)).state == "W"
+    assert (await rig.chat(other)).state == "P0"
 
 
 @asynccontextmanager

@@ -169,22 +169,20 @@ async def test_an_expired_interrupt_is_postponed_once_if_its_live_parts_cannot_b
 
 
 @pytest.mark.promise("P11")
-async def test_the_usage_of_a_discarded_answer_is_recorded(dsn: str) -> None:
+async def test_the_usage_of_a_discarded_answer_is_recorded(rig: EngineRig, gate: Gate) -> None:
     """Otherwise a user could avoid the cost of answers by editing in time."""
-    gate = Gate()
-    async with engine_rig(dsn) as rig:
-        chat_id = await rig.ask("old", "dropped", gate)
-        await rig.wait_shown(chat_id, "dropped")
-        rig.answer("dropped too", gate)
-        await rig.edit(chat_id, "new")
-        await rig.wait_runner_left(chat_id, epoch=1)
-        await rig.wait_shown(chat_id, "dropped too")
-        rig.answer("kept")
-        await rig.send(chat_id, "newest", "rollback")
-        await rig.wait_runner_left(chat_id, epoch=2)
-        await rig.wait_state(chat_id, "W")
-        paid = [("turn", False, 0), ("turn", False, 0), ("turn", True, 0)]
-        assert sorted(await rig.recorded_usage()) == paid
+    chat_id = await rig.ask("old", "dropped", gate)
+    await rig.wait_shown(chat_id, "dropped")
+    rig.answer("dropped too", gate)
+    await rig.edit(chat_id, "new")
+    await rig.wait_runner_left(chat_id, epoch=1)
+    await rig.wait_shown(chat_id, "dropped too")
+    rig.answer("kept")
+    await rig.send(chat_id, "newest", "rollback")
+    await rig.wait_runner_left(chat_id, epoch=2)
+    await rig.wait_state(chat_id, "W")
+    paid = [("turn", False, 0), ("turn", False, 0), ("turn", True, 0)]
+    assert sorted(await rig.recorded_usage()) == paid
 
 
 @pytest.mark.promise("P11")
@@ -216,89 +214,81 @@ async def interrupt_silently(rig: EngineRig, chat_id: object) -> None:
 
 
 @pytest.mark.covers("F26")
-async def test_repeated_interrupts_interrupt_once(dsn: str) -> None:
-    gate = Gate()
-    async with engine_rig(dsn) as rig:
-        chat_id = await rig.ask("go", "so far", gate)
-        await rig.wait_shown(chat_id, "so far")
-        interrupted = await asyncio.gather(*(rig.interrupt(chat_id) for _ in range(5)))
-        assert {chat.status for chat in interrupted} <= {"interrupting", "waiting"}
-        assert (await rig.wait_runner_left(chat_id)).state == "W"
-        assert (await rig.interrupt(chat_id)).state == "W"
-        assert await rig.transcript(chat_id) == ["user: go", "assistant: so far"]
+async def test_repeated_interrupts_interrupt_once(rig: EngineRig, gate: Gate) -> None:
+    chat_id = await rig.ask("go", "so far", gate)
+    await rig.wait_shown(chat_id, "so far")
+    interrupted = await asyncio.gather(*(rig.interrupt(chat_id) for _ in range(5)))
+    assert {chat.status for chat in interrupted} <= {"interrupting", "waiting"}
+    assert (await rig.wait_runner_left(chat_id)).state == "W"
+    assert (await rig.interrupt(chat_id)).state == "W"
+    assert await rig.transcript(chat_id) == ["user: go", "assistant: so far"]
 
 
 @pytest.mark.covers("T25")
 @pytest.mark.promise("P9")
-async def test_an_interrupt_keeps_the_order_of_the_queue(dsn: str) -> None:
-    gate = Gate()
-    async with engine_rig(dsn) as rig:
-        chat_id = await rig.ask("zero", "so far", gate)
-        await rig.wait_shown(chat_id, "so far")
-        for text in ("one", "two", "three"):
-            rig.answer(f"to {text}")
-            await rig.send(chat_id, text)
-        await rig.interrupt(chat_id)
-        assert (await rig.wait_runner_left(chat_id)).state == "W"
-        assert await rig.transcript(chat_id) == [
-            "user: zero",
-            "assistant: so far",
-            "user: one",
-            "assistant: to one",
-            "user: two",
-            "assistant: to two",
-            "user: three",
-            "assistant: to three",
-        ]
+async def test_an_interrupt_keeps_the_order_of_the_queue(rig: EngineRig, gate: Gate) -> None:
+    chat_id = await rig.ask("zero", "so far", gate)
+    await rig.wait_shown(chat_id, "so far")
+    for text in ("one", "two", "three"):
+        rig.answer(f"to {text}")
+        await rig.send(chat_id, text)
+    await rig.interrupt(chat_id)
+    assert (await rig.wait_runner_left(chat_id)).state == "W"
+    assert await rig.transcript(chat_id) == [
+        "user: zero",
+        "assistant: so far",
+        "user: one",
+        "assistant: to one",
+        "user: two",
+        "assistant: to two",
+        "user: three",
+        "assistant: to three",
+    ]
 
 
 @pytest.mark.covers("F31")
-async def test_promoting_a_queued_message_interrupts_the_turn(dsn: str) -> None:
-    gate = Gate()
-    async with engine_rig(dsn) as rig:
-        rig.answer("so far", gate)
-        rig.answer("to two")
-        rig.answer("to one")
-        chat_id = await rig.create("zero")
-        await gate.reached.wait()
-        await rig.send(chat_id, "one")
-        await rig.send(chat_id, "two")
-        await rig.promote(chat_id, 2)
-        assert (await rig.wait_runner_left(chat_id)).state == "W"
-        expected = ["user: zero", "user: two", "user: one"]
-        assert [line for line in await rig.transcript(chat_id) if "user" in line] == expected
+async def test_promoting_a_queued_message_interrupts_the_turn(rig: EngineRig, gate: Gate) -> None:
+    rig.answer("so far", gate)
+    rig.answer("to two")
+    rig.answer("to one")
+    chat_id = await rig.create("zero")
+    await gate.reached.wait()
+    await rig.send(chat_id, "one")
+    await rig.send(chat_id, "two")
+    await rig.promote(chat_id, 2)
+    assert (await rig.wait_runner_left(chat_id)).state == "W"
+    expected = ["user: zero", "user: two", "user: one"]
+    assert [line for line in await rig.transcript(chat_id) if "user" in line] == expected
 
 
 @pytest.mark.covers("F25")
 @pytest.mark.promise("P1")
-async def test_an_interrupt_at_the_end_of_an_answer_leaves_a_waiting_chat(dsn: str) -> None:
+async def test_an_interrupt_at_the_end_of_an_answer_leaves_a_waiting_chat(rig: EngineRig) -> None:
     """Repeated, because the two race at different points."""
-    async with engine_rig(dsn) as rig:
-        for _ in range(20):
-            gate = Gate()
-            chat_id = await rig.ask("go", "all there is", gate)
-            await rig.wait_shown(chat_id, "all there is")
-            gate.open()
-            await rig.interrupt(chat_id)
-            await rig.wait_state(chat_id, "W")
-            assert await rig.transcript(chat_id) == ["user: go", "assistant: all there is"]
+    for _ in range(20):
+        gate = Gate()
+        chat_id = await rig.ask("go", "all there is", gate)
+        await rig.wait_shown(chat_id, "all there is")
+        gate.open()
+        await rig.interrupt(chat_id)
+        await rig.wait_state(chat_id, "W")
+        assert await rig.transcript(chat_id) == ["user: go", "assistant: all there is"]
 
 
 @pytest.mark.covers("F24")
 @pytest.mark.promise("P1")
-async def test_a_message_sent_at_the_end_of_an_answer_is_answered(dsn: str) -> None:
-    async with engine_rig(dsn) as rig:
-        for _ in range(20):
-            gate = Gate()
-            rig.answer("one", gate)
-            rig.answer("two")
-            chat_id = await rig.create("first")
-            await gate.reached.wait()
-            gate.open()
-            await rig.send(chat_id, "second")
-            await rig.wait_state(chat_id, "W")
-            expected = ["user: first", "assistant: one", "user: second", "assistant: two"]
-            assert await rig.transcript(chat_id) == expected
+async def test_a_message_sent_at_the_end_of_an_answer_is_answered(rig: EngineRig) -> None:
+    for _ in range(20):
+        gate = Gate()
+        rig.answer("one", gate)
+        rig.answer("two")
+        chat_id = await rig.create("first")
+        await gate.reached.wait()
+        gate.open()
+        await rig.send(chat_id, "second")
+        await rig.wait_state(chat_id, "W")
+        expected = ["user: first", "assistant: one", "user: second", "assistant: two"]
+        assert await rig.transcript(chat_id) == expected
 
 
 @pytest.mark.covers("F21", "F29")

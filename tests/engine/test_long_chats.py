@@ -80,22 +80,21 @@ async def lengthen(pool: Pool, chat: Chat, by: int) -> None:
 
 @pytest.mark.covers("T29")
 @pytest.mark.promise("P8")
-async def test_a_chat_of_twenty_thousand_messages_works_and_delays_no_other_chat(dsn: str) -> None:
+async def test_a_chat_of_twenty_thousand_messages_works_and_delays_no_other_chat(
+    rig: EngineRig,
+) -> None:
     """A viewer gets its newest messages."""
-    async with engine_rig(dsn) as rig:
-        chat_id = await rig.ask("hi", "hello")
-        chat = await rig.wait_runner_left(chat_id)
-        await lengthen(rig.pool, chat, MESSAGE_COUNT)
-        rig.answer("still here")
-        await rig.send(chat_id, "and now?")
-        rig.answer("at once")
-        other = await rig.create("me too")
-        await rig.wait_state(other, "W")
-        chat = await rig.wait_state(chat_id, "W")
-        viewer = StreamClient(chat_id)
-        await viewer.see(
-            rig.replica.feeds, lambda seen: seen.state.version >= chat.snapshot_version
-        )
-        assert viewer.state.has_older
-        assert len(viewer.state.messages) <= 1000
-        assert max(viewer.state.messages) == MESSAGE_COUNT + 4
+    chat_id = await rig.ask("hi", "hello")
+    chat = await rig.wait_runner_left(chat_id)
+    await lengthen(rig.pool, chat, MESSAGE_COUNT)
+    rig.answer("still here")
+    await rig.send(chat_id, "and now?")
+    rig.answer("at once")
+    other = await rig.create("me too")
+    await rig.wait_state(other, "W")
+    chat = await rig.wait_state(chat_id, "W")
+    viewer = StreamClient(chat_id)
+    await viewer.see(rig.replica.feeds, lambda seen: seen.state.version >= chat.snapshot_version)
+    assert viewer.state.has_older
+    assert len(viewer.state.messages) <= 1000
+    assert max(viewer.state.messages) == MESSAGE_COUNT + 4

@@ -157,59 +157,54 @@ async def test_an_owned_chat_without_a_runner_is_released_and_acquired_again(dsn
 
 
 @pytest.mark.covers("F6")
-async def test_a_chat_with_a_runner_that_crashes_repeatedly_fails(dsn: str) -> None:
+async def test_a_chat_with_a_runner_that_crashes_repeatedly_fails(rig: EngineRig) -> None:
     """The first chat can store its error, and its usage is recorded. The second cannot store any
     error but `crashed`."""
-    async with engine_rig(dsn) as rig:
-        for _ in range(MAX_WORKER_DEATHS + 2):
-            rig.answer("unwritable")
+    for _ in range(MAX_WORKER_DEATHS + 2):
+        rig.answer("unwritable")
+    await rig.pool.execute(
+        """CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+           $$ BEGIN RAISE EXCEPTION 'refused'; END $$"""
+    )
+    try:
         await rig.pool.execute(
-            """CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
-               $$ BEGIN RAISE EXCEPTION 'refused'; END $$"""
+            """CREATE TRIGGER refuse_too BEFORE INSERT ON chat_messages FOR EACH ROW
+               WHEN (NEW.role = 'assistant') EXECUTE FUNCTION refuse()"""
         )
-        try:
-            await rig.pool.execute(
-                """CREATE TRIGGER refuse_too BEFORE INSERT ON chat_messages FOR EACH ROW
-                   WHEN (NEW.role = 'assistant') EXECUTE FUNCTION refuse()"""
-            )
-            first = await rig.wait_runner_left(await rig.create("hi"))
-            assert (first.state, await rig.recorded_usage()) == ("E0", [("turn", False, 0)])
-            await rig.pool.execute(
-                """CREATE TRIGGER refuse BEFORE UPDATE ON chats FOR EACH ROW
-                   WHEN (NEW.last_error->>'kind' <> 'crashed')
-                   EXECUTE FUNCTION refuse()"""
-            )
-            chat_id = await rig.create("hi")
-            chat = await rig.wait_state(chat_id, "E0")
-        finally:
-            await rig.pool.execute("DROP FUNCTION refuse CASCADE")
-        assert chat.last_error is not None
-        assert chat.last_error.kind == "crashed"
-        assert len(rig.api.requests) == MAX_WORKER_DEATHS + 2
+        first = await rig.wait_runner_left(await rig.create("hi"))
+        assert (first.state, await rig.recorded_usage()) == ("E0", [("turn", False, 0)])
+        await rig.pool.execute(
+            """CREATE TRIGGER refuse BEFORE UPDATE ON chats FOR EACH ROW
+               WHEN (NEW.last_error->>'kind' <> 'crashed')
+               EXECUTE FUNCTION refuse()"""
+        )
+        chat_id = await rig.create("hi")
+        chat = await rig.wait_state(chat_id, "E0")
+    finally:
+        await rig.pool.execute("DROP FUNCTION refuse CASCADE")
+    assert chat.last_error is not None
+    assert chat.last_error.kind == "crashed"
+    assert len(rig.api.requests) == MAX_WORKER_DEATHS + 2
 
 
 @pytest.mark.covers("F21")
 @pytest.mark.promise("P3")
-async def test_a_chat_acquired_under_a_new_epoch_has_one_runner(dsn: str) -> None:
+async def test_a_chat_acquired_under_a_new_epoch_has_one_runner(rig: EngineRig, gate: Gate) -> None:
     """An edit on the same replica acquires the chat again while the old runner still runs."""
-    gate = Gate()
-    async with engine_rig(dsn) as rig:
-        rig.answer("old", gate)
-        rig.answer("new")
-        chat_id = await rig.create("old")
-        await gate.reached.wait()
-        await rig.edit(chat_id, "new")
-        assert rig.replica.worker.running == 1
-        await rig.wait_runner_left(chat_id, epoch=1)
-        await rig.wait_runner_left(chat_id, epoch=2)
-        assert rig.replica.worker.running == 0
-        assert await rig.transcript(chat_id) == ["user: new", "assistant: new"]
+    rig.answer("old", gate)
+    rig.answer("new")
+    chat_id = await rig.create("old")
+    await gate.reached.wait()
+    await rig.edit(chat_id, "new")
+    assert rig.replica.worker.running == 1
+    await rig.wait_runner_left(chat_id, epoch=1)
+    await rig.wait_runner_left(chat_id, epoch=2)
+    assert rig.replica.worker.running == 0
+    assert await rig.transcript(chat_id) == ["user: new", "assistant: new"]
 
 
-async def test_a_deleted_chat_ends_its_runner(dsn: str) -> None:
-    gate = Gate()
-    async with engine_rig(dsn) as rig:
-        chat_id = await rig.ask("hi", "to whom?", gate)
-        await rig.pool.execute("DELETE FROM chats WHERE id = $1", chat_id)
-        await rig.events.wait("runner_left", chat_id=chat_id)
-        await rig.api.requests[0].disconnected.wait()
+async def test_a_deleted_chat_ends_its_runner(rig: EngineRig, gate: Gate) -> None:
+    chat_id = await rig.ask("hi", "to whom?", gate)
+    await rig.pool.execute("DELETE FROM chats WHERE id = $1", chat_id)
+    await rig.events.wait("runner_left", chat_id=chat_id)
+    await rig.api.requests[0].disconnected.wait()

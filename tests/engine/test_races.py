@@ -38,18 +38,17 @@ async def edit(rig: EngineRig, chat_id: ChatId, message: int, text: str) -> Chat
 
 
 @pytest.mark.covers("F30")
-async def test_of_two_concurrent_edits_of_a_message_one_wins(dsn: str) -> None:
-    async with engine_rig(dsn) as rig:
-        for _ in range(5):
-            gate = Gate()
-            chat_id = await rig.ask("old", "to the old", gate)
-            rig.answer("to the new")
-            edits = (edit(rig, chat_id, 1, text) for text in ("one", "two"))
-            done = await asyncio.gather(*(outcome(each) for each in edits))
-            assert sorted(isinstance(each, NotFound) for each in done) == [False, True]
-            winner = "one" if isinstance(done[0], Chat) else "two"
-            await rig.wait_state(chat_id, "W")
-            assert await rig.transcript(chat_id) == [f"user: {winner}", "assistant: to the new"]
+async def test_of_two_concurrent_edits_of_a_message_one_wins(rig: EngineRig) -> None:
+    for _ in range(5):
+        gate = Gate()
+        chat_id = await rig.ask("old", "to the old", gate)
+        rig.answer("to the new")
+        edits = (edit(rig, chat_id, 1, text) for text in ("one", "two"))
+        done = await asyncio.gather(*(outcome(each) for each in edits))
+        assert sorted(isinstance(each, NotFound) for each in done) == [False, True]
+        winner = "one" if isinstance(done[0], Chat) else "two"
+        await rig.wait_state(chat_id, "W")
+        assert await rig.transcript(chat_id) == [f"user: {winner}", "assistant: to the new"]
 
 
 @pytest.mark.covers("F29")
@@ -79,44 +78,43 @@ async def delete_queued_message(rig: EngineRig, chat_id: ChatId, item: int) -> C
 
 
 @pytest.mark.covers("F32")
-async def test_a_queued_message_is_promoted_or_deleted_but_not_both(dsn: str) -> None:
-    async with engine_rig(dsn) as rig:
-        for _ in range(5):
-            gate = Gate()
-            chat_id = await rig.ask("go", "so far", gate)
-            await rig.wait_shown(chat_id, "so far")
-            await rig.send(chat_id, "now")
-            commands = (rig.promote(chat_id, 1), delete_queued_message(rig, chat_id, 1))
-            promoted, _ = await asyncio.gather(*(outcome(each) for each in commands))
-            is_deleted = isinstance(promoted, NotFound)
-            if is_deleted:
-                gate.open()
-            else:
-                rig.answer("now it is")
-            await rig.wait_state(chat_id, "W")
-            lines = await rig.transcript(chat_id)
-            if is_deleted or lines[2:] == []:
-                assert lines == ["user: go", "assistant: so far"]
-            else:
-                assert lines[2:] == ["user: now", "assistant: now it is"]
-            rig.api.scripted.clear()
+async def test_a_queued_message_is_promoted_or_deleted_but_not_both(rig: EngineRig) -> None:
+    for _ in range(5):
+        gate = Gate()
+        chat_id = await rig.ask("go", "so far", gate)
+        await rig.wait_shown(chat_id, "so far")
+        await rig.send(chat_id, "now")
+        commands = (rig.promote(chat_id, 1), delete_queued_message(rig, chat_id, 1))
+        promoted, _ = await asyncio.gather(*(outcome(each) for each in commands))
+        is_deleted = isinstance(promoted, NotFound)
+        if is_deleted:
+            gate.open()
+        else:
+            rig.answer("now it is")
+        await rig.wait_state(chat_id, "W")
+        lines = await rig.transcript(chat_id)
+        if is_deleted or lines[2:] == []:
+            assert lines == ["user: go", "assistant: so far"]
+        else:
+            assert lines[2:] == ["user: now", "assistant: now it is"]
+        rig.api.scripted.clear()
 
 
 @pytest.mark.covers("F33")
 @pytest.mark.promise("P1")
-async def test_of_two_messages_for_the_last_place_in_the_queue_one_is_refused(dsn: str) -> None:
-    gate = Gate()
-    async with engine_rig(dsn) as rig:
-        chat_id = await rig.ask("go", "busy", gate)
-        for number in range(MAX_QUEUED_MESSAGES - 1):
-            await rig.send(chat_id, f"{number}")
-        sends = (rig.send(chat_id, text) for text in ("one", "two"))
-        done = await asyncio.gather(*(outcome(each) for each in sends))
-        assert sorted(isinstance(each, QueueFull) for each in done) == [False, True]
-        assert (await rig.chat(chat_id)).queue_len == MAX_QUEUED_MESSAGES
-        await rig.archive(chat_id)
-        gate.open()
-        await rig.wait_runner_left(chat_id)
+async def test_of_two_messages_for_the_last_place_in_the_queue_one_is_refused(
+    rig: EngineRig, gate: Gate
+) -> None:
+    chat_id = await rig.ask("go", "busy", gate)
+    for number in range(MAX_QUEUED_MESSAGES - 1):
+        await rig.send(chat_id, f"{number}")
+    sends = (rig.send(chat_id, text) for text in ("one", "two"))
+    done = await asyncio.gather(*(outcome(each) for each in sends))
+    assert sorted(isinstance(each, QueueFull) for each in done) == [False, True]
+    assert (await rig.chat(chat_id)).queue_len == MAX_QUEUED_MESSAGES
+    await rig.archive(chat_id)
+    gate.open()
+    await rig.wait_runner_left(chat_id)
 
 
 # Interrupts and archives
@@ -152,16 +150,15 @@ async def test_an_unarchived_chat_refuses_writes_of_its_old_runner(dsn: str) -> 
 
 
 @pytest.mark.covers("F34")
-async def test_a_chat_that_requires_action_can_be_archived(dsn: str) -> None:
-    async with engine_rig(dsn) as rig:
-        rig.call_tools(("c1", "pick", "{}"))
-        chat_id = await rig.create("go", client_tools=CLIENT_TOOLS)
-        assert (await rig.wait_runner_left(chat_id)).state == "A0"
-        chat = await rig.archive(chat_id)
-        assert (chat.archived, chat.pending_calls) == (True, ())
-        assert (await rig.transcript(chat_id))[-1].startswith("tool: error(c1)")
-        assert isinstance(await outcome(rig.submit(chat_id, c1="1")), RequestError)
-        assert (await rig.chat(chat_id)).snapshot_version == chat.snapshot_version
+async def test_a_chat_that_requires_action_can_be_archived(rig: EngineRig) -> None:
+    rig.call_tools(("c1", "pick", "{}"))
+    chat_id = await rig.create("go", client_tools=CLIENT_TOOLS)
+    assert (await rig.wait_runner_left(chat_id)).state == "A0"
+    chat = await rig.archive(chat_id)
+    assert (chat.archived, chat.pending_calls) == (True, ())
+    assert (await rig.transcript(chat_id))[-1].startswith("tool: error(c1)")
+    assert isinstance(await outcome(rig.submit(chat_id, c1="1")), RequestError)
+    assert (await rig.chat(chat_id)).snapshot_version == chat.snapshot_version
 
 
 # Clocks

@@ -10,7 +10,7 @@ from chatd.domain.ids import ChatId, WorkerId
 from chatd.engine.slots import SlotsConfig
 from chatd.engine.worker import WorkerConfig
 from chatd.store.chat import workers
-from tests.support.engine_rig import EngineRig, engine_rig, engine_rig_with
+from tests.support.engine_rig import EngineRig, engine_rig_with
 from tests.support.providers.openai_chat import FakeCompatible
 from tests.support.providers.server import Gate
 from tests.support.proxy import Proxy
@@ -179,7 +179,6 @@ def disconnect(proxy: Proxy) -> None:
     proxy.cut()
 
 
-async def test_an_idle_replica_drains_at_once(dsn: str) -> None:
-    async with engine_rig(dsn) as rig:
-        await rig.start_drain()
-        assert rig.replica.worker.running == 0
+async def test_an_idle_replica_drains_at_once(rig: EngineRig) -> None:
+    await rig.start_drain()
+    assert rig.replica.worker.running == 0

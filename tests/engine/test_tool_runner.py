@@ -242,20 +242,19 @@ async def test_a_client_tool_waits_for_the_clients_result(dsn: str) -> None:
 
 
 @pytest.mark.covers("F41")
-async def test_a_client_tool_call_expires(dsn: str) -> None:
-    async with engine_rig(dsn) as rig:
-        rig.call_tools(("c1", "pick", "{}"))
-        rig.answer("never mind")
-        chat_id = await rig.create("go", client_tools=CLIENT_TOOLS)
-        await rig.wait_runner_left(chat_id)
-        await age(rig.pool, [chat_id], seconds=301)
-        await rig.wait_state(chat_id, "W")
-        assert await rig.transcript(chat_id) == [
-            "user: go",
-            "assistant: pick(c1)",
-            f"tool: error(c1) {{'error': {EXPIRED_CALL_TEXT!r}}}",
-            "assistant: never mind",
-        ]
+async def test_a_client_tool_call_expires(rig: EngineRig) -> None:
+    rig.call_tools(("c1", "pick", "{}"))
+    rig.answer("never mind")
+    chat_id = await rig.create("go", client_tools=CLIENT_TOOLS)
+    await rig.wait_runner_left(chat_id)
+    await age(rig.pool, [chat_id], seconds=301)
+    await rig.wait_state(chat_id, "W")
+    assert await rig.transcript(chat_id) == [
+        "user: go",
+        "assistant: pick(c1)",
+        f"tool: error(c1) {{'error': {EXPIRED_CALL_TEXT!r}}}",
+        "assistant: never mind",
+    ]
 
 
 @pytest.mark.covers("T40")
@@ -278,29 +277,27 @@ async def test_a_client_may_submit_results_to_another_replica(dsn: str) -> None:
             ]
 
 
-async def test_an_interrupt_answers_pending_calls_of_client_tools(dsn: str) -> None:
-    async with engine_rig(dsn) as rig:
-        rig.call_tools(("c1", "pick", "{}"))
-        chat_id = await rig.create("go", client_tools=CLIENT_TOOLS)
-        await rig.wait_runner_left(chat_id)
-        assert (await rig.interrupt(chat_id)).state == "W"
-        assert (await rig.transcript(chat_id))[-1].startswith("tool: error(c1)")
+async def test_an_interrupt_answers_pending_calls_of_client_tools(rig: EngineRig) -> None:
+    rig.call_tools(("c1", "pick", "{}"))
+    chat_id = await rig.create("go", client_tools=CLIENT_TOOLS)
+    await rig.wait_runner_left(chat_id)
+    assert (await rig.interrupt(chat_id)).state == "W"
+    assert (await rig.transcript(chat_id))[-1].startswith("tool: error(c1)")
 
 
 @pytest.mark.covers("F41", "T16", "T40")
-async def test_of_fifty_results_for_one_call_one_is_accepted(dsn: str) -> None:
-    async with engine_rig(dsn) as rig:
-        rig.call_tools(("c1", "pick", "{}"))
-        rig.answer("thanks")
-        chat_id = await rig.create("go", client_tools=CLIENT_TOOLS)
-        await rig.wait_runner_left(chat_id)
-        tries = await asyncio.gather(
-            *(rig.submit(chat_id, c1=str(n)) for n in range(50)), return_exceptions=True
-        )
-        assert sum(isinstance(outcome, Chat) for outcome in tries) == 1
-        assert all(isinstance(outcome, Chat | TransitionNotAllowed) for outcome in tries)
-        await rig.wait_state(chat_id, "W")
-        lines = await rig.transcript(chat_id)
-        assert sum(line.startswith("tool:") for line in lines) == 1
-        assert len(rig.api.requests) == 2
-        assert ToolCallId("c1") not in [c.id for c in (await rig.chat(chat_id)).pending_calls]
+async def test_of_fifty_results_for_one_call_one_is_accepted(rig: EngineRig) -> None:
+    rig.call_tools(("c1", "pick", "{}"))
+    rig.answer("thanks")
+    chat_id = await rig.create("go", client_tools=CLIENT_TOOLS)
+    await rig.wait_runner_left(chat_id)
+    tries = await asyncio.gather(
+        *(rig.submit(chat_id, c1=str(n)) for n in range(50)), return_exceptions=True
+    )
+    assert sum(isinstance(outcome, Chat) for outcome in tries) == 1
+    assert all(isinstance(outcome, Chat | TransitionNotAllowed) for outcome in tries)
+    await rig.wait_state(chat_id, "W")
+    lines = await rig.transcript(chat_id)
+    assert sum(line.startswith("tool:") for line in lines) == 1
+    assert len(rig.api.requests) == 2
+    assert ToolCallId("c1") not in [c.id for c in (await rig.chat(chat_id)).pending_calls]

@@ -11,7 +11,7 @@ from chatd.domain.prompt.instructions import Instructions
 from chatd.engine.worker import WorkerConfig
 from chatd.store.chat import messages
 from tests.support.clock import FakeClock
-from tests.support.engine_rig import engine_rig, engine_rig_with
+from tests.support.engine_rig import EngineRig, engine_rig, engine_rig_with
 from tests.support.providers.anthropic import FakeAnthropic, event
 from tests.support.providers.openai_chat import FakeCompatible, chunk
 from tests.support.providers.server import Gate
@@ -120,32 +120,31 @@ async def test_a_tool_result_is_in_the_next_request(dsn: str) -> None:
 
 
 @pytest.mark.covers("F43", "loop-31")
-async def test_an_answer_that_cannot_be_stored_fails_the_turn(dsn: str) -> None:
-    async with engine_rig(dsn) as rig:
-        rig.answer("hello")
+async def test_an_answer_that_cannot_be_stored_fails_the_turn(rig: EngineRig) -> None:
+    rig.answer("hello")
+    await rig.pool.execute(
+        """CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+           $$ BEGIN RAISE EXCEPTION 'database write failed'; END $$"""
+    )
+    try:
         await rig.pool.execute(
-            """CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
-               $$ BEGIN RAISE EXCEPTION 'database write failed'; END $$"""
+            """CREATE TRIGGER refuse BEFORE INSERT ON chat_messages FOR EACH ROW
+               WHEN (NEW.role = 'assistant') EXECUTE FUNCTION refuse()"""
         )
-        try:
-            await rig.pool.execute(
-                """CREATE TRIGGER refuse BEFORE INSERT ON chat_messages FOR EACH ROW
-                   WHEN (NEW.role = 'assistant') EXECUTE FUNCTION refuse()"""
-            )
-            chat_id = await rig.create("hi")
-            chat = await rig.wait_runner_left(chat_id)
-        finally:
-            await rig.pool.execute("DROP FUNCTION refuse CASCADE")
-        assert chat.state == "E0"
-        assert chat.last_error is not None
-        assert chat.last_error.kind == "internal"
-        failed = await rig.events.wait("runner_failed", chat_id=chat_id)
-        assert "database write failed" in str(failed["error"])
-        # The next message continues the chat.
-        rig.answer("now")
-        await rig.send(chat_id, "again")
-        await rig.wait_runner_left(chat_id, epoch=3)
-        assert (await rig.transcript(chat_id))[-1] == "assistant: now"
+        chat_id = await rig.create("hi")
+        chat = await rig.wait_runner_left(chat_id)
+    finally:
+        await rig.pool.execute("DROP FUNCTION refuse CASCADE")
+    assert chat.state == "E0"
+    assert chat.last_error is not None
+    assert chat.last_error.kind == "internal"
+    failed = await rig.events.wait("runner_failed", chat_id=chat_id)
+    assert "database write failed" in str(failed["error"])
+    # The next message continues the chat.
+    rig.answer("now")
+    await rig.send(chat_id, "again")
+    await rig.wait_runner_left(chat_id, epoch=3)
+    assert (await rig.transcript(chat_id))[-1] == "assistant: now"
 
 
 @pytest.mark.covers("loop-33")
@@ -187,23 +186,21 @@ async def test_a_repeated_call_id_is_replaced(dsn: str) -> None:
         assert first != second
 
 
-async def test_an_empty_answer_finishes_the_turn_without_a_message(dsn: str) -> None:
-    async with engine_rig(dsn) as rig:
-        rig.answer()
-        chat_id = await rig.create("hi")
-        assert (await rig.wait_runner_left(chat_id)).state == "W"
-        assert await rig.transcript(chat_id) == ["user: hi"]
-        assert await rig.recorded_usage() == [("turn", True, 0)]
+async def test_an_empty_answer_finishes_the_turn_without_a_message(rig: EngineRig) -> None:
+    rig.answer()
+    chat_id = await rig.create("hi")
+    assert (await rig.wait_runner_left(chat_id)).state == "W"
+    assert await rig.transcript(chat_id) == ["user: hi"]
+    assert await rig.recorded_usage() == [("turn", True, 0)]
 
 
-async def test_an_unknown_model_fails_the_turn_with_a_config_error(dsn: str) -> None:
-    async with engine_rig(dsn) as rig:
-        rig.model.config = replace(rig.model.config, provider="elsewhere")
-        rig.api.reply(404, {"error": {"message": "model not found", "code": "model_not_found"}})
-        chat_id = await rig.create("hi")
-        chat = await rig.wait_runner_left(chat_id)
-        assert chat.last_error is not None
-        assert (chat.last_error.kind, chat.last_error.provider) == ("config", "elsewhere")
+async def test_an_unknown_model_fails_the_turn_with_a_config_error(rig: EngineRig) -> None:
+    rig.model.config = replace(rig.model.config, provider="elsewhere")
+    rig.api.reply(404, {"error": {"message": "model not found", "code": "model_not_found"}})
+    chat_id = await rig.create("hi")
+    chat = await rig.wait_runner_left(chat_id)
+    assert chat.last_error is not None
+    assert (chat.last_error.kind, chat.last_error.provider) == ("config", "elsewhere")
 
 
 @pytest.mark.promise("P11")
@@ -237,21 +234,18 @@ async def test_an_answer_past_its_timeout_fails_the_turn_and_keeps_the_partial_a
 
 
 @pytest.mark.promise("P11")
-async def test_the_usage_of_an_interrupted_call_is_recorded(dsn: str) -> None:
-    gate = Gate()
-    async with engine_rig(dsn) as rig:
-        chat_id = await rig.ask("hi", "half", gate)
-        await rig.interrupt(chat_id)
-        await rig.wait_runner_left(chat_id)
-        assert await rig.recorded_usage() == [("turn", False, 0)]
+async def test_the_usage_of_an_interrupted_call_is_recorded(rig: EngineRig, gate: Gate) -> None:
+    chat_id = await rig.ask("hi", "half", gate)
+    await rig.interrupt(chat_id)
+    await rig.wait_runner_left(chat_id)
+    assert await rig.recorded_usage() == [("turn", False, 0)]
 
 
-async def test_a_call_that_was_not_opened_records_no_usage(dsn: str) -> None:
-    async with engine_rig(dsn) as rig:
-        rig.api.reply(401, {"error": {"message": "wrong key"}})
-        chat_id = await rig.create("hi")
-        await rig.wait_runner_left(chat_id)
-        assert await rig.recorded_usage() == []
+async def test_a_call_that_was_not_opened_records_no_usage(rig: EngineRig) -> None:
+    rig.api.reply(401, {"error": {"message": "wrong key"}})
+    chat_id = await rig.create("hi")
+    await rig.wait_runner_left(chat_id)
+    assert await rig.recorded_usage() == []
 
 
 @pytest.mark.covers("F43")

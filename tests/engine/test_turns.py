@@ -15,12 +15,11 @@ from tests.support.stream_replica import StreamClient
 from tests.support.tools import GatedTool
 
 
-async def test_a_message_is_answered_and_the_chat_waits(dsn: str) -> None:
-    async with engine_rig(dsn) as rig:
-        chat_id = await rig.ask("hi", "Hello", " there.")
-        chat = await rig.wait_runner_left(chat_id)
-        assert chat.state == "W"
-        assert await rig.transcript(chat_id) == ["user: hi", "assistant: Hello there."]
+async def test_a_message_is_answered_and_the_chat_waits(rig: EngineRig) -> None:
+    chat_id = await rig.ask("hi", "Hello", " there.")
+    chat = await rig.wait_runner_left(chat_id)
+    assert chat.state == "W"
+    assert await rig.transcript(chat_id) == ["user: hi", "assistant: Hello there."]
 
 
 async def test_a_tool_runs_and_the_model_gets_its_result(dsn: str) -> None:
@@ -39,36 +38,34 @@ async def test_a_tool_runs_and_the_model_gets_its_result(dsn: str) -> None:
         assert len(rig.api.requests) == 2
 
 
-async def test_a_queued_message_is_answered_after_the_running_turn(dsn: str) -> None:
+async def test_a_queued_message_is_answered_after_the_running_turn(rig: EngineRig) -> None:
     gate = Gate()
-    async with engine_rig(dsn) as rig:
-        rig.answer("one", gate)
-        rig.answer("two")
-        chat_id = await rig.create("first")
-        await gate.reached.wait()
-        assert (await rig.send(chat_id, "second")).state == "R1"
-        gate.open()
-        await rig.wait_runner_left(chat_id)
-        expected = ["user: first", "assistant: one", "user: second", "assistant: two"]
-        assert await rig.transcript(chat_id) == expected
+    rig.answer("one", gate)
+    rig.answer("two")
+    chat_id = await rig.create("first")
+    await gate.reached.wait()
+    assert (await rig.send(chat_id, "second")).state == "R1"
+    gate.open()
+    await rig.wait_runner_left(chat_id)
+    expected = ["user: first", "assistant: one", "user: second", "assistant: two"]
+    assert await rig.transcript(chat_id) == expected
 
 
-async def test_an_interrupted_answer_is_stored_before_the_queued_message(dsn: str) -> None:
+async def test_an_interrupted_answer_is_stored_before_the_queued_message(rig: EngineRig) -> None:
     gate = Gate()
-    async with engine_rig(dsn) as rig:
-        rig.answer("Once upon", gate, " a time")
-        rig.answer("ok")
-        chat_id = await rig.create("tell me a story")
-        await rig.wait_shown(chat_id, "Once upon")
-        await rig.send(chat_id, "shorter!", when_busy="interrupt")
-        await rig.wait_runner_left(chat_id)
-        assert await rig.transcript(chat_id) == [
-            "user: tell me a story",
-            "assistant: Once upon",
-            "user: shorter!",
-            "assistant: ok",
-        ]
-        assert rig.api.requests[0].disconnected.is_set()
+    rig.answer("Once upon", gate, " a time")
+    rig.answer("ok")
+    chat_id = await rig.create("tell me a story")
+    await rig.wait_shown(chat_id, "Once upon")
+    await rig.send(chat_id, "shorter!", when_busy="interrupt")
+    await rig.wait_runner_left(chat_id)
+    assert await rig.transcript(chat_id) == [
+        "user: tell me a story",
+        "assistant: Once upon",
+        "user: shorter!",
+        "assistant: ok",
+    ]
+    assert rig.api.requests[0].disconnected.is_set()
 
 
 @pytest.mark.covers("T31", "loop-32")
@@ -85,40 +82,38 @@ async def test_an_interrupt_during_a_tool_ends_the_turn_and_answers_the_call(dsn
 
 
 @pytest.mark.covers("T31")
-async def test_a_permanent_failure_fails_the_turn_with_its_kind(dsn: str) -> None:
-    async with engine_rig(dsn) as rig:
-        rig.api.reply(401, {"error": {"message": "wrong key"}})
-        chat_id = await rig.create("hi")
-        chat = await rig.wait_runner_left(chat_id)
-        assert chat.state == "E0"
-        assert chat.last_error is not None
-        assert chat.last_error.kind == "auth"
+async def test_a_permanent_failure_fails_the_turn_with_its_kind(rig: EngineRig) -> None:
+    rig.api.reply(401, {"error": {"message": "wrong key"}})
+    chat_id = await rig.create("hi")
+    chat = await rig.wait_runner_left(chat_id)
+    assert chat.state == "E0"
+    assert chat.last_error is not None
+    assert chat.last_error.kind == "auth"
 
 
 @pytest.mark.covers("T16")
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P9")
-async def test_concurrent_messages_are_answered_in_queue_order(dsn: str) -> None:
+async def test_concurrent_messages_are_answered_in_queue_order(rig: EngineRig) -> None:
     """Fifty messages, more than the queue holds; the others are refused."""
     gate, texts = Gate(), [f"message {n}" for n in range(50)]
-    async with engine_rig(dsn) as rig:
-        rig.answer("busy", gate)
-        for _ in range(MAX_QUEUED_MESSAGES):
-            rig.answer("ok")
-        chat_id = await rig.create("go")
-        await gate.reached.wait()
-        sends = (rig.send(chat_id, text) for text in texts)
-        sent = await asyncio.gather(*sends, return_exceptions=True)
-        accepted = {text for text, done in zip(texts, sent, strict=True) if isinstance(done, Chat)}
-        assert {type(done) for done in sent} == {Chat, QueueFull}
-        rows = await rig.pool.fetch("SELECT content FROM chat_queued_messages ORDER BY position")
-        queued = [msgspec.json.decode(row["content"])[0]["text"] for row in rows]
-        gate.open()
-        assert (await rig.wait_runner_left(chat_id)).state == "W"
-        lines = (await rig.transcript(chat_id))[2:]
-        assert lines[0::2] == [f"user: {text}" for text in queued]
-        assert lines[1::2] == ["assistant: ok"] * MAX_QUEUED_MESSAGES
-        assert sorted(queued) == sorted(accepted)
+    rig.answer("busy", gate)
+    for _ in range(MAX_QUEUED_MESSAGES):
+        rig.answer("ok")
+    chat_id = await rig.create("go")
+    await gate.reached.wait()
+    sends = (rig.send(chat_id, text) for text in texts)
+    sent = await asyncio.gather(*sends, return_exceptions=True)
+    accepted = {text for text, done in zip(texts, sent, strict=True) if isinstance(done, Chat)}
+    assert {type(done) for done in sent} == {Chat, QueueFull}
+    rows = await rig.pool.fetch("SELECT content FROM chat_queued_messages ORDER BY position")
+    queued = [msgspec.json.decode(row["content"])[0]["text"] for row in rows]
+    gate.open()
+    assert (await rig.wait_runner_left(chat_id)).state == "W"
+    lines = (await rig.transcript(chat_id))[2:]
+    assert lines[0::2] == [f"user: {text}" for text in queued]
+    assert lines[1::2] == ["assistant: ok"] * MAX_QUEUED_MESSAGES
+    assert sorted(queued) == sorted(accepted)
 
 
 @pytest.mark.covers("T28")
