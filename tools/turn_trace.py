@@ -25,8 +25,7 @@ import aiohttp
 
 from chatd import app
 from chatd.api.application import ApiApplication
-from chatd.api.request_reader import Receive
-from chatd.api.route import Scope, Send
+from chatd.api.request import Receive, Scope, Send
 from chatd.clock import SystemClock
 from chatd.settings.loader import load_settings
 

@@ -5,7 +5,6 @@ Owns that order. The command line decides what is printed and the exit code.
 
 import asyncio
 import math
-import secrets
 import socket
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -22,10 +21,11 @@ from chatd.api.deps import ApiDeps
 from chatd.api.health import HealthRoutes
 from chatd.api.server import Application, BoundAddress, ListenError, bind
 from chatd.api.server import serve as listen
+from chatd.clock import new_change_id
 from chatd.database import connect_config, keep_database_up, open_database
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ChatdError
-from chatd.domain.ids import ChangeId, WorkerId
+from chatd.domain.ids import WorkerId
 from chatd.domain.ports import Clock, Env, Tool
 from chatd.domain.prompt.instructions import Instructions
 from chatd.model_directory import ModelDirectory, build_registry
@@ -103,7 +103,9 @@ async def serve(
             watch = group.create_task(keep_database_up(server, clock), name="database watch")
             registry = CollectorRegistry()
             telemetry = Telemetry(registry)
-            environment = Env(clock=clock, emit=telemetry, new_id=uuid4, new_change_id=_change_id)
+            environment = Env(
+                clock=clock, emit=telemetry, new_id=uuid4, new_change_id=new_change_id
+            )
             models = ModelDirectory(provider_registry, environment)
             connect = connect_config(settings, server.dsn)
             worker_id = WorkerId(environment.new_id())
@@ -282,11 +284,6 @@ async def _running(services: WorkspaceServices | None) -> AsyncGenerator[None]:
         return
     async with services.running():
         yield
-
-
-def _change_id() -> ChangeId:
-    """Never 0, which marks changes that are not looked up again."""
-    return ChangeId(secrets.randbits(62) + 1)
 
 
 def _deps(process: RunningProcess, token: str) -> ApiDeps:

@@ -11,8 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from chatd.aio.periodic import BackgroundTasks
-from chatd.aio.tasks import TaskReaper
+from chatd.aio import BackgroundTasks, TaskReaper
 from chatd.domain.chat.row import Chat, Hint
 from chatd.domain.ids import WorkerId
 from chatd.domain.ports import Budget, Env, ModelSource, ToolSource

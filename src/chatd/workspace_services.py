@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from chatd.aio.tasks import run_contained
+from chatd.aio import run_contained
 from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.decode_errors import describe_entry_error, describe_unknown_key
 from chatd.domain.errors import ChatdError, Conflict

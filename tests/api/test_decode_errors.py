@@ -2,8 +2,7 @@
 
 import pytest
 
-from chatd.api.request_reader import read_query
-from chatd.api.route import BodySpec
+from chatd.api.request import BodySpec, read_query
 from chatd.api.schemas.chats import (
     ChatListQuery,
     CreateChatBody,

@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from chatd.api.route import LARGE_BODY_BYTES, SMALL_BODY_BYTES
+from chatd.api.request import LARGE_BODY_BYTES, SMALL_BODY_BYTES
 from chatd.domain.chat.states import State
 from tests.support.api.server import CLEVER, ME, OTHER_USER, ApiServer, Json, message_body
 from tests.support.factories import CHAT

@@ -4,8 +4,8 @@ import pytest
 
 from chatd.api.application import all_routes
 from chatd.api.errors import MethodNotAllowed
-from chatd.api.route import Scope
-from chatd.api.router import RouteTable
+from chatd.api.request import Scope
+from chatd.api.route import RouteTable
 from tests.support.api.server import ApiServer
 
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from chatd.api.deps import StreamLimits
-from chatd.api.route import Message
+from chatd.api.request import Message
 from chatd.api.streams import CLIENT_GONE_END, ClientStream
 from tests.support.clock import FakeClock
 

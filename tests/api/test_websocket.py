@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from chatd.api.deps import StreamLimits
-from chatd.api.route import Message, Scope
+from chatd.api.request import Message, Scope
 from chatd.domain.chat.states import State
 from chatd.domain.chat.worker_transitions import acquire
 from chatd.domain.ids import ChatId

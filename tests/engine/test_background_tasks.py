@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from chatd.aio.periodic import BackgroundTasks, PeriodicTask
+from chatd.aio import BackgroundTasks, PeriodicTask
 from chatd.domain.errors import Unavailable
 from chatd.domain.ports import Env
 from chatd.engine.maintenance import maintenance_tasks

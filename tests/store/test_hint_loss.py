@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from chatd.aio.backoff import Backoff
+from chatd.aio import Backoff
 from chatd.clock import SystemClock
 from chatd.domain.chat.row import Hint
 from chatd.domain.ids import ChangeId

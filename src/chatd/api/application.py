@@ -13,22 +13,19 @@ import msgspec
 from chatd.api.auth import ApiCaller
 from chatd.api.deps import ApiDeps
 from chatd.api.errors import STOPPING_TEXT, Draining, MethodNotAllowed, error_reply
-from chatd.api.health import ApiMetrics, HealthRoutes
+from chatd.api.health import HealthRoutes
 from chatd.api.openapi import ApiDocs
-from chatd.api.request_reader import Receive
-from chatd.api.route import (
-    PREFIX,
+from chatd.api.request import (
     ApiReply,
     ApiRequest,
-    ApiRoute,
     Message,
+    Receive,
     Scope,
     Send,
-    StreamRoute,
     header,
     send_reply,
 )
-from chatd.api.router import RouteTable
+from chatd.api.route import PREFIX, ApiMetrics, ApiRoute, RouteTable, StreamRoute
 from chatd.api.routes.builds import BuildRoutes
 from chatd.api.routes.chat_workspaces import ChatWorkspaceRoutes
 from chatd.api.routes.chats import ChatRoutes

@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 from msgspec import Struct
 from prometheus_client import CollectorRegistry
 
-from chatd.aio.backoff import retry_unavailable
+from chatd.aio import retry_unavailable
 from chatd.api.auth import TokenTable
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId, ModelConfigId, WorkerId, WorkspaceId

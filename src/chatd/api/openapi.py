@@ -11,7 +11,8 @@ import msgspec
 from msgspec import Struct
 
 from chatd.api.errors import ErrorBody
-from chatd.api.route import KEY_HEADER, PREFIX, ApiReply, ApiRoute, Page, StreamRoute
+from chatd.api.request import KEY_HEADER, ApiReply
+from chatd.api.route import PREFIX, ApiRoute, Page, StreamRoute
 
 Json = dict[str, object]
 

@@ -7,7 +7,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
 
-from chatd.aio.backoff import retry_unavailable
+from chatd.aio import retry_unavailable
 from chatd.api.auth import ApiCaller
 from chatd.api.deps import ApiDeps
 from chatd.api.schemas.chats import SentReply

@@ -1,176 +1,30 @@
-"""Requests, replies and routes, and the ASGI messages between them and the server.
+"""Routes: their declaration, the table that finds them by method and path, and metrics by route.
 
 A route declares its handler, body, query and reply types once. The route table and the OpenAPI
-document are both built from that declaration, so they cannot differ.
+document are both built from that declaration, so they cannot differ. Templates are static, such as
+`/api/v1/chats/{chat_id}`. A literal segment wins over a parameter. Empty segments are ignored, so
+a trailing slash makes no difference.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from functools import cached_property
-from hashlib import sha256
-from typing import Any, Final, Generic, Literal, Protocol, TypeVar
-from uuid import UUID, uuid5
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final, Protocol
 
-import msgspec
 from msgspec import Struct
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from chatd.api import validation
-from chatd.api.auth import ApiCaller
-from chatd.api.request_reader import (
-    Receive,
-    read_body,
-    read_json,
-    read_number,
-    read_query,
-    read_uuid,
-)
-from chatd.domain.chat.change import IdempotencyKey
-from chatd.domain.ids import ChatId, MessageId, ModelConfigId, QueueId, RequestId, WorkspaceId
-from chatd.domain.workspace.entities import BuildId, TemplateId
-
-Scope = MutableMapping[str, Any]
-Message = Mapping[str, Any]
-Send = Callable[[Message], Awaitable[None]]
-
-S = TypeVar("S", bound=Struct)
-B_co = TypeVar("B_co", bound=Struct, covariant=True)
+from chatd.api.errors import MethodNotAllowed
+from chatd.api.request import ApiReply, ApiRequest, BodySpec, Scope, Send
 
 PREFIX: Final = "/api/v1"
-SMALL_BODY_BYTES: Final = 256 * 1024
-LARGE_BODY_BYTES: Final = 1024 * 1024
-KEY_HEADER: Final = "idempotency-key"
+LATENCY_BUCKETS_S: Final = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+)
 
-_KEYS: Final = UUID("6f1c9d3e-6a0b-5c55-9d0f-3f6a1c0e7b21")
-_ENCODER: Final = msgspec.json.Encoder()
-
-
-def header(scope: Scope, name: bytes) -> str | None:
-    """The first header of this name. ASGI header names are in lower case."""
-    for key, value in scope["headers"]:
-        if key == name:
-            return bytes(value).decode("latin-1")
-    return None
-
-
-class ApiReply(Struct, frozen=True, kw_only=True):
-    status: int = 200
-    body: bytes = b""
-    headers: Mapping[str, str] = {}
-    media_type: str = "application/json"
-
-
-NO_CONTENT: Final = ApiReply(status=204)
-
-
-def reply(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> ApiReply:
-    return ApiReply(status=status, body=_ENCODER.encode(value), headers=headers or {})
-
-
-def response_start(status: int, headers: Mapping[str, str], *, prefix: str = "") -> Message:
-    encoded = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
-    return {"type": f"{prefix}http.response.start", "status": status, "headers": encoded}
-
-
-def response_body(content: bytes, *, more: bool = False, prefix: str = "") -> Message:
-    return {"type": f"{prefix}http.response.body", "body": content, "more_body": more}
-
-
-async def send_reply(send: Send, answer: ApiReply, *, prefix: str = "") -> None:
-    """With the prefix `websocket.`, reply to a WebSocket handshake."""
-    headers: dict[str, str] = {}
-    if answer.status != 204:
-        headers = {"content-type": answer.media_type, "content-length": str(len(answer.body))}
-    await send(response_start(answer.status, {**headers, **answer.headers}, prefix=prefix))
-    await send(response_body(answer.body, prefix=prefix))
-
-
-class ApiRequest:
-    """A request by an authenticated caller. `path` holds the path parameters."""
-
-    def __init__(
-        self, *, caller: ApiCaller, path: Mapping[str, str], scope: Scope, receive: Receive
-    ) -> None:
-        self.caller = caller
-        self.receive = receive
-        self._path = path
-        self._scope = scope
-
-    def header(self, name: str) -> str | None:
-        return header(self._scope, name.encode())
-
-    @cached_property
-    def chat_id(self) -> ChatId:
-        return ChatId(read_uuid("chat_id", self._path["chat_id"]))
-
-    @cached_property
-    def message_id(self) -> MessageId:
-        return MessageId(read_number("message_id", self._path["message_id"]))
-
-    @cached_property
-    def queue_id(self) -> QueueId:
-        return QueueId(read_number("queue_id", self._path["queue_id"]))
-
-    @cached_property
-    def model_id(self) -> ModelConfigId:
-        return ModelConfigId(read_uuid("model_id", self._path["model_id"]))
-
-    @cached_property
-    def template_id(self) -> TemplateId:
-        return TemplateId(read_uuid("template_id", self._path["template_id"]))
-
-    @cached_property
-    def workspace_id(self) -> WorkspaceId:
-        return WorkspaceId(read_uuid("workspace_id", self._path["workspace_id"]))
-
-    @cached_property
-    def build_id(self) -> BuildId:
-        return BuildId(read_uuid("build_id", self._path["build_id"]))
-
-    def query(self, kind: type[S]) -> S:
-        return read_query(kind, self._scope["query_string"])
-
-    async def body(self, takes: "BodySpec[B_co]") -> B_co:
-        announced = self.header("content-length")
-        return takes.read(await read_body(self.receive, announced, takes.max_bytes))
-
-    def idempotency_key(
-        self, op: Literal["create", "send"], scope: UUID, body: Struct
-    ) -> IdempotencyKey | None:
-        """The idempotency key, if the request has one. It includes the caller, so that a guessed
-        key does not reveal another user's request."""
-        key = self.header(KEY_HEADER)
-        if key is None:
-            return None
-        name = f"{self.caller.user_id}:{validation.check_idempotency_key(key)}"
-        return IdempotencyKey(
-            scope=scope,
-            id=RequestId(uuid5(_KEYS, name)),
-            op=op,
-            fingerprint=sha256(_ENCODER.encode(body)).hexdigest(),
-        )
-
-    def request_key(self, what: str) -> str | None:
-        """The idempotency key, if the request has one, for rows that store the key themselves."""
-        key = self.header(KEY_HEADER)
-        if key is None:
-            return None
-        name = f"{self.caller.user_id}:{what}:{validation.check_idempotency_key(key)}"
-        return f"api:{uuid5(_KEYS, name)}"
-
-
-class BodySpec(Generic[B_co]):
-    """The type of a request body and its maximum size."""
-
-    def __init__(self, kind: type[B_co], most: int = SMALL_BODY_BYTES) -> None:
-        self.max_bytes = most
-        self._kind = kind
-        self._decoder = msgspec.json.Decoder(kind)
-
-    @property
-    def kind(self) -> type[B_co]:
-        return self._kind
-
-    def read(self, body: bytes) -> B_co:
-        return read_json(self._decoder, body)
+_PARAMETER: Final = "{}"
+_DECLARED: Final = (f"{PREFIX}/models", f"{PREFIX}/providers")
+_DECLARED_TEXT: Final = (
+    "Models and providers are declared in chatd.toml. Change them there and restart chatd."
+)
 
 
 class Handle(Protocol):
@@ -230,3 +84,120 @@ class StreamRoute(Struct, frozen=True, kw_only=True):
     query: type[Struct] | None = None
     resumable: bool = False
     is_requested: Callable[[Scope], bool] = _always
+
+
+class RoutePath:
+    """What one path template serves: a handler per method, and possibly a stream."""
+
+    def __init__(self, template: str) -> None:
+        self.template = template
+        self.handlers: dict[str, ApiRoute | Page] = {}
+        self.stream: StreamRoute | None = None
+
+    @property
+    def allow(self) -> str:
+        """The value of the Allow header. A path that only streams has no OPTIONS."""
+        return ", ".join(sorted({*self.handlers, "OPTIONS"})) if self.handlers else "GET"
+
+    def select(self, scope: Scope) -> ApiRoute | Page | StreamRoute | None:
+        """None for OPTIONS. Raises MethodNotAllowed."""
+        method = scope["method"]
+        if method == "GET" and self.stream is not None and self.stream.is_requested(scope):
+            return self.stream
+        if (handler := self.handlers.get(method)) is not None:
+            return handler
+        if method == "OPTIONS" and self.handlers:
+            return None
+        if self.template.startswith(_DECLARED):
+            raise MethodNotAllowed(_DECLARED_TEXT, self.allow, code="managed_by_settings")
+        raise MethodNotAllowed(f"{method} is not allowed here, only {self.allow}.", self.allow)
+
+
+class RouteTable:
+    def __init__(
+        self, pages: Mapping[str, Page], routes: Iterable[ApiRoute], streams: Iterable[StreamRoute]
+    ) -> None:
+        self._root = _Node()
+        for path, page in pages.items():
+            self._add(path).handlers["GET"] = page
+        for route in routes:
+            self._add(PREFIX + route.path).handlers[route.method] = route
+        for stream in streams:
+            self._add(PREFIX + stream.path).stream = stream
+
+    def find(self, path: str) -> tuple[RoutePath, Mapping[str, str]] | None:
+        """The endpoint of a decoded path, and the path parameters."""
+        segments = _split(path)
+        endpoint = self._root.find(segments)
+        if endpoint is None:
+            return None
+        pairs = zip(_split(endpoint.template), segments, strict=True)
+        return endpoint, {name[1:-1]: value for name, value in pairs if name[0] == "{"}
+
+    def _add(self, template: str) -> RoutePath:
+        node = self._root
+        for segment in _split(template):
+            name = _PARAMETER if segment[0] == "{" else segment
+            node = node.children.setdefault(name, _Node())
+        if node.endpoint is None:
+            node.endpoint = RoutePath(template)
+        return node.endpoint
+
+
+class _Node:
+    __slots__ = ("children", "endpoint")
+
+    def __init__(self) -> None:
+        self.children: dict[str, _Node] = {}
+        self.endpoint: RoutePath | None = None
+
+    def find(self, segments: list[str], depth: int = 0) -> RoutePath | None:
+        if depth == len(segments):
+            return self.endpoint
+        for name in (segments[depth], _PARAMETER):
+            child = self.children.get(name)
+            if child is not None and (found := child.find(segments, depth + 1)) is not None:
+                return found
+        return None
+
+
+def _split(path: str) -> list[str]:
+    return [segment for segment in path.split("/") if segment]
+
+
+class ApiMetrics:
+    """Requests are labelled with the route's template, so that no id becomes a label."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._requests = Counter(
+            "chatd_http_requests",
+            "Requests answered",
+            ("method", "route", "status"),
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "chatd_http_request_seconds",
+            "Time from the first byte of a request to the last byte of its response",
+            ("method", "route"),
+            buckets=LATENCY_BUCKETS_S,
+            registry=registry,
+        )
+        self._streams = Gauge(
+            "chatd_streams", "Open event streams", ("transport",), registry=registry
+        )
+        self._ended = Counter(
+            "chatd_streams_ended", "Event streams that ended", ("code",), registry=registry
+        )
+
+    def on_reply(self, method: str, route: str, status: int, seconds: float | None) -> None:
+        """`seconds` is None for streams, which last as long as the client stays."""
+        self._requests.labels(method, route, str(status)).inc()
+        if seconds is not None:
+            self._seconds.labels(method, route).observe(seconds)
+
+    def on_stream_open(self, transport: str) -> None:
+        self._streams.labels(transport).inc()
+
+    def on_stream_end(self, transport: str, code: str) -> None:
+        self._streams.labels(transport).dec()
+        self._ended.labels(code).inc()

@@ -17,8 +17,7 @@ from msgspec import Struct
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from chatd.api.request_reader import Receive
-from chatd.api.route import Scope, Send
+from chatd.api.request import Receive, Scope, Send
 from chatd.domain.errors import ChatdError
 
 WEBSOCKET_PING_INTERVAL_S: Final = 15.0

@@ -12,16 +12,17 @@ import msgspec
 
 from chatd.api.auth import ApiCaller, require_own_chat
 from chatd.api.deps import ApiDeps
-from chatd.api.request_reader import Receive, read_query
-from chatd.api.route import (
+from chatd.api.request import (
     ApiRequest,
+    Receive,
     Scope,
     Send,
-    StreamRoute,
     header,
+    read_query,
     response_body,
     response_start,
 )
+from chatd.api.route import StreamRoute
 from chatd.api.routes.build_requests import require_workspaces
 from chatd.api.routes.builds import load_log, require_own_build
 from chatd.api.schemas.chats import MAX_INT64, AfterQuery

@@ -16,8 +16,8 @@ from msgspec import Struct
 from chatd.api.auth import ApiCaller
 from chatd.api.deps import StreamLimits
 from chatd.api.errors import INTERNAL_ERROR_TEXT, STOPPING_TEXT, Draining, TooManyStreams
-from chatd.api.health import ApiMetrics
-from chatd.api.route import Message, Send
+from chatd.api.request import Message, Send
+from chatd.api.route import ApiMetrics
 from chatd.domain.errors import ChatdError, NotFound, Unavailable
 from chatd.domain.ids import UserId
 from chatd.domain.ports import Clock

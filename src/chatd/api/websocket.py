@@ -16,8 +16,7 @@ from msgspec import Struct
 from chatd.api.auth import ApiCaller, require_own_chat
 from chatd.api.deps import ApiDeps
 from chatd.api.errors import error_reply
-from chatd.api.request_reader import Receive, read_json, read_uuid
-from chatd.api.route import Message, Send
+from chatd.api.request import Message, Receive, Send, read_json, read_uuid
 from chatd.api.schemas.chats import Version
 from chatd.api.streams import ClientStream, StreamRegistry, end_for_error
 from chatd.domain.errors import ChatdError, InvalidInput

@@ -10,8 +10,7 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
-from chatd.aio.backoff import Backoff, retry_unavailable
-from chatd.aio.waits import InterruptibleSleep
+from chatd.aio import Backoff, InterruptibleSleep, retry_unavailable
 from chatd.domain.chat.commands import ArchiveIdleTree, FailTurn, Step, WorkerCommand
 from chatd.domain.chat.messages import Draft, Message, UsageEntry
 from chatd.domain.chat.row import Chat, ChatError, Fence

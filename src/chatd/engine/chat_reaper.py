@@ -10,7 +10,7 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from chatd.aio.tasks import run_contained
+from chatd.aio import run_contained
 from chatd.domain.answer.partial import partial_messages
 from chatd.domain.chat.commands import ExpireDeadline, ReapChat
 from chatd.domain.chat.row import Episode

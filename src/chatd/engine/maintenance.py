@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from chatd.aio.periodic import PeriodicTask
+from chatd.aio import PeriodicTask
 from chatd.domain.chat.commands import ArchiveIdleTree
 from chatd.domain.errors import RequestError
 from chatd.domain.ports import Env

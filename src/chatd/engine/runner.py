@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from chatd.aio.tasks import TaskReaper
+from chatd.aio import TaskReaper
 from chatd.domain.chat.messages import Message
 from chatd.domain.chat.row import Chat, ChatError
 from chatd.domain.decisions import (

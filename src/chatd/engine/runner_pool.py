@@ -7,7 +7,7 @@ of a crashed runner. A runner with an old epoch stops by itself; until then the 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 
-from chatd.aio.tasks import TaskReaper, run_contained
+from chatd.aio import TaskReaper, run_contained
 from chatd.domain.chat.commands import ReapChat, ReleaseChat
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ChatdError

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from chatd.aio.periodic import BackgroundTasks
+from chatd.aio import BackgroundTasks
 from chatd.domain.answer.answer import Answer, ModelCallRecord, usage_entry
 from chatd.domain.answer.assembler import Assembler
 from chatd.domain.chat.messages import Message

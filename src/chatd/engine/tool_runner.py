@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec import UNSET, Struct
 
-from chatd.aio.tasks import TaskReaper
+from chatd.aio import TaskReaper
 from chatd.domain.answer.answer import result_messages, sort_by_call
 from chatd.domain.answer.assembler import EMPTY_OBJECT
 from chatd.domain.answer.tool_calls import plan_batch

@@ -8,7 +8,7 @@ from typing import Final, TypeVar, assert_never
 
 from msgspec import Struct
 
-from chatd.aio.backoff import retry_unavailable
+from chatd.aio import retry_unavailable
 from chatd.domain.answer.partial import partial_messages
 from chatd.domain.chat.commands import (
     CommitStep,

@@ -11,8 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from chatd.aio.tasks import TaskReaper, run_contained
-from chatd.aio.waits import first_of
+from chatd.aio import TaskReaper, first_of, run_contained
 from chatd.domain.chat.row import Chat, Hint
 from chatd.domain.errors import Unavailable
 from chatd.domain.ids import WorkerId

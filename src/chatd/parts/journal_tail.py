@@ -14,8 +14,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from chatd.aio.backoff import Backoff
-from chatd.aio.waits import InterruptibleSleep
+from chatd.aio import Backoff, InterruptibleSleep
 from chatd.domain.answer.partial import LivePart
 from chatd.domain.chat.events import MessagePart
 from chatd.domain.chat.row import Chat, Episode, Hint

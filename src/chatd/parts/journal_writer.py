@@ -12,8 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from chatd.aio.backoff import Backoff, retry_unavailable
-from chatd.aio.waits import InterruptibleSleep
+from chatd.aio import Backoff, InterruptibleSleep, retry_unavailable
 from chatd.domain.chat.row import Episode, Hint
 from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import WorkerId

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from chatd.aio.backoff import Backoff
+from chatd.aio import Backoff
 from chatd.domain.chat.row import Hint, decode_hint, encode_hint
 from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import ChatId

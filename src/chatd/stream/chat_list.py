@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from chatd.aio.backoff import Backoff
+from chatd.aio import Backoff
 from chatd.domain.chat.events import encode_value
 from chatd.domain.chat.public_chat import (
     ChatListEvent,

@@ -13,8 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from chatd.aio.backoff import Backoff
-from chatd.aio.waits import InterruptibleSleep
+from chatd.aio import Backoff, InterruptibleSleep
 from chatd.domain.chat.row import Chat, Hint
 from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import ChatId

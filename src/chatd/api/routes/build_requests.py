@@ -13,7 +13,7 @@ from chatd.api import validation
 from chatd.api.auth import require_own_workspace
 from chatd.api.deps import ApiDeps, WorkspaceControl
 from chatd.api.errors import FieldError, InvalidFields
-from chatd.api.route import ApiRequest
+from chatd.api.request import ApiRequest
 from chatd.api.schemas.workspaces import NewBuildBody
 from chatd.domain.errors import Conflict, InvalidInput, RequestReused
 from chatd.domain.workspace.entities import Build, BuildId, FieldProblem, VersionId

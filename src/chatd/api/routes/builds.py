@@ -6,7 +6,8 @@ from typing import Final
 from chatd.api.auth import ApiCaller, require_own_workspace
 from chatd.api.deps import ApiDeps
 from chatd.api.operations import REPLAYED
-from chatd.api.route import ApiReply, ApiRequest, ApiRoute, BodySpec, reply
+from chatd.api.request import ApiReply, ApiRequest, BodySpec, reply
+from chatd.api.route import ApiRoute
 from chatd.api.routes.build_requests import request_build, require_workspaces
 from chatd.api.schemas.workspace_replies import build_log_reply, build_reply
 from chatd.api.schemas.workspaces import (

@@ -7,7 +7,8 @@ import msgspec
 
 from chatd.api.auth import require_own_chat
 from chatd.api.deps import ApiDeps
-from chatd.api.route import ApiReply, ApiRequest, ApiRoute, reply
+from chatd.api.request import ApiReply, ApiRequest, reply
+from chatd.api.route import ApiRoute
 from chatd.api.schemas.workspace_replies import context_reply
 from chatd.api.schemas.workspaces import ChatReply, LatestChatsQuery
 from chatd.domain.chat.public_chat import public_chat

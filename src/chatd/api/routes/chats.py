@@ -14,7 +14,8 @@ from chatd.api import validation
 from chatd.api.auth import ApiCaller
 from chatd.api.deps import ApiDeps
 from chatd.api.operations import REPLAYED, create_chat, run_operation
-from chatd.api.route import NO_CONTENT, ApiReply, ApiRequest, ApiRoute, BodySpec, reply
+from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
+from chatd.api.route import ApiRoute
 from chatd.api.routes.models import find_model_or_default
 from chatd.api.schemas.chats import ChatListQuery, CreateChatBody, ListedChat, UpdateChatBody
 from chatd.domain.chat.commands import CreateChat, InterruptChat, RequestCompaction, UpdateChat

@@ -12,15 +12,8 @@ from chatd.api.operations import (
     run_operation,
     send_result,
 )
-from chatd.api.route import (
-    LARGE_BODY_BYTES,
-    NO_CONTENT,
-    ApiReply,
-    ApiRequest,
-    ApiRoute,
-    BodySpec,
-    reply,
-)
+from chatd.api.request import LARGE_BODY_BYTES, NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
+from chatd.api.route import ApiRoute
 from chatd.api.routes.models import find_model
 from chatd.api.schemas.chats import (
     EditMessageBody,
@@ -128,10 +121,13 @@ class MessageRoutes:
 async def build_user_input(
     models: ModelListing, caller: ApiCaller, body: SendMessageBody | EditMessageBody
 ) -> UserInput:
+    model_id = None
+    if body.model is not None or body.model_config_id is not None:
+        model_id = await find_model(models, body)
     return UserInput(
         content=validation.check_content(body.content),
         created_by=caller.user_id,
-        model_config_id=await find_model(models, body),
+        model_config_id=model_id,
         reasoning_effort=body.reasoning_effort,
     )
 

@@ -8,7 +8,8 @@ from itertools import groupby
 from typing import Final
 
 from chatd.api.deps import ApiDeps, ModelListing
-from chatd.api.route import ApiReply, ApiRequest, ApiRoute, reply
+from chatd.api.request import ApiReply, ApiRequest, reply
+from chatd.api.route import ApiRoute
 from chatd.api.schemas.chats import (
     ListedModel,
     ModelParameters,

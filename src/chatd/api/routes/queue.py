@@ -6,15 +6,8 @@ import msgspec
 
 from chatd.api.deps import ApiDeps
 from chatd.api.operations import appended_result, queued_result, run_operation
-from chatd.api.route import (
-    LARGE_BODY_BYTES,
-    NO_CONTENT,
-    ApiReply,
-    ApiRequest,
-    ApiRoute,
-    BodySpec,
-    reply,
-)
+from chatd.api.request import LARGE_BODY_BYTES, NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
+from chatd.api.route import ApiRoute
 from chatd.api.routes.messages import build_user_input
 from chatd.api.schemas.chats import EditMessageBody, MoveQueuedBody, QueueReply, SentReply
 from chatd.domain.chat.commands import DeleteQueued, EditQueued, MoveQueued, PromoteQueued

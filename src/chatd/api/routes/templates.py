@@ -1,7 +1,8 @@
 """Routes that list templates, and the template that a request selects."""
 
 from chatd.api.deps import ApiDeps
-from chatd.api.route import ApiReply, ApiRequest, ApiRoute, reply
+from chatd.api.request import ApiReply, ApiRequest, reply
+from chatd.api.route import ApiRoute
 from chatd.api.schemas.workspace_replies import template_item, template_reply
 from chatd.api.schemas.workspaces import TemplateItem, TemplateReply
 from chatd.domain.errors import InvalidInput, NotFound

@@ -9,7 +9,8 @@ from chatd.api import validation
 from chatd.api.auth import require_own_workspace
 from chatd.api.deps import ApiDeps, WorkspaceControl
 from chatd.api.operations import REPLAYED
-from chatd.api.route import ApiReply, ApiRequest, ApiRoute, BodySpec, reply
+from chatd.api.request import ApiReply, ApiRequest, BodySpec, reply
+from chatd.api.route import ApiRoute
 from chatd.api.routes.build_requests import parameters_error, request_build, require_workspaces
 from chatd.api.routes.templates import usable_template
 from chatd.api.schemas.workspace_replies import build_reply, workspace_reply

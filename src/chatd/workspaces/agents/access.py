@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 
 from msgspec import Struct
 
-from chatd.aio.waits import first_of
+from chatd.aio import first_of
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId, WorkspaceId

@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from chatd.aio.waits import InterruptibleSleep, first_of
+from chatd.aio import InterruptibleSleep, first_of
 from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import WorkerId
 from chatd.domain.lease import HeartbeatHistory, may_reap

@@ -1,0 +1,254 @@
+"""Requests and replies, and the ASGI messages between them and the server.
+
+Reads bodies, queries and path parameters into types, within limits of size and time.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from functools import cached_property
+from hashlib import sha256
+from typing import Any, Final, Generic, Literal, TypeVar, cast, get_origin
+from urllib.parse import parse_qsl
+from uuid import UUID, uuid5
+
+import msgspec
+from msgspec import Struct
+
+from chatd.api import validation
+from chatd.api.auth import ApiCaller
+from chatd.api.errors import ClientDisconnected, RequestTimeout, TooLarge
+from chatd.api.schemas.chats import MAX_INT64
+from chatd.domain.chat.change import IdempotencyKey
+from chatd.domain.decode_errors import describe_decode_error, describe_invalid_json
+from chatd.domain.errors import InvalidInput
+from chatd.domain.ids import ChatId, MessageId, ModelConfigId, QueueId, RequestId, WorkspaceId
+from chatd.domain.workspace.entities import BuildId, TemplateId
+
+Scope = MutableMapping[str, Any]
+Message = Mapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+T = TypeVar("T")
+S = TypeVar("S", bound=Struct)
+B_co = TypeVar("B_co", bound=Struct, covariant=True)
+
+BODY_TIMEOUT_S: Final = 30.0
+MAX_QUERY_PARAMETERS: Final = 100
+SMALL_BODY_BYTES: Final = 256 * 1024
+LARGE_BODY_BYTES: Final = 1024 * 1024
+KEY_HEADER: Final = "idempotency-key"
+
+_KEYS: Final = UUID("6f1c9d3e-6a0b-5c55-9d0f-3f6a1c0e7b21")
+_ENCODER: Final = msgspec.json.Encoder()
+
+
+def header(scope: Scope, name: bytes) -> str | None:
+    """The first header of this name. ASGI header names are in lower case."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return bytes(value).decode("latin-1")
+    return None
+
+
+class ApiReply(Struct, frozen=True, kw_only=True):
+    status: int = 200
+    body: bytes = b""
+    headers: Mapping[str, str] = {}
+    media_type: str = "application/json"
+
+
+NO_CONTENT: Final = ApiReply(status=204)
+
+
+def reply(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> ApiReply:
+    return ApiReply(status=status, body=_ENCODER.encode(value), headers=headers or {})
+
+
+def response_start(status: int, headers: Mapping[str, str], *, prefix: str = "") -> Message:
+    encoded = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+    return {"type": f"{prefix}http.response.start", "status": status, "headers": encoded}
+
+
+def response_body(content: bytes, *, more: bool = False, prefix: str = "") -> Message:
+    return {"type": f"{prefix}http.response.body", "body": content, "more_body": more}
+
+
+async def send_reply(send: Send, answer: ApiReply, *, prefix: str = "") -> None:
+    """With the prefix `websocket.`, reply to a WebSocket handshake."""
+    headers: dict[str, str] = {}
+    if answer.status != 204:
+        headers = {"content-type": answer.media_type, "content-length": str(len(answer.body))}
+    await send(response_start(answer.status, {**headers, **answer.headers}, prefix=prefix))
+    await send(response_body(answer.body, prefix=prefix))
+
+
+class ApiRequest:
+    """A request by an authenticated caller. `path` holds the path parameters."""
+
+    def __init__(
+        self, *, caller: ApiCaller, path: Mapping[str, str], scope: Scope, receive: Receive
+    ) -> None:
+        self.caller = caller
+        self.receive = receive
+        self._path = path
+        self._scope = scope
+
+    def header(self, name: str) -> str | None:
+        return header(self._scope, name.encode())
+
+    @cached_property
+    def chat_id(self) -> ChatId:
+        return ChatId(read_uuid("chat_id", self._path["chat_id"]))
+
+    @cached_property
+    def message_id(self) -> MessageId:
+        return MessageId(read_number("message_id", self._path["message_id"]))
+
+    @cached_property
+    def queue_id(self) -> QueueId:
+        return QueueId(read_number("queue_id", self._path["queue_id"]))
+
+    @cached_property
+    def model_id(self) -> ModelConfigId:
+        return ModelConfigId(read_uuid("model_id", self._path["model_id"]))
+
+    @cached_property
+    def template_id(self) -> TemplateId:
+        return TemplateId(read_uuid("template_id", self._path["template_id"]))
+
+    @cached_property
+    def workspace_id(self) -> WorkspaceId:
+        return WorkspaceId(read_uuid("workspace_id", self._path["workspace_id"]))
+
+    @cached_property
+    def build_id(self) -> BuildId:
+        return BuildId(read_uuid("build_id", self._path["build_id"]))
+
+    def query(self, kind: type[S]) -> S:
+        return read_query(kind, self._scope["query_string"])
+
+    async def body(self, takes: "BodySpec[B_co]") -> B_co:
+        announced = self.header("content-length")
+        return takes.read(await read_body(self.receive, announced, takes.max_bytes))
+
+    def idempotency_key(
+        self, op: Literal["create", "send"], scope: UUID, body: Struct
+    ) -> IdempotencyKey | None:
+        """The idempotency key, if the request has one. It includes the caller, so that a guessed
+        key does not reveal another user's request."""
+        key = self.header(KEY_HEADER)
+        if key is None:
+            return None
+        name = f"{self.caller.user_id}:{validation.check_idempotency_key(key)}"
+        return IdempotencyKey(
+            scope=scope,
+            id=RequestId(uuid5(_KEYS, name)),
+            op=op,
+            fingerprint=sha256(_ENCODER.encode(body)).hexdigest(),
+        )
+
+    def request_key(self, what: str) -> str | None:
+        """The idempotency key, if the request has one, for rows that store the key themselves."""
+        key = self.header(KEY_HEADER)
+        if key is None:
+            return None
+        name = f"{self.caller.user_id}:{what}:{validation.check_idempotency_key(key)}"
+        return f"api:{uuid5(_KEYS, name)}"
+
+
+class BodySpec(Generic[B_co]):
+    """The type of a request body and its maximum size."""
+
+    def __init__(self, kind: type[B_co], most: int = SMALL_BODY_BYTES) -> None:
+        self.max_bytes = most
+        self._kind = kind
+        self._decoder = msgspec.json.Decoder(kind)
+
+    @property
+    def kind(self) -> type[B_co]:
+        return self._kind
+
+    def read(self, body: bytes) -> B_co:
+        return read_json(self._decoder, body)
+
+
+async def read_body(receive: Receive, content_length: str | None, max_bytes: int) -> bytes:
+    """Raises TooLarge as early as possible, RequestTimeout, ClientDisconnected."""
+    length = content_length or ""
+    if length.isdecimal() and int(length[:19]) > max_bytes:
+        raise TooLarge(max_bytes)
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            while True:
+                event = await receive()
+                if event["type"] == "http.disconnect":
+                    raise ClientDisconnected("The client disconnected.")
+                body += event.get("body", b"")
+                if len(body) > max_bytes:
+                    raise TooLarge(max_bytes)
+                if not event.get("more_body", False):
+                    return bytes(body)
+    except TimeoutError:
+        text = f"The body did not arrive within {BODY_TIMEOUT_S:.0f} seconds."
+        raise RequestTimeout(text) from None
+
+
+def read_json(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise _invalid_input(error, "body", decoder.type) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        text = describe_invalid_json(error, body)
+        raise InvalidInput("body", text, code="invalid_json") from None
+    except RecursionError:
+        raise InvalidInput("body", "is nested too deeply", code="invalid_json") from None
+
+
+def read_query(kind: type[S], query: bytes) -> S:
+    """Ignores unknown parameters."""
+    known = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    values: dict[str, object] = {}
+    for name, text in _parse_query(query):
+        if name not in known:
+            continue
+        if get_origin(getattr(known[name], "__origin__", known[name])) is tuple:
+            cast("list[str]", values.setdefault(name, [])).append(text)
+        elif name in values:
+            raise InvalidInput(name, "was given twice")
+        else:
+            values[name] = text
+    return _convert(values, kind, "query")
+
+
+def read_uuid(name: str, text: str) -> UUID:
+    return _convert(text, UUID, name)
+
+
+def read_number(name: str, text: str) -> int:
+    digits = text.isascii() and text.isdecimal() and len(text) <= 19
+    if not digits or not 0 < (number := int(text)) <= MAX_INT64:
+        raise InvalidInput(name, "must be a positive whole number")
+    return number
+
+
+def _parse_query(query: bytes) -> list[tuple[str, str]]:
+    text = query.decode("latin-1")
+    try:
+        return parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_QUERY_PARAMETERS)
+    except ValueError:
+        raise InvalidInput("query", f"at most {MAX_QUERY_PARAMETERS} parameters") from None
+
+
+def _convert(value: object, kind: type[T], field: str) -> T:
+    try:
+        return msgspec.convert(value, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise _invalid_input(error, field, kind) from None
+
+
+def _invalid_input(error: msgspec.ValidationError, field: str, kind: object) -> InvalidInput:
+    inner, text = describe_decode_error(error, kind)
+    return InvalidInput(inner or field, text)
