@@ -55,8 +55,11 @@ def build_registry(settings: Settings, env: Mapping[str, str], clock: Clock) -> 
             hint = suggest_name(entry.provider, providers) or f"; there are {', '.join(providers)}"
             text = f"there is no provider {show_value(entry.provider)}{hint}"
             raise SettingsError(f"models {show_value(entry.name)}: {text}")
-    named = {entry.name: entry for entry in (*settings.models, DEMO_MODEL)}
-    chosen = sorted(named.values(), key=lambda entry: not entry.default)
+    chosen = sorted(settings.models, key=lambda entry: not entry.default)
+    # A model or a provider of the settings with the name `demo` replaces the built-in one.
+    is_named = any(entry.name == DEMO_MODEL.name for entry in chosen)
+    if not is_named and providers["demo"].kind == "demo":
+        chosen.append(DEMO_MODEL)
     return ProviderRegistry([_model(entry) for entry in chosen], providers, clock)
 
 

@@ -112,7 +112,7 @@ async def test_a_fresh_server_answers_with_the_demo_model_and_leaves_no_process(
         url = next(line.split()[1] for line in first if "/api/v1" in line).removesuffix("/api/v1,")
         token = (data_dir / "admin-token").read_text().strip()
         async with client_of(url, token) as client:
-            assert await is_answered(client, await create_chat(client, "fast: hello"))
+            assert await is_answered(client, await create_chat(client, "answer fast"))
         assert await stopped(process, signal.SIGTERM) == (0, b"Stopped.\n")
     count = len(migrator.load_migrations(migrator.packaged_migrations()))
     assert data_and_database_lines(first) == [
@@ -170,7 +170,7 @@ async def test_one_process_serves_and_another_runs_the_chats(dsn: str, tmp_path:
         url = await address(serving)
         token = (tmp_path / "admin-token").read_text().strip()
         async with client_of(url, token) as client:
-            chat = await create_chat(client, "fast: hello")
+            chat = await create_chat(client, "answer fast")
             assert await status_of(client, chat) == "pending"
             async with chatd("worker", *at, CHATD_WORKSPACES_ENABLED="false") as working:
                 lines = await lines_until(working, LAST_LINE)
@@ -218,7 +218,7 @@ async def test_a_draining_server_keeps_its_port_open_and_refuses_new_work(
         )
         url = (await ready).url or ""
         async with client_of(url, TOKEN) as client:
-            chat = await create_chat(client, "slow: a story")
+            chat = await create_chat(client, "tell me a long story")
             async with client.get(f"/api/v1/chats/{chat}/events") as stream:
                 await until_event(stream.content, b"message_part")
                 stop.set()
@@ -262,15 +262,15 @@ async def test_limits_of_the_settings_are_enforced(dsn: str, tmp_path: Path) -> 
             app.serve(settings, env, clock=SystemClock(), stop=stop, callbacks=callbacks)
         )
         async with client_of((await ready).url or "", TOKEN) as client:
-            first = await create_chat(client, "slow: a story")
+            first = await create_chat(client, "tell me a long story")
             async with client.get(f"/api/v1/chats/{first}/events") as stream:
                 await until_event(stream.content, b"message_part")
-            second = await create_chat(client, "fast: hello")
+            second = await create_chat(client, "answer fast")
             assert await status_of(client, second) == "pending"
             async with client.post(f"/api/v1/chats/{first}/interrupt") as interrupted:
                 assert interrupted.status == 200
             assert await is_answered(client, second)
-            async with client.post("/api/v1/chats", json=message_body("fast: hello")) as refused:
+            async with client.post("/api/v1/chats", json=message_body("answer fast")) as refused:
                 assert refused.status == 409
                 assert (await refused.json())["code"] == "usage_limit_exceeded"
         stop.set()

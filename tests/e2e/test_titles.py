@@ -130,9 +130,9 @@ async def test_without_titles_a_chat_keeps_the_start_of_its_first_message(
 ) -> None:
     """The server has stopped in good order, so nothing can set a title any more."""
     async with served(dsn, tmp_path, CHATD_CHATS_TITLES="false") as (process, client):
-        chat = await create_chat(client, f"fast: {QUESTION}")
+        chat = await create_chat(client, f"answer fast: {QUESTION}")
         assert await is_answered(client, chat)
-        assert (await get_chat(client, chat))["title"] == fallback_title(f"fast: {QUESTION}")
+        assert (await get_chat(client, chat))["title"] == fallback_title(f"answer fast: {QUESTION}")
         process.send_signal(signal.SIGTERM)
         await process.wait()
     assert [kind for kind, _, _ in await recorded_calls(dsn)] == ["turn"]

@@ -26,6 +26,26 @@ async def test_without_settings_the_demo_model_answers() -> None:
     await found.close()
 
 
+async def test_a_model_of_the_settings_replaces_the_demo_model_of_the_same_name() -> None:
+    model = ModelEntry(name="demo", provider="house", model="qwen3:8b", context_limit=9)
+    settings = Settings(data_dir=HERE, providers=(HOUSE,), models=(model,))
+    found = build_registry(settings, {}, SystemClock())
+    choice = await found.choose(None)
+    assert [one.model for one in found.models] == ["qwen3:8b"]
+    assert (choice.kind, choice.config.context_limit) == ("openai-compat", 9)
+    await found.close()
+
+
+async def test_a_provider_of_the_settings_replaces_the_demo_provider_of_the_same_name() -> None:
+    provider = ProviderEntry(name="demo", kind="openai-compat", base_url="http://127.0.0.1:1/v1")
+    model = ModelEntry(name="ours", provider="demo", model="qwen3:8b", default=True)
+    settings = Settings(data_dir=HERE, providers=(provider,), models=(model,))
+    found = build_registry(settings, {}, SystemClock())
+    assert [one.name for one in found.models] == ["ours"]
+    assert (await found.choose(None)).kind == "openai-compat"
+    await found.close()
+
+
 async def test_the_model_marked_as_default_comes_first_and_ids_outlive_a_restart() -> None:
     models = (
         ModelEntry(name="small", provider="house", model="s"),

@@ -2,12 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from uuid import UUID
 
 import msgspec
 import pytest
 from msgspec import UNSET, Raw
 
 from chatd.domain.chat.parts import TextPart
+from chatd.domain.chat.row import Episode
+from chatd.domain.ids import ChatId
 from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.protocol import (
     Finished,
@@ -25,8 +28,10 @@ from chatd.domain.model.protocol import (
 )
 from chatd.domain.prompt import compaction, titles
 from chatd.domain.prompt.labels import label_request
+from chatd.parts.episode_buffer import EpisodeBuffer
 from chatd.providers.config import ProviderConfig
 from chatd.providers.demo.provider import TOKEN_SLEEP, DemoOptions, DemoProvider
+from chatd.providers.demo.scenes import STORY_PACE
 from tests.support.clock import FakeClock
 from tests.support.providers.file_tools import ALL_TOOLS, tool
 from tests.support.providers.prompts import call, message, request, result
@@ -91,15 +96,29 @@ async def test_every_phrase_of_the_greeting_starts_a_scene(demo: DemoProvider) -
 
 
 async def test_the_same_question_gets_the_same_answer(demo: DemoProvider) -> None:
-    for prompt in ("hello", "a long story", "use a tool"):
+    for prompt in ("hello", "tell me a long story", "use a tool"):
         first = await play(demo, request_for(prompt, tools=ALL_TOOLS))
         other = DemoProvider(ProviderConfig(kind="demo"), FakeClock())
         assert await play(other, request_for(prompt, tools=ALL_TOOLS)) == first
 
 
+async def test_the_long_story_takes_an_hour_and_its_preview_is_never_cut(
+    demo: DemoProvider,
+) -> None:
+    """At the default speed, which the options of the request do not have."""
+    buffer = EpisodeBuffer(Episode(ChatId(UUID(int=1)), 2, 1))
+    events = await play(demo, request_for("Tell me a long story."))
+    lines = [e.delta for e in events if isinstance(e, TextDelta)]
+    for line in lines:
+        buffer.add("assistant", [TextPart(text=line)])
+        buffer.flush()
+    assert len(lines) / (DemoOptions().tokens_per_second * STORY_PACE.factor) >= 3600
+    assert not buffer.truncated
+
+
 async def test_another_seed_shuffles_a_long_answer(demo: DemoProvider) -> None:
-    one = await answer_text(demo, request_for("a long story", seed=1))
-    two = await answer_text(demo, request_for("a long story", seed=2))
+    one = await answer_text(demo, request_for("tell me a long story", seed=1))
+    two = await answer_text(demo, request_for("tell me a long story", seed=2))
     assert one != two
     assert len(one) == len(two)
 
@@ -115,18 +134,18 @@ async def test_reasoning_precedes_the_answer_and_is_counted(demo: DemoProvider) 
 
 @pytest.mark.parametrize(
     ("prompt", "part"),
-    [("show me a table", "|---|"), ("code please", "```python"), ("a list of things", "1. ")],
+    [("show me a table", "|---|"), ("show me code", "```python"), ("show me a list", "1. ")],
 )
-async def test_words_choose_the_kind_of_markdown(
+async def test_the_request_chooses_the_kind_of_markdown(
     demo: DemoProvider, prompt: str, part: str
 ) -> None:
     assert part in await answer_text(demo, request_for(prompt))
 
 
 async def test_sources_and_refusals_on_request(demo: DemoProvider) -> None:
-    events = await play(demo, request_for("name your sources"))
+    events = await play(demo, request_for("cite your sources"))
     assert sum(isinstance(e, SourceFound) for e in events) == 2
-    [end] = await play(demo, request_for("refuse this"))
+    [end] = await play(demo, request_for("refuse to answer"))
     assert isinstance(end, Finished)
     assert (end.reason, end.explanation is not None) == ("content-filter", True)
 
@@ -152,7 +171,9 @@ async def test_a_tool_is_called_and_its_result_is_shown(demo: DemoProvider) -> N
     assert "`execute` answered" in text
 
 
-@pytest.mark.parametrize("prompt", ["use a tool", "list files", "list the templates", "fix it"])
+@pytest.mark.parametrize(
+    "prompt", ["use a tool", "list files", "list the templates", "fix the failing test"]
+)
 async def test_the_model_calls_only_tools_that_the_request_offers(
     demo: DemoProvider, prompt: str
 ) -> None:
@@ -176,8 +197,8 @@ WEATHER = declared(
         ("search the archive", "searchArchive"),
         ("use a tool", "get_weather"),
         ("Hello", "get_weather"),
-        ("an error, permanent", None),
-        ("a long story", None),
+        ("show me a permanent error", None),
+        ("tell me a long story", None),
     ],
 )
 async def test_the_model_calls_tools_of_the_client(
@@ -276,7 +297,7 @@ async def test_the_last_failure_comes_in_the_middle_of_the_answer(demo: DemoProv
 async def test_a_permanent_error_is_repeated(demo: DemoProvider) -> None:
     for _ in range(4):
         with pytest.raises(ProviderError) as caught:
-            await play(demo, request_for("a fatal error"))
+            await play(demo, request_for("show me a fatal error"))
         assert not classify_fault(caught.value.fault).retryable
 
 
@@ -351,9 +372,9 @@ async def test_a_slow_reader_catches_up(demo: DemoProvider, clock: FakeClock) ->
 async def test_slow_is_a_tenth_of_the_speed_and_fast_has_no_pauses(
     demo: DemoProvider, clock: FakeClock
 ) -> None:
-    fast = request_for("fast please", options=Raw(b'{"tokens_per_second":20}'))
+    fast = request_for("answer fast", options=Raw(b'{"tokens_per_second":20}'))
     assert isinstance((await play(demo, fast))[-1], Finished)
-    slow = request_for("slow please", options=Raw(b'{"tokens_per_second":20}'))
+    slow = request_for("answer slowly, please", options=Raw(b'{"tokens_per_second":20}'))
     async with asyncio.timeout(WAIT_S), demo.stream(slow) as events:
         await anext(events)
         async with asyncio.TaskGroup() as group:
@@ -383,7 +404,7 @@ async def test_a_stream_that_is_closed_early_is_cleaned_up(
 
 
 async def test_max_output_tokens_cuts_the_answer(demo: DemoProvider) -> None:
-    events = await play(demo, request_for("a long story", max_output_tokens=10))
+    events = await play(demo, request_for("tell me a long story", max_output_tokens=10))
     end = ending(Finished, events)
     assert (end.reason, end.usage.output_tokens) == ("length", 10)
 

@@ -3,6 +3,7 @@
 Its only state counts the failures a user has asked for. Losing that count costs one more failure.
 """
 
+import hashlib
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
@@ -36,15 +37,8 @@ from chatd.domain.model.protocol import (
 )
 from chatd.domain.ports import Clock
 from chatd.providers.config import ProviderConfig, config_fault
-from chatd.providers.demo.scripts import choose_scene
-from chatd.providers.demo.turn import (
-    CallTool,
-    DemoScene,
-    RefuseAnswer,
-    SetPace,
-    ThinkText,
-    fingerprint,
-)
+from chatd.providers.demo.scenes import choose_scene
+from chatd.providers.demo.tool_scenes import CallTool, DemoScene, RefuseAnswer, SetPace, ThinkText
 from chatd.providers.options import OptionBlock, parse_options
 
 TOKEN_SLEEP: Final = "demo_token"
@@ -52,6 +46,7 @@ _MAX_REMEMBERED_CHATS: Final = 256
 # Without pauses, the stream still yields to other tasks after this many tokens.
 _TOKENS_PER_YIELD: Final = 50
 _TOKEN: Final = re.compile(r"\s*\S{1,12}|\s+")
+_LINE: Final = re.compile(r"[^\n]*\n+|[^\n]+")
 _CHARS_PER_TOKEN: Final = 4
 _TOKENS_PER_FILE: Final = 300
 
@@ -84,7 +79,9 @@ class DemoProvider:
             options = parse_options(DemoOptions, request.options)
         except InvalidInput as error:
             raise config_fault(self._config, error.message) from None
-        key = fingerprint(request.messages)
+        # Identifies the history: equal for equal messages, different after every step.
+        history = msgspec.json.encode(request.messages)
+        key = hashlib.blake2b(history, digest_size=9).hexdigest()
         failures_left = options.failures - self._failures.get(key, 0)
         scene = choose_scene(request, seed=options.seed, failures_left=failures_left)
         self._count_failure(scene, key)
@@ -99,13 +96,13 @@ class DemoProvider:
     async def _play(
         self, scene: DemoScene, request: ModelRequest, options: DemoOptions, key: str
     ) -> AsyncGenerator[ModelEvent]:
-        factors = [item.factor for item in scene if isinstance(item, SetPace)]
-        tokens_per_s = options.tokens_per_second * (factors[0] if factors else 1.0)
+        pace = next((item for item in scene if isinstance(item, SetPace)), SetPace(1.0))
+        tokens_per_s = options.tokens_per_second * pace.factor
         started_at = self._clock.monotonic()
         tokens = reasoning_tokens = 0
         reason: FinishReason = "stop"
         explanation = None
-        for event in _events(scene, key):
+        for event in _events(scene, key, _LINE if pace.by_line else _TOKEN):
             match event:
                 case ProviderFault():
                     raise self._failed(event)
@@ -156,27 +153,27 @@ class DemoProvider:
         return ProviderError(structs.replace(fault, provider=self.name))
 
 
-def _events(scene: DemoScene, key: str) -> Iterator[ModelEvent | ProviderFault | RefuseAnswer]:
+def _events(
+    scene: DemoScene, key: str, token: re.Pattern[str]
+) -> Iterator[ModelEvent | ProviderFault | RefuseAnswer]:
     for number, item in enumerate(scene):
         block = str(number)
         match item:
             case str():
                 yield TextStart(id=block)
-                yield from (TextDelta(id=block, delta=token) for token in _TOKEN.findall(item))
+                yield from (TextDelta(id=block, delta=text) for text in token.findall(item))
                 yield TextEnd(id=block)
             case ThinkText():
-                tokens = _TOKEN.findall(item.text)
                 yield ReasoningStart(id=block)
-                yield from (ReasoningDelta(id=block, delta=token) for token in tokens)
+                for text in token.findall(item.text):
+                    yield ReasoningDelta(id=block, delta=text)
                 yield ReasoningEnd(id=block)
             case CallTool():
                 call_id = ToolCallId(f"demo_{key}_{number}")
-                text = msgspec.json.encode(item.args).decode()
+                args = msgspec.json.encode(item.args).decode()
                 yield ToolCallStart(id=call_id, name=item.name)
-                yield from (
-                    ToolCallDelta(id=call_id, delta=token) for token in _TOKEN.findall(text)
-                )
-                yield ToolCallDone(id=call_id, name=item.name, input=text)
+                yield from (ToolCallDelta(id=call_id, delta=text) for text in token.findall(args))
+                yield ToolCallDone(id=call_id, name=item.name, input=args)
             case SourceFound() | ProviderFault() | RefuseAnswer():
                 yield item
             case SetPace():
@@ -185,14 +182,11 @@ def _events(scene: DemoScene, key: str) -> Iterator[ModelEvent | ProviderFault |
 
 def _estimate_tokens(request: ModelRequest) -> int:
     """About four characters a token, and a flat number for a file."""
-    chars = sum(len(tool.description) + len(bytes(tool.input_schema)) for tool in request.tools)
-    files = 0
-    for part in (part for message in request.messages for part in message.parts):
-        match part:
-            case PromptFile():
-                files += 1
-            case PromptCall():
-                chars += len(part.name) + len(bytes(part.input))
-            case _:
-                chars += len(part.text)
-    return -(-chars // _CHARS_PER_TOKEN) + files * _TOKENS_PER_FILE
+    parts = [part for message in request.messages for part in message.parts]
+    files = sum(isinstance(part, PromptFile) for part in parts)
+    texts = (
+        bytes(part.input) if isinstance(part, PromptCall) else part.text
+        for part in parts
+        if not isinstance(part, PromptFile)
+    )
+    return -(-sum(map(len, texts)) // _CHARS_PER_TOKEN) + files * _TOKENS_PER_FILE

@@ -19,8 +19,8 @@ from chatd.domain.model.protocol import (
     ToolSpec,
 )
 from chatd.providers.config import ProviderConfig
-from chatd.providers.demo.coding_task import CODE, FIXED
 from chatd.providers.demo.provider import DemoProvider
+from chatd.providers.demo.tool_scenes import CODE, FIXED
 from tests.support.clock import FakeClock
 from tests.support.providers.file_tools import ALL_TOOLS, FileToolRunner, tool
 from tests.support.providers.prompts import message, result
