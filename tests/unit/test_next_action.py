@@ -1,9 +1,12 @@
 """The next action for hand-written histories, in the order in which the rules apply."""
 
+from typing import Literal
+
 import pytest
 from msgspec.structs import replace
 
 from chatd.domain.chat.messages import Message, TokenUsage
+from chatd.domain.chat.parts import ToolCallPart
 from chatd.domain.chat.row import Chat
 from chatd.domain.decisions import (
     CONTEXT_FULL_ERROR,
@@ -20,6 +23,7 @@ from chatd.domain.decisions import (
 )
 from chatd.domain.prompt.compaction import ContextFill
 from tests.support.factories import WORKER, call, chat, message, pending, result, text
+from tests.support.tables import table
 
 RULES = TurnRules(
     max_steps=3,
@@ -28,6 +32,10 @@ RULES = TurnRules(
     stop_after_tools=frozenset({"propose_plan"}),
     context_limit=100,
 )
+MISMATCH = Fail(error=PENDING_CALLS_MISMATCH_ERROR)
+COMPLETE = Finish(reason="complete")
+SEARCH = call("p", "web_search", provider_executed=True)
+FOUND = result("p", "web_search", provider_executed=True)
 
 
 def running(*calls: str, client: tuple[str, ...] = (), **columns: object) -> Chat:
@@ -39,87 +47,107 @@ def running(*calls: str, client: tuple[str, ...] = (), **columns: object) -> Cha
     return chat(status="running", worker_id=WORKER, epoch=1, pending_calls=pending_calls, **columns)
 
 
-def user(message_id: int) -> Message:
-    return message(message_id, "user", text())
+def history(lines: str) -> list[Message]:
+    """Numbered messages, such as "user, calls@90 a b:tool, done a": an answer of 90 tokens that
+    calls two tools, and the result of the first."""
+    rows: list[Message] = []
+    for line in lines.split(", ") if lines else ():
+        rows += _messages(len(rows) + 1, *line.split())
+    return rows
 
 
-def answer(message_id: int, tokens: int = 0) -> Message:
-    return message(message_id, "assistant", text(), usage=TokenUsage(input_tokens=tokens))
+def _messages(first_id: int, kind: str, *specs: str) -> list[Message]:
+    kind, _, tokens = kind.partition("@")
+    named = [(call_id, name or "execute") for call_id, _, name in (s.partition(":") for s in specs)]
+    match kind:
+        case "user":
+            return [message(first_id, "user", text())]
+        case "answer" | "calls":
+            calls = [call(call_id, name) for call_id, name in named]
+            usage = TokenUsage(input_tokens=int(tokens or 0))
+            return [message(first_id, "assistant", text("let me see"), *calls, usage=usage)]
+        case "done" | "failed":
+            ((call_id, name),) = named
+            return [message(first_id, "tool", result(call_id, name, is_error=kind == "failed"))]
+        case "deleted":
+            return [replace(row, deleted=True) for row in _messages(first_id, *specs)]
+        case _:
+            assert kind == "summary"
+            called = call("s", "chat_summarized")
+            columns = {"visibility": "user", "compressed": True}
+            return [
+                message(first_id, "user", text(), visibility="model", compressed=True),
+                message(first_id + 1, "assistant", called, **columns),
+                message(first_id + 2, "tool", result("s", "chat_summarized"), compressed=True),
+            ]
 
 
-def calling(message_id: int, *specs: str, tokens: int = 0) -> Message:
-    """An answer that calls tools, as "id" or "id:tool"."""
-    calls = [
-        call(call_id, name or "execute")
-        for call_id, _, name in (spec.partition(":") for spec in specs)
-    ]
-    usage = TokenUsage(input_tokens=tokens)
-    return message(message_id, "assistant", text("let me see"), *calls, usage=usage)
+def run(*calls: str, refused: bool = False) -> RunTools:
+    specs = (spec.partition(":") for spec in calls)
+    found = tuple(call(call_id, name or "execute") for call_id, _, name in specs)
+    return RunTools(calls=found, refused=refused)
 
 
-def result_of(message_id: int, call_id: str, name: str = "execute", *, ok: bool = True) -> Message:
-    return message(message_id, "tool", result(call_id, name, is_error=not ok))
+CLIENT = ("ask_client", "pick_file")
+ALONE = "user, calls x:propose_plan"
 
 
-def summary(first_id: int) -> list[Message]:
-    return [
-        message(first_id, "user", text(), visibility="model", compressed=True),
-        message(
-            first_id + 1,
-            "assistant",
-            call("s", "chat_summarized"),
-            visibility="user",
-            compressed=True,
+@table(
+    "messages row action",
+    {
+        "in call order": ("user, calls a b", running("a", "b"), run("a", "b")),
+        "only those without a result": (
+            "user, calls a b c, done b",
+            running("a", "c"),
+            run("a", "c"),
         ),
-        message(first_id + 2, "tool", result("s", "chat_summarized"), compressed=True),
-    ]
+        "only those of the last answer": ("user, calls a, done a, calls a", running("a"), run("a")),
+        "local ones before the client is asked": (
+            "user, calls c:ask_client a",
+            running("c:ask_client", "a", client=CLIENT),
+            run("a"),
+        ),
+        "when only the client's are left the client is asked for all of them": (
+            "user, calls c:ask_client a d:pick_file, done a",
+            running("c:ask_client", "d:pick_file", client=CLIENT),
+            RequireAction(calls=(call("c", "ask_client"), call("d", "pick_file"))),
+        ),
+        "an exclusive tool alone": (ALONE, running("x:propose_plan"), run("x:propose_plan")),
+        "an exclusive tool with others refuses the whole batch": (
+            "user, calls a x:propose_plan",
+            running("a", "x:propose_plan"),
+            run("a", "x:propose_plan", refused=True),
+        ),
+        "the client's are refused with the batch and the client is not asked": (
+            "user, calls c:ask_client x:propose_plan",
+            running("c:ask_client", "x:propose_plan", client=CLIENT),
+            run("c:ask_client", "x:propose_plan", refused=True),
+        ),
+        "a new message ends unanswered ones": ("user, calls a, user", running(), Generate()),
+        "those of deleted and compressed messages are not pending": (
+            "user, deleted calls a, summary",
+            running(),
+            Generate(),
+        ),
+        "a mismatch: the row lacks one": ("user, calls a", running(), MISMATCH),
+        "a mismatch: the row has one too many": ("user, answer", running("a"), MISMATCH),
+        "a mismatch: the row has another": ("user, calls a", running("b"), MISMATCH),
+    },
+)
+def test_pending_calls_are_run(messages: str, row: Chat, action: Action) -> None:
+    assert next_action(history(messages), row, RULES) == action
 
 
-def deleted(row: Message) -> Message:
-    return replace(row, deleted=True)
-
-
-# 1 and 2: pending calls
-
-
-def test_pending_calls_are_run_in_call_order() -> None:
-    history = [user(1), calling(2, "a", "b")]
-    assert next_action(history, running("a", "b"), RULES) == RunTools(calls=(call("a"), call("b")))
-
-
-def test_only_the_calls_that_have_no_result_are_run() -> None:
-    history = [user(1), calling(2, "a", "b", "c"), result_of(3, "b")]
-    assert next_action(history, running("a", "c"), RULES) == RunTools(calls=(call("a"), call("c")))
-
-
-def test_a_call_without_arguments_is_run_too_and_fails_there() -> None:
-    history = [user(1), message(2, "assistant", call("a", args=None))]
-    assert next_action(history, running("a"), RULES) == RunTools(calls=(call("a", args=None),))
-
-
-def test_provider_executed_calls_are_not_run() -> None:
-    search = call("p", "web_search", provider_executed=True)
-    history = [user(1), message(2, "assistant", search, call("a"))]
-    assert next_action(history, running("a"), RULES) == RunTools(calls=(call("a"),))
-
-
-def test_only_the_last_answer_can_have_pending_calls() -> None:
-    history = [user(1), calling(2, "a"), result_of(3, "a"), calling(4, "a")]
-    assert next_action(history, running("a"), RULES) == RunTools(calls=(call("a"),))
-
-
-def test_local_calls_run_before_the_client_is_asked() -> None:
-    history = [user(1), calling(2, "c:ask_client", "a")]
-    row = running("c:ask_client", "a", client=("ask_client",))
-    assert next_action(history, row, RULES) == RunTools(calls=(call("a"),))
-
-
-def test_when_only_the_clients_calls_are_left_the_client_is_asked_for_all_of_them() -> None:
-    history = [user(1), calling(2, "c:ask_client", "a", "d:pick_file"), result_of(3, "a")]
-    row = running("c:ask_client", "d:pick_file", client=("ask_client", "pick_file"))
-    assert next_action(history, row, RULES) == RequireAction(
-        calls=(call("c", "ask_client"), call("d", "pick_file"))
-    )
+@pytest.mark.parametrize(
+    "called",
+    [
+        pytest.param((call("a", args=None),), id="without arguments: it fails there"),
+        pytest.param((SEARCH, call("a")), id="beside a provider-executed call, which is not run"),
+    ],
+)
+def test_unusual_calls_are_run(called: tuple[ToolCallPart, ...]) -> None:
+    rows = [*history("user"), message(2, "assistant", *called)]
+    assert next_action(rows, running("a"), RULES) == RunTools(calls=called[-1:])
 
 
 @pytest.mark.parametrize("client", [(), ("ask_client",)])
@@ -127,155 +155,106 @@ def test_a_client_call_that_row_and_rules_disagree_on_is_refused_by_the_runner(
     client: tuple[str, ...],
 ) -> None:
     rules = replace(RULES, client_tools=frozenset[str]()) if client else RULES
-    history = [user(1), calling(2, "c:ask_client")]
     row = running("c:ask_client", client=client)
-    assert next_action(history, row, rules) == RunTools(calls=(call("c", "ask_client"),))
+    assert next_action(history("user, calls c:ask_client"), row, rules) == run("c:ask_client")
 
 
-def test_an_exclusive_tool_called_alone_is_run() -> None:
-    history = [user(1), calling(2, "x:propose_plan")]
-    row = running("x:propose_plan")
-    assert next_action(history, row, RULES) == RunTools(calls=(call("x", "propose_plan"),))
+def compact(source: Literal["auto", "manual"], tokens: int | None, threshold: int = 70) -> Compact:
+    fill = ContextFill() if tokens is None else ContextFill(tokens=tokens, limit=100)
+    return Compact(source=source, fill=fill, threshold=threshold)
 
 
-def test_an_exclusive_tool_called_with_others_refuses_the_whole_batch() -> None:
-    history = [user(1), calling(2, "a", "x:propose_plan")]
-    assert next_action(history, running("a", "x:propose_plan"), RULES) == RunTools(
-        calls=(call("a"), call("x", "propose_plan")), refused=True
-    )
+NO_LIMIT = TurnRules(context_limit=None, compaction_threshold=100)
 
 
-def test_the_clients_calls_are_refused_with_the_batch_and_the_client_is_not_asked() -> None:
-    history = [user(1), calling(2, "c:ask_client", "x:propose_plan")]
-    row = running("c:ask_client", "x:propose_plan", client=("ask_client",))
-    assert next_action(history, row, RULES) == RunTools(
-        calls=(call("c", "ask_client"), call("x", "propose_plan")), refused=True
-    )
-
-
-@pytest.mark.parametrize(
-    ("history", "row"),
-    [
-        pytest.param([user(1), calling(2, "a")], running(), id="the row lacks one"),
-        pytest.param([user(1), answer(2)], running("a"), id="the row has one too many"),
-        pytest.param([user(1), calling(2, "a")], running("b"), id="the row has another"),
-    ],
+@pytest.mark.covers("compaction-3", "compaction-6")
+@table(
+    "messages row rules action",
+    {
+        "comes before the end of the turn": (
+            "user, answer@10",
+            running(),
+            RULES,
+            compact("manual", 10),
+        ),
+        "waits for pending calls": ("user, calls a", running("a"), RULES, run("a")),
+        "needs neither a limit nor a threshold": (
+            "user, answer",
+            running(),
+            NO_LIMIT,
+            compact("manual", None, 100),
+        ),
+        "of nothing ends the turn": ("user, answer, summary", running(), RULES, COMPLETE),
+    },
 )
-def test_pending_calls_that_do_not_match_the_row_fail_the_turn(
-    history: list[Message], row: Chat
-) -> None:
-    assert next_action(history, row, RULES) == Fail(error=PENDING_CALLS_MISMATCH_ERROR)
+def test_a_requested_compaction(messages: str, row: Chat, rules: TurnRules, action: Action) -> None:
+    row = replace(row, compaction_requested=True)
+    assert next_action(history(messages), row, rules) == action
 
 
-def test_a_new_message_ends_unanswered_calls() -> None:
-    history = [user(1), calling(2, "a"), user(3)]
-    assert next_action(history, running(), RULES) == Generate()
+PROPOSED = f"{ALONE}, done x:propose_plan"
+THREE_STEPS = "user, calls a, done a, summary, calls b, done b, calls c, done c"
 
 
-def test_calls_of_deleted_and_compressed_messages_are_not_pending() -> None:
-    history = [user(1), deleted(calling(2, "a")), *summary(3)]
-    assert next_action(history, running(), RULES) == Generate()
-
-
-# 3: compaction on demand
-
-
-@pytest.mark.covers("compaction-6")
-def test_a_requested_compaction_comes_before_the_end_of_the_turn() -> None:
-    history = [user(1), answer(2, 10)]
-    row = running(compaction_requested=True)
-    assert next_action(history, row, RULES) == Compact(
-        source="manual", fill=ContextFill(tokens=10, limit=100), threshold=70
-    )
-
-
-@pytest.mark.covers("compaction-6")
-def test_a_requested_compaction_waits_for_pending_calls() -> None:
-    history = [user(1), calling(2, "a")]
-    row = running("a", compaction_requested=True)
-    assert next_action(history, row, RULES) == RunTools(calls=(call("a"),))
-
-
-@pytest.mark.covers("compaction-3")
-def test_a_requested_compaction_needs_neither_a_limit_nor_a_threshold() -> None:
-    rules = TurnRules(context_limit=None, compaction_threshold=100)
-    row = running(compaction_requested=True)
-    assert next_action([user(1), answer(2)], row, rules) == Compact(
-        source="manual", fill=ContextFill(), threshold=100
-    )
-
-
-@pytest.mark.covers("compaction-6")
-def test_a_requested_compaction_of_nothing_ends_the_turn() -> None:
-    history = [user(1), answer(2), *summary(3)]
-    row = running(compaction_requested=True)
-    assert next_action(history, row, RULES) == Finish(reason="complete")
-
-
-# 4 to 6: the end of a turn
-
-
-@pytest.mark.covers("commit-3")
-def test_a_tool_that_ends_the_turn_ends_it() -> None:
-    history = [user(1), calling(2, "x:propose_plan"), result_of(3, "x", "propose_plan")]
-    assert next_action(history, running(), RULES) == Finish(reason="stop_after_tool")
-
-
-@pytest.mark.parametrize(
-    "history",
-    [
-        pytest.param(
-            [user(1), calling(2, "x:propose_plan"), result_of(3, "x", "propose_plan", ok=False)],
-            id="it failed",
+@pytest.mark.covers("commit-3", "compaction-5")
+@table(
+    "messages action",
+    {
+        # The end of a turn
+        "a tool that ends the turn ends it": (PROPOSED, Finish(reason="stop_after_tool")),
+        "not if it failed": (f"{ALONE}, failed x:propose_plan", Generate()),
+        "not another tool": ("user, calls a, done a", Generate()),
+        "not that of an earlier turn": (f"{PROPOSED}, user", Generate()),
+        "not a deleted one": (
+            "user, deleted calls x:propose_plan, deleted done x:propose_plan",
+            Generate(),
         ),
-        pytest.param([user(1), calling(2, "a"), result_of(3, "a")], id="another tool"),
-        pytest.param(
-            [user(1), calling(2, "x:propose_plan"), result_of(3, "x", "propose_plan"), user(4)],
-            id="of an earlier turn",
+        "an answer without calls completes the turn": ("user, answer", COMPLETE),
+        "a summary after an answer does not reopen the turn": ("user, answer, summary", COMPLETE),
+        "a summary does not reset the count of steps": (THREE_STEPS, Finish(reason="max_steps")),
+        # Before a model call
+        "a full context is compacted": ("user, answer@70, user", compact("auto", 70)),
+        "a finished turn is not compacted until the next message": ("user, answer@99", COMPLETE),
+        "after the summary the model is called": ("user, calls@90 a, done a, summary", Generate()),
+        "a summary that did not help fails the turn": (
+            "user, summary, calls@80 a, done a",
+            Fail(error=CONTEXT_FULL_ERROR),
         ),
-        pytest.param(
-            [
-                user(1),
-                deleted(calling(2, "x:propose_plan")),
-                deleted(result_of(3, "x", "propose_plan")),
-            ],
-            id="deleted",
-        ),
-    ],
+        # All other cases
+        "the model answers a prompt": ("user", Generate()),
+        "the model answers the next prompt": ("user, answer, user", Generate()),
+        "the model is called after an edit": ("user, deleted answer, deleted user", Generate()),
+        "the model is called without a message": ("", Generate()),
+    },
 )
-def test_the_model_is_called_after_other_tool_results(history: list[Message]) -> None:
-    assert next_action(history, running(), RULES) == Generate()
+def test_the_history_decides(messages: str, action: Action) -> None:
+    assert next_action(history(messages), running(), RULES) == action
 
 
-@pytest.mark.covers("commit-3")
-def test_an_answer_without_calls_completes_the_turn() -> None:
-    assert next_action([user(1), answer(2)], running(), RULES) == Finish(reason="complete")
-
-
-def test_an_answer_with_only_the_providers_own_calls_completes_the_turn() -> None:
-    search = (
-        call("p", "web_search", provider_executed=True),
-        result("p", "web_search", provider_executed=True),
-    )
-    history = [user(1), message(2, "assistant", *search, text())]
-    assert next_action(history, running(), RULES) == Finish(reason="complete")
-
-
-def test_an_answer_with_a_local_result_does_not_complete_the_turn() -> None:
-    history = [user(1), message(2, "assistant", call("a"), result("a"))]
-    assert next_action(history, running(), RULES) == Generate()
-
-
-def test_a_summary_after_an_answer_does_not_reopen_the_turn() -> None:
-    history = [user(1), answer(2), *summary(3)]
-    assert next_action(history, running(), RULES) == Finish(reason="complete")
+@table(
+    "last action",
+    {
+        "only the provider's own calls: complete": (
+            message(2, "assistant", SEARCH, FOUND, text()),
+            COMPLETE,
+        ),
+        "a local result: not complete": (
+            message(2, "assistant", call("a"), result("a")),
+            Generate(),
+        ),
+        "instructions only": (message(1, "system", text(), visibility="model"), Generate()),
+    },
+)
+def test_the_last_message_decides(last: Message, action: Action) -> None:
+    rows = [last] if last.role == "system" else [*history("user"), last]
+    assert next_action(rows, running(), RULES) == action
 
 
 @pytest.mark.covers("commit-3")
 def test_a_message_for_the_model_alone_starts_no_turn() -> None:
-    note = message(3, "user", text("files changed"), visibility="model")
-    history = [user(1), answer(2), note, answer(4), answer(5), result_of(6, "z")]
-    assert next_action(history, running(), RULES) == Finish(reason="max_steps")
+    rows = history("user, answer, user, answer, answer, done z")
+    rows[2] = message(3, "user", text("files changed"), visibility="model")
+    assert next_action(rows, running(), RULES) == Finish(reason="max_steps")
 
 
 @pytest.mark.covers("commit-3")
@@ -284,78 +263,26 @@ def test_a_message_for_the_model_alone_starts_no_turn() -> None:
     [(2, Generate()), (3, Finish(reason="max_steps")), (4, Finish(reason="max_steps"))],
 )
 def test_a_turn_has_at_most_max_steps(steps: int, expected: Action) -> None:
-    history = [user(1), calling(2, "old"), result_of(3, "old"), user(4)]
-    for step in range(steps):
-        history += [calling(5 + 2 * step, "a"), result_of(6 + 2 * step, "a")]
-    assert next_action(history, running(), RULES) == expected
-
-
-def test_a_summary_does_not_reset_the_count_of_steps() -> None:
-    history = [user(1), calling(2, "a"), result_of(3, "a"), *summary(4)]
-    history += [calling(7, "b"), result_of(8, "b"), calling(9, "c"), result_of(10, "c")]
-    assert next_action(history, running(), RULES) == Finish(reason="max_steps")
+    rows = history("user, calls old, done old, user" + ", calls a, done a" * steps)
+    assert next_action(rows, running(), RULES) == expected
 
 
 @pytest.mark.parametrize("max_steps", [1, 0, -1])
 def test_a_turn_has_at_least_one_step(max_steps: int) -> None:
     rules = TurnRules(max_steps=max_steps)
-    assert next_action([user(1)], running(), rules) == Generate()
-    done = [user(1), calling(2, "a"), result_of(3, "a")]
+    assert next_action(history("user"), running(), rules) == Generate()
+    done = history("user, calls a, done a")
     assert next_action(done, running(), rules) == Finish(reason="max_steps")
 
 
 def test_the_default_rules_allow_long_turns_and_know_no_context_limit() -> None:
-    history = [user(1)]
-    for step in range(1199):
-        history += [calling(2 + 2 * step, "a", tokens=10**9), result_of(3 + 2 * step, "a")]
-    assert next_action(history, running(), TurnRules()) == Generate()
-    history += [calling(5000, "a"), result_of(5001, "a")]
-    assert next_action(history, running(), TurnRules()) == Finish(reason="max_steps")
-
-
-# 7 and 8: before a model call
-
-
-def test_a_full_context_is_compacted_before_the_next_call() -> None:
-    history = [user(1), answer(2, 70), user(3)]
-    assert next_action(history, running(), RULES) == Compact(
-        source="auto", fill=ContextFill(tokens=70, limit=100), threshold=70
-    )
-
-
-def test_a_finished_turn_is_not_compacted_until_the_next_message() -> None:
-    history = [user(1), answer(2, 99)]
-    assert next_action(history, running(), RULES) == Finish(reason="complete")
-
-
-def test_after_the_summary_the_model_is_called() -> None:
-    history = [user(1), calling(2, "a", tokens=90), result_of(3, "a"), *summary(4)]
-    assert next_action(history, running(), RULES) == Generate()
-
-
-@pytest.mark.covers("compaction-5")
-def test_a_summary_that_did_not_help_fails_the_turn() -> None:
-    history = [user(1), *summary(2), calling(5, "a", tokens=80), result_of(6, "a")]
-    assert next_action(history, running(), RULES) == Fail(error=CONTEXT_FULL_ERROR)
+    steps = "user" + f", calls@{10**9} a, done a" * 1199
+    assert next_action(history(steps), running(), TurnRules()) == Generate()
+    rows = history(f"{steps}, calls a, done a")
+    assert next_action(rows, running(), TurnRules()) == Finish(reason="max_steps")
 
 
 def test_an_invalid_threshold_is_replaced_by_the_default() -> None:
     rules = replace(RULES, compaction_threshold=250)
-    assert next_action([user(1), answer(2, 70), user(3)], running(), rules) == Compact(
-        source="auto", fill=ContextFill(tokens=70, limit=100), threshold=70
-    )
-
-
-@pytest.mark.parametrize(
-    "history",
-    [
-        pytest.param([user(1)], id="a prompt"),
-        pytest.param([user(1), answer(2), user(3)], id="the next prompt"),
-        pytest.param([user(1), calling(2, "a"), result_of(3, "a")], id="a result"),
-        pytest.param([user(1), deleted(answer(2)), deleted(user(3))], id="after an edit"),
-        pytest.param([message(1, "system", text(), visibility="model")], id="instructions only"),
-        pytest.param([], id="nothing"),
-    ],
-)
-def test_the_model_is_called_in_all_other_cases(history: list[Message]) -> None:
-    assert next_action(history, running(), RULES) == Generate()
+    rows = history("user, answer@70, user")
+    assert next_action(rows, running(), rules) == compact("auto", 70)
