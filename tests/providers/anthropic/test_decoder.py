@@ -1,11 +1,7 @@
 """Decoding streams of the Messages API."""
 
-from random import Random
-
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec import Raw
 
 from chatd.domain.chat.messages import TokenUsage
@@ -37,12 +33,10 @@ from chatd.providers.anthropic.decoder import AnthropicDecoder
 from chatd.providers.anthropic.wire import AnthropicMetadata, pack_metadata, unpack_metadata
 from chatd.providers.sse import SseParser
 from chatd.providers.tool_schema import ToolNames
-from tests.support.fuzz import fuzzed
 from tests.support.providers.anthropic import NAMES, event, stream
 from tests.support.providers.recorded import ANTHROPIC, only, tokens
 from tests.support.providers.stream_reader import answer_of, read_pieces, read_whole
 
-ENDINGS = (Finished, StreamFailed)
 read, answer, finished = ANTHROPIC.read, ANTHROPIC.answer, ANTHROPIC.finished
 decode, decode_end, failed = ANTHROPIC.decode, ANTHROPIC.decode_end, ANTHROPIC.failed
 
@@ -497,87 +491,6 @@ def test_events_after_the_final_event_are_ignored() -> None:
     assert decoder.done
     assert decoder.feed(text_block(0, "more") + STOP + END) == []
     assert decoder.close() == []
-
-
-# Random streams
-
-ODD: list[object] = [None, True, -1, 2**70, 0.5, "", "\x00\u2028", [], {}, {"type": "x"}]
-WORDS: list[object] = ["", "a", "\x00", '{"a":', "👋"]
-TYPES: list[object] = [
-    *("message_start", "message_delta", "message_stop", "ping", "error", "novelty"),
-    *["content_block_start", "content_block_delta", "content_block_delta", "content_block_stop"]
-    * 4,
-]
-PIECES: list[object] = [
-    *("text_delta", "thinking_delta", "input_json_delta", "signature_delta", "citations_delta"),
-    "hologram_delta",
-]
-BLOCKS: list[object] = [
-    *("text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "hologram"),
-    "web_search_tool_result",
-]
-
-
-def any_event(random: Random) -> bytes:
-    """An event that is mostly valid."""
-
-    def pick(values: list[object]) -> object:
-        return random.choice(values) if random.random() < 0.9 else random.choice(ODD)
-
-    delta = {
-        "type": pick(PIECES),
-        "text": pick(WORDS),
-        "thinking": pick(WORDS),
-        "partial_json": pick(WORDS),
-        "signature": pick(WORDS),
-        "citation": random.choice(ODD),
-        "stop_reason": pick(["end_turn", "tool_use"]),
-    }
-    block = {
-        "type": pick(BLOCKS),
-        "id": pick(WORDS),
-        "name": pick(WORDS),
-        "data": pick(WORDS),
-        "tool_use_id": pick(WORDS),
-        "content": random.choice(ODD),
-        "input": random.choice(ODD),
-    }
-    fields = {
-        "type": pick(TYPES),
-        "index": pick([0, 1, 2]),
-        "delta": delta,
-        "content_block": block,
-        "message": pick([{"usage": {"input_tokens": 3}}]),
-        "usage": pick([{"output_tokens": 1}]),
-        "error": pick([{"type": "api_error", "message": "m"}]),
-    }
-    return b"data: %b\n\n" % msgspec.json.encode(fields)
-
-
-@fuzzed
-@given(st.integers(0, 2**32))
-def test_any_events_give_one_final_event(seed: int) -> None:
-    random = Random(seed)
-    data = b"".join(any_event(random) for _ in range(random.randint(0, 12)))
-    size = random.randint(1, 200)
-    events = read_pieces(
-        AnthropicDecoder(), [data[at : at + size] for at in range(0, len(data), size)]
-    )
-    assert [isinstance(e, ENDINGS) for e in events] == [False] * (len(events) - 1) + [True]
-    answer_of(events)
-
-
-@fuzzed
-@given(st.integers(0, 2**32))
-def test_a_damaged_stream_gives_one_final_event(seed: int) -> None:
-    random = Random(seed)
-    damaged = bytearray(stream(random.choice(NAMES)))
-    for _ in range(random.randint(1, 4)):
-        at = random.randrange(len(damaged))
-        damaged[at : at + random.randint(0, 20)] = random.randbytes(random.randint(0, 5))
-    events = decode(bytes(damaged))
-    assert [isinstance(e, ENDINGS) for e in events] == [False] * (len(events) - 1) + [True]
-    answer_of(events)
 
 
 def test_only_a_citation_with_a_url_is_a_source() -> None:
