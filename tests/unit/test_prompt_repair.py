@@ -89,8 +89,8 @@ def _describe(part: PromptPart) -> str:
         ),
         # Misplaced results
         "results are moved right after their call": (
-            "assistant: #a #b | user: 1 | tool: =b | user: 2 | tool: =a | assistant: Done. | user: 3",
-            "assistant: #a #b | tool: =a =b | user: 1 | user: 2 | assistant: Done. | user: 3",
+            "assistant: #a #b | user: 1 | tool: =b | user: 2 | tool: =a | assistant: So. | user: 3",
+            "assistant: #a #b | tool: =a =b | user: 1 | user: 2 | assistant: So. | user: 3",
         ),
         "a result inside an answer or a user message is moved out": (
             "assistant: #a =a so | user: and =b",

@@ -6,26 +6,17 @@ does what `next_action` chooses, so a run also shows that every action can be co
 
 from random import Random
 
-from chatd.domain.chat import queue_transitions, user_transitions, worker_transitions
+from chatd.domain.chat import user_transitions, worker_transitions
 from chatd.domain.chat.change import Change
 from chatd.domain.chat.commands import (
-    ClientResult,
     CreateChat,
-    EditMessage,
-    EditQueued,
-    MoveQueued,
-    ReapChat,
     RecordRetry,
-    ReleaseChat,
-    RequestCompaction,
-    SendMessage,
     Step,
-    SubmitToolResults,
-    WhenBusy,
 )
 from chatd.domain.chat.diff import ChatSnapshot
 from chatd.domain.chat.messages import Draft, TokenUsage
 from chatd.domain.chat.row import Chat, ChatError, Fence, RetryState
+from chatd.domain.chat.states import Transition
 from chatd.domain.decisions import (
     PENDING_CALLS_MISMATCH_ERROR,
     Compact,
@@ -38,10 +29,10 @@ from chatd.domain.decisions import (
     next_action,
 )
 from chatd.domain.errors import RequestError, StaleFence
-from chatd.domain.ids import MessageId, QueueId, WorkerId
-from chatd.domain.prompt.compaction import is_compactable
+from chatd.domain.ids import WorkerId
+from tests.model.drafts import Drafts
+from tests.model.random_transitions import TransitionInput, make_transition
 from tests.model.reference_store import ChatRows, ReferenceStore, apply_change
-from tests.support import factories
 from tests.support.factories import CHAT, OTHER_WORKER, OWNER, WORKER, call, draft, result, text
 from tests.support.seeds import failing
 
@@ -53,12 +44,32 @@ RULES = TurnRules(
     context_limit=100,
 )
 TOOLS = ("execute", "execute", "ask_client", "propose_plan")
-WHEN_BUSY: tuple[WhenBusy, ...] = ("queue", "queue", "steer", "interrupt", "rollback", "reject")
+TRANSITIONS = (
+    *[Transition.SEND_QUEUE] * 2,
+    Transition.SEND_STEER,
+    Transition.SEND_INTERRUPT,
+    Transition.SEND_ROLLBACK,
+    Transition.SEND_REJECT,
+    Transition.EDIT_MESSAGE,
+    *[Transition.INTERRUPT] * 2,
+    *[Transition.SUBMIT_TOOL_RESULTS] * 2,
+    Transition.REQUEST_COMPACTION,
+    *[Transition.EDIT_QUEUED] * 4,
+    *[Transition.MOVE_QUEUED] * 2,
+    *[Transition.PROMOTE_QUEUED] * 2,
+    *[Transition.DELETE_QUEUED] * 2,
+    Transition.RELEASE,
+    Transition.REAP,
+    Transition.EXPIRE_INTERRUPT,
+    Transition.EXPIRE_ACTION,
+    *[Transition.ACQUIRE] * 6,
+)
 
 
 class RandomChatRun:
     def __init__(self, seed: int) -> None:
         self._draw = Random(seed)
+        self._drafts = Drafts(self._draw)
         self._names = 0
         self._world = ReferenceStore()
         command = CreateChat(
@@ -66,7 +77,7 @@ class RandomChatRun:
             owner_id=OWNER,
             title="A walk",
             before=(draft("system", text("Be good."), visibility="model"),),
-            prompt=factories.prompt(self._name()),
+            prompt=self._drafts.prompt(),
         )
         self.rows = apply_change(self._world, user_transitions.create(command, self._free()))
 
@@ -76,7 +87,7 @@ class RandomChatRun:
 
     def step(self) -> Change:
         """One change by an allowed actor."""
-        moves = (self._work, self._work, self._work, self._own, self._person, self._queue)
+        moves = (*[self._work] * 6, *[self._transition] * 5, self._archive)
         while True:
             try:
                 change = self._draw.choice(moves)()
@@ -131,69 +142,29 @@ class RandomChatRun:
     def _free(self) -> WorkerId | None:
         return self._draw.choice((WORKER, OTHER_WORKER, None))
 
-    # Users
+    # Users and leases
 
-    def _person(self) -> Change | None:
-        free, chat = self._free(), self.chat
-        prompt = factories.prompt(self._name())
-        match self._draw.randrange(12):
-            case 0:
-                target = self._draw.choice((*self.rows.messages, None))
-                command = EditMessage(message_id=MessageId(1), prompt=prompt)
-                return user_transitions.edit_message(chat, target, command, free)
-            case 1 | 2:
-                return user_transitions.interrupt(chat, free)
-            case 3 | 4:
-                answers = tuple(
-                    ClientResult(tool_call_id=call.id, output="1") for call in chat.pending_calls
-                )
-                command = SubmitToolResults(results=answers)
-                return user_transitions.submit_tool_results(chat, command, free)
-            case 5:
-                command = RequestCompaction(compactable=is_compactable(self.rows.messages))
-                return user_transitions.request_compaction(chat, command, free)
-            case 6:
-                return user_transitions.archive(chat) if self._draw.random() < 0.3 else None
-            case 7:
-                return user_transitions.unarchive(chat)
-            case _:
-                command = SendMessage(prompt=prompt, when_busy=self._draw.choice(WHEN_BUSY))
-                return user_transitions.send_message(chat, command, free)
+    def _transition(self) -> Change | None:
+        """A transition of a user, of the queue or of a lease."""
+        worker = self._free() or WORKER
+        fence = Fence(worker_id=worker, epoch=self.chat.epoch, status="running", history_version=0)
+        moment = TransitionInput(
+            rng=self._draw,
+            drafts=self._drafts,
+            rows=self.rows,
+            fence=fence,
+            worker=worker,
+            dead=worker,
+            free=self._free(),
+        )
+        return make_transition(self._draw.choice(TRANSITIONS), moment)
 
-    def _queue(self) -> Change | None:
-        chat, queue, free = self.chat, self.rows.queue, self._free()
-        item = self._draw.choice([row.id for row in queue] or [QueueId(99)])
-        match self._draw.randrange(5):
-            case 0:
-                before = self._draw.choice([None, *(row.id for row in queue)])
-                return queue_transitions.move_queued(
-                    chat, queue, MoveQueued(id=item, before=before)
-                )
-            case 1:
-                return queue_transitions.promote_queued(chat, queue, item, free)
-            case 2:
-                return queue_transitions.delete_queued(chat, queue, item)
-            case _:
-                edit = EditQueued(id=item, prompt=factories.prompt(self._name()))
-                return queue_transitions.edit_queued(chat, queue, edit)
+    def _archive(self) -> Change | None:
+        if self.chat.archived:
+            return user_transitions.unarchive(self.chat)
+        return user_transitions.archive(self.chat) if self._draw.random() < 0.1 else None
 
     # Workers
-
-    def _own(self) -> Change | None:
-        chat, worker = self.chat, self._free() or WORKER
-        match self._draw.randrange(10):
-            case 0:
-                return worker_transitions.release(
-                    chat, ReleaseChat(worker_id=worker, epoch=chat.epoch)
-                )
-            case 1:
-                return worker_transitions.reap(chat, ReapChat(worker_ids=frozenset({worker})))
-            case 2:
-                return worker_transitions.expire_interrupt(chat)
-            case 3:
-                return worker_transitions.expire_action(chat)
-            case _:
-                return worker_transitions.acquire(chat, worker)
 
     def _work(self) -> Change | None:
         fence = Fence.of(self.chat)
