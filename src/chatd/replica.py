@@ -15,13 +15,13 @@ from chatd.aio import BackgroundTasks, TaskReaper
 from chatd.domain.chat.row import Chat, Hint
 from chatd.domain.ids import WorkerId
 from chatd.domain.ports import Budget, Env, ModelSource, ToolSource
+from chatd.engine.acquirer import SlotsConfig
 from chatd.engine.attempt import Committer
+from chatd.engine.budget import OwnerBudget, SpendLimit
 from chatd.engine.lease import WorkerLease
 from chatd.engine.maintenance import RetentionConfig, maintenance_tasks, retention_tasks
-from chatd.engine.model_call import MODEL_CALL_TIMEOUT_S
+from chatd.engine.model_call import MODEL_CALL_TIMEOUT_S, SpendGuard
 from chatd.engine.model_step import ModelStep
-from chatd.engine.slots import SlotsConfig
-from chatd.engine.spend_guard import OwnerBudget, SpendGuard, SpendLimit
 from chatd.engine.summary_call import SummaryCall
 from chatd.engine.title_generator import TitleGenerator, TitleModelChoice, own_model
 from chatd.engine.tool_runner import ToolDeps
@@ -230,7 +230,9 @@ def replica_config(
     settings: Settings, connect: ConnectConfig, *, runs_chats: bool = True
 ) -> ReplicaConfig:
     slots = SlotsConfig(
-        roots=settings.worker.slots, children=settings.worker.child_slots, caps=_caps(settings)
+        roots=settings.worker.slots,
+        children=settings.worker.child_slots,
+        limits=_running_limits(settings),
     )
     return ReplicaConfig(
         connect=connect,
@@ -246,16 +248,16 @@ def replica_config(
     )
 
 
-def _caps(settings: Settings) -> RunningLimits | None:
-    """None without caps: the statement that writes a message can then set the owner too."""
+def _running_limits(settings: Settings) -> RunningLimits | None:
+    """None without any: the statement that writes a message can then set the owner too."""
     limits = settings.limits
-    caps = RunningLimits(
+    running = RunningLimits(
         roots=limits.running,
         roots_per_owner=limits.running_per_user,
         children=limits.running_subagents,
         children_per_owner=limits.running_subagents_per_user,
     )
-    return None if caps == RunningLimits() else caps
+    return None if running == RunningLimits() else running
 
 
 def _spend(settings: Settings) -> SpendLimit | None:

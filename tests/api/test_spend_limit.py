@@ -10,7 +10,8 @@ from chatd.api.application import build_application
 from chatd.domain.chat.messages import TokenUsage, UsageEntry
 from chatd.domain.chat.states import State
 from chatd.domain.ids import ChatId
-from chatd.engine.spend_guard import OwnerBudget, SpendGuard, SpendLimit
+from chatd.engine.budget import OwnerBudget, SpendLimit
+from chatd.engine.model_call import SpendGuard
 from chatd.store.chat import usage
 from tests.support.api.server import OTHER_USER, ApiReply, ApiServer, listening, message_body
 from tests.support.factories import CHAT

@@ -12,7 +12,7 @@ from chatd.domain.chat.change import INTERRUPTED_CALL_TEXT
 from chatd.domain.chat.row import Chat, Hint
 from chatd.domain.ports import Tool
 from chatd.domain.prompt.instructions import Instructions
-from chatd.engine.slots import SlotsConfig
+from chatd.engine.acquirer import SlotsConfig
 from chatd.engine.worker import WorkerConfig
 from chatd.store import migrator
 from chatd.store.chat import idempotency

@@ -7,7 +7,7 @@ import pytest
 from chatd.domain.chat.commands import ReapChat
 from chatd.domain.chat.worker_transitions import MAX_WORKER_DEATHS
 from chatd.domain.ids import ChatId, WorkerId
-from chatd.engine.slots import SlotsConfig
+from chatd.engine.acquirer import SlotsConfig
 from chatd.engine.worker import WorkerConfig
 from chatd.store.chat import workers
 from tests.support.engine_rig import EngineRig, engine_rig_with

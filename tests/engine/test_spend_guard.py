@@ -8,7 +8,8 @@ import pytest
 from chatd.domain.chat.row import Chat, ChatError
 from chatd.domain.errors import Unavailable
 from chatd.domain.ports import Env
-from chatd.engine.spend_guard import OwnerBudget, Period, SpendGuard, SpendLimit, period_start
+from chatd.engine.budget import OwnerBudget, Period, SpendLimit, period_start
+from chatd.engine.model_call import SpendGuard
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import EngineRig, Events, change_id, engine_rig
 from tests.support.factories import CHAT, chat

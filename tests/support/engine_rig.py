@@ -35,7 +35,7 @@ from chatd.domain.chat.row import Chat, Episode
 from chatd.domain.ids import ChangeId, ChatId, ModelConfigId, QueueId, ToolCallId, UserId, WorkerId
 from chatd.domain.model.protocol import ModelConfig, Prices
 from chatd.domain.ports import Budget, Clock, Env, ModelChoice, Provider, Tool, ToolSource
-from chatd.engine.slots import SlotsConfig
+from chatd.engine.acquirer import SlotsConfig
 from chatd.engine.worker import WorkerConfig
 from chatd.parts.journal_tail import read_episode
 from chatd.providers.config import ProviderConfig

@@ -4,7 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from chatd.domain.lease import HeartbeatHistory, LeaseHealth, ReapScope, lease_health, may_reap
+from chatd.domain.lease import HeartbeatHistory, ReapScope, may_reap
+from chatd.engine.lease import LeaseHealth, lease_health
 
 FAILED = None
 

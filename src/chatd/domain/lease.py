@@ -1,4 +1,4 @@
-"""What a worker may do given the times of its heartbeats: start work, continue, reap other workers.
+"""The times of a lease, and which other workers a worker may reap given its own heartbeats.
 
 All times come from one monotonic clock. The database decides which workers are dead.
 """
@@ -22,7 +22,6 @@ MAX_MISSED_HEARTBEATS: Final = 2
 """More intervals without success end an unbroken run of heartbeats."""
 
 ReapScope = Literal["none", "locks", "leases"]
-LeaseHealth = Literal["ok", "no_new_work", "cancel_runs"]
 
 
 class HeartbeatHistory(Struct, frozen=True, kw_only=True):
@@ -59,12 +58,3 @@ def may_reap(history: HeartbeatHistory, now: float) -> ReapScope:
     if answered_s >= OWN_HEARTBEATS_TO_REAP_LEASES_S:
         return "leases"
     return "locks" if answered_s >= OWN_HEARTBEATS_TO_REAP_LOCKS_S else "none"
-
-
-def lease_health(last_success: float, now: float) -> LeaseHealth:
-    """What the age of a lease allows. An ageing lease starts no work that could outlive it; after
-    an expired one, another worker may own the chats."""
-    age_s = now - last_success
-    if age_s >= LEASE_TTL_S:
-        return "cancel_runs"
-    return "no_new_work" if age_s >= NO_NEW_WORK_AFTER_S else "ok"

@@ -1,13 +1,15 @@
-"""Acquire chats and read rows: all statements of a worker but the heartbeat.
+"""Slots, acquiring chats for them, and reading rows: all statements of a worker but the heartbeat.
 
 One statement acquires several chats, one reads all rows that hints named, and one releases chats
 that the database assigns to this worker but that no runner here has.
 """
 
 import asyncio
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Callable, Collection, Generator
+from contextlib import contextmanager, suppress
 from typing import Final
+
+from msgspec import Struct
 
 from chatd.domain.chat.row import Chat, Hint
 from chatd.domain.errors import Unavailable
@@ -15,16 +17,70 @@ from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.ports import Env
 from chatd.engine.lease import WorkerLease
 from chatd.engine.runner_pool import RunnerPool
-from chatd.engine.slots import Slots
 from chatd.store.chat import chats, workers
+from chatd.store.chat.workers import RunningLimits
 from chatd.store.conn import Conn
 
+DEFAULT_ROOT_SLOTS: Final = 100
+DEFAULT_CHILD_SLOTS: Final = 200
 ACQUIRE_BATCH_SIZE: Final = 10
 FULL_WORKER_DELAY_S: Final = 0.02
 """Delay before an acquire, multiplied by the worker's load, so that a less loaded worker acquires
 first."""
 ACQUIRE_RETRY_DELAY_S: Final = 1.0
 MAX_LEFT_CHATS_KEPT: Final = 1000
+
+
+class SlotsConfig(Struct, frozen=True, kw_only=True):
+    """`roots` and `children` limit this worker, `limits` all workers together."""
+
+    roots: int = DEFAULT_ROOT_SLOTS
+    children: int = DEFAULT_CHILD_SLOTS
+    limits: RunningLimits | None = None
+
+
+class Slots:
+    """How many chats a worker runs at once. Root chats and subagents have separate slots, so that
+    a parent that waits for a subagent never holds the slot that the subagent needs.
+
+    Each runner of the pool holds a slot, and a reservation holds one until the result of its write
+    is known. There are no free slots before the worker is registered and while it drains."""
+
+    def __init__(self, config: SlotsConfig, worker_id: WorkerId, runners: RunnerPool) -> None:
+        self._config = config
+        self._worker_id = worker_id
+        self._runners = runners
+        self._reserved = {True: 0, False: 0}
+        self.is_open = False
+
+    def free(self, *, root: bool) -> int:
+        if not self.is_open:
+            return 0
+        limit = self._config.roots if root else self._config.children
+        return max(limit - self._runners.count(root=root) - self._reserved[root], 0)
+
+    @property
+    def limits(self) -> RunningLimits | None:
+        return self._config.limits
+
+    @property
+    def load(self) -> float:
+        """The occupied share of all slots, from 0 to 1."""
+        slots = self._config.roots + self._config.children
+        return min(len(self._runners) / slots, 1.0) if slots else 1.0
+
+    @contextmanager
+    def reserve(self, *, root: bool) -> Generator[WorkerId | None]:
+        """This worker's id, or None without a free slot. None under limits of all workers too:
+        only the acquire statement knows how many chats run on other workers."""
+        if self._config.limits is not None or self.free(root=root) == 0:
+            yield None
+            return
+        self._reserved[root] += 1
+        try:
+            yield self._worker_id
+        finally:
+            self._reserved[root] -= 1
 
 
 class Acquirer:
@@ -78,7 +134,7 @@ class Acquirer:
         self._left[chat.id] = chat.snapshot_version
         if len(self._left) > MAX_LEFT_CHATS_KEPT:
             del self._left[next(iter(self._left))]
-        if self._was_short_of_slots or self._acquiring.locked() or self._slots.caps is not None:
+        if self._was_short_of_slots or self._acquiring.locked() or self._slots.limits is not None:
             # No hint repeats for chats that could not be acquired when their hint arrived.
             self._was_short_of_slots = False
             self.request_acquire()
@@ -117,12 +173,12 @@ class Acquirer:
         self._was_short_of_slots = roots == 0 or children == 0
         if roots + children == 0 or self._lease.health != "ok":
             return
-        caps = self._slots.caps
+        limits = self._slots.limits
         acquired = await (
             workers.acquire(self._conn, self._worker_id, roots=roots, children=children)
-            if caps is None
+            if limits is None
             else workers.acquire_within_limits(
-                self._conn, self._worker_id, caps, roots=roots, children=children
+                self._conn, self._worker_id, limits, roots=roots, children=children
             )
         )
         acquired_roots = sum(chat.is_root for chat in acquired)
@@ -134,7 +190,7 @@ class Acquirer:
                 self._env.emit("chat_taken_over", chat_id=chat.id, epoch=chat.epoch)
             self._announce(chat)
             self._runners.on_row(chat)
-        if len(acquired) >= (ACQUIRE_BATCH_SIZE if caps is None else 1):
+        if len(acquired) >= (ACQUIRE_BATCH_SIZE if limits is None else 1):
             self._acquire_requested.set()
 
     async def wait_idle(self, timeout_s: float) -> None:

@@ -1,10 +1,11 @@
-"""One model call: the request, the response stream, and its rows for history and usage.
+"""One model call: the spend check before it, the request, the response stream, and its rows for
+history and usage.
 
 The stream is a context manager: the socket is closed before the call returns or raises.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Final, Literal
 
@@ -20,30 +21,101 @@ from chatd.domain.answer.answer import (
     usage_entry,
 )
 from chatd.domain.answer.assembler import Assembler
+from chatd.domain.answer.tool_calls import ToolSet
 from chatd.domain.chat.messages import Draft, UsageEntry
+from chatd.domain.chat.row import Chat, ChatError
+from chatd.domain.decisions import TurnRules
+from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ToolCallId
 from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.config import resolve_effort
 from chatd.domain.model.failures import ClassifiedFailure, ModelError, known_failure, with_provider
 from chatd.domain.model.protocol import (
+    ModelConfig,
     ModelEvent,
     ModelRequest,
     ProviderError,
     ProviderFault,
     StreamFailed,
+    ToolSpec,
 )
 from chatd.domain.model.retry import IdleTimeout
-from chatd.domain.ports import Env
+from chatd.domain.ports import Budget, Env, ModelChoice, Tool
 from chatd.domain.prompt.builder import PromptTarget, build_prompt
+from chatd.domain.prompt.compaction import DEFAULT_THRESHOLD_PERCENT
+from chatd.domain.prompt.instructions import Instructions
 from chatd.engine.attempt import Attempt
-from chatd.engine.turn_context import TurnContext
 from chatd.parts.episodes import PartRecorder
 
 MODEL_CALL_TIMEOUT_S: Final = 900.0
 """Of one model call, even while events arrive. A stream without events has its own timeout."""
 
+SPEND_CHECK_TIMEOUT_S: Final = 2.0
+
 STRICT_PAIRING_KINDS: Final = frozenset({"anthropic", "bedrock"})
 """APIs that reject a history in which a provider-executed call and its result are not paired."""
+
+
+class TurnContext(Struct, frozen=True, kw_only=True):
+    """The context of one step: the chat's model, the tools and the instructions."""
+
+    choice: ModelChoice
+    tools: Mapping[str, Tool]
+    client_tools: tuple[ToolSpec, ...]
+    instructions: Instructions = Instructions()
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.choice.config
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """The server's tools, then the client's. The server's tool wins a name clash."""
+        own = tuple(tool.spec for tool in self.tools.values())
+        return (*own, *(spec for spec in self.client_tools if spec.name not in self.tools))
+
+    @property
+    def client_names(self) -> frozenset[str]:
+        return frozenset(spec.name for spec in self.client_tools) - self.tools.keys()
+
+    @property
+    def toolbox(self) -> ToolSet:
+        return ToolSet(tools=self.tools)
+
+    @property
+    def rules(self) -> TurnRules:
+        threshold = self.config.compaction_threshold
+        return TurnRules(
+            client_tools=self.client_names,
+            exclusive_tools=frozenset(n for n, tool in self.tools.items() if tool.exclusive),
+            stop_after_tools=frozenset(n for n, tool in self.tools.items() if tool.stops_turn),
+            context_limit=self.config.context_limit,
+            compaction_threshold=DEFAULT_THRESHOLD_PERCENT if threshold is None else threshold,
+        )
+
+
+class SpendGuard:
+    """A budget check with a timeout. Allows the call without a budget, and when the check fails or
+    times out: an outage of the check must not stop all chats."""
+
+    def __init__(
+        self, budget: Budget | None, env: Env, *, timeout_s: float = SPEND_CHECK_TIMEOUT_S
+    ) -> None:
+        self._budget = budget
+        self._env = env
+        self._timeout_s = timeout_s
+
+    async def check(self, chat: Chat) -> ChatError | None:
+        if self._budget is None:
+            return None
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._budget.check(chat)
+        except TimeoutError:
+            self._env.emit("spend_check_failed", chat_id=chat.id, error_kind="timeout")
+        except ChatdError as error:
+            self._env.emit("spend_check_failed", chat_id=chat.id, error_kind=error.code)
+        return None
 
 
 class CallRows(Struct, frozen=True, kw_only=True):
@@ -120,9 +192,9 @@ class ModelCall:
             if not limit.expired():
                 raise
         if limit.expired():
-            failure = known_failure("timeout", self._provider.name)
+            failure = known_failure("timeout", self.record.config.provider)
         self._idle = self._idle.released()
-        failure = self._idle.failure(self._provider.name, failure)
+        failure = self._idle.failure(self.record.config.provider, failure)
         if failure is None or self._kind == "compaction":
             took_s = self._env.clock.monotonic() - started_at
             self.record = replace(self.record, runtime_ms=round(took_s * 1000))
@@ -158,7 +230,7 @@ class ModelCall:
         except asyncio.CancelledError:
             if _is_task_cancelled():
                 raise
-            message, name = "the connection was given up", self._provider.name
+            message, name = "the connection was given up", self.record.config.provider
             return classify_fault(ProviderFault(message=message, provider=name, transport="reset"))
 
     async def _assemble(

@@ -34,11 +34,11 @@ from chatd.engine.model_call import (
     CallRows,
     ModelCall,
     ModelCallError,
+    SpendGuard,
+    TurnContext,
     build_request,
 )
-from chatd.engine.spend_guard import SpendGuard
 from chatd.engine.summary_call import SummaryCall
-from chatd.engine.turn_context import TurnContext
 from chatd.parts.episodes import EpisodeRegistry
 from chatd.store.chat.operation import AppliedChange
 

@@ -26,9 +26,14 @@ from chatd.domain.prompt.compaction import (
     summary_text,
 )
 from chatd.engine.attempt import Attempt
-from chatd.engine.model_call import CallRows, ModelCall, ModelCallError, build_request
-from chatd.engine.spend_guard import SpendGuard
-from chatd.engine.turn_context import TurnContext
+from chatd.engine.model_call import (
+    CallRows,
+    ModelCall,
+    ModelCallError,
+    SpendGuard,
+    TurnContext,
+    build_request,
+)
 from chatd.parts.episodes import EpisodeRegistry, PartRecorder
 
 MAX_PROMPT_HALVINGS: Final = 5

@@ -27,7 +27,7 @@ from chatd.domain.prompt.titles import (
     title_request,
     without_temperature,
 )
-from chatd.engine.spend_guard import SpendGuard
+from chatd.engine.model_call import SpendGuard
 from chatd.store.chat import chats, usage
 from chatd.store.conn import Conn
 

@@ -23,7 +23,7 @@ from chatd.domain.ids import ToolCallId
 from chatd.domain.ports import Env, Tool, ToolContext
 from chatd.domain.text import replace_surrogates
 from chatd.engine.lease import WorkerLease
-from chatd.engine.turn_context import TurnContext
+from chatd.engine.model_call import TurnContext
 from chatd.parts.episodes import PartRecorder
 from chatd.store.chat import idempotency
 from chatd.store.conn import Conn

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar, assert_never
 
-from msgspec import Struct
+import msgspec
+from msgspec import UNSET, Struct
 
 from chatd.aio import retry_unavailable
 from chatd.domain.answer.partial import partial_messages
@@ -32,13 +33,13 @@ from chatd.domain.decisions import (
 from chatd.domain.errors import ChatdError
 from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.failures import ModelError
-from chatd.domain.model.protocol import ProviderError
+from chatd.domain.model.protocol import ProviderError, ToolSpec
 from chatd.domain.ports import Env, ModelSource, ToolSource
 from chatd.engine.attempt import Attempt, Committer
+from chatd.engine.model_call import TurnContext
 from chatd.engine.model_step import ModelStep
 from chatd.engine.title_generator import TitleGenerator
 from chatd.engine.tool_runner import ToolBatchRun, ToolDeps
-from chatd.engine.turn_context import TurnContext, load_turn_context
 from chatd.parts.episodes import EpisodeRegistry
 from chatd.parts.journal_tail import decode_live_parts, read_episode
 from chatd.store.chat import chats, usage
@@ -50,6 +51,8 @@ TURN_CONTEXT_TIMEOUT_S: Final = 60.0
 TURN_CONTEXT_TIMEOUT_ERROR: Final = ChatError(
     kind="timeout", message="The chat's model and tools could not be looked up in time."
 )
+
+_CLIENT_TOOLS: Final = msgspec.json.Decoder(tuple[ToolSpec, ...])
 
 T = TypeVar("T")
 
@@ -139,7 +142,7 @@ class TurnLoop:
     async def _load(self, attempt: Attempt) -> TurnContext:
         await attempt.load_history(self._conn)
         async with asyncio.timeout(TURN_CONTEXT_TIMEOUT_S):
-            return await load_turn_context(attempt.chat, self._deps.models, self._deps.tools)
+            return await _load_turn_context(attempt.chat, self._deps.models, self._deps.tools)
 
     def _start_title(self, attempt: Attempt, context: TurnContext) -> None:
         """A chat with an answer has its title; the check is cheap, because it is made at every
@@ -208,3 +211,17 @@ class TurnLoop:
             delay=lambda _: ROW_READ_RETRY_DELAY_S,
             budget_s=None,
         )
+
+
+async def _load_turn_context(chat: Chat, models: ModelSource, tools: ToolSource) -> TurnContext:
+    """Loaded again for every step, because model, tools and instructions can change during a turn.
+    Raises ModelError if the chat's model cannot be used."""
+    choice = await models.choose(chat.model_config_id)
+    found = await tools.tools(chat)
+    client = () if chat.client_tools is UNSET else _CLIENT_TOOLS.decode(chat.client_tools)
+    return TurnContext(
+        choice=choice,
+        tools={tool.spec.name: tool for tool in found},
+        client_tools=client,
+        instructions=await tools.instructions(chat),
+    )

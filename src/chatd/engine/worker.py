@@ -16,12 +16,11 @@ from chatd.domain.chat.row import Chat, Hint
 from chatd.domain.errors import Unavailable
 from chatd.domain.ids import WorkerId
 from chatd.domain.ports import Env
-from chatd.engine.acquirer import Acquirer
+from chatd.engine.acquirer import Acquirer, Slots, SlotsConfig
 from chatd.engine.attempt import Committer
 from chatd.engine.chat_reaper import ChatReaper
 from chatd.engine.lease import HeartbeatLoop, WorkerLease
 from chatd.engine.runner_pool import RunnerPool
-from chatd.engine.slots import Slots, SlotsConfig
 from chatd.engine.turn_loop import TurnLoop
 from chatd.store.chat import workers
 from chatd.store.chat.operation import AppliedChange
@@ -65,16 +64,15 @@ class Worker:
         self._lease = deps.lease
         self._announce = deps.announce
         self._pool = deps.database.pool
-        self._slots = Slots(config.slots, worker_id)
         self._runners = RunnerPool(
             worker_id,
             env,
             deps.turn_loop,
             committer=deps.committer,
             task_reaper=deps.task_reaper,
-            slots=self._slots,
             on_runner_left=self._on_runner_left,
         )
+        self._slots = Slots(config.slots, worker_id, self._runners)
         self._acquirer = Acquirer(
             worker_id,
             self._pool,

@@ -118,7 +118,7 @@ class ProviderRegistry:
                 f"The provider of the model {config.name} is not configured on this server."
             )
         try:
-            provider = self._provider(provider_config)
+            provider = self._provider(config.provider, provider_config)
         except ProviderError as failed:
             raise ModelError(classify_fault(failed.fault)) from failed
         return ModelChoice(
@@ -137,10 +137,10 @@ class ProviderRegistry:
             await provider.close()
         self._open.clear()
 
-    def _provider(self, config: ProviderConfig) -> Provider:
-        found = self._open.get(config.label)
+    def _provider(self, name: str, config: ProviderConfig) -> Provider:
+        found = self._open.get(name)
         if found is None:
-            found = self._open[config.label] = build_provider(config, self._clock)
+            found = self._open[name] = build_provider(config, self._clock)
         return found
 
     async def _fill_missing(self, model: ModelConfig, config: ProviderConfig) -> ModelConfig:

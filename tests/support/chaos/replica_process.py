@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from chatd.clock import SystemClock
 from chatd.domain.ports import Env
-from chatd.engine.slots import SlotsConfig
+from chatd.engine.acquirer import SlotsConfig
 from chatd.engine.worker import WorkerConfig
 from chatd.providers.config import ProviderConfig
 from chatd.providers.registry import build_provider

@@ -1,23 +1,16 @@
-"""Spend limits, checked before every model call.
+"""The spend limit of each owner of chats, by period."""
 
-A check that fails or times out allows the call: an outage of the check must not stop all chats.
-"""
-
-import asyncio
 from datetime import datetime, timedelta
-from typing import Final, Literal
+from typing import Literal
 
 from msgspec import Struct
 
 from chatd.domain.chat.row import Chat, ChatError
-from chatd.domain.errors import ChatdError
-from chatd.domain.ports import Budget, Clock, Env
+from chatd.domain.ports import Clock
 from chatd.store.chat import usage
 from chatd.store.conn import Conn
 
 Period = Literal["day", "week", "month"]
-
-SPEND_CHECK_TIMEOUT_S: Final = 2.0
 
 
 class SpendLimit(Struct, frozen=True, kw_only=True):
@@ -45,29 +38,6 @@ class OwnerBudget:
             message=f"The spend limit of {_dollars(self._limit.micros)} for this"
             f" {self._limit.period} is reached: {_dollars(spent)} were spent.",
         )
-
-
-class SpendGuard:
-    """A budget check with a timeout. Allows the call without a budget, and when the check fails."""
-
-    def __init__(
-        self, budget: Budget | None, env: Env, *, timeout_s: float = SPEND_CHECK_TIMEOUT_S
-    ) -> None:
-        self._budget = budget
-        self._env = env
-        self._timeout_s = timeout_s
-
-    async def check(self, chat: Chat) -> ChatError | None:
-        if self._budget is None:
-            return None
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                return await self._budget.check(chat)
-        except TimeoutError:
-            self._env.emit("spend_check_failed", chat_id=chat.id, error_kind="timeout")
-        except ChatdError as error:
-            self._env.emit("spend_check_failed", chat_id=chat.id, error_kind=error.code)
-        return None
 
 
 def period_start(now: datetime, period: Period) -> datetime:
