@@ -9,6 +9,7 @@ import pytest
 
 from chatd.agent.errors import AgentError
 from chatd.agent.idempotency import MAX_RESULT_BYTES, IdempotencyJournal
+from tests.support.outcomes import raised
 
 Json = dict[str, object]
 TIMEOUT_S = 30
@@ -43,10 +44,9 @@ async def fail_if_run() -> Json:
 
 
 async def repeat_error_code(journal: IdempotencyJournal, key: str) -> str:
-    with pytest.raises(AgentError) as refusal:
-        await journal.run_once(key, "test", fail_if_run)
-    assert refusal.value.status == 409
-    return refusal.value.code
+    refusal = await raised(AgentError, journal.run_once(key, "test", fail_if_run))
+    assert refusal.status == 409
+    return refusal.code
 
 
 def read_records(run_dir: Path) -> list[Json]:
@@ -170,9 +170,8 @@ async def test_running_effects_are_limited(tmp_path: Path) -> None:
         for number, effect in enumerate(effects):
             group.create_task(journal.run_once(f"k{number}", "test", effect))
         await effects[-1].begun.wait()
-        with pytest.raises(AgentError) as refusal:
-            await journal.run_once("more", "test", fail_if_run)
-        assert refusal.value.status == 503
+        refusal = await raised(AgentError, journal.run_once("more", "test", fail_if_run))
+        assert refusal.status == 503
         gate.set()
     assert await journal.run_once("more", "test", CountedEffect({"id": "a"})) == {"id": "a"}
     await journal.close()
@@ -196,9 +195,8 @@ async def test_a_result_over_the_limit_is_not_stored(tmp_path: Path) -> None:
 async def test_an_effect_does_not_run_if_its_key_cannot_be_written(tmp_path: Path) -> None:
     journal = IdempotencyJournal(str(tmp_path))
     (tmp_path / "once.jsonl").mkdir()
-    with pytest.raises(AgentError) as refusal:
-        await journal.run_once("k", "test", fail_if_run)
-    assert (refusal.value.status, refusal.value.code) == (503, "not_noted")
+    refusal = await raised(AgentError, journal.run_once("k", "test", fail_if_run))
+    assert (refusal.status, refusal.code) == (503, "not_noted")
     (tmp_path / "once.jsonl").rmdir()
     assert await journal.run_once("k", "test", CountedEffect({"id": "a"})) == {"id": "a"}
     await journal.close()

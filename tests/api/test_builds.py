@@ -9,6 +9,7 @@ from chatd.store.workspace.build_leases import BuildLogLine
 from tests.api.workspace_api import HERE, WorkspaceApi, end_build, first_build
 from tests.support.api.server import Json
 from tests.support.api.sse_viewer import event_source
+from tests.support.outcomes import present
 from tests.support.workspaces import hold, wanted
 
 
@@ -143,8 +144,7 @@ async def test_a_build_log_streams_to_its_end_and_resumes_at_any_line(api: Works
     await say(api, held, "one", "two")
     path = f"/builds/{build}/logs?follow=true"
     async with event_source(api.server, path) as source:
-        first = await source.event()
-        assert first is not None
+        first = present(await source.event())
         assert first.id is not None
     async with event_source(api.server, path, last_id=first.id) as source:
         assert (await source.json())["output"] == "two"
@@ -155,11 +155,9 @@ async def test_a_build_log_streams_to_its_end_and_resumes_at_any_line(api: Works
             api.pool, held, build_leases.BuildResult(status="failed", error="broken")
         )
         assert (await source.json())["output"] == "four"
-        ended = await source.event()
-        assert ended is not None
+        ended = present(await source.event())
         assert (ended.event, b'"error":"broken"' in ended.data) == ("build", True)
-        end = await source.event()
-        assert end is not None
+        end = present(await source.event())
         assert (end.event, b"build_ended" in end.data) == ("end", True)
         assert await source.event() is None
 

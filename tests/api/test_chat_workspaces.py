@@ -13,6 +13,7 @@ from chatd.store.workspace import bindings
 from tests.api.workspace_api import WorkspaceApi, end_build, first_build, id_of
 from tests.support.api.server import OTHER_USER, Json, message_body
 from tests.support.api.sse_viewer import event_source
+from tests.support.outcomes import present
 
 NIL = str(UUID(int=0))
 
@@ -131,8 +132,7 @@ async def test_of_two_concurrent_workspace_changes_one_stays(api: WorkspaceApi) 
         *(api.ask("PATCH", f"/chats/{chat_id}", {"workspace_id": one["id"]}) for one in made * 3)
     )
     assert {one.status for one in moved} == {204}
-    kept = await bindings.get(api.pool, chat_id)
-    assert kept is not None
+    kept = present(await bindings.get(api.pool, chat_id))
     assert kept.workspace_id in {id_of(one) for one in made}
 
 

@@ -11,6 +11,7 @@ from tests.agent.git.git_fixture import run_git as git
 from tests.api.workspace_api import WorkspaceApi, end_build
 from tests.support.api.server import OTHER_USER, ApiServer, Json
 from tests.support.api.sse_viewer import event_source
+from tests.support.outcomes import present
 from tests.workspaces.agent_process import AGENT, Workbench, running_agent
 
 
@@ -38,8 +39,7 @@ async def test_the_git_stream_sends_the_state_and_each_change(
         await conn.write_file(bench.path("a.txt"), b"goodbye\n", key="k2")
         assert b"+goodbye" in msgspec.json.encode(await source.json())
         bench.process.end(9)
-        end = await source.event()
-        assert end is not None
+        end = present(await source.event())
         assert (end.event, b"agent_lost" in end.data) == ("end", True)
 
 

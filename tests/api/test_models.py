@@ -15,6 +15,7 @@ from chatd.store import model_configs
 from chatd.store.pool import Pool
 from tests.support.api.server import CLEVER, FAST, RETIRED, ApiServer, message_body
 from tests.support.clock import FakeClock
+from tests.support.outcomes import present
 from tests.support.stream_replica import env_with
 
 LOCAL = ProviderEntry(
@@ -48,16 +49,13 @@ async def test_declared_models_are_read_back_unchanged(pool: Pool) -> None:
     here = catalogue(SMALL, BIG)
     await here.declare(pool)
     assert await names(here) == ["big", "small", "demo"]
-    small = await here.by_name("small")
-    assert small is not None
+    small = present(await here.by_name("small"))
     choice = await here.choose(small.config.id)
     assert choice.config == small.config
     expected = (0.5, b'{"user":"ada"}')
     assert (small.config.temperature, bytes(small.config.options or b"")) == expected
     assert (small.is_default, small.source) == (False, "settings")
-    default = await here.default()
-    assert default is not None
-    assert default.config.name == "big"
+    assert present(await here.default()).config.name == "big"
     (local, demo) = sorted(await here.providers(), key=lambda one: one.name, reverse=True)
     expected = ("openai-compat", "http://127.0.0.1:1/v1", True)
     assert (local.kind, local.base_url, local.has_api_key) == expected
@@ -71,8 +69,7 @@ async def test_a_removed_model_is_disabled_and_keeps_its_name_and_price(pool: Po
     after = catalogue(providers=())
     await after.declare(pool)
     assert await names(after) == ["demo"]
-    small = await after.by_name("small")
-    assert small is not None
+    small = present(await after.by_name("small"))
     assert (small.enabled, small.is_default) == (False, False)
     assert small.config.prices is not None
     assert small.config.prices.input == "0.5"
@@ -82,8 +79,7 @@ async def test_a_removed_model_is_disabled_and_keeps_its_name_and_price(pool: Po
         await after.choose(small.config.id)
     again = catalogue(SMALL)
     await again.declare(pool)
-    back = await again.get(small.config.id)
-    assert back is not None
+    back = present(await again.get(small.config.id))
     assert (back.enabled, back.is_default, back.created_at) == (True, True, small.created_at)
 
 
@@ -117,8 +113,7 @@ async def test_a_model_declared_by_another_replica_is_known(pool: Pool) -> None:
     old, new = catalogue(BIG, clock=clock), catalogue(SMALL, BIG)
     await old.declare(pool)
     await new.declare(pool)
-    small = await old.by_name("small")
-    assert small is not None
+    small = present(await old.by_name("small"))
     choice = await old.choose(small.config.id)
     assert choice.config.model == "s-1"
     await catalogue(BIG).declare(pool)
@@ -151,9 +146,7 @@ async def test_the_default_model_is_usable_on_this_replica(pool: Pool) -> None:
     await new.declare(pool)
     await old.by_name("big")  # has the list read again
     for where, name in ((old, "demo"), (new, "big")):
-        default = await where.default()
-        assert default is not None
-        assert default.config.name == name
+        assert present(await where.default()).config.name == name
 
 
 # The API

@@ -7,6 +7,7 @@ from chatd.api.errors import MethodNotAllowed
 from chatd.api.request import Scope
 from chatd.api.route import RouteTable
 from tests.support.api.server import ApiServer
+from tests.support.outcomes import present
 
 
 @pytest.mark.parametrize(
@@ -40,8 +41,7 @@ async def test_a_path_finds_its_template_and_parameters(
 
 
 async def test_a_wrong_method_names_all_methods_of_the_path(server: ApiServer) -> None:
-    found = RouteTable({}, all_routes(server.deps), ()).find("/api/v1/chats")
-    assert found is not None
+    found = present(RouteTable({}, all_routes(server.deps), ()).find("/api/v1/chats"))
     with pytest.raises(MethodNotAllowed) as refused:
         found[0].select(_scope("HEAD"))
     assert refused.value.allow == "GET, OPTIONS, POST"

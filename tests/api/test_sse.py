@@ -32,6 +32,7 @@ from tests.support.client_state import read_state
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
 from tests.support.factories import CHAT, WORKER, draft, text
+from tests.support.outcomes import present
 from tests.support.seeds import Seed, step
 from tests.support.store import insert_seed
 
@@ -159,9 +160,7 @@ async def test_an_idle_stream_sends_ping_comments(dsn: str, clock: FakeClock) ->
                 pass
             for _ in range(3):
                 await clock.advance_past("stream_watch")
-            ping = await source.block()
-            assert ping is not None
-            assert ping.comment == "ping"
+            assert present(await source.block()).comment == "ping"
 
 
 @pytest.mark.covers("F17")

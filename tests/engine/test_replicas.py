@@ -11,6 +11,7 @@ from chatd.engine.acquirer import SlotsConfig
 from chatd.engine.worker import WorkerConfig
 from chatd.store.chat import workers
 from tests.support.engine_rig import EngineRig, engine_rig_with
+from tests.support.outcomes import present
 from tests.support.providers.openai_chat import FakeCompatible
 from tests.support.providers.server import Gate
 from tests.support.proxy import Proxy
@@ -169,8 +170,7 @@ async def start_answer(rig: EngineRig, others: EngineRig) -> ChatId:
 
 
 async def reap_owner(rig: EngineRig, chat_id: ChatId) -> None:
-    owner = (await rig.chat(chat_id)).worker_id
-    assert owner is not None
+    owner = present((await rig.chat(chat_id)).worker_id)
     await rig.run(chat_id, ReapChat(worker_ids=frozenset({owner})))
 
 

@@ -13,6 +13,7 @@ from chatd.engine.model_call import SpendGuard
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import EngineRig, Events, change_id, engine_rig
 from tests.support.factories import CHAT, chat
+from tests.support.outcomes import present
 from tests.support.store import session_to
 from tests.support.tools import GatedTool
 
@@ -111,8 +112,7 @@ async def test_an_owners_spend_counts_across_chats(dsn: str, clock: FakeClock) -
         async with engine_rig(dsn, budget=budget) as rig:
             assert await spend(rig) is None
             assert await spend(rig) is None
-            refused = await spend(rig)
-            assert refused is not None
+            refused = present(await spend(rig))
             assert refused.kind == "usage_limit"
             assert "$1.50 for this month is reached: $2.00 were spent" in refused.message
             assert len(rig.api.requests) == 2

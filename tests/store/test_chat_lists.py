@@ -18,6 +18,7 @@ from chatd.store.chat.transactor import Transactor
 from chatd.store.pool import Pool
 from tests.support.factories import CHAT, OWNER, prompt
 from tests.support.operations import operation
+from tests.support.outcomes import present
 from tests.support.seeds import Seed
 from tests.support.store import (
     AppliedRecorder,
@@ -52,8 +53,7 @@ async def test_the_most_recently_updated_chat_comes_first(pool: Pool) -> None:
     for number in (1, 2, 3):
         await open_chat(pool, number)
     assert await listed(pool) == [3, 2, 1]
-    first = await chats.get(pool, chat_id(1))
-    assert first is not None
+    first = present(await chats.get(pool, chat_id(1)))
     await write(pool, send_message(first, SendMessage(prompt=prompt("up")), None))
     assert await listed(pool) == [1, 3, 2]
 
@@ -90,8 +90,7 @@ async def test_pages_of_chats_updated_at_one_moment_neither_repeat_nor_skip(
 async def test_archived_chats_are_a_list_of_their_own(pool: Pool) -> None:
     for number in (1, 2, 3):
         await open_chat(pool, number)
-    second = await chats.get(pool, chat_id(2))
-    assert second is not None
+    second = present(await chats.get(pool, chat_id(2)))
     shelved = (await write(pool, archive(second))).chat
     assert await listed(pool) == [3, 1]
     assert await listed(pool, ChatListFilter(owner_id=OWNER, archived=True)) == [2]
@@ -159,8 +158,7 @@ async def update(pool: Pool, chat: ChatId, **fields: Any) -> Chat:
 
 async def test_a_title_is_set_only_if_it_is_still_the_expected_one(pool: Pool) -> None:
     chat = await open_chat(pool, 1, title="New chat")
-    by_hand = await chats.set_title(pool, chat.id, expected="New chat", title="My own")
-    assert by_hand is not None
+    by_hand = present(await chats.set_title(pool, chat.id, expected="New chat", title="My own"))
     assert by_hand.title == "My own"
     assert await chats.set_title(pool, chat.id, expected="New chat", title="Generated") is None
     assert await chats.get(pool, chat.id) == by_hand
@@ -175,8 +173,7 @@ async def test_unversioned_columns_raise_no_version_and_touch_nothing_else(
     await update(pool, CHAT, labels={"team": "red"})
     await update(pool, CHAT, pin_order=3)
     await chats.set_read(pool, CHAT, MessageId(2))
-    after = await chats.get(pool, CHAT)
-    assert after is not None
+    after = present(await chats.get(pool, CHAT))
     changed = {
         name for name in Chat.__struct_fields__ if getattr(after, name) != getattr(before, name)
     }
@@ -231,7 +228,6 @@ async def test_the_read_mark_never_goes_back_nor_ahead_of_the_last_message(
     await insert_seed(pool, Seed(state=State.W))
     for mark in marks:
         await chats.set_read(pool, CHAT, MessageId(mark))
-    chat = await chats.get(pool, CHAT)
-    assert chat is not None
+    chat = present(await chats.get(pool, CHAT))
     assert chat.next_message_id == 4
     assert chat.last_read_message_id == read

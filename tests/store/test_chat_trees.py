@@ -24,6 +24,7 @@ from chatd.store.pool import Pool
 from tests.support.eventually import eventually
 from tests.support.factories import WORKER, call, draft, text
 from tests.support.operations import archiving, by_earlier_run, create_chat, tree
+from tests.support.outcomes import raised
 from tests.support.seeds import CLIENT_TOOL, FAILED, failing, step
 from tests.support.store import (
     AppliedRecorder,
@@ -130,9 +131,8 @@ async def test_a_child_joins_a_root_and_a_grandchild_the_child(
 async def refuses_child(pool: Pool, command: CreateChat) -> None:
     told = AppliedRecorder()
     before = await dump(pool)
-    with pytest.raises(Conflict) as refused:
-        await create(Transactor(pool, told), command)
-    assert refused.value.code == "parent_archived"
+    refused = await raised(Conflict, create(Transactor(pool, told), command))
+    assert refused.code == "parent_archived"
     assert await dump(pool) == before
     assert told.applied == []
 

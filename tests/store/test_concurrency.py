@@ -14,6 +14,7 @@ from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
 from tests.support import run_length
 from tests.support.eventually import eventually
+from tests.support.outcomes import present
 from tests.support.processes import running
 from tests.support.random_actors import ConcurrentRun, RandomActors, Role
 
@@ -53,8 +54,7 @@ async def test_releasing_all_chats_while_a_tree_is_archived_is_no_deadlock(pool:
     """Both lock several rows and wait for each, so both must lock in the same
     order, independent of the order in which the rows were written."""
     actors = RandomActors(pool, Random(1))
-    root = await actors.create(None)
-    assert root is not None
+    root = present(await actors.create(None))
     await actors.create(root)
     me = actors.workers[0]
     await workers.acquire(pool, me, roots=0, children=1)

@@ -17,6 +17,7 @@ from chatd.domain.ids import ToolCallId
 from chatd.store.chat import chats, message_pages, messages
 from chatd.store.pool import Pool
 from tests.support.factories import CHAT, OWNER, WORKER, call, draft, text
+from tests.support.outcomes import present
 from tests.support.seeds import CLIENT_TOOL, Seed, failing, step
 from tests.support.store import insert_seed, open_chat, write
 
@@ -53,8 +54,7 @@ LAST_QUEUED = "SELECT content::text FROM chat_queued_messages ORDER BY id DESC L
 async def comes_back(pool: Pool, sent: UserInput) -> None:
     """Through every statement that reads the newest message."""
     *_, last = await messages.load_history(pool, CHAT)
-    page = await message_pages.load_page(pool, CHAT, message_pages.MessageRange(limit=1))
-    assert page is not None
+    page = present(await message_pages.load_page(pool, CHAT, message_pages.MessageRange(limit=1)))
     [paged] = page.messages
     loaded = await chats.load_for_transition(pool, CHAT, None, message_id=last.id)
     whole, newer = (
@@ -84,8 +84,7 @@ async def test_content_survives_appending_queueing_and_promotion(pool: Pool, par
 
     queued = await write(pool, send_message(appended.chat, sent, None))
     assert await pool.fetchval(LAST_QUEUED) == written
-    loaded = await chats.load_for_transition(pool, CHAT, None, with_queue=True)
-    assert loaded is not None
+    loaded = present(await chats.load_for_transition(pool, CHAT, None, with_queue=True))
     assert [item.content for item in loaded.queue] == [sent.prompt.content]
 
     answer = draft("assistant", text("One."))
@@ -147,8 +146,7 @@ async def test_arguments_for_a_client_are_the_models_own_bytes(pool: Pool) -> No
 async def test_a_title_may_quote_anything(pool: Pool) -> None:
     chat = await open_chat(pool, CHAT.int, title="a\0b\ud800")
     assert chat.title == "a\ufffdb\ufffd"
-    renamed = await chats.set_title(pool, CHAT, expected=chat.title, title="\0")
-    assert renamed is not None
+    renamed = present(await chats.set_title(pool, CHAT, expected=chat.title, title="\0"))
     assert renamed.title == "\ufffd"
 
 

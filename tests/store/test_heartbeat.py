@@ -17,6 +17,7 @@ from chatd.store.chat.workers import Heartbeat, HeartbeatResult, ReapScope
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool
 from tests.support.factories import AT, OTHER_WORKER, QUIET_HEARTBEAT, WORKER
+from tests.support.outcomes import present
 from tests.support.seeds import Seed
 from tests.support.store import age, chat_id, insert_seed, open_chat, open_child, session_to
 
@@ -64,15 +65,13 @@ async def test_the_first_heartbeat_registers_and_each_renews_by_the_databases_cl
             renewed_at > now() - interval '10 s' AS fresh, lock_key, draining
         FROM chat_workers WHERE worker_id = $1"""
     await send_heartbeat(pool)
-    first = await pool.fetchrow(lease, WORKER)
-    assert first is not None
+    first = present(await pool.fetchrow(lease, WORKER))
     assert (first["started_at"], first["lease_s"]) == (first["renewed_at"], 30)
     assert (first["lock_key"], first["draining"]) == (workers.worker_lock_key(WORKER), False)
 
     await age_heartbeat(pool, WORKER, 3600)
     await send_heartbeat(pool, lease_s=7, draining=True)
-    again = await pool.fetchrow(lease, WORKER)
-    assert again is not None
+    again = present(await pool.fetchrow(lease, WORKER))
     assert again["fresh"]
     assert (again["lease_s"], again["draining"]) == (7, True)
     assert again["started_at"] == first["started_at"]

@@ -21,6 +21,7 @@ from chatd.store.pool import Pool
 from tests.support.change_log import prompt_texts
 from tests.support.factories import CHAT, OWNER, prompt
 from tests.support.operations import create_chat, operation
+from tests.support.outcomes import present
 from tests.support.seeds import Seed
 from tests.support.store import (
     AppliedRecorder,
@@ -171,8 +172,7 @@ async def test_a_repeat_is_answered_although_the_chat_would_refuse_it_now(
     assert isinstance(again, AppliedChange)
     assert again.request == await idempotency.get(pool, key())
 
-    full = await chats.get(pool, CHAT)
-    assert full is not None
+    full = present(await chats.get(pool, CHAT))
     await write(pool, archive(full))
     with pytest.raises(TransitionNotAllowed):
         await transactor.run(sending("one more", 4, key(2)))

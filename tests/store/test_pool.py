@@ -11,6 +11,7 @@ from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Database, Pool, PoolConfig
 from tests.support.database import OwnServer
 from tests.support.eventually import eventually
+from tests.support.outcomes import present, raised
 from tests.support.proxy import Proxy
 
 OWN_PID = "SELECT pg_backend_pid()"
@@ -152,8 +153,7 @@ async def test_a_cancelled_statement_neither_blocks_the_pool_nor_stays_on_the_se
         await holder.execute(TAKE)
         async with asyncio.TaskGroup() as group:
             stuck = group.create_task(pool.execute(TAKE))
-            pid = await eventually(lambda: blocked_pid(others))
-            assert pid is not None
+            pid = present(await eventually(lambda: blocked_pid(others)))
             stuck.cancel()
         assert await pool.fetchval("SELECT 1") == 1
         # The lock is still held: the server noticed that the client is gone.
@@ -220,9 +220,7 @@ async def test_the_pool_comes_back_by_itself_after_the_database_was_restarted(
         async with pool.transaction(), pool.transaction():
             pass
         await own_server.stop()
-        with pytest.raises(Unavailable) as refused:
-            await pool.execute("SELECT 1")
-        assert refused.value.code == "database_down"
+        assert (await raised(Unavailable, pool.execute("SELECT 1"))).code == "database_down"
         await own_server.start()
         assert await pool.fetchval("SELECT 1") == 1
         assert pool.size == 1

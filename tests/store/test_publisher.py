@@ -15,6 +15,7 @@ from chatd.store.notifications import HintPublisher, PublishConfig
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
 from tests.support.factories import chat
+from tests.support.outcomes import present
 from tests.support.proxy import Proxy
 
 
@@ -33,8 +34,7 @@ class HintRecorder:
         self._heard: asyncio.Queue[Said] = asyncio.Queue()
 
     def hear(self, pid: int, payload: str) -> None:
-        heard = decode_hint(payload)
-        assert heard is not None
+        heard = present(decode_hint(payload))
         self._heard.put_nowait((heard.chat_id.int, heard.snapshot_version, heard.kind))
 
     async def next(self, count: int) -> list[Said]:

@@ -23,6 +23,7 @@ from chatd.store.chat.operation import Operation
 from chatd.store.pool import Pool
 from tests.support.factories import CHAT, WORKER, call, draft, prompt, result, text
 from tests.support.operations import deciding, deciding_transactor, operation
+from tests.support.outcomes import present
 from tests.support.seeds import Seed, step
 from tests.support.store import AppliedRecorder, chat_id, insert_seed, open_chat, write
 from tests.support.stored import stored
@@ -134,9 +135,7 @@ async def page(
     max_bytes: int = 10_000,
 ) -> StoredMessagePage:
     which = message_pages.MessageRange(before=before, after=after, limit=limit, max_bytes=max_bytes)
-    found = await message_pages.load_page(pool, CHAT, which)
-    assert found is not None
-    return found
+    return present(await message_pages.load_page(pool, CHAT, which))
 
 
 def ids(rows: Iterable[Message]) -> list[int]:
@@ -293,8 +292,7 @@ async def test_a_read_during_writes_has_one_version(pool: Pool) -> None:
             assert newest == found.chat.history_version <= found.chat.snapshot_version
             assert len(found.queue or ()) == found.chat.queue_len
             assert [row.id for row in found.messages][-1] == found.chat.next_message_id - 1
-            loaded = await chats.load_for_transition(pool, CHAT, None, with_queue=True)
-            assert loaded is not None
+            loaded = present(await chats.load_for_transition(pool, CHAT, None, with_queue=True))
             assert len(loaded.queue) == loaded.chat.queue_len
             seen.add(found.chat.snapshot_version)
 

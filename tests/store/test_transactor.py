@@ -26,6 +26,7 @@ from tests.support.change_log import prompt_texts
 from tests.support.database import TestServer
 from tests.support.factories import CHAT, OTHER_WORKER, WORKER, draft, prompt, text
 from tests.support.operations import archiving, by_earlier_run, create_chat, operation
+from tests.support.outcomes import present, raised
 from tests.support.seeds import Seed
 from tests.support.store import (
     AppliedRecorder,
@@ -147,9 +148,8 @@ async def test_a_chat_changed_between_the_attempts_may_refuse(
 ) -> None:
     chat = await insert_seed(pool, Seed(state=State.W))
     late = Transactor(pool, told, meddled(rival.runs(archiving(CHAT, ChangeId(2)))))
-    with pytest.raises(TransitionNotAllowed) as refused:
-        await late.run(sending("late", 1, known=chat))
-    assert refused.value.code == "chat_archived"
+    refused = await raised(TransitionNotAllowed, late.run(sending("late", 1, known=chat)))
+    assert refused.code == "chat_archived"
     assert await words(pool) == ["first"]
     assert told.applied == []
 
@@ -216,8 +216,7 @@ async def test_a_repeated_operation_finds_that_it_was_applied(
     before = await dump(pool)
     again = await transactor.run(commit)
     assert isinstance(first, AppliedChange)
-    now = await chats.get(pool, CHAT)
-    assert now is not None
+    now = present(await chats.get(pool, CHAT))
     assert again == replace(first, chat=now, replayed=True)
     assert now.snapshot_version == first.chat.snapshot_version + 2
     assert await dump(pool) == before

@@ -13,6 +13,7 @@ from chatd.store.workspace import build_leases, builds, workspaces
 from chatd.store.workspace.build_leases import BuildLease, BuildLogLine, BuildResult
 from chatd.store.workspace.builds import NewBuild
 from tests.support.factories import OTHER_WORKER, WORKER
+from tests.support.outcomes import present
 from tests.support.workspaces import (
     age_builds,
     agent_spec,
@@ -53,9 +54,7 @@ async def test_a_repeated_request_finds_its_build(pool: Pool) -> None:
     first = await builds.insert(pool, new_build(2, made_by="k"))
     assert await builds.insert(pool, new_build(3, made_by="k")) == first
     await finish(pool)
-    again = await builds.insert(pool, new_build(4, after=2, made_by="k"))
-    assert again is not None
-    assert again.id == build_id(2)
+    assert present(await builds.insert(pool, new_build(4, after=2, made_by="k"))).id == build_id(2)
     assert len(await builds.list_builds(pool, workspace_id(1))) == 2
 
 
@@ -122,11 +121,9 @@ async def test_a_build_is_taken_over_only_without_heartbeats(
 
 async def test_a_worker_acquires_again_a_build_it_owns_and_does_not_run(pool: Pool) -> None:
     await insert_workspace(pool)
-    held = await take(pool)
-    assert held is not None
+    held = present(await take(pool))
     assert await take(pool, running=[held.id]) is None
-    again = await take(pool, lease_s=None, worker_gone_after_s=None)
-    assert again is not None
+    again = present(await take(pool, lease_s=None, worker_gone_after_s=None))
     assert again.attempt == 2
     assert await build_leases.finish_build(pool, hold(held), OK) is None
     assert await build_leases.finish_build(pool, hold(again), OK) is not None
@@ -135,11 +132,9 @@ async def test_a_worker_acquires_again_a_build_it_owns_and_does_not_run(pool: Po
 @pytest.mark.promise("P3")
 async def test_a_worker_that_lost_a_build_writes_nothing(pool: Pool) -> None:
     await insert_workspace(pool)
-    held = await take(pool)
-    assert held is not None
+    held = present(await take(pool))
     await age_builds(pool, 31)
-    taken = await take(pool, OTHER_WORKER)
-    assert taken is not None
+    taken = present(await take(pool, OTHER_WORKER))
     mine = hold(held)
     assert await build_leases.renew_builds(pool, WORKER, [mine]) == {}
     assert (
@@ -159,8 +154,7 @@ async def test_a_worker_that_lost_a_build_writes_nothing(pool: Pool) -> None:
 
 async def test_a_result_written_twice_is_stored_once(pool: Pool) -> None:
     await insert_workspace(pool)
-    held = await take(pool)
-    assert held is not None
+    held = present(await take(pool))
     ended = BuildResult(status="succeeded", agents=(agent_spec(1), agent_spec(2, parent_id=None)))
     done = await build_leases.finish_build(pool, hold(held), ended)
     assert await build_leases.finish_build(pool, hold(held), ended) is None
@@ -173,16 +167,13 @@ async def test_a_failed_build_leaves_agents_and_deadline_of_the_one_before(pool:
     await finish(pool)
     await builds.insert(pool, new_build(2))
     await finish(pool, BuildResult(status="failed", error="no"))
-    first = await builds.get(pool, build_id(1))
-    assert first is not None
-    assert first.deadline is not None
+    assert present(await builds.get(pool, build_id(1))).deadline is not None
     assert await pool.fetchval("SELECT lifecycle FROM workspace_agents") == "starting"
 
 
 async def test_log_lines_come_back_in_order_and_after_a_position(pool: Pool) -> None:
     await insert_workspace(pool)
-    held = await take(pool)
-    assert held is not None
+    held = present(await take(pool))
     lines = [BuildLogLine(stage="seed", level="info", output=f"{n}\0") for n in range(50)]
     await build_leases.append_log(pool, hold(held), lines[:30])
     await build_leases.append_log(pool, hold(held), lines[30:])
@@ -195,8 +186,7 @@ async def test_the_logs_of_old_builds_are_deleted(pool: Pool) -> None:
     await insert_workspace(pool)
     said = [BuildLogLine(stage="s", level="info", output="hello")]
     for number in range(1, 23):
-        held = await take(pool)
-        assert held is not None
+        held = present(await take(pool))
         await build_leases.append_log(pool, hold(held), said)
         await build_leases.finish_build(pool, hold(held), OK)
         await builds.insert(pool, new_build(100 + number, after=number, transition="start"))
@@ -241,8 +231,7 @@ class Walk:
 
     async def ask(self) -> None:
         self._next += 1
-        seen = await workspaces.load_snapshot(self._pool, workspace_id(1))
-        assert seen is not None
+        seen = present(await workspaces.load_snapshot(self._pool, workspace_id(1)))
         assert seen.build is not None
         new = NewBuild(
             id=build_id(self._next),

@@ -23,6 +23,7 @@ from chatd.store.chat import workers
 from chatd.store.pool import Pool
 from chatd.store.workspace import bindings, builds, templates, workspaces
 from tests.support.factories import CHAT, OTHER_WORKER, OWNER
+from tests.support.outcomes import present
 from tests.support.seeds import Seed
 from tests.support.store import insert_seed
 from tests.support.workspaces import (
@@ -75,12 +76,10 @@ async def test_a_template_comes_back_as_stored(pool: Pool) -> None:
         template=template(description="half \0 of it", default_ttl_s=60),
         version=version(spec=spec, readme="# Hi", parameters=parameters),
     )
-    stored = await templates.upsert_template(pool, put)
-    assert stored is not None
+    stored = present(await templates.upsert_template(pool, put))
     assert (stored.description, stored.default_ttl_s) == ("half \ufffd of it", 60)
     assert await templates.get(pool, TEMPLATE) == stored
-    read = await templates.get_version(pool, VERSION)
-    assert read is not None
+    read = present(await templates.get_version(pool, VERSION))
     assert (read.spec, read.parameters, read.readme) == (spec, parameters, "# Hi")
 
 
@@ -141,8 +140,7 @@ async def test_a_workspace_comes_with_its_first_build(pool: Pool) -> None:
     assert (created.workspace.name, created.replayed) == ("work-1", False)
     assert created.build.status == "pending"
     assert (created.build.build_number, created.build.transition) == (1, "start")
-    seen = await workspaces.load_snapshot(pool, workspace_id(1))
-    assert seen is not None
+    seen = present(await workspaces.load_snapshot(pool, workspace_id(1)))
     assert (seen.workspace, seen.build, seen.agents) == (created.workspace, created.build, ())
     [listed] = await workspaces.list_page(pool, OWNER, after=None, limit=9)
     assert listed.workspace == created.workspace
@@ -192,8 +190,7 @@ async def test_a_workspace_for_a_chat_is_bound_by_the_same_statement(pool: Pool)
     await insert_template(pool)
     fence = Fence.of(await insert_seed(pool, Seed(state=State.R0, calls="local")))
     created = await insert_workspace_for(pool, CHAT, fence, made_by=KEY)
-    bound = await bindings.get(pool, CHAT)
-    assert bound is not None
+    bound = present(await bindings.get(pool, CHAT))
     assert (bound.workspace_id, bound.build_id) == (created.workspace.id, created.build.id)
     assert bound.agent_id is None
     again = await insert_workspace_for(pool, CHAT, fence, 2, made_by=KEY)
@@ -210,9 +207,7 @@ async def test_a_worker_that_lost_its_chat_creates_no_workspace(pool: Pool) -> N
     with pytest.raises(StaleFence):
         await insert_workspace_for(pool, CHAT, fence, made_by=KEY)
     assert await count(pool, "workspaces") == 0
-    bound = await bindings.get(pool, CHAT)
-    assert bound is not None
-    assert bound.workspace_id is None
+    assert present(await bindings.get(pool, CHAT)).workspace_id is None
 
 
 # Bindings
@@ -231,12 +226,10 @@ async def test_a_chat_changes_its_workspace_only_from_the_expected_one(pool: Poo
         pool, CHAT, two, build_id=build_id(2), agent_id=agent_id(2)
     )
     assert await bindings.bind(pool, CHAT, expected=one, workspace_id=two)
-    bound = await bindings.get(pool, CHAT)
-    assert bound is not None
+    bound = present(await bindings.get(pool, CHAT))
     assert (bound.workspace_id, bound.build_id, bound.agent_id) == (two, None, None)
     assert await bindings.bind(pool, CHAT, expected=two, workspace_id=None)
-    bound = await bindings.get(pool, CHAT)
-    assert bound is not None
+    bound = present(await bindings.get(pool, CHAT))
     assert (bound.workspace_id, bound.build_id) == (None, None)
 
 
@@ -245,8 +238,7 @@ async def test_another_owners_workspace_is_no_workspace_whatever_the_row_says(po
     await insert_seed(pool, Seed(state=State.W))
     theirs = (await insert_workspace(pool, 1, owner_id=STRANGER)).id
     assert await bindings.bind(pool, CHAT, expected=None, workspace_id=theirs)
-    bound = await bindings.get(pool, CHAT)
-    assert bound is not None
+    bound = present(await bindings.get(pool, CHAT))
     assert (bound.workspace_id, bound.build_id, bound.agent_id) == (None, None, None)
     assert not await bindings.save_bound_agent(
         pool, CHAT, theirs, build_id=build_id(1), agent_id=agent_id(1)

@@ -12,6 +12,7 @@ from tests.support.client_state import read_state
 from tests.support.clock import FakeClock
 from tests.support.domain.turn_decisions import commits, says
 from tests.support.factories import draft, text
+from tests.support.outcomes import raised
 from tests.support.stream_replica import StreamClient, at
 
 HALF = "x" * 600_000
@@ -31,9 +32,7 @@ async def test_a_viewer_one_mebibyte_behind_is_disconnected_and_others_are_not(
         for version in range(2, 6):
             chat = await pair.here.do(chat, says(HALF))
             await quick.watch(viewer, at(version))
-        with pytest.raises(Lagged) as cut:
-            await slow.watch(stuck, at(5))
-        assert cut.value.code == "lagged"
+        assert (await raised(Lagged, slow.watch(stuck, at(5)))).code == "lagged"
     await slow.see(pair.here.feeds, at(5))
     assert slow.state == quick.state == await read_state(pair.pool, chat.id)
 

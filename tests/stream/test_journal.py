@@ -22,6 +22,7 @@ from chatd.store.pool import Pool, PoolConfig
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
 from tests.support.factories import WORKER, chat, text
+from tests.support.outcomes import present
 from tests.support.proxy import Proxy
 from tests.support.store import counting_pool
 from tests.support.stream_replica import Emitted, env_with
@@ -286,8 +287,7 @@ async def test_a_late_reply_for_an_ended_episode_is_not_taken_for_the_next(
         proxy.resume()
         await clock.advance_past("tail")
         await clock.wait_for_sleeper("tail")
-        followed = tail.find(running_chat().id)
-        assert followed is not None
+        followed = present(tail.find(running_chat().id))
         assert (followed.episode.attempt, followed.events) == (2, [])
     await link.close()
 
@@ -307,9 +307,7 @@ async def test_an_unreachable_database_only_delays_live_parts(
         await clock.advance_past("tail_retry")
         async with asyncio.timeout(30):
             await woken.wait()
-        followed = tail.find(running_chat().id)
-        assert followed is not None
-        assert followed.events == [b"{}", b"{}"]
+        assert present(tail.find(running_chat().id)).events == [b"{}", b"{}"]
     await link.close()
 
 

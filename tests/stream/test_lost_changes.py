@@ -18,6 +18,7 @@ from tests.stream.conftest import ReplicaPair
 from tests.support.client_state import read_state
 from tests.support.clock import FakeClock
 from tests.support.domain.turn_decisions import finishes, says
+from tests.support.outcomes import present
 from tests.support.store import session_to
 from tests.support.stream_replica import StreamClient, at
 
@@ -56,9 +57,7 @@ def resets(client: StreamClient) -> int:
 
 
 async def current(pair: ReplicaPair, chat: Chat) -> Chat:
-    found = await chats.get(pair.pool, chat.id)
-    assert found is not None
-    return found
+    return present(await chats.get(pair.pool, chat.id))
 
 
 @pytest.mark.covers("F11")

@@ -15,6 +15,7 @@ from tests.stream.conftest import ReplicaPair
 from tests.support.client_state import read_state
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
+from tests.support.outcomes import raised
 from tests.support.store import has_lock_waiter
 from tests.support.stream_replica import StreamClient, at, env_with
 
@@ -192,6 +193,5 @@ async def test_a_viewer_that_waits_too_long_gets_an_error(
     chat = await pair.here.create()
     config = FeedRegistryConfig(max_concurrent_joins=0, join_timeout_s=0.01)
     feeds = FeedRegistry(pair.pool, env_with(clock), pair.there.live, config)
-    with pytest.raises(Unavailable) as refused:
-        await StreamClient(chat.id).see(feeds, at(1))
-    assert (refused.value.code, feeds.watched) == ("database_busy", 0)
+    refused = await raised(Unavailable, StreamClient(chat.id).see(feeds, at(1)))
+    assert (refused.code, feeds.watched) == ("database_busy", 0)

@@ -36,6 +36,7 @@ from chatd.domain.chat.states import PublicStatus
 from chatd.domain.ids import ChatId, MessageId
 from chatd.store.chat import chats
 from chatd.store.conn import Conn
+from tests.support.outcomes import present
 
 
 class ClientState(Struct, frozen=True, kw_only=True):
@@ -120,8 +121,7 @@ class ClientState(Struct, frozen=True, kw_only=True):
 async def read_snapshot(
     conn: Conn, chat_id: ChatId, version: int, *, most: int = 1000
 ) -> ChatSnapshot:
-    seen = await chats.load_changes_since(conn, chat_id, version, limit=most)
-    assert seen is not None
+    seen = present(await chats.load_changes_since(conn, chat_id, version, limit=most))
     return ChatSnapshot(
         chat=seen.chat,
         since=version,

@@ -48,6 +48,7 @@ from chatd.store.pool import Pool
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
 from tests.support.operations import create_chat, operation
+from tests.support.outcomes import present
 from tests.support.providers.anthropic import KEY as ANTHROPIC_KEY
 from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
 from tests.support.providers.server import Cut, FakeServer, Gate, Step
@@ -231,9 +232,7 @@ class EngineRig:
     # Waits and reads
 
     async def chat(self, chat_id: ChatId) -> Chat:
-        found = await chats.get(self.pool, chat_id)
-        assert found is not None
-        return found
+        return present(await chats.get(self.pool, chat_id))
 
     async def wait_state(self, chat_id: ChatId, *states: str) -> Chat:
         """Wait until the row is in one of the states."""

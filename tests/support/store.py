@@ -23,6 +23,7 @@ from chatd.store.chat.operation import AppliedChange
 from chatd.store.conn import Conn, ConnectConfig, DatabaseSession, connect
 from chatd.store.pool import Pool, PoolConfig
 from tests.support.factories import OWNER, prompt
+from tests.support.outcomes import present
 from tests.support.seeds import Seed, seed_chat
 
 TABLES: Final = (
@@ -102,9 +103,7 @@ async def insert_seed(conn: Conn, seed: Seed) -> Chat:
     """Write the changes of a seed."""
     for change in seed_chat(seed).changes:
         await write(conn, change)
-    chat = await chats.get(conn, seed.chat_id)
-    assert chat is not None
-    return chat
+    return present(await chats.get(conn, seed.chat_id))
 
 
 async def copy(conn: Conn, chat: ChatId, copies: Sequence[ChatId]) -> None:

@@ -26,6 +26,7 @@ from chatd.domain.workspace.entities import (
 from chatd.store.conn import Conn
 from chatd.store.workspace import build_leases, builds, templates, workspaces
 from tests.support.factories import AT, OWNER, WORKER
+from tests.support.outcomes import present
 
 TEMPLATE = TemplateId(UUID(int=0x7E))
 VERSION = VersionId(UUID(int=0x7E1))
@@ -155,9 +156,7 @@ def new_build(number: int, **columns: object) -> builds.NewBuild:
 
 async def insert_template(conn: Conn, **columns: object) -> Template:
     put = templates.TemplateUpsert(template=template(**columns), version=version())
-    planted = await templates.upsert_template(conn, put)
-    assert planted is not None
-    return planted
+    return present(await templates.upsert_template(conn, put))
 
 
 async def insert_workspace(conn: Conn, number: int = 1, **columns: object) -> Workspace:
@@ -194,9 +193,7 @@ async def finish(
         agents = (agent_spec(taken.build.build_number),)
         starts = taken.build.transition == "start"
         ended = build_leases.BuildResult(status="succeeded", agents=agents if starts else ())
-    done = await build_leases.finish_build(conn, hold(taken.build), ended)
-    assert done is not None
-    return done
+    return present(await build_leases.finish_build(conn, hold(taken.build), ended))
 
 
 async def age_builds(conn: Conn, seconds: float) -> None:
@@ -214,6 +211,5 @@ async def age_builds(conn: Conn, seconds: float) -> None:
 
 async def agents_of(conn: Conn, which: WorkspaceId) -> Sequence[AgentRow]:
     """The agents of its latest build."""
-    seen = await workspaces.load_snapshot(conn, which)
-    assert seen is not None
+    seen = present(await workspaces.load_snapshot(conn, which))
     return seen.agents

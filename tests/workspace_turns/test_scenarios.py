@@ -15,6 +15,7 @@ from chatd.store.workspace import bindings
 from chatd.workspaces.agents.session import AGENT_REPLY_TIMEOUT_S
 from chatd.workspaces.instructions import ATTACHED_TEXT, NO_WORKSPACE_TEXT, STOPPED_TEXT
 from tests.support.clock import FakeClock
+from tests.support.outcomes import present
 from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
 from tests.support.providers.server import Gate
 from tests.support.workspaces import TEMPLATE, agents_of
@@ -66,21 +67,15 @@ def offered(rig: WorkspaceRig) -> set[str]:
 
 
 async def bound(pool: Pool, chat_id: ChatId) -> WorkspaceBinding:
-    found = await bindings.get(pool, chat_id)
-    assert found is not None
-    return found
+    return present(await bindings.get(pool, chat_id))
 
 
 async def agent_of(pool: Pool, chat_id: ChatId) -> AgentId:
-    found = (await bound(pool, chat_id)).agent_id
-    assert found is not None
-    return found
+    return present((await bound(pool, chat_id)).agent_id)
 
 
 async def workspace_of(pool: Pool, chat_id: ChatId) -> WorkspaceId:
-    found = (await bound(pool, chat_id)).workspace_id
-    assert found is not None
-    return found
+    return present((await bound(pool, chat_id)).workspace_id)
 
 
 @pytest.mark.covers("binding-4")

@@ -20,6 +20,7 @@ from chatd.workspaces.templates import (
 )
 from tests.support.clock import FakeClock
 from tests.support.factories import CHAT
+from tests.support.outcomes import present
 from tests.support.seeds import Seed
 from tests.support.store import insert_seed
 from tests.support.stream_replica import Emitted, env_with
@@ -46,8 +47,7 @@ async def test_concurrent_inserts_of_built_in_templates_store_each_once(
     assert await listed(pool) == {"demo": ("builtin", False), "scratch": ("builtin", False)}
     assert await pool.fetchval("SELECT count(*) FROM template_versions") == 2
     for template in await templates.list_all(pool):
-        version = await templates.get_version(pool, template.active_version_id)
-        assert version is not None
+        version = present(await templates.get_version(pool, template.active_version_id))
         assert resolve_parameters(version.parameters, {}).problems == ()
 
 
@@ -136,8 +136,7 @@ async def test_a_chat_uses_its_pinned_context_until_it_pins_another(
     assert await contexts.pinned(CHAT, agent_id(1)) is None
     first = context(1, "a", "b", "half \ud800")
     assert await contexts.store(agent_id(1), first, initial=True)
-    pinned = await contexts.pinned(CHAT, agent_id(1))
-    assert pinned is not None
+    pinned = present(await contexts.pinned(CHAT, agent_id(1)))
     assert [r.content for r in pinned.context.resources] == ["a", "b", "half \ufffd"]
     assert not pinned.dirty
     second = context(2, "a2")
@@ -145,8 +144,7 @@ async def test_a_chat_uses_its_pinned_context_until_it_pins_another(
     kept = await contexts.pinned(CHAT, agent_id(1))
     assert kept == msgspec.structs.replace(pinned, dirty=True)
     assert await bindings.pin_context(pool, CHAT, agent_id(1), replace=True)
-    renewed = await contexts.pinned(CHAT, agent_id(1))
-    assert renewed is not None
+    renewed = present(await contexts.pinned(CHAT, agent_id(1)))
     assert (renewed.context, renewed.dirty) == (second, False)
 
 
@@ -180,12 +178,9 @@ async def test_the_context_of_another_agent_is_pinned_once_it_is_stored(
     contexts = ContextSync(pool, env_with(clock))
     await contexts.store(agent_id(1), context(1, "one", "more"), initial=True)
     await contexts.pinned(CHAT, agent_id(1))
-    silent = await contexts.pinned(CHAT, agent_id(2))
-    assert silent is not None
-    assert silent.agent_id == agent_id(1)
+    assert present(await contexts.pinned(CHAT, agent_id(2))).agent_id == agent_id(1)
     await contexts.store(agent_id(2), context(1, "two"), initial=True)
-    spoken = await contexts.pinned(CHAT, agent_id(2))
-    assert spoken is not None
+    spoken = present(await contexts.pinned(CHAT, agent_id(2)))
     assert (spoken.agent_id, spoken.context) == (agent_id(2), context(1, "two"))
 
 

@@ -19,6 +19,7 @@ from chatd.workspaces.builds.worker import BuildWorker
 from tests.support.build_rig import POINTS, CountingConn, FakeBackend, When, building, ended, worker
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
+from tests.support.outcomes import present
 from tests.support.stream_replica import Emitted
 from tests.support.workspaces import (
     age_builds,
@@ -60,9 +61,7 @@ class BuildSite:
         return await ended(self.pool, build_id(number))
 
     async def build(self, number: int = 1) -> Build:
-        found = await builds.get(self.pool, build_id(number))
-        assert found is not None
-        return found
+        return present(await builds.get(self.pool, build_id(number)))
 
     async def pass_time(self, tag: str) -> None:
         async with asyncio.timeout(20):
@@ -122,9 +121,7 @@ async def test_a_stop_and_a_deletion_follow(site: BuildSite) -> None:
         await builds.insert(site.pool, new_build(3, after=2, transition="delete"))
         builder.wake()
         assert (await site.ended(3)).status == "succeeded"
-    gone = await workspaces.get(site.pool, workspace_id(1))
-    assert gone is not None
-    assert gone.deleted
+    assert present(await workspaces.get(site.pool, workspace_id(1))).deleted
     assert site.backend.sandboxes == {}
 
 
@@ -293,9 +290,7 @@ async def test_a_build_that_kills_every_worker_is_given_up(site: BuildSite) -> N
 
 
 async def test_a_waiting_build_is_cancelled_at_once(site: BuildSite) -> None:
-    done = await builds.cancel(site.pool, build_id(1))
-    assert done is not None
-    assert done.status == "canceled"
+    assert present(await builds.cancel(site.pool, build_id(1))).status == "canceled"
     assert await builds.cancel(site.pool, build_id(1)) is None
 
 
@@ -307,9 +302,7 @@ async def test_a_running_build_is_cancelled_even_if_it_ignores_cancellation(
     site.backend.hold, site.backend.heeds_cancel = "asked", heeds
     async with site.building():
         await site.wait_held()
-        asked = await builds.cancel(site.pool, build_id(1))
-        assert asked is not None
-        assert asked.status == "canceling"
+        assert present(await builds.cancel(site.pool, build_id(1))).status == "canceling"
         await site.pass_time("build_beat")
         if not heeds:
             await site.pass_time("build_grace")

@@ -23,6 +23,7 @@ from chatd.workspaces.agents.access import AccessDeps, AgentAccess
 from chatd.workspaces.agents.client import MAX_FILE_BYTES
 from tests.support import factories
 from tests.support.eventually import eventually
+from tests.support.outcomes import raised
 from tests.workspaces.agent_process import (
     AGENT,
     Workbench,
@@ -47,9 +48,7 @@ async def test_files_are_written_edited_and_read(bench: Workbench) -> None:
     assert await bench.conn.read_file(path) == b"one\nthree"
     assert await bench.conn.read_file(path, offset=1, limit=2) == b"ne"
 
-    with pytest.raises(AgentRefused) as missing:
-        await bench.conn.read_lines(bench.path("nothing"))
-    assert missing.value.status == 404
+    assert (await raised(AgentRefused, bench.conn.read_lines(bench.path("nothing")))).status == 404
     with pytest.raises(AgentRefused) as relative:
         await bench.conn.read_file("a.txt")
     assert relative.value.status == 400
@@ -81,16 +80,13 @@ async def test_a_command_is_started_awaited_listed_and_killed(bench: Workbench) 
     assert (snapshot.running, snapshot.exit_code) == (True, None)
     assert {each.id for each in await bench.conn.processes()} == {ended.id, endless.id}
     assert await bench.on_behalf(new_chat_id()).processes() == ()
-    with pytest.raises(AgentRefused) as foreign:
-        await bench.on_behalf(new_chat_id()).output(endless.id)
-    assert foreign.value.status == 404
+    foreign = await raised(AgentRefused, bench.on_behalf(new_chat_id()).output(endless.id))
+    assert foreign.status == 404
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(bench.conn.output(endless.id, wait_s=WAIT_S))
         await bench.conn.signal(endless.id, "kill")
     assert not waiting.result().running
-    with pytest.raises(AgentRefused) as dead:
-        await bench.conn.signal(endless.id, "kill")
-    assert dead.value.status == 409
+    assert (await raised(AgentRefused, bench.conn.signal(endless.id, "kill"))).status == 409
 
 
 async def test_a_worker_that_lost_its_chat_is_refused(bench: Workbench) -> None:
@@ -115,9 +111,7 @@ async def test_oversized_requests_and_replies_are_refused(bench: Workbench) -> N
         f"printf ! >> {bench.path('large')}", key=bench.key("grow")
     )
     await bench.conn.output(grow.id, wait_s=WAIT_S)
-    with pytest.raises(AgentRefused) as read:
-        await bench.conn.read_file(bench.path("large"))
-    assert read.value.status == 413
+    assert (await raised(AgentRefused, bench.conn.read_file(bench.path("large")))).status == 413
     assert await bench.conn.read_file(bench.path("large"), offset=MAX_FILE_BYTES) == b"!"
 
 

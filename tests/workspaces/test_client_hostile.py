@@ -25,6 +25,7 @@ from chatd.workspaces.agents.identity import AgentSigner, derive_agent_key
 from chatd.workspaces.agents.session import AgentSession
 from chatd.workspaces.agents.wire import MAX_ERROR_CHARS, AgentHello
 from tests.support.clock import FakeClock
+from tests.support.outcomes import present, raised
 from tests.workspaces.agent_process import AGENT, SECRET, connector
 
 KEY = derive_agent_key(SECRET, AGENT)
@@ -37,8 +38,7 @@ class Impostor:
 
     def __init__(self, head: str, writer: asyncio.StreamWriter) -> None:
         self.writer = writer
-        nonce = re.search("nonce=([0-9a-f]+)", head)
-        assert nonce is not None
+        nonce = present(re.search("nonce=([0-9a-f]+)", head))
         self.nonce = nonce[1]
 
     def reply(
@@ -62,8 +62,7 @@ async def pretending(place: Path, trick: Trick) -> AsyncGenerator[AgentSession]:
     connections: set[asyncio.Task[None]] = set()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+        task = present(asyncio.current_task())
         connections.add(task)
         with suppress(OSError, EOFError):
             head = await reader.readuntil(b"\r\n\r\n")
@@ -349,9 +348,8 @@ async def long_wait(session: AgentSession) -> None:
 async def test_an_endpoint_without_a_listener_is_unreachable(tmp_path: Path) -> None:
     missing = Endpoint(kind="unix", path=str(tmp_path / "missing"))
     elsewhere = Endpoint(kind="unix", path=str(tmp_path / "missing"), host_id="there")
-    with pytest.raises(AgentUnreachable) as lost:
-        await connector().connect(AGENT, [elsewhere, missing])
-    assert "no such file" in lost.value.message
+    lost = await raised(AgentUnreachable, connector().connect(AGENT, [elsewhere, missing]))
+    assert "no such file" in lost.message
     with pytest.raises(AgentUnreachable) as nowhere:
         await connector().connect(AGENT, [elsewhere])
     assert nowhere.value.code == "agent_elsewhere"

@@ -31,6 +31,7 @@ from chatd.workspaces.instructions import (
     WorkspaceInstructions,
 )
 from tests.support.factories import CHAT
+from tests.support.outcomes import present
 from tests.support.seeds import Seed
 from tests.support.store import insert_seed
 from tests.support.stream_replica import Emitted, env_with
@@ -91,8 +92,7 @@ class Place:
         return await self.context()
 
     async def told(self, **columns: object) -> str:
-        row = await chats.get(self.pool, CHAT)
-        assert row is not None
+        row = present(await chats.get(self.pool, CHAT))
         told = await self.briefings.instructions(msgspec.structs.replace(row, **columns))
         return told.workspace or ""
 
@@ -136,9 +136,7 @@ async def test_pinned_instructions_stay_until_a_refresh_is_requested(place: Plac
     place.words = says("Use spaces.", version=2)
     assert await place.contexts.store(agent_id(1), place.words, initial=False)
     assert await place.told(epoch=2) == first
-    pinned = await bindings.get_pinned_context(place.pool, CHAT)
-    assert pinned is not None
-    assert pinned.dirty
+    assert present(await bindings.get_pinned_context(place.pool, CHAT)).dirty
     assert await bindings.pin_context(place.pool, CHAT, agent_id(1), replace=True)
     assert "Use spaces." in await place.told(epoch=3)
 

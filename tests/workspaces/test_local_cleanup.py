@@ -26,6 +26,7 @@ from chatd.workspaces.local.layout import (
     read_uid,
 )
 from tests.support.local_rig import AS_ROOT, data_directory
+from tests.support.outcomes import present
 
 WHOLE = "         0          0 4294967295\n"
 SMALL = "         0     100000      65536\n"
@@ -203,8 +204,7 @@ def test_uid_ranges_avoid_those_of_the_host() -> None:
     assert (
         LOWEST_UID <= min(one.base, other.base) < max(one.base, other.base) < 2**31 - UIDS_PER_RANGE
     )
-    inside = choose_uid_range(Path("/var/lib/chatd"), SMALL)
-    assert inside is not None
+    inside = present(choose_uid_range(Path("/var/lib/chatd"), SMALL))
     assert inside.base + inside.size < 65_534
     assert choose_uid_range(Path("/var/lib/chatd"), "0 1000 1\n") is None
 

@@ -13,6 +13,7 @@ from chatd.workspaces.builds.backend import BuildFailed
 from chatd.workspaces.builds.maintenance import Reconciler
 from tests.support.build_rig import FakeBackend
 from tests.support.clock import FakeClock
+from tests.support.outcomes import present
 from tests.support.stream_replica import Emitted, env_with
 from tests.support.workspaces import (
     HOST,
@@ -160,8 +161,7 @@ class Pinger:
 
 
 async def the_agent(pool: Pool) -> tuple[AgentRow, str]:
-    found = await agents.get_with_time(pool, agent_id(1))
-    assert found is not None
+    found = present(await agents.get_with_time(pool, agent_id(1)))
     agent, now = found
     return agent, agent_status(agent, now)
 

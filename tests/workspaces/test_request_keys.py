@@ -8,6 +8,7 @@ from chatd.store.chat.idempotency import REQUEST_RETENTION
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool
 from chatd.store.workspace import builds, workspaces
+from tests.support.outcomes import present
 from tests.support.workspaces import (
     build_id,
     finish,
@@ -40,8 +41,7 @@ async def test_a_key_returns_its_workspace_for_a_day(
     await keep_house(pool)
     again = await workspaces.create(pool, new_workspace(2, made_by="w"))
     assert (again.workspace.id, again.replayed) == (workspace_id(1), True)
-    repeated = await builds.insert(pool, new_build(12, after=2, made_by="b"))
-    assert repeated is not None
+    repeated = present(await builds.insert(pool, new_build(12, after=2, made_by="b")))
     assert repeated.id == build_id(11)
 
     await age(pool, timedelta(minutes=30))

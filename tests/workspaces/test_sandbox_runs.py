@@ -14,6 +14,7 @@ from chatd.workspaces.local.supervisor.plan import ProcessPlan, SandboxOrder
 from chatd.workspaces.local.supervisor.processes import read_process_id
 from chatd.workspaces.local.supervisor.sandbox import MAX_RESTART_DELAY_S, Sandbox, restart_delay_s
 from tests.support.eventually import eventually
+from tests.support.outcomes import present
 
 TEST_TIMEOUT_S = 40.0
 
@@ -93,8 +94,7 @@ async def test_files_are_counted_as_well_as_their_bytes(tmp_path: Path) -> None:
     (tmp_path / "below" / "large").write_bytes(b"x" * 100_000)
     for number in range(20):
         (tmp_path / "below" / f"empty{number}").touch()
-    used = await disk_quota.measure([str(tmp_path)], asyncio.Event())
-    assert used is not None
+    used = present(await disk_quota.measure([str(tmp_path)], asyncio.Event()))
     assert used.bytes >= 100_000
     assert used.files == 23
 

@@ -11,6 +11,7 @@ from chatd.agent.context.watcher import CONTEXT_POLL_S, DEBOUNCE_S, MAX_DEBOUNCE
 from chatd.agent.errors import AgentError
 from tests.agent.inline_threads import InlineThreads
 from tests.support.clock import FakeClock
+from tests.support.outcomes import raised
 
 TIMEOUT_S = 20
 
@@ -55,9 +56,8 @@ async def fixture(tmp_path: Path) -> AsyncGenerator[WatcherFixture]:
 
 async def test_no_snapshot_exists_before_the_first_poll(tmp_path: Path) -> None:
     watcher = WatcherFixture(tmp_path).watcher
-    with pytest.raises(AgentError) as refused:
-        await watcher.wait(0, 0)
-    assert (refused.value.status, refused.value.code) == (503, "context_not_ready")
+    refused = await raised(AgentError, watcher.wait(0, 0))
+    assert (refused.status, refused.code) == (503, "context_not_ready")
     with pytest.raises(AgentError):
         await watcher.wait(0, 0.01)
 

@@ -23,6 +23,7 @@ from chatd.agent.edits.lines import (
 from chatd.agent.edits.matcher import apply_edit
 from chatd.agent.errors import AgentError
 from tests.support.fuzz import fuzzed
+from tests.support.outcomes import present
 
 # Few and fixed examples in an ordinary run; see tests.support.fuzz.
 few_examples = fuzzed if fuzzed.max_examples > 300 else settings(fuzzed, max_examples=60)
@@ -229,8 +230,7 @@ def patched(old: str, diff: str) -> str:
     diff = re.sub(r"\n\\ No newline at end of file\n", "\0", diff)
     for hunk in re.split(r"^(?=@@ )|(?<=\0)(?=@@ )", diff, flags=re.MULTILINE)[1:]:
         head, *body = re.findall(r"[^\n\0]*[\n\0]", hunk)
-        numbers = re.fullmatch(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@\n", head)
-        assert numbers is not None
+        numbers = present(re.fullmatch(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@\n", head))
         start, length = int(numbers[1]), int(numbers[2] or 1)
         first = start - 1 if length else start
         result += lines[at:first]

@@ -12,6 +12,7 @@ from chatd.agent.files import reader
 from chatd.agent.files.paths import MAX_LINKS, resolve_path
 from chatd.agent.files.reader import list_directory
 from tests.agent.unprivileged import denied_without_privileges
+from tests.support.outcomes import present
 
 
 def test_links_are_resolved_and_a_missing_tail_is_kept(tmp_path: Path) -> None:
@@ -50,8 +51,7 @@ def test_too_many_links_are_refused(tmp_path: Path) -> None:
 def test_resolving_without_permission_is_forbidden(shared: Path) -> None:
     (shared / "closed").mkdir(mode=0o700)
     (shared / "closed/link").symlink_to("x")
-    denied = denied_without_privileges(lambda: resolve_path(str(shared / "closed/link/y")))
-    assert denied is not None
+    denied = present(denied_without_privileges(lambda: resolve_path(str(shared / "closed/link/y"))))
     assert denied.status == 403
 
 

@@ -10,6 +10,7 @@ import pytest
 from chatd.agent.errors import AgentError
 from chatd.agent.files.writer import write_file
 from tests.agent.unprivileged import Denied, denied_without_privileges
+from tests.support.outcomes import present
 
 
 def refusal(path: str | Path, content: bytes = b"new") -> tuple[int, str]:
@@ -112,8 +113,7 @@ def test_writing_without_permission_is_forbidden(shared: Path) -> None:
     assert (read_only / "f").read_bytes() == b"old"
     assert names(read_only) == ["f"]
     below = locked / "sub" / "f"
-    denied = denied_without_privileges(lambda: write_file(str(below), b"new"))
-    assert denied is not None
+    denied = present(denied_without_privileges(lambda: write_file(str(below), b"new")))
     assert denied.status == 403
 
 

@@ -16,6 +16,7 @@ from chatd.agent.processes.child import signal_group
 from chatd.agent.processes.output_buffer import HEAD_BYTES, TAIL_BYTES
 from chatd.agent.processes.table import ProcessLimits
 from tests.agent.processes.agent_fixture import TIMEOUT_S, AgentFixture, BlockingPipe, boot_agent
+from tests.support.outcomes import raised
 
 # Run by a background process to wait until its shell has exited and is a zombie.
 WHEN_SHELL_IS_GONE = "while ! grep -q '^State:.Z' /proc/$$/status; do :; done"
@@ -79,18 +80,14 @@ async def test_a_command_has_its_own_session_and_inherits_no_descriptor(tmp_path
 @pytest.mark.covers("processes-1")
 @pytest.mark.parametrize("command", ["", "  \n"])
 async def test_an_empty_command_is_refused(agent: AgentFixture, command: str) -> None:
-    with pytest.raises(AgentError) as refusal:
-        await agent.start(command)
-    assert refusal.value.status == 400
+    assert (await raised(AgentError, agent.start(command))).status == 400
 
 
 @pytest.mark.parametrize("command", ["echo \0", "echo \ud800", "echo " + "x" * 200_000])
 async def test_a_command_that_cannot_be_executed_is_refused(
     agent: AgentFixture, command: str
 ) -> None:
-    with pytest.raises(AgentError) as refusal:
-        await agent.start(command)
-    assert refusal.value.status == 400
+    assert (await raised(AgentError, agent.start(command))).status == 400
     assert agent.processes.list("chat") == []
 
 

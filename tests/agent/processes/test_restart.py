@@ -12,6 +12,7 @@ import pytest
 from chatd.agent.errors import AgentError
 from chatd.agent.processes.command import SavedResults
 from tests.agent.processes.agent_fixture import TIMEOUT_S, AgentFixture, boot_agent
+from tests.support.outcomes import raised
 
 
 class BlockingEnvironment(Mapping[str, str]):
@@ -47,9 +48,7 @@ async def test_close_kills_whole_groups_and_refuses_new_commands(agent: AgentFix
     assert (output["running"], output["exit_code"]) == (False, -1)
     assert await asyncio.to_thread(select.select, [child], [], [], TIMEOUT_S) != ([], [], [])
     os.close(child)
-    with pytest.raises(AgentError) as refusal:
-        await agent.start("true")
-    assert refusal.value.status == 503
+    assert (await raised(AgentError, agent.start("true"))).status == 503
     await agent.processes.close()
 
 
@@ -119,9 +118,8 @@ async def test_a_command_of_a_dead_agent_is_unknown_and_not_run_again(tmp_path: 
         running = await died.start("echo x >>runs; echo ready; sleep 600", key="k")
         await died.wait_for_output(running)
         async with boot_agent(tmp_path) as after:
-            with pytest.raises(AgentError) as refusal:
-                await after.start("echo x >>runs", key="k")
-            assert (refusal.value.status, refusal.value.code) == (409, "outcome_unknown")
+            refusal = await raised(AgentError, after.start("echo x >>runs", key="k"))
+            assert (refusal.status, refusal.code) == (409, "outcome_unknown")
             with pytest.raises(AgentError) as lost:
                 await after.processes.output(running, chat_id="chat")
             assert lost.value.status == 404

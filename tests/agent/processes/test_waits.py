@@ -8,6 +8,7 @@ import pytest
 
 from chatd.agent.errors import AgentError
 from tests.agent.processes.agent_fixture import TIMEOUT_S, AgentFixture, BlockingPipe, boot_agent
+from tests.support.outcomes import raised
 
 
 @pytest.mark.covers("processes-4")
@@ -91,9 +92,8 @@ async def test_a_cancelled_wait_does_not_affect_the_command(tmp_path: Path) -> N
 @pytest.mark.parametrize("wait_s", [-1, math.nan, math.inf])
 async def test_an_invalid_wait_is_refused(agent: AgentFixture, wait_s: float) -> None:
     process_id = await agent.start("true")
-    with pytest.raises(AgentError) as refusal:
-        await agent.processes.output(process_id, wait_s=wait_s)
-    assert refusal.value.status == 400
+    refusal = await raised(AgentError, agent.processes.output(process_id, wait_s=wait_s))
+    assert refusal.status == 400
 
 
 async def test_a_very_long_wait_is_accepted(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from chatd.store.model_configs import StoredModel, StoredProvider
 from chatd.store.pool import Pool
 from tests.support.factories import OWNER
 from tests.support.operations import deciding, deciding_transactor, operation
+from tests.support.outcomes import present
 from tests.support.stream_replica import A, HintNetwork, StreamReplica, env_with, replica_on
 
 ME: Final = "my-token"
@@ -202,9 +203,7 @@ class ApiServer:
         return ChatId(UUID(str(made.json["id"])))
 
     async def chat(self, chat_id: ChatId) -> Chat:
-        found = await chats.get(self.replica.pool, chat_id)
-        assert found is not None
-        return found
+        return present(await chats.get(self.replica.pool, chat_id))
 
     async def act(self, chat_id: ChatId, decide: Callable[[Chat], Change | None]) -> Chat:
         """Apply a change, as a worker or another user does."""

@@ -18,6 +18,7 @@ from chatd.domain.ids import ChatId
 from tests.support.api.server import ME, ApiServer, Json, authorized
 from tests.support.client_state import ClientState
 from tests.support.factories import prompt
+from tests.support.outcomes import present
 from tests.support.stream_replica import part_text
 
 READ_TIMEOUT_S: Final = 30.0
@@ -57,8 +58,7 @@ class SseConnection:
         return None
 
     async def json(self) -> Json:
-        block = await self.event()
-        assert block is not None
+        block = present(await self.event())
         return msgspec.json.decode(block.data, type=Json)
 
 

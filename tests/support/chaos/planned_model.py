@@ -18,6 +18,7 @@ from msgspec import Raw, Struct
 from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.model.protocol import ToolSpec
 from chatd.domain.ports import ToolContext, ToolEffect
+from tests.support.outcomes import present
 from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
 from tests.support.providers.server import Gate, RecordedRequest, Reply
 
@@ -111,8 +112,7 @@ class ToolServer:
             await gate.pass_through()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+        task = present(asyncio.current_task())
         self._tasks.add(task)
         try:
             call_id = (await reader.readline()).decode().strip()
