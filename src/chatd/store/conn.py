@@ -7,8 +7,9 @@ of chatd's (`errors`).
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
+from operator import attrgetter
 from typing import Any, LiteralString, Protocol, TypeAlias, TypeVar, cast
 
 import asyncpg
@@ -20,16 +21,17 @@ from chatd.store.errors import DRIVER_ERRORS, translate_driver_error
 
 T = TypeVar("T")
 Row: TypeAlias = asyncpg.Record
+Reply: TypeAlias = Coroutine[Any, Any, T]
 StatementHook: TypeAlias = Callable[[str], None]
 
 
 class Conn(Protocol):
     """Runs one statement: a session, a transaction, or the pool."""
 
-    async def fetch(self, query: LiteralString, *args: object) -> list[Row]: ...
-    async def fetchrow(self, query: LiteralString, *args: object) -> Row | None: ...
-    async def fetchval(self, query: LiteralString, *args: object) -> Any: ...
-    async def execute(self, query: LiteralString, *args: object) -> str: ...
+    def fetch(self, query: LiteralString, *args: object) -> Reply[list[Row]]: ...
+    def fetchrow(self, query: LiteralString, *args: object) -> Reply[Row | None]: ...
+    def fetchval(self, query: LiteralString, *args: object) -> Reply[Any]: ...
+    def execute(self, query: LiteralString, *args: object) -> Reply[str]: ...
 
 
 class ConnectConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +97,9 @@ class _Driver(Protocol):
 
 
 class DatabaseSession:
-    """One connection to the server. Used by one task at a time."""
+    """One connection to the server. Used by one task at a time.
+
+    The methods return `_send`'s coroutine: a coroutine of their own would cost every statement."""
 
     __slots__ = ("_driver", "_in_transaction", "_on_statement", "_unusable")
 
@@ -105,17 +109,17 @@ class DatabaseSession:
         self._in_transaction = False
         self._unusable = False
 
-    async def fetch(self, query: LiteralString, *args: object) -> list[Row]:
-        return await self._send(query, self._driver.fetch(query, *args))
+    def fetch(self, query: LiteralString, *args: object) -> Reply[list[Row]]:
+        return self._send(query, self._driver.fetch(query, *args))
 
-    async def fetchrow(self, query: LiteralString, *args: object) -> Row | None:
-        return await self._send(query, self._driver.fetchrow(query, *args))
+    def fetchrow(self, query: LiteralString, *args: object) -> Reply[Row | None]:
+        return self._send(query, self._driver.fetchrow(query, *args))
 
-    async def fetchval(self, query: LiteralString, *args: object) -> Any:
-        return await self._send(query, self._driver.fetchval(query, *args))
+    def fetchval(self, query: LiteralString, *args: object) -> Reply[Any]:
+        return self._send(query, self._driver.fetchval(query, *args))
 
-    async def execute(self, query: LiteralString, *args: object) -> str:
-        return await self._send(query, self._driver.execute(query, *args))
+    def execute(self, query: LiteralString, *args: object) -> Reply[str]:
+        return self._send(query, self._driver.execute(query, *args))
 
     async def script(self, sql: str, *, timeout_s: float) -> None:
         """Run SQL from a file."""
@@ -237,11 +241,26 @@ class NamedStatement(Struct, frozen=True, kw_only=True):
         return [values[name] for name in self.names]
 
 
-def named_statement(*fragments: LiteralString) -> NamedStatement:
+class FieldParameters:
+    """Parameters that are fields of one struct, by the parameter's name. `values` reads them all
+    in the order of `names`, much faster than a dict of them is built and looked up."""
+
+    def __init__(self, struct: type[Struct], *same: str, **renamed: str) -> None:
+        fields = {**dict(zip(same, same, strict=True)), **renamed}
+        if unknown := set(fields.values()) - set(struct.__struct_fields__):
+            raise InvariantBroken(f"{struct.__name__} has no fields {unknown}.")
+        self.names = tuple(fields)
+        self.values: Callable[[Struct], tuple[object, ...]] = attrgetter(*fields.values())
+
+
+def named_statement(*fragments: LiteralString, order: tuple[str, ...] = ()) -> NamedStatement:
     """Join SQL fragments and number their parameters: each `:name` gets one number in the whole
-    statement; `::type` stays a cast."""
+    statement; `::type` stays a cast. The numbers follow `order`, if given, else the text."""
     sql = "".join(fragments)
-    names = tuple(dict.fromkeys(_NAME.findall(sql)))
+    found = tuple(dict.fromkeys(_NAME.findall(sql)))
+    names = order or found
+    if set(names) != set(found):
+        raise InvariantBroken(f"Not in both SQL and order: {set(names) ^ set(found)}.")
     numbers = {name: f"${index}" for index, name in enumerate(names, 1)}
     text = _NAME.sub(lambda match: numbers[match[1]], sql)
     # Still literals only: the substitution inserts numbers.

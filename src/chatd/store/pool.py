@@ -42,28 +42,28 @@ class Pool:
         self._closed = False
 
     async def fetch(self, query: LiteralString, *args: object) -> list[Row]:
-        session = await self._acquire()
+        session = self._take_idle() or await self._acquire()
         try:
             return await session.fetch(query, *args)
         finally:
             self._release(session)
 
     async def fetchrow(self, query: LiteralString, *args: object) -> Row | None:
-        session = await self._acquire()
+        session = self._take_idle() or await self._acquire()
         try:
             return await session.fetchrow(query, *args)
         finally:
             self._release(session)
 
     async def fetchval(self, query: LiteralString, *args: object) -> Any:
-        session = await self._acquire()
+        session = self._take_idle() or await self._acquire()
         try:
             return await session.fetchval(query, *args)
         finally:
             self._release(session)
 
     async def execute(self, query: LiteralString, *args: object) -> str:
-        session = await self._acquire()
+        session = self._take_idle() or await self._acquire()
         try:
             return await session.execute(query, *args)
         finally:
@@ -71,7 +71,7 @@ class Pool:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[DatabaseSession]:
-        session = await self._acquire()
+        session = self._take_idle() or await self._acquire()
         try:
             async with session.transaction():
                 yield session
@@ -108,15 +108,19 @@ class Pool:
     def waiting(self) -> int:
         return sum(not waiter.done() for waiter in self._waiters)
 
-    async def _acquire(self) -> DatabaseSession:
-        if self._closed:
-            raise _closed()
-        while self._idle:
+    def _take_idle(self) -> DatabaseSession | None:
+        """An idle session was clean when it was released; since then it can only have closed."""
+        while self._idle and not self._closed:
             session = self._idle.pop()
-            if session.is_reusable:
+            if not session.is_closed:
                 self._in_use.add(session)
                 return session
-            session.terminate()
+        return None
+
+    async def _acquire(self) -> DatabaseSession:
+        """Open a session or wait for one. The caller has found no idle one."""
+        if self._closed:
+            raise _closed()
         if self.size < self._config.max_size:
             self._opening += 1
             return await self._open()

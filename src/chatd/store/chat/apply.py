@@ -12,7 +12,81 @@ in two thirds of the server time. `change_writer` chooses the statement and its 
 
 from typing import Final
 
-from chatd.store.conn import named_statement
+from chatd.domain.chat.messages import Draft, TokenUsage, UsageEntry
+from chatd.domain.chat.row import Chat
+from chatd.store.conn import FieldParameters, named_statement
+
+# The parameters of a row and of a step, in the order in which `change_writer` passes them.
+
+ROW: Final = FieldParameters(
+    Chat,
+    "status",
+    "archived",
+    "history_version",
+    "retry_version",
+    "attempt",
+    "next_message_id",
+    "turn_message_id",
+    "compaction_requested",
+    "worker_id",
+    "epoch",
+    "orphan_count",
+    "model_config_id",
+    "reasoning_effort",
+    chat_id="id",
+)
+ROW_NAMES: Final = (
+    *ROW.names,
+    "last_error",
+    "retry_state",
+    "pending_calls",
+    "touch",
+    "change_id",
+    "action_s",
+    "interrupt_s",
+)
+MESSAGE: Final = FieldParameters(
+    Draft,
+    "role",
+    "visibility",
+    "content_version",
+    "compressed",
+    model="model_config_id",
+    effort="reasoning_effort",
+    author="created_by",
+    cost="cost_micros",
+    runtime="runtime_ms",
+    response_id="provider_response_id",
+)
+CALL: Final = FieldParameters(
+    UsageEntry,
+    paid_message_id="message_id",
+    paid_kind="kind",
+    paid_model_id="model_config_id",
+    paid_provider="provider",
+    paid_model="model",
+    paid_micros="cost_micros",
+    paid_runtime="runtime_ms",
+    paid_ok="ok",
+)
+TOKENS: Final = FieldParameters(
+    TokenUsage,
+    "input_tokens",
+    "output_tokens",
+    "reasoning_tokens",
+    "cache_creation_tokens",
+    "cache_read_tokens",
+)
+CALL_NAMES: Final = (*CALL.names, *TOKENS.names, "price")
+STEP_NAMES: Final = (
+    *ROW_NAMES,
+    "expected",
+    *MESSAGE.names,
+    "message_id",
+    "content",
+    "usage",
+    *CALL_NAMES,
+)
 
 _JOINING: Final = """
 WITH joining AS MATERIALIZED (
@@ -183,10 +257,12 @@ placed AS (
     WHERE q.chat_id = :chat_id AND q.id = p.id)
 """
 
+# A timestamp costs the driver as much as ten other values. created_at and updated_at are known: the
+# ones from before, or `written_at`.
 _RESULT: Final = """
 SELECT id, worker_id, title, labels, pin_order, last_read_message_id, workspace_id,
-    model_config_id, reasoning_effort, created_at, updated_at, runnable_at, action_deadline,
-    interrupt_deadline, now() AS written_at
+    model_config_id, reasoning_effort, runnable_at, action_deadline, interrupt_deadline,
+    now() AS written_at
 """
 
 _NOTHING_MORE: Final = ", NULL AS promoted, NULL AS forgotten FROM changed"
@@ -211,7 +287,7 @@ APPLY_WITHOUT_QUEUE: Final = named_statement(
 """A change that does not touch the queue or earlier messages."""
 
 APPLY_STEP: Final = named_statement(
-    "WITH", _ROW, _CHANGED, *_WRITTEN_BY_STEP, _RESULT, _NOTHING_MORE
+    "WITH", _ROW, _CHANGED, *_WRITTEN_BY_STEP, _RESULT, _NOTHING_MORE, order=STEP_NAMES
 )
 """Such a change with one message and at most one usage entry: most steps."""
 

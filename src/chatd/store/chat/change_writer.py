@@ -4,7 +4,7 @@ Every commit runs this, so it computes only what the statement uses. A parameter
 sides, and an array of one element more than ten times as much as a plain value.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Final, LiteralString
 
 import msgspec
@@ -13,6 +13,7 @@ from msgspec import Struct
 from chatd.domain.chat.change import (
     CLIENT_TOOL_DEADLINE_S,
     INTERRUPT_DEADLINE_S,
+    AppendedMessage,
     Change,
 )
 from chatd.domain.chat.messages import (
@@ -25,12 +26,22 @@ from chatd.domain.chat.row import RECENT_CHANGES_KEPT, Chat
 from chatd.domain.chat.transitions import LoadedChat
 from chatd.domain.errors import InvariantBroken
 from chatd.domain.ids import ChangeId
-from chatd.store.chat.apply import APPLY, APPLY_STEP, APPLY_WITHOUT_QUEUE, INSERT_CHAT
+from chatd.store.chat.apply import (
+    APPLY,
+    APPLY_STEP,
+    APPLY_WITHOUT_QUEUE,
+    CALL,
+    CALL_NAMES,
+    INSERT_CHAT,
+    MESSAGE,
+    ROW,
+    ROW_NAMES,
+    TOKENS,
+)
 from chatd.store.chat.messages import messages_written
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.conn import (
     Conn,
-    NamedStatement,
     Row,
     json_or_none,
     json_text,
@@ -63,7 +74,8 @@ async def apply(
 
 def _chat_after_write(change: Change, change_id: ChangeId, row: Row) -> Chat:
     """The row as written: the change's row with the columns that the database has set."""
-    before = change.before.recent_changes if change.before else ()
+    before, written_at = change.before, row["written_at"]
+    recent = before.recent_changes if before else ()
     return msgspec.structs.replace(
         change.after,
         # Equal ids, but of the driver's own UUID type, which it encodes faster.
@@ -76,21 +88,21 @@ def _chat_after_write(change: Change, change_id: ChangeId, row: Row) -> Chat:
         workspace_id=row["workspace_id"],
         model_config_id=row["model_config_id"],
         reasoning_effort=row["reasoning_effort"],
-        created_at=row["created_at"],
-        updated_at=row["updated_at"],
+        created_at=before.created_at if before else written_at,
+        updated_at=before.updated_at if before and not change.touch else written_at,
         runnable_at=row["runnable_at"],
         action_deadline=row["action_deadline"],
         interrupt_deadline=row["interrupt_deadline"],
-        recent_changes=(change_id, *before)[:RECENT_CHANGES_KEPT],
+        recent_changes=(change_id, *recent)[:RECENT_CHANGES_KEPT],
     )
 
 
-class _BoundStatement(Struct, frozen=True, kw_only=True):
+class _BoundStatement(Struct, frozen=True):
     """`change` is the change as it will be stored."""
 
     change: Change
     text: LiteralString
-    args: list[object]
+    args: Sequence[object]
 
 
 def _bind_change(change: Change, change_id: ChangeId) -> _BoundStatement:
@@ -98,32 +110,35 @@ def _bind_change(change: Change, change_id: ChangeId) -> _BoundStatement:
     that viewers are sent what was stored."""
     try:
         contents = [encode_parts(added.draft.content) for added in change.messages]
-        statement, values = _bind(change, change_id, contents)
+        text, args = _bind(change, change_id, contents)
     except UnicodeEncodeError:
         return _bind_change(replace_surrogates_deep(change), change_id)
     if any("\ufffd" in content for content in contents):
         change = replace_surrogates_deep(change)
-    return _BoundStatement(change=change, text=statement.text, args=statement.args(values))
+    return _BoundStatement(change, text, args)
 
 
 def _bind(
     change: Change, change_id: ChangeId, contents: list[str]
-) -> tuple[NamedStatement, _Values]:
-    values = _row(change)
-    values["change_id"] = change_id
+) -> tuple[LiteralString, Sequence[object]]:
+    row = _row(change, change_id)
+    values: _Values = {}
     if change.before is None:
-        values.update(_new_chat(change), **_added_rows(change, contents))
-        return INSERT_CHAT, values
-    values["expected"] = change.before.snapshot_version
-    if _changes_queue_or_history(change):
-        values.update(_queue(change), **_added_rows(change, contents))
-        return APPLY, values
-    if len(contents) == 1 and len(change.usage) <= 1 and change.request is None:
-        values.update(_single_message(change, contents[0]))
-        values.update(_single_usage(change.usage[0]) if change.usage else _NO_USAGE)
-        return APPLY_STEP, values
+        statement = INSERT_CHAT
+        values.update(_new_chat(change))
+    elif _changes_queue_or_history(change):
+        statement = APPLY
+        values.update(_queue(change), expected=change.before.snapshot_version)
+    elif len(contents) == 1 and len(change.usage) <= 1 and change.request is None:
+        call = _call(change.usage[0]) if change.usage else _NO_CALL
+        message = _message(change.messages[0], contents[0])
+        return APPLY_STEP.text, (*row, change.before.snapshot_version, *message, *call)
+    else:
+        statement = APPLY_WITHOUT_QUEUE
+        values["expected"] = change.before.snapshot_version
+    values.update(zip(ROW_NAMES, row, strict=True))
     values.update(_added_rows(change, contents))
-    return APPLY_WITHOUT_QUEUE, values
+    return statement.text, statement.args(values)
 
 
 def _changes_queue_or_history(change: Change) -> bool:
@@ -140,30 +155,19 @@ def _changes_queue_or_history(change: Change) -> bool:
     )
 
 
-def _row(change: Change) -> _Values:
+def _row(change: Change, change_id: ChangeId) -> tuple[object, ...]:
+    """The values of ROW_NAMES."""
     row = change.after
-    return {
-        "chat_id": row.id,
-        "status": row.status,
-        "archived": row.archived,
-        "last_error": json_or_none(row.last_error),
-        "history_version": row.history_version,
-        "retry_version": row.retry_version,
-        "retry_state": json_or_none(row.retry_state),
-        "attempt": row.attempt,
-        "next_message_id": row.next_message_id,
-        "pending_calls": json_text(row.pending_calls) if row.pending_calls else "[]",
-        "turn_message_id": row.turn_message_id,
-        "compaction_requested": row.compaction_requested,
-        "worker_id": row.worker_id,
-        "epoch": row.epoch,
-        "orphan_count": row.orphan_count,
-        "model_config_id": row.model_config_id,
-        "reasoning_effort": row.reasoning_effort,
-        "touch": change.touch,
-        "action_s": CLIENT_TOOL_DEADLINE_S,
-        "interrupt_s": INTERRUPT_DEADLINE_S,
-    }
+    return (
+        *ROW.values(row),
+        json_or_none(row.last_error),
+        json_or_none(row.retry_state),
+        json_text(row.pending_calls) if row.pending_calls else "[]",
+        change.touch,
+        change_id,
+        CLIENT_TOOL_DEADLINE_S,
+        INTERRUPT_DEADLINE_S,
+    )
 
 
 def _new_chat(change: Change) -> _Values:
@@ -202,51 +206,17 @@ def _added_rows(change: Change, contents: list[str]) -> _Values:
     }
 
 
-def _single_message(change: Change, content: str) -> _Values:
-    (added,) = change.messages
+def _message(added: AppendedMessage, content: str) -> tuple[object, ...]:
     draft = added.draft
-    return {
-        "message_id": added.id,
-        "role": draft.role,
-        "visibility": draft.visibility,
-        "content": content,
-        "content_version": draft.content_version,
-        "compressed": draft.compressed,
-        "model": draft.model_config_id,
-        "effort": draft.reasoning_effort,
-        "author": draft.created_by,
-        "usage": json_or_none(draft.usage),
-        "cost": draft.cost_micros,
-        "runtime": draft.runtime_ms,
-        "response_id": draft.provider_response_id,
-    }
+    return (*MESSAGE.values(draft), added.id, content, json_or_none(draft.usage))
 
 
-def _single_usage(entry: UsageEntry) -> _Values:
-    usage = entry.usage
-    return {
-        "paid_message_id": entry.message_id,
-        "paid_kind": entry.kind,
-        "paid_model_id": entry.model_config_id,
-        "paid_provider": entry.provider,
-        "paid_model": entry.model,
-        "input_tokens": usage.input_tokens,
-        "output_tokens": usage.output_tokens,
-        "reasoning_tokens": usage.reasoning_tokens,
-        "cache_creation_tokens": usage.cache_creation_tokens,
-        "cache_read_tokens": usage.cache_read_tokens,
-        "paid_micros": entry.cost_micros,
-        "price": json_or_none(entry.price),
-        "paid_runtime": entry.runtime_ms,
-        "paid_ok": entry.ok,
-    }
+def _call(entry: UsageEntry) -> tuple[object, ...]:
+    """The values of CALL_NAMES."""
+    return (*CALL.values(entry), *TOKENS.values(entry.usage), json_or_none(entry.price))
 
 
-_NO_USAGE: Final[Mapping[str, object]] = dict.fromkeys(
-    name
-    for name in APPLY_STEP.names
-    if name.startswith("paid_") or name.endswith("_tokens") or name == "price"
-)
+_NO_CALL: Final = (None,) * len(CALL_NAMES)
 
 
 def _usage_row(entry: UsageEntry) -> _Values:
