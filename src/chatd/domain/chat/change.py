@@ -78,9 +78,9 @@ class Change(Struct, frozen=True, kw_only=True):
     touch: bool = False
 
     @staticmethod
-    def of(chat: Chat) -> "Change":
+    def of(chat: Chat, usage: tuple[UsageEntry, ...] = ()) -> "Change":
         after = msgspec.structs.replace(chat, snapshot_version=chat.snapshot_version + 1)
-        return Change(before=chat, after=after)
+        return Change(before=chat, after=after, usage=usage)
 
     def _set(self, **columns: object) -> Self:
         after = msgspec.structs.replace(self.after, **columns)
@@ -99,18 +99,29 @@ class Change(Struct, frozen=True, kw_only=True):
         return fresh | self._retry_cleared()
 
     def append(self, draft: Draft) -> Self:
-        row = self.after
-        columns = self._new_history()
-        columns["next_message_id"] = row.next_message_id + 1
-        if draft.visibility == "both" and not draft.compressed:
-            # A summary does not set the chat's model: another model may have written it.
-            columns["model_config_id"] = draft.model_config_id or row.model_config_id
-            columns["reasoning_effort"] = draft.reasoning_effort or row.reasoning_effort
-        return msgspec.structs.replace(
-            self,
-            messages=(*self.messages, AppendedMessage(id=row.next_message_id, draft=draft)),
-            after=msgspec.structs.replace(row, **columns),
+        return self.append_all((draft,), self.after.pending_calls)
+
+    def append_all(self, drafts: tuple[Draft, ...], pending: tuple[PendingCall, ...]) -> Self:
+        """Append messages; `pending` are the calls without a result after them."""
+        row, added = self.after, self.messages
+        next_id, model, effort = row.next_message_id, row.model_config_id, row.reasoning_effort
+        for draft in drafts:
+            added = (*added, AppendedMessage(id=next_id, draft=draft))
+            next_id = MessageId(next_id + 1)
+            if draft.visibility == "both" and not draft.compressed:
+                # A summary does not set the chat's model: another model may have written it.
+                model = draft.model_config_id or model
+                effort = draft.reasoning_effort or effort
+        history = self._new_history() if drafts else {}
+        after = msgspec.structs.replace(
+            row,
+            next_message_id=next_id,
+            model_config_id=model,
+            reasoning_effort=effort,
+            pending_calls=pending,
+            **history,
         )
+        return msgspec.structs.replace(self, messages=added, after=after)
 
     def answer_pending_calls(self, reason: str = INTERRUPTED_CALL_TEXT) -> Self:
         """Providers refuse a history in which a user message follows a pending call."""
@@ -283,9 +294,6 @@ class Change(Struct, frozen=True, kw_only=True):
 
     def clear_compaction_request(self) -> Self:
         return self._set(compaction_requested=False)
-
-    def record_usage(self, usage: tuple[UsageEntry, ...]) -> Self:
-        return self if usage == self.usage else msgspec.structs.replace(self, usage=usage)
 
     def with_idempotency_key(self, request: IdempotencyKey | None) -> Self:
         return self if request is self.request else msgspec.structs.replace(self, request=request)

@@ -75,7 +75,7 @@ def record_retry(chat: Chat, command: RecordRetry) -> Change:
     """R -> R with the next attempt, so that new viewers see the delay."""
     command.fence.check(chat)
     require_allowed(chat, Transition.RECORD_RETRY)
-    return Change.of(chat).retry(command.state).record_usage(command.usage)
+    return Change.of(chat, command.usage).retry(command.state)
 
 
 def finish_interrupt(chat: Chat, step: Step) -> Change:
@@ -120,7 +120,7 @@ def expire_interrupt(chat: Chat, partial: tuple[Draft, ...] = ()) -> Change:
     """I -> W|P. An interrupt ends in time even if a tool does not. Saves the live parts, because
     the owner did not commit its partial answer."""
     require_allowed(chat, Transition.EXPIRE_INTERRUPT)
-    change = _append(chat, partial, frozenset())
+    change = _append(Change.of(chat), partial, frozenset())
     return _after_interrupt(change.answer_pending_calls(), keep_owner=False)
 
 
@@ -140,16 +140,14 @@ def _after_interrupt(change: Change, *, keep_owner: bool) -> Change:
 def _append_step(chat: Chat, step: Step, transition: Transition) -> Change:
     step.fence.check(chat)
     require_allowed(chat, transition)
-    return _append(chat, step.messages, step.client_tools).record_usage(step.usage)
+    return _append(Change.of(chat, step.usage), step.messages, step.client_tools)
 
 
-def _append(chat: Chat, drafts: tuple[Draft, ...], client_tools: frozenset[str]) -> Change:
-    change = Change.of(chat)
-    pending = {call.id: call for call in chat.pending_calls}
+def _append(change: Change, drafts: tuple[Draft, ...], client_tools: frozenset[str]) -> Change:
+    pending = {call.id: call for call in change.after.pending_calls}
     for draft in drafts:
         _update_pending(pending, draft, client_tools)
-        change = change.append(draft)
-    return change.set_pending_calls(tuple(pending.values()))
+    return change.append_all(drafts, tuple(pending.values()))
 
 
 def _update_pending(

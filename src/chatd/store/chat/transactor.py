@@ -5,8 +5,8 @@ attempts of an operation use one change id. The row stores the last few change i
 after a lost reply finds out whether the earlier one was applied.
 """
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -61,8 +61,8 @@ class Transactor:
     def start(self, operation: Operation) -> "OperationRun":
         return OperationRun(operation, self._pool, self._on_applied, self._decide)
 
-    async def run(self, operation: Operation) -> OperationOutcome:
-        return await self.start(operation).attempt()
+    def run(self, operation: Operation) -> Coroutine[Any, Any, OperationOutcome]:
+        return self.start(operation).attempt()
 
 
 class OperationRun:
@@ -89,7 +89,12 @@ class OperationRun:
                 case UpdateChat() | ArchiveIdleTree() as command:
                     return await self._run_tree(command)
                 case command:
-                    outcome = await self._run_unlocked(command) or await self._run_locked(command)
+                    known = self._usable_known_row(command)
+                    # The first attempt almost always succeeds.
+                    outcome = await self._run_known(command, known) if known else None
+                    if outcome is None:
+                        attempts = _ATTEMPTS_WITHOUT_LOCK - (known is not None)
+                        outcome = await self._run_until_applied(command, attempts)
         except DuplicateRow as duplicate:
             return await self._replay_duplicate(duplicate)
         except RequestError:
@@ -105,36 +110,39 @@ class OperationRun:
 
     # One chat
 
-    async def _run_unlocked(self, command: ChatCommand) -> OperationOutcome | None:
-        """None after too many conflicts. The first attempt almost always succeeds."""
-        known = self._usable_known_row(command)
-        for _ in range(_ATTEMPTS_WITHOUT_LOCK):
-            if known is not None:
-                outcome = await self._run_known(command, known)
-                known = None
-            else:
-                outcome = await self._run_loaded(self._pool, command)
-            if outcome is not None:
-                return outcome
-        return None
-
     def _usable_known_row(self, command: ChatCommand) -> Chat | None:
-        """The caller's row, if the transition reads nothing else and the actor may see it."""
-        if isinstance(command, QueueCommand | EditMessage):
-            return None
-        known, actor = self._operation.known, self._operation.actor
-        if known is None or actor not in (None, known.owner_id):
+        """The caller's row, if the transition reads nothing else, the actor may see it, and it
+        does not contain this operation's change."""
+        operation = self._operation
+        known = operation.known
+        if (
+            known is None
+            or operation.actor not in (None, known.owner_id)
+            or isinstance(command, QueueCommand | EditMessage)
+            or operation.change_id in known.recent_changes
+        ):
             return None
         return known
 
     async def _run_known(self, command: ChatCommand, known: Chat) -> AppliedChange | None:
         """Decide from the caller's row, which may be outdated. The write detects that. A refusal
         or «no change» would not, so both return None and the row is loaded."""
+        loaded = LoadedChat(chat=known)
         try:
-            outcome = await self._decide_and_apply(self._pool, command, LoadedChat(chat=known))
+            change = self._decide_change(command, loaded)
         except (RequestError, StaleFence):
             return None
-        return outcome if isinstance(outcome, AppliedChange) else None
+        if change is None:
+            return None
+        return await apply(self._pool, change, self._operation.change_id, loaded)
+
+    async def _run_until_applied(self, command: ChatCommand, attempts: int) -> OperationOutcome:
+        """Without a lock at first, because conflicts are rare."""
+        for _ in range(attempts):
+            outcome = await self._run_loaded(self._pool, command)
+            if outcome is not None:
+                return outcome
+        return await self._run_locked(command)
 
     async def _run_locked(self, command: ChatCommand) -> OperationOutcome:
         """Wait for the row's lock, so that an operation on a busy chat cannot conflict for ever."""
@@ -160,15 +168,20 @@ class OperationRun:
     async def _decide_and_apply(
         self, conn: Conn, command: ChatCommand, loaded: LoadedChat
     ) -> OperationOutcome | None:
-        operation = self._operation
-        if operation.change_id in loaded.chat.recent_changes:
+        change_id = self._operation.change_id
+        if change_id in loaded.chat.recent_changes:
             return await self._load_applied(conn, loaded.chat)
-        change = self._decide(loaded, command, operation.slots)
+        change = self._decide_change(command, loaded)
         if change is None:
             return NoChange(chat=loaded.chat)
-        change = change.with_idempotency_key(operation.request)
-        self._sent[change.after.snapshot_version] = (change, loaded)
-        return await apply(conn, change, operation.change_id, loaded)
+        return await apply(conn, change, change_id, loaded)
+
+    def _decide_change(self, command: ChatCommand, loaded: LoadedChat) -> Change | None:
+        change = self._decide(loaded, command, self._operation.slots)
+        if change is not None:
+            change = change.with_idempotency_key(self._operation.request)
+            self._sent[change.after.snapshot_version] = (change, loaded)
+        return change
 
     # A new chat
 
