@@ -10,15 +10,8 @@ from itertools import product
 from pathlib import Path
 from typing import get_args
 
-from chatd.domain.chat.states import (
-    TRANSITIONS,
-    Actor,
-    State,
-    Status,
-    Transition,
-    public_status,
-    state_of,
-)
+from chatd.domain.chat.row import public_status, state_of
+from chatd.domain.chat.states import TRANSITIONS, Actor, State, Status, Transition
 from chatd.domain.errors import InvariantBroken
 from tools import limits_table, settings_table
 from tools.behaviour_index import INDEX, write_index

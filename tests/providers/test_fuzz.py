@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatd.domain.answer.assembler import Answer
-from chatd.domain.chat.parts import decode_parts, encode_parts
+from chatd.domain.chat.messages import decode_parts, encode_parts
 from chatd.domain.model.protocol import (
     Finished,
     ModelRequest,

@@ -7,8 +7,8 @@ import pytest
 from msgspec import Raw
 
 from chatd.domain.chat.commands import SendMessage
-from chatd.domain.chat.messages import UserInput, pending_calls
-from chatd.domain.chat.parts import Part, TextPart, ToolCallPart, UnknownPart, encode_parts
+from chatd.domain.chat.messages import UserInput, encode_parts, pending_calls
+from chatd.domain.chat.parts import Part, TextPart, ToolCallPart, UnknownPart
 from chatd.domain.chat.row import ChatError
 from chatd.domain.chat.states import State
 from chatd.domain.chat.user_transitions import send_message

@@ -6,6 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET, Raw
 
+from chatd.domain.chat.events import public_part, public_parts
+from chatd.domain.chat.messages import decode_parts, encode_parts
 from chatd.domain.chat.parts import (
     ContextFilePart,
     FilePart,
@@ -18,10 +20,6 @@ from chatd.domain.chat.parts import (
     ToolCallPart,
     ToolResultPart,
     UnknownPart,
-    decode_parts,
-    encode_parts,
-    public_part,
-    public_parts,
     validate_json,
 )
 from chatd.domain.ids import ToolCallId

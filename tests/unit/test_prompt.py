@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from chatd.domain.chat.messages import Message
+from chatd.domain.chat.messages import Message, decode_parts, encode_parts
 from chatd.domain.chat.parts import (
     ContextFilePart,
     FilePart,
@@ -17,8 +17,6 @@ from chatd.domain.chat.parts import (
     SourcePart,
     TextPart,
     UnknownPart,
-    decode_parts,
-    encode_parts,
 )
 from chatd.domain.errors import InvariantBroken
 from chatd.domain.model.protocol import (
@@ -30,9 +28,14 @@ from chatd.domain.model.protocol import (
     PromptResult,
     PromptText,
 )
-from chatd.domain.prompt.builder import PromptTarget, build_prompt, list_file_ids
+from chatd.domain.prompt.builder import (
+    MEDIA_UNAVAILABLE_TEXT,
+    PromptTarget,
+    build_prompt,
+    list_file_ids,
+)
+from chatd.domain.prompt.files import ResolvedFile
 from chatd.domain.prompt.instructions import Instructions
-from chatd.domain.prompt.parts import MEDIA_UNAVAILABLE_TEXT, ResolvedFile
 from chatd.domain.prompt.repair import CONTINUE_TEXT, MISSING_START_TEXT
 from tests.support.domain.prompt_rules import find_problems
 from tests.support.factories import call, message, result, text

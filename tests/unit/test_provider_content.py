@@ -5,21 +5,11 @@ from uuid import UUID
 import pytest
 from msgspec import Raw
 
-from chatd.domain.chat.messages import Message
-from chatd.domain.chat.parts import (
-    Part,
-    ReasoningPart,
-    SourcePart,
-    TextPart,
-    UnknownPart,
-    encode_parts,
-)
+from chatd.domain.chat.messages import Message, encode_parts
+from chatd.domain.chat.parts import Part, ReasoningPart, SourcePart, TextPart, UnknownPart
 from chatd.domain.ids import ModelConfigId
-from chatd.domain.prompt.builder import PromptTarget, build_prompt
-from chatd.domain.prompt.provider_content import (
-    is_from_other_provider,
-    strip_provider_content,
-)
+from chatd.domain.prompt.builder import PromptTarget, build_prompt, is_from_other_provider
+from chatd.domain.prompt.provider_content import strip_provider_content
 from tests.support.domain.prompt_rules import find_problems
 from tests.support.factories import call, message, result, text
 

@@ -3,7 +3,8 @@
 import pytest
 from msgspec import UNSET, Raw
 
-from chatd.domain.chat.parts import Part, ReasoningPart, TextPart, encode_parts
+from chatd.domain.chat.messages import encode_parts
+from chatd.domain.chat.parts import Part, ReasoningPart, TextPart
 from chatd.domain.ids import ToolCallId
 from chatd.domain.model.protocol import (
     PromptCall,

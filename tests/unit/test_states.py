@@ -5,7 +5,7 @@ from typing import get_args
 
 import pytest
 
-from chatd.domain.chat.row import Chat
+from chatd.domain.chat.row import Chat, public_status, state_of
 from chatd.domain.chat.states import (
     ARCHIVED_STATES,
     BUSY_STATES,
@@ -14,8 +14,6 @@ from chatd.domain.chat.states import (
     State,
     Status,
     Transition,
-    public_status,
-    state_of,
 )
 from chatd.domain.errors import InvariantBroken
 from tests.support.factories import WORKER, chat

@@ -21,13 +21,7 @@ from chatd.domain.model.protocol import (
     PromptText,
     ToolSpec,
 )
-from chatd.domain.prompt.builder import (
-    MIN_SHRUNK_TEXT_CHARS,
-    PromptTarget,
-    build_prompt,
-    prompt_bytes,
-    shrink_prompt,
-)
+from chatd.domain.prompt.builder import PromptTarget, build_prompt
 from chatd.domain.prompt.compaction import (
     SUMMARY_INSTRUCTION,
     SUMMARY_PREFIX,
@@ -44,6 +38,7 @@ from chatd.domain.prompt.compaction import (
     summary_rows,
     summary_text,
 )
+from chatd.domain.prompt.overflow import MIN_SHRUNK_TEXT_CHARS, prompt_bytes, shrink_prompt
 from chatd.domain.text import parse_json
 from tests.support.domain.prompt_rules import find_problems
 from tests.support.factories import call, message, result, text

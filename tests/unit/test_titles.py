@@ -5,6 +5,7 @@ import pytest
 from chatd.domain.chat.messages import Message
 from chatd.domain.chat.parts import FilePart, FileReferencePart, Part
 from chatd.domain.model.protocol import ModelRequest, PromptText, ProviderFault
+from chatd.domain.prompt.files import ResolvedFile
 from chatd.domain.prompt.labels import (
     LAST_TURNS,
     MAX_EXCERPT_CHARS,
@@ -14,7 +15,6 @@ from chatd.domain.prompt.labels import (
     chat_excerpt,
     list_turns,
 )
-from chatd.domain.prompt.parts import ResolvedFile
 from chatd.domain.prompt.titles import (
     CHEAP_TITLE_MODELS,
     DEFAULT_TITLE,

@@ -12,7 +12,6 @@ from chatd.domain.decisions import Compact
 from chatd.domain.model.failures import ClassifiedFailure, known_failure
 from chatd.domain.model.protocol import ModelRequest
 from chatd.domain.ports import Env
-from chatd.domain.prompt.builder import shrink_prompt
 from chatd.domain.prompt.compaction import (
     SummaryPlan,
     effective_threshold,
@@ -25,6 +24,7 @@ from chatd.domain.prompt.compaction import (
     summary_rows,
     summary_text,
 )
+from chatd.domain.prompt.overflow import shrink_prompt
 from chatd.engine.attempt import Attempt
 from chatd.engine.model_call import (
     CallRows,

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
-from chatd.domain.chat.events import MessagePart, PartPayload, encode_part
+from chatd.domain.chat.events import MessagePart, PartPayload, encode_part, public_part
 from chatd.domain.chat.messages import Role
 from chatd.domain.chat.parts import (
     Part,
@@ -19,7 +19,6 @@ from chatd.domain.chat.parts import (
     ToolCallPart,
     ToolResultPart,
     UnknownPart,
-    public_part,
 )
 from chatd.domain.chat.row import Episode
 

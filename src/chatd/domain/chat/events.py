@@ -12,14 +12,28 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Struct
 
-from chatd.domain.chat.messages import Message, PendingCall, QueuedMessage, Role, TokenUsage
-from chatd.domain.chat.parts import (
-    KnownPart,
-    Part,
-    UnknownPart,
+from chatd.domain.chat.messages import (
+    Message,
+    PendingCall,
+    QueuedMessage,
+    Role,
+    TokenUsage,
     decode_parts,
     encode_parts,
-    public_parts,
+)
+from chatd.domain.chat.parts import (
+    ContextFilePart,
+    FilePart,
+    FileReferencePart,
+    KnownPart,
+    Part,
+    ReasoningPart,
+    SkillPart,
+    SourcePart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+    UnknownPart,
 )
 from chatd.domain.chat.row import Chat, ChatError, Episode, RetryState
 from chatd.domain.chat.states import PublicStatus
@@ -224,3 +238,29 @@ def encode_part(event: MessagePart) -> bytes | None:
             return None
         payload: PartPayload = msgspec.structs.replace(event.message_part, part=part)
         return encode_value(msgspec.structs.replace(event, message_part=payload))
+
+
+def public_part(part: Part) -> Part | None:
+    """The part as clients may see it; None hides it. REST and streams both use this."""
+    match part:
+        case TextPart() | ReasoningPart() | ToolCallPart() | ToolResultPart():
+            return msgspec.structs.replace(part, provider_metadata=UNSET)
+        case FilePart(file_id=str()):
+            return msgspec.structs.replace(part, data=None)
+        case ContextFilePart():
+            return msgspec.structs.replace(
+                part,
+                context_file_content=None,
+                context_file_os=None,
+                context_file_directory=None,
+            )
+        case SkillPart():
+            return msgspec.structs.replace(part, skill_dir=None)
+        case UnknownPart():
+            return None
+        case SourcePart() | FilePart() | FileReferencePart():
+            return part
+
+
+def public_parts(parts: Sequence[Part]) -> tuple[Part, ...]:
+    return tuple(public for part in parts if (public := public_part(part)) is not None)

@@ -1,17 +1,34 @@
-"""Messages: drafts, committed rows and queued messages, with their usage and pending calls."""
+"""Messages: drafts, committed rows and queued messages, with their usage and pending calls.
+
+A part of an unknown kind, written by a newer replica, is read as `UnknownPart` and written back
+byte for byte.
+"""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Literal
 
+import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from chatd.domain.chat.parts import CONTENT_VERSION, Part, ToolCallPart, ToolResultPart
+from chatd.domain.chat.parts import (
+    CONTENT_VERSION,
+    KnownPart,
+    Part,
+    ToolCallPart,
+    ToolResultPart,
+    UnknownPart,
+)
 from chatd.domain.ids import MessageId, ModelConfigId, QueueId, ToolCallId, UserId
-from chatd.domain.text import Json
+from chatd.domain.text import Json, replace_surrogates
 
 Role = Literal["system", "user", "assistant", "tool"]
 Visibility = Literal["user", "model", "both"]
+
+_KNOWN_LIST = msgspec.json.Decoder(tuple[KnownPart, ...])
+_KNOWN = msgspec.json.Decoder(KnownPart)
+_RAW_LIST = msgspec.json.Decoder(tuple[Raw, ...])
+_ENCODER = msgspec.json.Encoder()
 
 
 class TokenUsage(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -136,3 +153,37 @@ def pending_calls(history: Sequence[Draft]) -> list[ToolCallPart]:
             calls = local_calls(message.content)
             break
     return [call for call in calls if call.tool_call_id not in answered]
+
+
+def decode_parts(content: str | bytes) -> tuple[Part, ...]:
+    """Decode stored content. Raises msgspec.DecodeError only if it is not a JSON array."""
+    try:
+        return _KNOWN_LIST.decode(content)
+    except msgspec.ValidationError:
+        return tuple(_decode_part(raw) for raw in _RAW_LIST.decode(content))
+
+
+def _decode_part(raw: Raw) -> Part:
+    try:
+        return _KNOWN.decode(raw)
+    except msgspec.ValidationError:
+        return UnknownPart(raw=raw.copy())
+
+
+def encode_parts(parts: Sequence[Part]) -> str:
+    """Encode content for storage. Lone surrogates, which UTF-8 cannot hold, become U+FFFD."""
+    wire = [part.raw if isinstance(part, UnknownPart) else part for part in parts]
+    try:
+        return _ENCODER.encode(wire).decode()
+    except UnicodeEncodeError:
+        cleaned = [part.raw if isinstance(part, UnknownPart) else _scrub(part) for part in parts]
+        return _ENCODER.encode(cleaned).decode()
+
+
+def _scrub(part: KnownPart) -> KnownPart:
+    changed = {
+        name: replace_surrogates(value)
+        for name in part.__struct_fields__
+        if isinstance(value := getattr(part, name), str)
+    }
+    return msgspec.structs.replace(part, **changed)

@@ -1,17 +1,12 @@
-"""Parts: the pieces of a message, in one JSON shape for storage and wire.
+"""Parts: the pieces of a message, in one JSON shape for storage and wire."""
 
-`public_part` removes what clients must not see. A part of an unknown kind, written by a newer
-replica, is read as `UnknownPart` and written back byte for byte.
-"""
-
-from collections.abc import Sequence
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from chatd.domain.ids import ToolCallId
-from chatd.domain.text import Json, replace_surrogates
+from chatd.domain.text import Json
 
 CONTENT_VERSION = 1
 
@@ -113,27 +108,8 @@ KnownPart = (
 )
 Part = KnownPart | UnknownPart
 
-_KNOWN_LIST = msgspec.json.Decoder(tuple[KnownPart, ...])
-_KNOWN = msgspec.json.Decoder(KnownPart)
-_RAW_LIST = msgspec.json.Decoder(tuple[Raw, ...])
-_ENCODER = msgspec.json.Encoder()
 
 _NESTING_RESERVE: Final = 400
-
-
-def decode_parts(content: str | bytes) -> tuple[Part, ...]:
-    """Decode stored content. Raises msgspec.DecodeError only if it is not a JSON array."""
-    try:
-        return _KNOWN_LIST.decode(content)
-    except msgspec.ValidationError:
-        return tuple(_decode_part(raw) for raw in _RAW_LIST.decode(content))
-
-
-def _decode_part(raw: Raw) -> Part:
-    try:
-        return _KNOWN.decode(raw)
-    except msgspec.ValidationError:
-        return UnknownPart(raw=raw.copy())
 
 
 def validate_json(text: str) -> Raw:
@@ -147,51 +123,3 @@ def validate_json(text: str) -> Raw:
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     return Raw(text.encode())
-
-
-def encode_parts(parts: Sequence[Part]) -> str:
-    """Encode content for storage. Lone surrogates, which UTF-8 cannot hold, become U+FFFD."""
-    wire = [part.raw if isinstance(part, UnknownPart) else part for part in parts]
-    try:
-        return _ENCODER.encode(wire).decode()
-    except UnicodeEncodeError:
-        cleaned = [part.raw if isinstance(part, UnknownPart) else _scrub(part) for part in parts]
-        return _ENCODER.encode(cleaned).decode()
-
-
-_P = TypeVar("_P", bound=_Part)
-
-
-def _scrub(part: _P) -> _P:
-    changed = {
-        name: replace_surrogates(value)
-        for name in part.__struct_fields__
-        if isinstance(value := getattr(part, name), str)
-    }
-    return msgspec.structs.replace(part, **changed)
-
-
-def public_part(part: Part) -> Part | None:
-    """The part as clients may see it; None hides it. REST and streams both use this."""
-    match part:
-        case TextPart() | ReasoningPart() | ToolCallPart() | ToolResultPart():
-            return msgspec.structs.replace(part, provider_metadata=UNSET)
-        case FilePart(file_id=str()):
-            return msgspec.structs.replace(part, data=None)
-        case ContextFilePart():
-            return msgspec.structs.replace(
-                part,
-                context_file_content=None,
-                context_file_os=None,
-                context_file_directory=None,
-            )
-        case SkillPart():
-            return msgspec.structs.replace(part, skill_dir=None)
-        case UnknownPart():
-            return None
-        case SourcePart() | FilePart() | FileReferencePart():
-            return part
-
-
-def public_parts(parts: Sequence[Part]) -> tuple[Part, ...]:
-    return tuple(public for part in parts if (public := public_part(part)) is not None)

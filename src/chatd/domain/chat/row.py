@@ -5,14 +5,14 @@ A hint is lossy and may come late, twice or out of order: a receiver reads the r
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 from msgspec import UNSET, Struct
 
 from chatd.domain.chat.messages import PendingCall
-from chatd.domain.chat.states import PublicStatus, State, Status, public_status, state_of
-from chatd.domain.errors import StaleFence
+from chatd.domain.chat.states import PublicStatus, State, Status
+from chatd.domain.errors import InvariantBroken, StaleFence
 from chatd.domain.ids import (
     ChangeId,
     ChatId,
@@ -51,6 +51,46 @@ class RetryState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     provider: str | None = None
     status_code: int | None = None
     retrying_at: datetime | None = None
+
+
+# By status, archived, owned. The database schema refuses all other combinations.
+_LETTERS: Final[Mapping[tuple[Status, bool, bool], str]] = {
+    ("waiting", False, False): "W",
+    ("error", False, False): "E",
+    ("running", False, False): "P",
+    ("running", False, True): "R",
+    ("interrupting", False, False): "I",
+    ("interrupting", False, True): "I",
+    ("requires_action", False, False): "A",
+    ("waiting", True, False): "XW",
+    ("error", True, False): "XE",
+}
+
+
+# Built once, because every commit looks states up.
+_STATES: Final[Mapping[tuple[Status, bool, bool, bool], State]] = {
+    (status, archived, owned, queued): State("W" if letters == "W" else f"{letters}{queued:d}")
+    for (status, archived, owned), letters in _LETTERS.items()
+    for queued in (False, True)
+    if not (letters == "W" and queued)
+}
+
+
+def state_of(status: Status, *, queued: bool, archived: bool, owned: bool) -> State:
+    state = _STATES.get((status, archived, owned, queued))
+    if state is None:
+        raise InvariantBroken(
+            f"No chat is {status} with {queued=}, {archived=}, {owned=}.",
+        )
+    return state
+
+
+def public_status(status: Status, *, archived: bool, owned: bool) -> PublicStatus:
+    if archived:
+        return "archived"
+    if status == "running" and not owned:
+        return "pending"
+    return status
 
 
 class Chat(Struct, frozen=True, kw_only=True):

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from enum import Enum, StrEnum
 from typing import Final, Literal
 
-from chatd.domain.errors import InvariantBroken
-
 Status = Literal["waiting", "running", "interrupting", "requires_action", "error"]
 PublicStatus = Literal[
     "waiting", "pending", "running", "interrupting", "requires_action", "error", "archived"
@@ -163,43 +161,3 @@ TRANSITIONS: Final[Mapping[Transition, Mapping[State, frozenset[State]]]] = {
     transition: _parse(row) for transition, row in _TABLE.items()
 }
 """Legal transitions by state, with their targets. No targets: allowed, and nothing changes."""
-
-
-# By status, archived, owned. The database schema refuses all other combinations.
-_LETTERS: Final[Mapping[tuple[Status, bool, bool], str]] = {
-    ("waiting", False, False): "W",
-    ("error", False, False): "E",
-    ("running", False, False): "P",
-    ("running", False, True): "R",
-    ("interrupting", False, False): "I",
-    ("interrupting", False, True): "I",
-    ("requires_action", False, False): "A",
-    ("waiting", True, False): "XW",
-    ("error", True, False): "XE",
-}
-
-
-# Built once, because every commit looks states up.
-_STATES: Final[Mapping[tuple[Status, bool, bool, bool], State]] = {
-    (status, archived, owned, queued): State("W" if letters == "W" else f"{letters}{queued:d}")
-    for (status, archived, owned), letters in _LETTERS.items()
-    for queued in (False, True)
-    if not (letters == "W" and queued)
-}
-
-
-def state_of(status: Status, *, queued: bool, archived: bool, owned: bool) -> State:
-    state = _STATES.get((status, archived, owned, queued))
-    if state is None:
-        raise InvariantBroken(
-            f"No chat is {status} with {queued=}, {archived=}, {owned=}.",
-        )
-    return state
-
-
-def public_status(status: Status, *, archived: bool, owned: bool) -> PublicStatus:
-    if archived:
-        return "archived"
-    if status == "running" and not owned:
-        return "pending"
-    return status

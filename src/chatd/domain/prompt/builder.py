@@ -1,16 +1,18 @@
-"""Builds the messages of a model request from history, and shrinks a prompt that is too long.
+"""Builds the messages of a model request from history, independent of any wire format.
 
 Owns the order of the steps (convert, pair calls, apply strict rules, prepend instructions), not
 tools, options or the wire. Inputs are never modified.
 """
 
+from base64 import b64decode
+from binascii import Error as NotBase64
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, cast
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Raw, Struct
 
-from chatd.domain.answer.tool_output import clip_middle
+from chatd.domain.answer.assembler import EMPTY_OBJECT
 from chatd.domain.chat.messages import Message
 from chatd.domain.chat.parts import (
     CONTENT_VERSION,
@@ -24,6 +26,7 @@ from chatd.domain.chat.parts import (
     ToolResultPart,
 )
 from chatd.domain.errors import InvariantBroken
+from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.protocol import (
     PromptCall,
     PromptFile,
@@ -34,28 +37,28 @@ from chatd.domain.model.protocol import (
     PromptText,
 )
 from chatd.domain.prompt.compaction import rows_for_prompt
+from chatd.domain.prompt.files import AcceptsMediaType, ResolvedFile, convert_file
 from chatd.domain.prompt.instructions import Instructions, context_block, reference_text
-from chatd.domain.prompt.parts import (
-    AcceptsMediaType,
-    ResolvedFile,
-    convert_call,
-    convert_file,
-    convert_reasoning,
-    convert_result,
-    convert_text,
-)
-from chatd.domain.prompt.provider_content import (
-    Origins,
-    drop_unpaired,
-    is_from_other_provider,
-    strip_provider_content,
-)
+from chatd.domain.prompt.provider_content import drop_unpaired, strip_provider_content
 from chatd.domain.prompt.repair import (
-    is_signed,
     join_consecutive,
     pair_calls_with_results,
     rename_call_ids,
 )
+from chatd.domain.text import (
+    Json,
+    is_empty_json,
+    model_json,
+    model_text,
+    parse_json,
+    replace_surrogates,
+)
+
+UNKNOWN_TOOL: Final = "unknown"
+MEDIA_UNAVAILABLE_TEXT: Final = "[The tool returned a file that cannot be read.]"
+
+Origins = Mapping[ModelConfigId, str]
+"""Which provider serves or has served each configured model."""
 
 
 class PromptTarget(Struct, frozen=True, kw_only=True):
@@ -151,6 +154,15 @@ def _message(row: Message, target: PromptTarget) -> PromptMessage:
     return PromptMessage(role=row.role, parts=tuple(parts))
 
 
+def is_from_other_provider(row: Message, provider: str, origins: Origins | None) -> bool:
+    """Compares provider instances, not kinds: two accounts at one vendor cannot read each other's
+    encrypted data. An answer without a model counts as another provider's. Without `origins`, all
+    answers count as this provider's."""
+    if origins is None or row.role != "assistant":
+        return False
+    return row.model_config_id is None or origins.get(row.model_config_id) != provider
+
+
 def _user_parts(content: Sequence[Part], target: PromptTarget) -> list[PromptPart]:
     files = [part for part in content if isinstance(part, ContextFilePart)]
     parts: list[PromptPart | None] = []
@@ -190,89 +202,92 @@ def _assistant_parts(content: Sequence[Part]) -> list[PromptPart]:
     return [part for part in parts if part is not None]
 
 
-MIN_SHRUNK_TEXT_CHARS: Final = 1024
-_FILE_OMITTED_TEXT: Final = "[A file is left out here.]"
-_FILE_BYTES: Final = 8 * 1024
+def convert_text(part: TextPart) -> PromptText | None:
+    text = model_text(part.text)
+    return PromptText(text=text, provider_metadata=part.provider_metadata) if text.strip() else None
 
 
-def prompt_bytes(messages: Sequence[PromptMessage]) -> int:
-    """The approximate size. Every file counts as a fixed number of bytes."""
-    return sum(_bytes(part) for message in messages for part in message.parts)
+def convert_reasoning(part: ReasoningPart) -> PromptReasoning | None:
+    """Signed or encrypted reasoning is sent back unchanged, even without text."""
+    if not is_empty_json(part.provider_metadata):
+        return PromptReasoning(
+            text=replace_surrogates(part.text), provider_metadata=part.provider_metadata
+        )
+    text = model_text(part.text)
+    return PromptReasoning(text=text) if text.strip() else None
 
 
-def _bytes(part: PromptPart) -> int:
-    match part:
-        case PromptText() | PromptReasoning():
-            return len(part.text.encode("utf-8", "replace"))
-        case PromptFile():
-            return _FILE_BYTES
-        case PromptCall():
-            return len(bytes(part.input))
-        case PromptResult():
-            media = 0 if part.media is None else _FILE_BYTES
-            return len(part.text.encode("utf-8", "replace")) + media
+def convert_call(part: ToolCallPart) -> PromptCall:
+    args = model_json(part.args)
+    valid = args if args is not UNSET and isinstance(parse_json(args), dict) else EMPTY_OBJECT
+    return PromptCall(
+        id=part.tool_call_id,
+        name=_name(part.tool_name),
+        input=valid,
+        provider_executed=part.provider_executed,
+        provider_metadata=part.provider_metadata,
+    )
 
 
-def shrink_prompt(messages: Sequence[PromptMessage], halvings: int) -> tuple[PromptMessage, ...]:
-    """Cut `messages` to 1/2**halvings of their size, for a summary request after an overflow.
-
-    Long texts go first, then the oldest messages. System messages stay whole.
-    """
-    front = [message for message in messages if message.role == "system"]
-    rest = [message for message in messages if message.role != "system"]
-    budget = prompt_bytes(rest) >> halvings
-    return (*front, *join_consecutive(_newest(_clip_oldest(rest, budget), budget)))
-
-
-def _clip_oldest(messages: list[PromptMessage], budget: int) -> list[PromptMessage]:
-    """Clip long texts, oldest message first, until the total fits."""
-    out = messages.copy()
-    size = prompt_bytes(out)
-    for index, message in enumerate(out):
-        if size <= budget:
-            break
-        out[index] = _clip_message(message)
-        size -= prompt_bytes([message]) - prompt_bytes([out[index]])
-    return out
-
-
-def _clip_message(message: PromptMessage) -> PromptMessage:
-    if is_signed(message):
-        return message
-    parts = tuple(_clip_part(part) for part in message.parts)
-    return PromptMessage(role=message.role, parts=parts)
+def convert_result(part: ToolResultPart) -> PromptResult:
+    """`is_error` takes precedence over `is_media`. Unreadable media become a text."""
+    raw = _json_or_empty(part.result)
+    value = parse_json(raw)
+    media: PromptFile | None = None
+    if part.is_error:
+        text = _field(value, "error") or _plain(raw)
+    elif part.is_media:
+        media = _media(value)
+        text = _field(value, "text") or ("" if media is not None else MEDIA_UNAVAILABLE_TEXT)
+    else:
+        # Plain text was wrapped as JSON to be stored; the model reads it without the escapes.
+        text = _wrapped_text(value) or _plain(raw)
+    return PromptResult(
+        id=part.tool_call_id,
+        name=_name(part.tool_name),
+        text=model_text(text),
+        is_error=part.is_error,
+        media=media,
+        provider_executed=part.provider_executed,
+        raw=raw if part.provider_executed else UNSET,
+        provider_metadata=part.provider_metadata,
+    )
 
 
-def _clip_part(part: PromptPart) -> PromptPart:
-    match part:
-        case PromptText():
-            return msgspec.structs.replace(part, text=clip_middle(part.text, MIN_SHRUNK_TEXT_CHARS))
-        case PromptResult() if not part.provider_executed:
-            text = clip_middle(part.text, MIN_SHRUNK_TEXT_CHARS) or _FILE_OMITTED_TEXT
-            return msgspec.structs.replace(part, text=text, media=None)
-        case PromptFile():
-            return PromptText(text=_FILE_OMITTED_TEXT)
-        case _:
-            return part
+def _name(name: str) -> str:
+    return name if name.strip() else UNKNOWN_TOOL
 
 
-def _newest(messages: Sequence[PromptMessage], budget: int) -> list[PromptMessage]:
-    """As many of the newest messages as fit, at least one; calls stay with their results."""
-    fitting: list[list[PromptMessage]] = []
-    size = 0
-    for group in reversed(_groups(messages)):
-        size += prompt_bytes(group)
-        if fitting and size > budget:
-            break
-        fitting.append(group)
-    return [message for group in reversed(fitting) for message in group]
+def _json_or_empty(result: Json) -> Raw:
+    raw = model_json(result)
+    return EMPTY_OBJECT if raw is UNSET or is_empty_json(raw) else raw
 
 
-def _groups(messages: Sequence[PromptMessage]) -> list[list[PromptMessage]]:
-    groups: list[list[PromptMessage]] = []
-    for message in messages:
-        if message.role == "tool" and groups:
-            groups[-1].append(message)
-        else:
-            groups.append([message])
-    return groups
+def _plain(raw: Raw) -> str:
+    return bytes(raw).decode("utf-8", "replace")
+
+
+def _wrapped_text(value: object) -> str | None:
+    fields = _fields(value)
+    text = fields.get("output") if len(fields) == 1 else None
+    return text if isinstance(text, str) and text.strip() else None
+
+
+def _media(value: object) -> PromptFile | None:
+    data, kind = _field(value, "data"), _field(value, "mime_type")
+    if data is None or kind is None:
+        return None
+    try:
+        content = b64decode(data, validate=True)
+    except (NotBase64, ValueError):
+        return None
+    return PromptFile(media_type=kind, data=content) if content else None
+
+
+def _field(value: object, name: str) -> str | None:
+    found = _fields(value).get(name)
+    return found if isinstance(found, str) and found.strip() else None
+
+
+def _fields(value: object) -> dict[str, object]:
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {}

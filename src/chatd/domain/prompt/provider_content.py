@@ -5,16 +5,15 @@ answer, call first, once each, of a supported tool, with vendor data in the resu
 runs on an answer before it is stored, on history, and on a request before it is sent.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final, Literal, cast
 
 import msgspec
 from msgspec import UNSET, Struct
 
 from chatd.domain.answer.tool_output import clip_middle
-from chatd.domain.chat.messages import Message
 from chatd.domain.chat.parts import Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
-from chatd.domain.ids import ModelConfigId, ToolCallId
+from chatd.domain.ids import ToolCallId
 from chatd.domain.model.protocol import (
     PromptCall,
     PromptMessage,
@@ -237,19 +236,6 @@ def _line(entry: object) -> str:
         fields.get(name) for name in ("title", "url", "text", "output", "error", "error_code")
     )
     return " ".join(text for text in texts if isinstance(text, str) and text.strip())
-
-
-Origins = Mapping[ModelConfigId, str]
-"""Which provider serves or has served each configured model."""
-
-
-def is_from_other_provider(row: Message, provider: str, origins: Origins | None) -> bool:
-    """Compares provider instances, not kinds: two accounts at one vendor cannot read each other's
-    encrypted data. An answer without a model counts as another provider's. Without `origins`, all
-    answers count as this provider's."""
-    if origins is None or row.role != "assistant":
-        return False
-    return row.model_config_id is None or origins.get(row.model_config_id) != provider
 
 
 def strip_provider_content(content: Sequence[Part]) -> tuple[Part, ...]:

@@ -13,7 +13,7 @@ from msgspec import UNSET, Raw, Struct
 from chatd.domain.chat.messages import Message
 from chatd.domain.chat.parts import FilePart, FileReferencePart, Part, TextPart
 from chatd.domain.model.protocol import ModelRequest, PromptMessage, PromptText, ProviderFault
-from chatd.domain.prompt.parts import ResolvedFile, is_paste, paste_text
+from chatd.domain.prompt.files import ResolvedFile, is_paste, paste_text
 from chatd.domain.text import model_text, parse_json
 
 DEFAULT_TITLE: Final = "New Chat"

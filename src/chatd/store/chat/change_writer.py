@@ -20,8 +20,9 @@ from chatd.domain.chat.messages import (
     Draft,
     UsageEntry,
     UserInput,
+    encode_parts,
 )
-from chatd.domain.chat.parts import CONTENT_VERSION, encode_parts
+from chatd.domain.chat.parts import CONTENT_VERSION
 from chatd.domain.chat.row import RECENT_CHANGES_KEPT, Chat
 from chatd.domain.chat.transitions import LoadedChat
 from chatd.domain.errors import InvariantBroken

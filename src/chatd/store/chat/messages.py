@@ -14,8 +14,8 @@ from chatd.domain.chat.messages import (
     Role,
     TokenUsage,
     Visibility,
+    decode_parts,
 )
-from chatd.domain.chat.parts import decode_parts
 from chatd.domain.ids import ChatId
 from chatd.store.conn import Conn, Row
 

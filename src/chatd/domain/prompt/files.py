@@ -1,0 +1,105 @@
+"""Converts attachments to prompt parts: files, pasted texts, and files that have expired."""
+
+import re
+from base64 import b64decode
+from binascii import Error as NotBase64
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from msgspec import Struct
+
+from chatd.domain.chat.parts import FilePart
+from chatd.domain.model.protocol import (
+    PromptFile,
+    PromptText,
+)
+from chatd.domain.text import (
+    decode_lenient,
+    model_text,
+)
+
+MAX_PASTE_BYTES: Final = 128 * 1024
+
+_PASTE_NAME: Final = re.compile(r"pasted-text-\d{4}-\d\d-\d\d-\d\d-\d\d-\d\d\.txt")
+_PASTE_TYPES: Final = frozenset(
+    f"application/{name}"
+    for name in ("json", "xml", "javascript", "yaml", "x-yaml", "x-javascript")
+)
+_INLINED: Final = frozenset({"text/plain", "text/markdown", "text/csv", "application/json"})
+
+
+class ResolvedFile(Struct, frozen=True, kw_only=True):
+    """A stored file. Its own name and type take precedence over those in the message."""
+
+    media_type: str
+    data: bytes
+    name: str | None = None
+
+
+AcceptsMediaType = Callable[[str], bool]
+"""Whether the provider accepts a file of this media type as it is."""
+
+
+def convert_file(
+    part: FilePart, files: Mapping[str, ResolvedFile], accepts: AcceptsMediaType | None
+) -> PromptFile | PromptText | None:
+    """None: the file is empty."""
+    found = _resolve(part, files)
+    if found is None:
+        return PromptText(text=_expired(part))
+    if not found.data:
+        return None
+    if is_paste(found.name, found.media_type):
+        return PromptText(text=_paste(found))
+    kind = base_media_type(found.media_type)
+    if accepts is not None and kind in _INLINED and not accepts(kind):
+        return PromptText(text=_inlined(found))
+    return PromptFile(media_type=found.media_type, data=found.data, name=found.name)
+
+
+def _resolve(part: FilePart, files: Mapping[str, ResolvedFile]) -> ResolvedFile | None:
+    if part.file_id is not None:
+        return files.get(part.file_id)
+    try:
+        data = b64decode(part.data or "", validate=True)
+    except (NotBase64, ValueError):
+        return None
+    return ResolvedFile(media_type=part.media_type, data=data, name=part.name)
+
+
+def base_media_type(media_type: str) -> str:
+    return media_type.partition(";")[0].strip().lower()
+
+
+def is_paste(name: str | None, media_type: str) -> bool:
+    """The web page turns a long pasted text into a file with such a name."""
+    kind = base_media_type(media_type)
+    named = name is not None and _PASTE_NAME.fullmatch(name) is not None
+    return named and (kind.startswith("text/") or kind in _PASTE_TYPES)
+
+
+def paste_text(file: ResolvedFile) -> str:
+    """At most MAX_PASTE_BYTES of a paste; a character cut in two is dropped."""
+    if len(file.data) <= MAX_PASTE_BYTES:
+        return model_text(decode_lenient(file.data))
+    return model_text(decode_lenient(file.data[:MAX_PASTE_BYTES]).rstrip("\ufffd"))
+
+
+def _paste(file: ResolvedFile) -> str:
+    note = ""
+    if len(file.data) > MAX_PASTE_BYTES:
+        size = len(file.data)
+        note = f"\n[Cut here: the paste has {size} bytes; {MAX_PASTE_BYTES} are shown.]"
+    return f"[The user pasted this text]\n{paste_text(file)}{note}"
+
+
+def _inlined(file: ResolvedFile) -> str:
+    label = f"[Attached file: {file.name}]" if file.name else "[Attached file]"
+    return f"{model_text(label)}\n{model_text(decode_lenient(file.data))}"
+
+
+def _expired(part: FilePart) -> str:
+    kind = base_media_type(part.media_type)
+    of_type = "" if kind in ("", "application/octet-stream") else f" of type {model_text(kind)}"
+    name = f" {model_text(part.name)}" if part.name else ""
+    return f"[The attachment{name}{of_type} has expired and is no longer available.]"
