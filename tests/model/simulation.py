@@ -4,7 +4,7 @@ One generator is the only source of chance, so a seed replays. Time is simulated
 stored times are moved back and the replicas' clock forward.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable
 from random import Random
 from typing import Final, LiteralString
@@ -57,7 +57,6 @@ class Simulation:
         self.written: deque[WrittenOperation] = deque(maxlen=8)
         self.views: dict[ChatId, deque[ClientState]] = {}
         self.log: list[str] = []
-        self.happened: Counter[str] = Counter()
         self._locks = locks
         self._numbers = 0
         self._rows: dict[ChatId, deque[Chat]] = {}
@@ -75,7 +74,6 @@ class Simulation:
 
     def start_step(self, name: str) -> None:
         self.log.append(f"{len(self.log)} {self.now:.1f} {name}")
-        self.happened[name] += 1
         self.serving = None
         self.reply_lost = False
 
@@ -94,7 +92,6 @@ class Simulation:
         chat = self.store.chats[plan.chat_id]
         outcome = f"-> {chat.snapshot_version} {chat.state}" if applied else "-> nothing"
         self.note(f"{plan.move} #{plan.number} on {str(plan.chat_id)[-4:]} {outcome}")
-        self.happened[f"{plan.move} {'done' if applied else 'refused'}"] += 1
         if applied is None:
             return None
         written = WrittenOperation(operation=operation, version=applied.chat.snapshot_version)

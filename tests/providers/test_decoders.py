@@ -28,6 +28,12 @@ def test_a_stream_decodes_the_same_with_other_line_ends(api: str, name: str) -> 
 
 
 @recorded
+def test_the_last_event_needs_no_blank_line(api: str, name: str) -> None:
+    streams = APIS[api]
+    assert streams.decode(streams.stream(name).rstrip(b"\r\n"), name) == streams.read(name)
+
+
+@recorded
 def test_a_stream_has_one_final_event(api: str, name: str) -> None:
     events = APIS[api].read(name)
     assert [e for e in events if isinstance(e, Finished | StreamFailed)] == events[-1:]

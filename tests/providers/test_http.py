@@ -26,7 +26,6 @@ from tests.support.providers.certificate import self_signed
 from tests.support.providers.server import (
     Cut,
     FakeServer,
-    Gate,
     Hangup,
     NoReply,
     RecordedRequest,
@@ -115,28 +114,6 @@ def _lines(error: BaseException) -> list[str]:
 # Streaming
 
 
-async def test_deltas_are_passed_on_as_they_arrive(fake: FakeServer, http: ProviderSession) -> None:
-    gate = Gate()
-    fake.script(b"one ", gate, b"end")
-    async with (
-        asyncio.timeout(WAIT_S),
-        http.stream(url=fake.url, headers={}, body=b"{}", decoder=Echo()) as events,
-    ):
-        assert await anext(events) == TextDelta(id="0", delta="one")
-        await gate.reached.wait()
-        gate.open()
-        assert [event async for event in events] == [END]
-
-
-async def test_leaving_early_closes_the_socket(fake: FakeServer, http: ProviderSession) -> None:
-    fake.script(b"one ", Silence())
-    async with asyncio.timeout(WAIT_S):
-        async with http.stream(url=fake.url, headers={}, body=b"{}", decoder=Echo()) as events:
-            await anext(events)
-            assert not fake.disconnected.is_set()
-        await fake.disconnected.wait()
-
-
 async def test_an_error_in_the_reader_closes_the_socket(
     fake: FakeServer, http: ProviderSession
 ) -> None:
@@ -147,19 +124,6 @@ async def test_an_error_in_the_reader_closes_the_socket(
             raise ZeroDivisionError
     async with asyncio.timeout(WAIT_S):
         await fake.disconnected.wait()
-
-
-async def test_a_cancelled_reader_closes_the_socket(
-    fake: FakeServer, http: ProviderSession
-) -> None:
-    gate = Gate()
-    fake.script(b"one ", gate)
-    async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
-        reading = group.create_task(ask(http, fake.url))
-        await gate.reached.wait()
-        reading.cancel()
-        await fake.disconnected.wait()
-    assert reading.cancelled()
 
 
 async def test_a_reader_cancelled_before_the_reply_closes_the_socket(http: ProviderSession) -> None:
@@ -262,22 +226,9 @@ async def test_a_closed_provider_is_not_opened_again(fake: FakeServer) -> None:
 # The network
 
 
-@pytest.mark.parametrize("ending", [Cut(), Reset()])
-async def test_a_cut_during_the_stream_is_reported(fake: FakeServer, ending: Cut | Reset) -> None:
-    fake.script(b"one ", ending)
-    fault = await failure(fake.url)
-    assert fault.transport == "reset"
-    assert classify_fault(fault).retryable
-
-
 async def test_a_reply_without_a_final_event_is_incomplete(fake: FakeServer) -> None:
     fake.script(b"one ")
     assert (await failure(fake.url)).incomplete
-
-
-async def test_a_silent_server_times_out(fake: FakeServer) -> None:
-    fake.script(b"one ", Silence())
-    assert (await failure(fake.url, QUICK)).transport == "timeout"
 
 
 async def test_a_refused_connection_is_reported(fake: FakeServer) -> None:

@@ -6,7 +6,6 @@ The defaults are for every run; set these to run longer, or to repeat one failur
     CHATD_TEST_SEED      the only seed, instead of the default ones
     CHATD_TEST_WALKS     number of seeds, counting from 0
     CHATD_TEST_STEPS     steps from each seed
-    CHATD_TEST_EXAMPLES  examples of a fuzz test
 """
 
 import os
@@ -28,7 +27,3 @@ def seeds(default: int) -> range:
 
 def steps(default: int) -> int:
     return int(os.environ.get("CHATD_TEST_STEPS", default))
-
-
-def examples(default: int) -> int:
-    return int(os.environ.get("CHATD_TEST_EXAMPLES", default))

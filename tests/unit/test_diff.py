@@ -1,6 +1,8 @@
 """The event group for a viewer's position and a snapshot of the rows."""
 
+import re
 from collections.abc import Sequence
+from typing import cast
 
 import pytest
 from msgspec import Raw
@@ -10,6 +12,7 @@ from chatd.domain.chat.diff import ChatSnapshot, ViewerPosition, diff, needs_ful
 from chatd.domain.chat.events import (
     ActionPayload,
     ActionRequired,
+    DurableEvent,
     ErrorEvent,
     HistoryReset,
     MessageEvent,
@@ -41,6 +44,7 @@ from tests.support.factories import (
     queued,
     text,
 )
+from tests.support.tables import table
 
 RUNNING = chat(
     status="running", worker_id=WORKER, epoch=1, snapshot_version=20, history_version=18, attempt=1
@@ -50,7 +54,8 @@ HISTORY = (
     message(2, "user", text("hi"), revision=1),
     message(3, "assistant", text("hello"), revision=18),
 )
-FAILURE = ChatError(message="The model is gone.")
+FAILURE, AGAIN = ChatError(message="The model is gone."), ChatError(message="And again.")
+QUEUE = "queue v21"
 WAIT = RetryState(attempt=1, delay_ms=1000, error="busy")
 
 
@@ -70,10 +75,6 @@ def later(**columns: object) -> Chat:
 
 
 # Expected events
-
-
-def status(word: PublicStatus) -> StatusEvent:
-    return StatusEvent(chat_id=CHAT, status=StatusPayload(status=word))
 
 
 def shown(row: Message) -> MessageEvent:
@@ -104,288 +105,235 @@ def queue_of(*rows: QueuedMessage) -> QueueUpdate:
     )
 
 
-def preview(history_version: int = 18, attempt: int = 1) -> PreviewReset:
-    return PreviewReset(chat_id=CHAT, history_version=history_version, attempt=attempt)
+def expected(line: str, snapshot: ChatSnapshot) -> tuple[DurableEvent, ...]:
+    """Events as words: `waiting` is a status, `#4` message 4 of the snapshot, `-3,4` deletions,
+    `queue:1` a queue of one message, `preview@21.2` a history version and an attempt, `v21` the
+    version."""
+    return tuple(_event(word, snapshot) for word in line.split())
 
 
-def version(number: int = 21) -> VersionReached:
-    return VersionReached(chat_id=CHAT, version=number)
+def _event(word: str, snapshot: ChatSnapshot) -> DurableEvent:
+    kind, _, value = re.sub(r"^([#v-])(?=\d)", r"\1:", word).replace("@", ":").partition(":")
+    numbers = [int(number) for number in re.findall(r"\d+", value)]
+    match kind:
+        case "#":
+            return shown(next(row for row in snapshot.messages if row.id == numbers[0]))
+        case "-":
+            return MessagesDeleted(chat_id=CHAT, ids=tuple(MessageId(n) for n in numbers))
+        case "v":
+            older = value.endswith("+older")
+            return VersionReached(chat_id=CHAT, version=numbers[0], has_older=older)
+        case "queue":
+            return queue_of(*(queued(number) for number in numbers))
+        case "preview":
+            version, attempt = numbers
+            return PreviewReset(chat_id=CHAT, history_version=version, attempt=attempt)
+        case "retry" | "retried":
+            return RetryEvent(chat_id=CHAT, retry=WAIT if kind == "retry" else None)
+        case "failure" | "again":
+            return ErrorEvent(chat_id=CHAT, error=FAILURE if kind == "failure" else AGAIN)
+        case "reset":
+            return HistoryReset(chat_id=CHAT)
+        case _:
+            payload = StatusPayload(status=cast("PublicStatus", kind))
+            return StatusEvent(chat_id=CHAT, status=payload)
 
 
-# A new viewer
+LIVE = ViewerPosition.of(RUNNING)
+ANSWER = message(4, "assistant", text("done"), revision=21)
+NEW = message(5, "user", text("better"), revision=21)
+DELETED = [message(number, "user", text(), revision=21, deleted=True) for number in (4, 3)]
+EDITED = later(history_version=21, epoch=2)
+WAITING = later(retry_state=WAIT, retry_version=21, attempt=2)
+FAILED = later(status="error", worker_id=None, last_error=FAILURE)
+RETRIED = replace(RUNNING, retry_state=WAIT, retry_version=20)
+TOO_FAR = replace(since(2, RUNNING, HISTORY[2]), has_older=True)
+OLDER = replace(full(RUNNING, history=HISTORY[2:]), has_older=True)
 
 
-def test_a_new_viewer_gets_the_status_first_and_then_everything() -> None:
-    assert diff(None, full(RUNNING)) == (
-        status("running"),
-        shown(HISTORY[1]),
-        shown(HISTORY[2]),
-        queue_of(),
-        preview(),
-        version(20),
-    )
-
-
-def test_a_viewer_that_resumes_from_nothing_is_a_new_viewer() -> None:
-    assert diff(ViewerPosition(version=0), full(RUNNING)) == diff(None, full(RUNNING))
-
-
-def test_a_new_viewer_gets_no_deleted_messages() -> None:
-    gone = message(4, "user", text("oops"), deleted=True)
-    events = diff(None, full(RUNNING, history=(*HISTORY, gone)))
-    assert events == diff(None, full(RUNNING))
-
-
-def test_a_new_viewer_gets_a_pending_retry() -> None:
-    row = replace(RUNNING, retry_state=WAIT, retry_version=20)
-    assert diff(None, full(row))[-3:] == (
-        RetryEvent(chat_id=CHAT, retry=WAIT),
-        preview(),
-        version(20),
-    )
+@table(
+    "position snapshot events",
+    {
+        # A new viewer
+        "a new viewer gets the status first and then everything": (
+            None,
+            full(RUNNING),
+            "running #2 #3 queue preview@18.1 v20",
+        ),
+        "a viewer that resumes from nothing is a new viewer": (
+            ViewerPosition(version=0),
+            full(RUNNING),
+            "running #2 #3 queue preview@18.1 v20",
+        ),
+        "a new viewer gets no deleted messages": (
+            None,
+            full(RUNNING, history=(*HISTORY, message(4, "user", text("oops"), deleted=True))),
+            "running #2 #3 queue preview@18.1 v20",
+        ),
+        "a new viewer gets a pending retry": (
+            None,
+            full(RETRIED),
+            "running #2 #3 queue retry preview@18.1 v20",
+        ),
+        "a new viewer of a long history gets has_older": (
+            None,
+            OLDER,
+            "running #3 queue preview@18.1 v20+older",
+        ),
+        # A live viewer
+        "a current viewer gets no events": (LIVE, since(20, RUNNING), ""),
+        "a late read sends a live viewer nothing": (
+            ViewerPosition.of(later()),
+            since(19, RUNNING),
+            "",
+        ),
+        "an invisible change still sends its version": (LIVE, since(20, later()), "v21"),
+        "an answer replaces its preview in one group": (
+            LIVE,
+            since(20, later(history_version=21, status="waiting", worker_id=None), ANSWER),
+            "#4 waiting preview@21.1 v21",
+        ),
+        "rows before the viewer's version are not sent again": (
+            LIVE,
+            since(10, later(), *HISTORY),
+            "v21",
+        ),
+        "an edit sends deletions before new messages": (
+            LIVE,
+            since(20, EDITED, *DELETED, NEW),
+            "-3,4 #5 preview@21.1 v21",
+        ),
+        "an edit sends deletions that are known by id alone": (
+            LIVE,
+            replace(since(20, EDITED, NEW), deleted=(MessageId(4), MessageId(3))),
+            "-3,4 #5 preview@21.1 v21",
+        ),
+        "a deletion before the viewer's version is not sent again": (
+            LIVE,
+            since(10, later(), message(3, "user", text(), revision=15, deleted=True)),
+            "v21",
+        ),
+        "messages for the model alone are not sent": (
+            LIVE,
+            since(20, later(), replace(NEW, visibility="model", compressed=True)),
+            "v21",
+        ),
+        "an emptied queue is sent": (LIVE, since(20, later(queue_version=21), queue=()), QUEUE),
+        "a changed queue is sent whole": (
+            LIVE,
+            since(20, later(queue_version=21), queue=[queued(1)]),
+            "queue:1 v21",
+        ),
+        "an unchanged queue is not sent even if it was read": (
+            LIVE,
+            since(10, later(), queue=[queued(1)]),
+            "v21",
+        ),
+        "a retry is sent when it starts": (LIVE, since(20, WAITING), "retry preview@18.2 v21"),
+        "a retry is sent when it ends": (
+            ViewerPosition.of(WAITING),
+            since(21, replace(WAITING, snapshot_version=22, retry_state=None, retry_version=22)),
+            "retried v22",
+        ),
+        "a retry before the viewer's version is not sent again": (
+            ViewerPosition.of(RETRIED),
+            since(20, replace(RETRIED, snapshot_version=21, queue_version=21), queue=()),
+            QUEUE,
+        ),
+        "a chat that loses its worker is shown as pending": (
+            LIVE,
+            since(20, later(worker_id=None, epoch=2)),
+            "pending v21",
+        ),
+        "an error comes with its status": (LIVE, since(20, FAILED), "error failure v21"),
+        "the error of an archived chat is not shown": (
+            LIVE,
+            since(20, replace(FAILED, archived=True)),
+            "archived v21",
+        ),
+        "another error is sent although the status is the same": (
+            ViewerPosition.of(FAILED),
+            since(21, replace(FAILED, snapshot_version=25, last_error=AGAIN)),
+            "error again v25",
+        ),
+        "calls that workers answer are not sent as requested": (
+            LIVE,
+            since(20, later(pending_calls=(pending("a"),))),
+            "v21",
+        ),
+        "one group has a fixed order": (
+            LIVE,
+            since(
+                20,
+                replace(FAILED, history_version=21, queue_version=21, retry_version=21),
+                message(3, "user", text(), revision=21, deleted=True),
+                ANSWER,
+                queue=[queued(1)],
+            ),
+            "-3 #4 queue:1 error failure retried preview@21.1 v21",
+        ),
+        # A viewer that resumes
+        "a resuming viewer gets the changes since": (
+            ViewerPosition(version=18),
+            since(18, later(history_version=21, queue_version=15), ANSWER),
+            "#4 running preview@21.1 v21",
+        ),
+        "a resuming viewer without changes gets only a preview reset": (
+            ViewerPosition(version=20),
+            since(20, RUNNING),
+            "preview@18.1 v20",
+        ),
+        "a resuming viewer gets the end of a retry": (
+            ViewerPosition(version=18),
+            since(18, later(retry_version=19)),
+            "running retried preview@18.1 v21",
+        ),
+        "a viewer ahead of the database gets a full reset": (
+            ViewerPosition(version=25),
+            full(RUNNING),
+            "reset running #2 #3 queue retried preview@18.1 v20",
+        ),
+        "a viewer too far behind gets a reset with the newest messages": (
+            ViewerPosition(version=2),
+            OLDER,
+            "reset running #3 queue retried preview@18.1 v20+older",
+        ),
+    },
+)
+def test_a_viewer_gets_the_difference(
+    position: ViewerPosition | None, snapshot: ChatSnapshot, events: str
+) -> None:
+    assert diff(position, snapshot) == expected(events, snapshot)
 
 
 def test_messages_come_by_id_and_the_queue_in_its_order() -> None:
     row = replace(RUNNING, queue_len=3, queue_version=20)
     queue = (queued(1), queued(2, position=9), queued(3, steer=True))
     events = diff(None, full(row, *queue, history=HISTORY[::-1]))
-    assert events[1:4] == (
-        shown(HISTORY[1]),
-        shown(HISTORY[2]),
-        queue_of(queue[2], queue[0], queue[1]),
-    )
-
-
-def test_a_new_viewer_of_a_long_history_gets_has_older() -> None:
-    snapshot = replace(full(RUNNING, history=HISTORY[2:]), has_older=True)
-    assert diff(None, snapshot) == (
-        status("running"),
-        shown(HISTORY[2]),
-        queue_of(),
-        preview(),
-        VersionReached(chat_id=CHAT, version=20, has_older=True),
-    )
-
-
-# A live viewer
-
-
-def test_a_current_viewer_gets_no_events() -> None:
-    assert diff(ViewerPosition.of(RUNNING), since(20, RUNNING)) == ()
-
-
-def test_a_late_read_sends_a_live_viewer_nothing() -> None:
-    assert diff(ViewerPosition.of(later()), since(19, RUNNING)) == ()
-
-
-def test_an_invisible_change_still_sends_its_version() -> None:
-    assert diff(ViewerPosition.of(RUNNING), since(20, later())) == (version(),)
-
-
-def test_an_answer_replaces_its_preview_in_one_group() -> None:
-    answer = message(4, "assistant", text("done"), revision=21)
-    row = later(history_version=21, status="waiting", worker_id=None)
-    assert diff(ViewerPosition.of(RUNNING), since(20, row, answer)) == (
-        shown(answer),
-        status("waiting"),
-        preview(21),
-        version(),
-    )
-
-
-def test_rows_before_the_viewers_version_are_not_sent_again() -> None:
-    assert diff(ViewerPosition.of(RUNNING), since(10, later(), *HISTORY)) == (version(),)
-
-
-def test_an_edit_sends_deletions_before_new_messages() -> None:
-    history = [message(number, "user", text(), revision=21, deleted=True) for number in (4, 3)]
-    new = message(5, "user", text("better"), revision=21)
-    row = later(history_version=21, epoch=2)
-    expected = (
-        MessagesDeleted(chat_id=CHAT, ids=(MessageId(3), MessageId(4))),
-        shown(new),
-        preview(21),
-        version(),
-    )
-    assert diff(ViewerPosition.of(RUNNING), since(20, row, *history, new)) == expected
-    by_id = replace(since(20, row, new), deleted=(MessageId(4), MessageId(3)))
-    assert diff(ViewerPosition.of(RUNNING), by_id) == expected
-
-
-def test_a_deletion_before_the_viewers_version_is_not_sent_again() -> None:
-    gone = message(3, "user", text(), revision=15, deleted=True)
-    assert diff(ViewerPosition.of(RUNNING), since(10, later(), gone)) == (version(),)
-
-
-def test_messages_for_the_model_alone_are_not_sent() -> None:
-    summary = message(4, "user", text(), revision=21, visibility="model", compressed=True)
-    assert diff(ViewerPosition.of(RUNNING), since(20, later(), summary)) == (version(),)
-
-
-def test_a_changed_queue_is_sent_whole_even_if_empty() -> None:
-    row = later(queue_version=21)
-    assert diff(ViewerPosition.of(RUNNING), since(20, row, queue=())) == (queue_of(), version())
-    assert diff(ViewerPosition.of(RUNNING), since(20, row, queue=[queued(1)])) == (
-        queue_of(queued(1)),
-        version(),
-    )
-
-
-def test_an_unchanged_queue_is_not_sent_even_if_it_was_read() -> None:
-    assert diff(ViewerPosition.of(RUNNING), since(10, later(), queue=[queued(1)])) == (version(),)
-
-
-def test_a_retry_is_sent_when_it_starts_and_when_it_ends() -> None:
-    waiting = later(retry_state=WAIT, retry_version=21, attempt=2)
-    assert diff(ViewerPosition.of(RUNNING), since(20, waiting)) == (
-        RetryEvent(chat_id=CHAT, retry=WAIT),
-        preview(attempt=2),
-        version(),
-    )
-    over = replace(waiting, snapshot_version=22, retry_state=None, retry_version=22)
-    assert diff(ViewerPosition.of(waiting), since(21, over)) == (
-        RetryEvent(chat_id=CHAT, retry=None),
-        version(22),
-    )
-
-
-def test_a_retry_before_the_viewers_version_is_not_sent_again() -> None:
-    row = replace(RUNNING, retry_state=WAIT, retry_version=20)
-    behind = replace(row, snapshot_version=21, queue_version=21)
-    assert diff(ViewerPosition.of(row), since(20, behind, queue=())) == (queue_of(), version())
-
-
-def test_a_chat_that_loses_its_worker_is_shown_as_pending() -> None:
-    released = later(worker_id=None, epoch=2)
-    assert diff(ViewerPosition.of(RUNNING), since(20, released)) == (status("pending"), version())
-
-
-def test_an_error_comes_with_its_status() -> None:
-    row = later(status="error", worker_id=None, last_error=FAILURE)
-    assert diff(ViewerPosition.of(RUNNING), since(20, row)) == (
-        status("error"),
-        ErrorEvent(chat_id=CHAT, error=FAILURE),
-        version(),
-    )
-
-
-def test_the_error_of_an_archived_chat_is_not_shown() -> None:
-    row = later(status="error", worker_id=None, last_error=FAILURE, archived=True)
-    assert diff(ViewerPosition.of(RUNNING), since(20, row)) == (status("archived"), version())
-
-
-def test_another_error_is_sent_although_the_status_is_the_same() -> None:
-    row = later(status="error", worker_id=None, last_error=FAILURE)
-    again = replace(row, snapshot_version=25, last_error=ChatError(message="And again."))
-    assert diff(ViewerPosition.of(row), since(21, again)) == (
-        status("error"),
-        ErrorEvent(chat_id=CHAT, error=ChatError(message="And again.")),
-        version(25),
-    )
+    in_order = queue_of(queue[2], queue[0], queue[1])
+    assert events[1:4] == (shown(HISTORY[1]), shown(HISTORY[2]), in_order)
 
 
 def test_other_requested_calls_are_sent_although_the_status_is_the_same() -> None:
+    def asking(*calls: RequestedCall) -> ActionRequired:
+        return ActionRequired(chat_id=CHAT, action_required=ActionPayload(tool_calls=calls))
+
     first = pending("a", "ask_client", client=True, args=Raw(b'{"q":1}'))
     row = later(status="requires_action", worker_id=None, pending_calls=(first,))
     requested = RequestedCall(
         tool_call_id=ToolCallId("a"), tool_name="ask_client", args=Raw(b'{"q":1}')
     )
-    assert diff(ViewerPosition.of(RUNNING), since(20, row)) == (
-        status("requires_action"),
-        ActionRequired(chat_id=CHAT, action_required=ActionPayload(tool_calls=(requested,))),
-        version(),
-    )
+    status, *rest = diff(LIVE, since(20, row))
+    assert (status, *expected("v21", full(row))) == expected("requires_action v21", full(row))
+    assert rest == [asking(requested), *expected("v21", full(row))]
     second = pending("b", "ask_client", client=True)
     again = replace(row, snapshot_version=25, pending_calls=(second,))
     requested = RequestedCall(tool_call_id=ToolCallId("b"), tool_name="ask_client")
     assert diff(ViewerPosition.of(row), since(21, again)) == (
-        status("requires_action"),
-        ActionRequired(chat_id=CHAT, action_required=ActionPayload(tool_calls=(requested,))),
-        version(25),
+        status,
+        asking(requested),
+        *expected("v25", full(row)),
     )
-
-
-def test_calls_that_workers_answer_are_not_sent_as_requested() -> None:
-    row = later(pending_calls=(pending("a"),))
-    assert diff(ViewerPosition.of(RUNNING), since(20, row)) == (version(),)
-
-
-def test_one_group_has_a_fixed_order() -> None:
-    answer = message(4, "assistant", text(), revision=21)
-    gone = message(3, "user", text(), revision=21, deleted=True)
-    row = later(
-        status="error",
-        worker_id=None,
-        last_error=FAILURE,
-        history_version=21,
-        queue_version=21,
-        retry_version=21,
-    )
-    events = diff(ViewerPosition.of(RUNNING), since(20, row, gone, answer, queue=[queued(1)]))
-    assert [type(event) for event in events] == [
-        MessagesDeleted,
-        MessageEvent,
-        QueueUpdate,
-        StatusEvent,
-        ErrorEvent,
-        RetryEvent,
-        PreviewReset,
-        VersionReached,
-    ]
-
-
-# A viewer that resumes
-
-
-def test_a_resuming_viewer_gets_the_changes_since() -> None:
-    answer = message(4, "assistant", text(), revision=21)
-    row = later(history_version=21, queue_version=15)
-    assert diff(ViewerPosition(version=18), since(18, row, answer)) == (
-        shown(answer),
-        status("running"),
-        preview(21),
-        version(),
-    )
-
-
-def test_a_resuming_viewer_without_changes_gets_only_a_preview_reset() -> None:
-    assert diff(ViewerPosition(version=20), since(20, RUNNING)) == (preview(), version(20))
-
-
-def test_a_resuming_viewer_gets_the_end_of_a_retry() -> None:
-    row = later(retry_version=19)
-    assert diff(ViewerPosition(version=18), since(18, row)) == (
-        status("running"),
-        RetryEvent(chat_id=CHAT, retry=None),
-        preview(),
-        version(),
-    )
-
-
-def test_a_viewer_ahead_of_the_database_gets_a_full_reset() -> None:
-    position = ViewerPosition(version=25)
-    assert needs_full_read(25, since(25, RUNNING))
-    assert diff(position, full(RUNNING)) == (
-        HistoryReset(chat_id=CHAT),
-        status("running"),
-        shown(HISTORY[1]),
-        shown(HISTORY[2]),
-        queue_of(),
-        RetryEvent(chat_id=CHAT, retry=None),
-        preview(),
-        version(20),
-    )
-
-
-def test_a_viewer_too_far_behind_gets_a_reset_with_the_newest_messages() -> None:
-    partial = replace(since(2, RUNNING, HISTORY[2]), has_older=True)
-    assert needs_full_read(2, partial)
-    again = replace(full(RUNNING, history=HISTORY[2:]), has_older=True)
-    assert not needs_full_read(2, again)
-    events = diff(ViewerPosition(version=2), again)
-    assert events[0] == HistoryReset(chat_id=CHAT)
-    assert events[2] == shown(HISTORY[2])
-    assert events[-1] == VersionReached(chat_id=CHAT, version=20, has_older=True)
 
 
 @pytest.mark.parametrize(
@@ -399,6 +347,9 @@ def test_a_viewer_too_far_behind_gets_a_reset_with_the_newest_messages() -> None
         pytest.param(21, since(5, RUNNING), True, id="ahead"),
         pytest.param(21, full(RUNNING), False, id="ahead, and it is full"),
         pytest.param(None, full(RUNNING), False, id="new, and it is full"),
+        pytest.param(2, TOO_FAR, True, id="too far behind"),
+        pytest.param(2, OLDER, False, id="too far behind, and it is full"),
+        pytest.param(25, since(25, RUNNING), True, id="ahead of what was read"),
     ],
 )
 def test_viewers_that_need_a_full_read(

@@ -8,7 +8,7 @@ from chatd.domain.chat.commands import EditMessage, ReleaseChat, RequestCompacti
 from chatd.domain.chat.messages import Message
 from chatd.domain.chat.queue_transitions import promote_queued
 from chatd.domain.chat.row import Chat
-from chatd.domain.chat.states import BUSY_STATES, State
+from chatd.domain.chat.states import State
 from chatd.domain.chat.user_transitions import edit_message, interrupt, request_compaction
 from chatd.domain.chat.worker_transitions import (
     acquire,
@@ -184,11 +184,6 @@ def test_an_interrupt_without_a_running_step_promotes_the_head(state: str) -> No
     assert (rows.chat.state, rows.chat.worker_id) == (State.R1, OTHER_WORKER)
 
 
-@pytest.mark.parametrize("state", ["W", "E1", "I0", "I1"])
-def test_an_interrupt_of_an_idle_chat_changes_nothing(state: str) -> None:
-    assert interrupt(seed_state(State(state)).chat, WORKER) is None
-
-
 # Requesting a compaction
 
 COMPACT = RequestCompaction(compactable=True)
@@ -211,13 +206,6 @@ def test_a_compaction_request_sets_a_flag_and_a_new_history_version(state: str) 
 def test_compaction_without_a_new_answer_is_refused() -> None:
     with pytest.raises(NothingToCompact):
         request_compaction(seed_state(State.W).chat, RequestCompaction(compactable=False), None)
-
-
-@pytest.mark.covers("O24")
-@pytest.mark.parametrize("state", sorted(BUSY_STATES))
-def test_compaction_of_a_busy_chat_is_refused(state: State) -> None:
-    with pytest.raises(TransitionNotAllowed):
-        request_compaction(seed_state(state).chat, COMPACT, None)
 
 
 def test_a_compaction_request_answers_the_calls_of_a_failed_turn() -> None:

@@ -60,11 +60,6 @@ def test_two_workers_cannot_acquire_one_chat() -> None:
             acquire(written, worker)
 
 
-def test_an_owned_interrupt_cannot_be_acquired() -> None:
-    with pytest.raises(StaleFence):
-        acquire(seed_state(State.I0).chat, OTHER_WORKER)
-
-
 @pytest.mark.promise("P5")
 @pytest.mark.parametrize(("state", "target"), [("R0", "P0"), ("R1", "P1"), ("I0", "I0")])
 def test_a_release_changes_only_the_owner(state: str, target: str) -> None:
@@ -171,14 +166,6 @@ def test_a_queued_message_does_not_fence_the_worker() -> None:
 
 
 # Epochs and attempts
-
-
-def test_a_rollback_raises_the_epoch_even_for_the_same_worker() -> None:
-    seeded = seed_state(State.R0)
-    for worker in (WORKER, OTHER_WORKER):
-        command = SendMessage(prompt=prompt(), when_busy="rollback")
-        chat = send_message(seeded.chat, command, worker).after
-        assert (chat.worker_id, chat.epoch) == (worker, seeded.chat.epoch + 1)
 
 
 def test_the_epoch_stays_if_there_was_no_owner() -> None:

@@ -10,7 +10,7 @@ from chatd.domain.chat.row import MAX_QUEUED_MESSAGES
 from chatd.domain.chat.states import State
 from chatd.domain.chat.user_transitions import send_message
 from chatd.domain.chat.worker_transitions import finish_turn
-from chatd.domain.errors import ChatBusy, QueueFull
+from chatd.domain.errors import QueueFull
 from chatd.domain.ids import ModelConfigId, RequestId, WorkerId
 from tests.model.reference_store import ChatRows
 from tests.support.domain.history_lines import apply_changes, history_lines, queue_lines
@@ -86,13 +86,6 @@ def test_a_message_to_a_busy_chat_is_queued_and_changes_nothing_else(state: str)
         getattr(seeded.chat, k) for k in unchanged
     ]
     assert rows.chat.queue_version == rows.chat.snapshot_version
-
-
-@pytest.mark.parametrize("state", BUSY_STATES)
-def test_reject_raises_chat_busy(state: str) -> None:
-    with pytest.raises(ChatBusy) as refused:
-        rows_after(seed_state(State(state)), "reject")
-    assert refused.value.code == "chat_busy"
 
 
 @pytest.mark.covers("O17")

@@ -116,11 +116,6 @@ def test_a_step_without_messages_is_a_bug() -> None:
         commit_step(chat, step(chat))
 
 
-def test_a_step_does_not_move_the_chat_up_in_the_list() -> None:
-    chat = seed_state(State.R0).chat
-    assert not commit_step(chat, step(chat, ANSWER)).touch
-
-
 @pytest.mark.promise("P9")
 @pytest.mark.parametrize(
     ("messages", "complaint"),

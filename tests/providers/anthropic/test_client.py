@@ -13,7 +13,7 @@ from chatd.providers.secret import Secret
 from tests.support.providers.anthropic import KEY, FakeAnthropic, betas_of, refusal
 from tests.support.providers.anthropic_requests import TOOLS, tool_round
 from tests.support.providers.client import ClientRig, anthropic_rig
-from tests.support.providers.prompts import message, replayed, request, result
+from tests.support.providers.prompts import message, replayed, request
 from tests.support.providers.stream_reader import answer_of, collect, collect_failure
 
 Claude = ClientRig[FakeAnthropic]
@@ -91,19 +91,6 @@ async def test_a_configured_authorization_header_replaces_the_key(claude: Claude
 # Failures
 
 
-async def test_an_answer_without_a_final_event_is_incomplete(claude: Claude) -> None:
-    claude.fake.play("cut_off")
-    fault = (await claude.failure()).fault
-    assert fault.incomplete
-    assert classify_fault(fault).retryable
-
-
-async def test_an_error_during_the_stream_is_raised_with_its_type(claude: Claude) -> None:
-    claude.fake.play("error_midway")
-    fault = (await claude.failure()).fault
-    assert (fault.type, fault.provider) == ("overloaded_error", "anthropic")
-
-
 @pytest.mark.parametrize(
     ("status", "kind", "said", "means"),
     [
@@ -132,12 +119,6 @@ async def test_the_api_error_message_is_quoted(claude: Claude) -> None:
     sent = request(*tool_round()[:3], message("user", "?"), model=claude.model)
     detail = classify_fault((await claude.failure(sent)).fault).error.detail or ""
     assert "`tool_use` ids were found without `tool_result` blocks" in detail
-
-
-async def test_the_fake_rejects_a_result_without_a_call(claude: Claude) -> None:
-    sent = request(message("user", "Hi"), message("tool", result("toolu_9")), model=claude.model)
-    detail = classify_fault((await claude.failure(sent)).fault).error.detail or ""
-    assert "unexpected `tool_use_id`" in detail
 
 
 async def test_the_key_appears_in_no_error_or_log(

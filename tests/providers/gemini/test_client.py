@@ -115,19 +115,6 @@ async def test_a_prompt_that_is_too_long_is_a_context_overflow(gemini: Gemini) -
     assert classify_fault((await gemini.failure()).fault).kind == "context_overflow"
 
 
-async def test_an_error_during_the_stream_is_raised(gemini: Gemini) -> None:
-    gemini.fake.script(stream("overloaded"))
-    failed = await gemini.failure()
-    assert (failed.fault.status_code, failed.fault.provider) == (503, "google")
-
-
-@pytest.mark.covers("providers-12")
-@pytest.mark.parametrize("name", ["cut", "malformed_call"])
-async def test_an_answer_without_an_end_is_a_retryable_failure(gemini: Gemini, name: str) -> None:
-    gemini.fake.script(stream(name))
-    assert classify_fault((await gemini.failure()).fault).retryable
-
-
 async def test_a_cut_is_raised_only_before_the_answer_is_complete(gemini: Gemini) -> None:
     gemini.fake.script(stream("text")[:200], Cut())
     assert (await gemini.failure()).fault.transport == "reset"

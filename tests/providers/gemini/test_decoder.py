@@ -117,10 +117,13 @@ def test_calls_without_ids_get_ids_from_the_request() -> None:
     assert [mark.call_id for mark in marks if mark] == [None, None, None]
 
 
+def one_chunk(*parts: object) -> bytes:
+    return event({"candidates": [{"content": {"parts": parts}, "finishReason": "STOP"}]})
+
+
 def test_repeated_ids_are_made_unique() -> None:
     part = {"functionCall": {"name": "now", "id": "same"}}
-    data = event({"candidates": [{"content": {"parts": [part, part]}, "finishReason": "STOP"}]})
-    calls = only(ToolCallDone, decode(data))
+    calls = only(ToolCallDone, decode(one_chunk(part, part)))
     assert [c.id for c in calls] == ["same", "same-1"]
     assert [unpack_metadata(c.provider_metadata) for c in calls] == [
         GeminiMetadata(model=GEMINI_MODEL, call_id="same")
@@ -128,9 +131,7 @@ def test_repeated_ids_are_made_unique() -> None:
 
 
 def test_tool_names_of_calls_are_translated_back() -> None:
-    part = {"functionCall": {"name": "show_time"}}
-    data = event({"candidates": [{"content": {"parts": [part]}, "finishReason": "STOP"}]})
-    [done] = only(ToolCallDone, decode(data))
+    [done] = only(ToolCallDone, decode(one_chunk({"functionCall": {"name": "show_time"}})))
     assert done.name == "show.time"
 
 
@@ -258,7 +259,7 @@ def test_unknown_fields_and_events_are_skipped() -> None:
     assert finished("unknown").reason == "stop"
 
 
-def test_the_last_event_needs_no_blank_line() -> None:
+def test_a_recorded_stream_may_end_without_a_blank_line() -> None:
     assert decoded_parts("no_blank_line") == [TextPart(text="All of it.")]
 
 

@@ -1,7 +1,5 @@
 """The OpenAI provider over real sockets."""
 
-import asyncio
-
 import msgspec
 import pytest
 from msgspec import Raw
@@ -25,7 +23,7 @@ from tests.support.providers.openai_chat import NAMES as CHAT_NAMES
 from tests.support.providers.openai_chat import FakeChat, FakeCompatible, chunk
 from tests.support.providers.openai_chat import stream as chat_stream
 from tests.support.providers.openai_responses import KEY, NAMES, FakeResponses, stream
-from tests.support.providers.prompts import call, message, replayed, request, result
+from tests.support.providers.prompts import call, message, replayed, request
 from tests.support.providers.server import FakeServer, Reset
 from tests.support.providers.stream_reader import answer_of, collect
 
@@ -323,35 +321,3 @@ async def test_a_connection_cut_after_the_answer_is_ignored(compatible: FakeComp
     compatible.script(chunk(content="Hi") + chunk("stop"), Reset())
     events = await ask(compatible, request(model="m"), kind="openai-compat")
     assert answer_of(events).content == (TextPart(text="Hi"),)
-
-
-async def test_chunks_may_end_inside_an_event(responses: FakeResponses) -> None:
-    data = stream("tools")
-    pieces = [data[at : at + 100] for at in range(0, len(data), 100)]
-    responses.script(*pieces)
-    answer = answer_of(await ask(responses, request(model=THINKS, tools=TOOLS)))
-    names = [part.tool_name for part in answer.content if isinstance(part, ToolCallPart)]
-    assert names == ["read_file", "show.time"]
-
-
-async def test_two_requests_share_a_connection(compatible: FakeCompatible) -> None:
-    provider = OpenAIProvider(settings(compatible, kind="openai-compat"))
-    for _ in range(2):
-        compatible.script(chat_stream("text"))
-        async with asyncio.timeout(WAIT_S), provider.stream(request(model="m")) as events:
-            assert [event async for event in events]
-    await provider.close()
-    assert compatible.connections == 1
-
-
-async def test_a_tool_result_is_part_of_the_next_request(responses: FakeResponses) -> None:
-    responses.script(stream("text"))
-    sent = request(
-        message("user", "Hi"),
-        message("assistant", call("a", "show.time")),
-        message("tool", result("a", "noon", "show.time")),
-        model=PLAIN,
-        tools=TOOLS,
-    )
-    await ask(responses, sent)
-    assert b"noon" in responses.requests[0].body

@@ -62,11 +62,6 @@ def test_a_stream_without_its_final_event_is_incomplete(name: str) -> None:
         assert classify_fault(fault).retryable
 
 
-def test_the_last_event_needs_no_blank_line() -> None:
-    whole = read("text")
-    assert decode(stream("text").rstrip(b"\n")) == whole
-
-
 # Content
 
 
