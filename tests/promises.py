@@ -1,7 +1,7 @@
 """The promises to users, and how far tests cover them.
 
 A test names the promises it holds: `@pytest.mark.promise("P3")`. A promise without a test says why
-in `not_yet`; `so_far` names the tested part. `tests/unit/test_promises.py` checks both.
+in `not_yet`; `so_far` names the tested part. `tests/unit/test_behaviour_index.py` checks both.
 """
 
 from msgspec import Struct

@@ -1,10 +1,11 @@
-"""Every behaviour has a test or a reason; every mark names a behaviour; the index is current."""
+"""Every behaviour and every promise has a test or a reason; every mark names one of them."""
 
 import ast
 from collections import Counter
 
 import pytest
 
+from tests.promises import PROMISES, Promise
 from tools.behaviour_index import (
     INDEX,
     TESTS,
@@ -87,3 +88,28 @@ def test_three(): ...
         ("P5", "test_two"),
     ]
     assert list(find_marks(source, "covers")) == [("F1", "test_two")]
+
+
+@pytest.fixture(scope="module")
+def tested() -> dict[str, list[str]]:
+    return find_marked_tests("promise")
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.id)
+def test_a_promise_has_a_test_or_says_why_not(
+    promise: Promise, tested: dict[str, list[str]]
+) -> None:
+    tests = tested.get(promise.id, [])
+    if promise.not_yet:
+        assert not tests, f"{promise.id} has tests: it is no longer true that {promise.not_yet}"
+        assert promise.so_far is None
+    else:
+        assert tests, f"no test holds {promise.id}"
+
+
+def test_every_mark_names_a_promise(tested: dict[str, list[str]]) -> None:
+    assert set(tested) <= {promise.id for promise in PROMISES}
+
+
+def test_the_promises_are_numbered() -> None:
+    assert [promise.id for promise in PROMISES] == [f"P{n}" for n in range(1, 17)]

@@ -88,10 +88,14 @@ def delta(call_id: str, piece: str) -> ToolCallPart:
     return ToolCallPart(tool_call_id=ToolCallId(call_id), tool_name="execute", args_delta=piece)
 
 
+@pytest.fixture
+def stage(clock: FakeClock) -> Stage:
+    return Stage(clock)
+
+
 async def test_the_first_part_is_shown_at_once_and_those_behind_it_together(
-    clock: FakeClock,
+    stage: Stage, clock: FakeClock
 ) -> None:
-    stage = Stage(clock)
     recorder = stage.episodes.open(FIRST)
     stage.episodes.watch(CHAT, stage.wake)
     async with stage.running():
@@ -105,8 +109,7 @@ async def test_the_first_part_is_shown_at_once_and_those_behind_it_together(
     assert stage.shown() == [text("Once"), text(" upon a time")]
 
 
-async def test_a_part_after_a_pause_does_not_wait(clock: FakeClock) -> None:
-    stage = Stage(clock)
+async def test_a_part_after_a_pause_does_not_wait(stage: Stage, clock: FakeClock) -> None:
     recorder = stage.episodes.open(FIRST)
     recorder.add("assistant", [text("a")])
     clock.advance(0.03)
@@ -114,8 +117,7 @@ async def test_a_part_after_a_pause_does_not_wait(clock: FakeClock) -> None:
     assert stage.shown() == [text("a"), text("b")]
 
 
-async def test_nothing_ticks_while_there_is_nothing_to_do(clock: FakeClock) -> None:
-    stage = Stage(clock)
+async def test_nothing_ticks_while_there_is_nothing_to_do(stage: Stage, clock: FakeClock) -> None:
     recorder = stage.episodes.open(FIRST)
     stage.episodes.watch(CHAT, stage.wake)
     async with stage.running():
@@ -133,9 +135,8 @@ async def test_nothing_ticks_while_there_is_nothing_to_do(clock: FakeClock) -> N
         assert stage.episodes.find(CHAT) is None
 
 
-async def test_parts_are_numbered_without_holes(clock: FakeClock) -> None:
+async def test_parts_are_numbered_without_holes(stage: Stage) -> None:
     """Also where something is hidden, and where the speaker changes."""
-    stage = Stage(clock)
     recorder = stage.episodes.open(FIRST)
     recorder.add("assistant", [text("a"), UnknownPart(raw=Raw(b'{"type":"hologram"}')), text("b")])
     recorder.add("tool", [result("c1")])
@@ -150,8 +151,7 @@ async def test_parts_are_numbered_without_holes(clock: FakeClock) -> None:
     ]
 
 
-async def test_only_deltas_of_the_same_thing_are_joined(clock: FakeClock) -> None:
-    stage = Stage(clock)
+async def test_only_deltas_of_the_same_thing_are_joined(stage: Stage) -> None:
     recorder = stage.episodes.open(FIRST)
     whole = call("c1", args='{"command":"ls"}')
     recorder.add("assistant", [ReasoningPart(text="hm"), ReasoningPart(text=", well")])
@@ -172,8 +172,7 @@ async def test_only_deltas_of_the_same_thing_are_joined(clock: FakeClock) -> Non
     ]
 
 
-async def test_an_event_is_one_line_and_shows_nothing_internal(clock: FakeClock) -> None:
-    stage = Stage(clock)
+async def test_an_event_is_one_line_and_shows_nothing_internal(stage: Stage) -> None:
     recorder = stage.episodes.open(FIRST)
     signed = ReasoningPart(text="hm\n", provider_metadata=Raw(b'{"signature":"s"}'))
     recorder.add("assistant", [signed, call("c1", args='{\n  "command":\r\n "ls"\n}')])
@@ -186,8 +185,7 @@ async def test_an_event_is_one_line_and_shows_nothing_internal(clock: FakeClock)
     assert msgspec.json.decode(called.args) == {"command": "ls"}
 
 
-async def test_half_a_character_is_mended(clock: FakeClock) -> None:
-    stage = Stage(clock)
+async def test_half_a_character_is_mended(stage: Stage) -> None:
     recorder = stage.episodes.open(FIRST)
     recorder.add("assistant", [text("a\ud83d")])
     recorder.add("assistant", [text("b\ud83d"), text("\ude00")])
@@ -195,8 +193,7 @@ async def test_half_a_character_is_mended(clock: FakeClock) -> None:
     assert stage.shown() == [text("a\ufffd"), text("b\U0001f600")]
 
 
-async def test_an_episode_that_is_too_long_ends_with_one_mark(clock: FakeClock) -> None:
-    stage = Stage(clock)
+async def test_an_episode_that_is_too_long_ends_with_one_mark(stage: Stage) -> None:
     recorder = stage.episodes.open(FIRST)
     piece = "x" * 100_000
     for _ in range(30):
@@ -211,8 +208,7 @@ async def test_an_episode_that_is_too_long_ends_with_one_mark(clock: FakeClock) 
     assert [p.seq for p in payloads(stage.tape())] == list(range(1, 12))
 
 
-async def test_one_part_that_is_too_long_is_not_kept(clock: FakeClock) -> None:
-    stage = Stage(clock)
+async def test_one_part_that_is_too_long_is_not_kept(stage: Stage) -> None:
     recorder = stage.episodes.open(FIRST)
     recorder.add("assistant", [text("x" * 2 * MAX_PREVIEW_BYTES)])
     recorder.add("assistant", [text("more")])
@@ -220,16 +216,14 @@ async def test_one_part_that_is_too_long_is_not_kept(clock: FakeClock) -> None:
     assert stage.shown() == [PREVIEW_TRUNCATED_PART]
 
 
-async def test_much_at_once_does_not_wait_for_the_timer(clock: FakeClock) -> None:
-    stage = Stage(clock)
+async def test_much_at_once_does_not_wait_for_the_timer(stage: Stage) -> None:
     recorder = stage.episodes.open(FIRST)
     for _ in range(50):
         recorder.add("assistant", [text("x" * 1000)])
     assert len(said(stage.tape())) > 30_000
 
 
-async def test_late_parts_of_an_old_episode_bounce(clock: FakeClock) -> None:
-    stage = Stage(clock)
+async def test_late_parts_of_an_old_episode_bounce(stage: Stage) -> None:
     old = stage.episodes.open(FIRST)
     old.add("assistant", [text("old")])
     new = stage.episodes.open(SECOND)
@@ -244,8 +238,9 @@ async def test_late_parts_of_an_old_episode_bounce(clock: FakeClock) -> None:
     ]
 
 
-async def test_an_episode_that_is_opened_again_goes_on_where_it_was(clock: FakeClock) -> None:
-    stage = Stage(clock)
+async def test_an_episode_that_is_opened_again_goes_on_where_it_was(
+    stage: Stage, clock: FakeClock
+) -> None:
     stage.episodes.watch(CHAT, stage.wake)
     async with stage.running():
         first = stage.episodes.open(FIRST)
@@ -271,27 +266,22 @@ async def test_an_episode_that_is_opened_again_goes_on_where_it_was(clock: FakeC
     ]
 
 
-async def test_a_late_runner_does_not_push_the_current_episode_aside(clock: FakeClock) -> None:
-    stage = Stage(clock)
+async def test_a_late_runner_does_not_push_the_current_episode_aside(stage: Stage) -> None:
     current = stage.episodes.open(SECOND)
     stage.episodes.open(FIRST).add("assistant", [text("late")])
     current.add("assistant", [text("now")])
     assert stage.shown() == [text("now")]
 
 
-async def test_an_older_name_can_come_again_after_a_database_has_lost_changes(
-    clock: FakeClock,
-) -> None:
-    stage = Stage(clock)
+async def test_an_older_name_can_come_again_after_a_database_has_lost_changes(stage: Stage) -> None:
     stage.episodes.open(SECOND).close()
     stage.episodes.open(FIRST).add("assistant", [text("again")])
     assert stage.shown() == [text("again")]
 
 
 async def test_a_closed_episode_is_kept_for_a_while_and_as_long_as_it_is_watched(
-    clock: FakeClock,
+    stage: Stage, clock: FakeClock
 ) -> None:
-    stage = Stage(clock)
     recorder = stage.episodes.open(FIRST)
     stage.episodes.watch(CHAT, stage.wake)
     async with stage.running():
@@ -334,8 +324,7 @@ async def test_when_memory_is_short_what_is_over_goes_first(clock: FakeClock) ->
     assert stage.episodes.total == stage.tape().size
 
 
-async def test_closing_tells_the_journal_what_was_still_pending(clock: FakeClock) -> None:
-    stage = Stage(clock)
+async def test_closing_tells_the_journal_what_was_still_pending(stage: Stage) -> None:
     recorder = stage.episodes.open(FIRST)
     recorder.add("assistant", [text("a")])
     recorder.add("assistant", [text("b")])

@@ -1,12 +1,17 @@
-"""Every transition from every state does what the table lists, and nothing else."""
+"""Every command has a transition; every transition from every state does what the table lists."""
 
 from itertools import product
+from typing import get_args
+from uuid import UUID
 
 import pytest
 
 from chatd.domain.chat.change import Change
+from chatd.domain.chat.commands import ChatCommand, InterruptChat, SendMessage
 from chatd.domain.chat.states import TRANSITIONS, State, Transition
+from chatd.domain.chat.transitions import TRANSITION_BY_COMMAND, LoadedChat, ReservedSlots, decide
 from chatd.domain.errors import ChatdError, StaleFence
+from chatd.domain.ids import ChatId
 from tests.model.invariants import ChangeChecker
 from tests.model.reference_store import ReferenceStore, apply_change
 from tests.support.domain.transition_cases import (
@@ -15,6 +20,7 @@ from tests.support.domain.transition_cases import (
     list_cases,
     perform_transition,
 )
+from tests.support.factories import CHAT, OTHER_WORKER, WORKER, chat, prompt
 from tests.support.seeds import Seed, Seeded, seed_chat
 
 CELLS = [pytest.param(s, m, id=f"{m}-{s}") for s, m in product(State, Transition)]
@@ -130,3 +136,23 @@ def test_transitions_of_an_interrupt_check_the_owner(
     case = TransitionCase(move=transition, seed=Seed(state=state, owned=owned))
     with pytest.raises(StaleFence):
         perform_transition(case, seed_chat(case.seed))
+
+
+def test_every_command_on_a_chat_has_a_transition() -> None:
+    assert set(TRANSITION_BY_COMMAND) == set(get_args(ChatCommand))
+
+
+@pytest.mark.parametrize(("is_root", "owner"), [(True, WORKER), (False, OTHER_WORKER)])
+def test_the_worker_with_a_slot_of_the_chats_kind_acquires_it(
+    *, is_root: bool, owner: object
+) -> None:
+    parent = None if is_root else CHAT
+    row = chat(id=CHAT if is_root else ChatId(UUID(int=9)), parent_chat_id=parent)
+    slots = ReservedSlots(root=WORKER, child=OTHER_WORKER)
+    change = decide(LoadedChat(chat=row), SendMessage(prompt=prompt()), slots)
+    assert change is not None
+    assert change.after.worker_id == owner
+
+
+def test_a_command_without_effect_needs_no_change() -> None:
+    assert decide(LoadedChat(chat=chat()), InterruptChat(), ReservedSlots()) is None

@@ -1,0 +1,230 @@
+"""Effort, context limit and cost of a model."""
+
+import msgspec
+import pytest
+from msgspec import UNSET, Raw
+
+from chatd.domain.chat.messages import TokenUsage
+from chatd.domain.model.config import (
+    MAX_CONTEXT_LIMIT_TOKENS,
+    cost_micros,
+    effective_context_limit,
+    read_context_limit,
+    resolve_effort,
+)
+from chatd.domain.model.protocol import Effort, EffortRange, Prices, PriceTier
+
+
+@pytest.mark.covers("providers-14")
+@pytest.mark.parametrize(
+    ("requested", "default", "most", "resolved"),
+    [
+        (None, None, None, None),
+        (None, "low", None, "low"),
+        ("high", "low", None, "high"),
+        ("high", "low", "medium", "medium"),
+        (None, "max", "high", "high"),
+        ("low", "medium", "high", "low"),
+        ("enormous", "medium", "high", "medium"),
+        ("none", "medium", "high", "none"),
+        ("enormous", None, "high", None),
+    ],
+)
+def test_the_requested_effort_is_limited_to_the_configured_range(
+    requested: str | None, default: Effort | None, most: Effort | None, resolved: Effort | None
+) -> None:
+    assert resolve_effort(requested, EffortRange(default=default, max=most)) == resolved
+
+
+@pytest.mark.covers("providers-14")
+def test_a_model_without_a_range_gets_no_effort() -> None:
+    assert resolve_effort("high", None) is None
+
+
+def found(value: object) -> int | None:
+    return read_context_limit(Raw(msgspec.json.encode(value)))
+
+
+@pytest.mark.covers("limit-1")
+@pytest.mark.parametrize(
+    "key",
+    [
+        "contextlimit",
+        "context_limit",
+        "Context-Limit",
+        "contextWindow",
+        "context_length",
+        "max_context",
+        "maxContextTokens",
+        "max_input_tokens",
+        "maxInputToken",
+        "input_token_limit",
+        "INPUT TOKEN LIMIT",
+        "max_context_limit",
+        "modelContextLimit",
+        "context_window_size",
+        "maxContextWindow",
+        "max_model_context_length",
+        "context_token_limit",
+        "maximum-is-not-max-context-tokens",
+        "contextTokensMax",
+    ],
+)
+def test_a_name_of_a_context_limit_is_recognized(key: str) -> None:
+    assert found({key: 200_000}) == 200_000
+
+
+@pytest.mark.covers("limit-5")
+@pytest.mark.parametrize(
+    "key",
+    [
+        "context",
+        "limit",
+        "max_tokens",
+        "max_output_tokens",
+        "max_context_version",
+        "context_tokens_used",
+        "context_window_used",
+        "context_limit_used",
+        "contextLimitExceeded",
+        "context_tokens",
+        "rate_limit",
+        "window",
+        "contextual_limits",
+    ],
+)
+def test_a_name_with_another_meaning_is_ignored(key: str) -> None:
+    assert found({key: 200_000}) is None
+
+
+@pytest.mark.covers("limit-3")
+@pytest.mark.parametrize(
+    ("value", "limit"),
+    [
+        (200_000, 200_000),
+        (200_000.0, 200_000),
+        ("200000", 200_000),
+        (" 200000 ", 200_000),
+        (1, 1),
+        (MAX_CONTEXT_LIMIT_TOKENS, MAX_CONTEXT_LIMIT_TOKENS),
+        (MAX_CONTEXT_LIMIT_TOKENS + 1, None),
+        (0, None),
+        (-5, None),
+        (1.5, None),
+        ("1.5", None),
+        ("200k", None),
+        ("", None),
+        ("-5", None),
+        (True, None),
+        (None, None),
+        ([200_000], None),
+        ({"x": 1}, None),
+        (1e300, None),
+    ],
+)
+def test_only_a_positive_whole_number_is_a_limit(value: object, limit: int | None) -> None:
+    assert found({"context_limit": value}) == limit
+
+
+@pytest.mark.covers("limit-2")
+def test_the_largest_of_several_limits_is_used() -> None:
+    nested = {
+        "openrouter": {"models": [{"context_length": 8000}, {"context_length": 128_000}]},
+        "context_limit": 32_000,
+    }
+    assert found(nested) == 128_000
+
+
+@pytest.mark.covers("limit-2")
+def test_a_top_level_list_is_searched() -> None:
+    assert found([[{"contextWindow": 7}]]) == 7
+
+
+@pytest.mark.covers("limit-4")
+@pytest.mark.parametrize("raw", [b"", b"null", b"{}", b"3", b"not json", b"[" * 100_000])
+def test_metadata_without_a_limit_gives_none(raw: bytes) -> None:
+    assert read_context_limit(Raw(raw)) is None
+    assert read_context_limit(UNSET) is None
+
+
+@pytest.mark.parametrize(
+    ("reported", "configured", "limit"),
+    [(9, 5, 9), (None, 5, 5), (None, None, None), (None, 0, None), (None, -1, None), (9, None, 9)],
+)
+def test_a_reported_limit_takes_precedence_over_the_configured_one(
+    reported: int | None, configured: int | None, limit: int | None
+) -> None:
+    metadata = Raw(msgspec.json.encode({"context_limit": reported}))
+    assert effective_context_limit(metadata, configured) == limit
+
+
+ALL = Prices(input="3", output="15", cache_read="0.3", cache_write="3.75")
+
+
+@pytest.mark.covers("cost-1")
+@pytest.mark.parametrize(
+    ("usage", "prices", "micros"),
+    [
+        (TokenUsage(input_tokens=1_000_000), ALL, 3_000_000),
+        (TokenUsage(output_tokens=1000), ALL, 15_000),
+        (TokenUsage(cache_read_tokens=1000), ALL, 300),
+        (TokenUsage(cache_creation_tokens=1000), ALL, 3750),
+        (
+            TokenUsage(
+                input_tokens=100, output_tokens=10, cache_read_tokens=50, cache_creation_tokens=20
+            ),
+            ALL,
+            540,
+        ),
+        (TokenUsage(), ALL, 0),
+        (TokenUsage(input_tokens=5), Prices(input="0"), 0),
+        (TokenUsage(input_tokens=5), Prices(), None),
+        (TokenUsage(input_tokens=5), None, None),
+        (None, ALL, None),
+        (TokenUsage(input_tokens=5), Prices(output="1"), None),
+        (TokenUsage(input_tokens=5, output_tokens=2), Prices(output="1"), 2),
+        (TokenUsage(), Prices(output="1"), 0),
+    ],
+)
+def test_the_cost_is_tokens_times_prices_in_micros(
+    usage: TokenUsage | None, prices: Prices | None, micros: int | None
+) -> None:
+    assert cost_micros(usage, prices) == micros
+
+
+@pytest.mark.covers("cost-2")
+def test_the_sum_is_rounded_up_once() -> None:
+    usage = TokenUsage(input_tokens=1, output_tokens=1, cache_read_tokens=1)
+    assert cost_micros(usage, Prices(input="0.4", output="0.4", cache_read="0.1")) == 1
+    assert cost_micros(usage, Prices(input="0.4", output="0.4", cache_read="0.3")) == 2
+
+
+@pytest.mark.covers("cost-2")
+def test_prices_are_exact_decimals() -> None:
+    prices = Prices(input="0.1", output="0.2")
+    assert cost_micros(TokenUsage(input_tokens=10, output_tokens=10), prices) == 3
+
+
+@pytest.mark.covers("cost-3")
+def test_reasoning_tokens_are_not_charged_twice() -> None:
+    assert cost_micros(TokenUsage(output_tokens=10, reasoning_tokens=9), ALL) == 150
+
+
+@pytest.mark.covers("cost-4")
+@pytest.mark.parametrize("price", ["", "free", "-1", "NaN", "Infinity"])
+def test_an_invalid_price_leaves_the_call_unpriced(price: str) -> None:
+    assert cost_micros(TokenUsage(input_tokens=5), Prices(input=price)) is None
+
+
+def test_above_a_tier_all_tokens_have_its_prices() -> None:
+    tiers = (
+        PriceTier(above=100, input="2", output="20"),
+        PriceTier(above=1000, input="3", output="30"),
+    )
+    prices = Prices(input="1", output="10", tiers=tiers)
+    assert cost_micros(TokenUsage(input_tokens=100, output_tokens=1), prices) == 110
+    assert cost_micros(TokenUsage(input_tokens=101, output_tokens=1), prices) == 222
+    read = TokenUsage(
+        input_tokens=1, cache_read_tokens=900, cache_creation_tokens=100, output_tokens=1
+    )
+    assert cost_micros(read, prices) == 33
