@@ -79,82 +79,102 @@ class Replica:
         the caller uses it for other services too."""
         self.worker_id = worker_id or WorkerId(env.new_id())
         self.env = env
-        self.database = Database(
-            PoolConfig(
-                connect=config.connect, max_size=config.pool_size, close_timeout_s=CLOSE_TIMEOUT_S
-            ),
-            on_statement=on_statement,
+        pool_config = PoolConfig(
+            connect=config.connect, max_size=config.pool_size, close_timeout_s=CLOSE_TIMEOUT_S
         )
+        self.database = Database(pool_config, on_statement=on_statement)
         pool = self.database.pool
-        self.publisher = HintPublisher(
-            PublishConfig(connect=config.connect, close_timeout_s=CLOSE_TIMEOUT_S), env.clock
-        )
+        publish_config = PublishConfig(connect=config.connect, close_timeout_s=CLOSE_TIMEOUT_S)
+        self.publisher = HintPublisher(publish_config, env.clock)
+        self.listener = self._build_listener(config.connect)
         self.transactor = Transactor(pool, self.on_applied)
-        committer = Committer(self.transactor, env)
+        self._committer = Committer(self.transactor, env)
         self.journal = JournalWriter(pool, env, self.worker_id)
         self.episodes = EpisodeRegistry(env.clock, self.journal)
         self.tail = JournalTail(pool, env, self.publisher.publish)
-        self.feeds = FeedRegistry(
-            pool, env, LivePartSource(self.episodes, self.tail, self.worker_id)
-        )
+        live_parts = LivePartSource(self.episodes, self.tail, self.worker_id)
+        self.feeds = FeedRegistry(pool, env, live_parts)
         self.chat_lists = ChatListFeeds(pool, env)
-        self.background_tasks = BackgroundTasks(
-            env,
-            (
-                *maintenance_tasks(pool),
-                *retention_tasks(config.retention, pool, env, committer),
-            ),
-        )
-        self.listener = HintListener(
-            ListenConfig(connect=config.connect),
-            env.clock,
-            on_hint=self._hinted,
-            on_connected=self._missed,
-            lock_key=worker_lock_key(self.worker_id),
-        )
+        retention = retention_tasks(config.retention, pool, env, self._committer)
+        self.background_tasks = BackgroundTasks(env, (*maintenance_tasks(pool), *retention))
         self.lease = WorkerLease(env.clock)
         self.task_reaper = TaskReaper(env)
         if budget is None and config.spend_limit is not None:
             budget = OwnerBudget(pool, env.clock, config.spend_limit)
         spend_guard = SpendGuard(budget, env)
         self.budget = None if budget is None else spend_guard
-        title_generator = TitleGenerator(
-            pool,
-            env,
+        titles = self._build_title_generator(title_models, spend_guard) if config.titles else None
+        model_step = self._build_model_step(config.model_call_timeout_s, spend_guard)
+        turn_loop = self._build_turn_loop(models, tools, model_step, titles)
+        self.worker = self._build_worker(config.worker, turn_loop)
+        self._works = config.runs_chats
+        self._work: asyncio.Task[None] | None = None
+
+    def _build_listener(self, connect: ConnectConfig) -> HintListener:
+        return HintListener(
+            ListenConfig(connect=connect),
+            self.env.clock,
+            on_hint=self._hinted,
+            on_connected=self._missed,
+            lock_key=worker_lock_key(self.worker_id),
+        )
+
+    def _build_title_generator(
+        self, title_models: TitleModelChoice, spend_guard: SpendGuard
+    ) -> TitleGenerator:
+        return TitleGenerator(
+            self.database.pool,
+            self.env,
             self.background_tasks,
             spend_guard,
             announce=self.announce_chat,
             title_models=title_models,
         )
-        turn_loop_deps = TurnLoopDeps(
-            committer=committer,
+
+    def _build_model_step(self, timeout_s: float, spend_guard: SpendGuard) -> ModelStep:
+        return ModelStep(
             episodes=self.episodes,
-            models=models,
-            tools=tools,
-            model_step=ModelStep(
-                episodes=self.episodes,
-                committer=committer,
-                spend_guard=spend_guard,
-                summary_call=SummaryCall(episodes=self.episodes, spend_guard=spend_guard, env=env),
-                env=env,
-                timeout_s=config.model_call_timeout_s,
-            ),
-            tool_deps=ToolDeps(conn=pool, lease=self.lease, task_reaper=self.task_reaper, env=env),
-            title_generator=title_generator if config.titles else None,
-            env=env,
+            committer=self._committer,
+            spend_guard=spend_guard,
+            summary_call=SummaryCall(episodes=self.episodes, spend_guard=spend_guard, env=self.env),
+            env=self.env,
+            timeout_s=timeout_s,
         )
-        worker_deps = WorkerDeps(
+
+    def _build_turn_loop(
+        self,
+        models: ModelSource,
+        tools: ToolSource,
+        model_step: ModelStep,
+        title_generator: TitleGenerator | None,
+    ) -> TurnLoop:
+        tool_deps = ToolDeps(
+            conn=self.database.pool, lease=self.lease, task_reaper=self.task_reaper, env=self.env
+        )
+        return TurnLoop(
+            TurnLoopDeps(
+                committer=self._committer,
+                episodes=self.episodes,
+                models=models,
+                tools=tools,
+                model_step=model_step,
+                tool_deps=tool_deps,
+                title_generator=title_generator,
+                env=self.env,
+            )
+        )
+
+    def _build_worker(self, config: WorkerConfig, turn_loop: TurnLoop) -> Worker:
+        deps = WorkerDeps(
             database=self.database,
-            committer=committer,
-            turn_loop=TurnLoop(turn_loop_deps),
+            committer=self._committer,
+            turn_loop=turn_loop,
             announce=self._announced,
             lease=self.lease,
             task_reaper=self.task_reaper,
             listening=self.listener.listening,
         )
-        self.worker = Worker(self.worker_id, worker_deps, env, config.worker)
-        self._works = config.runs_chats
-        self._work: asyncio.Task[None] | None = None
+        return Worker(self.worker_id, deps, self.env, config)
 
     def on_applied(self, applied: AppliedChange) -> None:
         """After the commit of a write of this replica: publish it here and to other replicas."""

@@ -16,12 +16,13 @@ from tests.support.api.server import (
     ApiOptions,
     ApiServer,
     Json,
+    Slots,
     message_body,
     serve_api,
 )
 from tests.support.factories import CHAT, WORKER, draft, text
 from tests.support.seeds import Seed, step
-from tests.support.store import insert_seed
+from tests.support.store import insert_seed, open_chat, open_child
 
 SEND = f"/chats/{CHAT}/messages"
 
@@ -129,6 +130,24 @@ async def test_a_known_row_saves_a_read_and_a_stale_one_does_no_harm(dsn: str) -
         theirs = await server.ask("POST", SEND, message_body("three"), token=OTHER_USER)
         assert theirs.code == (404, "not_found")
         assert (await server.chat(CHAT)).queue_len == 1
+
+
+async def test_a_send_to_a_chat_without_viewers_reserves_one_slot_and_reads_once(
+    server: ApiServer,
+) -> None:
+    await insert_seed(server.replica.pool, Seed(state=State.W))
+    slots = server.deps.reserve_slot
+    assert isinstance(slots, Slots)
+    slots.worker = WORKER
+    server.sent.clear()
+    await server.ask("POST", SEND, message_body("one"))
+    assert (slots.reserved, slots.held, len(server.sent)) == (["root"], 0, 2)
+    assert (await server.chat(CHAT)).worker_id == WORKER
+    await open_chat(server.replica.pool, 1)
+    child = await open_child(server.replica.pool, 2, root=1)
+    slots.reserved.clear()
+    await server.ask("POST", f"/chats/{child.id}/messages", message_body("two"))
+    assert slots.reserved == ["child"]
 
 
 # Pages

@@ -5,7 +5,7 @@ import pytest
 from msgspec import UNSET, Raw
 
 from chatd.domain.answer.answer import Answer, EmptyAnswer, KeepAnswer, RejectAnswer, judge_answer
-from chatd.domain.answer.assembler import MAX_ANSWER_BYTES, Assembler, used_call_ids
+from chatd.domain.answer.assembler import MAX_ANSWER_CHARS, Assembler, used_call_ids
 from chatd.domain.chat.messages import TokenUsage
 from chatd.domain.chat.parts import (
     Part,
@@ -365,7 +365,7 @@ def test_a_surrogate_breaks_neither_live_parts_nor_the_answer() -> None:
 
 def test_an_answer_over_the_size_limit_is_a_failure() -> None:
     assembler = Assembler()
-    piece = TextDelta(id="1", delta="x" * (MAX_ANSWER_BYTES // 4))
+    piece = TextDelta(id="1", delta="x" * (MAX_ANSWER_CHARS // 4))
     for _ in range(3):
         assembler.feed(piece)
     with pytest.raises(ModelError):

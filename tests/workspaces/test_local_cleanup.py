@@ -37,7 +37,7 @@ DEPTH = 1200
 def layout() -> Generator[LocalLayout]:
     with data_directory() as data_dir:
         layout = LocalLayout(data_dir=data_dir)
-        layout.create_dirs(passable=False)
+        layout.create_dirs(reached_by_host_path=False)
         yield layout
 
 
@@ -215,7 +215,7 @@ def test_uid_ranges_avoid_those_of_the_host() -> None:
 def test_the_socket_of_a_deep_data_directory_still_has_a_short_path(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 80) / ("e" * 80)
     layout = LocalLayout(data_dir=deep)
-    layout.create_dirs(passable=False)
+    layout.create_dirs(reached_by_host_path=False)
     workspace = WorkspaceId(UUID(int=7))
     layout.workspace_paths(workspace).run.mkdir(parents=True)
     path = layout.socket(workspace)

@@ -155,7 +155,7 @@ async def test_activity_that_could_not_be_written_is_written_next_time(
     usage = ActivityTracker(CountingConn(pool, 1), env_with(clock, emitted))
     usage.touch(workspace_id(1))
     await usage.flush()
-    assert emitted.counts["usage_not_written"] == 1
+    assert emitted.counts["workspace_activity_write_failed"] == 1
     assert await deadline(pool) <= 100
     await usage.flush()
     assert await deadline(pool) > 3500

@@ -70,12 +70,13 @@ async def run_operation(
     """Raises what the command's transition raises, NotFound for a chat that the caller does not
     own, UsageLimit, and Unavailable when the time is over."""
     known = deps.known(chat_id)
-    if deps.budget is not None and isinstance(command, SendMessage | EditMessage):
-        if known is None or known.owner_id != caller.user_id:
-            known = await retry_unavailable(
-                deps.env.clock,
-                lambda: chats.get_readable(deps.pool, chat_id, caller.user_id),
-            )
+    if may_start_work(command) and (known is None or known.owner_id != caller.user_id):
+        # The row says which kind of slot to reserve. The transactor decides from it, so this is
+        # not one more read.
+        known = await retry_unavailable(
+            deps.env.clock, lambda: chats.get_readable(deps.pool, chat_id, caller.user_id)
+        )
+    if isinstance(command, SendMessage | EditMessage):
         replay = await _check_spend(deps, caller, known, request)
         if replay is not None:
             return replay
@@ -114,16 +115,13 @@ async def _check_spend(
 
 @contextmanager
 def _reserved(deps: ApiDeps, command: Command, known: Chat | None) -> Generator[ReservedSlots]:
-    """A slot of the chat's kind, held until the write has ended. For a chat that this replica has
-    not read, one of each kind."""
-    if not may_start_work(command):
+    """A slot of the chat's kind, held until the write has ended. None without a row: the operation
+    fails with NotFound."""
+    if known is None or not may_start_work(command):
         yield NO_SLOTS
-    elif known is None:
-        with deps.reserve_slot(root=True) as root, deps.reserve_slot(root=False) as child:
-            yield ReservedSlots(root=root, child=child)
-    else:
-        with deps.reserve_slot(root=known.is_root) as worker:
-            yield ReservedSlots(root=worker, child=worker)
+        return
+    with deps.reserve_slot(root=known.is_root) as worker:
+        yield ReservedSlots(root=worker, child=worker)
 
 
 # Replies to a message that was sent, edited or promoted. The applied change says what happened to

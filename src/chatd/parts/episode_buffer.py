@@ -28,8 +28,8 @@ PREVIEW_TRUNCATED_PART: Final = TextPart(
 )
 """The last part of an episode that outgrew the limit."""
 
-_FLUSH_AT_BYTES: Final = 32 * 1024
-_PART_COST: Final = 64
+_FLUSH_AT_CHARS: Final = 32 * 1024
+_PART_OVERHEAD_CHARS: Final = 64
 
 _Key = tuple[str, str] | None
 _PendingPart = tuple[Role, _Key, Part]
@@ -41,7 +41,7 @@ class EpisodeBuffer:
 
     __slots__ = (
         "_pending",
-        "_weight",
+        "_pending_chars",
         "closed_at",
         "episode",
         "events",
@@ -58,7 +58,7 @@ class EpisodeBuffer:
         self.flushed_at = float("-inf")
         self.closed_at: float | None = None
         self._pending: list[_PendingPart] = []
-        self._weight = 0
+        self._pending_chars = 0
 
     @property
     def has_unflushed(self) -> bool:
@@ -67,20 +67,20 @@ class EpisodeBuffer:
     @property
     def is_full(self) -> bool:
         """So much is pending that the next flush must not wait."""
-        return self._weight > _FLUSH_AT_BYTES
+        return self._pending_chars > _FLUSH_AT_CHARS
 
     def add(self, role: Role, parts: Iterable[Part]) -> None:
         if self.truncated:
             return
         for part in parts:
-            key, weight = _measure(part)
+            key, chars = _measure(part)
             self._pending.append((role, key, part))
-            self._weight += weight
+            self._pending_chars += chars
 
     def flush(self) -> Sequence[bytes]:
         """Number and encode the pending parts; return the new events."""
         pending, self._pending = self._pending, []
-        self._weight = 0
+        self._pending_chars = 0
         first = len(self.events)
         for role, part in _coalesce(pending):
             self._append(role, part)
@@ -126,19 +126,19 @@ class EpisodeBuffer:
 
 
 def _measure(part: Part) -> tuple[_Key, int]:
-    """The key of deltas that may be joined (None: never joined), and the size in about bytes."""
+    """The key of deltas that may be joined (None: never joined), and its size in characters."""
     match part:
         case TextPart():
-            return ("text", ""), len(part.text) + _PART_COST
+            return ("text", ""), len(part.text) + _PART_OVERHEAD_CHARS
         case ReasoningPart():
             plain = part.created_at is None and part.completed_at is None
-            return ("reasoning", "") if plain else None, len(part.text) + _PART_COST
+            return ("reasoning", "") if plain else None, len(part.text) + _PART_OVERHEAD_CHARS
         case ToolCallPart(args_delta=str(delta)) if part.args is UNSET:
-            return ("call", part.tool_call_id), len(delta) + _PART_COST
+            return ("call", part.tool_call_id), len(delta) + _PART_OVERHEAD_CHARS
         case ToolResultPart(result_delta=str(delta)) if part.result is UNSET:
-            return ("result", part.tool_call_id), len(delta) + _PART_COST
+            return ("result", part.tool_call_id), len(delta) + _PART_OVERHEAD_CHARS
         case _:
-            return None, _PART_COST
+            return None, _PART_OVERHEAD_CHARS
 
 
 def _coalesce(pending: Sequence[_PendingPart]) -> Iterator[tuple[Role, Part]]:

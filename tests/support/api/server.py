@@ -8,7 +8,7 @@ import io
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Literal
 from uuid import UUID
 
 import aiohttp
@@ -108,10 +108,12 @@ class Slots:
     def __init__(self) -> None:
         self.worker: WorkerId | None = None
         self.held = 0
+        self.reserved: list[Literal["root", "child"]] = []
 
     @contextmanager
     def __call__(self, *, root: bool) -> Generator[WorkerId | None]:
         self.held += 1
+        self.reserved.append("root" if root else "child")
         try:
             yield self.worker
         finally:

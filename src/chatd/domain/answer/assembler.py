@@ -121,9 +121,9 @@ def storable_metadata(raw: Json) -> Json:
     return UNSET if raw is UNSET else storable_args(decode_lenient(bytes(raw)))
 
 
-MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024
-"""Of one answer, counted in characters. Ends the call of a provider that never ends its stream."""
-_EVENT_OVERHEAD: Final = 64
+MAX_ANSWER_CHARS: Final = 32 * 1024 * 1024
+"""Of one answer. Ends the call of a provider that never ends its stream."""
+_EVENT_OVERHEAD_CHARS: Final = 64
 
 
 class Assembler:
@@ -139,7 +139,7 @@ class Assembler:
         self._finished: Finished | None = None
         self._at: str | None = None
         self._used_ids = set(used_ids)
-        self._size = 0
+        self._chars = 0
 
     def feed(self, event: ModelEvent, at: str | None = None) -> tuple[Part, ...]:
         """Add an event that arrived at time `at`. Returns the live parts to show for it."""
@@ -152,7 +152,7 @@ class Assembler:
             case ToolCallStart() | ToolCallDelta() | ToolCallDone():
                 return self._call(event)
             case ToolResultDone():
-                self._grow(len(bytes(event.result)))
+                self._grow(len(decode_lenient(bytes(event.result))))
                 return self._add(_provider_result(event, at))
             case SourceFound():
                 self._grow(len(event.url))
@@ -173,9 +173,9 @@ class Assembler:
         return Answer(content=self._content())
 
     def _grow(self, chars: int) -> None:
-        self._size += chars + _EVENT_OVERHEAD
-        if self._size > MAX_ANSWER_BYTES:
-            detail = f"The answer is longer than {MAX_ANSWER_BYTES} characters."
+        self._chars += chars + _EVENT_OVERHEAD_CHARS
+        if self._chars > MAX_ANSWER_CHARS:
+            detail = f"The answer is longer than {MAX_ANSWER_CHARS} characters."
             raise ModelError(known_failure("generic", "", detail=detail))
 
     def _content(self) -> tuple[Part, ...]:

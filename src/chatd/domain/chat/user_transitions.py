@@ -130,8 +130,8 @@ def _send_steer(change: Change, prompt: UserInput, worker: WorkerId | None) -> C
     """In P no model call runs, so the message joins history for the next call, unless a tool
     result or an older steering message must come first."""
     chat = change.after
-    at_boundary = chat.state in (State.P0, State.P1) and not chat.pending_calls
-    if at_boundary and chat.steer_len == 0:
+    is_between_steps = chat.state in (State.P0, State.P1) and not chat.pending_calls
+    if is_between_steps and chat.steer_len == 0:
         return change.steer(prompt).run(worker)
     return _enqueue(change, prompt, steer=True)
 

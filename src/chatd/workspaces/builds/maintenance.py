@@ -198,7 +198,7 @@ class ActivityTracker:
                 del waiting[:ACTIVITY_BATCH_SIZE]
         except (ChatdError, TimeoutError) as error:
             kind = error.code if isinstance(error, ChatdError) else "timeout"
-            self._env.emit("usage_not_written", error_kind=kind, count=len(waiting))
+            self._env.emit("workspace_activity_write_failed", error_kind=kind, count=len(waiting))
             if isinstance(error, ChatdError) and not isinstance(error, Unavailable):
                 del waiting[:ACTIVITY_BATCH_SIZE]  # a refused write would be refused again
         finally:

@@ -116,7 +116,7 @@ class LocalBackend:
             return self._prepared
 
     async def _probe_host(self) -> tuple[isolation.IsolationReport, WorkspaceKit]:
-        await asyncio.to_thread(self._layout.create_dirs, passable=False)
+        await asyncio.to_thread(self._layout.create_dirs, reached_by_host_path=False)
         kit, self._kit_lock = await asyncio.to_thread(build_kit, self._layout.kits, self._agent)
         with contextlib.suppress(ChatdError, OSError):  # The next start tries again.
             await cleanup.remove_unused_kits(
@@ -130,7 +130,7 @@ class LocalBackend:
             levels=self._config.levels,
         )
         if report.level is not None and not has_namespaces(report.level):
-            await asyncio.to_thread(self._layout.create_dirs, passable=True)
+            await asyncio.to_thread(self._layout.create_dirs, reached_by_host_path=True)
         return report, kit
 
     async def validate(
@@ -222,7 +222,7 @@ class LocalBackend:
         uid = None
         if level != "bwrap" and self._uids is not None:
             uid = assign_uid(self._layout, paths, self._uids)
-        create_workspace_dirs(paths, uid=uid, passable=not has_namespaces(level))
+        create_workspace_dirs(paths, uid=uid, reached_by_host_path=not has_namespaces(level))
         return SandboxView(
             name=paths.root.name,
             home=paths.home,
@@ -263,7 +263,7 @@ class LocalBackend:
         return (Endpoint(kind="unix", path=path, host_id=self._config.host_id),)
 
     async def _remove_files(self, workspace: WorkspaceId) -> None:
-        await asyncio.to_thread(self._layout.create_dirs, passable=False)
+        await asyncio.to_thread(self._layout.create_dirs, reached_by_host_path=False)
         root = self._layout.workspace_paths(workspace).root
         with describe_os_error("The files cannot be removed"):
             await asyncio.to_thread(cleanup.move_to_trash, root, self._layout.trash)

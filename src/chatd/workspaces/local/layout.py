@@ -98,12 +98,12 @@ class LocalLayout(msgspec.Struct, frozen=True, kw_only=True):
             return []
         return [found for name in names if (found := _parse_id(name)) is not None]
 
-    def create_dirs(self, *, passable: bool) -> None:
-        """`passable`: without a mount namespace, workspaces reach their files by host paths."""
+    def create_dirs(self, *, reached_by_host_path: bool) -> None:
+        """Without a mount namespace, workspaces reach their files by host paths."""
         self.data_dir.mkdir(parents=True, exist_ok=True)
         for path in (self.workspaces, self.trash, self.kits, self.supervisor):
             path.mkdir(mode=0o700, exist_ok=True)
-        if passable:
+        if reached_by_host_path:
             self.workspaces.chmod(0o711)
         if stat.S_IMODE(self.kits.stat().st_mode) != 0o755:
             self.kits.chmod(0o755)
@@ -131,15 +131,17 @@ class LocalLayout(msgspec.Struct, frozen=True, kw_only=True):
         return link
 
 
-def create_workspace_dirs(paths: WorkspacePaths, *, uid: int | None, passable: bool) -> None:
+def create_workspace_dirs(
+    paths: WorkspacePaths, *, uid: int | None, reached_by_host_path: bool
+) -> None:
     """Create all directories except the home, which appears when it has been filled."""
     for path in (paths.root, paths.run, paths.log):
         path.mkdir(mode=0o700, exist_ok=True)
-    if passable:
+    if reached_by_host_path:
         paths.root.chmod(0o711)
     chown_to_workspace(paths.run, uid)
     temporary = paths.run / "tmp"
-    if passable and not os.path.lexists(temporary):
+    if reached_by_host_path and not os.path.lexists(temporary):
         temporary.mkdir(mode=0o700)
         chown_to_workspace(temporary, uid)
 
