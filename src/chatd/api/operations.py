@@ -17,6 +17,7 @@ from chatd.domain.chat.commands import (
     CreateChat,
     EditMessage,
     SendMessage,
+    StartingCommand,
     UpdateChat,
     UserCommand,
 )
@@ -28,7 +29,7 @@ from chatd.domain.chat.events import (
 )
 from chatd.domain.chat.messages import QueuedMessage
 from chatd.domain.chat.row import Chat
-from chatd.domain.chat.transitions import NO_SLOTS, ReservedSlots, may_start_work
+from chatd.domain.chat.transitions import NO_SLOTS, ReservedSlots
 from chatd.domain.chat.user_transitions import create
 from chatd.domain.errors import UsageLimit
 from chatd.domain.ids import ChatId, MessageId, QueueId
@@ -70,7 +71,7 @@ async def run_operation(
     """Raises what the command's transition raises, NotFound for a chat that the caller does not
     own, UsageLimit, and Unavailable when the time is over."""
     known = deps.known(chat_id)
-    if may_start_work(command) and (known is None or known.owner_id != caller.user_id):
+    if isinstance(command, StartingCommand) and (known is None or known.owner_id != caller.user_id):
         # The row says which kind of slot to reserve. The transactor decides from it, so this is
         # not one more read.
         known = await retry_unavailable(
@@ -117,7 +118,7 @@ async def _check_spend(
 def _reserved(deps: ApiDeps, command: Command, known: Chat | None) -> Generator[ReservedSlots]:
     """A slot of the chat's kind, held until the write has ended. None without a row: the operation
     fails with NotFound."""
-    if known is None or not may_start_work(command):
+    if known is None or not isinstance(command, StartingCommand):
         yield NO_SLOTS
         return
     with deps.reserve_slot(root=known.is_root) as worker:

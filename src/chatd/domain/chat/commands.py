@@ -197,6 +197,15 @@ UserCommand = (
     | PromoteQueued
     | DeleteQueued
 )
+StartingCommand = (
+    SendMessage
+    | EditMessage
+    | InterruptChat
+    | SubmitToolResults
+    | RequestCompaction
+    | PromoteQueued
+)
+"""After one of these the chat may need a worker, so that the caller reserves a slot."""
 WorkerCommand = (
     CommitStep
     | FinishTurn

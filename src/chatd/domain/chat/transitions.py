@@ -9,9 +9,7 @@ from chatd.domain.chat.change import Change
 from chatd.domain.chat.commands import (
     ArchiveIdleTree,
     ChatCommand,
-    Command,
     CommitStep,
-    CreateChat,
     DeleteQueued,
     EditMessage,
     EditQueued,
@@ -167,17 +165,3 @@ def decide_tree(
             return archive_idle(members, target, command)
         case _:
             assert_never(command)
-
-
-def may_start_work(command: Command) -> bool:
-    """Whether the chat may need a worker afterwards, so that the caller reserves a slot."""
-    return isinstance(
-        command,
-        CreateChat
-        | SendMessage
-        | EditMessage
-        | InterruptChat
-        | SubmitToolResults
-        | RequestCompaction
-        | PromoteQueued,
-    )
