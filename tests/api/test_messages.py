@@ -143,8 +143,8 @@ async def test_a_send_to_a_chat_without_viewers_reserves_one_slot_and_reads_once
     await server.ask("POST", SEND, message_body("one"))
     assert (slots.reserved, slots.held, len(server.sent)) == (["root"], 0, 2)
     assert (await server.chat(CHAT)).worker_id == WORKER
-    await open_chat(server.replica.pool, 1)
-    child = await open_child(server.replica.pool, 2, root=1)
+    await open_chat(server.replica.pool, 11)
+    child = await open_child(server.replica.pool, 12, root=11)
     slots.reserved.clear()
     await server.ask("POST", f"/chats/{child.id}/messages", message_body("two"))
     assert slots.reserved == ["child"]
