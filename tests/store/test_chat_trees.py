@@ -41,16 +41,6 @@ from tests.support.stored import stored
 ROOT, CHILD = chat_id(1), chat_id(2)
 
 
-@pytest.fixture
-def told() -> AppliedRecorder:
-    return AppliedRecorder()
-
-
-@pytest.fixture
-def transactor(pool: Pool, told: AppliedRecorder) -> Transactor:
-    return Transactor(pool, told)
-
-
 def child_of(number: int, parent: int, root: int = 1) -> CreateChat:
     return opening_command(number, root_chat_id=chat_id(root), parent_chat_id=chat_id(parent))
 

@@ -1,4 +1,4 @@
-"""Each constraint refuses a row that no chat may have."""
+"""Each constraint refuses a row that no chat, workspace, build or agent may have."""
 
 from typing import LiteralString
 
@@ -85,14 +85,13 @@ OTHER_ROWS: list[tuple[str, LiteralString]] = [
 
 NAMES = """
     SELECT conname FROM pg_constraint
-    WHERE contype = 'c' AND connamespace = 'public'::regnamespace
-      AND conrelid::regclass::text !~ '^(workspace|template|agent_|chat_bindings)'"""
+    WHERE contype = 'c' AND connamespace = 'public'::regnamespace"""
 
 
 async def test_every_constraint_has_its_row_here(pool: Pool) -> None:
-    """Constraints on workspaces are in `test_workspace_constraints`."""
     named = {row["conname"] for row in await pool.fetch(NAMES)}
-    assert {name for name, *_ in (*IMPOSSIBLE, *OTHER_ROWS)} == named
+    listed = (*IMPOSSIBLE, *OTHER_ROWS, *IMPOSSIBLE_WORKSPACES)
+    assert {name for name, *_ in listed} == named
 
 
 async def test_an_impossible_chat_is_refused(pool: Pool) -> None:

@@ -18,7 +18,7 @@ from chatd.store.chat.idempotency import RecordedRequest
 from chatd.store.chat.operation import AppliedChange, Operation
 from chatd.store.chat.transactor import Transactor
 from chatd.store.pool import Pool
-from tests.support.change_log import prompt_texts
+from tests.support.change_log import stored_prompts
 from tests.support.factories import CHAT, OWNER, prompt
 from tests.support.operations import create_chat, operation
 from tests.support.outcomes import present
@@ -52,20 +52,6 @@ async def create(
     transactor: Transactor, command: CreateChat, number: int, by: IdempotencyKey
 ) -> AppliedChange:
     return await create_chat(transactor, command, ChangeId(number), free=None, request=by)
-
-
-@pytest.fixture
-def told() -> AppliedRecorder:
-    return AppliedRecorder()
-
-
-@pytest.fixture
-def transactor(pool: Pool, told: AppliedRecorder) -> Transactor:
-    return Transactor(pool, told)
-
-
-async def words(pool: Pool) -> list[str]:
-    return prompt_texts((await stored(pool))[CHAT])
 
 
 async def test_the_result_of_a_request_is_recorded_with_it(
@@ -117,7 +103,7 @@ async def test_ten_of_the_same_request_at_once_send_one_message(
     await insert_seed(pool, Seed(state=State.W))
     same = [sending("hello", number, key()) for number in range(1, 11)]
     outcomes = await asyncio.gather(*(transactor.run(operation) for operation in same))
-    assert await words(pool) == ["first", "hello"]
+    assert await stored_prompts(pool) == ["first", "hello"]
     assert len(told.applied) == 1
     applied = [it for it in outcomes if isinstance(it, AppliedChange)]
     assert len(applied) == 10
@@ -131,7 +117,7 @@ async def test_ten_different_requests_at_once_all_apply(
     await insert_seed(pool, Seed(state=State.W))
     many = [sending(f"{number}", number, key(number)) for number in range(1, 11)]
     await asyncio.gather(*(transactor.run(operation) for operation in many))
-    assert sorted(await words(pool)) == sorted(["first", *map(str, range(1, 11))])
+    assert sorted(await stored_prompts(pool)) == sorted(["first", *map(str, range(1, 11))])
     assert len(told.applied) == 10
 
 
@@ -156,7 +142,7 @@ async def test_the_same_key_in_another_scope_is_another_request(
     await insert_seed(pool, Seed(state=State.W))
     await transactor.run(sending("hello", 1, key()))
     await transactor.run(sending("hello too", 2, key(scope=chat_id(50))))
-    assert await words(pool) == ["first", "hello", "hello too"]
+    assert await stored_prompts(pool) == ["first", "hello", "hello too"]
 
 
 @pytest.mark.promise("P1")

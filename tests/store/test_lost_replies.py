@@ -21,7 +21,7 @@ from chatd.store.chat.operation import AppliedChange, Operation, OperationOutcom
 from chatd.store.chat.transactor import Transactor
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
-from tests.support.change_log import prompt_texts
+from tests.support.change_log import stored_prompts
 from tests.support.eventually import eventually
 from tests.support.factories import OWNER, draft, prompt, text
 from tests.support.operations import (
@@ -162,7 +162,7 @@ async def test_a_message_with_a_lost_reply_is_queued_once(line: Line, pool: Pool
 
     replayed(await line.transactor.run(send))
 
-    assert prompt_texts((await stored(pool))[chat.id]) == ["hello 1", "first", "second"]
+    assert await stored_prompts(pool, chat.id) == ["hello 1", "first", "second"]
     assert await is_at(pool, 3)
 
 
@@ -198,7 +198,7 @@ async def test_a_message_that_never_arrived_is_written_by_the_next_try(
 
     assert isinstance(outcome, AppliedChange)
     assert not outcome.replayed
-    assert prompt_texts((await stored(pool))[chat.id]) == ["hello 1", "first", "second"]
+    assert await stored_prompts(pool, chat.id) == ["hello 1", "first", "second"]
 
 
 async def test_a_key_finds_the_message_however_much_has_happened_since(
@@ -217,7 +217,7 @@ async def test_a_key_finds_the_message_however_much_has_happened_since(
 
     assert again.request is not None
     assert again.request.version == 3
-    assert prompt_texts((await stored(pool))[chat.id]).count("second") == 1
+    assert (await stored_prompts(pool, chat.id)).count("second") == 1
 
 
 async def test_a_chat_creation_with_a_lost_reply_creates_one_chat(line: Line, pool: Pool) -> None:
@@ -236,7 +236,7 @@ async def test_a_chat_creation_with_a_lost_reply_creates_one_chat(line: Line, po
 
     assert again.replayed
     assert again.chat.snapshot_version == 1
-    assert prompt_texts((await stored(pool))[command.id]) == ["hello 2"]
+    assert await stored_prompts(pool, command.id) == ["hello 2"]
 
 
 async def test_a_tree_archived_with_a_lost_reply_is_archived_once(line: Line, pool: Pool) -> None:
@@ -282,5 +282,5 @@ async def test_a_change_under_the_row_lock_with_a_lost_reply_is_stored_once(
 
     replayed(await line.transactor.run(send))
 
-    words = prompt_texts((await stored(pool))[chat.id])
+    words = await stored_prompts(pool, chat.id)
     assert words == ["hello 1", "first", "faster", "fastest", "second"]

@@ -1,4 +1,4 @@
-"""Acquiring chats under limits: per owner and in total."""
+"""Limits."""
 
 from uuid import UUID
 

@@ -22,7 +22,7 @@ from chatd.store.chat.transactor import Decide, Transactor
 from chatd.store.chat.workers import ACQUIRE, HEARTBEAT, Heartbeat
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
-from tests.support.change_log import prompt_texts
+from tests.support.change_log import stored_prompts
 from tests.support.database import TestServer
 from tests.support.factories import CHAT, OTHER_WORKER, WORKER, draft, prompt, text
 from tests.support.operations import archiving, by_earlier_run, create_chat, operation
@@ -36,7 +36,6 @@ from tests.support.store import (
     opening_command,
     write,
 )
-from tests.support.stored import stored
 
 Meddle = Callable[[], None]
 
@@ -89,20 +88,6 @@ def rival(test_server: TestServer, dsn: str) -> Rival:
     return Rival(test_server, dsn)
 
 
-@pytest.fixture
-def told() -> AppliedRecorder:
-    return AppliedRecorder()
-
-
-@pytest.fixture
-def transactor(pool: Pool, told: AppliedRecorder) -> Transactor:
-    return Transactor(pool, told)
-
-
-async def words(pool: Pool) -> list[str]:
-    return prompt_texts((await stored(pool))[CHAT])
-
-
 async def test_an_operation_with_a_conflict_decides_again_from_the_new_row(
     pool: Pool, told: AppliedRecorder, rival: Rival
 ) -> None:
@@ -112,7 +97,7 @@ async def test_an_operation_with_a_conflict_decides_again_from_the_new_row(
     outcome = await late.run(sending("late", 1))
     assert isinstance(outcome, AppliedChange)
     assert outcome.chat.state is State.P1
-    assert await words(pool) == ["first", "early", "late"]
+    assert await stored_prompts(pool) == ["first", "early", "late"]
     assert told.applied == [outcome]
 
 
@@ -139,7 +124,7 @@ async def test_after_two_conflicts_an_operation_waits_for_the_row_lock(
         await Transactor(counted, told, meddled(*early, one_more)).run(sending("mine", 1))
     load_and_try = [LOAD, WRITE]
     assert shown(sent) == [*load_and_try * 2, "BEGIN", LOCK, *load_and_try, "COMMIT"]
-    assert await words(pool) == ["first", "one", "two", "mine", "after"]
+    assert await stored_prompts(pool) == ["first", "one", "two", "mine", "after"]
     assert len(told.applied) == 1
 
 
@@ -150,7 +135,7 @@ async def test_a_chat_changed_between_the_attempts_may_refuse(
     late = Transactor(pool, told, meddled(rival.runs(archiving(CHAT, ChangeId(2)))))
     refused = await raised(TransitionNotAllowed, late.run(sending("late", 1, known=chat)))
     assert refused.code == "chat_archived"
-    assert await words(pool) == ["first"]
+    assert await stored_prompts(pool) == ["first"]
     assert told.applied == []
 
 
@@ -169,7 +154,7 @@ async def test_a_refusal_is_never_decided_from_the_callers_row(
     outdated = replace(chat, archived=True)
     outcome = await transactor.run(sending("again", 1, known=outdated))
     assert isinstance(outcome, AppliedChange)
-    assert await words(pool) == ["first", "again"]
+    assert await stored_prompts(pool) == ["first", "again"]
 
 
 async def test_no_change_is_never_decided_from_the_callers_row(

@@ -1,4 +1,4 @@
-"""Each constraint refuses a row that no workspace, build or agent may have."""
+"""Constraints of workspaces."""
 
 from typing import LiteralString
 
@@ -24,7 +24,7 @@ from tests.support.workspaces import (
 )
 
 # The first build has succeeded and has an agent, the second runs, the third is pending.
-IMPOSSIBLE: list[tuple[str, LiteralString]] = [
+IMPOSSIBLE_WORKSPACES: list[tuple[str, LiteralString]] = [
     ("template_has_a_name", "UPDATE templates SET name = 'two words'"),
     ("template_has_a_name", "UPDATE templates SET name = repeat('x', 33)"),
     ("template_comes_from_somewhere", "UPDATE templates SET origin = 'rumour'"),
@@ -125,16 +125,6 @@ IMPOSSIBLE: list[tuple[str, LiteralString]] = [
     ("pinned_whole", "UPDATE chat_bindings SET pinned_at = now()"),
 ]
 
-NAMES: LiteralString = """
-    SELECT conname FROM pg_constraint
-    WHERE contype = 'c' AND connamespace = 'public'::regnamespace
-      AND conrelid::regclass::text ~ '^(workspace|template|agent_|chat_bindings)'"""
-
-
-async def test_every_constraint_about_workspaces_has_its_row_here(pool: Pool) -> None:
-    named = {row["conname"] for row in await pool.fetch(NAMES)}
-    assert {name for name, _ in IMPOSSIBLE} == named
-
 
 async def test_an_impossible_workspace_build_or_agent_is_refused(pool: Pool) -> None:
     await insert_template(pool)
@@ -147,6 +137,6 @@ async def test_an_impossible_workspace_build_or_agent_is_refused(pool: Pool) -> 
     await insert_workspace(pool, 2)
     await build_leases.acquire_builds(pool, wanted())
     await insert_workspace(pool, 3)
-    for name, statement in IMPOSSIBLE:
+    for name, statement in IMPOSSIBLE_WORKSPACES:
         with pytest.raises(InvariantBroken, match=f'"{name}"'):
             await pool.execute(statement)

@@ -304,32 +304,6 @@ async def test_a_stopped_workspace_has_no_deadline_to_move(pool: Pool) -> None:
     assert await pool.fetchval("SELECT count(*) FROM workspace_builds WHERE deadline > now()") == 0
 
 
-# Refused rows
-
-HELD = "worker_id = gen_random_uuid(), started_at = now(), attempt = 1"
-WRONG = {
-    "only_running_builds_are_held": f"{HELD}, heartbeat_at = now()",
-    "who_holds_a_build_shows_it": f"{HELD}, status = 'running'",
-    "a_held_build_was_taken_up": """
-        status = 'running', worker_id = gen_random_uuid(), heartbeat_at = now()""",
-    "ended_builds_have_an_end": "status = 'succeeded'",
-    "failed_builds_say_why": "status = 'failed', completed_at = now()",
-    "only_failed_builds_have_errors": "error = 'no'",
-    "only_a_start_has_a_deadline": "deadline = now()",
-    "build_status_is_known": "status = 'lost'",
-}
-
-
-@pytest.mark.parametrize("constraint", WRONG)
-async def test_an_impossible_build_cannot_be_written(pool: Pool, constraint: str) -> None:
-    await insert_workspace(pool)
-    async with pool.transaction() as session:
-        with pytest.raises(ChatdError, match=constraint):
-            await session.script(f"UPDATE workspace_builds SET {WRONG[constraint]}", timeout_s=30)
-        await session.execute("ROLLBACK")
-        await session.execute("BEGIN")
-
-
 async def test_a_workspace_has_one_active_build_whatever_the_bug(pool: Pool) -> None:
     await insert_workspace(pool)
     with pytest.raises(ChatdError, match="one_active_build"):

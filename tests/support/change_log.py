@@ -16,8 +16,10 @@ from chatd.domain.chat.parts import TextPart
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.worker_transitions import acquire, release
 from chatd.domain.ids import ChangeId, ChatId, WorkerId
+from chatd.store.conn import Conn
 from tests.model.reference_store import ChatRows, ReferenceStore, apply_change
-from tests.support.stored import Stored, timeless
+from tests.support.factories import CHAT
+from tests.support.stored import Stored, stored, timeless
 
 
 class OwnerChange(Struct, frozen=True, kw_only=True):
@@ -122,3 +124,7 @@ def prompt_texts(rows: ChatRows | Stored) -> list[str]:
     """The texts of all prompts in history, deleted ones included, and in the queue."""
     history = [first_text(row) for row in rows.messages if row.starts_turn]
     return [*history, *(first_text(item) for item in rows.queue)]
+
+
+async def stored_prompts(conn: Conn, chat_id: ChatId = CHAT) -> list[str]:
+    return prompt_texts((await stored(conn))[chat_id])
