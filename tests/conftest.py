@@ -24,18 +24,17 @@ from tests.support.proxy import Proxy, proxy_to
 # Files with tests of many seconds run first, because the slowest of the last tests delays the whole
 # run. The random order within them and after them is kept.
 LONGEST: Final = (
-    "store/test_concurrency.py",
+    "store/test_outages.py",
     "workspace_turns/test_killed.py",
     "chaos/test_rolling.py",
     "e2e/test_serve.py",
-    "api/test_described.py",
+    "api/test_fuzzed_requests.py",
     "workspace_turns/test_leaving.py",
     "workspace_turns/test_demo.py",
     "workspace_turns/test_hostile.py",
     "chaos/test_takeover.py",
     "chaos/test_accidents.py",
     "bench/test_bench.py",
-    "store/test_outages.py",
 )
 
 

@@ -1,10 +1,11 @@
-"""A replica without tools for each test that names one, and a gate for its model or tool."""
+"""A replica without tools, a gate for its model or tool, and a model API for several replicas."""
 
 from collections.abc import AsyncGenerator
 
 import pytest
 
 from tests.support.engine_rig import EngineRig, engine_rig
+from tests.support.providers.openai_chat import FakeCompatible
 from tests.support.providers.server import Gate
 
 
@@ -17,3 +18,9 @@ async def rig(dsn: str) -> AsyncGenerator[EngineRig]:
 @pytest.fixture
 async def gate() -> Gate:
     return Gate()
+
+
+@pytest.fixture
+async def api() -> AsyncGenerator[FakeCompatible]:
+    async with FakeCompatible.running() as api:
+        yield api

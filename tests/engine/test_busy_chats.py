@@ -14,8 +14,7 @@ async def test_a_steering_message_joins_the_next_model_call_of_the_turn(dsn: str
     gate = Gate()
     async with engine_rig(dsn, tools=[GatedTool(gate=gate)]) as rig:
         rig.call_tools(("c1", "echo", "{}"))
-        rig.answer("as you wish")
-        chat_id = await rig.create("go")
+        chat_id = await rig.ask("go", "as you wish")
         await gate.reached.wait()
         await rig.send(chat_id, "but gently", when_busy="steer")
         gate.open()
@@ -33,8 +32,7 @@ async def test_a_rollback_discards_the_running_turn_and_keeps_the_queue(rig: Eng
     gate = Gate()
     rig.answer("wrong way", gate)
     rig.answer("right way")
-    rig.answer("and then")
-    chat_id = await rig.create("left")
+    chat_id = await rig.ask("left", "and then")
     await gate.reached.wait()
     await rig.send(chat_id, "later")
     await rig.send(chat_id, "right", when_busy="rollback")
@@ -56,8 +54,7 @@ async def test_a_message_sent_with_reject_is_refused_by_a_busy_chat(rig: EngineR
 @pytest.mark.covers("F29")
 async def test_an_edit_discards_the_running_answer(rig: EngineRig, gate: Gate) -> None:
     rig.answer("answer to the old", gate)
-    rig.answer("answer to the new")
-    chat_id = await rig.create("old")
+    chat_id = await rig.ask("old", "answer to the new")
     await gate.reached.wait()
     target = (await messages.load_history(rig.replica.database.pool, chat_id))[0]
     edit = EditMessage(message_id=target.id, prompt=rig.prompt("new"))

@@ -4,6 +4,7 @@ import pytest
 
 from chatd.domain.prompt.compaction import SUMMARY_INSTRUCTION
 from tests.support.engine_rig import EngineRig, engine_rig
+from tests.support.outcomes import present
 from tests.support.providers.server import Gate
 from tests.support.tools import GatedTool
 
@@ -81,9 +82,7 @@ async def test_a_prompt_rejected_as_too_long_is_compacted_and_the_turn_continues
 async def test_a_first_message_that_is_too_long_fails_the_turn(rig: EngineRig) -> None:
     rig.api.reply(400, OVERFLOW)
     chat_id = await rig.create("hi")
-    chat = await rig.wait_runner_left(chat_id)
-    assert chat.last_error is not None
-    assert chat.last_error.kind == "context_overflow"
+    assert present((await rig.wait_runner_left(chat_id)).last_error).kind == "context_overflow"
 
 
 async def test_a_failed_compaction_stores_only_the_error(rig: EngineRig) -> None:

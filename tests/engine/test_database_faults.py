@@ -21,6 +21,7 @@ from tests.support.clock import FakeClock
 from tests.support.database import OwnServer
 from tests.support.engine_rig import NO_SLOTS, EngineRig, advancing, engine_rig, engine_rig_with
 from tests.support.eventually import eventually
+from tests.support.outcomes import present
 from tests.support.providers.openai_chat import FakeCompatible
 from tests.support.providers.server import Gate
 from tests.support.proxy import Proxy
@@ -96,8 +97,7 @@ async def test_a_step_with_an_unconfirmed_commit_is_followed_by_the_next_step(
     async with lossy_replica(dsn, proxy, GatedTool()) as (rig, observer, connection):
         connection.drop_reply_to(APPLY_STEP.text)
         rig.call_tools(("c1", "echo", "{}"))
-        rig.answer("done")
-        chat_id = await rig.create("go")
+        chat_id = await rig.ask("go", "done")
         await wait_version(observer, chat_id, 2)
         connection.cut()
         await observer.wait_state(chat_id, "W")
@@ -143,8 +143,7 @@ async def test_a_tool_mark_with_an_unconfirmed_write_is_recognized_as_own(
     async with lossy_replica(dsn, proxy, tool) as (rig, observer, connection):
         connection.drop_reply_to(idempotency.MARK_TOOL_STARTED)
         rig.call_tools(("c1", "echo", "{}"))
-        rig.answer("done")
-        chat_id = await rig.create("go")
+        chat_id = await rig.ask("go", "done")
         marked = "SELECT count(*) = 2 FROM chat_tool_runs"
         await eventually(lambda: observer.pool.fetchval(marked))
         connection.cut()
@@ -158,8 +157,7 @@ async def test_a_tool_mark_with_an_unconfirmed_write_is_recognized_as_own(
 
 @pytest.mark.covers("F10")
 @pytest.mark.promise("P1")
-async def test_a_restart_of_the_database_loses_no_answer(own_server: OwnServer) -> None:
-    gate = Gate()
+async def test_a_restart_of_the_database_loses_no_answer(own_server: OwnServer, gate: Gate) -> None:
     await migrator.up(own_server.dsn)
     async with engine_rig(own_server.dsn) as rig:
         chat_id = await rig.ask("go", "all ", gate, "of it")
@@ -197,9 +195,10 @@ async def test_a_commit_waits_until_the_disk_has_free_space(rig: EngineRig, gate
 
 
 @pytest.mark.covers("F45")
-async def test_the_lease_is_renewed_while_the_pool_has_no_free_session(dsn: str) -> None:
+async def test_the_lease_is_renewed_while_the_pool_has_no_free_session(
+    dsn: str, api: FakeCompatible
+) -> None:
     async with (
-        FakeCompatible.running() as api,
         engine_rig_with(dsn, api) as observer,
         engine_rig_with(dsn, api, pool_size=1) as rig,
         rig.pool.transaction(),
@@ -216,11 +215,9 @@ async def test_the_lease_is_renewed_while_the_pool_has_no_free_session(dsn: str)
 @pytest.mark.covers("F14")
 @pytest.mark.promise("P4")
 async def test_an_interrupt_with_a_lost_hint_is_found_before_its_deadline(
-    dsn: str, proxy: Proxy, clock: FakeClock
+    dsn: str, proxy: Proxy, clock: FakeClock, api: FakeCompatible, gate: Gate
 ) -> None:
-    gate = Gate()
     async with (
-        FakeCompatible.running() as api,
         engine_rig_with(dsn, api, worker=NO_SLOTS) as observer,
         engine_rig_with(proxy.dsn, api, clock=clock) as rig,
     ):
@@ -235,10 +232,9 @@ async def test_an_interrupt_with_a_lost_hint_is_found_before_its_deadline(
 
 @pytest.mark.covers("F14")
 async def test_a_chat_with_a_lost_hint_is_acquired_after_a_heartbeat(
-    dsn: str, proxy: Proxy
+    dsn: str, proxy: Proxy, api: FakeCompatible
 ) -> None:
     async with (
-        FakeCompatible.running() as api,
         engine_rig_with(dsn, api, worker=NO_SLOTS) as observer,
         engine_rig_with(proxy.dsn, api) as rig,
     ):
@@ -351,9 +347,7 @@ async def test_a_tool_lookup_that_hangs_fails_the_turn(
     monkeypatch.setattr("chatd.engine.turn_loop.TURN_CONTEXT_TIMEOUT_S", 0.05)
     async with engine_rig(dsn, source=HangingToolSource()) as rig:
         chat_id = await rig.create("hi")
-        chat = await rig.wait_runner_left(chat_id)
-        assert chat.last_error is not None
-        assert chat.last_error.kind == "timeout"
+        assert present((await rig.wait_runner_left(chat_id)).last_error).kind == "timeout"
         assert rig.api.requests == []
 
 
@@ -361,9 +355,7 @@ async def test_a_freed_slot_is_filled_without_waiting_for_a_heartbeat(dsn: str) 
     worker = WorkerConfig(heartbeat_interval_s=60, slots=SlotsConfig(roots=1))
     async with engine_rig(dsn, worker=worker) as rig:
         gate = Gate()
-        rig.answer("one", gate)
-        first = await rig.create("first")
-        await gate.reached.wait()
+        first = await rig.ask("first", "one", gate)
         others = [await rig.create(f"{n}") for n in range(3)]
         for _ in others:
             rig.answer("ok")

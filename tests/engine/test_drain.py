@@ -21,43 +21,44 @@ SHORT_DRAIN = WorkerConfig(heartbeat_interval_s=0.2, drain_timeout_s=0.05)
 
 @pytest.mark.promise("P5")
 @pytest.mark.promise("P10")
-async def test_a_drain_finishes_the_running_answer_with_one_model_call(dsn: str) -> None:
-    gate = Gate()
-    async with FakeCompatible.running() as api:
-        async with engine_rig_with(dsn, api) as rig:
-            chat_id = await rig.ask("go", "all ", gate, "of it")
-            draining = rig.start_drain()
-            await rig.events.wait("drain_started")
-            gate.open()
-            await draining
-            assert (await rig.chat(chat_id)).state == "W"
-            assert await rig.transcript(chat_id) == ["user: go", "assistant: all of it"]
-        assert len(api.requests) == 1
+async def test_a_drain_finishes_the_running_answer_with_one_model_call(
+    dsn: str, api: FakeCompatible, gate: Gate
+) -> None:
+    async with engine_rig_with(dsn, api) as rig:
+        chat_id = await rig.ask("go", "all ", gate, "of it")
+        draining = rig.start_drain()
+        await rig.events.wait("drain_started")
+        gate.open()
+        await draining
+        assert (await rig.chat(chat_id)).state == "W"
+        assert await rig.transcript(chat_id) == ["user: go", "assistant: all of it"]
+    assert len(api.requests) == 1
 
 
 @pytest.mark.promise("P5")
-async def test_a_draining_worker_releases_the_next_turn_to_another(dsn: str) -> None:
-    gate = Gate()
-    async with FakeCompatible.running() as api:
-        async with engine_rig_with(dsn, api) as rig:
-            chat_id = await rig.ask("first", "one", gate)
-            await rig.send(chat_id, "second")
-            draining = rig.start_drain()
-            await rig.events.wait("drain_started")
-            gate.open()
-            await draining
-            chat = await rig.chat(chat_id)
-            assert (chat.state, chat.worker_id) == ("P0", None)
-        async with engine_rig_with(dsn, api) as other:
-            other.answer("two")
-            await other.wait_runner_left(chat_id)
-            assert (await other.transcript(chat_id))[-1] == "assistant: two"
+async def test_a_draining_worker_releases_the_next_turn_to_another(
+    dsn: str, api: FakeCompatible, gate: Gate
+) -> None:
+    async with engine_rig_with(dsn, api) as rig:
+        chat_id = await rig.ask("first", "one", gate)
+        await rig.send(chat_id, "second")
+        draining = rig.start_drain()
+        await rig.events.wait("drain_started")
+        gate.open()
+        await draining
+        chat = await rig.chat(chat_id)
+        assert (chat.state, chat.worker_id) == ("P0", None)
+    async with engine_rig_with(dsn, api) as other:
+        other.answer("two")
+        await other.wait_runner_left(chat_id)
+        assert (await other.transcript(chat_id))[-1] == "assistant: two"
 
 
 @pytest.mark.promise("P5")
-async def test_a_drain_ends_although_a_tool_ignores_cancellation(dsn: str) -> None:
-    gate = Gate()
-    async with FakeCompatible.running() as api, engine_rig_with(dsn, api) as other:
+async def test_a_drain_ends_although_a_tool_ignores_cancellation(
+    dsn: str, api: FakeCompatible, gate: Gate
+) -> None:
+    async with engine_rig_with(dsn, api) as other:
         async with engine_rig_with(
             dsn, api, tools=[StubbornTool(gate)], worker=SHORT_DRAIN
         ) as drained:
@@ -72,8 +73,8 @@ async def test_a_drain_ends_although_a_tool_ignores_cancellation(dsn: str) -> No
         gate.open()
 
 
-async def test_a_drained_worker_unregisters(dsn: str) -> None:
-    async with FakeCompatible.running() as api, engine_rig_with(dsn, api) as other:
+async def test_a_drained_worker_unregisters(dsn: str, api: FakeCompatible) -> None:
+    async with engine_rig_with(dsn, api) as other:
         async with engine_rig_with(dsn, api) as drained:
             count = "SELECT count(*) FROM chat_workers"
             assert await other.pool.fetchval(count) == 2
@@ -86,9 +87,7 @@ async def test_a_drained_worker_unregisters(dsn: str) -> None:
 @pytest.mark.covers("F9")
 async def test_a_chat_created_for_a_draining_worker_is_released(rig: EngineRig, gate: Gate) -> None:
     """The slot was reserved before the drain; the write is applied after it started."""
-    rig.answer("busy", gate)
-    busy = await rig.create("go")
-    await gate.reached.wait()
+    busy = await rig.ask("go", "busy", gate)
     command = rig.command("hi")
     with rig.replica.worker.reserve_slot(root=True) as free:
         assert free is not None
@@ -135,10 +134,11 @@ async def slow_acquire(dsn: str) -> AsyncGenerator[Callable[[], Awaitable[object
 
 
 @pytest.mark.covers("F9")
-async def test_chats_of_an_acquire_in_progress_are_released_too(dsn: str) -> None:
+async def test_chats_of_an_acquire_in_progress_are_released_too(
+    dsn: str, api: FakeCompatible
+) -> None:
     """The acquire statement returns when the drain has already started."""
     async with (
-        FakeCompatible.running() as api,
         engine_rig_with(dsn, api, worker=NO_SLOTS) as other,
         slow_acquire(dsn) as finish_acquire,
     ):
@@ -158,9 +158,9 @@ async def test_chats_of_an_acquire_in_progress_are_released_too(dsn: str) -> Non
         assert api.requests == []
 
 
-async def test_a_drain_ends_without_a_database(dsn: str, proxy: Proxy) -> None:
+async def test_a_drain_ends_without_a_database(dsn: str, proxy: Proxy, api: FakeCompatible) -> None:
     gate = Gate()
-    async with FakeCompatible.running() as api, engine_rig_with(dsn, api) as other:
+    async with engine_rig_with(dsn, api) as other:
         async with engine_rig_with(proxy.dsn, api, worker=SHORT_DRAIN) as rig:
             chat_id = await rig.ask("go", "never ", gate, "written")
             proxy.stall()

@@ -26,13 +26,10 @@ from tests.support.tools import GatedTool, StubbornTool
 
 @pytest.mark.covers("T33")
 @pytest.mark.promise("P4")
-async def test_an_interrupt_works_from_a_replica_that_does_not_run_the_chat(dsn: str) -> None:
-    gate = Gate()
-    async with (
-        FakeCompatible.running() as api,
-        engine_rig_with(dsn, api) as here,
-        engine_rig_with(dsn, api) as there,
-    ):
+async def test_an_interrupt_works_from_a_replica_that_does_not_run_the_chat(
+    dsn: str, api: FakeCompatible, gate: Gate
+) -> None:
+    async with engine_rig_with(dsn, api) as here, engine_rig_with(dsn, api) as there:
         chat_id = await here.ask("go", "so far", gate)
         await here.wait_shown(chat_id, "so far")
         await there.interrupt(chat_id)
@@ -43,14 +40,11 @@ async def test_an_interrupt_works_from_a_replica_that_does_not_run_the_chat(dsn:
 
 @pytest.mark.covers("O1", "T10", "T33")
 @pytest.mark.promise("P4")
-async def test_an_interrupt_keeps_exactly_what_a_viewer_elsewhere_saw(dsn: str) -> None:
+async def test_an_interrupt_keeps_exactly_what_a_viewer_elsewhere_saw(
+    dsn: str, api: FakeCompatible, gate: Gate
+) -> None:
     """The viewer interrupts on its own replica, after it has seen every part."""
-    gate = Gate()
-    async with (
-        FakeCompatible.running() as api,
-        engine_rig_with(dsn, api) as here,
-        engine_rig_with(dsn, api) as there,
-    ):
+    async with engine_rig_with(dsn, api) as here, engine_rig_with(dsn, api) as there:
         here.answer("so ", "far ", "and ", "no ", "further", gate, "!")
         chat_id = await here.create("go")
         viewer = StreamClient(chat_id)
@@ -66,10 +60,9 @@ async def test_an_interrupt_keeps_exactly_what_a_viewer_elsewhere_saw(dsn: str) 
 @pytest.mark.covers("F27")
 @pytest.mark.parametrize("serial", [False, True])
 async def test_a_tool_that_ignores_cancellation_delays_an_interrupt_by_the_grace_only(
-    dsn: str, *, serial: bool
+    dsn: str, gate: Gate, *, serial: bool
 ) -> None:
     """Writes of the tool after its cancellation are refused."""
-    gate = Gate()
     tool = StubbornTool(gate, serial=serial)
     async with engine_rig(dsn, tools=[tool]) as rig:
         rig.replica.task_reaper.shorten_grace()
@@ -93,11 +86,10 @@ async def has_no_tasks(rig: EngineRig) -> bool:
 @pytest.mark.covers("F27")
 @pytest.mark.promise("P4")
 async def test_an_interrupt_that_no_worker_finishes_expires_and_keeps_the_live_parts(
-    dsn: str, clock: FakeClock
+    dsn: str, clock: FakeClock, gate: Gate
 ) -> None:
     """The owner has not seen the interrupt; the next heartbeat expires it and keeps the parts
     that viewers have seen."""
-    gate = Gate()
     async with engine_rig(dsn, clock=clock) as rig:
         rig.answer("so far", gate)
         chat_id = await rig.create("go")
@@ -117,9 +109,8 @@ async def test_an_interrupt_that_no_worker_finishes_expires_and_keeps_the_live_p
 
 @pytest.mark.promise("P2")
 async def test_an_interrupt_expires_even_if_its_partial_answer_cannot_be_stored(
-    dsn: str, clock: FakeClock
+    dsn: str, clock: FakeClock, gate: Gate
 ) -> None:
-    gate = Gate()
     async with engine_rig(dsn, clock=clock) as rig:
         rig.answer("unwritable", gate)
         chat_id = await rig.create("go")
@@ -141,9 +132,8 @@ async def test_an_interrupt_expires_even_if_its_partial_answer_cannot_be_stored(
 
 @pytest.mark.promise("P4")
 async def test_an_expired_interrupt_is_postponed_once_if_its_live_parts_cannot_be_read(
-    dsn: str, clock: FakeClock
+    dsn: str, clock: FakeClock, gate: Gate
 ) -> None:
-    gate = Gate()
     busy = Pool(PoolConfig(connect=ConnectConfig(dsn=dsn, lock_timeout_s=0.05)))
     async with engine_rig(dsn, clock=clock) as rig, AsyncExitStack() as stack:
         stack.push_async_callback(busy.close)
@@ -187,11 +177,10 @@ async def test_the_usage_of_a_discarded_answer_is_recorded(rig: EngineRig, gate:
 
 @pytest.mark.promise("P11")
 async def test_the_usage_of_a_failed_call_is_recorded_by_the_interrupt_before_its_commit(
-    dsn: str, clock: FakeClock
+    dsn: str, clock: FakeClock, gate: Gate
 ) -> None:
     """The row is interrupted before the failure is committed. The clock stands still, so no
     heartbeat reports it."""
-    gate = Gate()
     async with engine_rig(dsn, clock=clock) as rig:
         rig.cut_answer("half an ans", gate)
         chat_id = await rig.create("go")
@@ -250,8 +239,7 @@ async def test_an_interrupt_keeps_the_order_of_the_queue(rig: EngineRig, gate: G
 async def test_promoting_a_queued_message_interrupts_the_turn(rig: EngineRig, gate: Gate) -> None:
     rig.answer("so far", gate)
     rig.answer("to two")
-    rig.answer("to one")
-    chat_id = await rig.create("zero")
+    chat_id = await rig.ask("zero", "to one")
     await gate.reached.wait()
     await rig.send(chat_id, "one")
     await rig.send(chat_id, "two")
@@ -281,8 +269,7 @@ async def test_a_message_sent_at_the_end_of_an_answer_is_answered(rig: EngineRig
     for _ in range(20):
         gate = Gate()
         rig.answer("one", gate)
-        rig.answer("two")
-        chat_id = await rig.create("first")
+        chat_id = await rig.ask("first", "two")
         await gate.reached.wait()
         gate.open()
         await rig.send(chat_id, "second")
@@ -292,8 +279,7 @@ async def test_a_message_sent_at_the_end_of_an_answer_is_answered(rig: EngineRig
 
 
 @pytest.mark.covers("F21", "F29")
-async def test_an_edit_during_a_tool_discards_its_result(dsn: str) -> None:
-    gate = Gate()
+async def test_an_edit_during_a_tool_discards_its_result(dsn: str, gate: Gate) -> None:
     tool = StubbornTool(gate)
     async with engine_rig(dsn, tools=[tool]) as rig:
         rig.replica.task_reaper.shorten_grace()

@@ -27,18 +27,13 @@ async def disconnect(rig: EngineRig, proxy: Proxy, clock: FakeClock, seconds: fl
 @pytest.mark.covers("F12")
 @pytest.mark.promise("P3")
 async def test_a_worker_with_an_old_lease_calls_no_model(
-    dsn: str, clock: FakeClock, proxy: Proxy
+    dsn: str, clock: FakeClock, proxy: Proxy, api: FakeCompatible, gate: Gate
 ) -> None:
     """It starts no tool either: the second of two model calls is not made."""
-    gate = Gate()
     tools = [GatedTool(gate=gate)]
-    async with (
-        FakeCompatible.running() as api,
-        engine_rig_with(proxy.dsn, api, clock=clock, tools=tools) as rig,
-    ):
+    async with engine_rig_with(proxy.dsn, api, clock=clock, tools=tools) as rig:
         rig.call_tools(("c1", "echo", "{}"))
-        rig.answer("after the break")
-        chat_id = await rig.create("go")
+        chat_id = await rig.ask("go", "after the break")
         await gate.reached.wait()
         rig.replica.lease.renew(clock.monotonic() - NO_NEW_WORK_AFTER_S)
         with rig.replica.worker.reserve_slot(root=True) as free:
@@ -54,10 +49,9 @@ async def test_a_worker_with_an_old_lease_calls_no_model(
 @pytest.mark.covers("F12", "F22", "T19")
 @pytest.mark.promise("P3")
 async def test_an_expired_lease_cancels_all_runners_and_a_renewed_one_continues(
-    dsn: str, clock: FakeClock, proxy: Proxy
+    dsn: str, clock: FakeClock, proxy: Proxy, api: FakeCompatible, gate: Gate
 ) -> None:
-    gate = Gate()
-    async with FakeCompatible.running() as api, engine_rig_with(proxy.dsn, api, clock=clock) as rig:
+    async with engine_rig_with(proxy.dsn, api, clock=clock) as rig:
         chat_id = await rig.ask("go", "half", gate)
         await disconnect(rig, proxy, clock, LEASE_TTL_S)
         await rig.events.wait("lease_lost")
@@ -72,9 +66,11 @@ async def test_an_expired_lease_cancels_all_runners_and_a_renewed_one_continues(
         assert await rig.transcript(chat_id) == ["user: go", "assistant: whole"]
 
 
-async def test_a_worker_reserves_no_slot_before_it_is_registered(dsn: str, proxy: Proxy) -> None:
+async def test_a_worker_reserves_no_slot_before_it_is_registered(
+    dsn: str, proxy: Proxy, api: FakeCompatible
+) -> None:
     """Other workers would take it for dead and its chats for orphaned."""
-    async with FakeCompatible.running() as api, engine_rig_with(dsn, api) as rig:
+    async with engine_rig_with(dsn, api) as rig:
         replica = rig.new_replica(proxy.dsn)
         proxy.stall()
         async with replica.running():
@@ -99,14 +95,10 @@ async def test_a_lease_counts_from_when_its_heartbeat_was_sent(clock: FakeClock)
 
 @pytest.mark.covers("T07")
 async def test_a_heartbeat_without_an_answer_times_out_and_is_sent_again(
-    dsn: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+    dsn: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, api: FakeCompatible
 ) -> None:
     monkeypatch.setattr("chatd.engine.lease.HEARTBEAT_TIMEOUT_S", 0.5)
-    async with (
-        FakeCompatible.running() as api,
-        engine_rig_with(dsn, api) as other,
-        engine_rig_with(proxy.dsn, api) as rig,
-    ):
+    async with engine_rig_with(dsn, api) as other, engine_rig_with(proxy.dsn, api) as rig:
         proxy.strand()
         await rig.events.wait("heartbeat_failed", error_kind="timeout")
         since = await other.pool.fetchval("SELECT now()")
@@ -123,14 +115,10 @@ async def test_a_heartbeat_without_an_answer_times_out_and_is_sent_again(
 
 
 async def test_failed_heartbeats_are_counted_and_the_recovery_is_reported(
-    dsn: str, clock: FakeClock, proxy: Proxy
+    dsn: str, clock: FakeClock, proxy: Proxy, api: FakeCompatible
 ) -> None:
     """The first failure and the recovery are logged; the count tells how many there were."""
-    async with (
-        FakeCompatible.running() as api,
-        engine_rig_with(proxy.dsn, api, clock=clock) as rig,
-        advancing(clock),
-    ):
+    async with engine_rig_with(proxy.dsn, api, clock=clock) as rig, advancing(clock):
         proxy.refuse(new=True)
         proxy.cut()
         await rig.events.wait("heartbeat_failed", failures=2)

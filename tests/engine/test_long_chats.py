@@ -41,8 +41,7 @@ async def stored_bytes(pool: Pool) -> int:
 async def run_steps(rig: EngineRig, count: int) -> ChatId:
     for number in range(count):
         rig.call_tools((f"c{number}", "echo", "{}"))
-    rig.answer("done")
-    chat_id = await rig.create("go")
+    chat_id = await rig.ask("go", "done")
     await rig.wait_state(chat_id, "W")
     return chat_id
 
@@ -89,8 +88,7 @@ async def test_a_chat_of_twenty_thousand_messages_works_and_delays_no_other_chat
     await lengthen(rig.pool, chat, MESSAGE_COUNT)
     rig.answer("still here")
     await rig.send(chat_id, "and now?")
-    rig.answer("at once")
-    other = await rig.create("me too")
+    other = await rig.ask("me too", "at once")
     await rig.wait_state(other, "W")
     chat = await rig.wait_state(chat_id, "W")
     viewer = StreamClient(chat_id)

@@ -54,47 +54,50 @@ async def orphan(rig: EngineRig, chat_id: ChatId, crashes: int = 0) -> None:
 
 @pytest.mark.promise("P2")
 @pytest.mark.promise("P6")
-async def test_the_chat_of_a_dead_worker_is_run_by_another(dsn: str, clock: FakeClock) -> None:
-    async with FakeCompatible.running() as api:
-        async with engine_rig_with(dsn, api, worker=NO_SLOTS) as rig:
-            chat_id = await rig.create("go")
-            await orphan(rig, chat_id)
-        async with engine_rig_with(dsn, api, clock=clock) as rig, advancing(clock):
-            rig.answer("here you are")
-            assert (await rig.wait_runner_left(chat_id)).state == "W"
-            assert await rig.transcript(chat_id) == ["user: go", "assistant: here you are"]
-            assert await rig.pool.fetchval("SELECT count(*) FROM chat_workers") == 1
+async def test_the_chat_of_a_dead_worker_is_run_by_another(
+    dsn: str, clock: FakeClock, api: FakeCompatible
+) -> None:
+    async with engine_rig_with(dsn, api, worker=NO_SLOTS) as rig:
+        chat_id = await rig.create("go")
+        await orphan(rig, chat_id)
+    async with engine_rig_with(dsn, api, clock=clock) as rig, advancing(clock):
+        rig.answer("here you are")
+        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert await rig.transcript(chat_id) == ["user: go", "assistant: here you are"]
+        assert await rig.pool.fetchval("SELECT count(*) FROM chat_workers") == 1
 
 
 @pytest.mark.covers("F6")
-async def test_a_chat_orphaned_too_often_fails(dsn: str, clock: FakeClock) -> None:
-    async with FakeCompatible.running() as api:
-        async with engine_rig_with(dsn, api, worker=NO_SLOTS) as rig:
-            bad, good = await rig.create("bad"), await rig.create("good")
-            await orphan(rig, bad, crashes=MAX_WORKER_DEATHS)
-            await orphan(rig, good, crashes=MAX_WORKER_DEATHS - 1)
-        async with engine_rig_with(dsn, api, clock=clock) as rig, advancing(clock):
-            rig.answer("fine")
-            chat = await rig.wait_state(bad, "E0")
-            assert chat.last_error is not None
-            assert chat.last_error.kind == "crashed"
-            await rig.wait_runner_left(good)
-            assert (await rig.chat(good)).state == "W"
-            assert len(api.requests) == 1
+async def test_a_chat_orphaned_too_often_fails(
+    dsn: str, clock: FakeClock, api: FakeCompatible
+) -> None:
+    async with engine_rig_with(dsn, api, worker=NO_SLOTS) as rig:
+        bad, good = await rig.create("bad"), await rig.create("good")
+        await orphan(rig, bad, crashes=MAX_WORKER_DEATHS)
+        await orphan(rig, good, crashes=MAX_WORKER_DEATHS - 1)
+    async with engine_rig_with(dsn, api, clock=clock) as rig, advancing(clock):
+        rig.answer("fine")
+        chat = await rig.wait_state(bad, "E0")
+        assert chat.last_error is not None
+        assert chat.last_error.kind == "crashed"
+        await rig.wait_runner_left(good)
+        assert (await rig.chat(good)).state == "W"
+        assert len(api.requests) == 1
 
 
-async def test_reaping_many_chats_does_not_delay_heartbeats(dsn: str, clock: FakeClock) -> None:
+async def test_reaping_many_chats_does_not_delay_heartbeats(
+    dsn: str, clock: FakeClock, api: FakeCompatible
+) -> None:
     """The reaper runs beside the heartbeat."""
-    async with FakeCompatible.running() as api:
-        async with engine_rig_with(dsn, api, worker=NO_SLOTS) as rig:
-            chat_ids = [await rig.create("go") for _ in range(60)]
-            for chat_id in chat_ids:
-                await orphan(rig, chat_id, crashes=MAX_WORKER_DEATHS)
-        async with engine_rig_with(dsn, api, clock=clock, worker=NO_SLOTS) as rig, advancing(clock):
-            for chat_id in chat_ids:
-                await rig.wait_state(chat_id, "E0")
-            failures = [name for name, _ in rig.events.seen if name == "heartbeat_failed"]
-            assert failures == []
+    async with engine_rig_with(dsn, api, worker=NO_SLOTS) as rig:
+        chat_ids = [await rig.create("go") for _ in range(60)]
+        for chat_id in chat_ids:
+            await orphan(rig, chat_id, crashes=MAX_WORKER_DEATHS)
+    async with engine_rig_with(dsn, api, clock=clock, worker=NO_SLOTS) as rig, advancing(clock):
+        for chat_id in chat_ids:
+            await rig.wait_state(chat_id, "E0")
+        failures = [name for name, _ in rig.events.seen if name == "heartbeat_failed"]
+        assert failures == []
 
 
 @pytest.mark.promise("P2")
@@ -129,17 +132,16 @@ async def states(pool: Pool) -> dict[ChatId, str]:
 
 
 async def test_the_interrupt_of_a_dead_worker_is_finished_by_another(
-    dsn: str, clock: FakeClock
+    dsn: str, clock: FakeClock, api: FakeCompatible
 ) -> None:
-    async with FakeCompatible.running() as api:
-        async with engine_rig_with(dsn, api, worker=NO_SLOTS) as rig:
-            chat_id = await rig.create("go")
-            await orphan(rig, chat_id)
-            assert (await rig.interrupt(chat_id)).state == "I0"
-        async with engine_rig_with(dsn, api, clock=clock) as rig, advancing(clock):
-            assert (await rig.wait_state(chat_id, "W")).worker_id is None
-            assert await rig.transcript(chat_id) == ["user: go"]
-            assert api.requests == []
+    async with engine_rig_with(dsn, api, worker=NO_SLOTS) as rig:
+        chat_id = await rig.create("go")
+        await orphan(rig, chat_id)
+        assert (await rig.interrupt(chat_id)).state == "I0"
+    async with engine_rig_with(dsn, api, clock=clock) as rig, advancing(clock):
+        assert (await rig.wait_state(chat_id, "W")).worker_id is None
+        assert await rig.transcript(chat_id) == ["user: go"]
+        assert api.requests == []
 
 
 @pytest.mark.covers("T14")
@@ -192,8 +194,7 @@ async def test_a_chat_with_a_runner_that_crashes_repeatedly_fails(rig: EngineRig
 async def test_a_chat_acquired_under_a_new_epoch_has_one_runner(rig: EngineRig, gate: Gate) -> None:
     """An edit on the same replica acquires the chat again while the old runner still runs."""
     rig.answer("old", gate)
-    rig.answer("new")
-    chat_id = await rig.create("old")
+    chat_id = await rig.ask("old", "new")
     await gate.reached.wait()
     await rig.edit(chat_id, "new")
     assert rig.replica.worker.running == 1

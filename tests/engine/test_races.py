@@ -52,8 +52,7 @@ async def test_of_two_concurrent_edits_of_a_message_one_wins(rig: EngineRig) -> 
 
 
 @pytest.mark.covers("F29")
-async def test_an_edit_during_an_interrupt_does_not_wait_for_it(dsn: str) -> None:
-    gate = Gate()
+async def test_an_edit_during_an_interrupt_does_not_wait_for_it(dsn: str, gate: Gate) -> None:
     tool = StubbornTool(gate)
     async with engine_rig(dsn, tools=[tool]) as rig:
         chat_id = await rig.start_tool("old", gate)
@@ -133,8 +132,7 @@ async def test_a_pending_chat_is_interrupted_without_a_worker(dsn: str) -> None:
 
 @pytest.mark.covers("F35")
 @pytest.mark.promise("P3")
-async def test_an_unarchived_chat_refuses_writes_of_its_old_runner(dsn: str) -> None:
-    gate = Gate()
+async def test_an_unarchived_chat_refuses_writes_of_its_old_runner(dsn: str, gate: Gate) -> None:
     async with engine_rig(dsn, tools=[StubbornTool(gate)]) as rig:
         chat_id = await rig.start_tool("go", gate)
         await rig.archive(chat_id)
@@ -166,14 +164,11 @@ async def test_a_chat_that_requires_action_can_be_archived(rig: EngineRig) -> No
 
 @pytest.mark.covers("F19")
 @pytest.mark.promise("P3")
-async def test_a_jump_of_the_databases_clock_takes_no_chat_from_a_live_worker(dsn: str) -> None:
+async def test_a_jump_of_the_databases_clock_takes_no_chat_from_a_live_worker(
+    dsn: str, api: FakeCompatible, gate: Gate
+) -> None:
     """Every lease expires at once, but the worker still holds its lock."""
-    gate = Gate()
-    async with (
-        FakeCompatible.running() as api,
-        engine_rig_with(dsn, api) as other,
-        engine_rig_with(dsn, api) as rig,
-    ):
+    async with engine_rig_with(dsn, api) as other, engine_rig_with(dsn, api) as rig:
         chat_id = await rig.ask("go", "all ", gate, "of it")
         await other.pool.execute(
             """UPDATE chat_workers SET lease_until = lease_until - interval '1 h',
@@ -201,9 +196,11 @@ async def wait_two_heartbeats(rig: EngineRig) -> None:
 
 @pytest.mark.covers("F8")
 @pytest.mark.promise("P5")
-async def test_a_drain_at_the_end_of_an_answer_stores_it_once(dsn: str) -> None:
+async def test_a_drain_at_the_end_of_an_answer_stores_it_once(
+    dsn: str, api: FakeCompatible
+) -> None:
     """Repeated, because the two race at different points."""
-    async with FakeCompatible.running() as api, engine_rig_with(dsn, api) as other:
+    async with engine_rig_with(dsn, api) as other:
         for _ in range(4):
             gate = Gate()
             async with engine_rig_with(dsn, api) as drained:

@@ -22,8 +22,8 @@ SHORT_DRAIN = WorkerConfig(heartbeat_interval_s=0.2, drain_timeout_s=0.1)
 NO_SLOTS = WorkerConfig(heartbeat_interval_s=0.2, drain_timeout_s=0.1, slots=SlotsConfig(roots=0))
 
 
-async def test_a_chat_created_without_an_owner_is_acquired(dsn: str) -> None:
-    async with FakeCompatible.running() as api, engine_rig_with(dsn, api) as rig:
+async def test_a_chat_created_without_an_owner_is_acquired(dsn: str, api: FakeCompatible) -> None:
+    async with engine_rig_with(dsn, api) as rig:
         rig.answer("hello")
         chat_id = await rig.create_unowned("hi")
         await rig.wait_runner_left(chat_id)
@@ -32,10 +32,11 @@ async def test_a_chat_created_without_an_owner_is_acquired(dsn: str) -> None:
 
 @pytest.mark.promise("P5")
 @pytest.mark.promise("P10")
-async def test_a_draining_replica_commits_its_step_and_another_continues(dsn: str) -> None:
-    gate = Gate()
+async def test_a_draining_replica_commits_its_step_and_another_continues(
+    dsn: str, api: FakeCompatible, gate: Gate
+) -> None:
     tools = [GatedTool(gate=gate)]
-    async with FakeCompatible.running() as api, engine_rig_with(dsn, api, tools=tools) as other:
+    async with engine_rig_with(dsn, api, tools=tools) as other:
         async with engine_rig_with(dsn, api, tools=tools) as drained:
             drained.call_tools(("c1", "echo", "{}"))
             other.answer("the end")
@@ -59,13 +60,11 @@ async def test_a_draining_replica_commits_its_step_and_another_continues(dsn: st
 @pytest.mark.promise("P2")
 @pytest.mark.promise("P3")
 @pytest.mark.promise("P6")
-async def test_the_chat_of_a_disconnected_replica_is_run_by_another(dsn: str, proxy: Proxy) -> None:
+async def test_the_chat_of_a_disconnected_replica_is_run_by_another(
+    dsn: str, proxy: Proxy, api: FakeCompatible, gate: Gate
+) -> None:
     """Other replicas take it for dead; its writes are refused when it is connected again."""
-    gate = Gate()
-    async with (
-        FakeCompatible.running() as api,
-        engine_rig_with(dsn, api, worker=SHORT_DRAIN) as survivor,
-    ):
+    async with engine_rig_with(dsn, api, worker=SHORT_DRAIN) as survivor:
         async with engine_rig_with(proxy.dsn, api) as victim:
             chat_id = await victim.ask("go", "half an ans", gate)
             survivor.answer("a whole answer")
@@ -80,10 +79,10 @@ async def test_the_chat_of_a_disconnected_replica_is_run_by_another(dsn: str, pr
 
 @pytest.mark.covers("T10")
 @pytest.mark.promise("P4")
-async def test_an_interrupt_keeps_the_live_parts_of_a_dead_replica(dsn: str, proxy: Proxy) -> None:
-    gate = Gate()
+async def test_an_interrupt_keeps_the_live_parts_of_a_dead_replica(
+    dsn: str, proxy: Proxy, api: FakeCompatible, gate: Gate
+) -> None:
     async with (
-        FakeCompatible.running() as api,
         engine_rig_with(dsn, api, worker=SHORT_DRAIN) as survivor,
         engine_rig_with(proxy.dsn, api, worker=SHORT_DRAIN) as victim,
     ):
@@ -99,13 +98,10 @@ async def test_an_interrupt_keeps_the_live_parts_of_a_dead_replica(dsn: str, pro
 @pytest.mark.covers("F5")
 @pytest.mark.promise("P4")
 async def test_an_interrupt_keeps_the_live_parts_over_several_dead_workers(
-    dsn: str, proxy: Proxy
+    dsn: str, proxy: Proxy, api: FakeCompatible
 ) -> None:
     """Every worker that takes over the interrupt victim before it stores anything."""
-    async with (
-        FakeCompatible.running() as api,
-        engine_rig_with(dsn, api, worker=NO_SLOTS) as observer,
-    ):
+    async with engine_rig_with(dsn, api, worker=NO_SLOTS) as observer:
         async with engine_rig_with(proxy.dsn, api, worker=SHORT_DRAIN) as victim:
             gate = Gate()
             chat_id = await victim.ask("go", "half an ans", gate)
@@ -127,14 +123,11 @@ async def test_an_interrupt_keeps_the_live_parts_over_several_dead_workers(
 
 @pytest.mark.promise("P4")
 async def test_an_interrupt_of_an_orphaned_pending_chat_keeps_its_live_parts(
-    dsn: str, proxy: Proxy
+    dsn: str, proxy: Proxy, api: FakeCompatible
 ) -> None:
     """The worker was reaped and no other has acquired the chat. A message that replaces the turn
     waits until the live parts are stored."""
-    async with (
-        FakeCompatible.running() as api,
-        engine_rig_with(dsn, api, worker=NO_SLOTS) as observer,
-    ):
+    async with engine_rig_with(dsn, api, worker=NO_SLOTS) as observer:
         async with engine_rig_with(proxy.dsn, api, worker=SHORT_DRAIN) as victim:
             interrupted, replaced, promoted = [
                 await start_answer(victim, observer) for _ in range(3)

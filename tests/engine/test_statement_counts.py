@@ -55,8 +55,7 @@ async def test_a_tool_batch_takes_two_statements(dsn: str) -> None:
     async with engine_rig(dsn, on_statement=sent, tools=[GatedTool()]) as rig:
         for _ in range(3):
             rig.call_tools(("c", "echo", "{}"))
-        rig.answer("done")
-        chat_id = await rig.create("hi")
+        chat_id = await rig.ask("hi", "done")
         await wait_runner_left(rig, chat_id, 1)
         assert sent.take_counts() == {"create": 1, "step": 3 * 2 + 1}
 

@@ -34,8 +34,7 @@ CLIENT_TOOLS = Raw(
 async def results(rig: EngineRig, *calls: tuple[str, str, str]) -> list[str]:
     """The results that the model gets for these calls."""
     rig.call_tools(*calls)
-    rig.answer("ok")
-    chat_id = await rig.create("go")
+    chat_id = await rig.ask("go", "ok")
     assert (await rig.wait_runner_left(chat_id)).state == "W"
     return (await rig.transcript(chat_id))[2:-1]
 
@@ -76,17 +75,16 @@ async def test_a_tool_that_ignores_cancellation_is_kept_by_the_task_reaper(dsn: 
 
 
 @pytest.mark.covers("T07")
-async def test_a_tool_that_takes_ten_minutes_runs_once(dsn: str, clock: FakeClock) -> None:
-    gate = Gate()
+async def test_a_tool_that_takes_ten_minutes_runs_once(
+    dsn: str, clock: FakeClock, api: FakeCompatible, gate: Gate
+) -> None:
     tool = GatedTool(gate=gate)
     async with (
-        FakeCompatible.running() as api,
         engine_rig_with(dsn, api) as other,
         engine_rig_with(dsn, api, tools=[tool], clock=clock) as rig,
     ):
         rig.call_tools(("c1", "echo", "{}"))
-        rig.answer("at last")
-        chat_id = await rig.create("go")
+        chat_id = await rig.ask("go", "at last")
         await gate.reached.wait()
         await pass_time(clock, 600)
         assert (await other.chat(chat_id)).worker_id == rig.replica.worker_id
@@ -100,8 +98,7 @@ async def test_results_are_stored_in_call_order(dsn: str) -> None:
     tools = [GatedTool("slow", gate=slow), GatedTool("fast")]
     async with engine_rig(dsn, tools=tools) as rig:
         rig.call_tools(("c1", "slow", "{}"), ("c2", "fast", "{}"))
-        rig.answer("ok")
-        chat_id = await rig.create("go")
+        chat_id = await rig.ask("go", "ok")
         await rig.events.wait("tool_finished", tool="fast")
         slow.open()
         await rig.wait_runner_left(chat_id)
@@ -109,13 +106,11 @@ async def test_results_are_stored_in_call_order(dsn: str) -> None:
         assert [line[:16] for line in lines[2:4]] == ["tool: result(c1)", "tool: result(c2)"]
 
 
-async def test_serial_tools_run_one_by_one_after_the_others(dsn: str) -> None:
-    gate = Gate()
+async def test_serial_tools_run_one_by_one_after_the_others(dsn: str, gate: Gate) -> None:
     serial, other = GatedTool("serial", serial=True), GatedTool("other", gate=gate)
     async with engine_rig(dsn, tools=[serial, other]) as rig:
         rig.call_tools(("c1", "serial", "{}"), ("c2", "other", "{}"), ("c3", "serial", "{}"))
-        rig.answer("ok")
-        chat_id = await rig.create("go")
+        chat_id = await rig.ask("go", "ok")
         await gate.reached.wait()
         assert serial.runs == []
         gate.open()
@@ -177,8 +172,7 @@ async def result_after_drain(rig: EngineRig, other: EngineRig, tool: GatedTool) 
     """The result on the other replica, after the first has started the tool and drained."""
     assert tool.gate is not None
     rig.call_tools(("c1", "echo", "{}"))
-    rig.answer("ok")
-    chat_id = await rig.create("go")
+    chat_id = await rig.ask("go", "ok")
     await tool.gate.reached.wait()
     await rig.start_drain()
     await other.wait_runner_left(chat_id)
@@ -188,12 +182,11 @@ async def result_after_drain(rig: EngineRig, other: EngineRig, tool: GatedTool) 
 @pytest.mark.promise("P7")
 @pytest.mark.parametrize("known", [None, "it was done"])
 async def test_a_tool_started_on_another_replica_is_recovered_and_not_run_again(
-    dsn: str, known: str | None
+    dsn: str, known: str | None, api: FakeCompatible
 ) -> None:
     first, second = GatedTool(gate=Gate(), effect="once"), GatedTool(effect="once")
     second.recovers = None if known is None else ToolOutput(text=known)
     async with (
-        FakeCompatible.running() as api,
         engine_rig_with(dsn, api, tools=[first], worker=SHORT_DRAIN) as drained,
         engine_rig_with(dsn, api, tools=[second]) as other,
     ):
@@ -202,10 +195,11 @@ async def test_a_tool_started_on_another_replica_is_recovered_and_not_run_again(
         assert (UNKNOWN_OUTCOME_OUTPUT.text if known is None else known) in line
 
 
-async def test_an_idempotent_tool_runs_again_on_another_replica(dsn: str) -> None:
+async def test_an_idempotent_tool_runs_again_on_another_replica(
+    dsn: str, api: FakeCompatible
+) -> None:
     first, second = GatedTool(gate=Gate(), effect="idempotent"), GatedTool(effect="idempotent")
     async with (
-        FakeCompatible.running() as api,
         engine_rig_with(dsn, api, tools=[first], worker=SHORT_DRAIN) as drained,
         engine_rig_with(dsn, api, tools=[second]) as other,
     ):
@@ -258,23 +252,24 @@ async def test_a_client_tool_call_expires(rig: EngineRig) -> None:
 
 
 @pytest.mark.covers("T40")
-async def test_a_client_may_submit_results_to_another_replica(dsn: str) -> None:
+async def test_a_client_may_submit_results_to_another_replica(
+    dsn: str, api: FakeCompatible
+) -> None:
     """The replica that ran the turn has stopped; there is one call and one result."""
-    async with FakeCompatible.running() as api:
-        async with engine_rig_with(dsn, api) as first:
-            first.call_tools(("c1", "pick", "{}"))
-            chat_id = await first.create("go", client_tools=CLIENT_TOOLS)
-            assert (await first.wait_runner_left(chat_id)).state == "A0"
-        async with engine_rig_with(dsn, api) as second:
-            second.answer("thanks")
-            await second.submit(chat_id, c1="1")
-            await second.wait_state(chat_id, "W")
-            assert await second.transcript(chat_id) == [
-                "user: go",
-                "assistant: pick(c1)",
-                "tool: result(c1) 1",
-                "assistant: thanks",
-            ]
+    async with engine_rig_with(dsn, api) as first:
+        first.call_tools(("c1", "pick", "{}"))
+        chat_id = await first.create("go", client_tools=CLIENT_TOOLS)
+        assert (await first.wait_runner_left(chat_id)).state == "A0"
+    async with engine_rig_with(dsn, api) as second:
+        second.answer("thanks")
+        await second.submit(chat_id, c1="1")
+        await second.wait_state(chat_id, "W")
+        assert await second.transcript(chat_id) == [
+            "user: go",
+            "assistant: pick(c1)",
+            "tool: result(c1) 1",
+            "assistant: thanks",
+        ]
 
 
 async def test_an_interrupt_answers_pending_calls_of_client_tools(rig: EngineRig) -> None:

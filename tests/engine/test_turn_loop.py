@@ -106,8 +106,7 @@ async def test_an_interrupt_stores_partial_text_and_answers_a_partial_call(dsn: 
 async def test_a_tool_result_is_in_the_next_request(dsn: str) -> None:
     async with engine_rig(dsn, tools=[GatedTool()]) as rig:
         rig.call_tools(("tc-1", "echo", '{"say":"x"}'))
-        rig.answer("all done")
-        chat_id = await rig.create("please")
+        chat_id = await rig.ask("please", "all done")
         before = await rig.chat(chat_id)
         after = await rig.wait_runner_left(chat_id)
         assert len(rig.api.requests) == 2
@@ -149,28 +148,27 @@ async def test_an_answer_that_cannot_be_stored_fails_the_turn(rig: EngineRig) ->
 
 @pytest.mark.covers("loop-33")
 @pytest.mark.promise("P5")
-async def test_a_drain_during_a_tool_leaves_the_call_pending(dsn: str) -> None:
+async def test_a_drain_during_a_tool_leaves_the_call_pending(dsn: str, api: FakeCompatible) -> None:
     """The chat is pending with its call, and another replica runs the tool."""
     gate = Gate()
-    async with FakeCompatible.running() as api:
-        async with engine_rig_with(
-            dsn, api, tools=[GatedTool(gate=gate)], worker=SHORT_DRAIN
-        ) as drained:
-            drained.call_tools(("tc", "echo", "{}"))
-            chat_id = await drained.create("run the tool")
-            await gate.reached.wait()
-            await drained.start_drain()
-            chat = await drained.chat(chat_id)
-            assert chat.state == "P0"
-            assert [call.id for call in chat.pending_calls] == ["tc"]
-            expected = ["user: run the tool", "assistant: echo(tc)"]
-            assert await drained.transcript(chat_id) == expected
-        tool = GatedTool()
-        async with engine_rig_with(dsn, api, tools=[tool]) as other:
-            other.answer("done")
-            assert (await other.wait_runner_left(chat_id)).state == "W"
-            assert tool.runs == ["tc"]
-            assert (await other.transcript(chat_id))[-1] == "assistant: done"
+    async with engine_rig_with(
+        dsn, api, tools=[GatedTool(gate=gate)], worker=SHORT_DRAIN
+    ) as drained:
+        drained.call_tools(("tc", "echo", "{}"))
+        chat_id = await drained.create("run the tool")
+        await gate.reached.wait()
+        await drained.start_drain()
+        chat = await drained.chat(chat_id)
+        assert chat.state == "P0"
+        assert [call.id for call in chat.pending_calls] == ["tc"]
+        expected = ["user: run the tool", "assistant: echo(tc)"]
+        assert await drained.transcript(chat_id) == expected
+    tool = GatedTool()
+    async with engine_rig_with(dsn, api, tools=[tool]) as other:
+        other.answer("done")
+        assert (await other.wait_runner_left(chat_id)).state == "W"
+        assert tool.runs == ["tc"]
+        assert (await other.transcript(chat_id))[-1] == "assistant: done"
 
 
 async def test_a_repeated_call_id_is_replaced(dsn: str) -> None:
@@ -179,8 +177,7 @@ async def test_a_repeated_call_id_is_replaced(dsn: str) -> None:
     async with engine_rig(dsn, tools=[tool]) as rig:
         rig.call_tools(("call_0", "echo", "{}"))
         rig.call_tools(("call_0", "echo", "{}"))
-        rig.answer("done")
-        chat_id = await rig.create("twice")
+        chat_id = await rig.ask("twice", "done")
         assert (await rig.wait_runner_left(chat_id)).state == "W"
         first, second = tool.runs
         assert first != second
@@ -219,9 +216,8 @@ async def test_the_usage_of_every_call_is_recorded_by_the_next_commit(
 
 
 async def test_an_answer_past_its_timeout_fails_the_turn_and_keeps_the_partial_answer(
-    dsn: str,
+    dsn: str, gate: Gate
 ) -> None:
-    gate = Gate()
     async with engine_rig(dsn, model_call_timeout_s=0.3) as rig:
         rig.answer("and so on ", gate)
         chat_id = await rig.create("tell me everything")

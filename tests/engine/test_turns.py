@@ -26,8 +26,7 @@ async def test_a_tool_runs_and_the_model_gets_its_result(dsn: str) -> None:
     tool = GatedTool()
     async with engine_rig(dsn, tools=[tool]) as rig:
         rig.call_tools(("c1", "echo", '{"say":"x"}'))
-        rig.answer("done")
-        chat_id = await rig.create("use it")
+        chat_id = await rig.ask("use it", "done")
         await rig.wait_runner_left(chat_id)
         assert await rig.transcript(chat_id) == [
             "user: use it",
@@ -41,8 +40,7 @@ async def test_a_tool_runs_and_the_model_gets_its_result(dsn: str) -> None:
 async def test_a_queued_message_is_answered_after_the_running_turn(rig: EngineRig) -> None:
     gate = Gate()
     rig.answer("one", gate)
-    rig.answer("two")
-    chat_id = await rig.create("first")
+    chat_id = await rig.ask("first", "two")
     await gate.reached.wait()
     assert (await rig.send(chat_id, "second")).state == "R1"
     gate.open()
@@ -54,8 +52,7 @@ async def test_a_queued_message_is_answered_after_the_running_turn(rig: EngineRi
 async def test_an_interrupted_answer_is_stored_before_the_queued_message(rig: EngineRig) -> None:
     gate = Gate()
     rig.answer("Once upon", gate, " a time")
-    rig.answer("ok")
-    chat_id = await rig.create("tell me a story")
+    chat_id = await rig.ask("tell me a story", "ok")
     await rig.wait_shown(chat_id, "Once upon")
     await rig.send(chat_id, "shorter!", when_busy="interrupt")
     await rig.wait_runner_left(chat_id)

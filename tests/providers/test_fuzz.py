@@ -34,7 +34,6 @@ from chatd.providers.openai.chat.wire import (
 from chatd.providers.openai.models import CompatOptions, OpenAIOptions
 from chatd.providers.openai.responses.request import encode_request as encode_responses
 from chatd.providers.openai.tools import build_tool_names
-from tests.support.fuzz import fuzzed
 from tests.support.providers.bedrock import framed
 from tests.support.providers.prompts import message, replayed, request
 from tests.support.providers.random_streams import RandomStreams
@@ -49,6 +48,7 @@ from tests.support.providers.recorded import (
     chat_decoder,
 )
 from tests.support.providers.stream_reader import answer_of, read_pieces
+from tests.support.run_length import fuzzed
 
 
 class Wire(NamedTuple):

@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from chatd.domain.model.protocol import ToolSpec
 from chatd.providers.tool_schema import ToolNames, close_schema, normalize_schema, sort_by_name
-from tests.support.fuzz import fuzzed
+from tests.support.run_length import fuzzed
 
 Schema = dict[str, object]
 

@@ -1,7 +1,7 @@
 """Creating chats, and operations on a chat tree: all chats or none."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 from msgspec.structs import replace
@@ -118,36 +118,50 @@ async def test_a_child_joins_a_root_and_a_grandchild_the_child(
     assert [(it.id, it.parent_chat_id) for it in family] == [(CHILD, ROOT), (chat_id(3), CHILD)]
 
 
-async def refuses_child(pool: Pool, command: CreateChat) -> None:
-    told = AppliedRecorder()
-    before = await dump(pool)
-    refused = await raised(Conflict, create(Transactor(pool, told), command))
-    assert refused.code == "parent_archived"
-    assert await dump(pool) == before
-    assert told.applied == []
-
-
-async def test_a_child_of_an_archived_root_is_refused(pool: Pool) -> None:
+async def plant_archived_root(pool: Pool) -> None:
     await write(pool, archive(await open_chat(pool, 1)))
-    await refuses_child(pool, child_of(2, parent=1))
 
 
-async def test_a_child_of_an_archived_child_is_refused_under_an_active_root(pool: Pool) -> None:
+async def plant_archived_child(pool: Pool) -> None:
     await open_chat(pool, 1)
     await write(pool, archive(await open_child(pool, 2, root=1)))
-    await refuses_child(pool, child_of(3, parent=2))
 
 
-async def test_a_child_of_a_missing_parent_is_refused(pool: Pool) -> None:
+async def plant_root(pool: Pool) -> None:
     await open_chat(pool, 1)
-    await refuses_child(pool, child_of(3, parent=2))
-    await refuses_child(pool, child_of(3, parent=7, root=7))
 
 
-async def test_a_parent_from_another_tree_is_refused(pool: Pool) -> None:
+async def plant_two_roots(pool: Pool) -> None:
     await open_chat(pool, 1)
     await open_chat(pool, 7)
-    await refuses_child(pool, child_of(3, parent=7))
+
+
+@pytest.mark.parametrize(
+    ("plant", "command"),
+    [
+        pytest.param(plant_archived_root, child_of(2, parent=1), id="of an archived root"),
+        pytest.param(
+            plant_archived_child,
+            child_of(3, parent=2),
+            id="of an archived child under an active root",
+        ),
+        pytest.param(plant_root, child_of(3, parent=2), id="of a missing parent"),
+        pytest.param(plant_root, child_of(3, parent=7, root=7), id="of a missing root"),
+        pytest.param(plant_two_roots, child_of(3, parent=7), id="of a parent from another tree"),
+    ],
+)
+async def test_a_child_is_refused(
+    pool: Pool,
+    transactor: Transactor,
+    told: AppliedRecorder,
+    plant: Callable[[Pool], Awaitable[None]],
+    command: CreateChat,
+) -> None:
+    await plant(pool)
+    before = await dump(pool)
+    assert (await raised(Conflict, create(transactor, command))).code == "parent_archived"
+    assert await dump(pool) == before
+    assert told.applied == []
 
 
 # Archiving
@@ -256,13 +270,9 @@ async def test_a_child_created_just_after_its_root_is_archived_is_refused(
         async with pool.transaction() as shelving:
             for change in archive_tree(await chats.lock_tree(shelving, ROOT), ROOT):
                 assert await apply(shelving, change, ChangeId(2)) is not None
-            spawning = group.create_task(refused(create(transactor, child_of(2, parent=1))))
+            spawning = group.create_task(
+                raised(Conflict, create(transactor, child_of(2, parent=1)))
+            )
             await eventually(lambda: has_lock_waiter(pool))
         assert (await spawning).code == "parent_archived"
     assert set(await stored(pool)) == {ROOT}
-
-
-async def refused(creating: Awaitable[object]) -> Conflict:
-    with pytest.raises(Conflict) as error:
-        await creating
-    return error.value

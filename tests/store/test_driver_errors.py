@@ -8,10 +8,11 @@ import asyncpg
 import msgspec
 import pytest
 
-from chatd.domain.errors import ChatdError, InvalidInput, InvariantBroken, Unavailable
+from chatd.domain.errors import InvalidInput, InvariantBroken, Unavailable
 from chatd.store.conn import ConnectConfig, DatabaseSession, connect
 from chatd.store.errors import DuplicateRow, MissingReference, translate_driver_error
 from tests.support.eventually import eventually
+from tests.support.outcomes import raised
 from tests.support.proxy import Proxy, proxy_to
 
 LEDGER = """
@@ -46,10 +47,10 @@ async def far(line: Proxy) -> AsyncGenerator[DatabaseSession]:
     session.terminate()
 
 
-async def fault(call: Awaitable[object]) -> ChatdError:
-    with pytest.raises(ChatdError) as caught:
-        await call
-    return caught.value
+async def unavailable(call: Awaitable[object]) -> tuple[str, bool]:
+    """The code of the error, and whether the statement may have been applied."""
+    error = await raised(Unavailable, call)
+    return error.code, error.maybe_applied
 
 
 async def entries(near: DatabaseSession) -> bool:
@@ -62,12 +63,10 @@ async def test_a_statement_with_a_lost_reply_may_have_been_applied(
     await far.execute("SELECT 1")
     line.hold_replies()
     async with asyncio.TaskGroup() as group:
-        sent = group.create_task(fault(far.execute(ENTER)))
+        sent = group.create_task(unavailable(far.execute(ENTER)))
         await eventually(lambda: entries(near))
         line.cut()
-        error = await sent
-    assert isinstance(error, Unavailable)
-    assert (error.code, error.maybe_applied) == ("database_down", True)
+    assert sent.result() == ("database_down", True)
 
 
 async def test_a_statement_on_a_session_known_to_be_lost_was_never_sent(
@@ -78,9 +77,7 @@ async def test_a_statement_on_a_session_known_to_be_lost_was_never_sent(
     line.cut()
     async with asyncio.timeout(30):
         await gone.wait()
-    error = await fault(far.execute(ENTER))
-    assert isinstance(error, Unavailable)
-    assert (error.code, error.maybe_applied) == ("database_down", False)
+    assert await unavailable(far.execute(ENTER)) == ("database_down", False)
 
 
 async def test_a_transaction_lost_before_its_commit_was_not_applied(
@@ -92,9 +89,7 @@ async def test_a_transaction_lost_before_its_commit_was_not_applied(
             line.cut()
             await far.execute("SELECT 1")
 
-    error = await fault(lose())
-    assert isinstance(error, Unavailable)
-    assert (error.code, error.maybe_applied) == ("database_down", False)
+    assert await unavailable(lose()) == ("database_down", False)
     assert not await entries(near)
 
 
@@ -107,42 +102,35 @@ async def test_a_transaction_with_a_lost_commit_reply_may_have_been_applied(
             line.hold_replies()
 
     async with asyncio.TaskGroup() as group:
-        sent = group.create_task(fault(lose()))
+        sent = group.create_task(unavailable(lose()))
         await eventually(lambda: entries(near))
         line.cut()
-        error = await sent
-    assert isinstance(error, Unavailable)
-    assert (error.code, error.maybe_applied) == ("database_down", True)
+    assert sent.result() == ("database_down", True)
 
 
 async def test_a_silent_server_is_given_up(near: DatabaseSession, line: Proxy) -> None:
     link = ConnectConfig(dsn=line.dsn, statement_timeout_s=0.05, reply_margin_s=0.05)
     session = await connect(link)
     line.stall()
-    error = await fault(session.execute(ENTER))
-    assert isinstance(error, Unavailable)
-    assert (error.code, error.maybe_applied) == ("database_timeout", True)
+    assert await unavailable(session.execute(ENTER)) == ("database_timeout", True)
     assert not session.is_reusable
     session.terminate()
 
 
 async def test_connecting_to_a_silent_server_is_given_up(line: Proxy) -> None:
     line.stall()
-    error = await fault(connect(ConnectConfig(dsn=line.dsn, connect_timeout_s=0.05)))
-    assert isinstance(error, Unavailable)
-    assert (error.code, error.maybe_applied) == ("database_timeout", False)
+    link = ConnectConfig(dsn=line.dsn, connect_timeout_s=0.05)
+    assert await unavailable(connect(link)) == ("database_timeout", False)
 
 
 async def test_a_session_ended_by_an_administrator_counts_as_lost(
     near: DatabaseSession, far: DatabaseSession
 ) -> None:
     async with asyncio.TaskGroup() as group:
-        sleeping = group.create_task(fault(far.execute("SELECT pg_sleep(60)")))
+        sleeping = group.create_task(unavailable(far.execute("SELECT pg_sleep(60)")))
         await eventually(lambda: is_running(near, "SELECT pg_sleep(60)"))
         await near.execute("SELECT pg_terminate_backend($1, 5000)", far.backend_pid)
-        error = await sleeping
-    assert isinstance(error, Unavailable)
-    assert (error.code, error.maybe_applied) == ("database_down", True)
+    assert sleeping.result() == ("database_down", True)
 
 
 async def is_running(near: DatabaseSession, query: str) -> bool:
@@ -157,9 +145,7 @@ async def test_a_slow_statement_is_ended_by_the_server_and_not_applied(
 ) -> None:
     await near.execute("SET statement_timeout = 50")
     slow = "INSERT INTO ledger (id, note) SELECT 1, pg_sleep(60)::text"
-    error = await fault(near.execute(slow))
-    assert isinstance(error, Unavailable)
-    assert (error.code, error.maybe_applied) == ("database_timeout", False)
+    assert await unavailable(near.execute(slow)) == ("database_timeout", False)
     assert near.is_reusable
 
 
@@ -169,9 +155,7 @@ async def test_a_lock_timeout_is_a_busy_database(
     async with near.transaction():
         await near.execute("LOCK TABLE ledger")
         await far.execute("SET lock_timeout = 50")
-        error = await fault(far.execute(ENTER))
-    assert isinstance(error, Unavailable)
-    assert (error.code, error.maybe_applied) == ("database_busy", False)
+        assert await unavailable(far.execute(ENTER)) == ("database_busy", False)
 
 
 async def test_the_loser_of_a_deadlock_may_try_again(
@@ -202,42 +186,35 @@ async def test_a_duplicate_row_is_named_by_its_constraint(
     near: DatabaseSession,
 ) -> None:
     await near.execute(ENTER)
-    error = await fault(near.execute(ENTER))
-    assert isinstance(error, DuplicateRow)
-    assert error.constraint == "one_entry_each"
+    assert (await raised(DuplicateRow, near.execute(ENTER))).constraint == "one_entry_each"
 
 
 async def test_a_missing_reference_is_named_by_its_constraint(near: DatabaseSession) -> None:
-    error = await fault(near.execute("INSERT INTO ledger (id, parent) VALUES (1, 99)"))
-    assert isinstance(error, MissingReference)
-    assert error.constraint == "parent_exists"
+    orphan = near.execute("INSERT INTO ledger (id, parent) VALUES (1, 99)")
+    assert (await raised(MissingReference, orphan)).constraint == "parent_exists"
 
 
 async def test_a_check_that_fails_is_our_bug_and_does_not_quote_the_row(
     near: DatabaseSession,
 ) -> None:
     secret = "INSERT INTO ledger (id, amount, note) VALUES (1, -1, 'a secret of the user')"
-    error = await fault(near.execute(secret))
-    assert isinstance(error, InvariantBroken)
+    error = await raised(InvariantBroken, near.execute(secret))
     assert "amount_is_positive" in error.message
     assert "secret" not in f"{error} {error.__cause__}"
 
 
 async def test_an_argument_of_the_wrong_type_is_our_bug(near: DatabaseSession) -> None:
-    error = await fault(near.fetchval("SELECT $1::int", "not a number"))
-    assert isinstance(error, InvariantBroken)
+    await raised(InvariantBroken, near.fetchval("SELECT $1::int", "not a number"))
     assert near.is_reusable
 
 
 async def test_a_missing_server_counts_as_down() -> None:
-    error = await fault(connect(ConnectConfig(dsn="postgresql://nobody@/nowhere?host=/nowhere")))
-    assert isinstance(error, Unavailable)
-    assert error.code == "database_down"
+    link = ConnectConfig(dsn="postgresql://nobody@/nowhere?host=/nowhere")
+    assert (await raised(Unavailable, connect(link))).code == "database_down"
 
 
 async def test_an_invalid_address_is_invalid_input() -> None:
-    error = await fault(connect(ConnectConfig(dsn="mysql://here")))
-    assert isinstance(error, InvalidInput)
+    error = await raised(InvalidInput, connect(ConnectConfig(dsn="mysql://here")))
     assert error.field == "database_url"
 
 

@@ -1,4 +1,7 @@
-"""Idempotency keys: a repeated request writes nothing and gets the same answer."""
+"""Idempotency keys: a repeated request writes nothing and gets the same answer.
+
+Marks of tools that must not run twice: a second start and a stale worker are refused.
+"""
 
 import asyncio
 from uuid import UUID
@@ -8,18 +11,19 @@ from msgspec.structs import replace
 
 from chatd.domain.chat.change import IdempotencyKey
 from chatd.domain.chat.commands import CreateChat, SendMessage, WhenBusy
-from chatd.domain.chat.row import MAX_QUEUED_MESSAGES
+from chatd.domain.chat.row import MAX_QUEUED_MESSAGES, Fence
 from chatd.domain.chat.states import State
-from chatd.domain.chat.user_transitions import archive
-from chatd.domain.errors import NotFound, QueueFull, RequestReused, TransitionNotAllowed
-from chatd.domain.ids import ChangeId, MessageId, QueueId, RequestId, UserId
-from chatd.store.chat import chats, idempotency
+from chatd.domain.chat.user_transitions import archive, interrupt, send_message
+from chatd.domain.errors import NotFound, QueueFull, RequestReused, StaleFence, TransitionNotAllowed
+from chatd.domain.ids import ChangeId, MessageId, QueueId, RequestId, ToolCallId, UserId
+from chatd.store.chat import chats, idempotency, workers
 from chatd.store.chat.idempotency import RecordedRequest
 from chatd.store.chat.operation import AppliedChange, Operation
 from chatd.store.chat.transactor import Transactor
 from chatd.store.pool import Pool
 from tests.support.change_log import stored_prompts
-from tests.support.factories import CHAT, OWNER, prompt
+from tests.support.eventually import eventually
+from tests.support.factories import CHAT, OTHER_WORKER, OWNER, prompt
 from tests.support.operations import create_chat, operation
 from tests.support.outcomes import present
 from tests.support.seeds import Seed
@@ -27,6 +31,7 @@ from tests.support.store import (
     AppliedRecorder,
     chat_id,
     dump,
+    has_lock_waiter,
     insert_seed,
     open_chat,
     opening_command,
@@ -257,3 +262,89 @@ async def test_two_concurrent_deletions_of_old_keys_do_not_block(
     async with pool.transaction() as one, pool.transaction() as other:
         assert await idempotency.delete_old_requests(one, limit=3) == 3
         assert await idempotency.delete_old_requests(other, limit=3) == 1
+
+
+CALL, OTHER_CALL = ToolCallId("c1"), ToolCallId("c2")
+
+
+async def running(pool: Pool) -> Fence:
+    return Fence.of(await insert_seed(pool, Seed(state=State.R0, calls="local")))
+
+
+async def marks(pool: Pool) -> list[tuple[str, int]]:
+    rows = await pool.fetch("SELECT tool_call_id, epoch FROM chat_tool_runs ORDER BY 1")
+    return [(row["tool_call_id"], row["epoch"]) for row in rows]
+
+
+async def test_the_first_start_may_run_and_the_second_may_not(pool: Pool) -> None:
+    fence = await running(pool)
+    assert await idempotency.mark_tool_started(pool, CHAT, CALL, fence)
+    assert not await idempotency.mark_tool_started(pool, CHAT, CALL, fence)
+    assert await idempotency.mark_tool_started(pool, CHAT, OTHER_CALL, fence)
+    assert await marks(pool) == [(CALL, fence.epoch), (OTHER_CALL, fence.epoch)]
+
+
+async def test_a_retry_after_a_lost_reply_finds_its_own_mark(pool: Pool) -> None:
+    fence = await running(pool)
+    await idempotency.mark_tool_started(pool, CHAT, CALL, fence)
+    assert await idempotency.mark_tool_started(pool, CHAT, CALL, fence, is_retry=True)
+    await workers.release(pool, fence.worker_id)
+    [taken] = await workers.acquire(pool, OTHER_WORKER, roots=1, children=0)
+    assert not await idempotency.mark_tool_started(pool, CHAT, CALL, Fence.of(taken), is_retry=True)
+
+
+async def test_after_a_crash_the_next_worker_finds_the_mark(pool: Pool) -> None:
+    fence = await running(pool)
+    await idempotency.mark_tool_started(pool, CHAT, CALL, fence)
+    await workers.release(pool, fence.worker_id)
+    [taken] = await workers.acquire(pool, OTHER_WORKER, roots=1, children=0)
+    assert not await idempotency.mark_tool_started(pool, CHAT, CALL, Fence.of(taken))
+    assert await idempotency.mark_tool_started(pool, CHAT, OTHER_CALL, Fence.of(taken))
+
+
+@pytest.mark.covers("T13")
+@pytest.mark.promise("P3")
+async def test_a_worker_that_lost_its_chat_starts_nothing(pool: Pool) -> None:
+    fence = await running(pool)
+    others = (
+        replace(fence, worker_id=OTHER_WORKER),
+        replace(fence, epoch=fence.epoch - 1),
+        replace(fence, history_version=fence.history_version - 1),
+    )
+    for stale in others:
+        with pytest.raises(StaleFence):
+            await idempotency.mark_tool_started(pool, CHAT, CALL, stale)
+    with pytest.raises(StaleFence):
+        await idempotency.mark_tool_started(pool, chat_id(99), CALL, fence)
+    assert await marks(pool) == []
+
+
+async def test_no_tool_starts_in_an_interrupting_chat(pool: Pool) -> None:
+    chat = await insert_seed(pool, Seed(state=State.R0, calls="local"))
+    stopped = await write(pool, interrupt(chat, None))
+    for fence in (Fence.of(chat), Fence.of(stopped.chat)):
+        with pytest.raises(StaleFence):
+            await idempotency.mark_tool_started(pool, CHAT, CALL, fence)
+    assert await marks(pool) == []
+
+
+@pytest.mark.promise("P3")
+async def test_a_start_waits_for_a_concurrent_change_of_owner(pool: Pool) -> None:
+    chat = await insert_seed(pool, Seed(state=State.R0, calls="local"))
+    rollback = SendMessage(prompt=prompt("instead"), when_busy="rollback")
+
+    async def start() -> None:
+        with pytest.raises(StaleFence):
+            await idempotency.mark_tool_started(pool, CHAT, CALL, Fence.of(chat))
+
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group, pool.transaction() as session:
+        await write(session, send_message(chat, rollback, OTHER_WORKER))
+        group.create_task(start())
+        await eventually(lambda: has_lock_waiter(pool))
+    assert await marks(pool) == []
+
+
+async def test_marks_are_deleted_with_their_chat(pool: Pool) -> None:
+    await idempotency.mark_tool_started(pool, CHAT, CALL, await running(pool))
+    await pool.execute("DELETE FROM chats")
+    assert await marks(pool) == []

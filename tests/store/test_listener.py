@@ -3,7 +3,7 @@
 import asyncio
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -54,11 +54,16 @@ class Ear:
 
 
 @asynccontextmanager
-async def ear(dsn: str, clock: FakeClock, *, lock_key: int | None = None) -> AsyncGenerator[Ear]:
+async def ear(
+    dsn: str, clock: FakeClock, *, lock_key: int | None = None, is_reachable: bool = True
+) -> AsyncGenerator[Ear]:
+    """A running listener. If the database is reachable, it has connected."""
     ear = Ear(dsn, clock, lock_key=lock_key)
     async with asyncio.TaskGroup() as group:
         running = group.create_task(ear.listener.run())
         try:
+            if is_reachable:
+                await ear.told_dirty()
             yield ear
         finally:
             running.cancel()
@@ -80,7 +85,6 @@ async def test_after_connecting_every_hint_is_received_in_order(
     dsn: str, pool: Pool, clock: FakeClock
 ) -> None:
     async with ear(dsn, clock) as it:
-        await it.told_dirty()
         assert it.listener.listening.is_set()
         for version in (1, 2, 3):
             await say(pool, version)
@@ -90,7 +94,6 @@ async def test_after_connecting_every_hint_is_received_in_order(
 
 async def test_a_payload_that_is_no_hint_is_ignored(dsn: str, pool: Pool, clock: FakeClock) -> None:
     async with ear(dsn, clock) as it:
-        await it.told_dirty()
         for nonsense in ("", "{", "[]", '{"c":1}', "ping 1", "\x7f"):
             await shout(pool, nonsense)
         await say(pool, 2)
@@ -101,7 +104,6 @@ async def test_a_session_ended_by_the_server_is_opened_again_and_reported(
     dsn: str, pool: Pool, clock: FakeClock
 ) -> None:
     async with ear(dsn, clock) as it:
-        await it.told_dirty()
         await end_all_ears(pool)
         # At once, without waiting for a ping.
         await clock.wait_for_sleeper("listen_reconnect")
@@ -113,23 +115,10 @@ async def test_a_session_ended_by_the_server_is_opened_again_and_reported(
         assert await it.hears() == 2  # 1 was lost, and that is why all is dirty
 
 
-async def test_a_cut_connection_is_noticed_at_once(
-    proxy: Proxy, pool: Pool, clock: FakeClock
-) -> None:
-    async with ear(proxy.dsn, clock) as it:
-        await it.told_dirty()
-        proxy.cut()
-        await clock.advance_past("listen_reconnect")
-        await it.told_dirty()
-        await say(pool, 1)
-        assert await it.hears() == 1
-
-
 async def test_a_session_that_receives_its_ping_is_kept(
     proxy: Proxy, pool: Pool, clock: FakeClock
 ) -> None:
     async with ear(proxy.dsn, clock) as it:
-        await it.told_dirty()
         for _ in range(3):
             assert await clock.advance_past("listen_ping") == 15
         await clock.wait_for_sleeper("listen_ping")
@@ -138,31 +127,29 @@ async def test_a_session_that_receives_its_ping_is_kept(
         assert proxy.accepted == 1
 
 
-async def test_a_silent_session_is_dropped_after_a_ping(
-    proxy: Proxy, pool: Pool, clock: FakeClock
+@pytest.mark.covers("F14")
+@pytest.mark.parametrize(
+    ("fail", "is_pinged"),
+    [(Proxy.cut, False), (Proxy.strand, True), (Proxy.deafen, True)],
+    ids=["cut, noticed at once", "silent, after a ping", "without notifications, after a ping"],
+)
+async def test_a_lost_session_is_replaced(
+    proxy: Proxy,
+    pool: Pool,
+    clock: FakeClock,
+    fail: Callable[[Proxy], None],
+    *,
+    is_pinged: bool,
 ) -> None:
     async with ear(proxy.dsn, clock) as it:
-        await it.told_dirty()
         await clock.wait_for_sleeper("listen_ping")
-        proxy.strand()
-        clock.advance(15)
+        fail(proxy)
+        if is_pinged:
+            clock.advance(15)
         await clock.advance_past("listen_reconnect")
         await it.told_dirty()
         await say(pool, 1)
         assert await it.hears() == 1
-
-
-@pytest.mark.covers("F14")
-async def test_a_session_without_notifications_is_dropped_after_a_ping(
-    proxy: Proxy, clock: FakeClock
-) -> None:
-    async with ear(proxy.dsn, clock) as it:
-        await it.told_dirty()
-        await clock.wait_for_sleeper("listen_ping")
-        proxy.deafen()
-        clock.advance(15)
-        await clock.advance_past("listen_reconnect")
-        await it.told_dirty()
 
 
 async def test_a_server_that_refuses_a_ping_costs_a_session_and_not_the_process(
@@ -177,7 +164,6 @@ async def test_a_server_that_refuses_a_ping_costs_a_session_and_not_the_process(
     try:
         joined = "&" if "?" in dsn else "?"
         async with ear(f"{dsn}{joined}search_path=refusing,pg_catalog,public", clock) as it:
-            await it.told_dirty()
             await clock.advance_past("listen_ping")
             await clock.advance_past("listen_reconnect")
             await it.told_dirty()
@@ -191,7 +177,7 @@ async def test_reconnects_back_off_to_one_a_second(
     proxy: Proxy, pool: Pool, clock: FakeClock
 ) -> None:
     proxy.refuse(new=True)
-    async with ear(proxy.dsn, clock) as it:
+    async with ear(proxy.dsn, clock, is_reachable=False) as it:
         delays = [await clock.advance_past("listen_reconnect") for _ in range(7)]
         assert delays == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0])
         await clock.wait_for_sleeper("listen_reconnect")
@@ -205,7 +191,6 @@ async def test_listening_goes_on_after_the_database_was_restarted(
     own_server: OwnServer, clock: FakeClock
 ) -> None:
     async with ear(own_server.dsn, clock) as it:
-        await it.told_dirty()
         await own_server.stop()
         await clock.advance_past("listen_reconnect")
         await clock.wait_for_sleeper("listen_reconnect")
@@ -222,7 +207,6 @@ async def test_the_lock_is_held_while_listening_and_released_with_the_session(
     dsn: str, pool: Pool, clock: FakeClock
 ) -> None:
     async with ear(dsn, clock, lock_key=KEY) as it:
-        await it.told_dirty()
         assert await holders(pool) == 1
         await end_all_ears(pool)
         assert await holders(pool) == 0
@@ -240,7 +224,6 @@ async def test_the_lock_has_no_gap_while_the_server_still_keeps_a_lost_session(
     proxy: Proxy, pool: Pool, clock: FakeClock
 ) -> None:
     async with ear(proxy.dsn, clock, lock_key=KEY) as it:
-        await it.told_dirty()
         await clock.wait_for_sleeper("listen_ping")
         proxy.strand()
         clock.advance(15)

@@ -1,22 +1,32 @@
-"""Acquiring and releasing chats: in order, and never by two workers."""
+"""Acquiring and releasing chats: in order, and never by two workers, within
+limits per owner and in total. Also the backlog that the metrics show.
+"""
 
 import asyncio
+import math
 from uuid import UUID
 
+import msgspec
 import pytest
+from prometheus_client import CollectorRegistry
 
 from chatd.domain.chat.commands import SendMessage
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.states import State
 from chatd.domain.chat.user_transitions import interrupt, send_message
-from chatd.domain.ids import ChatId, WorkerId
+from chatd.domain.chat.worker_transitions import acquire
+from chatd.domain.ids import ChatId, UserId, WorkerId
 from chatd.store.chat import chats, workers
+from chatd.store.chat.workers import Backlog, RunningLimits
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool
+from chatd.telemetry import Gauges
+from tests.support.clock import FakeClock
 from tests.support.factories import OTHER_WORKER, WORKER, prompt
 from tests.support.seeds import Seed
 from tests.support.store import age, chat_id, dump, insert_seed, open_chat, open_child, write
-from tests.support.stored import stored
+from tests.support.stored import stored, timeless
+from tests.support.stream_replica import Emitted, env_with
 
 
 async def take(conn: Conn, *, roots: int = 0, children: int = 0) -> set[int]:
@@ -168,3 +178,120 @@ async def test_releasing_and_archiving_a_tree_at_once_do_not_deadlock(
         for _ in range(20):
             await asyncio.gather(lock_family(), workers.release(pool, WORKER), lock_family())
             await workers.acquire(pool, WORKER, roots=9, children=9)
+
+
+NOTHING = Backlog(pending=0, running=0, interrupting=0, oldest_pending_s=0)
+
+
+async def test_active_chats_are_counted_and_the_longest_wait_is_known(pool: Pool) -> None:
+    assert await workers.read_backlog(pool) == NOTHING
+    await open_chat(pool, 1)
+    await pool.execute("UPDATE chats SET runnable_at = now() - interval '1 min'")
+    await open_child(pool, 2, root=1)
+    await open_chat(pool, 3, free=WORKER)
+    await insert_seed(pool, Seed(state=State.I0, chat_id=chat_id(4)))
+    await insert_seed(pool, Seed(state=State.W, chat_id=chat_id(5)))
+    found = await workers.read_backlog(pool)
+    assert (found.pending, found.running, found.interrupting) == (2, 1, 1)
+    assert found.oldest_pending_s >= 60
+
+
+async def test_a_clock_that_went_back_gives_a_wait_of_zero(pool: Pool) -> None:
+    await open_chat(pool, 1)
+    await pool.execute("UPDATE chats SET runnable_at = now() + interval '1 h'")
+    assert (await workers.read_backlog(pool)).oldest_pending_s == 0
+
+
+async def test_an_unreadable_backlog_is_not_shown_as_a_number(pool: Pool) -> None:
+    registry, clock, told = CollectorRegistry(), FakeClock(), Emitted()
+
+    def shown() -> tuple[float | None, float | None]:
+        pending = registry.get_sample_value("chatd_chats", {"state": "pending"})
+        return pending, registry.get_sample_value("chatd_oldest_pending_seconds")
+
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        watching = group.create_task(Gauges(registry).run(pool, env_with(clock, told)))
+        await clock.wait_for_sleeper("backlog")
+        assert shown() == (0, 0)
+        await pool.close()
+        await clock.advance_past("backlog")
+        await clock.wait_for_sleeper("backlog")
+        assert [math.isnan(value or 0) for value in shown()] == [True, True]
+        watching.cancel()
+    assert told.counts == {"backlog_read_failed": 1}
+
+
+OTHER = UserId(UUID(int=71))
+
+
+async def acquire_some(
+    conn: Conn, limits: RunningLimits, *, roots: int = 10, children: int = 0
+) -> set[int]:
+    chats = await workers.acquire_within_limits(
+        conn, WORKER, limits, roots=roots, children=children
+    )
+    return {chat.id.int for chat in chats}
+
+
+async def acquire_all(conn: Conn, limits: RunningLimits, **slots: int) -> set[int]:
+    """Acquire until no chat may be acquired."""
+    found: set[int] = set()
+    while acquired := await acquire_some(conn, limits, **slots):
+        assert len(acquired) == 1
+        found |= acquired
+    return found
+
+
+async def test_the_limit_per_owner_does_not_hold_up_others(
+    pool: Pool,
+) -> None:
+    for number in (1, 2, 3):
+        await open_chat(pool, number)
+    await open_chat(pool, 4, owner_id=OTHER)
+    await open_chat(pool, 5, free=OTHER_WORKER)
+    assert await acquire_all(pool, RunningLimits(roots_per_owner=2)) == {1, 4}
+    await workers.release(pool, OTHER_WORKER)
+    assert len(await acquire_all(pool, RunningLimits(roots_per_owner=2))) == 1
+
+
+async def test_the_total_limit_holds(pool: Pool) -> None:
+    for number in (1, 2, 3):
+        await open_chat(pool, number, owner_id=UserId(UUID(int=number)))
+    await open_chat(pool, 4, free=OTHER_WORKER)
+    assert len(await acquire_all(pool, RunningLimits(roots=3))) == 2
+    assert await acquire_some(pool, RunningLimits(roots=3)) == set()
+    assert len(await acquire_some(pool, RunningLimits(roots=4))) == 1
+
+
+async def test_subagents_have_limits_of_their_own(pool: Pool) -> None:
+    await open_chat(pool, 1, free=OTHER_WORKER)
+    for number in (2, 3, 4):
+        await open_child(pool, number, root=1)
+    assert len(await acquire_all(pool, RunningLimits(roots=1, children=2), children=10)) == 2
+    assert len(await acquire_all(pool, RunningLimits(children_per_owner=3), children=10)) == 1
+
+
+async def test_without_a_slot_no_chat_is_acquired_under_any_limit(pool: Pool) -> None:
+    await open_chat(pool, 1)
+    assert await acquire_some(pool, RunningLimits(roots=5), roots=0) == set()
+
+
+async def test_an_interrupting_chat_is_acquired_above_the_limit_of_its_owner(
+    pool: Pool,
+) -> None:
+    await open_chat(pool, 1, free=OTHER_WORKER)
+    await insert_seed(pool, Seed(state=State.I0, owned=False, chat_id=chat_id(2)))
+    assert await acquire_all(pool, RunningLimits(roots_per_owner=1)) == {2}
+
+
+async def test_a_chat_is_acquired_the_same_way_with_a_limit_and_without(pool: Pool) -> None:
+    """An interrupt is no new attempt; otherwise the live parts of the last one would be lost."""
+    states = (State.P0, State.P1, State.I0, State.I1)
+    for number, state in enumerate(states):
+        await insert_seed(pool, Seed(state=state, owned=False, retry=True, chat_id=chat_id(number)))
+    before = await stored(pool)
+    assert len(await acquire_all(pool, RunningLimits())) == len(states)
+    for taken_id, now in (await stored(pool)).items():
+        was = before[taken_id].chat
+        meant = msgspec.structs.replace(acquire(was, WORKER).after, runnable_at=None)
+        assert now.timeless().chat == timeless(meant, (), ()).chat

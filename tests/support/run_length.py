@@ -6,9 +6,12 @@ The defaults are for every run; set these to run longer, or to repeat one failur
     CHATD_TEST_SEED      the only seed, instead of the default ones
     CHATD_TEST_WALKS     number of seeds, counting from 0
     CHATD_TEST_STEPS     steps from each seed
+    FUZZ_EXAMPLES        examples of a fuzz test, new ones each time if they are more than usual
 """
 
 import os
+
+from hypothesis import settings
 
 
 def concurrent_run_s(default: float) -> float:
@@ -27,3 +30,11 @@ def seeds(default: int) -> range:
 
 def steps(default: int) -> int:
     return int(os.environ.get("CHATD_TEST_STEPS", default))
+
+
+_ORDINARY = 300
+_EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", str(_ORDINARY)))
+
+fuzzed = settings(
+    max_examples=_EXAMPLES, deadline=None, database=None, derandomize=_EXAMPLES <= _ORDINARY
+)

@@ -99,151 +99,136 @@ async def lost_to(place: Path, trick: Trick, *, within_s: float = WAIT_S) -> Age
 
 
 HELLO = msgspec.json.encode({"agent_id": str(AGENT), "boot_id": "b"})
+BOAST = msgspec.json.encode(
+    {"agent_id": str(AGENT), "boot_id": "b", "directory": "x" * MAX_HELLO_BYTES}
+)
+"""Too long for a row that is written every ten seconds."""
+
+
+def sending(reply: Callable[[Impostor], bytes]) -> Trick:
+    async def send(client: Impostor) -> None:
+        await client.send(reply(client))
+
+    return send
+
+
+def sending_and_closing(data: bytes) -> Trick:
+    async def send(client: Impostor) -> None:
+        await client.send(data)
+        client.writer.close()
+
+    return send
+
+
+def flooding(head: bytes, piece: bytes) -> Trick:
+    async def flood(client: Impostor) -> None:
+        await client.send(head)
+        while True:
+            await client.send(piece)
+
+    return flood
+
+
+honest = sending(lambda it: it.reply(HELLO))
+
+
+async def hang(client: Impostor) -> None:
+    del client
+
+
+async def drip(client: Impostor) -> None:
+    await client.send(b"HTTP/1.1 200 X\r\nContent-Length: 1000000\r\n\r\n")
+    while True:
+        await client.send(b".")
+        await SystemClock().sleep(0.001, "drip")
 
 
 async def test_a_correct_handshake_is_accepted(tmp_path: Path) -> None:
-    async def honest(client: Impostor) -> None:
-        await client.send(client.reply(HELLO))
-
     async with pretending(tmp_path, honest) as session:
         assert (await handshake(session, AGENT)).boot_id == "b"
 
 
-@pytest.mark.covers("hostile-5")
-async def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
-    async def redirect(client: Impostor) -> None:
-        head = b"HTTP/1.1 307 X\r\nLocation: http://127.0.0.1:1/healthz\r\n"
-        await client.send(head + b"Content-Length: 0\r\n\r\n")
+UNTRUSTED: dict[str, Trick] = {
+    "a redirect, which is not followed": sending(
+        lambda _: (
+            b"HTTP/1.1 307 X\r\nLocation: http://127.0.0.1:1/healthz\r\nContent-Length: 0\r\n\r\n"
+        )
+    ),
+    "another agent with the same key": sending(lambda it: it.reply(HELLO.replace(b"0a1", b"0a2"))),
+    "a hello that is too long": sending(lambda it: it.reply(BOAST)),
+    "a wrong key": sending(lambda it: it.reply(HELLO, key=b"of another workspace")),
+    "a wrong nonce": sending(lambda it: it.reply(HELLO, nonce="0" * 32)),
+    "a changed status": sending(lambda it: it.reply(HELLO).replace(b" 200 ", b" 409 ")),
+    "a changed boot": sending(lambda it: it.reply(HELLO).replace(b"Boot: b", b"Boot: c")),
+    "a changed body": sending(lambda it: it.reply(HELLO).replace(b"{", b"[")),
+    "no mac": sending(lambda it: it.reply(HELLO).replace(b"Chatd-Mac", b"X-Mac")),
+    "an odd mac": sending(
+        lambda it: it.reply(HELLO).replace(b"Chatd-Mac: ", b"Chatd-Mac: \xff\xe9")
+    ),
+}
+LOST: dict[str, Trick] = {
+    "endless headers, which are cut off": flooding(
+        b"HTTP/1.1 200 X\r\n", b"X-More: and more\r\n" * 512
+    ),
+    "one endless header, which is cut off": flooding(
+        b"HTTP/1.1 200 X\r\nX-More: ", b"and more" * 1024
+    ),
+    "no reply": sending_and_closing(b""),
+    "zeros": sending_and_closing(b"\x00" * 100),
+    "another protocol": sending_and_closing(b"SSH-2.0-OpenSSH\r\n"),
+    "half a status line": sending_and_closing(b"HTTP/1.1 20"),
+}
 
-    assert (await lost_to(tmp_path, redirect)).code == "agent_untrusted"
+
+@pytest.mark.covers("hostile-5", "hostile-7")
+@pytest.mark.parametrize("trick", UNTRUSTED.values(), ids=UNTRUSTED)
+async def test_an_agent_with_such_a_reply_is_untrusted(tmp_path: Path, trick: Trick) -> None:
+    assert (await lost_to(tmp_path, trick)).code == "agent_untrusted"
 
 
-@pytest.mark.covers("hostile-5")
-async def test_a_signed_redirect_is_a_refusal(tmp_path: Path) -> None:
-    async def redirect(client: Impostor) -> None:
-        await client.send(client.reply(b"", status=302))
-
-    async with pretending(tmp_path, redirect) as session:
-        with pytest.raises(AgentRefused) as refused:
-            await handshake(session, AGENT)
-    assert refused.value.status == 302
+@pytest.mark.covers("hostile-6")
+@pytest.mark.parametrize("trick", LOST.values(), ids=LOST)
+async def test_an_agent_with_such_a_reply_counts_as_lost(tmp_path: Path, trick: Trick) -> None:
+    assert (await lost_to(tmp_path, trick)).code == "agent_lost"
 
 
 @pytest.mark.covers("hostile-6")
 @pytest.mark.parametrize("framing", [b"Connection: close", b"Content-Length: 99999999999"])
 async def test_an_endless_body_is_cut_off(tmp_path: Path, framing: bytes) -> None:
-    async def endless(client: Impostor) -> None:
-        await client.send(b"HTTP/1.1 200 X\r\n" + framing + b"\r\n\r\n")
-        while True:
-            await client.send(bytes(1 << 20))
-
+    endless = flooding(b"HTTP/1.1 200 X\r\n" + framing + b"\r\n\r\n", bytes(1 << 20))
     lost = await lost_to(tmp_path, endless)
     assert lost.code == "agent_untrusted"
     assert "longer" in lost.message
 
 
 @pytest.mark.covers("hostile-6")
-async def test_endless_headers_are_cut_off(tmp_path: Path) -> None:
-    async def endless(client: Impostor) -> None:
-        await client.send(b"HTTP/1.1 200 X\r\n")
-        while True:
-            await client.send(b"X-More: and more\r\n" * 512)
-
-    assert (await lost_to(tmp_path, endless)).code == "agent_lost"
-
-
-async def test_one_endless_header_is_cut_off(tmp_path: Path) -> None:
-    async def endless(client: Impostor) -> None:
-        await client.send(b"HTTP/1.1 200 X\r\nX-More: ")
-        while True:
-            await client.send(b"and more" * 1024)
-
-    assert (await lost_to(tmp_path, endless)).code == "agent_lost"
-
-
-@pytest.mark.covers("hostile-6")
-async def test_a_silent_agent_times_out(tmp_path: Path) -> None:
-    async def hang(client: Impostor) -> None:
-        del client
-
-    lost = await lost_to(tmp_path, hang, within_s=SOON_S)
-    assert "in time" in lost.message
-
-
-@pytest.mark.covers("hostile-6")
-async def test_a_body_that_drips_times_out(tmp_path: Path) -> None:
-    async def drip(client: Impostor) -> None:
-        await client.send(b"HTTP/1.1 200 X\r\nContent-Length: 1000000\r\n\r\n")
-        while True:
-            await client.send(b".")
-            await SystemClock().sleep(0.001, "drip")
-
-    lost = await lost_to(tmp_path, drip, within_s=SOON_S)
-    assert "in time" in lost.message
-
-
-FORGERIES: dict[str, Callable[[Impostor], bytes]] = {
-    "key": lambda fake: fake.reply(HELLO, key=b"of another workspace"),
-    "nonce": lambda fake: fake.reply(HELLO, nonce="0" * 32),
-    "status": lambda fake: fake.reply(HELLO).replace(b" 200 ", b" 409 "),
-    "boot": lambda fake: fake.reply(HELLO).replace(b"Boot: b", b"Boot: c"),
-    "body": lambda fake: fake.reply(HELLO).replace(b"{", b"["),
-    "no mac": lambda fake: fake.reply(HELLO).replace(b"Chatd-Mac", b"X-Mac"),
-    "odd mac": lambda fake: fake.reply(HELLO).replace(b"Chatd-Mac: ", b"Chatd-Mac: \xff\xe9"),
-}
-
-
-@pytest.mark.covers("hostile-7")
-@pytest.mark.parametrize("forged", FORGERIES)
-async def test_a_reply_with_a_wrong_mac_is_untrusted(tmp_path: Path, forged: str) -> None:
-    async def send_forged(client: Impostor) -> None:
-        await client.send(FORGERIES[forged](client))
-
-    assert (await lost_to(tmp_path, send_forged)).code == "agent_untrusted"
-
-
-@pytest.mark.covers("hostile-7")
-async def test_another_agent_with_the_same_key_is_untrusted(
-    tmp_path: Path,
+@pytest.mark.parametrize("trick", [hang, drip], ids=["silence", "a body that drips"])
+async def test_an_agent_that_does_not_finish_its_reply_times_out(
+    tmp_path: Path, trick: Trick
 ) -> None:
-    async def another(client: Impostor) -> None:
-        await client.send(client.reply(HELLO.replace(b"0a1", b"0a2")))
-
-    async with pretending(tmp_path, another) as session:
-        with pytest.raises(AgentUnreachable) as lost:
-            await handshake(session, AGENT)
-    assert lost.value.code == "agent_untrusted"
+    assert "in time" in (await lost_to(tmp_path, trick, within_s=SOON_S)).message
 
 
-@pytest.mark.parametrize("garbage", [b"", b"\x00" * 100, b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 20"])
-async def test_a_reply_that_is_not_http_counts_as_a_lost_agent(
-    tmp_path: Path, garbage: bytes
-) -> None:
-    async def babble(client: Impostor) -> None:
-        await client.send(garbage)
-        client.writer.close()
-
-    assert (await lost_to(tmp_path, babble)).code == "agent_lost"
+@pytest.mark.covers("hostile-5")
+async def test_a_signed_redirect_is_a_refusal(tmp_path: Path) -> None:
+    redirect = sending(lambda it: it.reply(b"", status=302))
+    async with pretending(tmp_path, redirect) as session:
+        assert (await raised(AgentRefused, handshake(session, AGENT))).status == 302
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"\xff", b"{", b'{"agent_id":1}', b'{"x":' * 99_999])
 async def test_a_signed_reply_that_cannot_be_decoded_is_an_error(
     tmp_path: Path, body: bytes
 ) -> None:
-    async def nonsense(client: Impostor) -> None:
-        await client.send(client.reply(body))
-
-    async with pretending(tmp_path, nonsense) as session:
+    async with pretending(tmp_path, sending(lambda it: it.reply(body))) as session:
         with pytest.raises(AgentUnreachable):
             await handshake(session, AGENT)
 
 
 @pytest.mark.parametrize("body", [b"", b"no JSON", b"[]", b'{"message":null}', b"\xff"])
 async def test_a_refusal_without_a_message_names_its_status(tmp_path: Path, body: bytes) -> None:
-    async def refuse(client: Impostor) -> None:
-        await client.send(client.reply(body, status=500))
-
-    async with pretending(tmp_path, refuse) as session:
+    refusal = sending(lambda it: it.reply(body, status=500))
+    async with pretending(tmp_path, refusal) as session:
         conn = client_of(session)
         with pytest.raises(AgentRefused) as refused:
             await conn.processes()
@@ -272,16 +257,6 @@ async def test_a_refusal_is_clipped_and_an_unknown_code_replaced(tmp_path: Path)
         (2, "busy"),
         (2, "agent_refused"),
     ]
-
-
-async def test_a_hello_that_is_too_long_is_untrusted(tmp_path: Path) -> None:
-    """It is written into a row every ten seconds."""
-
-    async def boast(client: Impostor) -> None:
-        hello = {"agent_id": str(AGENT), "boot_id": "b", "directory": "x" * MAX_HELLO_BYTES}
-        await client.send(client.reply(msgspec.json.encode(hello)))
-
-    assert (await lost_to(tmp_path, boast)).code == "agent_untrusted"
 
 
 async def test_a_request_is_repeated_once_for_an_agent_that_keeps_rebooting(tmp_path: Path) -> None:
@@ -357,9 +332,6 @@ async def test_an_endpoint_without_a_listener_is_unreachable(tmp_path: Path) -> 
 
 @pytest.mark.covers("hostile-4")
 async def test_a_link_to_another_socket_is_not_followed(tmp_path: Path) -> None:
-    async def honest(client: Impostor) -> None:
-        await client.send(client.reply(HELLO))
-
     async with pretending(tmp_path, honest):
         (tmp_path / "link").symlink_to(tmp_path / "socket")
         (tmp_path / "file").touch()
@@ -370,9 +342,6 @@ async def test_a_link_to_another_socket_is_not_followed(tmp_path: Path) -> None:
 
 
 async def test_a_socket_path_may_be_longer_than_the_system_limit(tmp_path: Path) -> None:
-    async def honest(client: Impostor) -> None:
-        await client.send(client.reply(HELLO))
-
     deep = tmp_path / ("a" * 100) / ("b" * 100)
     deep.mkdir(parents=True)
     async with pretending(tmp_path, honest):
@@ -382,12 +351,7 @@ async def test_a_socket_path_may_be_longer_than_the_system_limit(tmp_path: Path)
 
 
 async def test_the_next_endpoint_is_tried_after_one_of_another_agent(tmp_path: Path) -> None:
-    async def stranger(client: Impostor) -> None:
-        await client.send(client.reply(HELLO, key=b"of another workspace"))
-
-    async def honest(client: Impostor) -> None:
-        await client.send(client.reply(HELLO))
-
+    stranger = UNTRUSTED["a wrong key"]
     (tmp_path / "first").mkdir()
     (tmp_path / "second").mkdir()
     ways = [

@@ -22,10 +22,10 @@ from chatd.agent.edits.lines import (
 )
 from chatd.agent.edits.matcher import apply_edit
 from chatd.agent.errors import AgentError
-from tests.support.fuzz import fuzzed
 from tests.support.outcomes import present
+from tests.support.run_length import fuzzed
 
-# Few and fixed examples in an ordinary run; see tests.support.fuzz.
+# Few and fixed examples in an ordinary run; see tests.support.run_length.
 few_examples = fuzzed if fuzzed.max_examples > 300 else settings(fuzzed, max_examples=60)
 
 TEXTS = st.lists(st.sampled_from(["a", "b", "é", " ", "\t", "\n", "\r\n", "\r"]), max_size=16).map(

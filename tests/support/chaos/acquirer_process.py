@@ -1,6 +1,7 @@
 """A process that acquires chats: it reads a number of slots per line and writes the acquired ids.
 
-Run as `python -m tests.support.acquirer_process <dsn> <worker id>`. It exits at the end of input.
+Run as `python -m tests.support.chaos.acquirer_process <dsn> <worker id>`. It exits at the end of
+input.
 """
 
 import asyncio
