@@ -23,18 +23,17 @@ SETUP = $(BIN)/python tools/environment.py --check $@ 2>/dev/null && exit 0; \
 	echo "error: no Python 3.11 or newer found (PYTHON=/path/to/python names one)" >&2; exit 1
 
 # All of them, whichever fail. The types take longest and one core, so the rest runs beside them;
-# what they print waits until it is their turn. Collecting the tests leaves them compiled, once,
-# for the processes that then run them; whether they can be collected, those will say.
+# what they print waits until it is their turn. BESIDE is one more command that runs meanwhile.
+BESIDE =
 CHECKS = types=$$(mktemp) || exit 1; failed=0; \
 	$(BIN)/pyright --warnings >"$$types" 2>&1 & typing=$$!; \
 	trap 'rm -f "$$types"' EXIT; trap 'kill $$typing; exit 130' INT TERM; \
 	$(BIN)/ruff format --quiet --check . || { echo "Run make fmt."; failed=1; }; \
 	$(BIN)/ruff check --quiet . || failed=1; \
-	$(BIN)/lint-imports --no-logo || failed=1; \
-	$(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1 || true; \
+	$(BIN)/lint-imports --no-logo || failed=1; $(BESIDE) \
 	wait $$typing || failed=1; cat "$$types"; exit $$failed
 
-.PHONY: help serve test fuzz chaos rolling soak test-model fmt bench docs lock clean runtime dev model
+.PHONY: help serve check test fuzz chaos rolling soak test-model fmt bench docs lock clean runtime dev model
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,8 +41,17 @@ help: ## this list
 serve: runtime ## set up what is needed and start the server (ARGS="--data-dir DIR" adds flags)
 	@exec $(BIN)/chatd serve $(ARGS)
 
-test: dev ## every check and every test, as CI runs them (ARGS="-k name" goes to pytest)
+check: dev ## lint and types only, a minute or two
+	@echo "Checking lint, imports and types: a minute or two ..."
 	@$(CHECKS)
+
+# Collecting the tests leaves them compiled, once, for the processes that then run them; whether they
+# can be collected, those will say.
+test: BESIDE = $(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1 || true;
+test: dev ## every check and every test, as CI runs them (ARGS="-k name" goes to pytest)
+	@echo "Checking lint, imports and types: a minute or two ..."
+	@$(CHECKS)
+	@echo "Running the tests, which takes many minutes; the percentage says how far they are ..."
 	@$(BIN)/python tools/run_tests.py $(if $(RETRY),--retry) -n $(JOBS) --dist worksteal $(ARGS)
 
 test-model: model ## the wires of three vendors against a small real model (fetches 200 MB once)

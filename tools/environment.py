@@ -32,6 +32,7 @@ LOCKS = {
     "model": ("requirements/model.txt",),
 }
 APT_S = 180.0
+PACKAGES_PER_LINE = 10
 
 # The dev lock holds all of the runtime's; a model comes on top of both.
 HOLDS = {"runtime": ("runtime",), "dev": ("runtime", "dev"), "model": ("runtime", "dev", "model")}
@@ -69,7 +70,7 @@ def expected(wanted: str) -> dict[str, str]:
 def fill_venv(wanted: str) -> None:
     if wanted == "model" and not up_to_date("dev"):
         fill_venv("dev")
-    say(f"Installing the {wanted} packages into .venv ...")
+    say(f"Installing the {wanted} packages into .venv, which takes a minute or two ...")
     locks = [argument for lock in LOCKS[wanted] for argument in ("-r", lock)]
     alone = ["--no-deps"] if wanted == "model" else []
     install(["--require-hashes", "--only-binary", ":all:", *alone, *locks])
@@ -111,7 +112,7 @@ def make_venv() -> None:
 
 def install(arguments: list[str]) -> None:
     for installer in installers():
-        if subprocess.run([*installer, *arguments], cwd=ROOT, check=False).returncode == 0:
+        if run_installer([*installer, *arguments]) == 0:
             return
         say(f"That did not work with: {' '.join(installer)}")
     fail(
@@ -121,12 +122,34 @@ def install(arguments: list[str]) -> None:
     )
 
 
+def run_installer(command: list[str]) -> int:
+    """Say how far pip is. It names each package once when it collects it; its errors and those of
+    uv, which is quiet and fast, go to standard error unchanged."""
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        collected = 0
+        for line in process.stdout:
+            collected += line.startswith("Collecting ")
+            if line.startswith("Collecting ") and collected % PACKAGES_PER_LINE == 0:
+                say(f"  {collected} packages found")
+            if line.startswith("Installing collected packages") and collected:
+                say(f"  unpacking {collected} packages")
+    return process.returncode
+
+
 def installers() -> Iterator[list[str]]:
     """From the fastest to the most roundabout; each installs into .venv and nowhere else."""
     uv = os.environ.get("UV") or shutil.which("uv")
     if uv:
         yield [uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", str(PYTHON)]
-    flags = ["install", "--quiet", "--no-input", "--disable-pip-version-check", "--no-user"]
+    flags = [
+        "install",
+        "--no-input",
+        "--progress-bar",
+        "off",
+        "--disable-pip-version-check",
+        "--no-user",
+    ]
     pip = [str(PYTHON), "-m", "pip"]
     if succeeds([*pip, "--version"]) or succeeds([str(PYTHON), "-m", "ensurepip"]):
         yield [*pip, *flags]
@@ -148,7 +171,7 @@ def wants_bubblewrap() -> bool:
 
 def install_bubblewrap() -> None:
     """Without it everything works, workspaces are just kept apart less well: never a failure."""
-    say("Installing bubblewrap with apt-get: it keeps workspaces apart ...")
+    say("Installing bubblewrap with apt-get: it isolates workspaces. This takes up to a minute ...")
     install = ["install", "--yes", "--no-install-recommends", "bubblewrap"]
     if not (apt_get(install) or (apt_get(["update"]) and apt_get(install))):
         say("That did not work. To have it, install the package bubblewrap by hand.")

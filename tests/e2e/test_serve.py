@@ -42,6 +42,7 @@ pytestmark = pytest.mark.timeout(150)
 CHATD = Path(sys.executable).with_name("chatd")
 LAST_LINE = "Ctrl-C stops."
 TOKEN = "a-token-of-the-tests"
+STOPPED = b"Stopping: no chat is running, so this takes a few seconds.\nStopped.\n"
 
 
 @pytest.fixture
@@ -113,7 +114,7 @@ async def test_a_fresh_server_answers_with_the_demo_model_and_leaves_no_process(
         token = (data_dir / "admin-token").read_text().strip()
         async with client_of(url, token) as client:
             assert await is_answered(client, await create_chat(client, "answer fast"))
-        assert await stopped(process, signal.SIGTERM) == (0, b"Stopped.\n")
+        assert await stopped(process, signal.SIGTERM) == (0, STOPPED)
     count = len(migrator.load_migrations(migrator.packaged_migrations()))
     assert data_and_database_lines(first) == [
         f"  data      {data_dir}",
@@ -122,9 +123,33 @@ async def test_a_fresh_server_answers_with_the_demo_model_and_leaves_no_process(
     assert not pid_file(data_dir).exists()
     async with asyncio.timeout(100), chatd(*command) as process:
         again = await lines_until(process, LAST_LINE)
-        assert await stopped(process, signal.SIGINT) == (0, b"Stopped.\n")
+        assert await stopped(process, signal.SIGINT) == (0, STOPPED)
     assert data_and_database_lines(again)[1] == "  database  embedded PostgreSQL, up to date"
     assert not pid_file(data_dir).exists()
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+async def test_the_printed_commands_start_a_chat_and_follow_it(dsn: str, tmp_path: Path) -> None:
+    directory = tmp_path / "a directory"
+    at = ("--port", "0", "--data-dir", directory, "--database-url", dsn)
+    async with (
+        asyncio.timeout(100),
+        chatd("serve", *at, CHATD_WORKSPACES_ENABLED="false") as process,
+    ):
+        lines = await lines_until(process, LAST_LINE)
+        assert lines[0].endswith(f", process {process.pid}")
+        commands = "\n".join(lines[lines.index("  API=" + api_of(lines)) : -1])
+        shell = await asyncio.create_subprocess_exec(
+            "sh", "-c", commands, stdout=PIPE, stderr=PIPE, start_new_session=True
+        )
+        assert shell.stdout is not None
+        await until_event(shell.stdout, b"Hello! You are talking to **chatd**")
+        os.killpg(shell.pid, signal.SIGKILL)
+        await shell.communicate()
+
+
+def api_of(lines: list[str]) -> str:
+    return next(line.split()[1].rstrip(",") for line in lines if line.startswith("  API  "))
 
 
 async def test_a_port_in_use_is_reported_before_anything_starts(tmp_path: Path) -> None:
@@ -160,7 +185,7 @@ async def test_a_stopped_server_reports_the_workspaces_that_keep_running(
 
     await eventually(ended)
     expected = "1 workspace keeps running for the next start; to stop it"
-    assert out.decode() == f"Stopped. {expected}: {command}\n", err
+    assert out.decode().splitlines()[1:] == [f"Stopped. {expected}: {command}"], err
 
 
 async def test_one_process_serves_and_another_runs_the_chats(dsn: str, tmp_path: Path) -> None:
@@ -177,8 +202,8 @@ async def test_one_process_serves_and_another_runs_the_chats(dsn: str, tmp_path:
                 health = next(line.split()[1] for line in lines if "health" in line).rstrip(",")
                 assert await is_answered(client, chat)
                 await assert_health_only(client, health.removesuffix("/healthz"))
-                assert await stopped(working, signal.SIGTERM) == (0, b"Stopped.\n")
-        assert await stopped(serving, signal.SIGTERM) == (0, b"Stopped.\n")
+                assert await stopped(working, signal.SIGTERM) == (0, STOPPED)
+        assert await stopped(serving, signal.SIGTERM) == (0, STOPPED)
 
 
 async def assert_health_only(client: ClientSession, url: str) -> None:
@@ -327,7 +352,7 @@ async def is_answered(client: ClientSession, chat: str) -> bool:
     return found[-1]["role"] == "assistant"
 
 
-async def until_event(stream: StreamReader, word: bytes) -> None:
+async def until_event(stream: StreamReader | asyncio.StreamReader, word: bytes) -> None:
     async for line in stream:
         if word in line:
             return

@@ -74,7 +74,7 @@ async def check_migrations(settings: Settings) -> bool:
 async def serve(settings: Settings, stop: StopSignal, role: app.ProcessRole) -> None:
     def ready(info: app.ReadyInfo) -> None:
         stop.started()
-        _print_line(f"chatd {metadata.version('chatd')}")
+        _print_line(f"chatd {metadata.version('chatd')}, process {os.getpid()}")
         _print_line(f"  data      {settings.data_dir}")
         _print_line(f"  database  {_database_name(settings)}, {_schema(info)}")
         _print_line(f"  model     {info.model}")
@@ -85,16 +85,12 @@ async def serve(settings: Settings, stop: StopSignal, role: app.ProcessRole) -> 
             _print_line(f"  health    {info.url}/healthz, /readyz and /metrics")
         if not role.runs_chats:
             _print_line("  chats     run on other replicas: this process has no worker")
+        if role.serves == "api":
+            _print_line(_first_chat(f"{info.url}/api/v1", info.token_file))
         _print_line("Ctrl-C stops.")
 
     def stopping(running: int) -> None:
-        if running:
-            chats = "1 chat is" if running == 1 else f"{running} chats are"
-            _print_line(
-                f"Stopping: {chats} running and may take {settings.worker.drain_s:g} s to finish"
-                " the step. Ctrl-C again stops at once; another replica, or the next start,"
-                " then continues the step."
-            )
+        _print_line(_stopping_text(running, settings.worker.drain_s))
 
     callbacks = app.LifecycleCallbacks(ready=ready, stopping=stopping)
     clock = SystemClock()
@@ -103,6 +99,31 @@ async def serve(settings: Settings, stop: StopSignal, role: app.ProcessRole) -> 
     )
     _print_line(
         "Stopped." if workspaces == 0 else f"Stopped. {_running_workspaces(workspaces, settings)}"
+    )
+
+
+def _first_chat(api: str, token_file: str | None) -> str:
+    """Commands that work as printed, in a shell of the account that runs the server."""
+    token = "$CHATD_ADMIN_TOKEN" if token_file is None else f"$(cat {shlex.quote(token_file)})"
+    return f"""
+To start a chat and follow it, paste this into another terminal:
+
+  API={shlex.quote(api)}
+  AUTH="Authorization: Bearer {token}"
+  CHAT=$(curl -s $API/chats -H "$AUTH" \\
+       -d '{{"content":[{{"type":"text","text":"hello"}}]}}' | cut -d'"' -f4)
+  curl -N $API/chats/$CHAT/events -H "$AUTH"
+"""
+
+
+def _stopping_text(running: int, drain_s: float) -> str:
+    if running == 0:
+        return "Stopping: no chat is running, so this takes a few seconds."
+    one = "1 running chat finishes its step"
+    chats = one if running == 1 else f"{running} running chats finish their steps"
+    return (
+        f"Stopping: waiting until {chats}, for at most {drain_s:g} s. Ctrl-C again stops at once;"
+        " the next start, or another replica, then continues."
     )
 
 

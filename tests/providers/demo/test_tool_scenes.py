@@ -20,7 +20,7 @@ from chatd.domain.model.protocol import (
 )
 from chatd.providers.config import ProviderConfig
 from chatd.providers.demo.provider import DemoProvider
-from chatd.providers.demo.tool_scenes import CODE, FIXED
+from chatd.providers.demo.tool_scenes import CODE, FIXED, CompletedCall, show_result
 from tests.support.clock import FakeClock
 from tests.support.providers.file_tools import ALL_TOOLS, FileToolRunner, tool
 from tests.support.providers.prompts import message, result
@@ -171,3 +171,12 @@ async def test_an_interrupted_turn_continues_where_it_stopped(tmp_path: Path) ->
     messages = await run_turn(workshop, history=history)
     assert "All three tests pass now." in last_text(messages)
     assert workshop.calls == ["execute", "read_file", "read_file", "edit_files", "execute"]
+
+
+def test_an_error_in_the_result_is_shown_without_the_other_fields() -> None:
+    text = '{"build_id":"b1","error":"Install bubblewrap."}'
+    call = CompletedCall(name="create_workspace", args={}, text=text, is_error=False)
+    (shown,) = show_result(call)
+    assert shown == (
+        "That failed. The tool `create_workspace` answered:\n\n```\nInstall bubblewrap.\n```"
+    )

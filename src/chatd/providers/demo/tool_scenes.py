@@ -45,6 +45,11 @@ _NO_TOOLS: Final = """\
 This chat does not offer me the tools for that: {tools}. They come with workspaces, which this \
 server may have disabled: see `workspaces.enabled` in its settings.
 """
+_GIVEN_UP: Final = """
+
+I stop here. Ask me again once that is repaired. Meanwhile, `tell me a long story` and \
+`think about it` need no workspace.
+"""
 _LIST: Final = "pwd && ls -1 | head -n 20; python3 --version"
 _MAX_TRIES: Final = 2
 _MAX_SHOWN_CHARS: Final = 2000
@@ -96,8 +101,9 @@ class CompletedCall(Struct, frozen=True, kw_only=True):
 
     @property
     def output(self) -> str:
-        output = self.result.get("output")
-        return (output if isinstance(output, str) else self.text).strip()
+        """What a user wants to read of the result."""
+        shown = self.result.get("output") or self.result.get("error")
+        return (shown if isinstance(shown, str) else self.text).strip()
 
     @property
     def failed(self) -> bool:
@@ -140,7 +146,7 @@ def show_result(call: CompletedCall, outcome: str = "", ending: str = "") -> Dem
 
 
 def _give_up(outcome: str, call: CompletedCall) -> DemoScene:
-    return show_result(call, outcome, "\n\nI stop here. Ask me again once that is repaired.")
+    return show_result(call, outcome, _GIVEN_UP)
 
 
 def list_templates(turn: DemoTurn) -> DemoScene:

@@ -151,4 +151,5 @@ def _advice(level: IsolationLevel | None) -> str:
             "Allow user namespaces (sysctl user.max_user_namespaces, "
             "kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns)"
         )
-    return f"{install} and start chatd again: without it workspaces are weakly isolated"
+    effect = "workspaces are weakly isolated" if level else "this host cannot run workspaces"
+    return f"{install} and start chatd again: without it {effect}."
