@@ -121,13 +121,6 @@ def test_rows_are_sorted_by_id() -> None:
     assert shape(built(*rows)) == ["user: one", "assistant: two", "user: three"]
 
 
-def test_history_is_not_modified() -> None:
-    rows = [message(1, "user", text()), message(2, "assistant", call("a.b"))]
-    before = list(rows)
-    build_prompt(rows, TARGET)
-    assert rows == before
-
-
 @pytest.mark.covers("prompt-19")
 def test_a_summary_replaces_earlier_rows_and_its_call_is_not_sent() -> None:
     prompt = built(

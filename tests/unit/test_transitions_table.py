@@ -106,7 +106,7 @@ def test_a_transition_without_targets_changes_nothing(state: State, transition: 
         assert perform_transition(case, seed_chat(case.seed)) is None
 
 
-@pytest.mark.covers("O13")
+@pytest.mark.covers("O13", "O22", "O24", "F41")
 @pytest.mark.promise("P15")
 @pytest.mark.parametrize(("state", "transition"), ILLEGAL)
 def test_an_unlisted_transition_is_refused_with_its_code(

@@ -37,18 +37,19 @@ WELL_ENDED = sorted(
 HELLO: list[MessageParam] = [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]
 
 
-async def official(fake: FakeAnthropic, name: str) -> Message:
-    fake.play(name)
+async def official(name: str) -> Message:
     async with (
+        FakeAnthropic.running() as fake,
         AsyncAnthropic(api_key=KEY, base_url=fake.url, max_retries=0) as client,
-        client.messages.stream(max_tokens=9, model="m", messages=HELLO) as events,
     ):
-        return await events.get_final_message()
+        fake.play(name)
+        async with client.messages.stream(max_tokens=9, model="m", messages=HELLO) as events:
+            return await events.get_final_message()
 
 
 @pytest.mark.parametrize("name", WELL_ENDED)
-async def test_anthropics_client_decodes_the_same(name: str, fake: FakeAnthropic) -> None:
-    theirs = await official(fake, name)
+async def test_anthropics_client_decodes_the_same(name: str) -> None:
+    theirs = await official(name)
     ours = answer_of(read_whole(AnthropicDecoder, stream(name)))
     texts = [block.text for block in theirs.content if block.type == "text"]
     assert "".join(texts) == "".join(p.text for p in ours.content if isinstance(p, TextPart))

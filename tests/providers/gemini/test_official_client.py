@@ -53,9 +53,9 @@ def read(name: str) -> list[ModelEvent]:
 
 
 @pytest.mark.parametrize("name", READ)
-async def test_googles_client_decodes_the_same(fake: FakeGemini, name: str) -> None:
-    fake.script(stream(name))
-    async with google_models(fake.url) as models:
+async def test_googles_client_decodes_the_same(name: str) -> None:
+    async with FakeGemini.running() as fake, google_models(fake.url) as models:
+        fake.script(stream(name))
         judged = await judge(models, MODEL)
     events = read(name)
     answer = answer_of(events)

@@ -227,12 +227,6 @@ def test_calls_of_one_index_without_ids_are_separated_by_names() -> None:
     assert len({done.id for done in calls}) == 2
 
 
-@pytest.mark.covers("providers-10")
-def test_a_call_without_arguments_has_an_empty_object() -> None:
-    expected = ["{}", '{"path":"b"}']
-    assert [e.input for e in read("no_ids") if isinstance(e, ToolCallDone)] == expected
-
-
 def test_an_id_of_history_is_not_reused() -> None:
     again = read_whole(
         lambda: chat_decoder(taken=["call_aaa111", "call_bbb222", "call_bbb222-abc"]),

@@ -17,7 +17,7 @@ from tests.support.providers import anthropic, gemini
 from tests.support.providers.anthropic import FakeAnthropic
 from tests.support.providers.bedrock import CREDENTIALS, REGION, FakeBedrock
 from tests.support.providers.gemini import FakeGemini
-from tests.support.providers.openai_chat import FakeChat
+from tests.support.providers.openai_chat import FakeChat, FakeCompatible
 from tests.support.providers.openai_responses import KEY as OPENAI_KEY
 from tests.support.providers.openai_responses import FakeResponses
 from tests.support.providers.prompts import request
@@ -81,3 +81,7 @@ def responses_rig() -> AbstractAsyncContextManager[ClientRig[FakeResponses]]:
 
 def chat_rig() -> AbstractAsyncContextManager[ClientRig[FakeChat]]:
     return _rig(FakeChat, "openai", "gpt-3.5-turbo", "/v1", api_key=Secret(OPENAI_KEY))
+
+
+def compatible_rig() -> AbstractAsyncContextManager[ClientRig[FakeCompatible]]:
+    return _rig(FakeCompatible, "openai-compat", "qwen3", "/v1", api_key=Secret(OPENAI_KEY))
