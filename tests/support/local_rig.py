@@ -40,7 +40,7 @@ from chatd.workspaces.builds.backend import BuildContext
 from chatd.workspaces.local.backend import LocalBackend, LocalConfig
 from chatd.workspaces.local.kit import agent_zip
 from chatd.workspaces.local.supervisor.processes import read_process_id
-from chatd.workspaces.local.supervisor_client import SupervisorClient
+from chatd.workspaces.local.supervisor_client import SupervisorClient, SupervisorReply
 from tests.support.database import scratch_space
 from tests.support.eventually import eventually
 
@@ -61,6 +61,14 @@ class RunningWorkspace(Struct, frozen=True, kw_only=True):
         return str(self.workspace.id)
 
 
+class GreetingSupervisorClient(SupervisorClient):
+    async def hello(self) -> SupervisorReply:
+        """Starts a supervisor if none runs."""
+        reply = await self._request({"op": "hello"})
+        assert reply.ok
+        return reply
+
+
 class LocalRig:
     """One server on a data directory."""
 
@@ -73,7 +81,7 @@ class LocalRig:
             dial_key=lambda agent_id: derive_agent_key(SECRET, agent_id),
             clock=SystemClock(),
         )
-        self.supervisor = SupervisorClient(
+        self.supervisor = GreetingSupervisorClient(
             config.data_dir / "ws-supervisor", SystemClock(), idle_s=config.supervisor_idle_s
         )
         self._connector = AgentConnector(secret=SECRET, host_id=HOST, clock=SystemClock())

@@ -43,6 +43,7 @@ from tests.support.local_rig import (
     NO_BUBBLEWRAP,
     NO_OWNER,
     TEST_TIMEOUT_S,
+    GreetingSupervisorClient,
     LocalRig,
     RunningWorkspace,
     data_directory,
@@ -425,7 +426,7 @@ async def test_a_held_lock_is_waited_for_and_no_supervisor_is_started(tmp_path: 
             path = tmp_path / SOCKET_FILE
             await stack.enter_async_context(await asyncio.start_unix_server(answer, path))
 
-        client = SupervisorClient(tmp_path, CountedSleeps(30, start_listening))
+        client = GreetingSupervisorClient(tmp_path, CountedSleeps(30, start_listening))
         with (tmp_path / LOCK_FILE).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             assert (await client.hello()).pid == 7

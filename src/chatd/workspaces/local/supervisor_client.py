@@ -101,10 +101,6 @@ class SupervisorClient:
             return set()
         return set(reply.words) if reply.ok else None
 
-    async def hello(self) -> SupervisorReply:
-        """Starts a supervisor if none runs."""
-        return _require_ok(await self._request({"op": "hello"}))
-
     async def shutdown(self) -> None:
         await self._request_if_running({"op": "shutdown"})
 
