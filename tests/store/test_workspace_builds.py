@@ -24,6 +24,7 @@ from tests.support.workspaces import (
     insert_workspace,
     new_build,
     new_workspace,
+    run_workspace,
     wanted,
     workspace_id,
 )
@@ -38,8 +39,7 @@ async def take(pool: Pool, worker: WorkerId = WORKER, **columns: object) -> Buil
 
 
 async def test_of_many_concurrent_builds_one_is_inserted(pool: Pool) -> None:
-    await insert_workspace(pool)
-    await finish(pool)
+    await run_workspace(pool)
     asked = await asyncio.gather(
         *(builds.insert(pool, new_build(number)) for number in range(10, 18))
     )
@@ -49,8 +49,7 @@ async def test_of_many_concurrent_builds_one_is_inserted(pool: Pool) -> None:
 
 
 async def test_a_repeated_request_finds_its_build(pool: Pool) -> None:
-    await insert_workspace(pool)
-    await finish(pool)
+    await run_workspace(pool)
     first = await builds.insert(pool, new_build(2, made_by="k"))
     assert await builds.insert(pool, new_build(3, made_by="k")) == first
     await finish(pool)
@@ -59,8 +58,7 @@ async def test_a_repeated_request_finds_its_build(pool: Pool) -> None:
 
 
 async def test_a_deleted_workspace_gets_no_build(pool: Pool) -> None:
-    await insert_workspace(pool)
-    await finish(pool)
+    await run_workspace(pool)
     await builds.insert(pool, new_build(2, transition="delete"))
     await finish(pool)
     assert await builds.insert(pool, new_build(3, after=2, transition="start")) is None
@@ -163,8 +161,7 @@ async def test_a_result_written_twice_is_stored_once(pool: Pool) -> None:
 
 
 async def test_a_failed_build_leaves_agents_and_deadline_of_the_one_before(pool: Pool) -> None:
-    await insert_workspace(pool, ttl_s=60)
-    await finish(pool)
+    await run_workspace(pool, ttl_s=60)
     await builds.insert(pool, new_build(2))
     await finish(pool, BuildResult(status="failed", error="no"))
     assert present(await builds.get(pool, build_id(1))).deadline is not None

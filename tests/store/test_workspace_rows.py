@@ -38,6 +38,7 @@ from tests.support.workspaces import (
     insert_workspace_for,
     new_build,
     new_workspace,
+    run_workspace,
     template,
     version,
     workspace_id,
@@ -178,8 +179,7 @@ async def test_two_names_that_differ_only_in_case_clash(pool: Pool) -> None:
 
 
 async def test_the_name_of_a_deleted_workspace_is_free(pool: Pool) -> None:
-    await insert_workspace(pool, 1, name="work")
-    await finish(pool)
+    await run_workspace(pool, 1, name="work")
     await builds.insert(pool, new_build(2, transition="delete"))
     await finish(pool)
     assert (await workspaces.create(pool, new_workspace(3, name="work"))).workspace.name == "work"
@@ -296,8 +296,7 @@ async def test_activity_moves_the_deadline_as_the_rule_says(
 
 @pytest.mark.covers("binding-7")
 async def test_a_stopped_workspace_has_no_deadline_to_move(pool: Pool) -> None:
-    await insert_workspace(pool, ttl_s=100)
-    await finish(pool)
+    await run_workspace(pool, ttl_s=100)
     await builds.insert(pool, new_build(2))
     await finish(pool)
     await workspaces.record_activity(pool, [workspace_id(1)])
@@ -316,8 +315,7 @@ async def test_a_workspace_has_one_active_build_whatever_the_bug(pool: Pool) -> 
 
 
 async def test_the_agents_of_a_workspace_are_those_of_its_latest_build(pool: Pool) -> None:
-    await insert_workspace(pool)
-    await finish(pool)
+    await run_workspace(pool)
     assert [a.id for a in await agents_of(pool, workspace_id(1))] == [agent_id(1)]
     await builds.insert(pool, new_build(2))
     assert await agents_of(pool, workspace_id(1)) == ()

@@ -1,16 +1,18 @@
 """Two replicas on one database: `here` runs a chat, `there` only has viewers of it."""
 
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 from msgspec import Struct
 
 from chatd.clock import SystemClock
+from chatd.domain.chat.row import Chat
 from chatd.domain.ports import Clock
 from chatd.store.pool import Pool
+from chatd.stream.viewer import Viewer
 from tests.support.clock import FakeClock
-from tests.support.stream_replica import A, B, HintNetwork, StreamReplica, replica_on
+from tests.support.stream_replica import A, B, HintNetwork, StreamClient, StreamReplica, replica_on
 
 
 class ReplicaPair(Struct, frozen=True, kw_only=True):
@@ -23,20 +25,32 @@ class ReplicaPair(Struct, frozen=True, kw_only=True):
     sent_there: list[str]
     pool: Pool
 
+    @asynccontextmanager
+    async def two_viewers(self, chat: Chat) -> AsyncGenerator["TwoViewers"]:
+        """A viewer on each replica."""
+        near, far = StreamClient(chat.id), StreamClient(chat.id)
+        async with near.connected(self.here.feeds) as one, far.connected(self.there.feeds) as two:
+            yield TwoViewers(near=near, far=far, near_view=one, far_view=two)
+
+
+class TwoViewers(Struct, frozen=True, kw_only=True):
+    near: StreamClient
+    far: StreamClient
+    near_view: Viewer
+    far_view: Viewer
+
+    async def watch(self, until: Callable[[StreamClient], bool]) -> None:
+        await self.near.watch(self.near_view, until)
+        await self.far.watch(self.far_view, until)
+
 
 async def _replica_pair(dsn: str, clock: Clock, pool: Pool) -> AsyncGenerator[ReplicaPair]:
     network = HintNetwork()
     async with AsyncExitStack() as stack:
         here, sent_here = await stack.enter_async_context(replica_on(dsn, clock, network, A))
         there, sent_there = await stack.enter_async_context(replica_on(dsn, clock, network, B))
-        yield ReplicaPair(
-            network=network,
-            here=here,
-            there=there,
-            sent_here=sent_here,
-            sent_there=sent_there,
-            pool=pool,
-        )
+        sent = {"sent_here": sent_here, "sent_there": sent_there}
+        yield ReplicaPair(network=network, here=here, there=there, pool=pool, **sent)
 
 
 @pytest.fixture

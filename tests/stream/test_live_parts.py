@@ -39,22 +39,17 @@ def parts_in(client: StreamClient) -> list[tuple[int, int, int]]:
 async def test_viewers_here_and_elsewhere_see_the_same_parts(live_pair: ReplicaPair) -> None:
     pair = live_pair
     chat = await pair.here.create()
-    near, far = StreamClient(chat.id), StreamClient(chat.id)
-    async with (
-        near.connected(pair.here.feeds) as one,
-        far.connected(pair.there.feeds) as two,
-    ):
+    async with pair.two_viewers(chat) as viewers:
         recorder = pair.here.record(chat)
         for word in ("Once", " upon", " a", " time"):
             recorder.add("assistant", [text(word)])
-        await near.watch(one, shows("Once upon a time"))
-        await far.watch(two, shows("Once upon a time"))
-        assert parts_in(near) == parts_in(far)
+        await viewers.watch(shows("Once upon a time"))
+        assert parts_in(viewers.near) == parts_in(viewers.far)
         recorder.close()
         chat = await pair.here.do(chat, finishes("Once upon a time"))
-        await near.watch(one, at(2))
-        await far.watch(two, at(2))
-    assert near.state == far.state == await read_state(pair.pool, chat.id)
+        await viewers.watch(at(2))
+    expected = await read_state(pair.pool, chat.id)
+    assert viewers.near.state == viewers.far.state == expected
 
 
 @pytest.mark.covers("T32")
@@ -91,23 +86,17 @@ async def test_another_attempt_starts_the_preview_over(live_pair: ReplicaPair) -
     """Connected viewers see a reset; no part is doubled or dropped."""
     pair = live_pair
     chat = await pair.here.create()
-    near, far = StreamClient(chat.id), StreamClient(chat.id)
-    async with (
-        near.connected(pair.here.feeds) as one,
-        far.connected(pair.there.feeds) as two,
-    ):
+    async with pair.two_viewers(chat) as viewers:
         first = pair.here.record(chat)
         first.add("assistant", [text("half an ans")])
-        await near.watch(one, shows("half an ans"))
-        await far.watch(two, shows("half an ans"))
+        await viewers.watch(shows("half an ans"))
         chat = await pair.here.do(chat, retries())
         second = pair.here.record(chat)
         first.add("assistant", [text("wer, too late")])
         second.add("assistant", [text("a whole answer")])
-        await near.watch(one, shows("a whole answer"))
-        await far.watch(two, shows("a whole answer"))
+        await viewers.watch(shows("a whole answer"))
         reset = PreviewReset(chat_id=chat.id, history_version=1, attempt=2)
-        for client in (near, far):
+        for client in (viewers.near, viewers.far):
             assert client.events.count(reset) == 1
             assert client.state.retry is not None
 
@@ -118,19 +107,13 @@ async def test_a_chat_that_moves_to_another_replica_is_followed_there(
 ) -> None:
     pair = live_pair
     chat = await pair.here.create()
-    near, far = StreamClient(chat.id), StreamClient(chat.id)
-    async with (
-        near.connected(pair.here.feeds) as one,
-        far.connected(pair.there.feeds) as two,
-    ):
+    async with pair.two_viewers(chat) as viewers:
         pair.here.record(chat).add("assistant", [text("begun here")])
-        await near.watch(one, shows("begun here"))
-        await far.watch(two, shows("begun here"))
+        await viewers.watch(shows("begun here"))
         chat = await pair.here.do(chat, releases())
         chat = await pair.there.do(chat, acquires(B))
         pair.there.record(chat).add("assistant", [text("done there")])
-        await near.watch(one, shows("done there"))
-        await far.watch(two, shows("done there"))
+        await viewers.watch(shows("done there"))
 
 
 async def test_unsent_parts_are_not_sent_after_their_message(

@@ -60,12 +60,16 @@ class Slow:
         self.sent.clear()
 
     async def change(self, decide: Decision) -> AppliedChange:
-        """Write as another replica, with or without a hint."""
+        """Write as another replica, without a hint."""
         assert self.chat is not None
         self._changes += 1
         applied = await write(self.pool, decide(self.chat), self._changes)
         self.chat = applied.chat
         return applied
+
+    async def hint(self, decide: Decision) -> None:
+        """Write as another replica, with a hint."""
+        self.replica.feeds.on_hint(Hint.of((await self.change(decide)).chat))
 
     async def answer_is_held_back(self) -> None:
         async def look() -> bool:
@@ -134,7 +138,7 @@ async def test_a_read_overtaken_by_own_commits_publishes_nothing(slow: Slow) -> 
         slow.replica.feeds.on_applied(await slow.change(says("three")))
         await client.watch(viewer, at(3))
         slow.proxy.resume()
-        slow.replica.feeds.on_hint(Hint.of((await slow.change(finishes("four"))).chat))
+        await slow.hint(finishes("four"))
         await client.watch(viewer, at(4))
     assert messages_in(client) == [1, 2, 3, 4]
     assert client.state == await read_state(slow.pool, CHAT)
@@ -163,7 +167,7 @@ async def test_a_flood_of_hints_is_one_read_in_flight_and_one_behind_it(slow: Sl
         await client.watch(viewer, at(1))
         slow.sent.clear()
         slow.hold()
-        slow.replica.feeds.on_hint(Hint.of((await slow.change(says("first"))).chat))
+        await slow.hint(says("first"))
         await slow.answer_is_held_back()
         for number in range(30):
             hint = Hint.of((await slow.change(says(f"{number}"))).chat)
@@ -187,7 +191,7 @@ async def test_a_hint_that_the_read_under_way_has_answered_causes_no_other(slow:
         slow.replica.feeds.on_hint(Hint.of(three.chat))
         slow.proxy.resume()
         await client.watch(viewer, at(3))
-        slow.replica.feeds.on_hint(Hint.of((await slow.change(says("four"))).chat))
+        await slow.hint(says("four"))
         await client.watch(viewer, at(4))
         assert slow.reads == 2
 
@@ -260,7 +264,7 @@ async def test_a_read_under_way_when_the_last_viewer_leaves_follows_nothing(slow
     async with client.connected(replica.feeds) as viewer:
         await client.watch(viewer, at(1))
         slow.hold()
-        replica.feeds.on_hint(Hint.of((await slow.change(says("two"))).chat))
+        await slow.hint(says("two"))
         await slow.answer_is_held_back()
     assert replica.tail.find(CHAT) is None
     async with AsyncExitStack() as others:
@@ -278,7 +282,7 @@ async def test_a_feed_waits_for_an_unreachable_database(slow: Slow, clock: FakeC
         await client.watch(viewer, at(1))
         slow.proxy.refuse(new=True)
         slow.proxy.cut()
-        slow.replica.feeds.on_hint(Hint.of((await slow.change(finishes("meanwhile"))).chat))
+        await slow.hint(finishes("meanwhile"))
         await clock.wait_for_sleeper("feed_retry")
         slow.proxy.refuse(new=False)
         await clock.advance_past("feed_retry")

@@ -196,6 +196,13 @@ async def finish(
     return present(await build_leases.finish_build(conn, hold(taken.build), ended))
 
 
+async def run_workspace(conn: Conn, number: int = 1, **columns: object) -> Workspace:
+    """A workspace whose first build has succeeded with one agent."""
+    workspace = await insert_workspace(conn, number, **columns)
+    await finish(conn)
+    return workspace
+
+
 async def age_builds(conn: Conn, seconds: float) -> None:
     """Make all times of builds older, and deadlines nearer."""
     await conn.execute(

@@ -20,8 +20,8 @@ from tests.support.workspaces import (
     build_id,
     finish,
     insert_template,
-    insert_workspace,
     new_workspace,
+    run_workspace,
     workspace_id,
 )
 
@@ -43,8 +43,7 @@ async def deadline(pool: Pool) -> float:
 
 
 async def test_a_workspace_past_its_deadline_is_stopped_once(pool: Pool, clock: FakeClock) -> None:
-    await insert_workspace(pool, ttl_s=100)
-    await finish(pool)
+    await run_workspace(pool, ttl_s=100)
     assert await autostop(pool, clock).stop_overdue() == 0
     await age_builds(pool, 101)
     asked = await asyncio.gather(*(autostop(pool, clock).stop_overdue() for _ in range(5)))
@@ -60,8 +59,7 @@ async def test_a_workspace_in_which_a_command_runs_is_not_stopped(
     pool: Pool, clock: FakeClock
 ) -> None:
     """Neither is one that was used after the rows were last updated."""
-    await insert_workspace(pool, ttl_s=100)
-    await finish(pool)
+    await run_workspace(pool, ttl_s=100)
     await age_builds(pool, 101)
     assert await autostop(pool, clock, workspace_id(1)).stop_overdue() == 0
     assert await deadline(pool) > 3500
@@ -70,15 +68,13 @@ async def test_a_workspace_in_which_a_command_runs_is_not_stopped(
 
 
 async def test_a_workspace_without_a_ttl_runs_on(pool: Pool, clock: FakeClock) -> None:
-    await insert_workspace(pool)
-    await finish(pool)
+    await run_workspace(pool)
     await age_builds(pool, 1e6)
     assert await autostop(pool, clock).stop_overdue() == 0
 
 
 async def test_a_stop_that_failed_is_tried_again_later(pool: Pool, clock: FakeClock) -> None:
-    await insert_workspace(pool, ttl_s=100)
-    await finish(pool)
+    await run_workspace(pool, ttl_s=100)
     await age_builds(pool, 101)
     assert await autostop(pool, clock).stop_overdue() == 1
     await finish(pool, build_leases.BuildResult(status="failed", error="no"))
@@ -92,8 +88,7 @@ async def test_a_stop_that_keeps_failing_is_retried_with_growing_delay(
     pool: Pool, clock: FakeClock
 ) -> None:
     """A lost host acquires no build: its workspaces would be stopped in vain for ever."""
-    await insert_workspace(pool, ttl_s=100)
-    await finish(pool)
+    await run_workspace(pool, ttl_s=100)
     day, asked = 24 * 3600, 0
     for _ in range(200):
         await age_builds(pool, day / 10)
@@ -104,8 +99,7 @@ async def test_a_stop_that_keeps_failing_is_retried_with_growing_delay(
 
 
 async def test_a_build_in_progress_is_not_disturbed(pool: Pool, clock: FakeClock) -> None:
-    await insert_workspace(pool, ttl_s=100)
-    await finish(pool)
+    await run_workspace(pool, ttl_s=100)
     await age_builds(pool, 101)
     assert await autostop(pool, clock).stop_overdue() == 1
     await age_builds(pool, 1e6)
@@ -116,8 +110,7 @@ async def test_a_build_in_progress_is_not_disturbed(pool: Pool, clock: FakeClock
 async def test_activity_is_written_once_a_minute_and_moves_the_deadline(
     pool: Pool, clock: FakeClock
 ) -> None:
-    await insert_workspace(pool, ttl_s=100)
-    await finish(pool)
+    await run_workspace(pool, ttl_s=100)
     await pool.execute("UPDATE workspaces SET last_used_at = now() - interval '1 hour'")
     usage = ActivityTracker(pool, env_with(clock))
     for _ in range(1000):
@@ -135,8 +128,7 @@ async def test_activity_is_written_once_a_minute_and_moves_the_deadline(
 
 async def test_a_waiting_call_counts_as_activity(pool: Pool, clock: FakeClock) -> None:
     """A command may take longer than a workspace may be unused."""
-    await insert_workspace(pool, ttl_s=100)
-    await finish(pool)
+    await run_workspace(pool, ttl_s=100)
     usage = ActivityTracker(pool, env_with(clock), in_use=lambda: [workspace_id(1)])
     async with asyncio.TaskGroup() as group:
         task = group.create_task(usage.run())
@@ -149,8 +141,7 @@ async def test_a_waiting_call_counts_as_activity(pool: Pool, clock: FakeClock) -
 async def test_activity_that_could_not_be_written_is_written_next_time(
     pool: Pool, clock: FakeClock
 ) -> None:
-    await insert_workspace(pool, ttl_s=100)
-    await finish(pool)
+    await run_workspace(pool, ttl_s=100)
     emitted = Emitted()
     usage = ActivityTracker(CountingConn(pool, 1), env_with(clock, emitted))
     usage.touch(workspace_id(1))

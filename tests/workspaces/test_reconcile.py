@@ -25,6 +25,7 @@ from tests.support.workspaces import (
     insert_workspace,
     new_build,
     new_workspace,
+    run_workspace,
     workspace_id,
 )
 
@@ -34,8 +35,7 @@ def reconcile(pool: Pool, clock: FakeClock, backend: FakeBackend) -> Reconciler:
 
 
 async def running(pool: Pool, backend: FakeBackend) -> None:
-    await insert_workspace(pool)
-    await finish(pool)
+    await run_workspace(pool)
     backend.sandboxes[workspace_id(1)] = 1
 
 
@@ -169,8 +169,7 @@ async def the_agent(pool: Pool) -> tuple[AgentRow, str]:
 async def test_an_agent_that_answers_is_connected_and_one_that_stops_is_not(
     pool: Pool, clock: FakeClock
 ) -> None:
-    await insert_workspace(pool)
-    await finish(pool)
+    await run_workspace(pool)
     pinger = Pinger()
     beat = pinger.beat(pool, clock)
     await beat.check_agents()
@@ -225,8 +224,7 @@ async def test_an_invalid_health_reply_does_not_affect_other_agents(
 async def test_the_agents_of_a_stopped_workspace_are_not_asked(
     pool: Pool, clock: FakeClock
 ) -> None:
-    await insert_workspace(pool)
-    await finish(pool)
+    await run_workspace(pool)
     await builds.insert(pool, new_build(2))
     await finish(pool)
     pinger = Pinger()
