@@ -9,7 +9,6 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
-from operator import attrgetter
 from typing import Any, LiteralString, Protocol, TypeAlias, TypeVar, cast
 
 import asyncpg
@@ -239,18 +238,6 @@ class NamedStatement(Struct, frozen=True, kw_only=True):
 
     def args(self, values: Mapping[str, object]) -> list[object]:
         return [values[name] for name in self.names]
-
-
-class FieldParameters:
-    """Parameters that are fields of one struct, by the parameter's name. `values` reads them all
-    in the order of `names`, much faster than a dict of them is built and looked up."""
-
-    def __init__(self, struct: type[Struct], *same: str, **renamed: str) -> None:
-        fields = {**dict(zip(same, same, strict=True)), **renamed}
-        if unknown := set(fields.values()) - set(struct.__struct_fields__):
-            raise InvariantBroken(f"{struct.__name__} has no fields {unknown}.")
-        self.names = tuple(fields)
-        self.values: Callable[[Struct], tuple[object, ...]] = attrgetter(*fields.values())
 
 
 def named_statement(*fragments: LiteralString, order: tuple[str, ...] = ()) -> NamedStatement:

@@ -86,23 +86,23 @@ class Change(Struct, frozen=True, kw_only=True):
         after = msgspec.structs.replace(self.after, **columns)
         return msgspec.structs.replace(self, after=after)
 
-    # History. Each method builds its columns first and copies the row once: the copy is the cost
-    # of a call, and a step's commit makes several.
+    # History. A copy of the row is the cost of a call, and a step's commit makes several: each
+    # method copies it once, and the methods of a step name the columns, without a dict.
 
     def _bump_history(self) -> Self:
-        return self._set(**self._new_history())
-
-    def _new_history(self) -> dict[str, object]:
         """New history resets the counts of attempts and worker deaths."""
         version = self.after.snapshot_version
-        fresh: dict[str, object] = {"history_version": version, "attempt": 0, "orphan_count": 0}
-        return fresh | self._retry_cleared()
+        return self._set(
+            history_version=version, attempt=0, orphan_count=0, **self._retry_cleared()
+        )
 
     def append(self, draft: Draft) -> Self:
         return self.append_all((draft,), self.after.pending_calls)
 
     def append_all(self, drafts: tuple[Draft, ...], pending: tuple[PendingCall, ...]) -> Self:
         """Append messages; `pending` are the calls without a result after them."""
+        if not drafts:
+            return self.set_pending_calls(pending)
         row, added = self.after, self.messages
         next_id, model, effort = row.next_message_id, row.model_config_id, row.reasoning_effort
         for draft in drafts:
@@ -112,14 +112,18 @@ class Change(Struct, frozen=True, kw_only=True):
                 # A summary does not set the chat's model: another model may have written it.
                 model = draft.model_config_id or model
                 effort = draft.reasoning_effort or effort
-        history = self._new_history() if drafts else {}
+        version = row.snapshot_version
         after = msgspec.structs.replace(
             row,
+            history_version=version,
+            attempt=0,
+            orphan_count=0,
+            retry_state=None,
+            retry_version=row.retry_version if row.retry_state is None else version,
             next_message_id=next_id,
+            pending_calls=pending,
             model_config_id=model,
             reasoning_effort=effort,
-            pending_calls=pending,
-            **history,
         )
         return msgspec.structs.replace(self, messages=added, after=after)
 
@@ -225,7 +229,9 @@ class Change(Struct, frozen=True, kw_only=True):
         """Stay with the owner for the next step, or release the chat."""
         if not keep_owner:
             return self._set(status="running").set_owner(None)
-        return self._set(status="running", attempt=self.after.attempt + 1)
+        row = self.after
+        after = msgspec.structs.replace(row, status="running", attempt=row.attempt + 1)
+        return msgspec.structs.replace(self, after=after)
 
     def interrupt(self, worker: WorkerId | None) -> Self:
         """The owner saves the partial answer. Without an owner, `worker` acquires the chat."""

@@ -12,20 +12,22 @@ in two thirds of the server time. `change_writer` chooses the statement and its 
 
 from typing import Final
 
-from chatd.domain.chat.messages import Draft, TokenUsage, UsageEntry
-from chatd.domain.chat.row import Chat
-from chatd.store.conn import FieldParameters, named_statement
+from chatd.store.conn import named_statement
 
-# The parameters of a row and of a step, in the order in which `change_writer` passes them.
-
-ROW: Final = FieldParameters(
-    Chat,
+# Parameters in the order in which `change_writer` lists their values: `_row`, `_message`, `_call`.
+# A dict of them, built and looked up in every commit, would take several times as long.
+ROW_NAMES: Final = (
+    "chat_id",
+    "change_id",
     "status",
     "archived",
+    "last_error",
     "history_version",
     "retry_version",
+    "retry_state",
     "attempt",
     "next_message_id",
+    "pending_calls",
     "turn_message_id",
     "compaction_requested",
     "worker_id",
@@ -33,59 +35,40 @@ ROW: Final = FieldParameters(
     "orphan_count",
     "model_config_id",
     "reasoning_effort",
-    chat_id="id",
-)
-ROW_NAMES: Final = (
-    *ROW.names,
-    "last_error",
-    "retry_state",
-    "pending_calls",
     "touch",
-    "change_id",
     "action_s",
     "interrupt_s",
 )
-MESSAGE: Final = FieldParameters(
-    Draft,
+_MESSAGE_NAMES: Final = (
+    "message_id",
     "role",
     "visibility",
+    "content",
     "content_version",
     "compressed",
-    model="model_config_id",
-    effort="reasoning_effort",
-    author="created_by",
-    cost="cost_micros",
-    runtime="runtime_ms",
-    response_id="provider_response_id",
+    "model",
+    "effort",
+    "author",
+    "usage",
+    "cost",
+    "runtime",
+    "response_id",
 )
-CALL: Final = FieldParameters(
-    UsageEntry,
-    paid_message_id="message_id",
-    paid_kind="kind",
-    paid_model_id="model_config_id",
-    paid_provider="provider",
-    paid_model="model",
-    paid_micros="cost_micros",
-    paid_runtime="runtime_ms",
-    paid_ok="ok",
-)
-TOKENS: Final = FieldParameters(
-    TokenUsage,
+CALL_NAMES: Final = (
+    "paid_message_id",
+    "paid_kind",
+    "paid_model_id",
+    "paid_provider",
+    "paid_model",
     "input_tokens",
     "output_tokens",
     "reasoning_tokens",
     "cache_creation_tokens",
     "cache_read_tokens",
-)
-CALL_NAMES: Final = (*CALL.names, *TOKENS.names, "price")
-STEP_NAMES: Final = (
-    *ROW_NAMES,
-    "expected",
-    *MESSAGE.names,
-    "message_id",
-    "content",
-    "usage",
-    *CALL_NAMES,
+    "paid_micros",
+    "price",
+    "paid_runtime",
+    "paid_ok",
 )
 
 _JOINING: Final = """
@@ -287,7 +270,13 @@ APPLY_WITHOUT_QUEUE: Final = named_statement(
 """A change that does not touch the queue or earlier messages."""
 
 APPLY_STEP: Final = named_statement(
-    "WITH", _ROW, _CHANGED, *_WRITTEN_BY_STEP, _RESULT, _NOTHING_MORE, order=STEP_NAMES
+    "WITH",
+    _ROW,
+    _CHANGED,
+    *_WRITTEN_BY_STEP,
+    _RESULT,
+    _NOTHING_MORE,
+    order=(*ROW_NAMES, "expected", *_MESSAGE_NAMES, *CALL_NAMES),
 )
 """Such a change with one message and at most one usage entry: most steps."""
 

@@ -31,13 +31,9 @@ from chatd.store.chat.apply import (
     APPLY,
     APPLY_STEP,
     APPLY_WITHOUT_QUEUE,
-    CALL,
     CALL_NAMES,
     INSERT_CHAT,
-    MESSAGE,
-    ROW,
     ROW_NAMES,
-    TOKENS,
 )
 from chatd.store.chat.messages import messages_written
 from chatd.store.chat.operation import AppliedChange
@@ -160,12 +156,25 @@ def _row(change: Change, change_id: ChangeId) -> tuple[object, ...]:
     """The values of ROW_NAMES."""
     row = change.after
     return (
-        *ROW.values(row),
-        json_or_none(row.last_error),
-        json_or_none(row.retry_state),
-        json_text(row.pending_calls) if row.pending_calls else "[]",
-        change.touch,
+        row.id,
         change_id,
+        row.status,
+        row.archived,
+        json_or_none(row.last_error),
+        row.history_version,
+        row.retry_version,
+        json_or_none(row.retry_state),
+        row.attempt,
+        row.next_message_id,
+        json_text(row.pending_calls) if row.pending_calls else "[]",
+        row.turn_message_id,
+        row.compaction_requested,
+        row.worker_id,
+        row.epoch,
+        row.orphan_count,
+        row.model_config_id,
+        row.reasoning_effort,
+        change.touch,
         CLIENT_TOOL_DEADLINE_S,
         INTERRUPT_DEADLINE_S,
     )
@@ -208,13 +217,44 @@ def _added_rows(change: Change, contents: list[str]) -> _Values:
 
 
 def _message(added: AppendedMessage, content: str) -> tuple[object, ...]:
+    """The values of `apply`'s _MESSAGE_NAMES."""
     draft = added.draft
-    return (*MESSAGE.values(draft), added.id, content, json_or_none(draft.usage))
+    return (
+        added.id,
+        draft.role,
+        draft.visibility,
+        content,
+        draft.content_version,
+        draft.compressed,
+        draft.model_config_id,
+        draft.reasoning_effort,
+        draft.created_by,
+        json_or_none(draft.usage),
+        draft.cost_micros,
+        draft.runtime_ms,
+        draft.provider_response_id,
+    )
 
 
 def _call(entry: UsageEntry) -> tuple[object, ...]:
     """The values of CALL_NAMES."""
-    return (*CALL.values(entry), *TOKENS.values(entry.usage), json_or_none(entry.price))
+    usage = entry.usage
+    return (
+        entry.message_id,
+        entry.kind,
+        entry.model_config_id,
+        entry.provider,
+        entry.model,
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.reasoning_tokens,
+        usage.cache_creation_tokens,
+        usage.cache_read_tokens,
+        entry.cost_micros,
+        json_or_none(entry.price),
+        entry.runtime_ms,
+        entry.ok,
+    )
 
 
 _NO_CALL: Final = (None,) * len(CALL_NAMES)
