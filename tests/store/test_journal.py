@@ -158,6 +158,21 @@ async def test_truncating_an_empty_slot_waits_for_no_lock(pool: Pool) -> None:
         await journal.truncate_oldest_slot(pool)
 
 
+async def test_truncation_never_waits_for_a_backup_that_reads_the_journal(pool: Pool) -> None:
+    """pg_dump holds ACCESS SHARE on every table for its whole run. A TRUNCATE that waits for it
+    makes every append and every read of live parts wait too."""
+    for slot in range(JOURNAL_SLOTS):
+        await pool.execute(WRITE_IN_SLOT, slot, CHAT, slot)
+    async with asyncio.timeout(20), pool.transaction() as backup:
+        await backup.execute("LOCK TABLE chat_journal IN ACCESS SHARE MODE")
+        await journal.truncate_oldest_slot(pool)
+        await journal.append(pool, [flush(1, 1)])
+        assert len(await journal.tail(pool, [(HERE, 0)])) > 0
+        assert len(await pool.fetch("SELECT FROM chat_journal")) == JOURNAL_SLOTS + 1
+    await journal.truncate_oldest_slot(pool)
+    assert len(await pool.fetch("SELECT FROM chat_journal")) == JOURNAL_SLOTS
+
+
 async def test_the_journal_is_not_logged(pool: Pool) -> None:
     kinds = await pool.fetch(
         """SELECT relpersistence::text AS kind FROM pg_class
