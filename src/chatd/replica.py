@@ -262,6 +262,9 @@ def replica_config(
         retention=RetentionConfig(
             archive_after=settings.chats.auto_archive_days,
             remove_after=settings.chats.retention_days,
+            clear_deleted_after=settings.chats.deleted_messages_days,
+            remove_usage_after=settings.chats.usage_days,
+            remove_workspaces_after=settings.workspaces.retention_days,
         ),
         spend_limit=_spend(settings),
         titles=settings.chats.titles,

@@ -1,19 +1,22 @@
-"""Periodic tasks that keep the database small: expired idempotency keys, usage totals, and chats
-that are idle or archived for long. Every replica runs them; the statements exclude double work.
+"""Periodic tasks that keep the database small: expired idempotency keys, usage totals, and what has
+passed its retention. Every replica runs them; the statements exclude double work.
 """
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 from msgspec import Struct
 
 from chatd.aio import PeriodicTask
 from chatd.domain.chat.commands import ArchiveIdleTree
-from chatd.domain.errors import RequestError
+from chatd.domain.errors import RequestError, Unavailable
 from chatd.domain.ports import Env
 from chatd.engine.attempt import Committer
-from chatd.store.chat import idempotency, updates, usage
+from chatd.store import retention
+from chatd.store.chat import idempotency, usage
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool
 
@@ -29,6 +32,9 @@ class RetentionConfig(Struct, frozen=True, kw_only=True):
 
     archive_after: int = 0
     remove_after: int = 0
+    clear_deleted_after: int = 0
+    remove_usage_after: int = 0
+    remove_workspaces_after: int = 0
 
 
 def maintenance_tasks(conn: Conn) -> tuple[PeriodicTask, ...]:
@@ -52,30 +58,68 @@ def maintenance_tasks(conn: Conn) -> tuple[PeriodicTask, ...]:
 def retention_tasks(
     config: RetentionConfig, pool: Pool, env: Env, committer: Committer
 ) -> tuple[PeriodicTask, ...]:
-    limit = _MAX_CHATS_PER_BATCH
-
-    async def archive_idle() -> None:
+    async def archive_idle(after: timedelta) -> None:
         for _ in range(_MAX_CHAT_BATCHES):
-            idle_for = timedelta(days=config.archive_after)
-            found = await updates.list_idle_chats(pool, idle_for, limit=limit)
+            found = await retention.list_idle_chats(pool, after, limit=_MAX_CHATS_PER_BATCH)
             for chat_id, since in found:
                 with suppress(RequestError):  # A user changed the chat in the meantime.
                     await committer.run(chat_id, ArchiveIdleTree(idle_since=since))
-            if len(found) < limit:
+            if len(found) < _MAX_CHATS_PER_BATCH:
                 return
 
-    async def remove_archived() -> None:
-        for _ in range(_MAX_CHAT_BATCHES):
-            archived_for = timedelta(days=config.remove_after)
-            removed = await updates.delete_archived_chats(pool, archived_for, limit=limit)
-            if removed:
-                env.emit("chats_removed", chats=removed)
-            if removed < limit:
-                return
+    async def remove_archived(after: timedelta) -> None:
+        """A chat that cannot be deleted now does not hold up the others."""
+        limit = _MAX_CHATS_PER_BATCH * _MAX_CHAT_BATCHES
+        removed = 0
+        for chat_id in await retention.list_archived_chats(pool, after, limit=limit):
+            try:
+                removed += await retention.delete_archived_chat(pool, chat_id, after)
+            except Unavailable as error:
+                env.emit("chat_not_removed", chat_id=chat_id, error_kind=error.code)
+        if removed:
+            env.emit("chats_removed", chats=removed)
 
-    tasks = ((config.archive_after, archive_idle), (config.remove_after, remove_archived))
+    tasks = (
+        ("archive_idle", config.archive_after, archive_idle),
+        ("remove_archived", config.remove_after, remove_archived),
+        (
+            "clear_deleted_messages",
+            config.clear_deleted_after,
+            _in_batches(pool, retention.clear_deleted_messages),
+        ),
+        (
+            "remove_usage",
+            config.remove_usage_after,
+            _in_batches(pool, retention.delete_usage_events),
+        ),
+        (
+            "remove_workspaces",
+            config.remove_workspaces_after,
+            _in_batches(pool, retention.delete_workspaces),
+        ),
+        (
+            "remove_builds",
+            config.remove_workspaces_after,
+            _in_batches(pool, retention.delete_builds),
+        ),
+    )
     return tuple(
-        PeriodicTask(name=work.__name__, interval_s=RETENTION_INTERVAL_S, work=work)
-        for days, work in tasks
+        PeriodicTask(
+            name=name,
+            interval_s=RETENTION_INTERVAL_S,
+            work=partial(work, timedelta(days=days)),
+        )
+        for name, days, work in tasks
         if days
     )
+
+
+def _in_batches(
+    pool: Pool, delete: Callable[[Conn, timedelta], Awaitable[int]]
+) -> Callable[[timedelta], Awaitable[None]]:
+    async def run(after: timedelta) -> None:
+        for _ in range(_MAX_ROW_BATCHES):
+            if not await delete(pool, after):
+                return
+
+    return run

@@ -121,6 +121,20 @@ class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
     retention_days: Annotated[
         Days, Meta(description="Delete chats archived this many days ago; 0 disables")
     ] = 0
+    deleted_messages_days: Annotated[
+        Days,
+        Meta(
+            description="Remove the content of messages deleted by an edit so many days ago;"
+            " 0 disables"
+        ),
+    ] = 30
+    usage_days: Annotated[
+        Days,
+        Meta(
+            description="Delete the records of single model calls after so many days; the daily"
+            " sums stay; 0 disables"
+        ),
+    ] = 400
 
 
 class WorkspaceSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,6 +157,13 @@ class WorkspaceSettings(msgspec.Struct, frozen=True, kw_only=True):
             description="How long a workspace may run without activity; 0: the template decides",
         ),
     ] = 0
+    retention_days: Annotated[
+        Days,
+        Meta(
+            description="Delete the records of deleted workspaces, and old builds with their logs,"
+            " after so many days; 0 disables"
+        ),
+    ] = 90
 
 
 class ProviderEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -205,7 +205,7 @@ requested AS (
 # only decides whether anything is written.
 _QUEUE: Final = """
 , forgotten AS (
-    UPDATE chat_messages m SET deleted = true, revision = c.snapshot_version
+    UPDATE chat_messages m SET deleted = true, deleted_at = now(), revision = c.snapshot_version
     FROM changed c
     WHERE m.chat_id = :chat_id AND m.id >= :delete_from AND NOT m.deleted
     RETURNING m.id),

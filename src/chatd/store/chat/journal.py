@@ -47,10 +47,10 @@ TAIL: Final[LiteralString] = f"""
 
 # The slot two ahead: the next one may be written to at any moment. One statement computes the slot
 # and truncates it, because a process that pauses in between would truncate a slot in use. An empty
-# slot is not locked. The statement never waits for the lock: behind a waiting ACCESS EXCLUSIVE every
-# read and append of live parts would wait too, for example while pg_dump holds its lock. A slot that
-# stays full is truncated the next time; its old rows belong to episodes that no reader asks for. The
-# time-out is for the slot's TOAST table, which TRUNCATE locks after the table itself.
+# slot is not locked. The statement never waits for the lock: behind a waiting ACCESS EXCLUSIVE all
+# reads and appends of live parts would wait too, for example while pg_dump holds its lock. A slot
+# that stays full is truncated the next time; no reader asks for its old episodes. The time-out is
+# for the slot's TOAST table, which TRUNCATE locks after the table itself.
 TRUNCATE_OLDEST_SLOT: Final[LiteralString] = f"""
     DO $do$ DECLARE
         oldest text := 'chat_journal_' || (({_CURRENT_SLOT} + 2) % 6);
