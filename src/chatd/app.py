@@ -154,6 +154,7 @@ async def serve(
                 )
                 for reader in readers:
                     reader.cancel()
+                await models.withdraw()
             watch.cancel()
         return 0 if services is None else await services.left_running()
     finally:

@@ -6,6 +6,8 @@ the database's list, read again at intervals.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
 from typing import Final, cast, get_args
 from urllib.parse import urlsplit, urlunsplit
 from uuid import UUID, uuid5
@@ -24,13 +26,9 @@ from chatd.providers.config import KEY_VARIABLES, ProviderConfig, ProviderKind, 
 from chatd.providers.registry import MODEL_NOT_CONFIGURED_TEXT, ProviderRegistry, config_error
 from chatd.providers.secret import Secret
 from chatd.settings.schema import ModelEntry, PriceEntry, ProviderEntry, Settings, SettingsError
-from chatd.store import model_configs
-from chatd.store.model_configs import (
-    DeclaredProvider,
-    ModelDeclaration,
-    StoredModel,
-    StoredProvider,
-)
+from chatd.store import model_configs, model_declarations
+from chatd.store.model_configs import StoredModel, StoredProvider
+from chatd.store.model_declarations import DeclaredProvider, ModelDeclaration
 from chatd.store.pool import Pool
 
 _NAMES: Final = UUID("5c3f1a52-9d0e-4f6e-9a63-6f5d1b0c7a11")
@@ -38,6 +36,8 @@ _PROVIDER_NAMES: Final = UUID("0d9a5f6e-3c1b-4b6a-8a57-2f4e9b7c6d12")
 MAX_MODEL_NAME_CHARS: Final = 200
 
 MODELS_REFRESH_INTERVAL_S: Final = 10.0
+DECLARATION_DEAD_AFTER_S: Final = 120.0
+"""A process that has not renewed its declaration for this long no longer keeps models enabled."""
 MAX_DECLARE_ATTEMPTS: Final = 4
 """Meanwhile the statement timeout ends a declaration of another replica that hangs."""
 
@@ -77,6 +77,7 @@ def build_declaration(known: ProviderRegistry) -> ModelDeclaration:
             for name, provider in known.providers.items()
         ),
         models=tuple(known.models),
+        has_models=any(model.provider != "demo" for model in known.models),
     )
 
 
@@ -183,33 +184,71 @@ class ModelDirectory:
     def __init__(self, own: ProviderRegistry, env: Env) -> None:
         self._own = own
         self._env = env
+        self._process_id = env.new_id()
         self._pool: Pool | None = None
         self._known: Sequence[StoredModel] = ()
+        self._renewals: dict[UUID, tuple[datetime, float]] = {}
 
     async def declare(self, pool: Pool) -> None:
-        """Write the models of these settings to the database. The last replica to declare wins."""
+        """Write the models of these settings to the database, and log how other running
+        processes differ."""
         declaration = build_declaration(self._own)
         for left in reversed(range(MAX_DECLARE_ATTEMPTS)):
             try:
-                await model_configs.declare(pool, declaration)
+                found = await model_declarations.declare(pool, self._process_id, declaration)
                 break
             except Unavailable:
                 if left == 0:
                     raise
+        else:
+            raise AssertionError  # the last attempt returns or raises
         self._pool = pool
+        if found.different:
+            self._env.emit("settings_differ", models=", ".join(found.different))
+        if found.missing:
+            self._env.emit("settings_lack_models", models=", ".join(found.missing))
         await self._read()
 
+    async def withdraw(self) -> None:
+        """At exit: the next process to start need not wait until this one counts as dead."""
+        if self._pool is not None:
+            with suppress(Unavailable):
+                await model_declarations.withdraw(self._pool, self._process_id)
+
     async def run(self) -> None:
-        """Read the list again at intervals: a replica with other settings may have started."""
+        """Renew the declaration and read the list again at intervals: a replica with other
+        settings may have started or stopped."""
         failures = 0
         while True:
             await self._env.clock.sleep(MODELS_REFRESH_INTERVAL_S, "models_read")
             try:
+                await self._renew()
                 await self._read()
                 failures = 0
             except ChatdError as error:
                 failures += 1
                 self._env.emit("models_read_failed", error_kind=error.code, failures=failures)
+
+    async def _renew(self) -> None:
+        """A process is dead if its time of renewal has not changed for long, by this process's
+        own clock: the database's clock may jump."""
+        if self._pool is None:
+            return
+        now = self._env.clock.monotonic()
+        renewals = await model_declarations.renew(self._pool, self._process_id)
+        if self._process_id not in renewals:  # this process was suspended for long
+            await self.declare(self._pool)
+        known, self._renewals = self._renewals, {}
+        for process_id, at in renewals.items():
+            seen = known.get(process_id)
+            self._renewals[process_id] = seen if seen is not None and seen[0] == at else (at, now)
+        dead = {
+            process_id: at
+            for process_id, (at, since) in self._renewals.items()
+            if process_id != self._process_id and now - since >= DECLARATION_DEAD_AFTER_S
+        }
+        if dead or known.keys() - renewals.keys():
+            await model_declarations.withdraw_dead(self._pool, dead)
 
     async def _read(self) -> None:
         if self._pool is not None:

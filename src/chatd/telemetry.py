@@ -54,6 +54,8 @@ _LEVELS: Final[Mapping[str, int]] = {
     "runner_crashed": logging.ERROR,
     "runner_failed": logging.ERROR,
     "runner_left": logging.DEBUG,
+    "settings_differ": logging.WARNING,
+    "settings_lack_models": logging.WARNING,
     "task_not_cancelled": logging.WARNING,
     "tool_failed": logging.WARNING,
     "usage_write_failed": logging.WARNING,
@@ -87,6 +89,10 @@ _EXPLANATIONS: Final[Mapping[str, str]] = {
     "orphan_not_removed": "files of a deleted workspace cannot be removed; tried again",
     "orphan_removed": "removed the files of a workspace that was deleted",
     "release_failed": "the database was away at shutdown; other replicas find the chats later",
+    "settings_differ": "other running replicas define these models differently; each uses its own"
+    " definition: give all replicas the same settings",
+    "settings_lack_models": "other running replicas have these models and these settings do not;"
+    " they stay enabled, and run here only if their provider is configured here",
     "template_skipped": "a template has a name that another has; it is left out",
     "usage_write_failed": "usage of a discarded answer was not recorded",
     "workers_reaped": "a replica died or lost its connection; its chats were released",

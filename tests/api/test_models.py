@@ -1,9 +1,12 @@
 """Models and providers: declared in the settings, shared by replicas, read-only in the API."""
 
 import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from chatd.clock import SystemClock
@@ -16,7 +19,9 @@ from chatd.store.pool import Pool
 from tests.support.api.server import CLEVER, FAST, RETIRED, ApiServer, message_body
 from tests.support.clock import FakeClock
 from tests.support.outcomes import present
-from tests.support.stream_replica import env_with
+from tests.support.stream_replica import Emitted, env_with
+
+Renew = Callable[..., Awaitable[None]]
 
 LOCAL = ProviderEntry(
     name="local", kind="openai-compat", base_url="http://127.0.0.1:1/v1", api_key="sk-hidden"
@@ -32,10 +37,30 @@ def catalogue(
     *entries: ModelEntry,
     providers: tuple[ProviderEntry, ...] = (LOCAL,),
     clock: FakeClock | None = None,
+    emitted: Emitted | None = None,
 ) -> ModelDirectory:
     settings = Settings(data_dir=Path("/nowhere"), providers=providers, models=entries)
     at = clock or SystemClock()
-    return ModelDirectory(build_registry(settings, {}, at), env_with(at))
+    return ModelDirectory(build_registry(settings, {}, at), env_with(at, emitted))
+
+
+async def enabled(pool: Pool) -> list[str]:
+    return [one.config.name for one in await model_configs.list_models(pool) if one.enabled]
+
+
+@asynccontextmanager
+async def renewals(directory: ModelDirectory, clock: FakeClock) -> AsyncGenerator[Renew]:
+    """Run the directory; the yielded function lets it renew its declaration some times."""
+
+    async def renew(times: int = 1) -> None:
+        for _ in range(times):
+            await clock.advance_past("models_read")
+            await clock.wait_for_sleeper("models_read")
+
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(directory.run())
+        yield renew
+        running.cancel()
 
 
 async def names(known: ModelDirectory) -> list[str]:
@@ -66,6 +91,7 @@ async def test_declared_models_are_read_back_unchanged(pool: Pool) -> None:
 async def test_a_removed_model_is_disabled_and_keeps_its_name_and_price(pool: Pool) -> None:
     before = catalogue(SMALL, BIG)
     await before.declare(pool)
+    await before.withdraw()
     after = catalogue(providers=())
     await after.declare(pool)
     assert await names(after) == ["demo"]
@@ -77,6 +103,7 @@ async def test_a_removed_model_is_disabled_and_keeps_its_name_and_price(pool: Po
     assert {one.name: one.enabled for one in await after.providers()} == expected
     with pytest.raises(ModelError, match="not configured any more"):
         await after.choose(small.config.id)
+    await after.withdraw()
     again = catalogue(SMALL)
     await again.declare(pool)
     back = present(await again.get(small.config.id))
@@ -94,18 +121,65 @@ async def test_declaring_the_same_again_changes_nothing(pool: Pool) -> None:
 
 
 async def test_replicas_with_different_settings_can_start_together(pool: Pool) -> None:
-    """The last one wins, and none fails."""
+    """All models are enabled, and no start fails."""
     several = [catalogue(SMALL, BIG), catalogue(BIG), catalogue(providers=())] * 4
     async with asyncio.TaskGroup() as group:
         for one in several:
             group.create_task(one.declare(pool))
-    enabled = [one.config.name for one in await model_configs.list_models(pool) if one.enabled]
-    assert enabled in (["big", "small", "demo"], ["big", "demo"], ["demo"])
-    await catalogue(SMALL).declare(pool)
-    assert [one.config.name for one in await model_configs.list_models(pool) if one.enabled] == [
-        "small",
-        "demo",
-    ]
+    assert await enabled(pool) == ["big", "small", "demo"]
+
+
+async def test_a_replica_without_the_settings_disables_nothing_and_says_so(pool: Pool) -> None:
+    """And it does not become the source of the default model."""
+    await catalogue(SMALL, BIG).declare(pool)
+    emitted = Emitted()
+    bare = catalogue(providers=(), emitted=emitted)
+    await bare.declare(pool)
+    assert await enabled(pool) == ["big", "small", "demo"]
+    assert [one.config.name for one in await bare.all() if one.is_default] == ["big"]
+    assert [e["models"] for e in emitted.of("settings_lack_models")] == ["big, small"]
+    assert emitted.of("settings_differ") == []
+
+
+async def test_settings_win_over_a_bare_replica_that_started_before(pool: Pool) -> None:
+    await catalogue(providers=()).declare(pool)
+    await catalogue(BIG).declare(pool)
+    [default] = [one for one in await model_configs.list_models(pool) if one.is_default]
+    assert default.config.name == "big"
+
+
+async def test_a_model_that_another_replica_defines_differently_is_named(pool: Pool) -> None:
+    await catalogue(SMALL, BIG).declare(pool)
+    emitted = Emitted()
+    await catalogue(msgspec.structs.replace(SMALL, model="s-2"), BIG, emitted=emitted).declare(pool)
+    assert [e["models"] for e in emitted.of("settings_differ")] == ["small"]
+
+
+async def test_the_models_of_a_dead_replica_are_disabled_after_two_minutes(pool: Pool) -> None:
+    """By the clock of the process that stays: a jump of the database's clock disables nothing."""
+    clock = FakeClock()
+    await catalogue(SMALL, BIG).declare(pool)
+    stays = catalogue(BIG, clock=clock)
+    await stays.declare(pool)
+    async with renewals(stays, clock) as renew:
+        await pool.execute("UPDATE model_declarations SET renewed_at = renewed_at - interval '1 d'")
+        await renew(times=11)
+        assert await enabled(pool) == ["big", "small", "demo"]
+        await renew(times=3)
+    assert await enabled(pool) == ["big", "demo"]
+    assert await names(stays) == ["big", "demo"]
+
+
+async def test_a_replica_that_was_taken_for_dead_declares_its_models_again(pool: Pool) -> None:
+    clock = FakeClock()
+    suspended = catalogue(SMALL, clock=clock)
+    await suspended.declare(pool)
+    await pool.execute("DELETE FROM model_declarations")
+    await catalogue(BIG).declare(pool)
+    assert await enabled(pool) == ["big", "demo"]
+    async with renewals(suspended, clock) as renew:
+        await renew()
+    assert await enabled(pool) == ["big", "small", "demo"]
 
 
 async def test_a_model_declared_by_another_replica_is_known(pool: Pool) -> None:
@@ -116,12 +190,11 @@ async def test_a_model_declared_by_another_replica_is_known(pool: Pool) -> None:
     small = present(await old.by_name("small"))
     choice = await old.choose(small.config.id)
     assert choice.config.model == "s-1"
-    await catalogue(BIG).declare(pool)
-    async with asyncio.TaskGroup() as group:
-        reading = group.create_task(old.run())
-        await clock.advance_past("models_read")
-        await clock.wait_for_sleeper("models_read")
-        reading.cancel()
+    async with renewals(old, clock) as renew:
+        await renew()
+        assert await names(old) == ["big", "small", "demo"]
+        await new.withdraw()
+        await renew()
     assert await names(old) == ["big", "demo"]
     await old.close()
 

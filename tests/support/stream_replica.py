@@ -65,9 +65,15 @@ class Emitted:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
+        self._events: list[tuple[str, dict[str, object]]] = []
 
     def __call__(self, event: str, **fields: object) -> None:
         self.counts[event] += 1
+        self._events.append((event, fields))
+
+    def of(self, event: str) -> list[dict[str, object]]:
+        """The fields of all events of this name."""
+        return [fields for name, fields in self._events if name == event]
 
 
 def env_with(clock: Clock, emitted: Emitted | None = None) -> Env:

@@ -1,0 +1,207 @@
+"""The models that running processes declare by their settings.
+
+A model is enabled while any running process declares it: a replica that starts without the settings
+disables nothing. The default is that of the process that runs longest of those that have models in
+their settings. If processes define one model differently, the last definition is stored.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Final, LiteralString
+from uuid import UUID
+
+from msgspec import Struct
+
+from chatd.domain.model.protocol import ModelConfig
+from chatd.store.conn import Conn, DatabaseSession, json_text
+from chatd.store.model_configs import ModelParameters
+from chatd.store.pool import Pool
+
+LOCK_KEY: Final = 0x6368_6174_6D6F_6465  # "chatmode": an arbitrary key for the advisory lock
+LAST_POSITION: Final = 10_000
+"""Of the demo model, which processes with and without other models declare."""
+LOCK: Final[LiteralString] = "SELECT pg_advisory_xact_lock($1)"
+
+# What this process is about to change although another process declares it, and what others have in
+# addition.
+COMPARE: Final[LiteralString] = """
+    WITH others AS MATERIALIZED (
+        SELECT unnest(models) AS id FROM model_declarations WHERE process_id <> $1),
+    mine AS (
+        SELECT * FROM json_to_recordset($2::json) AS x (
+            id uuid, provider_id uuid, model text, context_limit integer, prices json,
+            parameters json))
+    SELECT
+        ARRAY(SELECT m.name FROM mine x JOIN model_configs m ON m.id = x.id
+              WHERE x.id IN (SELECT id FROM others)
+                AND (m.provider_id, m.model, m.context_limit, m.prices::text, m.parameters::text)
+                    IS DISTINCT FROM
+                    (x.provider_id, x.model, x.context_limit, x.prices::text, x.parameters::text)
+              ORDER BY 1) AS different,
+        ARRAY(SELECT m.name FROM model_configs m
+              WHERE m.id IN (SELECT id FROM others) AND m.id NOT IN (SELECT id FROM mine)
+              ORDER BY 1) AS missing"""
+
+UPSERT_PROVIDERS: Final[LiteralString] = """
+    INSERT INTO providers AS p (id, name, kind, base_url, has_api_key, enabled, source)
+    SELECT x.id, x.name, x.kind, x.base_url, x.has_api_key, true, 'settings'
+    FROM json_to_recordset($1::json) AS x (
+        id uuid, name text, kind text, base_url text, has_api_key boolean)
+    ON CONFLICT (id) DO UPDATE SET
+        name = excluded.name, kind = excluded.kind, base_url = excluded.base_url,
+        has_api_key = excluded.has_api_key, enabled = true, source = 'settings',
+        updated_at = now()
+    WHERE (p.name, p.kind, p.base_url, p.has_api_key, p.enabled, p.source) IS DISTINCT FROM
+          (excluded.name, excluded.kind, excluded.base_url, excluded.has_api_key, true,
+           'settings')"""
+
+UPSERT_MODELS: Final[LiteralString] = """
+    INSERT INTO model_configs AS m (id, name, provider_id, model, position, context_limit,
+        compaction_threshold, prices, parameters, enabled, is_default, source)
+    SELECT x.id, x.name, x.provider_id, x.model, x.position, x.context_limit,
+        x.compaction_threshold, x.prices, x.parameters, true, false, 'settings'
+    FROM json_to_recordset($1::json) AS x (
+        id uuid, name text, provider_id uuid, model text, position integer,
+        context_limit integer, compaction_threshold smallint, prices json, parameters json)
+    ON CONFLICT (id) DO UPDATE SET
+        name = excluded.name, provider_id = excluded.provider_id, model = excluded.model,
+        position = excluded.position, context_limit = excluded.context_limit,
+        compaction_threshold = excluded.compaction_threshold, prices = excluded.prices,
+        parameters = excluded.parameters, enabled = true,
+        source = 'settings', updated_at = now()
+    WHERE (m.name, m.provider_id, m.model, m.position, m.context_limit,
+           m.compaction_threshold, m.prices::text, m.parameters::text, m.enabled,
+           m.source) IS DISTINCT FROM
+          (excluded.name, excluded.provider_id, excluded.model, excluded.position,
+           excluded.context_limit, excluded.compaction_threshold, excluded.prices::text,
+           excluded.parameters::text, true, 'settings')"""
+
+
+# Two statements: a unique index refuses two defaults even for a moment.
+ENABLE_MODELS: Final[LiteralString] = """
+    WITH chosen AS MATERIALIZED (
+        SELECT default_model AS id FROM model_declarations
+        ORDER BY has_models DESC, declared_at, process_id LIMIT 1)
+    UPDATE model_configs m SET
+        enabled = m.id IN (SELECT unnest(models) FROM model_declarations),
+        is_default = m.is_default AND m.id IN (SELECT id FROM chosen),
+        updated_at = now()
+    WHERE m.source = 'settings'
+      AND (m.enabled <> (m.id IN (SELECT unnest(models) FROM model_declarations))
+           OR (m.is_default AND m.id NOT IN (SELECT id FROM chosen)))"""
+SET_DEFAULT: Final[LiteralString] = """
+    UPDATE model_configs SET is_default = true, updated_at = now()
+    WHERE NOT is_default AND enabled AND id = (
+        SELECT default_model FROM model_declarations
+        ORDER BY has_models DESC, declared_at, process_id LIMIT 1)
+      AND NOT EXISTS (SELECT FROM model_configs WHERE is_default)"""
+ENABLE_PROVIDERS: Final[LiteralString] = """
+    UPDATE providers p SET
+        enabled = p.id IN (SELECT unnest(providers) FROM model_declarations), updated_at = now()
+    WHERE p.source = 'settings'
+      AND p.enabled <> (p.id IN (SELECT unnest(providers) FROM model_declarations))"""
+
+DECLARE: Final[LiteralString] = """
+    INSERT INTO model_declarations (process_id, providers, models, default_model, has_models)
+    VALUES ($1, $2, $3, $4, $5)
+    ON CONFLICT (process_id) DO UPDATE SET renewed_at = now()"""
+RENEW: Final[LiteralString] = """
+    WITH renewed AS (
+        UPDATE model_declarations SET renewed_at = now() WHERE process_id = $1)
+    SELECT process_id, renewed_at FROM model_declarations"""
+WITHDRAW: Final[LiteralString] = "DELETE FROM model_declarations WHERE process_id = $1"
+# Only if the process has not renewed since it was observed.
+WITHDRAW_DEAD: Final[LiteralString] = """
+    DELETE FROM model_declarations d USING unnest($1::uuid[], $2::timestamptz[]) AS o (id, at)
+    WHERE d.process_id = o.id AND d.renewed_at = o.at"""
+
+
+class DeclaredProvider(Struct, frozen=True, kw_only=True):
+    """Public facts of a provider. `base_url` contains no user and no query."""
+
+    id: UUID
+    name: str
+    kind: str
+    base_url: str | None = None
+    has_api_key: bool = False
+
+
+class ModelDeclaration(Struct, frozen=True, kw_only=True):
+    """The settings of one process. The first model is the default; each names one of the
+    providers. `has_models`: the settings name a model, there is not only the demo."""
+
+    providers: tuple[DeclaredProvider, ...]
+    models: tuple[ModelConfig, ...]
+    has_models: bool = True
+
+
+class SettingsDifference(Struct, frozen=True, kw_only=True):
+    """Names of models that other running processes define differently, or have in addition."""
+
+    different: Sequence[str]
+    missing: Sequence[str]
+
+
+async def declare(
+    pool: Pool, process_id: UUID, declaration: ModelDeclaration
+) -> SettingsDifference:
+    """Store the declaration, after any declaration in progress."""
+    ids = {provider.name: provider.id for provider in declaration.providers}
+    models = json_text([_row(at, config, ids) for at, config in enumerate(declaration.models)])
+    model_ids = [config.id for config in declaration.models]
+    async with pool.transaction() as session:
+        await session.execute(LOCK, LOCK_KEY)
+        found = await session.fetchrow(COMPARE, process_id, models)
+        assert found is not None  # a SELECT without FROM has one row
+        await session.execute(UPSERT_PROVIDERS, json_text(declaration.providers))
+        await session.execute(UPSERT_MODELS, models)
+        await session.execute(
+            DECLARE,
+            process_id,
+            list(ids.values()),
+            model_ids,
+            model_ids[0],
+            declaration.has_models,
+        )
+        await _enable_declared(session)
+    return SettingsDifference(different=found["different"], missing=found["missing"])
+
+
+async def renew(conn: Conn, process_id: UUID) -> Mapping[UUID, datetime]:
+    """When each process last renewed its declaration, as of before this call."""
+    return {row["process_id"]: row["renewed_at"] for row in await conn.fetch(RENEW, process_id)}
+
+
+async def withdraw(conn: Conn, process_id: UUID) -> None:
+    """At exit. What is enabled changes with the next declaration or `withdraw_dead`."""
+    await conn.execute(WITHDRAW, process_id)
+
+
+async def withdraw_dead(pool: Pool, dead: Mapping[UUID, datetime]) -> None:
+    """Delete the declarations of processes that still have the observed time of renewal, and
+    disable what no process declares any more."""
+    async with pool.transaction() as session:
+        await session.execute(LOCK, LOCK_KEY)
+        await session.execute(WITHDRAW_DEAD, list(dead.keys()), list(dead.values()))
+        await _enable_declared(session)
+
+
+async def _enable_declared(session: DatabaseSession) -> None:
+    for statement in (ENABLE_MODELS, SET_DEFAULT, ENABLE_PROVIDERS):
+        await session.execute(statement)
+
+
+def _row(at: int, config: ModelConfig, provider_ids: Mapping[str, UUID]) -> dict[str, object]:
+    return {
+        "id": config.id,
+        "name": config.name,
+        "provider_id": provider_ids[config.provider],
+        "model": config.model,
+        "position": LAST_POSITION if config.provider == "demo" else at,
+        "context_limit": config.context_limit,
+        "compaction_threshold": config.compaction_threshold,
+        "prices": config.prices,
+        "parameters": ModelParameters(
+            **{name: getattr(config, name) for name in ModelParameters.__struct_fields__}
+        ),
+    }
