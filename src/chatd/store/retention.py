@@ -51,16 +51,16 @@ DELETE_TOOL_RUNS: Final[LiteralString] = """
 # Deletes the tree and what is left of its rows, except for usage.
 DELETE_CHAT: Final[LiteralString] = "DELETE FROM chats WHERE id = $1"
 
-# The row stays without its content, because viewers that resume learn from it.
+# The row stays without its content, because viewers that resume learn from it. By physical place and
+# in an array: the planner would answer a join by reading all messages.
 CLEAR_DELETED_MESSAGES: Final[LiteralString] = """
     WITH found AS MATERIALIZED (
-        SELECT chat_id, id, pg_column_size(content) AS bytes FROM chat_messages
+        SELECT ctid AS at, pg_column_size(content) AS bytes FROM chat_messages
         WHERE deleted_at < now() - $1::interval ORDER BY deleted_at LIMIT $3
         FOR NO KEY UPDATE SKIP LOCKED),
-    sized AS (
-        SELECT chat_id, id, sum(bytes) OVER (ORDER BY chat_id, id) - bytes AS before FROM found)
-    UPDATE chat_messages m SET content = '[]', usage = NULL, deleted_at = NULL FROM sized s
-    WHERE m.chat_id = s.chat_id AND m.id = s.id AND s.before < $2"""
+    sized AS (SELECT at, sum(bytes) OVER (ORDER BY at) - bytes AS before FROM found)
+    UPDATE chat_messages SET content = '[]', usage = NULL, deleted_at = NULL
+    WHERE ctid = ANY (ARRAY(SELECT at FROM sized WHERE before < $2))"""
 
 # Only events that the daily sums contain: spend limits and reports do not change.
 DELETE_USAGE: Final[LiteralString] = """
