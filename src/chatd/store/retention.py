@@ -51,8 +51,8 @@ DELETE_TOOL_RUNS: Final[LiteralString] = """
 # Deletes the tree and what is left of its rows, except for usage.
 DELETE_CHAT: Final[LiteralString] = "DELETE FROM chats WHERE id = $1"
 
-# The row stays without its content, because viewers that resume learn from it. By physical place and
-# in an array: the planner would answer a join by reading all messages.
+# The row stays without its content, because viewers that resume learn from it. By physical place,
+# in an array: for a join the planner would read all messages.
 CLEAR_DELETED_MESSAGES: Final[LiteralString] = """
     WITH found AS MATERIALIZED (
         SELECT ctid AS at, pg_column_size(content) AS bytes FROM chat_messages
