@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from chatd.api.application import HealthApplication, build_application
 from chatd.api.auth import ADMIN_TOKEN_FILE as TOKEN_FILE
 from chatd.api.auth import ADMIN_USER_ID, TokenTable, admin_token
-from chatd.api.deps import ApiDeps
+from chatd.api.deps import ApiDeps, StreamLimits
 from chatd.api.health import HealthRoutes
 from chatd.api.server import Application, BoundAddress, ListenError, bind
 from chatd.api.server import serve as listen
@@ -28,7 +28,7 @@ from chatd.domain.errors import ChatdError
 from chatd.domain.ids import WorkerId
 from chatd.domain.ports import Clock, Env, Tool
 from chatd.domain.prompt.instructions import Instructions
-from chatd.model_directory import ModelDirectory, build_registry
+from chatd.model_directory import ModelDirectory, build_registry, settings_gaps
 from chatd.replica import Replica, replica_config
 from chatd.settings.schema import Settings, SettingsError
 from chatd.store import migrator
@@ -107,6 +107,8 @@ async def serve(
                 clock=clock, emit=telemetry, new_id=uuid4, new_change_id=new_change_id
             )
             models = ModelDirectory(provider_registry, environment)
+            for gap in settings_gaps(settings, env):
+                environment.emit("settings_incomplete", gap=gap)
             connect = connect_config(settings, server.dsn)
             worker_id = WorkerId(environment.new_id())
             services = None
@@ -245,8 +247,11 @@ def _build_application(
 ) -> Application:
     pool, stop = process.replica.database.pool, process.stop
     if role.serves == "health":
-        return HealthApplication(HealthRoutes(pool, process.registry, stop.is_set))
-    return build_application(_deps(process, admin_token(process.token, settings.data_dir)))
+        lease = process.replica.lease
+        return HealthApplication(
+            HealthRoutes(pool, process.registry, stop.is_set, lambda: lease.error_kind)
+        )
+    return build_application(_deps(settings, process))
 
 
 def _token_from_environment(env: Mapping[str, str], settings: Settings) -> str | None:
@@ -287,8 +292,11 @@ async def _running(services: WorkspaceServices | None) -> AsyncGenerator[None]:
         yield
 
 
-def _deps(process: RunningProcess, token: str) -> ApiDeps:
-    replica = process.replica
+def _deps(settings: Settings, process: RunningProcess) -> ApiDeps:
+    replica, limits = process.replica, settings.limits
+    token = admin_token(process.token, settings.data_dir)
+    if process.token is None and settings.database.url is not None:
+        replica.env.emit("admin_token_of_this_host", file=str(settings.data_dir / TOKEN_FILE))
     return ApiDeps(
         pool=replica.database.pool,
         transactor=replica.transactor,
@@ -304,4 +312,8 @@ def _deps(process: RunningProcess, token: str) -> ApiDeps:
         known=replica.feeds.known,
         workspaces=process.workspaces,
         budget=replica.budget,
+        limits=StreamLimits(
+            streams_per_user=limits.streams_per_user, topics_per_socket=limits.topics_per_socket
+        ),
+        database_error=lambda: replica.lease.error_kind,
     )

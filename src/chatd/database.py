@@ -48,10 +48,17 @@ async def open_database(
 async def _check_external(url: str) -> None:
     """An error names the database, without its password."""
     try:
-        await check_server(ConnectConfig(dsn=url))
+        unsafe = await check_server(ConnectConfig(dsn=url))
     except ChatdError as error:
         text = f"{error.message} The address is {redact_url(url)}"
         raise ChatdError(text, code=error.code) from error
+    for name, value in unsafe.items():
+        log.warning(
+            "the database has %s = %s: when it crashes or fails over it may lose messages that"
+            " chatd has confirmed; set it to on",
+            name,
+            value,
+        )
 
 
 async def keep_database_up(server: PostgresServer, clock: Clock) -> None:

@@ -41,6 +41,11 @@ DECLARATION_DEAD_AFTER_S: Final = 120.0
 MAX_DECLARE_ATTEMPTS: Final = 4
 """Meanwhile the statement timeout ends a declaration of another replica that hangs."""
 
+_KINDS_WITH_KEY: Final = frozenset(
+    {"anthropic", "azure", "google", "openai", "openrouter", "vercel"}
+)
+_KINDS_WITH_ADDRESS: Final = frozenset({"azure", "openai-compat"})
+
 DEMO_MODEL: Final = ModelEntry(name="demo", provider="demo", model="demo")
 
 
@@ -55,12 +60,32 @@ def build_registry(settings: Settings, env: Mapping[str, str], clock: Clock) -> 
             hint = suggest_name(entry.provider, providers) or f"; there are {', '.join(providers)}"
             text = f"there is no provider {show_value(entry.provider)}{hint}"
             raise SettingsError(f"models {show_value(entry.name)}: {text}")
+    defaults = [show_value(entry.name) for entry in settings.models if entry.default]
+    if len(defaults) > 1:
+        text = f"{' and '.join(defaults)} are all the default; set default = true for one of them"
+        raise SettingsError(f"models: {text}")
     chosen = sorted(settings.models, key=lambda entry: not entry.default)
     # A model or a provider of the settings with the name `demo` replaces the built-in one.
     is_named = any(entry.name == DEMO_MODEL.name for entry in chosen)
     if not is_named and providers["demo"].kind == "demo":
         chosen.append(DEMO_MODEL)
     return ProviderRegistry([_model(entry) for entry in chosen], providers, clock)
+
+
+def settings_gaps(settings: Settings, env: Mapping[str, str]) -> list[str]:
+    """What is missing for requests to the providers. The server starts nevertheless: the other
+    providers work."""
+    gaps: list[str] = []
+    for entry in settings.providers:
+        where = f"provider {show_value(entry.name)}"
+        usual = KEY_VARIABLES.get(cast("ProviderKind", entry.kind))
+        if entry.api_key is None and entry.api_key_env and not env.get(entry.api_key_env):
+            gaps.append(f"{where}: api_key_env: {entry.api_key_env} is not set")
+        elif entry.kind in _KINDS_WITH_KEY and not (entry.api_key or env.get(usual or "")):
+            gaps.append(f"{where} has no API key: set api_key, api_key_env or {usual}")
+        if entry.kind in _KINDS_WITH_ADDRESS and not entry.base_url:
+            gaps.append(f"{where} has no base_url")
+    return gaps
 
 
 def build_declaration(known: ProviderRegistry) -> ModelDeclaration:
@@ -77,7 +102,7 @@ def build_declaration(known: ProviderRegistry) -> ModelDeclaration:
             for name, provider in known.providers.items()
         ),
         models=tuple(known.models),
-        has_models=any(model.provider != "demo" for model in known.models),
+        has_models=any(known.providers[one.provider].kind != "demo" for one in known.models),
     )
 
 

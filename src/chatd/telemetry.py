@@ -16,6 +16,7 @@ from chatd.domain.errors import ChatdError
 from chatd.domain.ports import Env
 from chatd.store.chat import workers
 from chatd.store.conn import Conn
+from chatd.store.errors import DATABASE_CAUSES
 
 log: Final = logging.getLogger("chatd")
 
@@ -54,7 +55,9 @@ _LEVELS: Final[Mapping[str, int]] = {
     "runner_crashed": logging.ERROR,
     "runner_failed": logging.ERROR,
     "runner_left": logging.DEBUG,
+    "admin_token_of_this_host": logging.WARNING,
     "settings_differ": logging.WARNING,
+    "settings_incomplete": logging.WARNING,
     "settings_lack_models": logging.WARNING,
     "task_not_cancelled": logging.WARNING,
     "tool_failed": logging.WARNING,
@@ -89,6 +92,9 @@ _EXPLANATIONS: Final[Mapping[str, str]] = {
     "orphan_not_removed": "files of a deleted workspace cannot be removed; tried again",
     "orphan_removed": "removed the files of a workspace that was deleted",
     "release_failed": "the database was away at shutdown; other replicas find the chats later",
+    "admin_token_of_this_host": "hosts that share a database have a token each: set"
+    " CHATD_ADMIN_TOKEN to the same value on all of them",
+    "settings_incomplete": "models of this provider fail until this is corrected",
     "settings_differ": "other running replicas define these models differently; each uses its own"
     " definition: give all replicas the same settings",
     "settings_lack_models": "other running replicas have these models and these settings do not;"
@@ -98,12 +104,6 @@ _EXPLANATIONS: Final[Mapping[str, str]] = {
     "workers_reaped": "a replica died or lost its connection; its chats were released",
     "workspace_down": "a workspace that should run does not; it is shown as stopped",
     "workspace_overdue": "a workspace was not used for long and is being stopped",
-}
-# Explanations of database errors, by error kind.
-_CAUSES: Final[Mapping[str, str]] = {
-    "database_full": "the database's disk is full; free some space, and chats go on",
-    "database_read_only": "the database is a standby; database.url must name the primary",
-    "database_refused": "the database refuses this server; were its user or its rights changed?",
 }
 _DEFAULT_LEVEL: Final = logging.DEBUG
 BACKLOG_READ_INTERVAL_S: Final = 10.0
@@ -119,7 +119,7 @@ class LogEvent(Struct, frozen=True, kw_only=True):
 
     @property
     def explanation(self) -> str | None:
-        cause = _CAUSES.get(str(self.fields.get("error_kind")))
+        cause = DATABASE_CAUSES.get(str(self.fields.get("error_kind")))
         return cause or _EXPLANATIONS.get(self.event)
 
     def __str__(self) -> str:

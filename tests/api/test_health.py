@@ -36,8 +36,21 @@ async def test_a_draining_server_is_alive_and_not_ready(dsn: str) -> None:
 async def test_a_server_without_its_database_is_not_ready(server: ApiServer) -> None:
     await server.replica.pool.close()
     ready = await server.open_page("/readyz")
-    assert (ready.status, ready.json) == (503, {"status": "unavailable"})
+    assert (ready.status, ready.json["status"]) == (503, "unavailable")
+    assert ready.json["reason"] == "database_closed"
     assert (await server.open_page("/healthz")).status == 200
+
+
+async def test_a_server_that_cannot_write_is_not_ready_and_says_why(dsn: str) -> None:
+    """A database with a full disk answers a ping; the worker's heartbeat fails."""
+    errors: list[str] = []
+    options = ApiOptions(database_error=lambda: errors[-1] if errors else None)
+    async with serve_api(dsn, options) as server:
+        assert (await server.open_page("/readyz")).status == 200
+        errors.append("database_full")
+        ready = await server.open_page("/readyz")
+        assert (ready.status, ready.json["reason"]) == (503, "database_full")
+        assert "disk is full" in str(ready.json["message"])
 
 
 async def test_requests_are_counted_by_route_template_without_ids(server: ApiServer) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from chatd.clock import SystemClock
 from chatd.domain.model.failures import ModelError
-from chatd.model_directory import build_declaration, build_registry
+from chatd.model_directory import build_declaration, build_registry, settings_gaps
 from chatd.settings.schema import ModelEntry, PriceEntry, ProviderEntry, Settings, SettingsError
 from tests.support.providers.openai_chat import FakeCompatible, stream
 from tests.support.providers.prompts import request
@@ -122,6 +122,55 @@ def test_what_everybody_may_know_of_a_provider_has_no_secret_in_it() -> None:
     assert (demo.name, demo.base_url, demo.has_api_key) == ("demo", None, False)
     text = msgspec.json.encode(told)
     assert not [word for word in (b"hunter2", b"swordfish", b"sk-secret") if word in text]
+
+
+@pytest.mark.parametrize(
+    ("provider", "env", "gaps"),
+    [
+        pytest.param(
+            ProviderEntry(name="a", kind="anthropic", api_key_env="NOT_SET_KEY"),
+            {"ANTHROPIC_API_KEY": "sk"},
+            ['provider "a": api_key_env: NOT_SET_KEY is not set'],
+            id="the named variable is not set",
+        ),
+        pytest.param(
+            ProviderEntry(name="a", kind="anthropic"),
+            {},
+            ['provider "a" has no API key: set api_key, api_key_env or ANTHROPIC_API_KEY'],
+            id="no key at all",
+        ),
+        pytest.param(
+            ProviderEntry(name="a", kind="anthropic"),
+            {"ANTHROPIC_API_KEY": "sk"},
+            [],
+            id="usual key",
+        ),
+        pytest.param(
+            ProviderEntry(name="l", kind="openai-compat"),
+            {},
+            ['provider "l" has no base_url'],
+            id="no address; a local server needs no key",
+        ),
+        pytest.param(
+            ProviderEntry(name="l", kind="openai-compat", base_url="http://127.0.0.1:1"),
+            {},
+            [],
+            id="a local server",
+        ),
+    ],
+)
+def test_what_a_provider_lacks_is_named_at_start(
+    provider: ProviderEntry, env: dict[str, str], gaps: list[str]
+) -> None:
+    assert settings_gaps(Settings(data_dir=HERE, providers=(provider,)), env) == gaps
+
+
+def test_two_default_models_are_refused_by_name() -> None:
+    models = tuple(
+        ModelEntry(name=name, provider="demo", model="demo", default=True) for name in "ab"
+    )
+    with pytest.raises(SettingsError, match='"a" and "b" are all the default'):
+        build_registry(Settings(data_dir=HERE, models=models), {}, SystemClock())
 
 
 @pytest.mark.parametrize("url", ["http://[::1", "http://host:port/", "\n"])

@@ -81,7 +81,7 @@ class ApiApplication:
             *ChatEventStreams(deps, self._streams).routes(),
             *WorkspaceEventStreams(deps, self._streams).routes(),
         )
-        health = HealthRoutes(deps.pool, deps.registry, deps.draining)
+        health = HealthRoutes(deps.pool, deps.registry, deps.draining, deps.database_error)
         self._table = RouteTable(
             {**health.pages, **ApiDocs(routes, streams).pages}, routes, streams
         )

@@ -112,6 +112,7 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     workspaces: WorkspaceControl | None = None
     budget: Budget | None = None
     limits: StreamLimits = StreamLimits()
+    database_error: Callable[[], str | None] = lambda: None
 
     async def retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Repeat a read or an idempotent write for a moment while the database is unavailable."""

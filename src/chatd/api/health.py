@@ -14,6 +14,7 @@ from chatd.api.request import ApiReply, reply
 from chatd.api.route import Page
 from chatd.api.schemas.chats import HealthReply
 from chatd.domain.errors import ChatdError
+from chatd.store.errors import DATABASE_CAUSES
 from chatd.store.pool import Pool
 
 HEALTH_TIMEOUT_S: Final = 2.0
@@ -23,11 +24,18 @@ class HealthRoutes:
     """Public pages: they show nothing that belongs to a user."""
 
     def __init__(
-        self, pool: Pool, registry: CollectorRegistry, draining: Callable[[], bool]
+        self,
+        pool: Pool,
+        registry: CollectorRegistry,
+        draining: Callable[[], bool],
+        database_error: Callable[[], str | None] = lambda: None,
     ) -> None:
+        """`database_error` is the code of the latest write's error while writes fail: a database
+        with a full disk still answers a ping."""
         self._pool = pool
         self._registry = registry
         self._draining = draining
+        self._database_error = database_error
 
     @property
     def pages(self) -> Mapping[str, Page]:
@@ -43,9 +51,18 @@ class HealthRoutes:
         try:
             async with asyncio.timeout(HEALTH_TIMEOUT_S):
                 await self._pool.ping()
-        except (ChatdError, TimeoutError):
-            return reply(HealthReply(status="unavailable"), 503)
+        except ChatdError as error:
+            return _unavailable(error.code)
+        except TimeoutError:
+            return _unavailable("database_timeout")
+        if (code := self._database_error()) is not None:
+            return _unavailable(code)
         return reply(HealthReply(status="ok"))
 
     async def metrics(self) -> ApiReply:
         return ApiReply(body=generate_latest(self._registry), media_type=CONTENT_TYPE_LATEST)
+
+
+def _unavailable(code: str) -> ApiReply:
+    message = DATABASE_CAUSES.get(code, "the database does not answer")
+    return reply(HealthReply(status="unavailable", reason=code, message=message), 503)

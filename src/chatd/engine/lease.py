@@ -35,6 +35,8 @@ class WorkerLease:
         self._clock = clock
         self._renewed_at: float | None = None
         self._renewed = asyncio.Event()
+        self.error_kind: str | None = None
+        """Why the latest heartbeat failed; None if it succeeded."""
 
     @property
     def health(self) -> LeaseHealth:
@@ -52,6 +54,7 @@ class WorkerLease:
     def renew(self, sent_at: float) -> None:
         """Counted from when the statement was sent: the database may have run it right then."""
         self._renewed_at = sent_at
+        self.error_kind = None
         self._renewed.set()
 
     async def wait_healthy(self) -> None:
@@ -109,6 +112,7 @@ class HeartbeatLoop:
                 self._history = self._history.failed()
                 self._failures += 1
                 kind = error.code if isinstance(error, Unavailable) else "timeout"
+                self._lease.error_kind = kind
                 self._env.emit("heartbeat_failed", error_kind=kind, failures=self._failures)
             else:
                 if self._failures:

@@ -97,6 +97,13 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
     running_subagents_per_user: Annotated[
         RunningLimit, Meta(description="The same for each user; 0: no limit")
     ] = 0
+    streams_per_user: Annotated[
+        int,
+        Meta(ge=1, le=100_000, description="Open event streams and WebSockets of each user, here"),
+    ] = 1000
+    topics_per_socket: Annotated[
+        int, Meta(ge=1, le=10_000, description="Chats and lists that one WebSocket may follow")
+    ] = 100
     spend_micros: Annotated[
         int,
         Meta(

@@ -1,6 +1,7 @@
 """Translate the driver's exceptions into chatd's errors. Does not retry and does not log."""
 
-from typing import cast
+from collections.abc import Mapping
+from typing import Final, cast
 
 import asyncpg
 
@@ -13,6 +14,14 @@ DRIVER_ERRORS = (
     OSError,  # TimeoutError is one of them
 )
 """All exceptions that the driver raises; any other is a bug."""
+
+
+DATABASE_CAUSES: Final[Mapping[str, str]] = {
+    "database_full": "the database's disk is full; free some space, and chats go on",
+    "database_read_only": "the database is a standby; database.url must name the primary",
+    "database_refused": "the database refuses this server; were its user or its rights changed?",
+}
+"""What an operator is told about an error code."""
 
 
 class DuplicateRow(ChatdError):

@@ -81,6 +81,7 @@ UPSERT_MODELS: Final[LiteralString] = """
 ENABLE_MODELS: Final[LiteralString] = """
     WITH chosen AS MATERIALIZED (
         SELECT default_model AS id FROM model_declarations
+        WHERE default_model IS NOT NULL
         ORDER BY has_models DESC, declared_at, process_id LIMIT 1)
     UPDATE model_configs m SET
         enabled = m.id IN (SELECT unnest(models) FROM model_declarations),
@@ -93,6 +94,7 @@ SET_DEFAULT: Final[LiteralString] = """
     UPDATE model_configs SET is_default = true, updated_at = now()
     WHERE NOT is_default AND enabled AND id = (
         SELECT default_model FROM model_declarations
+        WHERE default_model IS NOT NULL
         ORDER BY has_models DESC, declared_at, process_id LIMIT 1)
       AND NOT EXISTS (SELECT FROM model_configs WHERE is_default)"""
 ENABLE_PROVIDERS: Final[LiteralString] = """
@@ -160,7 +162,7 @@ async def declare(
             process_id,
             list(ids.values()),
             model_ids,
-            model_ids[0],
+            model_ids[0] if model_ids else None,
             declaration.has_models,
         )
         await _enable_declared(session)

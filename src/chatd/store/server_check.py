@@ -1,4 +1,5 @@
-"""Check an external PostgreSQL server before use: reachable, and at least version 15.
+"""Check an external PostgreSQL server before use: reachable, not behind a connection pooler, and at
+least version 15. Report settings by which it may lose commits.
 
 Errors tell the operator what to check; they never contain the address.
 """
@@ -9,8 +10,14 @@ from typing import Final, LiteralString
 from chatd.domain.errors import ChatdError, InvariantBroken, Unavailable
 from chatd.store.conn import ConnectConfig, connect
 
-VERSION: Final[LiteralString] = "SELECT current_setting('server_version_num')::int"
+FACTS: Final[LiteralString] = """
+    SELECT current_setting('server_version_num')::int AS version, pg_backend_pid() AS pid,
+        current_setting('synchronous_commit') AS synchronous_commit,
+        current_setting('fsync') AS fsync,
+        current_setting('full_page_writes') AS full_page_writes"""
 MIN_POSTGRES_MAJOR: Final = 15
+
+_SAFETY_SETTINGS: Final = ("synchronous_commit", "fsync", "full_page_writes")
 
 _ADVICE: Final[Mapping[str, str]] = {
     "database_down": "Check that PostgreSQL is running and that this host can reach its port.",
@@ -23,14 +30,17 @@ _ADVICE: Final[Mapping[str, str]] = {
 }
 
 
-async def check_server(config: ConnectConfig) -> None:
-    """Raises a ChatdError that says what to check."""
+async def check_server(config: ConnectConfig) -> Mapping[str, str]:
+    """The server's settings by which it may lose commits that it has confirmed. Raises a ChatdError
+    that says what to check."""
     try:
         session = await connect(config)
     except ValueError:
         # The driver's message may quote the password: do not repeat it.
         raise ChatdError(f"The database address is not valid. {_ADVICE['unreadable']}") from None
     except Unavailable as error:
+        if error.message.startswith("unsupported startup parameter"):
+            raise pooler_error() from error
         raise add_advice(error) from error
     except InvariantBroken as error:
         # Before PostgreSQL 14 the server rejects a setting that every session sends.
@@ -38,9 +48,26 @@ async def check_server(config: ConnectConfig) -> None:
             raise version_error("older than 14") from error
         raise
     try:
-        require_version(await session.fetchval(VERSION))
+        facts = await session.fetchrow(FACTS)
+        assert facts is not None  # a SELECT without FROM has one row
+        if facts["pid"] != session.backend_pid:
+            raise pooler_error()
+        require_version(facts["version"])
+        return unsafe_settings({name: facts[name] for name in _SAFETY_SETTINGS})
     finally:
         session.terminate()
+
+
+def unsafe_settings(found: Mapping[str, str]) -> Mapping[str, str]:
+    """`synchronous_commit` may have stricter values than `on`."""
+    return {name: value for name, value in found.items() if value == "off"}
+
+
+def pooler_error() -> ChatdError:
+    """A pooler's sessions are shared: a lock or a subscription of one would be another's."""
+    text = "The database address is that of a connection pooler, such as PgBouncer. chatd needs"
+    advice = "sessions of its own: name the PostgreSQL server itself."
+    return ChatdError(f"{text} {advice}", code="database_pooler")
 
 
 def require_version(version: int) -> None:

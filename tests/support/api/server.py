@@ -231,6 +231,7 @@ class ApiOptions(Struct, frozen=True, kw_only=True):
     limits: StreamLimits = StreamLimits()
     models: tuple[ModelConfig, ...] = (FAST, CLEVER)
     draining: Callable[[], bool] = lambda: False
+    database_error: Callable[[], str | None] = lambda: None
     known: Callable[[ChatId], Chat | None] = lambda _chat_id: None
     workspaces: Callable[[Pool], WorkspaceControl | None] = lambda _pool: None
 
@@ -252,6 +253,7 @@ def build_deps(replica: StreamReplica, options: ApiOptions, clock: Clock) -> Api
         env=env_with(clock),
         registry=CollectorRegistry(),
         draining=options.draining,
+        database_error=options.database_error,
         known=options.known,
         workspaces=options.workspaces(replica.pool),
         limits=options.limits,

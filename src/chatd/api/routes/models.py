@@ -24,6 +24,7 @@ from chatd.api.schemas.chats import (
 from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.protocol import Prices
+from chatd.domain.text import clip
 from chatd.store.model_configs import StoredModel, StoredProvider
 
 KINDS_WITHOUT_KEY: Final = frozenset({"demo", "openai-compat"})
@@ -34,20 +35,23 @@ async def find_model(models: ModelListing, selection: ModelSelection) -> ModelCo
     """None if the request selects no model. Raises InvalidInput for an unknown one."""
     by_name = by_id = None
     if selection.model is not None:
-        by_name = _usable("model", await models.by_name(selection.model))
+        found = await models.by_name(selection.model)
+        by_name = _usable("model", found, await models.all())
     if selection.model_config_id is not None:
         found = await models.get(ModelConfigId(selection.model_config_id))
-        by_id = _usable("model_config_id", found)
+        by_id = _usable("model_config_id", found, await models.all())
     if by_name is not None and by_id is not None and by_name != by_id:
         raise InvalidInput("model", "names another model than model_config_id")
     return by_id or by_name
 
 
-def _usable(field: str, known: StoredModel | None) -> ModelConfigId:
+def _usable(field: str, known: StoredModel | None, every: Sequence[StoredModel]) -> ModelConfigId:
+    names = ", ".join(model.config.name for model in every if model.enabled)
     if known is None:
-        raise InvalidInput(field, "there is no such model")
+        raise InvalidInput(field, f"there is no such model; there are {clip(names, 300)}")
     if not known.enabled:
-        raise InvalidInput(field, f"the model {known.config.name} is no longer configured")
+        text = f"the model {known.config.name} is no longer configured; there are {names}"
+        raise InvalidInput(field, clip(text, 300))
     return known.config.id
 
 

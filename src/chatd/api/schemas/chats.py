@@ -278,4 +278,8 @@ class ModelsReply(Struct, frozen=True, kw_only=True):
 
 
 class HealthReply(Struct, frozen=True, kw_only=True):
+    """`reason` is an error code, such as `database_full`."""
+
     status: Literal["ok", "draining", "unavailable"]
+    reason: str | UnsetType = UNSET
+    message: str | UnsetType = UNSET

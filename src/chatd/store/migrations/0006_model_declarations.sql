@@ -4,7 +4,7 @@ CREATE TABLE model_declarations (
     process_id    uuid PRIMARY KEY,
     providers     uuid[] NOT NULL,
     models        uuid[] NOT NULL,
-    default_model uuid NOT NULL,
+    default_model uuid,
     has_models    boolean NOT NULL,
     declared_at   timestamptz NOT NULL DEFAULT now(),
     renewed_at    timestamptz NOT NULL DEFAULT now()

@@ -1,0 +1,105 @@
+"""The check of an external PostgreSQL: poolers are refused, unsafe settings are named."""
+
+import asyncio
+import os
+import pwd
+import shutil
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from chatd.domain.errors import ChatdError
+from chatd.store.conn import ConnectConfig
+from chatd.store.server_check import check_server, unsafe_settings
+from tests.support.store import session_to
+
+PGBOUNCER = shutil.which("pgbouncer") or shutil.which("/usr/sbin/pgbouncer")
+
+
+@pytest.fixture
+def open_directory() -> Generator[Path]:
+    """Other accounts may enter it: PgBouncer does not run as root."""
+    with TemporaryDirectory(prefix="chatd-pooler-") as name:
+        Path(name).chmod(0o777)
+        yield Path(name)
+
+
+@asynccontextmanager
+async def pgbouncer(dsn: str, at: Path, *settings: str) -> AsyncGenerator[str]:
+    """A PgBouncer in front of the database; yields the address through it."""
+    assert PGBOUNCER is not None
+    url = urlsplit(dsn)
+    host, database = parse_qs(url.query)["host"][0], url.path[1:]
+    config = at / "pgbouncer.ini"
+    lines = [
+        "[databases]",
+        f"{database} = host={host} port=5432 user=chatd",
+        "[pgbouncer]",
+        "listen_addr =",
+        f"unix_socket_dir = {at}",
+        "listen_port = 6432",
+        "auth_type = any",
+        "pool_mode = transaction",
+        *settings,
+    ]
+    config.write_text("\n".join(lines))
+    account = pwd.getpwuid(os.stat(host).st_uid).pw_name  # may use the server's socket
+    process = await asyncio.create_subprocess_exec(
+        PGBOUNCER, "-u", account, str(config), stderr=asyncio.subprocess.PIPE
+    )
+    assert process.stderr is not None
+    try:
+        async with asyncio.timeout(20):
+            while b"process up" not in (line := await process.stderr.readline()):
+                assert line, "PgBouncer did not start"
+        yield f"postgresql://chatd@/{database}?host={at}&port=6432&sslmode=disable"
+    finally:
+        process.terminate()
+        await process.communicate()
+
+
+@pytest.mark.skipif(PGBOUNCER is None, reason="PgBouncer is not installed")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param((), id="it refuses our startup parameters"),
+        pytest.param(
+            ("ignore_startup_parameters = " + ",".join(ConnectConfig(dsn="").server_settings()),),
+            id="it drops our startup parameters",
+        ),
+    ],
+)
+async def test_a_connection_pooler_is_refused_and_named(
+    dsn: str, open_directory: Path, settings: tuple[str, ...]
+) -> None:
+    async with pgbouncer(dsn, open_directory, *settings) as through:
+        with pytest.raises(ChatdError, match="connection pooler, such as PgBouncer") as refused:
+            await check_server(ConnectConfig(dsn=through))
+    assert refused.value.code == "database_pooler"
+
+
+async def test_a_server_that_may_lose_commits_is_reported(dsn: str) -> None:
+    found = await check_server(ConnectConfig(dsn=dsn, settings={"synchronous_commit": "off"}))
+    assert found["synchronous_commit"] == "off"
+    async with session_to(dsn) as session:
+        fsync = await session.fetchval("SELECT current_setting('fsync')")
+    found = await check_server(ConnectConfig(dsn=dsn, settings={"synchronous_commit": "on"}))
+    assert "synchronous_commit" not in found
+    assert ("fsync" in found) == (fsync == "off")
+
+
+@pytest.mark.parametrize(
+    ("found", "unsafe"),
+    [
+        ({"synchronous_commit": "remote_apply", "fsync": "on"}, {}),
+        ({"synchronous_commit": "local", "fsync": "off"}, {"fsync": "off"}),
+    ],
+)
+def test_only_settings_that_are_off_are_unsafe(
+    found: Mapping[str, str], unsafe: Mapping[str, str]
+) -> None:
+    assert unsafe_settings(found) == unsafe
