@@ -60,12 +60,10 @@ async def test_a_chat_stores_all_fields_of_its_creation(server: ApiServer) -> No
             reasoning_effort="high",
             system_prompt="Be kind.",
             client_tools=[tool],
-            mode="plan",
             mcp_server_ids=[],
         )
     )
-    kept = (chat.model_config_id, chat.reasoning_effort, chat.mode)
-    assert kept == (CLEVER.id, "high", "plan")
+    assert (chat.model_config_id, chat.reasoning_effort) == (CLEVER.id, "high")
     assert b'"ask"' in bytes(chat.client_tools or b"")
     rows = await messages.load_history(server.replica.pool, chat.id)
     assert [(row.role, row.visibility) for row in rows] == [("system", "model"), ("user", "both")]

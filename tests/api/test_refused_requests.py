@@ -147,7 +147,7 @@ WRONG_CREATES: dict[str, list[Json]] = {
     "reasoning_effort": [{"reasoning_effort": "huge"}, {"reasoning_effort": "low\0"}],
     "workspace_id": [{"workspace_id": str(UUID(int=9))}],
     "mcp_server_ids": [{"mcp_server_ids": [NIL]}],
-    "mode": [{"mode": "Plan"}, {"mode": "plan\0"}, {"mode": "plan\n"}, {"mode": ""}],
+    "mode": [{"mode": "plan"}],
     "labels": [
         {"labels": {"": "x"}},
         {"labels": {"-a": "x"}},

@@ -30,7 +30,7 @@ class Raw:
     async def good(self) -> None:
         self._writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         async with asyncio.timeout(30):
-            await self._reader.readuntil(b'{"status":"ok"}')
+            await self._reader.readuntil(b'{"status":"ok"}\n')
 
     async def hung_up_on(self) -> None:
         self._writer.write(b"GET /healthz HT")

@@ -226,7 +226,7 @@ def test_a_json_log_line_is_one_object_on_one_line() -> None:
     line = JsonFormatter().format(record)
     assert "\n" not in line
     assert json.loads(line) == {
-        "time": "1970-01-01T00:00:00.500+00:00",
+        "time": "1970-01-01T00:00:00.500Z",
         "level": "warning",
         "logger": "chatd.app",
         "event": "gone: a\nb",

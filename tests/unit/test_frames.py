@@ -2,7 +2,7 @@
 
 import pytest
 
-from chatd.domain.chat.events import MessageEvent, encode_event, public_message
+from chatd.domain.chat.events import MessageEvent, VersionReached, encode_event, public_message
 from chatd.stream.frames import (
     MAX_FRAME_BYTES,
     MAX_FRAME_EVENTS,
@@ -48,6 +48,13 @@ def test_an_event_stream_has_one_event_to_a_block_and_the_version_with_the_last(
     assert encode_sse(Frame(events=events(2))) == b'data: {"n":0}\n\ndata: {"n":1}\n\n'
 
 
+def test_an_event_stream_names_the_type_of_each_event() -> None:
+    line = encode_event(VersionReached(chat_id=CHAT, version=7))
+    assert encode_sse(Frame(events=[line, line], version=7)) == (
+        b"event: version\ndata: " + line + b"\n\nevent: version\ndata: " + line + b"\nid: 7\n\n"
+    )
+
+
 def test_a_socket_gets_an_array() -> None:
     assert encode_json_array(Frame(events=events(2), version=7)) == b'[{"n":0},{"n":1}]'
 
@@ -59,4 +66,4 @@ def test_what_a_model_wrote_on_several_lines_is_sent_on_one() -> None:
     assert public is not None
     line = encode_event(MessageEvent(chat_id=CHAT, message=public))
     assert b'{ "command": "ls"  }' in line
-    assert encode_sse(Frame(events=[line])).count(b"\n") == 2
+    assert encode_sse(Frame(events=[line])).count(b"\n") == 3

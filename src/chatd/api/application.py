@@ -172,7 +172,7 @@ def handle_error(error: Exception) -> ApiReply:
     found = error_reply(error)
     if found.status == 500:
         log.error("a request failed", exc_info=error)
-    content = msgspec.json.encode(found.body)
+    content = msgspec.json.encode(found.body) + b"\n"
     return ApiReply(status=found.status, body=content, headers=found.headers)
 
 

@@ -91,7 +91,7 @@ def build_openapi(routes: Iterable[ApiRoute], streams: Iterable[StreamRoute]) ->
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
         },
     }
-    return msgspec.json.encode(document)
+    return msgspec.json.encode(document) + b"\n"
 
 
 class _Schemas:

@@ -62,7 +62,8 @@ NO_CONTENT: Final = ApiReply(status=204)
 
 
 def reply(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> ApiReply:
-    return ApiReply(status=status, body=_ENCODER.encode(value), headers=headers or {})
+    """A body ends with a newline, so that a shell's prompt begins a line of its own."""
+    return ApiReply(status=status, body=_ENCODER.encode(value) + b"\n", headers=headers or {})
 
 
 def response_start(status: int, headers: Mapping[str, str], *, prefix: str = "") -> Message:

@@ -156,10 +156,6 @@ def clean_system_prompt(text: str | None) -> str | None:
     return (text or "").strip() or None
 
 
-def check_mode(name: str | None) -> str | None:
-    return None if name is None else _one_line("mode", name)
-
-
 def check_mcp_servers(ids: Sequence[UUID] | None) -> None:
     if ids:
         missing = ", ".join(str(server) for server in ids)

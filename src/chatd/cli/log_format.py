@@ -6,6 +6,7 @@ import sys
 import time
 from datetime import UTC, datetime
 
+from chatd.domain.text import utc_text
 from chatd.settings.schema import LogSettings
 from chatd.telemetry import LogEvent
 
@@ -24,7 +25,7 @@ class TextFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "time": utc_text(datetime.fromtimestamp(record.created, UTC), timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "event": record.getMessage(),

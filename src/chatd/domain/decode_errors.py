@@ -31,9 +31,6 @@ _TOML_TYPE_NAMES: Final = {**TYPE_NAMES, "object": "a table", "Path": "a path", 
 _PATTERNS: Final[Mapping[str, str]] = {
     r"\S": "must not be empty",
     r"^[a-zA-Z0-9_-]{1,64}$": "must have 1 to 64 letters, digits, _ or -",
-    r"^[a-z][a-z0-9_-]{0,31}$": (
-        "must have 1 to 32 small letters, digits, _ or -, and begin with a letter"
-    ),
     r"^[A-Za-z0-9]+(-[A-Za-z0-9]+)*$": "must have letters and digits, with single - between them",
 }
 _COMPARISONS: Final = {"<=": "at most", ">=": "at least", "<": "less than", ">": "more than"}

@@ -6,6 +6,7 @@ NUL is stored; only prompts replace it.
 """
 
 import re
+from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
@@ -99,3 +100,8 @@ def parse_json(raw: Json | str) -> object:
         return msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return UNSET
+
+
+def utc_text(at: datetime, timespec: str = "auto") -> str:
+    """As in all JSON of chatd: `2026-01-31T12:00:00Z`."""
+    return at.astimezone(UTC).isoformat(timespec=timespec).replace("+00:00", "Z")

@@ -17,6 +17,7 @@ from chatd.domain.chat.row import Episode
 from chatd.domain.errors import ChatdError, NotFound, StaleFence, Unavailable
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.ports import Env
+from chatd.domain.text import utc_text
 from chatd.engine.attempt import Committer
 from chatd.parts.journal_tail import read_episode
 from chatd.store.chat import chats, workers
@@ -100,7 +101,7 @@ class ChatReaper:
             return expiry
         episode = Episode.of(chat)
         parts = await read_episode(self._conn, episode)
-        messages = partial_messages(chat, parts, expiry.now.isoformat())
+        messages = partial_messages(chat, parts, utc_text(expiry.now))
         return replace(expiry, episode=episode, messages=messages)
 
     async def _write(self, chat_id: ChatId, command: ReapChat | ExpireDeadline) -> bool:

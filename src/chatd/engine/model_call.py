@@ -44,6 +44,7 @@ from chatd.domain.ports import Budget, Env, ModelChoice, Tool
 from chatd.domain.prompt.builder import PromptTarget, build_prompt
 from chatd.domain.prompt.compaction import DEFAULT_THRESHOLD_PERCENT
 from chatd.domain.prompt.instructions import Instructions
+from chatd.domain.text import utc_text
 from chatd.engine.attempt import Attempt
 from chatd.parts.episodes import PartRecorder
 
@@ -240,7 +241,7 @@ class ModelCall:
             self._idle = self._idle.touched(self._env.clock.monotonic())
             if isinstance(event, StreamFailed):
                 return classify_fault(event.fault)
-            parts = self._assembler.feed(event, self._env.clock.now().isoformat())
+            parts = self._assembler.feed(event, utc_text(self._env.clock.now()))
             if recorder is not None and parts:
                 recorder.add("assistant", parts)
         return None

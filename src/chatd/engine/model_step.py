@@ -26,6 +26,7 @@ from chatd.domain.model.retry import CompactFirst, GiveUp, RetryAfter, decide_re
 from chatd.domain.ports import Env
 from chatd.domain.prompt.compaction import is_compactable
 from chatd.domain.prompt.provider_content import drop_unpaired_in_answer
+from chatd.domain.text import utc_text
 from chatd.engine.attempt import Attempt, Committer
 from chatd.engine.model_call import (
     MODEL_CALL_TIMEOUT_S,
@@ -123,7 +124,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
         return await self.committer.fail_turn(
             attempt,
             ANSWER_TIMEOUT_ERROR,
-            messages=attempt.partial_messages(self.env.clock.now().isoformat()),
+            messages=attempt.partial_messages(utc_text(self.env.clock.now())),
             usage=attempt.unrecorded_usage(),
             client_tools=context.client_names,
         )

@@ -35,6 +35,7 @@ from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.failures import ModelError
 from chatd.domain.model.protocol import ProviderError, ToolSpec
 from chatd.domain.ports import Env, ModelSource, ToolSource
+from chatd.domain.text import utc_text
 from chatd.engine.attempt import Attempt, Committer
 from chatd.engine.model_call import TurnContext
 from chatd.engine.model_step import ModelStep
@@ -87,7 +88,7 @@ class TurnLoop:
 
     async def interrupt(self, attempt: Attempt) -> None:
         """Commit the partial answer or the finished tool results; then run the queue."""
-        at = self._env.clock.now().isoformat()
+        at = utc_text(self._env.clock.now())
         messages, usage_entries = attempt.partial_messages(at), attempt.unrecorded_usage()
         if attempt.is_first and not attempt.has_partial:
             messages = await self._messages_from_live_parts(attempt.chat, at)
@@ -182,7 +183,7 @@ class TurnLoop:
         attempt.set_partial(batch.partial_messages, tuple)
         try:
             await batch.run()
-            drafts = batch.partial_messages(self._env.clock.now().isoformat())
+            drafts = batch.partial_messages(utc_text(self._env.clock.now()))
             for draft in drafts:
                 recorder.add("tool", draft.content)
         finally:

@@ -12,6 +12,7 @@ MAX_FRAME_EVENTS: Final = 256
 MAX_FRAME_BYTES: Final = 256 * 1024
 
 PING: Final = b": ping\n\n"
+_TYPE_FIELD: Final = b'{"type":"'
 
 
 class Frame(Struct, frozen=True, kw_only=True):
@@ -46,13 +47,20 @@ def _pieces(events: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 def encode_sse(frame: Frame) -> bytes:
-    """Events have no `event:` name, so that a browser's `onmessage` receives all of them. The id is
-    the version, so that `Last-Event-ID` resumes."""
-    body = b"data: " + b"\n\ndata: ".join(frame.events) if frame.events else b"data:"
+    """The id is the version, so that `Last-Event-ID` resumes."""
+    body = b"\n\n".join(map(sse_block, frame.events)) if frame.events else b"data:"
     if frame.version is None:
         return body + b"\n\n"
     # The id goes with the frame's last event: only then the state is complete.
     return body + b"\nid: %d\n\n" % frame.version
+
+
+def sse_block(event: bytes) -> bytes:
+    """The `event:` line repeats the type, which is the event's first field."""
+    if not event.startswith(_TYPE_FIELD):
+        return b"data: " + event
+    name = event[len(_TYPE_FIELD) : event.index(b'"', len(_TYPE_FIELD))]
+    return b"event: %b\ndata: %b" % (name, event)
 
 
 def encode_json_array(frame: Frame) -> bytes:

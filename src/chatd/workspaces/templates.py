@@ -17,6 +17,7 @@ from msgspec import Struct
 from chatd.domain.errors import ChatdError, ToolError
 from chatd.domain.ids import UserId
 from chatd.domain.ports import Clock, Env
+from chatd.domain.text import utc_text
 from chatd.domain.workspace.entities import (
     DemoSeed,
     GitSeed,
@@ -256,7 +257,7 @@ class TemplateCatalog:
                 your_workspace_count=ranked.signal.active,
                 last_used_by_you=""
                 if ranked.signal.last_used_at is None
-                else ranked.signal.last_used_at.isoformat(),
+                else utc_text(ranked.signal.last_used_at),
             )
             for ranked in listing.templates
         )

@@ -116,7 +116,7 @@ class SseViewer:
         if block.event == "end":
             self.end = str(msgspec.json.decode(block.data, type=Json)["code"])
             return
-        assert block.event is None
+        assert block.event == msgspec.json.decode(block.data, type=Json)["type"]
         self.state = self.state.apply([EVENT.decode(block.data)])
         if block.id is not None:
             self.last_id = block.id

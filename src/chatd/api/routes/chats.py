@@ -121,7 +121,6 @@ class ChatRoutes:
             reasoning_effort=body.reasoning_effort,
             labels=validation.check_labels(body.labels),
             workspace_id=workspace_id,
-            mode=validation.check_mode(body.mode),
             client_tools=validation.check_client_tools(body.client_tools),
         )
 

@@ -84,7 +84,6 @@ class CreateChatBody(ModelSelection, frozen=True, kw_only=True, omit_defaults=Tr
     client_tools: Annotated[tuple[ClientTool, ...], Meta(max_length=250)] = ()
     workspace_id: UUID | None = None
     mcp_server_ids: Annotated[tuple[UUID, ...], Meta(max_length=100)] | None = None
-    mode: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}$")] | None = None
 
 
 class SendMessageBody(ModelSelection, frozen=True, kw_only=True, omit_defaults=True):

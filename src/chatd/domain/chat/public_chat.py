@@ -34,7 +34,6 @@ class PublicChat(Struct, frozen=True, kw_only=True, omit_defaults=True):
     last_model_config_id: ModelConfigId | None = None
     reasoning_effort: str | None = None
     workspace_id: WorkspaceId | None = None
-    mode: str | None = None
     last_message_id: MessageId | None = None
     last_read_message_id: MessageId | None = None
 
@@ -72,7 +71,6 @@ def public_chat(chat: Chat) -> PublicChat:
         last_model_config_id=chat.model_config_id,
         reasoning_effort=chat.reasoning_effort,
         workspace_id=chat.workspace_id,
-        mode=chat.mode,
         last_message_id=last if last > 0 else None,
         last_read_message_id=chat.last_read_message_id,
     )
