@@ -8,6 +8,7 @@ from typing import Final
 
 from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ports import Clock
+from chatd.log_event import LogEvent
 from chatd.pg.config import EmbeddedConfig, PgError
 from chatd.pg.server import PostgresServer, open_server
 from chatd.settings.schema import Settings, redact_url
@@ -53,12 +54,8 @@ async def _check_external(url: str) -> None:
         text = f"{error.message} The address is {redact_url(url)}"
         raise ChatdError(text, code=error.code) from error
     for name, value in unsafe.items():
-        log.warning(
-            "the database has %s = %s: when it crashes or fails over it may lose messages that"
-            " chatd has confirmed; set it to on",
-            name,
-            value,
-        )
+        why = "a crash or failover may lose messages that chatd has confirmed; set it to on"
+        log.warning(LogEvent(event="database_unsafe", fields={name: value}, explanation=why))
 
 
 async def keep_database_up(server: PostgresServer, clock: Clock) -> None:
@@ -71,9 +68,9 @@ async def keep_database_up(server: PostgresServer, clock: Clock) -> None:
             await server.ensure_running()
         except PgError as error:
             if not reported:
-                log.error("the database is down and cannot be restarted: %s", error)
+                log.error(LogEvent(event="database_restart_failed", explanation=str(error)))
             reported = True
         else:
             if reported:
-                log.info("the database is back")
+                log.info(LogEvent(event="database_recovered"))
             reported = False

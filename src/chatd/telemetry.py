@@ -7,13 +7,14 @@ ERROR: an operator must act. Events carry ids and numbers, never content, argume
 import logging
 import math
 from collections.abc import Mapping
+from importlib.metadata import version
 from typing import Final
 
-from msgspec import Struct
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from chatd.domain.errors import ChatdError
 from chatd.domain.ports import Env
+from chatd.log_event import LogEvent
 from chatd.store.chat import workers
 from chatd.store.conn import Conn
 from chatd.store.errors import DATABASE_CAUSES
@@ -64,7 +65,7 @@ _LEVELS: Final[Mapping[str, int]] = {
     "usage_write_failed": logging.WARNING,
     "chat_list_unreadable": logging.ERROR,
     "worker_failed": logging.ERROR,
-    "workers_reaped": logging.INFO,
+    "workers_reaped": logging.WARNING,
     "workspace_down": logging.WARNING,
     "workspace_overdue": logging.INFO,
 }
@@ -111,20 +112,10 @@ BACKLOG_READ_INTERVAL_S: Final = 10.0
 _ONLY_WITH_CHATS: Final = frozenset({"drain_started", "drain_finished"})
 
 
-class LogEvent(Struct, frozen=True, kw_only=True):
-    """One event for the log: text with an explanation, or a line of JSON with its fields."""
-
-    event: str
-    fields: Mapping[str, object]
-
-    @property
-    def explanation(self) -> str | None:
-        cause = DATABASE_CAUSES.get(str(self.fields.get("error_kind")))
-        return cause or _EXPLANATIONS.get(self.event)
-
-    def __str__(self) -> str:
-        parts = [self.event, *(f"{name}={value}" for name, value in self.fields.items())]
-        return " ".join(parts if self.explanation is None else [*parts, f"({self.explanation})"])
+def explained(event: str, fields: Mapping[str, object]) -> LogEvent:
+    """With the explanation of the event, or of the database error that caused it."""
+    cause = DATABASE_CAUSES.get(str(fields.get("error_kind")))
+    return LogEvent(event=event, fields=fields, explanation=cause or _EXPLANATIONS.get(event))
 
 
 class Telemetry:
@@ -132,6 +123,9 @@ class Telemetry:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._events = Counter("chatd_events", "Events, by name.", ["event"], registry=registry)
+        Gauge("chatd_build_info", "Always 1.", ["version"], registry=registry).labels(
+            version("chatd")
+        ).set(1)
         self._errors = Counter(
             "chatd_errors", "Failures, by event and kind.", ["event", "kind"], registry=registry
         )
@@ -172,7 +166,7 @@ class Telemetry:
         error = fields.get("error")
         cause = error if isinstance(error, BaseException) and level >= logging.ERROR else None
         shown = {name: value for name, value in fields.items() if name != "error"}
-        log.log(level, LogEvent(event=event, fields=shown), exc_info=cause)
+        log.log(level, explained(event, shown), exc_info=cause)
 
 
 class Gauges:

@@ -30,6 +30,7 @@ from chatd.domain.workspace.agent_api import (
 )
 from chatd.domain.workspace.entities import AgentRow, FieldProblem, Template, TemplateSpec
 from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent
+from chatd.log_event import LogEvent
 from chatd.settings.schema import Settings, SettingsError
 from chatd.store.chat import chats
 from chatd.store.conn import Conn, ConnectConfig
@@ -264,7 +265,7 @@ class WorkspaceServices:
         try:
             await self.backend.prepare()
         except ChatdError as error:
-            log.warning("workspaces cannot be created on this host: %s", error.message)
+            log.warning(LogEvent(event="workspaces_unavailable", explanation=error.message))
 
     async def _every(
         self, seconds: float, name: str, task: Callable[[], Coroutine[None, None, None]]
@@ -276,7 +277,11 @@ class WorkspaceServices:
             kind = type(error).__name__
             if kind not in logged:
                 logged.add(kind)
-                log.warning("%s failed: %s: %s", name, kind, error)
+                fields = {"task": name, "error_kind": kind}
+                line = LogEvent(
+                    event="workspace_task_failed", fields=fields, explanation=str(error)
+                )
+                log.warning(line)
 
         while True:
             await self._env.clock.sleep(seconds, name)

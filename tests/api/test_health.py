@@ -103,4 +103,4 @@ async def test_an_internal_error_ends_a_stream_with_a_code(
             while (message := await socket.receive()).type is aiohttp.WSMsgType.TEXT:
                 assert "swordfish" not in message.data
         assert message.data == 1011
-    assert caplog.text.count("an event stream failed") == 2
+    assert caplog.text.count("stream_failed") == 2

@@ -99,7 +99,7 @@ async def stopped(process: Process, number: signal.Signals) -> tuple[int | None,
     database is not crash-safe and that hosts have a token each."""
     process.send_signal(number)
     out, err = await process.communicate()
-    expected = (b" INFO ", b"the database has ", b"admin_token_of_this_host")
+    expected = (b" INFO ", b"database_unsafe", b"admin_token_of_this_host")
     assert all(any(text in line for text in expected) for line in err.splitlines()), err
     return process.returncode, out
 

@@ -23,7 +23,7 @@ from chatd.cli.main import app
 from chatd.cli.process import StopSignal, run_until_signal
 from chatd.domain.errors import Unavailable
 from chatd.store.server_check import require_version
-from chatd.telemetry import LogEvent
+from chatd.telemetry import explained
 
 CHATD = Path(sys.executable).with_name("chatd")
 NOWHERE = "postgresql://ada:hunter2@127.0.0.1:1/chatd"
@@ -241,7 +241,7 @@ def test_a_text_line_has_the_time_in_utc() -> None:
 
 def test_an_event_is_fields_in_json_and_a_line_in_text() -> None:
     chat_id = UUID(int=1)
-    event = LogEvent(event="model_failed", fields={"chat_id": chat_id, "attempt": 2})
+    event = explained(event="model_failed", fields={"chat_id": chat_id, "attempt": 2})
     record = logging.LogRecord("chatd", logging.WARNING, "", 0, event, None, None)
     line = json.loads(JsonFormatter().format(record))
     del line["time"]

@@ -5,7 +5,7 @@ import logging
 import pytest
 from prometheus_client import CollectorRegistry
 
-from chatd.telemetry import LogEvent, Telemetry
+from chatd.telemetry import Telemetry, explained
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_an_event_is_counted_with_its_failure_and_its_time(
         ("feed_failed", {"error_kind": "database_down"}, "DEBUG"),
         ("tail_failed", {"error_kind": "database_down", "failures": 1}, "WARNING"),
         ("tail_failed", {"error_kind": "database_down", "failures": 2}, "DEBUG"),
-        ("workers_reaped", {"workers": 1, "chats": 3}, "INFO"),
+        ("workers_reaped", {"workers": 1, "chats": 3}, "WARNING"),
         ("chat_taken_over", {"epoch": 2}, "INFO"),
         ("workspace_down", {"workspace_id": 1}, "WARNING"),
         ("agent_disconnected", {"agent_id": 1}, "WARNING"),
@@ -96,11 +96,11 @@ def test_a_bug_is_logged_with_its_traceback_and_other_failures_without(
     ],
 )
 def test_what_happens_to_workspaces_is_told_in_words(event: str) -> None:
-    assert LogEvent(event=event, fields={}).explanation
+    assert explained(event=event, fields={}).explanation
 
 
 def test_an_operator_is_told_in_words_what_a_takeover_is() -> None:
-    line = LogEvent(event="workers_reaped", fields={"workers": 1, "chats": 3})
+    line = explained(event="workers_reaped", fields={"workers": 1, "chats": 3})
     assert str(line) == (
         "workers_reaped workers=1 chats=3"
         " (a replica died or lost its connection; its chats were released)"
@@ -109,7 +109,7 @@ def test_an_operator_is_told_in_words_what_a_takeover_is() -> None:
 
 def test_the_explanation_names_a_full_disk_for_every_event() -> None:
     for event in ("commit_delayed", "heartbeat_failed", "anything"):
-        line = LogEvent(event=event, fields={"error_kind": "database_full"})
+        line = explained(event=event, fields={"error_kind": "database_full"})
         assert "disk is full" in str(line)
-    away = LogEvent(event="commit_delayed", fields={"error_kind": "database_down"})
+    away = explained(event="commit_delayed", fields={"error_kind": "database_down"})
     assert "slow or away" in str(away)

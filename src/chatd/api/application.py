@@ -38,6 +38,7 @@ from chatd.api.sse import ChatEventStreams, WorkspaceEventStreams
 from chatd.api.streams import StreamRegistry
 from chatd.api.websocket import WebSockets
 from chatd.domain.errors import ChatdError, NotFound
+from chatd.log_event import LogEvent
 
 log = logging.getLogger(__name__)
 
@@ -171,7 +172,7 @@ def handle_error(error: Exception) -> ApiReply:
     """The reply for any error. Logs errors of the server."""
     found = error_reply(error)
     if found.status == 500:
-        log.error("a request failed", exc_info=error)
+        log.error(LogEvent(event="request_failed", explanation="a bug"), exc_info=error)
     content = msgspec.json.encode(found.body) + b"\n"
     return ApiReply(status=found.status, body=content, headers=found.headers)
 

@@ -22,6 +22,7 @@ from chatd.domain.errors import ChatdError, NotFound, Unavailable
 from chatd.domain.ids import UserId
 from chatd.domain.ports import Clock
 from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable
+from chatd.log_event import LogEvent
 from chatd.stream.fanout import Lagged
 
 log = logging.getLogger(__name__)
@@ -120,7 +121,9 @@ class ClientStream:
         except ChatdError as error:
             self.end(end_for_error(error))
         except Exception:
-            log.exception("an event stream failed")
+            log.exception(
+                LogEvent(event="stream_failed", explanation="a bug; the client reconnects")
+            )
             self.end(_INTERNAL_END)
         else:
             self.end(CLIENT_GONE_END)

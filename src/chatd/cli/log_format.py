@@ -7,8 +7,8 @@ import time
 from datetime import UTC, datetime
 
 from chatd.domain.text import utc_text
+from chatd.log_event import LogEvent
 from chatd.settings.schema import LogSettings
-from chatd.telemetry import LogEvent
 
 
 class TextFormatter(logging.Formatter):

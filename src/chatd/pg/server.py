@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import Final, Protocol
 
+from chatd.log_event import LogEvent
 from chatd.pg.account import Account, choose_account
 from chatd.pg.binaries import find_binaries
 from chatd.pg.binary_copy import copy_for_account, remove_other_copies
@@ -96,7 +97,8 @@ class EmbeddedServer:
                 # Never initdb here: an empty database would hide the loss of a cluster.
                 require_cluster(self._plan.layout.cluster)
                 await start_server(self._plan)
-            log.warning("the embedded database had died and was restarted")
+            why = "the embedded database had died"
+            log.warning(LogEvent(event="database_restarted", explanation=why))
 
     async def close(self) -> None:
         async with self._mutex:

@@ -30,6 +30,7 @@ from chatd.domain.workspace.entities import (
     VersionId,
 )
 from chatd.domain.workspace.templates import list_templates, readme_excerpt
+from chatd.log_event import LogEvent
 from chatd.store.conn import Conn
 from chatd.store.workspace import templates
 
@@ -242,7 +243,11 @@ class TemplateCatalog:
             signals = await templates.list_usage(self._conn, owner)
         except ChatdError as error:
             # Usage only improves the order.
-            log.warning("template usage not read: %s", error.message)
+            why = "templates are listed without regard to their use"
+            fields = {"error_kind": error.code}
+            log.warning(
+                LogEvent(event="template_usage_read_failed", fields=fields, explanation=why)
+            )
             signals = None
         listing = list_templates(found, signals, query=query, page=page, now=self._clock.now())
         shown = [ranked.template for ranked in listing.templates]
