@@ -1,4 +1,4 @@
-"""One attempt at a chat's next step, and the committer that writes it.
+"""One attempt to run a chat, and the committer that writes its steps.
 
 An `Attempt` holds the row, its history, the partial answer, the usage that no commit has
 recorded, and the right to write. In the engine only the `Committer` uses the transactor.
