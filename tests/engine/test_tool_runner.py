@@ -15,7 +15,7 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.chat.worker_transitions import EXPIRED_CALL_TEXT
 from chatd.domain.errors import InvalidInput, TransitionNotAllowed
 from chatd.domain.ids import ToolCallId
-from chatd.engine.tool_runner import UNKNOWN_OUTCOME_OUTPUT
+from chatd.engine.tool_runner import EFFECT_UNKNOWN_TEXT, UNKNOWN_OUTCOME_OUTPUT
 from chatd.engine.worker import WorkerConfig
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import EngineRig, engine_rig, engine_rig_with, pass_time
@@ -62,6 +62,14 @@ async def test_a_tool_past_its_timeout_gets_an_error_result(dsn: str) -> None:
     async with engine_rig(dsn, tools=[GatedTool(gate=Gate(), timeout_s=0.05)]) as rig:
         [line] = await results(rig, ("c1", "echo", "{}"))
         assert "did not finish within 0.05 seconds" in line
+
+
+@pytest.mark.promise("P7")
+async def test_the_outcome_of_an_effect_past_its_timeout_is_unknown(dsn: str) -> None:
+    tool = GatedTool(gate=Gate(), effect="idempotent", timeout_s=0.05)
+    async with engine_rig(dsn, tools=[tool]) as rig:
+        [line] = await results(rig, ("c1", "echo", "{}"))
+        assert EFFECT_UNKNOWN_TEXT in line
 
 
 async def test_a_tool_that_ignores_cancellation_is_kept_by_the_task_reaper(dsn: str) -> None:

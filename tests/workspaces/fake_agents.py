@@ -55,8 +55,8 @@ class FakeBindings:
     """Satisfies `BindingStore` and records its calls. A `broken` method fails; a read of the latest
     agent waits for `latest_open`."""
 
-    def __init__(self) -> None:
-        self.row = WorkspaceBinding(chat_id=CHAT, workspace_id=HOME)
+    def __init__(self, chat_id: ChatId = CHAT) -> None:
+        self.row = WorkspaceBinding(chat_id=chat_id, workspace_id=HOME)
         self.agents = {each.id: each for each in (FIRST, SECOND, FAR)}
         self.latest: dict[WorkspaceId, AgentRow] = {HOME: FIRST, AWAY: FAR}
         self.calls: list[str] = []
@@ -68,7 +68,10 @@ class FakeBindings:
 
     def bind(self, row: AgentRow) -> None:
         self.row = WorkspaceBinding(
-            chat_id=CHAT, workspace_id=row.workspace_id, build_id=row.build_id, agent_id=row.id
+            chat_id=self.row.chat_id,
+            workspace_id=row.workspace_id,
+            build_id=row.build_id,
+            agent_id=row.id,
         )
 
     async def binding(self, chat_id: ChatId) -> WorkspaceBinding | None:

@@ -17,11 +17,11 @@ from chatd.domain.workspace.entities import AgentRow
 from chatd.workspaces.agents.access import (
     REBIND_CHECK_AFTER_S,
     RESEND_TIMEOUT_S,
-    OutcomeUnknown,
     timeout_error,
 )
 from chatd.workspaces.agents.resolver import AgentObservation
 from chatd.workspaces.agents.session import AGENT_REPLY_TIMEOUT_S, ConnectFailed
+from chatd.workspaces.agents.wire import OutcomeUnknown
 from tests.support.clock import FakeClock
 from tests.workspaces.fake_agents import (
     AWAY,
@@ -300,7 +300,7 @@ async def wait_for_silence(rig: AccessRig, kind: type[ChatdError]) -> str:
 async def test_an_agent_that_does_not_answer_in_time_may_answer_next_time(
     rig: AccessRig,
 ) -> None:
-    assert "next time" in await wait_for_silence(rig, AgentUnreachable)
+    assert "in time" in await wait_for_silence(rig, AgentUnreachable)
     rig.agents.silent.clear()
     assert await rig.read() == FIRST
 
@@ -330,7 +330,7 @@ async def test_the_second_attempt_ends_in_time_too(rig: AccessRig) -> None:
         await rig.lose(0)
         await rig.agents.until(requests=2)
         assert await rig.clock.advance_past("agent_timeout") == RESEND_TIMEOUT_S
-    assert "next time" in refusal.result()
+    assert "in time" in refusal.result()
 
 
 async def test_a_reply_is_preferred_to_a_timeout_at_the_same_moment(rig: AccessRig) -> None:
@@ -376,17 +376,17 @@ def seen(**seconds_ago: float | None) -> AgentRow:
 @pytest.mark.parametrize(
     ("row", "kind", "word"),
     [
-        (agent(1), AgentUnreachable, "next time"),
-        (seen(disconnected_at=89), AgentUnreachable, "next time"),
-        (seen(last_connected_at=89), AgentUnreachable, "next time"),
+        (agent(1), AgentUnreachable, "in time"),
+        (seen(disconnected_at=89), AgentUnreachable, "in time"),
+        (seen(last_connected_at=89), AgentUnreachable, "in time"),
         (seen(last_connected_at=90), WorkspaceUnavailable, "stop_workspace"),
-        (seen(last_connected_at=3600, disconnected_at=89), AgentUnreachable, "next time"),
+        (seen(last_connected_at=3600, disconnected_at=89), AgentUnreachable, "in time"),
         (seen(last_connected_at=None), WorkspaceUnavailable, "never connected"),
-        (seen(last_connected_at=None, created_at=0), AgentUnreachable, "next time"),
+        (seen(last_connected_at=None, created_at=0), AgentUnreachable, "in time"),
         (
             replace(seen(last_connected_at=None), connection_timeout_s=0),
             AgentUnreachable,
-            "next time",
+            "in time",
         ),
     ],
 )

@@ -32,6 +32,9 @@ UNKNOWN_OUTCOME_OUTPUT: Final = error_output(
     "The worker was lost while this tool ran, and it must not run twice. Its outcome is unknown:"
     " look at the state it would have changed before you decide what to do."
 )
+EFFECT_UNKNOWN_TEXT: Final = (
+    "Its outcome is unknown: look at the state it would have changed before you repeat it."
+)
 TOOL_MARK_RETRY_DELAY_S: Final = 0.5
 
 
@@ -121,8 +124,9 @@ class ToolBatchRun:
             raise
         if not task.done():
             await self._deps.task_reaper.stop(task)
-            return error_output(f"The tool did not finish within {tool.timeout_s:g} seconds.")
-        return self._outcome(task, call) or UNKNOWN_OUTCOME_OUTPUT
+            text = f"The tool did not finish within {tool.timeout_s:g} seconds."
+            return _unfinished_output(tool, text)
+        return self._outcome(task, tool, call) or UNKNOWN_OUTCOME_OUTPUT
 
     def _start(
         self, tool: Tool, call: ToolCallPart, *, is_first: bool
@@ -152,10 +156,10 @@ class ToolBatchRun:
             self._store(call, output)
 
     def _outcome(
-        self, task: asyncio.Task[ToolOutput | None], call: ToolCallPart
+        self, task: asyncio.Task[ToolOutput | None], tool: Tool, call: ToolCallPart
     ) -> ToolOutput | None:
         if task.cancelled():
-            return error_output("The tool was cancelled.")
+            return _unfinished_output(tool, "The tool was cancelled.")
         error = task.exception()
         if error is None:
             return task.result()
@@ -165,7 +169,7 @@ class ToolBatchRun:
             return error_output(error.message)
         # A bug in a tool is reported to the model and does not end the turn.
         self._env.emit("tool_failed", chat_id=self._chat.id, tool=call.tool_name, error=error)
-        return error_output(f"The tool failed: {type(error).__name__}: {error}")
+        return _unfinished_output(tool, f"The tool failed: {type(error).__name__}: {error}.")
 
     async def _mark_started(self, call_id: ToolCallId) -> bool:
         """Mark a tool that must not run twice; False if it has run before. The mark includes the
@@ -180,3 +184,8 @@ class ToolBatchRun:
             except Unavailable as error:
                 again = again or error.maybe_applied
                 await self._env.clock.sleep(TOOL_MARK_RETRY_DELAY_S, "mark_retry")
+
+
+def _unfinished_output(tool: Tool, text: str) -> ToolOutput:
+    """A tool that only reads has no outcome that could be unknown."""
+    return error_output(text if tool.effect == "read" else f"{text} {EFFECT_UNKNOWN_TEXT}")

@@ -142,7 +142,10 @@ class _SignedExchange:
         except Exception as error:  # noqa: BLE001 - a bug in one route must not stop the server
             log_exception(f"{route.method} {route.path}")
             name = type(error).__name__
-            reply = error_reply(AgentError(500, f"the agent has failed: {name}", code="bug"))
+            text = f"The workspace agent has failed ({name})."
+            if route.method != "GET":
+                text += " The outcome is unknown: check the state before you repeat the request."
+            reply = error_reply(AgentError(500, text, code="bug"))
         return self._sign(reply)
 
     def refuse(self, error: AgentError) -> AgentHttpReply:

@@ -21,7 +21,10 @@ from chatd.domain.ids import MessageId, QueueId, RequestId, WorkerId
 CLIENT_TOOL_DEADLINE_S: Final = 300.0
 INTERRUPT_DEADLINE_S: Final = 10.0
 
-INTERRUPTED_CALL_TEXT: Final = "The tool call was interrupted before it produced a result."
+INTERRUPTED_CALL_TEXT: Final = (
+    "The tool call was interrupted before it produced a result. It may have taken effect: check"
+    " that before you repeat the call."
+)
 
 
 class AppendedMessage(Struct, frozen=True, kw_only=True):

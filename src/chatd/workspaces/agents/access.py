@@ -22,7 +22,6 @@ from chatd.domain.ids import ChatId, WorkspaceId
 from chatd.domain.ports import Clock, ToolContext
 from chatd.domain.workspace.agent_api import (
     AgentApi,
-    AgentRefused,
     AgentUnreachable,
     WorkspaceUnavailable,
 )
@@ -43,7 +42,7 @@ from chatd.workspaces.agents.session import (
     AgentTimeout,
     ConnectFailed,
 )
-from chatd.workspaces.agents.wire import ChatIdentity
+from chatd.workspaces.agents.wire import ChatIdentity, OutcomeUnknown
 
 REBIND_CHECK_AFTER_S: Final = 5.0
 """If the reply takes longer, chatd reads the latest build while it waits."""
@@ -54,22 +53,11 @@ BINDING_RECHECK_AFTER_S: Final = 30.0
 MAX_REMEMBERED_CHATS: Final = 1000
 
 RESTART_TEXT: Final = "Call stop_workspace, then start_workspace."
+WORKSPACE_CHANGED_TEXT: Final = "The chat was given another workspace during the call."
 OTHER_HOST_TEXT: Final = (
     "Trying again does not help: tell the user. If that host is gone for good, create_workspace"
     " creates a new workspace here."
 )
-UNKNOWN_OUTCOME_TEXT: Final = (
-    "The outcome of this call is unknown: it may have taken effect. Once the workspace answers"
-    " again, check that before you repeat the call."
-)
-
-
-class OutcomeUnknown(AgentRefused):
-    """A request with an effect may have reached the agent, and no reply could be had."""
-
-    def __init__(self, reason: ChatdError) -> None:
-        text = f"{reason.message} {UNKNOWN_OUTCOME_TEXT}"
-        super().__init__(text, status=0, code="outcome_unknown")
 
 
 def _ignore(workspace_id: WorkspaceId) -> None:
@@ -152,6 +140,10 @@ class _Delivery:
         self.workspace_id: WorkspaceId | None = None
         self.may_have_arrived = False
 
+    @property
+    def may_have_acted(self) -> bool:
+        return self.may_have_arrived and self.request.has_effect
+
 
 class _Connected(Struct, frozen=True):
     agent_id: AgentId
@@ -195,14 +187,14 @@ class ChatAccess:
                     return await self._send(await self.resolver.resolve(), delivery)
                 except _WorkspaceChanged:
                     # The agent of another workspace does not know the key: it would act again.
-                    if delivery.may_have_arrived and request.has_effect:
-                        break
+                    if delivery.may_have_acted:
+                        raise AgentUnreachable(WORKSPACE_CHANGED_TEXT) from None
             raise workspace_changing_error()
         except (AgentUnreachable, WorkspaceUnavailable) as error:
             self.resolver.forget()
             self._connected = None
             reason = await self._explain(error, delivery)
-            if delivery.may_have_arrived and request.has_effect:
+            if delivery.may_have_acted:
                 raise OutcomeUnknown(reason) from error
             if reason is error:
                 raise
@@ -349,7 +341,7 @@ def timeout_error(seen: AgentObservation) -> ChatdError:
 
 
 def _slow_agent_error() -> AgentUnreachable:
-    return AgentUnreachable("The workspace agent did not answer in time; it may work next time.")
+    return AgentUnreachable("The workspace agent did not answer in time.")
 
 
 def _unchecked(lost: AgentUnreachable) -> AgentUnreachable:

@@ -38,6 +38,7 @@ from chatd.workspaces.agents.wire import (
     ProcessesBody,
     StartProcessBody,
     check_status,
+    decode_effect_reply,
     decode_reply,
 )
 
@@ -165,7 +166,7 @@ class HttpAgentClient:
 
     async def edit_files(self, files: Sequence[FileEdits], *, key: str) -> tuple[FileDiff, ...]:
         body = msgspec.json.encode(EditsBody(files=tuple(files)))
-        return decode_reply(await self._post("/edit-files", body, key=key), DiffsBody).files
+        return decode_effect_reply(await self._post("/edit-files", body, key=key), DiffsBody).files
 
     async def start_process(
         self,
@@ -180,7 +181,8 @@ class HttpAgentClient:
             command=command, workdir=workdir, env=env or {}, background=background
         )
         body = msgspec.json.encode(start)
-        return decode_reply(await self._post("/processes/start", body, key=key), StartedProcess)
+        reply = await self._post("/processes/start", body, key=key)
+        return decode_effect_reply(reply, StartedProcess)
 
     async def output(self, process_id: str, *, wait_s: float = 0, after: int = 0) -> ProcessOutput:
         """Waits until the process ends, at most `wait_s`."""

@@ -226,8 +226,7 @@ class AgentConnector:
             text = "The workspace is on another host, and this server cannot reach its agent."
             raise AgentUnreachable(text, code=AGENT_ON_OTHER_HOST)
         raise AgentUnreachable(
-            "The workspace agent has no endpoint. Start the workspace with start_workspace, then"
-            " try again."
+            "The workspace agent has no endpoint. Start the workspace with start_workspace."
         )
 
     async def connect_agent(self, agent: AgentRow) -> ConnectedAgent:

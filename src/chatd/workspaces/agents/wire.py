@@ -6,6 +6,7 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Struct
 
+from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId
 from chatd.domain.workspace.agent_api import (
     AgentRefused,
@@ -49,6 +50,21 @@ KNOWN_ERROR_CODES: Final = frozenset(
 )
 """Failures are counted by code. Other codes are dropped, so that a workspace cannot create an
 unbounded number of counters."""
+
+
+UNKNOWN_OUTCOME_TEXT: Final = (
+    "The outcome of this call is unknown: it may have taken effect. Once the workspace answers"
+    " again, check that before you repeat the call."
+)
+
+
+class OutcomeUnknown(AgentRefused):
+    """A request with an effect may have reached the agent, and chatd has no reply that it can
+    read."""
+
+    def __init__(self, reason: ChatdError) -> None:
+        text = f"{reason.message} {UNKNOWN_OUTCOME_TEXT}"
+        super().__init__(text, status=0, code="outcome_unknown")
 
 
 class AgentHello(Struct, frozen=True, kw_only=True):
@@ -122,6 +138,14 @@ def check_status(response: AgentResponse) -> bytes:
         message = f"{message[:MAX_ERROR_CHARS]} [cut]"
     code = error.code if error.code in KNOWN_ERROR_CODES else None
     raise AgentRefused(message, status=response.status, code=code)
+
+
+def decode_effect_reply(raw: bytes, type_: type[T]) -> T:
+    """Raises OutcomeUnknown: the effect has happened, and what the agent says of it is lost."""
+    try:
+        return decode_reply(raw, type_)
+    except AgentUnreachable as error:
+        raise OutcomeUnknown(error) from error
 
 
 def decode_reply(raw: bytes, type_: type[T]) -> T:
