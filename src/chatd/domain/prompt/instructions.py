@@ -1,6 +1,7 @@
 """Instructions and workspace context as blocks of prompt text.
 
-Removes invisible characters, so that the model reads the same instructions as a reviewer sees.
+Removes invisible characters and, from files, HTML comments, so that the model reads the same
+instructions as a reviewer sees. A file cannot close its block or begin another one.
 """
 
 import re
@@ -24,14 +25,35 @@ INVISIBLE_CODE_POINTS: Final[frozenset[int]] = frozenset(
 PLAN_PATH_PLACEHOLDER: Final = "{plan_path}"
 
 _REMOVE: Final[Mapping[int, None]] = dict.fromkeys(INVISIBLE_CODE_POINTS)
-_LINE_END: Final = re.compile(r"[^\S\n]+$", re.MULTILINE)
 _BLANK_LINES: Final = re.compile(r"\n{3,}")
+_OPEN_COMMENT: Final = re.compile(r"^ {0,3}<!--", re.MULTILINE)
+_OUR_TAG: Final = re.compile(
+    r"<(?=\s{0,9}/?\s{0,9}(?:workspace-context|user-instructions)(?![\w-]))", re.IGNORECASE
+)
+_OUR_HEAD: Final = re.compile(r"^(?=Source:)", re.MULTILINE)
 
 
 def strip_invisible(text: str) -> str:
     """Remove invisible characters and surplus blank space. Idempotent."""
     text = model_text(text).replace("\r\n", "\n").replace("\r", "\n").translate(_REMOVE)
-    return _BLANK_LINES.sub("\n\n", _LINE_END.sub("", text)).strip()
+    lines = (line.rstrip() for line in text.split("\n"))
+    return _BLANK_LINES.sub("\n\n", "\n".join(lines)).strip()
+
+
+def strip_comments(text: str) -> str:
+    """Remove HTML comments as Markdown hides them. One that is not closed is text, except at the
+    beginning of a line: there it hides the rest."""
+    kept: list[str] = []
+    at = 0
+    while (begin := text.find("<!--", at)) >= 0:
+        end = text.find("-->", begin + 2)
+        if end < 0:
+            break
+        kept.append(text[at:begin])
+        at = end + 3
+    rest = text[at:]
+    unclosed = _OPEN_COMMENT.search(rest)
+    return "".join([*kept, rest if unclosed is None else rest[: unclosed.start()]])
 
 
 class Instructions(Struct, frozen=True, kw_only=True):
@@ -84,15 +106,20 @@ def context_block(files: Iterable[ContextFilePart]) -> str | None:
 
 def _source(file: ContextFilePart) -> str:
     note = " (truncated)" if file.context_file_truncated else ""
-    return f"Source: {model_text(file.context_file_path)}{note}\n{_content(file)}"
+    return f"Source: {_one_line(file.context_file_path)}{note}\n{_content(file)}"
 
 
 def _content(file: ContextFilePart) -> str:
-    return strip_invisible(file.context_file_content or "")
+    visible = strip_comments(strip_invisible(file.context_file_content or ""))
+    return _OUR_HEAD.sub(r"\\", _OUR_TAG.sub("&lt;", strip_invisible(visible)))
+
+
+def _one_line(text: str) -> str:
+    return _OUR_TAG.sub("&lt;", " ".join(strip_invisible(text).splitlines()))
 
 
 def _first(values: Iterable[str | None]) -> Sequence[str]:
-    return [model_text(value) for value in values if value][:1]
+    return [_one_line(value) for value in values if value][:1]
 
 
 def reference_text(part: FileReferencePart) -> str:
