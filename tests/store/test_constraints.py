@@ -144,6 +144,7 @@ IMPOSSIBLE_WORKSPACES: list[tuple[str, LiteralString]] = [
     ("template_comes_from_somewhere", "UPDATE templates SET origin = 'rumour'"),
     ("template_times_are_not_negative", "UPDATE templates SET default_ttl_s = -1"),
     ("template_times_are_not_negative", "UPDATE templates SET activity_bump_s = -1"),
+    ("template_max_ttl_is_not_negative", "UPDATE templates SET max_ttl_s = -1"),
     (
         "parameter_bounds_are_in_order",
         """INSERT INTO template_parameters SELECT id, 0, 'p', 'number', false, NULL, true, false,

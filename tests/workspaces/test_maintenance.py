@@ -6,6 +6,7 @@ from typing import LiteralString
 
 import pytest
 
+from chatd.domain.chat.states import State
 from chatd.domain.errors import InvariantBroken
 from chatd.domain.ids import WorkspaceId
 from chatd.domain.workspace.entities import Build
@@ -14,12 +15,15 @@ from chatd.store.workspace import build_leases, builds, workspaces
 from chatd.workspaces.builds.maintenance import ActivityTracker, Autostop
 from tests.support.build_rig import CountingConn
 from tests.support.clock import FakeClock
+from tests.support.seeds import Seed
+from tests.support.store import insert_seed
 from tests.support.stream_replica import Emitted, env_with
 from tests.support.workspaces import (
     age_builds,
     build_id,
     finish,
     insert_template,
+    insert_workspace,
     new_workspace,
     run_workspace,
     workspace_id,
@@ -33,6 +37,17 @@ def autostop(pool: Pool, clock: FakeClock, *in_use: WorkspaceId) -> Autostop:
 
 async def latest(pool: Pool) -> Build:
     return (await builds.list_builds(pool, workspace_id(1)))[0]
+
+
+async def insert_chat_in_workspace(
+    pool: Pool, state: State, *, ttl_s: int, max_ttl_s: int = 0
+) -> None:
+    """A running workspace of a chat in this state."""
+    await insert_workspace(pool, ttl_s=ttl_s)
+    await insert_template(pool, max_ttl_s=max_ttl_s)
+    await finish(pool)
+    await insert_seed(pool, Seed(state=state))
+    await pool.execute("UPDATE chats SET workspace_id = $1", workspace_id(1))
 
 
 async def deadline(pool: Pool) -> float:
@@ -65,6 +80,54 @@ async def test_a_workspace_in_which_a_command_runs_is_not_stopped(
     assert await deadline(pool) > 3500
     await age_builds(pool, 3601)
     assert await autostop(pool, clock).stop_overdue() == 1
+
+
+@pytest.mark.parametrize("state", [State.R0, State.P0, State.I0, State.A0])
+async def test_a_workspace_is_not_stopped_during_a_turn(
+    pool: Pool, clock: FakeClock, state: State
+) -> None:
+    """Also if the turn has used no tool for longer than the workspace may be unused."""
+    await insert_chat_in_workspace(pool, state, ttl_s=100)
+    await age_builds(pool, 101)
+    assert await autostop(pool, clock).stop_overdue() == 0
+    assert await deadline(pool) > 3500
+    await age_builds(pool, 3601)
+    assert await autostop(pool, clock).stop_overdue() == 0
+
+
+async def test_a_turn_that_began_just_now_keeps_its_workspace(pool: Pool) -> None:
+    await insert_chat_in_workspace(pool, State.W, ttl_s=100)
+    await age_builds(pool, 101)
+    [late] = await builds.list_overdue(pool, retry_delay_s=600, limit=50)
+    assert not late.in_turn
+    await pool.execute("DELETE FROM chats")
+    await insert_seed(pool, Seed(state=State.P0))
+    await pool.execute("UPDATE chats SET workspace_id = $1", workspace_id(1))
+    assert await builds.insert_stop_build(pool, late, build_id(7)) is None
+
+
+async def test_a_workspace_stops_at_its_latest_deadline_once_its_turn_has_ended(
+    pool: Pool, clock: FakeClock
+) -> None:
+    await insert_chat_in_workspace(pool, State.R0, ttl_s=100, max_ttl_s=500)
+    assert 99 < await deadline(pool) <= 100
+    for _ in range(3):
+        await age_builds(pool, 200)
+        assert await autostop(pool, clock, workspace_id(1)).stop_overdue() == 0
+    assert await deadline(pool) < 0
+    await pool.execute("DELETE FROM chats")
+    assert await autostop(pool, clock, workspace_id(1)).stop_overdue() == 1
+
+
+async def test_a_workspace_without_a_ttl_stops_at_its_latest_deadline(
+    pool: Pool, clock: FakeClock
+) -> None:
+    await insert_workspace(pool)
+    await insert_template(pool, max_ttl_s=500)
+    await finish(pool)
+    assert 499 < await deadline(pool) <= 500
+    await age_builds(pool, 501)
+    assert await autostop(pool, clock, workspace_id(1)).stop_overdue() == 1
 
 
 async def test_a_workspace_without_a_ttl_runs_on(pool: Pool, clock: FakeClock) -> None:

@@ -50,6 +50,7 @@ class TemplateFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     agents_allowed: bool = True
     default_ttl_s: int = 0
     activity_bump_s: int = 3600
+    max_ttl_s: int = 0
     require_active_version: bool = False
     spec: TemplateSpec = TemplateSpec()
     parameters: tuple[Parameter, ...] = ()
@@ -127,6 +128,7 @@ def template_rows(
         agents_allowed=file.agents_allowed,
         default_ttl_s=file.default_ttl_s,
         activity_bump_s=file.activity_bump_s,
+        max_ttl_s=file.max_ttl_s,
         require_active_version=file.require_active_version,
         created_at=_NO_TIME,
         updated_at=_NO_TIME,

@@ -99,6 +99,7 @@ class TemplateItem(Struct, frozen=True, kw_only=True):
     deprecated: bool
     default_ttl_s: int
     activity_bump_s: int
+    max_ttl_s: int
     created_at: datetime
     updated_at: datetime
 

@@ -126,6 +126,8 @@ class Template(Struct, frozen=True, kw_only=True):
     default_ttl_s: int = 0
     """How long an unused workspace runs; 0: without limit."""
     activity_bump_s: int = 3600
+    max_ttl_s: int = 0
+    """How long a workspace runs at most, even if it is used; 0: without limit."""
     require_active_version: bool = False
     created_at: datetime
     updated_at: datetime

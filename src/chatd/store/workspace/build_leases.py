@@ -74,9 +74,11 @@ FINISH: Final = named_statement("""
             status = :status, error = :error, error_code = :error_code, completed_at = now(),
             worker_id = NULL, heartbeat_at = NULL,
             deadline = CASE WHEN b.transition = 'start' AND :status = 'succeeded'
-                                 AND w.ttl_s > 0
-                            THEN now() + w.ttl_s * interval '1 s' END
-        FROM workspaces w
+                            THEN now() + least(nullif(w.ttl_s, 0), nullif(t.max_ttl_s, 0))
+                                 * interval '1 s' END,
+            max_deadline = CASE WHEN b.transition = 'start' AND :status = 'succeeded'
+                                THEN now() + nullif(t.max_ttl_s, 0) * interval '1 s' END
+        FROM workspaces w JOIN templates t ON t.id = w.template_id
         WHERE b.id = :id AND b.worker_id = :worker_id AND b.attempt = :attempt
           AND w.id = b.workspace_id
         RETURNING b.*),

@@ -24,6 +24,9 @@ INSERT: Final = named_statement("""
           AND NOT EXISTS (SELECT FROM workspace_builds WHERE made_by = :made_by)
           AND NOT EXISTS (SELECT FROM workspace_builds
                           WHERE workspace_id = :workspace_id AND completed_at IS NULL)
+          AND NOT (:only_idle AND EXISTS (
+              SELECT FROM chats c WHERE c.workspace_id = :workspace_id AND NOT c.archived
+                AND c.status IN ('running', 'interrupting', 'requires_action')))
         RETURNING id, latest_build),
     built AS (
         INSERT INTO workspace_builds (id, workspace_id, build_number, transition,
@@ -64,11 +67,13 @@ class NewBuild(Struct, frozen=True, kw_only=True):
     params: Mapping[str, str] = {}
     reason: BuildReason = "initiator"
     made_by: str | None = None
+    only_idle: bool = False
+    """Not while a chat of the workspace is in a turn."""
 
 
 async def insert(conn: Conn, new: NewBuild) -> Build | None:
     """The new build, or the one that an earlier try of the same request inserted. None if the
-    workspace has another latest build: read again, decide again."""
+    workspace has another latest build, or is in a turn: read again, decide again."""
     values: dict[str, object] = {name: getattr(new, name) for name in new.__struct_fields__}
     values["params"] = json_text(new.params)
     found = await conn.fetchval(INSERT.text, *INSERT.args(values))
@@ -107,13 +112,16 @@ async def cancel(conn: Conn, build_id: BuildId) -> Build | None:
 # succeeds.
 LIST_OVERDUE: Final[LiteralString] = """
     SELECT w.id AS workspace_id, w.owner_id, w.latest_build, b.id AS build_id,
-        b.template_version_id AS version_id
+        b.template_version_id AS version_id, turns.in_turn
     FROM workspace_builds b JOIN workspaces w ON w.id = b.workspace_id
     JOIN workspace_builds l ON l.workspace_id = w.id AND l.build_number = w.latest_build
+    CROSS JOIN LATERAL (SELECT EXISTS (
+        SELECT FROM chats c WHERE c.workspace_id = w.id AND NOT c.archived
+          AND c.status IN ('running', 'interrupting', 'requires_action')) AS in_turn) turns
     WHERE b.deadline < now() AND NOT w.deleted AND l.completed_at IS NOT NULL
       AND (l.id = b.id OR l.completed_at
            < now() - greatest($1::float8 * interval '1 s', (now() - b.deadline) / 4))
-    ORDER BY b.deadline, b.id LIMIT $2"""
+    ORDER BY turns.in_turn, b.deadline, b.id LIMIT $2"""
 
 
 class OverdueWorkspace(Struct, frozen=True, kw_only=True):
@@ -123,6 +131,8 @@ class OverdueWorkspace(Struct, frozen=True, kw_only=True):
     build_id: BuildId
     """The start build with the expired deadline."""
     version_id: VersionId
+    in_turn: bool
+    """A chat of the workspace is in a turn, which may use no tool for long."""
 
 
 async def list_overdue(conn: Conn, *, retry_delay_s: float, limit: int) -> list[OverdueWorkspace]:
@@ -135,7 +145,7 @@ async def list_overdue(conn: Conn, *, retry_delay_s: float, limit: int) -> list[
 async def insert_stop_build(
     conn: Conn, overdue: OverdueWorkspace, build_id: BuildId
 ) -> Build | None:
-    """None if the workspace has got another build since."""
+    """None if the workspace has got another build or a turn since."""
     new = NewBuild(
         id=build_id,
         workspace_id=overdue.workspace_id,
@@ -144,5 +154,6 @@ async def insert_stop_build(
         version_id=overdue.version_id,
         initiator_id=overdue.owner_id,
         reason="autostop",
+        only_idle=True,
     )
     return await insert(conn, new)

@@ -26,16 +26,18 @@ _VERSION: Final = msgspec.json.Decoder(TemplateVersion)
 UPSERT: Final = named_statement("""
     WITH put AS (
         INSERT INTO templates AS t (id, name, display_name, description, icon, backend, origin,
-            active_version_id, agents_allowed, default_ttl_s, activity_bump_s,
+            active_version_id, agents_allowed, default_ttl_s, activity_bump_s, max_ttl_s,
             require_active_version)
         VALUES (:id, :name, :display_name, :description, :icon, :backend, :origin, :version_id,
-            :agents_allowed, :default_ttl_s, :activity_bump_s, :require_active_version)
+            :agents_allowed, :default_ttl_s, :activity_bump_s, :max_ttl_s,
+            :require_active_version)
         ON CONFLICT (id) DO UPDATE SET
             name = excluded.name, display_name = excluded.display_name,
             description = excluded.description, icon = excluded.icon,
             backend = excluded.backend, active_version_id = excluded.active_version_id,
             agents_allowed = excluded.agents_allowed, deprecated = false,
             default_ttl_s = excluded.default_ttl_s, activity_bump_s = excluded.activity_bump_s,
+            max_ttl_s = excluded.max_ttl_s,
             require_active_version = excluded.require_active_version, updated_at = now()
         WHERE NOT t.deleted
         RETURNING t.*),
@@ -123,6 +125,7 @@ def _values(upsert: TemplateUpsert) -> dict[str, object]:
         "agents_allowed": template.agents_allowed,
         "default_ttl_s": template.default_ttl_s,
         "activity_bump_s": template.activity_bump_s,
+        "max_ttl_s": template.max_ttl_s,
         "require_active_version": template.require_active_version,
         "spec": json_text(version.spec),
         "readme": strip_unstorable(version.readme),

@@ -128,7 +128,8 @@ MAX_STOPS_PER_RUN: Final = 50
 
 class Autostop:
     """Run every minute by every replica; the insert lets one of them stop a workspace.
-    `flush_activity` writes the use of workspaces by this replica first."""
+    `flush_activity` writes the use of workspaces by this replica first. A turn counts as use, and
+    the workspace of a turn is never stopped, not even past its latest deadline."""
 
     def __init__(
         self, conn: Conn, env: Env, *, flush_activity: Callable[[], Awaitable[None]]
@@ -140,10 +141,15 @@ class Autostop:
     async def stop_overdue(self) -> int:
         """The number of stop builds that were inserted."""
         await self._flush_activity()
-        asked = 0
-        for late in await builds.list_overdue(
+        overdue = await builds.list_overdue(
             self._conn, retry_delay_s=STOP_RETRY_DELAY_S, limit=MAX_STOPS_PER_RUN
-        ):
+        )
+        if in_turn := [late.workspace_id for late in overdue if late.in_turn]:
+            await workspaces.record_activity(self._conn, in_turn)
+        asked = 0
+        for late in overdue:
+            if late.in_turn:
+                continue
             build_id = BuildId(self._env.new_id())
             if await builds.insert_stop_build(self._conn, late, build_id) is not None:
                 asked += 1
