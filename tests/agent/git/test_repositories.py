@@ -135,6 +135,93 @@ def test_programs_configured_by_a_repository_are_not_run(
     assert not ran.exists()
 
 
+@pytest.fixture
+def trap(tmp_path: Path) -> Path:
+    """A program that leaves the file `ran` beside it."""
+    trap = tmp_path / "trap"
+    trap.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\ncat\n")
+    trap.chmod(0o755)
+    return trap
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ("filter.evil.clean",),
+        ("filter.evil.process",),
+        ("filter.evil.clean", "filter.evil.smudge", "filter.evil.process"),
+        ("filter.Evil.One.clean",),
+    ],
+)
+@pytest.mark.parametrize("where", [".gitattributes", ".git/info/attributes"])
+def test_filters_of_a_repository_are_not_run(
+    repo: Path, git: GitCommand, trap: Path, keys: tuple[str, ...], where: str
+) -> None:
+    name = keys[0].removeprefix("filter.").rpartition(".")[0]
+    (repo / ".git/info").mkdir(exist_ok=True)
+    (repo / where).write_text(f"* filter={name}\n")
+    for key in keys:
+        run_git(repo, "config", key, str(trap))
+    run_git(repo, "config", f"filter.{name}.required", "true")
+    (repo / "a.txt").write_text("two\n")
+    assert "+two" in scan(git, str(repo)).unified_diff
+    assert not (trap.parent / "ran").exists()
+
+
+def test_a_filter_with_a_name_that_cannot_be_switched_off_stops_the_scan(
+    repo: Path, git: GitCommand, trap: Path
+) -> None:
+    (repo / ".gitattributes").write_text("* filter=a=b\n")
+    run_git(repo, "config", "filter.a=b.clean", str(trap))
+    (repo / "a.txt").write_text("two\n")
+    with pytest.raises(GitError, match="filter"):
+        scan(git, str(repo))
+    assert not (trap.parent / "ran").exists()
+
+
+def test_hooks_of_a_configured_directory_are_not_run(
+    repo: Path, git: GitCommand, trap: Path, tmp_path: Path
+) -> None:
+    hooks = tmp_path / "hooks"
+    hooks.mkdir()
+    for name in (
+        "post-index-change",
+        "fsmonitor-watchman",
+        "post-checkout",
+        "reference-transaction",
+    ):
+        (hooks / name).symlink_to(trap)
+    run_git(repo, "config", "core.hooksPath", str(hooks))
+    run_git(repo, "config", "core.fsmonitor", "true")
+    (repo / "a.txt").write_text("two\n")
+    assert "+two" in scan(git, str(repo)).unified_diff
+    assert not (trap.parent / "ran").exists()
+
+
+def test_programs_configured_by_a_submodule_are_not_run(
+    repo: Path, git: GitCommand, trap: Path, tmp_path: Path
+) -> None:
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    run_git(inner, "init", "-q")
+    (inner / "b.txt").write_text("one\n")
+    run_git(inner, "add", ".")
+    run_git(inner, "commit", "-qm", "one")
+    run_git(
+        repo, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(inner), "s"
+    )
+    run_git(repo, "commit", "-qm", "a submodule")
+    run_git(repo, "config", "diff.submodule", "diff")
+    (repo / "s/b.txt").write_text("two\n")
+    run_git(repo / "s", "commit", "-qam", "two")
+    (repo / "s/b.txt").write_text("three\n")
+    (repo / "s/.gitattributes").write_text("* filter=evil\n")
+    for key in ("filter.evil.clean", "core.fsmonitor", "diff.external"):
+        run_git(repo / "s", "config", key, str(trap))
+    assert "Subproject commit" in scan(git, str(repo)).unified_diff
+    assert not (trap.parent / "ran").exists()
+
+
 def test_the_index_is_neither_locked_nor_written(repo: Path, git: GitCommand) -> None:
     index = repo / ".git/index"
     before = index.read_bytes()

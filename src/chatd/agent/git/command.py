@@ -23,14 +23,16 @@ GIT_TIMEOUT_S = 10.0
 _MAX_STDERR_BYTES = 4096
 _CHUNK_BYTES = 1 << 16
 
-# No program that a repository's configuration names is run: no hook, monitor, pager or external
-# diff. No lock is taken, so that a user's own git never finds the index locked.
+# No program that a repository's configuration names is run: no hook, monitor, pager, external diff
+# or filter. In a submodule git would ignore these settings, so it does not look into it. No lock is
+# taken, so that a user's own git never finds the index locked.
 _SAFE_SETTINGS = (
     "core.fsmonitor=false",
     "core.hooksPath=/dev/null",
     "core.pager=cat",
     "core.quotePath=false",
     "submodule.recurse=false",
+    "diff.submodule=short",
     "color.ui=false",
     "gc.auto=0",
     "maintenance.auto=false",
@@ -84,11 +86,16 @@ class GitCommand:
         self._now = now
 
     def run_git(
-        self, root: str, *args: str, limit: int = _CHUNK_BYTES, codes: Sequence[int] = (0,)
+        self,
+        root: str,
+        *args: str,
+        limit: int = _CHUNK_BYTES,
+        codes: Sequence[int] = (0,),
+        settings: Sequence[str] = (),
     ) -> GitOutput:
         """Raises GitError unless git exits with one of `codes` or prints more than `limit`."""
         command = ["git", "-C", root]
-        for setting in _SAFE_SETTINGS:
+        for setting in (*_SAFE_SETTINGS, *settings):
             command += ["-c", setting]
         try:
             process = subprocess.Popen(
@@ -110,6 +117,19 @@ class GitCommand:
         if not is_cut and process.returncode not in codes:
             raise GitError(errors.decode("utf-8", "replace").strip() or "git has failed")
         return GitOutput(process.returncode, output, is_cut)
+
+    def settings_without_filters(self, root: str) -> list[str]:
+        """Settings that switch off the filters which the repository and the user configure: git
+        would run them to compare files."""
+        listed = self.run_git(
+            root, "config", "-z", "--name-only", "--get-regexp", r"^filter\.", codes=(0, 1)
+        )
+        keys = os.fsdecode(listed.output).split("\0")
+        drivers = sorted({key.rpartition(".")[0] for key in keys if key})
+        if listed.is_cut or any("=" in driver for driver in drivers):
+            raise GitError("a configured filter cannot be switched off")
+        values = ("clean=", "smudge=", "process=", "required=false")
+        return [f"{driver}.{value}" for driver in drivers for value in values]
 
     def _read(self, process: subprocess.Popen[bytes], limit: int) -> tuple[bytes, bytes, bool]:
         deadline = self._now() + self._timeout_s

@@ -120,7 +120,14 @@ def _read_remote(git: GitCommand, root: str) -> str:
 
 
 def _read_diff(git: GitCommand, root: str) -> str:
-    tracked = git.run_git(root, *_DIFF_COMMAND, _diff_base(git, root), "--", limit=MAX_DIFF_BYTES)
+    tracked = git.run_git(
+        root,
+        *_DIFF_COMMAND,
+        _diff_base(git, root),
+        "--",
+        limit=MAX_DIFF_BYTES,
+        settings=git.settings_without_filters(root),
+    )
     names = git.run_git(
         root, "ls-files", "--others", "--exclude-standard", "-z", limit=_MAX_NAMES_BYTES
     )
