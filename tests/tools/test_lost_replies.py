@@ -21,7 +21,7 @@ from chatd.tools.execute import execute
 from chatd.tools.files import file_tools
 from chatd.tools.processes import process_tools
 from chatd.workspaces.agents.access import AccessDeps, AgentAccess
-from chatd.workspaces.agents.client import RequestSender
+from chatd.workspaces.agents.client import AgentConnection
 from chatd.workspaces.agents.wire import OutcomeUnknown, decode_effect_reply
 from tests.support import factories
 from tests.support.clock import FakeClock
@@ -44,7 +44,7 @@ class StoppableWorkspace:
         bindings.bind(FIRST)
         endpoint = bench.process.endpoint()
 
-        async def connect(row: AgentRow) -> RequestSender:
+        async def connect(row: AgentRow) -> AgentConnection:
             del row
             return await connector().connect(bench.connected.agent_id, [endpoint])
 

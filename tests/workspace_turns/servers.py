@@ -265,8 +265,8 @@ def _text(name: str, *calls: Call) -> str:
 
 
 class ReplyHoldingProxy:
-    """Replaces the socket of an agent and holds the reply to one kind of request. All else
-    passes."""
+    """Replaces the socket of an agent and holds the reply to one kind of request, once it has taken
+    effect. All else passes."""
 
     def __init__(self, socket: Path, target: bytes) -> None:
         self._socket = socket
@@ -308,7 +308,7 @@ class ReplyHoldingProxy:
     ) -> None:
         with suppress(OSError):
             while data := await reader.read(65536):
-                if held:
+                if held and b" 200 " in data[:15]:
                     self.replied.set()
                     await self._open.wait()
                 writer.write(data)

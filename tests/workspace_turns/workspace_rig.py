@@ -26,7 +26,7 @@ from chatd.domain.workspace.entities import AgentHealth, AgentId, AgentRow
 from chatd.store.pool import Pool
 from chatd.tools.chat_tools import ChatTools
 from chatd.workspaces.agents.access import AccessDeps, AgentAccess
-from chatd.workspaces.agents.client import RequestSender
+from chatd.workspaces.agents.client import AgentConnection
 from chatd.workspaces.agents.monitor import ContextSync
 from chatd.workspaces.agents.resolver import AgentObservation, StoredBindings
 from chatd.workspaces.agents.session import AgentRequest
@@ -48,7 +48,9 @@ LONG_CHECK_AFTER_S = 20.0
 
 
 class FakeAgent:
-    """Satisfies `RequestSender`, for the two requests that the tests make."""
+    """Satisfies `AgentConnection`, for the two requests that the tests make."""
+
+    asks_for_owner = False
 
     def __init__(self, row: AgentRow, words: str) -> None:
         self._row = row
@@ -80,7 +82,7 @@ class FakeConnector:
         self.hold: Awaitable[object] | None = None
         self.words = "Use tabs."
 
-    async def connect(self, row: AgentRow) -> RequestSender:
+    async def connect(self, row: AgentRow) -> AgentConnection:
         self.handshakes.append(row.id)
         if row.id in self.refusing:
             raise AgentUnreachable("The agent does not listen.")
@@ -115,6 +117,9 @@ class CountedBindings:
     async def latest_agent(self, workspace_id: WorkspaceId) -> AgentObservation:
         self._ask("latest")
         return await self._rows.latest_agent(workspace_id)
+
+    async def is_owner(self, chat_id: ChatId, fence: Fence) -> bool:
+        return await self._rows.is_owner(chat_id, fence)
 
     async def remember(self, binding: WorkspaceBinding) -> bool:
         self._ask("remember")

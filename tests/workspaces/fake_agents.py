@@ -18,7 +18,7 @@ from chatd.domain.workspace.agent_api import AgentApi, AgentUnreachable, Workspa
 from chatd.domain.workspace.entities import AgentId, AgentRow, BuildId
 from chatd.domain.workspace.rules import choose_agent
 from chatd.workspaces.agents.access import AccessDeps, AgentAccess
-from chatd.workspaces.agents.client import RequestSender
+from chatd.workspaces.agents.client import AgentConnection
 from chatd.workspaces.agents.resolver import AgentObservation
 from chatd.workspaces.agents.session import KEY_HEADER, AgentRequest, ConnectFailed
 from tests.support import factories
@@ -53,12 +53,13 @@ def tool_context(chat: Chat, epoch: int = 1) -> ToolContext:
 
 class FakeBindings:
     """Satisfies `BindingStore` and records its calls. A `broken` method fails; a read of the latest
-    agent waits for `latest_open`."""
+    agent waits for `latest_open`. Without an `owner`, every worker owns the chat."""
 
     def __init__(self, chat_id: ChatId = CHAT) -> None:
         self.row = WorkspaceBinding(chat_id=chat_id, workspace_id=HOME)
         self.agents = {each.id: each for each in (FIRST, SECOND, FAR)}
         self.latest: dict[WorkspaceId, AgentRow] = {HOME: FIRST, AWAY: FAR}
+        self.owner: tuple[int, WorkerId] | None = None
         self.calls: list[str] = []
         self.broken: set[str] = set()
         self.on_latest: Callable[[], None] | None = None
@@ -100,6 +101,11 @@ class FakeBindings:
         self.row = binding
         return True
 
+    async def is_owner(self, chat_id: ChatId, fence: Fence) -> bool:
+        self._record("is_owner")
+        assert chat_id == self.row.chat_id
+        return self.owner in (None, (fence.epoch, fence.worker_id))
+
     def _record(self, call: str) -> None:
         self.calls.append(call)
         if call in self.broken:
@@ -130,7 +136,7 @@ class ScriptedAgents:
     def keys(self) -> list[str | None]:
         return [request.headers.get(KEY_HEADER) for _, request in self.requests]
 
-    async def connect(self, row: AgentRow) -> RequestSender:
+    async def connect(self, row: AgentRow) -> AgentConnection:
         self.handshakes.append(row)
         await self._notify()
         if row.id in self.unreachable:
@@ -178,7 +184,9 @@ class ScriptedAgents:
 
 
 class FakeSender:
-    """Satisfies `RequestSender`."""
+    """Satisfies `AgentConnection`."""
+
+    asks_for_owner = False
 
     def __init__(self, agents: ScriptedAgents, row: AgentRow) -> None:
         self._agents = agents

@@ -1,67 +1,83 @@
-"""Epoch fence: refuse workers that have lost their chat.
+"""Epoch fence: refuse workers that do not own their chat.
 
-The fence stores the highest epoch of each chat on disk. A worker that has lost its chat may not
-know it yet; its epoch is lower than that of the new worker.
+The fence knows one owner per chat. Any other claim is refused with the fence's mark. A worker that
+gets the mark reads the chat's row; if the row names it as the owner, it claims the chat again with
+the mark as proof. So the database decides, also one that was restored to an older state and counts
+epochs from a lower number. A mark is valid until the owner changes: a worker that read the row
+before that cannot use it.
+
+The fence is in memory only. After a restart of the agent every owner proves itself again, and no
+command of the workspace can forge an epoch.
 """
 
 from __future__ import annotations
 
-import os
+import re
+import secrets
+from dataclasses import dataclass
 
 from chatd.agent.errors import AgentError
-from chatd.agent.json_log import JsonLog, not_noted_error
 
 MAX_FENCED_CHATS = 4096
+_CLAIM = re.compile(r"([0-9]{1,18})(?: ([0-9A-Za-z-]{1,64}) (-|[0-9a-f]{32}))?")
+
+
+@dataclass(frozen=True)
+class OwnerClaim:
+    """`worker` is empty in the claim of an older server, which cannot prove anything. Its epoch
+    counts if it is not lower than the owner's."""
+
+    epoch: int
+    worker: str = ""
+    proof: str = ""
+
+
+def parse_claim(text: str) -> OwnerClaim:
+    """`<epoch>`, or `<epoch> <worker> <mark>` with `-` for no mark."""
+    match = _CLAIM.fullmatch(text)
+    if match is None:
+        raise AgentError(400, "the epoch is malformed")
+    epoch, worker, proof = match.groups("")
+    return OwnerClaim(int(epoch), worker, "" if proof == "-" else proof)
+
+
+@dataclass(frozen=True)
+class _FencedChat:
+    epoch: int
+    worker: str
+    mark: str
 
 
 class EpochFence:
-    """Create it inside the event loop, before the first request."""
-
-    def __init__(self, run_dir: str, *, max_chats: int = MAX_FENCED_CHATS) -> None:
+    def __init__(self, *, max_chats: int = MAX_FENCED_CHATS) -> None:
         self._max_chats = max_chats
-        self._log = JsonLog(os.path.join(run_dir, "fence.jsonl"))
-        self._highest: dict[str, int] = {}
-        # Chats with an epoch that is not on disk. The chat's next request writes it again.
-        self._unwritten: set[str] = set()
-        for record in self._log.load():
-            chat_id, epoch = record.get("chat"), record.get("epoch")
-            if isinstance(chat_id, str) and isinstance(epoch, int):
-                self._set_highest(chat_id, max(epoch, self._highest.get(chat_id, 0)))
+        self._chats: dict[str, _FencedChat] = {}
 
-    async def check_epoch(self, chat_id: str, epoch: int | None) -> None:
-        """Refuse an epoch below the highest; a higher one is on disk before this returns.
+    def check_owner(self, chat_id: str, claim: OwnerClaim | None) -> None:
+        """Raises AgentError, with `fence` for the mark, if the claim is not the owner's.
 
-        A request without a chat or an epoch is not from a worker and passes.
+        A request without a chat or a claim is not from a worker and passes.
         """
-        if not chat_id or epoch is None:
+        if not chat_id or claim is None:
             return
-        highest = self._highest.get(chat_id, 0)
-        if epoch < highest:
-            raise AgentError(409, "Another worker has taken over this chat.", code="stale_epoch")
-        if epoch == highest and chat_id not in self._unwritten:
+        known = self._chats.get(chat_id) or self._set_owner(chat_id, OwnerClaim(-1))
+        if (claim.epoch, claim.worker) == (known.epoch, known.worker):
             return
-        # In memory first: from now on lower epochs are refused even if the disk fails.
-        self._set_highest(chat_id, epoch)
-        self._unwritten.add(chat_id)
-        try:
-            if self._log.lines > 3 * self._max_chats:
-                await self._log.rewrite(
-                    {"chat": chat, "epoch": number} for chat, number in self._highest.items()
-                )
-            await self._log.append({"chat": chat_id, "epoch": epoch}, sync=True)
-        except OSError as error:
-            raise not_noted_error(error) from error
-        if self._highest.get(chat_id) == epoch:
-            self._unwritten.discard(chat_id)
+        is_proven, is_newer = claim.proof == known.mark, claim.epoch >= known.epoch
+        is_accepted = is_proven if claim.worker else is_newer
+        if not is_accepted:
+            raise AgentError(
+                409,
+                "Another worker has taken over this chat.",
+                code="stale_epoch",
+                fence=known.mark,
+            )
+        self._set_owner(chat_id, claim)
 
-    def close(self) -> None:
-        self._log.close()
-
-    def _set_highest(self, chat_id: str, epoch: int) -> None:
-        # Moved to the end: the chat with the oldest change of epoch is dropped first.
-        self._highest.pop(chat_id, None)
-        self._highest[chat_id] = epoch
-        if len(self._highest) > self._max_chats:
-            dropped = next(iter(self._highest))
-            del self._highest[dropped]
-            self._unwritten.discard(dropped)
+    def _set_owner(self, chat_id: str, claim: OwnerClaim) -> _FencedChat:
+        # Moved to the end: the chat with the oldest change of owner is dropped first.
+        self._chats.pop(chat_id, None)
+        chat = self._chats[chat_id] = _FencedChat(claim.epoch, claim.worker, secrets.token_hex(16))
+        if len(self._chats) > self._max_chats:
+            del self._chats[next(iter(self._chats))]
+        return chat

@@ -23,20 +23,20 @@ _STATUS_BY_ERRNO = {
 
 
 class AgentError(Exception):
-    """An HTTP status, a message for the model, and optionally a code for programs."""
+    """An HTTP status, a message for the model, and optionally a code and a fence's mark for
+    programs."""
 
-    def __init__(self, status: int, message: str, *, code: str = "") -> None:
+    def __init__(self, status: int, message: str, *, code: str = "", fence: str = "") -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.code = code
+        self.fence = fence
 
     def body(self) -> dict[str, object]:
-        """The reply's JSON, without an empty code."""
-        body: dict[str, object] = {"message": self.message}
-        if self.code:
-            body["code"] = self.code
-        return body
+        """The reply's JSON, without empty fields."""
+        fields = {"message": self.message, "code": self.code, "fence": self.fence}
+        return {name: value for name, value in fields.items() if value or name == "message"}
 
 
 def from_os_error(error: OSError, action: str) -> AgentError:

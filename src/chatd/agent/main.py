@@ -36,7 +36,8 @@ from chatd.agent.server.http_messages import AgentHttpReply, json_reply
 from chatd.agent.server.server import AgentHttpServer, log_line
 from chatd.agent.threads import AgentSystemClock, WorkerThreads
 
-VERSION = "1"
+VERSION = "2"
+"""Version 2 asks a worker to prove that it owns its chat."""
 LOCK_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 15.0
 _PR_SET_DUMPABLE = 4
@@ -59,7 +60,7 @@ class AgentProcess:
         self._started_at = int(time.time())
         self._threads = WorkerThreads()
         self._journal = IdempotencyJournal(config.run_dir)
-        self._fence = EpochFence(config.run_dir)
+        self._fence = EpochFence()
         touched = TouchedPaths()
         environment = command_environment(config)
         self._processes = ProcessTable(
@@ -122,7 +123,6 @@ class AgentProcess:
             task.cancel()
         await self._processes.close()
         await self._journal.close()
-        self._fence.close()
         self._threads.close()
         self._git.close()
 

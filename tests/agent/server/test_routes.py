@@ -29,7 +29,7 @@ async def test_healthz_identifies_the_agent(server: AgentServer) -> None:
     assert reply.json == {
         "agent_id": "a",
         "boot_id": reply.headers["chatd-boot"],
-        "version": "1",
+        "version": "2",
         "started_at": reply.json["started_at"],
         "ready": True,
         "directory": str(server.home),
@@ -145,6 +145,17 @@ async def test_lower_epochs_are_refused(server: AgentServer) -> None:
     assert (await write(2)).status == 200
     assert (await write(1)).json["code"] == "stale_epoch"
     assert (await write(2)).status == 200
+
+
+async def test_a_worker_proves_that_it_owns_its_chat(server: AgentServer) -> None:
+    async def start(mark: object) -> HttpReply:
+        headers = {"Chatd-Chat-Id": "c", "Chatd-Epoch": f"1 worker {mark}"}
+        return await server.api("POST", "processes/start", {"command": "true"}, headers)
+
+    asked = await start("-")
+    assert (asked.status, asked.json["code"]) == (409, "stale_epoch")
+    assert (await start(asked.json["fence"])).status == 200
+    assert (await start("-")).status == 200
 
 
 @pytest.mark.parametrize(

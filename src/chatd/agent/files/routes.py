@@ -121,7 +121,7 @@ class FileRoutes:
     async def _run_effect(
         self, caller: AgentCaller, kind: str, effect: Callable[[], Awaitable[dict[str, object]]]
     ) -> AgentHttpReply:
-        await self._fence.check_epoch(caller.chat_id, caller.epoch)
+        self._fence.check_owner(caller.chat_id, caller.owner)
         if not caller.key:
             return json_reply(await effect())
         return json_reply(await self._journal.run_once(caller.key, kind, effect))

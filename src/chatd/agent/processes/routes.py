@@ -31,7 +31,7 @@ class ProcessRoutes:
         env = fields.text_map("env")
         background = fields.flag("background")
         fields.reject_unknown()
-        await self._fence.check_epoch(caller.chat_id, caller.epoch)
+        self._fence.check_owner(caller.chat_id, caller.owner)
         started = await self._processes.start(
             command,
             chat_id=caller.chat_id or None,
@@ -69,6 +69,6 @@ class ProcessRoutes:
         fields = request.json()
         name = fields.text("signal")
         fields.reject_unknown()
-        await self._fence.check_epoch(caller.chat_id, caller.epoch)
+        self._fence.check_owner(caller.chat_id, caller.owner)
         await self._processes.signal(request.parameter, name, caller.chat_id or None)
         return json_reply({"ok": True})

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
+from chatd.agent.epochs import OwnerClaim, parse_claim
 from chatd.agent.errors import AgentError
 from chatd.agent.server.auth import RequestClaim, RequestVerifier, digest
 from chatd.agent.server.http_messages import (
@@ -26,7 +27,6 @@ from chatd.agent.server.server import RequestExchange, log_exception
 MAX_JSON_BYTES = 4 << 20
 MAX_ANCESTORS = 64
 _CHAT_OR_PROCESS_ID = re.compile(r"[0-9A-Za-z_-]{1,64}")
-_EPOCH = re.compile(r"[0-9]{1,18}")
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class AgentCaller:
 
     chat_id: str = ""
     ancestors: tuple[str, ...] = ()
-    epoch: int | None = None
+    owner: OwnerClaim | None = None
     key: str = ""
 
     @property
@@ -176,15 +176,13 @@ def read_caller(head: RequestHead) -> AgentCaller:
     if chat_id and not _CHAT_OR_PROCESS_ID.fullmatch(chat_id):
         raise AgentError(400, "the chat id is malformed")
     epoch = headers.get("chatd-epoch")
-    if epoch is not None and not _EPOCH.fullmatch(epoch):
-        raise AgentError(400, "the epoch is malformed")
     key = headers.get("idempotency-key", "")
     if len(key) > 512:
         raise AgentError(400, "the idempotency key is longer than 512 characters")
     return AgentCaller(
         chat_id=chat_id,
         ancestors=_ancestors(headers.get("chatd-ancestor-chat-ids", "")),
-        epoch=None if epoch is None else int(epoch),
+        owner=None if epoch is None else parse_claim(epoch),
         key=key,
     )
 

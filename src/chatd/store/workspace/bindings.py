@@ -9,6 +9,7 @@ from typing import Final, LiteralString
 
 import msgspec
 
+from chatd.domain.chat.row import Fence
 from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import ChatId, UserId, WorkspaceId
 from chatd.domain.workspace.agent_api import (
@@ -52,6 +53,9 @@ SAVE_BOUND_AGENT: Final[LiteralString] = """
         agent_id = excluded.agent_id, bound_at = now()
     RETURNING true"""
 
+IS_OWNER: Final[LiteralString] = """
+    SELECT EXISTS (SELECT FROM chats WHERE id = $1 AND worker_id = $2 AND epoch = $3)"""
+
 LATEST_CHAT_PER_WORKSPACE: Final[LiteralString] = """
     SELECT DISTINCT ON (workspace_id) workspace_id, id FROM chats
     WHERE owner_id = $1 AND NOT archived AND workspace_id = ANY ($2::uuid[])
@@ -62,6 +66,10 @@ async def get(conn: Conn, chat_id: ChatId) -> WorkspaceBinding | None:
     """None if there is no such chat."""
     row = await conn.fetchrow(GET, chat_id)
     return None if row is None else WorkspaceBinding(**dict(row))
+
+
+async def is_owner(conn: Conn, chat_id: ChatId, fence: Fence) -> bool:
+    return await conn.fetchval(IS_OWNER, chat_id, fence.worker_id, fence.epoch)
 
 
 async def bind(

@@ -16,7 +16,7 @@ from typing import Final, NoReturn
 from msgspec import Struct
 
 from chatd.aio import first_of
-from chatd.domain.chat.row import Chat
+from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId, WorkspaceId
 from chatd.domain.ports import Clock, ToolContext
@@ -27,7 +27,8 @@ from chatd.domain.workspace.agent_api import (
 )
 from chatd.domain.workspace.entities import AgentId, AgentRow
 from chatd.domain.workspace.rules import agent_status, remedy_after_timeout
-from chatd.workspaces.agents.client import HttpAgentClient, RequestSender
+from chatd.workspaces.agents.client import AgentConnection, HttpAgentClient
+from chatd.workspaces.agents.owner import ChatOwner
 from chatd.workspaces.agents.resolver import (
     AGENT_ON_OTHER_HOST,
     MAX_BIND_ATTEMPTS,
@@ -42,7 +43,7 @@ from chatd.workspaces.agents.session import (
     AgentTimeout,
     ConnectFailed,
 )
-from chatd.workspaces.agents.wire import ChatIdentity, OutcomeUnknown
+from chatd.workspaces.agents.wire import ChatIdentity, OutcomeUnknown, OwnerUnproven
 
 REBIND_CHECK_AFTER_S: Final = 5.0
 """If the reply takes longer, chatd reads the latest build while it waits."""
@@ -68,7 +69,7 @@ class AccessDeps(Struct, frozen=True, kw_only=True):
     """`connect` makes the handshake. `on_use` is called for every workspace that a chat uses."""
 
     bindings: BindingStore
-    connect: Callable[[AgentRow], Awaitable[RequestSender]]
+    connect: Callable[[AgentRow], Awaitable[AgentConnection]]
     clock: Clock
     on_use: Callable[[WorkspaceId], None] = _ignore
     check_after_s: float = REBIND_CHECK_AFTER_S
@@ -84,11 +85,11 @@ class AgentAccess:
 
     async def connect(self, context: ToolContext) -> AgentApi:
         """Raises WorkspaceUnavailable if the chat has no workspace that runs."""
-        chat, epoch = context.chat, context.fence.epoch
-        access = self._access(chat, epoch)
+        chat = context.chat
+        access = self._access(chat, context.fence)
         await access.resolver.resolve()
         parents = () if chat.parent_chat_id is None else (chat.parent_chat_id,)
-        identity = ChatIdentity(chat_id=chat.id, ancestors=parents, epoch=epoch)
+        identity = ChatIdentity(chat_id=chat.id, ancestors=parents, epoch=context.fence.epoch)
         return HttpAgentClient(access, self._deps.clock, identity)
 
     def in_use(self) -> set[WorkspaceId]:
@@ -105,19 +106,23 @@ class AgentAccess:
         if (access := self._chats.pop(chat_id, None)) is not None:
             access.select(None)
 
-    def _access(self, chat: Chat, epoch: int) -> "ChatAccess":
+    def _access(self, chat: Chat, fence: Fence) -> "ChatAccess":
         access = self._chats.get(chat.id)
-        if access is not None and access.epoch > epoch:
-            # A runner that has lost its chat and does not know it yet. The agent refuses it.
-            return ChatAccess(self._deps, self._in_flight, chat, epoch)
-        if access is None or access.epoch < epoch:
-            access = ChatAccess(self._deps, self._in_flight, chat, epoch)
-        self._chats[chat.id] = access
-        self._chats.move_to_end(chat.id)
-        while len(self._chats) > MAX_REMEMBERED_CHATS:
-            self._chats.popitem(last=False)
+        if access is not None and access.owner.fence.epoch > fence.epoch:
+            # A runner that has lost its chat and does not know it yet, or one of a database that
+            # was restored to an older state. The agent asks for a proof, which tells.
+            return ChatAccess(self._deps, self._in_flight, chat, fence, self._remember)
+        if access is None or not access.owner.is_same(fence):
+            access = ChatAccess(self._deps, self._in_flight, chat, fence, self._remember)
+        self._remember(access)
         access.on_row(chat)
         return access
+
+    def _remember(self, access: "ChatAccess") -> None:
+        self._chats[access.owner.chat_id] = access
+        self._chats.move_to_end(access.owner.chat_id)
+        while len(self._chats) > MAX_REMEMBERED_CHATS:
+            self._chats.popitem(last=False)
 
 
 class _AgentReplaced(Exception):
@@ -147,14 +152,20 @@ class _Delivery:
 
 class _Connected(Struct, frozen=True):
     agent_id: AgentId
-    sender: RequestSender
+    sender: AgentConnection
 
 
 class ChatAccess:
-    """Satisfies `RequestSender` for one chat under one epoch."""
+    """Satisfies `RequestSender` for one chat under one epoch. `on_proven` is called when the
+    chat's row has named the worker as its owner."""
 
     def __init__(
-        self, deps: AccessDeps, in_flight: Counter[WorkspaceId], chat: Chat, epoch: int
+        self,
+        deps: AccessDeps,
+        in_flight: Counter[WorkspaceId],
+        chat: Chat,
+        fence: Fence,
+        on_proven: Callable[["ChatAccess"], None],
     ) -> None:
         self._deps = deps
         self._in_flight = in_flight
@@ -162,8 +173,8 @@ class ChatAccess:
         self._connected: _Connected | None = None
         self._connecting = asyncio.Lock()
         self._used_at = 0.0
-        self.epoch = epoch
         self.resolver = AgentResolver(deps.bindings, chat.id)
+        self.owner = ChatOwner(deps.bindings, chat.id, fence, lambda: on_proven(self))
 
     def on_row(self, chat: Chat) -> None:
         """Follow a change of the chat's row. `select` may have received it before."""
@@ -249,10 +260,10 @@ class ChatAccess:
         arrived_before, delivery.may_have_arrived = delivery.may_have_arrived, True
         self._in_flight[agent.workspace_id] += 1
         try:
-            body = await sender.send(delivery.request)
+            body = await self.owner.send(sender, delivery.request)
             self._deps.on_use(agent.workspace_id)
             return body
-        except ConnectFailed:
+        except (ConnectFailed, OwnerUnproven):
             delivery.may_have_arrived = arrived_before
             raise
         finally:
@@ -261,7 +272,7 @@ class ChatAccess:
             if not self._in_flight[agent.workspace_id]:
                 del self._in_flight[agent.workspace_id]
 
-    async def _connect(self, agent: AgentRow) -> RequestSender:
+    async def _connect(self, agent: AgentRow) -> AgentConnection:
         """One handshake for all calls of a turn, unless the agent is said to be gone."""
         async with self._connecting:
             known = self._connected

@@ -73,6 +73,14 @@ class RequestSender(Protocol):
         ...
 
 
+class AgentConnection(RequestSender, Protocol):
+    """A sender that knows one agent. `asks_for_owner`: the agent expects the proof that the worker
+    owns its chat."""
+
+    @property
+    def asks_for_owner(self) -> bool: ...
+
+
 async def handshake(
     session: AgentSession, agent_id: AgentId, *, timeout_s: float = HANDSHAKE_TIMEOUT_S
 ) -> AgentHello:
@@ -95,9 +103,13 @@ class ConnectedAgent:
         self.agent_id = agent_id
         self.hello = hello
 
+    @property
+    def asks_for_owner(self) -> bool:
+        return self.hello.version not in ("", "1")
+
     async def send(self, request: AgentRequest) -> bytes:
-        """Satisfies `RequestSender`. An agent that was restarted refuses the old boot id before it
-        acts, so the request is sent once more after a new handshake."""
+        """Satisfies `AgentConnection`. An agent that was restarted refuses the old boot id before
+        it acts, so the request is sent once more after a new handshake."""
         boot = self.hello.boot_id
         response = await self._session.send(request, boot=boot)
         if response.boot != boot:

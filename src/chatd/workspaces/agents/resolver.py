@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
+from chatd.domain.chat.row import Fence
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId, WorkspaceId
 from chatd.domain.ports import Clock
@@ -62,6 +63,10 @@ class BindingStore(Protocol):
         """False, and nothing is written, if the chat has another workspace now."""
         ...
 
+    async def is_owner(self, chat_id: ChatId, fence: Fence) -> bool:
+        """Whether the chat's row names this worker under this epoch."""
+        ...
+
 
 class StoredBindings:
     """Satisfies `BindingStore`."""
@@ -93,6 +98,9 @@ class StoredBindings:
             build_id=binding.build_id,
             agent_id=binding.agent_id,
         )
+
+    async def is_owner(self, chat_id: ChatId, fence: Fence) -> bool:
+        return await bindings.is_owner(self._conn, chat_id, fence)
 
 
 class AgentResolver:

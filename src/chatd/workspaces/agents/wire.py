@@ -20,6 +20,7 @@ from chatd.workspaces.agents.session import AgentResponse
 
 T = TypeVar("T")
 
+EPOCH_HEADER: Final = "Chatd-Epoch"
 MAX_ERROR_CHARS: Final = 16 * 1024
 """Of an agent's error message, which the model reads."""
 KNOWN_ERROR_CODES: Final = frozenset(
@@ -78,16 +79,24 @@ class AgentHello(Struct, frozen=True, kw_only=True):
     directory: str = ""
 
 
+class OwnerUnproven(AgentRefused):
+    """The agent knows another owner of the chat, or none, and has done nothing. `fence` is the mark
+    that a proof of ownership must name."""
+
+    def __init__(self, message: str, fence: str) -> None:
+        super().__init__(message, status=409, code="stale_epoch")
+        self.fence = fence
+
+
 class ChatIdentity(Struct, frozen=True, kw_only=True):
-    """The chat that a request acts for. The agent refuses an epoch lower than the highest it has
-    received for the chat."""
+    """The chat that a request acts for, and the epoch of its worker."""
 
     chat_id: ChatId
     ancestors: tuple[ChatId, ...] = ()
     epoch: int = 0
 
     def headers(self) -> dict[str, str]:
-        headers = {"Chatd-Chat-Id": str(self.chat_id), "Chatd-Epoch": str(self.epoch)}
+        headers = {"Chatd-Chat-Id": str(self.chat_id), EPOCH_HEADER: str(self.epoch)}
         if self.ancestors:
             names = [str(chat_id) for chat_id in self.ancestors]
             headers["Chatd-Ancestor-Chat-Ids"] = msgspec.json.encode(names).decode()
@@ -97,6 +106,7 @@ class ChatIdentity(Struct, frozen=True, kw_only=True):
 class AgentErrorBody(Struct, frozen=True, kw_only=True):
     message: str = ""
     code: str | None = None
+    fence: str = ""
 
 
 class DiffsBody(Struct, frozen=True, kw_only=True):
@@ -136,6 +146,8 @@ def check_status(response: AgentResponse) -> bytes:
     message = error.message or f"the workspace agent refused with status {response.status}"
     if len(message) > MAX_ERROR_CHARS:
         message = f"{message[:MAX_ERROR_CHARS]} [cut]"
+    if error.code == "stale_epoch" and error.fence:
+        raise OwnerUnproven(message, error.fence)
     code = error.code if error.code in KNOWN_ERROR_CODES else None
     raise AgentRefused(message, status=response.status, code=code)
 
