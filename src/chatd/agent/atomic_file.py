@@ -29,7 +29,7 @@ def write_atomic(
     fd = os.open(temporary, flags, mode if replaced is None else 0o600)
     try:
         try:
-            _write_all(fd, data)
+            write_all(fd, data)
             if replaced is not None:
                 _copy_owner_and_mode(fd, replaced)
             if sync:
@@ -45,7 +45,7 @@ def write_atomic(
         _sync_directory(os.path.dirname(path))
 
 
-def _write_all(fd: int, data: bytes) -> None:
+def write_all(fd: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(fd, rest) :]

@@ -27,7 +27,8 @@ class AgentConfigError(Exception):
 class AgentConfig:
     """The agent listens on `socket` or, if that is empty, on `host` and `port`.
 
-    Commands run in `directory` with the variables `env`. The agent's own files are in `run_dir`.
+    Commands run in `directory` with the variables `env`. The agent's own files are in `run_dir`,
+    except the journal of calls if `journal_fd` is the first of two descriptors for it.
     """
 
     agent_id: str
@@ -36,6 +37,7 @@ class AgentConfig:
     home: str
     directory: str
     env: dict[str, str] = field(repr=False)
+    journal_fd: int = 0
     socket: str = ""
     host: str = ""
     port: int = 0
@@ -93,6 +95,7 @@ def _build(value: object) -> AgentConfig:
         home=home,
         directory=os.path.join(home, fields.text("directory", "")).rstrip("/") or "/",
         env=fields.text_map("env"),
+        journal_fd=fields.count("journal_fd"),
         socket=fields.text("socket", ""),
         host=fields.text("host", ""),
         port=fields.count("port"),

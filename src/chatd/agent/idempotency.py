@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -17,6 +16,7 @@ from typing import cast
 
 from chatd.agent.errors import AgentError
 from chatd.agent.json_log import Json, JsonLog, not_noted_error
+from chatd.agent.log_file import LogFile
 
 MAX_KEYS = 4096
 MAX_RUNNING_EFFECTS = 256
@@ -47,7 +47,7 @@ class IdempotencyJournal:
 
     def __init__(
         self,
-        run_dir: str,
+        file: LogFile,
         *,
         now: Callable[[], float] = time.time,
         max_keys: int = MAX_KEYS,
@@ -56,7 +56,7 @@ class IdempotencyJournal:
         self._now = now
         self._max_keys = max_keys
         self._max_running = max_running
-        self._log = JsonLog(os.path.join(run_dir, "once.jsonl"))
+        self._log = JsonLog(file)
         self._entries: dict[str, _KeyEntry] = {}
         self._results_bytes = 0
         self._running = 0

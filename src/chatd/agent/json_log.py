@@ -1,4 +1,4 @@
-"""A file of JSON lines that survives a restart of the agent: appended to, sometimes rewritten.
+"""A log of JSON lines that survives a restart of the agent: appended to, sometimes rewritten.
 
 Handles write order, lines torn by a crash, and a full disk. One thread does all writing, in the
 order of the calls, so that a cancelled caller leaves no half-written state.
@@ -9,38 +9,17 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
-import os
-import stat
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from functools import partial
 from typing import cast
 
-from chatd.agent.atomic_file import write_atomic
 from chatd.agent.errors import AgentError
+from chatd.agent.log_file import LogFile
 from chatd.agent.threads import start_pool
 
 Json = dict[str, object]
 
-_MAX_LOG_FILE_BYTES = 64 * 1024 * 1024
-_RESERVE_BYTES = 256 * 1024
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
-
-
-def read_file_bytes(path: str, *, limit: int) -> bytes:
-    """The file's bytes; b"" if it is not a regular file or too large.
-
-    Commands of the workspace can write to these files: a pipe put there must not block the agent.
-    """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    with os.fdopen(fd, "rb") as file:
-        info = os.fstat(fd)
-        if not stat.S_ISREG(info.st_mode) or info.st_size > limit:
-            return b""
-        return file.read(limit)
 
 
 def parse_line(line: bytes) -> Json | None:
@@ -64,9 +43,8 @@ def not_noted_error(error: OSError) -> AgentError:
 class JsonLog:
     """Call `load` once, then `append`, and `rewrite` when there are too many lines."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._reserve = f"{path}.reserve"
+    def __init__(self, file: LogFile) -> None:
+        self._file = file
         self._thread = start_pool(1, "jsonlog")
         self._is_torn = False
         self.lines = 0
@@ -74,14 +52,13 @@ class JsonLog:
 
     def load(self) -> list[Json]:
         """All readable lines, oldest first."""
-        os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
-        data = read_file_bytes(self._path, limit=_MAX_LOG_FILE_BYTES)
+        data = self._file.read()
         records = [record for line in data.splitlines() if (record := parse_line(line)) is not None]
         self.lines = len(records)
         self.size = len(data)
         # The next line must not continue a last line that has no line end.
         self._is_torn = bool(data) and not data.endswith(b"\n")
-        self._create_reserve()
+        self._file.create_reserve()
         return records
 
     async def append(self, record: Json, *, sync: bool) -> None:
@@ -110,41 +87,21 @@ class JsonLog:
         try:
             self._write(line, sync=sync)
         except OSError as error:
-            if error.errno not in _DISK_FULL or not self._delete_reserve():
+            if error.errno not in _DISK_FULL or not self._file.delete_reserve():
                 raise
             # A command must be recorded before it runs, also the `rm` that frees a full disk.
             self._write(line, sync=sync)
 
     def _write(self, line: bytes, *, sync: bool) -> None:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
-        fd = os.open(self._path, flags | os.O_CLOEXEC, 0o600)
-        try:
-            data = b"\n" + line if self._is_torn else line
-            self._is_torn = True
-            if os.write(fd, data) != len(data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path)
-            self._is_torn = False
-            if sync:
-                os.fsync(fd)
-        finally:
-            os.close(fd)
+        data = b"\n" + line if self._is_torn else line
+        self._is_torn = True
+        self._file.append(data, sync=sync)
+        self._is_torn = False
 
     def _replace(self, data: bytes) -> None:
-        write_atomic(self._path, data, sync=True)
+        self._file.replace(data)
         self._is_torn = False
-        self._create_reserve()
-
-    def _create_reserve(self) -> None:
-        with suppress(OSError):  # no free space now: the next rewrite tries again
-            if not os.path.exists(self._reserve):
-                write_atomic(self._reserve, b"\0" * _RESERVE_BYTES, sync=False)
-
-    def _delete_reserve(self) -> bool:
-        try:
-            os.unlink(self._reserve)
-        except OSError:
-            return False
-        return True
+        self._file.create_reserve()
 
 
 def _encode(record: Json) -> bytes:

@@ -26,6 +26,7 @@ from chatd.agent.git.command import GitCommand
 from chatd.agent.git.routes import GitRoutes
 from chatd.agent.git.touched_paths import TouchedPaths
 from chatd.agent.idempotency import IdempotencyJournal
+from chatd.agent.log_file import open_log_file
 from chatd.agent.processes.command import SavedResults
 from chatd.agent.processes.environment import CommandEnvironment
 from chatd.agent.processes.routes import ProcessRoutes
@@ -59,7 +60,9 @@ class AgentProcess:
         self._boot_id = secrets.token_hex(16)
         self._started_at = int(time.time())
         self._threads = WorkerThreads()
-        self._journal = IdempotencyJournal(config.run_dir)
+        self._journal = IdempotencyJournal(
+            open_log_file(config.run_dir, "once.jsonl", config.journal_fd)
+        )
         self._fence = EpochFence()
         touched = TouchedPaths()
         environment = command_environment(config)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from chatd.agent.idempotency import IdempotencyJournal
+from chatd.agent.log_file import open_log_file
 from chatd.agent.processes.command import SavedResults
 from chatd.agent.processes.environment import CommandEnvironment
 from chatd.agent.processes.table import ProcessLimits, ProcessTable
@@ -56,7 +57,7 @@ async def boot_agent(
     directory: str = "",
 ) -> AsyncGenerator[AgentFixture]:
     """Start an agent and close it as `main` does. `scratch` is its run directory and home."""
-    once = IdempotencyJournal(str(scratch / "run"), now=now)
+    once = IdempotencyJournal(open_log_file(str(scratch / "run"), "once.jsonl"), now=now)
     ended: list[tuple[tuple[str, ...], str]] = []
     processes = ProcessTable(
         CommandEnvironment(

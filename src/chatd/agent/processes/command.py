@@ -12,7 +12,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 
 from chatd.agent.atomic_file import write_atomic
-from chatd.agent.json_log import Json, parse_line, read_file_bytes
+from chatd.agent.json_log import Json, parse_line
+from chatd.agent.log_file import read_file_bytes
 from chatd.agent.processes.child import ChildProcess
 from chatd.agent.processes.output_buffer import OutputBuffer
 

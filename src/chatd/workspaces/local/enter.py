@@ -16,7 +16,12 @@ from pathlib import Path
 from typing import Final
 
 from chatd.workspaces.local.supervisor import syscalls
-from chatd.workspaces.local.supervisor.plan import CONFIG_FD, ProcessPlan, decode_plan
+from chatd.workspaces.local.supervisor.plan import (
+    CONFIG_FD,
+    FIRST_FILE_FD,
+    ProcessPlan,
+    decode_plan,
+)
 
 ENTER_FAILED_EXIT_CODE: Final = 126
 STAGE_SIZE: Final = "64k"
@@ -44,6 +49,7 @@ def enter(plan: ProcessPlan) -> None:
     die_with_parent(plan.parent)
     for group in plan.cgroups:
         Path(group, "cgroup.procs").write_text(str(os.getpid()))
+    pass_files(plan.files)  # Before a mount may hide them.
     if plan.stage:
         bind_mounts(plan.stage, plan.binds)
     pass_config(plan.config)
@@ -105,6 +111,15 @@ def pass_config(text: str) -> None:
         os.close(reader)
     else:
         os.set_inheritable(reader, True)  # noqa: FBT003 - positional only
+
+
+def pass_files(paths: list[str]) -> None:
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+    for target, path in enumerate(paths, FIRST_FILE_FD):
+        opened = os.open(path, flags, 0o600)
+        os.dup2(opened, target, inheritable=True)
+        if opened != target:
+            os.close(opened)
 
 
 def close_stdin() -> None:

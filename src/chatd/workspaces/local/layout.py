@@ -1,7 +1,8 @@
 """Paths of local workspaces, their directories, and the uid under which each workspace runs.
 
-`<data>/ws/<workspace>` contains `home` and `run`, which the workspace sees and owns, and `log`,
-which it does not see. The contents of `home` and `run` are hostile: no link in them is followed.
+`<data>/ws/<workspace>` contains `home` and `run`, which the workspace sees and owns, and `log` and
+`state`, which it does not see. The contents of `home` and `run` are hostile: no link in them is
+followed.
 
 When the server is root, each workspace gets its own uid, so that the kernel separates workspaces
 even if all other isolation fails. Uids are assigned in ascending order and stored before use. A uid
@@ -50,6 +51,11 @@ class WorkspacePaths(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def run(self) -> Path:
         return self.root / "run"
+
+    @property
+    def journal(self) -> tuple[Path, Path]:
+        """The agent's journal of calls, which its commands must not reach."""
+        return self.root / "state" / "once.a", self.root / "state" / "once.b"
 
     @property
     def log(self) -> Path:
@@ -135,7 +141,7 @@ def create_workspace_dirs(
     paths: WorkspacePaths, *, uid: int | None, reached_by_host_path: bool
 ) -> None:
     """Create all directories except the home, which appears when it has been filled."""
-    for path in (paths.root, paths.run, paths.log):
+    for path in (paths.root, paths.run, paths.log, paths.journal[0].parent):
         path.mkdir(mode=0o700, exist_ok=True)
     if reached_by_host_path:
         paths.root.chmod(0o711)

@@ -6,6 +6,7 @@ sends the order to the supervisor.
 
 import asyncio
 import contextlib
+import dataclasses
 import fcntl
 import json
 import os
@@ -29,7 +30,12 @@ from chatd.workspaces.local.process_plan import (
     plan_process,
 )
 from chatd.workspaces.local.seeds import AllowedPaths, SeedRequest, fill_from_seed
-from chatd.workspaces.local.supervisor.plan import CONFIG_FD, ProcessPlan, SandboxOrder
+from chatd.workspaces.local.supervisor.plan import (
+    CONFIG_FD,
+    FIRST_FILE_FD,
+    ProcessPlan,
+    SandboxOrder,
+)
 from chatd.workspaces.local.supervisor.processes import wait_event
 
 LOCK_POLL_S: Final = 0.1
@@ -159,8 +165,10 @@ def _plan_agent(setup: WorkspaceSetup, agent: AgentStart) -> ProcessPlan:
         "directory": setup.directory,
         "run_dir": inside.run,
         "home": inside.home,
+        "journal_fd": FIRST_FILE_FD,
         "env": base_environment(level, view),
     }
     words = [view.kit.python.path, "-I", "-B", f"{inside.kit}/agent"]
     words += ["--config-fd", str(CONFIG_FD)]
-    return plan_process(level, bare, words, directory=inside.home, config=json.dumps(config))
+    plan = plan_process(level, bare, words, directory=inside.home, config=json.dumps(config))
+    return dataclasses.replace(plan, files=[str(path) for path in setup.paths.journal])

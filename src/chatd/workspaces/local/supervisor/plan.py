@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 PROTOCOL: Final = 1
+FIRST_FILE_FD: Final = 5
+"""Of the descriptors of `ProcessPlan.files`."""
 CONFIG_FD: Final = 3
 """The agent's configuration, or bubblewrap arguments that must not show in the process list."""
 
@@ -39,6 +41,8 @@ class ProcessPlan:
     limits: dict[str, int] = field(default_factory=dict[str, int])
     cgroups: list[str] = field(default_factory=list[str])
     config: str = ""
+    files: list[str] = field(default_factory=list[str])
+    """Files that the process gets as descriptors, for appending, and cannot open itself."""
     fence: PathRules | None = None
 
 
