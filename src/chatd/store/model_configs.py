@@ -41,7 +41,7 @@ class StoredModel(Struct, frozen=True, kw_only=True):
     updated_at: datetime
 
 
-class ModelParameters(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class StoredParameters(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The model's parameters that have no column."""
 
     max_output_tokens: int | None = None
@@ -54,7 +54,7 @@ class ModelParameters(Struct, frozen=True, kw_only=True, omit_defaults=True):
     options: Json = UNSET
 
 
-_PARAMETERS: Final = msgspec.json.Decoder(ModelParameters)
+_PARAMETERS: Final = msgspec.json.Decoder(StoredParameters)
 _PRICES: Final = msgspec.json.Decoder(Prices)
 
 

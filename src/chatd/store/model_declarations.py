@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from chatd.domain.model.protocol import ModelConfig
 from chatd.store.conn import Conn, DatabaseSession, json_text
-from chatd.store.model_configs import ModelParameters
+from chatd.store.model_configs import StoredParameters
 from chatd.store.pool import Pool
 
 LOCK_KEY: Final = 0x6368_6174_6D6F_6465  # "chatmode": an arbitrary key for the advisory lock
@@ -203,7 +203,7 @@ def _row(at: int, config: ModelConfig, provider_ids: Mapping[str, UUID]) -> dict
         "context_limit": config.context_limit,
         "compaction_threshold": config.compaction_threshold,
         "prices": config.prices,
-        "parameters": ModelParameters(
-            **{name: getattr(config, name) for name in ModelParameters.__struct_fields__}
+        "parameters": StoredParameters(
+            **{name: getattr(config, name) for name in StoredParameters.__struct_fields__}
         ),
     }
