@@ -17,7 +17,12 @@ from chatd.workspaces.agents.resolver import AgentConnector
 from chatd.workspaces.builds.backend import BuildFailed
 from tests.support.factories import CHAT, OWNER
 from tests.support.workspaces import TEMPLATE, new_workspace, template, version
-from tests.tools.workspace_tool_caller import BRIEF, open_workspace_tools
+from tests.tools.workspace_tool_caller import (
+    BRIEF_AGENT,
+    BRIEF_BUILD,
+    BRIEF_SCRIPTS,
+    open_workspace_tools,
+)
 
 OTHER = VersionId(UUID(int=0x7E2))
 
@@ -149,7 +154,7 @@ async def test_a_failed_build_is_reported_with_id_and_reason(pool: Pool) -> None
 
 @pytest.mark.promise("P14")
 async def test_a_build_past_the_timeout_keeps_running(pool: Pool) -> None:
-    async with open_workspace_tools(pool, waits=BRIEF) as caller:
+    async with open_workspace_tools(pool, waits=BRIEF_BUILD) as caller:
         caller.backend.hold = "made"
         result = await caller.create()
         assert "start_workspace later" in result["error"]
@@ -162,7 +167,7 @@ async def test_a_build_past_the_timeout_keeps_running(pool: Pool) -> None:
 @pytest.mark.covers("workspaces-1")
 @pytest.mark.promise("P14")
 async def test_an_agent_that_never_connects_is_reported_without_failure(pool: Pool) -> None:
-    async with open_workspace_tools(pool, waits=BRIEF) as caller:
+    async with open_workspace_tools(pool, waits=BRIEF_AGENT) as caller:
         caller.agents.silent = True
         result = await caller.create()
         assert result["created"] is True
@@ -207,7 +212,7 @@ async def test_a_late_agent_is_awaited(pool: Pool) -> None:
 async def test_failed_startup_scripts_are_reported_without_failure(
     pool: Pool, lifecycle: AgentLifecycle, told_of: str
 ) -> None:
-    async with open_workspace_tools(pool, waits=BRIEF) as caller:
+    async with open_workspace_tools(pool, waits=BRIEF_SCRIPTS) as caller:
         caller.agents.lifecycles = [lifecycle]
         result = await caller.create()
         assert result["created"] is True

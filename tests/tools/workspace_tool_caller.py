@@ -7,6 +7,7 @@ from uuid import UUID
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from chatd.clock import SystemClock
 from chatd.domain.answer.tool_output import ToolOutput
@@ -32,8 +33,10 @@ from tests.support.store import insert_seed
 from tests.support.stream_replica import env_with
 from tests.support.workspaces import BACKEND, HOST, TEMPLATE, agents_of, insert_template
 
-BRIEF = WaitTimeouts(build_s=0.3, agent_s=0.3, scripts_s=0.3)
 PATIENT = WaitTimeouts(build_s=30, agent_s=30, scripts_s=30)
+BRIEF_BUILD = replace(PATIENT, build_s=0.3)
+BRIEF_AGENT = replace(PATIENT, agent_s=0.3)
+BRIEF_SCRIPTS = replace(PATIENT, scripts_s=0.3)
 
 
 class FakeAgents:
