@@ -39,6 +39,8 @@ from chatd.workspaces.agents.resolver import AgentConnector
 from chatd.workspaces.builds.backend import BuildContext
 from chatd.workspaces.local.backend import LocalBackend, LocalConfig
 from chatd.workspaces.local.kit import agent_zip
+from chatd.workspaces.local.process_plan import ISOLATION_LEVELS, IsolationLevel
+from chatd.workspaces.local.supervisor import syscalls
 from chatd.workspaces.local.supervisor.processes import read_process_id
 from chatd.workspaces.local.supervisor_client import SupervisorClient, SupervisorReply
 from tests.support.database import scratch_space
@@ -50,6 +52,16 @@ TEST_TIMEOUT_S = 40.0
 AS_ROOT = os.geteuid() == 0
 NO_BUBBLEWRAP = shutil.which("bwrap") is None
 NO_OWNER = UUID(int=0)
+
+
+def offered_levels() -> list[IsolationLevel]:
+    """The isolation levels that this machine offers to the account of the tests, best first."""
+    missing = {"bwrap" if AS_ROOT else "bwrap+uid"}
+    if NO_BUBBLEWRAP:
+        missing |= {"bwrap+uid", "bwrap"}
+    if syscalls.landlock_version() < syscalls.MIN_LANDLOCK_VERSION:
+        missing.add("landlock+rlimit")
+    return [level for level in ISOLATION_LEVELS if level not in missing]
 
 
 class RunningWorkspace(Struct, frozen=True, kw_only=True):

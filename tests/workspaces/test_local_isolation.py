@@ -1,23 +1,24 @@
 """The weaker isolation levels, a server without root, and limits over time."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
+import shutil
 import sys
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from pathlib import Path
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from chatd.domain.workspace.entities import ResourceLimits, TemplateSpec
 from chatd.workspaces.builds.backend import BuildFailed
 from chatd.workspaces.local.backend import LocalConfig
-from chatd.workspaces.local.isolation import detect_isolation
-from chatd.workspaces.local.kit import HostPython, WorkspaceKit
-from chatd.workspaces.local.layout import LocalLayout
-from chatd.workspaces.local.process_plan import IsolationLevel
+from chatd.workspaces.local.isolation import HostSupport, find_obstacle
+from chatd.workspaces.local.process_plan import ISOLATION_LEVELS, IsolationLevel
 from chatd.workspaces.local.supervisor import syscalls
 from chatd.workspaces.local.supervisor.processes import processes_of_uid, read_process_id
 from tests.support.local_rig import (
@@ -97,9 +98,8 @@ async def test_without_namespaces_paths_are_still_closed(data_dir: Path) -> None
         assert "1 passed" in await rig.output_of(
             running, "echo 'def test_it(): pass' > test_it.py && python3 -m pytest -q"
         )
-        if syscalls.landlock_version() >= 4:
-            connect = f"import socket; socket.create_connection(('127.0.0.1', {port}))"
-            assert "PermissionError" in await rig.output_of(running, f'python3 -c "{connect}"')
+        connect = f"import socket; socket.create_connection(('127.0.0.1', {port}))"
+        assert "not supported" in await rig.output_of(running, f'python3 -c "{connect}"')
 
 
 @pytest.mark.parametrize("level", ["landlock+rlimit", "none"])
@@ -143,16 +143,46 @@ async def test_no_isolation_needs_permission_by_the_settings(
     assert "start chatd again" in caplog.text
 
 
+ROOT_HOST = HostSupport(is_root=True, has_accounts=True, has_bubblewrap=True, landlock_version=7)
+USER_HOST = replace(ROOT_HOST, is_root=False, has_accounts=False)
+
+
+@pytest.mark.parametrize(
+    ("host", "possible"),
+    [
+        (ROOT_HOST, ["bwrap+uid", "landlock+rlimit"]),
+        (replace(ROOT_HOST, allow_unsafe=True), ["bwrap+uid", "landlock+rlimit", "none"]),
+        (replace(ROOT_HOST, landlock_version=2), ["bwrap+uid"]),
+        (replace(ROOT_HOST, has_bubblewrap=False), ["landlock+rlimit"]),
+        # A container with one account, which is root.
+        (replace(ROOT_HOST, has_accounts=False), []),
+        (replace(ROOT_HOST, has_accounts=False, allow_unsafe=True), []),
+        # Landlock leaves sockets with a path open, and the server's sockets trust its account.
+        (USER_HOST, ["bwrap"]),
+        (replace(USER_HOST, allow_unsafe=True), ["bwrap", "landlock+rlimit", "none"]),
+        (replace(USER_HOST, has_bubblewrap=False), []),
+    ],
+)
+def test_a_level_is_tried_only_where_it_keeps_its_promise(
+    host: HostSupport, possible: list[IsolationLevel]
+) -> None:
+    found = [level for level in ISOLATION_LEVELS if find_obstacle(level, host) is None]
+    assert found == possible
+
+
 @needs_landlock
-async def test_landlock_alone_is_not_enough_under_the_servers_own_account(tmp_path: Path) -> None:
-    """It leaves sockets with a path open, and the server's sockets trust its account."""
-    kit = WorkspaceKit(path=tmp_path, python=HostPython(path=sys.executable, version=(3, 11)))
-    layout = LocalLayout(data_dir=tmp_path)
-    found = await detect_isolation(
-        layout, kit, None, allow_unsafe=False, levels=("landlock+rlimit", "none")
-    )
-    assert found.level is None
-    assert "not under the server's own account" in found.text
+@needs_root
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv is not installed")
+async def test_root_without_its_capabilities_gives_workspaces_another_account(
+    data_dir: Path,
+) -> None:
+    """As in most containers: the server cannot mount, and workspaces still are not root."""
+    words = ["setpriv", "--bounding-set", "-sys_admin", sys.executable]
+    async with run_server(data_dir, *words) as ask:
+        assert await ask(f"start {UUID(int=1)} 1") == "landlock+rlimit"
+        assert int(await ask("run id -u")) > 1000
+        assert "0" * 16 in await ask("run grep CapBnd /proc/self/status")
+        assert "Permission denied" in await ask("run ls /root 2>&1")
 
 
 @needs_sandbox
@@ -166,32 +196,45 @@ async def test_a_server_without_root_runs_workspaces(users_data_dir: Path) -> No
     for path in (ROOT, SITE):
         if not await _readable_to_all(path):
             pytest.skip(f"{path} cannot be read by other accounts")
+    env = {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}:{SITE}", "PATH": os.defpath}
+    async with run_server(users_data_dir, "/usr/bin/python3", account=65534, env=env) as ask:
+        assert await ask(f"start {UUID(int=1)} 1") == "bwrap"
+        assert (await ask("run grep CapEff /proc/self/status")).split() == ["CapEff:", "0" * 16]
+        assert "No such file" in await ask(f"run ls {users_data_dir} 2>&1")
+        assert "1 failed, 2 passed" in await ask("run python3 -m pytest -q")
+        assert "Read-only" in await ask("run touch /usr/x 2>&1")
+
+
+@contextlib.asynccontextmanager
+async def run_server(
+    data_dir: Path, *words: str, account: int = 0, env: Mapping[str, str] | None = None
+) -> AsyncGenerator[Callable[[str], Awaitable[str]]]:
+    """A server as another process, and a function that sends it a line and returns its reply."""
     process = await asyncio.create_subprocess_exec(
-        "/usr/bin/python3", "-B", "-m", "tests.support.local_server", users_data_dir,
-        user=65534, group=65534, extra_groups=[], cwd="/",
-        env={"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}:{SITE}", "PATH": os.defpath},
+        *words, "-B", "-m", "tests.support.local_server", data_dir,
+        user=account, group=account, extra_groups=[], cwd="/" if env else ROOT, env=env,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     assert process.stdin is not None
     assert process.stdout is not None
+    stdin, stdout = process.stdin, process.stdout
 
     async def ask(line: str) -> str:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(f"{line}\n".encode())
+        stdin.write(f"{line}\n".encode())
         async with asyncio.timeout(TEST_TIMEOUT_S):
-            return json.loads(await process.stdout.readline())
+            return json.loads(await stdout.readline())
 
-    assert await ask(f"start {UUID(int=1)} 1") == "bwrap"
-    assert (await ask("run grep CapEff /proc/self/status")).split() == ["CapEff:", "0" * 16]
-    assert "No such file" in await ask(f"run ls {users_data_dir} 2>&1")
-    assert "1 failed, 2 passed" in await ask("run python3 -m pytest -q")
-    assert "Read-only" in await ask("run touch /usr/x 2>&1")
-    await ask("delete")
-    await ask("end")
-    process.stdin.close()
-    async with asyncio.timeout(TEST_TIMEOUT_S):
-        assert await process.wait() == 0
+    try:
+        yield ask
+        await ask("delete")
+        await ask("end")
+        stdin.close()
+        async with asyncio.timeout(TEST_TIMEOUT_S):
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 async def _readable_to_all(path: Path) -> bool:

@@ -1,7 +1,13 @@
-"""What a workspace cannot do: attempts from inside one of two real sandboxes."""
+"""What a workspace cannot do: attempts from inside one of two real sandboxes, at every isolation
+level that this machine offers."""
 
 import asyncio
 import contextlib
+import ctypes
+import os
+import platform
+import shutil
+import socket
 from collections.abc import Generator
 from pathlib import Path
 
@@ -12,18 +18,21 @@ from chatd.domain.workspace.agent_api import AgentUnreachable
 from chatd.domain.workspace.entities import DemoSeed, ResourceLimits, TemplateSpec
 from chatd.workspaces.agents.client import HttpAgentClient
 from chatd.workspaces.local.backend import LocalConfig
+from chatd.workspaces.local.process_plan import IsolationLevel, has_namespaces
+from chatd.workspaces.local.supervisor.seccomp import (
+    CALLS,
+    DENIED,
+    DENIED_AMONG_FOREIGN_PROCESSES,
+)
 from tests.support.local_rig import (
     AS_ROOT,
     HOST,
-    NO_BUBBLEWRAP,
     LocalRig,
     RunningWorkspace,
     close_supervisor_of,
     data_directory,
-    shared_kits,
+    offered_levels,
 )
-
-pytestmark = pytest.mark.skipif(NO_BUBBLEWRAP, reason="bubblewrap is not installed")
 
 MIB = 1024 * 1024
 SPEC = TemplateSpec(
@@ -31,6 +40,8 @@ SPEC = TemplateSpec(
     env={"PROJECT": "basket"},
     limits=ResourceLimits(memory_bytes=256 * MIB, processes=48, file_bytes=8 * MIB, open_files=256),
 )
+SESSION_KEYRING, USER_KEYRING = -3, -4
+SERVERS_KEY = "chatd-test-key-of-the-server"
 
 
 class Pair:
@@ -40,35 +51,80 @@ class Pair:
         self.rig = rig
         self.mine = mine
         self.other = other
+        self.home = "/home/dev" if self.has_namespaces else str(rig.home(mine))
+
+    @property
+    def level(self) -> str:
+        return self.mine.agent.isolation
+
+    @property
+    def has_namespaces(self) -> bool:
+        return self.level in ("bwrap+uid", "bwrap")
+
+    @property
+    def closes_paths(self) -> bool:
+        return self.level != "none"
 
     async def output_of(self, command: str) -> str:
         return await self.rig.output_of(self.mine, command)
 
+    async def run_python(self, program: str) -> str:
+        """Run a program of Python in the workspace that attacks."""
+        client = await self.rig.client(self.mine)
+        key = os.urandom(8).hex()
+        await client.write_file(f"{self.home}/{key}.py", program.encode(), key=key)
+        return await self.output_of(f"python3 {self.home}/{key}.py")
+
 
 @pytest.fixture(scope="module")
-def started(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Generator[tuple[LocalConfig, RunningWorkspace, RunningWorkspace]]:
+def kits() -> Generator[Path]:
+    """Every account can enter it, as workspaces without namespaces must."""
+    with data_directory() as kits:
+        kits.parent.chmod(0o711)
+        kits.chmod(0o755)
+        yield kits
+
+
+Started = tuple[LocalConfig, RunningWorkspace, RunningWorkspace]
+
+
+@pytest.fixture(scope="module", params=offered_levels())
+def started(kits: Path, request: pytest.FixtureRequest) -> Generator[Started]:
     """Run by the supervisor, so that each test can have its own event loop."""
-    with data_directory(shared_kits(tmp_path_factory)) as data_dir:
-        config = LocalConfig(data_dir=data_dir, host_id=HOST)
+    level: IsolationLevel = request.param
+    with data_directory(kits) as data_dir:
+        if not has_namespaces(level):
+            data_dir.chmod(0o711)
+            data_dir.parent.chmod(0o711)
+        config = LocalConfig(data_dir=data_dir, host_id=HOST, levels=(level,), allow_unsafe=True)
 
         async def start() -> tuple[RunningWorkspace, RunningWorkspace]:
             rig = LocalRig(config)
             return await rig.start(SPEC), await rig.start()
 
+        _add_server_key()
         mine, other = asyncio.run(start())
+        assert mine.agent.isolation == level
         yield config, mine, other
         close_supervisor_of(data_dir)
 
 
+def _add_server_key() -> None:
+    """A key in the session keyring of the server, from which the workspaces descend."""
+    words = (b"user", SERVERS_KEY.encode(), b"secret", ctypes.c_size_t(6))
+    keyring = ctypes.c_int(SESSION_KEYRING)
+    ctypes.CDLL(None).syscall(CALLS[platform.machine()]["add_key"], *words, keyring)
+
+
 @pytest.fixture
-async def pair(started: tuple[LocalConfig, RunningWorkspace, RunningWorkspace]) -> Pair:
+async def pair(started: Started) -> Pair:
     config, mine, other = started
     return Pair(LocalRig(config), mine, other)
 
 
 async def test_only_programs_of_the_host_are_visible(pair: Pair) -> None:
+    if not pair.has_namespaces:
+        pytest.skip("the workspace sees the names of the host's directories")
     seen = set((await pair.output_of("ls -A /")).split())
     system = {"bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr"}
     assert seen <= system | {"dev", "etc", "home", "opt", "proc", "run", "tmp"}
@@ -80,15 +136,27 @@ async def test_only_programs_of_the_host_are_visible(pair: Pair) -> None:
 
 @pytest.mark.covers("hostile-8")
 async def test_the_home_of_the_host_cannot_be_read(pair: Pair) -> None:
-    for path in (Path.home(), pair.rig.data_dir, Path(__file__), Path("/etc/shadow")):
-        output = await pair.rig.run(pair.mine, f"ls -d {path}")
-        assert output.exit_code == 2, path
-        assert "No such file" in output.output
+    secrets = [pair.rig.data_dir, pair.rig.data_dir / "ws-supervisor", Path("/etc/shadow")]
+    if pair.closes_paths:
+        secrets += [Path("/root"), Path(__file__).parent]
+    elif not AS_ROOT:
+        pytest.skip("the workspace has the server's account and all its files")
+    for path in secrets:
+        output = await pair.rig.run(pair.mine, f"ls {path}/ || cat {path}")
+        assert output.exit_code != 0, path
+        expected = "No such file" if pair.has_namespaces else "Permission denied"
+        assert expected in output.output, path
 
 
 @pytest.mark.covers("hostile-8")
 async def test_other_workspaces_cannot_be_seen(pair: Pair) -> None:
-    (pair.rig.home(pair.other) / "a-name-to-look-for").write_text("secret")
+    secret = pair.rig.home(pair.other) / "a-name-to-look-for"
+    secret.write_text("secret")
+    if not pair.closes_paths and not AS_ROOT:
+        pytest.skip("all workspaces have the server's account")
+    assert "secret" not in await pair.output_of(f"cat {secret.parent}/*for {secret}")
+    if not pair.has_namespaces:
+        return
     assert await pair.output_of("find / -xdev -name 'a-name-to-look*' 2>/dev/null") == ""
     assert (
         await pair.output_of("find /home /run /tmp /opt -name 'a-name-to-look*' 2>/dev/null") == ""
@@ -100,29 +168,129 @@ async def test_other_workspaces_cannot_be_seen(pair: Pair) -> None:
 async def test_there_is_no_network(pair: Pair) -> None:
     server = await asyncio.start_server(lambda _r, w: w.close(), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
+    refused = "ConnectionRefusedError" if pair.has_namespaces else "Address family not supported"
     async with server:
         command = f"python3 -c \"import socket; socket.create_connection(('127.0.0.1', {port}))\""
-        assert "ConnectionRefusedError" in await pair.output_of(command)
-    names = await pair.output_of("python3 -c 'import socket; print(socket.if_nameindex())'")
-    assert names == "[(1, 'lo')]"
+        assert refused in await pair.output_of(command)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.settimeout(0)
+        send = f"sendto(b'x', ('127.0.0.1', {listener.getsockname()[1]}))"
+        await pair.output_of(f'python3 -c "import socket; socket.socket(type=2).{send}"')
+        with pytest.raises(BlockingIOError):
+            listener.recv(1)
+    if pair.has_namespaces:
+        names = await pair.output_of("python3 -c 'import socket; print(socket.if_nameindex())'")
+        assert names == "[(1, 'lo')]"
+
+
+@pytest.mark.covers("hostile-8")
+async def test_few_kinds_of_sockets_can_be_opened(pair: Pair) -> None:
+    """A virtual machine's sockets, for example, know no network namespace."""
+    tried = await pair.run_python(
+        "import errno, socket\n"
+        "for family in range(46):\n"
+        "    for protocol in (0, 15) if family == socket.AF_NETLINK else (0,):\n"
+        "        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_RAW):\n"
+        "            try: socket.socket(family, kind, protocol).close()\n"
+        "            except OSError as error:\n"
+        "                if error.errno == errno.EAFNOSUPPORT: continue\n"
+        "            print(family, protocol)\n"
+    )
+    internet = {("2", "0"), ("10", "0")} if pair.has_namespaces else set[tuple[str, str]]()
+    assert {tuple(line.split()) for line in tried.splitlines()} <= {
+        *(("1", "0"), ("16", "0")), *internet
+    }  # fmt: skip
+
+
+@pytest.mark.covers("hostile-8")
+async def test_the_keys_of_the_server_cannot_be_read(pair: Pair) -> None:
+    if pair.has_namespaces or AS_ROOT:  # The kernel tells an account the names of its keys.
+        assert SERVERS_KEY not in await pair.output_of("cat /proc/keys")
+    calls = CALLS[platform.machine()]
+    found = await pair.run_python(
+        "import ctypes, os\n"
+        "libc = ctypes.CDLL(None, use_errno=True)\n"
+        f"for ring in ({SESSION_KEYRING}, {USER_KEYRING}):\n"
+        f"    words = b'user', b'{SERVERS_KEY}', ctypes.c_int(0)\n"
+        f"    key = libc.syscall({calls['keyctl']}, 10, ctypes.c_int(ring), *words)\n"
+        "    print(key, os.strerror(ctypes.get_errno()))\n"
+        f"    key = libc.syscall({calls['add_key']}, *words[:2], b'x', 1, ctypes.c_int(ring))\n"
+        "    print(key, os.strerror(ctypes.get_errno()))\n"
+    )
+    assert found.splitlines() == ["-1 Operation not permitted"] * 4
+
+
+@pytest.mark.covers("hostile-8")
+async def test_the_kernel_denies_each_call_of_the_filter(pair: Pair) -> None:
+    """With arguments that the kernel itself would find invalid, not forbidden."""
+    calls = CALLS[platform.machine()]
+    denied = DENIED if pair.has_namespaces else (*DENIED, *DENIED_AMONG_FOREIGN_PROCESSES)
+    answers = await pair.run_python(
+        "import ctypes, errno\n"
+        "libc = ctypes.CDLL(None, use_errno=True)\n"
+        f"for name, number in {[(name, calls[name]) for name in denied]!r}:\n"
+        "    code = libc.syscall(number, *[ctypes.c_long(-1)] * 6)\n"
+        "    print(name, code, errno.errorcode[ctypes.get_errno()])\n"
+    )
+    assert answers.splitlines() == [f"{name} -1 EPERM" for name in denied]
+    status = await pair.output_of("grep -h '^Seccomp:' /proc/self/status")
+    assert status == "Seccomp:\t2"
+    if pair.has_namespaces:  # Its first process is not a way around the filter either.
+        assert await pair.output_of("grep -h '^Seccomp:' /proc/1/status") == status
+
+
+async def test_processes_outside_cannot_be_traced(pair: Pair) -> None:
+    program = (
+        "import ctypes\n"
+        "libc = ctypes.CDLL(None, use_errno=True)\n"
+        f"print(libc.ptrace(16, {os.getpid()}, 0, 0), ctypes.get_errno())\n"
+    )
+    assert await pair.run_python(program) == ("-1 3" if pair.has_namespaces else "-1 1")
+
+
+async def test_ordinary_tools_still_work(pair: Pair) -> None:
+    work = (
+        "import socket, subprocess, threading\n"
+        "thread = threading.Thread(target=print, args=('thread',)); thread.start(); thread.join()\n"
+        "print(subprocess.check_output(['echo', 'child'], text=True), end='')\n"
+        "left, right = socket.socketpair(); left.send(b'pair'); print(right.recv(4).decode())\n"
+        "print(bool(socket.if_nameindex()))\n"
+    )
+    assert await pair.run_python(work) == "thread\nchild\npair\nTrue"
+    if pair.has_namespaces:
+        pool = "import multiprocessing as m; print(sum(m.Pool(2).map(abs, [-1, -2])))"
+        assert await pair.run_python(pool) == "3"
+    git = "git init -q r && cd r && git commit -q --allow-empty -m first && git gc -q && git log"
+    assert "first" in await pair.output_of(git)
+    if shutil.which("node", path="/usr/bin"):
+        limits = "ulimit -v unlimited"
+        node = (
+            "const os=require('os'); os.networkInterfaces(); fs.promises.readFile('/proc/version')"
+        )
+        node = f"const fs=require('fs'); {node}.then(() => console.log('read'))"
+        assert await pair.output_of(f'{limits}; node -e "{node}"') == "read"
 
 
 async def test_there_are_no_privileges_and_none_can_be_gained(pair: Pair) -> None:
     status = await pair.output_of("grep -E '^(Cap|NoNewPrivs)' /proc/self/status")
     words = dict(line.split(":\t") for line in status.splitlines())
     assert int(words.pop("NoNewPrivs")) == 1
-    assert [int(value, 16) for value in words.values()] == [0] * 5
+    assert AS_ROOT or pair.has_namespaces or int(words.pop("CapBnd"), 16) >= 0
+    assert {int(value, 16) for value in words.values()} == {0}
     assert (await pair.rig.run(pair.mine, "unshare --user true")).exit_code != 0
     assert (await pair.rig.run(pair.mine, "mount -t tmpfs none /tmp")).exit_code != 0
 
 
 async def test_only_the_home_and_temporary_directories_are_writable(pair: Pair) -> None:
-    for path in ("/x", "/dev/x", "/etc/x", "/usr/x", "/opt/chatd/x", "/proc/sys/kernel/hostname"):
-        assert (await pair.rig.run(pair.mine, f"echo x > {path}")).exit_code != 0, path
-    assert (
-        await pair.output_of("echo x > ~/x && echo x > /tmp/x && echo x > /dev/shm/x && echo yes")
-        == "yes"
-    )
+    kit = "/opt/chatd" if pair.has_namespaces else str(pair.rig.data_dir / "ws-toolbox")
+    for path in ("/x", "/dev/x", "/etc/x", "/usr/x", f"{kit}/x", "/proc/sys/kernel/hostname"):
+        if AS_ROOT or pair.closes_paths or not os.access(Path(path).parent, os.W_OK):
+            assert (await pair.rig.run(pair.mine, f"echo x > {path}")).exit_code != 0, path
+    assert await pair.output_of("echo x > ~/x && echo x > $TMPDIR/x && echo yes") == "yes"
+    shared = "echo x > /tmp/x && echo x > /dev/shm/x && echo yes"
+    if pair.closes_paths:
+        assert (await pair.output_of(shared) == "yes") is pair.has_namespaces
 
 
 @pytest.mark.covers("hostile-8")
@@ -131,9 +299,11 @@ async def test_processes_inherit_nothing_from_the_server(pair: Pair) -> None:
     names = await pair.output_of("cat /proc/self/environ | tr '\\0' '\\n' | cut -d= -f1")
     assert set(names.split()) <= {
         *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TMPDIR", "PWD", "PROJECT"),
-        *("CHATD_WORKSPACE_ID", "PYTHONPATH"),
+        *("CHATD_WORKSPACE_ID", "PYTHONPATH", "GIT_CONFIG_SYSTEM"),
     }
-    assert await pair.output_of("cat /proc/1/environ | tr '\\0' '\\n' | cut -d= -f1") == "PATH"
+    if pair.has_namespaces:
+        environ = "cat /proc/1/environ | tr '\\0' '\\n' | cut -d= -f1"
+        assert await pair.output_of(environ) == "PATH"
     list_fds = "for n in 0 1 2 3 4 5 6 7 8 9; do test -e /proc/self/fd/$n && echo $n; done; true"
     assert (await pair.output_of(list_fds)).split() == ["0", "1", "2"]
     assert await pair.output_of("echo $PROJECT") == "basket"
@@ -146,8 +316,10 @@ async def test_each_workspace_has_an_account_of_its_own(pair: Pair) -> None:
     owners = {(pair.rig.home(each) / "mine").stat().st_uid for each in (pair.mine, pair.other)}
     assert len(owners) == 2
     assert min(owners) > 1000
-    assert pair.mine.agent.isolation == "bwrap+uid"
-    assert await pair.output_of("id -u") == "1000"
+    inside = (
+        "1000" if pair.has_namespaces else str((pair.rig.home(pair.mine) / "mine").stat().st_uid)
+    )
+    assert await pair.output_of("id -u") == inside
 
 
 @pytest.mark.covers("hostile-2")
@@ -165,9 +337,7 @@ async def test_a_fork_bomb_is_bounded_and_does_not_affect_other_workspaces(pair:
         "for child in children: os.kill(child, signal.SIGKILL)\n"
         "for child in children: os.waitpid(child, 0)\n"
     )
-    client = await pair.rig.client(pair.mine)
-    await client.write_file("/home/dev/bomb.py", bomb.encode(), key="bomb")
-    refused, count = (await pair.output_of("python3 -u bomb.py")).split()[:2]
+    refused, count = (await pair.run_python(bomb)).split()[:2]
     assert refused == "refused"
     assert int(count) < 48
     assert await pair.rig.output_of(pair.other, "echo fine") == "fine"
@@ -202,6 +372,8 @@ async def test_the_demo_project_fails_its_tests_until_it_is_repaired(pair: Pair)
 
 
 async def test_the_agent_restarts_after_all_processes_were_killed(pair: Pair) -> None:
+    if not pair.has_namespaces and not AS_ROOT:
+        pytest.skip("the workspace has the server's account, with the tests' own processes")
     before = await pair.rig.connect(pair.other)
     (pair.rig.home(pair.other) / "stored").write_text("")
     with contextlib.suppress(AgentUnreachable):

@@ -1,8 +1,9 @@
 """The program that turns itself into the first process of a sandbox. Standard library only.
 
 Reads a plan from standard input, then in this order: ties its life to its parent's, joins control
-groups, mounts the binds, switches to the workspace's account, sets limits, gives up privileges,
-execs. A failed step ends the program: the sandbox is never weaker than the plan requires.
+groups, mounts the binds, switches to the workspace's account, leaves the server's keyring, sets
+limits, gives up privileges, loads the system call filter, execs. A failed step ends the program:
+the sandbox is never weaker than the plan requires.
 """
 
 import contextlib
@@ -18,10 +19,12 @@ from typing import Final
 from chatd.workspaces.local.supervisor import syscalls
 from chatd.workspaces.local.supervisor.plan import (
     CONFIG_FD,
+    FILTER_FD,
     FIRST_FILE_FD,
     ProcessPlan,
     decode_plan,
 )
+from chatd.workspaces.local.supervisor.seccomp import build_filter
 
 ENTER_FAILED_EXIT_CODE: Final = 126
 STAGE_SIZE: Final = "64k"
@@ -52,19 +55,27 @@ def enter(plan: ProcessPlan) -> None:
     pass_files(plan.files)  # Before a mount may hide them.
     if plan.stage:
         bind_mounts(plan.stage, plan.binds)
-    pass_config(plan.config)
+    pass_bytes(plan.config.encode(), CONFIG_FD)
+    program = build_filter(plan.filter)
+    if plan.loads_filter:
+        pass_bytes(program, FILTER_FD)
     close_stdin()
     # Counted before the account changes; an account of its own has no other tasks.
     others = count_tasks(os.getuid()) if plan.uid is None and "nproc" in plan.limits else 0
     if plan.uid is not None:
+        if not plan.loads_filter:  # Bubblewrap drops all capabilities inside the sandbox.
+            syscalls.drop_capability_bounds()
         switch_account(plan.uid)
         die_with_parent(plan.parent)  # The kernel clears this when the account changes.
+    syscalls.join_new_keyring()
     set_limits(plan.limits, others=others)
     syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
     os.umask(0o022)
     os.chdir(plan.cwd)
     if plan.fence is not None:
         syscalls.restrict_paths(plan.fence)
+    if not plan.loads_filter:
+        syscalls.load_filter(program)
     os.execve(plan.argv[0], plan.argv, plan.env)
 
 
@@ -95,9 +106,8 @@ def bind_mounts(stage: str, binds: list[list[str]]) -> None:
         os.close(descriptor)
 
 
-def pass_config(text: str) -> None:
+def pass_bytes(data: bytes, target: int) -> None:
     """Through a pipe: once read, the configuration cannot be found in /proc."""
-    data = text.encode()
     reader, writer = os.pipe()
     if len(data) > DEFAULT_PIPE_BYTES:
         with contextlib.suppress(OSError):
@@ -106,8 +116,8 @@ def pass_config(text: str) -> None:
     if os.write(writer, data) != len(data):
         raise ValueError("the configuration is too long for a pipe")
     os.close(writer)
-    if reader != CONFIG_FD:
-        os.dup2(reader, CONFIG_FD, inheritable=True)
+    if reader != target:
+        os.dup2(reader, target, inheritable=True)
         os.close(reader)
     else:
         os.set_inheritable(reader, True)  # noqa: FBT003 - positional only
@@ -125,7 +135,7 @@ def pass_files(paths: list[str]) -> None:
 def close_stdin() -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0, inheritable=True)
-    if null > 2 and null != CONFIG_FD:
+    if null > 2:
         os.close(null)
 
 

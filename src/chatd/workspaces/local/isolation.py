@@ -54,6 +54,16 @@ class IsolationReport(msgspec.Struct, frozen=True, kw_only=True):
         return ". ".join(each for each in (result, failed, self.advice) if each)
 
 
+class HostSupport(msgspec.Struct, frozen=True, kw_only=True):
+    """`has_accounts`: the server is root and can give each workspace an account of its own."""
+
+    is_root: bool
+    has_accounts: bool
+    has_bubblewrap: bool
+    landlock_version: int
+    allow_unsafe: bool = False
+
+
 async def detect_isolation(
     layout: LocalLayout,
     kit: WorkspaceKit,
@@ -63,9 +73,16 @@ async def detect_isolation(
     levels: Sequence[IsolationLevel] = ISOLATION_LEVELS,
 ) -> IsolationReport:
     """The first of the levels that works."""
+    host = HostSupport(
+        is_root=os.geteuid() == 0,
+        has_accounts=uids is not None,
+        has_bubblewrap=find_bubblewrap() is not None,
+        landlock_version=landlock_version(),
+        allow_unsafe=allow_unsafe,
+    )
     failed: list[tuple[str, str]] = []
     for level in levels:
-        reason = _find_obstacle(level, uids, allow_unsafe=allow_unsafe)
+        reason = find_obstacle(level, host)
         if reason is None:
             reason = await _probe(level, layout, kit, uids)
         if reason is None:
@@ -79,22 +96,24 @@ def log_isolation(report: IsolationReport) -> None:
     log.log(logging.INFO if strong else logging.WARNING, "%s", report.text)
 
 
-def _find_obstacle(
-    level: IsolationLevel, uids: UidRange | None, *, allow_unsafe: bool
-) -> str | None:
-    if level == "bwrap+uid" and os.geteuid() != 0:
+def find_obstacle(level: IsolationLevel, host: HostSupport) -> str | None:
+    """Why a level must not be tried. None if only a probe can tell whether it works."""
+    if level == "bwrap+uid" and not host.is_root:
         return "only as root"
-    if level == "bwrap+uid" and uids is None:
-        return "there are not enough accounts in this container"
-    if has_namespaces(level) and find_bubblewrap() is None:
+    if level == "bwrap" and host.is_root:
+        # Files and kernel settings of the host belong to root: one gap would be enough.
+        return "not as root, which workspaces must not be"
+    if host.is_root and not host.has_accounts:
+        return "there are not enough accounts in this container, and workspaces must not be root"
+    if has_namespaces(level) and not host.has_bubblewrap:
         return "bubblewrap is not installed"
-    if level == "landlock+rlimit" and landlock_version() < MIN_LANDLOCK_VERSION:
+    if level == "landlock+rlimit" and host.landlock_version < MIN_LANDLOCK_VERSION:
         return "this kernel has no Landlock, or an old one"
-    if level == "landlock+rlimit" and uids is None and not allow_unsafe:
+    if level == "landlock+rlimit" and not host.has_accounts and not host.allow_unsafe:
         # Landlock does not restrict sockets with a path: a workspace with the server's own account
         # could connect to the database and the supervisor.
         return "not under the server's own account, unless the settings allow it"
-    if level == "none" and not allow_unsafe:
+    if level == "none" and not host.allow_unsafe:
         return "not allowed by the settings"
     return None
 
@@ -133,9 +152,7 @@ def _probe_view(
 
 def probe_uid(level: IsolationLevel, uids: UidRange | None) -> int | None:
     """The uid after the range, which is never assigned to a workspace."""
-    if level == "bwrap" or os.geteuid() != 0 or uids is None:
-        return None
-    return uids.base + uids.size
+    return None if level == "bwrap" or uids is None else uids.base + uids.size
 
 
 def host_uid_range(data_dir: Path) -> UidRange | None:

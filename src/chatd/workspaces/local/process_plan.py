@@ -3,13 +3,15 @@ and the command line of bubblewrap. `enter` carries a plan out.
 
 The levels, best first:
   bwrap+uid        namespaces for files, processes, network and users, and an account per workspace
-  bwrap            the same, under the server's account
-  landlock+rlimit  closed paths and no TCP; other processes are visible, UDP and sockets with a
-                   path stay open: only with an account per workspace, or if the settings allow it
-  none             only limits: only if the settings allow it
+  bwrap            the same, under the server's account, which is not root
+  landlock+rlimit  closed paths; other processes are visible and Unix sockets stay open: only with
+                   an account per workspace, or if the settings allow it
+  none             no closed paths: only if the settings allow it
 
-With bubblewrap, a sandbox has no capabilities and cannot gain any, and its read-only root in memory
-contains only the named paths.
+At every level a process has no capabilities and cannot gain any, has limits, a new keyring and a
+system call filter (`seccomp`), and never runs as root. Without the network namespace of bubblewrap
+the filter denies IP sockets to a workspace without a network. With bubblewrap, a read-only root in
+memory contains only the named paths.
 """
 
 import os
@@ -21,7 +23,13 @@ import msgspec
 
 from chatd.domain.workspace.entities import Mount, ResourceLimits
 from chatd.workspaces.local.kit import WorkspaceKit
-from chatd.workspaces.local.supervisor.plan import CONFIG_FD, PathRules, ProcessPlan
+from chatd.workspaces.local.supervisor.plan import (
+    CONFIG_FD,
+    FILTER_FD,
+    PathRules,
+    ProcessPlan,
+)
+from chatd.workspaces.local.supervisor.seccomp import FilterRules
 
 IsolationLevel = Literal["bwrap+uid", "bwrap", "landlock+rlimit", "none"]
 ISOLATION_LEVELS: Final[tuple[IsolationLevel, ...]] = get_args(IsolationLevel)
@@ -35,6 +43,8 @@ BWRAP: Final = ("/usr/bin/bwrap", "/usr/local/bin/bwrap", "/bin/bwrap")
 TMP_BYTES: Final = 512 * 1024 * 1024
 SHM_BYTES: Final = 64 * 1024 * 1024
 
+HIDDEN_FILES: Final = ("/proc/keys", "/proc/key-users")
+"""They list the keys of the account, outside of the sandbox too."""
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 MERGED_DIRS: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
@@ -140,6 +150,8 @@ def plan_process(
         limits=_process_limits(view.limits),
         config=config,
         fence=_path_rules(view, inside) if level == "landlock+rlimit" else None,
+        filter=FilterRules(internet=view.network, own_processes=False),
+        loads_filter=False,
     )
 
 
@@ -230,9 +242,12 @@ def bubblewrap_command(
         words.append("--share-net")
     words += ["--unshare-user", "--disable-userns", "--uid", INSIDE_UID, "--gid", INSIDE_UID]
     words += ["--cap-drop", "ALL", "--new-session", "--die-with-parent", "--clearenv"]
-    words += ["--hostname", "workspace"]
+    words += ["--hostname", "workspace", "--seccomp", str(FILTER_FD)]
     words += ["--ro-bind", "/usr", "/usr", *_merged_dirs()]
     words += ["--proc", "/proc", "--dev", "/dev"]
+    for path in HIDDEN_FILES:
+        if os.path.exists(path):
+            words += ["--ro-bind", "/dev/null", path]
     words += ["--perms", "1777", "--size", str(SHM_BYTES), "--tmpfs", "/dev/shm"]
     words += ["--remount-ro", "/dev"]
     words += ["--perms", "1777", "--size", str(TMP_BYTES), "--tmpfs", "/tmp"]

@@ -10,11 +10,15 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from chatd.workspaces.local.supervisor.seccomp import FilterRules
+
 PROTOCOL: Final = 1
 FIRST_FILE_FD: Final = 5
 """Of the descriptors of `ProcessPlan.files`."""
 CONFIG_FD: Final = 3
 """The agent's configuration, or bubblewrap arguments that must not show in the process list."""
+FILTER_FD: Final = 4
+"""The system call filter, for bubblewrap."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,12 @@ class ProcessPlan:
     files: list[str] = field(default_factory=list[str])
     """Files that the process gets as descriptors, for appending, and cannot open itself."""
     fence: PathRules | None = None
+    filter: FilterRules = field(
+        default_factory=lambda: FilterRules(internet=True, own_processes=True)
+    )
+    loads_filter: bool = True
+    """The program of `argv` loads the filter from FILTER_FD, as bubblewrap does inside the sandbox;
+    else it is loaded before that program starts."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +84,8 @@ def decode_plan(fields: dict[str, Any]) -> ProcessPlan:
     known = _known_fields(ProcessPlan, fields)
     if known.get("fence"):
         known["fence"] = PathRules(**_known_fields(PathRules, known["fence"]))
+    if known.get("filter"):
+        known["filter"] = FilterRules(**_known_fields(FilterRules, known["filter"]))
     return ProcessPlan(**known)
 
 
@@ -84,7 +96,7 @@ def decode_order(fields: dict[str, Any]) -> SandboxOrder:
 
 
 def _known_fields(
-    kind: type[ProcessPlan | SandboxOrder | PathRules], fields: dict[str, Any]
+    kind: type[ProcessPlan | SandboxOrder | PathRules | FilterRules], fields: dict[str, Any]
 ) -> dict[str, Any]:
     names = {each.name for each in dataclasses.fields(kind)}
     return {name: value for name, value in fields.items() if name in names}

@@ -1,11 +1,14 @@
-"""System calls that Python 3.11 does not offer, by ctypes, and Landlock. Standard library only.
+"""System calls that Python 3.11 does not offer, by ctypes: mounts, keyrings, seccomp, Landlock.
+Standard library only.
 
 Landlock closes every path that is not named, for processes without namespaces. It is weaker than a
 sandbox: other processes stay visible, UDP stays open, limits apply to each process alone.
 """
 
 import ctypes
+import errno
 import os
+import platform
 import struct
 from pathlib import Path
 from typing import Final
@@ -13,7 +16,14 @@ from typing import Final
 from chatd.workspaces.local.supervisor.plan import PathRules
 
 PR_SET_PDEATHSIG: Final = 1
+PR_SET_SECCOMP: Final = 22
+PR_CAPBSET_DROP: Final = 24
 PR_SET_NO_NEW_PRIVS: Final = 38
+SECCOMP_MODE_FILTER: Final = 2
+BPF_INSTRUCTION_BYTES: Final = 8
+MAX_CAPABILITIES: Final = 64
+KEYCTL_NUMBERS: Final = {"x86_64": 250, "aarch64": 219}
+KEYCTL_JOIN_SESSION_KEYRING: Final = 1
 
 CLONE_NEWNS: Final = 0x00020000
 MS_NOSUID: Final = 2
@@ -48,9 +58,20 @@ MIN_LANDLOCK_VERSION: Final = 3
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
-def prctl(option: int, value: int) -> None:
-    zero = ctypes.c_ulong(0)
-    _check("prctl", _libc.prctl(option, ctypes.c_ulong(value), zero, zero, zero))
+def prctl(option: int, value: int, more: int = 0) -> None:
+    words = [ctypes.c_ulong(word) for word in (value, more, 0, 0)]
+    _check("prctl", _libc.prctl(option, *words))
+
+
+def drop_capability_bounds() -> None:
+    """Give up every capability that a program with file capabilities could still gain."""
+    for number in range(MAX_CAPABILITIES):
+        try:
+            prctl(PR_CAPBSET_DROP, number)
+        except OSError as error:
+            if error.errno == errno.EINVAL:  # The kernel knows no more.
+                return
+            raise
 
 
 def unshare(flags: int) -> None:
@@ -65,6 +86,31 @@ def mount(source: str, target: str, kind: str = "none", flags: int = 0, data: st
 
 def unmount(target: str) -> None:
     _check(f"umount of {target}", _libc.umount2(os.fsencode(target), MNT_DETACH))
+
+
+def join_new_keyring() -> None:
+    """Leave the server's session keyring, so that none of its keys is in reach.
+
+    It may be impossible: without keyrings in the kernel, in a container that forbids them, or with
+    too many for one account. The filter denies all calls about keys anyway.
+    """
+    number = KEYCTL_NUMBERS.get(platform.machine())
+    if number is None:
+        return
+    try:
+        _syscall(number, KEYCTL_JOIN_SESSION_KEYRING, None)
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.EPERM, errno.EDQUOT):
+            raise
+
+
+def load_filter(program: bytes) -> None:
+    """From now on the kernel checks each system call of this process and of its children."""
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    code = ctypes.create_string_buffer(program, len(program))
+    length = len(program) // BPF_INSTRUCTION_BYTES
+    header = ctypes.create_string_buffer(struct.pack("@HP", length, ctypes.addressof(code)))
+    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.addressof(header))
 
 
 def landlock_version() -> int:
