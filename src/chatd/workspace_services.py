@@ -50,6 +50,7 @@ from chatd.workspaces.builds.worker import BuildWorker, BuildWorkerConfig
 from chatd.workspaces.instructions import WorkspaceInstructions
 from chatd.workspaces.local.backend import LocalBackend, LocalConfig
 from chatd.workspaces.local.kit import agent_zip
+from chatd.workspaces.local.seeds import GIT_CLONE_TIMEOUT_S
 from chatd.workspaces.provisioner import WorkspaceProvisioner
 from chatd.workspaces.templates import TemplateCatalog, TemplateFile, sync_templates
 
@@ -78,6 +79,8 @@ class WorkspaceServicesConfig(Struct, frozen=True, kw_only=True):
     roots: tuple[Path, ...] = ()
     allow_unsafe: bool = False
     ttl_s: str | None = None
+    build_slots: int = BuildWorkerConfig(hosts=()).slots
+    clone_timeout_s: float = GIT_CLONE_TIMEOUT_S
     wait_timeouts: WaitTimeouts = WaitTimeouts()
 
 
@@ -105,6 +108,8 @@ def workspace_config(
         roots=chosen.roots,
         allow_unsafe=chosen.allow_unsafe,
         ttl_s=str(chosen.ttl_s),
+        build_slots=chosen.build_slots,
+        clone_timeout_s=chosen.clone_timeout_s,
     )
 
 
@@ -145,6 +150,7 @@ class WorkspaceServices:
             host_id=config.host_id,
             roots=config.roots,
             allow_unsafe=config.allow_unsafe,
+            clone_timeout_s=config.clone_timeout_s,
         )
         self.backend = LocalBackend(
             local,
@@ -153,7 +159,9 @@ class WorkspaceServices:
             clock=env.clock,
         )
         building = BuildWorkerConfig(
-            hosts=self._hosts, worker_gone_after_s=BUILD_WORKER_GONE_AFTER_S
+            hosts=self._hosts,
+            slots=config.build_slots,
+            worker_gone_after_s=BUILD_WORKER_GONE_AFTER_S,
         )
         self.build_worker = BuildWorker(worker_id, pool, [self.backend], env, building)
         self.context_sync = ContextSync(pool, env)

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from chatd.domain.ids import WorkerId
+from chatd.domain.ids import UserId, WorkerId
 from chatd.domain.workspace.entities import Build, BuildId
 from chatd.store.pool import Pool
 from chatd.store.workspace import build_leases, builds, workspaces
@@ -79,6 +79,26 @@ async def test_each_build_is_acquired_by_one_worker(pool: Pool) -> None:
     ):
         taken += [t.build.id for t in more]
     assert len(set(taken)) == 12
+
+
+async def test_owners_take_turns_and_none_takes_all_slots(pool: Pool) -> None:
+    await insert_template(pool)
+    owners = [1, 1, 1, 1, 2, 2, 3]
+    for number, owner in enumerate(owners, start=1):
+        await workspaces.create(pool, new_workspace(number, owner_id=UserId(UUID(int=owner))))
+
+    async def acquire(limit: int, running: list[BuildId]) -> list[BuildId]:
+        request = wanted(limit=limit, owner_slots=2, running=running)
+        return [t.build.id for t in await build_leases.acquire_builds(pool, request)]
+
+    first = await acquire(4, [])
+    assert first == [build_id(number) for number in (1, 2, 5, 7)]
+    assert await acquire(4, first) == [build_id(6)]
+    await build_leases.finish_build(
+        pool, BuildLease(id=build_id(1), worker_id=WORKER, attempt=1), OK
+    )
+    rest = [build_id(number) for number in (2, 5, 6, 7)]
+    assert await acquire(4, rest) == [build_id(3)]
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ class FakeBackend:
     """Satisfies `backend.Backend`. `sandboxes` outlive their worker, as real ones do.
 
     The backend waits at the point named by `hold` until `go` is set; `reached` is set when it is
-    there. With `deaf` it ignores cancellation.
+    there. With `deaf` it ignores cancellation. Builds of the transition `hangs` never end.
     """
 
     kind = BACKEND
@@ -56,6 +56,7 @@ class FakeBackend:
         self.go = asyncio.Event()
         self.fails: Exception | None = None
         self.deaf = False
+        self.hangs: str | None = None
         self.heeds_cancel = False
         self.observed: dict[WorkspaceId, BackendState] = {}
         self.removed: list[WorkspaceId] = []
@@ -105,6 +106,9 @@ class FakeBackend:
 
     async def _at(self, point: str, context: BuildContext) -> None:
         self.asked.append((point, context.build.build_number))
+        if self.hangs == context.build.transition:
+            self.reached.set()
+            await asyncio.Event().wait()
         if self.hold != point:
             return
         self.reached.set()

@@ -172,9 +172,13 @@ async def insert_workspace_for(
     return await workspaces.create(conn, new, chat_id=chat_id, fence=fence)
 
 
-def wanted(**columns: object) -> build_leases.AcquireBuilds:
+def wanted(*, limit: int = 10, **columns: object) -> build_leases.AcquireBuilds:
     row = build_leases.AcquireBuilds(
-        worker_id=WORKER, hosts=(HOST,), backends=(BACKEND,), lease_s=30, limit=10
+        worker_id=WORKER,
+        hosts=(HOST,),
+        backends=(BACKEND,),
+        lease_s=30,
+        free_slots={"start": limit, "stop": limit, "delete": limit},
     )
     return msgspec.structs.replace(row, **columns)
 

@@ -5,10 +5,12 @@ import threading
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from chatd.domain.errors import ChatdError
+from chatd.domain.ids import UserId
 from chatd.domain.workspace.entities import AgentSpec, Build
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool
@@ -332,7 +334,7 @@ async def test_another_hosts_build_is_not_acquired_and_expires(site: BuildSite) 
 
 async def test_no_more_builds_run_at_once_than_there_are_slots(site: BuildSite) -> None:
     for number in range(2, 6):
-        await workspaces.create(site.pool, new_workspace(number))
+        await workspaces.create(site.pool, new_workspace(number, owner_id=UserId(UUID(int=number))))
     site.backend.hold = "asked"
     async with site.building(slots=2) as builder:
         await site.wait_held()
@@ -342,6 +344,40 @@ async def test_no_more_builds_run_at_once_than_there_are_slots(site: BuildSite) 
         site.backend.go.set()
         for number in range(1, 6):
             assert (await site.ended(number)).status == "succeeded"
+
+
+async def test_starts_that_hang_delay_no_stop_and_no_deletion(site: BuildSite) -> None:
+    pool, backend = site.pool, site.backend
+    await workspaces.create(pool, new_workspace(2))
+    async with site.building() as builder:
+        for number in (1, 2):
+            await site.ended(number)
+        backend.hangs = "start"
+        for number in range(3, 12):
+            await workspaces.create(pool, new_workspace(number))
+        builder.wake()
+        await site.wait_held()
+        await builds.insert(pool, new_build(21, transition="stop"))
+        second = new_build(22, transition="delete", workspace_id=workspace_id(2))
+        await builds.insert(pool, second)
+        builder.wake()
+        for number in (21, 22):
+            assert (await site.ended(number)).status == "succeeded"
+
+
+async def test_one_owners_builds_that_hang_leave_a_slot_for_others(site: BuildSite) -> None:
+    for number in range(2, 10):
+        await workspaces.create(site.pool, new_workspace(number))
+    site.backend.hangs = "start"
+    async with site.building(slots=3) as builder:
+        await site.steady(3)
+        assert builder.running == 2
+        site.backend.hangs = None
+        other = new_workspace(10, owner_id=UserId(UUID(int=77)))
+        await workspaces.create(site.pool, other)
+        builder.wake()
+        assert (await site.ended(10)).status == "succeeded"
+        assert builder.running == 2
 
 
 async def test_two_workers_share_the_builds_and_do_none_twice(site: BuildSite) -> None:

@@ -171,6 +171,18 @@ class WorkspaceSettings(msgspec.Struct, frozen=True, kw_only=True):
             " after so many days; 0 disables"
         ),
     ] = 90
+    build_slots: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100,
+            description="Workspaces that this process starts at once; as many stops and as many "
+            "deletions run beside them. One user gets all slots but one",
+        ),
+    ] = 4
+    clone_timeout_s: Annotated[
+        float, Meta(gt=0, le=3600, description="How long a template's Git clone may take")
+    ] = 300.0
 
 
 class ProviderEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -5,7 +5,7 @@ A build worker writes under (worker, attempt) and writes nothing after it lost t
 build ends: by its worker, by a worker that takes it over, or by `reap_builds`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal, LiteralString
 
 import msgspec
@@ -18,6 +18,7 @@ from chatd.domain.workspace.entities import (
     BuildId,
     BuildLog,
     BuildStatus,
+    BuildTransition,
     LogLevel,
     TemplateSpec,
     Workspace,
@@ -28,22 +29,44 @@ _WORKSPACE: Final = msgspec.json.Decoder(Workspace)
 _BUILD: Final = msgspec.json.Decoder(Build)
 _SPEC: Final = msgspec.json.Decoder(TemplateSpec)
 
-# Acquires pending builds, and builds without a heartbeat for $4 seconds, or for $7 seconds if the
-# row of their worker was deleted; NULL disables either. Also builds that this worker owns and does
-# not run: the reply of an earlier acquire was lost.
-ACQUIRE: Final[LiteralString] = """
-    WITH free AS MATERIALIZED (
-        SELECT b.id FROM workspace_builds b
+# A pending build, or one without a heartbeat for $4 seconds, or for $7 seconds if the row of its
+# worker was deleted; NULL disables either. Also a build that this worker owns and does not run: the
+# reply of an earlier acquire was lost.
+_ACQUIRABLE: Final[LiteralString] = """
+    b.completed_at IS NULL AND NOT b.id = ANY ($6::uuid[])
+      AND (b.worker_id IS NULL OR b.worker_id = $1
+           OR b.heartbeat_at < now() - $4::float8 * interval '1 s'
+           OR (b.heartbeat_at < now() - $7::float8 * interval '1 s' AND NOT EXISTS (
+               SELECT FROM chat_workers k WHERE k.worker_id = b.worker_id)))"""
+
+# Each transition has its own slots. Within one, an owner's second build comes after the first
+# builds of all others, and an owner holds at most $8 slots. Rows are chosen before they are locked,
+# so the condition is checked again.
+ACQUIRE: Final[LiteralString] = f"""
+    WITH held AS (
+        SELECT w.owner_id, b.transition, count(*) AS builds
+        FROM workspace_builds b JOIN workspaces w ON w.id = b.workspace_id
+        WHERE b.id = ANY ($6::uuid[]) GROUP BY w.owner_id, b.transition),
+    ready AS (
+        SELECT b.id, b.transition, b.created_at, coalesce(h.builds, 0) + row_number() OVER (
+            PARTITION BY b.transition, w.owner_id ORDER BY b.created_at, b.id) AS turn
+        FROM workspace_builds b
         JOIN workspaces w ON w.id = b.workspace_id
         JOIN templates t ON t.id = w.template_id
-        WHERE b.completed_at IS NULL
-          AND (b.worker_id IS NULL OR b.worker_id = $1
-               OR b.heartbeat_at < now() - $4::float8 * interval '1 s'
-               OR (b.heartbeat_at < now() - $7::float8 * interval '1 s' AND NOT EXISTS (
-                   SELECT FROM chat_workers k WHERE k.worker_id = b.worker_id)))
-          AND (w.host_id IS NULL OR w.host_id = ANY ($2::text[])) AND t.backend = ANY ($3::text[])
-          AND NOT b.id = ANY ($6::uuid[])
-        ORDER BY b.created_at, b.id LIMIT $5 FOR UPDATE OF b SKIP LOCKED),
+        LEFT JOIN held h ON h.owner_id = w.owner_id AND h.transition = b.transition
+        WHERE {_ACQUIRABLE}
+          AND (w.host_id IS NULL OR w.host_id = ANY ($2::text[])) AND t.backend = ANY ($3::text[])),
+    chosen AS (
+        SELECT r.id, r.transition, row_number() OVER (
+            PARTITION BY r.transition ORDER BY r.turn, r.created_at, r.id) AS place
+        FROM ready r WHERE $8::integer IS NULL OR r.turn <= $8),
+    free AS MATERIALIZED (
+        SELECT b.id FROM workspace_builds b
+        JOIN chosen c ON c.id = b.id
+        JOIN unnest($5::text[], $9::integer[]) AS s (transition, slots)
+          ON s.transition = c.transition AND c.place <= s.slots
+        WHERE {_ACQUIRABLE}
+        ORDER BY b.created_at, b.id FOR UPDATE OF b SKIP LOCKED),
     taken AS (
         UPDATE workspace_builds b SET
             status = CASE b.status WHEN 'pending' THEN 'running' ELSE b.status END,
@@ -158,7 +181,9 @@ class AcquireBuilds(Struct, frozen=True, kw_only=True):
     worker_id: WorkerId
     hosts: Sequence[str]
     backends: Sequence[str]
-    limit: int
+    free_slots: Mapping[BuildTransition, int]
+    owner_slots: int | None = None
+    """How many builds of one transition a worker runs for one owner; None: no limit."""
     lease_s: float | None = None
     """A build without a heartbeat for this long may be taken over; None disables that."""
     worker_gone_after_s: float | None = None
@@ -181,9 +206,11 @@ async def acquire_builds(conn: Conn, request: AcquireBuilds) -> list[AcquiredBui
         list(request.hosts),
         list(request.backends),
         request.lease_s,
-        request.limit,
+        list(request.free_slots),
         list(request.running),
         request.worker_gone_after_s,
+        request.owner_slots,
+        list(request.free_slots.values()),
     )
     return [
         AcquiredBuild(

@@ -6,9 +6,10 @@ worker acquires is ended with a reason. A worker that has lost a build writes no
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, get_args
 
 from msgspec import Struct
 
@@ -17,7 +18,7 @@ from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import WorkerId
 from chatd.domain.lease import HeartbeatHistory, may_reap
 from chatd.domain.ports import Env
-from chatd.domain.workspace.entities import Build, BuildId
+from chatd.domain.workspace.entities import Build, BuildId, BuildTransition
 from chatd.store.conn import Conn
 from chatd.store.workspace import build_leases
 from chatd.store.workspace.build_leases import AcquireBuilds, AcquiredBuild, BuildLease, BuildResult
@@ -34,7 +35,9 @@ _ABANDONED_TEXT: Final = (
 class BuildWorkerConfig(Struct, frozen=True, kw_only=True):
     hosts: tuple[str, ...]
     """The hosts this replica runs on. It does not acquire builds that belong to others."""
-    slots: int = 2
+    slots: int = 4
+    """How many builds of each transition run at once, so that a start that hangs delays no stop
+    and no deletion."""
     limits: BuildLimits = BuildLimits()
     lease_s: float = 30
     worker_gone_after_s: float | None = None
@@ -46,6 +49,11 @@ class BuildWorkerConfig(Struct, frozen=True, kw_only=True):
     reap_interval_s: float = 60
     reap_after_s: float = 1800
     drain_s: float = 20
+
+    @property
+    def owner_slots(self) -> int:
+        """One slot stays for the others, if there is more than one."""
+        return max(self.slots - 1, 1)
 
 
 class BuildWorker:
@@ -111,7 +119,8 @@ class BuildWorker:
             worker_id=self._worker_id,
             hosts=self._config.hosts,
             backends=tuple(self._backends),
-            limit=max(self._config.slots - len(self._running), 0),
+            free_slots=self._free_slots(),
+            owner_slots=self._config.owner_slots,
             lease_s=self._config.lease_s if scope == "leases" else None,
             worker_gone_after_s=self._config.worker_gone_after_s if scope != "none" else None,
             running=(*self._running, *(stuck.lease.id for stuck in self._stuck_builds())),
@@ -125,6 +134,11 @@ class BuildWorker:
         self._history = self._history.succeeded(self._env.clock.monotonic())
         for taken in found:
             self._start(group, taken, now)
+
+    def _free_slots(self) -> Mapping[BuildTransition, int]:
+        used = Counter(running.context.build.transition for running in self._running.values())
+        transitions: tuple[BuildTransition, ...] = get_args(BuildTransition)
+        return {kind: max(self._config.slots - used[kind], 0) for kind in transitions}
 
     def _stuck_builds(self) -> Sequence[BuildRun]:
         """Cancelled builds that have not stopped. They are not acquired again meanwhile."""

@@ -45,7 +45,7 @@ from chatd.workspaces.local.process_plan import (
     has_namespaces,
     inside_paths,
 )
-from chatd.workspaces.local.seeds import AllowedPaths
+from chatd.workspaces.local.seeds import GIT_CLONE_TIMEOUT_S, AllowedPaths
 from chatd.workspaces.local.setup import (
     AgentStart,
     WorkspaceSetup,
@@ -73,6 +73,7 @@ class LocalConfig(msgspec.Struct, frozen=True, kw_only=True):
     levels: tuple[IsolationLevel, ...] = ISOLATION_LEVELS
     supervisor_idle_s: float = 60.0
     disk_interval_s: float = 3.0
+    clone_timeout_s: float = GIT_CLONE_TIMEOUT_S
 
 
 class LocalBackend:
@@ -159,6 +160,7 @@ class LocalBackend:
             paths=paths,
             directory=str(Path(inside_paths(level, view).home, spec.directory)),
             disk_interval_s=self._config.disk_interval_s,
+            clone_timeout_s=self._config.clone_timeout_s,
         )
         if found is None or found.build != build:
             await self._supervisor.stop(str(workspace), build)

@@ -54,6 +54,7 @@ class SeedRequest(msgspec.Struct, frozen=True, kw_only=True):
     seed: Seed
     directory: str
     allowed: AllowedPaths
+    timeout_s: float
     log: Path
     cancelled: asyncio.Event
     report: Callable[[str], None]
@@ -143,13 +144,13 @@ async def _run_git(request: SeedRequest, words: list[str], *, network: bool) -> 
     result = await run_command(
         plan_process(request.level, view, words, directory=directory),
         log=request.log,
-        timeout_s=GIT_CLONE_TIMEOUT_S,
+        timeout_s=request.timeout_s,
         cancelled=request.cancelled,
     )
     for line in result.output.splitlines()[-20:]:
         request.report(_without_password(line))
     if result.code is None:
-        raise BuildFailed(f"Git did not finish within {GIT_CLONE_TIMEOUT_S:.0f} s.")
+        raise BuildFailed(f"Git did not finish within {request.timeout_s:g} s.")
     if result.code != 0:
         last = result.output.strip().splitlines()[-1:] or [f"exit code {result.code}"]
         raise BuildFailed(f"Git failed: {_without_password(last[0])}")

@@ -51,6 +51,7 @@ class WorkspaceSetup(msgspec.Struct, frozen=True, kw_only=True):
     paths: WorkspacePaths
     directory: str
     disk_interval_s: float
+    clone_timeout_s: float
 
 
 class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,6 +104,7 @@ async def fill_home(setup: WorkspaceSetup, *, trash: Path, allowed: AllowedPaths
             seed=setup.spec.seed,
             directory=setup.spec.directory,
             allowed=allowed,
+            timeout_s=setup.clone_timeout_s,
             log=paths.log / "seed.log",
             cancelled=context.cancelled,
             report=lambda text: context.log("files", text),
