@@ -52,6 +52,16 @@ async def test_a_workspace_is_created_with_its_first_build(api: WorkspaceApi) ->
     (agent,) = seen.at("agents")
     assert (agent["status"], agent["lifecycle"]) == ("connecting", "starting")
     assert (seen.json["isolation"], seen.json["directory"]) == ("bwrap", "~/x")
+    assert seen.json["network"] == "none"
+    assert seen.json["limits"] == {
+        "memory_bytes": 2 * 1024**3,
+        "processes": 512,
+        "file_bytes": 1024**3,
+        "disk_bytes": 10 * 1024**3,
+        "open_files": 4096,
+        "cpu_weight": 0,
+        "per_process": ["open_files"],
+    }
     assert not {"endpoints", "boot_id"} & agent.keys()
 
     heard = {AgentId(id_of(agent)): AgentHealth(boot_id="b", directory="/home/dev/x")}

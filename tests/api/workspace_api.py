@@ -11,7 +11,7 @@ from chatd.clock import SystemClock
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId, WorkspaceId
 from chatd.domain.workspace.agent_api import GitChanges
-from chatd.domain.workspace.entities import FieldProblem, Template, TemplateSpec
+from chatd.domain.workspace.entities import EffectiveLimits, FieldProblem, Template, TemplateSpec
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool
 from chatd.store.workspace import build_leases
@@ -22,6 +22,7 @@ from tests.support.workspaces import agent_spec, hold, insert_template, wanted
 from tests.workspaces.agent_process import SECRET
 
 HERE = "here"
+LIMITS = EffectiveLimits(cpu_weight=0, per_process=("open_files",))
 
 
 class RecordingWorkspaces:
@@ -87,7 +88,13 @@ async def end_build(api: WorkspaceApi, **agent: object) -> None:
     """Play the build worker: the one pending build succeeds, a start with an agent."""
     [taken] = await build_leases.acquire_builds(api.pool, wanted(hosts=(HERE,)))
     starts = taken.build.transition == "start"
-    columns: Json = {"isolation": "bwrap", "directory": "~/x", **agent}
+    columns: Json = {
+        "isolation": "bwrap",
+        "network": "none",
+        "limits": LIMITS,
+        "directory": "~/x",
+        **agent,
+    }
     made = (agent_spec(taken.build.build_number, **columns),)
     ended = build_leases.BuildResult(status="succeeded", agents=made if starts else ())
     assert await build_leases.finish_build(api.pool, hold(taken.build), ended) is not None

@@ -19,10 +19,12 @@ from chatd.domain.workspace.entities import (
     TemplateSpec,
 )
 from chatd.workspaces.builds.backend import BuildCancelled, BuildFailed
-from chatd.workspaces.local.backend import LocalConfig
+from chatd.workspaces.local.backend import LocalConfig, effective_limits
+from chatd.workspaces.local.supervisor.processes import processes_of_uid
 from chatd.workspaces.local.template_checks import expand_parameters
 from tests.support.eventually import eventually
 from tests.support.local_rig import (
+    AS_ROOT,
     HOST,
     NO_BUBBLEWRAP,
     TEST_TIMEOUT_S,
@@ -32,6 +34,8 @@ from tests.support.local_rig import (
     data_directory,
     shared_kits,
 )
+
+MIB = 1024 * 1024
 
 needs_sandbox = pytest.mark.skipif(NO_BUBBLEWRAP, reason="bubblewrap is not installed")
 
@@ -159,6 +163,70 @@ async def test_the_startup_script_runs_before_the_agent(rig: LocalRig) -> None:
         await rig.start(TemplateSpec(startup_script="exit 3"))
     with pytest.raises(BuildFailed, match="took longer"):
         await rig.start(TemplateSpec(startup_script="sleep 1000", startup_timeout_s=0.2))
+
+
+@needs_sandbox
+async def test_the_startup_script_has_the_limits_of_commands(rig: LocalRig) -> None:
+    def spec(script: str, **limits: int) -> TemplateSpec:
+        return TemplateSpec(startup_script=script, limits=ResourceLimits(**limits))
+
+    greedy = "python3 -c 'x = bytearray(600 * 1024 * 1024)'"
+    with pytest.raises(BuildFailed, match="exit code"):
+        await rig.start(spec(greedy, memory_bytes=256 * MIB))
+    with pytest.raises(BuildFailed, match="and 4194304 bytes in 10000 files are allowed"):
+        await rig.start(spec("head -c 8M /dev/zero > big", disk_bytes=4 * MIB))
+    fork = "python3 -c 'import os, time\nfor _ in range(50): os.fork() or time.sleep(1000)'"
+    with pytest.raises(BuildFailed, match="exit code"):
+        await rig.start(spec(fork, processes=20))
+
+
+@needs_sandbox
+async def test_a_script_that_fills_the_disk_is_stopped(data_dir: Path) -> None:
+    config = LocalConfig(data_dir=data_dir, host_id=HOST, disk_interval_s=0.05)
+    limits = ResourceLimits(disk_bytes=4 * MIB)
+    with pytest.raises(BuildFailed, match="bytes in 10000 files are allowed"):
+        await LocalRig(config).start(
+            TemplateSpec(startup_script="head -c 8M /dev/zero > big; sleep 1000", limits=limits)
+        )
+
+
+@needs_sandbox
+@pytest.mark.skipif(not AS_ROOT, reason="only root can create control groups")
+async def test_a_workspace_weighs_as_much_as_one_process_of_the_host(rig: LocalRig) -> None:
+    """However many processes it starts."""
+    plain = await rig.start()
+    heavy = await rig.start(TemplateSpec(limits=ResourceLimits(cpu_weight=200)))
+    assert plain.agent.limits is not None
+    if not plain.agent.limits.cpu_weight:
+        pytest.skip("this host allows no control group for the processor")
+    for each, weights in ((plain, {"1024", "100"}), (heavy, {"2048", "200"})):
+        for pid in processes_of_uid(rig.home(each).stat().st_uid):
+            assert set(cpu_weights(pid, each.name)) & weights
+
+
+def cpu_weights(pid: int, name: str) -> list[str]:
+    """Of the control groups with this name that the process is in, in either version."""
+    lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    paths = [line.split(":", 2)[2] for line in lines if name in line]
+    files = ("/sys/fs/cgroup/cpu{}/cpu.shares", "/sys/fs/cgroup{}/cpu.weight")
+    found = [Path(file.format(path)) for file in files for path in paths]
+    return [path.read_text().strip() for path in found if path.exists()]
+
+
+@pytest.mark.parametrize(
+    ("controllers", "cpu_weight", "per_process"),
+    [
+        (("cpu", "memory", "pids"), 100, ("file_bytes", "open_files")),
+        (("memory", "pids"), 0, ("file_bytes", "open_files")),
+        ((), 0, ("file_bytes", "open_files", "memory_bytes")),
+    ],
+)
+def test_effective_limits_are_those_that_the_host_enforces(
+    controllers: tuple[str, ...], cpu_weight: int, per_process: tuple[str, ...]
+) -> None:
+    found = effective_limits(ResourceLimits(), controllers)
+    assert (found.cpu_weight, found.per_process) == (cpu_weight, per_process)
+    assert (found.memory_bytes, found.disk_bytes) == (2 * 1024**3, 10 * 1024**3)
 
 
 @needs_sandbox

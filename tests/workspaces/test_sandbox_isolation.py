@@ -359,6 +359,29 @@ async def test_memory_is_bounded(pair: Pair) -> None:
     assert str(600 * MIB) not in output.output
 
 
+@pytest.mark.covers("hostile-2")
+async def test_commands_are_killed_before_the_agent_when_memory_is_short(pair: Pair) -> None:
+    """Even if each of them is smaller than the agent."""
+    if not pair.mine.agent.limits or "memory_bytes" in pair.mine.agent.limits.per_process:
+        pytest.skip("without control groups each process has its own limit")
+    before = await pair.rig.connect(pair.mine)
+    crowd = (
+        "import os, signal\n"
+        "children = []\n"
+        "for _ in range(24):\n"
+        "    children.append(os.fork())\n"
+        "    if not children[-1]:\n"
+        "        kept = os.urandom(12 * 1024 * 1024)\n"
+        "        signal.pause()\n"
+        "first, status = os.wait()\n"
+        "for child in children:\n"
+        "    if child != first: os.kill(child, signal.SIGKILL)\n"
+        "print(os.WTERMSIG(status))\n"
+    )
+    assert await pair.run_python(crowd) == "9"
+    assert (await pair.rig.connect(pair.mine)).hello.boot_id == before.hello.boot_id
+
+
 async def test_the_demo_project_fails_its_tests_until_it_is_repaired(pair: Pair) -> None:
     """pytest runs in a workspace, and git shows the change."""
     before = await pair.rig.run(pair.mine, "python3 -m pytest -q -p no:cacheprovider")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from chatd.workspaces.local.supervisor import disk_quota
+from chatd.workspaces.local.supervisor import cgroups, disk_quota
 from chatd.workspaces.local.supervisor.plan import ProcessPlan, SandboxOrder
 from chatd.workspaces.local.supervisor.processes import read_process_id
 from chatd.workspaces.local.supervisor.sandbox import MAX_RESTART_DELAY_S, Sandbox, restart_delay_s
@@ -108,6 +108,46 @@ def test_the_limit_counts_bytes_and_files() -> None:
     assert disk_quota.DiskUsage(1024**3, 262_144).within(limit)
     assert not disk_quota.DiskUsage(1024**3 + 1, 1).within(limit)
     assert not disk_quota.DiskUsage(0, 262_145).within(limit)
+
+
+@pytest.mark.parametrize(
+    ("used", "free_before", "free_now", "can_hold"),
+    [
+        ((90, 1), (500, 500), (500, 500), True),
+        ((90, 1), (500, 500), (490, 500), True),
+        ((90, 1), (500, 500), (489, 500), False),
+        ((90, 1), (500, 500), (900, 500), True),
+        ((90, 1), (500, 500), (500, 490), False),
+        ((101, 1), (500, 500), (900, 500), False),
+    ],
+)
+def test_files_are_measured_only_if_they_may_have_reached_the_limit(
+    used: tuple[int, int],
+    free_before: tuple[int, int],
+    free_now: tuple[int, int],
+    can_hold: object,
+) -> None:
+    usage = disk_quota.DiskUsage
+    limit = usage(100, 10)
+    found = disk_quota.can_hold(usage(*used), limit, usage(*free_before), usage(*free_now))
+    assert found is can_hold
+
+
+@pytest.mark.parametrize(
+    ("controllers", "limits", "nice"),
+    [
+        ({"memory", "pids", "cpu"}, {"core": 0}, 0),
+        ({"memory", "pids"}, {"core": 0}, cgroups.NICE_WITHOUT_GROUP),
+        (set[str](), {"core": 0, "data": 1000}, cgroups.NICE_WITHOUT_GROUP),
+    ],
+)
+def test_what_no_control_group_limits_is_limited_per_process(
+    controllers: set[str], limits: dict[str, int], nice: int
+) -> None:
+    groups = cgroups.CgroupSet(paths=(Path("/g"),), controllers=frozenset(controllers))
+    plan = ProcessPlan(argv=["x"], env={}, limits={"core": 0})
+    joined = cgroups.join(plan, groups, cgroups.GroupLimits(1000, 10, 100))
+    assert (joined.cgroups, joined.limits, joined.nice) == (["/g"], limits, nice)
 
 
 async def test_a_stop_does_not_wait_for_a_measurement(

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from chatd.agent.errors import AgentError, from_os_error
 
 _SHELL = "/bin/sh"
+# When memory is short, the kernel kills commands before the agent.
+_DIE_FIRST = f'{{ echo 1000 >>/proc/self/oom_score_adj; }} 2>/dev/null; exec {_SHELL} -c "$1"'
 _PIPE_CHUNK_BYTES = 64 * 1024
 # Chunks read from the pipe after the grace: the content of the largest possible pipe.
 _LAST_CHUNKS = 16
@@ -34,7 +36,7 @@ def spawn(command: str, *, workdir: str, env: Mapping[str, str]) -> SpawnedShell
     try:
         os.set_blocking(read_fd, False)
         popen = subprocess.Popen(
-            [_SHELL, "-c", script],
+            [_SHELL, "-c", _DIE_FIRST, _SHELL, script],
             stdin=subprocess.DEVNULL,
             stdout=write_fd,
             stderr=write_fd,

@@ -64,6 +64,8 @@ def workspace_reply(seen: WorkspaceSnapshot) -> WorkspaceReply:
         latest_build=None if build is None else build_reply(build),
         agents=tuple(_agent(each, seen.now) for each in seen.agents),
         isolation=None if agent is None else agent.isolation,
+        network=None if agent is None else agent.network,
+        limits=None if agent is None else agent.limits,
         directory=None if agent is None else _directory(agent),
         deadline=None if build is None else build.deadline,
     )

@@ -22,7 +22,9 @@ from chatd.domain.workspace.entities import (
     BuildReason,
     BuildStatus,
     BuildTransition,
+    EffectiveLimits,
     LogLevel,
+    Network,
     Parameter,
     ResourceLimits,
     TemplateId,
@@ -110,7 +112,7 @@ class TemplateReply(TemplateItem, frozen=True, kw_only=True):
     readme: str
     parameters: tuple[Parameter, ...]
     seed: Literal["empty", "git", "directory", "demo"]
-    network: Literal["none", "full"]
+    network: Network
     limits: ResourceLimits
     env: tuple[str, ...]
     has_startup_script: bool
@@ -157,8 +159,9 @@ class AgentReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class WorkspaceReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`agents` are those of the latest build. `isolation` and `directory` are those of the agent
-    that chats use, and missing while there is none."""
+    """`agents` are those of the latest build. `isolation`, `network`, `limits` and `directory` are
+    those of the agent that chats use, and missing while there is none. `limits` are those that the
+    host enforces; 0 is no limit."""
 
     id: WorkspaceId
     owner_id: UserId
@@ -171,6 +174,8 @@ class WorkspaceReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     latest_build: BuildReply | None
     agents: tuple[AgentReply, ...]
     isolation: str | None = None
+    network: Network | None = None
+    limits: EffectiveLimits | None = None
     directory: str | None = None
     deadline: datetime | None = None
 

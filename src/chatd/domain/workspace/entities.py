@@ -5,10 +5,10 @@ The rules over them are in `rules` and `templates`.
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Literal, NewType
+from typing import Annotated, Literal, NewType
 from uuid import UUID
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from chatd.domain.ids import UserId, WorkerId, WorkspaceId
 
@@ -53,13 +53,24 @@ Seed = EmptySeed | GitSeed | DirectorySeed | DemoSeed
 
 
 class ResourceLimits(Struct, frozen=True, kw_only=True):
-    """Limits over all processes of a workspace. Zero: chatd sets no limit."""
+    """Limits over all processes of a workspace. Zero: chatd sets no limit. `cpu_weight` is the
+    workspace's share of a busy processor; any other process of the host has 100."""
 
     memory_bytes: int = 2 * 1024**3
     processes: int = 512
     file_bytes: int = 1024**3
-    disk_bytes: int = 0
+    disk_bytes: int = 10 * 1024**3
     open_files: int = 4096
+    cpu_weight: Annotated[int, Meta(ge=0, le=10_000)] = 100
+
+
+class EffectiveLimits(ResourceLimits, frozen=True, kw_only=True):
+    """What the host enforces. `per_process` names the limits that hold for each process alone."""
+
+    per_process: tuple[str, ...] = ()
+
+
+Network = Literal["none", "full"]
 
 
 class Mount(Struct, frozen=True, kw_only=True):
@@ -78,7 +89,7 @@ class TemplateSpec(Struct, frozen=True, kw_only=True):
     startup_script: str = ""
     startup_timeout_s: float = 300
     limits: ResourceLimits = ResourceLimits()
-    network: Literal["none", "full"] = "none"
+    network: Network = "none"
     mounts: tuple[Mount, ...] = ()
     directory: str = ""
     """Where commands run, relative to the home directory; empty: the home directory."""
@@ -219,6 +230,8 @@ class AgentSpec(Struct, frozen=True, kw_only=True):
     directory: str = ""
     endpoints: tuple[Endpoint, ...] = ()
     isolation: str = ""
+    network: Network | None = None
+    limits: EffectiveLimits | None = None
     connection_timeout_s: int = 120
     lifecycle: AgentLifecycle = "starting"
 
@@ -239,6 +252,8 @@ class AgentRow(Struct, frozen=True, kw_only=True):
     connection_timeout_s: int = 120
     endpoints: tuple[Endpoint, ...] = ()
     isolation: str = ""
+    network: Network | None = None
+    limits: EffectiveLimits | None = None
     boot_id: str = ""
     created_at: datetime
     first_connected_at: datetime | None = None

@@ -108,14 +108,15 @@ FINISH: Final = named_statement("""
     done AS MATERIALIZED (SELECT * FROM ended WHERE status = 'succeeded'),
     agents AS (
         INSERT INTO workspace_agents (id, build_id, workspace_id, parent_id, name,
-            display_order, os, arch, directory, endpoints, isolation, connection_timeout_s,
-            lifecycle)
+            display_order, os, arch, directory, endpoints, isolation, network, limits,
+            connection_timeout_s, lifecycle)
         SELECT a.id, done.id, done.workspace_id, a.parent_id, a.name, a.display_order, a.os,
-            a.arch, a.directory, a.endpoints, a.isolation, a.connection_timeout_s, a.lifecycle
+            a.arch, a.directory, a.endpoints, a.isolation, a.network, a.limits,
+            a.connection_timeout_s, a.lifecycle
         FROM done, json_to_recordset(:agents) AS a (
             id uuid, parent_id uuid, name text, display_order integer, os text, arch text,
-            directory text, endpoints json, isolation text, connection_timeout_s integer,
-            lifecycle text)
+            directory text, endpoints json, isolation text, network text, limits json,
+            connection_timeout_s integer, lifecycle text)
         ON CONFLICT (id) DO NOTHING),
     past AS (
         UPDATE workspace_builds b SET deadline = NULL, max_deadline = NULL FROM done

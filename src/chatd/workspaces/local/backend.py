@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import platform
 import shutil
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -23,9 +23,11 @@ from chatd.domain.workspace.entities import (
     AgentRow,
     AgentSpec,
     BackendState,
+    EffectiveLimits,
     EmptySeed,
     Endpoint,
     FieldProblem,
+    ResourceLimits,
     TemplateSpec,
     Workspace,
 )
@@ -55,7 +57,7 @@ from chatd.workspaces.local.setup import (
     fill_home,
     run_startup,
 )
-from chatd.workspaces.local.supervisor_client import SupervisorClient
+from chatd.workspaces.local.supervisor_client import SupervisorClient, SupervisorReply
 from chatd.workspaces.local.template_checks import expand_parameters, find_problems
 
 AGENT_NAME: Final = "main"
@@ -168,7 +170,7 @@ class LocalBackend:
                 async with exclusive_lock(setup):
                     await fill_home(setup, trash=self._layout.trash, allowed=self._allowed)
                     await run_startup(setup)
-            await self._start_agent(setup)
+            found = await self._start_agent(setup)
         agent = AgentSpec(
             id=context.agent_id(AGENT_NAME),
             name=AGENT_NAME,
@@ -176,6 +178,8 @@ class LocalBackend:
             directory=setup.directory,
             endpoints=self._endpoints(workspace),
             isolation=level,
+            network=spec.network,
+            limits=effective_limits(spec.limits, found.controllers),
         )
         return [agent]
 
@@ -247,7 +251,7 @@ class LocalBackend:
             raise BuildFailed(f"The template cannot be used here: {problem.field} {problem.detail}")
         return spec
 
-    async def _start_agent(self, setup: WorkspaceSetup) -> None:
+    async def _start_agent(self, setup: WorkspaceSetup) -> SupervisorReply:
         context = setup.context
         check_cancelled(context)
         context.log("agent", f"Starting the agent, isolation {setup.level}")
@@ -259,6 +263,7 @@ class LocalBackend:
             await self._supervisor.stop(str(context.workspace.id), context.build.build_number)
             output = reply.log.strip().splitlines()[-1:] or ["it printed nothing"]
             raise BuildFailed(f"The workspace agent does not start: {output[0]}")
+        return reply
 
     def _endpoints(self, workspace: WorkspaceId) -> tuple[Endpoint, ...]:
         path = str(self._layout.socket(workspace))
@@ -270,6 +275,17 @@ class LocalBackend:
         with describe_os_error("The files cannot be removed"):
             await asyncio.to_thread(cleanup.move_to_trash, root, self._layout.trash)
             await asyncio.to_thread(cleanup.empty_trash, self._layout.trash)
+
+
+def effective_limits(limits: ResourceLimits, controllers: Collection[str]) -> EffectiveLimits:
+    """Without control groups memory is limited per process, and a weight is only a wish."""
+    wanted = msgspec.structs.asdict(limits)
+    per_process = ["file_bytes", "open_files"]
+    if "memory" not in controllers:
+        per_process.append("memory_bytes")
+    if "cpu" not in controllers:
+        wanted["cpu_weight"] = 0
+    return EffectiveLimits(**wanted, per_process=tuple(per_process))
 
 
 @contextlib.contextmanager

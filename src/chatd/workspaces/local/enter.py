@@ -53,6 +53,7 @@ def enter(plan: ProcessPlan) -> None:
     for group in plan.cgroups:
         Path(group, "cgroup.procs").write_text(str(os.getpid()))
     pass_files(plan.files)  # Before a mount may hide them.
+    os.nice(plan.nice)
     if plan.stage:
         bind_mounts(plan.stage, plan.binds)
     pass_bytes(plan.config.encode(), CONFIG_FD)

@@ -213,6 +213,8 @@ def _path_rules(view: SandboxView, inside: InsidePaths) -> PathRules:
         readable=["/usr", *MERGED_DIRS, "/proc", *ETC, *hosts, inside.kit, *mounts],
         writable=[inside.home, inside.run, *DEVICES],
         network=view.network,
+        # Processes adjust themselves there. An account of its own can write nothing else in it.
+        updatable=["/proc"] if view.uid is not None else [],
     )
 
 

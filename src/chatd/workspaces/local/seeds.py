@@ -19,7 +19,7 @@ import msgspec
 from chatd.domain.workspace.entities import DemoSeed, DirectorySeed, EmptySeed, GitSeed, Mount, Seed
 from chatd.workspaces.builds.backend import BuildCancelled, BuildFailed
 from chatd.workspaces.local.layout import chown_to_workspace
-from chatd.workspaces.local.one_shot import run_command
+from chatd.workspaces.local.one_shot import CommandLimits, run_command
 from chatd.workspaces.local.process_plan import (
     IsolationLevel,
     SandboxView,
@@ -55,6 +55,7 @@ class SeedRequest(msgspec.Struct, frozen=True, kw_only=True):
     directory: str
     allowed: AllowedPaths
     timeout_s: float
+    limits: CommandLimits
     log: Path
     cancelled: asyncio.Event
     report: Callable[[str], None]
@@ -145,6 +146,7 @@ async def _run_git(request: SeedRequest, words: list[str], *, network: bool) -> 
         plan_process(request.level, view, words, directory=directory),
         log=request.log,
         timeout_s=request.timeout_s,
+        limits=request.limits,
         cancelled=request.cancelled,
     )
     for line in result.output.splitlines()[-20:]:

@@ -20,7 +20,7 @@ from chatd.domain.workspace.entities import AgentId, TemplateSpec
 from chatd.workspaces.builds.backend import BuildCancelled, BuildContext, BuildFailed
 from chatd.workspaces.local.cleanup import move_to_trash
 from chatd.workspaces.local.layout import AGENT_SOCKET, WorkspacePaths
-from chatd.workspaces.local.one_shot import run_command
+from chatd.workspaces.local.one_shot import CommandLimits, run_command
 from chatd.workspaces.local.process_plan import (
     IsolationLevel,
     SandboxView,
@@ -30,6 +30,7 @@ from chatd.workspaces.local.process_plan import (
     plan_process,
 )
 from chatd.workspaces.local.seeds import AllowedPaths, SeedRequest, fill_from_seed
+from chatd.workspaces.local.supervisor.cgroups import GroupLimits
 from chatd.workspaces.local.supervisor.plan import (
     CONFIG_FD,
     FIRST_FILE_FD,
@@ -105,6 +106,7 @@ async def fill_home(setup: WorkspaceSetup, *, trash: Path, allowed: AllowedPaths
             directory=setup.spec.directory,
             allowed=allowed,
             timeout_s=setup.clone_timeout_s,
+            limits=_command_limits(setup, paths.new_home),
             log=paths.log / "seed.log",
             cancelled=context.cancelled,
             report=lambda text: context.log("files", text),
@@ -124,6 +126,7 @@ async def run_startup(setup: WorkspaceSetup) -> None:
         plan_process(setup.level, setup.view, words, directory=setup.directory),
         log=setup.paths.log / "startup.log",
         timeout_s=spec.startup_timeout_s,
+        limits=_command_limits(setup, setup.paths.home),
         cancelled=context.cancelled,
     )
     for line in result.output.splitlines()[-100:]:
@@ -132,6 +135,17 @@ async def run_startup(setup: WorkspaceSetup) -> None:
         raise BuildFailed(f"The start-up script took longer than {spec.startup_timeout_s:.0f} s.")
     if result.code != 0:
         raise BuildFailed(f"The start-up script ended with exit code {result.code}.")
+
+
+def _command_limits(setup: WorkspaceSetup, home: Path) -> CommandLimits:
+    limits = setup.view.limits
+    return CommandLimits(
+        name=setup.view.name,
+        group=GroupLimits(limits.memory_bytes, limits.processes, limits.cpu_weight),
+        disk_bytes=limits.disk_bytes,
+        disk_paths=(str(home), str(setup.paths.run)),
+        disk_interval_s=setup.disk_interval_s,
+    )
 
 
 def build_order(setup: WorkspaceSetup, agent: AgentStart) -> SandboxOrder:
@@ -145,6 +159,7 @@ def build_order(setup: WorkspaceSetup, agent: AgentStart) -> SandboxOrder:
         namespaced=has_namespaces(setup.level),
         memory_bytes=limits.memory_bytes,
         processes=limits.processes,
+        cpu_weight=limits.cpu_weight,
         disk_bytes=limits.disk_bytes,
         disk_interval_s=setup.disk_interval_s,
         disk_paths=[str(paths.home), str(paths.run)],

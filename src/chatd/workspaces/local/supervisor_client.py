@@ -48,6 +48,8 @@ class SandboxStatus(msgspec.Struct, frozen=True, kw_only=True):
     pid: int = 0
     exit_code: int | None = None
     detail: str = ""
+    controllers: tuple[str, ...] = ()
+    """Of the control groups that limit the workspace as a whole."""
 
 
 class SupervisorReply(SandboxStatus, frozen=True, kw_only=True):

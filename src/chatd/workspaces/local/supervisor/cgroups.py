@@ -1,47 +1,80 @@
 """Control groups of a workspace, on hosts that allow them. Standard library only.
 
-Supports both versions of the interface. Without a writable one there are no groups, and the sandbox
-sets limits per process instead.
+Supports both versions of the interface. Without a writable one there are no groups, and each
+process gets limits of its own instead.
 """
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
+
+from chatd.workspaces.local.supervisor.plan import ProcessPlan
 
 CGROUP_MOUNT: Final = Path("/sys/fs/cgroup")
 OWN_CGROUPS: Final = Path("/proc/self/cgroup")
 CGROUP_PREFIX: Final = "chatd-"
+NORMAL_WEIGHT: Final = 100
+NORMAL_SHARES: Final = 1024
+"""The same weight in the first version of the interface."""
+MIN_SHARES: Final = 2
+NICE_WITHOUT_GROUP: Final = 10
 
 
 @dataclass(frozen=True)
 class CgroupSet:
     paths: tuple[Path, ...] = ()
-    memory: bool = False
-    """Whether these groups limit memory."""
+    controllers: frozenset[str] = frozenset()
+    """Which of `memory`, `pids` and `cpu` apply to the workspace as a whole."""
 
 
-def create(name: str, *, memory_bytes: int, processes: int) -> CgroupSet:
+@dataclass(frozen=True)
+class GroupLimits:
+    """For all processes of a workspace together; 0 is no limit. `cpu_weight` is its share of a
+    busy processor, beside 100 for any other process or group."""
+
+    memory_bytes: int
+    processes: int
+    cpu_weight: int
+
+
+def create(name: str, limits: GroupLimits) -> CgroupSet:
     """Never fails: the result contains only the groups that could be created."""
-    unified = _create_unified(name, memory_bytes, processes)
+    unified = _create_unified(name, limits)
     if unified is not None:
-        return CgroupSet(paths=(unified,), memory=True)
-    limits = {
-        "memory": {"memory.limit_in_bytes": memory_bytes},
-        "pids": {"pids.max": processes},
+        return unified
+    shares = max(limits.cpu_weight * NORMAL_SHARES // NORMAL_WEIGHT, MIN_SHARES)
+    values = {
+        "memory": {"memory.limit_in_bytes": limits.memory_bytes},
+        "pids": {"pids.max": limits.processes},
+        "cpu": {"cpu.shares": shares if limits.cpu_weight else 0},
     }
     created = {
         controller: group
-        for controller, values in limits.items()
-        if (group := _create_v1(controller, name, values)) is not None
+        for controller, files in values.items()
+        if (group := _create_v1(controller, name, files)) is not None
     }
-    return CgroupSet(paths=tuple(created.values()), memory="memory" in created)
+    return CgroupSet(paths=tuple(created.values()), controllers=frozenset(created))
+
+
+def join(plan: ProcessPlan, groups: CgroupSet, limits: GroupLimits) -> ProcessPlan:
+    """The plan of a process in these groups. What they do not limit is limited per process."""
+    own = dict(plan.limits)
+    if limits.memory_bytes and "memory" not in groups.controllers:
+        own["data"] = limits.memory_bytes
+    is_light = bool(limits.cpu_weight) and "cpu" not in groups.controllers
+    return replace(
+        plan,
+        cgroups=[str(path) for path in groups.paths],
+        limits=own,
+        nice=NICE_WITHOUT_GROUP if is_light else 0,
+    )
 
 
 def find_existing(name: str) -> CgroupSet:
     """The groups that an earlier supervisor created for this name."""
-    parents = (_own_group("memory"), _own_group("pids"))
+    parents = [_own_group(controller) for controller in ("memory", "pids", "cpu")]
     groups = [parent / f"{CGROUP_PREFIX}{name}" for parent in parents if parent is not None]
     groups.append(CGROUP_MOUNT / "chatd" / name)
     return CgroupSet(paths=tuple(group for group in groups if group.is_dir()))
@@ -59,7 +92,7 @@ def remove(groups: CgroupSet) -> None:
             path.rmdir()
 
 
-def _create_unified(name: str, memory_bytes: int, processes: int) -> Path | None:
+def _create_unified(name: str, limits: GroupLimits) -> CgroupSet | None:
     """Below the root: only the root may contain both processes and other groups."""
     if not (CGROUP_MOUNT / "cgroup.controllers").exists():
         return None
@@ -70,13 +103,19 @@ def _create_unified(name: str, memory_bytes: int, processes: int) -> Path | None
         (CGROUP_MOUNT / "cgroup.subtree_control").write_text("+memory +pids")
         (parent / "cgroup.subtree_control").write_text("+memory +pids")
         group.mkdir(exist_ok=True)
-        (group / "memory.max").write_text(str(memory_bytes) if memory_bytes else "max")
-        (group / "pids.max").write_text(str(processes) if processes else "max")
+        (group / "memory.max").write_text(str(limits.memory_bytes or "max"))
+        (group / "pids.max").write_text(str(limits.processes or "max"))
     except OSError:
         return None
     with contextlib.suppress(OSError):  # Missing on a host without swap.
         (group / "memory.swap.max").write_text("0")
-    return group
+    controllers = {"memory", "pids"}
+    with contextlib.suppress(OSError):  # Some hosts keep this controller to themselves.
+        for above in (CGROUP_MOUNT, parent):
+            (above / "cgroup.subtree_control").write_text("+cpu")
+        (group / "cpu.weight").write_text(str(limits.cpu_weight or NORMAL_WEIGHT))
+        controllers.add("cpu")
+    return CgroupSet(paths=(group,), controllers=frozenset(controllers))
 
 
 def _create_v1(controller: str, name: str, values: dict[str, int]) -> Path | None:

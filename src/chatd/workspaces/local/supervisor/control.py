@@ -194,6 +194,7 @@ def _status(sandbox: Sandbox) -> dict[str, object]:
         "pid": state.pid,
         "exit_code": state.exit_code,
         "detail": state.detail,
+        "controllers": state.controllers,
     }
 
 

@@ -1,13 +1,18 @@
 """Measure the disk usage of a workspace at intervals and enforce its limit.
 
 No quota mechanism exists on every host, so this polls: between two measurements a workspace can
-write more. Over the limit all its processes are killed, and again only if usage has grown since, so
-that its user can remove files. Files are counted too, because a disk can run out of inodes first.
-Standard library only.
+write more. A measurement walks over all files, so it is made only if the file system has lost so
+much space since the last one that the workspace may have reached its limit, and otherwise once in a
+while, because others may have freed as much.
+
+Over the limit all processes are killed, and again only if usage has grown since, so that the user
+can remove files. Files are counted too, because a disk can run out of inodes first. Standard
+library only.
 """
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -17,6 +22,7 @@ from chatd.workspaces.local.supervisor.sandbox import Sandbox
 
 MEASURE_TIMEOUT_S: Final = 120.0
 DU_KILL_TIMEOUT_S: Final = 5.0
+MAX_UNMEASURED_S: Final = 60.0
 MEASURE_INTERVAL_FACTOR: Final = 20
 """A measurement of one second is repeated after 20 s at the earliest."""
 BYTES_PER_FILE: Final = 4096
@@ -39,6 +45,56 @@ class DiskUsage:
         return f"{self.bytes} bytes in {self.files} files"
 
 
+class DiskMeter:
+    """Measures the files below `paths` when they may have reached a limit."""
+
+    def __init__(self, paths: Sequence[str], interval_s: float) -> None:
+        self._paths = paths
+        self._interval_s = interval_s
+        self._delay_s = interval_s
+        self._measured_at = 0.0
+        self._used: DiskUsage | None = None
+        self._free = DiskUsage(0, 0)
+
+    async def next_usage(self, limit: DiskUsage, stopping: asyncio.Event) -> DiskUsage | None:
+        """The next measurement that is needed. None if the sandbox stops."""
+        loop = asyncio.get_running_loop()
+        while not await wait_event(stopping, self._delay_s):
+            self._delay_s = self._interval_s
+            free = read_free_space(self._paths)
+            is_due = loop.time() - self._measured_at >= MAX_UNMEASURED_S
+            if (
+                self._used is not None
+                and not is_due
+                and can_hold(self._used, limit, self._free, free)
+            ):
+                continue
+            began = loop.time()
+            used = await measure(self._paths, stopping)
+            self._measured_at = loop.time()
+            self._delay_s = max(self._interval_s, MEASURE_INTERVAL_FACTOR * (loop.time() - began))
+            if used is not None:
+                self._used, self._free = used, free
+                return used
+        return None
+
+
+def can_hold(used: DiskUsage, limit: DiskUsage, before: DiskUsage, now: DiskUsage) -> bool:
+    """Whether files that took `used` are still within the limit, even if they alone have taken all
+    the space that the file system lost since."""
+    lost = DiskUsage(max(before.bytes - now.bytes, 0), max(before.files - now.files, 0))
+    return DiskUsage(used.bytes + lost.bytes, used.files + lost.files).within(limit)
+
+
+def read_free_space(paths: Sequence[str]) -> DiskUsage:
+    """Of the file system of the first path. All of them belong to one workspace."""
+    try:
+        found = os.statvfs(paths[0])
+    except (OSError, IndexError):
+        return DiskUsage(0, 0)
+    return DiskUsage(found.f_bfree * found.f_frsize, found.f_ffree)
+
+
 def disk_limit(disk_bytes: int) -> DiskUsage:
     return DiskUsage(disk_bytes, max(MIN_FILE_LIMIT, disk_bytes // BYTES_PER_FILE))
 
@@ -46,15 +102,9 @@ def disk_limit(disk_bytes: int) -> DiskUsage:
 async def enforce_limit(sandbox: Sandbox) -> None:
     """Run until the sandbox stops."""
     order = sandbox.order
-    loop = asyncio.get_running_loop()
     limit = highest = disk_limit(order.disk_bytes)
-    delay_s = order.disk_interval_s
-    while not await wait_event(sandbox.stopping, delay_s):
-        began = loop.time()
-        used = await measure(order.disk_paths, sandbox.stopping)
-        delay_s = max(order.disk_interval_s, MEASURE_INTERVAL_FACTOR * (loop.time() - began))
-        if used is None:
-            continue
+    meter = DiskMeter(order.disk_paths, order.disk_interval_s)
+    while (used := await meter.next_usage(limit, sandbox.stopping)) is not None:
         if used.within(limit):
             highest = limit
             sandbox.state.detail = ""

@@ -28,6 +28,8 @@ class PathRules:
     readable: list[str]
     writable: list[str]
     network: bool
+    updatable: list[str] = field(default_factory=list[str])
+    """Files below these can be read and written, but not created."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class ProcessPlan:
     """Pairs: a name below the stage, and the host path mounted there."""
     limits: dict[str, int] = field(default_factory=dict[str, int])
     cgroups: list[str] = field(default_factory=list[str])
+    nice: int = 0
     config: str = ""
     files: list[str] = field(default_factory=list[str])
     """Files that the process gets as descriptors, for appending, and cannot open itself."""
@@ -70,6 +73,7 @@ class SandboxOrder:
     """Whether the kernel kills all processes when the first one exits."""
     memory_bytes: int = 0
     processes: int = 0
+    cpu_weight: int = 0
     disk_bytes: int = 0
     disk_interval_s: float = 3.0
     disk_paths: list[str] = field(default_factory=list[str])

@@ -12,7 +12,7 @@ import signal
 import stat
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -48,6 +48,7 @@ class SandboxState:
     pid: int = 0
     exit_code: int | None = None
     detail: str = ""
+    controllers: list[str] = field(default_factory=list[str])
 
 
 class Sandbox:
@@ -63,16 +64,14 @@ class Sandbox:
         self._process_file = processes_dir / order.workspace
         self._log_event = log_event
         self._groups = cgroups.CgroupSet()
+        self._limits = cgroups.GroupLimits(order.memory_bytes, order.processes, order.cpu_weight)
 
     async def run(self) -> None:
         """Run until stopped. Only this task starts processes of the workspace."""
         fast_exits = 0
         try:
-            self._groups = cgroups.create(
-                self.order.workspace,
-                memory_bytes=self.order.memory_bytes,
-                processes=self.order.processes,
-            )
+            self._groups = cgroups.create(self.order.workspace, self._limits)
+            self.state.controllers = sorted(self._groups.controllers)
             while not self.stopping.is_set():
                 lifetime_s = await self._run_once()
                 fast_exits = 0 if lifetime_s > SANDBOX_STABLE_AFTER_S else fast_exits + 1
@@ -133,14 +132,10 @@ class Sandbox:
         return loop.time() - began
 
     def _spawn(self) -> "subprocess.Popen[bytes]":
-        order = self.order
-        limits = dict(order.plan.limits)
-        if order.memory_bytes and not self._groups.memory:
-            limits["data"] = order.memory_bytes
-        groups = [str(path) for path in self._groups.paths]
+        plan = cgroups.join(self.order.plan, self._groups, self._limits)
         output = self.log.open_pipe()
         try:
-            process = spawn(replace(order.plan, cgroups=groups, limits=limits), output)
+            process = spawn(plan, output)
         finally:
             os.close(output)
         self.state.starts += 1

@@ -136,6 +136,8 @@ def restrict_paths(rules: PathRules) -> None:
     ruleset = _syscall(LANDLOCK_CREATE, buffer, size, 0)
     for path in rules.readable:
         _allow(ruleset, path, EXECUTE | READ_FILE | READ_DIR)
+    for path in rules.updatable:
+        _allow(ruleset, path, WRITE_FILE | READ_FILE | READ_DIR)
     for path in rules.writable:
         _allow(ruleset, path, handled)
     prctl(PR_SET_NO_NEW_PRIVS, 1)
