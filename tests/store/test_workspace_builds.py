@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -32,7 +33,7 @@ from tests.support.workspaces import (
 OK = BuildResult(status="succeeded")
 
 
-async def take(pool: Pool, worker: WorkerId = WORKER, **columns: object) -> Build | None:
+async def take(pool: Pool, worker: WorkerId = WORKER, **columns: Any) -> Build | None:
     taken = await build_leases.acquire_builds(pool, wanted(worker_id=worker, **columns))
     assert len(taken) <= 1
     return taken[0].build if taken else None

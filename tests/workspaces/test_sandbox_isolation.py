@@ -375,7 +375,7 @@ async def test_commands_are_killed_before_the_agent_when_memory_is_short(pair: P
         "        signal.pause()\n"
         "first, status = os.wait()\n"
         "for child in children:\n"
-        "    if child != first: os.kill(child, signal.SIGKILL)\n"
+        "    if child != first: os.kill(child, signal.SIGKILL), os.waitpid(child, 0)\n"
         "print(os.WTERMSIG(status))\n"
     )
     assert await pair.run_python(crowd) == "9"

@@ -13,7 +13,8 @@ from tests.workspaces import test_sandbox_isolation
 
 ROOT = Path(__file__).parents[2]
 SITE = Path(pytest.__file__).parents[1]
-NOBODY = 65534
+# The kernel counts the processes of an account, so no other test may have the same one.
+ACCOUNT = 60_000 + os.getpid() % 5_000
 SUITE_TIMEOUT_S = 240
 
 
@@ -27,7 +28,7 @@ SUITE_TIMEOUT_S = 240
 async def test_a_hostile_workspace_is_contained_on_a_server_without_root() -> None:
     for path in (ROOT, SITE):
         listing = await asyncio.create_subprocess_exec(
-            "ls", path, user=NOBODY, stdout=-3, stderr=-3
+            "ls", path, user=ACCOUNT, stdout=-3, stderr=-3
         )
         if await listing.wait() != 0:
             pytest.skip(f"{path} cannot be read by other accounts")
@@ -35,7 +36,7 @@ async def test_a_hostile_workspace_is_contained_on_a_server_without_root() -> No
     words += ["--import-mode=importlib", "--rootdir", str(ROOT)]
     process = await asyncio.create_subprocess_exec(
         "/usr/bin/python3", "-B", "-m", "pytest", *words, test_sandbox_isolation.__file__,
-        user=NOBODY, group=NOBODY, extra_groups=[], cwd=ROOT,
+        user=ACCOUNT, group=ACCOUNT, extra_groups=[], cwd=ROOT,
         env={"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}:{SITE}", "PATH": os.defpath},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
