@@ -17,16 +17,20 @@ from chatd.domain.model.protocol import (
 )
 from chatd.providers.openai.chat.answer import ChatAnswerBuilder
 from chatd.providers.openai.chat.decoder import ChatDecoder
-from chatd.providers.openai.chat.request import ChatOptions, encode_request
-from chatd.providers.openai.chat.wire import (
+from chatd.providers.openai.chat.dialect import (
     COMPATIBLE_DIALECT,
+    DEEPSEEK_DIALECT,
     GOOGLE_DIALECT,
+    KIMI_DIALECT,
     OPENAI_DIALECT,
     OPENROUTER_DIALECT,
+    REPLAYING_DIALECT,
     VERCEL_DIALECT,
     ChatDialect,
     choose_dialect,
 )
+from chatd.providers.openai.chat.request import ChatOptions, encode_request
+from chatd.providers.openai.chat.wire import ChatMetadata, pack_metadata
 from chatd.providers.openai.models import (
     CompatOptions,
     OpenAIOptions,
@@ -295,12 +299,32 @@ def test_unsigned_calls_of_the_current_turn_get_the_skip_signature() -> None:
         ),
         ("openai-compat", "https://us-central1-aiplatform.googleapis.com/v1/p", GOOGLE_DIALECT),
         ("openai-compat", "https://googleapis.com.example.org/v1", COMPATIBLE_DIALECT),
+        ("openai-compat", "https://api.deepseek.com", DEEPSEEK_DIALECT),
+        ("openai-compat", "https://api.moonshot.ai/v1", KIMI_DIALECT),
+        ("openai-compat", "https://api.z.ai/api/paas/v4", REPLAYING_DIALECT),
+        ("openai-compat", "https://api.x.ai/v1", REPLAYING_DIALECT),
     ],
 )
 def test_the_dialect_follows_from_kind_and_address(
     kind: Any, base: str, dialect: ChatDialect
 ) -> None:
     assert choose_dialect(kind, base) == dialect
+
+
+@pytest.mark.parametrize(
+    ("base", "model", "dialect"),
+    [
+        ("https://gateway.example/v1", "deepseek-ai/DeepSeek-V4-Pro", DEEPSEEK_DIALECT),
+        ("https://gateway.example/v1", "moonshotai/Kimi-K2.6", KIMI_DIALECT),
+        ("https://gateway.example/v1", "glm-5", REPLAYING_DIALECT),
+        ("https://gateway.example/v1", "qwen3:8b", COMPATIBLE_DIALECT),
+        ("https://api.groq.com/openai/v1", "deepseek-r1-distill-llama-70b", COMPATIBLE_DIALECT),
+    ],
+)
+def test_behind_a_gateway_the_dialect_follows_from_the_model(
+    base: str, model: str, dialect: ChatDialect
+) -> None:
+    assert choose_dialect("openai-compat", base, model) == dialect
 
 
 # Tools
@@ -457,14 +481,65 @@ def test_long_ids_are_cut_alike_in_call_and_result() -> None:
 @pytest.mark.parametrize(
     ("name", "field"), [("deepseek", "reasoning_content"), ("ollama", "reasoning")]
 )
-def test_reasoning_is_sent_back_only_within_its_turn(name: str, field: str) -> None:
+def test_reasoning_of_a_tool_turn_is_sent_back_in_all_later_requests(name: str, field: str) -> None:
     spoken, *results = recorded_answer(name)
     thought = spoken.parts[0]
     assert isinstance(thought, PromptReasoning)
-    sent = messages(message("user", "Hi"), spoken, *results)
-    assert sent[1][field] == thought.text
-    sent = messages(message("user", "Hi"), spoken, *results, message("user", "And?"))
-    assert field not in sent[1]
+    first = messages(message("user", "Hi"), spoken, *results)
+    assert first[1][field] == thought.text
+    later = messages(message("user", "Hi"), spoken, *results, message("user", "And?"))
+    assert later[: len(first)] == first
+
+
+def thinking(field: str = "reasoning_content", text: str = "hm") -> PromptReasoning:
+    packed = pack_metadata(ChatMetadata(origin=ORIGIN, field=field))
+    return PromptReasoning(text=text, provider_metadata=packed)
+
+
+TOOL_TURN_AND_PLAIN_TURN = (
+    message("user", "Hi"),
+    message("assistant", thinking(), call("a")),
+    message("tool", result("a")),
+    message("assistant", thinking(), "Noon."),
+    message("user", "Thanks"),
+    message("assistant", thinking(), "Welcome."),
+    message("user", "And?"),
+)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "replayed_to"),
+    [
+        (COMPATIBLE_DIALECT, ["call", "Noon."]),
+        (DEEPSEEK_DIALECT, ["call", "Noon."]),
+        (KIMI_DIALECT, ["call", "Noon.", "Welcome."]),
+        (REPLAYING_DIALECT, ["call", "Noon.", "Welcome."]),
+        (msgspec.structs.replace(DEEPSEEK_DIALECT, reasoning_replay="none"), []),
+    ],
+)
+def test_the_dialect_says_which_reasoning_is_sent_back(
+    dialect: ChatDialect, replayed_to: list[str]
+) -> None:
+    sent = messages(*TOOL_TURN_AND_PLAIN_TURN, dialect=dialect)
+    found = [one.get("content", "call") for one in sent if "reasoning_content" in one]
+    assert found == replayed_to
+
+
+@pytest.mark.parametrize(
+    ("dialect", "missing"),
+    [(COMPATIBLE_DIALECT, None), (DEEPSEEK_DIALECT, ""), (KIMI_DIALECT, " ")],
+)
+def test_a_call_without_reasoning_has_what_its_server_requires(
+    dialect: ChatDialect, missing: str | None
+) -> None:
+    """The call may be another provider's, or the model did not think."""
+    sent = messages(
+        message("user", "Hi"),
+        message("assistant", call("a")),
+        message("tool", result("a")),
+        dialect=dialect,
+    )
+    assert sent[1].get("reasoning_content") == missing
 
 
 def test_reasoning_before_a_plain_answer_is_left_out() -> None:

@@ -20,7 +20,13 @@ from chatd.providers.openai.provider import OpenAIProvider
 from chatd.providers.registry import PROVIDER_CLASSES, build_provider
 from chatd.providers.secret import Secret
 from tests.support.providers.openai_chat import NAMES as CHAT_NAMES
-from tests.support.providers.openai_chat import FakeChat, FakeCompatible, chunk
+from tests.support.providers.openai_chat import (
+    FakeChat,
+    FakeCompatible,
+    FakeDeepSeek,
+    FakeKimi,
+    chunk,
+)
 from tests.support.providers.openai_chat import stream as chat_stream
 from tests.support.providers.openai_responses import KEY, NAMES, FakeResponses, stream
 from tests.support.providers.prompts import call, message, replayed, request
@@ -96,6 +102,26 @@ async def test_a_compatible_server_accepts_all_its_answers_back(
     again = request(*_going_on(replayed(answer)), model="m", tools=TOOLS)
     assert answer_of(await ask(compatible, again, kind="openai-compat")).content
     assert len(compatible.accepted) == 2
+
+
+@pytest.mark.parametrize(
+    ("vendor", "model"), [(FakeDeepSeek, "deepseek-v4"), (FakeKimi, "kimi-k2.6")]
+)
+async def test_a_server_that_requires_its_reasoning_gets_it_in_every_later_turn(
+    vendor: type[FakeCompatible], model: str
+) -> None:
+    async with vendor.running() as server:
+        sent = [
+            message("user", "Hi"),
+            message("assistant", call("x")),
+            message("tool", result("x")),
+        ]
+        for _ in range(3):
+            server.script(chat_stream("deepseek"))
+            asked = request(*sent, model=model, tools=TOOLS)
+            answer = answer_of(await ask(server, asked, kind="openai-compat"))
+            sent += [*replayed(answer), message("user", "And?")]
+        assert len(server.accepted) == 3
 
 
 def _going_on(said: list[PromptMessage]) -> list[PromptMessage]:

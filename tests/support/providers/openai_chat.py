@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.support.providers.openai_chat_rules import Body, check
+from tests.support.providers.openai_chat_rules import Body, check, check_reasoning
 from tests.support.providers.openai_responses import check_key, refusal
 from tests.support.providers.openai_schema import OpenAiRefusal
 from tests.support.providers.server import FakeServer, RecordedRequest, Reply
@@ -47,14 +47,33 @@ class FakeChat(FakeServer):
         if self.openai and (wrong := check_key(request)) is not None:
             return wrong
         try:
-            self.accepted.append(check(request.body, openai=self.openai))
+            body = check(request.body, openai=self.openai)
+            self.check_vendor(body)
+            self.accepted.append(body)
         except OpenAiRefusal as refused:
-            body = msgspec.json.encode(refused.body)
-            return Reply(status=400, headers={"content-type": "application/json"}, steps=(body,))
+            text = msgspec.json.encode(refused.body)
+            return Reply(status=400, headers={"content-type": "application/json"}, steps=(text,))
         return None
+
+    def check_vendor(self, body: Body) -> None:
+        """Raises what only this vendor refuses. For subclasses."""
 
 
 class FakeCompatible(FakeChat):
     """Needs no key, accepts any argument, and checks the order of roles."""
 
     openai = False
+
+
+class FakeDeepSeek(FakeCompatible):
+    """Refuses a tool turn without its reasoning, in all later requests too."""
+
+    def check_vendor(self, body: Body) -> None:
+        check_reasoning(body.messages, may_be_empty=True)
+
+
+class FakeKimi(FakeCompatible):
+    """As DeepSeek, and empty reasoning counts as missing."""
+
+    def check_vendor(self, body: Body) -> None:
+        check_reasoning(body.messages, may_be_empty=False)

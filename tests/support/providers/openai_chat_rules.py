@@ -183,6 +183,23 @@ def _check_messages(messages: list[Message]) -> None:
     _all_answered(waiting)
 
 
+def check_reasoning(messages: list[Message], *, may_be_empty: bool) -> None:
+    """DeepSeek and Kimi in thinking mode: all answers of a turn with calls have reasoning."""
+    has_called = False
+    for number, message in enumerate(messages):
+        if message.role == "user":
+            has_called = False
+        if message.role != "assistant":
+            continue
+        has_called = has_called or bool(message.tool_calls)
+        found = message.reasoning_content
+        if has_called and (found is None or (not found and not may_be_empty)):
+            raise OpenAiRefusal(
+                "The `reasoning_content` in the thinking mode must be passed back to the API:"
+                f" messages[{number}]"
+            )
+
+
 def _all_answered(waiting: list[str]) -> None:
     if waiting:
         raise OpenAiRefusal(

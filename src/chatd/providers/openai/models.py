@@ -153,6 +153,10 @@ class OpenAIOptions(OptionBlock, frozen=True, kw_only=True):
 
 class CompatOptions(OptionBlock, frozen=True, kw_only=True):
     reasoning_effort: Annotated[Effort | None, Meta(description="Reasoning effort")] = None
+    reasoning_replay: Annotated[
+        Literal["tool_turns", "all", "none"] | None,
+        Meta(description="Earlier reasoning that is sent back; unset: by server and model"),
+    ] = None
     user: Annotated[str | None, Meta(description="Identifier of the end user")] = None
 
 

@@ -14,8 +14,8 @@ from chatd.providers.config import ProviderConfig, config_fault
 from chatd.providers.openai.chat import request as chat_request
 from chatd.providers.openai.chat.answer import ChatAnswerBuilder
 from chatd.providers.openai.chat.decoder import ChatDecoder
+from chatd.providers.openai.chat.dialect import ChatDialect, choose_dialect
 from chatd.providers.openai.chat.request import ChatOptions
-from chatd.providers.openai.chat.wire import choose_dialect
 from chatd.providers.openai.connection import OpenAIConnection, base_address
 from chatd.providers.openai.models import (
     CompatOptions,
@@ -38,7 +38,6 @@ class OpenAIProvider:
     def __init__(self, config: ProviderConfig, base: str | None = None) -> None:
         self._config = config
         self._connection = OpenAIConnection(config, base or base_address(config))
-        self._dialect = choose_dialect(config.kind, self._connection.base)
 
     @property
     def name(self) -> str:
@@ -92,7 +91,8 @@ class OpenAIProvider:
             )
         names = build_tool_names(request)
         origin = self._connection.origin
-        body = chat_request.encode_request(request, options, names, self._dialect, origin)
+        dialect = self._choose_dialect(request, options)
+        body = chat_request.encode_request(request, options, names, dialect, origin)
         answer = ChatAnswerBuilder(
             origin,
             names,
@@ -104,13 +104,20 @@ class OpenAIProvider:
             },
             # A hash of the request: equal when it is repeated, different in every other step.
             salt=hashlib.blake2b(body, digest_size=6).hexdigest(),
-            has_thought_tags=self._dialect.is_gemini,
+            has_thought_tags=dialect.is_gemini,
         )
         return self._connection.stream("/chat/completions", request, body, ChatDecoder(answer))
+
+    def _choose_dialect(self, request: ModelRequest, options: ChatOptions) -> ChatDialect:
+        dialect = choose_dialect(self._config.kind, self._connection.base, request.model)
+        if isinstance(options, CompatOptions) and options.reasoning_replay is not None:
+            return structs.replace(dialect, reasoning_replay=options.reasoning_replay)
+        return dialect
 
 
 def _responses_options(options: ChatOptions) -> OpenAIOptions:
     if isinstance(options, OpenAIOptions):
         return options
-    known = structs.asdict(options) if isinstance(options, CompatOptions) else {}
-    return OpenAIOptions(**known)
+    if not isinstance(options, CompatOptions):
+        return OpenAIOptions()
+    return OpenAIOptions(reasoning_effort=options.reasoning_effort, user=options.user)

@@ -29,7 +29,8 @@ from chatd.providers.file_inputs import (
     file_text,
     fit_file,
 )
-from chatd.providers.openai.chat.wire import ChatDialect, ChatMetadata, unpack_metadata
+from chatd.providers.openai.chat.dialect import ChatDialect
+from chatd.providers.openai.chat.wire import ChatMetadata, unpack_metadata
 from chatd.providers.openai.tools import fit_call_id
 from chatd.providers.tool_schema import ToolNames
 
@@ -103,6 +104,7 @@ class ChatMessageBuilder:
         self._system_role = system_role
         self._signed = signed
         self._media: list[ContentPart] = []
+        self._is_tool_turn = False
 
     def add(self, message: PromptMessage, *, current: bool) -> None:
         """`current`: the message belongs to the current turn."""
@@ -112,6 +114,7 @@ class ChatMessageBuilder:
             case "system":
                 self._system(_joined(message))
             case "user":
+                self._is_tool_turn = False
                 self._user(_content(message, self._dialect.accepted_files))
             case "assistant":
                 self._assistant(message, current=current)
@@ -153,15 +156,15 @@ class ChatMessageBuilder:
             return
         if current and self._signed and sent:
             sent = _signed(sent)
+        self._is_tool_turn = self._is_tool_turn or bool(sent)
         reasoning = self._reasoning(message)
-        replay = current and bool(sent)
         self.messages.append(
             Message(
                 role="assistant",
                 content=text or UNSET,
                 tool_calls=sent or UNSET,
-                reasoning_content=reasoning.get("reasoning_content", UNSET) if replay else UNSET,
-                reasoning=reasoning.get("reasoning", UNSET) if replay else UNSET,
+                reasoning_content=reasoning.get("reasoning_content", UNSET),
+                reasoning=reasoning.get("reasoning", UNSET),
                 reasoning_details=self._details(message) or UNSET,
             )
         )
@@ -176,14 +179,19 @@ class ChatMessageBuilder:
         )
 
     def _reasoning(self, message: PromptMessage) -> dict[str, str]:
-        """Within a turn a server expects its reasoning back. It rejects or ignores reasoning of
-        earlier turns."""
+        """The reasoning that the server expects back, by field."""
+        replay = self._dialect.reasoning_replay
+        if replay == "none" or (replay == "tool_turns" and not self._is_tool_turn):
+            return {}
         texts: dict[str, str] = {}
         for part in message.parts:
             if isinstance(part, PromptReasoning):
                 metadata = unpack_metadata(part.provider_metadata, self._origin)
                 if metadata is not None and metadata.field:
                     texts[metadata.field] = texts.get(metadata.field, "") + part.text
+        missing = self._dialect.missing_reasoning
+        if missing is not None and self._is_tool_turn and not any(texts.values()):
+            return {"reasoning_content": missing}
         return texts
 
     def _details(self, message: PromptMessage) -> list[Raw]:

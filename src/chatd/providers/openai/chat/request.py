@@ -12,8 +12,8 @@ from msgspec import UNSET, Raw
 from chatd.domain.model.config import EFFORT_LEVELS
 from chatd.domain.model.protocol import Effort, ForcedTool, ModelRequest
 from chatd.providers.gemini.models import gemini_profile
+from chatd.providers.openai.chat.dialect import ChatDialect
 from chatd.providers.openai.chat.messages import ChatMessageBuilder, Message
-from chatd.providers.openai.chat.wire import ChatDialect
 from chatd.providers.openai.models import (
     CompatOptions,
     OpenAIOptions,

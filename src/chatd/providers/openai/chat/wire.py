@@ -1,19 +1,15 @@
-"""Types of Chat Completions streams, stored metadata, and the dialects of servers.
+"""Types of Chat Completions streams, and stored metadata.
 
 Decoding is lenient: unknown fields are ignored, and every field may be absent or null, because each
 compatible server omits others.
 """
 
 from typing import Final
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from chatd.domain.text import Json
-from chatd.providers.config import ProviderKind
-from chatd.providers.file_inputs import CHAT_COMPLETIONS_FILES, AcceptedFiles
-from chatd.providers.file_inputs import COMPATIBLE_FILES as IMAGES_ONLY
 from chatd.providers.sse import DECODE_ERRORS
 
 # A field below is named `object` and would hide the builtin.
@@ -160,39 +156,3 @@ def unpack_metadata(raw: Json, origin: str) -> ChatMetadata | None:
     except DECODE_ERRORS:
         return None
     return metadata if metadata is not None and metadata.origin == origin else None
-
-
-class ChatDialect(Struct, frozen=True, kw_only=True):
-    """`has_named_choice`: a request may require one of several tools. `merges_users`: models often
-    reject two user messages in a row. `is_gemini`: Google's compatible endpoint."""
-
-    has_developer_role: bool = False
-    has_named_choice: bool = True
-    merges_users: bool = True
-    has_top_k: bool = False
-    is_gemini: bool = False
-    accepted_files: AcceptedFiles = CHAT_COMPLETIONS_FILES
-
-
-OPENAI_DIALECT = ChatDialect(has_developer_role=True, merges_users=False)
-OPENROUTER_DIALECT = ChatDialect(has_top_k=True)
-VERCEL_DIALECT = ChatDialect()
-COMPATIBLE_DIALECT = ChatDialect(has_named_choice=False, has_top_k=True, accepted_files=IMAGES_ONLY)
-GOOGLE_DIALECT = ChatDialect(has_named_choice=False, is_gemini=True, accepted_files=IMAGES_ONLY)
-
-
-def choose_dialect(kind: ProviderKind, base: str) -> ChatDialect:
-    match kind:
-        case "openrouter":
-            return OPENROUTER_DIALECT
-        case "vercel":
-            return VERCEL_DIALECT
-        case "openai-compat":
-            host = urlsplit(base).hostname or ""
-            return (
-                GOOGLE_DIALECT
-                if host == "googleapis.com" or host.endswith(".googleapis.com")
-                else COMPATIBLE_DIALECT
-            )
-        case _:
-            return OPENAI_DIALECT

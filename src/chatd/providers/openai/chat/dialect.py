@@ -1,0 +1,97 @@
+"""Dialects of Chat Completions: in what the servers of this API differ.
+
+A dialect follows from the kind of the provider, then from the host, then from the model's name,
+because a gateway passes a vendor's rules on. All of it is data: a new vendor is a new row.
+"""
+
+from typing import Final, Literal
+from urllib.parse import urlsplit
+
+from msgspec import Struct, structs
+
+from chatd.providers.config import ProviderKind
+from chatd.providers.file_inputs import CHAT_COMPLETIONS_FILES, AcceptedFiles
+from chatd.providers.file_inputs import COMPATIBLE_FILES as IMAGES_ONLY
+from chatd.providers.openai.models import model_family
+
+ReasoningReplay = Literal["tool_turns", "all", "none"]
+"""Which reasoning goes back to the server: that of turns with tool calls, all, or none. The choice
+depends on earlier messages only, so that each request extends the one before it."""
+
+
+class ChatDialect(Struct, frozen=True, kw_only=True):
+    """`has_named_choice`: a request may require one of several tools. `merges_users`: models often
+    reject two user messages in a row. `is_gemini`: Google's compatible endpoint.
+    `missing_reasoning` is sent for tool calls without reasoning, if the server requires some."""
+
+    has_developer_role: bool = False
+    has_named_choice: bool = True
+    merges_users: bool = True
+    has_top_k: bool = False
+    is_gemini: bool = False
+    accepted_files: AcceptedFiles = CHAT_COMPLETIONS_FILES
+    reasoning_replay: ReasoningReplay = "tool_turns"
+    missing_reasoning: str | None = None
+
+
+OPENAI_DIALECT: Final = ChatDialect(has_developer_role=True, merges_users=False)
+OPENROUTER_DIALECT: Final = ChatDialect(has_top_k=True)
+VERCEL_DIALECT: Final = ChatDialect()
+COMPATIBLE_DIALECT: Final = ChatDialect(
+    has_named_choice=False, has_top_k=True, accepted_files=IMAGES_ONLY
+)
+GOOGLE_DIALECT: Final = ChatDialect(
+    has_named_choice=False, is_gemini=True, accepted_files=IMAGES_ONLY
+)
+# DeepSeek refuses a request without the reasoning of earlier tool turns.
+DEEPSEEK_DIALECT: Final = structs.replace(COMPATIBLE_DIALECT, missing_reasoning="")
+# Kimi refuses empty reasoning as missing.
+KIMI_DIALECT: Final = structs.replace(
+    COMPATIBLE_DIALECT, reasoning_replay="all", missing_reasoning=" "
+)
+# These lose their prompt cache without the reasoning of earlier answers.
+REPLAYING_DIALECT: Final = structs.replace(COMPATIBLE_DIALECT, reasoning_replay="all")
+
+_BY_HOST: Final[dict[str, ChatDialect]] = {
+    "googleapis.com": GOOGLE_DIALECT,
+    "deepseek.com": DEEPSEEK_DIALECT,
+    "moonshot.ai": KIMI_DIALECT,
+    "moonshot.cn": KIMI_DIALECT,
+    "kimi.com": KIMI_DIALECT,
+    "z.ai": REPLAYING_DIALECT,
+    "bigmodel.cn": REPLAYING_DIALECT,
+    "x.ai": REPLAYING_DIALECT,
+    "minimax.io": REPLAYING_DIALECT,
+    "minimaxi.com": REPLAYING_DIALECT,
+    # These refuse fields that they do not know, also for models of the vendors below.
+    "groq.com": COMPATIBLE_DIALECT,
+    "cerebras.ai": COMPATIBLE_DIALECT,
+    "mistral.ai": COMPATIBLE_DIALECT,
+}
+_BY_MODEL: Final[dict[str, ChatDialect]] = {
+    "deepseek-": DEEPSEEK_DIALECT,
+    "kimi-": KIMI_DIALECT,
+    "glm-": REPLAYING_DIALECT,
+    "grok-": REPLAYING_DIALECT,
+    "minimax-": REPLAYING_DIALECT,
+}
+
+
+def choose_dialect(kind: ProviderKind, base: str, model: str = "") -> ChatDialect:
+    match kind:
+        case "openrouter":
+            return OPENROUTER_DIALECT
+        case "vercel":
+            return VERCEL_DIALECT
+        case "openai-compat":
+            return _compatible(urlsplit(base).hostname or "", model_family(model))
+        case _:
+            return OPENAI_DIALECT
+
+
+def _compatible(host: str, model: str) -> ChatDialect:
+    for domain, dialect in _BY_HOST.items():
+        if host == domain or host.endswith(f".{domain}"):
+            return dialect
+    named = (dialect for prefix, dialect in _BY_MODEL.items() if model.startswith(prefix))
+    return next(named, COMPATIBLE_DIALECT)
