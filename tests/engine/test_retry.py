@@ -8,7 +8,11 @@ from contextlib import asynccontextmanager
 import pytest
 
 from chatd.domain.model.protocol import ModelEvent, ModelRequest
-from chatd.domain.model.retry import MAX_MODEL_CALL_ATTEMPTS, STREAM_IDLE_TIMEOUT_S
+from chatd.domain.model.retry import (
+    MAX_ATTEMPTS_NEVER_REACHED,
+    MAX_MODEL_CALL_ATTEMPTS,
+    STREAM_IDLE_TIMEOUT_S,
+)
 from chatd.domain.ports import Provider
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import (
@@ -124,6 +128,30 @@ async def test_a_drain_ends_the_retry_delay(
         async with engine_rig_with(dsn, api) as other:
             other.answer("hello")
             assert (await other.wait_runner_left(chat_id)).state == "W"
+
+
+async def test_an_address_that_never_answered_is_named_and_given_up_within_a_minute(
+    dsn: str, clock: FakeClock
+) -> None:
+    async with engine_rig(dsn, clock=clock) as rig:
+        address = rig.api.url.removeprefix("http://")
+        await rig.api.stop_listening()
+        chat_id = await rig.create("hi")
+        delays: list[float] = []
+        for _ in range(MAX_ATTEMPTS_NEVER_REACHED["refused"] - 1):
+            delays.append(await wait_backoff(rig, clock))
+            retry = (await rig.chat(chat_id)).retry_state
+            assert retry is not None
+            assert f"no connection to {address}: connection refused." in (retry.detail or "")
+            await pass_time(clock, delays[-1])
+            await rig.events.wait("action", attempt=len(delays) + 1)
+        failed = await rig.wait_runner_left(chat_id)
+        assert sum(delays) < 60
+        assert failed.state == "E0"
+        assert failed.last_error is not None
+        assert f"{address}: connection refused. Check" in (failed.last_error.detail or "")
+        logged = await rig.events.wait("model_failed", attempt=1)
+        assert address in str(logged["detail"])
 
 
 @pytest.mark.covers("F42")

@@ -2,6 +2,7 @@
 
 import asyncio
 import pickle
+import re
 import traceback
 from collections.abc import AsyncGenerator
 from contextlib import suppress
@@ -237,14 +238,38 @@ async def test_a_refused_connection_is_reported(fake: FakeServer) -> None:
     server.close()
     await server.wait_closed()
     fault = await failure(f"http://127.0.0.1:{port}/v1?key={KEY}")
-    assert (fault.transport, fault.message) == ("refused", "no connection to 127.0.0.1")
+    expected = f"no connection to 127.0.0.1:{port}: connection refused."
+    assert (fault.transport, fault.message) == ("refused", expected)
+    assert fault.never_answered
     assert classify_fault(fault).retryable
+    assert KEY not in repr(fault)
+
+
+async def test_a_refusal_by_all_addresses_of_a_name_has_its_cause(fake: FakeServer) -> None:
+    url = fake.url.replace("127.0.0.1", "localhost")
+    await fake.stop_listening()
+    fault = await failure(url)
+    address = url.removeprefix("http://")
+    assert fault.message == f"no connection to {address}: connection refused."
+
+
+async def test_a_server_that_has_answered_is_not_marked_as_never_reached(
+    fake: FakeServer, http: ProviderSession
+) -> None:
+    fake.refuse_with(503, b"{}", Hangup())
+    with pytest.raises(ProviderError):
+        await ask(http, fake.url)
+    await fake.stop_listening()
+    with pytest.raises(ProviderError) as caught:
+        await ask(http, fake.url)
+    assert (caught.value.fault.transport, caught.value.fault.never_answered) == ("refused", False)
 
 
 async def test_an_unknown_host_name_is_reported() -> None:
     fault = await failure("http://no-such-host.invalid/")
     assert fault.transport == "dns"
-    assert "no-such-host.invalid" in fault.message
+    assert fault.message.startswith("the name no-such-host.invalid cannot be resolved: ")
+    assert fault.hint is not None
 
 
 async def test_an_untrusted_certificate_is_rejected(tmp_path: Path) -> None:
@@ -276,7 +301,7 @@ async def test_a_server_without_tls_is_reported() -> None:
 
 async def test_a_server_that_does_not_speak_http_is_reported() -> None:
     fault = await answering("http", b"SSH-2.0-OpenSSH_9.2\r\n")
-    assert fault.message == "127.0.0.1 does not speak HTTP"
+    assert re.fullmatch(r"127\.0\.0\.1:\d+ does not speak HTTP", fault.message)
     assert not classify_fault(fault).retryable
 
 
@@ -294,7 +319,7 @@ async def test_an_unreachable_proxy_is_reported(fake: FakeServer) -> None:
     secret = "http://me:pass-word-123@127.0.0.1:1"
     config = HttpConfig(proxy=Secret(secret))
     fault = await failure(fake.url, config)
-    assert fault.message == "no connection to the proxy"
+    assert fault.message == "no connection to the proxy 127.0.0.1:1: connection refused."
     assert "pass-word" not in repr(config)
     assert fake.requests == []
 

@@ -148,7 +148,7 @@ def test_status_413_is_a_context_overflow() -> None:
         ("you exceeded your current quota, see billing", 429, "rate_limit"),
         ("AI budget used up", 403, "usage_limit"),
         ("provider_disabled", 503, "provider_disabled"),
-        ("overloaded", 401, "overloaded"),
+        ("overloaded", 401, "auth"),
         ("Your input was flagged for moderation", 403, "content_filter"),
         ("Your input was flagged for moderation", 401, "auth"),
         ("model x not found", 429, "config"),
@@ -159,6 +159,65 @@ def test_of_two_matching_rules_the_more_specific_wins(
     message: str, status: int | None, kind: str
 ) -> None:
     assert classify_fault(fault(message, status_code=status)).kind == kind
+
+
+TEMPORARY_WORDS = (
+    "Invalid schema for function 'wait': 'timeout' is not of type 'string'.",
+    "unknown field: rate_limit",
+    "tool 'server error' is overloaded twice",
+    "connection refused is not a valid enum value",
+    "deadline exceeded",
+)
+
+
+@pytest.mark.parametrize("message", TEMPORARY_WORDS)
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, "generic"),
+        (401, "auth"),
+        (403, "auth"),
+        (404, "config"),
+        (413, "context_overflow"),
+        (422, "generic"),
+    ],
+)
+def test_the_words_of_a_refusal_never_make_it_temporary(
+    message: str, status: int, kind: str
+) -> None:
+    body = msgspec.json.encode({"error": {"message": message}}).decode()
+    assert classified(f"status {status}", status_code=status, body=body) == (kind, False)
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("Invalid schema for function 'get_billing'", "generic"),
+        ("Invalid schema for function 'check_authentication'", "generic"),
+        ("Your credit balance is too low to access the API.", "usage_limit"),
+        ("API key not valid. Please pass a valid API key.", "auth"),
+        ("You exceeded your current quota", "usage_limit"),
+    ],
+)
+def test_a_refused_request_is_about_money_or_keys_only_if_it_says_so(
+    message: str, kind: str
+) -> None:
+    assert classified(message, status_code=400) == (kind, False)
+
+
+@pytest.mark.parametrize("status", [None, 408, 409, 429, 500])
+def test_elsewhere_the_words_decide(status: int | None) -> None:
+    assert classified("the model is overloaded", status_code=status) == ("overloaded", True)
+
+
+def test_a_hint_follows_the_detail() -> None:
+    found = classify_fault(fault("no connection to x:1.", transport="refused", hint="Check it."))
+    assert found.error.detail == "no connection to x:1. Check it."
+
+
+def test_only_a_provider_that_never_answered_is_marked_so() -> None:
+    assert classify_fault(fault(transport="dns")).never_reached is None
+    assert classify_fault(fault(transport="dns", never_answered=True)).never_reached == "dns"
 
 
 @pytest.mark.covers("errors-4")
@@ -365,6 +424,7 @@ def test_an_incomplete_stream_is_retryable() -> None:
         ("reset", ("timeout", True)),
         ("timeout", ("timeout", True)),
         ("dns", ("timeout", True)),
+        ("unreachable", ("timeout", True)),
         ("tls", ("config", False)),
     ],
 )

@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 
 from chatd.domain.chat.row import ChatError, RetryState
 from chatd.domain.model.failures import ClassifiedFailure, FailureKind
+from chatd.domain.model.protocol import TransportFault
 from chatd.domain.model.retry import (
     MAX_MODEL_CALL_ATTEMPTS,
     MAX_RETRY_AFTER_S,
@@ -54,6 +56,25 @@ def test_the_twenty_fifth_attempt_is_the_last() -> None:
     assert MAX_MODEL_CALL_ATTEMPTS == 25
 
 
+@pytest.mark.parametrize("fault", ["refused", "dns", "unreachable"])
+def test_a_provider_that_never_answered_is_given_up_within_a_minute(fault: TransportFault) -> None:
+    unknown = msgspec.structs.replace(failed("timeout"), never_reached=fault)
+    longest_attempt_s = {"refused": 1, "dns": 13, "unreachable": 15}[fault]
+    attempt, passed_s = 1, 0.0
+    while isinstance(decision := decide_retry(unknown, attempt), RetryAfter):
+        passed_s += longest_attempt_s + decision.delay_s
+        attempt += 1
+    assert decision == GiveUp(exhausted=True)
+    assert 1 < attempt < MAX_MODEL_CALL_ATTEMPTS
+    assert passed_s + longest_attempt_s < 60
+
+
+def test_a_connection_that_breaks_is_retried_as_often_as_any_failure() -> None:
+    broken = msgspec.structs.replace(failed("timeout"), never_reached="reset")
+    last = MAX_MODEL_CALL_ATTEMPTS - 1
+    assert decide_retry(broken, last) == RetryAfter(delay_s=60)
+
+
 @pytest.mark.covers("retry-4")
 def test_a_requested_delay_is_used_if_longer_than_the_backoff() -> None:
     assert decide_retry(failed(after=90.5), 1) == RetryAfter(delay_s=90.5)
@@ -77,7 +98,11 @@ def test_a_context_overflow_compacts_first_if_the_chat_is_compactable() -> None:
 @pytest.mark.covers("retry-5")
 def test_the_retry_state_has_the_attempt_its_error_and_the_next_time() -> None:
     error = ChatError(
-        message="OpenAI is overloaded.", kind="overloaded", provider="openai", status_code=529
+        message="OpenAI is overloaded.",
+        kind="overloaded",
+        detail="Try later.",
+        provider="openai",
+        status_code=529,
     )
     state = retry_state(ClassifiedFailure(kind="overloaded", error=error), 2, 2.5, NOW)
     assert state == RetryState(
@@ -87,6 +112,7 @@ def test_the_retry_state_has_the_attempt_its_error_and_the_next_time() -> None:
         kind="overloaded",
         provider="openai",
         status_code=529,
+        detail="Try later.",
         retrying_at=NOW + timedelta(seconds=2.5),
     )
 

@@ -70,6 +70,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
                 error_kind=error.classified.kind,
                 attempt=attempt.chat.attempt,
                 provider=context.config.provider,
+                detail=" ".join((error.classified.error.detail or "").split()),
             )
             return await self._retry_or_fail(attempt, error, context)
         has_calls = any(local_calls(draft.content) for draft in rows.messages)

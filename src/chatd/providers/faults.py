@@ -4,6 +4,9 @@ OpenAI's APIs and their imitations describe an error as an object or as plain te
 or a name as its code, and any field may be missing. No such difference may hide the message.
 """
 
+import os
+import re
+import socket
 import ssl
 from collections.abc import Mapping
 from typing import Final
@@ -67,39 +70,85 @@ def parse_status(code: object) -> int | None:
     return code if 400 <= code < 600 else None
 
 
-def host_of(url: str) -> str:
+def address_of(url: str) -> str:
+    """Host and port of a URL, which is all of it that an error may show."""
     try:
-        return urlsplit(url).hostname or "the host"
+        parsed = urlsplit(url)
+        host, port = parsed.hostname, parsed.port or (443 if parsed.scheme == "https" else 80)
     except ValueError:
         return "the host"
+    if not host:
+        return "the host"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def transport_fault(error: Exception, host: str) -> ProviderFault:
-    """Describe a network error. Names only the host, because URLs and errors can contain keys."""
+CHECK_SERVER_HINT: Final = "Check that the server runs and that base_url has its address and port."
+CHECK_NAME_HINT: Final = "Check the host name in base_url and the DNS of this machine."
+CHECK_NETWORK_HINT: Final = "Check base_url, the firewall and the proxy of this machine."
+
+
+def transport_fault(error: Exception, url: str, proxy: str | None = None) -> ProviderFault:
+    """Describe a network error. Names hosts and ports only, because URLs and errors can contain
+    keys."""
+    server = address_of(url)
     match error:
         case aiohttp.ClientSSLError() | ssl.SSLError():
             return ProviderFault(
-                message=f"no secure connection to {host}: {_certificate(error)}", transport="tls"
+                message=f"no secure connection to {server}: {_certificate(error)}", transport="tls"
             )
         case aiohttp.ClientConnectorDNSError():
-            return ProviderFault(message=f"the name {host} cannot be resolved", transport="dns")
+            name = address_of(proxy or url).rpartition(":")[0]
+            return ProviderFault(
+                message=f"the name {name} cannot be resolved: {_cause(error)}.",
+                transport="dns",
+                hint=CHECK_NAME_HINT,
+            )
+        case aiohttp.ConnectionTimeoutError():
+            return ProviderFault(
+                message=f"no connection to {address_of(proxy or url)} in time.",
+                transport="unreachable",
+                hint=CHECK_NETWORK_HINT,
+            )
         case aiohttp.ServerTimeoutError() | TimeoutError():
-            return ProviderFault(message=f"{host} did not answer in time", transport="timeout")
+            return ProviderFault(message=f"{server} did not answer in time", transport="timeout")
         case aiohttp.ClientProxyConnectionError():
-            return ProviderFault(message="no connection to the proxy", transport="refused")
+            return ProviderFault(
+                message=f"no connection to the proxy {address_of(proxy or '')}: {_cause(error)}.",
+                transport="refused",
+                hint="Check the address of the proxy.",
+            )
         case aiohttp.ClientHttpProxyError():
-            message = f"the proxy refuses to connect to {host} (status {error.status})"
+            message = f"the proxy refuses to connect to {server} (status {error.status})"
             return ProviderFault(message=message, type="config")
         case aiohttp.ClientConnectorError() | ConnectionRefusedError():
-            return ProviderFault(message=f"no connection to {host}", transport="refused")
+            return ProviderFault(
+                message=f"no connection to {server}: {_cause(error)}.",
+                transport="refused",
+                hint=CHECK_SERVER_HINT,
+            )
         case aiohttp.InvalidURL() | aiohttp.NonHttpUrlClientError():
             return ProviderFault(message="the base URL is not a web address", type="config")
         case aiohttp.ClientResponseError():
-            return ProviderFault(message=f"{host} does not speak HTTP", type="config")
+            return ProviderFault(message=f"{server} does not speak HTTP", type="config")
         case aiohttp.ClientError() | OSError():
-            return ProviderFault(message=f"the connection to {host} was cut", transport="reset")
+            return ProviderFault(message=f"the connection to {server} was cut", transport="reset")
         case _:
             return ProviderFault(message="the request cannot be sent", type="config")
+
+
+_ERRNO: Final = re.compile(r"\[Errno (\d+)\]")
+
+
+def _cause(error: Exception) -> str:
+    """The system's words for the error, such as `connection refused`."""
+    inner = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    if isinstance(inner, socket.gaierror):
+        return (inner.strerror or "the name is unknown").lower()
+    number = inner.errno if isinstance(inner, OSError) else None
+    if number is None and (match := _ERRNO.search(str(inner))) is not None:
+        # One error for all addresses of the host, with their own errors in its text.
+        number = int(match[1])
+    return "the connection failed" if number is None else os.strerror(number).lower()
 
 
 def _certificate(error: Exception) -> str:

@@ -17,7 +17,7 @@ from msgspec import Struct, structs
 
 from chatd.domain.model.protocol import ModelEvent, ProviderError, ProviderFault, StreamFailed
 from chatd.domain.model.retry import retry_after_s
-from chatd.providers.faults import host_of, read_error_status, transport_fault, vendor_error_type
+from chatd.providers.faults import read_error_status, transport_fault, vendor_error_type
 from chatd.providers.read_throttle import ReadThrottle, ReadTimer, merge_deltas
 from chatd.providers.secret import Secret, redact_secrets
 
@@ -56,10 +56,18 @@ class HttpConfig(Struct, frozen=True, kw_only=True):
 
 
 class ProviderSession:
-    """Opened by the first call, because aiohttp needs a running event loop."""
+    """Opened by the first call, because aiohttp needs a running event loop.
+
+    `wrong_path_hint` is what to check if the server does not know the path of the API.
+    """
 
     def __init__(
-        self, provider: str, secrets: tuple[Secret, ...] = (), config: HttpConfig | None = None
+        self,
+        provider: str,
+        secrets: tuple[Secret, ...] = (),
+        config: HttpConfig | None = None,
+        *,
+        wrong_path_hint: str | None = None,
     ) -> None:
         self._provider = provider
         self._secrets = secrets
@@ -68,6 +76,8 @@ class ProviderSession:
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
         self._timer = ReadTimer()
         self._is_closed = False
+        self._has_answered = False
+        self._wrong_path_hint = wrong_path_hint
 
     async def close(self) -> None:
         self._is_closed = True
@@ -94,6 +104,7 @@ class ProviderSession:
             structs.replace(
                 fault,
                 provider=self._provider,
+                never_answered=not self._has_answered,
                 message=redact_secrets(fault.message, self._secrets),
                 body=None if fault.body is None else redact_secrets(fault.body, self._secrets),
             )
@@ -137,9 +148,9 @@ class ProviderSession:
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
             if connection.is_reused:
                 return None
-            fault = transport_fault(error, host_of(url))
+            fault = transport_fault(error, url, proxy)
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            fault = transport_fault(error, host_of(url))
+            fault = transport_fault(error, url, proxy)
         raise self.build_failure(fault)
 
     def _session(self, *, keep: bool) -> aiohttp.ClientSession:
@@ -150,6 +161,8 @@ class ProviderSession:
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(
                     total=None,
+                    # The look-up of the name and the TLS handshake included.
+                    connect=config.connect_timeout_s * 1.5,
                     sock_connect=config.connect_timeout_s,
                     sock_read=config.read_timeout_s,
                 ),
@@ -162,6 +175,7 @@ class ProviderSession:
 
     async def _check(self, response: aiohttp.ClientResponse) -> bytes:
         """Raises unless the reply is a stream. Returns bytes that the check has read."""
+        self._has_answered = True
         first = b""
         if response.status == 200:
             if response.content_type not in ("text/html", "application/json"):
@@ -171,7 +185,10 @@ class ProviderSession:
             if first.lstrip()[:1] not in (b"<", b"{", b"["):
                 return first
         body = first + await self._body(response, MAX_ERROR_BODY_BYTES - len(first))
-        raise self.build_failure(_reply_fault(response, body))
+        fault = _reply_fault(response, body)
+        if fault.status_code in (200, 404, 405):
+            fault = structs.replace(fault, hint=self._wrong_path_hint)
+        raise self.build_failure(fault)
 
     async def _body(self, response: aiohttp.ClientResponse, enough: int) -> bytes:
         """The first `enough` bytes of a reply, or what arrives before the timeout."""
@@ -194,7 +211,7 @@ class ProviderSession:
                 try:
                     chunk = await content.readany()
                 except (aiohttp.ClientError, OSError) as error:
-                    fault = transport_fault(error, host_of(str(response.url)))
+                    fault = transport_fault(error, str(response.url))
                     break
                 if not chunk:
                     break

@@ -22,8 +22,8 @@ from chatd.domain.model.protocol import (
 )
 from chatd.providers.openai.chat.answer import ChatAnswerBuilder
 from chatd.providers.openai.chat.decoder import ChatDecoder
-from chatd.providers.openai.chat.request import encode_request as encode_chat
 from chatd.providers.openai.chat.dialect import OPENAI_DIALECT
+from chatd.providers.openai.chat.request import encode_request as encode_chat
 from chatd.providers.openai.models import OpenAIOptions
 from chatd.providers.openai.responses.decoder import ResponsesDecoder
 from chatd.providers.openai.responses.request import encode_request as encode_responses

@@ -15,7 +15,12 @@ from chatd.domain.model.protocol import (
     ToolSpec,
 )
 from chatd.providers.config import ProviderConfig, ProviderKind
-from chatd.providers.openai.connection import OPENROUTER_URL, VERCEL_URL, base_address
+from chatd.providers.openai.connection import (
+    OPENROUTER_URL,
+    VERCEL_URL,
+    base_address,
+    suggest_version_path,
+)
 from chatd.providers.openai.provider import OpenAIProvider
 from chatd.providers.registry import PROVIDER_CLASSES, build_provider
 from chatd.providers.secret import Secret
@@ -347,3 +352,31 @@ async def test_a_connection_cut_after_the_answer_is_ignored(compatible: FakeComp
     compatible.script(chunk(content="Hi") + chunk("stop"), Reset())
     events = await ask(compatible, request(model="m"), kind="openai-compat")
     assert answer_of(events).content == (TextPart(text="Hi"),)
+
+
+@pytest.mark.parametrize("body", [b"404 page not found", {"detail": "Not Found"}, b"<html>"])
+async def test_a_base_url_without_its_version_is_corrected_in_the_error(
+    compatible: FakeCompatible, body: object
+) -> None:
+    compatible.unknown_path_body = body
+    base = compatible.url
+    failed = await failure(compatible, request(model="m"), kind="openai-compat", base_url=base)
+    found = classify_fault(failed.fault)
+    assert (found.kind, found.retryable) == ("config", False)
+    assert f'The base_url has no /v1. Try base_url = "{base}/v1".' in (found.error.detail or "")
+
+
+@pytest.mark.parametrize(
+    ("base", "meant"),
+    [
+        ("http://localhost:11434", "http://localhost:11434/v1"),
+        ("http://localhost:11434/openai", "http://localhost:11434/openai/v1"),
+        ("http://localhost:11434/v1", None),
+        ("https://api.z.ai/api/paas/v4", None),
+        ("https://generativelanguage.googleapis.com/v1beta/openai", None),
+    ],
+)
+def test_a_version_is_suggested_for_a_base_url_that_has_none(base: str, meant: str | None) -> None:
+    hint = suggest_version_path(base)
+    assert (hint is None) is (meant is None)
+    assert meant is None or f'"{meant}"' in (hint or "")

@@ -40,9 +40,14 @@ class FakeChat(FakeServer):
     def __init__(self) -> None:
         super().__init__()
         self.accepted: list[Body] = []
+        self.unknown_path_body: object = None
 
     def refuse(self, request: RecordedRequest) -> Reply | None:
         if request.method != "POST" or request.path != "/v1/chat/completions":
+            if self.unknown_path_body is not None:
+                body = self.unknown_path_body
+                data = body if isinstance(body, bytes) else msgspec.json.encode(body)
+                return Reply(status=404, headers={"content-type": "text/plain"}, steps=(data,))
             return refusal(404, f"Invalid URL ({request.method} {request.path})")
         if self.openai and (wrong := check_key(request)) is not None:
             return wrong

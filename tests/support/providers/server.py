@@ -96,12 +96,14 @@ class FakeServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._port = 0
         self._scheme = "http"
+        self._server: asyncio.Server | None = None
 
     @classmethod
     @asynccontextmanager
     async def running(cls, tls: ssl.SSLContext | None = None) -> AsyncGenerator[Self]:
         fake = cls()
         server = await asyncio.start_server(fake._accept, "127.0.0.1", 0, ssl=tls)
+        fake._server = server
         fake._port = server.sockets[0].getsockname()[1]
         fake._scheme = "https" if tls else "http"
         try:
@@ -122,6 +124,12 @@ class FakeServer:
     @property
     def connections(self) -> int:
         return self._connections
+
+    async def stop_listening(self) -> None:
+        """Refuse new connections from now on."""
+        assert self._server is not None
+        self._server.close()
+        await self._server.wait_closed()
 
     def script(self, *steps: Step) -> None:
         """Add a successful reply, streamed step by step."""

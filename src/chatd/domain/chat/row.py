@@ -50,6 +50,7 @@ class RetryState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     kind: str = "generic"
     provider: str | None = None
     status_code: int | None = None
+    detail: str | None = None
     retrying_at: datetime | None = None
 
 

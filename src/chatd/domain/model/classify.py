@@ -1,7 +1,8 @@
 """Classifies a provider fault: its kind, whether to retry, and the error to show.
 
 A vendor's precise error type comes first, then the rules below in order. A vague type such as
-`api_error` is used only if no rule matches.
+`api_error` is used only if no rule matches. The words of an error never make a refusal temporary:
+under a final status they only select its kind.
 """
 
 import re
@@ -14,6 +15,7 @@ from chatd.domain.chat.row import ChatError
 from chatd.domain.model.failures import (
     ClassifiedFailure,
     FailureKind,
+    clip_detail,
     error_detail,
     failure_message,
     quotable_text,
@@ -81,6 +83,9 @@ _VAGUE_TYPES: Final = frozenset(
     {"api_error", "server_error", "internal_server_error", "internal_error", "internal"}
 )
 
+_TRANSIENT_CLIENT_STATUSES: Final = frozenset({408, 409, 425, 429, 499})
+"""The statuses from 400 to 499 under which the words of an error may say that it is temporary."""
+
 _OVERFLOW: Final = re.compile(
     r"prompt is too long|input is too long|context[ _]length[ _]exceeded|context_exceeded"
     r"|maximum (?:context|prompt) length|exceeds? the (?:\w+(?:'s)? ){0,2}context"
@@ -102,6 +107,12 @@ _BUDGET: Final = re.compile(
 )
 _QUOTA: Final = re.compile(r"quota|billing|payment required|credit balance|usage limit")
 _AUTH: Final = re.compile(r"authentication|unauthorized|invalid api key|invalid_api_key")
+# Under a final status the text may name a tool or a field, such as `get_billing`.
+_STATED_QUOTA: Final = re.compile(
+    r"payment required|credit balance|usage limit|exceeded (?:\w+ ){0,3}quota"
+    r"|billing (?:hard )?limit"
+)
+_STATED_AUTH: Final = re.compile(r"(?:invalid|incorrect) api[ _]key|api key not valid")
 _RATE: Final = re.compile(r"rate[ _-]limit|too many requests")
 _TIMEOUT: Final = re.compile(
     r"timeout|timed out|unavailable|connection (?:reset|refused|closed|lost|aborted)|\beof\b"
@@ -135,6 +146,14 @@ class _Facts(Struct, frozen=True, kw_only=True):
 
     def matches(self, pattern: re.Pattern[str]) -> bool:
         return pattern.search(self.text) is not None
+
+    @property
+    def is_final(self) -> bool:
+        """The response's status says that the same request fails again."""
+        status = self.status
+        if not self.has_status or status is None or not 400 <= status < 500:
+            return False
+        return status not in _TRANSIENT_CLIENT_STATUSES
 
     @property
     def is_misconfigured(self) -> bool:
@@ -186,6 +205,25 @@ _RULES: Final[tuple[_Rule, ...]] = (
     (lambda f: f.status == 500 or f.matches(_SERVER), "generic", True),
 )
 
+# Under a final status. First match wins; none of them is retryable.
+_FINAL_RULES: Final[tuple[_Rule, ...]] = (
+    (
+        lambda f: (
+            f.status == 402
+            or f.matches(_BUDGET)
+            or f.matches(_QUOTA if f.status in (401, 403) else _STATED_QUOTA)
+        ),
+        "usage_limit",
+        False,
+    ),
+    (lambda f: f.status == 401 or f.matches(_STATED_AUTH), "auth", False),
+    (lambda f: f.status == 413 or f.matches(_OVERFLOW), "context_overflow", False),
+    (lambda f: f.status in (400, 403) and f.matches(_FILTERED), "content_filter", False),
+    (lambda f: "provider_disabled" in f.text, "provider_disabled", False),
+    (lambda f: f.status == 404 or f.matches(_CONFIG), "config", False),
+    (lambda f: f.status == 403, "auth", False),
+)
+
 
 def classify_fault(fault: ProviderFault) -> ClassifiedFailure:
     kind, retryable = _classify_kind(fault)
@@ -201,6 +239,7 @@ def classify_fault(fault: ProviderFault) -> ClassifiedFailure:
             status_code=read_status(fault),
         ),
         retry_after_s=fault.retry_after_s,
+        never_reached=fault.transport if fault.never_answered else None,
     )
 
 
@@ -220,7 +259,7 @@ def _classify_kind(fault: ProviderFault) -> _Outcome:
         return ("config", False) if fault.transport == "tls" else ("timeout", True)
     if fault.incomplete:
         return "timeout", True
-    for applies, kind, retryable in _RULES:
+    for applies, kind, retryable in _FINAL_RULES if facts.is_final else _RULES:
         if applies(facts):
             return kind, retryable
     is_client_error = facts.status is not None and 400 <= facts.status < 500
@@ -237,4 +276,5 @@ def _detail(fault: ProviderFault, kind: FailureKind) -> str | None:
     if _CONTINUITY.search(_text(fault)):
         return _CONTINUITY_DETAIL
     # The raw text of an authentication error may contain the key.
-    return quotable_text(fault) if kind == "auth" else error_detail(fault)
+    detail = quotable_text(fault) if kind == "auth" else error_detail(fault)
+    return detail if fault.hint is None else clip_detail(f"{detail or ''} {fault.hint}")

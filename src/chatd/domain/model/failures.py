@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from chatd.domain.chat.row import ChatError
 from chatd.domain.errors import ChatdError
-from chatd.domain.model.protocol import ProviderFault
+from chatd.domain.model.protocol import ProviderFault, TransportFault
 from chatd.domain.text import clip, replace_surrogates
 
 FailureKind = Literal[
@@ -33,11 +33,13 @@ FailureKind = Literal[
 
 
 class ClassifiedFailure(Struct, frozen=True, kw_only=True):
-    """`error` is what viewers see; it has the same kind."""
+    """`error` is what viewers see; it has the same kind. `never_reached` is how the connection
+    failed, if the provider has not answered since the process started."""
 
     kind: FailureKind
     error: ChatError
     retry_after_s: float | None = None
+    never_reached: TransportFault | None = None
 
     @property
     def retryable(self) -> bool:

@@ -206,10 +206,15 @@ class Finished(Struct, frozen=True, kw_only=True):
     provider_metadata: Json = UNSET
 
 
+TransportFault = Literal["refused", "reset", "timeout", "tls", "dns", "unreachable"]
+"""`timeout` is of an open connection, `unreachable` that no connection was made in time."""
+
+
 class ProviderFault(Struct, frozen=True, kw_only=True):
     """The facts of a failure before it is classified. Contains no secrets.
 
-    `type` is the vendor's error type, `body` the beginning of the response.
+    `type` is the vendor's error type, `body` the beginning of the response. `hint` says what the
+    operator can check. `never_answered`: the provider has not answered since the process started.
     """
 
     message: str
@@ -219,7 +224,9 @@ class ProviderFault(Struct, frozen=True, kw_only=True):
     body: str | None = None
     retry_after_s: float | None = None
     incomplete: bool = False
-    transport: Literal["refused", "reset", "timeout", "tls", "dns"] | None = None
+    transport: TransportFault | None = None
+    never_answered: bool = False
+    hint: str | None = None
 
 
 class StreamFailed(Struct, frozen=True, kw_only=True):

@@ -13,12 +13,22 @@ from msgspec import Struct
 
 from chatd.domain.chat.row import RetryState
 from chatd.domain.model.failures import ClassifiedFailure, known_failure
+from chatd.domain.model.protocol import TransportFault
 
 MAX_MODEL_CALL_ATTEMPTS: Final = 25
 FIRST_RETRY_DELAY_S: Final = 1.0
 MAX_RETRY_DELAY_S: Final = 60.0
 MAX_RETRY_AFTER_S: Final = 3600.0
 """A provider that asks for a longer wait is an error: a chat that waits for a day looks stuck."""
+
+MAX_ATTEMPTS_NEVER_REACHED: Final[Mapping[TransportFault, int]] = {
+    "refused": 6,
+    "dns": 4,
+    "unreachable": 3,
+}
+"""Attempts at a provider that has not answered since the process started. Most likely its address
+is wrong, so the turn fails within a minute: an attempt may last 10 seconds, if the address does not
+respond, and the waits are 1, 2, 4, 8 and 16 seconds."""
 
 
 class RetryAfter(Struct, frozen=True, kw_only=True):
@@ -53,9 +63,15 @@ def decide_retry(
     if not failed.retryable:
         return GiveUp(exhausted=False)
     requested_s = failed.retry_after_s or 0.0
-    if attempt >= MAX_MODEL_CALL_ATTEMPTS or requested_s > MAX_RETRY_AFTER_S:
+    if attempt >= _max_attempts(failed) or requested_s > MAX_RETRY_AFTER_S:
         return GiveUp(exhausted=True)
     return RetryAfter(delay_s=max(backoff_s(attempt), requested_s))
+
+
+def _max_attempts(failed: ClassifiedFailure) -> int:
+    if failed.never_reached is None:
+        return MAX_MODEL_CALL_ATTEMPTS
+    return MAX_ATTEMPTS_NEVER_REACHED.get(failed.never_reached, MAX_MODEL_CALL_ATTEMPTS)
 
 
 def retry_state(
@@ -69,6 +85,7 @@ def retry_state(
         kind=failed.error.kind,
         provider=failed.error.provider,
         status_code=failed.error.status_code,
+        detail=failed.error.detail,
         retrying_at=now + timedelta(seconds=delay_s),
     )
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import Final, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 from msgspec import Struct
 
@@ -40,7 +40,9 @@ class OpenAIConnection:
         self.base = base
         self._key = _key(config)
         secrets = config.secrets if self._key is None else (self._key, *config.secrets)
-        self._session = ProviderSession(config.label, secrets, config.http)
+        self._session = ProviderSession(
+            config.label, secrets, config.http, wrong_path_hint=suggest_version_path(base)
+        )
 
     @property
     def origin(self) -> str:
@@ -98,6 +100,15 @@ def base_address(config: ProviderConfig) -> str:
             return base_url(config, OPENAI_URL)
         case _:
             return base_url(config, None)
+
+
+def suggest_version_path(base: str) -> str | None:
+    """The base URL that is most likely meant, if this one has no version in its path."""
+    url = urlsplit(base)
+    if any(re.fullmatch(r"v\d\w*", piece) for piece in url.path.split("/")):
+        return None
+    meant = urlunsplit((url.scheme, url.netloc, f"{url.path.rstrip('/')}/v1", "", ""))
+    return f'The base_url has no /v1. Try base_url = "{meant}".'
 
 
 def azure_url(base: str) -> str:
