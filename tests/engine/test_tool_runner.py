@@ -7,6 +7,7 @@ from msgspec import Raw
 
 from chatd.domain.answer.tool_calls import (
     ARGS_NOT_JSON_TEXT,
+    CUT_CALL_TEXT,
     EXCLUSIVE_TOOL_TEXT,
     SKIPPED_CALL_TEXT,
 )
@@ -19,7 +20,7 @@ from chatd.engine.tool_runner import EFFECT_UNKNOWN_TEXT, UNKNOWN_OUTCOME_OUTPUT
 from chatd.engine.worker import WorkerConfig
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import EngineRig, engine_rig, engine_rig_with, pass_time
-from tests.support.providers.openai_chat import FakeCompatible
+from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
 from tests.support.providers.server import Gate
 from tests.support.store import age
 from tests.support.tools import BrokenTool, GatedTool, PoliteTool, ShowingTool, StubbornTool
@@ -56,6 +57,34 @@ async def test_a_call_that_fails_gets_an_error_result_and_the_turn_goes_on(
         assert line.startswith("tool: error(c1)")
         assert text in line
         assert tool.runs == []
+
+
+def script_cut_call(rig: EngineRig, name: str) -> None:
+    """The answer is cut before the first byte of the arguments."""
+    call = {"index": 0, "id": "c1", "type": "function", "function": {"name": name}}
+    rig.api.script(chunk(tool_calls=[call]), chunk(finish="length"), DONE)
+
+
+async def test_a_call_of_a_cut_answer_never_runs(dsn: str) -> None:
+    tool = GatedTool()
+    async with engine_rig(dsn, tools=[tool]) as rig:
+        script_cut_call(rig, "echo")
+        rig.answer("ok")
+        chat_id = await rig.create("go")
+        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        [line] = (await rig.transcript(chat_id))[2:-1]
+        assert CUT_CALL_TEXT in line
+        assert tool.runs == []
+
+
+async def test_a_cut_call_of_a_client_tool_is_not_sent_to_the_client(dsn: str) -> None:
+    async with engine_rig(dsn) as rig:
+        script_cut_call(rig, "pick")
+        rig.answer("ok")
+        chat_id = await rig.create("go", client_tools=CLIENT_TOOLS)
+        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        [line] = (await rig.transcript(chat_id))[2:-1]
+        assert CUT_CALL_TEXT in line
 
 
 async def test_a_tool_past_its_timeout_gets_an_error_result(dsn: str) -> None:

@@ -1,8 +1,12 @@
 """What the decoders of all APIs have in common, on recorded streams."""
 
+import msgspec
 import pytest
 
+from chatd.domain.answer.assembler import Assembler
+from chatd.domain.chat.parts import ToolCallPart
 from chatd.domain.model.protocol import Finished, StreamFailed
+from tests.support.providers.openai_chat import DONE, chunk
 from tests.support.providers.recorded import APIS
 from tests.support.providers.stream_reader import read_bytewise, read_cut
 
@@ -49,3 +53,45 @@ def test_a_closed_decoder_gives_no_events(api: str, name: str) -> None:
     decoder.close()
     assert decoder.feed(streams.stream("text")) == []
     assert decoder.close() == []
+
+
+def wire_cut_calls(wire: str) -> tuple[bytes, ...]:
+    """An answer that is cut before the first byte of the arguments of its call."""
+    match wire:
+        case "chat":
+            call = {"index": 0, "id": "c1", "type": "function", "function": {"name": "echo"}}
+            return (chunk(tool_calls=[call]), chunk(finish="length"), DONE)
+        case "responses":
+            item = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "echo"}
+            response = {"id": "r", "incomplete_details": {"reason": "max_output_tokens"}}
+            return (
+                event("response.output_item.added", output_index=0, item=item),
+                event("response.incomplete", response={**response, "status": "incomplete"}),
+            )
+        case _:
+            no_input: dict[str, object] = {}
+            block = {"type": "tool_use", "id": "c1", "name": "echo", "input": no_input}
+            started = {"id": "m", "usage": {"input_tokens": 1}}
+            delta = {"stop_reason": "max_tokens"}
+            return (
+                event("message_start", message=started),
+                event("content_block_start", index=0, content_block=block),
+                event("content_block_stop", index=0),
+                event("message_delta", delta=delta, usage={"output_tokens": 9}),
+                event("message_stop"),
+            )
+
+
+def event(name: str, **fields: object) -> bytes:
+    data = msgspec.json.encode({"type": name, **fields})
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
+
+
+@pytest.mark.parametrize("wire", ["chat", "responses", "anthropic"])
+def test_a_call_cut_before_its_first_argument_is_marked_on_every_wire(wire: str) -> None:
+    assembler = Assembler()
+    for found in APIS[wire].decode(b"".join(wire_cut_calls(wire)), "text"):
+        assembler.feed(found)
+    [call] = assembler.finished().content
+    assert isinstance(call, ToolCallPart)
+    assert call.cut

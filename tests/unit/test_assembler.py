@@ -242,6 +242,25 @@ def test_an_incomplete_call_at_the_end_is_not_stored_with_empty_input() -> None:
     assert part.args is UNSET
 
 
+@pytest.mark.parametrize("reason", ["length", "content-filter", "error"])
+def test_the_calls_of_a_cut_answer_are_marked(reason: FinishReason) -> None:
+    parts = content(
+        ToolCallDone(id=A, name="execute", input="{}"),
+        ToolCallDone(id=B, name="web_search", input="{}", provider_executed=True),
+        Finished(reason=reason, usage=TokenUsage()),
+    )
+    marks = [part.cut for part in parts if isinstance(part, ToolCallPart)]
+    assert marks == [True, False]
+
+
+@pytest.mark.parametrize("reason", ["tool-calls", "stop", "other", "unknown"])
+def test_the_calls_of_a_whole_answer_are_not_marked(reason: FinishReason) -> None:
+    done = ToolCallDone(id=A, name="execute", input="{}")
+    (part,) = content(done, Finished(reason=reason, usage=TokenUsage()))
+    assert isinstance(part, ToolCallPart)
+    assert not part.cut
+
+
 @pytest.mark.covers("loop-17")
 def test_two_calls_of_one_id_become_two_calls() -> None:
     parts = content(

@@ -8,6 +8,7 @@ from chatd.domain.answer.answer import sort_by_call
 from chatd.domain.answer.tool_calls import (
     ARGS_NOT_JSON_TEXT,
     ARGS_NOT_OBJECT_TEXT,
+    CUT_CALL_TEXT,
     EXCLUSIVE_TOOL_TEXT,
     SKIPPED_CALL_TEXT,
     ToolBatch,
@@ -161,6 +162,11 @@ def test_an_inactive_tool_is_rejected_even_by_its_alias() -> None:
 )
 def test_arguments_must_be_a_json_object(args: str | None, reason: str | None) -> None:
     assert rejection(call("1", "read", args)) == reason
+
+
+def test_a_call_of_a_cut_answer_is_rejected_also_with_whole_arguments() -> None:
+    cut = msgspec.structs.replace(call("1", "read", '{"path":"x"}'), cut=True)
+    assert rejection(cut) == CUT_CALL_TEXT
 
 
 @pytest.mark.covers("loop-22")

@@ -213,7 +213,7 @@ def test_a_refusal_is_text_and_a_content_filter() -> None:
         ("text", "stop"),
         ("max_tokens", "length"),
         ("content_filter", "content-filter"),
-        ("cut_call", "tool-calls"),
+        ("cut_call", "length"),
         ("unknown", "stop"),
     ],
 )

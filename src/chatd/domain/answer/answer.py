@@ -31,9 +31,12 @@ class Answer(Struct, frozen=True, kw_only=True):
 
     @property
     def has_visible_text(self) -> bool:
-        """Any part that a user or a tool can act on; reasoning alone is not an answer."""
+        """Any part that a user or a tool can act on. Reasoning and cut calls are none."""
         return any(
-            not isinstance(part, ReasoningPart) and not _is_blank(part) for part in self.content
+            not isinstance(part, ReasoningPart)
+            and not (isinstance(part, ToolCallPart) and part.cut)
+            and not _is_blank(part)
+            for part in self.content
         )
 
 

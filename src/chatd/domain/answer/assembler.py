@@ -7,6 +7,7 @@ in the order in which they started.
 from collections.abc import Iterable
 from typing import Final, TypeGuard
 
+import msgspec
 from msgspec import UNSET, Raw
 
 from chatd.domain.answer.answer import Answer
@@ -24,6 +25,7 @@ from chatd.domain.ids import ToolCallId
 from chatd.domain.model.failures import ModelError, known_failure
 from chatd.domain.model.protocol import (
     Finished,
+    FinishReason,
     ModelEvent,
     ReasoningDelta,
     ReasoningEnd,
@@ -125,6 +127,10 @@ MAX_ANSWER_CHARS: Final = 32 * 1024 * 1024
 """Of one answer. Ends the call of a provider that never ends its stream."""
 _EVENT_OVERHEAD_CHARS: Final = 64
 
+CUT_REASONS: Final[frozenset[FinishReason]] = frozenset({"length", "content-filter", "error"})
+"""The provider ended the answer, not the model. Arguments that happen to be valid JSON, such as
+none at all, may lack the rest."""
+
 
 class Assembler:
     """One attempt. Every attempt gets a new assembler, so nothing of a failed one remains.
@@ -164,8 +170,12 @@ class Assembler:
                 return ()
 
     def finished(self) -> Answer:
-        """The answer after the stream has ended well. Blocks still open count as complete."""
-        return Answer(content=self._content(), finished=self._finished)
+        """The answer after the stream has ended well. Blocks still open count as complete, unless
+        the provider cut the answer off."""
+        content = self._content()
+        if self._finished is not None and self._finished.reason in CUT_REASONS:
+            content = tuple(_mark_cut(part) for part in content)
+        return Answer(content=content, finished=self._finished)
 
     def interrupted(self, at: str | None = None) -> Answer:
         """The partial answer so far. Its calls, also incomplete ones, still need a result."""
@@ -277,6 +287,12 @@ def _complete_call(event: ToolCallDone, call_id: ToolCallId, at: str | None) -> 
         created_at=at,
         provider_metadata=storable_metadata(event.provider_metadata),
     )
+
+
+def _mark_cut(part: Part) -> Part:
+    if not isinstance(part, ToolCallPart) or part.provider_executed:
+        return part
+    return msgspec.structs.replace(part, cut=True)
 
 
 def _provider_result(event: ToolResultDone, at: str | None) -> ToolResultPart:

@@ -77,6 +77,10 @@ SKIPPED_CALL_TEXT: Final = (
 ARGS_NOT_JSON_TEXT: Final = (
     "The arguments were not valid JSON. Send the call again with a JSON object."
 )
+CUT_CALL_TEXT: Final = (
+    "Not run: the answer was cut off, so the arguments may be incomplete. Send the call again, with"
+    " shorter arguments if they were long."
+)
 ARGS_NOT_OBJECT_TEXT: Final = "The arguments must be a JSON object. Send the call again with one."
 _NAMES_SHOWN: Final = 50
 
@@ -154,6 +158,8 @@ def _reject(call: ToolCallPart, reason: str) -> AnsweredCall:
 
 
 def _find_objection(call: ToolCallPart, tools: ToolSet) -> str | None:
+    if call.cut:
+        return CUT_CALL_TEXT
     name = tools.resolve(call.tool_name)
     tool = tools.tools.get(name)
     if tool is None:

@@ -31,13 +31,15 @@ class ReasoningPart(_Part, frozen=True, kw_only=True, tag="reasoning"):
 
 
 class ToolCallPart(_Part, frozen=True, kw_only=True, tag="tool-call"):
-    """`args` is absent when the model's arguments were not valid JSON."""
+    """`args` is absent when the model's arguments were not valid JSON. `cut`: the answer was cut
+    off, so the arguments may be incomplete and the call never runs."""
 
     tool_call_id: ToolCallId
     tool_name: str
     args: Json = UNSET
     args_delta: str | None = None
     provider_executed: bool = False
+    cut: bool = False
     mcp_server_config_id: str | None = None
     created_at: str | None = None
     provider_metadata: Json = UNSET

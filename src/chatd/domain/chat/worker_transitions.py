@@ -167,7 +167,7 @@ def _update_pending(
 
 
 def _pending(call: ToolCallPart, client_tools: frozenset[str]) -> PendingCall:
-    client = call.tool_name in client_tools
+    client = call.tool_name in client_tools and not call.cut
     return PendingCall(
         id=call.tool_call_id,
         name=call.tool_name,

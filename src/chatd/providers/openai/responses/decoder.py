@@ -31,14 +31,16 @@ def build_finished(response: wire.Response, items: ResponseItemBuilder) -> Finis
 
 
 def _reason(response: wire.Response, *, called: bool, refused: bool) -> FinishReason:
-    if called:
-        return "tool-calls"
     why = response.incomplete_details.reason if response.incomplete_details else None
     if why is None:
-        return "content-filter" if refused else "stop"
+        # A response without a reason is incomplete too.
+        if response.status == "incomplete":
+            return "length"
+        return "tool-calls" if called else "content-filter" if refused else "stop"
     if why == "content_filter":
         return "content-filter"
-    return "length" if why in ("max_output_tokens", "max_messages") else "other"
+    # The calls of an incomplete response may be incomplete too.
+    return "length" if called or why in ("max_output_tokens", "max_messages") else "other"
 
 
 def convert_usage(usage: wire.Usage) -> TokenUsage:
