@@ -24,13 +24,13 @@ from chatd.providers.gemini.models import GoogleOptions
 from chatd.providers.gemini.request import encode_request as encode_gemini
 from chatd.providers.gemini.request import gemini_tool_names
 from chatd.providers.http import StreamDecoder
-from chatd.providers.openai.chat.request import encode_request as encode_chat
-from chatd.providers.openai.chat.wire import (
+from chatd.providers.openai.chat.dialect import (
     COMPATIBLE_DIALECT,
     GOOGLE_DIALECT,
     OPENAI_DIALECT,
     ChatDialect,
 )
+from chatd.providers.openai.chat.request import encode_request as encode_chat
 from chatd.providers.openai.models import CompatOptions, OpenAIOptions
 from chatd.providers.openai.responses.request import encode_request as encode_responses
 from chatd.providers.openai.tools import build_tool_names

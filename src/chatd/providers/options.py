@@ -3,11 +3,11 @@
 An option block is rejected as a whole with the invalid option named. Unknown options are errors.
 """
 
-from collections.abc import Collection
-from typing import Annotated, Final, Literal, TypeVar
+from collections.abc import Collection, Mapping
+from typing import Annotated, Final, Literal, TypeVar, cast
 
 import msgspec
-from msgspec import UNSET, Meta, Struct
+from msgspec import UNSET, Meta, Raw, Struct
 
 from chatd.domain.decode_errors import describe_decode_error
 from chatd.domain.errors import InvalidInput
@@ -77,6 +77,29 @@ def parse_options(block: type[_T], options: Json) -> _T:
         raise InvalidInput(where, text, code="invalid_options") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise InvalidInput("options", "not JSON", code="invalid_options") from None
+
+
+def add_extra_fields(
+    body: Mapping[str, object], extra: Mapping[str, Raw] | None, required: Collection[str]
+) -> dict[str, object]:
+    """The body of a request with an operator's own fields. They replace chatd's, except those that
+    are `required`; an object is merged with the object that chatd sends."""
+    merged = dict(body)
+    for name, raw in (extra or {}).items():
+        if name in required and name in body:
+            continue
+        merged[name] = _merge_field(merged.get(name), msgspec.json.decode(raw))
+    return merged
+
+
+def _merge_field(own: object, extra: object) -> object:
+    ours: object = msgspec.to_builtins(own)
+    if not isinstance(extra, dict) or not isinstance(ours, dict):
+        return cast("object", extra)
+    fields = msgspec.convert(ours, dict[str, object])
+    for name, value in msgspec.convert(extra, dict[str, object]).items():
+        fields[name] = _merge_field(fields.get(name), value)
+    return fields
 
 
 MIN_THINKING_BUDGET_TOKENS: Final = 1024

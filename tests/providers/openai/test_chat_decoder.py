@@ -15,8 +15,15 @@ from chatd.domain.model.protocol import (
     TextStart,
     ToolCallDone,
 )
-from chatd.providers.openai.chat.answer import ThoughtSplitter
+from chatd.providers.openai.chat.answer import (
+    GEMINI_TAGS,
+    THINK_TAGS,
+    ChatAnswerBuilder,
+    ThoughtSplitter,
+)
+from chatd.providers.openai.chat.decoder import ChatDecoder
 from chatd.providers.openai.chat.wire import unpack_metadata
+from chatd.providers.tool_schema import ToolNames
 from tests.support.providers.openai_chat import DONE, chunk, stream
 from tests.support.providers.recorded import CHAT, ORIGIN, chat_decoder, only, tokens, tool_call
 from tests.support.providers.stream_reader import answer_of, read_whole
@@ -300,7 +307,7 @@ def test_a_signature_is_stored_with_its_call() -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 50])
 def test_thought_tags_are_found_wherever_they_are_cut(size: int) -> None:
     text = "<thought>a < b</thou></thought>So: </thought> is a tag."
-    splitter = ThoughtSplitter()
+    splitter = ThoughtSplitter(GEMINI_TAGS)
     pieces: list[tuple[bool, str]] = []
     for at in range(0, len(text), size):
         pieces += splitter.feed(text[at : at + size], marked=False)
@@ -310,15 +317,31 @@ def test_thought_tags_are_found_wherever_they_are_cut(size: int) -> None:
 
 
 def test_a_tag_in_the_middle_of_an_answer_is_text() -> None:
-    splitter = ThoughtSplitter()
+    splitter = ThoughtSplitter(GEMINI_TAGS)
     assert splitter.feed("Use ", marked=False) == [(False, "Use ")]
     assert splitter.feed("<thought>", marked=False) == [(False, "<thought>")]
 
 
 def test_text_that_resembles_a_tag_is_kept() -> None:
-    splitter = ThoughtSplitter()
+    splitter = ThoughtSplitter(GEMINI_TAGS)
     assert splitter.feed("<thou", marked=False) == []
     assert splitter.flush() == [(False, "<thou")]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 80])
+@pytest.mark.parametrize("tag", ["think", "mm:think"])
+def test_think_tags_at_the_start_become_reasoning_to_be_sent_back(size: int, tag: str) -> None:
+    text = f"\n<{tag}>a < b</{tag}>\n\nSo: <{tag}> is a tag."
+    pieces = (text[at : at + size] for at in range(0, len(text), size))
+    data = b"".join(chunk(content=piece) for piece in pieces) + chunk("stop") + DONE
+    builder = ChatAnswerBuilder(ORIGIN, ToolNames([]), thought_tags=THINK_TAGS, replays_tags=True)
+    thought, said = answer_of(read_whole(lambda: ChatDecoder(builder), data)).content
+    assert isinstance(thought, ReasoningPart)
+    assert thought.text == "a < b"
+    kept = unpack_metadata(thought.provider_metadata, ORIGIN)
+    assert kept is not None
+    assert kept.field == f"<{tag}>"
+    assert said == TextPart(text=f"\n\nSo: <{tag}> is a tag.")
 
 
 @pytest.mark.covers("providers-13")

@@ -15,7 +15,7 @@ from chatd.domain.model.protocol import (
     PromptText,
     ToolSpec,
 )
-from chatd.providers.openai.chat.answer import ChatAnswerBuilder
+from chatd.providers.openai.chat.answer import GEMINI_TAGS, ChatAnswerBuilder
 from chatd.providers.openai.chat.decoder import ChatDecoder
 from chatd.providers.openai.chat.dialect import (
     COMPATIBLE_DIALECT,
@@ -70,7 +70,9 @@ def messages(
 
 def recorded_answer(name: str, origin: str = ORIGIN) -> list[PromptMessage]:
     """A recorded answer as part of the next request."""
-    answer = ChatAnswerBuilder(origin, ToolNames([]), has_thought_tags=name.startswith("gemini"))
+    answer = ChatAnswerBuilder(
+        origin, ToolNames([]), thought_tags=GEMINI_TAGS if name.startswith("gemini") else ()
+    )
     return replayed(answer_of(read_whole(lambda: ChatDecoder(answer), stream(name))))
 
 
@@ -220,6 +222,124 @@ def test_vercel_has_its_routing_fields() -> None:
     assert sent["top_logprobs"] == 2
     # Google's fields are sent only to Google's address.
     assert "extra_body" not in sent
+
+
+def test_extra_fields_are_passed_through_to_every_server() -> None:
+    extra: Fields = {
+        "chat_template_kwargs": {"enable_thinking": False},
+        "num_ctx": 32768,
+        "temperature": 0.1,
+        "reasoning_effort": "low",
+        "model": "another",
+        "messages": [],
+        "stream": False,
+        "stream_options": {},
+    }
+    block = Raw(msgspec.json.encode({"extra_body": extra}))
+    model_request = request(model="m", temperature=0.7, reasoning_effort="high")
+    for options, dialect in (
+        (parse_options(CompatOptions, block), COMPATIBLE_DIALECT),
+        (parse_options(OpenAIOptions, block), OPENAI_DIALECT),
+        (parse_options(OpenRouterOptions, block), OPENROUTER_DIALECT),
+        (parse_options(VercelOptions, block), VERCEL_DIALECT),
+    ):
+        sent = body(model_request, options, dialect)
+        assert sent["chat_template_kwargs"] == {"enable_thinking": False}
+        assert (sent["num_ctx"], sent["temperature"]) == (32768, 0.1)
+        assert sent["reasoning_effort"] == "low"
+        assert (sent["model"], sent["stream"]) == ("m", True)
+        assert sent["stream_options"] == {"include_usage": True}
+        assert sent["messages"]
+
+
+def test_extra_objects_are_merged_with_those_of_chatd() -> None:
+    options = parsed(
+        OpenRouterOptions,
+        {
+            "provider": {"order": ["a"]},
+            "extra_body": {
+                "provider": {"max_price": {"prompt": 1}, "order": ["b"]},
+                "reasoning": {"summary": "auto"},
+            },
+        },
+    )
+    sent = body(request(model="m", reasoning_effort="low"), options, OPENROUTER_DIALECT)
+    assert sent["provider"] == {"order": ["b"], "max_price": {"prompt": 1}}
+    assert sent["reasoning"] == {"effort": "low", "summary": "auto"}
+
+
+def test_what_a_request_depends_on_cannot_be_replaced() -> None:
+    extra: Fields = {"tools": [], "tool_choice": "none", "response_format": {"type": "text"}}
+    options = CompatOptions(
+        extra_body={name: Raw(msgspec.json.encode(value)) for name, value in extra.items()}
+    )
+    forced = request(
+        model="m",
+        tools=(tool("t"),),
+        tool_choice=ForcedTool(name="t"),
+        output_schema=Raw(b'{"type":"object"}'),
+    )
+    sent = body(forced, options, COMPATIBLE_DIALECT)
+    assert len(sent["tools"]) == 1
+    assert sent["tool_choice"] == "required"
+    assert sent["response_format"]["type"] == "json_schema"
+    free = body(request(model="m", tools=(tool("t"),)), options, COMPATIBLE_DIALECT)
+    assert free["tool_choice"] == "none"
+
+
+CLAUDE = "anthropic/claude-opus-5"
+CACHED = {"type": "ephemeral"}
+
+
+def test_openrouter_gets_cache_marks_for_claude() -> None:
+    history = [
+        message("system", "Be kind."),
+        message("user", "Hi"),
+        message("assistant", call("a"), call("b")),
+        message("tool", result("a", "noon")),
+        message("tool", result("b", "rain")),
+        message("assistant", "It is noon."),
+        message("user", "And?"),
+    ]
+    sent = messages(*history, dialect=OPENROUTER_DIALECT, model=CLAUDE)
+    marked = [
+        part["text"]
+        for one in sent
+        if isinstance(one.get("content"), list)
+        for part in one["content"]
+        if part.get("cache_control") == CACHED
+    ]
+    assert marked == ["Be kind.", "rain", "And?"]
+    other = messages(*history, dialect=OPENROUTER_DIALECT, model="openai/gpt-5")
+    assert all(isinstance(one.get("content", ""), str) for one in other)
+
+
+def test_marked_requests_extend_each_other_except_for_their_marks() -> None:
+    history = [
+        message("user", "Hi"),
+        message("assistant", call("a")),
+        message("tool", result("a", "noon")),
+        message("assistant", "It is noon."),
+        message("user", "And?"),
+    ]
+
+    def without_marks(*said: PromptMessage) -> list[Fields]:
+        sent = msgspec.json.encode(messages(*said, dialect=OPENROUTER_DIALECT, model=CLAUDE))
+        return msgspec.json.decode(sent.replace(b',"cache_control":{"type":"ephemeral"}', b""))
+
+    whole = without_marks(*history)
+    for end in (1, 3):
+        earlier = without_marks(*history[:end])
+        assert whole[: len(earlier)] == earlier
+
+
+def test_vercel_caches_for_claude_by_itself() -> None:
+    options = parsed(VercelOptions, {"providerOptions": {"order": ["bedrock"]}})
+    sent = body(request(model=CLAUDE), options, VERCEL_DIALECT)
+    assert sent["providerOptions"] == {"gateway": {"order": ["bedrock"], "caching": "auto"}}
+    assert "providerOptions" not in body(
+        request(model="openai/gpt-5"), VercelOptions(), VERCEL_DIALECT
+    )
 
 
 # Google's compatible endpoint
@@ -540,6 +660,19 @@ def test_a_call_without_reasoning_has_what_its_server_requires(
         dialect=dialect,
     )
     assert sent[1].get("reasoning_content") == missing
+
+
+def test_reasoning_from_the_text_goes_back_into_the_text() -> None:
+    sent = messages(
+        message("user", "Hi"),
+        message("assistant", thinking("<think>"), "\n\nLet me see.", call("a")),
+        message("tool", result("a")),
+        message("assistant", thinking("<think>", "ah"), call("b")),
+        message("tool", result("b")),
+    )
+    assert sent[1]["content"] == "<think>hm</think>\n\nLet me see."
+    assert sent[3]["content"] == "<think>ah</think>"
+    assert "reasoning_content" not in sent[1]
 
 
 def test_reasoning_before_a_plain_answer_is_left_out() -> None:

@@ -507,3 +507,11 @@ def test_unreadable_metadata_is_ignored() -> None:
         used = msgspec.structs.replace(used, provider_executed=True)
         [sent] = items(message("user", "Hi"), message("assistant", part, used, spoken))[1:]
         assert sent == {"type": "message", "role": "assistant", "content": "Hello"}
+
+
+def test_extra_fields_are_passed_through() -> None:
+    extra = {"truncation": Raw(b'"auto"'), "input": Raw(b"[]"), "text": Raw(b'{"a":1}')}
+    sent = body(request(model=THINKS), extra_body=extra, text_verbosity="low")
+    assert sent["truncation"] == "auto"
+    assert sent["input"]
+    assert sent["text"] == {"verbosity": "low", "a": 1}

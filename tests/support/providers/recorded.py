@@ -14,7 +14,7 @@ from chatd.domain.model.protocol import Finished, ModelEvent, ProviderFault, Str
 from chatd.providers.anthropic.decoder import AnthropicDecoder
 from chatd.providers.gemini.decoder import GeminiDecoder
 from chatd.providers.http import StreamDecoder
-from chatd.providers.openai.chat.answer import ChatAnswerBuilder
+from chatd.providers.openai.chat.answer import GEMINI_TAGS, ChatAnswerBuilder
 from chatd.providers.openai.chat.decoder import ChatDecoder
 from chatd.providers.openai.responses.decoder import ResponsesDecoder
 from chatd.providers.tool_schema import ToolNames
@@ -91,7 +91,13 @@ def chat_decoder(
 ) -> ChatDecoder:
     names = ToolNames(["read_file", "show.time"])
     return ChatDecoder(
-        ChatAnswerBuilder(ORIGIN, names, used_call_ids=taken, salt=salt, has_thought_tags=thoughts)
+        ChatAnswerBuilder(
+            ORIGIN,
+            names,
+            used_call_ids=taken,
+            salt=salt,
+            thought_tags=GEMINI_TAGS if thoughts else (),
+        )
     )
 
 

@@ -45,6 +45,11 @@ def model_family(model: str) -> str:
     return model.lower().rsplit("/", 1)[-1].removeprefix("ft:")
 
 
+def is_claude(model: str) -> bool:
+    """Gateways cache a prompt for Claude only if the request asks for it."""
+    return model_family(model).startswith("claude")
+
+
 def supports_reasoning(model: str) -> bool | None:
     """True if the model takes an effort and no temperature; None if the name is unknown."""
     name = model_family(model)
@@ -149,6 +154,9 @@ class OpenAIOptions(OptionBlock, frozen=True, kw_only=True):
         bool, Meta(description="Send the schema of structured answers")
     ] = True
     strict_json_schema: Annotated[bool, Meta(description="Enforce schemas that are strict")] = False
+    extra_body: Annotated[
+        Mapping[str, Raw] | None, Meta(description="Additional fields of the request")
+    ] = None
 
 
 class CompatOptions(OptionBlock, frozen=True, kw_only=True):
@@ -157,7 +165,13 @@ class CompatOptions(OptionBlock, frozen=True, kw_only=True):
         Literal["tool_turns", "all", "none"] | None,
         Meta(description="Earlier reasoning that is sent back; unset: by server and model"),
     ] = None
+    think_tags: Annotated[
+        bool, Meta(description="Take <think> at the start of an answer as reasoning")
+    ] = True
     user: Annotated[str | None, Meta(description="Identifier of the end user")] = None
+    extra_body: Annotated[
+        Mapping[str, Raw] | None, Meta(description="Additional fields of the request")
+    ] = None
 
 
 class ReasoningOptions(OptionBlock, frozen=True, kw_only=True):

@@ -104,15 +104,20 @@ class OpenAIProvider:
             },
             # A hash of the request: equal when it is repeated, different in every other step.
             salt=hashlib.blake2b(body, digest_size=6).hexdigest(),
-            has_thought_tags=dialect.is_gemini,
+            thought_tags=dialect.thought_tags,
+            replays_tags=not dialect.is_gemini,
         )
         return self._connection.stream("/chat/completions", request, body, ChatDecoder(answer))
 
     def _choose_dialect(self, request: ModelRequest, options: ChatOptions) -> ChatDialect:
         dialect = choose_dialect(self._config.kind, self._connection.base, request.model)
-        if isinstance(options, CompatOptions) and options.reasoning_replay is not None:
-            return structs.replace(dialect, reasoning_replay=options.reasoning_replay)
-        return dialect
+        if not isinstance(options, CompatOptions):
+            return dialect
+        return structs.replace(
+            dialect,
+            reasoning_replay=options.reasoning_replay or dialect.reasoning_replay,
+            thought_tags=dialect.thought_tags if options.think_tags else (),
+        )
 
 
 def _responses_options(options: ChatOptions) -> OpenAIOptions:
@@ -120,4 +125,8 @@ def _responses_options(options: ChatOptions) -> OpenAIOptions:
         return options
     if not isinstance(options, CompatOptions):
         return OpenAIOptions()
-    return OpenAIOptions(reasoning_effort=options.reasoning_effort, user=options.user)
+    return OpenAIOptions(
+        reasoning_effort=options.reasoning_effort,
+        user=options.user,
+        extra_body=options.extra_body,
+    )

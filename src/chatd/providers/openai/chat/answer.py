@@ -2,10 +2,10 @@
 
 Deltas mark neither the start nor the end of a block: a block lasts until other content arrives.
 Gateways send reasoning a second time in `reasoning_details`, to be sent back. Gemini's compatible
-endpoint mixes thoughts into the text.
+endpoint and servers without a reasoning parser mix thoughts into the text.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import msgspec
@@ -28,22 +28,30 @@ from chatd.providers.openai.chat.wire import ChatMetadata, pack_metadata
 from chatd.providers.sse import DECODE_ERRORS, decode_event
 from chatd.providers.tool_schema import ToolNames
 
-OPEN: Final = "<thought>"
-CLOSE: Final = "</thought>"
+GEMINI_TAGS: Final = (("<thought>", "</thought>"),)
+THINK_TAGS: Final = (("<think>", "</think>"), ("<mm:think>", "</mm:think>"))
 
 
 class ThoughtSplitter:
-    """Separates thoughts from text. The server marks each piece and mostly adds tags as well.
+    """Separates thoughts from text by the tags around thoughts at the start of an answer.
 
-    The closing tag comes at the start of the answer, and a tag may be cut in two. `feed` and
-    `flush` return pieces as (is thought, text); `flush` returns what was held back.
+    Gemini's server marks each piece and mostly adds tags as well. The closing tag comes at the
+    start of the answer, and a tag may be cut in two. `feed` and `flush` return pieces as (is
+    thought, text); `flush` returns what was held back.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tags: Sequence[tuple[str, str]]) -> None:
+        self._tags = tags
+        self._close = ""
         self._held = ""
         self._begun = False
         self._inside = False
         self._tagged = False
+
+    @property
+    def opening_tag(self) -> str:
+        """The tag of the thoughts seen last; empty if they had none."""
+        return next((start for start, end in self._tags if end == self._close), "")
 
     def feed(self, text: str, *, marked: bool) -> list[tuple[bool, str]]:
         text = self._held + text
@@ -66,10 +74,13 @@ class ThoughtSplitter:
 
     def _opened(self, text: str, *, marked: bool) -> str:
         """The text after the opening tag; empty while the tag may be incomplete."""
-        if text.startswith(OPEN):
-            self._inside = self._tagged = True
-            return text[len(OPEN) :]
-        if OPEN.startswith(text):
+        start = text.lstrip()
+        for opening, closing in self._tags:
+            if start.startswith(opening):
+                self._inside = self._tagged = True
+                self._close = closing
+                return start[len(opening) :]
+        if any(opening.startswith(start) for opening, _ in self._tags):
             self._held = text
             return ""
         if marked:
@@ -77,9 +88,10 @@ class ThoughtSplitter:
         return text
 
     def _closed(self, text: str) -> list[tuple[bool, str]]:
-        thought, tag, rest = text.partition(CLOSE)
+        close = self._close or self._tags[0][1]
+        thought, tag, rest = text.partition(close)
         if not tag:
-            cut = next((n for n in range(len(CLOSE) - 1, 0, -1) if text.endswith(CLOSE[:n])), 0)
+            cut = next((n for n in range(len(close) - 1, 0, -1) if text.endswith(close[:n])), 0)
             self._held = text[len(text) - cut :]
             thought = text[: len(text) - cut]
         else:
@@ -89,7 +101,7 @@ class ThoughtSplitter:
 
 class ChatAnswerBuilder:
     """Writes events to `out`. `used_call_ids` and `salt` keep ids of calls unique.
-    `has_thought_tags`: the text contains thoughts."""
+    `thought_tags` are around thoughts in the text; `replays_tags`: those go back in the text."""
 
     def __init__(
         self,
@@ -98,11 +110,13 @@ class ChatAnswerBuilder:
         *,
         used_call_ids: Collection[str] = (),
         salt: str = "",
-        has_thought_tags: bool = False,
+        thought_tags: Sequence[tuple[str, str]] = (),
+        replays_tags: bool = False,
     ) -> None:
         self.out: list[ModelEvent] = []
         self._origin = origin
-        self._splitter = ThoughtSplitter() if has_thought_tags else None
+        self._splitter = ThoughtSplitter(thought_tags) if thought_tags else None
+        self._replays_tags = replays_tags
         self._blocks = 0
         self._text: str | None = None
         self._reasoning: str | None = None
@@ -187,9 +201,10 @@ class ChatAnswerBuilder:
             self._add_pieces(self._splitter.flush())
 
     def _add_pieces(self, pieces: list[tuple[bool, str]]) -> None:
+        tag = self._splitter.opening_tag if self._splitter and self._replays_tags else ""
         for thought, text in pieces:
             if thought:
-                self._add_thought(text, "")
+                self._add_thought(text, tag)
             else:
                 self._add_text(text)
 

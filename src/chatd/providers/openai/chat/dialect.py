@@ -12,6 +12,7 @@ from msgspec import Struct, structs
 from chatd.providers.config import ProviderKind
 from chatd.providers.file_inputs import CHAT_COMPLETIONS_FILES, AcceptedFiles
 from chatd.providers.file_inputs import COMPATIBLE_FILES as IMAGES_ONLY
+from chatd.providers.openai.chat.answer import GEMINI_TAGS, THINK_TAGS
 from chatd.providers.openai.models import model_family
 
 ReasoningReplay = Literal["tool_turns", "all", "none"]
@@ -22,7 +23,8 @@ depends on earlier messages only, so that each request extends the one before it
 class ChatDialect(Struct, frozen=True, kw_only=True):
     """`has_named_choice`: a request may require one of several tools. `merges_users`: models often
     reject two user messages in a row. `is_gemini`: Google's compatible endpoint.
-    `missing_reasoning` is sent for tool calls without reasoning, if the server requires some."""
+    `missing_reasoning` is sent for tool calls without reasoning, if the server requires some.
+    `thought_tags` are around thoughts in the text. `caching`: how prompts for Claude are cached."""
 
     has_developer_role: bool = False
     has_named_choice: bool = True
@@ -32,16 +34,22 @@ class ChatDialect(Struct, frozen=True, kw_only=True):
     accepted_files: AcceptedFiles = CHAT_COMPLETIONS_FILES
     reasoning_replay: ReasoningReplay = "tool_turns"
     missing_reasoning: str | None = None
+    thought_tags: tuple[tuple[str, str], ...] = ()
+    caching: Literal["marks", "gateway"] | None = None
 
 
 OPENAI_DIALECT: Final = ChatDialect(has_developer_role=True, merges_users=False)
-OPENROUTER_DIALECT: Final = ChatDialect(has_top_k=True)
-VERCEL_DIALECT: Final = ChatDialect()
+OPENROUTER_DIALECT: Final = ChatDialect(has_top_k=True, caching="marks")
+VERCEL_DIALECT: Final = ChatDialect(caching="gateway")
+# Many local servers leave the thoughts of a model in its text.
 COMPATIBLE_DIALECT: Final = ChatDialect(
-    has_named_choice=False, has_top_k=True, accepted_files=IMAGES_ONLY
+    has_named_choice=False,
+    has_top_k=True,
+    accepted_files=IMAGES_ONLY,
+    thought_tags=THINK_TAGS,
 )
 GOOGLE_DIALECT: Final = ChatDialect(
-    has_named_choice=False, is_gemini=True, accepted_files=IMAGES_ONLY
+    has_named_choice=False, is_gemini=True, accepted_files=IMAGES_ONLY, thought_tags=GEMINI_TAGS
 )
 # DeepSeek refuses a request without the reasoning of earlier tool turns.
 DEEPSEEK_DIALECT: Final = structs.replace(COMPATIBLE_DIALECT, missing_reasoning="")

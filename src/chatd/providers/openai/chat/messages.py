@@ -7,7 +7,7 @@ between a call and its result.
 
 from typing import Final
 
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from chatd.domain.model.protocol import (
     PromptCall,
@@ -39,8 +39,13 @@ class _Typed(Struct, frozen=True, kw_only=True, tag_field="type"):
     pass
 
 
+class CacheControl(Struct, frozen=True):
+    type: str = "ephemeral"
+
+
 class TextPart(_Typed, frozen=True, kw_only=True, tag="text"):
     text: str
+    cache_control: CacheControl | UnsetType = UNSET
 
 
 class Url(Struct, frozen=True):
@@ -92,10 +97,18 @@ SKIP_SIGNATURE_CONTENT: Final = Raw(
 
 
 class ChatMessageBuilder:
-    """Builds the messages of one request. `signed`: the model requires signatures on calls."""
+    """Builds the messages of one request. `signed`: the model requires signatures on calls.
+    `marks_cache`: the gateway caches up to marked texts only."""
 
     def __init__(
-        self, origin: str, names: ToolNames, dialect: ChatDialect, *, system_role: str, signed: bool
+        self,
+        origin: str,
+        names: ToolNames,
+        dialect: ChatDialect,
+        *,
+        system_role: str,
+        signed: bool,
+        marks_cache: bool = False,
     ) -> None:
         self.messages: list[Message] = []
         self._origin = origin
@@ -103,6 +116,7 @@ class ChatMessageBuilder:
         self._dialect = dialect
         self._system_role = system_role
         self._signed = signed
+        self._marks_cache = marks_cache
         self._media: list[ContentPart] = []
         self._is_tool_turn = False
 
@@ -125,7 +139,7 @@ class ChatMessageBuilder:
 
     def build(self) -> list[Message]:
         self._add_media()
-        return self.messages
+        return _mark_cache(self.messages) if self._marks_cache else self.messages
 
     def _system(self, text: str) -> None:
         """Merges leading system messages, because many models take only one."""
@@ -158,6 +172,7 @@ class ChatMessageBuilder:
             sent = _signed(sent)
         self._is_tool_turn = self._is_tool_turn or bool(sent)
         reasoning = self._reasoning(message)
+        text = _tagged(reasoning) + text
         self.messages.append(
             Message(
                 role="assistant",
@@ -257,3 +272,43 @@ def _signed(calls: list[CallPart]) -> list[CallPart]:
     first = calls[0]
     signed = CallPart(id=first.id, function=first.function, extra_content=SKIP_SIGNATURE_CONTENT)
     return [signed, *calls[1:]]
+
+
+def _tagged(reasoning: dict[str, str]) -> str:
+    """Reasoning that came in the text, as it came."""
+    return "".join(
+        f"{field}{text}</{field[1:]}" for field, text in reasoning.items() if field[0] == "<"
+    )
+
+
+def _mark_cache(messages: list[Message]) -> list[Message]:
+    """Mark the system message, the end of the request and the end of the request before it.
+
+    All texts become lists, so that a request differs from the next one in its marks only.
+    """
+    last = len(messages) - 1
+    ends = [
+        number
+        for number, message in enumerate(messages)
+        if message.role in ("user", "tool")
+        and (number == last or messages[number + 1].role == "assistant")
+    ]
+    marked = {0, *ends[-2:]}
+    return [
+        message
+        if message.role == "assistant"
+        else structs.replace(message, content=_as_parts(message.content, mark=number in marked))
+        for number, message in enumerate(messages)
+    ]
+
+
+def _as_parts(content: str | list[ContentPart] | UnsetType, *, mark: bool) -> list[ContentPart]:
+    if content is UNSET:
+        return []
+    parts: list[ContentPart] = [TextPart(text=content)] if isinstance(content, str) else [*content]
+    texts = [n for n, part in enumerate(parts) if isinstance(part, TextPart) and part.text.strip()]
+    if mark and texts:
+        part = parts[texts[-1]]
+        assert isinstance(part, TextPart)
+        parts[texts[-1]] = structs.replace(part, cache_control=CacheControl())
+    return parts

@@ -3,11 +3,10 @@
 Owns the parameters: which a model takes, and in which form a server expects them.
 """
 
-from collections.abc import Mapping
 from typing import Final
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET
 
 from chatd.domain.model.config import EFFORT_LEVELS
 from chatd.domain.model.protocol import Effort, ForcedTool, ModelRequest
@@ -21,11 +20,12 @@ from chatd.providers.openai.models import (
     ReasoningOptions,
     VercelOptions,
     fit_effort,
+    is_claude,
     model_family,
     supports_reasoning,
 )
 from chatd.providers.openai.tools import OUTPUT_SCHEMA_NAME, build_functions, is_strict
-from chatd.providers.options import lower_effort
+from chatd.providers.options import add_extra_fields, lower_effort
 from chatd.providers.tool_schema import ToolNames, normalize_schema
 
 Body = dict[str, object]
@@ -43,7 +43,7 @@ def option_params(request: ModelRequest, options: ChatOptions, dialect: ChatDial
         case OpenRouterOptions():
             found = _openrouter(request, options)
         case VercelOptions():
-            found = _vercel(request, options)
+            found = _vercel(request, options, dialect)
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -122,7 +122,6 @@ def _reasoning(request: ModelRequest, configured: ReasoningOptions | None) -> Bo
 
 def _openrouter(request: ModelRequest, options: OpenRouterOptions) -> Body:
     return {
-        **_extra(options.extra_body),
         "reasoning": _reasoning(request, options.reasoning),
         "provider": options.provider,
         "usage": {"include": True} if options.include_usage else None,
@@ -132,12 +131,15 @@ def _openrouter(request: ModelRequest, options: OpenRouterOptions) -> Body:
     }
 
 
-def _vercel(request: ModelRequest, options: VercelOptions) -> Body:
-    routing = options.provider_options
+def _vercel(request: ModelRequest, options: VercelOptions, dialect: ChatDialect) -> Body:
+    gateway: Body = (
+        {} if options.provider_options is None else msgspec.to_builtins(options.provider_options)
+    )
+    if dialect.caching == "gateway" and is_claude(request.model):
+        gateway["caching"] = "auto"
     return {
-        **_extra(options.extra_body),
         "reasoning": _reasoning(request, options.reasoning),
-        "providerOptions": None if routing is None else {"gateway": routing},
+        "providerOptions": {"gateway": gateway} if gateway else None,
         "logit_bias": options.logit_bias,
         "logprobs": options.logprobs,
         "top_logprobs": options.top_logprobs,
@@ -145,8 +147,7 @@ def _vercel(request: ModelRequest, options: VercelOptions) -> Body:
     }
 
 
-def _extra(fields: Mapping[str, Raw] | None) -> Body:
-    return dict(fields or {})
+_REQUIRED: Final = frozenset({"model", "messages", "stream", "stream_options", "tools"})
 
 
 def encode_request(
@@ -163,10 +164,14 @@ def encode_request(
         "response_format": _format(request, options),
         **_tools(request, options, names, dialect),
     }
-    # Configured fields come first, so that they cannot replace fields that chatd depends on.
-    own = option_params(request, options, dialect)
-    ours = {name: value for name, value in body.items() if value is not None}
-    return msgspec.json.encode({**own, **ours})
+    sent = {name: value for name, value in body.items() if value is not None}
+    sent = {**option_params(request, options, dialect), **sent}
+    required = set(_REQUIRED)
+    if request.tool_choice != "auto":
+        required.add("tool_choice")
+    if request.output_schema is not UNSET:
+        required.add("response_format")
+    return msgspec.json.encode(add_extra_fields(sent, options.extra_body, required))
 
 
 def _messages(
@@ -179,6 +184,7 @@ def _messages(
         dialect,
         system_role="developer" if is_reasoning and dialect.has_developer_role else "system",
         signed=dialect.is_gemini and gemini_profile(request.model).strict_signatures,
+        marks_cache=dialect.caching == "marks" and is_claude(request.model),
     )
     last = max((n for n, m in enumerate(request.messages) if m.role == "user"), default=-1)
     for number, message in enumerate(request.messages):

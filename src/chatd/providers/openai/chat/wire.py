@@ -127,7 +127,8 @@ DETAIL: Final = msgspec.json.Decoder(Detail)
 
 
 class ChatMetadata(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`field` is the field of the reasoning, in which it is sent back. `details` are a gateway's
+    """`field` is the field of the reasoning, in which it is sent back, or the tag before it in the
+    text. `details` are a gateway's
     reasoning details, `extra` is Gemini's content of a call."""
 
     origin: str

@@ -23,6 +23,7 @@ from chatd.providers.openai.tools import (
     build_tool_names,
     is_strict,
 )
+from chatd.providers.options import add_extra_fields
 from chatd.providers.tool_schema import ToolNames, normalize_schema
 
 MIN_OUTPUT_TOKENS: Final = 16
@@ -65,7 +66,11 @@ def encode_request(
         **(_reasoning(request, options) if is_reasoning else _sampling(request, options)),
         **_tools(request, options, names),
     }
-    return msgspec.json.encode({name: value for name, value in body.items() if value is not None})
+    sent = {name: value for name, value in body.items() if value is not None}
+    required = {"model", "input", "stream", "include", "tools"}
+    if request.tool_choice != "auto":
+        required.add("tool_choice")
+    return msgspec.json.encode(add_extra_fields(sent, options.extra_body, required))
 
 
 def _is_reasoning(request: ModelRequest, options: OpenAIOptions) -> bool:
