@@ -8,6 +8,7 @@ the database's list, read again at intervals.
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from pathlib import Path
 from typing import Final, cast, get_args
 from urllib.parse import urlsplit, urlunsplit
 from uuid import UUID, uuid5
@@ -23,6 +24,8 @@ from chatd.domain.model.protocol import EffortRange, ModelConfig, Prices
 from chatd.domain.ports import Clock, Env, ModelChoice
 from chatd.domain.prompt.titles import TitleModel, list_title_models
 from chatd.providers.config import KEY_VARIABLES, ProviderConfig, ProviderKind, is_valid_header
+from chatd.providers.http import HttpConfig
+from chatd.providers.network import ProxyRules, TlsFiles, environment_proxies, provider_proxies
 from chatd.providers.registry import MODEL_NOT_CONFIGURED_TEXT, ProviderRegistry, config_error
 from chatd.providers.secret import Secret
 from chatd.settings.schema import ModelEntry, PriceEntry, ProviderEntry, Settings, SettingsError
@@ -145,7 +148,37 @@ def _provider(entry: ProviderEntry, env: Mapping[str, str]) -> ProviderConfig:
         api_key=None if not key else Secret(key),
         headers=_headers(entry),
         region=entry.region,
+        default_region=env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION"),
+        http=HttpConfig(proxies=_proxies(entry, env), tls=_tls_files(entry)),
     )
+
+
+def _proxies(entry: ProviderEntry, env: Mapping[str, str]) -> ProxyRules:
+    """The URL is not repeated in errors: it may contain a password."""
+    if entry.proxy is None:
+        return environment_proxies(env)
+    rules = provider_proxies(entry.proxy)
+    proxy = None if rules.https is None else rules.https.reveal()
+    if proxy is not None and not proxy.startswith(("http://", "https://")):
+        text = "proxy: expected an address that starts with http:// or https://, or none"
+        raise SettingsError(f"providers {show_value(entry.name)}: {text}")
+    return rules
+
+
+def _tls_files(entry: ProviderEntry) -> TlsFiles:
+    files = {
+        "ca_file": entry.ca_file,
+        "client_cert": entry.client_cert,
+        "client_key": entry.client_key,
+    }
+    for setting, path in files.items():
+        if path is not None and not Path(path).is_absolute():
+            text = f"{setting}: expected an absolute path, got {show_value(path)}"
+            raise SettingsError(f"providers {show_value(entry.name)}: {text}")
+    if entry.client_key is not None and entry.client_cert is None:
+        text = "client_key: needs client_cert, the certificate of this key"
+        raise SettingsError(f"providers {show_value(entry.name)}: {text}")
+    return TlsFiles(**files)
 
 
 def _headers(entry: ProviderEntry) -> dict[str, Secret]:

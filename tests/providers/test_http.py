@@ -3,6 +3,7 @@
 import asyncio
 import pickle
 import re
+import ssl
 import traceback
 from collections.abc import AsyncGenerator
 from contextlib import suppress
@@ -22,6 +23,7 @@ from chatd.domain.model.protocol import (
 )
 from chatd.providers.faults import incomplete_fault
 from chatd.providers.http import MAX_ERROR_BODY_BYTES, HttpConfig, ProviderSession
+from chatd.providers.network import TlsFiles, environment_proxies, provider_proxies
 from chatd.providers.secret import Secret, redact_secrets
 from tests.support.providers.certificate import self_signed
 from tests.support.providers.server import (
@@ -317,11 +319,98 @@ async def test_a_proxy_of_the_environment_is_not_used(
 
 async def test_an_unreachable_proxy_is_reported(fake: FakeServer) -> None:
     secret = "http://me:pass-word-123@127.0.0.1:1"
-    config = HttpConfig(proxy=Secret(secret))
+    config = HttpConfig(proxies=provider_proxies(secret))
     fault = await failure(fake.url, config)
     assert fault.message == "no connection to the proxy 127.0.0.1:1: connection refused."
     assert "pass-word" not in repr(config)
     assert fake.requests == []
+
+
+async def test_a_request_goes_through_the_proxy_of_its_provider(fake: FakeServer) -> None:
+    fake.script(b"one ", b"end")
+    http = ProviderSession("acme", (), HttpConfig(proxies=provider_proxies(fake.url)))
+    try:
+        assert (await ask(http, "http://model.invalid/v1/x"))[-1] == END
+    finally:
+        await http.close()
+    assert fake.requests[0].path == "http://model.invalid/v1/x"
+
+
+async def test_a_private_authority_is_trusted_by_its_provider_only(tmp_path: Path) -> None:
+    async with FakeServer.running(self_signed(tmp_path)) as fake:
+        files = TlsFiles(ca_file=str(tmp_path / "server.pem"))
+        http = ProviderSession("acme", (), HttpConfig(tls=files))
+        fake.script(b"one ", b"end")
+        try:
+            assert (await ask(http, fake.url))[-1] == END
+        finally:
+            await http.close()
+        assert (await failure(fake.url)).transport == "tls"
+
+
+async def test_a_client_certificate_is_shown_to_a_server_that_requires_it(tmp_path: Path) -> None:
+    context, pem = self_signed(tmp_path), str(tmp_path / "server.pem")
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(pem)
+    async with FakeServer.running(context) as fake:
+        http = ProviderSession("acme", (), HttpConfig(tls=TlsFiles(ca_file=pem, client_cert=pem)))
+        fake.script(b"one ", b"end")
+        try:
+            assert (await ask(http, fake.url))[-1] == END
+        finally:
+            await http.close()
+
+
+@pytest.mark.parametrize("setting", ["ca_file", "client_cert"])
+def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, setting: str) -> None:
+    broken = tmp_path / "broken.pem"
+    broken.write_text("nothing")
+    for path, cause in (
+        (tmp_path / "missing.pem", "no such file or directory"),
+        (broken, "not a PEM file of the expected kind"),
+    ):
+        with pytest.raises(ProviderError) as caught:
+            ProviderSession("acme", (), HttpConfig(tls=TlsFiles(**{setting: str(path)})))
+        assert caught.value.fault.message == f"{setting} {path} cannot be used: {cause}"
+        assert caught.value.fault.type == "config"
+
+
+@pytest.mark.parametrize(
+    ("url", "env", "proxy"),
+    [
+        ("https://a.example/v1", {"HTTPS_PROXY": "http://p:1"}, "http://p:1"),
+        ("https://a.example/v1", {"https_proxy": "p:1", "HTTPS_PROXY": "q:1"}, "http://p:1"),
+        ("https://a.example/v1", {"http_proxy": "http://p:1"}, None),
+        ("http://a.example/v1", {"http_proxy": "http://p:1"}, "http://p:1"),
+        ("https://a.example/v1", {"ALL_PROXY": "http://p:1"}, "http://p:1"),
+        ("https://a.example/v1", {"ALL_PROXY": "http://p:1", "NO_PROXY": "*"}, None),
+        ("https://a.example/v1", {"ALL_PROXY": "p:1", "NO_PROXY": "b.example, a.example"}, None),
+        ("https://x.a.example/v1", {"ALL_PROXY": "p:1", "NO_PROXY": "a.example"}, None),
+        ("https://x.a.example/v1", {"ALL_PROXY": "p:1", "NO_PROXY": ".a.example"}, None),
+        ("https://xa.example/v1", {"ALL_PROXY": "p:1", "NO_PROXY": "a.example"}, "http://p:1"),
+        ("https://a.example:8443/", {"ALL_PROXY": "p:1", "NO_PROXY": "a.example:8443"}, None),
+        ("https://a.example/", {"ALL_PROXY": "p:1", "NO_PROXY": "a.example:8443"}, "http://p:1"),
+        ("http://10.1.2.3/", {"ALL_PROXY": "p:1", "NO_PROXY": "10.0.0.0/8"}, None),
+        ("http://11.1.2.3/", {"ALL_PROXY": "p:1", "NO_PROXY": "10.0.0.0/8"}, "http://p:1"),
+        ("http://[fd00::1]/", {"ALL_PROXY": "p:1", "NO_PROXY": "fd00::/8"}, None),
+        ("http://127.0.0.1:11434/v1", {"ALL_PROXY": "p:1"}, None),
+        ("http://localhost:11434/v1", {"ALL_PROXY": "p:1"}, None),
+        ("http://[::1]:11434/v1", {"ALL_PROXY": "p:1"}, None),
+        ("https://a.example/v1", {}, None),
+        ("https://[broken", {"ALL_PROXY": "p:1"}, None),
+    ],
+)
+def test_a_proxy_of_the_environment_follows_the_usual_rules(
+    url: str, env: dict[str, str], proxy: str | None
+) -> None:
+    found = environment_proxies(env).choose(url)
+    assert (None if found is None else found.reveal()) == proxy
+
+
+def test_the_proxy_of_a_provider_replaces_that_of_the_environment() -> None:
+    local = "http://127.0.0.1:11434/v1"
+    assert provider_proxies("p:1").choose(local) == Secret("http://p:1")
+    assert provider_proxies("none").choose("https://a.example/v1") is None
 
 
 @pytest.mark.parametrize("url", ["nonsense", "ftp://host/", "http://", "http://[::1"])

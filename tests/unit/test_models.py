@@ -9,6 +9,7 @@ import pytest
 from chatd.clock import SystemClock
 from chatd.domain.model.failures import ModelError
 from chatd.model_directory import build_declaration, build_registry, settings_gaps
+from chatd.domain.model.protocol import ProviderError
 from chatd.settings.schema import ModelEntry, PriceEntry, ProviderEntry, Settings, SettingsError
 from tests.support.providers.openai_chat import FakeCompatible, stream
 from tests.support.providers.prompts import request
@@ -92,13 +93,50 @@ async def test_headers_of_the_settings_go_out_with_every_request() -> None:
 
 async def test_the_region_of_the_settings_is_where_bedrock_is_asked() -> None:
     entry = ModelEntry(name="m", provider="b", model="m")
-    for region, fails in (("eu-west-1", False), (None, True)):
+    for region, env, fails in (
+        ("eu-west-1", {}, False),
+        (None, {"AWS_REGION": "eu-west-1"}, False),
+        (None, {"AWS_DEFAULT_REGION": "eu-west-1"}, False),
+        (None, {}, True),
+    ):
         provider = ProviderEntry(name="b", kind="bedrock", api_key="sk-test", region=region)
         settings = Settings(data_dir=HERE, providers=(provider,), models=(entry,))
-        found = build_registry(settings, {}, SystemClock())
+        found = build_registry(settings, env, SystemClock())
         with pytest.raises(ModelError, match="does not accept this") if fails else nullcontext():
             await found.choose(None)
         await found.close()
+
+
+async def test_a_request_goes_through_the_proxy_of_the_environment() -> None:
+    async with FakeCompatible.running() as fake:
+        fake.unknown_path_body = b"seen by the proxy"
+        base = "http://model.invalid/v1"
+        provider = ProviderEntry(name="p", kind="openai-compat", base_url=base)
+        entry = ModelEntry(name="m", provider="p", model="m")
+        settings = Settings(data_dir=HERE, providers=(provider,), models=(entry,))
+        found = build_registry(settings, {"HTTP_PROXY": fake.url}, SystemClock())
+        choice = await found.choose(None)
+        with pytest.raises(ProviderError):
+            async with choice.provider.stream(request(model="m")):
+                pass
+        await found.close()
+    assert fake.requests[0].path == f"{base}/chat/completions"
+
+
+@pytest.mark.parametrize(
+    ("entry", "text"),
+    [
+        ({"proxy": "socks5://me:secret@p:1"}, "proxy: expected an address that starts with http"),
+        ({"ca_file": "ca.pem"}, "ca_file: expected an absolute path, got 'ca.pem'"),
+        ({"client_key": "/k.pem"}, "client_key: needs client_cert"),
+    ],
+)
+def test_an_unusable_way_to_a_provider_is_said_at_start(entry: dict[str, str], text: str) -> None:
+    provider = msgspec.structs.replace(ProviderEntry(name="p", kind="openai"), **entry)
+    with pytest.raises(SettingsError) as failed:
+        build_registry(Settings(data_dir=HERE, providers=(provider,)), {}, SystemClock())
+    assert text in str(failed.value)
+    assert "secret" not in str(failed.value)
 
 
 async def test_a_provider_without_a_key_fails_when_it_is_wanted_and_says_what_to_set() -> None:

@@ -50,7 +50,8 @@ class AwsCredentials(Struct, frozen=True, kw_only=True):
 
 
 class ProviderConfig(Struct, frozen=True, kw_only=True):
-    """`headers` are sent with every request and replace chatd's own. They may contain keys."""
+    """`headers` are sent with every request and replace chatd's own. They may contain keys.
+    `default_region` is the machine's, for a provider that names none."""
 
     kind: ProviderKind
     name: str = ""
@@ -58,6 +59,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     base_url: str | None = None
     headers: Mapping[str, Secret] = {}
     region: str | None = None
+    default_region: str | None = None
     aws: AwsCredentials | None = None
     use_responses_api: bool | None = None
     http: HttpConfig = HttpConfig()

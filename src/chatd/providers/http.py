@@ -18,6 +18,7 @@ from msgspec import Struct, structs
 from chatd.domain.model.protocol import ModelEvent, ProviderError, ProviderFault, StreamFailed
 from chatd.domain.model.retry import retry_after_s
 from chatd.providers.faults import read_error_status, transport_fault, vendor_error_type
+from chatd.providers.network import ProxyRules, TlsFiles, build_tls_context
 from chatd.providers.read_throttle import ReadThrottle, ReadTimer, merge_deltas
 from chatd.providers.secret import Secret, redact_secrets
 
@@ -44,15 +45,13 @@ class StreamDecoder(Protocol):
 
 
 class HttpConfig(Struct, frozen=True, kw_only=True):
-    """`read_timeout_s` is a last resort: the worker's silence guard fires earlier.
-
-    `proxy` is a URL that may contain a password.
-    """
+    """`read_timeout_s` is a last resort: the worker's silence guard fires earlier."""
 
     connect_timeout_s: float = 10.0
     read_timeout_s: float = 900.0
     error_body_timeout_s: float = 5.0
-    proxy: Secret | None = None
+    proxies: ProxyRules = ProxyRules()
+    tls: TlsFiles = TlsFiles()
 
 
 class ProviderSession:
@@ -78,6 +77,10 @@ class ProviderSession:
         self._is_closed = False
         self._has_answered = False
         self._wrong_path_hint = wrong_path_hint
+        try:
+            self._tls = build_tls_context(self._config.tls)
+        except ProviderError as failed:
+            raise self.build_failure(failed.fault) from None
 
     async def close(self) -> None:
         self._is_closed = True
@@ -134,7 +137,8 @@ class ProviderSession:
             raise self.build_failure(
                 ProviderFault(message="the provider is closed", transport="reset")
             )
-        proxy = None if self._config.proxy is None else self._config.proxy.reveal()
+        found = self._config.proxies.choose(url)
+        proxy = None if found is None else found.reveal()
         connection = _Connection()
         try:
             return await self._session(keep=keep).post(
@@ -157,7 +161,9 @@ class ProviderSession:
         if keep not in self._sessions:
             config = self._config
             self._sessions[keep] = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, force_close=not keep),
+                connector=aiohttp.TCPConnector(
+                    limit=0, force_close=not keep, ssl=self._tls or True
+                ),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(
                     total=None,

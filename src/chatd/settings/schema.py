@@ -187,7 +187,8 @@ class WorkspaceSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 class ProviderEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[[providers]]` in chatd.toml. `api_key_env` names a variable with the key. `headers` are
-    sent with every request and may contain keys; `region` is an AWS region."""
+    sent with every request and may contain keys; `region` is an AWS region. `proxy` is a URL, or
+    `none` for no proxy. The files are PEM files with absolute paths."""
 
     name: Annotated[str, Meta(min_length=1)]
     kind: Annotated[str, Meta(min_length=1)]
@@ -196,6 +197,10 @@ class ProviderEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     api_key_env: str | None = None
     headers: dict[str, str] = {}
     region: str | None = None
+    proxy: str | None = None
+    ca_file: str | None = None
+    client_cert: str | None = None
+    client_key: str | None = None
 
     def __repr__(self) -> str:
         return f"ProviderEntry(name={self.name!r}, kind={self.kind!r}, base_url={self.base_url!r})"

@@ -147,14 +147,15 @@ class BedrockProvider:
 
 
 def find_region(config: ProviderConfig) -> str:
-    """The configured region, else the one in an AWS address."""
+    """The configured region, else the one in an AWS address, else the machine's."""
     named = _HOST.search(urlsplit(config.base_url or "").hostname or "")
-    region = (config.region or "").strip() or (named[1] if named else "")
+    regions = ((config.region or "").strip(), named[1] if named else "", config.default_region)
+    region = next((region for region in regions if region), "")
     if not re.fullmatch(r"[a-z0-9-]+", region):
         raise config_fault(
             config,
             f"provider {config.label} needs an AWS region: set its region, such as"
-            " us-east-1, or a base_url that names one",
+            " us-east-1, or AWS_REGION, or a base_url that names one",
         )
     return region
 
