@@ -133,3 +133,14 @@ def test_prices_are_plain_decimal_numbers(book: PriceTable, kind: ProviderKind) 
         found = book.look_up(kind, model.id, NOW).prices
         for text in (found.input, found.output) if found is not None else ():
             assert text is None or (Decimal(text) >= 0 and "E" not in text)
+
+
+def test_a_deployment_has_the_prices_of_its_base_model(book: PriceTable) -> None:
+    options = msgspec.Raw(b'{"base_model":"gpt-5"}')
+    deployed = msgspec.structs.replace(CONFIG, model="prod-eu-1", options=options)
+    filled = book.fill_missing(deployed, "azure", NOW)
+    expected = book.look_up("azure", "gpt-5", NOW)
+    assert expected.prices is not None
+    assert (filled.prices, filled.context_limit) == (expected.prices, expected.context_limit)
+    broken = msgspec.structs.replace(deployed, options=msgspec.Raw(b'{"base_model":7}'))
+    assert book.fill_missing(broken, "azure", NOW).prices is None

@@ -127,7 +127,7 @@ async def test_a_request_goes_through_the_proxy_of_the_environment() -> None:
     ("entry", "text"),
     [
         ({"proxy": "socks5://me:secret@p:1"}, "proxy: expected an address that starts with http"),
-        ({"ca_file": "ca.pem"}, "ca_file: expected an absolute path, got 'ca.pem'"),
+        ({"ca_file": "ca.pem"}, 'ca_file: expected an absolute path, got "ca.pem"'),
         ({"client_key": "/k.pem"}, "client_key: needs client_cert"),
     ],
 )

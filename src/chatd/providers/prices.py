@@ -9,7 +9,8 @@ from decimal import Decimal
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
-from msgspec import Struct, structs
+import msgspec
+from msgspec import UNSET, Struct, structs
 
 from chatd.domain.model.protocol import ModelConfig, Prices, PriceTier
 from chatd.providers.config import ProviderKind
@@ -73,7 +74,7 @@ class PriceTable:
         """Look up what the model config leaves open."""
         if config.prices is not None and config.context_limit is not None:
             return config
-        facts = self.look_up(kind, config.model, at, base_url)
+        facts = self.look_up(kind, _listed_name(config), at, base_url)
         return structs.replace(
             config,
             prices=facts.prices if config.prices is None else config.prices,
@@ -94,6 +95,23 @@ class PriceTable:
             return self.load().find_provider_model(name, None, maker, url)
         except LookupError:
             return None
+
+
+class _NamedOptions(Struct, frozen=True):
+    base_model: str | None = None
+
+
+_NAMED_OPTIONS: Final = msgspec.json.Decoder(_NamedOptions)
+
+
+def _listed_name(config: ModelConfig) -> str:
+    """A deployment has the prices of the model behind it. Invalid options are reported later."""
+    if config.options is UNSET:
+        return config.model
+    try:
+        return _NAMED_OPTIONS.decode(config.options).base_model or config.model
+    except msgspec.DecodeError:
+        return config.model
 
 
 _Steps = dict[int, Decimal]

@@ -11,7 +11,7 @@ from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.protocol import ComputerTool
 from chatd.providers.secret import Secret
 from tests.support.providers.anthropic import KEY, FakeAnthropic, betas_of, refusal
-from tests.support.providers.anthropic_requests import TOOLS, tool_round
+from tests.support.providers.anthropic_requests import SIGNED, TOOLS, tool_round
 from tests.support.providers.client import ClientRig, anthropic_rig
 from tests.support.providers.prompts import message, replayed, request
 from tests.support.providers.stream_reader import answer_of, collect, collect_failure
@@ -42,6 +42,36 @@ async def test_the_api_accepts_a_round_of_tool_calls(claude: Claude) -> None:
     assert len(calls) == 2
     again = msgspec.structs.replace(sent, messages=(*sent.messages, *replayed(first)))
     assert answer_of(await claude.ask(again)).has_visible_text
+
+
+REFUSED_THINKING = {
+    "type": "error",
+    "error": {
+        "type": "invalid_request_error",
+        "message": "messages.1.content.0: Invalid `signature` in `thinking` block. The block is"
+        " bound to a different conversation.",
+    },
+}
+
+
+@pytest.mark.parametrize("effort", ["none", "high"])
+async def test_thinking_that_the_api_refuses_is_left_out_of_a_second_request(
+    claude: Claude, effort: str
+) -> None:
+    claude.fake.reply(400, REFUSED_THINKING)
+    claude.fake.play("text")
+    history = tool_round(SIGNED)
+    sent = request(*history, model="claude-sonnet-5-5", tools=TOOLS, reasoning_effort=effort)
+    assert answer_of(await claude.ask(sent)).has_visible_text
+    first, second = claude.fake.requests
+    assert b'"signature"' in first.body
+    assert b'"signature"' not in second.body
+
+
+async def test_other_refusals_are_not_repeated(claude: Claude) -> None:
+    claude.fake.reply(400, {"error": {"message": "thinking: no"}})
+    await claude.failure()
+    assert len(claude.fake.requests) == 1
 
 
 # Requests

@@ -586,6 +586,24 @@ def test_models_that_bind_thinking_may_drop_it() -> None:
     assert encode_request(request(*tool_round(SIGNED), model="claude-opus-5")).betas == ()
 
 
+def test_thinking_between_tools_is_sent_back_unchanged_at_effort_none() -> None:
+    made = encode_request(
+        request(*tool_round(SIGNED), model="claude-sonnet-5-5", reasoning_effort="none")
+    )
+    wire = msgspec.json.decode(made.body, type=Body)
+    assert wire["thinking"] == {"type": "between_tools"}
+    assert made.betas == ()
+    thought = [one for one in blocks(messages(wire)[1]) if one["type"] == "thinking"]
+    high = encode_request(request(*tool_round(SIGNED), model=ADAPTIVE, reasoning_effort="high"))
+    same = blocks(messages(msgspec.json.decode(high.body, type=Body))[1])
+    assert thought == [one for one in same if one["type"] == "thinking"] != []
+
+
+def test_a_model_that_can_stop_thinking_gets_no_thinking_back_at_effort_none() -> None:
+    wire = body(*tool_round(SIGNED), model="claude-opus-5", reasoning_effort="none")
+    assert not any(one["type"] == "thinking" for one in blocks(messages(wire)[1]))
+
+
 # Caching
 
 

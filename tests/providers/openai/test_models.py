@@ -7,15 +7,18 @@ from msgspec import UNSET, Raw, Struct
 from chatd.domain.errors import InvalidInput
 from chatd.domain.model.protocol import Effort
 from chatd.providers.openai.connection import azure_url
+from chatd.providers.openai.model_table import (
+    choose_transport,
+    find_model,
+    fit_effort,
+    supports_reasoning,
+)
 from chatd.providers.openai.models import (
     CompatOptions,
     OpenAIOptions,
     OpenRouterOptions,
     ReasoningOptions,
     VercelOptions,
-    choose_transport,
-    fit_effort,
-    supports_reasoning,
 )
 from chatd.providers.options import parse_options
 from chatd.providers.registry import OPTION_CLASSES, PROVIDER_CLASSES
@@ -37,6 +40,10 @@ from chatd.providers.registry import OPTION_CLASSES, PROVIDER_CLASSES
         ("gpt-3.5-turbo", "chat"),
         ("gpt-4o-search-preview", "chat"),
         ("gpt-oss-120b", "chat"),
+        ("gpt-35-turbo", "chat"),
+        ("gpt-5-search-api", "chat"),
+        ("gpt-5.7-new", "responses"),
+        ("o3-pro", "responses"),
         ("my-deployment", "chat"),
         ("llama3.3", "chat"),
     ],
@@ -89,13 +96,41 @@ def test_reasoning_models_are_known_by_name(model: str, *, known: bool | None) -
         ("gpt-5.2", "max", "xhigh"),
         ("gpt-5.2-chat-latest", "high", "medium"),
         ("gpt-5.6-sol", "max", "max"),
+        ("gpt-5.2-pro", "none", "medium"),
         ("gpt-6-astra", "minimal", "low"),
+        ("gpt-6-astra", "none", "low"),
+        ("gpt-6.1-sol", "none", "low"),
+        ("gpt-6.1-sol-2026-10-01", "max", "max"),
+        ("gpt-6-luna", "none", "none"),
+        ("gpt-6.1-terra", "none", "none"),
+        ("gpt-7-nova", "none", "low"),
+        ("gpt-7-nova", "max", "high"),
         ("openai/gpt-oss-20b", "max", "high"),
         ("my-deployment", "minimal", "minimal"),
     ],
 )
 def test_an_effort_is_fitted_to_the_model(model: str, asked: Effort, sent: str) -> None:
     assert fit_effort(asked, model) == sent
+
+
+@pytest.mark.parametrize(
+    ("model", "needs"),
+    [
+        ("gpt-5-pro-2025-10-06", True),
+        ("gpt-5.5-pro", True),
+        ("o3-deep-research", True),
+        ("gpt-5.1-codex-mini", True),
+        ("gpt-6-astra", True),
+        ("gpt-6.1-sol", True),
+        ("gpt-6-luna", False),
+        ("gpt-5", False),
+        ("o3-mini", False),
+    ],
+)
+def test_models_of_the_responses_api_only_are_known(model: str, *, needs: bool) -> None:
+    found = find_model(model)
+    assert found is not None
+    assert found.needs_responses is needs
 
 
 @pytest.mark.parametrize(

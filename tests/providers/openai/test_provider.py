@@ -380,3 +380,32 @@ def test_a_version_is_suggested_for_a_base_url_that_has_none(base: str, meant: s
     hint = suggest_version_path(base)
     assert (hint is None) is (meant is None)
     assert meant is None or f'"{meant}"' in (hint or "")
+
+
+@pytest.mark.parametrize(
+    ("base_model", "path", "effort"),
+    [
+        (None, "/v1/chat/completions", "max"),
+        ("gpt-5.2", "/v1/responses", "xhigh"),
+        ("gpt-6-astra", "/v1/responses", "max"),
+    ],
+)
+async def test_a_deployment_is_known_by_its_base_model(
+    base_model: str | None, path: str, effort: str
+) -> None:
+    options = Raw(msgspec.json.encode({} if base_model is None else {"base_model": base_model}))
+    sent = request(model="prod-1", reasoning_effort="max", options=options)
+    async with FakeServer.running() as fake:
+        await failure(fake, sent, kind="azure")
+        [seen] = fake.requests
+    assert (seen.path, seen.json["model"]) == (path, "prod-1")
+    reasoning = seen.json.get("reasoning") or {"effort": seen.json.get("reasoning_effort")}
+    assert reasoning == {"effort": effort}
+
+
+async def test_tools_of_a_model_of_the_responses_api_are_not_sent_elsewhere(chat: FakeChat) -> None:
+    sent = request(model="gpt-6-astra", tools=TOOLS, options=USE_CHAT)
+    found = classify_fault((await failure(chat, sent)).fault)
+    assert (found.kind, found.retryable) == ("config", False)
+    assert "remove use_responses_api = false" in (found.error.detail or "")
+    assert chat.requests == []

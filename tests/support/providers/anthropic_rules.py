@@ -278,6 +278,8 @@ def thinking(body: Object, betas: set[str]) -> str | None:
         return '"thinking.type.disabled" is not supported for this model.'
     if kind == "between_tools" and "sonnet-5-5" not in model:
         return '"thinking.type.between_tools" is not supported for this model.'
+    if kind == "between_tools" and set(config) != {"type"}:
+        return "thinking.between_tools: Extra inputs are not permitted"
     if "block_binding" in config and "thinking-binding-controls-2026-08-01" not in betas:
         return "thinking.block_binding: Extra inputs are not permitted"
     return None
@@ -304,6 +306,9 @@ def changed_past(body: Object, betas: set[str]) -> str | None:
     if not any("thinking" in str(block.get("type")) for _, block in every_block(body)):
         return None
     config = body.get("thinking")
+    if is_object(config) and config.get("type") == "between_tools":
+        # This kind of thinking has no such control; chatd sends the request again.
+        return None
     if is_object(config) and config.get("block_binding") == {
         "prefix_mismatch_behavior": "drop_block"
     }:

@@ -1,11 +1,11 @@
 """Provider for Anthropic's Messages API."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Final
 
 from chatd.domain.errors import InvalidInput
-from chatd.domain.model.protocol import ModelEvent, ModelRequest
+from chatd.domain.model.protocol import ModelEvent, ModelRequest, ProviderError, ProviderFault
 from chatd.providers.anthropic.decoder import AnthropicDecoder
 from chatd.providers.anthropic.request import API_VERSION, EncodedRequest, encode_request
 from chatd.providers.config import (
@@ -19,6 +19,32 @@ from chatd.providers.config import (
 from chatd.providers.http import ProviderSession
 
 ANTHROPIC_URL: Final = "https://api.anthropic.com"
+
+ModelEventStream = AbstractAsyncContextManager[AsyncIterator[ModelEvent]]
+
+
+@asynccontextmanager
+async def stream_without_refused_thinking(
+    attempt: Callable[..., ModelEventStream],
+) -> AsyncGenerator[AsyncIterator[ModelEvent]]:
+    """Stream, and once more without thinking if the API refuses the thinking of the history.
+
+    Newer models bind thinking to all that precedes it. A changed tool or a changed prompt would
+    otherwise block the chat for good. The API has not run a request that it refused.
+    """
+    async with AsyncExitStack() as stack:
+        try:
+            events = await stack.enter_async_context(attempt(sends_thinking=True))
+        except ProviderError as failed:
+            if not is_refused_thinking(failed.fault):
+                raise
+            events = await stack.enter_async_context(attempt(sends_thinking=False))
+        yield events
+
+
+def is_refused_thinking(fault: ProviderFault) -> bool:
+    body = fault.body or ""
+    return fault.status_code == 400 and "signature" in body and "thinking" in body
 
 
 class AnthropicProvider:
@@ -41,8 +67,18 @@ class AnthropicProvider:
 
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncGenerator[AsyncIterator[ModelEvent]]:
+        def attempt(*, sends_thinking: bool) -> ModelEventStream:
+            return self._stream(request, sends_thinking=sends_thinking)
+
+        async with stream_without_refused_thinking(attempt) as events:
+            yield events
+
+    @asynccontextmanager
+    async def _stream(
+        self, request: ModelRequest, *, sends_thinking: bool
+    ) -> AsyncGenerator[AsyncIterator[ModelEvent]]:
         try:
-            encoded = encode_request(request)
+            encoded = encode_request(request, sends_thinking=sends_thinking)
         except InvalidInput as error:
             raise config_fault(self._config, error.message) from None
         async with self._session.stream(

@@ -213,8 +213,11 @@ def _off(claude: ClaudeFacts) -> ThinkingPlan:
             return ThinkingPlan(is_off=True)
         case "impossible":
             return ThinkingPlan(effort="low")
-        case "disabled" | "between_tools" as kind:
-            return ThinkingPlan(config=ThinkingConfig(type=kind), is_off=True)
+        case "disabled":
+            return ThinkingPlan(config=ThinkingConfig(type="disabled"), is_off=True)
+        case "between_tools":
+            # The model still thinks between tool calls, and wants that thinking back.
+            return ThinkingPlan(config=ThinkingConfig(type="between_tools"))
 
 
 def drop_budget(thinking: ThinkingPlan, claude: ClaudeFacts) -> ThinkingPlan:
@@ -228,8 +231,11 @@ def drop_budget(thinking: ThinkingPlan, claude: ClaudeFacts) -> ThinkingPlan:
 
 
 def bind_thinking(thinking: ThinkingPlan, claude: ClaudeFacts) -> ThinkingPlan:
-    """Let the API drop thinking after changed history, for models that bind it."""
-    if not claude.binds_thinking or thinking.is_off:
+    """Let the API drop thinking after changed history, for models that bind it. It has no such
+    field if the model thinks only between tool calls."""
+    config = thinking.config
+    is_between = config is not None and config.type == "between_tools"
+    if not claude.binds_thinking or thinking.is_off or is_between:
         return thinking
     was = thinking.config or ThinkingConfig(type="adaptive", display="summarized")
     config = ThinkingConfig(type=was.type, display=was.display, block_binding=BlockBinding())

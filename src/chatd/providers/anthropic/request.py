@@ -64,8 +64,11 @@ class EncodedRequest(Struct, frozen=True, kw_only=True):
     names: ToolNames
 
 
-def encode_request(request: ModelRequest, platform: Platform = "anthropic") -> EncodedRequest:
-    """Raises InvalidInput that names the invalid option."""
+def encode_request(
+    request: ModelRequest, platform: Platform = "anthropic", *, sends_thinking: bool = True
+) -> EncodedRequest:
+    """Raises InvalidInput that names the invalid option. Without `sends_thinking` all earlier
+    thinking is left out."""
     options = parse_options(AnthropicOptions, request.options)
     if platform == "bedrock" and options.web_search_enabled:
         raise InvalidInput("options.web_search_enabled", "Bedrock does not search the web")
@@ -78,7 +81,7 @@ def encode_request(request: ModelRequest, platform: Platform = "anthropic") -> E
         request.messages,
         BlockOptions(
             names=names,
-            send_thinking=options.send_reasoning and not plan.is_off,
+            send_thinking=sends_thinking and options.send_reasoning and not plan.is_off,
             as_toolset=request.computer is not None and computer.type == TOOLSET,
         ),
     )

@@ -15,6 +15,7 @@ from urllib.parse import quote, urlsplit
 from chatd.domain.errors import InvalidInput
 from chatd.domain.model.protocol import ModelEvent, ModelRequest, ProviderError
 from chatd.domain.ports import Clock
+from chatd.providers.anthropic.client import ModelEventStream, stream_without_refused_thinking
 from chatd.providers.anthropic.decoder import AnthropicDecoder
 from chatd.providers.anthropic.request import encode_request
 from chatd.providers.bedrock.eventstream import EventStream
@@ -110,8 +111,18 @@ class BedrockProvider:
 
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncGenerator[AsyncIterator[ModelEvent]]:
+        def attempt(*, sends_thinking: bool) -> ModelEventStream:
+            return self._stream(request, sends_thinking=sends_thinking)
+
+        async with stream_without_refused_thinking(attempt) as events:
+            yield events
+
+    @asynccontextmanager
+    async def _stream(
+        self, request: ModelRequest, *, sends_thinking: bool
+    ) -> AsyncGenerator[AsyncIterator[ModelEvent]]:
         try:
-            encoded = encode_request(request, "bedrock")
+            encoded = encode_request(request, "bedrock", sends_thinking=sends_thinking)
         except InvalidInput as error:
             raise config_fault(self._config, error.message) from None
         path = f"/model/{quote(request.model, safe=':')}/invoke-with-response-stream"

@@ -1,96 +1,16 @@
-"""Facts about OpenAI's models by name, and the options of providers with OpenAI's APIs.
+"""The options of providers with OpenAI's APIs.
 
-The name only selects the form of a request. A name that matches no family, such as a deployment's,
-changes nothing. Azure has OpenAI's options. An option that only one API knows is ignored by the
-other.
+Azure has OpenAI's options. An option that only one API knows is ignored by the other.
 """
 
-import re
-from collections.abc import Collection, Mapping
-from typing import Annotated, Final, Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Raw
 
-from chatd.domain.model.config import EFFORT_LEVELS
 from chatd.domain.model.protocol import Effort
 from chatd.domain.text import Json
-from chatd.providers.options import Domains, OptionBlock, lower_effort, raise_effort
-
-Transport = Literal["responses", "chat"]
-
-_GPT: Final = re.compile(r"gpt-(\d+)(?:\.(\d+))?(?=$|[^0-9.])(.*)")
-_O_SERIES: Final = re.compile(r"o\d")
-_OTHER_REASONING: Final = ("gpt-oss", "codex-", "computer-use-preview")
-
-_BASIC_EFFORTS: Final[Collection[Effort]] = ("low", "medium", "high")
-
-
-def choose_transport(model: str, *, use_responses_api: bool | None) -> Transport:
-    """As configured, else Responses for models that are known to support it."""
-    if use_responses_api is not None:
-        return "responses" if use_responses_api else "chat"
-    name = model_family(model)
-    version = _version(name)
-    known = (
-        (version is not None and version >= (4, 0))
-        or _O_SERIES.match(name) is not None
-        or name.startswith(("codex-", "computer-use-preview"))
-    )
-    # Search models exist only in Chat Completions.
-    return "responses" if known and "-search-" not in name else "chat"
-
-
-def model_family(model: str) -> str:
-    """The name without prefixes of gateways and fine-tuning: `openai/gpt-5`, `ft:gpt-4o:us::1`."""
-    return model.lower().rsplit("/", 1)[-1].removeprefix("ft:")
-
-
-def is_claude(model: str) -> bool:
-    """Gateways cache a prompt for Claude only if the request asks for it."""
-    return model_family(model).startswith("claude")
-
-
-def supports_reasoning(model: str) -> bool | None:
-    """True if the model takes an effort and no temperature; None if the name is unknown."""
-    name = model_family(model)
-    if _O_SERIES.match(name) or name.startswith(_OTHER_REASONING):
-        return True
-    if name.startswith(("chatgpt-", "gpt-5-chat")):
-        return False
-    version = _version(name)
-    return None if version is None else version >= (5, 0)
-
-
-def fit_effort(effort: Effort, model: str) -> Effort:
-    """The nearest effort that the model takes. An effort above none never becomes none."""
-    allowed = _efforts(model_family(model))
-    fitted = lower_effort(effort, allowed)
-    return raise_effort(effort, allowed) if fitted == "none" != effort else fitted
-
-
-def _version(name: str) -> tuple[int, int] | None:
-    match = _GPT.match(name)
-    return (int(match[1]), int(match[2] or 0)) if match else None
-
-
-def _efforts(name: str) -> Collection[Effort]:
-    if _O_SERIES.match(name) or name.startswith(_OTHER_REASONING):
-        return _BASIC_EFFORTS
-    version = _version(name)
-    if version is None or version < (5, 0):
-        return EFFORT_LEVELS
-    if "-chat" in name:
-        return ("medium",)
-    if name.startswith("gpt-5-pro"):
-        return ("high",)
-    if version == (5, 0):
-        return _BASIC_EFFORTS if "codex" in name else ("minimal", *_BASIC_EFFORTS)
-    if version == (5, 1) and "codex-max" not in name:
-        return ("none", *_BASIC_EFFORTS)
-    if version < (5, 6):
-        return ("none", *_BASIC_EFFORTS, "xhigh")
-    return ("none", *_BASIC_EFFORTS, "xhigh", "max")
-
+from chatd.providers.options import Domains, OptionBlock
 
 DetailLevel = Literal["low", "medium", "high"]
 LogitBias = Mapping[str, Annotated[int, Meta(ge=-100, le=100)]]
@@ -102,6 +22,9 @@ TopLogProbs = Annotated[int, Meta(ge=0, le=20)]
 
 
 class OpenAIOptions(OptionBlock, frozen=True, kw_only=True):
+    base_model: Annotated[
+        str | None, Meta(description="The model behind a deployment's name, such as gpt-5.2")
+    ] = None
     use_responses_api: Annotated[
         bool | None, Meta(description="Responses or Chat Completions; unset: by the model's name")
     ] = None
@@ -160,6 +83,9 @@ class OpenAIOptions(OptionBlock, frozen=True, kw_only=True):
 
 
 class CompatOptions(OptionBlock, frozen=True, kw_only=True):
+    base_model: Annotated[
+        str | None, Meta(description="The model behind a deployment's name, such as gpt-5.2")
+    ] = None
     reasoning_effort: Annotated[Effort | None, Meta(description="Reasoning effort")] = None
     reasoning_replay: Annotated[
         Literal["tool_turns", "all", "none"] | None,
@@ -239,3 +165,9 @@ class VercelOptions(
     extra_body: Annotated[
         Mapping[str, Raw] | None, Meta(description="Additional fields of the request")
     ] = None
+
+
+def known_model(model: str, options: OptionBlock) -> str:
+    """The name by which the model's facts are known."""
+    named = options.base_model if isinstance(options, OpenAIOptions | CompatOptions) else None
+    return named or model

@@ -17,13 +17,13 @@ from chatd.providers.openai.chat.decoder import ChatDecoder
 from chatd.providers.openai.chat.dialect import ChatDialect, choose_dialect
 from chatd.providers.openai.chat.request import ChatOptions
 from chatd.providers.openai.connection import OpenAIConnection, base_address
+from chatd.providers.openai.model_table import Transport, choose_transport, find_model
 from chatd.providers.openai.models import (
     CompatOptions,
     OpenAIOptions,
     OpenRouterOptions,
-    Transport,
     VercelOptions,
-    choose_transport,
+    known_model,
 )
 from chatd.providers.openai.responses import request as responses_request
 from chatd.providers.openai.responses.decoder import ResponsesDecoder
@@ -74,7 +74,8 @@ class OpenAIProvider:
                 options = self._connection.parse_options(OpenAIOptions, request)
                 chosen = options.use_responses_api
                 chosen = configured if chosen is None else chosen
-                return choose_transport(request.model, use_responses_api=chosen), options
+                model = known_model(request.model, options)
+                return choose_transport(model, use_responses_api=chosen), options
 
     def _stream_response(self, request: ModelRequest, options: OpenAIOptions) -> _EventStream:
         names = responses_request.responses_tool_names(request, options)
@@ -89,6 +90,7 @@ class OpenAIProvider:
                 self._config,
                 f"{request.model} cannot use a computer here: that needs the Responses API",
             )
+        self._check_chat(request, options)
         names = build_tool_names(request)
         origin = self._connection.origin
         dialect = self._choose_dialect(request, options)
@@ -109,6 +111,16 @@ class OpenAIProvider:
         )
         return self._connection.stream("/chat/completions", request, body, ChatDecoder(answer))
 
+    def _check_chat(self, request: ModelRequest, options: ChatOptions) -> None:
+        """Only OpenAI's own API is known to lack what its models do elsewhere."""
+        found = find_model(known_model(request.model, options))
+        if isinstance(options, OpenAIOptions) and found and found.needs_responses and request.tools:
+            raise config_fault(
+                self._config,
+                f"{request.model} calls tools in the Responses API only: remove"
+                " use_responses_api = false",
+            )
+
     def _choose_dialect(self, request: ModelRequest, options: ChatOptions) -> ChatDialect:
         dialect = choose_dialect(self._config.kind, self._connection.base, request.model)
         if not isinstance(options, CompatOptions):
@@ -127,6 +139,7 @@ def _responses_options(options: ChatOptions) -> OpenAIOptions:
         return OpenAIOptions()
     return OpenAIOptions(
         reasoning_effort=options.reasoning_effort,
+        base_model=options.base_model,
         user=options.user,
         extra_body=options.extra_body,
     )

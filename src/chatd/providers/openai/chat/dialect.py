@@ -13,7 +13,7 @@ from chatd.providers.config import ProviderKind
 from chatd.providers.file_inputs import CHAT_COMPLETIONS_FILES, AcceptedFiles
 from chatd.providers.file_inputs import COMPATIBLE_FILES as IMAGES_ONLY
 from chatd.providers.openai.chat.answer import GEMINI_TAGS, THINK_TAGS
-from chatd.providers.openai.models import model_family
+from chatd.providers.openai.model_table import model_family
 
 ReasoningReplay = Literal["tool_turns", "all", "none"]
 """Which reasoning goes back to the server: that of turns with tool calls, all, or none. The choice

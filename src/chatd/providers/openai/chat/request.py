@@ -13,16 +13,19 @@ from chatd.domain.model.protocol import Effort, ForcedTool, ModelRequest
 from chatd.providers.gemini.models import gemini_profile
 from chatd.providers.openai.chat.dialect import ChatDialect
 from chatd.providers.openai.chat.messages import ChatMessageBuilder, Message
+from chatd.providers.openai.model_table import (
+    find_model,
+    fit_effort,
+    is_claude,
+    supports_reasoning,
+)
 from chatd.providers.openai.models import (
     CompatOptions,
     OpenAIOptions,
     OpenRouterOptions,
     ReasoningOptions,
     VercelOptions,
-    fit_effort,
-    is_claude,
-    model_family,
-    supports_reasoning,
+    known_model,
 )
 from chatd.providers.openai.tools import OUTPUT_SCHEMA_NAME, build_functions, is_strict
 from chatd.providers.options import add_extra_fields, lower_effort
@@ -52,13 +55,15 @@ def parallel_tool_calls(options: ChatOptions) -> bool | None:
 
 
 def _openai(request: ModelRequest, options: OpenAIOptions) -> Body:
-    is_reasoning = supports_reasoning(request.model)
+    model = known_model(request.model, options)
+    found = find_model(model)
+    is_reasoning = None if found is None else found.reasons
     effort = request.reasoning_effort or options.reasoning_effort
-    searches = options.web_search_enabled and "-search-" in model_family(request.model)
+    searches = options.web_search_enabled and found is not None and found.searches
     return {
         "reasoning_effort": None
         if effort is None or is_reasoning is False
-        else fit_effort(effort, request.model),
+        else fit_effort(effort, model),
         "verbosity": options.text_verbosity,
         "store": options.store,
         "prompt_cache_key": options.prompt_cache_key,
@@ -87,13 +92,14 @@ def _search(options: OpenAIOptions) -> Body:
 
 
 def _compatible(request: ModelRequest, options: CompatOptions, dialect: ChatDialect) -> Body:
+    model = known_model(request.model, options)
     effort = request.reasoning_effort or options.reasoning_effort
     found: Body = {"user": options.user}
     if dialect.is_gemini and gemini_profile(request.model).thinking != "none":
         config = _thinking_config(request.model, effort)
         found["extra_body"] = {"google": {"thinking_config": config}}
-    elif effort is not None and supports_reasoning(request.model) is not False:
-        found["reasoning_effort"] = fit_effort(effort, request.model)
+    elif effort is not None and supports_reasoning(model) is not False:
+        found["reasoning_effort"] = fit_effort(effort, model)
     return found
 
 
@@ -154,13 +160,14 @@ def encode_request(
     request: ModelRequest, options: ChatOptions, names: ToolNames, dialect: ChatDialect, origin: str
 ) -> bytes:
     """`origin` identifies the account: metadata is sent back only to the account that made it."""
+    is_reasoning = supports_reasoning(known_model(request.model, options)) is True
     body: Body = {
         "model": request.model,
-        "messages": _messages(request, names, dialect, origin),
+        "messages": _messages(request, names, dialect, origin, is_reasoning=is_reasoning),
         "stream": True,
         "stream_options": {"include_usage": True},
-        **_limit(request, options),
-        **_sampling(request, dialect),
+        **_limit(request, options, is_reasoning=is_reasoning),
+        **({} if is_reasoning else _sampling(request, dialect)),
         "response_format": _format(request, options),
         **_tools(request, options, names, dialect),
     }
@@ -175,9 +182,13 @@ def encode_request(
 
 
 def _messages(
-    request: ModelRequest, names: ToolNames, dialect: ChatDialect, origin: str
+    request: ModelRequest,
+    names: ToolNames,
+    dialect: ChatDialect,
+    origin: str,
+    *,
+    is_reasoning: bool,
 ) -> list[Message]:
-    is_reasoning = supports_reasoning(request.model)
     builder = ChatMessageBuilder(
         origin,
         names,
@@ -192,19 +203,17 @@ def _messages(
     return builder.build()
 
 
-def _limit(request: ModelRequest, options: ChatOptions) -> Body:
+def _limit(request: ModelRequest, options: ChatOptions, *, is_reasoning: bool) -> Body:
     """Reasoning models have another name for the limit, which includes their reasoning."""
     limit = request.max_output_tokens
     if isinstance(options, OpenAIOptions) and options.max_completion_tokens is not None:
         return {"max_completion_tokens": options.max_completion_tokens}
     if limit is None:
         return {}
-    return {"max_completion_tokens" if supports_reasoning(request.model) else "max_tokens": limit}
+    return {"max_completion_tokens" if is_reasoning else "max_tokens": limit}
 
 
 def _sampling(request: ModelRequest, dialect: ChatDialect) -> Body:
-    if supports_reasoning(request.model):
-        return {}
     return {
         "temperature": request.temperature,
         "top_p": request.top_p,

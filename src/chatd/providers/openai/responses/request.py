@@ -9,12 +9,8 @@ import msgspec
 from msgspec import UNSET
 
 from chatd.domain.model.protocol import ComputerTool, ForcedTool, ModelRequest
-from chatd.providers.openai.models import (
-    OpenAIOptions,
-    fit_effort,
-    model_family,
-    supports_reasoning,
-)
+from chatd.providers.openai.model_table import fit_effort, model_family, supports_reasoning
+from chatd.providers.openai.models import OpenAIOptions, known_model
 from chatd.providers.openai.responses.input import InputBuilder
 from chatd.providers.openai.responses.tools import COMPUTER, WEB_SEARCH
 from chatd.providers.openai.tools import (
@@ -75,7 +71,7 @@ def encode_request(
 
 def _is_reasoning(request: ModelRequest, options: OpenAIOptions) -> bool:
     """With an unknown name, a configured or requested effort decides."""
-    known = supports_reasoning(request.model)
+    known = supports_reasoning(known_model(request.model, options))
     if known is not None:
         return known
     return request.reasoning_effort is not None or options.reasoning_effort is not None
@@ -85,7 +81,7 @@ def _reasoning(request: ModelRequest, options: OpenAIOptions) -> Body:
     effort = request.reasoning_effort or options.reasoning_effort
     reasoning: Body = {}
     if effort is not None:
-        reasoning["effort"] = fit_effort(effort, request.model)
+        reasoning["effort"] = fit_effort(effort, known_model(request.model, options))
     if options.reasoning_summary is not None:
         reasoning["summary"] = options.reasoning_summary
     return {"reasoning": reasoning} if reasoning else {}
