@@ -139,7 +139,7 @@ async def test_an_address_that_never_answered_is_named_and_given_up_within_a_min
         chat_id = await rig.create("hi")
         delays: list[float] = []
         for _ in range(MAX_ATTEMPTS_NEVER_REACHED["refused"] - 1):
-            delays.append(await wait_backoff(rig, clock))
+            delays.append(await wait_backoff(clock))
             retry = (await rig.chat(chat_id)).retry_state
             assert retry is not None
             assert f"no connection to {address}: connection refused." in (retry.detail or "")

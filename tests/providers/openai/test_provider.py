@@ -34,7 +34,7 @@ from tests.support.providers.openai_chat import (
 )
 from tests.support.providers.openai_chat import stream as chat_stream
 from tests.support.providers.openai_responses import KEY, NAMES, FakeResponses, stream
-from tests.support.providers.prompts import call, message, replayed, request
+from tests.support.providers.prompts import call, message, replayed, request, result
 from tests.support.providers.server import FakeServer, Reset
 from tests.support.providers.stream_reader import answer_of, collect
 
