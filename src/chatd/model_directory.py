@@ -315,6 +315,10 @@ class ModelDirectory:
     # For the engine
 
     async def choose(self, model_config_id: ModelConfigId | None) -> ModelChoice:
+        choice = await self._choose(model_config_id)
+        return msgspec.structs.replace(choice, origins=self._origins())
+
+    async def _choose(self, model_config_id: ModelConfigId | None) -> ModelChoice:
         if self._own.find(model_config_id) is not None or model_config_id is None:
             return await self._own.choose(model_config_id)
         known = await self.get(model_config_id)
@@ -324,6 +328,12 @@ class ModelDirectory:
             name = known.config.name
             raise config_error(f"The model {name} is not configured any more. Choose another one.")
         return await self._own.open(known.config)
+
+    def _origins(self) -> dict[ModelConfigId, str]:
+        """The provider of each model, also of disabled ones: the answers of a chat that has
+        changed its model stay readable by their own provider only."""
+        stored = {one.config.id: one.config.provider for one in self._known}
+        return stored | {one.id: one.provider for one in self._own.models}
 
     async def title_models(self, choice: ModelChoice) -> Sequence[ModelChoice]:
         """The models that may title a chat with this model, in order: a small model of the same

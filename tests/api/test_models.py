@@ -110,6 +110,25 @@ async def test_a_removed_model_is_disabled_and_keeps_its_name_and_price(pool: Po
     assert (back.enabled, back.is_default, back.created_at) == (True, True, small.created_at)
 
 
+async def test_a_chosen_model_knows_the_provider_of_every_other(pool: Pool) -> None:
+    """A provider must not get what only another can read, also of a model that is gone."""
+    other = ProviderEntry(name="other", kind="openai-compat", base_url="http://127.0.0.1:2/v1")
+    gone = ModelEntry(name="gone", provider="other", model="g-1")
+    before = catalogue(SMALL, gone, providers=(LOCAL, other))
+    await before.declare(pool)
+    ids = {one.config.name: one.config.id for one in await before.all()}
+    after = catalogue(SMALL)
+    await after.declare(pool)
+    origins = present((await after.choose(ids["small"])).origins)
+    assert {name: origins.get(one) for name, one in ids.items()} == {
+        "small": "local",
+        "gone": "other",
+        "demo": "demo",
+    }
+    await before.close()
+    await after.close()
+
+
 async def test_declaring_the_same_again_changes_nothing(pool: Pool) -> None:
     await catalogue(SMALL, BIG).declare(pool)
     before = (await model_configs.list_models(pool), await model_configs.list_providers(pool))

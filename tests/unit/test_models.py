@@ -8,8 +8,8 @@ import pytest
 
 from chatd.clock import SystemClock
 from chatd.domain.model.failures import ModelError
-from chatd.model_directory import build_declaration, build_registry, settings_gaps
 from chatd.domain.model.protocol import ProviderError
+from chatd.model_directory import build_declaration, build_registry, settings_gaps
 from chatd.settings.schema import ModelEntry, PriceEntry, ProviderEntry, Settings, SettingsError
 from tests.support.providers.openai_chat import FakeCompatible, stream
 from tests.support.providers.prompts import request

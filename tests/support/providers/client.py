@@ -17,7 +17,7 @@ from tests.support.providers import anthropic, gemini
 from tests.support.providers.anthropic import FakeAnthropic
 from tests.support.providers.bedrock import CREDENTIALS, REGION, FakeBedrock
 from tests.support.providers.gemini import FakeGemini
-from tests.support.providers.openai_chat import FakeChat, FakeCompatible
+from tests.support.providers.openai_chat import FakeChat, FakeCompatible, FakeDeepSeek, FakeKimi
 from tests.support.providers.openai_responses import KEY as OPENAI_KEY
 from tests.support.providers.openai_responses import FakeResponses
 from tests.support.providers.prompts import request
@@ -81,6 +81,14 @@ def responses_rig() -> AbstractAsyncContextManager[ClientRig[FakeResponses]]:
 
 def chat_rig() -> AbstractAsyncContextManager[ClientRig[FakeChat]]:
     return _rig(FakeChat, "openai", "gpt-3.5-turbo", "/v1", api_key=Secret(OPENAI_KEY))
+
+
+def deepseek_rig() -> AbstractAsyncContextManager[ClientRig[FakeDeepSeek]]:
+    return _rig(FakeDeepSeek, "openai-compat", "deepseek-v4-pro", "/v1")
+
+
+def kimi_rig() -> AbstractAsyncContextManager[ClientRig[FakeKimi]]:
+    return _rig(FakeKimi, "openai-compat", "kimi-k2.6", "/v1")
 
 
 def compatible_rig() -> AbstractAsyncContextManager[ClientRig[FakeCompatible]]:
