@@ -246,6 +246,17 @@ def test_an_edit_that_no_longer_applies_is_refused(
     assert file.read_text() == "something else\n"
 
 
+def test_an_edit_that_no_longer_applies_says_what_was_written_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = write_files(tmp_path, one="a\n", two="a\n")
+    write_before_each_stat(monkeypatch, two, iter(["a\n", "something else\n"]))
+    _, message = refusal(edit_spec(one, ("a", "b")), edit_spec(two, ("a", "b")))
+    assert f"already written: {one}; not written: {two}" in message
+    assert "nothing in this batch" not in message
+    assert (one.read_text(), two.read_text()) == ("b\n", "something else\n")
+
+
 def test_an_edit_of_a_file_that_keeps_changing_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -186,7 +186,8 @@ def _write(entry: FileEditSpec, plan: PlannedWrite) -> PlannedWrite:
                 if plan.new != plan.old:
                     replace_content(plan.target, plan.new, before=plan.before)
                 return plan
-            (plan,) = _plan([entry])
+            target, before, old = _read(entry.path, MAX_EDITED_BYTES)
+            plan = PlannedWrite(entry.path, target, before, old, _apply_edits(entry, old))
     raise AgentError(409, f"{entry.path} kept changing while it was edited; try again")
 
 
