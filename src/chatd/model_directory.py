@@ -23,7 +23,13 @@ from chatd.domain.model.config import EFFORT_LEVELS
 from chatd.domain.model.protocol import EffortRange, ModelConfig, Prices
 from chatd.domain.ports import Clock, Env, ModelChoice
 from chatd.domain.prompt.titles import TitleModel, list_title_models
-from chatd.providers.config import KEY_VARIABLES, ProviderConfig, ProviderKind, is_valid_header
+from chatd.providers.config import (
+    KEY_VARIABLES,
+    SILENCE_LIMITS_S,
+    ProviderConfig,
+    ProviderKind,
+    is_valid_header,
+)
 from chatd.providers.http import HttpConfig
 from chatd.providers.network import ProxyRules, TlsFiles, environment_proxies, provider_proxies
 from chatd.providers.registry import MODEL_NOT_CONFIGURED_TEXT, ProviderRegistry, config_error
@@ -149,7 +155,13 @@ def _provider(entry: ProviderEntry, env: Mapping[str, str]) -> ProviderConfig:
         headers=_headers(entry),
         region=entry.region,
         default_region=env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION"),
-        http=HttpConfig(proxies=_proxies(entry, env), tls=_tls_files(entry)),
+        http=HttpConfig(
+            connect_timeout_s=entry.connect_timeout_s or HttpConfig().connect_timeout_s,
+            silence_s=entry.silence_timeout_s or SILENCE_LIMITS_S[kind],
+            answer_s=entry.answer_timeout_s,
+            proxies=_proxies(entry, env),
+            tls=_tls_files(entry),
+        ),
     )
 
 

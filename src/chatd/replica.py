@@ -20,7 +20,7 @@ from chatd.engine.attempt import Committer
 from chatd.engine.budget import OwnerBudget, SpendLimit
 from chatd.engine.lease import WorkerLease
 from chatd.engine.maintenance import RetentionConfig, maintenance_tasks, retention_tasks
-from chatd.engine.model_call import MODEL_CALL_TIMEOUT_S, SpendGuard
+from chatd.engine.model_call import SpendGuard
 from chatd.engine.model_step import ModelStep
 from chatd.engine.summary_call import SummaryCall
 from chatd.engine.title_generator import TitleGenerator, TitleModelChoice, own_model
@@ -48,7 +48,7 @@ CLOSE_TIMEOUT_S: Final = 1.0
 class ReplicaConfig(Struct, frozen=True, kw_only=True):
     """`runs_chats`: without it this replica only serves clients. `spend_limit` is per owner.
     `titles`: a model generates the titles of new chats. `model_call_timeout_s` limits one answer,
-    even while parts of it arrive."""
+    even while parts of it arrive; None: the limit of its model."""
 
     connect: ConnectConfig
     runs_chats: bool = True
@@ -57,7 +57,7 @@ class ReplicaConfig(Struct, frozen=True, kw_only=True):
     retention: RetentionConfig = RetentionConfig()
     spend_limit: SpendLimit | None = None
     titles: bool = False
-    model_call_timeout_s: float = MODEL_CALL_TIMEOUT_S
+    model_call_timeout_s: float | None = None
 
 
 class Replica:
@@ -131,7 +131,7 @@ class Replica:
             title_models=title_models,
         )
 
-    def _build_model_step(self, timeout_s: float, spend_guard: SpendGuard) -> ModelStep:
+    def _build_model_step(self, timeout_s: float | None, spend_guard: SpendGuard) -> ModelStep:
         return ModelStep(
             episodes=self.episodes,
             committer=self._committer,

@@ -24,7 +24,7 @@ from tests.support.engine_rig import (
     pass_time,
 )
 from tests.support.outcomes import present
-from tests.support.providers.openai_chat import FakeCompatible
+from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
 from tests.support.providers.server import Gate, Reset, Silence
 
 BUSY = {"error": {"message": "busy"}}
@@ -208,6 +208,19 @@ async def test_a_slow_stream_is_not_idle(rig: EngineRig, clock: FakeClock, gate:
     gate.open()
     assert (await rig.wait_runner_left(chat_id)).state == "W"
     assert await rig.transcript(chat_id) == ["user: hi", "assistant: still here"]
+
+
+async def test_pings_keep_a_stream_alive(rig: EngineRig, clock: FakeClock) -> None:
+    """A local model that reads a long prompt sends nothing else for a long time."""
+    before, between, ping = Gate(), Gate(), b": ping\n\n"
+    rig.api.script(before, ping, between, ping, chunk(content="late"), chunk("stop"), DONE)
+    chat_id = await rig.create("hi")
+    for gate in (before, between):
+        await gate.reached.wait()
+        await pass_time(clock, STREAM_IDLE_TIMEOUT_S - 60)
+        gate.open()
+    assert (await rig.wait_runner_left(chat_id)).state == "W"
+    assert await rig.transcript(chat_id) == ["user: hi", "assistant: late"]
 
 
 class SelfCancellingProvider:

@@ -19,6 +19,7 @@ from chatd.domain.model.protocol import (
     ProviderError,
     ProviderFault,
     StreamFailed,
+    StreamPing,
     TextDelta,
 )
 from chatd.providers.faults import incomplete_fault
@@ -29,6 +30,7 @@ from tests.support.providers.certificate import self_signed
 from tests.support.providers.server import (
     Cut,
     FakeServer,
+    Gate,
     Hangup,
     NoReply,
     RecordedRequest,
@@ -232,6 +234,15 @@ async def test_a_closed_provider_is_not_opened_again(fake: FakeServer) -> None:
 async def test_a_reply_without_a_final_event_is_incomplete(fake: FakeServer) -> None:
     fake.script(b"one ")
     assert (await failure(fake.url)).incomplete
+
+
+async def test_bytes_without_an_event_are_a_ping(fake: FakeServer, http: ProviderSession) -> None:
+    gate = Gate()
+    fake.script(b"   ", gate, b"one ", b"end")
+    async with http.stream(url=fake.url, headers={}, body=b"{}", decoder=Echo()) as events:
+        assert await anext(events) == StreamPing()
+        gate.open()
+        assert [event async for event in events][-1] == END
 
 
 async def test_a_refused_connection_is_reported(fake: FakeServer) -> None:

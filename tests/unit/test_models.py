@@ -9,6 +9,7 @@ import pytest
 from chatd.clock import SystemClock
 from chatd.domain.model.failures import ModelError
 from chatd.domain.model.protocol import ProviderError
+from chatd.domain.model.retry import CallLimits
 from chatd.model_directory import build_declaration, build_registry, settings_gaps
 from chatd.settings.schema import ModelEntry, PriceEntry, ProviderEntry, Settings, SettingsError
 from tests.support.providers.openai_chat import FakeCompatible, stream
@@ -137,6 +138,27 @@ def test_an_unusable_way_to_a_provider_is_said_at_start(entry: dict[str, str], t
         build_registry(Settings(data_dir=HERE, providers=(provider,)), {}, SystemClock())
     assert text in str(failed.value)
     assert "secret" not in str(failed.value)
+
+
+async def test_limits_follow_from_the_kind_the_model_and_the_settings() -> None:
+    async def limits(provider: ProviderEntry, **model: object) -> CallLimits:
+        entry = msgspec.structs.replace(
+            ModelEntry(name="m", provider=provider.name, model="m"), **model
+        )
+        settings = Settings(data_dir=HERE, providers=(provider,), models=(entry,))
+        found = build_registry(settings, {}, SystemClock())
+        try:
+            return (await found.choose(None)).limits
+        finally:
+            await found.close()
+
+    cloud = ProviderEntry(name="p", kind="anthropic", api_key="sk-test")
+    local = ProviderEntry(name="p", kind="openai-compat", base_url="http://127.0.0.1:1/v1")
+    assert await limits(cloud) == CallLimits(silence_s=600, answer_s=3800)
+    assert await limits(cloud, max_output_tokens=64_000) == CallLimits(answer_s=7000)
+    assert (await limits(local)).silence_s == 2400
+    own = msgspec.structs.replace(local, silence_timeout_s=30.0, answer_timeout_s=90.0)
+    assert await limits(own) == CallLimits(silence_s=30, answer_s=90)
 
 
 async def test_a_provider_without_a_key_fails_when_it_is_wanted_and_says_what_to_set() -> None:

@@ -12,6 +12,7 @@ from chatd.domain.model.protocol import TransportFault
 from chatd.domain.model.retry import (
     MAX_MODEL_CALL_ATTEMPTS,
     MAX_RETRY_AFTER_S,
+    CallLimits,
     CompactFirst,
     GiveUp,
     RetryAfter,
@@ -162,3 +163,25 @@ def test_a_date_is_compared_with_the_date_of_the_response() -> None:
     headers = {"retry-after": LATER, "date": DATE}
     assert retry_after_s(headers, NOW + timedelta(days=3)) == 30
     assert retry_after_s({"retry-after": LATER}) is None
+
+
+@pytest.mark.parametrize(
+    ("tokens", "silence_s", "answer_s", "limit_s"),
+    [
+        (None, 600, None, 3800),
+        (32_000, 600, None, 3800),
+        (128_000, 600, None, 13_400),
+        (1_000, 600, None, 700),
+        (4_000, 2400, None, 2800),
+        (32_000, 600, 120, 120),
+    ],
+)
+def test_the_limit_of_an_answer_follows_from_its_output_tokens(
+    tokens: int | None, silence_s: float, answer_s: float | None, limit_s: float
+) -> None:
+    limits = CallLimits.of_model(tokens, silence_s, answer_s)
+    assert limits == CallLimits(silence_s=silence_s, answer_s=limit_s)
+
+
+def test_a_usual_answer_at_a_usual_speed_is_not_cut() -> None:
+    assert CallLimits().answer_s > 32_000 / 35

@@ -197,7 +197,8 @@ def test_the_repr_of_a_provider_has_no_key() -> None:
             "[[providers]]\nname = 'p'\nkind = 'x'\nzebra = 'sk-1'",
             (
                 ' "p": unknown key zebra; there are name, kind, base_url, api_key, api_key_env,'
-                " headers, region, proxy, ca_file, client_cert, client_key"
+                " headers, region, proxy, ca_file, client_cert, client_key, connect_timeout_s,"
+                " silence_timeout_s, answer_timeout_s"
             ),
         ),
         (

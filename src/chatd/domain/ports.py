@@ -15,6 +15,7 @@ from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.chat.row import Chat, ChatError, Fence
 from chatd.domain.ids import ChangeId, ModelConfigId, ToolCallId
 from chatd.domain.model.protocol import ModelConfig, ModelEvent, ModelRequest, ToolSpec
+from chatd.domain.model.retry import CallLimits
 from chatd.domain.prompt.instructions import Instructions
 from chatd.domain.workspace.agent_api import AgentApi
 from chatd.domain.workspace.entities import AgentLifecycle, FieldProblem, TemplateId
@@ -69,13 +70,14 @@ class ModelChoice(Struct, frozen=True, kw_only=True):
     """A configured model and its provider. `kind` names the provider's API.
 
     `origins` maps each model to the provider that serves or served it, so that a provider is not
-    sent another provider's encrypted content. None: unknown.
+    sent another provider's encrypted content. None: unknown. `limits` are those of one call.
     """
 
     config: ModelConfig
     provider: Provider
     kind: str
     origins: Mapping[ModelConfigId, str] | None = None
+    limits: CallLimits = CallLimits()
 
 
 class ModelSource(Protocol):

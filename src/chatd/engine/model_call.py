@@ -48,9 +48,6 @@ from chatd.domain.text import utc_text
 from chatd.engine.attempt import Attempt
 from chatd.parts.episodes import PartRecorder
 
-MODEL_CALL_TIMEOUT_S: Final = 900.0
-"""Of one model call, even while events arrive. A stream without events has its own timeout."""
-
 SPEND_CHECK_TIMEOUT_S: Final = 2.0
 
 STRICT_PAIRING_KINDS: Final = frozenset({"anthropic", "bedrock"})
@@ -148,7 +145,7 @@ class ModelCall:
         context: TurnContext,
         env: Env,
         *,
-        timeout_s: float = MODEL_CALL_TIMEOUT_S,
+        timeout_s: float | None = None,
         reasoning_effort: str | None = None,
         used_ids: Collection[ToolCallId] = (),
         earlier_usage: tuple[UsageEntry, ...] = (),
@@ -156,10 +153,11 @@ class ModelCall:
         self._kind: Final = kind
         self._provider = context.choice.provider
         self._env = env
-        self._timeout_s = timeout_s
+        self._limits = context.choice.limits
+        self._timeout_s = self._limits.answer_s if timeout_s is None else timeout_s
         self._earlier_usage = earlier_usage
         self._assembler = Assembler(used_ids)
-        self._idle = IdleTimeout.armed(env.clock.monotonic())
+        self._idle = IdleTimeout.armed(env.clock.monotonic(), self._limits.silence_s)
         self._is_opened = False
         self.record = ModelCallRecord(config=context.config, reasoning_effort=reasoning_effort)
 
@@ -184,7 +182,7 @@ class ModelCall:
         """Publish live parts to `recorder`, if there is one. Raises ModelCallError."""
         attempt.set_partial(self.partial_messages, self.usage_entries)
         started_at = self._env.clock.monotonic()
-        self._idle = IdleTimeout.armed(started_at)
+        self._idle = IdleTimeout.armed(started_at, self._limits.silence_s)
         limit, failure = asyncio.timeout(self._timeout_s), None
         try:
             async with limit:

@@ -29,7 +29,6 @@ from chatd.domain.prompt.provider_content import drop_unpaired_in_answer
 from chatd.domain.text import utc_text
 from chatd.engine.attempt import Attempt, Committer
 from chatd.engine.model_call import (
-    MODEL_CALL_TIMEOUT_S,
     STRICT_PAIRING_KINDS,
     AnswerTimeout,
     CallRows,
@@ -54,7 +53,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
     spend_guard: SpendGuard
     summary_call: SummaryCall
     env: Env
-    timeout_s: float = MODEL_CALL_TIMEOUT_S
+    timeout_s: float | None = None
 
     async def generate(self, attempt: Attempt, context: TurnContext) -> AppliedChange:
         if (refusal := await self.spend_guard.check(attempt.chat)) is not None:

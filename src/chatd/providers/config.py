@@ -9,12 +9,13 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 from urllib.parse import urlsplit, urlunsplit
 
 from msgspec import Struct
 
 from chatd.domain.model.protocol import ModelRequest, ProviderError, ProviderFault
+from chatd.domain.model.retry import STREAM_IDLE_TIMEOUT_S
 from chatd.providers.http import HttpConfig
 from chatd.providers.secret import Secret
 
@@ -40,6 +41,13 @@ KEY_VARIABLES: Final[dict[ProviderKind, str]] = {
     "openai-compat": "OPENAI_COMPAT_API_KEY",
     "openrouter": "OPENROUTER_API_KEY",
     "vercel": "AI_GATEWAY_API_KEY",
+}
+
+
+SILENCE_LIMITS_S: Final[dict[ProviderKind, float]] = {
+    **dict.fromkeys(get_args(ProviderKind), STREAM_IDLE_TIMEOUT_S),
+    # A local model may read a long prompt for half an hour before its first token.
+    "openai-compat": 2400.0,
 }
 
 

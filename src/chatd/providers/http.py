@@ -15,7 +15,13 @@ from typing import Final, Protocol
 import aiohttp
 from msgspec import Struct, structs
 
-from chatd.domain.model.protocol import ModelEvent, ProviderError, ProviderFault, StreamFailed
+from chatd.domain.model.protocol import (
+    ModelEvent,
+    ProviderError,
+    ProviderFault,
+    StreamFailed,
+    StreamPing,
+)
 from chatd.domain.model.retry import retry_after_s
 from chatd.providers.faults import read_error_status, transport_fault, vendor_error_type
 from chatd.providers.network import ProxyRules, TlsFiles, build_tls_context
@@ -45,10 +51,13 @@ class StreamDecoder(Protocol):
 
 
 class HttpConfig(Struct, frozen=True, kw_only=True):
-    """`read_timeout_s` is a last resort: the worker's silence guard fires earlier."""
+    """`read_timeout_s` is a last resort: the worker's silence guard fires earlier. `silence_s` and
+    `answer_s` are limits of the worker; None: the default of the provider and its model."""
 
     connect_timeout_s: float = 10.0
     read_timeout_s: float = 900.0
+    silence_s: float | None = None
+    answer_s: float | None = None
     error_body_timeout_s: float = 5.0
     proxies: ProxyRules = ProxyRules()
     tls: TlsFiles = TlsFiles()
@@ -170,7 +179,7 @@ class ProviderSession:
                     # The look-up of the name and the TLS handshake included.
                     connect=config.connect_timeout_s * 1.5,
                     sock_connect=config.connect_timeout_s,
-                    sock_read=config.read_timeout_s,
+                    sock_read=max(config.read_timeout_s, (config.silence_s or 0.0) * 1.1),
                 ),
                 max_line_size=_MAX_HEADER_BYTES,
                 max_field_size=_MAX_HEADER_BYTES,
@@ -221,7 +230,7 @@ class ProviderSession:
                     break
                 if not chunk:
                     break
-            for event in merge_deltas(decoder.feed(chunk)):
+            for event in merge_deltas(decoder.feed(chunk)) or (StreamPing(),):
                 if isinstance(event, StreamFailed):
                     raise self.build_failure(event.fault)
                 yield event

@@ -16,10 +16,16 @@ from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.failures import ClassifiedFailure, ModelError
 from chatd.domain.model.protocol import ModelConfig, ProviderError
+from chatd.domain.model.retry import CallLimits
 from chatd.domain.ports import Clock, ModelChoice, Provider
 from chatd.providers.anthropic.client import AnthropicProvider
 from chatd.providers.bedrock.client import BedrockProvider
-from chatd.providers.config import ProviderConfig, ProviderKind, config_fault
+from chatd.providers.config import (
+    SILENCE_LIMITS_S,
+    ProviderConfig,
+    ProviderKind,
+    config_fault,
+)
 from chatd.providers.demo.provider import DemoOptions, DemoProvider
 from chatd.providers.gemini.client import GeminiProvider
 from chatd.providers.gemini.models import GoogleOptions
@@ -79,6 +85,11 @@ def build_provider(config: ProviderConfig, clock: Clock | None = None) -> Provid
     return provider_class(config)
 
 
+def build_limits(model: ModelConfig, provider: ProviderConfig) -> CallLimits:
+    silence_s = provider.http.silence_s or SILENCE_LIMITS_S[provider.kind]
+    return CallLimits.of_model(model.max_output_tokens, silence_s, provider.http.answer_s)
+
+
 class ProviderRegistry:
     """Satisfies `ports.Models`. The first model is the default."""
 
@@ -125,6 +136,7 @@ class ProviderRegistry:
             config=await self._fill_missing(config, provider_config),
             provider=provider,
             kind=provider_config.kind,
+            limits=build_limits(config, provider_config),
         )
 
     def find(self, wanted: ModelConfigId | None) -> ModelConfig | None:

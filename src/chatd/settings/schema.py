@@ -201,6 +201,9 @@ class ProviderEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ca_file: str | None = None
     client_cert: str | None = None
     client_key: str | None = None
+    connect_timeout_s: Annotated[float, Meta(gt=0, le=300)] | None = None
+    silence_timeout_s: Annotated[float, Meta(ge=1, le=86_400)] | None = None
+    answer_timeout_s: Annotated[float, Meta(ge=1, le=86_400)] | None = None
 
     def __repr__(self) -> str:
         return f"ProviderEntry(name={self.name!r}, kind={self.kind!r}, base_url={self.base_url!r})"

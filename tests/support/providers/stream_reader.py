@@ -6,7 +6,13 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from chatd.domain.answer.assembler import Answer, Assembler
-from chatd.domain.model.protocol import ModelEvent, ModelRequest, ProviderError, StreamFailed
+from chatd.domain.model.protocol import (
+    ModelEvent,
+    ModelRequest,
+    ProviderError,
+    StreamFailed,
+    StreamPing,
+)
 from chatd.domain.ports import Provider
 from chatd.providers.http import StreamDecoder
 
@@ -47,8 +53,9 @@ def answer_of(events: Iterable[ModelEvent]) -> Answer:
 
 
 async def collect(provider: Provider, request: ModelRequest) -> list[ModelEvent]:
+    """All events but pings, which depend on how the reply is cut into chunks."""
     async with asyncio.timeout(WAIT_S), provider.stream(request) as events:
-        return [event async for event in events]
+        return [event async for event in events if not isinstance(event, StreamPing)]
 
 
 async def collect_failure(provider: Provider, request: ModelRequest) -> ProviderError:

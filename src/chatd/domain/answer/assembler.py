@@ -32,6 +32,7 @@ from chatd.domain.model.protocol import (
     ReasoningStart,
     SourceFound,
     StreamFailed,
+    StreamPing,
     TextDelta,
     TextEnd,
     TextStart,
@@ -166,7 +167,7 @@ class Assembler:
             case Finished():
                 self._finished = event
                 return ()
-            case StreamFailed():
+            case StreamPing() | StreamFailed():
                 return ()
 
     def finished(self) -> Answer:

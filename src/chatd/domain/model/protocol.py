@@ -229,6 +229,10 @@ class ProviderFault(Struct, frozen=True, kw_only=True):
     hint: str | None = None
 
 
+class StreamPing(Struct, frozen=True, kw_only=True):
+    """Bytes arrived that say nothing, such as a ping: the provider is not silent."""
+
+
 class StreamFailed(Struct, frozen=True, kw_only=True):
     """The provider reported an error, or the stream ended without `Finished`."""
 
@@ -258,6 +262,7 @@ ModelEvent = (
     | ToolResultDone
     | SourceFound
     | Finished
+    | StreamPing
     | StreamFailed
 )
 

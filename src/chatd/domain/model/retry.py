@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from chatd.domain.chat.row import RetryState
 from chatd.domain.model.failures import ClassifiedFailure, known_failure
-from chatd.domain.model.protocol import TransportFault
+from chatd.domain.model.protocol import DEFAULT_MAX_OUTPUT_TOKENS, TransportFault
 
 MAX_MODEL_CALL_ATTEMPTS: Final = 25
 FIRST_RETRY_DELAY_S: Final = 1.0
@@ -127,10 +127,31 @@ def _date(text: str | None) -> datetime | None:
 
 
 STREAM_IDLE_TIMEOUT_S: Final = 600.0
+SLOWEST_ANSWER_TOKENS_PER_S: Final = 10.0
+"""A model that writes more slowly is given up before it has used all its output tokens."""
+
+
+class CallLimits(Struct, frozen=True, kw_only=True):
+    """`silence_s`: how long a provider may send nothing, before the answer or within it.
+    `answer_s`: how long one call may take in all."""
+
+    silence_s: float = STREAM_IDLE_TIMEOUT_S
+    answer_s: float = (
+        STREAM_IDLE_TIMEOUT_S + DEFAULT_MAX_OUTPUT_TOKENS / SLOWEST_ANSWER_TOKENS_PER_S
+    )
+
+    @staticmethod
+    def of_model(
+        max_output_tokens: int | None, silence_s: float, answer_s: float | None
+    ) -> "CallLimits":
+        """The longest answer has all output tokens, written slowly, after the longest silence."""
+        tokens = max_output_tokens or DEFAULT_MAX_OUTPUT_TOKENS
+        longest_s = silence_s + tokens / SLOWEST_ANSWER_TOKENS_PER_S
+        return CallLimits(silence_s=silence_s, answer_s=answer_s or longest_s)
 
 
 class IdleTimeout(Struct, frozen=True, kw_only=True):
-    """The idle timeout of a stream: armed when the stream opens and by every event.
+    """The idle timeout of a stream: armed when the call starts and by all bytes, pings included.
 
     It ends once, expired or released. After expiry every end of the stream, an error or a normal
     end, counts as idle timeout, because chatd closed the stream. Times are of one monotonic clock.
