@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Generator
@@ -22,6 +23,7 @@ from chatd.workspaces.builds.backend import BuildCancelled, BuildFailed
 from chatd.workspaces.local.backend import LocalConfig, effective_limits
 from chatd.workspaces.local.supervisor.processes import processes_of_uid
 from chatd.workspaces.local.template_checks import expand_parameters
+from chatd.workspaces.templates import BUILT_IN_TEMPLATES
 from tests.support.eventually import eventually
 from tests.support.local_rig import (
     AS_ROOT,
@@ -34,6 +36,7 @@ from tests.support.local_rig import (
     data_directory,
     shared_kits,
 )
+from tests.workspaces.test_clone_proxy import RepositoryServer
 
 MIB = 1024 * 1024
 
@@ -119,6 +122,45 @@ async def test_a_repository_of_the_host_is_cloned_inside(rig: LocalRig, project:
     running = RunningWorkspace(workspace=context.workspace, agent=agent)
     assert await rig.output_of(running, "git rev-parse HEAD; ls") == f"{first}\nsrc"
     assert any("Cloning" in line for line in rig.log)
+
+
+@needs_sandbox
+async def test_a_clone_without_a_network_reaches_public_addresses_only(
+    rig: LocalRig, project: Path
+) -> None:
+    """A model may have chosen the address."""
+    git(project, "init")
+    git(project, "add", "src")
+    git(project, "commit", "-m", "first")
+    git(project, "update-server-info")
+    async with RepositoryServer(project).running() as server:
+        url = f"http://127.0.0.1:{server.port}/.git"
+        with pytest.raises(BuildFailed, match=r"127.0.0.1 is not on the public internet"):
+            await rig.start(TemplateSpec(seed=GitSeed(url=url)))
+        assert server.requests == []
+        running = await rig.start(TemplateSpec(seed=GitSeed(url=url, allow_private=True)))
+        assert await rig.output_of(running, "ls; test -e /mnt || echo closed") == "src\nclosed"
+        connect = f"import socket; socket.create_connection(('127.0.0.1', {server.port}))"
+        assert "ConnectionRefused" in await rig.output_of(running, f'python3 -c "{connect}"')
+        open_template = TemplateSpec(seed=GitSeed(url=url), network="full")
+        assert await rig.output_of(await rig.start(open_template), "ls") == "src"
+    with pytest.raises(BuildFailed, match="only http"):
+        await rig.start(TemplateSpec(seed=GitSeed(url="git://example.org/x")))
+
+
+@needs_sandbox
+async def test_a_clone_that_hangs_is_given_up(data_dir: Path) -> None:
+    rig = LocalRig(LocalConfig(data_dir=data_dir, host_id=HOST, clone_timeout_s=0.5))
+
+    async def never_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(never_answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/x"
+    async with asyncio.timeout(TEST_TIMEOUT_S), server:
+        with pytest.raises(BuildFailed, match=r"Git did not finish within 0.5 s"):
+            await rig.start(TemplateSpec(seed=GitSeed(url=url, allow_private=True)))
 
 
 @needs_sandbox
@@ -349,3 +391,22 @@ def test_parameters_are_expanded_in_seeds_and_environment() -> None:
         seed=GitSeed(url="u", ref="v2"), env={"A": "u/$HOME/${unknown}"}
     )
     assert expand_parameters(TemplateSpec(), {"url": "u"}) == TemplateSpec(seed=EmptySeed())
+
+
+@pytest.mark.parametrize(
+    ("url", "is_accepted"),
+    [
+        ("", True),
+        ("https://git.example.org/x", True),
+        ("http://git.example.org/x", True),
+        ("git://git.example.org/x", False),
+        ("file:///srv/projects/x", False),
+        ("/srv/projects/x", False),
+        ("ext::sh -c id", False),
+        ("ssh://git.example.org/x", False),
+    ],
+)
+def test_a_model_can_name_only_web_addresses(url: str, is_accepted: object) -> None:
+    scratch = next(file for file in BUILT_IN_TEMPLATES if file.name == "scratch")
+    repository = next(each for each in scratch.parameters if each.name == "repository")
+    assert (re.search(repository.regex, url) is not None) is is_accepted

@@ -75,8 +75,8 @@ BUILT_IN_TEMPLATES: Final = (
                 description="Address of a git repository to clone; empty for none.",
                 default="",
                 mutable=False,
-                regex=r"^(|(https?|git)://\S+|file:///\S+)$",
-                regex_error="It must be the address of a git repository, or empty.",
+                regex=r"^(|https?://\S+)$",
+                regex_error="It must be the http(s) address of a git repository, or empty.",
             ),
             Parameter(
                 name="ref",

@@ -33,10 +33,12 @@ class EmptySeed(Struct, frozen=True, kw_only=True, tag_field="kind", tag="empty"
 
 
 class GitSeed(Struct, frozen=True, kw_only=True, tag_field="kind", tag="git"):
-    """A clone. An empty `url`, possibly from a parameter, means an empty directory."""
+    """A clone. An empty `url`, possibly from a parameter, means an empty directory. Without a
+    network, the template's repository must be on the public internet, unless `allow_private`."""
 
     url: str
     ref: str = ""
+    allow_private: bool = False
 
 
 class DirectorySeed(Struct, frozen=True, kw_only=True, tag_field="kind", tag="directory"):

@@ -58,6 +58,11 @@ class WorkspacePaths(msgspec.Struct, frozen=True, kw_only=True):
         return self.root / "state" / "once.a", self.root / "state" / "once.b"
 
     @property
+    def clone_proxy(self) -> Path:
+        """For the socket by which git leaves the sandbox while it clones."""
+        return self.root / "clone"
+
+    @property
     def log(self) -> Path:
         return self.root / "log"
 

@@ -1,8 +1,9 @@
 """Fill a new home directory: empty, a copy of a directory, a Git clone, or the demo project.
 
 The home has not been used yet, so it contains no hostile links. Git runs inside the sandbox,
-because a repository may be hostile. Host paths can be copied or cloned only from below the roots
-that the settings name.
+because a repository may be hostile, with the template's network. Without one it reaches only public
+addresses, through a proxy of the server. Host paths can be copied or cloned only from below the
+roots that the settings name.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Final, assert_never
@@ -17,7 +19,9 @@ from typing import Final, assert_never
 import msgspec
 
 from chatd.domain.workspace.entities import DemoSeed, DirectorySeed, EmptySeed, GitSeed, Mount, Seed
+from chatd.guarded_dial import open_guarded_connection
 from chatd.workspaces.builds.backend import BuildCancelled, BuildFailed
+from chatd.workspaces.local.clone_proxy import PROXY_SOCKET, CloneProxy
 from chatd.workspaces.local.layout import chown_to_workspace
 from chatd.workspaces.local.one_shot import CommandLimits, run_command
 from chatd.workspaces.local.process_plan import (
@@ -30,6 +34,7 @@ from chatd.workspaces.local.process_plan import (
 
 GIT_CLONE_TIMEOUT_S: Final = 300.0
 SEED_MOUNT: Final = "/mnt/seed"
+PROXY_MOUNT: Final = "/mnt/clone"
 URL: Final = re.compile(r"(https?|git)://[^\s]+")
 CLONE: Final = 'git clone --no-hardlinks -- "$1" . && { test -z "$2" || git checkout "$2" --; }'
 COMMIT: Final = (
@@ -54,6 +59,7 @@ class SeedRequest(msgspec.Struct, frozen=True, kw_only=True):
     seed: Seed
     directory: str
     allowed: AllowedPaths
+    proxy_dir: Path
     timeout_s: float
     limits: CommandLimits
     log: Path
@@ -80,7 +86,7 @@ async def fill_from_seed(request: SeedRequest) -> None:
                 await _clone(seed, request)
         case DemoSeed():
             await asyncio.to_thread(_write_demo, request)
-            await _run_git(request, ["/bin/sh", "-c", COMMIT], network=False)
+            await _run_git(request, ["/bin/sh", "-c", COMMIT], "file")
         case _:
             assert_never(seed)
 
@@ -123,23 +129,49 @@ async def _clone(seed: GitSeed, request: SeedRequest) -> None:
     if seed.ref.startswith("-"):
         raise BuildFailed("A branch or commit does not begin with a dash.")
     request.report(f"Cloning {_without_password(seed.url)}")
-    url, path = seed.url, local_path(seed.url)
-    if path is not None:
+    words = ["/bin/sh", "-c", CLONE, "clone"]
+    if (path := local_path(seed.url)) is not None:
         source = str(allowed_directory(path, request.allowed))
         url = SEED_MOUNT if has_namespaces(request.level) else source
-        mounts = (Mount(source=source, target=SEED_MOUNT),)
-        view = msgspec.structs.replace(request.view, mounts=mounts)
-        request = msgspec.structs.replace(request, view=view)
-    words = ["/bin/sh", "-c", CLONE, "clone", url, seed.ref]
-    await _run_git(request, words, network=path is None)
+        request = _with_mount(request, source, SEED_MOUNT)
+        await _run_git(request, [*words, url, seed.ref], "file")
+    elif request.view.network:
+        await _run_git(request, [*words, seed.url, seed.ref], "https:http:git", network=True)
+    else:
+        await _clone_by_proxy(seed, request, words)
 
 
-async def _run_git(request: SeedRequest, words: list[str], *, network: bool) -> None:
-    env = {
-        **request.view.env,
-        "GIT_TERMINAL_PROMPT": "0",
-        "GIT_ALLOW_PROTOCOL": "https:http:git" if network else "file",
-    }
+async def _clone_by_proxy(seed: GitSeed, request: SeedRequest, words: list[str]) -> None:
+    """Without a network in the sandbox. Only HTTP knows proxies."""
+    if not seed.url.startswith("http"):
+        raise BuildFailed("Without a network only http(s) addresses can be cloned.")
+    if not has_namespaces(request.level):
+        raise BuildFailed(
+            f"Isolation {request.level} cannot clone for a template without a network. An "
+            "administrator can install bubblewrap, or give the template a network."
+        )
+    proxy = CloneProxy(partial(open_guarded_connection, allow_private=seed.allow_private))
+    program = resources.files("chatd.workspaces.local").joinpath("clone_forward.py").read_text()
+    inside = [request.view.kit.python.path, "-I", "-c", program, f"{PROXY_MOUNT}/{PROXY_SOCKET}"]
+    async with proxy.listening(request.proxy_dir, request.view.uid):
+        request = _with_mount(request, str(request.proxy_dir), PROXY_MOUNT)
+        try:
+            await _run_git(request, [*inside, *words, seed.url, seed.ref], "https:http")
+        except BuildFailed:
+            for text in proxy.refusals[-1:]:
+                raise BuildFailed(f"The repository cannot be cloned: {text}") from None
+            raise
+
+
+def _with_mount(request: SeedRequest, source: str, target: str) -> SeedRequest:
+    view = msgspec.structs.replace(request.view, mounts=(Mount(source=source, target=target),))
+    return msgspec.structs.replace(request, view=view)
+
+
+async def _run_git(
+    request: SeedRequest, words: list[str], protocols: str, *, network: bool = False
+) -> None:
+    env = {**request.view.env, "GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": protocols}
     view = msgspec.structs.replace(request.view, network=network, env=env)
     directory = str(Path(inside_paths(request.level, view).home, request.directory))
     result = await run_command(

@@ -105,6 +105,7 @@ async def fill_home(setup: WorkspaceSetup, *, trash: Path, allowed: AllowedPaths
             seed=setup.spec.seed,
             directory=setup.spec.directory,
             allowed=allowed,
+            proxy_dir=paths.clone_proxy,
             timeout_s=setup.clone_timeout_s,
             limits=_command_limits(setup, paths.new_home),
             log=paths.log / "seed.log",

@@ -35,7 +35,8 @@ def expand_parameters(spec: TemplateSpec, params: Mapping[str, str]) -> Template
 def _expand_seed(seed: Seed, params: Mapping[str, str]) -> Seed:
     match seed:
         case GitSeed():
-            return GitSeed(url=_expand(seed.url, params), ref=_expand(seed.ref, params))
+            url, ref = _expand(seed.url, params), _expand(seed.ref, params)
+            return msgspec.structs.replace(seed, url=url, ref=ref)
         case DirectorySeed():
             return DirectorySeed(path=_expand(seed.path, params))
         case _:

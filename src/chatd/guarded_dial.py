@@ -1,0 +1,87 @@
+"""Connect to a host that a stranger named, and only if its address is public.
+
+The name is resolved once, each address is checked, and the connection goes to an address that was
+checked: a name server that answers differently the next time changes nothing. Redirects must come
+here again.
+"""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from chatd.domain.addresses import is_public
+from chatd.domain.errors import ChatdError
+
+DIAL_TIMEOUT_S: Final = 20.0
+MAX_ADDRESSES: Final = 8
+
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class AddressRefused(ChatdError):
+    """The host is not on the public internet."""
+
+    code = "address_refused"
+
+
+class DialFailed(ChatdError):
+    code = "dial_failed"
+
+
+async def resolve_host(host: str, port: int) -> list[str]:
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+async def open_guarded_connection(
+    host: str,
+    port: int,
+    *,
+    allow_private: bool = False,
+    resolve: Resolve = resolve_host,
+    timeout_s: float = DIAL_TIMEOUT_S,
+) -> Connection:
+    """Raises AddressRefused or DialFailed."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            addresses = (await resolve(host, port))[:MAX_ADDRESSES]
+            allowed = [each for each in addresses if allow_private or is_public(each)]
+            if addresses and not allowed:
+                raise _refusal(host)
+            return await _connect(host, port, allowed, allow_private=allow_private)
+    except TimeoutError:
+        raise DialFailed(f"{host}:{port} did not answer within {timeout_s:g} s.") from None
+    except (OSError, UnicodeError) as error:
+        raise DialFailed(f"{host}:{port} cannot be reached: {error}.") from None
+
+
+async def _connect(
+    host: str, port: int, addresses: Sequence[str], *, allow_private: bool
+) -> Connection:
+    last: OSError | None = None
+    for address in addresses:
+        try:
+            reader, writer = await asyncio.open_connection(address, port)
+        except OSError as error:
+            last = error
+            continue
+        if not allow_private and _is_own_host(writer):
+            writer.transport.abort()
+            raise _refusal(host)
+        return reader, writer
+    raise last or OSError("the name has no address")
+
+
+def _is_own_host(writer: asyncio.StreamWriter) -> bool:
+    """A public address of this very host leads to services behind its firewall."""
+    own, peer = writer.get_extra_info("sockname"), writer.get_extra_info("peername")
+    return bool(own) and bool(peer) and own[0] == peer[0]
+
+
+def _refusal(host: str) -> AddressRefused:
+    return AddressRefused(
+        f"{host} is not on the public internet: it is this host or a private network."
+    )
