@@ -28,7 +28,8 @@ from chatd.domain.errors import ChatdError
 from chatd.domain.ids import WorkerId
 from chatd.domain.ports import Clock, Env, Tool
 from chatd.domain.prompt.instructions import Instructions
-from chatd.model_directory import ModelDirectory, build_registry, settings_gaps
+from chatd.model_directory import ModelDirectory
+from chatd.model_settings import build_registry, settings_gaps
 from chatd.replica import Replica, replica_config
 from chatd.settings.schema import Settings, SettingsError
 from chatd.store import migrator

@@ -1,0 +1,197 @@
+"""Models and providers as the settings declare them: checked, completed by the environment and
+converted for the provider registry.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, cast, get_args
+from uuid import UUID, uuid5
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from chatd.domain.decode_errors import show_value, suggest_name
+from chatd.domain.ids import ModelConfigId
+from chatd.domain.model.config import EFFORT_LEVELS
+from chatd.domain.model.protocol import EffortRange, ModelConfig, Prices
+from chatd.domain.ports import Clock
+from chatd.providers.config import (
+    KEY_VARIABLES,
+    SILENCE_LIMITS_S,
+    ProviderConfig,
+    ProviderKind,
+    is_valid_header,
+)
+from chatd.providers.http import HttpConfig
+from chatd.providers.network import ProxyRules, TlsFiles, environment_proxies, provider_proxies
+from chatd.providers.registry import ProviderRegistry
+from chatd.providers.secret import Secret
+from chatd.settings.schema import ModelEntry, PriceEntry, ProviderEntry, Settings, SettingsError
+
+_NAMES: Final = UUID("5c3f1a52-9d0e-4f6e-9a63-6f5d1b0c7a11")
+MAX_MODEL_NAME_CHARS: Final = 200
+
+_KINDS_WITH_KEY: Final = frozenset(
+    {"anthropic", "azure", "google", "openai", "openrouter", "vercel"}
+)
+_KINDS_WITH_ADDRESS: Final = frozenset({"azure", "openai-compat"})
+
+DEMO_MODEL: Final = ModelEntry(name="demo", provider="demo", model="demo")
+
+
+def derive_model_id(name: str) -> ModelConfigId:
+    """The id follows from the name, so that chats keep their model over a restart."""
+    return ModelConfigId(uuid5(_NAMES, name))
+
+
+def build_registry(settings: Settings, env: Mapping[str, str], clock: Clock) -> ProviderRegistry:
+    """Raises SettingsError if a model names a provider that is not there."""
+    _check_names("providers", [entry.name for entry in settings.providers])
+    _check_names("models", [entry.name for entry in settings.models])
+    providers = {entry.name: _provider(entry, env) for entry in settings.providers}
+    providers.setdefault("demo", ProviderConfig(kind="demo", name="demo"))
+    for entry in settings.models:
+        if entry.provider not in providers:
+            hint = suggest_name(entry.provider, providers) or f"; there are {', '.join(providers)}"
+            text = f"there is no provider {show_value(entry.provider)}{hint}"
+            raise SettingsError(f"models {show_value(entry.name)}: {text}")
+    defaults = [show_value(entry.name) for entry in settings.models if entry.default]
+    if len(defaults) > 1:
+        text = f"{' and '.join(defaults)} are all the default; set default = true for one of them"
+        raise SettingsError(f"models: {text}")
+    chosen = sorted(settings.models, key=lambda entry: not entry.default)
+    # A model or a provider of the settings with the name `demo` replaces the built-in one.
+    is_named = any(entry.name == DEMO_MODEL.name for entry in chosen)
+    if not is_named and providers["demo"].kind == "demo":
+        chosen.append(DEMO_MODEL)
+    return ProviderRegistry([_model(entry) for entry in chosen], providers, clock)
+
+
+def settings_gaps(settings: Settings, env: Mapping[str, str]) -> list[str]:
+    """What is missing for requests to the providers. The server starts nevertheless: the other
+    providers work."""
+    gaps: list[str] = []
+    for entry in settings.providers:
+        where = f"provider {show_value(entry.name)}"
+        usual = KEY_VARIABLES.get(cast("ProviderKind", entry.kind))
+        if entry.api_key is None and entry.api_key_env and not env.get(entry.api_key_env):
+            gaps.append(f"{where}: api_key_env: {entry.api_key_env} is not set")
+        elif entry.kind in _KINDS_WITH_KEY and not (entry.api_key or env.get(usual or "")):
+            gaps.append(f"{where} has no API key: set api_key, api_key_env or {usual}")
+        if entry.kind in _KINDS_WITH_ADDRESS and not entry.base_url:
+            gaps.append(f"{where} has no base_url")
+    return gaps
+
+
+def _check_names(section: str, names: list[str]) -> None:
+    for name in names:
+        if not name.isprintable() or len(name) > MAX_MODEL_NAME_CHARS:
+            text = f"a name has 1 to {MAX_MODEL_NAME_CHARS} printable characters"
+            raise SettingsError(f"{section} {show_value(name)}: {text}")
+        if names.count(name) > 1:
+            raise SettingsError(f"{section} {show_value(name)}: there are two of that name")
+
+
+def _provider(entry: ProviderEntry, env: Mapping[str, str]) -> ProviderConfig:
+    if entry.kind not in get_args(ProviderKind):
+        known = ", ".join(sorted(get_args(ProviderKind)))
+        hint = suggest_name(entry.kind, get_args(ProviderKind))
+        text = f"kind: expected one of {known}, got {show_value(entry.kind)}{hint}"
+        raise SettingsError(f"providers {show_value(entry.name)}: {text}")
+    kind = cast("ProviderKind", entry.kind)
+    variable = entry.api_key_env or KEY_VARIABLES.get(kind, "")
+    key = entry.api_key or env.get(variable)
+    return ProviderConfig(
+        kind=kind,
+        name=entry.name,
+        base_url=entry.base_url,
+        api_key=None if not key else Secret(key),
+        headers=_headers(entry),
+        region=entry.region,
+        default_region=env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION"),
+        http=HttpConfig(
+            connect_timeout_s=entry.connect_timeout_s or HttpConfig().connect_timeout_s,
+            silence_s=entry.silence_timeout_s or SILENCE_LIMITS_S[kind],
+            answer_s=entry.answer_timeout_s,
+            proxies=_proxies(entry, env),
+            tls=_tls_files(entry),
+        ),
+    )
+
+
+def _proxies(entry: ProviderEntry, env: Mapping[str, str]) -> ProxyRules:
+    """The URL is not repeated in errors: it may contain a password."""
+    if entry.proxy is None:
+        return environment_proxies(env)
+    rules = provider_proxies(entry.proxy)
+    proxy = None if rules.https is None else rules.https.reveal()
+    if proxy is not None and not proxy.startswith(("http://", "https://")):
+        text = "proxy: expected an address that starts with http:// or https://, or none"
+        raise SettingsError(f"providers {show_value(entry.name)}: {text}")
+    return rules
+
+
+def _tls_files(entry: ProviderEntry) -> TlsFiles:
+    files = {
+        "ca_file": entry.ca_file,
+        "client_cert": entry.client_cert,
+        "client_key": entry.client_key,
+    }
+    for setting, path in files.items():
+        if path is not None and not Path(path).is_absolute():
+            text = f"{setting}: expected an absolute path, got {show_value(path)}"
+            raise SettingsError(f"providers {show_value(entry.name)}: {text}")
+    if entry.client_key is not None and entry.client_cert is None:
+        text = "client_key: needs client_cert, the certificate of this key"
+        raise SettingsError(f"providers {show_value(entry.name)}: {text}")
+    return TlsFiles(**files)
+
+
+def _headers(entry: ProviderEntry) -> dict[str, Secret]:
+    """Values are not repeated in errors: they may be keys."""
+    for name, value in entry.headers.items():
+        if not is_valid_header(name, value):
+            text = "a header has a name of letters, digits and dashes and a value of one line"
+            raise SettingsError(
+                f"providers {show_value(entry.name)}: headers {show_value(name)}: {text}"
+            )
+    return {name: Secret(value) for name, value in entry.headers.items()}
+
+
+def _model(entry: ModelEntry) -> ModelConfig:
+    effort = entry.reasoning_effort
+    return ModelConfig(
+        id=derive_model_id(entry.name),
+        name=entry.name,
+        provider=entry.provider,
+        model=entry.model,
+        context_limit=entry.context_limit,
+        compaction_threshold=entry.compaction_threshold,
+        max_output_tokens=entry.max_output_tokens,
+        temperature=entry.temperature,
+        top_p=entry.top_p,
+        reasoning_effort=None if effort is None else _effort(entry.name, effort),
+        options=Raw(msgspec.json.encode(entry.options)) if entry.options else UNSET,
+        prices=None if entry.prices is None else _prices(entry.prices),
+    )
+
+
+def _effort(name: str, effort: str) -> EffortRange:
+    try:
+        return msgspec.convert({"default": effort, "max": "max"}, EffortRange)
+    except msgspec.ValidationError:
+        known = ", ".join(EFFORT_LEVELS)
+        text = f"reasoning_effort: expected one of {known}, got {show_value(effort)}"
+        raise SettingsError(f"models {show_value(name)}: {text}") from None
+
+
+def _prices(entry: PriceEntry) -> Prices:
+    def text(price: str | float | None) -> str | None:
+        return None if price is None else str(price)
+
+    return Prices(
+        input=text(entry.input),
+        output=text(entry.output),
+        cache_read=text(entry.cache_read),
+        cache_write=text(entry.cache_write),
+    )
