@@ -1,8 +1,8 @@
-"""Replicas are killed, frozen, cut off and stopped at random; users send and viewers reconnect.
+"""Replicas and their database have random accidents; users send and viewers reconnect.
 
 `make chaos` does this for half an hour; ARGS="--seconds 60 --seed 7" repeats the same random
-choices as far as timing allows. At the end a judge reads the database: nothing lost, doubled or
-stuck, and every viewer has the stored state.
+choices as far as timing allows. At the end a judge compares what clients sent and saw with the
+database: nothing lost, doubled or stuck, and every viewer has the stored state.
 """
 
 import argparse
@@ -12,108 +12,139 @@ import secrets
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
-from tests.support.chaos.fault_injector import FaultInjector, RunningReplicas, SoakConfig
+from tests.support.chaos.accidents import choose_weights, table_of_accidents
+from tests.support.chaos.billing_judge import check_billing
+from tests.support.chaos.fault_injector import FaultInjector, SoakConfig
 from tests.support.chaos.killable_server import KillableServer, killable_server
 from tests.support.chaos.random_users import RandomUsers
 from tests.support.chaos.replica_process import ReplicaSetup
 from tests.support.chaos.replicas import replica_fork_server
 from tests.support.chaos.roaming_viewers import RoamingViewers
+from tests.support.chaos.running_replicas import RunningReplicas
 from tests.support.chaos.transcript_judge import TranscriptJudge
 from tests.support.chaos.unreliable_model import SlowToolServer, UnreliableModel
 
-SETTLE_TIMEOUT_S = 180.0
+SETTLE_TIMEOUT_S = 60.0
+CHECKS_BILLING = False
+TOLERATES_CRASHED = True
 
 
-async def soak(dsn: str, config: SoakConfig, server: KillableServer | None = None) -> str:
-    """Returns a summary. Raises AssertionError if a promise was broken."""
+class Soak:
+    """One random run."""
+
+    def __init__(
+        self,
+        config: SoakConfig,
+        server: KillableServer,
+        model: UnreliableModel,
+        tools: SlowToolServer,
+        replicas: RunningReplicas,
+        dice: random.Random,
+    ) -> None:
+        self._config = config
+        self._server = server
+        self._model = model
+        self._tools = tools
+        self._replicas = replicas
+        self._judge = TranscriptJudge()
+        self._viewers = RoamingViewers(replicas, random.Random(dice.random()))
+        self._users = RandomUsers(
+            replicas, self._judge, self._viewers, random.Random(dice.random())
+        )
+        self._faults = FaultInjector(
+            replicas, config, random.Random(dice.random()), server, self._judge
+        )
+
+    async def run(self) -> str:
+        """Returns a summary. Raises AssertionError if a promise was broken."""
+        for _ in range(self._config.replicas):
+            await self._replicas.add()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._config.seconds), asyncio.TaskGroup() as group:
+                group.create_task(self._faults.run())
+                for _ in range(self._config.users):
+                    group.create_task(self._users.run_user())
+        await self._faults.complete()
+        _say(f"accidents: {dict(self._faults.counts)}")
+        booked = await self._check()
+        self._check_calls()
+        counts = f"{len(self._judge.sent)} messages, {sum(self._model.asked.values())} model calls"
+        seen = f"{self._viewers.connections} connections of viewers"
+        told = f"people {dict(self._users.actions)}, refused {dict(self._users.refusals)}"
+        return f"{counts}, {seen}; {told}; {booked}"
+
+    async def _check(self) -> str:
+        """One replica is enough to settle all chats; frozen replicas stay frozen."""
+        await self._replicas.reap()
+        last = await self._replicas.add()
+        pool = Pool(PoolConfig(connect=ConnectConfig(dsn=self._server.dsn)))
+        judge, config = self._judge, self._config
+        try:
+            await judge.wait_settled(pool, within_s=SETTLE_TIMEOUT_S)
+            await judge.check(pool, crashed=config.tolerates_crashed)
+            await self._viewers.check(pool, last)
+            if not config.checks_billing:
+                return "billing not checked"
+            return await check_billing(pool, self._model.served, judge.sent, judge.lost_pasts)
+        finally:
+            await pool.close()
+
+    def _check_calls(self) -> None:
+        assert self._model.refused == [], "the model refused a request"
+        twice = [
+            call
+            for call, runs in self._tools.runs.items()
+            if runs > 1
+            and "once" in call
+            and not any(
+                past.may_repeat(self._tools.first_run_at[call]) for past in self._judge.lost_pasts
+            )
+        ]
+        assert twice == [], "tools that must not run twice did"
+
+
+async def soak(config: SoakConfig, server: KillableServer) -> str:
     dice = random.Random(config.seed)
-    judge = TranscriptJudge()
-    with tempfile.TemporaryDirectory(prefix="chatd-soak-", dir="/tmp") as directory:
+    async with AsyncExitStack() as stack:
+        directory = stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="chatd-soak-", dir="/tmp")
+        )
+        model = await stack.enter_async_context(UnreliableModel.running())
         path = Path(directory) / "workshop"
-        async with (
-            UnreliableModel.running() as model,
-            SlowToolServer.running(path) as tool_server,
-            replica_fork_server() as fork_server,
-        ):
-            model.dice, tool_server.dice = (
-                random.Random(dice.random()),
-                random.Random(dice.random()),
-            )
-            setup = ReplicaSetup(
-                dsn=dsn,
-                model_url=model.url,
-                tool_socket=str(path),
-                heartbeat_s=1.0,
-                drain_s=3.0,
-                roots=50,
-            )
-            replicas = RunningReplicas(fork_server, setup, random.Random(dice.random()))
-            viewers = RoamingViewers(replicas, random.Random(dice.random()))
-            users = RandomUsers(replicas, judge, viewers, random.Random(dice.random()))
-            faults = FaultInjector(replicas, config, random.Random(dice.random()), server)
-            try:
-                for _ in range(config.replicas):
-                    await replicas.add()
-                await _for_a_while(config, users, faults)
-                if server is not None:
-                    await server.restart()
-                await _look(dsn, replicas, judge, viewers)
-            finally:
-                await replicas.close()
-            assert model.refused == [], "the model refused a request"
-            twice = {
-                call: runs for call, runs in tool_server.runs.items() if runs > 1 and "once" in call
-            }
-            assert twice == {}, "tools that must not run twice did"
-            counts = f"{len(judge.sent)} messages, {sum(model.asked.values())} model calls"
-            seen = f"{viewers.connections} connections of viewers"
-            told = f"people {dict(users.actions)}, refused {dict(users.refusals)}"
-            return f"{counts}, {seen}; {dict(replicas.faults)}; {told}"
-
-
-async def _for_a_while(config: SoakConfig, users: RandomUsers, faults: FaultInjector) -> None:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(config.seconds), asyncio.TaskGroup() as group:
-            group.create_task(faults.run())
-            for _ in range(config.users):
-                group.create_task(users.run_user())
-
-
-async def _look(
-    dsn: str, replicas: RunningReplicas, judge: TranscriptJudge, viewers: RoamingViewers
-) -> None:
-    """One replica is enough to settle all chats; frozen replicas stay frozen."""
-    await replicas.reap()
-    last = await replicas.add()
-    pool = Pool(PoolConfig(connect=ConnectConfig(dsn=dsn)))
-    try:
-        await judge.wait_settled(pool, within_s=SETTLE_TIMEOUT_S)
-        await judge.check(pool, crashed=True)
-        await viewers.check(pool, last)
-    finally:
-        await pool.close()
+        tools = await stack.enter_async_context(SlowToolServer.running(path))
+        model.dice, tools.dice = random.Random(dice.random()), random.Random(dice.random())
+        setup = ReplicaSetup(
+            dsn=server.dsn,
+            model_url=model.url,
+            tool_socket=str(path),
+            heartbeat_s=1.0,
+            drain_s=3.0,
+            roots=50,
+        )
+        fork_server = await stack.enter_async_context(replica_fork_server())
+        replicas = RunningReplicas(fork_server, setup, random.Random(dice.random()))
+        stack.push_async_callback(replicas.close)
+        return await Soak(config, server, model, tools, replicas, dice).run()
 
 
 async def _main(config: SoakConfig) -> str:
-    async with killable_server() as server:
-        return await soak(server.dsn, config, server)
+    needs_disk = config.weights["full_disk"] > 0
+    async with killable_server(has_clock=True, has_small_disk=needs_disk) as server:
+        if needs_disk and not server.disk.is_limited:
+            raise SystemExit(
+                "full_disk: the disk of the database cannot be mounted. "
+                "Run as root, or with --weight full_disk=0."
+            )
+        return await soak(config, server)
 
 
 def main(args: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=1800)
-    parser.add_argument("--seed", type=int, default=secrets.randbelow(1_000_000))
-    parser.add_argument("--replicas", type=int, default=3)
-    parser.add_argument("--people", type=int, default=20)
-    asked = parser.parse_args(args)
-    config = SoakConfig(
-        seed=asked.seed, seconds=asked.seconds, replicas=asked.replicas, users=asked.people
-    )
+    config = _config(args)
     _say(f"seed {config.seed}, {config.seconds:g} seconds")
     try:
         told = asyncio.run(_main(config))
@@ -122,6 +153,55 @@ def main(args: Sequence[str]) -> int:
         raise
     _say(f"seed {config.seed}: nothing lost, doubled or stuck; {told}")
     return 0
+
+
+def _config(args: Sequence[str]) -> SoakConfig:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.chaos.soak",
+        description=__doc__,
+        epilog=table_of_accidents(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--seconds", type=float, default=1800)
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(1_000_000))
+    parser.add_argument("--replicas", type=int, default=3)
+    parser.add_argument("--people", type=int, default=20)
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="NAME", help="no accidents but these"
+    )
+    parser.add_argument(
+        "--weight",
+        action="append",
+        default=[],
+        metavar="NAME=WEIGHT",
+        help="how often an accident occurs, relative to the others; 0 switches it off",
+    )
+    parser.add_argument(
+        "--billing",
+        action=argparse.BooleanOptionalAction,
+        default=CHECKS_BILLING,
+        help="every call that the model served has a usage event",
+    )
+    parser.add_argument(
+        "--tolerate-crashed",
+        action=argparse.BooleanOptionalAction,
+        default=TOLERATES_CRASHED,
+        help="accept chats that failed because too many of their workers died",
+    )
+    asked = parser.parse_args(args)
+    try:
+        weights = choose_weights(asked.weight, only=asked.only)
+    except ValueError as error:
+        parser.error(str(error))
+    return SoakConfig(
+        seed=asked.seed,
+        weights=weights,
+        seconds=asked.seconds,
+        replicas=asked.replicas,
+        users=asked.people,
+        tolerates_crashed=asked.tolerate_crashed,
+        checks_billing=asked.billing,
+    )
 
 
 def _say(line: str) -> None:

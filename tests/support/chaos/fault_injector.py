@@ -1,129 +1,60 @@
-"""Random, seeded faults of replicas, their connections and their database."""
+"""Injects random, seeded accidents of replicas, their connections and their database."""
 
 import asyncio
 import random
 from collections import Counter
-from contextlib import AsyncExitStack, suppress
-from typing import Final
+from collections.abc import Coroutine, Mapping
+from contextlib import suppress
+from typing import Any, Final
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from tests.support.chaos.fork_server import ForkServer
+from chatd.domain.errors import Unavailable
+from tests.support.chaos.accidents import ACCIDENTS
 from tests.support.chaos.killable_server import KillableServer
-from tests.support.chaos.replica_process import DieAt, ReplicaSetup
-from tests.support.chaos.replicas import ReplicaProcess, replica_process
-from tests.support.proxy import Proxy, proxy_to
-
-EXIT_EVENTS: Final = (
-    "chats_acquired",
-    "action",
-    "step_committed",
-    "drain_started",
-    "runner_left",
-    "chat_reaped",
-    "task_started",
-    "tool_finished",
-    "tool_started",
-)
-"""Events at which a replica may be made to die."""
-
-FAULT_WEIGHTS: Final = {
-    "kill": 25,
-    "leave": 20,
-    "freeze": 12,
-    "cut": 10,
-    "cut_off": 5,
-    "stall": 6,
-    "strand": 4,
-    "deafen": 4,
-    "database": 4,
-    "spare": 10,
-}
-"""Faults and how often each occurs. Frozen, disconnected and stalled replicas come back, some of
-them after their lease has expired."""
+from tests.support.chaos.lost_past import LostPast
+from tests.support.chaos.replica_process import DieAt
+from tests.support.chaos.replicas import ReplicaProcess
+from tests.support.chaos.running_replicas import RunningReplicas
+from tests.support.chaos.transcript_judge import TranscriptJudge
+from tests.support.proxy import Proxy
 
 OUTAGES_S: Final = (0.5, 3.0, 10.0, 45.0)
+CLOCK_AHEAD_S: Final = (-1200.0, -300.0, -40.0, 0.0, 0.0, 40.0, 300.0, 1200.0)
+DOOMED_SHARE: Final = 0.4
+"""Of the replicas that replace others, those that die by themselves."""
 
 
 class SoakConfig(Struct, frozen=True, kw_only=True):
     seed: int
-    seconds: float = 1800
-    replicas: int = 3
-    users: int = 20
-
-
-class RunningReplicas:
-    """The running replicas, each with its own proxy to the database. A replica that exits is
-    replaced later."""
-
-    def __init__(self, fork_server: ForkServer, setup: ReplicaSetup, dice: random.Random) -> None:
-        self.now: list[ReplicaProcess] = []
-        self.faults: Counter[str] = Counter()
-        self._fork_server = fork_server
-        self._setup = setup
-        self._dice = dice
-        self._count = 0
-        self._stacks: dict[ReplicaProcess, AsyncExitStack] = {}
-        self._proxies: dict[ReplicaProcess, Proxy] = {}
-
-    async def add(self, *, doomed: bool = False) -> ReplicaProcess:
-        self._count += 1
-        due = DieAt(event=self._dice.choice(EXIT_EVENTS), nth=self._dice.randint(1, 20))
-        home = AsyncExitStack()
-        try:
-            line = await home.enter_async_context(proxy_to(self._setup.dsn))
-            setup = replace(
-                self._setup,
-                dsn=line.dsn,
-                name=f"soak-{self._count}",
-                die_at=due if doomed else None,
-            )
-            replica = await home.enter_async_context(replica_process(self._fork_server, setup))
-        except BaseException:
-            await home.aclose()
-            raise
-        self.now.append(replica)
-        self._stacks[replica] = home
-        self._proxies[replica] = line
-        return replica
-
-    async def reap(self) -> int:
-        """Forget the replicas that have exited; return their number."""
-        dead = [replica for replica in self.now if not replica.alive]
-        for replica in dead:
-            self.now.remove(replica)
-            del self._proxies[replica]
-            await self._stacks.pop(replica).aclose()
-        return len(dead)
-
-    def any(self) -> ReplicaProcess | None:
-        alive = [replica for replica in self.now if replica.alive]
-        return self._dice.choice(alive) if alive else None
-
-    def proxy_of(self, replica: ReplicaProcess) -> Proxy | None:
-        return self._proxies.get(replica)
-
-    async def close(self) -> None:
-        for home in self._stacks.values():
-            await home.aclose()
+    weights: Mapping[str, int]
+    seconds: float
+    replicas: int
+    users: int
+    tolerates_crashed: bool
+    checks_billing: bool
 
 
 class FaultInjector:
-    """Injects a fault every second or so."""
+    """Injects an accident every second or so; `counts` says how often each has occurred.
+
+    One accident of the database at a time. It is completed even if the run ends meanwhile."""
 
     def __init__(
         self,
         replicas: RunningReplicas,
         config: SoakConfig,
         dice: random.Random,
-        server: KillableServer | None,
+        server: KillableServer,
+        judge: TranscriptJudge,
     ) -> None:
+        self.counts: Counter[str] = Counter()
         self._replicas = replicas
         self._config = config
         self._dice = dice
         self._server = server
-        self._outage = asyncio.Lock()
+        self._judge = judge
+        self._outage: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -131,17 +62,31 @@ class FaultInjector:
                 await asyncio.sleep(self._dice.uniform(0.2, 2.0))
                 await self._replicas.reap()
                 if len(self._replicas.now) < self._config.replicas:
-                    # While the database is down a replica may not start in time.
-                    with suppress(TimeoutError):
-                        await self._replicas.add(doomed=self._dice.random() < 0.4)
+                    await self._replace()
                 elif (victim := self._replicas.any()) is not None:
                     group.create_task(self._inject(victim))
 
+    async def complete(self) -> None:
+        """Wait for the end of an accident of the database, and restart it if it has died."""
+        if self._outage is not None:
+            await self._outage
+        await self._server.restart()
+
+    async def _replace(self, die_at: DieAt | None = None) -> ReplicaProcess | None:
+        """None if the replica could not start in time: the database is down."""
+        if die_at is None and self._dice.random() < DOOMED_SHARE:
+            die_at = self._replicas.doom()
+        with suppress(TimeoutError):
+            return await self._replicas.add(die_at)
+        return None
+
     async def _inject(self, victim: ReplicaProcess) -> None:
-        kind = self._dice.choices(list(FAULT_WEIGHTS), weights=list(FAULT_WEIGHTS.values()))[0]
-        if kind == "database" and (self._server is None or self._outage.locked()):
-            kind = "spare"
-        self._replicas.faults[kind] += 1
+        weights = self._config.weights
+        kind = self._dice.choices(list(weights), weights=list(weights.values()))[0]
+        is_outage = ACCIDENTS[kind].needs != ""
+        if is_outage and self._outage is not None and not self._outage.done():
+            kind = "none"
+        self.counts[kind] += 1
         line = self._replicas.proxy_of(victim)
         match kind:
             case "kill":
@@ -152,14 +97,31 @@ class FaultInjector:
                 victim.freeze()
                 await asyncio.sleep(self._dice.choice(OUTAGES_S))
                 victim.resume()
+            case "crash_loop":
+                await self._crash_loop()
             case "database":
-                await self._restart_database()
-            case "spare":
+                self._start_outage(self._restart_database())
+            case "clock_jump":
+                self._start_outage(self._set_clock())
+            case "failover":
+                self._start_outage(self._fail_over())
+            case "full_disk":
+                self._start_outage(self._fill_disk())
+            case "none":
                 pass
             case _ if line is not None:
                 await self._disturb(line, kind)
             case _:
                 pass
+
+    async def _crash_loop(self) -> None:
+        """Half of its lives end when it has acquired chats."""
+        for _ in range(self._dice.randint(3, 8)):
+            doom = DieAt(event="chats_acquired") if self._dice.random() < 0.5 else None
+            replica = await self._replace(doom)
+            await asyncio.sleep(self._dice.uniform(0, 1))
+            if replica is not None:
+                replica.kill()
 
     async def _disturb(self, line: Proxy, kind: str) -> None:
         match kind:
@@ -179,9 +141,38 @@ class FaultInjector:
             case _:
                 line.deafen()
 
+    # The database
+
+    def _start_outage(self, accident: Coroutine[Any, Any, None]) -> None:
+        self._outage = asyncio.get_running_loop().create_task(accident)
+
     async def _restart_database(self) -> None:
-        assert self._server is not None
-        async with self._outage:
-            await self._server.kill()
-            await asyncio.sleep(self._dice.choice((0.1, 3.0)))
-            await self._server.restart()
+        await self._server.kill()
+        await asyncio.sleep(self._dice.choice((0.1, 3.0)))
+        await self._server.restart()
+
+    async def _set_clock(self) -> None:
+        # Sessions of frozen replicas may use up all connections.
+        with suppress(Unavailable):
+            await self._server.clock.set_ahead(self._dice.choice(CLOCK_AHEAD_S))
+
+    async def _fail_over(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            copy = await self._server.copy()
+        except Unavailable:
+            return
+        await asyncio.sleep(self._dice.uniform(1, 8))
+        stopped_at = loop.time()
+        await self._server.fail_over(copy)
+        self._judge.record_failover(
+            LostPast(copied_at=copy.taken_at, stopped_at=stopped_at, back_at=loop.time())
+        )
+        await copy.remove()
+
+    async def _fill_disk(self) -> None:
+        """A server that has to write its log to a full disk dies."""
+        await self._server.disk.fill()
+        await asyncio.sleep(self._dice.uniform(1, 8))
+        self._server.disk.free()
+        await self._server.restart()

@@ -1,4 +1,5 @@
-"""A durable database server of one test, which the test can kill."""
+"""A durable database server of one test, which the test can kill, put back to an older state, and
+deprive of its disk."""
 
 import os
 import signal
@@ -11,15 +12,30 @@ from typing import Final
 from chatd.pg.config import EmbeddedConfig
 from chatd.pg.server import PostgresServer, open_server
 from chatd.store import migrator
+from tests.support.chaos.cluster_copy import ClusterCopy, copy_cluster
+from tests.support.chaos.database_clock import DatabaseClock
+from tests.support.chaos.small_disk import SmallDisk, small_disk
 from tests.support.database import scratch_space
+from tests.support.eventually import eventually
 
-SMALL: Final = {"shared_buffers": "16MB", "max_connections": "40", "fsync": "on"}
+SMALL: Final = {
+    "shared_buffers": "16MB",
+    "max_connections": "40",
+    "fsync": "on",
+    "max_wal_size": "64MB",
+    "wal_keep_size": "48MB",  # A copy needs the log since it began.
+}
+STOP_TIMEOUT_S: Final = 60.0
 
 
 class KillableServer:
-    def __init__(self, server: PostgresServer, data_dir: Path) -> None:
+    def __init__(self, server: PostgresServer, disk: SmallDisk, copies: Path) -> None:
+        self.disk = disk
+        self.clock = DatabaseClock(server.dsn)
         self._server = server
-        self._data_dir = data_dir
+        self._cluster = data_dir_on(disk) / "cluster"
+        self._copies = copies
+        self._copy_count = 0
 
     @property
     def dsn(self) -> str:
@@ -27,22 +43,49 @@ class KillableServer:
 
     async def kill(self) -> None:
         """Kill the postmaster. Its backends exit when they notice; some still send a reply."""
-        lock = self._data_dir / "cluster" / "postmaster.pid"
-        os.kill(int(lock.read_text().splitlines()[0]), signal.SIGKILL)
+        os.kill(self._pid(), signal.SIGKILL)
 
     async def restart(self) -> None:
         await self._server.ensure_running()
 
+    async def copy(self) -> ClusterCopy:
+        self._copy_count += 1
+        return await copy_cluster(self.dsn, self._cluster, self._copies / f"{self._copy_count}")
+
+    async def fail_over(self, copy: ClusterCopy) -> None:
+        """Stop all processes at once, without a last checkpoint, and start from the copy."""
+        os.kill(self._pid(), signal.SIGQUIT)
+        await eventually(self._has_stopped, within_s=STOP_TIMEOUT_S)
+        await copy.put_back(self._cluster)
+        await self.restart()
+
+    def _pid(self) -> int:
+        return int((self._cluster / "postmaster.pid").read_text().splitlines()[0])
+
+    async def _has_stopped(self) -> bool:
+        return not (self._cluster / "postmaster.pid").exists()
+
+
+def data_dir_on(disk: SmallDisk) -> Path:
+    return disk.path / "pg"
+
 
 @asynccontextmanager
-async def killable_server() -> AsyncGenerator[KillableServer]:
-    """Takes a second or two: the cluster is created and migrated."""
-    with tempfile.TemporaryDirectory(prefix="chatd-mortal-", dir=scratch_space()) as home:
-        os.chmod(home, 0o711)  # the server may run under another account
-        data_dir = Path(home) / "pg"
-        server = await open_server(EmbeddedConfig(data_dir=data_dir, settings=SMALL), os.environ)
-        try:
-            await migrator.up(server.dsn)
-            yield KillableServer(server, data_dir)
-        finally:
-            await server.close()
+async def killable_server(
+    *, has_clock: bool = False, has_small_disk: bool = False
+) -> AsyncGenerator[KillableServer]:
+    """Takes a second or two: the cluster is created and migrated. `has_clock`: the test sets the
+    database's clock. `has_small_disk`: the test fills the disk, if it may mount one."""
+    async with small_disk(is_wanted=has_small_disk) as disk:
+        with tempfile.TemporaryDirectory(prefix="chatd-copies-", dir=scratch_space()) as copies:
+            config = EmbeddedConfig(data_dir=data_dir_on(disk), settings=SMALL)
+            server = await open_server(config, os.environ)
+            try:
+                killable = KillableServer(server, disk, Path(copies))
+                if has_clock:
+                    await killable.clock.install()
+                await migrator.up(server.dsn)
+                yield killable
+            finally:
+                disk.free()
+                await server.close()

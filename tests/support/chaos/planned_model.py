@@ -55,13 +55,14 @@ class FirstCallGates:
 
 
 class PlannedModel(FakeCompatible):
-    """`asked` counts the requests for each step, by `name/round`."""
+    """`asked` counts the requests for each step, by `name/round`; `last_step` is the latest."""
 
     def __init__(self) -> None:
         super().__init__()
         self.asked: Counter[str] = Counter()
         self.gates = FirstCallGates()
         self.refused: list[bytes] = []
+        self.last_step = ""
 
     def answer(self, request: RecordedRequest) -> Reply:
         if (refusal := self.refuse(request)) is not None:
@@ -73,6 +74,7 @@ class PlannedModel(FakeCompatible):
         done = sum(bool(message.tool_calls) for message in said[last:])
         key = f"{name}/{done}"
         self.asked[key] += 1
+        self.last_step = key
         gate = self.gates.take(key)
         pause = () if gate is None else (gate,)
         if done < int(wanted):

@@ -14,10 +14,10 @@ from uuid import UUID
 from chatd.domain.chat.commands import WhenBusy
 from chatd.domain.chat.parts import TextPart
 from chatd.domain.ids import ChatId
-from tests.support.chaos.fault_injector import RunningReplicas
 from tests.support.chaos.replica_orders import OrderKind, OrderReply
 from tests.support.chaos.replicas import ReplicaGone
 from tests.support.chaos.roaming_viewers import RoamingViewers
+from tests.support.chaos.running_replicas import RunningReplicas
 from tests.support.chaos.transcript_judge import SentMessage, TranscriptJudge
 
 REPLY_TIMEOUT_S: Final = 8.0
@@ -104,6 +104,7 @@ class RandomUsers:
     async def _until_answered(self, sent: SentMessage, do: OrderKind, **fields: object) -> None:
         key, certain = self._uuid(), True
         while True:
+            sent.asked()
             try:
                 done = await self._ask(do, sent.chat, text=sent.text, key=key, **fields)
             except (ReplicaGone, TimeoutError):
@@ -147,6 +148,7 @@ class RandomUsers:
         self._judge.record_removal(chat, item)
         sent = self._judge.record_send(chat, self._words())
         self._judge.record_queued(chat, item, sent.text)
+        sent.asked()
         done = await self._once("edit_queued", chat, target=item, text=sent.text)
         if done is None:
             self._judge.record_unknown(chat, item)

@@ -11,9 +11,11 @@ from collections.abc import Callable
 from contextlib import aclosing, suppress
 
 from chatd.domain.ids import ChatId
+from chatd.store.chat import chats
 from chatd.store.conn import Conn
-from tests.support.chaos.fault_injector import RunningReplicas
+from tests.support.chaos.patience import load_factor
 from tests.support.chaos.replicas import ReplicaGone, ReplicaProcess
+from tests.support.chaos.running_replicas import RunningReplicas
 from tests.support.client_state import ClientState, read_state
 from tests.support.stream_replica import read_sse
 
@@ -78,18 +80,51 @@ class RoamingViewers:
             await asyncio.sleep(0.05)
 
     async def check(self, conn: Conn, replica: ReplicaProcess) -> None:
-        """Every viewer resumes at `replica` and must see the stored state."""
+        """Every viewer resumes at `replica` and must see the stored state. A viewer of a chat that
+        the database has lost must be told so."""
         turns = asyncio.Semaphore(MAX_CONCURRENT_CHECKS)
 
         async def one(onlooker: RoamingViewer) -> None:
             async with turns:
-                meant = await read_state(conn, onlooker.chat_id)
-                async with asyncio.timeout(RESUME_TIMEOUT_S):
-                    await onlooker.read(replica, lambda state: state.version >= meant.version)
-                seen = onlooker.state.settled()
-                assert seen == meant, f"a viewer of {onlooker.chat_id} sees {seen}, not {meant}"
+                if await chats.get(conn, onlooker.chat_id) is None:
+                    await _check_not_found(onlooker, replica)
+                else:
+                    await _check_state(onlooker, replica, await read_state(conn, onlooker.chat_id))
 
         async with asyncio.TaskGroup() as group:
             for onlookers in self._all.values():
                 for onlooker in onlookers:
                     group.create_task(one(onlooker))
+
+
+async def _check_state(
+    onlooker: RoamingViewer, replica: ReplicaProcess, meant: ClientState
+) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(RESUME_TIMEOUT_S * load_factor()):
+            await onlooker.read(replica, lambda state: state.settled() == meant)
+    seen = onlooker.state.settled()
+    assert seen == meant, f"a viewer of {onlooker.chat_id} {_difference(seen, meant)}"
+
+
+def _difference(seen: ClientState, meant: ClientState) -> str:
+    """The fields and messages that differ."""
+    fields = [
+        f"{name}: {getattr(seen, name)} instead of {getattr(meant, name)}"
+        for name in ("version", "status", "queue", "retry", "error", "asked", "episode")
+        if getattr(seen, name) != getattr(meant, name)
+    ]
+    messages = [
+        f"message {key}: {seen.messages.get(key)} instead of {meant.messages.get(key)}"
+        for key in sorted({*seen.messages, *meant.messages})
+        if seen.messages.get(key) != meant.messages.get(key)
+    ]
+    return "sees " + "; ".join((*fields, *messages))
+
+
+async def _check_not_found(onlooker: RoamingViewer, replica: ReplicaProcess) -> None:
+    try:
+        async with asyncio.timeout(RESUME_TIMEOUT_S * load_factor()):
+            await onlooker.read(replica)
+    except ReplicaGone as gone:
+        assert gone.args == ("not_found",), f"a viewer of {onlooker.chat_id} was told {gone.args}"

@@ -60,8 +60,11 @@ class TakeoverRig:
         """Create a chat. If the replica dies, the outcome is unknown."""
         chat_id = ChatId(uuid4())
         sent = self.judge.record_send(chat_id, text)
+        sent.asked()
         with suppress(ReplicaGone):
-            sent.acked = (await at.create(chat_id, text)).error is None
+            done = await at.create(chat_id, text)
+            if done.error is None:
+                sent.answered(done.state)
         return chat_id
 
     async def transcript(self, chat_id: ChatId) -> list[str]:

@@ -1,9 +1,11 @@
 """Compares the database with what clients sent and which replies they got.
 
-No loss: acknowledged messages are stored. No duplicate: no message and no answer is stored twice.
-No stuck chat: every chat becomes idle by itself.
+No loss: acknowledged messages are stored, unless the database went back to an older state. No
+duplicate: no message and no answer is stored twice. No stuck chat: every chat becomes idle by
+itself.
 """
 
+import asyncio
 from collections.abc import Mapping
 from typing import Final, LiteralString
 
@@ -14,18 +16,20 @@ from chatd.domain.chat.parts import TextPart
 from chatd.domain.ids import ChatId
 from chatd.store.conn import Conn
 from tests.support.change_log import first_text, prompt_texts
-from tests.support.eventually import eventually
+from tests.support.chaos.lost_past import LostPast
+from tests.support.chaos.patience import Patience
 from tests.support.stored import Stored, check_all, stored
 
 BUSY_CHATS: Final[LiteralString] = """
-    SELECT id, status, epoch, attempt FROM chats
+    SELECT id, status, epoch, attempt, snapshot_version FROM chats
     WHERE status IN ('running', 'interrupting', 'requires_action')"""
 
 
 class SentMessage(Struct, kw_only=True):
     """A message of a client. `acked`: a replica has acknowledged it; `queued`: it may still have
     been in the queue then. `refused`: by the only replica that was asked. `may_vanish`: a user
-    has removed it from the queue, or tried to, or edited it there."""
+    has removed it from the queue, or tried to, or edited it there. `asked_at`: the last request;
+    `acked_at`: its acknowledgement; both 0 if the test kept no times."""
 
     chat: ChatId
     text: str
@@ -33,14 +37,21 @@ class SentMessage(Struct, kw_only=True):
     queued: bool = False
     refused: bool = False
     may_vanish: bool = False
+    asked_at: float = 0.0
+    acked_at: float = 0.0
+
+    def asked(self) -> None:
+        self.asked_at = asyncio.get_running_loop().time()
 
     def answered(self, state: str | None) -> None:
         self.acked = True
+        self.acked_at = asyncio.get_running_loop().time()
         self.queued = state is None or state.endswith("1")
 
-    def check(self, times: int) -> None:
+    def check(self, times: int, *, may_be_lost: bool = False) -> None:
         assert times <= 1, f"doubled: {self}"
-        assert times == 1 or self.may_vanish or not self.acked, f"lost: {self}"
+        is_free = may_be_lost or self.may_vanish or not self.acked
+        assert times == 1 or is_free, f"lost: {self}"
         assert times == 0 or not self.refused, f"stored although refused: {self}"
 
 
@@ -49,6 +60,8 @@ class TranscriptJudge:
         self.sent: list[SentMessage] = []
         self.stopped: set[ChatId] = set()
         self.hurried: set[ChatId] = set()
+        self.lost_pasts: list[LostPast] = []
+        self._removed_at: dict[ChatId, float] = {}
         self._by_chat: dict[ChatId, dict[str, SentMessage]] = {}
         self._places: dict[tuple[ChatId, int], list[SentMessage]] = {}
         self._unsure: set[tuple[ChatId, int]] = set()
@@ -70,6 +83,7 @@ class TranscriptJudge:
 
     def record_removal(self, chat: ChatId, item: int) -> None:
         """The message in this queue item may vanish."""
+        self._removed_at[chat] = asyncio.get_running_loop().time()
         for sent in self._places[(chat, item)]:
             sent.may_vanish = True
 
@@ -96,22 +110,35 @@ class TranscriptJudge:
             if sent.queued or not sent.acked:
                 sent.may_vanish = True
 
+    def record_failover(self, past: LostPast) -> None:
+        """The database has lost its last commits."""
+        self.lost_pasts.append(past)
+
+    def may_be_lost(self, sent: SentMessage) -> bool:
+        """Queue items of a lost past are numbered again: a removal may have hit another one."""
+        return any(
+            past.may_lose(sent)
+            or (sent.queued and self._removed_at.get(sent.chat, 0.0) > past.copied_at)
+            for past in self.lost_pasts
+        )
+
     async def wait_settled(self, conn: Conn, *, within_s: float) -> None:
-        """Wait until every chat is idle."""
-
-        async def at_rest() -> bool:
-            return not await _busy(conn)
-
-        try:
-            await eventually(at_rest, within_s=within_s)
-        except TimeoutError:
-            raise AssertionError(f"stuck: {await _busy(conn)}") from None
+        """Wait until every chat is idle. `within_s`: the longest time without any change of a
+        busy chat, on a machine without other load."""
+        patience, seen = Patience(within_s), None
+        while busy := await _busy(conn):
+            if busy != seen:
+                patience.renew()
+            seen = busy
+            assert not patience.is_over, f"stuck: {busy}"
+            await asyncio.sleep(0.05)
 
     async def check(self, conn: Conn, *, crashed: bool = False) -> None:
         """`crashed`: chats that failed because too many of their workers died are accepted."""
         everything = await stored(conn)
         check_all(everything, {})
         self._messages(everything)
+        self._lost_pasts(everything)
         for chat_id, found in everything.items():
             error = found.chat.last_error
             if crashed and error is not None and error.kind == "crashed":
@@ -126,11 +153,23 @@ class TranscriptJudge:
     def _messages(self, everything: Mapping[ChatId, Stored]) -> None:
         for sent in self.sent:
             found = everything.get(sent.chat)
+            times = 0 if found is None else prompt_texts(found).count(sent.text)
             try:
-                sent.check(0 if found is None else prompt_texts(found).count(sent.text))
+                sent.check(times, may_be_lost=self.may_be_lost(sent))
             except AssertionError as error:
                 self._attach_notes(error, sent.chat)
                 raise
+
+    def _lost_pasts(self, everything: Mapping[ChatId, Stored]) -> None:
+        for chat_id, sent_in_chat in self._by_chat.items():
+            found = everything.get(chat_id)
+            stored_texts = [] if found is None else prompt_texts(found)
+            for past in self.lost_pasts:
+                try:
+                    past.check_order(sent_in_chat.values(), stored_texts)
+                except AssertionError as error:
+                    self._attach_notes(error, chat_id)
+                    raise
 
     def _attach_notes(self, error: AssertionError, chat: ChatId) -> None:
         for note in self._notes.get(chat, ()):
@@ -164,6 +203,7 @@ async def _busy(conn: Conn) -> list[str]:
     """Chats that are not idle, with or without an owner."""
     rows = await conn.fetch(BUSY_CHATS)
     return [
-        f"{row['id']}: {row['status']}, epoch {row['epoch']}, attempt {row['attempt']}"
+        f"{row['id']}: {row['status']}, version {row['snapshot_version']}, epoch {row['epoch']}, "
+        f"attempt {row['attempt']}"
         for row in rows
     ]

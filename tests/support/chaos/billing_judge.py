@@ -1,0 +1,61 @@
+"""Compares the calls that the fake model served with the usage that the database holds.
+
+No call is unbilled: every chat has at least as many usage events as its calls that the model
+accepted. Calls around a failover to an older state may be lost with their chat's changes.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final, LiteralString
+
+from msgspec import Struct
+
+from chatd.domain.ids import ChatId
+from chatd.store.conn import Conn
+from tests.support.chaos.lost_past import LostPast
+from tests.support.chaos.transcript_judge import SentMessage
+
+BOOKED_CALLS: Final[LiteralString] = """
+    SELECT chat_id, count(*) AS calls, sum(input_tokens)::bigint AS input_tokens,
+        sum(output_tokens)::bigint AS output_tokens
+    FROM usage_events GROUP BY 1"""
+
+
+class ServedCall(Struct, kw_only=True):
+    """A call that the model accepted. `name` is the first word of the message that it answers;
+    `ended_at` is 0 while it runs. The tokens are those served until the end or the cut."""
+
+    name: str
+    began_at: float
+    ended_at: float = 0.0
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+    def may_be_lost(self, past: LostPast) -> bool:
+        ended_at = self.ended_at or float("inf")
+        return self.began_at < past.back_at and past.copied_at < ended_at
+
+
+async def check_billing(
+    conn: Conn, served: Iterable[ServedCall], sent: Iterable[SentMessage], pasts: list[LostPast]
+) -> str:
+    """Returns the sums. Raises AssertionError if a call has no usage event."""
+    chats = {message.text.split(maxsplit=1)[0]: message.chat for message in sent}
+    calls = list(served)
+    due: Counter[ChatId] = Counter(
+        chats[call.name] for call in calls if not any(call.may_be_lost(past) for past in pasts)
+    )
+    booked: Counter[ChatId] = Counter()
+    input_tokens = output_tokens = 0
+    for row in await conn.fetch(BOOKED_CALLS):
+        booked[row["chat_id"]] = row["calls"]
+        input_tokens += row["input_tokens"]
+        output_tokens += row["output_tokens"]
+    sums = (
+        f"served {len(calls)} calls, {sum(call.input_tokens for call in calls)} tokens in, "
+        f"{sum(call.output_tokens for call in calls)} out; "
+        f"booked {booked.total()} calls, {input_tokens} in, {output_tokens} out"
+    )
+    unbilled = due - booked
+    assert not unbilled, f"unbilled: {unbilled.total()} calls in {dict(unbilled)}; {sums}"
+    return sums
