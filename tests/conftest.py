@@ -24,6 +24,7 @@ from tests.support.proxy import Proxy, proxy_to
 # Files with tests of many seconds run first, because the slowest of the last tests delays the whole
 # run. The random order within them and after them is kept.
 LONGEST: Final = (
+    "workspaces/test_sandbox_unprivileged.py",
     "store/test_outages.py",
     "workspace_turns/test_killed.py",
     "chaos/test_rolling.py",

@@ -91,6 +91,7 @@ async def test_a_repository_is_cloned_through_the_proxy(tmp_path: Path, reposito
     assert code == 0, output
     assert proxy.refusals == []
     assert (tmp_path / "cloned" / ".git" / "HEAD").exists()
+    assert not (tmp_path / "proxy").exists()
     assert any("/objects/" in path for path in server.requests)
 
 

@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from chatd.domain.workspace.entities import ResourceLimits, TemplateSpec
+from chatd.domain.workspace.entities import GitSeed, ResourceLimits, TemplateSpec
 from chatd.workspaces.builds.backend import BuildFailed
 from chatd.workspaces.local.backend import LocalConfig
 from chatd.workspaces.local.isolation import HostSupport, find_obstacle
@@ -100,6 +100,8 @@ async def test_without_namespaces_paths_are_still_closed(data_dir: Path) -> None
         )
         connect = f"import socket; socket.create_connection(('127.0.0.1', {port}))"
         assert "not supported" in await rig.output_of(running, f'python3 -c "{connect}"')
+        with pytest.raises(BuildFailed, match="cannot clone for a template without a network"):
+            await rig.start(TemplateSpec(seed=GitSeed(url="https://example.org/x")))
 
 
 @pytest.mark.parametrize("level", ["landlock+rlimit", "none"])

@@ -49,6 +49,7 @@ class CloneProxy:
             server.close()
             for writer in tuple(self._open):
                 writer.transport.abort()
+            await asyncio.to_thread(_remove, directory)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """A bad or slow client affects only its own connection."""
@@ -103,6 +104,13 @@ def _listen(directory: Path, uid: int | None) -> socket.socket:
     path.chmod(0o600)
     chown_to_workspace(path, uid)
     return listener
+
+
+def _remove(directory: Path) -> None:
+    """What stays is removed with the workspace."""
+    with contextlib.suppress(OSError):
+        (directory / PROXY_SOCKET).unlink(missing_ok=True)
+        directory.rmdir()
 
 
 async def _read_request(
