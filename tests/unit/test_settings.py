@@ -232,7 +232,7 @@ def test_a_bad_table_is_refused_without_showing_it(toml: str, said: str) -> None
         ({"spec": {"seed": {"kind": "gti"}}}, SEEDS),
         (
             {"spec": {"seed": {"kind": "git", "url": "", "rev": ""}}},
-            "spec: seed: unknown key rev; there are url, ref",
+            "spec: seed: unknown key rev; there are url, ref, allow_private",
         ),
         ({"spec": {"seed": {"kind": "git"}}}, "spec: seed: url is missing"),
         (
