@@ -60,6 +60,7 @@ _LEVELS: Final[Mapping[str, int]] = {
     "settings_differ": logging.WARNING,
     "settings_incomplete": logging.WARNING,
     "settings_lack_models": logging.WARNING,
+    "runner_past_lost": logging.WARNING,
     "task_not_cancelled": logging.WARNING,
     "tool_failed": logging.WARNING,
     "usage_write_failed": logging.WARNING,
@@ -100,6 +101,8 @@ _EXPLANATIONS: Final[Mapping[str, str]] = {
     " definition: give all replicas the same settings",
     "settings_lack_models": "other running replicas have these models and these settings do not;"
     " they stay enabled, and run here only if their provider is configured here",
+    "runner_past_lost": "the database lost commits, perhaps in a failover; the chat goes on from"
+    " what is left",
     "template_skipped": "a template has a name that another has; it is left out",
     "usage_write_failed": "usage of a discarded answer was not recorded",
     "workers_reaped": "a replica died or lost its connection; its chats were released",

@@ -4,53 +4,21 @@ A standby that takes over may lack the last changes. The chat continues with the
 for other changes.
 """
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-
 import pytest
 
 from chatd.domain.chat.events import HistoryReset, MessageEvent
 from chatd.domain.chat.row import Chat
 from chatd.store.chat import chats
-from chatd.store.conn import DatabaseSession
 from chatd.stream.frames import Frame
 from tests.stream.conftest import ReplicaPair
 from tests.support.client_state import read_state
 from tests.support.clock import FakeClock
 from tests.support.domain.turn_decisions import finishes, says
 from tests.support.outcomes import present
-from tests.support.store import session_to
+from tests.support.stand_by import stand_by
 from tests.support.stream_replica import StreamClient, at
 
 pytestmark = pytest.mark.promise("P8")
-
-TABLES = ("chats", "chat_messages")
-
-
-class StandBy:
-    """Holds the rows as last received."""
-
-    def __init__(self, session: DatabaseSession) -> None:
-        self._session = session
-
-    async def hear(self) -> None:
-        for table in TABLES:
-            await self._session.script(
-                f"CREATE TEMP TABLE s_{table} AS TABLE {table}", timeout_s=30
-            )
-
-    async def take_over(self) -> None:
-        back = "".join(f"INSERT INTO {table} TABLE s_{table};" for table in TABLES)
-        await self._session.script(f"BEGIN; DELETE FROM chats; {back} COMMIT;", timeout_s=30)
-
-
-@asynccontextmanager
-async def stand_by(dsn: str) -> AsyncGenerator[StandBy]:
-    async with session_to(dsn) as session:
-        standing = StandBy(session)
-        await standing.hear()
-        yield standing
-
 
 def resets(client: StreamClient) -> int:
     return sum(isinstance(event, HistoryReset) for event in client.events)

@@ -11,6 +11,7 @@ from typing import Any, Final, LiteralString, cast
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from chatd.domain.chat.change import Change
 from chatd.domain.chat.commands import CreateChat
@@ -101,8 +102,10 @@ async def write(conn: Conn, change: Change | None, change_id: int = SEEDING) -> 
 
 async def insert_seed(conn: Conn, seed: Seed) -> Chat:
     """Write the changes of a seed."""
+    recent: tuple[ChangeId, ...] = ()
     for change in seed_chat(seed).changes:
-        await write(conn, change)
+        before = change.before and replace(change.before, recent_changes=recent)
+        recent = (await write(conn, replace(change, before=before))).chat.recent_changes
     return present(await chats.get(conn, seed.chat_id))
 
 

@@ -14,7 +14,7 @@ from chatd.domain.chat.messages import Message, local_calls, local_results, pend
 from chatd.domain.chat.parts import ToolCallPart
 from chatd.domain.chat.row import Chat, ChatError, Fence
 from chatd.domain.chat.states import Status
-from chatd.domain.ids import WorkerId
+from chatd.domain.ids import ChangeId, WorkerId
 from chatd.domain.prompt import compaction
 
 MAX_STEPS_PER_TURN: Final = 1200
@@ -175,6 +175,7 @@ class RunnerView(Struct, frozen=True, kw_only=True):
     history_version: int
     attempt: int
     archived: bool
+    recent_changes: tuple[ChangeId, ...] = ()
     writing: bool = False
 
     @staticmethod
@@ -186,6 +187,7 @@ class RunnerView(Struct, frozen=True, kw_only=True):
             history_version=chat.history_version,
             attempt=chat.attempt,
             archived=chat.archived,
+            recent_changes=chat.recent_changes,
         )
 
     def committing(self) -> "RunnerView":
@@ -221,7 +223,8 @@ class UpdateView(Struct, frozen=True, kw_only=True):
 
 
 class StopRunner(Struct, frozen=True, kw_only=True):
-    """The chat has another owner or needs no work: stop and write nothing."""
+    """The chat has another owner, needs no work, or has another past than the runner: stop and
+    write nothing."""
 
 
 class RestartTask(Struct, frozen=True, kw_only=True):
@@ -237,6 +240,8 @@ Reaction = IgnoreRow | DeferRow | UpdateView | StopRunner | RestartTask
 
 def decide_reaction(local: RunnerView | None, row: Chat, worker_id: WorkerId) -> Reaction:
     """`local` is None before the runner's first row."""
+    if local is not None and not row.shares_past(local.snapshot_version, local.recent_changes):
+        return StopRunner()
     if local is not None and row.snapshot_version <= local.snapshot_version:
         return IgnoreRow()
     if local is not None and local.writing:

@@ -123,7 +123,7 @@ class Acquirer:
 
     def on_hint(self, hint: Hint) -> None:
         known = self._runners.last_row(hint.chat_id)
-        if known is not None and hint.snapshot_version > known.snapshot_version:
+        if known is not None and not known.contains(hint.snapshot_version, hint.change_id):
             self.refresh_rows((hint.chat_id,))
         if hint.is_runnable:
             self.request_acquire()
@@ -217,16 +217,22 @@ class Acquirer:
         requested, self._dirty = self._dirty, set()
         if not requested:
             return
+        known = {chat_id: self._runners.last_row(chat_id) for chat_id in requested}
         try:
             rows = await chats.get_many(self._conn, list(requested))
         except Unavailable:
             self._dirty |= requested
             raise
         for row in rows:
-            if row.snapshot_version >= self._left.get(row.id, 0):
+            before = known[row.id]
+            if before is not None and not row.follows(before):
+                # The database lost commits in a failover: the runner's past is gone.
+                self._env.emit("runner_past_lost", chat_id=row.id, epoch=before.epoch)
+                self._runners.cancel(row.id)
+            elif row.snapshot_version >= self._left.get(row.id, 0):
                 self._runners.on_row(row)
         for missing in requested - {row.id for row in rows}:
-            self._runners.on_chat_deleted(missing)
+            self._runners.cancel(missing)
 
     async def _release_unknown(self) -> None:
         unknown = [chat_id for chat_id in self._to_release if chat_id not in self._runners]

@@ -248,7 +248,8 @@ class RunnerPool:
         if chat.worker_id == self._worker_id and (runner is None or runner.epoch < chat.epoch):
             self._start(chat, created)
 
-    def on_chat_deleted(self, chat_id: ChatId) -> None:
+    def cancel(self, chat_id: ChatId) -> None:
+        """The chat, or the past that its runner has seen, no longer exists."""
         for task, runner in self._tasks.items():
             if runner.chat.id == chat_id:
                 task.cancel()

@@ -3,8 +3,9 @@
 A hint is lossy and may come late, twice or out of order: a receiver reads the row before it acts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from operator import eq
 from typing import Final, Literal
 
 import msgspec
@@ -28,6 +29,8 @@ from chatd.domain.text import Json
 MAX_QUEUED_MESSAGES = 20
 MAX_WORKER_DEATHS = 3
 RECENT_CHANGES_KEPT = 8
+UNKNOWN_CHANGE: Final = ChangeId(0)
+"""The change id of a version that an earlier release of the server acquired or released."""
 
 
 class ChatError(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -161,6 +164,38 @@ class Chat(Struct, frozen=True, kw_only=True):
     def is_root(self) -> bool:
         return self.parent_chat_id is None
 
+    # Versions. After a failover that lost commits the same number can stand for another change,
+    # so a version is known by its number and the id of its change.
+
+    @property
+    def change_id(self) -> ChangeId:
+        """The change that wrote this version."""
+        return self.recent_changes[0] if self.recent_changes else UNKNOWN_CHANGE
+
+    def contains(self, version: int, change_id: ChangeId) -> bool:
+        """Whether this row is that version or follows it, as far as its last change ids tell."""
+        behind = self.snapshot_version - version
+        if behind < 0:
+            return False
+        if change_id == UNKNOWN_CHANGE or behind >= len(self.recent_changes):
+            return True
+        return self.recent_changes[behind] in (change_id, UNKNOWN_CHANGE)
+
+    def shares_past(self, version: int, changes: Sequence[ChangeId]) -> bool:
+        """Whether one of this row and the row with that version and those last changes can follow
+        the other."""
+        behind = self.snapshot_version - version
+        if behind >= 0:
+            return all(map(eq, self.recent_changes[behind:], changes))
+        return all(map(eq, self.recent_changes, changes[-behind:]))
+
+    def follows(self, old: "Chat") -> bool:
+        """Whether this row is the old one or a later state of it, as far as their last change ids
+        tell."""
+        return self.snapshot_version >= old.snapshot_version and self.shares_past(
+            old.snapshot_version, old.recent_changes
+        )
+
 
 class Episode(Struct, frozen=True, order=True):
     """Names the live parts of one attempt at one step."""
@@ -176,12 +211,15 @@ class Episode(Struct, frozen=True, order=True):
 
 class Fence(Struct, frozen=True, kw_only=True):
     """What must still hold for a worker to write. The history version keeps a repeated commit
-    from being applied twice."""
+    from being applied twice. The version and its change keep a worker from continuing a past that
+    the database has lost."""
 
     worker_id: WorkerId
     epoch: int
     status: Literal["running", "interrupting"]
     history_version: int
+    snapshot_version: int = 0
+    change_id: ChangeId = UNKNOWN_CHANGE
 
     @staticmethod
     def of(chat: Chat) -> "Fence":
@@ -192,12 +230,16 @@ class Fence(Struct, frozen=True, kw_only=True):
             epoch=chat.epoch,
             status=chat.status,
             history_version=chat.history_version,
+            snapshot_version=chat.snapshot_version,
+            change_id=chat.change_id,
         )
 
     def check(self, chat: Chat) -> None:
         current = (chat.worker_id, chat.epoch, chat.status, chat.history_version)
         if current != (self.worker_id, self.epoch, self.status, self.history_version):
             raise StaleFence(f"Chat {chat.id} has moved on.")
+        if not chat.contains(self.snapshot_version, self.change_id):
+            raise StaleFence(f"Chat {chat.id} has another past: the database has lost changes.")
 
 
 _HINT_KEYS = {
@@ -213,6 +255,7 @@ _HINT_KEYS = {
     "epoch": "e",
     "archived": "x",
     "kind": "k",
+    "change_id": "i",
 }
 
 
@@ -235,6 +278,7 @@ class Hint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     epoch: int = 0
     archived: bool = False
     kind: str | None = None
+    change_id: ChangeId = UNKNOWN_CHANGE
 
     @staticmethod
     def of(chat: Chat, kind: str | None = None) -> "Hint":
@@ -251,6 +295,7 @@ class Hint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
             epoch=chat.epoch,
             archived=chat.archived,
             kind=kind,
+            change_id=chat.change_id,
         )
 
     @property

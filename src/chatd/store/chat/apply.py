@@ -1,6 +1,7 @@
 """The statements that write a change: one statement, one round trip, all of it or nothing.
 
-The row is updated only if it still has the version that the change was decided from. The other
+The row is updated only if it still has the version that the change was decided from, written by
+the same change: after a failover that lost commits the number can stand for another past. The other
 parts of the statement join that updated row, so a conflict writes nothing. The version check also
 covers `joining`, which reads the queue in the statement's snapshot: if the snapshot is older than
 the row, the versions differ. Only these statements, `acquire`, `release` and the updates of
@@ -106,6 +107,7 @@ changed AS (
 _CHANGED: Final = """
         model_config_id = :model_config_id, reasoning_effort = :reasoning_effort
     WHERE c.id = :chat_id AND c.snapshot_version = :expected
+      AND coalesce(c.recent_changes[1], 0) = :expected_change
     RETURNING c.*),
 """
 
@@ -117,6 +119,7 @@ _CHANGED_WITH_QUEUE: Final = """
         reasoning_effort = coalesce((SELECT j.reasoning_effort FROM joining j
             WHERE j.reasoning_effort IS NOT NULL ORDER BY j.nth DESC LIMIT 1), :reasoning_effort)
     WHERE c.id = :chat_id AND c.snapshot_version = :expected
+      AND coalesce(c.recent_changes[1], 0) = :expected_change
       AND (SELECT count(*) FROM joining) = :promote
     RETURNING c.*),
 """
@@ -276,7 +279,7 @@ APPLY_STEP: Final = named_statement(
     *_WRITTEN_BY_STEP,
     _RESULT,
     _NOTHING_MORE,
-    order=(*ROW_NAMES, "expected", *_MESSAGE_NAMES, *CALL_NAMES),
+    order=(*ROW_NAMES, "expected", "expected_change", *_MESSAGE_NAMES, *CALL_NAMES),
 )
 """Such a change with one message and at most one usage entry: most steps."""
 

@@ -125,17 +125,23 @@ def _bind(
         values.update(_new_chat(change))
     elif _changes_queue_or_history(change):
         statement = APPLY
-        values.update(_queue(change), expected=change.before.snapshot_version)
+        values.update(_queue(change), **_expected(change.before))
     elif len(contents) == 1 and len(change.usage) <= 1 and change.request is None:
         call = _call(change.usage[0]) if change.usage else _NO_CALL
         message = _message(change.messages[0], contents[0])
-        return APPLY_STEP.text, (*row, change.before.snapshot_version, *message, *call)
+        before = change.before
+        expected = (before.snapshot_version, before.change_id)
+        return APPLY_STEP.text, (*row, *expected, *message, *call)
     else:
         statement = APPLY_WITHOUT_QUEUE
-        values["expected"] = change.before.snapshot_version
+        values.update(_expected(change.before))
     values.update(zip(ROW_NAMES, row, strict=True))
     values.update(_added_rows(change, contents))
     return statement.text, statement.args(values)
+
+
+def _expected(before: Chat) -> _Values:
+    return {"expected": before.snapshot_version, "expected_change": before.change_id}
 
 
 def _changes_queue_or_history(change: Change) -> bool:

@@ -83,7 +83,9 @@ MARK_TOOL_STARTED: Final[LiteralString] = """
     WITH mine AS MATERIALIZED (
         SELECT id, root_chat_id FROM chats
         WHERE id = $1 AND worker_id = $3 AND epoch = $4 AND status = 'running'
-          AND history_version = $5 FOR SHARE),
+          AND history_version = $5 AND snapshot_version >= $7
+          AND ($8 = 0 OR coalesce(recent_changes[(snapshot_version - $7 + 1)::int], 0) IN ($8, 0))
+        FOR SHARE),
     marked AS (
         INSERT INTO chat_tool_runs (chat_id, root_chat_id, tool_call_id, epoch)
         SELECT id, root_chat_id, $2, $4 FROM mine
@@ -108,6 +110,8 @@ async def mark_tool_started(
         fence.epoch,
         fence.history_version,
         is_retry,
+        fence.snapshot_version,
+        fence.change_id,
     )
     if row is None or not row["held"]:
         raise StaleFence(f"Chat {chat_id} is no longer owned under this fence.")

@@ -21,7 +21,7 @@ from chatd.store.conn import Conn
 # went back, and comparing with now() would block the chat.
 # An array instead of a join: for an unknown limit the planner guesses a tenth of all rows, and with
 # a long backlog it would scan every chat.
-# The zero keeps one entry of recent_changes per version.
+# Each row gets a change id of its own, like every other version.
 ACQUIRE: Final[LiteralString] = """
     WITH roots AS MATERIALIZED (
         SELECT id FROM chats WHERE runnable_at IS NOT NULL AND parent_chat_id IS NULL
@@ -38,7 +38,7 @@ ACQUIRE: Final[LiteralString] = """
         retry_version = CASE WHEN c.retry_state IS NULL THEN c.retry_version
                              ELSE c.snapshot_version + 1 END,
         snapshot_version = c.snapshot_version + 1,
-        recent_changes = (ARRAY[0::bigint] || c.recent_changes)[1:8]
+        recent_changes = (ARRAY[1 + (random() * 2^53)::bigint] || c.recent_changes)[1:8]
     WHERE c.id = ANY (ARRAY(SELECT id FROM roots UNION ALL SELECT id FROM children))
     RETURNING c.*"""
 
@@ -71,7 +71,7 @@ ACQUIRE_WITHIN_LIMITS: Final[LiteralString] = """
         retry_version = CASE WHEN c.retry_state IS NULL THEN c.retry_version
                              ELSE c.snapshot_version + 1 END,
         snapshot_version = c.snapshot_version + 1,
-        recent_changes = (ARRAY[0::bigint] || c.recent_changes)[1:8]
+        recent_changes = (ARRAY[1 + (random() * 2^53)::bigint] || c.recent_changes)[1:8]
     WHERE c.id = ANY (ARRAY(SELECT id FROM roots UNION ALL SELECT id FROM children))
     RETURNING c.*"""
 
@@ -83,7 +83,7 @@ RELEASE: Final[LiteralString] = """
     UPDATE chats c SET
         worker_id = NULL, epoch = c.epoch + 1, runnable_at = now(),
         snapshot_version = c.snapshot_version + 1,
-        recent_changes = (ARRAY[0::bigint] || c.recent_changes)[1:8]
+        recent_changes = (ARRAY[1 + (random() * 2^53)::bigint] || c.recent_changes)[1:8]
     WHERE c.id = ANY (ARRAY(SELECT id FROM mine))
     RETURNING c.*"""
 
