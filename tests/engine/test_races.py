@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine
+from typing import LiteralString
 
 import pytest
 from msgspec import Raw
@@ -10,7 +11,9 @@ from chatd.domain.chat.commands import DeleteQueued, EditMessage
 from chatd.domain.chat.row import MAX_QUEUED_MESSAGES, Chat
 from chatd.domain.errors import ChatdError, NotFound, QueueFull, RequestError
 from chatd.domain.ids import ChatId, MessageId, QueueId
-from tests.support.engine_rig import NO_SLOTS, EngineRig, engine_rig, engine_rig_with
+from chatd.domain.lease import LEASE_TTL_S
+from tests.support.clock import FakeClock
+from tests.support.engine_rig import NO_SLOTS, EngineRig, advancing, engine_rig, engine_rig_with
 from tests.support.eventually import eventually
 from tests.support.providers.openai_chat import FakeCompatible
 from tests.support.providers.server import Gate
@@ -178,6 +181,35 @@ async def test_a_jump_of_the_databases_clock_takes_no_chat_from_a_live_worker(
         gate.open()
         assert (await rig.wait_runner_left(chat_id)).state == "W"
         assert await other.transcript(chat_id) == ["user: go", "assistant: all of it"]
+        assert len(api.requests) == 1
+
+
+@pytest.mark.covers("F19")
+@pytest.mark.promise("P3")
+@pytest.mark.parametrize("jump", ["- interval '1 h'", "+ interval '1 h'"])
+async def test_no_jump_of_the_databases_clock_takes_a_chat_from_a_live_worker(
+    dsn: str, clock: FakeClock, api: FakeCompatible, gate: Gate, jump: LiteralString
+) -> None:
+    """The other replica has ticked for longer than a lease: it reaps by leases too. All times in
+    the database are an hour off at each of its heartbeats."""
+    async with engine_rig_with(dsn, api) as rig, engine_rig_with(dsn, api, clock=clock) as other:
+        chat_id = await rig.ask("go", "all ", gate, "of it")
+
+        async def has_ticked_for(seconds: float) -> bool:
+            await other.pool.execute(
+                f"UPDATE chat_workers SET renewed_at = now() {jump}, lease_until = now() {jump}"
+                " WHERE worker_id = $1",
+                rig.replica.worker_id,
+            )
+            return clock.monotonic() > start + seconds
+
+        start = clock.monotonic()
+        async with advancing(clock):
+            await eventually(lambda: has_ticked_for(LEASE_TTL_S + 15), within_s=60)
+        assert (await rig.chat(chat_id)).epoch == 1
+        gate.open()
+        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert await rig.transcript(chat_id) == ["user: go", "assistant: all of it"]
         assert len(api.requests) == 1
 
 

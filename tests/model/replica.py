@@ -44,9 +44,9 @@ from tests.support.random_operations import RetriedOperation
 
 SLOTS: Final = 3
 HEARTBEAT_INTERVAL_S: Final = 3.0
-LEASE_SCALE: Final = 100
-"""The database's clock cannot be stopped. Leases are a hundred times longer and age a hundred times
-faster, so that the real time of a walk makes no difference."""
+_NOTHING_OBSERVED: Final = lease.WorkerObservations(
+    history=lease.HeartbeatHistory(interval_s=HEARTBEAT_INTERVAL_S)
+)
 _RULES: Final = TurnRules(client_tools=CLIENT_TOOLS)
 _GENERATED: Final = (
     *(Transition.COMMIT_STEP,) * 5,
@@ -100,7 +100,7 @@ class ModelReplica:
         self.awake = True
         self.runners: dict[ChatId, ModelRunner] = {}
         self.inbox: list[Hint] = []
-        self.ticks = lease.HeartbeatHistory(interval_s=HEARTBEAT_INTERVAL_S)
+        self.observations = _NOTHING_OBSERVED
         self.stale_runners: deque[ModelRunner] = deque(maxlen=8)
 
     @property
@@ -184,24 +184,16 @@ class ModelReplica:
     async def send_heartbeat(self, now: float, *, draining: bool = False) -> HeartbeatResult:
         """Renew the lease. Returns what must be done for chats of other workers."""
         store, running = self._store, {id_: r.view.epoch for id_, r in self.runners.items()}
-        scope = lease.may_reap(self.ticks, now)
-        heartbeat = Heartbeat(
-            worker_id=self.id,
-            running=running,
-            scope=scope,
-            draining=draining,
-            lease_s=lease.LEASE_TTL_S * LEASE_SCALE,
-            lock_gone_after_s=1.5 * LEASE_SCALE,
-            lease_stale_after_s=5 * LEASE_SCALE,
-        )
+        judged = self.observations.dead(now)
+        heartbeat = Heartbeat(worker_id=self.id, running=running, dead=judged, draining=draining)
         result = await workers.send_heartbeat(store.pool, heartbeat)
-        self.ticks = self.ticks.succeeded(now)
+        self.observations = self.observations.succeeded(result.others, sent_at=now, now=now)
         mine = {c.id: c.epoch for c in store.chats.values() if c.worker_id == self.id}
         assert set(result.lost) == {id_ for id_ in running if mine.get(id_) != running[id_]}
         assert set(result.unknown) == {id_ for id_ in mine if running.get(id_) != mine[id_]}
         wanting = any(chat.runnable_at is not None for chat in store.chats.values())
         assert result.runnable == wanting
-        assert scope != "none" or not result.dead, "reaped without the right to"
+        assert result.dead <= {seen.worker_id for seen in judged}, "reaped without the right to"
         for chat_id in result.lost:
             self.drop(chat_id)
         await store.verify()
@@ -214,7 +206,7 @@ class ModelReplica:
         for chat_id in list(self.runners):
             self.drop(chat_id)
         self.inbox.clear()
-        self.ticks = lease.HeartbeatHistory(interval_s=HEARTBEAT_INTERVAL_S)
+        self.observations = _NOTHING_OBSERVED
         return was
 
 

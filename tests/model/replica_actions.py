@@ -126,7 +126,7 @@ class ReplicaActions:
         """A worker that holds its lock and renews its lease is never counted as dead."""
         for replica in self._simulation.replicas:
             if replica.id in result.dead:
-                since = self._simulation.now - replica.ticks.last_at
+                since = self._simulation.now - replica.observations.history.last_at
                 assert since > LEASE_TTL_S, "a live worker counted as dead"
 
     async def act_late(self) -> None:

@@ -1,7 +1,7 @@
 """The shared state of the simulation: chats, replicas, time, hints and a log.
 
 One generator is the only source of chance, so a seed replays. Time is simulated: when it passes,
-stored times are moved back and the replicas' clock forward.
+deadlines are moved back and the replicas' clock forward.
 """
 
 from collections import deque
@@ -21,15 +21,12 @@ from chatd.store.notifications import HOLD_WORKER_LOCK
 from chatd.store.pool import Pool
 from tests.model.checked_store import CheckedStore
 from tests.model.invariants import check_alive
-from tests.model.replica import LEASE_SCALE, ModelReplica, ModelRunner, WrittenOperation
+from tests.model.replica import ModelReplica, ModelRunner, WrittenOperation
 from tests.support.client_state import ClientState
 from tests.support.factories import prompt
 from tests.support.random_operations import OperationPlan, RetriedOperation
 
 RELEASE_WORKER_LOCK: Final[LiteralString] = "SELECT pg_advisory_unlock_shared($1)"
-AGE_WORKERS: Final[LiteralString] = """
-    UPDATE chat_workers SET renewed_at = renewed_at - $1::float8 * interval '1 s',
-        lease_until = lease_until - $1::float8 * interval '1 s'"""
 # Deadlines expire by simulated time, not by the real time of a walk.
 AGE_CHATS: Final[LiteralString] = """
     UPDATE chats c SET
@@ -143,7 +140,6 @@ class Simulation:
     async def pass_time(self, seconds: float) -> None:
         """The longer, the more likely a deadline expires."""
         self.now += seconds
-        await self.store.pool.execute(AGE_WORKERS, seconds * LEASE_SCALE)
         likely = {"interrupting": INTERRUPT_DEADLINE_S, "requires_action": CLIENT_TOOL_DEADLINE_S}
         await self.expire(
             [

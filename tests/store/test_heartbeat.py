@@ -11,9 +11,10 @@ from msgspec.structs import replace
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.states import State
 from chatd.domain.ids import WorkerId
+from chatd.domain.lease import SeenWorker
 from chatd.store import notifications
 from chatd.store.chat import workers
-from chatd.store.chat.workers import Heartbeat, HeartbeatResult, ReapScope
+from chatd.store.chat.workers import Heartbeat, HeartbeatResult
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool
 from tests.support.factories import AT, OTHER_WORKER, QUIET_HEARTBEAT, WORKER
@@ -25,8 +26,8 @@ ME = Heartbeat(worker_id=WORKER, running={})
 OTHER = Heartbeat(worker_id=OTHER_WORKER, running={}, lease_s=1000)
 
 
-async def send_heartbeat(conn: Conn, scope: ReapScope = "none", **beat: object) -> HeartbeatResult:
-    return replace(await workers.send_heartbeat(conn, replace(ME, scope=scope, **beat)), at=AT)
+async def send_heartbeat(conn: Conn, **beat: object) -> HeartbeatResult:
+    return replace(await workers.send_heartbeat(conn, replace(ME, **beat)), at=AT)
 
 
 async def age_heartbeat(conn: Conn, worker: WorkerId, seconds: float) -> None:
@@ -93,7 +94,7 @@ async def test_no_time_of_a_workers_own_clock_reaches_the_database(dsn: str) -> 
         "bigint[]",
         "double precision",
         "boolean",
-        "text",
+        "boolean[]",
     }
 
 
@@ -103,57 +104,85 @@ async def test_a_heartbeat_returns_the_time_of_the_database(pool: Pool) -> None:
 
 
 async def test_a_single_worker_gets_an_empty_result(pool: Pool) -> None:
-    assert await send_heartbeat(pool, "leases") == QUIET_HEARTBEAT
-    await age_heartbeat(pool, WORKER, 3600)
-    assert await send_heartbeat(pool, "leases") == QUIET_HEARTBEAT, (
-        "a worker never reports itself as dead"
-    )
+    assert await send_heartbeat(pool) == QUIET_HEARTBEAT
+    await open_chat(pool, 1, free=WORKER)
+    result = await send_heartbeat(pool, running={chat_id(1): 1})
+    assert result == QUIET_HEARTBEAT, "a worker never reports itself"
 
 
-# Dead workers
+# Other workers
 
 
-BOUNDS = {"lock_gone_after_s": 100.0, "lease_stale_after_s": 100.0}
-"""Wider than in the product, so that a slow machine does not reach them."""
+async def look(conn: Conn) -> SeenWorker:
+    """The other worker as a heartbeat finds it."""
+    [other] = (await send_heartbeat(conn)).others
+    return other
 
 
-@pytest.mark.parametrize(
-    ("held", "silent_s", "dead_to"),
-    [
-        (False, 50, set[ReapScope]()),  # renewed recently: it will lock again
-        (False, 150, {"locks", "leases"}),  # gone
-        (True, 150, set[ReapScope]()),  # slow
-        (True, 1050, set[ReapScope]()),  # late, but not by enough
-        (True, 1150, {"leases"}),  # stopped, or cut off
-        (False, 1150, {"locks", "leases"}),
-        (False, -50, set[ReapScope]()),
-        (False, -150, {"locks", "leases"}),  # gone, and then the database's clock went back
-        (True, -150, set[ReapScope]()),
-    ],
-)
-@pytest.mark.parametrize("scope", ["none", "locks", "leases"])
-async def test_a_worker_is_dead_by_lock_and_lease_as_the_scope_allows(
-    dsn: str, pool: Pool, *, held: bool, silent_s: float, dead_to: set[ReapScope], scope: ReapScope
+async def judge(conn: Conn, *judged: SeenWorker, **beat: object) -> HeartbeatResult:
+    return await send_heartbeat(conn, dead=judged, **beat)
+
+
+async def test_a_heartbeat_returns_the_other_workers_with_lock_and_renewal(
+    dsn: str, pool: Pool
 ) -> None:
-    """The lease is for a thousand seconds."""
-    [chat] = await plant_orphaned(pool, OTHER_WORKER, silent_s, 1)
-    if held:
-        async with hold_worker_lock(dsn, OTHER_WORKER):
-            result = await send_heartbeat(pool, scope, **BOUNDS)
-    else:
-        result = await send_heartbeat(pool, scope, **BOUNDS)
-    dead = scope in dead_to
-    assert result.dead == (frozenset({OTHER_WORKER}) if dead else frozenset())
-    assert result.orphaned == ((chat.id,) if dead else ())
+    await workers.send_heartbeat(pool, OTHER)
+    async with hold_worker_lock(dsn, OTHER_WORKER):
+        held = await look(pool)
+    gone = await look(pool)
+    assert (held.worker_id, held.has_lock, gone.has_lock) == (OTHER_WORKER, True, False)
+    assert held.renewal == gone.renewal
+    await workers.send_heartbeat(pool, OTHER)
+    assert (await look(pool)).renewal not in (None, held.renewal)
+
+
+async def test_a_worker_that_was_judged_dead_is_dead_with_its_chats(pool: Pool) -> None:
+    [chat] = await plant_orphaned(pool, OTHER_WORKER, 0, 1)
+    seen = await look(pool)
+    assert (await send_heartbeat(pool)).dead == frozenset()
+    result = await judge(pool, seen)
+    assert (result.dead, result.orphaned) == (frozenset({OTHER_WORKER}), (chat.id,))
+
+
+async def test_a_worker_that_renewed_since_it_was_judged_is_alive(pool: Pool) -> None:
+    await plant_orphaned(pool, OTHER_WORKER, 0, 1)
+    seen = await look(pool)
+    await workers.send_heartbeat(pool, OTHER)
+    result = await judge(pool, seen)
+    assert (result.dead, result.orphaned) == (frozenset(), ())
+
+
+async def test_a_worker_judged_by_its_lock_is_alive_if_it_has_the_lock_again(
+    dsn: str, pool: Pool
+) -> None:
+    await plant_orphaned(pool, OTHER_WORKER, 0)
+    gone = await look(pool)
+    async with hold_worker_lock(dsn, OTHER_WORKER):
+        held = await look(pool)
+        assert (await judge(pool, gone)).dead == frozenset()
+        assert (await judge(pool, held)).dead == {OTHER_WORKER}, "judged by its lease"
+
+
+async def test_a_worker_that_does_not_exist_is_not_dead(pool: Pool) -> None:
+    await plant_orphaned(pool, OTHER_WORKER, 0)
+    seen = await look(pool)
+    await workers.delete_workers(pool, frozenset({OTHER_WORKER}))
+    assert (await judge(pool, seen)).dead == frozenset()
 
 
 @pytest.mark.parametrize("bits", [0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 1 << 63, (1 << 64) - 1])
-async def test_any_lock_key_is_found_in_the_lock_table(dsn: str, pool: Pool, bits: int) -> None:
+@pytest.mark.parametrize("registered", [True, False])
+async def test_any_lock_key_is_found_in_the_lock_table(
+    dsn: str, pool: Pool, bits: int, *, registered: bool
+) -> None:
     worker = WorkerId(UUID(int=bits << 64 | 5))
-    await plant_orphaned(pool, worker, 10)
+    if registered:
+        await plant_orphaned(pool, worker, 10)
+    else:
+        await open_chat(pool, 1, free=worker)
     async with hold_worker_lock(dsn, worker):
-        assert (await send_heartbeat(pool, "locks")).dead == frozenset()
-    assert (await send_heartbeat(pool, "locks")).dead == {worker}
+        assert (await look(pool)).has_lock
+    assert not (await look(pool)).has_lock
 
 
 async def test_a_lock_of_the_same_key_in_another_database_means_nothing(
@@ -161,26 +190,37 @@ async def test_a_lock_of_the_same_key_in_another_database_means_nothing(
 ) -> None:
     await plant_orphaned(pool, OTHER_WORKER, 10)
     async with hold_worker_lock(empty_dsn, OTHER_WORKER):
-        assert (await send_heartbeat(pool, "locks")).dead == {OTHER_WORKER}
+        assert not (await look(pool)).has_lock
 
 
-async def test_the_default_limits_are_those_of_the_product(pool: Pool) -> None:
-    """A second and a half without a lock, five seconds after a lease of thirty."""
-    assert (ME.lock_gone_after_s, ME.lease_stale_after_s, ME.lease_s) == (1.5, 5, 30)
-    await plant_orphaned(pool, OTHER_WORKER, 2)
-    assert (await send_heartbeat(pool, "locks")).dead == {OTHER_WORKER}
-
-
-async def test_an_owner_without_a_row_counts_as_dead(pool: Pool) -> None:
+async def test_an_owner_without_a_row_is_seen_and_dead_only_while_it_has_none(
+    dsn: str, pool: Pool
+) -> None:
     chat = await open_chat(pool, 1, free=OTHER_WORKER)
-    assert (await send_heartbeat(pool, "locks")).dead == frozenset()
-    result = await send_heartbeat(pool, "leases")
+    seen = await look(pool)
+    assert seen == SeenWorker(worker_id=OTHER_WORKER, renewal=None, has_lock=False)
+    async with hold_worker_lock(dsn, OTHER_WORKER):
+        assert (await judge(pool, seen)).dead == frozenset()
+    result = await judge(pool, seen)
     assert (result.dead, result.orphaned) == (frozenset({OTHER_WORKER}), (chat.id,))
+    await workers.send_heartbeat(pool, OTHER)
+    assert (await judge(pool, seen)).dead == frozenset(), "it has registered again"
+
+
+@pytest.mark.covers("F19")
+@pytest.mark.parametrize("seconds", [3600, -3600])
+async def test_the_age_of_a_renewal_by_the_databases_clock_means_nothing(
+    pool: Pool, seconds: float
+) -> None:
+    """As after a jump of its clock, forward or back."""
+    await plant_orphaned(pool, OTHER_WORKER, seconds, 1)
+    result = await judge(pool)
+    assert (result.dead, result.orphaned) == (frozenset(), ())
 
 
 async def test_orphaned_chats_come_in_limited_batches(pool: Pool) -> None:
     orphans = await plant_orphaned(pool, OTHER_WORKER, 2000, 1, 2, 3)
-    result = await send_heartbeat(pool, "leases", limit=2)
+    result = await judge(pool, await look(pool), limit=2)
     assert len(result.orphaned) == 2
     assert set(result.orphaned) < {chat.id for chat in orphans}
 
@@ -194,7 +234,7 @@ async def known(conn: Conn) -> set[WorkerId]:
 
 async def test_a_dead_worker_is_deleted_once_its_chats_are_released(pool: Pool) -> None:
     await plant_orphaned(pool, OTHER_WORKER, 2000, 1)
-    dead = (await send_heartbeat(pool, "leases")).dead
+    dead = (await judge(pool, await look(pool))).dead
     await workers.delete_workers(pool, dead)
     assert await known(pool) == {WORKER, OTHER_WORKER}, "its chat would have no worker"
     await workers.release(pool, OTHER_WORKER)
@@ -246,7 +286,8 @@ async def test_a_heartbeat_reports_lost_and_unknown_chats(pool: Pool) -> None:
         await insert_seed(pool, Seed(state=State.W, chat_id=chat_id(4))),
     )
     all_is_well = {mine.id: mine.epoch, other.id: other.epoch}
-    assert await send_heartbeat(pool, running=all_is_well) == QUIET_HEARTBEAT
+    quiet = replace(await send_heartbeat(pool, running=all_is_well), others=())
+    assert quiet == QUIET_HEARTBEAT
 
     result = await send_heartbeat(
         pool,

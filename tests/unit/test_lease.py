@@ -1,10 +1,18 @@
 """What a worker may do, given the times of its heartbeats."""
 
 from itertools import pairwise
+from uuid import UUID
 
 import pytest
 
-from chatd.domain.lease import HeartbeatHistory, ReapScope, may_reap
+from chatd.domain.ids import WorkerId
+from chatd.domain.lease import (
+    HeartbeatHistory,
+    ReapScope,
+    SeenWorker,
+    WorkerObservations,
+    may_reap,
+)
 from chatd.engine.lease import LeaseHealth, lease_health
 
 FAILED = None
@@ -73,6 +81,131 @@ def test_the_reap_scope_only_grows_while_heartbeats_succeed() -> None:
         scopes.append(order[may_reap(history, now)])
     assert all(before <= after for before, after in pairwise(scopes))
     assert scopes[-1] == 2
+
+
+OTHER = WorkerId(UUID(int=7))
+
+
+def observe(
+    *sights: tuple[float, int | None, bool] | None, interval_s: float = 1.0
+) -> WorkerObservations:
+    """Heartbeats at these times find the other worker with a renewal and a lock; None fails."""
+    observed = WorkerObservations(history=HeartbeatHistory(interval_s=interval_s))
+    for sight in sights:
+        if sight is None:
+            observed = observed.failed()
+            continue
+        at, renewal, has_lock = sight
+        seen = SeenWorker(worker_id=OTHER, renewal=renewal, has_lock=has_lock)
+        observed = observed.succeeded([seen], sent_at=at, now=at)
+    return observed
+
+
+def alive(start: float, end: float) -> list[tuple[float, int | None, bool]]:
+    return [(at, round(at), True) for at in steadily(start, end)]
+
+
+def seen_at(
+    times: list[float], renewal: int | None, *, has_lock: bool
+) -> list[tuple[float, int | None, bool]]:
+    return [(at, renewal, has_lock) for at in times]
+
+
+LIVED = alive(0, 40)
+QUICK = steadily(40.25, 42.5, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("sights", "is_dead"),
+    [
+        pytest.param(LIVED, False, id="renews, with its lock"),
+        pytest.param([(at, round(at), False) for at in steadily(0, 40)], False, id="without"),
+        pytest.param([*LIVED, *seen_at(QUICK[:4], 40, has_lock=False)], False, id="gone for 1 s"),
+        pytest.param([*LIVED, *seen_at(QUICK[:6], 40, has_lock=False)], True, id="gone for 1.5 s"),
+        pytest.param(
+            [*LIVED, *seen_at(QUICK[:6], 40, has_lock=False), (42.0, 41, False)],
+            False,
+            id="gone, then renewed",
+        ),
+        pytest.param(
+            [*LIVED, *seen_at(QUICK[:6], 40, has_lock=False), (42.0, 40, True)],
+            False,
+            id="gone, then locked again",
+        ),
+        pytest.param(
+            [*LIVED, *seen_at([41.0, 42.0], 40, has_lock=False)], False, id="gone in two heartbeats"
+        ),
+        pytest.param(
+            [*LIVED, *seen_at(steadily(41, 72), 40, has_lock=True)], False, id="stalled for 32 s"
+        ),
+        pytest.param(
+            [*LIVED, *seen_at(steadily(41, 73), 40, has_lock=True)], True, id="stalled for 33 s"
+        ),
+        pytest.param(
+            [*alive(0, 1), *seen_at([1.25, 1.5, 1.75], 1, has_lock=False)],
+            False,
+            id="the observer has just started",
+        ),
+        pytest.param(
+            seen_at(steadily(0, 2, 0.25), 1, has_lock=False), True, id="dead before the observer"
+        ),
+        pytest.param(
+            [*LIVED, *seen_at(QUICK[:4], 40, has_lock=False), (100.0, 40, False)],
+            False,
+            id="the observer was suspended",
+        ),
+        pytest.param(
+            [*LIVED, *seen_at(QUICK[:4], 40, has_lock=False), None, (42.5, 40, False)],
+            False,
+            id="the observer lost the database",
+        ),
+        pytest.param(
+            [*LIVED, *seen_at(QUICK[:6], None, has_lock=False)], False, id="unregistered for 1.25 s"
+        ),
+        pytest.param(
+            [*LIVED, *seen_at(QUICK[:7], None, has_lock=False)], True, id="unregistered for 1.5 s"
+        ),
+        pytest.param(
+            [*LIVED, *seen_at(steadily(41, 60), None, has_lock=True)],
+            False,
+            id="unregistered, with its lock",
+        ),
+        pytest.param(
+            seen_at(steadily(0, 10, 0.25), None, has_lock=False),
+            False,
+            id="unregistered, seen by a new observer",
+        ),
+    ],
+)
+def test_a_worker_is_dead_when_its_renewals_were_seen_to_stop(
+    sights: list[tuple[float, int | None, bool] | None], *, is_dead: bool
+) -> None:
+    now = next(sight[0] for sight in reversed(sights) if sight is not None)
+    dead = observe(*sights).dead(now)
+    assert [seen.worker_id for seen in dead] == ([OTHER] if is_dead else [])
+
+
+@pytest.mark.covers("F19")
+@pytest.mark.parametrize("jump", [3600_000_000, -3600_000_000])
+def test_a_jump_of_the_databases_clock_is_a_renewal(jump: int) -> None:
+    """The renewal is compared with the one before, and never with a clock."""
+    sights = [*LIVED, *seen_at(steadily(41, 60), 40 + jump, has_lock=True)]
+    assert observe(*sights).dead(60.0) == ()
+
+
+def test_a_slow_reply_does_not_make_a_worker_look_older() -> None:
+    observed = WorkerObservations(history=HeartbeatHistory(interval_s=5.0))
+    seen = SeenWorker(worker_id=OTHER, renewal=1, has_lock=False)
+    for sent_at in (0.0, 4.0, 8.0):
+        observed = observed.succeeded([seen], sent_at=sent_at, now=sent_at + 3.9)
+    assert observed.workers[OTHER].unchanged_s == pytest.approx(8.0 - 3.9)
+
+
+def test_a_worker_without_its_lock_is_looked_at_early_until_it_is_judged() -> None:
+    assert not observe(*LIVED).has_suspects(())
+    gone = observe(*LIVED, (40.25, 40, False))
+    assert gone.has_suspects(())
+    assert not gone.has_suspects([gone.workers[OTHER].seen])
 
 
 @pytest.mark.parametrize(

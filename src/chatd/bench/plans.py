@@ -148,9 +148,7 @@ async def _hot_statements(session: DatabaseSession, large: LargeDatabase) -> Seq
     long_chat, compacted = ChatId(_id(str(large.long_chat))), ChatId(_id("11"))
     busy, labelled = UserId(_id("owner0")), UserId(_id("owner105"))
     mine = await session.fetch("SELECT id, epoch FROM chats WHERE worker_id = $1", worker)
-    heartbeat = Heartbeat(
-        worker_id=worker, running={row["id"]: row["epoch"] for row in mine}, scope="leases"
-    )
+    heartbeat = Heartbeat(worker_id=worker, running={row["id"]: row["epoch"] for row in mine})
     running = await chats.get(session, ChatId(mine[0]["id"]))
     late = await _late_page(session, busy)
     assert running is not None

@@ -1,12 +1,16 @@
 """The times of a lease, and which other workers a worker may reap given its own heartbeats.
 
-All times come from one monotonic clock. The database decides which workers are dead.
+All times come from this process's monotonic clock: a worker is dead if its renewals were seen to
+stop. Times in the database are not compared, because its clock may jump.
 """
 
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
+
+from chatd.domain.ids import WorkerId
 
 LEASE_TTL_S: Final = 30.0
 """Without a heartbeat for this long a worker has lost its chats."""
@@ -20,6 +24,13 @@ OWN_HEARTBEATS_TO_REAP_LEASES_S: Final = LEASE_TTL_S
 """A worker reaps by an expired lease after its own heartbeats have succeeded for this long."""
 MAX_MISSED_HEARTBEATS: Final = 2
 """More intervals without success end an unbroken run of heartbeats."""
+
+LOCK_GONE_AFTER_S: Final = 1.5
+"""A worker without its session lock is dead after its renewals have stopped for this long."""
+LEASE_MARGIN_S: Final = 3.0
+"""Any worker is dead after its renewals have stopped for the time of a lease and this long."""
+MIN_SIGHTS_WITHOUT_LOCK: Final = 3
+"""Heartbeats in a row that must find a lock gone: a listener that reconnects has none meanwhile."""
 
 ReapScope = Literal["none", "locks", "leases"]
 
@@ -58,3 +69,79 @@ def may_reap(history: HeartbeatHistory, now: float) -> ReapScope:
     if answered_s >= OWN_HEARTBEATS_TO_REAP_LEASES_S:
         return "leases"
     return "locks" if answered_s >= OWN_HEARTBEATS_TO_REAP_LOCKS_S else "none"
+
+
+class SeenWorker(Struct, frozen=True, kw_only=True):
+    """Another worker as a heartbeat finds it. `renewal` changes whenever the worker renews its
+    lease; it is None for an owner of chats that is not registered."""
+
+    worker_id: WorkerId
+    renewal: int | None
+    has_lock: bool
+
+
+class WorkerObservation(Struct, frozen=True, kw_only=True):
+    """How long another worker has been seen with the same renewal. The time from the reply that
+    first showed the renewal to the request that last did: no longer than it was unchanged."""
+
+    seen: SeenWorker
+    first_at: float
+    last_at: float
+    sights_without_lock: int
+
+    @property
+    def unchanged_s(self) -> float:
+        return self.last_at - self.first_at
+
+    def is_dead(self, scope: ReapScope) -> bool:
+        if scope == "leases" and self.unchanged_s >= LEASE_TTL_S + LEASE_MARGIN_S:
+            return True
+        if self.sights_without_lock < MIN_SIGHTS_WITHOUT_LOCK:
+            return False
+        # An unregistered owner may be about to register again.
+        is_judged_by_lock = scope == "leases" or (
+            scope == "locks" and self.seen.renewal is not None
+        )
+        return is_judged_by_lock and self.unchanged_s >= LOCK_GONE_AFTER_S
+
+
+class WorkerObservations(Struct, frozen=True, kw_only=True):
+    """What an unbroken run of heartbeats has shown of the other workers. A worker that was itself
+    suspended or without the database has observed nothing meanwhile and begins again."""
+
+    history: HeartbeatHistory
+    workers: Mapping[WorkerId, WorkerObservation] = {}
+
+    def succeeded(
+        self, found: Iterable[SeenWorker], *, sent_at: float, now: float
+    ) -> "WorkerObservations":
+        begun = self.failed() if self.history.is_broken(now) else self
+        observed = (
+            _observe(begun.workers.get(seen.worker_id), seen, sent_at=sent_at, now=now)
+            for seen in found
+        )
+        return WorkerObservations(
+            history=self.history.succeeded(now),
+            workers={one.seen.worker_id: one for one in observed},
+        )
+
+    def failed(self) -> "WorkerObservations":
+        return WorkerObservations(history=self.history.failed())
+
+    def dead(self, now: float) -> tuple[SeenWorker, ...]:
+        scope = may_reap(self.history, now)
+        return tuple(one.seen for one in self.workers.values() if one.is_dead(scope))
+
+    def has_suspects(self, judged: Collection[SeenWorker]) -> bool:
+        """Whether a worker without its lock is still to be judged."""
+        known = {seen.worker_id for seen in judged}
+        return any(one.sights_without_lock for id_, one in self.workers.items() if id_ not in known)
+
+
+def _observe(
+    known: WorkerObservation | None, seen: SeenWorker, *, sent_at: float, now: float
+) -> WorkerObservation:
+    sights = 0 if seen.has_lock else 1 + (known.sights_without_lock if known else 0)
+    if known is None or known.seen.renewal != seen.renewal:
+        return WorkerObservation(seen=seen, first_at=now, last_at=now, sights_without_lock=sights)
+    return replace(known, seen=seen, last_at=sent_at, sights_without_lock=sights)

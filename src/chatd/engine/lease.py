@@ -9,7 +9,14 @@ from typing import Final, Literal
 
 from chatd.domain.errors import Unavailable
 from chatd.domain.ids import ChatId, WorkerId
-from chatd.domain.lease import LEASE_TTL_S, NO_NEW_WORK_AFTER_S, HeartbeatHistory, may_reap
+from chatd.domain.lease import (
+    LEASE_TTL_S,
+    NO_NEW_WORK_AFTER_S,
+    HeartbeatHistory,
+    SeenWorker,
+    WorkerObservations,
+    may_reap,
+)
 from chatd.domain.ports import Clock, Env
 from chatd.store.chat import workers
 from chatd.store.conn import Conn
@@ -97,7 +104,8 @@ class HeartbeatLoop:
         self._listening = listening
         self._running = running
         self._on_heartbeat = on_heartbeat
-        self._history = HeartbeatHistory(interval_s=interval_s)
+        self._observations = WorkerObservations(history=HeartbeatHistory(interval_s=interval_s))
+        self._judged: tuple[SeenWorker, ...] = ()
         self._failures = 0
         self.draining = False
 
@@ -109,7 +117,7 @@ class HeartbeatLoop:
                 async with asyncio.timeout(HEARTBEAT_TIMEOUT_S):
                     await self._send()
             except (Unavailable, TimeoutError) as error:
-                self._history = self._history.failed()
+                self._observations = self._observations.failed()
                 self._failures += 1
                 kind = error.code if isinstance(error, Unavailable) else "timeout"
                 self._lease.error_kind = kind
@@ -122,21 +130,26 @@ class HeartbeatLoop:
 
     def _delay_s(self) -> float:
         """Short until this worker may reap: after a restart no other replica may be there to take
-        over the chats that ran."""
-        if may_reap(self._history, self._env.clock.monotonic()) == "none":
+        over the chats that ran. Short too while a worker without its lock is to be judged."""
+        observations = self._observations
+        may_not_reap = may_reap(observations.history, self._env.clock.monotonic()) == "none"
+        if may_not_reap or observations.has_suspects(self._judged):
             return min(self._interval_s, CATCH_UP_HEARTBEAT_INTERVAL_S)
         return self._interval_s
 
     async def _send(self) -> None:
         sent_at = self._env.clock.monotonic()
+        self._judged = self._observations.dead(sent_at)
         heartbeat = workers.Heartbeat(
             worker_id=self._worker_id,
             running=self._running(),
-            scope=may_reap(self._history, sent_at),
+            dead=self._judged,
             draining=self.draining,
             lease_s=LEASE_TTL_S,
         )
         result = await workers.send_heartbeat(self._conn, heartbeat)
-        self._history = self._history.succeeded(self._env.clock.monotonic())
+        self._observations = self._observations.succeeded(
+            result.others, sent_at=sent_at, now=self._env.clock.monotonic()
+        )
         self._lease.renew(sent_at)
         self._on_heartbeat(result)

@@ -1,10 +1,11 @@
 """Workers: acquire and release chats, send heartbeats, delete dead workers, count the backlog.
 
-All times are the database's. A worker is dead when its session lock is gone and it has not renewed
-for a while, or when its lease has expired. The caller's `ReapScope` says which of the two counts.
+All times are the database's. Deadlines of interrupts and client tools are compared with its clock,
+so a jump of that clock expires them early or late. Whether a worker is dead is not: each heartbeat
+returns the other workers, `domain.lease` decides from several, and the next one names the dead.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final, LiteralString
 
@@ -12,7 +13,7 @@ from msgspec import Struct
 
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId, WorkerId
-from chatd.domain.lease import ReapScope
+from chatd.domain.lease import LEASE_TTL_S, SeenWorker
 from chatd.store.chat.chats import chat_from_row
 from chatd.store.conn import Conn
 
@@ -88,10 +89,9 @@ RELEASE: Final[LiteralString] = """
     RETURNING c.*"""
 
 # pg_locks shows an advisory lock with a one-part key as classid (upper half) and objid (lower).
-# A chat's owner without a row counts like an expired lease: the worker was deleted while a slow
-# statement of it acquired one more chat. A renewal far in the future counts like an old one: the
-# clock went back, and a live worker renews by the new time. `runnable` orders by the index, because
-# for EXISTS the planner may choose a scan.
+# A chat's owner may have no row: the worker was deleted while a slow statement of it acquired one
+# more chat. A worker that the caller judged dead counts only if it has not renewed since and its
+# lock is not back. `runnable` orders by the index: for EXISTS the planner may choose a scan.
 HEARTBEAT: Final[LiteralString] = """
     WITH renewed AS (
         INSERT INTO chat_workers AS w (worker_id, lock_key, lease_until, draining)
@@ -104,17 +104,24 @@ HEARTBEAT: Final[LiteralString] = """
         FROM pg_locks l
         WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted
           AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())),
-    dead AS MATERIALIZED (
-        SELECT w.worker_id FROM chat_workers w
-        WHERE w.worker_id <> $1
-          AND (($5 <> 'none' AND abs(extract(epoch FROM now() - w.renewed_at)) > $6::float8
-                AND w.lock_key NOT IN (SELECT lock_key FROM held))
-               OR ($5 = 'leases' AND w.lease_until < now() - $7::float8 * interval '1 s'))
+    others AS MATERIALIZED (
+        SELECT w.worker_id, (extract(epoch FROM w.renewed_at) * 1000000)::bigint AS renewal,
+            w.lock_key IN (SELECT lock_key FROM held) AS has_lock
+        FROM chat_workers w WHERE w.worker_id <> $1
         UNION ALL
-        SELECT DISTINCT c.worker_id FROM chats c
-        WHERE $5 = 'leases' AND c.worker_id IS NOT NULL AND c.worker_id <> $1
-          AND NOT EXISTS (SELECT FROM chat_workers w WHERE w.worker_id = c.worker_id))
+        SELECT s.worker_id, NULL,
+            ('x' || left(replace(s.worker_id::text, '-', ''), 16))::bit(64)::bigint
+                IN (SELECT lock_key FROM held)
+        FROM (SELECT DISTINCT c.worker_id FROM chats c
+              WHERE c.worker_id IS NOT NULL AND c.worker_id <> $1
+                AND NOT EXISTS (SELECT FROM chat_workers w WHERE w.worker_id = c.worker_id)) s),
+    dead AS MATERIALIZED (
+        SELECT o.worker_id
+        FROM others o JOIN unnest($5::uuid[], $6::bigint[], $7::boolean[])
+            AS judged (worker_id, renewal, has_lock) USING (worker_id)
+        WHERE o.renewal IS NOT DISTINCT FROM judged.renewal AND (judged.has_lock OR NOT o.has_lock))
     SELECT
+        ARRAY(SELECT (worker_id, renewal, has_lock) FROM others) AS others,
         ARRAY(SELECT worker_id FROM dead) AS dead,
         ARRAY(SELECT c.id FROM chats c WHERE c.worker_id IN (SELECT worker_id FROM dead)
               LIMIT $10) AS orphaned,
@@ -162,17 +169,15 @@ class Heartbeat(Struct, frozen=True, kw_only=True):
 
     worker_id: WorkerId
     running: Mapping[ChatId, int]
-    scope: ReapScope = "none"
+    dead: Sequence[SeenWorker] = ()
+    """Workers that earlier heartbeats have shown to be dead."""
     draining: bool = False
-    lease_s: float = 30
-    lock_gone_after_s: float = 1.5
-    """A worker without its lock is dead this long after its last renewal."""
-    lease_stale_after_s: float = 5
-    """Any worker is dead this long after the end of its lease."""
+    lease_s: float = LEASE_TTL_S
     limit: int = 500
 
 
 class HeartbeatResult(Struct, frozen=True, kw_only=True):
+    others: tuple[SeenWorker, ...] = ()
     dead: frozenset[WorkerId]
     orphaned: tuple[ChatId, ...]
     expired: tuple[ChatId, ...]
@@ -225,15 +230,19 @@ async def send_heartbeat(conn: Conn, heartbeat: Heartbeat) -> HeartbeatResult:
         worker_lock_key(heartbeat.worker_id),
         heartbeat.lease_s,
         heartbeat.draining,
-        heartbeat.scope,
-        heartbeat.lock_gone_after_s,
-        heartbeat.lease_stale_after_s,
+        [worker.worker_id for worker in heartbeat.dead],
+        [worker.renewal for worker in heartbeat.dead],
+        [worker.has_lock for worker in heartbeat.dead],
         list(heartbeat.running.keys()),
         list(heartbeat.running.values()),
         heartbeat.limit,
     )
     assert row is not None  # a SELECT without FROM has one row
     return HeartbeatResult(
+        others=tuple(
+            SeenWorker(worker_id=other[0], renewal=other[1], has_lock=other[2])
+            for other in row["others"]
+        ),
         dead=frozenset(row["dead"]),
         orphaned=tuple(row["orphaned"]),
         expired=tuple(row["expired"]),
