@@ -10,6 +10,7 @@ from chatd.api.deps import StreamLimits
 from chatd.api.request import Message
 from chatd.api.streams import CLIENT_GONE_END, ClientStream
 from chatd.domain.chat.change import Change
+from chatd.domain.chat.cursor import Cursor
 from chatd.domain.chat.parts import TextPart
 from chatd.domain.chat.row import Chat, Episode
 from chatd.domain.chat.states import State
@@ -57,7 +58,7 @@ async def test_a_viewer_gets_the_current_chat_and_its_changes(server: ApiServer)
         await watcher.watch(source, reached(1))
         done = await answer(server, chat_id, "Once upon a time.")
         await watcher.watch(source, reached(done.snapshot_version))
-    assert watcher.last_id == done.snapshot_version
+    assert watcher.last_id == str(Cursor.of(done))
     assert watcher.state.settled() == await read_state(server.replica.pool, chat_id)
     assert watcher.state.status == "waiting"
 
@@ -107,7 +108,7 @@ async def test_the_last_event_id_header_wins_over_the_query(server: ApiServer) -
             event = await source.json()
             assert "one" not in str(event)
         assert event["type"] != "history_reset"
-    async with event_source(server, path, last_id=chat.snapshot_version) as source:
+    async with event_source(server, path, last_id=str(chat.snapshot_version)) as source:
         await server.ask("POST", f"/chats/{chat_id}/messages", message_body("news"))
         seen = [await source.json() for _ in range(3)]
         assert "Two." not in str(seen)

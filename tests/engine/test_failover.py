@@ -20,9 +20,8 @@ from tests.support.providers.server import Gate
 from tests.support.stand_by import stand_by
 from tests.support.store import chat_id, open_chat, write
 
-pytestmark = pytest.mark.covers("F11")
 
-
+@pytest.mark.covers("F11")
 @pytest.mark.promise("P3")
 async def test_a_change_decided_from_a_lost_past_is_refused(dsn: str, pool: Pool) -> None:
     chat = await open_chat(pool, 1, free=WORKER)
@@ -65,6 +64,7 @@ async def test_acquiring_and_releasing_give_each_row_a_change_id_of_its_own(
     assert present(await chats.get(pool, chat_id(1))).snapshot_version == 1
 
 
+@pytest.mark.covers("F11")
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P3")
 async def test_a_runner_of_a_lost_past_stops_and_the_chat_goes_on_from_what_is_left(

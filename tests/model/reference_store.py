@@ -186,6 +186,8 @@ def _written(was: Chat, change: Change, joining: Sequence[QueuedMessage]) -> Cha
         runnable_at=_flag(was.runnable_at, on=wants_worker),
         action_deadline=_flag(was.action_deadline, on=row.status == "requires_action"),
         interrupt_deadline=_flag(was.interrupt_deadline, on=row.status == "interrupting"),
+        # The reference knows no change ids; a row decided from a stored one has them.
+        recent_changes=(),
     )
 
 

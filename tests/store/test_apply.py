@@ -23,7 +23,7 @@ from tests.model.reference_store import ChatRows
 from tests.support.domain.transition_cases import TransitionCase, list_cases, perform_transition
 from tests.support.factories import CHAT, OWNER, draft, prompt, text
 from tests.support.seeds import Seed, seed_chat, step
-from tests.support.store import SEEDING, chat_id, dump, insert_seed, write
+from tests.support.store import SEEDING, chat_id, dump, insert_seed, with_recent, write, write_all
 from tests.support.stored import stored, timeless
 
 
@@ -47,8 +47,7 @@ async def test_a_random_sequence_is_stored_as_the_pure_model_has_it(pool: Pool, 
     recorder = Recorder(Random(f"store {seed}"))
     for _ in range(200):
         recorder.step()
-    for change in recorder.written:
-        await write(pool, change)
+    await write_all(pool, recorder.written)
     meant = {
         chat: timeless(rows.chat, rows.messages, rows.queue)
         for chat, rows in recorder.world.chats.items()
@@ -88,9 +87,9 @@ async def test_a_change_decided_from_an_older_row_writes_nothing(pool: Pool) -> 
     changes: list[Change] = []
     for number, (wanted, moves) in enumerate(listed_moves().items(), 1):
         seed = msgspec.structs.replace(wanted, chat_id=chat_id(number))
-        await insert_seed(pool, seed)
+        recent = (await insert_seed(pool, seed)).recent_changes
         made = (perform_transition(case, seed_chat(seed)) for case in moves)
-        changes.extend(change for change in made if change is not None)
+        changes.extend(with_recent(change, recent) for change in made if change is not None)
     await pool.execute("UPDATE chats SET snapshot_version = snapshot_version + 1")
     before = await dump(pool)
     assert len(changes) > 100

@@ -240,7 +240,8 @@ async def test_the_acquire_statement_is_the_pure_transition_of_each_chat(pool: P
     for chat in taken:
         was = before[chat.id]
         assert after[chat.id].timeless() == predicted(was, acquire(was.chat, OTHER_WORKER))
-        assert chat.recent_changes == (0, *was.chat.recent_changes)[:8]
+        assert chat.recent_changes == (chat.change_id, *was.chat.recent_changes)[:8]
+        assert chat.change_id not in (0, was.chat.change_id)
         assert chat.updated_at == was.chat.updated_at
 
 
@@ -258,5 +259,6 @@ async def test_the_release_statement_is_the_pure_transition_of_each_chat(pool: P
         was = before[chat.id]
         pure = release(was.chat, ReleaseChat(worker_id=WORKER, epoch=was.chat.epoch))
         assert after[chat.id].timeless() == predicted(was, pure)
-        assert chat.recent_changes == (0, *was.chat.recent_changes)[:8]
+        assert chat.recent_changes == (chat.change_id, *was.chat.recent_changes)[:8]
+        assert chat.change_id not in (0, was.chat.change_id)
         assert chat.updated_at == was.chat.updated_at

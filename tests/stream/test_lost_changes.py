@@ -6,6 +6,7 @@ for other changes.
 
 import pytest
 
+from chatd.domain.chat.cursor import START
 from chatd.domain.chat.events import HistoryReset, MessageEvent
 from chatd.domain.chat.row import Chat
 from chatd.store.chat import chats
@@ -19,6 +20,7 @@ from tests.support.stand_by import stand_by
 from tests.support.stream_replica import StreamClient, at
 
 pytestmark = pytest.mark.promise("P8")
+
 
 def resets(client: StreamClient) -> int:
     return sum(isinstance(event, HistoryReset) for event in client.events)
@@ -90,9 +92,61 @@ async def test_a_viewer_that_resumes_with_a_version_ahead_starts_over(pair: Repl
     chat = await pair.here.create()
     client = StreamClient(chat.id)
     await client.see(pair.here.feeds, at(1))
-    client.last_id = 99
+    client.last_id = "99"
     await client.see(pair.here.feeds, lambda it: resets(it) == 1 and it.state.version == 1)
     assert client.state == await read_state(pair.pool, chat.id)
+
+
+@pytest.mark.covers("F11")
+@pytest.mark.parametrize("further", [1, 2, 5])
+async def test_a_client_resumes_from_a_lost_version_and_drops_what_was_lost(
+    pair: ReplicaPair, dsn: str, further: int
+) -> None:
+    """Its version exists again, for another change. The feed it joins never saw the lost past."""
+    chat = await pair.here.create()
+    client = StreamClient(chat.id)
+    async with stand_by(dsn) as standing:
+        await pair.here.do(chat, says("never was"))
+        await client.see(pair.here.feeds, at(2))
+        await standing.take_over()
+        for number in range(further):
+            await pair.there.do(chat, says(f"is now {number}"))
+        await client.see(
+            pair.there.feeds, lambda it: resets(it) == 1 and it.state.version == 1 + further
+        )
+    assert client.state == await read_state(pair.pool, chat.id)
+
+
+async def test_a_client_resumes_by_its_cursor_without_a_reset(pair: ReplicaPair) -> None:
+    chat = await pair.here.create()
+    client = StreamClient(chat.id)
+    await client.see(pair.here.feeds, at(1))
+    for number in range(12):
+        await pair.here.do(chat, says(f"more {number}"))
+        if number in (0, 2):
+            await client.see(pair.there.feeds, at(2 + number))
+    await client.see(pair.there.feeds, at(13))
+    assert resets(client) == 0
+    assert client.state == await read_state(pair.pool, chat.id)
+
+
+async def test_a_hint_of_another_past_resets_viewers_although_its_version_is_lower(
+    pair: ReplicaPair, dsn: str
+) -> None:
+    """Without waiting for the poll, on both replicas."""
+    chat = await pair.here.create()
+    async with stand_by(dsn) as standing:
+        one, other = StreamClient(chat.id), StreamClient(chat.id)
+        async with one.connected(pair.here.feeds) as here, other.connected(pair.there.feeds) as far:
+            await pair.here.do(chat, says("never was"))
+            await pair.here.do(chat, says("nor this"))
+            await one.watch(here, at(3))
+            await other.watch(far, at(3))
+            await standing.take_over()
+            await pair.here.do(chat, says("is now"))
+            for client, viewer in ((one, here), (other, far)):
+                await client.watch(viewer, lambda it: resets(it) == 1 and it.state.version == 2)
+    assert one.state == other.state == await read_state(pair.pool, chat.id)
 
 
 async def test_a_viewer_that_starts_over_resets_no_other(
@@ -100,7 +154,7 @@ async def test_a_viewer_that_starts_over_resets_no_other(
 ) -> None:
     chat = await pair.here.create()
     calm, lost = StreamClient(chat.id), StreamClient(chat.id)
-    lost.last_id = 99
+    lost.last_id = "99"
     async with calm.connected(pair.here.feeds) as viewer:
         await lost.see(pair.here.feeds, at(1))
         await clock.advance_past("feeds_poll")
@@ -117,12 +171,12 @@ async def test_a_viewer_disconnected_while_it_starts_over_starts_over_again(
     chat = await pair.here.do(chat, says("a"))
     chat = await pair.here.do(chat, says("b"))
     client = StreamClient(chat.id)
-    client.last_id = 99
+    client.last_id = "99"
     async with client.connected(pair.here.feeds) as viewer:
         frame = await viewer.next()
-        assert frame == Frame(events=frame.events[:1], version=0)
+        assert frame == Frame(events=frame.events[:1], cursor=START)
         client.take(frame)
-    assert client.last_id == 0
+    assert client.last_id == "0"
     await client.see(pair.here.feeds, at(3))
     assert client.state == await read_state(pair.pool, chat.id)
 

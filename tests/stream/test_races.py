@@ -246,7 +246,7 @@ async def test_of_two_first_viewers_the_one_with_the_delayed_reply_catches_up(
 ) -> None:
     """The other viewer has read a version that the feed has not: no group leads there."""
     first, second = StreamClient(CHAT), StreamClient(CHAT)
-    second.last_id = 1
+    second.last_id = "1"
     slow.hold()
     async with asyncio.TaskGroup() as group:
         seeing = group.create_task(first.see(slow.replica.feeds, at(2)))

@@ -37,7 +37,7 @@ TABLES: Final = (
     "usage_events",
 )
 
-SEEDING: Final = -1
+SEEDING: Final = 2**61
 """The change id of writes that no test checks."""
 
 # A copy differs from the original in its ids only.
@@ -100,12 +100,23 @@ async def write(conn: Conn, change: Change | None, change_id: int = SEEDING) -> 
     return applied
 
 
+async def write_all(conn: Conn, changes: Iterable[Change]) -> None:
+    """Write changes of the pure model, which knows no change ids, in their order."""
+    recent: dict[ChatId, tuple[ChangeId, ...]] = {}
+    for change in changes:
+        applied = await write(conn, with_recent(change, recent.get(change.after.id, ())))
+        recent[change.after.id] = applied.chat.recent_changes
+
+
+def with_recent(change: Change, recent: tuple[ChangeId, ...]) -> Change:
+    """The change as decided from a row with these change ids."""
+    before = change.before and replace(change.before, recent_changes=recent)
+    return replace(change, before=before)
+
+
 async def insert_seed(conn: Conn, seed: Seed) -> Chat:
     """Write the changes of a seed."""
-    recent: tuple[ChangeId, ...] = ()
-    for change in seed_chat(seed).changes:
-        before = change.before and replace(change.before, recent_changes=recent)
-        recent = (await write(conn, replace(change, before=before))).chat.recent_changes
+    await write_all(conn, seed_chat(seed).changes)
     return present(await chats.get(conn, seed.chat_id))
 
 

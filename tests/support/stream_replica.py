@@ -15,6 +15,7 @@ from uuid import UUID, uuid4
 import msgspec
 
 from chatd.clock import SystemClock
+from chatd.domain.chat.cursor import START, Cursor
 from chatd.domain.chat.events import Event
 from chatd.domain.chat.parts import TextPart
 from chatd.domain.chat.row import Chat, Episode, Hint
@@ -200,7 +201,7 @@ class StreamClient:
     def __init__(self, chat_id: ChatId) -> None:
         self.chat_id = chat_id
         self.state = ClientState()
-        self.last_id: int | None = None
+        self.last_id: str | None = None
         self.events: list[Event] = []
         self.connections = 0
 
@@ -212,9 +213,10 @@ class StreamClient:
     async def connected(self, feeds: FeedRegistry) -> AsyncGenerator[Viewer]:
         """Without a version to resume from, a client starts empty: messages of a first group
         that was cut off can have been deleted since."""
-        if not self.last_id:
+        after = START if self.last_id is None else Cursor.parse(self.last_id)
+        if after == START:
             self.state = ClientState()
-        async with feeds.open_viewer(self.chat_id, self.last_id) as viewer:
+        async with feeds.open_viewer(self.chat_id, after) as viewer:
             self.connections += 1
             yield viewer
 
@@ -222,12 +224,12 @@ class StreamClient:
         for event, last_id in read_sse(encode_sse(frame)):
             self.apply(event, last_id)
 
-    def apply(self, event: Event, last_id: int | None) -> None:
+    def apply(self, event: Event, last_id: str | None) -> None:
         self.events.append(event)
         self.state = self.state.apply([event])
         if last_id is not None:
             self.last_id = last_id
-            assert self.state.version == last_id
+            assert self.state.version == Cursor.parse(last_id).version
 
     async def watch(self, viewer: Viewer, until: Callable[["StreamClient"], bool]) -> None:
         try:
@@ -258,10 +260,10 @@ def part_text(part: object) -> str:
     return part.text if isinstance(part, TextPart) else ""
 
 
-def read_sse(data: bytes) -> Iterable[tuple[Event, int | None]]:
+def read_sse(data: bytes) -> Iterable[tuple[Event, str | None]]:
     """Parse as a browser does, as far as chatd uses the format."""
     assert data.endswith(b"\n\n")
     for block in data[:-2].split(b"\n\n"):
         fields = dict(line.split(b": ", 1) for line in block.split(b"\n"))
         last_id = fields.get(b"id")
-        yield _EVENT.decode(fields[b"data"]), None if last_id is None else int(last_id)
+        yield _EVENT.decode(fields[b"data"]), None if last_id is None else last_id.decode()

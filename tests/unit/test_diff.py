@@ -122,7 +122,9 @@ def _event(word: str, snapshot: ChatSnapshot) -> DurableEvent:
             return MessagesDeleted(chat_id=CHAT, ids=tuple(MessageId(n) for n in numbers))
         case "v":
             older = value.endswith("+older")
-            return VersionReached(chat_id=CHAT, version=numbers[0], has_older=older)
+            return VersionReached(
+                chat_id=CHAT, version=numbers[0], cursor=str(numbers[0]), has_older=older
+            )
         case "queue":
             return queue_of(*(queued(number) for number in numbers))
         case "preview":

@@ -4,6 +4,7 @@ Reads bodies, queries and path parameters into types, within limits of size and 
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from functools import cached_property
 from hashlib import sha256
@@ -19,6 +20,7 @@ from chatd.api.auth import ApiCaller
 from chatd.api.errors import ClientDisconnected, RequestTimeout, TooLarge
 from chatd.api.schemas.chats import MAX_INT64
 from chatd.domain.chat.change import IdempotencyKey
+from chatd.domain.chat.cursor import CURSOR_PATTERN, Cursor
 from chatd.domain.decode_errors import describe_decode_error, describe_invalid_json
 from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import ChatId, MessageId, ModelConfigId, QueueId, RequestId, WorkspaceId
@@ -41,6 +43,7 @@ KEY_HEADER: Final = "idempotency-key"
 
 _KEYS: Final = UUID("6f1c9d3e-6a0b-5c55-9d0f-3f6a1c0e7b21")
 _ENCODER: Final = msgspec.json.Encoder()
+_CURSOR: Final = re.compile(CURSOR_PATTERN)
 
 
 def header(scope: Scope, name: bytes) -> str | None:
@@ -226,6 +229,13 @@ def read_query(kind: type[S], query: bytes) -> S:
 
 def read_uuid(name: str, text: str) -> UUID:
     return _convert(text, UUID, name)
+
+
+def read_cursor(name: str, text: str) -> Cursor:
+    """A cursor, or a version alone."""
+    if _CURSOR.fullmatch(text) and (cursor := Cursor.parse(text)).version <= MAX_INT64:
+        return cursor
+    raise InvalidInput(name, "must be the id of an event of this stream, or a version")
 
 
 def read_number(name: str, text: str) -> int:

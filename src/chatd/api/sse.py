@@ -18,6 +18,7 @@ from chatd.api.request import (
     Scope,
     Send,
     header,
+    read_cursor,
     read_query,
     response_body,
     response_start,
@@ -29,6 +30,7 @@ from chatd.api.schemas.chats import MAX_INT64, AfterQuery
 from chatd.api.schemas.workspace_replies import build_log_reply, build_reply
 from chatd.api.schemas.workspaces import BuildLogReply, LogsQuery
 from chatd.api.streams import ClientStream, StreamEnd, StreamRegistry
+from chatd.domain.chat.cursor import Cursor
 from chatd.domain.chat.events import Event
 from chatd.domain.chat.public_chat import ChatListEvent, ChatListReady
 from chatd.domain.errors import Conflict, InvalidInput, RequestError
@@ -83,7 +85,7 @@ class ChatEventStreams:
 
     async def serve_chat(self, request: ApiRequest, send: Send) -> None:
         chat_id, feeds = request.chat_id, self._deps.feeds
-        after = last_event_id(request, request.query(AfterQuery).after)
+        after = _last_cursor(request)
         async with AsyncExitStack() as held:
             stream = held.enter_context(self._streams.open(request.caller, "sse", send))
             viewer = await self._deps.retry(
@@ -235,6 +237,14 @@ async def serve_events(stream: ClientStream, receive: Receive, next_event: NextE
     # A named event, so that clients can tell it from an event of the chat.
     data = msgspec.json.encode({"code": end.code, "message": end.message})
     await stream.send_end(response_body(b"event: end\ndata: " + data + b"\n\n"))
+
+
+def _last_cursor(request: ApiRequest) -> Cursor | None:
+    """A reconnecting browser repeats the query and adds the header: the header is newer."""
+    after = request.query(AfterQuery).after
+    if last := request.header("last-event-id"):
+        return read_cursor("Last-Event-ID", last)
+    return None if after is None else read_cursor("after", after)
 
 
 def last_event_id(request: ApiRequest, otherwise: int | None) -> int | None:

@@ -16,8 +16,8 @@ from msgspec import Struct
 from chatd.api.auth import ApiCaller, require_own_chat
 from chatd.api.deps import ApiDeps
 from chatd.api.errors import error_reply
-from chatd.api.request import Message, Receive, Send, read_json, read_uuid
-from chatd.api.schemas.chats import Version
+from chatd.api.request import Message, Receive, Send, read_cursor, read_json, read_uuid
+from chatd.api.schemas.chats import CursorText, Version
 from chatd.api.streams import ClientStream, StreamRegistry, end_for_error
 from chatd.domain.errors import ChatdError, InvalidInput
 from chatd.domain.ids import ChatId
@@ -35,10 +35,10 @@ class _Tagged(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="
 
 
 class Subscribe(_Tagged, frozen=True, kw_only=True, tag="subscribe"):
-    """`after` is the last version of the chat that the client has."""
+    """`after` is the last cursor of the chat that the client has, or the last version alone."""
 
     topic: str
-    after: Version | None = None
+    after: Version | CursorText | None = None
 
 
 class Unsubscribe(_Tagged, frozen=True, kw_only=True, tag="unsubscribe"):
@@ -181,8 +181,9 @@ class _Socket:
         if frame.topic == CHAT_LIST_TOPIC:
             return held.enter_context(deps.chat_lists.watch(self._caller.user_id)).next
         chat_id = _chat_id(frame.topic)
+        after = None if frame.after is None else read_cursor("after", str(frame.after))
         viewer = await deps.retry(
-            lambda: held.enter_async_context(feeds.open_viewer(chat_id, frame.after))
+            lambda: held.enter_async_context(feeds.open_viewer(chat_id, after))
         )
         # The feed has read the row: checking its owner now costs no read of its own.
         require_own_chat(self._caller, feeds.known(chat_id))

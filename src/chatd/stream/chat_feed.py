@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
+from chatd.domain.chat.cursor import Cursor
 from chatd.domain.chat.diff import ChatSnapshot, ViewerPosition, diff, needs_full_read
 from chatd.domain.chat.events import DurableEvent, HistoryReset, PreviewReset, encode_event
 from chatd.domain.chat.row import Chat, Episode
@@ -26,37 +27,26 @@ from chatd.stream.live_parts import LivePartSource, is_live
 
 
 class EventGroup(Struct, frozen=True, kw_only=True):
-    """The encoded events from version `after` to `version`. `episode` names the live parts that may
-    be sent after the group; with `restarts_episode` from the first part on."""
+    """The encoded events from `after` to `reached`. `episode` names the live parts that may be sent
+    after the group; with `restarts_episode` from the first part on."""
 
-    after: int
-    version: int
+    after: Cursor
+    reached: Cursor
     events: tuple[bytes, ...]
     episode: Episode | None
     restarts_episode: bool
     reset: bool
 
 
-def build_group(after: int, chat: Chat, events: Sequence[DurableEvent]) -> EventGroup:
+def build_group(after: Cursor, chat: Chat, events: Sequence[DurableEvent]) -> EventGroup:
     return EventGroup(
         after=after,
-        version=chat.snapshot_version,
+        reached=Cursor.of(chat),
         events=tuple(map(encode_event, events)),
         episode=Episode.of(chat) if is_live(chat) else None,
         restarts_episode=any(isinstance(event, PreviewReset) for event in events),
         reset=isinstance(events[0], HistoryReset),
     )
-
-
-def is_descendant(old: Chat, new: Chat) -> bool:
-    """Whether the new row is a later state of the old one, as far as the row's recent change ids
-    tell. A database that lost commits in a failover may reach the same version number with another
-    past; the change ids differ then."""
-    behind = new.snapshot_version - old.snapshot_version
-    if behind < 0:
-        return False
-    both = zip(new.recent_changes[behind:], old.recent_changes, strict=False)
-    return all(ours == theirs for ours, theirs in both)
 
 
 class Wakeable(Protocol):
@@ -90,28 +80,31 @@ class ChatFeed:
 
     # Joining
 
-    async def join(self, version: int) -> EventGroup:
-        """The group from this version (0: none) to the newest. The viewer must take its position in
-        the broadcast first, so that later groups follow that position. Viewers that join from the
-        same version at once share the read and the encoding."""
-        return await self._shared_joins.get(version)
+    async def join(self, cursor: Cursor) -> EventGroup:
+        """The group from this cursor to the newest version; a reset if the database has lost the
+        viewer's version. The viewer must take its position in the broadcast first, so that later
+        groups follow that position. Viewers that join from the same cursor at once share the read
+        and the encoding."""
+        return await self._shared_joins.get(cursor)
 
-    async def _read_join(self, version: int) -> EventGroup:
+    async def _read_join(self, cursor: Cursor) -> EventGroup:
         async with self._join_slots:
             known = self.chat
-            snapshot = await self._read_complete(version)
+            snapshot = await self._read_complete(cursor)
             if known is None and self._is_behind(snapshot.chat):
                 # Another viewer joined meanwhile with a newer row, at which the broadcast began:
                 # no group leads from this snapshot to that row.
                 known = self.chat
-                snapshot = await self._read_complete(version)
+                snapshot = await self._read_complete(cursor)
         self._on_join_read(known, snapshot.chat)
-        position = ViewerPosition(version=version) if version else None
-        return build_group(version, snapshot.chat, diff(position, snapshot))
+        position = ViewerPosition(version=cursor.version) if cursor.version else None
+        return build_group(cursor, snapshot.chat, diff(position, snapshot))
 
-    async def _read_complete(self, version: int) -> ChatSnapshot:
-        snapshot = await self._read(version)
-        return await self._read(0) if needs_full_read(version, snapshot) else snapshot
+    async def _read_complete(self, cursor: Cursor) -> ChatSnapshot:
+        snapshot = await self._read(cursor.version)
+        is_lost = not cursor.is_past_of(snapshot.chat)
+        is_complete = not is_lost and not needs_full_read(cursor.version, snapshot)
+        return snapshot if is_complete else await self._read(0)
 
     def _is_behind(self, found: Chat) -> bool:
         return self.chat is not None and found.snapshot_version < self.chat.snapshot_version
@@ -122,8 +115,8 @@ class ChatFeed:
             if self._hinted_before_first_row:
                 self.request_read()
         elif found.snapshot_version > self.chat.snapshot_version:
-            self.on_hint(found.snapshot_version)
-        elif known is not None and not is_descendant(known, found):
+            self.on_hint(Cursor.of(found))
+        elif known is not None and not found.follows(known):
             self.request_read()
 
     # Callbacks
@@ -135,11 +128,12 @@ class ChatFeed:
             self._hinted_before_first_row = True
             return
         if chat.snapshot_version <= was.snapshot_version:
+            self.on_hint(Cursor.of(chat))
             return
-        next_one = chat.snapshot_version == was.snapshot_version + 1 and is_descendant(was, chat)
+        next_one = chat.snapshot_version == was.snapshot_version + 1 and chat.follows(was)
         queue_known = chat.queue_version <= was.snapshot_version or chat.queue_len == 0
         if applied.replayed or not next_one or not queue_known:
-            self.on_hint(chat.snapshot_version)
+            self.on_hint(Cursor.of(chat))
             return
         snapshot = ChatSnapshot(
             chat=chat,
@@ -149,17 +143,20 @@ class ChatFeed:
             queue=() if chat.queue_len == 0 else None,
         )
         try:
-            self._advance(ViewerPosition.of(was), snapshot)
+            self._advance(was, ViewerPosition.of(was), snapshot)
         except (InvariantBroken, UnicodeEncodeError):
             # Encoding must not fail the writer. A read of the stored rows gives the same change.
             self.request_read()
 
-    def on_hint(self, version: int) -> None:
+    def on_hint(self, hinted: Cursor) -> None:
         if self.chat is None:
             self._hinted_before_first_row = True
-        elif version > self.chat.snapshot_version:
-            self._hinted_version = max(self._hinted_version, version)
+        elif hinted.version > self.chat.snapshot_version:
+            self._hinted_version = max(self._hinted_version, hinted.version)
             self._schedule(self)
+        elif not hinted.is_past_of(self.chat):
+            # Another past under a number that this feed has passed.
+            self.request_read()
 
     def request_read(self) -> None:
         """The row may have changed in an unknown way: read it."""
@@ -193,16 +190,16 @@ class ChatFeed:
         snapshot = await self._read(known.snapshot_version)
         # The feed had `known` before this read. A row that does not descend from it means that
         # the database lost commits which viewers have position.
-        lost = not is_descendant(known, snapshot.chat)
+        lost = not snapshot.chat.follows(known)
         if lost or needs_full_read(known.snapshot_version, snapshot):
             snapshot = await self._read(0)
         now = self.chat or known
         if not lost:
-            self._advance(ViewerPosition.of(now), snapshot)
+            self._advance(now, ViewerPosition.of(now), snapshot)
             return
         if now is not known:
             self.request_read()
-        self._advance(ViewerPosition(version=now.snapshot_version), snapshot)
+        self._advance(now, ViewerPosition(version=now.snapshot_version), snapshot)
 
     async def _read(self, version: int) -> ChatSnapshot:
         try:
@@ -220,10 +217,10 @@ class ChatFeed:
             has_older=found.truncated,
         )
 
-    def _advance(self, position: ViewerPosition, snapshot: ChatSnapshot) -> None:
+    def _advance(self, was: Chat, position: ViewerPosition, snapshot: ChatSnapshot) -> None:
         """Publish a group, unless a later commit of this replica has already been published."""
         if events := diff(position, snapshot):
-            group = build_group(position.version, snapshot.chat, events)
+            group = build_group(Cursor.of(was), snapshot.chat, events)
             self.groups.append(group, sum(map(len, group.events)))
             self._show(snapshot.chat)
             self._wake()

@@ -84,7 +84,7 @@ class _UserList:
     def __init__(self) -> None:
         self.broadcast: Broadcast[bytes] = Broadcast()
         self.subscriptions: set[ChatListSubscription] = set()
-        self.last_sent: dict[ChatId, PublicChat] = {}
+        self.last_sent: dict[ChatId, tuple[Chat, PublicChat]] = {}
 
     def send(self, event: bytes) -> None:
         self.broadcast.append(event, len(event))
@@ -137,12 +137,14 @@ class ChatListFeeds:
             return
         public = public_chat(chat)
         last = user_list.last_sent.pop(chat.id, None)
-        known = last == public and kind != WORKSPACE_HINT_KIND
-        if last is not None and (known or last.version > public.version):
-            user_list.last_sent[chat.id] = last
-            return
+        if last is not None:
+            is_known = last[1] == public and kind != WORKSPACE_HINT_KIND
+            is_late = last[0].snapshot_version > chat.snapshot_version and last[0].follows(chat)
+            if is_known or is_late:
+                user_list.last_sent[chat.id] = last
+                return
         # Ordered by the last event; the oldest is forgotten.
-        user_list.last_sent[chat.id] = public
+        user_list.last_sent[chat.id] = (chat, public)
         if len(user_list.last_sent) > self._config.max_remembered_chats:
             del user_list.last_sent[next(iter(user_list.last_sent))]
         user_list.send(encode_value(ChatListEvent(kind=chat_list_change(chat, kind), chat=public)))
@@ -152,7 +154,8 @@ class ChatListFeeds:
         if user_list is None or hint.kind == TAILED_HINT_KIND:
             return
         last = user_list.last_sent.get(hint.chat_id)
-        if hint.kind is None and last is not None and last.version >= hint.snapshot_version:
+        is_known = last and last[0].contains(hint.snapshot_version, hint.change_id)
+        if hint.kind is None and is_known:
             return
         # A hint with a kind is not replaced by one without.
         self._unread[hint.chat_id] = hint.kind or self._unread.get(hint.chat_id)

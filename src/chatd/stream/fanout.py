@@ -10,7 +10,7 @@ performs the read in its own task; if it is cancelled, the next caller does.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Final, Generic, TypeVar
 
 from chatd.domain.errors import ChatdError
@@ -20,6 +20,7 @@ MAX_VIEWER_LAG_S: Final = 10.0
 MAX_VIEWER_LAG_BYTES: Final = 1024 * 1024
 
 T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
 
 class Lagged(ChatdError):
@@ -162,17 +163,17 @@ class SharedRead(Generic[T]):
         return outcome
 
 
-class VersionedSharedRead(Generic[T]):
-    """One shared read per version, kept only while callers wait for it."""
+class VersionedSharedRead(Generic[K, T]):
+    """One shared read per version, or per cursor, kept only while callers wait for it."""
 
     def __init__(
-        self, read: Callable[[int], Awaitable[T]], *, timeout_s: float = SHARED_READ_TIMEOUT_S
+        self, read: Callable[[K], Awaitable[T]], *, timeout_s: float = SHARED_READ_TIMEOUT_S
     ) -> None:
         self._read = read
         self._timeout_s = timeout_s
-        self._reads: dict[int, SharedRead[T]] = {}
+        self._reads: dict[K, SharedRead[T]] = {}
 
-    async def get(self, version: int) -> T:
+    async def get(self, version: K) -> T:
         timeout_s = self._timeout_s
         while True:
             shared = self._reads.get(version)
@@ -188,6 +189,6 @@ class VersionedSharedRead(Generic[T]):
                 if not shared.waiting:
                     self._remove(version, shared)
 
-    def _remove(self, version: int, shared: SharedRead[T]) -> None:
+    def _remove(self, version: K, shared: SharedRead[T]) -> None:
         if self._reads.get(version) is shared:
             del self._reads[version]

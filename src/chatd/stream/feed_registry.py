@@ -14,6 +14,7 @@ from typing import Final
 from msgspec import Struct
 
 from chatd.aio import Backoff, InterruptibleSleep
+from chatd.domain.chat.cursor import Cursor
 from chatd.domain.chat.row import Chat, Hint
 from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import ChatId
@@ -79,8 +80,8 @@ class FeedRegistry:
     # For transports
 
     @asynccontextmanager
-    async def open_viewer(self, chat_id: ChatId, after: int | None) -> AsyncGenerator[Viewer]:
-        """`after` is the client's last version. Raises NotFound or Unavailable before the viewer
+    async def open_viewer(self, chat_id: ChatId, after: Cursor | None) -> AsyncGenerator[Viewer]:
+        """`after` is the client's last cursor. Raises NotFound or Unavailable before the viewer
         exists, so that a transport can still reply with an error status."""
         feed = self._feeds.get(chat_id) or self._new(chat_id)
         viewer = Viewer(feed, self._live, self._env.clock, after)
@@ -125,7 +126,7 @@ class FeedRegistry:
 
     def on_hint(self, hint: Hint) -> None:
         if (feed := self._feeds.get(hint.chat_id)) is not None:
-            feed.on_hint(hint.snapshot_version)
+            feed.on_hint(Cursor(hint.snapshot_version, hint.change_id))
             self._live.hurry(hint.chat_id)
 
     def mark_all_dirty(self) -> None:
@@ -231,9 +232,8 @@ def _compare(feed: ChatFeed, chat: Chat, found: ChatVersion | None) -> None:
     if found is None:
         feed.on_deleted()
         return
-    newest = chat.recent_changes[0] if chat.recent_changes else None
-    same = (found.version, found.change_id) == (chat.snapshot_version, newest)
+    same = (found.version, found.change_id) == (chat.snapshot_version, chat.change_id)
     now = feed.chat or chat
-    overtaken = now is not chat and now.snapshot_version >= found.version
+    overtaken = now is not chat and now.contains(found.version, found.change_id)
     if not same and not overtaken:
         feed.request_read()

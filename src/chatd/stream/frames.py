@@ -8,6 +8,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from chatd.domain.chat.cursor import START, Cursor
+
 MAX_FRAME_EVENTS: Final = 256
 MAX_FRAME_BYTES: Final = 256 * 1024
 
@@ -16,22 +18,24 @@ _TYPE_FIELD: Final = b'{"type":"'
 
 
 class Frame(Struct, frozen=True, kw_only=True):
-    """`version` is set on the frame that completes a state: the client may resume from it. It is 0
-    on a frame that resets the client, which cannot resume until the new state is complete."""
+    """`cursor` is set on the frame that completes a state: the client may resume from it. It is the
+    start on a frame that resets the client, which cannot resume until the new state is complete."""
 
     events: Sequence[bytes]
-    version: int | None = None
+    cursor: Cursor | None = None
 
 
-def split_frames(events: Sequence[bytes], version: int, *, reset: bool = False) -> Iterator[Frame]:
-    """Split one group; the last frame has its version."""
+def split_frames(
+    events: Sequence[bytes], cursor: Cursor, *, reset: bool = False
+) -> Iterator[Frame]:
+    """Split one group; the last frame has its cursor."""
     if reset:
-        yield Frame(events=events[:1], version=0)
+        yield Frame(events=events[:1], cursor=START)
         events = events[1:]
     pieces = list(_pieces(events))
     for piece in pieces[:-1]:
         yield Frame(events=piece)
-    yield Frame(events=pieces[-1] if pieces else (), version=version)
+    yield Frame(events=pieces[-1] if pieces else (), cursor=cursor)
 
 
 def _pieces(events: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
@@ -47,12 +51,12 @@ def _pieces(events: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 def encode_sse(frame: Frame) -> bytes:
-    """The id is the version, so that `Last-Event-ID` resumes."""
+    """The id is the cursor, so that `Last-Event-ID` resumes."""
     body = b"\n\n".join(map(sse_block, frame.events)) if frame.events else b"data:"
-    if frame.version is None:
+    if frame.cursor is None:
         return body + b"\n\n"
     # The id goes with the frame's last event: only then the state is complete.
-    return body + b"\nid: %d\n\n" % frame.version
+    return body + b"\nid: %b\n\n" % str(frame.cursor).encode()
 
 
 def sse_block(event: bytes) -> bytes:

@@ -1,6 +1,6 @@
 """One viewer of one chat: event groups and live parts in an order that a client can rely on.
 
-Owns the client's position: its version, its episode and the number of parts it has. Parts of an
+Owns the client's position: its cursor, its episode and the number of parts it has. Parts of an
 episode are sent after the group that starts the episode and before the group that ends it; sent
 later, the client would show them twice. The transport writes frames to the socket and closes a
 connection that does not read.
@@ -9,6 +9,7 @@ connection that does not read.
 from collections import deque
 from collections.abc import AsyncIterator
 
+from chatd.domain.chat.cursor import START, Cursor
 from chatd.domain.chat.row import Episode
 from chatd.domain.errors import NotFound
 from chatd.domain.ports import Clock
@@ -22,20 +23,20 @@ class Viewer(Subscription[EventGroup]):
     """Created and closed by `FeedRegistry.open_viewer`."""
 
     def __init__(
-        self, feed: ChatFeed, live: LivePartSource, clock: Clock, version: int | None
+        self, feed: ChatFeed, live: LivePartSource, clock: Clock, cursor: Cursor | None
     ) -> None:
         super().__init__(feed.groups, clock)
         self._feed = feed
         self._live = live
-        self._version = max(version or 0, 0)
+        self._cursor = cursor or START
         self._episode: Episode | None = None
         self._seq = 0
         self._frames: deque[Frame] = deque()
 
     async def join(self) -> None:
-        """Read the changes since the client's version. Raises NotFound, Unavailable."""
+        """Read the changes since the client's cursor. Raises NotFound, Unavailable."""
         self.skip_to_end()
-        self._advance_to(await self._feed.join(self._version))
+        self._advance_to(await self._feed.join(self._cursor))
 
     async def frames(self) -> AsyncIterator[Frame]:
         """Ends only by raising Lagged, NotFound, Unavailable, or by cancellation."""
@@ -60,18 +61,20 @@ class Viewer(Subscription[EventGroup]):
     async def _on_group(self, group: EventGroup) -> None:
         """After joining, the viewer may be ahead of its feed, or at a version between two groups.
         A group omits what did not change since its own `after`, so a viewer in between joins
-        again."""
-        if group.after == self._version:
+        again. So does a viewer that read a past which the database has lost."""
+        if group.after == self._cursor:
             self._advance_to(group)
-        elif group.version > self._version:
+        elif group.reached == self._cursor:
+            return
+        elif group.reset or group.reached.version >= self._cursor.version:
             await self.join()
 
     def _advance_to(self, group: EventGroup) -> None:
-        self._version = group.version
+        self._cursor = group.reached
         if group.restarts_episode:
             self._seq = 0
         self._episode = group.episode
-        self._frames.extend(split_frames(group.events, group.version, reset=group.reset))
+        self._frames.extend(split_frames(group.events, group.reached, reset=group.reset))
 
     def _parts(self) -> Frame | None:
         if self._episode is None:

@@ -32,7 +32,7 @@ class SseBlock(Struct, frozen=True, kw_only=True):
     comment: str | None = None
     event: str | None = None
     data: bytes = b""
-    id: int | None = None
+    id: str | None = None
 
 
 class SseConnection:
@@ -69,15 +69,15 @@ def _block(lines: list[bytes]) -> SseBlock:
         comment=fields.get(b""),
         event=fields.get(b"event"),
         data=fields.get(b"data", "").encode(),
-        id=int(fields[b"id"]) if b"id" in fields else None,
+        id=fields.get(b"id"),
     )
 
 
 @asynccontextmanager
 async def event_source(
-    server: ApiServer, path: str, *, token: str = ME, last_id: int | None = None
+    server: ApiServer, path: str, *, token: str = ME, last_id: str | None = None
 ) -> AsyncGenerator[SseConnection]:
-    headers = authorized(token) | ({} if last_id is None else {"Last-Event-ID": str(last_id)})
+    headers = authorized(token) | ({} if last_id is None else {"Last-Event-ID": last_id})
     limits = aiohttp.ClientTimeout(total=None)
     async with server.http.get(f"/api/v1{path}", headers=headers, timeout=limits) as response:
         assert response.status == 200, await response.read()
@@ -91,7 +91,7 @@ class SseViewer:
     def __init__(self, chat_id: ChatId) -> None:
         self.chat_id = chat_id
         self.state = ClientState()
-        self.last_id: int | None = None
+        self.last_id: str | None = None
         self.end: str | None = None
 
     @property

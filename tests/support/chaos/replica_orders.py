@@ -22,6 +22,7 @@ from chatd.domain.chat.commands import (
     UserCommand,
     WhenBusy,
 )
+from chatd.domain.chat.cursor import Cursor
 from chatd.domain.chat.messages import UserInput
 from chatd.domain.chat.parts import TextPart
 from chatd.domain.chat.transitions import ReservedSlots
@@ -60,7 +61,7 @@ OrderKind = Literal[
 
 class Order(Struct, frozen=True, kw_only=True):
     """`target` is a message, a queued message, or the order that opened a stream; `after` is the
-    viewer's version."""
+    viewer's cursor."""
 
     id: int
     do: OrderKind
@@ -69,7 +70,7 @@ class Order(Struct, frozen=True, kw_only=True):
     key: UUID | None = None
     when_busy: WhenBusy = "queue"
     target: int = 0
-    after: int | None = None
+    after: str | None = None
 
 
 class OrderReply(Struct, frozen=True, kw_only=True):
@@ -173,7 +174,8 @@ class OrderedViewers:
 
     async def _watch(self, order: Order) -> None:
         try:
-            async with self._feeds.open_viewer(ChatId(order.chat), order.after) as viewer:
+            after = None if order.after is None else Cursor.parse(order.after)
+            async with self._feeds.open_viewer(ChatId(order.chat), after) as viewer:
                 async for frame in viewer.frames():
                     write_line(StreamFrame(frame=order.id, sse=encode_sse(frame).decode()))
         except ChatdError as error:

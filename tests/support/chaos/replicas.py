@@ -60,7 +60,7 @@ class ReplicaProcess:
         async with asyncio.timeout(REPLY_TIMEOUT_S):
             return await answer
 
-    async def watch(self, chat: ChatId, after: int | None) -> AsyncGenerator[str]:
+    async def watch(self, chat: ChatId, after: str | None) -> AsyncGenerator[str]:
         """Frames of the chat's stream, as sent to clients. Raises `ReplicaGone` at its end."""
         order = self._new_order("watch", chat, after=after)
         frames: asyncio.Queue[StreamFrame] = asyncio.Queue()

@@ -30,13 +30,13 @@ class RoamingViewer:
         self.chat_id = chat_id
         self.state = ClientState()
         self.connections = 0
-        self._last_id: int | None = None
+        self._last_id: str | None = None
 
     async def read(
         self, replica: ReplicaProcess, until: Callable[[ClientState], bool] = lambda _: False
     ) -> None:
         """Read until the condition holds or the stream ends."""
-        if not self._last_id:
+        if self._last_id in (None, "0"):
             self.state = ClientState()
         self.connections += 1
         async with aclosing(replica.watch(self.chat_id, self._last_id)) as frames:

@@ -151,7 +151,7 @@ class HttpClient:
         self._servers = servers
         self._http = http
         self._changed = asyncio.Event()
-        self._last_id: int | None = None
+        self._last_id = ""
         self.chat_id: ChatId | None = None
         self.connections = 0
         self.state = ClientState()
@@ -203,7 +203,7 @@ class HttpClient:
     async def _watch_once(self) -> None:
         if not self._last_id:
             self.state = ClientState()
-        headers = AUTH if not self._last_id else AUTH | {"Last-Event-ID": str(self._last_id)}
+        headers = AUTH if not self._last_id else AUTH | {"Last-Event-ID": self._last_id}
         url = f"{self._servers.next().url}/api/v1/chats/{self.chat_id}/events"
         self.connections += 1
         async with self._http.get(url, headers=headers, timeout=ClientTimeout(total=None)) as got:
@@ -219,7 +219,7 @@ class HttpClient:
     def _take(self, event: Event, last_id: str | None) -> None:
         self.state = self.state.apply([event])
         if last_id is not None:
-            self._last_id = int(last_id)
+            self._last_id = "" if last_id == "0" else last_id
         self._changed.set()
 
 

@@ -11,6 +11,7 @@ from uuid import UUID
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from chatd.domain.chat.commands import WhenBusy
+from chatd.domain.chat.cursor import CURSOR_PATTERN
 from chatd.domain.chat.events import PublicMessage, PublicQueuedMessage
 from chatd.domain.chat.public_chat import PublicChat
 from chatd.domain.ids import ChatId, MessageId, ModelConfigId, QueueId
@@ -22,6 +23,7 @@ MAX_INT64 = 2**63 - 1
 NonBlankText = Annotated[str, Meta(min_length=1, pattern=r"\S")]
 Id = Annotated[int, Meta(ge=1, le=MAX_INT64)]
 Version = Annotated[int, Meta(ge=0, le=MAX_INT64)]
+CursorText = Annotated[str, Meta(pattern=CURSOR_PATTERN)]
 PageSize = Annotated[int, Meta(ge=1, le=200)]
 LineNumber = Annotated[int, Meta(ge=0, le=MAX_INT32)]
 
@@ -151,9 +153,10 @@ class MessagePageQuery(Struct, frozen=True, kw_only=True):
 
 
 class AfterQuery(Struct, frozen=True, kw_only=True):
-    """The last version that the client has. The header `Last-Event-ID` takes precedence."""
+    """The last cursor that the client has, or the last version alone. The header `Last-Event-ID`
+    takes precedence."""
 
-    after: Version | None = None
+    after: CursorText | None = None
 
 
 class ModelsQuery(Struct, frozen=True, kw_only=True):

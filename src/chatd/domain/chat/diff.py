@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from chatd.domain.chat.cursor import Cursor
 from chatd.domain.chat.events import (
     ActionPayload,
     ActionRequired,
@@ -117,9 +118,7 @@ def _full_group(snapshot: ChatSnapshot, *, reset: bool) -> Iterator[DurableEvent
     if reset or chat.retry_state is not None:
         yield RetryEvent(chat_id=chat.id, retry=chat.retry_state)
     yield preview_reset(chat)
-    yield VersionReached(
-        chat_id=chat.id, version=chat.snapshot_version, has_older=snapshot.has_older
-    )
+    yield _version_reached(snapshot)
 
 
 def _change_group(snapshot: ChatSnapshot, position: ViewerPosition) -> Iterator[DurableEvent]:
@@ -135,7 +134,7 @@ def _change_group(snapshot: ChatSnapshot, position: ViewerPosition) -> Iterator[
         yield RetryEvent(chat_id=chat.id, retry=chat.retry_state)
     if position.shown is None or position.shown.episode != Episode.of(chat):
         yield preview_reset(chat)
-    yield VersionReached(chat_id=chat.id, version=chat.snapshot_version)
+    yield _version_reached(snapshot)
 
 
 def _shown_state(chat: Chat) -> ShownState:
@@ -154,6 +153,16 @@ def _has_status_changed(position: ViewerPosition, chat: Chat) -> bool:
         return position.version < chat.snapshot_version
     was, now = position.shown, _shown_state(chat)
     return (was.status, was.error, was.pending_calls) != (now.status, now.error, now.pending_calls)
+
+
+def _version_reached(snapshot: ChatSnapshot) -> VersionReached:
+    chat = snapshot.chat
+    return VersionReached(
+        chat_id=chat.id,
+        version=chat.snapshot_version,
+        cursor=str(Cursor.of(chat)),
+        has_older=snapshot.has_older,
+    )
 
 
 def _status(chat: Chat) -> StatusEvent:

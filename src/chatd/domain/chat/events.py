@@ -146,10 +146,12 @@ class ActionRequired(_Event, frozen=True, kw_only=True, tag="action_required"):
 
 
 class VersionReached(_Event, frozen=True, kw_only=True, omit_defaults=True, tag="version"):
-    """Ends a group: the client has the chat's state at this version. `has_older`: only the newest
-    messages were sent; the client reads older ones by page."""
+    """Ends a group: the client has the chat's state at this version. It resumes by the `cursor`,
+    with which the server recognizes a version that the database has lost. `has_older`: only the
+    newest messages were sent; the client reads older ones by page."""
 
     version: int
+    cursor: str = ""
     has_older: bool = False
 
 

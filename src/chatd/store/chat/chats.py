@@ -264,7 +264,7 @@ async def list_children(conn: Conn, roots: list[ChatId], *, limit: int = 1000) -
 
 
 LIST_VERSIONS: Final[LiteralString] = """
-    SELECT id, snapshot_version, recent_changes[1] AS change_id
+    SELECT id, snapshot_version, coalesce(recent_changes[1], 0) AS change_id
     FROM chats WHERE id = ANY ($1::uuid[])"""
 
 # One index look-up for each owner and each value of `archived`: the planner may turn a plain
@@ -284,7 +284,7 @@ class ChatVersion(Struct, frozen=True, kw_only=True):
     the database was restored to an earlier state."""
 
     version: int
-    change_id: ChangeId | None
+    change_id: ChangeId
 
 
 async def list_versions(conn: Conn, chat_ids: list[ChatId]) -> dict[ChatId, ChatVersion]:

@@ -83,8 +83,9 @@ MARK_TOOL_STARTED: Final[LiteralString] = """
     WITH mine AS MATERIALIZED (
         SELECT id, root_chat_id FROM chats
         WHERE id = $1 AND worker_id = $3 AND epoch = $4 AND status = 'running'
-          AND history_version = $5 AND snapshot_version >= $7
-          AND ($8 = 0 OR coalesce(recent_changes[(snapshot_version - $7 + 1)::int], 0) IN ($8, 0))
+          AND history_version = $5 AND snapshot_version >= $7::bigint
+          AND ($8::bigint = 0
+               OR coalesce(recent_changes[(snapshot_version - $7 + 1)::int], 0) IN ($8, 0))
         FOR SHARE),
     marked AS (
         INSERT INTO chat_tool_runs (chat_id, root_chat_id, tool_call_id, epoch)
