@@ -2,9 +2,11 @@
 
 import secrets
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 
 import pytest
 
+from chatd.domain.workspace.agent_api import AgentUnreachable
 from chatd.workspaces.local.backend import LocalConfig
 from chatd.workspaces.local.process_plan import ISOLATION_LEVELS, IsolationLevel
 from tests.support.local_rig import (
@@ -41,6 +43,7 @@ async def rig(
 async def test_a_command_cannot_read_or_change_which_calls_have_run(rig: LocalRig) -> None:
     """Takes seconds: a workspace is started."""
     running = await rig.start()
+    await rig.wait_new_agent(running, "")  # its socket is there a little before it listens
     key = secrets.token_hex(16)
     client = await rig.client(running)
     started = await client.start_process("echo ran >> $HOME/log", key=key)
@@ -55,7 +58,8 @@ async def test_a_command_cannot_read_or_change_which_calls_have_run(rig: LocalRi
     assert found == ""
     boot = (await rig.connect(running)).hello.boot_id
     forge = f"rm -rf {state} {state.parent}/run/once* /run/chatd/once*; kill -9 $PPID"
-    await client.start_process(forge, key=secrets.token_hex(16))
+    with suppress(AgentUnreachable):  # it may be killed before it replies
+        await client.start_process(forge, key=secrets.token_hex(16))
     await rig.wait_new_agent(running, boot)
     client = await rig.client(running)
     again = await client.start_process("echo ran >> $HOME/log", key=key)

@@ -1,4 +1,4 @@
-"""The attempts of `test_sandbox_isolation` again, on a server without root."""
+"""The hostile attempts at a sandbox and at the agent's state again, on a server without root."""
 
 import asyncio
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.local_rig import AS_ROOT, NO_BUBBLEWRAP
-from tests.workspaces import test_sandbox_isolation
+from tests.workspaces import test_agent_state, test_sandbox_isolation
 
 ROOT = Path(__file__).parents[2]
 SITE = Path(pytest.__file__).parents[1]
@@ -35,7 +35,8 @@ async def test_a_hostile_workspace_is_contained_on_a_server_without_root() -> No
     words = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-o", "addopts="]
     words += ["--import-mode=importlib", "--rootdir", str(ROOT)]
     process = await asyncio.create_subprocess_exec(
-        "/usr/bin/python3", "-B", "-m", "pytest", *words, test_sandbox_isolation.__file__,
+        "/usr/bin/python3", "-B", "-m", "pytest", *words,
+        test_sandbox_isolation.__file__, test_agent_state.__file__,
         user=ACCOUNT, group=ACCOUNT, extra_groups=[], cwd=ROOT,
         env={"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}:{SITE}", "PATH": os.defpath},
         stdin=asyncio.subprocess.DEVNULL,
