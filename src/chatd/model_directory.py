@@ -203,6 +203,9 @@ class ModelDirectory:
             found = self._by_id(model_id)
         return found
 
+    async def is_priced(self, model: StoredModel) -> bool:
+        return await self._own.is_priced(model.config)
+
     async def by_name(self, name: str) -> StoredModel | None:
         if (found := self._by_name(name)) is None:
             await self._read()

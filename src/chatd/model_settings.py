@@ -194,4 +194,5 @@ def _prices(entry: PriceEntry) -> Prices:
         output=text(entry.output),
         cache_read=text(entry.cache_read),
         cache_write=text(entry.cache_write),
+        web_search=text(entry.web_search),
     )

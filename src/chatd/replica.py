@@ -12,7 +12,7 @@ from typing import Final
 from msgspec import Struct
 
 from chatd.aio import BackgroundTasks, TaskReaper
-from chatd.domain.chat.row import Chat, Hint
+from chatd.domain.chat.row import Chat, Episode, Hint
 from chatd.domain.ids import WorkerId
 from chatd.domain.ports import Budget, Env, ModelSource, ToolSource
 from chatd.engine.acquirer import SlotsConfig
@@ -26,6 +26,7 @@ from chatd.engine.summary_call import SummaryCall
 from chatd.engine.title_generator import TitleGenerator, TitleModelChoice, own_model
 from chatd.engine.tool_runner import ToolDeps
 from chatd.engine.turn_loop import TurnLoop, TurnLoopDeps
+from chatd.engine.usage_writer import UsageWriter
 from chatd.engine.worker import Worker, WorkerConfig, WorkerDeps
 from chatd.parts.episodes import EpisodeRegistry
 from chatd.parts.journal_tail import JournalTail
@@ -97,11 +98,14 @@ class Replica:
         self.chat_lists = ChatListFeeds(pool, env)
         retention = retention_tasks(config.retention, pool, env, self._committer)
         self.background_tasks = BackgroundTasks(env, (*maintenance_tasks(pool), *retention))
+        self.usage_writer = UsageWriter(pool, env)
         self.lease = WorkerLease(env.clock)
         self.task_reaper = TaskReaper(env)
         if budget is None and config.spend_limit is not None:
-            budget = OwnerBudget(pool, env.clock, config.spend_limit)
-        spend_guard = SpendGuard(budget, env)
+            budget = OwnerBudget(pool, config.spend_limit)
+        limit = config.spend_limit
+        refuses_unpriced = limit is not None and limit.refuses_unpriced
+        spend_guard = SpendGuard(budget, env, refuses_unpriced=refuses_unpriced)
         self.budget = None if budget is None else spend_guard
         titles = self._build_title_generator(title_models, spend_guard) if config.titles else None
         model_step = self._build_model_step(config.model_call_timeout_s, spend_guard)
@@ -127,6 +131,7 @@ class Replica:
             self.env,
             self.background_tasks,
             spend_guard,
+            usage_writer=self.usage_writer,
             announce=self.announce_chat,
             title_models=title_models,
         )
@@ -159,6 +164,7 @@ class Replica:
                 tools=tools,
                 model_step=model_step,
                 tool_deps=tool_deps,
+                usage_writer=self.usage_writer,
                 title_generator=title_generator,
                 env=self.env,
             )
@@ -169,6 +175,7 @@ class Replica:
             database=self.database,
             committer=self._committer,
             turn_loop=turn_loop,
+            usage_writer=self.usage_writer,
             announce=self._announced,
             lease=self.lease,
             task_reaper=self.task_reaper,
@@ -184,6 +191,9 @@ class Replica:
         self.feeds.on_applied(applied)
         self.chat_lists.on_applied(applied)
         self.worker.on_applied(applied)
+        if applied.deleted_ids:
+            # An edit dropped an answer. If its worker is dead, no other will look for its usage.
+            self.usage_writer.settle(chat, Episode(chat.id, chat.history_version, 0))
 
     def announce_chat(self, chat: Chat, kind: str) -> None:
         """Publish a row that changed without a new version, for example its title."""
@@ -223,6 +233,7 @@ class Replica:
                 for service in services:
                     service.cancel()
         finally:
+            await self.usage_writer.close(CLOSE_TIMEOUT_S)
             await self.database.close()
 
     async def drain(self) -> None:
@@ -243,6 +254,7 @@ class Replica:
             ("feeds", self.feeds.run()),
             ("watches", self.chat_lists.run()),
             ("chores", self.background_tasks.run()),
+            ("usage", self.usage_writer.run()),
         ]
 
 
@@ -287,4 +299,8 @@ def _spend(settings: Settings) -> SpendLimit | None:
     limits = settings.limits
     if limits.spend_micros == 0:
         return None
-    return SpendLimit(micros=limits.spend_micros, period=limits.spend_period)
+    return SpendLimit(
+        micros=limits.spend_micros,
+        period=limits.spend_period,
+        refuses_unpriced=limits.unpriced == "refuse",
+    )

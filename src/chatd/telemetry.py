@@ -63,6 +63,8 @@ _LEVELS: Final[Mapping[str, int]] = {
     "runner_past_lost": logging.WARNING,
     "task_not_cancelled": logging.WARNING,
     "tool_failed": logging.WARNING,
+    "usage_estimated": logging.INFO,
+    "usage_write_delayed": logging.WARNING,
     "usage_write_failed": logging.WARNING,
     "chat_list_unreadable": logging.ERROR,
     "worker_failed": logging.ERROR,
@@ -104,6 +106,8 @@ _EXPLANATIONS: Final[Mapping[str, str]] = {
     "runner_past_lost": "the database lost commits, perhaps in a failover; the chat goes on from"
     " what is left",
     "template_skipped": "a template has a name that another has; it is left out",
+    "usage_estimated": "recorded an estimate for a model call of a replica that died",
+    "usage_write_delayed": "the database is slow or away; usage is recorded later",
     "usage_write_failed": "usage of a discarded answer was not recorded",
     "workers_reaped": "a replica died or lost its connection; its chats were released",
     "workspace_down": "a workspace that should run does not; it is shown as stopped",

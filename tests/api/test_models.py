@@ -260,12 +260,14 @@ async def test_models_are_listed_with_their_public_fields(server: ApiServer) -> 
         "created_at": "2020-01-01T00:00:00Z",
         "updated_at": "2020-01-01T00:00:00Z",
         "context_limit": 1000,
+        "unpriced": True,
         "model_config": {},
     }
     everything = (await server.ask("GET", "/models?include_disabled=true")).items
     assert [one["enabled"] for one in everything] == [True, True, False]
     one = await server.ask("GET", f"/models/{RETIRED.id}")
     assert one.json["model_config"] == {"cost": {"input_price_per_million_tokens": "3"}}
+    assert "unpriced" not in one.json
     assert (await server.ask("GET", f"/models/{UUID(int=9)}")).code == (404, "not_found")
     wrong = await server.ask("GET", "/models/fast")
     assert (wrong.status, wrong.field) == (400, "model_id")

@@ -27,7 +27,7 @@ KEY = {"Idempotency-Key": "k"}
 async def limited(server: ApiServer) -> AsyncGenerator[ApiServer]:
     """A limit of five micros a month."""
     pool, env = server.replica.pool, server.deps.env
-    books = OwnerBudget(pool, env.clock, SpendLimit(micros=5))
+    books = OwnerBudget(pool, SpendLimit(micros=5))
     deps = replace(server.deps, registry=CollectorRegistry(), budget=SpendGuard(books, env))
     api = build_application(deps)
     async with listening(api) as bound:

@@ -144,7 +144,9 @@ async def test_an_expired_interrupt_is_postponed_once_if_its_live_parts_cannot_b
         events = Events()
         env = Env(clock=clock, emit=events, new_id=lambda: WORKER, new_change_id=change_id)
         committer = Committer(rig.replica.transactor, env)
-        reaper = ChatReaper(busy, committer, rig.replica.worker_id, env)
+        reaper = ChatReaper(
+            busy, committer, rig.replica.worker_id, env, usage_writer=rig.replica.usage_writer
+        )
         reaping = asyncio.get_running_loop().create_task(reaper.run())
         stack.callback(reaping.cancel)
         late = replace(QUIET_HEARTBEAT, expired=(chat_id,), at=datetime(2100, 1, 1, tzinfo=UTC))
@@ -171,7 +173,7 @@ async def test_the_usage_of_a_discarded_answer_is_recorded(rig: EngineRig, gate:
     await rig.send(chat_id, "newest", "rollback")
     await rig.wait_runner_left(chat_id, epoch=2)
     await rig.wait_state(chat_id, "W")
-    paid = [("turn", False, 0), ("turn", False, 0), ("turn", True, 0)]
+    paid = [("turn", False, "estimated"), ("turn", False, "estimated"), ("turn", True, "estimated")]
     assert sorted(await rig.recorded_usage()) == paid
 
 
@@ -189,7 +191,7 @@ async def test_the_usage_of_a_failed_call_is_recorded_by_the_interrupt_before_it
         gate.open()
         assert (await rig.wait_runner_left(chat_id)).state == "W"
         assert await rig.transcript(chat_id) == ["user: go"]
-        assert await rig.recorded_usage() == [("turn", False, 0)]
+        assert await rig.recorded_usage() == [("turn", False, "estimated")]
 
 
 async def interrupt_silently(rig: EngineRig, chat_id: object) -> None:

@@ -12,6 +12,7 @@ from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.ports import Env
 from chatd.engine.attempt import Committer
 from chatd.engine.chat_reaper import ChatReaper
+from chatd.engine.usage_writer import UsageWriter
 from chatd.store.chat import chats, workers
 from chatd.store.chat.transactor import Transactor
 from chatd.store.conn import ConnectConfig
@@ -107,7 +108,9 @@ async def test_a_locked_row_does_not_delay_other_orphaned_chats(dsn: str, clock:
     pool, events = Pool(PoolConfig(connect=connect)), Events()
     env = Env(clock=clock, emit=events, new_id=lambda: WORKER, new_change_id=change_id)
     committer = Committer(Transactor(pool, AppliedRecorder()), env)
-    reaper = ChatReaper(pool, committer, WorkerId(UUID(int=0)), env)
+    reaper = ChatReaper(
+        pool, committer, WorkerId(UUID(int=0)), env, usage_writer=UsageWriter(pool, env)
+    )
     held, other = [await open_chat(pool, number, free=WORKER) for number in (1, 2)]
     orphaned = (held.id, other.id)
     result = replace(QUIET_HEARTBEAT, dead=frozenset({WORKER}), orphaned=orphaned)
@@ -174,7 +177,7 @@ async def test_a_chat_with_a_runner_that_crashes_repeatedly_fails(rig: EngineRig
                WHEN (NEW.role = 'assistant') EXECUTE FUNCTION refuse()"""
         )
         first = await rig.wait_runner_left(await rig.create("hi"))
-        assert (first.state, await rig.recorded_usage()) == ("E0", [("turn", False, 0)])
+        assert (first.state, await rig.recorded_usage()) == ("E0", [("turn", False, "estimated")])
         await rig.pool.execute(
             """CREATE TRIGGER refuse BEFORE UPDATE ON chats FOR EACH ROW
                WHEN (NEW.last_error->>'kind' <> 'crashed')

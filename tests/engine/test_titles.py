@@ -11,6 +11,7 @@ from tests.support.clock import FakeClock
 from tests.support.engine_rig import EngineRig, engine_rig_with
 from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
 from tests.support.providers.server import Gate, RecordedRequest, Reply
+from tests.support.store import session_to
 
 QUESTION = "please fix the flaky test in main.py for me"
 FALLBACK = fallback_title(QUESTION)
@@ -166,3 +167,18 @@ async def test_past_the_spend_limit_no_title_is_generated(dsn: str) -> None:
         assert budget.checks == 2
         assert api.titles == []
         assert (await rig.chat(chat_id)).title == FALLBACK
+
+
+@pytest.mark.promise("P11")
+async def test_a_title_call_that_a_shutdown_cancels_is_recorded(dsn: str, gate: Gate) -> None:
+    async with TitleApi.running() as api:
+        async with engine_rig_with(dsn, api, titles=True) as rig:
+            api.gate = gate
+            await rig.wait_runner_left(await new_chat(rig))
+            await gate.reached.wait()
+        async with session_to(dsn) as session:
+            rows = await session.fetch("SELECT kind, ok, estimated FROM usage_events ORDER BY kind")
+        assert [tuple(row.values()) for row in rows] == [
+            ("title", False, True),
+            ("turn", True, True),
+        ]

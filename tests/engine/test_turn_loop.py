@@ -188,7 +188,7 @@ async def test_an_empty_answer_finishes_the_turn_without_a_message(rig: EngineRi
     chat_id = await rig.create("hi")
     assert (await rig.wait_runner_left(chat_id)).state == "W"
     assert await rig.transcript(chat_id) == ["user: hi"]
-    assert await rig.recorded_usage() == [("turn", True, 0)]
+    assert await rig.recorded_usage() == [("turn", True, "estimated")]
 
 
 async def test_an_unknown_model_fails_the_turn_with_a_config_error(rig: EngineRig) -> None:
@@ -209,10 +209,10 @@ async def test_the_usage_of_every_call_is_recorded_by_the_next_commit(
         rig.answer("whole", input_tokens=7)
         chat_id = await rig.create("hi")
         await clock.wait_for_sleeper("retry_backoff")
-        assert await rig.recorded_usage() == [("turn", False, 0)]
+        assert await rig.recorded_usage() == [("turn", False, "estimated")]
         clock.advance(1)
         await rig.wait_runner_left(chat_id)
-        assert await rig.recorded_usage() == [("turn", False, 0), ("turn", True, 7)]
+        assert await rig.recorded_usage() == [("turn", False, "estimated"), ("turn", True, 7)]
 
 
 async def test_an_answer_past_its_timeout_fails_the_turn_and_keeps_the_partial_answer(
@@ -226,7 +226,7 @@ async def test_an_answer_past_its_timeout_fails_the_turn_and_keeps_the_partial_a
         assert (chat.last_error.kind, chat.last_error.retryable) == ("timeout", True)
         expected = ["user: tell me everything", "assistant: and so on "]
         assert await rig.transcript(chat_id) == expected
-        assert await rig.recorded_usage() == [("turn", False, 0)]
+        assert await rig.recorded_usage() == [("turn", False, "estimated")]
 
 
 @pytest.mark.promise("P11")
@@ -234,7 +234,7 @@ async def test_the_usage_of_an_interrupted_call_is_recorded(rig: EngineRig, gate
     chat_id = await rig.ask("hi", "half", gate)
     await rig.interrupt(chat_id)
     await rig.wait_runner_left(chat_id)
-    assert await rig.recorded_usage() == [("turn", False, 0)]
+    assert await rig.recorded_usage() == [("turn", False, "estimated")]
 
 
 async def test_a_call_that_was_not_opened_records_no_usage(rig: EngineRig) -> None:

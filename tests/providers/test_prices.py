@@ -38,7 +38,7 @@ def test_a_model_has_all_token_prices_and_a_context_window(book: PriceTable) -> 
     assert facts.context_limit == 1_000_000
     assert facts.prices is not None
     assert msgspec.structs.replace(facts.prices, source=None) == Prices(
-        input="5", output="25", cache_read="0.5", cache_write="6.25"
+        input="5", output="25", cache_read="0.5", cache_write="6.25", web_search="10"
     )
     assert (facts.prices.source or "").endswith(": anthropic/claude-opus-5")
 
@@ -99,7 +99,9 @@ def test_configured_prices_are_used_as_a_whole(book: PriceTable) -> None:
     own = Prices(input="1")
     config = msgspec.structs.replace(CONFIG, prices=own)
     filled = book.fill_missing(config, "anthropic", NOW)
-    assert filled.prices == own
+    assert filled.prices == msgspec.structs.replace(own, web_search="10")
+    free = msgspec.structs.replace(CONFIG, prices=msgspec.structs.replace(own, web_search="0"))
+    assert book.fill_missing(free, "anthropic", NOW).prices == free.prices
     assert filled.context_limit == 200_000
     sized = msgspec.structs.replace(CONFIG, context_limit=50_000)
     filled = book.fill_missing(sized, "anthropic", NOW)
@@ -114,7 +116,8 @@ def test_the_demo_model_is_free_and_needs_no_table() -> None:
 
 
 def test_a_complete_config_is_not_looked_up() -> None:
-    whole = msgspec.structs.replace(CONFIG, prices=Prices(input="1"), context_limit=1)
+    own = Prices(input="1", web_search="2")
+    whole = msgspec.structs.replace(CONFIG, prices=own, context_limit=1)
     assert PriceTable().fill_missing(whole, "anthropic", NOW) is whole
 
 

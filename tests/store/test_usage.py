@@ -3,6 +3,7 @@
 import asyncio
 from datetime import UTC, datetime, timedelta
 from random import Random
+from typing import cast, get_args
 from uuid import UUID
 
 import pytest
@@ -12,7 +13,7 @@ from chatd.domain.chat.states import State
 from chatd.domain.chat.worker_transitions import commit_step
 from chatd.domain.ids import ChatId, UserId
 from chatd.store.chat import usage
-from chatd.store.chat.usage import TreeCost
+from chatd.store.chat.usage import Period, TreeCost
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool
 from tests.support.eventually import eventually
@@ -28,7 +29,9 @@ from tests.support.store import (
     write,
 )
 
-ALWAYS = datetime(2020, 1, 1, tzinfo=UTC)
+ALWAYS = cast("Period", "century")
+"""No setting has it, but PostgreSQL's date_trunc does."""
+PERIODS: tuple[Period, ...] = get_args(Period)
 GUEST = UserId(UUID(int=77))
 DAY_S = 86_400.0
 
@@ -70,9 +73,10 @@ async def check_days(conn: Conn) -> None:
     assert days == [dict(row) for row in await conn.fetch(BY_EVENTS)]
 
 
-def midnight(days_ago: int, now: datetime) -> datetime:
-    today = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    return today - timedelta(days=days_ago)
+def period_start(now: datetime, period: Period) -> datetime:
+    midnight = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    days = {"day": 0, "week": midnight.weekday(), "month": midnight.day - 1}
+    return midnight - timedelta(days=days[period])
 
 
 @pytest.mark.promise("P11")
@@ -97,17 +101,18 @@ async def test_days_and_tail_always_add_up(pool: Pool, seed: int) -> None:
             await check_days(pool)
         for owner, spent in total.items():
             assert await usage.spent_micros(pool, owner, ALWAYS) == spent
-        await check_period(pool, draw.randrange(5))
+        await check_period(pool, draw.choice(PERIODS))
 
 
-async def check_period(pool: Pool, days_ago: int) -> None:
-    since = midnight(days_ago, await pool.fetchval("SELECT now()"))
+async def check_period(pool: Pool, period: Period) -> None:
+    """Periods begin at midnight UTC by the database's clock."""
+    since = period_start(await pool.fetchval("SELECT now()"), period)
     meant = await pool.fetchval(
         "SELECT coalesce(sum(cost_micros), 0) FROM usage_events WHERE owner_id = $1 AND at >= $2",
         OWNER,
         since,
     )
-    assert await usage.spent_micros(pool, OWNER, since) == meant
+    assert await usage.spent_micros(pool, OWNER, period) == meant
 
 
 async def test_a_roll_up_takes_at_most_a_day_and_says_whether_there_is_more(pool: Pool) -> None:
@@ -200,10 +205,10 @@ async def test_the_cost_of_a_tree_is_that_of_all_its_chats(pool: Pool) -> None:
     await spend(pool, 100, root=chat_id(9))
     await pool.execute("UPDATE usage_events SET chat_id = $1 WHERE cost_micros IS NULL", child.id)
     assert await usage.tree_cost(pool, root.id) == TreeCost(
-        calls=2, unpriced_calls=1, cost_micros=5
+        calls=2, unpriced_calls=1, estimated_calls=0, cost_micros=5
     )
     assert await usage.tree_cost(pool, chat_id(77)) == TreeCost(
-        calls=0, unpriced_calls=0, cost_micros=0
+        calls=0, unpriced_calls=0, estimated_calls=0, cost_micros=0
     )
 
 

@@ -36,6 +36,7 @@ from chatd.domain.ids import ChangeId, ChatId, ModelConfigId, QueueId, ToolCallI
 from chatd.domain.model.protocol import ModelConfig, Prices
 from chatd.domain.ports import Budget, Clock, Env, ModelChoice, Provider, Tool, ToolSource
 from chatd.engine.acquirer import SlotsConfig
+from chatd.engine.budget import SpendLimit
 from chatd.engine.worker import WorkerConfig
 from chatd.parts.journal_tail import read_episode
 from chatd.providers.config import ProviderConfig
@@ -270,10 +271,14 @@ class EngineRig:
     async def transcript(self, chat_id: ChatId) -> list[str]:
         return [_line(message) for message in await messages.load_history(self.pool, chat_id)]
 
-    async def recorded_usage(self) -> list[tuple[str, bool, int]]:
-        """Every recorded model call: kind, success, input tokens."""
+    async def recorded_usage(self) -> list[tuple[str, bool, int | str]]:
+        """Every recorded model call: kind, success, input tokens or `estimated`."""
+        await self.replica.usage_writer.wait_idle()
         rows = await self.pool.fetch("SELECT * FROM usage_events ORDER BY id")
-        return [(row["kind"], row["ok"], row["input_tokens"]) for row in rows]
+        return [
+            (row["kind"], row["ok"], "estimated" if row["estimated"] else row["input_tokens"])
+            for row in rows
+        ]
 
 
 def change_id() -> ChangeId:
@@ -315,6 +320,7 @@ class RigOptions(Struct, frozen=True, kw_only=True):
     clock: Clock | None = None
     worker: WorkerConfig = WorkerConfig(heartbeat_interval_s=0.2, drain_timeout_s=5)
     budget: Budget | None = None
+    spend_limit: SpendLimit | None = None
     titles: bool = False
     model_call_timeout_s: float = 60.0
     pool_size: int = 10
@@ -347,6 +353,7 @@ async def engine_rig_with(
     config = ReplicaConfig(
         connect=ConnectConfig(dsn=dsn),
         worker=chosen.worker,
+        spend_limit=chosen.spend_limit,
         titles=chosen.titles,
         model_call_timeout_s=chosen.model_call_timeout_s,
         pool_size=chosen.pool_size,

@@ -9,7 +9,9 @@ from msgspec import Raw
 from chatd.domain.answer.answer import (
     Answer,
     ModelCallRecord,
+    StartedCall,
     answer_message,
+    estimated_entry,
     result_messages,
     runtime_ms,
     usage_entry,
@@ -40,7 +42,9 @@ def finished(**columns: object) -> Finished:
 @pytest.mark.covers("loop-2", "commit-1")
 def test_an_answer_is_one_message_with_the_facts_of_its_call() -> None:
     thought = ReasoningPart(text="hm", created_at="1", completed_at="2")
-    answer = Answer(content=(thought, text("Hi.")), finished=finished(response_id="r1"))
+    answer = Answer(
+        content=(thought, text("Hi.")), finished=finished(response_id="r1"), usage=USAGE
+    )
     assert answer_message(answer, CALL) == Draft(
         role="assistant",
         content=(thought, text("Hi.")),
@@ -55,21 +59,24 @@ def test_an_answer_is_one_message_with_the_facts_of_its_call() -> None:
 
 def test_a_reported_context_limit_takes_precedence_over_the_configured_one() -> None:
     metadata = Raw(b'{"x":{"context_window":8192}}')
-    draft = answer_message(Answer(content=(), finished=finished(provider_metadata=metadata)), CALL)
+    answer = Answer(content=(), finished=finished(provider_metadata=metadata), usage=USAGE)
+    draft = answer_message(answer, CALL)
     assert draft.usage is not None
     assert draft.usage.context_limit == 8192
 
 
 def test_an_unknown_limit_stays_unknown() -> None:
     bare = ModelCallRecord(config=msgspec.structs.replace(CONFIG, context_limit=None, prices=None))
-    draft = answer_message(Answer(content=(), finished=finished()), bare)
-    assert draft.usage == USAGE
+    draft = answer_message(Answer(content=(), finished=finished(), usage=USAGE), bare)
+    assert draft.usage == msgspec.structs.replace(USAGE, unpriced=True)
     assert (draft.cost_micros, draft.runtime_ms) == (None, None)
 
 
-def test_an_interrupted_answer_has_neither_usage_nor_cost() -> None:
-    draft = answer_message(Answer(content=(text("Once"),)), CALL)
-    assert (draft.usage, draft.cost_micros, draft.provider_response_id) == (None, None, None)
+def test_an_interrupted_answer_has_estimated_usage_and_its_cost() -> None:
+    estimate = msgspec.structs.replace(USAGE, estimated=True)
+    draft = answer_message(Answer(content=(text("Once"),), usage=estimate), CALL)
+    assert draft.usage == msgspec.structs.replace(estimate, context_limit=4096)
+    assert (draft.cost_micros, draft.provider_response_id) == (280, None)
     assert (draft.model_config_id, draft.runtime_ms) == (CONFIG.id, 1200)
 
 
@@ -147,6 +154,24 @@ def test_a_usage_entry_has_the_prices_of_its_time() -> None:
 def test_a_failed_call_has_a_usage_entry_too() -> None:
     entry = usage_entry("compaction", CALL, None, ok=False)
     assert (entry.usage, entry.cost_micros, entry.ok) == (TokenUsage(), None, False)
+
+
+def test_a_cost_that_the_provider_reported_has_no_price() -> None:
+    reported = msgspec.structs.replace(USAGE, provider_cost_micros=7)
+    entry = usage_entry("turn", CALL, reported)
+    assert (entry.cost_micros, entry.price) == (7, None)
+
+
+def test_a_call_that_its_worker_did_not_record_is_estimated_from_its_start() -> None:
+    told = msgspec.structs.replace(USAGE, output_tokens=1)
+    started = StartedCall(id=UUID(int=1), kind="turn", config=CONFIG, usage=told)
+    entry = estimated_entry(
+        msgspec.json.decode(msgspec.json.encode(started), type=StartedCall), output_tokens=50
+    )
+    assert entry.usage == TokenUsage(
+        input_tokens=100, output_tokens=50, total_tokens=150, estimated=True
+    )
+    assert (entry.cost_micros, entry.ok, entry.call_id) == (600, False, UUID(int=1))
 
 
 def test_a_usage_entry_without_prices_has_no_cost() -> None:

@@ -34,6 +34,7 @@ from chatd.domain.model.protocol import (
     ToolCallDone,
     ToolCallStart,
     ToolResultDone,
+    UsageReported,
 )
 from chatd.domain.text import Json
 from tests.support.factories import call, message
@@ -79,8 +80,8 @@ def test_text_is_shown_by_delta_and_stored_as_one_part() -> None:
     assert assembler.feed(TextEnd(id="1")) == ()
     assert assembler.feed(STOP) == ()
     answer = assembler.finished()
-    assert answer == Answer(content=(TextPart(text="Hello, world"),), finished=STOP)
-    assert answer.usage == STOP.usage
+    content = (TextPart(text="Hello, world"),)
+    assert answer == Answer(content=content, finished=STOP, usage=STOP.usage)
 
 
 @pytest.mark.covers("loop-15")
@@ -359,10 +360,71 @@ def test_blocks_open_at_an_interrupt_follow_in_the_order_of_their_start() -> Non
 
 
 @pytest.mark.covers("loop-5")
-def test_an_interrupted_answer_has_no_usage() -> None:
+def test_an_interrupted_answer_has_the_usage_told_so_far() -> None:
     assembler = fed(TextDelta(id="1", delta="x"), STOP)
-    assert assembler.interrupted() == Answer(content=(TextPart(text="x"),))
-    assert assembler.interrupted().usage is None
+    assert assembler.interrupted() == Answer(content=(TextPart(text="x"),), usage=STOP.usage)
+
+
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize(
+    ("events", "usage"),
+    [
+        ((), (40, 0)),
+        ((TextDelta(id="1", delta="12345678"),), (40, 2)),
+        ((ReasoningDelta(id="1", delta="1234"), TextDelta(id="1", delta="ä" * 4)), (40, 3)),
+        ((ToolCallStart(id=A, name="f"), ToolCallDelta(id=A, delta="{}")), (40, 1)),
+        ((ToolCallDone(id=A, name="f", input='{"a": 1}'),), (40, 2)),
+        (
+            (
+                ToolCallStart(id=A, name="f"),
+                ToolCallDelta(id=A, delta='{"a": 1}'),
+                ToolCallDone(id=A, name="f", input='{"a": 1}'),
+            ),
+            (40, 2),
+        ),
+        ((UsageReported(usage=TokenUsage(input_tokens=9, output_tokens=1)),), (9, 1)),
+        (
+            (
+                UsageReported(usage=TokenUsage(input_tokens=9, output_tokens=1)),
+                TextDelta(id="1", delta="x" * 40),
+            ),
+            (9, 10),
+        ),
+        (
+            (
+                UsageReported(usage=TokenUsage(input_tokens=9, output_tokens=30)),
+                TextDelta(id="1", delta="x" * 40),
+            ),
+            (9, 30),
+        ),
+        ((TextDelta(id="1", delta="x"), Finished(reason="stop", usage=TokenUsage())), (40, 1)),
+        (
+            (
+                TextDelta(id="1", delta="x" * 40),
+                Finished(reason="stop", usage=TokenUsage(output_tokens=3)),
+            ),
+            (40, 3),
+        ),
+        ((Finished(reason="stop", usage=TokenUsage()),), (40, 0)),
+    ],
+)
+def test_what_the_provider_does_not_tell_is_estimated(
+    events: tuple[ModelEvent, ...], usage: tuple[int, int]
+) -> None:
+    assembler = Assembler(input_tokens=40)
+    for event in events:
+        assembler.feed(event)
+    found = assembler.usage
+    assert ((found.input_tokens, found.output_tokens), found.estimated) == (usage, True)
+
+
+@pytest.mark.promise("P11")
+def test_told_usage_is_not_estimated_and_corrects_earlier_reports() -> None:
+    assembler = Assembler(input_tokens=40)
+    assembler.feed(UsageReported(usage=TokenUsage(input_tokens=9, output_tokens=1)))
+    assembler.feed(TextDelta(id="1", delta="x" * 400))
+    assembler.feed(Finished(reason="stop", usage=TokenUsage(output_tokens=90)))
+    assert assembler.usage == TokenUsage(input_tokens=9, output_tokens=90)
 
 
 @pytest.mark.covers("loop-5")

@@ -37,6 +37,9 @@ class Notes:
     def __init__(self) -> None:
         self.notes: list[tuple[Episode, int, int, bool]] = []
 
+    def enqueue_call(self, episode: Episode, number: int, record: bytes) -> None:
+        raise AssertionError("no call is recorded here")
+
     def enqueue(
         self, episode: Episode, first_seq: int, events: Sequence[bytes], *, closed: bool
     ) -> None:

@@ -184,6 +184,11 @@ ALL = Prices(input="3", output="15", cache_read="0.3", cache_write="3.75")
         (TokenUsage(input_tokens=5), Prices(output="1"), None),
         (TokenUsage(input_tokens=5, output_tokens=2), Prices(output="1"), 2),
         (TokenUsage(), Prices(output="1"), 0),
+        (TokenUsage(web_searches=3), Prices(output="1", web_search="10"), 30_000),
+        (TokenUsage(output_tokens=2, web_searches=1), Prices(output="1"), 2),
+        (TokenUsage(web_searches=1), Prices(output="1"), None),
+        (TokenUsage(input_tokens=5, provider_cost_micros=7), ALL, 7),
+        (TokenUsage(input_tokens=5, provider_cost_micros=0), None, 0),
     ],
 )
 def test_the_cost_is_tokens_times_prices_in_micros(

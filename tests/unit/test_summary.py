@@ -64,6 +64,7 @@ WRITTEN = Answer(
         TextPart(text="\nNext: test."),
     ),
     finished=Finished(reason="stop", usage=TokenUsage(input_tokens=10, output_tokens=5)),
+    usage=TokenUsage(input_tokens=10, output_tokens=5),
 )
 
 

@@ -222,7 +222,7 @@ async def _hot_statements(session: DatabaseSession, large: LargeDatabase) -> Seq
         HotStatement(
             name="spend of an owner",
             max_pages=400,
-            run=lambda conn: usage.spent_micros(conn, busy, running.created_at),
+            run=lambda conn: usage.spent_micros(conn, busy, "month"),
         ),
     )
 

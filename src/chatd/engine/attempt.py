@@ -177,7 +177,7 @@ class Attempt:
         self._row_changed.set()
 
     def clear_partial(self) -> None:
-        """A commit has stored the messages and recorded the usage."""
+        """The messages and the usage are stored, or recorded elsewhere."""
         self._partial = None
 
     def _add_history(self, applied: AppliedChange) -> None:

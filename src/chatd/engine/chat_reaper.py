@@ -19,6 +19,7 @@ from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.ports import Env
 from chatd.domain.text import utc_text
 from chatd.engine.attempt import Committer
+from chatd.engine.usage_writer import UsageWriter
 from chatd.parts.journal_tail import read_episode
 from chatd.store.chat import chats, workers
 from chatd.store.conn import Conn
@@ -27,8 +28,17 @@ from chatd.store.conn import Conn
 class ChatReaper:
     """Works only while `run` runs."""
 
-    def __init__(self, conn: Conn, committer: Committer, worker_id: WorkerId, env: Env) -> None:
+    def __init__(
+        self,
+        conn: Conn,
+        committer: Committer,
+        worker_id: WorkerId,
+        env: Env,
+        *,
+        usage_writer: UsageWriter,
+    ) -> None:
         self._conn = conn
+        self._usage_writer = usage_writer
         self._committer = committer
         self._worker_id = worker_id
         self._env = env
@@ -119,6 +129,9 @@ class ChatReaper:
             return False
         else:
             self._env.emit("chat_reaped", chat_id=chat_id, to_state=str(outcome.chat.state))
+            if outcome.chat.status not in ("running", "interrupting"):
+                # No other worker takes the chat over and records the calls of the last one.
+                self._usage_writer.settle(outcome.chat, Episode.of(outcome.chat))
         self._delayed.discard(chat_id)
         return True
 

@@ -9,13 +9,15 @@ from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Final, Literal
 
-from msgspec import Struct
+import msgspec
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from chatd.domain.answer.answer import (
     Answer,
     EmptyAnswer,
     ModelCallRecord,
+    StartedCall,
     answer_message,
     judge_answer,
     usage_entry,
@@ -28,7 +30,7 @@ from chatd.domain.decisions import TurnRules
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ToolCallId
 from chatd.domain.model.classify import classify_fault
-from chatd.domain.model.config import resolve_effort
+from chatd.domain.model.config import is_priced, resolve_effort
 from chatd.domain.model.failures import ClassifiedFailure, ModelError, known_failure, with_provider
 from chatd.domain.model.protocol import (
     ModelConfig,
@@ -38,8 +40,10 @@ from chatd.domain.model.protocol import (
     ProviderFault,
     StreamFailed,
     ToolSpec,
+    UsageReported,
 )
 from chatd.domain.model.retry import IdleTimeout
+from chatd.domain.model.usage import estimate_input_tokens
 from chatd.domain.ports import Budget, Env, ModelChoice, Tool
 from chatd.domain.prompt.builder import PromptTarget, build_prompt
 from chatd.domain.prompt.compaction import DEFAULT_THRESHOLD_PERCENT
@@ -94,18 +98,30 @@ class TurnContext(Struct, frozen=True, kw_only=True):
 
 class SpendGuard:
     """A budget check with a timeout. Allows the call without a budget, and when the check fails or
-    times out: an outage of the check must not stop all chats."""
+    times out: an outage of the check must not stop all chats. With `refuses_unpriced` it refuses
+    models without a price, which no limit can stop."""
 
     def __init__(
-        self, budget: Budget | None, env: Env, *, timeout_s: float = SPEND_CHECK_TIMEOUT_S
+        self,
+        budget: Budget | None,
+        env: Env,
+        *,
+        timeout_s: float = SPEND_CHECK_TIMEOUT_S,
+        refuses_unpriced: bool = False,
     ) -> None:
         self._budget = budget
         self._env = env
         self._timeout_s = timeout_s
+        self._refuses_unpriced = refuses_unpriced
 
-    async def check(self, chat: Chat) -> ChatError | None:
+    async def check(self, chat: Chat, model: ModelChoice | None = None) -> ChatError | None:
+        """`model` is the model of the next call, if it is known."""
         if self._budget is None:
             return None
+        if model is not None and self._refuses_unpriced:
+            config = model.config
+            if not is_priced(config.prices, model.kind):
+                return unpriced_error(config.name)
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await self._budget.check(chat)
@@ -114,6 +130,15 @@ class SpendGuard:
         except ChatdError as error:
             self._env.emit("spend_check_failed", chat_id=chat.id, error_kind=error.code)
         return None
+
+
+def unpriced_error(model: str) -> ChatError:
+    return ChatError(
+        kind="config",
+        message=f"The model {model} has no price, and this server refuses such models while a spend"
+        " limit is set. Choose another model, or let an operator set the model's prices or"
+        " limits.unpriced.",
+    )
 
 
 class CallRows(Struct, frozen=True, kw_only=True):
@@ -156,10 +181,15 @@ class ModelCall:
         self._limits = context.choice.limits
         self._timeout_s = self._limits.answer_s if timeout_s is None else timeout_s
         self._earlier_usage = earlier_usage
+        self._used_ids = used_ids
         self._assembler = Assembler(used_ids)
         self._idle = IdleTimeout.armed(env.clock.monotonic(), self._limits.silence_s)
+        self._is_charged = False
         self._is_opened = False
-        self.record = ModelCallRecord(config=context.config, reasoning_effort=reasoning_effort)
+        self._id = env.new_id()
+        self.record = ModelCallRecord(
+            config=context.config, id=self._id, reasoning_effort=reasoning_effort
+        )
 
     def partial_messages(self, at: str) -> tuple[Draft, ...]:
         """A partial summary is of no use."""
@@ -169,17 +199,20 @@ class ModelCall:
         return (answer_message(answer, self.record),)
 
     def usage_entries(self, *, ok: bool = False) -> tuple[UsageEntry, ...]:
-        """The usage sent so far; without token counts if the provider has sent none. Nothing for
-        a call that never reached the provider."""
-        if not self._is_opened:
+        """The usage so far, estimated as far as the provider has not told it. Nothing for a call
+        that the provider refused or that did not reach it."""
+        if not self._is_charged:
             return self._earlier_usage
-        usage = self._assembler.finished().usage
+        usage = self._assembler.usage
         return (*self._earlier_usage, usage_entry(self._kind, self.record, usage, ok=ok))
 
     async def run(
         self, attempt: Attempt, request: ModelRequest, recorder: PartRecorder | None = None
     ) -> Answer:
-        """Publish live parts to `recorder`, if there is one. Raises ModelCallError."""
+        """Publish live parts of an answer to `recorder`, if there is one; a summary is shown when
+        it is complete. Raises ModelCallError."""
+        estimate = estimate_input_tokens(request)
+        self._assembler = Assembler(self._used_ids, input_tokens=estimate)
         attempt.set_partial(self.partial_messages, self.usage_entries)
         started_at = self._env.clock.monotonic()
         self._idle = IdleTimeout.armed(started_at, self._limits.silence_s)
@@ -192,6 +225,8 @@ class ModelCall:
                 raise
         if limit.expired():
             failure = known_failure("timeout", self.record.config.provider)
+        # A call that is cancelled before the provider answers may be charged; no other is.
+        self._is_charged = self._is_opened
         self._idle = self._idle.released()
         failure = self._idle.failure(self.record.config.provider, failure)
         if failure is None or self._kind == "compaction":
@@ -215,8 +250,10 @@ class ModelCall:
     ) -> ClassifiedFailure | None:
         """None if the stream ended well, or was closed by the idle timeout."""
         try:
+            self._is_charged = True
             async with self._closed_when_idle(), self._provider.stream(request) as events:
                 self._is_opened = True
+                self._record_call(recorder)
                 return await self._assemble(events, recorder)
         except ProviderError as failed:
             return classify_fault(failed.fault)
@@ -235,14 +272,28 @@ class ModelCall:
     async def _assemble(
         self, events: AsyncIterator[ModelEvent], recorder: PartRecorder | None
     ) -> ClassifiedFailure | None:
+        had_usage = False
         async for event in events:
             self._idle = self._idle.touched(self._env.clock.monotonic())
             if isinstance(event, StreamFailed):
                 return classify_fault(event.fault)
             parts = self._assembler.feed(event, utc_text(self._env.clock.now()))
-            if recorder is not None and parts:
+            if recorder is not None and parts and self._kind == "turn":
                 recorder.add("assistant", parts)
+            elif isinstance(event, UsageReported) and not had_usage:
+                had_usage = True
+                self._record_call(recorder)
         return None
+
+    def _record_call(self, recorder: PartRecorder | None) -> None:
+        """For the worker that takes over if this one dies."""
+        if recorder is not None:
+            # The options may contain keys.
+            config = replace(self.record.config, options=UNSET)
+            call = StartedCall(
+                id=self._id, kind=self._kind, config=config, usage=self._assembler.usage
+            )
+            recorder.record_call(msgspec.json.encode(call))
 
     @asynccontextmanager
     async def _closed_when_idle(self) -> AsyncGenerator[None]:

@@ -56,7 +56,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
     timeout_s: float | None = None
 
     async def generate(self, attempt: Attempt, context: TurnContext) -> AppliedChange:
-        if (refusal := await self.spend_guard.check(attempt.chat)) is not None:
+        if (refusal := await self.spend_guard.check(attempt.chat, context.choice)) is not None:
             return await self.committer.fail_turn(attempt, refusal)
         try:
             rows = await self._call(attempt, context)
@@ -82,7 +82,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
     ) -> AppliedChange:
         """`action` is None if the provider rejected the prompt as too long. A compaction that a
         user requested ends the turn; any other continues it."""
-        if (refusal := await self.spend_guard.check(attempt.chat)) is not None:
+        if (refusal := await self.spend_guard.check(attempt.chat, context.choice)) is not None:
             return await self.committer.fail_turn(attempt, refusal)
         try:
             rows = await self.summary_call.summarize(attempt, context, action)

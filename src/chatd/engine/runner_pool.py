@@ -81,11 +81,19 @@ class Runner:
             while isinstance(reaction, RestartTask):
                 reaction = await self._run_task(reaction.task)
                 if isinstance(reaction, RestartTask):
-                    self._attempt = self._attempt.next()
-            # The next owner does not know the usage of a step that it replaced.
-            await self._turn_loop.record_usage(self.chat, self._attempt.unrecorded_usage())
+                    self._start_attempt(reaction.task)
         finally:
+            # Also if the runner is cancelled: no commit will record the usage of its step.
+            self._turn_loop.record_usage(self.chat, self._attempt.unrecorded_usage())
             self._env.emit("runner_left", chat_id=self.chat.id, epoch=self.epoch)
+
+    def _start_attempt(self, task: Task) -> None:
+        """Only an interrupt commits the partial answer and the usage of the attempt before."""
+        ended, self._attempt = self._attempt, self._attempt.next()
+        if task == "generate":
+            self._attempt.clear_partial()
+        if not self._attempt.has_partial:
+            self._turn_loop.record_usage(self.chat, ended.unrecorded_usage())
 
     async def _run_task(self, task: Task) -> Reaction:
         attempt = self._attempt

@@ -87,7 +87,9 @@ class SummaryCall(Struct, frozen=True, kw_only=True):
         while True:
             call = ModelCall("compaction", context, self.env, earlier_usage=earlier_usage)
             try:
-                answer = await call.run(attempt, summary_request(_shrunk(request, halvings)))
+                answer = await call.run(
+                    attempt, summary_request(_shrunk(request, halvings)), recorder
+                )
                 text = summary_text(answer)
                 if text is None:
                     failure = known_failure("generic", context.config.provider)
@@ -101,7 +103,7 @@ class SummaryCall(Struct, frozen=True, kw_only=True):
                 recorder.add("tool", (summary_result(plan, text),))
                 rows = summary_rows(plan, text, call.record, answer)
                 return CallRows(messages=rows, usage=call.usage_entries(ok=True))
-            if (refusal := await self.spend_guard.check(attempt.chat)) is not None:
+            if (refusal := await self.spend_guard.check(attempt.chat, context.choice)) is not None:
                 raise ModelCallError(
                     ClassifiedFailure(kind="usage_limit", error=refusal), earlier_usage
                 )

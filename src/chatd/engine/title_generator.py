@@ -18,6 +18,7 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId
 from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.protocol import ModelRequest, ProviderError, ProviderFault, StreamFailed
+from chatd.domain.model.usage import estimate_input_tokens
 from chatd.domain.ports import Env, ModelChoice
 from chatd.domain.prompt.titles import (
     TITLE_TIMEOUT_S,
@@ -28,7 +29,8 @@ from chatd.domain.prompt.titles import (
     without_temperature,
 )
 from chatd.engine.model_call import SpendGuard
-from chatd.store.chat import chats, usage
+from chatd.engine.usage_writer import UsageWriter
+from chatd.store.chat import chats
 from chatd.store.conn import Conn
 
 AnnounceChat = Callable[[Chat, str], None]
@@ -52,6 +54,7 @@ class TitleGenerator:
         background_tasks: BackgroundTasks,
         spend_guard: SpendGuard,
         *,
+        usage_writer: UsageWriter,
         announce: AnnounceChat,
         title_models: TitleModelChoice = own_model,
     ) -> None:
@@ -59,6 +62,7 @@ class TitleGenerator:
         self._env = env
         self._background_tasks = background_tasks
         self._spend_guard = spend_guard
+        self._usage_writer = usage_writer
         self._announce = announce
         self._title_models = title_models
         self._started: dict[ChatId, None] = {}
@@ -83,8 +87,8 @@ class TitleGenerator:
         for model in await self._title_models(choice):
             if (model.config.provider, model.config.model) in self._unusable:
                 continue
-            if await self._spend_guard.check(chat) is not None:
-                return
+            if await self._spend_guard.check(chat, model) is not None:
+                continue
             request = title_request(model.config.model, text)
             title = await self._call(chat, model, request, deadline)
             if title is not None:
@@ -99,37 +103,43 @@ class TitleGenerator:
     async def _call(
         self, chat: Chat, model: ModelChoice, request: ModelRequest, deadline: float
     ) -> str | None:
-        answer, fault = await self._stream(model, request, deadline)
+        answer, fault = await self._stream(chat, model, request, deadline)
         if fault is not None and (plainer := without_temperature(request, fault)) is not None:
-            answer, fault = await self._stream(model, plainer, deadline)
+            answer, fault = await self._stream(chat, model, plainer, deadline)
         if fault is not None and classify_fault(fault).kind == "config":
             # The provider does not have this model: do not ask again for every new chat.
             self._unusable.add((model.config.provider, model.config.model))
         if answer is None:
             self._env.emit("title_failed", chat_id=chat.id, provider=model.config.provider)
             return None
-        entry = usage_entry(
-            "title", ModelCallRecord(config=model.config), answer.usage, ok=fault is None
-        )
-        await usage.insert_usage(self._conn, chat, entry)
         text = "".join(part.text for part in answer.content if isinstance(part, TextPart))
         return read_title(text) if fault is None else None
 
     async def _stream(
-        self, model: ModelChoice, request: ModelRequest, deadline: float
+        self, chat: Chat, model: ModelChoice, request: ModelRequest, deadline: float
     ) -> tuple[Answer | None, ProviderFault | None]:
-        """No answer: the call did not reach the provider and has no usage."""
-        assembler, is_opened = Assembler(), False
+        """No answer: the call did not reach the provider and has no usage. Usage is recorded on
+        every way out, also if a shutdown cancels the call."""
+        assembler = Assembler(input_tokens=estimate_input_tokens(request))
+        is_charged, is_opened, fault = True, False, None
         try:
             async with asyncio.timeout_at(deadline), model.provider.stream(request) as events:
                 is_opened = True
                 async for event in events:
                     if isinstance(event, StreamFailed):
-                        return assembler.finished(), event.fault
+                        fault = event.fault
+                        break
                     assembler.feed(event)
         except ProviderError as failed:
-            return (assembler.finished() if is_opened else None), failed.fault
+            is_charged, fault = is_opened, failed.fault
         except TimeoutError:
-            late = ProviderFault(message="no title in time", transport="timeout")
-            return (assembler.finished() if is_opened else None), late
-        return assembler.finished(), None
+            is_charged = is_opened
+            fault = ProviderFault(message="no title in time", transport="timeout")
+        finally:
+            answer = assembler.finished()
+            if is_charged:
+                record = ModelCallRecord(config=model.config, id=self._env.new_id())
+                is_ok = answer.finished is not None
+                entry = usage_entry("title", record, answer.usage, ok=is_ok)
+                self._usage_writer.record(chat, (entry,))
+        return (answer if is_opened else None), fault

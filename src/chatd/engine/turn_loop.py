@@ -30,7 +30,6 @@ from chatd.domain.decisions import (
     RunTools,
     next_action,
 )
-from chatd.domain.errors import ChatdError
 from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.failures import ModelError
 from chatd.domain.model.protocol import ProviderError, ToolSpec
@@ -41,9 +40,10 @@ from chatd.engine.model_call import TurnContext
 from chatd.engine.model_step import ModelStep
 from chatd.engine.title_generator import TitleGenerator
 from chatd.engine.tool_runner import ToolBatchRun, ToolDeps
+from chatd.engine.usage_writer import UsageWriter
 from chatd.parts.episodes import EpisodeRegistry
 from chatd.parts.journal_tail import decode_live_parts, read_episode
-from chatd.store.chat import chats, usage
+from chatd.store.chat import chats
 from chatd.store.chat.operation import AppliedChange
 
 ROW_READ_RETRY_DELAY_S: Final = 0.5
@@ -65,6 +65,7 @@ class TurnLoopDeps(Struct, frozen=True, kw_only=True):
     tools: ToolSource
     model_step: ModelStep
     tool_deps: ToolDeps
+    usage_writer: UsageWriter
     title_generator: TitleGenerator | None = None
     env: Env
 
@@ -78,6 +79,8 @@ class TurnLoop:
 
     async def generate(self, attempt: Attempt) -> None:
         """Return when the chat waits, needs a client, or is released."""
+        if attempt.is_first and attempt.chat.attempt > 1:
+            self._deps.usage_writer.settle(attempt.chat, _episode_before(attempt.chat))
         while attempt.should_continue:
             if attempt.is_draining:
                 release = ReleaseChat(worker_id=attempt.worker_id, epoch=attempt.chat.epoch)
@@ -92,6 +95,7 @@ class TurnLoop:
         messages, usage_entries = attempt.partial_messages(at), attempt.unrecorded_usage()
         if attempt.is_first and not attempt.has_partial:
             messages = await self._messages_from_live_parts(attempt.chat, at)
+            self._deps.usage_writer.settle(attempt.chat, Episode.of(attempt.chat))
         step = attempt.step(FinishInterrupt, messages, usage_entries)
         await self._committer.commit(attempt, step)
         await self.generate(attempt)
@@ -105,19 +109,14 @@ class TurnLoop:
         else:
             step = FinishInterrupt(fence=Fence.of(attempt.chat), keep_owner=False)
             await self._committer.commit(attempt, step)
-        await self.record_usage(attempt.chat, unpaid)
+        self.record_usage(attempt.chat, unpaid)
 
     async def read_row(self, chat: Chat) -> Chat | None:
         return await self._until_available(lambda: chats.get(self._conn, chat.id))
 
-    async def record_usage(self, chat: Chat, unpaid: tuple[UsageEntry, ...]) -> None:
-        """Record usage outside the chat's row, which another worker owns now. Best effort: a
-        failed write is logged, not retried."""
-        for entry in unpaid:
-            try:
-                await usage.insert_usage(self._conn, chat, entry)
-            except ChatdError as error:
-                self._env.emit("usage_write_failed", chat_id=chat.id, error_kind=error.code)
+    def record_usage(self, chat: Chat, unpaid: tuple[UsageEntry, ...]) -> None:
+        """Record usage outside the chat's row, which another worker may own now."""
+        self._deps.usage_writer.record(chat, unpaid)
 
     # One step
 
@@ -212,6 +211,11 @@ class TurnLoop:
             delay=lambda _: ROW_READ_RETRY_DELAY_S,
             budget_s=None,
         )
+
+
+def _episode_before(chat: Chat) -> Episode:
+    """The last episode of the worker before this one."""
+    return Episode(chat.id, chat.history_version, chat.attempt - 1)
 
 
 async def _load_turn_context(chat: Chat, models: ModelSource, tools: ToolSource) -> TurnContext:

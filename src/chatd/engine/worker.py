@@ -22,6 +22,7 @@ from chatd.engine.chat_reaper import ChatReaper
 from chatd.engine.lease import HeartbeatLoop, WorkerLease
 from chatd.engine.runner_pool import RunnerPool
 from chatd.engine.turn_loop import TurnLoop
+from chatd.engine.usage_writer import UsageWriter
 from chatd.store.chat import workers
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.pool import Database
@@ -48,6 +49,7 @@ class WorkerDeps(Struct, frozen=True, kw_only=True):
     database: Database
     committer: Committer
     turn_loop: TurnLoop
+    usage_writer: UsageWriter
     announce: Callable[[Chat], None]
     lease: WorkerLease
     task_reaper: TaskReaper
@@ -82,7 +84,9 @@ class Worker:
             runners=self._runners,
             announce=deps.announce,
         )
-        self._reaper = ChatReaper(self._pool, deps.committer, worker_id, env)
+        self._reaper = ChatReaper(
+            self._pool, deps.committer, worker_id, env, usage_writer=deps.usage_writer
+        )
         self._heartbeats = HeartbeatLoop(
             worker_id,
             deps.database.heartbeat,

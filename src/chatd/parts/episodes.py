@@ -35,6 +35,8 @@ class JournalSink(Protocol):
         self, episode: Episode, first_seq: int, events: Sequence[bytes], *, closed: bool
     ) -> None: ...
 
+    def enqueue_call(self, episode: Episode, number: int, record: bytes) -> None: ...
+
 
 class PartRecorder:
     """A running step adds its parts here."""
@@ -42,6 +44,14 @@ class PartRecorder:
     def __init__(self, episodes: "EpisodeRegistry", buffer: EpisodeBuffer) -> None:
         self._episodes = episodes
         self._buffer = buffer
+        self._calls_recorded = 0
+
+    def record_call(self, record: bytes) -> None:
+        """Write the state of a model call to the journal, for the worker that takes over. Viewers
+        do not get it. A later record replaces an earlier one of the same call."""
+        if self._buffer.closed_at is None:
+            self._episodes.record_call(self._buffer.episode, self._calls_recorded, record)
+            self._calls_recorded += 1
 
     def add(self, role: Role, parts: Iterable[Part]) -> None:
         self._episodes.add_parts(self._buffer, role, parts)
@@ -103,6 +113,9 @@ class EpisodeRegistry:
         else:
             self._unflushed.add(buffer)
             self._has_unflushed.set()
+
+    def record_call(self, episode: Episode, number: int, record: bytes) -> None:
+        self._journal.enqueue_call(episode, number, record)
 
     def close(self, buffer: EpisodeBuffer) -> None:
         if buffer.closed_at is not None:

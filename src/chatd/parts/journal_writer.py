@@ -71,6 +71,7 @@ class JournalWriter:
         self._config = config
         self._draw = draw
         self._pending: dict[Episode, _Pending] = {}
+        self._calls: list[journal.JournalEntry] = []
         self._size = 0
         self._dropped_episodes: set[Episode] = set()
         self._has_pending = asyncio.Event()
@@ -99,6 +100,16 @@ class JournalWriter:
             self._dropped_episodes.discard(episode)
             if episode in self._pending:
                 self._pending[episode].closed = True
+
+    def enqueue_call(self, episode: Episode, number: int, record: bytes) -> None:
+        if self._size < self._config.max_pending_bytes:
+            self._size += len(record)
+            self._calls.append(
+                journal.JournalEntry(
+                    episode=episode, first_seq=-number, last_seq=-number, parts=record
+                )
+            )
+            self._has_pending.set()
 
     def on_hint(self, hint: Hint) -> None:
         if (
@@ -135,7 +146,7 @@ class JournalWriter:
             self._has_pending.clear()
             began = self._env.clock.monotonic()
             batch = self._next_batch()
-            left = bool(self._pending)
+            left = bool(self._pending or self._calls)
             await self._write(batch)
             if left:
                 self._has_pending.set()
@@ -155,8 +166,8 @@ class JournalWriter:
 
     def _next_batch(self) -> list[journal.JournalEntry]:
         """The entries for one statement."""
-        batch: list[journal.JournalEntry] = []
-        size = 0
+        batch, self._calls = self._calls, []
+        size = sum(len(record.parts) for record in batch)
         while self._pending and size < self._config.batch_bytes:
             episode = next(iter(self._pending))
             pending = self._pending.pop(episode)
@@ -185,8 +196,9 @@ class JournalWriter:
         self._env.emit("journal_lagging", error_kind=error.code, failures=failures)
 
     def _drop(self, batch: list[journal.JournalEntry]) -> None:
-        self.dropped += sum(entry.last_seq - entry.first_seq + 1 for entry in batch)
-        self._dropped_episodes.update(entry.episode for entry in batch if not entry.closed)
+        parts = [entry for entry in batch if entry.first_seq > 0]
+        self.dropped += sum(entry.last_seq - entry.first_seq + 1 for entry in parts)
+        self._dropped_episodes.update(entry.episode for entry in parts if not entry.closed)
         for episode in self._dropped_episodes.intersection(self._pending):
             pending = self._pending.pop(episode)
             self._size -= pending.size

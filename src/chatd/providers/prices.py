@@ -1,7 +1,7 @@
 """Prices and context windows of models, for model configs that leave them open.
 
-Looks them up in the table of the package `genai-prices`; fetches nothing. Configured prices are
-used as a whole and never combined with the table's.
+Looks them up in the table of the package `genai-prices`; fetches nothing. Configured prices of
+tokens are used as a whole and never combined with the table's.
 """
 
 from datetime import datetime
@@ -29,6 +29,8 @@ _MAKERS: Final[dict[ProviderKind, str]] = {
     "openai": "openai",
     "openrouter": "openrouter",
 }
+_SEARCH_COUNTING_KINDS: Final = frozenset({"anthropic"})
+"""The usage of these tells the number of web searches."""
 _DEMO: Final = Prices(input="0", output="0", cache_read="0", cache_write="0", source="demo")
 _DEMO_CONTEXT: Final = 128_000
 
@@ -71,14 +73,18 @@ class PriceTable:
     def fill_missing(
         self, config: ModelConfig, kind: ProviderKind, at: datetime, base_url: str | None = None
     ) -> ModelConfig:
-        """Look up what the model config leaves open."""
-        if config.prices is not None and config.context_limit is not None:
+        """Look up what the model config leaves open. Only a vendor that tells the number of web
+        searches charges for them; its fee is looked up also if the prices are configured."""
+        configured = config.prices
+        needs_fee = kind in _SEARCH_COUNTING_KINDS and not (configured and configured.web_search)
+        if configured is not None and config.context_limit is not None and not needs_fee:
             return config
         facts = self.look_up(kind, _listed_name(config), at, base_url)
+        prices = facts.prices if configured is None else configured
+        if needs_fee and prices is not None and facts.prices is not None:
+            prices = structs.replace(prices, web_search=facts.prices.web_search)
         return structs.replace(
-            config,
-            prices=facts.prices if config.prices is None else config.prices,
-            context_limit=config.context_limit or facts.context_limit,
+            config, prices=prices, context_limit=config.context_limit or facts.context_limit
         )
 
     def _find(
@@ -130,6 +136,7 @@ def _prices(listed: "ModelPrice", source: str) -> Prices | None:
         output=_at(wrote, 0),
         cache_read=_at(cache_read, 0),
         cache_write=_at(cache_write, 0),
+        web_search=_at(_steps(listed, "web_searches_kcount"), 0),
         tiers=tuple(
             PriceTier(
                 above=start,

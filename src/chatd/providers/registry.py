@@ -14,6 +14,7 @@ from chatd.domain.chat.row import ChatError
 from chatd.domain.errors import InvariantBroken
 from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.classify import classify_fault
+from chatd.domain.model.config import is_priced
 from chatd.domain.model.failures import ClassifiedFailure, ModelError
 from chatd.domain.model.protocol import ModelConfig, ProviderError
 from chatd.domain.model.retry import CallLimits
@@ -143,6 +144,13 @@ class ProviderRegistry:
         if wanted is not None:
             return self._models.get(wanted)
         return next(iter(self._models.values()), None)
+
+    async def is_priced(self, config: ModelConfig) -> bool:
+        """Of a provider that is not configured here only the model's own prices are known."""
+        provider = self._configs.get(config.provider)
+        if provider is None:
+            return is_priced(config.prices, "")
+        return is_priced((await self._fill_missing(config, provider)).prices, provider.kind)
 
     async def close(self) -> None:
         for provider in self._open.values():

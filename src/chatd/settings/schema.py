@@ -116,6 +116,10 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
         Literal["day", "week", "month"],
         Meta(description="Period of the spend limit; it starts at 00:00 UTC"),
     ] = "month"
+    unpriced: Annotated[
+        Literal["allow", "refuse"],
+        Meta(description="Whether models without a price may be used while there is a spend limit"),
+    ] = "allow"
 
 
 class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -210,12 +214,13 @@ class ProviderEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class PriceEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """USD per million tokens."""
+    """USD per million tokens; `web_search` is for 1,000 searches."""
 
     input: str | float | None = None
     output: str | float | None = None
     cache_read: str | float | None = None
     cache_write: str | float | None = None
+    web_search: str | float | None = None
 
 
 class ModelEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -28,13 +28,14 @@ from chatd.domain.model.protocol import (
     ToolCallDone,
     ToolCallStart,
     ToolResultDone,
+    UsageReported,
 )
 from chatd.providers.anthropic.decoder import AnthropicDecoder
 from chatd.providers.anthropic.wire import AnthropicMetadata, pack_metadata, unpack_metadata
 from chatd.providers.sse import SseParser
 from chatd.providers.tool_schema import ToolNames
 from tests.support.providers.anthropic import NAMES, event, stream
-from tests.support.providers.recorded import ANTHROPIC, only, tokens
+from tests.support.providers.recorded import ANTHROPIC, only, tokens, without_usage
 from tests.support.providers.stream_reader import answer_of, read_pieces, read_whole
 
 read, answer, finished = ANTHROPIC.read, ANTHROPIC.answer, ANTHROPIC.finished
@@ -78,7 +79,7 @@ def test_half_of_the_last_event_is_incomplete() -> None:
 
 
 def test_text_arrives_in_deltas() -> None:
-    assert read("text") == [
+    assert without_usage(read("text")) == [
         TextStart(id="0"),
         TextDelta(id="0", delta="Grüß"),
         TextDelta(id="0", delta=" Gott, "),
@@ -92,7 +93,7 @@ def test_thinking_keeps_its_signature_and_calls_their_order() -> None:
     signature = "EqQBCgIYAhIM1gbcDa9GJwZA2b3hGgxBdjrkzLoky3dl1pkiMOYds+/=="
     paris = ToolCallId("toolu_01A09q90qw90lq917835lq9")
     cities = ToolCallId("toolu_01B12r23ty45uz678901opq")
-    assert read("thinking_and_tools")[:-1] == [
+    assert without_usage(read("thinking_and_tools"))[:-1] == [
         ReasoningStart(id="0"),
         ReasoningDelta(id="0", delta="Two cities, "),
         ReasoningDelta(id="0", delta="so two calls."),
@@ -183,7 +184,7 @@ def test_tools_of_the_computer_toolset_become_actions_of_one_tool() -> None:
 
 
 def test_a_call_cut_off_by_the_token_limit_keeps_its_input_so_far() -> None:
-    call = read("max_tokens")[-2]
+    call = without_usage(read("max_tokens"))[-2]
     assert isinstance(call, ToolCallDone)
     assert call.input == '{"path": "a.txt", "content": "half a sen'
 
@@ -241,7 +242,7 @@ def test_empty_deltas_and_deltas_of_another_type_are_ignored(block: dict[str, ob
 def test_thinking_without_a_signature_has_no_metadata() -> None:
     begin = event("content_block_start", index=0, content_block={"type": "thinking"})
     events = decode(START + begin + STOP + END)
-    assert events[:2] == [ReasoningStart(id="0"), ReasoningEnd(id="0")]
+    assert without_usage(events)[:2] == [ReasoningStart(id="0"), ReasoningEnd(id="0")]
 
 
 def test_tool_names_are_translated_back() -> None:
@@ -256,7 +257,8 @@ def test_tool_names_are_translated_back() -> None:
 def test_a_block_at_a_used_index_closes_the_block_before() -> None:
     begin = event("content_block_start", index=0, content_block={"type": "text", "text": "a"})
     events = decode(START + begin + begin + STOP + END)
-    assert [type(e) for e in events][:-1] == [TextStart, TextDelta, TextEnd] * 2
+    types = [type(e) for e in without_usage(events)]
+    assert types[:-1] == [TextStart, TextDelta, TextEnd] * 2
 
 
 def test_half_of_a_surrogate_pair_does_not_fail_the_answer() -> None:
@@ -281,7 +283,7 @@ def test_half_of_a_surrogate_pair_does_not_fail_the_answer() -> None:
     [
         ("text", tokens(4, 17, 2151, cache_creation_tokens=310, cache_read_tokens=1820)),
         ("thinking_and_tools", tokens(412, 164, 576, reasoning_tokens=58)),
-        ("web_search", tokens(10682, 510, 11192, context_tokens=2679)),
+        ("web_search", tokens(10682, 510, 11192, context_tokens=2679, web_searches=1)),
         (
             "web_search_error",
             tokens(
@@ -301,6 +303,13 @@ def test_token_counts_reported_in_several_events_are_counted_once(
     name: str, usage: TokenUsage
 ) -> None:
     assert finished(name).usage == usage
+
+
+@pytest.mark.promise("P11")
+def test_the_input_is_reported_before_the_answer_and_the_output_at_its_end() -> None:
+    events = decode(START + text_block(0, "Hi") + STOP + END)
+    assert [e.usage for e in only(UsageReported, events)] == [tokens(9, 0, 9), tokens(9, 5, 14)]
+    assert isinstance(events[0], UsageReported)
 
 
 @pytest.mark.covers("providers-3")
@@ -500,7 +509,7 @@ def test_only_a_citation_with_a_url_is_a_source() -> None:
 def test_a_result_of_unknown_type_is_kept_whole() -> None:
     block = {"type": "oracle_tool_result", "tool_use_id": "srvtoolu_1", "content": {"said": 42}}
     begin = event("content_block_start", index=0, content_block=block)
-    result = decode(START + begin + STOP + END)[0]
+    result = without_usage(decode(START + begin + STOP + END))[0]
     assert result == ToolResultDone(
         id=ToolCallId("srvtoolu_1"),
         name="oracle",

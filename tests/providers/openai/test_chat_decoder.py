@@ -15,17 +15,27 @@ from chatd.domain.model.protocol import (
     TextStart,
     ToolCallDone,
 )
+from chatd.providers.openai.chat import wire
 from chatd.providers.openai.chat.answer import (
     GEMINI_TAGS,
     THINK_TAGS,
     ChatAnswerBuilder,
     ThoughtSplitter,
 )
-from chatd.providers.openai.chat.decoder import ChatDecoder
+from chatd.providers.openai.chat.decoder import ChatDecoder, openrouter_cost_micros
 from chatd.providers.openai.chat.wire import unpack_metadata
 from chatd.providers.tool_schema import ToolNames
 from tests.support.providers.openai_chat import DONE, chunk, stream
-from tests.support.providers.recorded import CHAT, ORIGIN, chat_decoder, only, tokens, tool_call
+from tests.support.providers.recorded import (
+    CHAT,
+    ORIGIN,
+    chat_decoder,
+    ending,
+    only,
+    tokens,
+    tool_call,
+    without_usage,
+)
 from tests.support.providers.stream_reader import answer_of, read_whole
 
 read, answer, decoded_parts, finished = CHAT.read, CHAT.answer, CHAT.parts, CHAT.finished
@@ -63,7 +73,7 @@ def test_done_without_a_finish_reason_is_incomplete() -> None:
 
 
 def test_text_arrives_in_deltas() -> None:
-    assert read("text") == [
+    assert without_usage(read("text")) == [
         TextStart(id="1"),
         TextDelta(id="1", delta="The "),
         TextDelta(id="1", delta="sky is"),
@@ -419,3 +429,43 @@ def test_other_choices_are_ignored() -> None:
     other = b'data: {"choices":[{"index":1,"delta":{"content":"no"},"finish_reason":"stop"}]}\n\n'
     data = chunk(content="yes") + other + chunk("stop") + DONE
     assert answer_of(decode(data)).content == (TextPart(text="yes"),)
+
+
+# Cost
+
+
+@pytest.mark.parametrize(
+    ("told", "micros"),
+    [
+        ({"cost": 0.0123456}, 12_346),
+        ({"cost": 0}, 0),
+        (
+            {"cost": 0.001, "is_byok": True, "cost_details": {"upstream_inference_cost": 0.02}},
+            21_000,
+        ),
+        ({"cost": 0.001, "is_byok": False, "cost_details": {"upstream_inference_cost": 9}}, 1_000),
+        (
+            {"cost": 0.001, "is_byok": True, "cost_details": {"upstream_inference_cost": None}},
+            1_000,
+        ),
+        ({}, None),
+        ({"cost": None}, None),
+        ({"cost": -1}, None),
+        ({"cost": True}, None),
+        ({"cost": {"total_cost": 0.1}}, None),
+        ({"cost": "0.1"}, None),
+    ],
+)
+def test_openrouter_reports_its_own_cost(told: dict[str, object], micros: int | None) -> None:
+    usage = msgspec.convert({"prompt_tokens": 5, **told}, wire.Usage)
+    assert openrouter_cost_micros(usage) == micros
+
+
+def test_the_cost_of_another_server_is_not_read() -> None:
+    usage = {"prompt_tokens": 5, "completion_tokens": 2, "cost": 0.5}
+    last = b"data: " + msgspec.json.encode({"choices": [], "usage": usage}) + b"\n\n"
+    data = chunk(content="Hi") + chunk(finish="stop") + last + DONE
+    assert CHAT.decode_end(data).usage == tokens(5, 2, 7)
+    names = ToolNames([])
+    decoder = ChatDecoder(ChatAnswerBuilder(ORIGIN, names), reports_cost=True)
+    assert ending(Finished, decoder.feed(data)).usage.provider_cost_micros == 500_000

@@ -85,6 +85,9 @@ class FakeModelDirectory:
     async def all(self) -> Sequence[StoredModel]:
         return self.models
 
+    async def is_priced(self, model: StoredModel) -> bool:
+        return model.config.prices is not None
+
     async def providers(self) -> Sequence[StoredProvider]:
         return [
             StoredProvider(

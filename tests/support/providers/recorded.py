@@ -10,7 +10,13 @@ from chatd.domain.answer.assembler import Answer
 from chatd.domain.chat.messages import TokenUsage
 from chatd.domain.chat.parts import Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from chatd.domain.ids import ToolCallId
-from chatd.domain.model.protocol import Finished, ModelEvent, ProviderFault, StreamFailed
+from chatd.domain.model.protocol import (
+    Finished,
+    ModelEvent,
+    ProviderFault,
+    StreamFailed,
+    UsageReported,
+)
 from chatd.providers.anthropic.decoder import AnthropicDecoder
 from chatd.providers.gemini.decoder import GeminiDecoder
 from chatd.providers.http import StreamDecoder
@@ -74,6 +80,10 @@ def ending(kind: type[_T], events: list[ModelEvent]) -> _T:
 
 def only(kind: type[_T], found: Iterable[object]) -> list[_T]:
     return [one for one in found if isinstance(one, kind)]
+
+
+def without_usage(events: Iterable[ModelEvent]) -> list[ModelEvent]:
+    return [event for event in events if not isinstance(event, UsageReported)]
 
 
 def tool_call(call_id: str, name: str, args: str) -> ToolCallPart:

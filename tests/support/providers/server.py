@@ -59,9 +59,12 @@ Step = bytes | str | Gate | Silence | Cut | Reset | Hangup | NoReply
 
 @dataclass(kw_only=True)
 class Reply:
+    """With `held` the reply begins when that gate opens."""
+
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     steps: tuple[Step, ...] = ()
+    held: Gate | None = None
 
 
 @dataclass(kw_only=True)
@@ -212,6 +215,8 @@ class FakeServer:
     async def _send(self, reply: Reply, writer: asyncio.StreamWriter) -> bool:
         if reply.steps and isinstance(reply.steps[0], NoReply):
             return False
+        if reply.held is not None:
+            await reply.held.pass_through()
         headers = {"content-type": self.content_type, **reply.headers}
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         head = f"HTTP/1.1 {reply.status} Scripted\r\n{lines}transfer-encoding: chunked\r\n\r\n"

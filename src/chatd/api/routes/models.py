@@ -109,13 +109,17 @@ class ModelRoutes:
     async def list_models(self, request: ApiRequest) -> ApiReply:
         query = request.query(ModelsQuery)
         found = await self._models.all()
-        return reply([_public(one) for one in found if one.enabled or query.include_disabled])
+        shown = [one for one in found if one.enabled or query.include_disabled]
+        return reply([await self._public(one) for one in shown])
 
     async def get_model(self, request: ApiRequest) -> ApiReply:
         found = await self._models.get(request.model_id)
         if found is None:
             raise NotFound("There is no such model.")
-        return reply(_public(found))
+        return reply(await self._public(found))
+
+    async def _public(self, known: StoredModel) -> ModelReply:
+        return _public(known, is_priced=await self._models.is_priced(known))
 
     async def list_providers(self, request: ApiRequest) -> ApiReply:
         query = request.query(ModelsQuery)
@@ -157,7 +161,7 @@ def _listed(
     )
 
 
-def _public(known: StoredModel) -> ModelReply:
+def _public(known: StoredModel, *, is_priced: bool) -> ModelReply:
     config = known.config
     return ModelReply(
         id=config.id,
@@ -173,6 +177,7 @@ def _public(known: StoredModel) -> ModelReply:
         context_limit=config.context_limit,
         compression_threshold=config.compaction_threshold,
         reasoning_effort=config.reasoning_effort,
+        unpriced=not is_priced,
         model_config=ModelParameters(
             max_output_tokens=config.max_output_tokens,
             temperature=config.temperature,
@@ -188,6 +193,7 @@ def _prices(prices: Prices) -> PriceList:
         output_price_per_million_tokens=prices.output,
         cache_read_price_per_million_tokens=prices.cache_read,
         cache_write_price_per_million_tokens=prices.cache_write,
+        web_search_price_per_thousand=prices.web_search,
     )
 
 

@@ -206,12 +206,13 @@ class SentReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PriceList(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """USD per million tokens, as decimal text."""
+    """USD per million tokens or per thousand web searches, as decimal text."""
 
     input_price_per_million_tokens: str | None = None
     output_price_per_million_tokens: str | None = None
     cache_read_price_per_million_tokens: str | None = None
     cache_write_price_per_million_tokens: str | None = None
+    web_search_price_per_thousand: str | None = None
 
 
 class ModelParameters(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -228,7 +229,8 @@ Source = Literal["settings", "database"]
 
 class ModelReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`provider` is the provider's name. A model that is not `enabled` was configured earlier:
-    old chats refer to it, but it cannot be used."""
+    old chats refer to it, but it cannot be used. No price is known of an `unpriced` model: its
+    calls count as nothing towards the spend limit."""
 
     id: ModelConfigId
     name: str
@@ -243,6 +245,7 @@ class ModelReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     context_limit: int | None = None
     compression_threshold: int | None = None
     reasoning_effort: EffortRange | None = None
+    unpriced: bool = False
     model_config: ModelParameters
 
 

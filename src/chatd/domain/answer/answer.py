@@ -4,30 +4,31 @@ Owns the conversion to rows, not their commit.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Literal
+from typing import Final
+from uuid import UUID
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct
 
 from chatd.domain.answer.tool_output import AnsweredCall, fit_outputs, result_message
-from chatd.domain.chat.messages import Draft, TokenUsage, UsageEntry
+from chatd.domain.chat.messages import CallKind, Draft, TokenUsage, UsageEntry
 from chatd.domain.chat.parts import Part, ReasoningPart, TextPart, ToolCallPart
 from chatd.domain.chat.row import ChatError
 from chatd.domain.model.config import cost_micros, effective_context_limit
 from chatd.domain.model.failures import ClassifiedFailure, clip_detail, known_failure, redact_urls
 from chatd.domain.model.protocol import Finished, ModelConfig
+from chatd.domain.model.usage import complete_usage
 from chatd.domain.text import is_empty_json
 
 _ENDED_IN_ERROR_TEXT: Final = "The provider reported that its answer ended in an error."
 
 
 class Answer(Struct, frozen=True, kw_only=True):
+    """Without `finished` it was interrupted. `usage` has estimates for what was not told."""
+
     content: tuple[Part, ...]
     finished: Finished | None = None
-
-    @property
-    def usage(self) -> TokenUsage | None:
-        return None if self.finished is None else self.finished.usage
+    usage: TokenUsage | None = None
 
     @property
     def has_visible_text(self) -> bool:
@@ -89,10 +90,11 @@ _NO_SERVERS: Mapping[str, str] = {}
 
 
 class ModelCallRecord(Struct, frozen=True, kw_only=True):
-    """The facts of a model call. `runtime_ms` is the time from opening the stream to its end, of
-    the successful attempt only and without tools."""
+    """The facts of a model call. `id` identifies its usage entry. `runtime_ms` is the time from
+    opening the stream to its end, of the successful attempt only and without tools."""
 
     config: ModelConfig
+    id: UUID | None = None
     reasoning_effort: str | None = None
     runtime_ms: int | None = None
 
@@ -105,29 +107,30 @@ def runtime_ms(opened: float, ended: float) -> int | None:
 def answer_message(
     answer: Answer, call: ModelCallRecord, mcp_servers: Mapping[str, str] = _NO_SERVERS
 ) -> Draft:
-    """The answer as one assistant message. `mcp_servers` maps tool names to MCP servers.
-
-    Without `finished` the answer was interrupted and its usage is unknown.
-    """
+    """The answer as one assistant message. `mcp_servers` maps tool names to MCP servers."""
     finished = answer.finished
     usage = _with_limit(answer, call.config)
+    cost = cost_micros(usage, call.config.prices)
+    if usage is not None and cost is None:
+        usage = msgspec.structs.replace(usage, unpriced=True)
     return Draft(
         role="assistant",
         content=tuple(_with_mcp_server(part, mcp_servers) for part in answer.content),
         model_config_id=call.config.id,
         reasoning_effort=call.reasoning_effort,
         usage=usage,
-        cost_micros=cost_micros(usage, call.config.prices),
+        cost_micros=cost,
         runtime_ms=call.runtime_ms,
         provider_response_id=None if finished is None else finished.response_id,
     )
 
 
 def _with_limit(answer: Answer, config: ModelConfig) -> TokenUsage | None:
-    if answer.finished is None:
+    usage = answer.usage
+    if usage is None:
         return None
-    limit = effective_context_limit(answer.finished.provider_metadata, config.context_limit)
-    usage = answer.finished.usage
+    metadata = UNSET if answer.finished is None else answer.finished.provider_metadata
+    limit = effective_context_limit(metadata, config.context_limit)
     return msgspec.structs.replace(usage, context_limit=usage.context_limit or limit)
 
 
@@ -145,14 +148,16 @@ def result_messages(
 
 
 def usage_entry(
-    kind: Literal["turn", "compaction", "title", "summary"],
+    kind: CallKind,
     call: ModelCallRecord,
     usage: TokenUsage | None,
     *,
     ok: bool = True,
 ) -> UsageEntry:
-    """Prices are stored with the entry: a later price change does not change recorded cost."""
-    prices = call.config.prices
+    """Prices are stored with the entry: a later price change does not change recorded cost. A cost
+    that the provider reported follows from no price."""
+    is_reported = usage is not None and usage.provider_cost_micros is not None
+    prices = None if is_reported else call.config.prices
     return UsageEntry(
         kind=kind,
         provider=call.config.provider,
@@ -163,7 +168,29 @@ def usage_entry(
         price=None if prices is None else Raw(msgspec.json.encode(prices)),
         runtime_ms=call.runtime_ms,
         ok=ok,
+        call_id=call.id,
     )
+
+
+class StartedCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A running call: what another worker needs to record it if this one dies."""
+
+    id: UUID
+    kind: CallKind
+    config: ModelConfig
+    usage: TokenUsage
+
+
+def estimated_entry(call: StartedCall, output_tokens: int) -> UsageEntry:
+    """The entry of a call that its worker could not record."""
+    usage = complete_usage(
+        call.usage,
+        is_final=False,
+        input_tokens=call.usage.input_tokens,
+        output_tokens=output_tokens,
+    )
+    record = ModelCallRecord(config=call.config, id=call.id)
+    return usage_entry(call.kind, record, usage, ok=False)
 
 
 def sort_by_call(

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from chatd.domain.answer.answer import Answer
-from chatd.domain.chat.messages import Draft, local_calls
+from chatd.domain.chat.messages import Draft, TokenUsage, local_calls
 from chatd.domain.chat.parts import (
     Part,
     ReasoningPart,
@@ -40,6 +40,14 @@ from chatd.domain.model.protocol import (
     ToolCallDone,
     ToolCallStart,
     ToolResultDone,
+    UsageReported,
+)
+from chatd.domain.model.usage import (
+    complete_usage,
+    estimate_output_tokens,
+    merge_usage,
+    streamed_bytes,
+    utf8_size,
 )
 from chatd.domain.text import (
     Json,
@@ -137,19 +145,39 @@ class Assembler:
     """One attempt. Every attempt gets a new assembler, so nothing of a failed one remains.
 
     `used_ids` are the ids of the chat's earlier calls. Some vendors number calls from 0 in every
-    answer, but results and running commands are stored by call id.
+    answer, but results and running commands are stored by call id. `input_tokens` is an estimate,
+    for a provider that does not tell.
     """
 
-    def __init__(self, used_ids: Iterable[ToolCallId] = ()) -> None:
+    def __init__(self, used_ids: Iterable[ToolCallId] = (), *, input_tokens: int = 0) -> None:
         self._open: dict[tuple[str, str], TextBuilder | ReasoningBuilder | CallBuilder] = {}
         self._done: list[Part] = []
         self._finished: Finished | None = None
         self._at: str | None = None
         self._used_ids = set(used_ids)
         self._chars = 0
+        self._input_tokens = input_tokens
+        self._streamed_bytes = 0
+        self._told = TokenUsage()
 
     def feed(self, event: ModelEvent, at: str | None = None) -> tuple[Part, ...]:
         """Add an event that arrived at time `at`. Returns the live parts to show for it."""
+        parts = self._feed(event, at)
+        for part in parts:
+            self._streamed_bytes += streamed_bytes(part)
+        return parts
+
+    @property
+    def usage(self) -> TokenUsage:
+        """The usage so far, with estimates for what the provider has not told."""
+        return complete_usage(
+            self._told,
+            is_final=self._finished is not None,
+            input_tokens=self._input_tokens,
+            output_tokens=estimate_output_tokens(self._streamed_bytes),
+        )
+
+    def _feed(self, event: ModelEvent, at: str | None) -> tuple[Part, ...]:
         self._at = at
         match event:
             case TextStart() | TextDelta() | TextEnd():
@@ -164,8 +192,12 @@ class Assembler:
             case SourceFound():
                 self._grow(len(event.url))
                 return self._add(SourcePart(url=event.url, source_id=event.id, title=event.title))
+            case UsageReported():
+                self._told = merge_usage(self._told, event.usage)
+                return ()
             case Finished():
                 self._finished = event
+                self._told = merge_usage(self._told, event.usage)
                 return ()
             case StreamPing() | StreamFailed():
                 return ()
@@ -176,12 +208,12 @@ class Assembler:
         content = self._content()
         if self._finished is not None and self._finished.reason in CUT_REASONS:
             content = tuple(_mark_cut(part) for part in content)
-        return Answer(content=content, finished=self._finished)
+        return Answer(content=content, finished=self._finished, usage=self.usage)
 
     def interrupted(self, at: str | None = None) -> Answer:
         """The partial answer so far. Its calls, also incomplete ones, still need a result."""
         self._at = at or self._at
-        return Answer(content=self._content())
+        return Answer(content=self._content(), usage=self.usage)
 
     def _grow(self, chars: int) -> None:
         self._chars += chars + _EVENT_OVERHEAD_CHARS
@@ -247,6 +279,8 @@ class Assembler:
             # The complete call is authoritative; earlier deltas are discarded.
             self._open.pop(key, None)
             self._grow(len(event.input))
+            if block is None or not block.pieces:
+                self._streamed_bytes += utf8_size(event.input)
             call_id = block.call_id if isinstance(block, CallBuilder) else self._unique_id(event)
             return self._add(_complete_call(event, call_id, self._at))
         if not isinstance(block, CallBuilder) or not event.delta:

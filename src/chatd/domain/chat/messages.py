@@ -7,6 +7,7 @@ byte for byte.
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Literal
+from uuid import UUID
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
@@ -24,6 +25,7 @@ from chatd.domain.text import Json, replace_surrogates
 
 Role = Literal["system", "user", "assistant", "tool"]
 Visibility = Literal["user", "model", "both"]
+CallKind = Literal["turn", "compaction", "title", "summary"]
 
 _KNOWN_LIST = msgspec.json.Decoder(tuple[KnownPart, ...])
 _KNOWN = msgspec.json.Decoder(KnownPart)
@@ -35,7 +37,9 @@ class TokenUsage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Tokens of one model call. `input_tokens` excludes cached ones; output includes reasoning.
 
     `context_tokens` is set if the provider ran the model several times in one call: each run is
-    charged for its input, which fills the context only once.
+    charged for its input, which fills the context only once. `estimated`: the provider did not
+    tell all of it. `provider_cost_micros` is the cost that the provider itself reported.
+    `unpriced`: no price is known, so that the call counts as nothing towards a spend limit.
     """
 
     input_tokens: int = 0
@@ -46,6 +50,10 @@ class TokenUsage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cache_read_tokens: int = 0
     context_limit: int | None = None
     context_tokens: int | None = None
+    web_searches: int = 0
+    provider_cost_micros: int | None = None
+    estimated: bool = False
+    unpriced: bool = False
 
 
 class Draft(Struct, frozen=True, kw_only=True):
@@ -120,9 +128,10 @@ class PendingCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class UsageEntry(Struct, frozen=True, kw_only=True):
-    """Usage of one model call. A cost of None is unpriced, 0 is free."""
+    """Usage of one model call. A cost of None is unpriced, 0 is free. A call is recorded once for
+    each `call_id`."""
 
-    kind: Literal["turn", "compaction", "title", "summary"]
+    kind: CallKind
     provider: str
     model: str
     usage: TokenUsage
@@ -132,6 +141,7 @@ class UsageEntry(Struct, frozen=True, kw_only=True):
     price: Raw | None = None
     runtime_ms: int | None = None
     ok: bool = True
+    call_id: UUID | None = None
 
 
 def local_calls(content: Iterable[Part]) -> list[ToolCallPart]:

@@ -25,13 +25,33 @@ def resolve_effort(requested: str | None, configured: EffortRange | None) -> Eff
     return EFFORT_LEVELS[min(EFFORT_LEVELS.index(effort), EFFORT_LEVELS.index(configured.max))]
 
 
+_TOKENS_PER_SEARCH: Final = 1_000
+"""A price is per million tokens or per thousand searches."""
+
+
+COST_REPORTING_KINDS: Final = frozenset({"openrouter"})
+"""Providers that report the cost of each call."""
+
+
+def is_priced(prices: Prices | None, kind: str) -> bool:
+    """Whether a call of a provider of that kind costs a known amount, which may be 0."""
+    if kind in COST_REPORTING_KINDS:
+        return True
+    known = () if prices is None else (prices.input, prices.output)
+    return any(_price(text) is not None for text in known)
+
+
 def cost_micros(usage: TokenUsage | None, prices: Prices | None) -> int | None:
     """The cost in micro-dollars: tokens times USD per million tokens, the sum rounded up once.
 
     None means unpriced, not free: no prices, no usage, or no price for any kind of token used.
-    Reasoning tokens are part of the output.
+    Reasoning tokens are part of the output. A cost that the provider reported wins.
     """
-    if usage is None or prices is None:
+    if usage is None:
+        return None
+    if usage.provider_cost_micros is not None:
+        return usage.provider_cost_micros
+    if prices is None:
         return None
     applied = _applied_prices(usage, prices)
     lines = (
@@ -39,6 +59,7 @@ def cost_micros(usage: TokenUsage | None, prices: Prices | None) -> int | None:
         (usage.output_tokens, _price(applied.output)),
         (usage.cache_read_tokens, _price(applied.cache_read)),
         (usage.cache_creation_tokens, _price(applied.cache_write)),
+        (usage.web_searches * _TOKENS_PER_SEARCH, _price(prices.web_search)),
     )
     priced = [(tokens, price) for tokens, price in lines if price is not None]
     if not priced:

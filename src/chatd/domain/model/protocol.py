@@ -196,6 +196,13 @@ class SourceFound(Struct, frozen=True, kw_only=True):
     title: str | None = None
 
 
+class UsageReported(Struct, frozen=True, kw_only=True):
+    """The usage so far, as soon as the provider tells any of it. A later report corrects the kinds
+    of tokens that it contains."""
+
+    usage: TokenUsage
+
+
 class Finished(Struct, frozen=True, kw_only=True):
     """The provider reported the end. `explanation` says why content was filtered."""
 
@@ -261,6 +268,7 @@ ModelEvent = (
     | ToolCallDone
     | ToolResultDone
     | SourceFound
+    | UsageReported
     | Finished
     | StreamPing
     | StreamFailed
@@ -281,7 +289,8 @@ class PriceTier(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Prices(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """USD per million tokens, as decimal text because money is never a float.
+    """USD per million tokens, as decimal text because money is never a float. `web_search` is the
+    price of 1,000 searches.
 
     `source` names the price list they come from; None if they are configured.
     """
@@ -290,6 +299,7 @@ class Prices(Struct, frozen=True, kw_only=True, omit_defaults=True):
     output: str | None = None
     cache_read: str | None = None
     cache_write: str | None = None
+    web_search: str | None = None
     tiers: tuple[PriceTier, ...] = ()
     source: str | None = None
 

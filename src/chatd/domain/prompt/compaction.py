@@ -71,8 +71,8 @@ def _answers(history: Sequence[Message]) -> list[Message]:
 
 
 def measure_fill(history: Sequence[Message], limit: int | None) -> ContextFill:
-    """The fill at the newest answer with usage. A limit that the provider reported with that
-    answer takes precedence over the configured one."""
+    """The fill at the newest answer with usage that the provider told. A limit that it reported
+    with that answer takes precedence over the configured one."""
     for row in reversed(_answers(history)):
         if (tokens := _context_tokens(row.usage)) > 0:
             reported = row.usage.context_limit if row.usage is not None else None
@@ -81,7 +81,7 @@ def measure_fill(history: Sequence[Message], limit: int | None) -> ContextFill:
 
 
 def _context_tokens(usage: TokenUsage | None) -> int:
-    if usage is None:
+    if usage is None or usage.estimated:
         return 0
     if usage.context_tokens is not None:
         return usage.context_tokens

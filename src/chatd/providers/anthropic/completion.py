@@ -69,6 +69,7 @@ class UsageCounter:
         self._reasoning = 0
         self._written = 0
         self._read = 0
+        self._searches = 0
         self._context_at_start = 0
         self._last_context = 0
 
@@ -86,6 +87,8 @@ class UsageCounter:
         if usage.output_tokens_details is not None:
             thinking = usage.output_tokens_details.thinking_tokens
             self._reasoning = max(self._reasoning, thinking or 0)
+        if usage.server_tool_use is not None:
+            self._searches = max(self._searches, usage.server_tool_use.web_search_requests or 0)
         for run in usage.iterations or ():
             if run.type == "message":
                 self._last_context = (
@@ -103,6 +106,7 @@ class UsageCounter:
             cache_creation_tokens=self._written,
             cache_read_tokens=self._read,
             context_tokens=self._context(),
+            web_searches=self._searches,
         )
 
     def _context(self) -> int | None:

@@ -7,7 +7,7 @@ from msgspec import Raw
 
 from chatd.domain.chat.parts import validate_json
 from chatd.domain.ids import ToolCallId
-from chatd.domain.model.protocol import ModelEvent, ToolResultDone
+from chatd.domain.model.protocol import ModelEvent, ToolResultDone, UsageReported
 from chatd.providers.anthropic.completion import UsageCounter, anthropic_fault, build_finished
 from chatd.providers.anthropic.open_blocks import (
     OpenBlock,
@@ -41,6 +41,7 @@ from chatd.providers.anthropic.wire import (
     TextBlock,
     ThinkingBlock,
     ToolUseBlock,
+    WireUsage,
     pack_metadata,
 )
 from chatd.providers.faults import incomplete_fault, unreadable_fault
@@ -88,8 +89,10 @@ class AnthropicDecoder(FramedDecoder):
             case MessageStart():
                 self._response_id = event.message.id
                 self._usage.begin(event.message.usage)
+                self._report_usage(event.message.usage)
             case MessageDelta():
                 self._usage.update(event.usage)
+                self._report_usage(event.usage)
                 if event.delta.stop_reason is not None:
                     self._stop = event.delta
             case MessageStop():
@@ -98,6 +101,11 @@ class AnthropicDecoder(FramedDecoder):
                 self._fail(anthropic_fault(event, data))
             case Ping() | BlockDelta():
                 pass
+
+    def _report_usage(self, told: WireUsage | None) -> None:
+        """The API tells the input first, so that a cut answer is charged for what it read."""
+        if told is not None:
+            self._out.append(UsageReported(usage=self._usage.total()))
 
     def _start_block(self, event: BlockStart) -> None:
         index, raw = event.index, event.content_block

@@ -24,6 +24,10 @@ class Iteration(Struct):
     cache_read_input_tokens: int | None = None
 
 
+class ServerToolUse(Struct):
+    web_search_requests: int | None = None
+
+
 class WireUsage(Struct):
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -31,6 +35,7 @@ class WireUsage(Struct):
     cache_read_input_tokens: int | None = None
     output_tokens_details: OutputDetails | None = None
     iterations: list[Iteration] | None = None
+    server_tool_use: ServerToolUse | None = None
 
 
 class Message(Struct):

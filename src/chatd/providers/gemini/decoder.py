@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import UNSET, Raw
 
-from chatd.domain.model.protocol import Finished, ModelEvent, StreamFailed
+from chatd.domain.model.protocol import Finished, ModelEvent, StreamFailed, UsageReported
 from chatd.domain.text import Json
 from chatd.providers.faults import incomplete_fault, unreadable_fault
 from chatd.providers.gemini import completion
@@ -71,6 +71,7 @@ class GeminiDecoder(FramedDecoder):
                 self._answer.add_grounding(candidate.grounding_metadata)
         if chunk.usage_metadata is not None:
             self._usage = completion.merge_usage(self._usage, chunk.usage_metadata)
+            out.append(UsageReported(usage=completion.convert_usage(self._usage)))
         if chunk.response_id:
             self._response_id = chunk.response_id
         if chunk.prompt_feedback is not None and chunk.prompt_feedback.block_reason:

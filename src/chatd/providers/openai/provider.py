@@ -109,7 +109,8 @@ class OpenAIProvider:
             thought_tags=dialect.thought_tags,
             replays_tags=not dialect.is_gemini,
         )
-        return self._connection.stream("/chat/completions", request, body, ChatDecoder(answer))
+        decoder = ChatDecoder(answer, reports_cost=self._config.kind == "openrouter")
+        return self._connection.stream("/chat/completions", request, body, decoder)
 
     def _check_chat(self, request: ModelRequest, options: ChatOptions) -> None:
         """Only OpenAI's own API is known to lack what its models do elsewhere."""

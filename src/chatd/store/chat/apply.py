@@ -70,6 +70,9 @@ CALL_NAMES: Final = (
     "price",
     "paid_runtime",
     "paid_ok",
+    "web_searches",
+    "estimated",
+    "call_id",
 )
 
 _JOINING: Final = """
@@ -174,26 +177,33 @@ _PAID: Final = """
 paid AS (
     INSERT INTO usage_events (at, owner_id, chat_id, root_chat_id, message_id, kind,
         model_config_id, provider, model, input_tokens, output_tokens, reasoning_tokens,
-        cache_creation_tokens, cache_read_tokens, cost_micros, price, runtime_ms, ok)
+        cache_creation_tokens, cache_read_tokens, cost_micros, price, runtime_ms, ok,
+        web_searches, estimated, call_id)
     SELECT greatest(now(), (SELECT until FROM usage_rolled_up)), c.owner_id, c.id,
         c.root_chat_id, u.message_id, u.kind, u.model_config_id, u.provider, u.model,
         u.input_tokens, u.output_tokens, u.reasoning_tokens, u.cache_creation_tokens,
-        u.cache_read_tokens, u.cost_micros, u.price::json, u.runtime_ms, u.ok
+        u.cache_read_tokens, u.cost_micros, u.price::json, u.runtime_ms, u.ok,
+        u.web_searches, u.estimated, u.call_id
     FROM changed c, """
 
 _ONE_CALL: Final = """(SELECT :paid_message_id::bigint, :paid_kind::text, :paid_model_id::uuid,
         :paid_provider::text, :paid_model::text, :input_tokens::bigint, :output_tokens::bigint,
         :reasoning_tokens::bigint, :cache_creation_tokens::bigint, :cache_read_tokens::bigint,
-        :paid_micros::bigint, :price::text, :paid_runtime::bigint, :paid_ok::boolean
+        :paid_micros::bigint, :price::text, :paid_runtime::bigint, :paid_ok::boolean,
+        :web_searches::integer, :estimated::boolean, :call_id::uuid
         WHERE :paid_kind IS NOT NULL)
         AS u (message_id, kind, model_config_id, provider, model, input_tokens, output_tokens,
             reasoning_tokens, cache_creation_tokens, cache_read_tokens, cost_micros, price,
-            runtime_ms, ok))"""
+            runtime_ms, ok, web_searches, estimated, call_id)"""
 
 _CALLS: Final = """json_to_recordset(:paid::json) AS u (message_id bigint, kind text,
         model_config_id uuid, provider text, model text, input_tokens bigint,
         output_tokens bigint, reasoning_tokens bigint, cache_creation_tokens bigint,
-        cache_read_tokens bigint, cost_micros bigint, price json, runtime_ms bigint, ok boolean))"""
+        cache_read_tokens bigint, cost_micros bigint, price json, runtime_ms bigint, ok boolean,
+        web_searches integer, estimated boolean, call_id uuid)"""
+
+# A call that another worker has recorded as an estimate must not refuse the commit.
+_PAID_ONCE: Final = "ON CONFLICT (call_id) WHERE call_id IS NOT NULL DO NOTHING)"
 
 _REQUESTED: Final = """,
 requested AS (
@@ -252,8 +262,8 @@ SELECT id, worker_id, title, labels, pin_order, last_read_message_id, workspace_
 """
 
 _NOTHING_MORE: Final = ", NULL AS promoted, NULL AS forgotten FROM changed"
-_WRITTEN: Final = (_APPENDED, _MESSAGES, _PAID, _CALLS, _REQUESTED)
-_WRITTEN_BY_STEP: Final = (_APPENDED, _ONE_MESSAGE, _PAID, _ONE_CALL)
+_WRITTEN: Final = (_APPENDED, _MESSAGES, _PAID, _CALLS, _PAID_ONCE, _REQUESTED)
+_WRITTEN_BY_STEP: Final = (_APPENDED, _ONE_MESSAGE, _PAID, _ONE_CALL, _PAID_ONCE)
 
 APPLY: Final = named_statement(
     _JOINING,

@@ -260,6 +260,9 @@ def _call(entry: UsageEntry) -> tuple[object, ...]:
         json_or_none(entry.price),
         entry.runtime_ms,
         entry.ok,
+        usage.web_searches,
+        usage.estimated,
+        entry.call_id,
     )
 
 
@@ -282,6 +285,9 @@ def _usage_row(entry: UsageEntry) -> _Values:
         "price": entry.price,
         "runtime_ms": entry.runtime_ms,
         "ok": entry.ok,
+        "web_searches": entry.usage.web_searches,
+        "estimated": entry.usage.estimated,
+        "call_id": entry.call_id,
     }
 
 

@@ -45,6 +45,13 @@ TAIL: Final[LiteralString] = f"""
           AND r.first_seq > w.seen
         ORDER BY r.first_seq LIMIT $5) j"""
 
+# Records of calls have no number of a part, so that the tail never reads them. A later record of
+# the same call has a lower number.
+FIND_CALLS: Final[LiteralString] = """
+    SELECT history_version, attempt, parts FROM chat_journal
+    WHERE chat_id = $1 AND first_seq <= 0 AND (history_version, attempt) <= ($2, $3)
+    ORDER BY history_version, attempt, first_seq DESC LIMIT $4"""
+
 # The slot two ahead: the next one may be written to at any moment. One statement computes the slot
 # and truncates it, because a process that pauses in between would truncate a slot in use. An empty
 # slot is not locked. The statement never waits for the lock: behind a waiting ACCESS EXCLUSIVE all
@@ -65,8 +72,12 @@ TRUNCATE_OLDEST_SLOT: Final[LiteralString] = f"""
     END $do$"""
 
 
+MAX_CALLS_FOUND: Final = 1_000
+
+
 class JournalEntry(Struct, frozen=True, kw_only=True):
-    """Parts `first_seq..last_seq` of an episode, encoded; `closed` ends it."""
+    """Parts `first_seq..last_seq` of an episode, encoded; `closed` ends it. With a `first_seq` of
+    0 or less it is the record of a model call, which viewers never get."""
 
     episode: Episode
     first_seq: int
@@ -102,6 +113,17 @@ async def tail(
         limit,
     )
     return [_entry(row) for row in rows]
+
+
+async def find_calls(conn: Conn, last: Episode) -> list[tuple[Episode, bytes]]:
+    """The records of model calls up to this episode of the chat; of one call the newest is last."""
+    chat_id = last.chat_id
+    rows = await conn.fetch(
+        FIND_CALLS, chat_id, last.history_version, last.attempt, MAX_CALLS_FOUND
+    )
+    return [
+        (Episode(chat_id, row["history_version"], row["attempt"]), row["parts"]) for row in rows
+    ]
 
 
 async def truncate_oldest_slot(conn: Conn) -> None:

@@ -5,8 +5,9 @@ takes events older than the longest statement, so no event is inserted behind it
 rolled-up days plus the events since.
 """
 
-from datetime import datetime
-from typing import Final, LiteralString
+from collections.abc import Sequence
+from typing import Final, Literal, LiteralString
+from uuid import UUID
 
 from msgspec import Struct
 
@@ -14,6 +15,8 @@ from chatd.domain.chat.messages import UsageEntry
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId, UserId
 from chatd.store.conn import Conn, json_or_none
+
+Period = Literal["day", "week", "month"]
 
 ROLL_UP: Final[LiteralString] = """
     WITH was AS MATERIALIZED (
@@ -48,34 +51,54 @@ ROLL_UP: Final[LiteralString] = """
             cost_micros = d.cost_micros + excluded.cost_micros)
     SELECT coalesce((SELECT until FROM moved) < now() - $1::float8 * interval '1 s', false)"""
 
-# Daily rows are whole days in UTC, and a period begins at midnight UTC.
+# Daily rows are whole days in UTC, and a period begins at midnight UTC by the database's clock.
 SUM_SPENT: Final[LiteralString] = """
     SELECT coalesce((SELECT sum(cost_micros) FROM usage_daily
-                     WHERE owner_id = $1 AND day >= ($2 AT TIME ZONE 'UTC')::date), 0)
+                     WHERE owner_id = $1
+                       AND day >= date_trunc($2, now() AT TIME ZONE 'UTC')::date), 0)
          + coalesce((SELECT sum(e.cost_micros) FROM usage_events e
-                     WHERE e.owner_id = $1 AND e.at >= greatest($2,
+                     WHERE e.owner_id = $1
+                       AND e.at >= greatest(
+                           date_trunc($2, now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC',
                            (SELECT until FROM usage_rolled_up))), 0)"""
 
 SUM_TREE_COST: Final[LiteralString] = """
     SELECT count(*) AS calls, count(*) FILTER (WHERE cost_micros IS NULL) AS unpriced_calls,
+        count(*) FILTER (WHERE estimated) AS estimated_calls,
         coalesce(sum(cost_micros), 0)::bigint AS cost_micros
     FROM usage_events WHERE root_chat_id = $1"""
 
-# For calls outside a step, such as the one for a title. Never before the end of the roll-up.
+# For calls outside a step, such as the one for a title. Never before the end of the roll-up. The
+# worker of a call replaces an estimate of another worker, until the roll-up may be reading it.
 INSERT_USAGE: Final[LiteralString] = """
-    INSERT INTO usage_events (at, owner_id, chat_id, root_chat_id, kind, model_config_id,
+    INSERT INTO usage_events AS e (at, owner_id, chat_id, root_chat_id, kind, model_config_id,
         provider, model, input_tokens, output_tokens, reasoning_tokens, cache_creation_tokens,
-        cache_read_tokens, cost_micros, price, runtime_ms, ok)
+        cache_read_tokens, cost_micros, price, runtime_ms, ok, web_searches, estimated, call_id)
     SELECT greatest(now(), (SELECT until FROM usage_rolled_up)), $1, $2, $3, $4, $5, $6, $7, $8,
-        $9, $10, $11, $12, $13, $14, $15, $16"""
+        $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19
+    ON CONFLICT (call_id) WHERE call_id IS NOT NULL DO UPDATE SET
+        input_tokens = excluded.input_tokens, output_tokens = excluded.output_tokens,
+        reasoning_tokens = excluded.reasoning_tokens,
+        cache_creation_tokens = excluded.cache_creation_tokens,
+        cache_read_tokens = excluded.cache_read_tokens, cost_micros = excluded.cost_micros,
+        price = excluded.price, runtime_ms = excluded.runtime_ms, ok = excluded.ok,
+        web_searches = excluded.web_searches, estimated = excluded.estimated
+    WHERE $20 AND e.estimated AND e.at >= (SELECT until FROM usage_rolled_up)
+      AND e.at > now() - $21::float8 * interval '1 s'"""
+
+FIND_RECORDED: Final[LiteralString] = """
+    SELECT call_id FROM usage_events WHERE call_id = ANY ($1::uuid[])"""
 
 _ROLL_UP_MIN_AGE_S: Final = 300.0
+_MAX_CORRECTION_AGE_S: Final = 200.0
+"""A roll-up that began before the correction does not read younger events."""
 _MAX_ROLL_UP_SPAN_S: Final = 86_400.0
 
 
 class TreeCost(Struct, frozen=True, kw_only=True):
     calls: int
     unpriced_calls: int
+    estimated_calls: int
     cost_micros: int
 
 
@@ -84,7 +107,9 @@ async def roll_up(conn: Conn, *, min_age_s: float = _ROLL_UP_MIN_AGE_S) -> bool:
     return bool(await conn.fetchval(ROLL_UP, min_age_s, _MAX_ROLL_UP_SPAN_S))
 
 
-async def insert_usage(conn: Conn, chat: Chat, entry: UsageEntry) -> None:
+async def insert_usage(conn: Conn, chat: Chat, entry: UsageEntry, *, corrects: bool = True) -> None:
+    """A call that is recorded already is not recorded again. With `corrects` the entry replaces an
+    estimate."""
     tokens = entry.usage
     await conn.execute(
         INSERT_USAGE,
@@ -104,12 +129,23 @@ async def insert_usage(conn: Conn, chat: Chat, entry: UsageEntry) -> None:
         json_or_none(entry.price),
         entry.runtime_ms,
         entry.ok,
+        tokens.web_searches,
+        tokens.estimated,
+        entry.call_id,
+        corrects,
+        _MAX_CORRECTION_AGE_S,
     )
 
 
-async def spent_micros(conn: Conn, owner_id: UserId, since: datetime) -> int:
-    """Spend of a period that began at a midnight UTC."""
-    return int(await conn.fetchval(SUM_SPENT, owner_id, since))
+async def find_recorded(conn: Conn, call_ids: Sequence[UUID]) -> frozenset[UUID]:
+    """The calls among these that have an entry."""
+    return frozenset(row["call_id"] for row in await conn.fetch(FIND_RECORDED, list(call_ids)))
+
+
+async def spent_micros(conn: Conn, owner_id: UserId, period: Period) -> int:
+    """Spend since the period's first midnight UTC, by the database's clock; weeks start on
+    Monday."""
+    return int(await conn.fetchval(SUM_SPENT, owner_id, period))
 
 
 async def tree_cost(conn: Conn, root: ChatId) -> TreeCost:

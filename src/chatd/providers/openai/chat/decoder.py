@@ -1,9 +1,12 @@
 """Decode the chunks of a completion into model events; finish reasons, usage and errors."""
 
-from typing import Final
+from decimal import ROUND_CEILING, Decimal
+from typing import Final, cast
+
+from msgspec.structs import replace
 
 from chatd.domain.chat.messages import TokenUsage
-from chatd.domain.model.protocol import Finished, FinishReason, ProviderFault
+from chatd.domain.model.protocol import Finished, FinishReason, ProviderFault, UsageReported
 from chatd.providers.faults import (
     OpenAIError,
     incomplete_fault,
@@ -67,6 +70,24 @@ def convert_usage(usage: wire.Usage) -> TokenUsage:
     )
 
 
+def openrouter_cost_micros(usage: wire.Usage) -> int | None:
+    """OpenRouter's charge; with the user's own key also the vendor's. None if it is not told."""
+    if (cost := _usd(usage.cost)) is None:
+        return None
+    details: object = usage.cost_details
+    if usage.is_byok is True and isinstance(details, dict):
+        upstream = cast("dict[str, object]", details).get("upstream_inference_cost")
+        cost += _usd(upstream) or 0
+    return int((cost * 1_000_000).to_integral_value(rounding=ROUND_CEILING))
+
+
+def _usd(value: object) -> Decimal | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    usd = Decimal(str(value))
+    return usd if usd.is_finite() and 0 <= usd < _MAX_COST_USD else None
+
+
 def _count(value: int | None) -> int:
     return max(0, value or 0)
 
@@ -83,6 +104,8 @@ def stated_fault(value: object, data: bytes) -> ProviderFault:
     return openai_fault(error, data, default_message="the server reported an error")
 
 
+_MAX_COST_USD: Final = 1_000_000
+"""A larger cost of one call is a mistake."""
 _DONE: Final = b"[DONE]"
 _NO_ERROR: Final = (None, False, "")
 
@@ -91,13 +114,15 @@ class ChatDecoder(FramedDecoder):
     """Decodes the first choice of a completion. A finish reason completes it; `[DONE]` may be
     missing."""
 
-    def __init__(self, answer: ChatAnswerBuilder) -> None:
+    def __init__(self, answer: ChatAnswerBuilder, *, reports_cost: bool = False) -> None:
+        """`reports_cost`: the server is OpenRouter, so that the cost in its usage is in USD."""
         super().__init__()
         self._answer = answer
+        self._reports_cost = reports_cost
         self._out = answer.out
         self._id: str | None = None
         self._reason: str | None = None
-        self._usage: wire.Usage | None = None
+        self._usage = TokenUsage()
 
     def _decode(self, name: bytes, data: bytes, *, is_last: bool = False) -> None:
         if data[:6] == _DONE:
@@ -116,20 +141,29 @@ class ChatDecoder(FramedDecoder):
     def _chunk(self, chunk: Chunk, data: bytes) -> None:
         if self._id is None and chunk.id:
             self._id = chunk.id
-        if chunk.usage is not None:
-            self._usage = chunk.usage
+        self._report_usage(chunk.usage)
         for choice in chunk.choices or ():
             if choice.index != 0:
                 continue
             if choice.error not in _NO_ERROR:
                 self._fail(stated_fault(choice.error, data))
                 return
-            if choice.usage is not None:
-                self._usage = choice.usage
+            self._report_usage(choice.usage)
             if choice.delta is not None:
                 self._answer.add(choice.delta)
             if choice.finish_reason:
                 self._ended(choice.finish_reason)
+
+    def _report_usage(self, told: wire.Usage | None) -> None:
+        """Most servers tell it once at the end, some with every chunk."""
+        if told is None:
+            return
+        usage = convert_usage(told)
+        if self._reports_cost:
+            usage = replace(usage, provider_cost_micros=openrouter_cost_micros(told))
+        if usage != self._usage:
+            self._usage = usage
+            self._out.append(UsageReported(usage=usage))
 
     def _ended(self, word: str) -> None:
         self._reason = word
@@ -149,7 +183,7 @@ class ChatDecoder(FramedDecoder):
         self._out.append(
             Finished(
                 reason=reason,
-                usage=convert_usage(self._usage or wire.Usage()),
+                usage=self._usage,
                 response_id=self._id,
                 explanation=refusal if reason == "content-filter" else None,
             )

@@ -88,12 +88,18 @@ class CompletionDetails(Struct, frozen=True):
 
 
 class Usage(Struct, frozen=True):
+    """`cost` is OpenRouter's charge in USD. With the user's own key at the vendor (`is_byok`), the
+    vendor charges the upstream cost in addition. Other servers send other things as `cost`."""
+
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     total_tokens: int | None = None
     prompt_tokens_details: PromptDetails | None = None
     completion_tokens_details: CompletionDetails | None = None
     prompt_cache_hit_tokens: int | None = None
+    cost: Anything = None
+    is_byok: Anything = None
+    cost_details: Anything = None
 
 
 class Choice(Struct, frozen=True):

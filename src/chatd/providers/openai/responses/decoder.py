@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from chatd.domain.chat.messages import TokenUsage
-from chatd.domain.model.protocol import Finished, FinishReason, ProviderFault
+from chatd.domain.model.protocol import Finished, FinishReason, ProviderFault, UsageReported
 from chatd.providers.faults import (
     OpenAIError,
     openai_fault,
@@ -128,7 +128,10 @@ class ResponsesDecoder(FramedDecoder):
                 self._out.append(build_finished(response, self._items))
                 self.done = True
             case b"response.failed":
-                self._fail(response_fault(decode_event(wire.RESPONSE_EVENT, data).response))
+                response = decode_event(wire.RESPONSE_EVENT, data).response
+                if response.usage is not None:
+                    self._out.append(UsageReported(usage=convert_usage(response.usage)))
+                self._fail(response_fault(response))
             case b"error":
                 self._fail(event_fault(decode_event(wire.ERROR_EVENT, data), data))
             case _:

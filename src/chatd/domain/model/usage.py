@@ -1,0 +1,121 @@
+"""Usage of a model call: what the provider told, completed by estimates of what it did not tell."""
+
+from typing import Final
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from chatd.domain.chat.messages import TokenUsage
+from chatd.domain.chat.parts import Part, ReasoningPart, TextPart, ToolCallPart
+from chatd.domain.model.protocol import (
+    ModelRequest,
+    PromptCall,
+    PromptFile,
+    PromptPart,
+    PromptReasoning,
+    PromptResult,
+    PromptText,
+    ToolSpec,
+)
+from chatd.domain.text import Json
+
+BYTES_PER_TOKEN: Final = 4
+IMAGE_TOKENS: Final = 1_600
+"""The most that a vendor charges for an image of usual size."""
+_FILE_BYTES_PER_TOKEN: Final = 40
+_PART_OVERHEAD_BYTES: Final = 16
+
+
+def merge_usage(old: TokenUsage, new: TokenUsage) -> TokenUsage:
+    """Replace the counts that `new` contains."""
+    told = {
+        name: value
+        for name in TokenUsage.__struct_fields__
+        if (value := getattr(new, name)) not in (0, None, False)
+    }
+    return replace(old, **told)
+
+
+def complete_usage(
+    told: TokenUsage, *, is_final: bool, input_tokens: int, output_tokens: int
+) -> TokenUsage:
+    """Fill in the estimates `input_tokens` and `output_tokens` where the provider told nothing.
+
+    Before the end a provider may have told a part of the output, so that the larger number counts.
+    A request without input tokens does not exist: a count of 0 means that it is not known.
+    """
+    has_input = told.input_tokens + told.cache_read_tokens + told.cache_creation_tokens > 0
+    has_output = is_final and (told.output_tokens > 0 or output_tokens == 0)
+    if has_input and has_output:
+        return told
+    read = told.input_tokens if has_input else input_tokens
+    written = told.output_tokens if has_output else max(told.output_tokens, output_tokens)
+    return replace(
+        told,
+        input_tokens=read,
+        output_tokens=written,
+        total_tokens=read + written + told.cache_read_tokens + told.cache_creation_tokens,
+        estimated=True,
+    )
+
+
+def estimate_input_tokens(request: ModelRequest) -> int:
+    """Messages with the system prompt, tools and their schemas. Takes only the lengths."""
+    counted = sum(_prompt_bytes(part) for message in request.messages for part in message.parts)
+    counted += sum(_tool_bytes(tool) for tool in request.tools)
+    return max(1, _tokens(counted))
+
+
+def estimate_output_tokens(size: int) -> int:
+    """The tokens of that many streamed bytes."""
+    return _tokens(size)
+
+
+def streamed_bytes(part: Part) -> int:
+    """The size of a live part as far as a model wrote it."""
+    match part:
+        case TextPart() | ReasoningPart():
+            return utf8_size(part.text)
+        case ToolCallPart():
+            return utf8_size(part.args_delta or "")
+        case _:
+            return 0
+
+
+def utf8_size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+
+
+def _tokens(size: int) -> int:
+    return -(-size // BYTES_PER_TOKEN)
+
+
+def _prompt_bytes(part: PromptPart) -> int:
+    match part:
+        case PromptText() | PromptReasoning():
+            size = utf8_size(part.text)
+        case PromptFile():
+            size = _file_bytes(part)
+        case PromptCall():
+            size = len(part.name) + _json_bytes(part.input)
+        case PromptResult():
+            media = 0 if part.media is None else _file_bytes(part.media)
+            size = utf8_size(part.text) + _json_bytes(part.raw) + media
+    return size + _PART_OVERHEAD_BYTES
+
+
+def _file_bytes(file: PromptFile) -> int:
+    if file.media_type.startswith("text/"):
+        return len(file.data)
+    if file.media_type.startswith("image/"):
+        return IMAGE_TOKENS * BYTES_PER_TOKEN
+    return len(file.data) * BYTES_PER_TOKEN // _FILE_BYTES_PER_TOKEN
+
+
+def _tool_bytes(tool: ToolSpec) -> int:
+    sizes = (len(tool.name), utf8_size(tool.description), _json_bytes(tool.input_schema))
+    return sum(sizes) + _PART_OVERHEAD_BYTES
+
+
+def _json_bytes(raw: Json) -> int:
+    return 0 if raw is UNSET else memoryview(raw).nbytes

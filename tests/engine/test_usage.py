@@ -1,0 +1,337 @@
+"""Usage is recorded once for every model call, however the call ends; estimated where the provider
+does not tell."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+from msgspec.structs import replace
+
+from chatd.domain.chat.messages import TokenUsage, UsageEntry
+from chatd.domain.chat.parts import TextPart
+from chatd.domain.chat.row import MAX_WORKER_DEATHS, Episode
+from chatd.domain.ids import ChatId
+from chatd.engine.budget import OwnerBudget, SpendLimit
+from chatd.engine.worker import WorkerConfig
+from chatd.parts.journal_tail import read_episode
+from chatd.store.chat import journal, messages
+from chatd.store.conn import Row
+from tests.support.engine_rig import NO_SLOTS, EngineRig, engine_rig, engine_rig_with
+from tests.support.eventually import eventually
+from tests.support.outcomes import present
+from tests.support.providers.anthropic import FakeAnthropic, event
+from tests.support.providers.openai_chat import FakeCompatible, chunk
+from tests.support.providers.server import Cut, Gate, Reply
+from tests.support.proxy import Proxy
+from tests.support.store import session_to
+
+pytestmark = pytest.mark.promise("P11")
+
+LONG = "word " * 800
+"""About 1,000 tokens."""
+STREAMED = "said " * 160
+"""About 200 tokens."""
+SHORT_DRAIN = WorkerConfig(heartbeat_interval_s=0.2, drain_timeout_s=0.05)
+
+
+async def started(rig: EngineRig, gate: Gate) -> ChatId:
+    """A chat with an answer that stops at the gate."""
+    chat_id = await rig.ask(LONG, STREAMED, gate)
+    await rig.wait_shown(chat_id, "said")
+    return chat_id
+
+
+# The ways out of a call. Each gets a replica and a closed gate, and leaves one call of a turn.
+
+
+async def complete(rig: EngineRig, gate: Gate) -> None:
+    gate.open()
+    await rig.wait_runner_left(await rig.ask(LONG, STREAMED))
+
+
+async def interrupt(rig: EngineRig, gate: Gate) -> None:
+    chat_id = await started(rig, gate)
+    await rig.interrupt(chat_id)
+    await rig.wait_runner_left(chat_id)
+
+
+async def edit(rig: EngineRig, gate: Gate) -> None:
+    chat_id = await started(rig, gate)
+    rig.api.reply(401, {"error": {"message": "wrong key"}})
+    await rig.edit(chat_id, "shorter")
+    await rig.wait_state(chat_id, "E0")
+
+
+async def fail(rig: EngineRig, gate: Gate) -> None:
+    gate.open()
+    error = b'data: {"error": {"message": "wrong", "code": 401}}\n\n'
+    rig.api.script(chunk(content=STREAMED), error)
+    await rig.wait_state(await rig.create(LONG), "E0")
+
+
+async def cut_off(rig: EngineRig, gate: Gate) -> None:
+    gate.open()
+    rig.api.script(chunk(content=STREAMED), Cut())
+    rig.api.reply(401, {"error": {"message": "wrong key"}})
+    await rig.wait_state(await rig.create(LONG), "E0")
+
+
+async def time_out(rig: EngineRig, gate: Gate) -> None:
+    await rig.wait_state(await started(rig, gate), "E0")
+
+
+async def archive(rig: EngineRig, gate: Gate) -> None:
+    chat_id = await started(rig, gate)
+    await rig.archive(chat_id)
+    await rig.wait_runner_left(chat_id)
+
+
+async def expire_interrupt(rig: EngineRig, gate: Gate) -> None:
+    """The owner does not see the interrupt in time."""
+    chat_id = await started(rig, gate)
+    await rig.wait_journaled(chat_id)
+    await rig.pool.execute(
+        """UPDATE chats SET status = 'interrupting', snapshot_version = snapshot_version + 1,
+               interrupt_deadline = now() - interval '1 s' WHERE id = $1""",
+        chat_id,
+    )
+    await rig.wait_state(chat_id, "W")
+    await rig.wait_runner_left(chat_id)
+
+
+Way = Callable[[EngineRig, Gate], Awaitable[None]]
+WAYS: list[Way] = [complete, interrupt, edit, fail, cut_off, time_out, archive, expire_interrupt]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_call_is_recorded_on_every_way_out(dsn: str, gate: Gate, way: Way) -> None:
+    timeout_s = 1.0 if way is time_out else 60.0
+    async with engine_rig(dsn, model_call_timeout_s=timeout_s) as rig:
+        await way(rig, gate)
+        await rig.replica.usage_writer.wait_idle()
+    async with session_to(dsn) as session:
+        check_estimate(await session.fetch("SELECT * FROM usage_events"), ok=way is complete)
+
+
+def check_estimate(rows: list[Row], *, ok: bool = False) -> None:
+    (row,) = rows
+    assert (row["kind"], row["ok"], row["estimated"]) == ("turn", ok, True)
+    assert 900 < row["input_tokens"] < 1200
+    assert 150 < row["output_tokens"] < 250
+    assert row["cost_micros"] == row["input_tokens"] + 2 * row["output_tokens"]
+
+
+async def test_a_call_that_a_shutdown_cancels_is_recorded(dsn: str, gate: Gate) -> None:
+    async with engine_rig(dsn, worker=SHORT_DRAIN) as rig:
+        await started(rig, gate)
+    async with session_to(dsn) as session:
+        check_estimate(await session.fetch("SELECT * FROM usage_events"))
+
+
+async def test_a_call_that_is_stopped_before_the_provider_answers_is_recorded(
+    rig: EngineRig,
+) -> None:
+    """The provider may have read the prompt."""
+    silent = Gate()
+    rig.api.scripted.append(Reply(held=silent))
+    chat_id = await rig.create(LONG)
+    await silent.reached.wait()
+    await rig.interrupt(chat_id)
+    await rig.wait_runner_left(chat_id)
+    assert await rig.recorded_usage() == [("turn", False, "estimated")]
+
+
+async def test_told_usage_wins_over_the_estimate(rig: EngineRig) -> None:
+    rig.answer(STREAMED, input_tokens=7)
+    await rig.wait_runner_left(await rig.create(LONG))
+    (row,) = await rig.pool.fetch("SELECT * FROM usage_events")
+    assert (row["input_tokens"], row["output_tokens"], row["estimated"]) == (7, 5, False)
+
+
+# Workers that die or lose their connection
+
+
+async def test_the_next_owner_records_the_call_of_a_dead_worker(
+    dsn: str, proxy: Proxy, api: FakeCompatible, gate: Gate
+) -> None:
+    """The lost worker comes back later: it corrects the estimate and adds nothing."""
+    async with engine_rig_with(dsn, api, worker=SHORT_DRAIN) as survivor:
+        async with engine_rig_with(proxy.dsn, api, worker=SHORT_DRAIN) as victim:
+            chat_id = await started(victim, gate)
+            await survivor.wait_journaled(chat_id)
+            survivor.answer("a whole answer", input_tokens=3)
+            disconnect(proxy)
+            await survivor.wait_runner_left(chat_id)
+            await survivor.events.wait("usage_estimated", chat_id=chat_id)
+            await survivor.replica.usage_writer.wait_idle()
+            dead = "SELECT * FROM usage_events WHERE NOT ok"
+            check_estimate(await survivor.pool.fetch(dead))
+            proxy.refuse(new=False)
+            await victim.events.wait("runner_left", chat_id=chat_id)
+            await victim.replica.usage_writer.wait_idle()
+        check_estimate(await survivor.pool.fetch(dead))
+        paid = await survivor.recorded_usage()
+        assert sorted(paid, key=str) == [("turn", False, "estimated"), ("turn", True, 3)]
+
+
+async def test_the_owner_of_an_interrupt_records_the_call_of_a_dead_worker(
+    dsn: str, proxy: Proxy, api: FakeCompatible, gate: Gate
+) -> None:
+    async with (
+        engine_rig_with(dsn, api, worker=SHORT_DRAIN) as survivor,
+        engine_rig_with(proxy.dsn, api, worker=SHORT_DRAIN) as victim,
+    ):
+        chat_id = await started(victim, gate)
+        await survivor.wait_journaled(chat_id)
+        disconnect(proxy)
+        await survivor.interrupt(chat_id)
+        await survivor.wait_runner_left(chat_id)
+        await survivor.replica.usage_writer.wait_idle()
+        check_estimate(await survivor.pool.fetch("SELECT * FROM usage_events"))
+
+
+async def test_the_call_of_a_dead_worker_is_recorded_after_an_edit(
+    dsn: str, proxy: Proxy, api: FakeCompatible, gate: Gate
+) -> None:
+    async with engine_rig_with(dsn, api, worker=NO_SLOTS) as observer:
+        async with engine_rig_with(proxy.dsn, api, worker=SHORT_DRAIN) as victim:
+            chat_id = await started(victim, gate)
+            await observer.wait_journaled(chat_id)
+            disconnect(proxy)
+            await observer.edit(chat_id, "shorter")
+        async with engine_rig_with(dsn, api) as survivor:
+            survivor.answer("fine", input_tokens=3)
+            await survivor.wait_runner_left(chat_id)
+            paid = await survivor.recorded_usage()
+        assert sorted(paid, key=str) == [("turn", False, "estimated"), ("turn", True, 3)]
+
+
+async def test_the_reaper_records_the_last_call_of_a_chat_that_it_fails(
+    dsn: str, proxy: Proxy, api: FakeCompatible, gate: Gate
+) -> None:
+    async with (
+        engine_rig_with(dsn, api, worker=NO_SLOTS) as observer,
+        engine_rig_with(proxy.dsn, api, worker=SHORT_DRAIN) as victim,
+    ):
+        chat_id = await started(victim, gate)
+        await observer.wait_journaled(chat_id)
+        await observer.pool.execute(
+            "UPDATE chats SET orphan_count = $1 WHERE id = $2", MAX_WORKER_DEATHS, chat_id
+        )
+        disconnect(proxy)
+        await observer.wait_state(chat_id, "E0")
+        await observer.events.wait("usage_estimated", chat_id=chat_id)
+        await observer.replica.usage_writer.wait_idle()
+        check_estimate(await observer.pool.fetch("SELECT * FROM usage_events"))
+
+
+async def test_the_record_of_a_call_is_in_the_journal_and_not_in_live_parts(
+    rig: EngineRig, gate: Gate
+) -> None:
+    chat_id = await started(rig, gate)
+    await rig.wait_journaled(chat_id)
+    episode = Episode.of(await rig.chat(chat_id))
+
+    async def find() -> list[tuple[Episode, bytes]]:
+        return await journal.find_calls(rig.pool, episode)
+
+    ((found, record),) = await eventually(find)
+    assert found == episode
+    assert b'"kind":"turn"' in record
+    shown = await read_episode(rig.pool, episode)
+    assert {(live.role, type(live.part)) for live in shown} == {("assistant", TextPart)}
+    buffer = present(rig.replica.episodes.find(chat_id))
+    assert b"fake-1" not in b"".join(buffer.events)
+
+
+def disconnect(proxy: Proxy) -> None:
+    proxy.refuse(new=True)
+    proxy.cut()
+
+
+# Limits
+
+LIMIT = SpendLimit(micros=20_000)
+"""Two cents."""
+STORY = "word " * 4_000
+"""About 5,000 tokens, half a cent."""
+
+
+async def interrupt_until_refused(rig: EngineRig, script: Callable[[Gate], None]) -> int:
+    """How many answers were begun before the limit refused one; 12 if it refused none."""
+    for number in range(12):
+        gate = Gate()
+        script(gate)
+        chat_id = await rig.create(STORY)
+        chat = await rig.wait_state(chat_id, "R0", "E0", "W")
+        if chat.state == "R0":
+            await wait_reached_or_refused(rig, chat_id, gate)
+        if (await rig.chat(chat_id)).state == "E0":
+            return number
+        await rig.interrupt(chat_id)
+        await rig.wait_runner_left(chat_id)
+    return 12
+
+
+async def wait_reached_or_refused(rig: EngineRig, chat_id: ChatId, gate: Gate) -> None:
+    async def is_done() -> bool:
+        return gate.reached.is_set() or (await rig.chat(chat_id)).state == "E0"
+
+    await eventually(is_done)
+
+
+async def test_interrupted_answers_reach_the_limit_without_told_usage(dsn: str) -> None:
+    async with session_to(dsn) as session:
+        budget = OwnerBudget(session, LIMIT)
+        async with engine_rig(dsn, budget=budget) as rig:
+            begun = await interrupt_until_refused(rig, lambda gate: rig.answer("Once", gate))
+    assert begun == 4
+
+
+async def test_interrupted_answers_reach_the_limit_with_the_input_told_first(dsn: str) -> None:
+    start = event(
+        "message_start",
+        message={"id": "msg_1", "model": "m", "usage": {"input_tokens": 9_990, "output_tokens": 1}},
+    )
+    async with session_to(dsn) as session, FakeAnthropic.running() as api:
+        budget = OwnerBudget(session, LIMIT)
+        async with engine_rig_with(dsn, api, kind="anthropic", budget=budget) as rig:
+            begun = await interrupt_until_refused(rig, lambda gate: api.script(start, gate))
+            read = await rig.pool.fetch("SELECT DISTINCT input_tokens FROM usage_events")
+    assert begun == 3
+    assert [row["input_tokens"] for row in read] == [9_990]
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+async def test_a_model_without_a_price_can_be_refused(dsn: str, *, refuses: bool) -> None:
+    limit = SpendLimit(micros=1_000_000, refuses_unpriced=refuses)
+    async with engine_rig(dsn, spend_limit=limit) as rig:
+        rig.model.config = replace(rig.model.config, prices=None)
+        chat = await rig.wait_runner_left(await rig.ask("hi", "hello"))
+        if refuses:
+            error = present(chat.last_error)
+            assert error.kind == "config"
+            assert "The model fake has no price" in error.message
+            assert rig.api.requests == []
+        else:
+            assert chat.state == "W"
+            answer = (await messages.load_history(rig.pool, chat.id))[-1]
+            assert present(answer.usage).unpriced
+
+
+async def test_usage_is_recorded_after_an_outage_of_the_database(
+    dsn: str, proxy: Proxy, api: FakeCompatible, gate: Gate
+) -> None:
+    async with (
+        engine_rig_with(dsn, api, worker=NO_SLOTS) as observer,
+        engine_rig_with(proxy.dsn, api, worker=SHORT_DRAIN) as rig,
+    ):
+        chat_id = await started(rig, gate)
+        row = await rig.chat(chat_id)
+        disconnect(proxy)
+        entry = UsageEntry(kind="title", provider="p", model="m", usage=TokenUsage())
+        rig.replica.usage_writer.record(row, (entry,))
+        await rig.events.wait("usage_write_delayed", chat_id=chat_id)
+        proxy.refuse(new=False)
+        await rig.replica.usage_writer.wait_idle()
+        kinds = await observer.pool.fetch("SELECT kind FROM usage_events WHERE kind = 'title'")
+        assert len(kinds) == 1
