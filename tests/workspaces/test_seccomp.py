@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from chatd.workspaces.local.enter import load_filter_inside
 from chatd.workspaces.local.supervisor import seccomp
+from chatd.workspaces.local.supervisor.plan import decode_plan
 from chatd.workspaces.local.supervisor.seccomp import CALLS, FilterRules, build_filter
 
 X86 = 0xC000003E
@@ -135,6 +137,20 @@ def test_all_other_calls_are_allowed(machine: str) -> None:
     for number in range(600):
         if number not in named:
             assert run(program, ARCHS[machine], number) == "allow", number
+
+
+@pytest.mark.parametrize(
+    ("argv", "started"),
+    [
+        (["/usr/bin/bwrap", "--a", "x"], ["/usr/bin/bwrap", "--seccomp", "4", "--a", "x"]),
+        (["/usr/bin/python3", "bwrap"], None),
+    ],
+)
+def test_bubblewrap_loads_the_filter_itself(argv: list[str], started: list[str] | None) -> None:
+    """Also for an order that an earlier version has saved: its plan has no filter."""
+    plan = decode_plan({"argv": argv, "env": {}})
+    assert plan.filter == NAMESPACED
+    assert load_filter_inside(plan.argv) == started
 
 
 def test_an_unknown_processor_has_no_filter() -> None:

@@ -27,6 +27,7 @@ from chatd.workspaces.local.supervisor.plan import (
 from chatd.workspaces.local.supervisor.seccomp import build_filter
 
 ENTER_FAILED_EXIT_CODE: Final = 126
+BUBBLEWRAP: Final = "bwrap"
 STAGE_SIZE: Final = "64k"
 DEFAULT_PIPE_BYTES: Final = 65_536
 
@@ -58,13 +59,14 @@ def enter(plan: ProcessPlan) -> None:
         bind_mounts(plan.stage, plan.binds)
     pass_bytes(plan.config.encode(), CONFIG_FD)
     program = build_filter(plan.filter)
-    if plan.loads_filter:
+    argv = load_filter_inside(plan.argv)
+    if argv is not None:
         pass_bytes(program, FILTER_FD)
     close_stdin()
     # Counted before the account changes; an account of its own has no other tasks.
     others = count_tasks(os.getuid()) if plan.uid is None and "nproc" in plan.limits else 0
     if plan.uid is not None:
-        if not plan.loads_filter:  # Bubblewrap drops all capabilities inside the sandbox.
+        if argv is None:  # Bubblewrap drops all capabilities inside the sandbox.
             syscalls.drop_capability_bounds()
         switch_account(plan.uid)
         die_with_parent(plan.parent)  # The kernel clears this when the account changes.
@@ -75,9 +77,20 @@ def enter(plan: ProcessPlan) -> None:
     os.chdir(plan.cwd)
     if plan.fence is not None:
         syscalls.restrict_paths(plan.fence)
-    if not plan.loads_filter:
+    if argv is None:
         syscalls.load_filter(program)
-    os.execve(plan.argv[0], plan.argv, plan.env)
+    os.execve(plan.argv[0], argv or plan.argv, plan.env)
+
+
+def load_filter_inside(argv: list[str]) -> list[str] | None:
+    """The command by which bubblewrap loads the filter from FILTER_FD once it has made its mounts.
+
+    None for another program, which starts with the filter. Plans of earlier versions, which have no
+    filter, get one too.
+    """
+    if Path(argv[0]).name != BUBBLEWRAP:
+        return None
+    return [argv[0], "--seccomp", str(FILTER_FD), *argv[1:]]
 
 
 def die_with_parent(parent: int) -> None:

@@ -25,7 +25,6 @@ from chatd.domain.workspace.entities import Mount, ResourceLimits
 from chatd.workspaces.local.kit import WorkspaceKit
 from chatd.workspaces.local.supervisor.plan import (
     CONFIG_FD,
-    FILTER_FD,
     PathRules,
     ProcessPlan,
 )
@@ -151,7 +150,6 @@ def plan_process(
         config=config,
         fence=_path_rules(view, inside) if level == "landlock+rlimit" else None,
         filter=FilterRules(internet=view.network, own_processes=False),
-        loads_filter=False,
     )
 
 
@@ -244,7 +242,7 @@ def bubblewrap_command(
         words.append("--share-net")
     words += ["--unshare-user", "--disable-userns", "--uid", INSIDE_UID, "--gid", INSIDE_UID]
     words += ["--cap-drop", "ALL", "--new-session", "--die-with-parent", "--clearenv"]
-    words += ["--hostname", "workspace", "--seccomp", str(FILTER_FD)]
+    words += ["--hostname", "workspace"]
     words += ["--ro-bind", "/usr", "/usr", *_merged_dirs()]
     words += ["--proc", "/proc", "--dev", "/dev"]
     for path in HIDDEN_FILES:

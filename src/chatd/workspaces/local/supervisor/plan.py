@@ -54,9 +54,6 @@ class ProcessPlan:
     filter: FilterRules = field(
         default_factory=lambda: FilterRules(internet=True, own_processes=True)
     )
-    loads_filter: bool = True
-    """The program of `argv` loads the filter from FILTER_FD, as bubblewrap does inside the sandbox;
-    else it is loaded before that program starts."""
 
 
 @dataclass(frozen=True)
