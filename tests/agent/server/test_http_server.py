@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -143,6 +144,28 @@ async def fixture(tmp_path: Path, limits: ConnectionLimits) -> AsyncGenerator[Se
 
 
 GET = "GET /{} HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+async def test_the_socket_appears_only_when_it_accepts_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The supervisor takes the socket's appearance for a ready agent."""
+    loop, path = asyncio.get_running_loop(), tmp_path / "socket"
+    create = loop.create_unix_server
+
+    async def create_and_look(*args: Any, **options: Any) -> asyncio.AbstractServer:
+        server = await create(*args, **options, start_serving=False)  # bound, not listening
+        assert not path.exists()
+        await server.start_serving()
+        return server
+
+    monkeypatch.setattr(loop, "create_unix_server", create_and_look)
+    fixture = ServerFixture(str(path), DEFAULT_LIMITS)
+    await fixture.server.listen_unix(fixture.path)
+    client = await fixture.connect()
+    assert await client.ask(GET.format("a")) == '200 {"path":"/a","body":""}'
+    fixture.abort_clients()
+    await fixture.server.close()
 
 
 async def test_one_connection_serves_many_requests(fixture: ServerFixture) -> None:

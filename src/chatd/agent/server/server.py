@@ -8,6 +8,7 @@ before the body is read.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import traceback
 from collections.abc import Generator
@@ -83,8 +84,12 @@ class AgentHttpServer:
         self.protocols: dict[asyncio.BaseTransport, _DisconnectProtocol] = {}
 
     async def listen_unix(self, path: str) -> None:
+        """The socket appears under its name when it accepts connections. Between bind and listen
+        it would refuse them, and the supervisor takes its appearance for a ready agent."""
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_unix_server(self._create_protocol, path, backlog=64)
+        early = os.path.join(os.path.dirname(path), "new")
+        self._listener = await loop.create_unix_server(self._create_protocol, early, backlog=64)
+        os.replace(early, path)
 
     async def listen_tcp(self, host: str, port: int) -> int:
         """Returns the bound port, which the system chooses if `port` is 0."""
