@@ -54,6 +54,7 @@ def test_an_answer_is_one_message_with_the_facts_of_its_call() -> None:
         cost_micros=280,
         runtime_ms=1200,
         provider_response_id="r1",
+        finish_reason="stop",
     )
 
 
@@ -77,6 +78,7 @@ def test_an_interrupted_answer_has_estimated_usage_and_its_cost() -> None:
     draft = answer_message(Answer(content=(text("Once"),), usage=estimate), CALL)
     assert draft.usage == msgspec.structs.replace(estimate, context_limit=4096)
     assert (draft.cost_micros, draft.provider_response_id) == (280, None)
+    assert draft.finish_reason is None
     assert (draft.model_config_id, draft.runtime_ms) == (CONFIG.id, 1200)
 
 

@@ -481,16 +481,23 @@ THOUGHT = ReasoningPart(text="I should not.")
 
 @pytest.mark.covers("loop-23")
 @pytest.mark.parametrize(
+    ("reason", "kind", "message"),
+    [
+        ("content-filter", "content_filter", "The content filter of Anthropic stopped the answer."),
+        ("refusal", "refusal", "The model at Anthropic refused to answer."),
+    ],
+)
+@pytest.mark.parametrize(
     "parts", [(), (THOUGHT,), (TextPart(text=" "),), (THOUGHT, TextPart(text=""))]
 )
-def test_a_filtered_answer_without_visible_text_is_an_error(
-    parts: tuple[Part, ...],
+def test_a_filtered_or_refused_answer_without_visible_text_is_an_error(
+    parts: tuple[Part, ...], reason: FinishReason, kind: str, message: str
 ) -> None:
-    verdict = judge_answer(answer(*parts, reason="content-filter", why="Category: x."), "anthropic")
+    verdict = judge_answer(answer(*parts, reason=reason, why="Category: x."), "anthropic")
     assert isinstance(verdict, RejectAnswer)
     error = verdict.failure.error
-    assert (error.kind, error.retryable) == ("content_filter", False)
-    assert error.message == "Anthropic declined to answer."
+    assert (error.kind, error.retryable) == (kind, False)
+    assert error.message == message
     assert error.detail == "Category: x."
 
 
@@ -525,6 +532,18 @@ def test_an_answer_that_ended_in_an_error_is_retryable() -> None:
     assert isinstance(verdict, RejectAnswer)
     assert verdict.failure.retryable
     assert judge_answer(answer(TextPart(text="said"), reason="error"), "google") == KeepAnswer()
+
+
+@pytest.mark.parametrize("parts", [(), (THOUGHT,), (THOUGHT, TextPart(text=" "))])
+def test_an_output_limit_without_output_is_an_error(parts: tuple[Part, ...]) -> None:
+    verdict = judge_answer(answer(*parts, reason="length"), "anthropic")
+    assert isinstance(verdict, RejectAnswer)
+    assert (verdict.failure.kind, verdict.failure.retryable) == ("output_limit", False)
+
+
+def test_text_at_the_output_limit_is_kept() -> None:
+    said = answer(THOUGHT, TextPart(text="said"), reason="length")
+    assert judge_answer(said, "anthropic") == KeepAnswer()
 
 
 def test_a_call_is_kept_for_every_finish_reason() -> None:

@@ -15,6 +15,7 @@ from chatd.domain.chat.parts import ToolCallPart
 from chatd.domain.chat.row import Chat, ChatError, Fence
 from chatd.domain.chat.states import Status
 from chatd.domain.ids import ChangeId, WorkerId
+from chatd.domain.model.protocol import FinishReason
 from chatd.domain.prompt import compaction
 
 MAX_STEPS_PER_TURN: Final = 1200
@@ -27,6 +28,20 @@ CONTEXT_FULL_ERROR: Final = ChatError(
 PENDING_CALLS_MISMATCH_ERROR: Final = ChatError(
     kind="internal",
     message="The chat's pending tool calls do not match its messages. Send a message to continue.",
+)
+MAX_PAUSES: Final = 10
+MAX_CUT_ANSWERS: Final = 3
+"""Both in a row within a turn: each costs a model call."""
+
+PAUSED_TOO_OFTEN_ERROR: Final = ChatError(
+    kind="provider_paused",
+    message=f"The provider paused its answer {MAX_PAUSES} times in a row. Send a message to"
+    " continue.",
+)
+CUT_TOO_OFTEN_ERROR: Final = ChatError(
+    kind="output_limit",
+    message=f"{MAX_CUT_ANSWERS} answers in a row reached the output limit within a tool call."
+    " Raise the model's max_output_tokens, or ask for smaller steps.",
 )
 
 
@@ -96,6 +111,10 @@ def next_action(history: Sequence[Message], chat: Chat, rules: TurnRules) -> Act
         return Finish(reason="stop_after_tool")
     if _ends_with_answer(turn):
         return Finish(reason="complete")
+    if _count_last(turn, "pause") >= MAX_PAUSES:
+        return Fail(error=PAUSED_TOO_OFTEN_ERROR)
+    if _count_last(turn, "length") >= MAX_CUT_ANSWERS:
+        return Fail(error=CUT_TOO_OFTEN_ERROR)
     if _count_steps(turn) >= max(rules.max_steps, 1):
         return Finish(reason="max_steps")
     return _call_model(history, rules)
@@ -131,7 +150,22 @@ def _has_stop_result(turn: Sequence[Message], rules: TurnRules) -> bool:
 
 
 def _ends_with_answer(turn: Sequence[Message]) -> bool:
-    return bool(turn) and turn[-1].role == "assistant" and not local_calls(turn[-1].content)
+    """A paused answer without calls is not the end: the provider continues it."""
+    last = turn[-1] if turn else None
+    if last is None or last.role != "assistant" or local_calls(last.content):
+        return False
+    return last.finish_reason != "pause"
+
+
+def _count_last(turn: Sequence[Message], reason: FinishReason) -> int:
+    """How many of the newest answers ended for this reason, without another in between."""
+    count = 0
+    for row in reversed(turn):
+        if row.role == "assistant":
+            if row.finish_reason != reason:
+                break
+            count += 1
+    return count
 
 
 def _count_steps(turn: Sequence[Message]) -> int:

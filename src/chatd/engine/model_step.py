@@ -19,11 +19,12 @@ from chatd.domain.answer.answer import (
 )
 from chatd.domain.answer.assembler import used_call_ids
 from chatd.domain.chat.commands import CommitStep, FinishTurn, RecordRetry
-from chatd.domain.chat.messages import local_calls
+from chatd.domain.chat.messages import needs_next_step
 from chatd.domain.chat.row import ChatError, Episode, Fence
 from chatd.domain.decisions import Compact
 from chatd.domain.model.retry import CompactFirst, GiveUp, RetryAfter, decide_retry, retry_state
 from chatd.domain.ports import Env
+from chatd.domain.prompt.builder import is_paused
 from chatd.domain.prompt.compaction import is_compactable
 from chatd.domain.prompt.provider_content import drop_unpaired_in_answer
 from chatd.domain.text import utc_text
@@ -72,8 +73,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
                 detail=" ".join((error.classified.error.detail or "").split()),
             )
             return await self._retry_or_fail(attempt, error, context)
-        has_calls = any(local_calls(draft.content) for draft in rows.messages)
-        kind = CommitStep if has_calls else FinishTurn
+        kind = CommitStep if any(needs_next_step(draft) for draft in rows.messages) else FinishTurn
         step = attempt.step(kind, rows.messages, rows.usage, client_tools=context.client_names)
         return await self.committer.commit(attempt, step)
 
@@ -108,7 +108,9 @@ class ModelStep(Struct, frozen=True, kw_only=True):
             answer = await call.run(attempt, build_request(attempt, context), recorder)
         finally:
             recorder.close()
-        if context.choice.kind in STRICT_PAIRING_KINDS:
+        # A call and its result may be on two sides of a pause.
+        is_in_pause = answer.is_paused or is_paused(attempt.history)
+        if context.choice.kind in STRICT_PAIRING_KINDS and not is_in_pause:
             answer = replace(answer, content=drop_unpaired_in_answer(answer.content))
         match judge_answer(answer, context.config.provider):
             case KeepAnswer():

@@ -378,12 +378,12 @@ def test_the_context_size_is_that_of_the_last_run() -> None:
     ("name", "reason"),
     [
         ("text", "stop"),
-        ("pause", "stop"),
+        ("pause", "pause"),
         ("stop_sequence", "stop"),
         ("max_tokens", "length"),
         ("context_full", "length"),
         ("thinking_and_tools", "tool-calls"),
-        ("refusal", "content-filter"),
+        ("refusal", "refusal"),
         ("unknown_things", "other"),
     ],
 )

@@ -147,7 +147,7 @@ async def test_sources_and_refusals_on_request(demo: DemoProvider) -> None:
     assert sum(isinstance(e, SourceFound) for e in events) == 2
     [end] = await play(demo, request_for("refuse to answer"))
     assert isinstance(end, Finished)
-    assert (end.reason, end.explanation is not None) == ("content-filter", True)
+    assert (end.reason, end.explanation is not None) == ("refusal", True)
 
 
 # Tools

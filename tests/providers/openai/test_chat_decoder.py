@@ -155,7 +155,7 @@ def test_answers_of_different_servers(name: str, parts: list[Part]) -> None:
         ("gemini", "tool-calls"),
         ("ollama", "tool-calls"),
         ("length", "length"),
-        ("refusal", "content-filter"),
+        ("refusal", "refusal"),
         ("azure_filter", "content-filter"),
     ],
 )
@@ -175,7 +175,7 @@ def test_an_unknown_finish_reason_is_other() -> None:
         assert end.reason == reason
 
 
-def test_a_refusal_is_a_content_filter() -> None:
+def test_a_refusal_has_the_words_of_the_model() -> None:
     assert finished("refusal").explanation == "I'm sorry, I cannot help."
     assert finished("text").explanation is None
 

@@ -108,7 +108,7 @@ async def test_openais_client_decodes_a_response_the_same(
     assert isinstance(end, Finished)
     expected = RESPONSES_REASONS[judged.finish or ""]
     if judged.refusal:
-        expected = "content-filter"
+        expected = "refusal"
     if any(isinstance(e, ToolCallDone) and not e.provider_executed for e in events):
         expected = "length" if expected == "length" else "tool-calls"
     assert end.reason == expected
@@ -127,7 +127,7 @@ async def test_openais_client_decodes_a_completion_the_same(chat: FakeChat, name
     assert [(c.id, c.name, c.input) for c in calls] == judged.calls
     end = events[-1]
     assert isinstance(end, Finished)
-    expected = "content-filter" if judged.refusal else CHAT_REASONS[judged.finish or ""]
+    expected = "refusal" if judged.refusal else CHAT_REASONS[judged.finish or ""]
     assert end.reason == expected
     _check_usage(end, judged)
 

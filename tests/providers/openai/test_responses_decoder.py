@@ -196,14 +196,14 @@ def test_a_computer_action_is_a_tool_call(name: str, call_id: str, args: object)
     assert finished(name).reason == "tool-calls"
 
 
-def test_a_refusal_is_text_and_a_content_filter() -> None:
+def test_a_refusal_is_text_and_a_reason_of_its_own() -> None:
     words = "I'm sorry, I cannot help with that."
     assert decoded_parts("refusal") == [TextPart(text=words)]
     [text] = answer("refusal").content
     assert isinstance(text, TextPart)
     assert read_metadata(text.provider_metadata).refusal
     end = finished("refusal")
-    assert (end.reason, end.explanation) == ("content-filter", words)
+    assert (end.reason, end.explanation) == ("refusal", words)
 
 
 @pytest.mark.covers("providers-8")

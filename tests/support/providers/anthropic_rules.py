@@ -76,13 +76,21 @@ def top_level(body: Object, betas: set[str]) -> str | None:
     return None if messages(body) else "messages: at least one message is required"
 
 
+def is_paused(body: Object) -> bool:
+    """The API continues an answer in which it has run its own tools."""
+    last = messages(body)[-1]
+    return last.get("role") == "assistant" and any(
+        block.get("type") == "server_tool_use" for block in blocks(last)
+    )
+
+
 def order_of_roles(body: Object, betas: set[str]) -> str | None:
     roles = [message.get("role") for message in messages(body)]
     if roles[0] != "user":
         return 'messages: first message must use the "user" role'
     if any(one == other for one, other in pairwise(roles)):
         return 'messages: roles must alternate between "user" and "assistant"'
-    if roles[-1] == "assistant":
+    if roles[-1] == "assistant" and not is_paused(body):
         return "This model does not support assistant message prefill."
     return None
 
@@ -141,7 +149,7 @@ def server_pairs(body: Object, betas: set[str]) -> str | None:
                 for found in objects(block.get("content")):
                     if not found.get("encrypted_content"):
                         return f"messages.{i}: encrypted_content: Field required"
-        if open_calls:
+        if open_calls and not (is_paused(body) and message is messages(body)[-1]):
             return f"messages.{i}: server_tool_use {open_calls[0]} without its result"
     return None
 

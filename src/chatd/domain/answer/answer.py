@@ -15,7 +15,13 @@ from chatd.domain.chat.messages import CallKind, Draft, TokenUsage, UsageEntry
 from chatd.domain.chat.parts import Part, ReasoningPart, TextPart, ToolCallPart
 from chatd.domain.chat.row import ChatError
 from chatd.domain.model.config import cost_micros, effective_context_limit
-from chatd.domain.model.failures import ClassifiedFailure, clip_detail, known_failure, redact_urls
+from chatd.domain.model.failures import (
+    ClassifiedFailure,
+    FailureKind,
+    clip_detail,
+    known_failure,
+    redact_urls,
+)
 from chatd.domain.model.protocol import Finished, ModelConfig
 from chatd.domain.model.usage import complete_usage
 from chatd.domain.text import is_empty_json
@@ -40,6 +46,17 @@ class Answer(Struct, frozen=True, kw_only=True):
             for part in self.content
         )
 
+    @property
+    def has_output(self) -> bool:
+        """Any part besides reasoning. A cut call is one: the model is told to call again."""
+        return any(
+            not isinstance(part, ReasoningPart) and not _is_blank(part) for part in self.content
+        )
+
+    @property
+    def is_paused(self) -> bool:
+        return self.finished is not None and self.finished.reason == "pause"
+
 
 class KeepAnswer(Struct, frozen=True, kw_only=True):
     """Commit the answer."""
@@ -55,16 +72,33 @@ class RejectAnswer(Struct, frozen=True, kw_only=True):
     failure: ClassifiedFailure
 
 
+_REJECTED: Final[Mapping[str, FailureKind]] = {
+    "content-filter": "content_filter",
+    "refusal": "refusal",
+}
+
+
 def judge_answer(answer: Answer, provider: str) -> KeepAnswer | EmptyAnswer | RejectAnswer:
     """Visible content is kept for every finish reason."""
     reason = None if answer.finished is None else answer.finished.reason
-    if not answer.has_visible_text and reason == "content-filter":
+    if not answer.has_visible_text and reason in _REJECTED:
         explanation = "" if answer.finished is None else answer.finished.explanation or ""
         detail = clip_detail(redact_urls(explanation))
-        return RejectAnswer(failure=known_failure("content_filter", provider, detail=detail))
+        return RejectAnswer(failure=known_failure(_REJECTED[reason], provider, detail=detail))
+    if reason == "length" and not answer.has_output:
+        failure = known_failure("output_limit", provider, detail=_spent_output(answer))
+        return RejectAnswer(failure=failure)
     if not answer.has_visible_text and reason == "error":
         return RejectAnswer(failure=_ended_in_error(provider))
     return EmptyAnswer() if all(_is_blank(part) for part in answer.content) else KeepAnswer()
+
+
+def _spent_output(answer: Answer) -> str | None:
+    """What the output limit was used for, if the provider told."""
+    usage = answer.usage
+    if usage is None or usage.output_tokens == 0:
+        return None
+    return f"{usage.output_tokens} output tokens, {usage.reasoning_tokens} of them for reasoning."
 
 
 def _ended_in_error(provider: str) -> ClassifiedFailure:
@@ -122,6 +156,7 @@ def answer_message(
         cost_micros=cost,
         runtime_ms=call.runtime_ms,
         provider_response_id=None if finished is None else finished.response_id,
+        finish_reason=None if finished is None else finished.reason,
     )
 
 

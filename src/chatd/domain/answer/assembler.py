@@ -136,7 +136,9 @@ MAX_ANSWER_CHARS: Final = 32 * 1024 * 1024
 """Of one answer. Ends the call of a provider that never ends its stream."""
 _EVENT_OVERHEAD_CHARS: Final = 64
 
-CUT_REASONS: Final[frozenset[FinishReason]] = frozenset({"length", "content-filter", "error"})
+CUT_REASONS: Final[frozenset[FinishReason]] = frozenset(
+    {"length", "content-filter", "refusal", "error"}
+)
 """The provider ended the answer, not the model. Arguments that happen to be valid JSON, such as
 none at all, may lack the rest."""
 

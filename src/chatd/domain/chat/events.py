@@ -50,6 +50,7 @@ class PublicMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     created_by: UserId | None = None
     model_config_id: ModelConfigId | None = None
     usage: TokenUsage | None = None
+    finish_reason: str | None = None
 
 
 class PublicQueuedMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -183,6 +184,7 @@ def public_message(chat_id: ChatId, row: Message) -> PublicMessage | None:
         created_by=row.created_by,
         model_config_id=row.model_config_id,
         usage=None if row.usage == TokenUsage() else row.usage,
+        finish_reason=row.finish_reason,
     )
 
 

@@ -57,7 +57,8 @@ class TokenUsage(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Draft(Struct, frozen=True, kw_only=True):
-    """A message before it has an id."""
+    """A message before it has an id. `finish_reason` says why an answer ended, as a word of
+    `FinishReason` or of a newer version; None if it was interrupted."""
 
     role: Role
     content: tuple[Part, ...]
@@ -71,6 +72,7 @@ class Draft(Struct, frozen=True, kw_only=True):
     cost_micros: int | None = None
     runtime_ms: int | None = None
     provider_response_id: str | None = None
+    finish_reason: str | None = None
 
 
 class Message(Draft, frozen=True, kw_only=True):
@@ -147,6 +149,12 @@ class UsageEntry(Struct, frozen=True, kw_only=True):
 def local_calls(content: Iterable[Part]) -> list[ToolCallPart]:
     """Calls that chatd or its client must answer; the provider answers its own inline."""
     return [p for p in content if isinstance(p, ToolCallPart) and not p.provider_executed]
+
+
+def needs_next_step(draft: Draft) -> bool:
+    """Whether the turn goes on after this message: calls wait for results, or the provider paused
+    its answer and continues it when it gets it back."""
+    return bool(local_calls(draft.content)) or draft.finish_reason == "pause"
 
 
 def local_results(content: Iterable[Part]) -> list[ToolResultPart]:

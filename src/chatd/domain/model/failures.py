@@ -29,6 +29,8 @@ FailureKind = Literal[
     "missing_key",
     "provider_disabled",
     "content_filter",
+    "refusal",
+    "output_limit",
 ]
 
 
@@ -80,7 +82,10 @@ _MESSAGES: Final[Mapping[FailureKind, str]] = {
     "usage_limit": "The account at {who} has reached its limit. Check its billing and quota.",
     "missing_key": "No API key is set for {who}.",
     "provider_disabled": "{who} is switched off for this deployment.",
-    "content_filter": "{who} declined to answer.",
+    "content_filter": "The content filter of {who} stopped the answer.",
+    "refusal": "The model at {who} refused to answer.",
+    "output_limit": "The model at {who} used its whole output limit before it wrote an answer."
+    " Raise the model's max_output_tokens or lower its reasoning effort.",
 }
 
 

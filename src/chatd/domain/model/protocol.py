@@ -15,8 +15,18 @@ from chatd.domain.ids import ModelConfigId, ToolCallId
 from chatd.domain.text import Json
 
 FinishReason = Literal[
-    "stop", "length", "content-filter", "tool-calls", "error", "other", "unknown"
+    "stop",
+    "length",
+    "content-filter",
+    "refusal",
+    "tool-calls",
+    "pause",
+    "error",
+    "other",
+    "unknown",
 ]
+"""`length`: the output limit cut the answer. `content-filter`: the provider's filter cut it.
+`refusal`: the model declined. `pause`: the provider continues it when it gets it back."""
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 ToolChoice = Literal["auto", "none", "required"]
 

@@ -89,12 +89,43 @@ def build_prompt(history: Sequence[Message], target: PromptTarget) -> tuple[Prom
     rows = rows_for_prompt(history)
     system = [text for row in rows if row.role == "system" for text in _system_texts(row)]
     system += _instructions(history, rows, target).texts()
-    messages = [_message(row, target) for row in rows if row.role != "system"]
-    ordered = pair_calls_with_results([message for message in messages if message.parts])
+    messages = _convert_rows([row for row in rows if row.role != "system"], target)
+    ordered = pair_calls_with_results(messages)
+    resumes = target.strict_tools and is_paused(rows) and _has_provider_call(ordered[-1])
     if target.strict_tools:
-        ordered = drop_unpaired(ordered)
+        ordered = drop_unpaired(ordered, last_is_paused=resumes)
     front = [PromptMessage(role="system", parts=(PromptText(text=text),)) for text in system]
-    return (*front, *rename_call_ids(join_consecutive(ordered)))
+    return (*front, *rename_call_ids(join_consecutive(ordered, may_end_with_answer=resumes)))
+
+
+def is_paused(history: Sequence[Message]) -> bool:
+    """Whether the provider paused the newest answer, and nothing follows it."""
+    last = next((row for row in reversed(history) if row.visibility != "user"), None)
+    return last is not None and last.role == "assistant" and last.finish_reason == "pause"
+
+
+def _has_provider_call(message: PromptMessage) -> bool:
+    """The provider recognizes an answer to be continued by such a call."""
+    calls = (part for part in message.parts if isinstance(part, PromptCall))
+    return message.role == "assistant" and any(call.provider_executed for call in calls)
+
+
+def _convert_rows(rows: Sequence[Message], target: PromptTarget) -> list[PromptMessage]:
+    """A paused answer and its continuation are one message: a call of the one may have its result
+    in the other."""
+    out: list[PromptMessage] = []
+    resumes = False
+    for row in rows:
+        message = _message(row, target)
+        if message.parts and resumes and row.role == "assistant":
+            parts = (*out.pop().parts, *message.parts)
+            out.append(PromptMessage(role="assistant", parts=parts))
+        elif message.parts:
+            out.append(message)
+        else:
+            continue
+        resumes = row.role == "assistant" and row.finish_reason == "pause"
+    return out
 
 
 def _system_texts(row: Message) -> list[str]:

@@ -60,8 +60,11 @@ class _Slot(Struct, frozen=True, kw_only=True):
     is_valid: bool
 
 
-def drop_unpaired(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
-    """Remove invalid pairs and messages left empty; the text of a removed result stays.
+def drop_unpaired(
+    messages: Sequence[PromptMessage], *, last_is_paused: bool = False
+) -> list[PromptMessage]:
+    """Remove invalid pairs and messages left empty; the text of a removed result stays. A call of
+    a paused answer has no result yet.
 
     The newest answer with signed reasoning must not be changed, except that a provider-executed
     call without a result is removed even there.
@@ -72,12 +75,17 @@ def drop_unpaired(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
     paired: set[ToolCallId] = set()
     out: list[PromptMessage] = []
     for index, message in enumerate(messages):
+        if last_is_paused and index == len(messages) - 1:
+            out.append(message)
+            continue
         found = _check_message(message, paired)
         if index == newest_signed:
             found = {part: reason for part, reason in found.items() if reason == "orphan_call"}
         out.append(_without_parts(message, found.keys()))
     # A prompt without any search is better than one that the provider rejects.
     for index in {violation.message for violation in find_violations(out)}:
+        if last_is_paused and index == len(out) - 1:
+            continue
         out[index] = _without_provider_calls(out[index])
     return [message for message in out if message.parts]
 

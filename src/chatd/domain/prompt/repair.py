@@ -156,9 +156,11 @@ def _nonempty(messages: Iterable[PromptMessage]) -> list[PromptMessage]:
     return [message for message in messages if message.parts]
 
 
-def join_consecutive(messages: Iterable[PromptMessage]) -> list[PromptMessage]:
+def join_consecutive(
+    messages: Iterable[PromptMessage], *, may_end_with_answer: bool = False
+) -> list[PromptMessage]:
     """Merge consecutive answers, unless one of them is signed. Make the first message the user's,
-    and the last one the user's or tool results."""
+    and the last one the user's or tool results, unless the provider is to continue its answer."""
     out: list[PromptMessage] = []
     for message in messages:
         last = out[-1] if out else None
@@ -169,7 +171,7 @@ def join_consecutive(messages: Iterable[PromptMessage]) -> list[PromptMessage]:
             out.append(message)
     if not out or out[0].role != "user":
         out.insert(0, _user(MISSING_START_TEXT))
-    if out[-1].role == "assistant":
+    if out[-1].role == "assistant" and not may_end_with_answer:
         out.append(_user(CONTINUE_TEXT))
     return out
 

@@ -118,8 +118,11 @@ def _call_id(call_id: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "_", call_id)
 
 
-def assistant_blocks(parts: Sequence[PromptPart], options: BlockOptions) -> list[Content]:
-    paired = _paired(parts)
+def assistant_blocks(
+    parts: Sequence[PromptPart], options: BlockOptions, *, is_paused: bool = False
+) -> list[Content]:
+    """`is_paused`: the API continues this answer, and runs its calls that have no result."""
+    paired = _paired(parts, with_open_calls=is_paused)
     blocks: list[Content] = []
     for part in parts:
         match part:
@@ -193,7 +196,7 @@ def _fields(raw: Raw) -> dict[str, Raw] | None:
 # Provider-executed tools
 
 
-def _paired(parts: Sequence[PromptPart]) -> frozenset[str]:
+def _paired(parts: Sequence[PromptPart], *, with_open_calls: bool) -> frozenset[str]:
     """Ids of calls with a result, both made by this API. The API rejects half of a pair and
     pairs of other providers."""
     calls: set[str] = set()
@@ -208,7 +211,7 @@ def _paired(parts: Sequence[PromptPart]) -> frozenset[str]:
             )
             (paired.add if is_ours else paired.discard)(part.id)
             calls.discard(part.id)
-    return frozenset(paired)
+    return frozenset(paired | calls if with_open_calls else paired)
 
 
 def _server_call(part: PromptCall) -> ServerToolUse:

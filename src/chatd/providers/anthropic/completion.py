@@ -18,12 +18,12 @@ _MAX_BODY_BYTES: Final = 4096
 
 _REASONS: Final[dict[str, FinishReason]] = {
     "end_turn": "stop",
-    "pause_turn": "stop",
+    "pause_turn": "pause",
     "stop_sequence": "stop",
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
     "tool_use": "tool-calls",
-    "refusal": "content-filter",
+    "refusal": "refusal",
     "content_filtered": "content-filter",
     "guardrail_intervened": "content-filter",
 }

@@ -216,12 +216,12 @@ def build_system(messages: Sequence[PromptMessage]) -> tuple[Text, ...]:
 def build_messages(messages: Sequence[PromptMessage], options: BlockOptions) -> list[Message]:
     members = toolset_call_ids(messages) if options.as_toolset else frozenset[str]()
     merged: list[Message] = []
-    for message in messages:
+    for number, message in enumerate(messages, start=1):
         if message.role == "system":
             continue
         role = "assistant" if message.role == "assistant" else "user"
         blocks = (
-            assistant_blocks(message.parts, options)
+            assistant_blocks(message.parts, options, is_paused=number == len(messages))
             if role == "assistant"
             else user_blocks(message.parts, members)
         )

@@ -107,7 +107,7 @@ class DemoProvider:
                 case ProviderFault():
                     raise self._failed(event)
                 case RefuseAnswer():
-                    reason, explanation = "content-filter", event.explanation
+                    reason, explanation = "refusal", event.explanation
                     break
                 case TextDelta() | ReasoningDelta() | ToolCallDelta():
                     if tokens == request.max_output_tokens:

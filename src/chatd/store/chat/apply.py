@@ -54,6 +54,7 @@ _MESSAGE_NAMES: Final = (
     "cost",
     "runtime",
     "response_id",
+    "finish_reason",
 )
 CALL_NAMES: Final = (
     "paid_message_id",
@@ -155,25 +156,28 @@ _APPENDED: Final = """
 appended AS (
     INSERT INTO chat_messages (chat_id, root_chat_id, revision, id, role, visibility, content,
         content_version, compressed, model_config_id, reasoning_effort, created_by, usage,
-        cost_micros, runtime_ms, provider_response_id)
+        cost_micros, runtime_ms, provider_response_id, finish_reason)
     SELECT c.id, c.root_chat_id, c.snapshot_version, m.id, m.role, m.visibility, m.content::json,
         m.content_version, m.compressed, m.model_config_id, m.reasoning_effort, m.created_by,
-        m.usage::json, m.cost_micros, m.runtime_ms, m.provider_response_id
+        m.usage::json, m.cost_micros, m.runtime_ms, m.provider_response_id,
+        m.finish_reason
     FROM changed c, """
 
 _ONE_MESSAGE: Final = """(SELECT :message_id::bigint, :role::text, :visibility::text,
         :content::text, :content_version::smallint, :compressed::boolean, :model::uuid,
         :effort::text, :author::uuid, :usage::text, :cost::bigint, :runtime::bigint,
-        :response_id::text)"""
+        :response_id::text, :finish_reason::text)"""
 
 _MESSAGES: Final = """unnest(:message_ids::bigint[], :roles::text[], :visibilities::text[],
         :contents::text[], :content_versions::smallint[], :compressed::boolean[],
         :models::uuid[], :efforts::text[], :authors::uuid[], :usages::text[], :costs::bigint[],
-        :runtimes::bigint[], :response_ids::text[])"""
+        :runtimes::bigint[], :response_ids::text[],
+        :finish_reasons::text[])"""
 
 _PAID: Final = """
         AS m (id, role, visibility, content, content_version, compressed, model_config_id,
-            reasoning_effort, created_by, usage, cost_micros, runtime_ms, provider_response_id)),
+            reasoning_effort, created_by, usage, cost_micros, runtime_ms, provider_response_id,
+            finish_reason)),
 paid AS (
     INSERT INTO usage_events (at, owner_id, chat_id, root_chat_id, message_id, kind,
         model_config_id, provider, model, input_tokens, output_tokens, reasoning_tokens,

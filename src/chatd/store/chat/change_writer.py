@@ -217,6 +217,7 @@ def _added_rows(change: Change, contents: list[str]) -> _Values:
         "costs": [draft.cost_micros for draft in drafts],
         "runtimes": [draft.runtime_ms for draft in drafts],
         "response_ids": [draft.provider_response_id for draft in drafts],
+        "finish_reasons": [draft.finish_reason for draft in drafts],
         "paid": json_text([_usage_row(entry) for entry in change.usage]) if change.usage else None,
         **_request(change),
     }
@@ -239,6 +240,7 @@ def _message(added: AppendedMessage, content: str) -> tuple[object, ...]:
         draft.cost_micros,
         draft.runtime_ms,
         draft.provider_response_id,
+        draft.finish_reason,
     )
 
 

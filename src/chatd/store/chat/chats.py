@@ -66,7 +66,7 @@ LOAD: Final[LiteralString] = f"""
 _SHOWN: Final[LiteralString] = """
     id, revision, role, visibility, CASE WHEN deleted THEN '[]' ELSE content END AS content,
     content_version, compressed, deleted, model_config_id, reasoning_effort, created_by, usage,
-    cost_micros, runtime_ms, provider_response_id, created_at"""
+    cost_micros, runtime_ms, provider_response_id, finish_reason, created_at"""
 
 _CHANGED_MESSAGES: Final[LiteralString] = f"""
     SELECT * FROM (

@@ -41,6 +41,7 @@ class _StoredMessage(_Stored, frozen=True, kw_only=True):
     cost_micros: int | None
     runtime_ms: int | None
     provider_response_id: str | None
+    finish_reason: str | None
     created_at: datetime
 
 
@@ -65,7 +66,7 @@ _QUEUED = msgspec.json.Decoder(tuple[_StoredQueued, ...])
 MESSAGE_COLUMNS: Final = """
     id, revision, role, visibility, content, content_version, compressed, deleted,
     model_config_id, reasoning_effort, created_by, usage, cost_micros, runtime_ms,
-    provider_response_id, created_at"""
+    provider_response_id, finish_reason, created_at"""
 
 
 QUEUE_COLUMNS: Final = """
@@ -158,6 +159,7 @@ def _appended(added: AppendedMessage, version: int, written_at: datetime) -> Mes
         cost_micros=draft.cost_micros,
         runtime_ms=draft.runtime_ms,
         provider_response_id=draft.provider_response_id,
+        finish_reason=draft.finish_reason,
     )
 
 

@@ -42,7 +42,7 @@ def convert_finish_reason(word: str, *, called: bool, refused: bool) -> FinishRe
     reason = _REASONS.get(word.lower(), "other")
     if called and reason in ("stop", "other"):
         return "tool-calls"
-    return "content-filter" if refused and reason == "stop" else reason
+    return "refusal" if refused and reason == "stop" else reason
 
 
 def finish_fault(word: str) -> ProviderFault | None:
@@ -185,6 +185,6 @@ class ChatDecoder(FramedDecoder):
                 reason=reason,
                 usage=self._usage,
                 response_id=self._id,
-                explanation=refusal if reason == "content-filter" else None,
+                explanation=refusal if reason == "refusal" else None,
             )
         )

@@ -26,7 +26,7 @@ def build_finished(response: wire.Response, items: ResponseItemBuilder) -> Finis
         reason=reason,
         usage=convert_usage(response.usage or wire.Usage()),
         response_id=response.id,
-        explanation=refusal if reason == "content-filter" else None,
+        explanation=refusal if reason == "refusal" else None,
     )
 
 
@@ -36,7 +36,7 @@ def _reason(response: wire.Response, *, called: bool, refused: bool) -> FinishRe
         # A response without a reason is incomplete too.
         if response.status == "incomplete":
             return "length"
-        return "tool-calls" if called else "content-filter" if refused else "stop"
+        return "tool-calls" if called else "refusal" if refused else "stop"
     if why == "content_filter":
         return "content-filter"
     # The calls of an incomplete response may be incomplete too.
