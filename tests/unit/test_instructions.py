@@ -76,6 +76,10 @@ def test_stripping_is_idempotent(text: str) -> None:
 # Instructions
 
 
+def texts(given: Instructions) -> tuple[str, ...]:
+    return tuple(text for _, text in given.sections() if text)
+
+
 @pytest.mark.covers("instructions-1", "prompt-18")
 def test_instructions_have_a_fixed_order() -> None:
     given = Instructions(
@@ -87,22 +91,22 @@ def test_instructions_have_a_fixed_order() -> None:
         subagent="A",
     )
     user = "<user-instructions>\nD\n</user-instructions>"
-    assert given.texts() == ("A", "B", "C", user, "E", "F", "G")
+    assert texts(given) == ("A", "B", "C", user, "E\n\nF", "G")
 
 
 def test_blank_instructions_are_left_out() -> None:
-    assert Instructions(user=" \u200b ", subagent="", modes=("", " \n")).texts() == ()
+    assert texts(Instructions(user=" \u200b ", subagent="", modes=("", " \n"))) == ()
 
 
 @pytest.mark.covers("instructions-1")
 def test_invisible_characters_are_removed_from_instructions() -> None:
-    assert Instructions(subagent="do\u200b it  \r\n\r\n\r\nnow").texts() == ("do it\n\nnow",)
+    assert texts(Instructions(subagent="do\u200b it  \r\n\r\n\r\nnow")) == ("do it\n\nnow",)
 
 
 def test_the_plan_path_is_filled_in() -> None:
     given = Instructions(modes=("Write to {plan_path}.",), plan_path="/home/me/PLAN.md")
-    assert given.texts() == ("Write to /home/me/PLAN.md.",)
-    assert Instructions(modes=("Write to {plan_path}.",)).texts() == ("Write to {plan_path}.",)
+    assert texts(given) == ("Write to /home/me/PLAN.md.",)
+    assert texts(Instructions(modes=("Write to {plan_path}.",))) == ("Write to {plan_path}.",)
 
 
 # Blocks

@@ -11,6 +11,7 @@ from chatd.domain.chat.parts import (
     ContextFilePart,
     FilePart,
     FileReferencePart,
+    InstructionPart,
     Part,
     ReasoningPart,
     SkillPart,
@@ -35,7 +36,6 @@ from chatd.domain.prompt.builder import (
     list_file_ids,
 )
 from chatd.domain.prompt.files import ResolvedFile
-from chatd.domain.prompt.instructions import Instructions
 from chatd.domain.prompt.repair import CONTINUE_TEXT, MISSING_START_TEXT
 from tests.support.domain.prompt_rules import find_problems
 from tests.support.factories import call, message, result, text
@@ -164,27 +164,41 @@ def test_system_messages_come_first() -> None:
 
 
 @pytest.mark.covers("prompt-18")
-def test_instructions_follow_the_chats_own_system_messages_in_their_order() -> None:
-    given = Instructions(
-        subagent="You are a helper.",
-        workspace="A workspace.",
-        skills="Skills.",
-        user="Be brief.",
-        modes=("Plan only.",),
-        advisor="Ask.",
+def test_the_first_instructions_follow_the_chats_own_system_messages() -> None:
+    told = (
+        InstructionPart(section="subagent", text="You are a helper."),
+        InstructionPart(section="workspace", text="A workspace."),
     )
-    rows = (message(1, "system", text("base")), message(2, "user", text("hi")))
-    prompt = built(*rows, target=msgspec.structs.replace(TARGET, instructions=given))
+    prompt = built(
+        message(1, "system", text("base")),
+        message(2, "user", text("hi")),
+        message(3, "system", *told, visibility="model"),
+    )
     assert shape(prompt) == [
         "system: base",
         "system: You are a helper.",
         "system: A workspace.",
-        "system: Skills.",
-        "system: <user-instructions>\nBe brief.\n</user-instructions>",
-        "system: Plan only.",
-        "system: Ask.",
         "user: hi",
     ]
+
+
+def test_changed_instructions_are_one_block_where_they_changed() -> None:
+    told = (
+        InstructionPart(section="workspace", text="It is stopped."),
+        InstructionPart(section="files", text=""),
+    )
+    prompt = built(
+        message(1, "user", text("hi")),
+        message(2, "user", *told, visibility="model"),
+        message(3, "assistant", text("yes")),
+        message(4, "user", text("go")),
+    )
+    (block,) = prompt[1].parts
+    assert isinstance(block, PromptText)
+    assert block.text.startswith("<instructions-update>")
+    assert "It is stopped." in block.text
+    assert "instruction files of the workspace given earlier no longer apply" in block.text
+    assert shape(prompt)[2:] == ["assistant: yes", "user: go"]
 
 
 def context(path: str, content: str, agent: str = "w1") -> ContextFilePart:
@@ -213,23 +227,19 @@ def test_instruction_files_of_one_message_share_a_block(count: int) -> None:
 
 
 @pytest.mark.covers("prompt-19")
-def test_after_a_summary_the_newest_instruction_files_become_a_system_message() -> None:
+def test_after_a_summary_the_instruction_files_are_in_its_message() -> None:
     prompt = built(
-        message(1, "user", context("D", "from the old workspace", "w0"), visibility="model"),
-        message(2, "user", context("A", "stale"), context("B", "rule b"), visibility="model"),
-        message(3, "user", context("A", "rule a"), visibility="model"),
-        message(4, "user", context("C", "gone"), visibility="model", deleted=True),
-        message(5, "user", text("hi")),
-        message(6, "assistant", text("yes")),
-        message(7, "user", text("summary"), visibility="model", compressed=True),
-        target=msgspec.structs.replace(TARGET, instructions=Instructions(user="Be brief.")),
+        message(1, "user", context("A", "stale"), visibility="model"),
+        message(2, "assistant", text("yes")),
+        message(
+            3, "user", text("summary"), context("A", "rule"), visibility="model", compressed=True
+        ),
+        message(4, "user", text("go")),
     )
-    system = [line for line in shape(prompt) if line.startswith("system")]
-    assert len(system) == 2
-    assert "rule a" in system[0]
-    assert "rule b" in system[0]
-    assert not any(word in system[0] for word in ("stale", "gone", "old workspace"))
-    assert "Be brief" in system[1]
+    lines = shape(prompt)
+    assert lines[0].startswith("user: summary | <workspace-context>")
+    assert "rule" in lines[0]
+    assert lines[1:] == ["user: go"]
 
 
 def test_a_context_part_without_a_path_is_not_sent() -> None:

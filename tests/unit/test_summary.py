@@ -2,12 +2,19 @@
 
 from uuid import UUID
 
+import msgspec
 import pytest
 from msgspec import Raw
 
 from chatd.domain.answer.answer import Answer, ModelCallRecord
 from chatd.domain.chat.messages import Draft, Message, TokenUsage
-from chatd.domain.chat.parts import ReasoningPart, TextPart, ToolCallPart, ToolResultPart
+from chatd.domain.chat.parts import (
+    ContextFilePart,
+    ReasoningPart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
 from chatd.domain.ids import ModelConfigId, ToolCallId
 from chatd.domain.model.protocol import (
     Finished,
@@ -23,11 +30,13 @@ from chatd.domain.model.protocol import (
 )
 from chatd.domain.prompt.builder import PromptTarget, build_prompt
 from chatd.domain.prompt.compaction import (
+    MIN_SUMMARY_TOKENS,
     SUMMARY_INSTRUCTION,
     SUMMARY_PREFIX,
     ContextFill,
     SummaryPlan,
     find_boundary,
+    newest_context,
     rows_for_prompt,
     strictest_limit,
     summary_call,
@@ -84,15 +93,48 @@ def value(part: object) -> object:
 def test_the_summary_instruction_ends_the_whole_prompt() -> None:
     spec = ToolSpec(name="execute", description="", input_schema=Raw(b"{}"))
     first = PromptMessage(role="user", parts=(PromptText(text="hi"),))
-    base = ModelRequest(model="m", messages=(first,), tools=(spec,), max_output_tokens=100)
+    base = ModelRequest(model="m", messages=(first,), tools=(spec,), max_output_tokens=32_000)
     request = summary_request(base)
     assert request.messages[0] == first
     assert request.messages[1:] == (
         PromptMessage(role="user", parts=(PromptText(text=SUMMARY_INSTRUCTION),)),
     )
-    assert (request.tool_choice, request.max_output_tokens) == ("none", None)
-    assert request.tools == base.tools
+    assert msgspec.structs.replace(request, messages=base.messages) == base
     assert len(base.messages) == 1
+
+
+@pytest.mark.parametrize(
+    ("configured", "sent"), [(None, None), (100, MIN_SUMMARY_TOKENS), (9000, 9000)]
+)
+def test_a_summary_is_not_cut_by_a_low_output_limit(
+    configured: int | None, sent: int | None
+) -> None:
+    request = summary_request(ModelRequest(model="m", messages=(), max_output_tokens=configured))
+    assert request.max_output_tokens == sent
+
+
+def test_an_answer_that_calls_a_tool_is_no_summary() -> None:
+    assert summary_text(Answer(content=(text("Let me look."), call("a")))) is None
+
+
+def test_a_summary_keeps_the_newest_workspace_context() -> None:
+    def context(path: str, content: str, agent: str = "w1") -> ContextFilePart:
+        return ContextFilePart(
+            context_file_path=path, context_file_content=content, context_file_agent_id=agent
+        )
+
+    kept = newest_context(
+        [
+            message(1, "user", context("D", "of the old workspace", "w0"), visibility="model"),
+            message(2, "user", context("A", "stale"), context("B", "b"), visibility="model"),
+            message(3, "user", context("A", "a"), visibility="model"),
+            message(4, "user", context("C", "gone"), visibility="model", deleted=True),
+        ]
+    )
+    assert {(file.context_file_path, file.context_file_content) for file in kept} == {
+        ("A", "a"),
+        ("B", "b"),
+    }
 
 
 @pytest.mark.covers("compaction-10")

@@ -94,7 +94,7 @@ class Place:
     async def told(self, **columns: object) -> str:
         row = present(await chats.get(self.pool, CHAT))
         told = await self.briefings.instructions(msgspec.structs.replace(row, **columns))
-        return told.workspace or ""
+        return "\n\n".join(text for _, text in told.sections() if text)
 
     async def stop(self, transition: BuildTransition = "stop") -> None:
         new = new_build(2, transition=transition)

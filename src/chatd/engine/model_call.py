@@ -48,6 +48,7 @@ from chatd.domain.ports import Budget, Env, ModelChoice, Tool
 from chatd.domain.prompt.builder import PromptTarget, build_prompt
 from chatd.domain.prompt.compaction import DEFAULT_THRESHOLD_PERCENT
 from chatd.domain.prompt.instructions import Instructions
+from chatd.domain.prompt.notices import PendingNotice
 from chatd.domain.text import utc_text
 from chatd.engine.attempt import Attempt
 from chatd.parts.episodes import PartRecorder
@@ -162,7 +163,7 @@ class AnswerTimeout(ModelCallError):
 
 class ModelCall:
     """`earlier_usage` is the usage of failed calls of the same step. `used_ids` are the call ids
-    of the history, which the answer must not repeat."""
+    of the history, which the answer must not repeat. `notice` is stored before the answer."""
 
     def __init__(
         self,
@@ -174,6 +175,7 @@ class ModelCall:
         reasoning_effort: str | None = None,
         used_ids: Collection[ToolCallId] = (),
         earlier_usage: tuple[UsageEntry, ...] = (),
+        notice: Draft | None = None,
     ) -> None:
         self._kind: Final = kind
         self._provider = context.choice.provider
@@ -182,6 +184,7 @@ class ModelCall:
         self._timeout_s = self._limits.answer_s if timeout_s is None else timeout_s
         self._earlier_usage = earlier_usage
         self._used_ids = used_ids
+        self._notice = notice
         self._assembler = Assembler(used_ids)
         self._idle = IdleTimeout.armed(env.clock.monotonic(), self._limits.silence_s)
         self._is_charged = False
@@ -196,7 +199,11 @@ class ModelCall:
         answer = self._assembler.interrupted(at)
         if self._kind == "compaction" or isinstance(judge_answer(answer, ""), EmptyAnswer):
             return ()
-        return (answer_message(answer, self.record),)
+        return self.messages(answer)
+
+    def messages(self, answer: Answer) -> tuple[Draft, ...]:
+        answered = answer_message(answer, self.record)
+        return (answered,) if self._notice is None else (self._notice, answered)
 
     def usage_entries(self, *, ok: bool = False) -> tuple[UsageEntry, ...]:
         """The usage so far, estimated as far as the provider has not told it. Nothing for a call
@@ -316,17 +323,19 @@ class ModelCall:
         closing.reschedule(asyncio.get_running_loop().time())
 
 
-def build_request(attempt: Attempt, context: TurnContext) -> ModelRequest:
+def build_request(
+    attempt: Attempt, context: TurnContext, notice: PendingNotice | None = None
+) -> ModelRequest:
     config, choice = context.config, context.choice
     reader = PromptTarget(
         provider=config.provider,
         origins=choice.origins,
         strict_tools=choice.kind in STRICT_PAIRING_KINDS,
-        instructions=context.instructions,
     )
+    history = attempt.history if notice is None else [*attempt.history, notice.row]
     return ModelRequest(
         model=config.model,
-        messages=build_prompt(attempt.history, reader),
+        messages=build_prompt(history, reader),
         tools=context.specs,
         max_output_tokens=config.max_output_tokens,
         temperature=config.temperature,

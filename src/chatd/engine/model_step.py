@@ -14,7 +14,6 @@ from chatd.domain.answer.answer import (
     EmptyAnswer,
     KeepAnswer,
     RejectAnswer,
-    answer_message,
     judge_answer,
 )
 from chatd.domain.answer.assembler import used_call_ids
@@ -26,6 +25,7 @@ from chatd.domain.model.retry import CompactFirst, GiveUp, RetryAfter, decide_re
 from chatd.domain.ports import Env
 from chatd.domain.prompt.builder import is_paused
 from chatd.domain.prompt.compaction import is_compactable
+from chatd.domain.prompt.notices import PendingNotice, next_notice
 from chatd.domain.prompt.provider_content import drop_unpaired_in_answer
 from chatd.domain.text import utc_text
 from chatd.engine.attempt import Attempt, Committer
@@ -95,6 +95,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
 
     async def _call(self, attempt: Attempt, context: TurnContext) -> CallRows:
         """Raises ModelCallError."""
+        notice = _next_notice(attempt, context)
         call = ModelCall(
             "turn",
             context,
@@ -102,10 +103,11 @@ class ModelStep(Struct, frozen=True, kw_only=True):
             timeout_s=self.timeout_s,
             reasoning_effort=attempt.chat.reasoning_effort,
             used_ids=used_call_ids(attempt.history),
+            notice=None if notice is None else notice.draft,
         )
         recorder = self.episodes.open(Episode.of(attempt.chat))
         try:
-            answer = await call.run(attempt, build_request(attempt, context), recorder)
+            answer = await call.run(attempt, build_request(attempt, context, notice), recorder)
         finally:
             recorder.close()
         # A call and its result may be on two sides of a pause.
@@ -114,8 +116,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
             answer = replace(answer, content=drop_unpaired_in_answer(answer.content))
         match judge_answer(answer, context.config.provider):
             case KeepAnswer():
-                messages = (answer_message(answer, call.record),)
-                return CallRows(messages=messages, usage=call.usage_entries(ok=True))
+                return CallRows(messages=call.messages(answer), usage=call.usage_entries(ok=True))
             case EmptyAnswer():
                 return CallRows(messages=(), usage=call.usage_entries(ok=True))
             case RejectAnswer() as refused:
@@ -161,3 +162,11 @@ class ModelStep(Struct, frozen=True, kw_only=True):
         applied = await self.committer.commit(attempt, retry)
         attempt.pause_s = delay_s
         return applied
+
+
+def _next_notice(attempt: Attempt, context: TurnContext) -> PendingNotice | None:
+    """None after a pause: the provider continues its answer only if nothing follows it."""
+    if is_paused(attempt.history):
+        return None
+    draft = next_notice(attempt.history, context.instructions)
+    return None if draft is None else PendingNotice.of(draft, attempt.chat)

@@ -6,7 +6,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chatd.domain.chat.messages import Message, UsageEntry
+from chatd.domain.chat.messages import Message, UsageEntry, local_calls
 from chatd.domain.chat.row import Episode
 from chatd.domain.decisions import Compact
 from chatd.domain.model.failures import ClassifiedFailure, known_failure
@@ -16,6 +16,7 @@ from chatd.domain.prompt.compaction import (
     SummaryPlan,
     effective_threshold,
     measure_fill,
+    newest_context,
     summary_call,
     summary_call_id,
     summary_failed,
@@ -82,26 +83,34 @@ class SummaryCall(Struct, frozen=True, kw_only=True):
         *,
         halvings: int,
     ) -> CallRows:
-        """Halve the prompt until the provider accepts it."""
+        """Halve the prompt until the provider accepts it. Forbid tools if the model calls one."""
         request, earlier_usage = build_request(attempt, context), tuple[UsageEntry, ...]()
         while True:
             call = ModelCall("compaction", context, self.env, earlier_usage=earlier_usage)
+            has_called = False
             try:
                 answer = await call.run(
                     attempt, summary_request(_shrunk(request, halvings)), recorder
                 )
                 text = summary_text(answer)
+                has_called = bool(local_calls(answer.content))
                 if text is None:
                     failure = known_failure("generic", context.config.provider)
                     raise call.rejected(attempt, failure)
             except ModelCallError as error:
-                overflow = error.classified.kind == "context_overflow"
-                if not overflow or halvings == MAX_PROMPT_HALVINGS:
+                if error.classified.kind == "context_overflow" and halvings < MAX_PROMPT_HALVINGS:
+                    halvings += 1
+                elif has_called and request.tool_choice != "none":
+                    # This costs the provider's cache, but the model cannot call a tool again.
+                    request = replace(request, tool_choice="none")
+                else:
                     raise
-                halvings, earlier_usage = halvings + 1, error.usage
+                earlier_usage = error.usage
             else:
                 recorder.add("tool", (summary_result(plan, text),))
-                rows = summary_rows(plan, text, call.record, answer)
+                rows = summary_rows(
+                    plan, text, call.record, answer, newest_context(attempt.history)
+                )
                 return CallRows(messages=rows, usage=call.usage_entries(ok=True))
             if (refusal := await self.spend_guard.check(attempt.chat, context.choice)) is not None:
                 raise ModelCallError(

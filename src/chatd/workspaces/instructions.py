@@ -75,7 +75,7 @@ class WorkspaceInstructions:
         cached = self._cached.get(chat.id)
         if cached is not None and cached.epoch == chat.epoch:
             return cached.instructions
-        instructions = Instructions(workspace=await self._read_text(chat))
+        instructions = await self._read(chat)
         _cache(
             self._cached, chat.id, _CachedInstructions(epoch=chat.epoch, instructions=instructions)
         )
@@ -86,29 +86,30 @@ class WorkspaceInstructions:
         self._cached.pop(chat_id, None)
         _cache(self._bound, chat_id, None)
 
-    async def _read_text(self, chat: Chat) -> str:
+    async def _read(self, chat: Chat) -> Instructions:
         # A chat without a workspace needs no read. The turn's copy of the row does not show a
         # workspace that was created in this turn: `on_bound` does.
         if chat.workspace_id is None and chat.id not in self._bound:
-            return NO_WORKSPACE_TEXT if chat.parent_chat_id is None else NO_WORKSPACE_CHILD_TEXT
+            is_root = chat.parent_chat_id is None
+            return _without_files(NO_WORKSPACE_TEXT if is_root else NO_WORKSPACE_CHILD_TEXT)
         try:
             async with asyncio.timeout(INSTRUCTIONS_TIMEOUT_S):
-                return await self._text(chat)
+                return await self._read_workspace(chat)
         except (ChatdError, TimeoutError) as error:
             kind = error.code if isinstance(error, ChatdError) else "timeout"
             self._env.emit("instructions_failed", chat_id=chat.id, error_kind=kind)
-            return ATTACHED_TEXT
+            return Instructions(workspace=ATTACHED_TEXT)
 
-    async def _text(self, chat: Chat) -> str:
+    async def _read_workspace(self, chat: Chat) -> Instructions:
         binding = await self._bindings.binding(chat.id)
         is_root = chat.parent_chat_id is None
         if binding is None or binding.workspace_id is None:
-            return NO_WORKSPACE_TEXT if is_root else NO_WORKSPACE_CHILD_TEXT
+            return _without_files(NO_WORKSPACE_TEXT if is_root else NO_WORKSPACE_CHILD_TEXT)
         try:
             agent_id = await self._agent(binding.workspace_id, binding.agent_id)
         except NoAgent as error:
             if error.code == WORKSPACE_DELETED:
-                return DELETED_TEXT if is_root else NO_WORKSPACE_CHILD_TEXT
+                return _without_files(DELETED_TEXT if is_root else NO_WORKSPACE_CHILD_TEXT)
             stopped = STOPPED_TEXT if is_root else STOPPED_CHILD_TEXT
             return _joined(stopped, await self._contexts.pinned(chat.id, None))
         except AmbiguousAgent:
@@ -145,11 +146,18 @@ def _cache(into: OrderedDict[ChatId, _T], chat_id: ChatId, value: _T) -> None:
         into.popitem(last=False)
 
 
-def _joined(first: str, pinned: PinnedContext | None) -> str:
-    block = None if pinned is None else context_block(_files(pinned.context))
-    if pinned is not None and block is None and pinned.context.directory:
-        return f"{first} Commands run in {pinned.context.directory} unless a call says otherwise."
-    return "\n\n".join(text for text in (first, block) if text)
+def _without_files(state: str) -> Instructions:
+    return Instructions(workspace=state, files="")
+
+
+def _joined(state: str, pinned: PinnedContext | None) -> Instructions:
+    """Nothing is said about files that could not be read."""
+    if pinned is None:
+        return Instructions(workspace=state)
+    block = context_block(_files(pinned.context))
+    if block is None and pinned.context.directory:
+        state = f"{state} Commands run in {pinned.context.directory} unless a call says otherwise."
+    return Instructions(workspace=state, files=block or "")
 
 
 def _files(context: WorkspaceContext) -> list[ContextFilePart]:

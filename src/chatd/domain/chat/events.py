@@ -25,6 +25,7 @@ from chatd.domain.chat.parts import (
     ContextFilePart,
     FilePart,
     FileReferencePart,
+    InstructionPart,
     KnownPart,
     Part,
     ReasoningPart,
@@ -260,7 +261,7 @@ def public_part(part: Part) -> Part | None:
             )
         case SkillPart():
             return msgspec.structs.replace(part, skill_dir=None)
-        case UnknownPart():
+        case InstructionPart() | UnknownPart():
             return None
         case SourcePart() | FilePart() | FileReferencePart():
             return part

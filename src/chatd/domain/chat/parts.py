@@ -93,6 +93,13 @@ class SkillPart(_Part, frozen=True, kw_only=True, tag="skill"):
     skill_dir: str | None = None
 
 
+class InstructionPart(_Part, frozen=True, kw_only=True, tag="instruction"):
+    """What the model was told in a section of its instructions. An empty text withdraws it."""
+
+    section: str
+    text: str
+
+
 class UnknownPart(Struct, frozen=True, kw_only=True):
     raw: Raw
 
@@ -107,6 +114,7 @@ KnownPart = (
     | FileReferencePart
     | ContextFilePart
     | SkillPart
+    | InstructionPart
 )
 Part = KnownPart | UnknownPart
 

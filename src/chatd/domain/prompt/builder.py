@@ -1,7 +1,7 @@
 """Builds the messages of a model request from history, independent of any wire format.
 
-Owns the order of the steps (convert, pair calls, apply strict rules, prepend instructions), not
-tools, options or the wire. Inputs are never modified.
+Owns the order of the steps (convert, pair calls, apply strict rules), not tools, options or the
+wire. Inputs are never modified.
 """
 
 from base64 import b64decode
@@ -9,7 +9,6 @@ from binascii import Error as NotBase64
 from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
-import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from chatd.domain.answer.assembler import EMPTY_OBJECT
@@ -19,6 +18,7 @@ from chatd.domain.chat.parts import (
     ContextFilePart,
     FilePart,
     FileReferencePart,
+    InstructionPart,
     Part,
     ReasoningPart,
     TextPart,
@@ -38,7 +38,7 @@ from chatd.domain.model.protocol import (
 )
 from chatd.domain.prompt.compaction import rows_for_prompt
 from chatd.domain.prompt.files import AcceptsMediaType, ResolvedFile, convert_file
-from chatd.domain.prompt.instructions import Instructions, context_block, reference_text
+from chatd.domain.prompt.instructions import context_block, reference_text, update_block
 from chatd.domain.prompt.provider_content import drop_unpaired, strip_provider_content
 from chatd.domain.prompt.repair import (
     join_consecutive,
@@ -73,7 +73,6 @@ class PromptTarget(Struct, frozen=True, kw_only=True):
     files: Mapping[str, ResolvedFile] = {}
     accepts: AcceptsMediaType | None = None
     strict_tools: bool = False
-    instructions: Instructions = Instructions()
 
 
 def list_file_ids(history: Sequence[Message]) -> list[str]:
@@ -88,7 +87,6 @@ def build_prompt(history: Sequence[Message], target: PromptTarget) -> tuple[Prom
     tool results."""
     rows = rows_for_prompt(history)
     system = [text for row in rows if row.role == "system" for text in _system_texts(row)]
-    system += _instructions(history, rows, target).texts()
     messages = _convert_rows([row for row in rows if row.role != "system"], target)
     ordered = pair_calls_with_results(messages)
     resumes = target.strict_tools and is_paused(rows) and _has_provider_call(ordered[-1])
@@ -130,34 +128,11 @@ def _convert_rows(rows: Sequence[Message], target: PromptTarget) -> list[PromptM
 
 def _system_texts(row: Message) -> list[str]:
     _check_version(row)
+    told = [part for part in row.content if isinstance(part, InstructionPart)]
+    if told:
+        return [text for part in told if (text := model_text(part.text)).strip()]
     parts = [convert_text(part) for part in row.content if isinstance(part, TextPart)]
     return ["\n\n".join(part.text for part in parts if part is not None)] if any(parts) else []
-
-
-def _instructions(
-    history: Sequence[Message], rows: Sequence[Message], target: PromptTarget
-) -> Instructions:
-    blocks = (target.instructions.workspace, _hidden_context(history, rows))
-    workspace = "\n\n".join(block for block in blocks if block) or None
-    return msgspec.structs.replace(target.instructions, workspace=workspace)
-
-
-def _hidden_context(history: Sequence[Message], rows: Sequence[Message]) -> str | None:
-    """The newest workspace context, if a summary hides its message: it still applies."""
-    if any(isinstance(part, ContextFilePart) for row in rows for part in row.content):
-        return None
-    files = [
-        part
-        for row in history
-        if not row.deleted
-        for part in row.content
-        if isinstance(part, ContextFilePart)
-    ]
-    if not files:
-        return None
-    agent = files[-1].context_file_agent_id
-    newest = {f.context_file_path: f for f in files if f.context_file_agent_id == agent}
-    return context_block(newest.values())
 
 
 def _check_version(row: Message) -> None:
@@ -196,6 +171,7 @@ def is_from_other_provider(row: Message, provider: str, origins: Origins | None)
 
 def _user_parts(content: Sequence[Part], target: PromptTarget) -> list[PromptPart]:
     files = [part for part in content if isinstance(part, ContextFilePart)]
+    told = [part for part in content if isinstance(part, InstructionPart)]
     parts: list[PromptPart | None] = []
     for part in content:
         match part:
@@ -208,6 +184,8 @@ def _user_parts(content: Sequence[Part], target: PromptTarget) -> list[PromptPar
             case ContextFilePart() if part is files[0]:
                 block = context_block(files)
                 parts.append(None if block is None else PromptText(text=block))
+            case InstructionPart() if part is told[0]:
+                parts.append(PromptText(text=model_text(update_block(told))))
             case ToolResultPart():
                 parts.append(convert_result(part))
             case _:

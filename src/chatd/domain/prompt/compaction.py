@@ -12,8 +12,14 @@ import msgspec
 from msgspec import Raw, Struct
 
 from chatd.domain.answer.answer import Answer, ModelCallRecord
-from chatd.domain.chat.messages import Draft, Message, TokenUsage
-from chatd.domain.chat.parts import SUMMARY_TOOL_NAME, TextPart, ToolCallPart, ToolResultPart
+from chatd.domain.chat.messages import Draft, Message, TokenUsage, local_calls
+from chatd.domain.chat.parts import (
+    SUMMARY_TOOL_NAME,
+    ContextFilePart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
 from chatd.domain.ids import ToolCallId
 from chatd.domain.model.config import cost_micros
 from chatd.domain.model.protocol import ModelRequest, PromptMessage, PromptText
@@ -131,6 +137,8 @@ Next: the action that was under way when this was requested, in enough detail to
 
 Be dense and exact. No introduction, no praise, no filler. Leave out a heading that has nothing."""
 
+MIN_SUMMARY_TOKENS: Final = 8192
+
 SUMMARY_PREFIX: Final = """\
 The chat so far has been condensed into the summary below. Continue the work from where it stops, \
 as if there had been no break; do not comment on the summary.
@@ -153,20 +161,23 @@ def summary_call_id(unique: UUID) -> ToolCallId:
 
 
 def summary_request(request: ModelRequest, hint: str | None = None) -> ModelRequest:
-    """The chat's next request, changed to ask for a summary. The tools stay, because history
-    has calls of them and the provider's cached prefix includes them; none may be called."""
+    """The chat's next request, continued by the question for a summary. All else stays, because
+    the provider's cache depends on it: the tools, that they may be called, and the output limit,
+    from which a thinking budget follows. Only a very low limit is raised."""
     text = SUMMARY_INSTRUCTION if not hint else f"{SUMMARY_INSTRUCTION}\n\n{hint}"
     instruction = PromptMessage(role="user", parts=(PromptText(text=text),))
+    limit = request.max_output_tokens
     return msgspec.structs.replace(
         request,
         messages=(*request.messages, instruction),
-        tool_choice="none",
-        max_output_tokens=None,
+        max_output_tokens=None if limit is None else max(limit, MIN_SUMMARY_TOKENS),
     )
 
 
 def summary_text(answer: Answer) -> str | None:
-    """None: the model wrote no text."""
+    """None: the model wrote no text, or went on with the work and called a tool."""
+    if local_calls(answer.content):
+        return None
     pieces = [part.text.strip() for part in answer.content if isinstance(part, TextPart)]
     return replace_surrogates(" ".join(piece for piece in pieces if piece)) or None
 
@@ -202,13 +213,18 @@ def _result(plan: SummaryPlan, result: Raw) -> ToolResultPart:
 
 
 def summary_rows(
-    plan: SummaryPlan, summary: str, call: ModelCallRecord, answer: Answer
+    plan: SummaryPlan,
+    summary: str,
+    call: ModelCallRecord,
+    answer: Answer,
+    files: Sequence[ContextFilePart] = (),
 ) -> tuple[Draft, ...]:
     """The summary for the model, as a user message because some providers require one that is not
-    the system's. Then the call and its result for viewers."""
+    the system's. `files` is the workspace context that it hides and that still applies. Then the
+    call and its result for viewers."""
     boundary = Draft(
         role="user",
-        content=(TextPart(text=SUMMARY_PREFIX + summary),),
+        content=(TextPart(text=SUMMARY_PREFIX + summary), *files),
         visibility="model",
         compressed=True,
     )
@@ -224,6 +240,19 @@ def summary_rows(
     )
     shown_result = Draft(role="tool", content=(summary_result(plan, summary),), compressed=True)
     return (boundary, shown_call, shown_result)
+
+
+def newest_context(history: Sequence[Message]) -> list[ContextFilePart]:
+    """The files of the newest workspace, each as it was last given."""
+    files = [
+        part
+        for row in rows_for_prompt(history)
+        for part in row.content
+        if isinstance(part, ContextFilePart)
+    ]
+    agent = files[-1].context_file_agent_id if files else None
+    newest = {f.context_file_path: f for f in files if f.context_file_agent_id == agent}
+    return list(newest.values())
 
 
 def strictest_limit(*limits: int | None) -> int | None:

@@ -5,12 +5,12 @@ instructions as a reviewer sees. A file cannot close its block or begin another 
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
 
-from chatd.domain.chat.parts import ContextFilePart, FileReferencePart
+from chatd.domain.chat.parts import ContextFilePart, FileReferencePart, InstructionPart
 from chatd.domain.text import model_text
 
 INVISIBLE_CODE_POINTS: Final[frozenset[int]] = frozenset(
@@ -23,6 +23,11 @@ INVISIBLE_CODE_POINTS: Final[frozenset[int]] = frozenset(
 """Without U+200C, which Persian and Urdu need, and without the tag characters of flag emoji."""
 
 PLAN_PATH_PLACEHOLDER: Final = "{plan_path}"
+
+UPDATE_INTRODUCTION: Final = (
+    "chatd, not the user, reports a change. What follows replaces what you were told about the"
+    " same subject. Do not answer this report; take it into account."
+)
 
 _REMOVE: Final[Mapping[int, None]] = dict.fromkeys(INVISIBLE_CODE_POINTS)
 _BLANK_LINES: Final = re.compile(r"\n{3,}")
@@ -57,40 +62,69 @@ def strip_comments(text: str) -> str:
 
 
 class Instructions(Struct, frozen=True, kw_only=True):
-    """Instructions sent before the messages, in addition to the chat's own system messages.
+    """What the model is told in addition to the chat's own system messages, by section.
 
+    None: not known now, so what was told before stands. An empty text: there is nothing, and what
+    was told before no longer applies. `workspace` is its state, `files` are its instruction files.
     `modes` are overlays such as plan mode; they may contain PLAN_PATH_PLACEHOLDER.
     """
 
     subagent: str | None = None
     workspace: str | None = None
+    files: str | None = None
     skills: str | None = None
     user: str | None = None
     modes: tuple[str, ...] = ()
     advisor: str | None = None
     plan_path: str | None = None
 
-    def texts(self) -> tuple[str, ...]:
-        """In the order in which they are sent, with the plan path filled in."""
-        ordered = (
-            self.subagent,
-            self.workspace,
-            self.skills,
-            _user_block(self.user),
-            *self.modes,
-            self.advisor,
-        )
-        cleaned = (strip_invisible(text) for text in ordered if text)
-        path = self.plan_path
-        filled = (
-            text if path is None else text.replace(PLAN_PATH_PLACEHOLDER, path) for text in cleaned
-        )
-        return tuple(text for text in filled if text)
+    def sections(self) -> Iterator[tuple[str, str]]:
+        """Names and texts in the order in which they are sent, with the plan path filled in."""
+        ordered = {
+            "subagent": self.subagent,
+            "workspace": self.workspace,
+            "files": self.files,
+            "skills": self.skills,
+            "user": None if self.user is None else _user_block(self.user),
+            "modes": "\n\n".join(self.modes),
+            "advisor": self.advisor,
+        }
+        for section, text in ordered.items():
+            if text is not None:
+                cleaned = strip_invisible(text)
+                path = self.plan_path
+                yield (
+                    section,
+                    cleaned if path is None else cleaned.replace(PLAN_PATH_PLACEHOLDER, path),
+                )
 
 
-def _user_block(prompt: str | None) -> str | None:
-    text = strip_invisible(prompt or "")
-    return f"<user-instructions>\n{text}\n</user-instructions>" if text else None
+_TITLES: Final[Mapping[str, str]] = {
+    "subagent": "instructions of this subagent",
+    "workspace": "state of the workspace",
+    "files": "instruction files of the workspace",
+    "skills": "skills",
+    "user": "user's instructions",
+    "modes": "mode of this chat",
+    "advisor": "advice",
+}
+
+
+def update_block(parts: Iterable[InstructionPart]) -> str:
+    """Changed instructions, as a message to the model."""
+    texts = [
+        part.text
+        if part.text
+        else f"The {_TITLES.get(part.section, part.section)} given earlier no longer apply."
+        for part in parts
+    ]
+    body = "\n\n".join([UPDATE_INTRODUCTION, *texts])
+    return f"<instructions-update>\n{body}\n</instructions-update>"
+
+
+def _user_block(prompt: str) -> str:
+    text = strip_invisible(prompt)
+    return f"<user-instructions>\n{text}\n</user-instructions>" if text else ""
 
 
 def context_block(files: Iterable[ContextFilePart]) -> str | None:

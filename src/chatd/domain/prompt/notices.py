@@ -1,0 +1,65 @@
+"""Notices: a chat's instructions as rows of its history, appended when they change.
+
+A request must begin with the bytes of the one before it: the provider's prompt cache depends on
+it, and newer models drop their reasoning otherwise. So instructions that the model has been given
+are never rewritten. The first notice is part of the system prompt; later ones are messages that
+only the model sees. A notice is committed with the answer that it preceded.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from chatd.domain.chat.messages import Draft, Message
+from chatd.domain.chat.parts import InstructionPart
+from chatd.domain.chat.row import Chat
+from chatd.domain.prompt.compaction import rows_for_prompt
+from chatd.domain.prompt.instructions import Instructions
+
+
+def next_notice(history: Sequence[Message], instructions: Instructions) -> Draft | None:
+    """What the next model call must be told in addition to the history; None: nothing is new.
+
+    A summary hides earlier notices, except the first one: the next notice repeats what is not
+    in the system prompt.
+    """
+    rows = rows_for_prompt(history)
+    told = _told_sections(rows)
+    changed = tuple(
+        InstructionPart(section=section, text=text)
+        for section, text in instructions.sections()
+        if text != told.get(section, "")
+    )
+    if not changed:
+        return None
+    is_first = not told and not any(row.role == "assistant" for row in rows)
+    role = "system" if is_first else "user"
+    return Draft(role=role, content=changed, visibility="model")
+
+
+def _told_sections(rows: Iterable[Message]) -> dict[str, str]:
+    """The newest text of each section."""
+    return {part.section: part.text for row in rows for part in _parts(row)}
+
+
+def _parts(row: Message) -> Iterable[InstructionPart]:
+    return (part for part in row.content if isinstance(part, InstructionPart))
+
+
+class PendingNotice(Struct, frozen=True, kw_only=True):
+    """A notice that the next commit of the chat will store, with the row as it will be."""
+
+    draft: Draft
+    row: Message
+
+    @staticmethod
+    def of(draft: Draft, chat: Chat) -> "PendingNotice":
+        row = Message(
+            id=chat.next_message_id,
+            revision=chat.snapshot_version + 1,
+            created_at=chat.updated_at,
+            role=draft.role,
+            content=draft.content,
+            visibility=draft.visibility,
+        )
+        return PendingNotice(draft=draft, row=row)
