@@ -33,7 +33,8 @@ _REMOVE: Final[Mapping[int, None]] = dict.fromkeys(INVISIBLE_CODE_POINTS)
 _BLANK_LINES: Final = re.compile(r"\n{3,}")
 _OPEN_COMMENT: Final = re.compile(r"^ {0,3}<!--", re.MULTILINE)
 _OUR_TAG: Final = re.compile(
-    r"<(?=\s{0,9}/?\s{0,9}(?:workspace-context|user-instructions)(?![\w-]))", re.IGNORECASE
+    r"<(?=\s{0,9}/?\s{0,9}(?:workspace-context|user-instructions|instructions-update)(?![\w-]))",
+    re.IGNORECASE,
 )
 _OUR_HEAD: Final = re.compile(r"^(?=Source:)", re.MULTILINE)
 
