@@ -58,20 +58,26 @@ class ScriptedModel(FakeCompatible):
         if (refusal := self.refuse(request)) is not None:
             return refusal
         messages = msgspec.json.decode(request.body, type=_Body).messages
-        said = [at for at, message in enumerate(messages) if message.role == "user"]
-        script = _script(messages[said[-1]].content)
-        if script is None:
+        said = [
+            (at, script)
+            for at, message in enumerate(messages)
+            if message.role == "user" and (script := _script(message.content)) is not None
+        ]
+        if not said:
             return Reply(steps=(chunk(content="A title"), chunk(finish="stop"), DONE))
-        done = sum(message.role == "tool" for message in messages[said[-1] :])
+        at, script = said[-1]
+        done = sum(message.role == "tool" for message in messages[at:])
         return Reply(steps=_steps(script, done))
 
 
 def _script(content: object) -> Script | None:
+    """A report of chatd to the model may follow the script in its text."""
     parts = cast("list[Json]", content) if isinstance(content, list) else [{"text": content}]
     for part in parts:
         try:
-            return msgspec.json.decode(str(part.get("text")), type=Script)
-        except msgspec.DecodeError:
+            found: object = json.JSONDecoder().raw_decode(str(part.get("text")))[0]
+            return msgspec.convert(found, Script)
+        except (ValueError, msgspec.ValidationError):
             continue
     return None
 

@@ -444,7 +444,7 @@ def test_the_newest_models_get_the_computer_toolset() -> None:
     )
     made = encode_request(asked)
     wire = msgspec.json.decode(made.body, type=Body)
-    assert made.betas == ()
+    assert made.betas == ("thinking-binding-controls-2026-08-01",)
     assert objects(wire["tools"]) == [{"type": "computer_toolset_20260801"}]
     (click, now), (screen, time) = contents(wire)[1:]
     expected = ("left_click", {"text": "a"}, "computer")
@@ -504,7 +504,7 @@ def test_the_newest_models_get_the_computer_toolset() -> None:
         ("claude-opus-5", {"reasoning_effort": "none"}, "disabled", None),
         ("claude-sonnet-5-5", {"reasoning_effort": "none"}, "between_tools", None),
         ("claude-fable-5", {"reasoning_effort": "none"}, None, "low"),
-        (NEWEST, {"reasoning_effort": "none"}, None, "low"),
+        (NEWEST, {"reasoning_effort": "none"}, "adaptive", "low"),
         ("us.anthropic.claude-opus-4-6-v1", {"reasoning_effort": "max"}, "adaptive", "max"),
         ("some-gateway-model", {}, None, None),
         ("some-gateway-model", {"reasoning_effort": "low"}, "adaptive", "low"),
@@ -582,7 +582,8 @@ def test_models_that_bind_thinking_may_drop_it() -> None:
         "block_binding": {"prefix_mismatch_behavior": "drop_block"},
     }
     assert made.betas == ("thinking-binding-controls-2026-08-01",)
-    assert encode_request(request(*tool_round(), model=NEWEST)).betas == ()
+    # Also before the first thinking, because a later change would cost the prompt cache.
+    assert encode_request(request(*tool_round(), model=NEWEST)).betas == made.betas
     assert encode_request(request(*tool_round(SIGNED), model="claude-opus-5")).betas == ()
 
 

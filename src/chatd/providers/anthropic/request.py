@@ -4,7 +4,7 @@ Owns the API's order of messages: the system prompt apart, users and assistants 
 results before other content of a user, no empty message; and the blocks marked for its cache.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -87,8 +87,8 @@ def encode_request(
     )
     if has_tool_use_without_thinking(messages):
         plan = drop_budget(plan, claude)
-    if has_thinking(messages):
-        plan = bind_thinking(plan, claude)
+    # From the first request on: a later change would cost the prompt cache.
+    plan = bind_thinking(plan, claude)
     system = build_system(request.messages)
     betas = _betas(request, options, plan, computer.beta)
     tools = _tools(request, options, computer.type, names)
@@ -232,14 +232,6 @@ def build_messages(messages: Sequence[PromptMessage], options: BlockOptions) -> 
         results_first = sorted(blocks, key=lambda block: not isinstance(block, ToolResult))
         merged.append(Message(role=role, content=tuple(results_first)))
     return merged
-
-
-def has_thinking(messages: Iterable[Message]) -> bool:
-    return any(
-        isinstance(block, Thinking | RedactedThinking)
-        for message in messages
-        for block in message.content
-    )
 
 
 def has_tool_use_without_thinking(messages: Sequence[Message]) -> bool:

@@ -26,7 +26,7 @@ from chatd.domain.model.protocol import (
     SourceFound,
     ToolSpec,
 )
-from chatd.domain.prompt.compaction import SUMMARY_PREFIX
+from chatd.domain.prompt.compaction import SUMMARY_INSTRUCTION, SUMMARY_PREFIX
 from chatd.domain.text import clip
 from chatd.providers.demo.forms import POLITE_OPENING, make_title, parse_object, sample_json
 from chatd.providers.demo.tool_scenes import (
@@ -56,7 +56,9 @@ process_output process_signal propose_plan read_file read_skill read_skill_file 
 spawn_agent start_workspace stop_workspace wait_agent write_file
 """
 _POLITE_END: Final = re.compile(r"(?:,? please)?[\s.!?]*$", re.IGNORECASE)
-_INJECTED: Final = re.compile(r"<(workspace-context|system-reminder)>.*?</\1>", re.DOTALL)
+_INJECTED: Final = re.compile(
+    r"<(workspace-context|instructions-update|system-reminder)>.*?</\1>", re.DOTALL
+)
 _CONTINUE: Final = re.compile(r"(please\s+)?(continue|go on|carry on|resume)[\s.!]*", re.IGNORECASE)
 _SUMMARY_REQUEST: Final = re.compile(r"^write a summary\b", re.IGNORECASE | re.MULTILINE)
 _CHAT_EXCERPT: Final = re.compile(r"<chat>\s(.*)\s</chat>", re.DOTALL)
@@ -118,7 +120,7 @@ def choose_scene(request: ModelRequest, *, seed: int, failures_left: int) -> Dem
             return _call_client_tool(turn, turn.tools[name])
         case "required" if request.tools:
             return _call_client_tool(turn, request.tools[0])
-        case "none" if _SUMMARY_REQUEST.search(turn.prompt):
+        case _ if SUMMARY_INSTRUCTION in turn.prompt:
             return (_summarize(request),)
         case _:
             return _play_script(turn, seed, failures_left)
@@ -195,7 +197,7 @@ def _call_client_tool(turn: DemoTurn, tool: ToolSpec) -> DemoScene:
 
 
 def _read_turn(request: ModelRequest) -> DemoTurn:
-    starts = [at for at, message in enumerate(request.messages) if message.role == "user"]
+    starts = [at for at, message in enumerate(request.messages) if _is_asked(message)]
     # After an interrupt, "continue" resumes the turn before it.
     if len(starts) > 1 and _CONTINUE.fullmatch(_user_text(request.messages[starts[-1]])):
         starts.pop()
@@ -211,6 +213,12 @@ def _read_turn(request: ModelRequest) -> DemoTurn:
         calls=tuple(_completed_calls(turn)),
         tools={} if request.tool_choice == "none" else {tool.name: tool for tool in request.tools},
     )
+
+
+def _is_asked(message: PromptMessage) -> bool:
+    """Whether the user wrote it: it is not only a report of chatd to the model."""
+    has_file = any(isinstance(part, PromptFile) for part in message.parts)
+    return message.role == "user" and (has_file or _user_text(message) != "")
 
 
 def _user_text(message: PromptMessage) -> str:
