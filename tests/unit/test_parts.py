@@ -12,6 +12,7 @@ from chatd.domain.chat.parts import (
     ContextFilePart,
     FilePart,
     FileReferencePart,
+    InstructionPart,
     Part,
     ReasoningPart,
     SkillPart,
@@ -59,6 +60,10 @@ EVERY_KIND: list[tuple[Part, str]] = [
         '{"type":"context-file","context_file_path":"/a"}',
     ),
     (SkillPart(skill_name="cook"), '{"type":"skill","skill_name":"cook"}'),
+    (
+        InstructionPart(section="workspace", text="It runs."),
+        '{"type":"instruction","section":"workspace","text":"It runs."}',
+    ),
 ]
 
 
