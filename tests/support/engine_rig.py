@@ -128,14 +128,20 @@ class EngineRig:
         """Set the model's context window, in tokens."""
         self.model.config = replace(self.model.config, context_limit=limit)
 
-    def call_tools(self, *calls: tuple[str, str, str], input_tokens: int | None = None) -> None:
-        """Script an answer that calls tools: (id, name, arguments)."""
+    def call_tools(
+        self,
+        *calls: tuple[str, str, str],
+        input_tokens: int | None = None,
+        first: Gate | None = None,
+    ) -> None:
+        """Script an answer that calls tools: (id, name, arguments), perhaps after a gate."""
         usage = () if input_tokens is None else (usage_chunk(input_tokens),)
         wanted = [
             {"index": i, "id": id_, "type": "function", "function": {"name": n, "arguments": a}}
             for i, (id_, n, a) in enumerate(calls)
         ]
-        self.api.script(chunk(tool_calls=wanted), chunk(finish="tool_calls"), *usage, DONE)
+        gates = () if first is None else (first,)
+        self.api.script(*gates, chunk(tool_calls=wanted), chunk(finish="tool_calls"), *usage, DONE)
 
     # Users
 
