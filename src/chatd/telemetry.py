@@ -150,8 +150,23 @@ class Telemetry:
             registry=registry,
         )
 
+        self._tokens = Counter(
+            "chatd_tokens",
+            "Tokens of recorded model calls, estimates included.",
+            ["provider", "model", "kind"],
+            registry=registry,
+        )
+        self._cost = Counter(
+            "chatd_cost_usd",
+            "Cost of recorded model calls; calls without a price count as nothing.",
+            ["provider", "model"],
+            registry=registry,
+        )
+
     def __call__(self, event: str, **fields: object) -> None:
         self._events.labels(event).inc()
+        if event == "usage_recorded":
+            self._count_usage(fields)
         if isinstance(kind := fields.get("error_kind"), str):
             self._errors.labels(event, kind).inc()
             if event == "model_failed":
@@ -168,6 +183,14 @@ class Telemetry:
             level = _DEFAULT_LEVEL
         if log.isEnabledFor(level):
             self._write(level, event, fields)
+
+    def _count_usage(self, fields: Mapping[str, object]) -> None:
+        labels = str(fields["provider"]), str(fields["model"])
+        for kind in ("input", "output", "cache_read", "cache_creation"):
+            if isinstance(tokens := fields[f"{kind}_tokens"], int) and tokens > 0:
+                self._tokens.labels(*labels, kind).inc(tokens)
+        if isinstance(micros := fields["cost_micros"], int) and micros > 0:
+            self._cost.labels(*labels).inc(micros / 1_000_000)
 
     def _write(self, level: int, event: str, fields: Mapping[str, object]) -> None:
         error = fields.get("error")

@@ -113,3 +113,26 @@ def test_the_explanation_names_a_full_disk_for_every_event() -> None:
         assert "disk is full" in str(line)
     away = explained(event="commit_delayed", fields={"error_kind": "database_down"})
     assert "slow or away" in str(away)
+
+
+def test_recorded_usage_is_counted_by_model() -> None:
+    registry = CollectorRegistry()
+    emit = Telemetry(registry)
+    for cost in (1_500_000, 0):
+        emit(
+            "usage_recorded",
+            provider="p",
+            model="m",
+            input_tokens=10,
+            output_tokens=2,
+            cache_read_tokens=0,
+            cache_creation_tokens=1,
+            cost_micros=cost,
+        )
+    model = {"provider": "p", "model": "m"}
+    counts = {
+        kind: registry.get_sample_value("chatd_tokens_total", {**model, "kind": kind})
+        for kind in ("input", "output", "cache_read", "cache_creation")
+    }
+    assert counts == {"input": 20, "output": 4, "cache_read": None, "cache_creation": 2}
+    assert registry.get_sample_value("chatd_cost_usd_total", model) == 1.5

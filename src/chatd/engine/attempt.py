@@ -5,7 +5,7 @@ recorded, and the right to write. In the engine only the `Committer` uses the tr
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
 from msgspec import Struct
@@ -186,6 +186,21 @@ class Attempt:
             self._history_version = applied.chat.history_version
 
 
+def emit_usage(env: Env, entries: Iterable[UsageEntry]) -> None:
+    for entry in entries:
+        tokens = entry.usage
+        env.emit(
+            "usage_recorded",
+            provider=entry.provider,
+            model=entry.model,
+            input_tokens=tokens.input_tokens,
+            output_tokens=tokens.output_tokens,
+            cache_read_tokens=tokens.cache_read_tokens,
+            cache_creation_tokens=tokens.cache_creation_tokens,
+            cost_micros=entry.cost_micros or 0,
+        )
+
+
 class Committer:
     """Fenced writes. A commit is retried until the database answers: every try has the same
     change id, so a write with a lost reply is found and not repeated. A row that has changed
@@ -206,6 +221,8 @@ class Committer:
             attempt.end_write(None)
             raise
         attempt.clear_partial()
+        if isinstance(command, Step) and command.usage:
+            emit_usage(self._env, command.usage)
         if applied.replayed:
             attempt.end_write(None)
             raise StaleFence(f"Chat {attempt.chat.id} was written by an earlier try.")

@@ -21,6 +21,7 @@ from chatd.domain.chat.row import Chat, Episode
 from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.model.usage import estimate_output_tokens, streamed_bytes
 from chatd.domain.ports import Env
+from chatd.engine.attempt import emit_usage
 from chatd.parts.journal_tail import read_episode
 from chatd.store.chat import journal, usage
 from chatd.store.conn import Conn
@@ -43,8 +44,10 @@ class UsageWriter:
         self._idle.set()
 
     def record(self, chat: Chat, entries: Iterable[UsageEntry]) -> None:
+        entries = tuple(entries)
         for entry in entries:
             self._submit(chat, lambda entry=entry: usage.insert_usage(self._conn, chat, entry))
+        emit_usage(self._env, entries)
 
     def settle(self, chat: Chat, last: Episode) -> None:
         """Record the calls up to this episode that their own worker has not recorded."""
@@ -114,6 +117,7 @@ class UsageWriter:
                 entry = estimated_entry(call, await self._output_tokens(episode, call))
                 await usage.insert_usage(self._conn, chat, entry, corrects=False)
                 self._env.emit("usage_estimated", chat_id=chat.id, provider=entry.provider)
+                emit_usage(self._env, (entry,))
 
     async def _output_tokens(self, episode: Episode, call: StartedCall) -> int:
         """A summary is shown to viewers only when it is complete."""
