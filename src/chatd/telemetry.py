@@ -106,7 +106,7 @@ _EXPLANATIONS: Final[Mapping[str, str]] = {
     "runner_past_lost": "the database lost commits, perhaps in a failover; the chat goes on from"
     " what is left",
     "template_skipped": "a template has a name that another has; it is left out",
-    "usage_estimated": "recorded an estimate for a model call of a replica that died",
+    "usage_estimated": "recorded an estimate for a model call that its replica had not recorded",
     "usage_write_delayed": "the database is slow or away; usage is recorded later",
     "usage_write_failed": "usage of a discarded answer was not recorded",
     "workers_reaped": "a replica died or lost its connection; its chats were released",

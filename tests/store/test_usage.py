@@ -218,3 +218,68 @@ async def test_spend_outlives_the_chat(pool: Pool) -> None:
     await spend(pool, 5, root=chat.id)
     await pool.execute("DELETE FROM chats")
     assert await usage.spent_micros(pool, OWNER, ALWAYS) == 5
+
+
+# One entry for each call
+
+CALL_ID = UUID(int=42)
+
+
+def call_entry(cost: int, *, estimated: bool) -> UsageEntry:
+    return UsageEntry(
+        kind="turn",
+        provider="p",
+        model="m",
+        usage=TokenUsage(input_tokens=cost, estimated=estimated),
+        cost_micros=cost,
+        call_id=CALL_ID,
+    )
+
+
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize(
+    ("first", "second", "corrects", "cost"),
+    [
+        # Two other workers estimate the call of a dead one.
+        ((5, True), (6, True), False, 5),
+        # The call's own worker was not dead and records it later.
+        ((5, True), (9, False), True, 9),
+        ((5, True), (9, True), True, 9),
+        # Its own worker was faster.
+        ((9, False), (5, True), False, 9),
+        ((9, False), (5, True), True, 9),
+        ((9, False), (9, False), True, 9),
+    ],
+)
+async def test_a_call_is_counted_once(
+    pool: Pool, first: tuple[int, bool], second: tuple[int, bool], *, corrects: bool, cost: int
+) -> None:
+    chat = await open_chat(pool, 1)
+    await usage.insert_usage(pool, chat, call_entry(first[0], estimated=first[1]))
+    later = call_entry(second[0], estimated=second[1])
+    await usage.insert_usage(pool, chat, later, corrects=corrects)
+    (row,) = await pool.fetch("SELECT input_tokens, cost_micros FROM usage_events")
+    assert tuple(row.values()) == (cost, cost)
+    assert await usage.find_recorded(pool, (CALL_ID, UUID(int=43))) == {CALL_ID}
+
+
+@pytest.mark.promise("P11")
+async def test_an_estimate_that_is_rolled_up_is_not_corrected(pool: Pool) -> None:
+    """Otherwise the days and the events would differ."""
+    chat = await open_chat(pool, 1)
+    await usage.insert_usage(pool, chat, call_entry(5, estimated=True))
+    await pool.execute("UPDATE usage_events SET at = at - interval '10 min'")
+    await usage.roll_up(pool)
+    await usage.insert_usage(pool, chat, call_entry(9, estimated=False))
+    assert await usage.spent_micros(pool, chat.owner_id, ALWAYS) == 5
+    await check_days(pool)
+
+
+@pytest.mark.promise("P11")
+async def test_a_commit_does_not_count_a_call_that_is_recorded(pool: Pool) -> None:
+    chat = await open_chat(pool, 1, free=WORKER)
+    entry = call_entry(5, estimated=True)
+    await usage.insert_usage(pool, chat, entry)
+    taken = step(chat, draft("assistant", text("Hi.")), usage=(entry,))
+    await write(pool, commit_step(chat, taken))
+    assert await usage.spent_micros(pool, chat.owner_id, ALWAYS) == 5

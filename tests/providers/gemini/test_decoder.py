@@ -25,6 +25,7 @@ from chatd.domain.model.protocol import (
     TextDelta,
     TextEnd,
     ToolCallDone,
+    UsageReported,
 )
 from chatd.providers.gemini.answer import MAX_SOURCES
 from chatd.providers.gemini.wire import GeminiMetadata, SignedSpan, pack_metadata, unpack_metadata
@@ -212,6 +213,14 @@ def test_a_later_usage_keeps_counts_that_it_omits() -> None:
     last = event({"candidates": [{"content": {"parts": [{"text": "a"}]}, "finishReason": "STOP"}]})
     end = decode_end(data + last)
     assert end.usage == tokens(6, 5, 15, reasoning_tokens=3, cache_read_tokens=4, context_tokens=9)
+
+
+@pytest.mark.promise("P11")
+def test_usage_is_reported_as_soon_as_it_is_told() -> None:
+    data = event({"usageMetadata": {"promptTokenCount": 7}})
+    first, last = GEMINI.decode(data)
+    assert first == UsageReported(usage=tokens(7, 0, 7))
+    assert isinstance(last, StreamFailed)
 
 
 def test_a_blocked_prompt_has_usage() -> None:

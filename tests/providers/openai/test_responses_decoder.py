@@ -16,6 +16,7 @@ from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.protocol import (
     Finished,
     ReasoningEnd,
+    StreamFailed,
     TextDelta,
     TextEnd,
     TextStart,
@@ -23,6 +24,7 @@ from chatd.domain.model.protocol import (
     ToolCallDone,
     ToolCallStart,
     ToolResultDone,
+    UsageReported,
 )
 from chatd.domain.text import Json
 from chatd.providers.faults import incomplete_fault
@@ -242,6 +244,15 @@ def test_cached_tokens_are_not_counted_as_input(name: str, usage: TokenUsage) ->
     end = finished(name)
     assert end.usage == usage
     assert (end.response_id or "").startswith("resp_")
+
+
+@pytest.mark.promise("P11")
+def test_a_failed_response_reports_its_usage() -> None:
+    usage = {"input_tokens": 5, "output_tokens": 2}
+    data = event("response.failed", response={"usage": usage, "error": {"message": "boom"}})
+    reported, failure = RESPONSES.decode(data)
+    assert reported == UsageReported(usage=tokens(5, 2, 7))
+    assert isinstance(failure, StreamFailed)
 
 
 def test_more_cached_than_input_tokens_give_zero_input() -> None:
