@@ -5,6 +5,7 @@ Owns that order. The command line decides what is printed and the exit code.
 
 import asyncio
 import math
+import random
 import socket
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -105,7 +106,11 @@ async def serve(
             registry = CollectorRegistry()
             telemetry = Telemetry(registry)
             environment = Env(
-                clock=clock, emit=telemetry, new_id=uuid4, new_change_id=new_change_id
+                clock=clock,
+                emit=telemetry,
+                new_id=uuid4,
+                new_change_id=new_change_id,
+                jitter=random.random,
             )
             models = ModelDirectory(provider_registry, environment)
             for gap in settings_gaps(settings, env):

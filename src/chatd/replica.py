@@ -18,6 +18,7 @@ from chatd.domain.ports import Budget, Env, ModelSource, ToolSource
 from chatd.engine.acquirer import SlotsConfig
 from chatd.engine.attempt import Committer
 from chatd.engine.budget import OwnerBudget, SpendLimit
+from chatd.engine.circuits import Circuits
 from chatd.engine.lease import WorkerLease
 from chatd.engine.maintenance import RetentionConfig, maintenance_tasks, retention_tasks
 from chatd.engine.model_call import SpendGuard
@@ -141,6 +142,7 @@ class Replica:
             episodes=self.episodes,
             committer=self._committer,
             spend_guard=spend_guard,
+            circuits=Circuits(self.env),
             summary_call=SummaryCall(episodes=self.episodes, spend_guard=spend_guard, env=self.env),
             env=self.env,
             timeout_s=timeout_s,

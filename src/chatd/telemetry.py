@@ -39,6 +39,8 @@ _LEVELS: Final[Mapping[str, int]] = {
     "build_worker_waiting": logging.DEBUG,
     "chat_taken_over": logging.INFO,
     "chats_removed": logging.INFO,
+    "circuit_closed": logging.INFO,
+    "circuit_opened": logging.WARNING,
     "commit_delayed": logging.WARNING,
     # Repeated while an agent does not answer.
     "context_read_failed": logging.DEBUG,
@@ -85,6 +87,8 @@ _EXPLANATIONS: Final[Mapping[str, str]] = {
     "build_worker_failed": "a bug in the build worker; it goes on",
     "chat_taken_over": "took over a chat of a replica that died",
     "chats_removed": "removed chats that were archived long ago",
+    "circuit_closed": "the provider answers again",
+    "circuit_opened": "the provider fails for all chats; they wait, and one of them tries it",
     "commit_delayed": "the database is slow or away; a step waits for its commit",
     "context_rejected": "a workspace's instructions cannot be kept; chats go by the last good ones",
     "database_recovered": "the database answers again",
@@ -234,7 +238,7 @@ class Gauges:
             await env.clock.sleep(BACKLOG_READ_INTERVAL_S, "backlog")
 
     def _show(self, found: workers.Backlog | None) -> None:
-        for state in ("pending", "running", "interrupting"):
+        for state in ("pending", "delayed", "running", "interrupting"):
             count: int | float = math.nan if found is None else getattr(found, state)
             self._chats.labels(state).set(count)
         self._oldest.set(math.nan if found is None else found.oldest_pending_s)

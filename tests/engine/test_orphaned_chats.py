@@ -7,7 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from chatd.domain.chat import user_transitions
-from chatd.domain.chat.row import MAX_WORKER_DEATHS
+from chatd.domain.chat.commands import ReapChat
+from chatd.domain.chat.suspicion import DEATHS_TO_ISOLATE, MAX_LONE_DEATHS
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.ports import Env
 from chatd.engine.attempt import Committer
@@ -34,22 +35,30 @@ from tests.support.store import AppliedRecorder, open_chat, session_to, write
 from tests.support.stored import stored
 
 
-async def orphan(rig: EngineRig, chat_id: ChatId, crashes: int = 0) -> None:
-    """Assign the chat to a worker that is registered but holds no lock and has an old lease."""
+async def orphan(
+    rig: EngineRig, chat_id: ChatId, *, lone_deaths: int = 0, uptime_s: float = 60
+) -> None:
+    """Assign the chat to a worker that is registered but holds no lock and has an old lease. With
+    `lone_deaths` the chat is isolated."""
     dead = WorkerId(UUID(int=chat_id.int ^ 1))
     await rig.pool.execute(
-        """INSERT INTO chat_workers (worker_id, lock_key, renewed_at, lease_until)
-           VALUES ($1, $2, now() - interval '1 h', now() - interval '1 h')""",
+        """INSERT INTO chat_workers (worker_id, lock_key, started_at, renewed_at, lease_until)
+           VALUES ($1, $2, now() - interval '1 h' - $3 * interval '1 s', now() - interval '1 h',
+                   now() - interval '1 h')""",
         dead,
         workers.worker_lock_key(dead),
+        uptime_s,
     )
     await rig.pool.execute(
         """UPDATE chats SET worker_id = $2, epoch = epoch + 1, attempt = attempt + 1,
-               runnable_at = NULL, orphan_count = $3, snapshot_version = snapshot_version + 1,
+               runnable_at = NULL, orphan_count = $3,
+               setbacks = json_build_object('lone_deaths', $4::int),
+               snapshot_version = snapshot_version + 1,
                recent_changes = (ARRAY[0::bigint] || recent_changes)[1:8] WHERE id = $1""",
         chat_id,
         dead,
-        crashes,
+        lone_deaths + DEATHS_TO_ISOLATE if lone_deaths else 0,
+        lone_deaths,
     )
 
 
@@ -69,21 +78,79 @@ async def test_the_chat_of_a_dead_worker_is_run_by_another(
 
 
 @pytest.mark.covers("F6")
-async def test_a_chat_orphaned_too_often_fails(
+async def test_a_chat_that_was_alone_in_too_many_deaths_fails_and_no_other(
     dsn: str, clock: FakeClock, api: FakeCompatible
 ) -> None:
+    """The same deaths of a worker that died soon after its start are blamed on no chat."""
     async with engine_rig_with(dsn, api, worker=NO_SLOTS) as rig:
         bad, good = await rig.create("bad"), await rig.create("good")
-        await orphan(rig, bad, crashes=MAX_WORKER_DEATHS)
-        await orphan(rig, good, crashes=MAX_WORKER_DEATHS - 1)
+        await orphan(rig, bad, lone_deaths=MAX_LONE_DEATHS - 1)
+        await orphan(rig, good, lone_deaths=MAX_LONE_DEATHS - 1, uptime_s=2)
     async with engine_rig_with(dsn, api, clock=clock) as rig, advancing(clock):
         rig.answer("fine")
         chat = await rig.wait_state(bad, "E0")
         assert chat.last_error is not None
         assert chat.last_error.kind == "crashed"
+        await rig.events.wait("chat_reaped", chat_id=good)
+        await make_overdue(rig)
         await rig.wait_runner_left(good)
         assert (await rig.chat(good)).state == "W"
         assert len(api.requests) == 1
+
+
+async def make_overdue(rig: EngineRig) -> None:
+    """All waiting chats have been due for long."""
+    await rig.pool.execute(
+        "UPDATE chats SET runnable_at = now() - interval '1 min' WHERE runnable_at IS NOT NULL"
+    )
+
+
+@pytest.mark.promise("P2")
+async def test_deaths_of_workers_that_ran_many_chats_put_none_into_error(
+    dsn: str, clock: FakeClock, api: FakeCompatible
+) -> None:
+    """One process runs three chats and dies five times."""
+    async with engine_rig_with(dsn, api, worker=NO_SLOTS) as rig:
+        chat_ids = [await rig.create("go") for _ in range(3)]
+        for number in range(1, 6):
+            dead = WorkerId(UUID(int=number << 100))
+            await rig.pool.execute(
+                """UPDATE chats SET worker_id = $1, epoch = epoch + 1, attempt = attempt + 1,
+                       runnable_at = NULL, snapshot_version = snapshot_version + 1""",
+                dead,
+            )
+            for chat_id in chat_ids:
+                command = ReapChat(worker_ids=frozenset({dead}))
+                assert (await rig.run(chat_id, command)).state == "P0"
+        assert {(await rig.chat(chat_id)).orphan_count for chat_id in chat_ids} == {5}
+        await make_overdue(rig)
+    async with engine_rig_with(dsn, api, clock=clock) as rig, advancing(clock):
+        for _ in chat_ids:
+            rig.answer("fine")
+        for chat_id in chat_ids:
+            chat = await rig.wait_state(chat_id, "W")
+            assert (chat.orphan_count, chat.setbacks) == (0, None)
+
+
+@pytest.mark.promise("P2")
+async def test_a_worker_runs_one_isolated_chat_at_a_time(
+    dsn: str, clock: FakeClock, api: FakeCompatible
+) -> None:
+    async with engine_rig_with(dsn, api, worker=NO_SLOTS) as rig:
+        first, second = await rig.create("one"), await rig.create("two")
+        await rig.pool.execute("UPDATE chats SET orphan_count = 2")
+        await make_overdue(rig)
+    gate = Gate()
+    async with engine_rig_with(dsn, api, clock=clock) as rig, advancing(clock):
+        rig.answer("first", gate)
+        rig.answer("second")
+        await gate.reached.wait()
+        ordinary = await rig.ask("and me?", "of course")
+        assert (await rig.wait_runner_left(ordinary)).state == "W"
+        assert sorted([(await rig.chat(it)).state for it in (first, second)]) == ["P0", "R0"]
+        gate.open()
+        for chat_id in (first, second):
+            await rig.wait_state(chat_id, "W")
 
 
 async def test_reaping_many_chats_does_not_delay_heartbeats(
@@ -93,7 +160,7 @@ async def test_reaping_many_chats_does_not_delay_heartbeats(
     async with engine_rig_with(dsn, api, worker=NO_SLOTS) as rig:
         chat_ids = [await rig.create("go") for _ in range(60)]
         for chat_id in chat_ids:
-            await orphan(rig, chat_id, crashes=MAX_WORKER_DEATHS)
+            await orphan(rig, chat_id, lone_deaths=MAX_LONE_DEATHS - 1)
     async with engine_rig_with(dsn, api, clock=clock, worker=NO_SLOTS) as rig, advancing(clock):
         for chat_id in chat_ids:
             await rig.wait_state(chat_id, "E0")
@@ -165,7 +232,7 @@ async def test_an_owned_chat_without_a_runner_is_released_and_acquired_again(dsn
 async def test_a_chat_with_a_runner_that_crashes_repeatedly_fails(rig: EngineRig) -> None:
     """The first chat can store its error, and its usage is recorded. The second cannot store any
     error but `crashed`."""
-    for _ in range(MAX_WORKER_DEATHS + 2):
+    for _ in range(MAX_LONE_DEATHS + 1):
         rig.answer("unwritable")
     await rig.pool.execute(
         """CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
@@ -184,12 +251,14 @@ async def test_a_chat_with_a_runner_that_crashes_repeatedly_fails(rig: EngineRig
                EXECUTE FUNCTION refuse()"""
         )
         chat_id = await rig.create("hi")
-        chat = await rig.wait_state(chat_id, "E0")
+        while (await rig.wait_state(chat_id, "E0", "P0")).state != "E0":
+            await make_overdue(rig)
+        chat = await rig.chat(chat_id)
     finally:
         await rig.pool.execute("DROP FUNCTION refuse CASCADE")
     assert chat.last_error is not None
     assert chat.last_error.kind == "crashed"
-    assert len(rig.api.requests) == MAX_WORKER_DEATHS + 2
+    assert len(rig.api.requests) == MAX_LONE_DEATHS + 1
 
 
 @pytest.mark.covers("F21")

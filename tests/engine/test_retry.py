@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from chatd.domain.ids import ChatId
+from chatd.domain.model.circuit import FAILURES_TO_OPEN, FIRST_OPEN_S, MAX_CIRCUIT_WAIT_S
 from chatd.domain.model.protocol import ModelEvent, ModelRequest
 from chatd.domain.model.retry import (
     MAX_ATTEMPTS_NEVER_REACHED,
@@ -14,6 +16,8 @@ from chatd.domain.model.retry import (
     STREAM_IDLE_TIMEOUT_S,
 )
 from chatd.domain.ports import Provider
+from chatd.engine.acquirer import SlotsConfig
+from chatd.engine.worker import WorkerConfig
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import (
     NO_SLOTS,
@@ -41,6 +45,16 @@ async def wait_backoff(clock: FakeClock) -> float:
     return await clock.wait_for_sleeper("retry_backoff")
 
 
+async def pass_backoff(rig: EngineRig, clock: FakeClock) -> float:
+    """Let the delay pass, by the database's clock and by the worker's."""
+    delay_s = await wait_backoff(clock)
+    await rig.pool.execute(
+        "UPDATE chats SET runnable_at = runnable_at - $1 * interval '1 s'", delay_s
+    )
+    await pass_time(clock, delay_s)
+    return delay_s
+
+
 @pytest.mark.covers("retry-7")
 async def test_the_retry_delay_is_in_the_row_until_the_answer_is_stored(
     rig: EngineRig, clock: FakeClock
@@ -54,9 +68,9 @@ async def test_the_retry_delay_is_in_the_row_until_the_answer_is_stored(
     assert (chat.retry_state.kind, chat.retry_state.status_code) == ("timeout", 503)
     assert chat.retry_state.provider == "openai-compat"
     assert chat.attempt == 2
-    assert chat.state == "R0"
-    clock.advance(1)
-    chat = await rig.wait_runner_left(chat_id)
+    assert (chat.state, rig.replica.worker.running) == ("P0", 0)
+    await pass_backoff(rig, clock)
+    chat = await rig.wait_state(chat_id, "W")
     assert chat.retry_state is None
     assert await rig.transcript(chat_id) == ["user: hi", "assistant: better"]
 
@@ -68,11 +82,10 @@ async def test_retry_delays_grow_and_respect_retry_after(rig: EngineRig, clock: 
     chat_id = await rig.ask("hi", "better")
     delays: list[float] = []
     for _ in range(3):
-        delays.append(await wait_backoff(clock))
-        await pass_time(clock, delays[-1])
+        delays.append(await pass_backoff(rig, clock))
         await rig.events.wait("action", attempt=len(delays) + 1)
     assert delays == [1.0, 2.0, 30.0]
-    assert (await rig.wait_runner_left(chat_id)).state == "W"
+    assert (await rig.wait_state(chat_id, "W")).setbacks is None
 
 
 async def test_an_interrupt_ends_the_retry_delay_and_stores_nothing_of_the_failed_answer(
@@ -81,10 +94,8 @@ async def test_an_interrupt_ends_the_retry_delay_and_stores_nothing_of_the_faile
     rig.cut_answer("half an answer")
     chat_id = await rig.create("hi")
     await wait_backoff(clock)
-    await rig.interrupt(chat_id)
-    assert (await rig.wait_runner_left(chat_id)).state == "W"
+    assert (await rig.interrupt(chat_id)).state == "W"
     assert await rig.transcript(chat_id) == ["user: hi"]
-    assert clock.sleeping("retry_backoff") == []
 
 
 async def test_a_message_that_interrupts_the_retry_delay_starts_without_one(
@@ -96,7 +107,7 @@ async def test_a_message_that_interrupts_the_retry_delay_starts_without_one(
     await wait_backoff(clock)
     rig.answer("sure")
     await rig.send(chat_id, "rather this", when_busy="interrupt")
-    assert (await rig.wait_runner_left(chat_id)).state == "W"
+    await rig.wait_state(chat_id, "W")
     assert (await rig.transcript(chat_id))[-1] == "assistant: sure"
 
 
@@ -110,24 +121,104 @@ async def test_an_edit_during_the_retry_delay_resets_the_attempts(
     rig.answer("sure")
     chat = await rig.edit(chat_id, "rather this")
     assert (chat.attempt, chat.retry_state) == (1, None)
-    await rig.wait_runner_left(chat_id, epoch=2)
+    await rig.wait_runner_left(chat_id, epoch=chat.epoch)
     assert await rig.transcript(chat_id) == ["user: rather this", "assistant: sure"]
 
 
 @pytest.mark.promise("P5")
-async def test_a_drain_ends_the_retry_delay(
+async def test_the_time_of_a_retry_outlives_a_drain(
     dsn: str, clock: FakeClock, api: FakeCompatible
 ) -> None:
+    """The next owner calls when the provider's time has come, and continues the count."""
     async with engine_rig_with(dsn, api, clock=clock) as drained:
-        drained.api.reply(503, BUSY, {"retry-after": "60"})
+        drained.api.reply(503, BUSY)
+        drained.api.reply(429, BUSY, {"retry-after": "60"})
         chat_id = await drained.create("hi")
-        await wait_backoff(clock)
+        await pass_backoff(drained, clock)
+        assert await wait_backoff(clock) == 60.0
         await drained.start_drain()
-        chat = await drained.chat(chat_id)
-        assert (chat.state, chat.attempt) == ("P0", 2)
+        shown = present((await drained.chat(chat_id)).retry_state)
+        assert (shown.attempt, shown.delay_ms, shown.kind) == (2, 60_000, "rate_limit")
         async with engine_rig_with(dsn, api) as other:
+            await other.replica.worker.registered.wait()
+            other.replica.worker.mark_all_dirty()
+            other.api.reply(503, BUSY)
+            late = await other.ask("later", "done")
+            await other.wait_runner_left(late)
+            assert (await other.chat(chat_id)).retry_state == shown
+            await other.pool.execute("UPDATE chats SET runnable_at = now()")
             other.answer("hello")
-            assert (await other.wait_runner_left(chat_id)).state == "W"
+            assert (await other.wait_state(chat_id, "W")).setbacks is None
+
+
+@pytest.mark.promise("P2")
+async def test_chats_that_wait_for_a_retry_hold_no_slot(dsn: str, clock: FakeClock) -> None:
+    one_slot = WorkerConfig(
+        slots=SlotsConfig(roots=1, children=0), heartbeat_interval_s=0.2, drain_timeout_s=5
+    )
+    async with engine_rig(dsn, clock=clock, worker=one_slot) as rig:
+        waiting: list[ChatId] = []
+        for _ in range(3):
+            rig.api.reply(429, BUSY, {"retry-after": "600"})
+            waiting.append(await rig.create("hi"))
+            await rig.wait_runner_left(waiting[-1])
+        healthy = await rig.ask("you too?", "no")
+        assert (await rig.wait_runner_left(healthy)).state == "W"
+        assert {(await rig.chat(chat_id)).state for chat_id in waiting} == {"P0"}
+
+
+@pytest.mark.promise("P2")
+async def test_a_provider_that_fails_for_all_is_called_by_one_chat_only(
+    rig: EngineRig, clock: FakeClock
+) -> None:
+    for _ in range(FAILURES_TO_OPEN):
+        rig.api.reply(503, BUSY)
+        await rig.wait_runner_left(await rig.create("hi"))
+    await rig.events.wait("circuit_opened", error_kind="timeout")
+    others = [await rig.create("and me?") for _ in range(4)]
+    for chat_id in others:
+        chat = await rig.wait_runner_left(chat_id)
+        assert (chat.state, present(chat.retry_state).status_code) == ("P0", 503)
+        assert present(chat.setbacks).failed_calls == 0
+    assert len(rig.api.requests) == FAILURES_TO_OPEN
+    for _ in range(FAILURES_TO_OPEN + len(others)):
+        rig.answer("back again")
+    await pass_time(clock, FIRST_OPEN_S)
+    await rig.pool.execute("UPDATE chats SET runnable_at = now()")
+    rig.replica.worker.mark_all_dirty()
+    await rig.events.wait("circuit_closed")
+    async with advancing(clock):
+        for chat_id in others:
+            await rig.wait_state(chat_id, "W")
+
+
+async def test_a_chat_that_waited_too_long_for_its_provider_fails_with_its_failure(
+    dsn: str, clock: FakeClock, api: FakeCompatible
+) -> None:
+    async with engine_rig_with(dsn, api, clock=clock) as rig:
+        for _ in range(FAILURES_TO_OPEN):
+            rig.api.reply(503, BUSY)
+            await rig.wait_runner_left(await rig.create("hi"))
+        chat_id = await rig.create("me too")
+        await rig.wait_runner_left(chat_id)
+        await rig.pool.execute(
+            """UPDATE chats SET setbacks = json_build_object('waited_ms', $2::bigint),
+                   runnable_at = now() WHERE id = $1""",
+            chat_id,
+            int(MAX_CIRCUIT_WAIT_S * 1000),
+        )
+        rig.replica.worker.mark_all_dirty()
+        error = present((await rig.wait_state(chat_id, "E0")).last_error)
+        assert (error.kind, error.provider, error.status_code) == ("timeout", "openai-compat", 503)
+        assert len(rig.api.requests) == FAILURES_TO_OPEN
+
+
+async def test_bad_requests_of_one_chat_leave_the_circuit_closed(rig: EngineRig) -> None:
+    for _ in range(FAILURES_TO_OPEN + 1):
+        rig.api.reply(400, {"error": {"message": "no such parameter"}})
+        assert (await rig.wait_runner_left(await rig.create("hi"))).state == "E0"
+    chat_id = await rig.ask("hi", "fine")
+    assert (await rig.wait_runner_left(chat_id)).state == "W"
 
 
 async def test_an_address_that_never_answered_is_named_and_given_up_within_a_minute(
@@ -139,15 +230,14 @@ async def test_an_address_that_never_answered_is_named_and_given_up_within_a_min
         chat_id = await rig.create("hi")
         delays: list[float] = []
         for _ in range(MAX_ATTEMPTS_NEVER_REACHED["refused"] - 1):
-            delays.append(await wait_backoff(clock))
+            await wait_backoff(clock)
             retry = (await rig.chat(chat_id)).retry_state
             assert retry is not None
             assert f"no connection to {address}: connection refused." in (retry.detail or "")
-            await pass_time(clock, delays[-1])
+            delays.append(await pass_backoff(rig, clock))
             await rig.events.wait("action", attempt=len(delays) + 1)
-        failed = await rig.wait_runner_left(chat_id)
+        failed = await rig.wait_state(chat_id, "E0")
         assert sum(delays) < 60
-        assert failed.state == "E0"
         assert failed.last_error is not None
         assert f"{address}: connection refused. Check" in (failed.last_error.detail or "")
         logged = await rig.events.wait("model_failed", attempt=1)
@@ -158,16 +248,18 @@ async def test_an_address_that_never_answered_is_named_and_given_up_within_a_min
 async def test_the_last_attempt_fails_the_turn(
     dsn: str, clock: FakeClock, api: FakeCompatible
 ) -> None:
-    """Attempts are counted in the row, across workers."""
+    """Failures are counted in the row, across workers."""
     async with engine_rig_with(dsn, api, worker=NO_SLOTS) as rig:
         chat_id = await rig.create("hi")
-        await rig.pool.execute("UPDATE chats SET attempt = $1", MAX_MODEL_CALL_ATTEMPTS - 2)
+        await rig.pool.execute(
+            "UPDATE chats SET setbacks = json_build_object('failed_calls', $1::int)",
+            MAX_MODEL_CALL_ATTEMPTS - 2,
+        )
     async with engine_rig_with(dsn, api, clock=clock) as rig:
         rig.api.reply(503, BUSY)
         rig.api.reply(503, BUSY)
-        await pass_time(clock, await wait_backoff(clock))
-        chat = await rig.wait_runner_left(chat_id)
-        assert chat.state == "E0"
+        await pass_backoff(rig, clock)
+        chat = await rig.wait_state(chat_id, "E0")
         assert chat.last_error is not None
         assert (chat.last_error.kind, chat.last_error.status_code) == ("timeout", 503)
         assert len(rig.api.requests) == 2
@@ -183,8 +275,8 @@ async def test_nothing_of_a_broken_answer_is_stored(
     else:
         rig.answer("half", Reset())
     chat_id = await rig.ask("hi", "whole")
-    await pass_time(clock, await wait_backoff(clock))
-    assert (await rig.wait_runner_left(chat_id)).state == "W"
+    await pass_backoff(rig, clock)
+    await rig.wait_state(chat_id, "W")
     assert await rig.transcript(chat_id) == ["user: hi", "assistant: whole"]
 
 
@@ -197,7 +289,7 @@ async def test_an_idle_stream_is_retried(rig: EngineRig, clock: FakeClock) -> No
     failed = await rig.events.wait("model_failed")
     assert failed["error_kind"] == "stream_silence_timeout"
     async with advancing(clock):
-        await rig.wait_runner_left(chat_id)
+        await rig.wait_state(chat_id, "W")
     assert await rig.transcript(chat_id) == ["user: hi", "assistant: am back"]
     assert rig.api.requests[0].disconnected.is_set()
 
@@ -249,8 +341,8 @@ async def test_a_cancellation_by_the_transport_is_retried_as_a_reset(
 ) -> None:
     rig.model.provider = SelfCancellingProvider(rig.model.provider)
     chat_id = await rig.ask("hi", "here I am")
-    await pass_time(clock, await wait_backoff(clock))
-    assert (await rig.wait_runner_left(chat_id)).state == "W"
+    await pass_backoff(rig, clock)
+    await rig.wait_state(chat_id, "W")
     assert await rig.transcript(chat_id) == ["user: hi", "assistant: here I am"]
 
 

@@ -210,8 +210,9 @@ async def test_the_usage_of_every_call_is_recorded_by_the_next_commit(
         chat_id = await rig.create("hi")
         await clock.wait_for_sleeper("retry_backoff")
         assert await rig.recorded_usage() == [("turn", False, "estimated")]
+        await rig.pool.execute("UPDATE chats SET runnable_at = now()")
         clock.advance(1)
-        await rig.wait_runner_left(chat_id)
+        await rig.wait_state(chat_id, "W")
         assert await rig.recorded_usage() == [("turn", False, "estimated"), ("turn", True, 7)]
 
 

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from chatd.domain.chat.messages import TokenUsage, UsageEntry
 from chatd.domain.chat.parts import TextPart
-from chatd.domain.chat.row import MAX_WORKER_DEATHS, Episode
+from chatd.domain.chat.row import Episode
+from chatd.domain.chat.suspicion import MAX_LONE_DEATHS
 from chatd.domain.ids import ChatId
 from chatd.engine.budget import OwnerBudget, SpendLimit
 from chatd.engine.worker import WorkerConfig
@@ -215,7 +216,13 @@ async def test_the_reaper_records_the_last_call_of_a_chat_that_it_fails(
         chat_id = await started(victim, gate)
         await observer.wait_journaled(chat_id)
         await observer.pool.execute(
-            "UPDATE chats SET orphan_count = $1 WHERE id = $2", MAX_WORKER_DEATHS, chat_id
+            """UPDATE chats SET orphan_count = 4,
+                   setbacks = json_build_object('lone_deaths', $1::int) WHERE id = $2""",
+            MAX_LONE_DEATHS - 1,
+            chat_id,
+        )
+        await observer.pool.execute(
+            "UPDATE chat_workers SET started_at = started_at - interval '1 h'"
         )
         disconnect(proxy)
         await observer.wait_state(chat_id, "E0")

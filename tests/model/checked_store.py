@@ -40,6 +40,10 @@ MAY_CHANGE_NOTHING: Final = frozenset(
 """Transitions that may change nothing."""
 
 
+PASS_DELAYS = "UPDATE chats SET runnable_at = now() WHERE runnable_at > now()"
+ANY_ISOLATED = workers.IsolatedVacancy(chats=1000)
+
+
 class Refusal(Struct, frozen=True):
     kind: type[ChatdError]
     code: str
@@ -138,7 +142,10 @@ class CheckedStore:
 
     async def acquire(self, worker_id: WorkerId, *, roots: int, children: int) -> list[Chat]:
         wanting = [chat for chat in self.chats.values() if chat.runnable_at is not None]
-        rows = await workers.acquire(self.pool, worker_id, roots=roots, children=children)
+        await self.pool.execute(PASS_DELAYS)
+        rows = await workers.acquire(
+            self.pool, worker_id, roots=roots, children=children, isolated=ANY_ISOLATED
+        )
         rows.sort(key=lambda row: row.id)  # any order; a seed must replay
         taken = {row.id for row in rows}
         for slots, is_root in ((roots, True), (children, False)):

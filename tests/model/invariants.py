@@ -7,7 +7,7 @@ ARCHITECTURE.md. Checks are incremental: their cost depends on the change, not o
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from chatd.domain.chat.change import Change
+from chatd.domain.chat.change import MAX_ORPHAN_COUNT, Change
 from chatd.domain.chat.messages import (
     Message,
     QueuedMessage,
@@ -16,8 +16,9 @@ from chatd.domain.chat.messages import (
     local_results,
 )
 from chatd.domain.chat.queue_transitions import sort_queue
-from chatd.domain.chat.row import MAX_QUEUED_MESSAGES, MAX_WORKER_DEATHS, Chat
+from chatd.domain.chat.row import MAX_QUEUED_MESSAGES, NO_SETBACKS, Chat
 from chatd.domain.chat.states import ARCHIVED_STATES, BUSY_STATES, State
+from chatd.domain.chat.suspicion import MAX_LONE_DEATHS
 from chatd.domain.ids import ChatId, QueueId, ToolCallId, WorkerId
 
 
@@ -39,7 +40,9 @@ def check_row(chat: Chat) -> None:
     assert chat.retry_state is None or active, "retry of a resting chat"
     assert not chat.compaction_requested or active, "compaction of a resting chat"
     assert 0 <= chat.steer_len <= chat.queue_len <= MAX_QUEUED_MESSAGES, "queue length"
-    assert 0 <= chat.orphan_count <= MAX_WORKER_DEATHS, "orphan count"
+    assert 0 <= chat.orphan_count <= MAX_ORPHAN_COUNT, "orphan count"
+    lone_deaths = (chat.setbacks or NO_SETBACKS).lone_deaths
+    assert 0 <= lone_deaths <= min(chat.orphan_count, MAX_LONE_DEATHS - 1), "lone deaths"
     newest = max(chat.history_version, chat.queue_version, chat.retry_version)
     assert newest <= chat.snapshot_version, "a part is newer than the whole"
     assert chat.pin_order == 0 or (chat.is_root and not chat.archived), "pin"
@@ -80,8 +83,10 @@ def _check_ownership(before: Chat, after: Chat) -> None:
     if after.history_version != before.history_version:
         assert after.attempt == int(owned), "attempts of a fresh history"
         assert after.orphan_count == 0, "crashes of a fresh history"
+        assert after.setbacks is None, "setbacks of a fresh history"
     else:
         taken = owned and after.epoch != before.epoch and after.status == "running"
+        taken = taken and not before.waits_for_retry
         assert before.attempt + taken <= after.attempt <= before.attempt + 1, "attempt"
         assert after.orphan_count in (before.orphan_count, before.orphan_count + 1), "orphans"
 

@@ -178,8 +178,13 @@ def _fail(at: TransitionInput) -> Change | None:
 
 
 def _retry(at: TransitionInput) -> Change | None:
-    state = RetryState(attempt=at.chat.attempt, delay_ms=1000, error="overloaded")
+    state = RetryState(attempt=at.chat.attempt, delay_ms=at.rng.randint(0, 1), error="overloaded")
     return record_retry(at.chat, RecordRetry(fence=at.fence, state=state))
+
+
+def _reap(at: TransitionInput) -> Change | None:
+    dead, is_runner_crash = frozenset({at.dead}), at.rng.random() < 0.7
+    return reap(at.chat, ReapChat(worker_ids=dead, is_runner_crash=is_runner_crash))
 
 
 _MAKE: dict[Transition, Callable[[TransitionInput], Change | None]] = {
@@ -206,7 +211,7 @@ _MAKE: dict[Transition, Callable[[TransitionInput], Change | None]] = {
     Transition.RELEASE: lambda at: release(
         at.chat, ReleaseChat(worker_id=at.fence.worker_id, epoch=at.fence.epoch)
     ),
-    Transition.REAP: lambda at: reap(at.chat, ReapChat(worker_ids=frozenset({at.dead}))),
+    Transition.REAP: _reap,
     Transition.EXPIRE_INTERRUPT: lambda at: expire_interrupt(at.chat),
     Transition.EXPIRE_ACTION: lambda at: expire_action(at.chat),
 }

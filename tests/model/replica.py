@@ -38,7 +38,7 @@ from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.prompt import compaction
 from chatd.store.chat import chats, messages, workers
 from chatd.store.chat.workers import Heartbeat, HeartbeatResult
-from tests.model.checked_store import CheckedStore
+from tests.model.checked_store import PASS_DELAYS, CheckedStore
 from tests.model.drafts import CLIENT_TOOLS
 from tests.support.random_operations import RetriedOperation
 
@@ -186,6 +186,7 @@ class ModelReplica:
         store, running = self._store, {id_: r.view.epoch for id_, r in self.runners.items()}
         judged = self.observations.dead(now)
         heartbeat = Heartbeat(worker_id=self.id, running=running, dead=judged, draining=draining)
+        await store.pool.execute(PASS_DELAYS)
         result = await workers.send_heartbeat(store.pool, heartbeat)
         self.observations = self.observations.succeeded(result.others, sent_at=now, now=now)
         mine = {c.id: c.epoch for c in store.chats.values() if c.worker_id == self.id}

@@ -10,11 +10,18 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from chatd.domain.chat.commands import SendMessage
-from chatd.domain.chat.row import Chat
+from chatd.domain.chat.commands import RecordRetry, SendMessage
+from chatd.domain.chat.row import (
+    MAX_RUNNABLE_DELAY_S,
+    Chat,
+    Fence,
+    RetryState,
+    Setbacks,
+)
 from chatd.domain.chat.states import State
+from chatd.domain.chat.suspicion import WorkerDeath
 from chatd.domain.chat.user_transitions import interrupt, send_message
-from chatd.domain.chat.worker_transitions import acquire
+from chatd.domain.chat.worker_transitions import acquire, record_retry
 from chatd.domain.ids import ChatId, UserId, WorkerId
 from chatd.store.chat import chats, workers
 from chatd.store.chat.workers import Backlog, RunningLimits
@@ -24,7 +31,16 @@ from chatd.telemetry import Gauges
 from tests.support.clock import FakeClock
 from tests.support.factories import OTHER_WORKER, WORKER, prompt
 from tests.support.seeds import Seed
-from tests.support.store import age, chat_id, dump, insert_seed, open_chat, open_child, write
+from tests.support.store import (
+    age,
+    chat_id,
+    dump,
+    insert_seed,
+    open_chat,
+    open_child,
+    session_to,
+    write,
+)
 from tests.support.stored import stored, timeless
 from tests.support.stream_replica import Emitted, env_with
 
@@ -121,10 +137,126 @@ async def test_concurrent_workers_never_acquire_the_same_chat(pool: Pool) -> Non
 
 
 @pytest.mark.covers("F19")
-async def test_a_chat_with_a_future_runnable_time_is_acquired(pool: Pool) -> None:
+async def test_a_runnable_time_beyond_the_longest_delay_means_that_the_clock_went_back(
+    pool: Pool,
+) -> None:
     chat = await open_chat(pool, 1)
-    await age(pool, [chat.id], seconds=-3600)
+    await age(pool, [chat.id], seconds=-MAX_RUNNABLE_DELAY_S + 60)
+    assert await take(pool, roots=1) == set()
+    await age(pool, [chat.id], seconds=-120)
     assert await take(pool, roots=1) == {1}
+
+
+# Chats that wait
+
+
+async def wait_for_retry(conn: Conn, number: int, delay_s: float) -> Chat:
+    chat = await open_chat(conn, number, free=WORKER)
+    state = RetryState(attempt=1, delay_ms=round(delay_s * 1000), error="busy")
+    change = record_retry(chat, RecordRetry(fence=Fence.of(chat), state=state))
+    return (await write(conn, change)).chat
+
+
+@pytest.mark.promise("P2")
+async def test_a_chat_that_waits_for_its_retry_is_acquired_when_it_is_due(pool: Pool) -> None:
+    waiting = await wait_for_retry(pool, 1, 60)
+    await open_chat(pool, 2)
+    assert await take(pool, roots=9) == {2}
+    assert await acquire_some(pool, RunningLimits()) == set()
+    await age(pool, [waiting.id], seconds=60)
+    [taken] = await workers.acquire(pool, OTHER_WORKER, roots=9, children=0)
+    assert taken.setbacks == Setbacks(failed_calls=1, waited_ms=60_000)
+    assert (taken.retry_state, taken.attempt) == (None, waiting.attempt)
+
+
+async def test_a_message_in_the_queue_does_not_end_the_wait_and_an_edit_does(pool: Pool) -> None:
+    waiting = await wait_for_retry(pool, 1, 60)
+    change = send_message(waiting, SendMessage(prompt=prompt("and?")), None)
+    queued = (await write(pool, change)).chat
+    assert await take(pool, roots=9) == set()
+    command = SendMessage(prompt=prompt("rather this"), when_busy="rollback")
+    await write(pool, send_message(queued, command, None))
+    assert await take(pool, roots=9) == {1}
+
+
+async def test_a_waiting_chat_is_counted_as_delayed(pool: Pool) -> None:
+    await wait_for_retry(pool, 1, 60)
+    found = await workers.read_backlog(pool)
+    assert (found.pending, found.delayed, found.oldest_pending_s) == (0, 1, 0)
+
+
+# Isolated chats
+
+
+async def isolated(conn: Conn, number: int, *, due_for_s: float = 0) -> None:
+    chat = await open_chat(conn, number)
+    await conn.execute("UPDATE chats SET orphan_count = 2 WHERE id = $1", chat.id)
+    await age(conn, [chat.id], seconds=due_for_s)
+
+
+NO_ISOLATED = workers.IsolatedVacancy(chats=0)
+
+
+@pytest.mark.promise("P2")
+@pytest.mark.parametrize("limits", [None, RunningLimits(roots=1000)], ids=["free", "limited"])
+async def test_a_worker_takes_one_isolated_chat_at_a_time(
+    pool: Pool, limits: RunningLimits | None
+) -> None:
+    async def taken(vacancy: workers.IsolatedVacancy) -> list[int]:
+        if limits is None:
+            rows = await workers.acquire(pool, WORKER, roots=9, children=9, isolated=vacancy)
+        else:
+            rows = await workers.acquire_within_limits(
+                pool, WORKER, limits, roots=9, children=9, isolated=vacancy
+            )
+        return sorted(row.id.int for row in rows)
+
+    for number in (1, 2):
+        await isolated(pool, number, due_for_s=5)
+    assert await taken(NO_ISOLATED) == []
+    assert await taken(workers.IsolatedVacancy(overdue_s=10)) == []
+    assert len(await taken(workers.IsolatedVacancy())) == 1
+    await open_chat(pool, 3)
+    assert await taken(NO_ISOLATED) == [3]
+    assert len(await taken(workers.IsolatedVacancy(overdue_s=4))) == 1
+
+
+async def test_an_isolated_chat_takes_one_of_the_slots(pool: Pool) -> None:
+    await isolated(pool, 1)
+    for number in (2, 3):
+        await open_chat(pool, number)
+    assert len(await take(pool, roots=2)) == 2
+    assert len(await take(pool, roots=2)) == 1
+
+
+async def test_an_interrupting_chat_is_never_held_back(pool: Pool) -> None:
+    await stopping(pool, 1)
+    await pool.execute("UPDATE chats SET orphan_count = 5")
+    rows = await workers.acquire(pool, WORKER, roots=1, children=0, isolated=NO_ISOLATED)
+    assert len(rows) == 1
+
+
+async def test_the_death_of_a_worker_tells_what_it_ran_and_for_how_long(
+    pool: Pool, dsn: str
+) -> None:
+    dead, frozen = WorkerId(UUID(int=1 << 100)), WorkerId(UUID(int=2 << 100))
+    for number, worker in ((1, dead), (2, dead), (3, dead), (4, frozen)):
+        await open_chat(pool, number, free=worker)
+    await pool.execute("UPDATE chats SET orphan_count = 2 WHERE id = ANY ($1)", [chat_id(2)])
+    for worker in (dead, frozen):
+        await pool.execute(
+            """INSERT INTO chat_workers (worker_id, lock_key, started_at, renewed_at, lease_until)
+               VALUES ($1, $2, now() - interval '1 h', now() - interval '59 min', now())""",
+            worker,
+            workers.worker_lock_key(worker),
+        )
+    async with session_to(dsn) as session:
+        await session.execute("SELECT pg_advisory_lock($1)", workers.worker_lock_key(frozen))
+        deaths = await workers.read_deaths(pool, frozenset({dead, frozen}))
+    assert deaths == {
+        dead: WorkerDeath(uptime_s=60, isolated=1, lock_held=False),
+        frozen: WorkerDeath(uptime_s=60, isolated=0, lock_held=True),
+    }
 
 
 # Releasing
@@ -180,7 +312,7 @@ async def test_releasing_and_archiving_a_tree_at_once_do_not_deadlock(
             await workers.acquire(pool, WORKER, roots=9, children=9)
 
 
-NOTHING = Backlog(pending=0, running=0, interrupting=0, oldest_pending_s=0)
+NOTHING = Backlog(pending=0, delayed=0, running=0, interrupting=0, oldest_pending_s=0)
 
 
 async def test_active_chats_are_counted_and_the_longest_wait_is_known(pool: Pool) -> None:
@@ -198,7 +330,7 @@ async def test_active_chats_are_counted_and_the_longest_wait_is_known(pool: Pool
 
 async def test_a_clock_that_went_back_gives_a_wait_of_zero(pool: Pool) -> None:
     await open_chat(pool, 1)
-    await pool.execute("UPDATE chats SET runnable_at = now() + interval '1 h'")
+    await pool.execute("UPDATE chats SET runnable_at = now() + interval '2 h'")
     assert (await workers.read_backlog(pool)).oldest_pending_s == 0
 
 

@@ -46,6 +46,9 @@ _OWNER: Final = UserId(UUID(int=7))
 _MAX_CHATS: Final = 40
 
 
+ANY_ISOLATED = workers.IsolatedVacancy(chats=1000)
+
+
 class RandomActors:
     def __init__(self, pool: Pool, rng: Random) -> None:
         self.pool = pool
@@ -126,7 +129,9 @@ class RandomActors:
 
     async def _acquire(self, me: WorkerId) -> None:
         roots, children = self.rng.randint(0, 3), self.rng.randint(0, 3)
-        taken = await workers.acquire(self.pool, me, roots=roots, children=children)
+        taken = await workers.acquire(
+            self.pool, me, roots=roots, children=children, isolated=ANY_ISOLATED
+        )
         self.change_log.add_acquired(taken)
         self.outcomes["acquired"] += len(taken)
         for row in taken:

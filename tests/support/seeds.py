@@ -25,6 +25,7 @@ from chatd.domain.chat.commands import (
 from chatd.domain.chat.messages import Draft, Message, QueuedMessage
 from chatd.domain.chat.row import Chat, ChatError, Fence, RetryState
 from chatd.domain.chat.states import State
+from chatd.domain.chat.suspicion import MAX_LONE_DEATHS
 from chatd.domain.chat.user_transitions import (
     archive,
     create,
@@ -155,8 +156,11 @@ def _work(road: _SeedBuilder, seed: Seed) -> None:
             road.go(acquire(road.chat, seed.worker))
         calls = draft("assistant", text("Let me see."), call("c1", name), call("c2", name))
         road.go(commit_step(road.chat, step(road.chat, calls, keep_owner=seed.begun)))
-    for _ in range(seed.orphans):
-        road.go(reap(road.chat, ReapChat(worker_ids=frozenset({seed.worker}))))
+    for deaths in range(seed.orphans):
+        # One more crash of the runner would be an error.
+        is_runner_crash = deaths < MAX_LONE_DEATHS - 1
+        dead = frozenset({seed.worker})
+        road.go(reap(road.chat, ReapChat(worker_ids=dead, is_runner_crash=is_runner_crash)))
         road.go(acquire(road.chat, seed.worker))
     for index in range(seed.plain_len):
         road.go(send_message(road.chat, SendMessage(prompt=prompt(f"plain {index}")), None))
@@ -164,7 +168,9 @@ def _work(road: _SeedBuilder, seed: Seed) -> None:
         command = SendMessage(prompt=prompt(f"steer {index}"), when_busy="steer")
         road.go(send_message(road.chat, command, None))
     if seed.retry:
-        state = RetryState(attempt=1, delay_ms=1000, error="overloaded")
+        # A retry with a delay releases the chat.
+        delay_ms = 1 if seed.state in (State.P0, State.P1) else 0
+        state = RetryState(attempt=1, delay_ms=delay_ms, error="overloaded")
         road.go(record_retry(road.chat, RecordRetry(fence=Fence.of(road.chat), state=state)))
 
 
@@ -173,7 +179,7 @@ def _stay(road: _SeedBuilder, seed: Seed) -> None:
 
 
 def _release(road: _SeedBuilder, seed: Seed) -> None:
-    if seed.begun:
+    if road.chat.worker_id is not None:
         road.go(release(road.chat, ReleaseChat(worker_id=seed.worker, epoch=road.chat.epoch)))
 
 

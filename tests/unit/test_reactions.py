@@ -271,9 +271,18 @@ def test_the_next_turn_after_an_interrupt_stays_with_the_same_runner() -> None:
     assert decide_reaction(view.committing().committed(committed), committed, WORKER) == IgnoreRow()
 
 
-def test_a_recorded_retry_is_the_same_work() -> None:
+def test_a_runner_stops_when_its_chat_waits_for_a_retry() -> None:
     wait = RecordRetry(
         fence=Fence.of(RUNNING), state=RetryState(attempt=1, delay_ms=1000, error="busy")
+    )
+    committed = worker_transitions.record_retry(RUNNING, wait).after
+    assert decide_reaction(VIEW, committed, WORKER) == StopRunner()
+    assert decide_reaction(VIEW.committing().committed(committed), committed, WORKER) == IgnoreRow()
+
+
+def test_a_retry_without_a_delay_is_the_same_work() -> None:
+    wait = RecordRetry(
+        fence=Fence.of(RUNNING), state=RetryState(attempt=1, delay_ms=0, error="too long")
     )
     committed = worker_transitions.record_retry(RUNNING, wait).after
     assert decide_reaction(VIEW, committed, WORKER) == UpdateView(view=RunnerView.of(committed))

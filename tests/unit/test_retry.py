@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from chatd.domain.chat.row import ChatError, RetryState
+from chatd.domain.chat.row import MAX_RUNNABLE_DELAY_S, ChatError, RetryState
 from chatd.domain.model.failures import ClassifiedFailure, FailureKind
 from chatd.domain.model.protocol import TransportFault
 from chatd.domain.model.retry import (
@@ -94,6 +94,14 @@ def test_a_context_overflow_compacts_first_if_the_chat_is_compactable() -> None:
     assert decide_retry(overflow, 1, compactable=True) == CompactFirst()
     assert decide_retry(overflow, MAX_MODEL_CALL_ATTEMPTS, compactable=True) == CompactFirst()
     assert decide_retry(overflow, 1, compactable=False) == GiveUp(exhausted=False)
+
+
+def test_a_delay_is_spread_but_never_shorter_than_requested() -> None:
+    assert decide_retry(failed(), 3, jitter=1.0) == RetryAfter(delay_s=5)
+    assert decide_retry(failed(after=40), 1, jitter=0.5) == RetryAfter(delay_s=45)
+    longest = decide_retry(failed(after=MAX_RETRY_AFTER_S), 1, jitter=1.0)
+    assert isinstance(longest, RetryAfter)
+    assert longest.delay_s <= MAX_RUNNABLE_DELAY_S
 
 
 @pytest.mark.covers("retry-5")

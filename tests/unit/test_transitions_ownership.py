@@ -6,12 +6,23 @@ import msgspec
 import pytest
 
 from chatd.domain.chat.change import Change
-from chatd.domain.chat.commands import ReapChat, RecordRetry, ReleaseChat, SendMessage, Step
-from chatd.domain.chat.row import MAX_WORKER_DEATHS, Chat, Episode, Fence, RetryState
+from chatd.domain.chat.commands import (
+    ReapChat,
+    RecordRetry,
+    ReleaseChat,
+    SendMessage,
+    Step,
+    WhenBusy,
+)
+from chatd.domain.chat.row import NO_SETBACKS, Chat, Episode, Fence, RetryState, Setbacks
 from chatd.domain.chat.states import State
-from chatd.domain.chat.user_transitions import send_message
-from chatd.domain.chat.worker_transitions import (
+from chatd.domain.chat.suspicion import (
+    DEATHS_TO_ISOLATE,
+    MAX_LONE_DEATHS,
     WORKER_CRASHED_ERROR,
+)
+from chatd.domain.chat.user_transitions import interrupt, send_message
+from chatd.domain.chat.worker_transitions import (
     acquire,
     commit_step,
     fail_turn,
@@ -23,8 +34,9 @@ from chatd.domain.chat.worker_transitions import (
     require_action,
 )
 from chatd.domain.errors import StaleFence
-from tests.support.domain.history_lines import apply_changes, history_lines
+from tests.support.domain.history_lines import apply_changes
 from tests.support.factories import OTHER_WORKER, WORKER, call, draft, prompt, text
+from tests.support.outcomes import present
 from tests.support.seeds import CLIENT_TOOL, FAILED, failing, seed_state, step
 
 ANSWER = draft("assistant", text("Two."))
@@ -178,8 +190,9 @@ def test_every_attempt_at_a_step_has_its_own_episode() -> None:
     chat = seed_state(State.R0).chat
     retry = RecordRetry(fence=Fence.of(chat), state=RETRY)
     retried = record_retry(chat, retry).after
+    begun = acquire(retried, WORKER).after
     taken_over = acquire(
-        reap(retried, ReapChat(worker_ids=frozenset({WORKER}))).after, OTHER_WORKER
+        reap(begun, ReapChat(worker_ids=frozenset({WORKER}))).after, OTHER_WORKER
     ).after
     committed = commit_step(taken_over, step(taken_over, ANSWER)).after
     episodes = [Episode.of(row) for row in (chat, retried, taken_over, committed)]
@@ -207,41 +220,93 @@ def test_only_chats_of_the_dead_worker_are_reaped() -> None:
         reap(seed_state(State.R0).chat, ReapChat(worker_ids=frozenset({OTHER_WORKER})))
 
 
-def test_the_fourth_crash_without_progress_is_an_error() -> None:
-    seeded = seed_state(State.R1)
-    chat, changes = seeded.chat, list[Change]()
-    for _ in range(MAX_WORKER_DEATHS):
-        changes += [reap(chat, ReapChat(worker_ids=frozenset({WORKER})))]
-        chat = apply_changes(seeded, *changes).chat
-        changes += [acquire(chat, WORKER)]
-        chat = apply_changes(seeded, *changes).chat
+DEAD = frozenset({WORKER})
+DIED = ReapChat(worker_ids=DEAD)
+"""The death says nothing about its chats."""
+CONCLUSIVE = ReapChat(worker_ids=DEAD, conclusive=DEAD)
+"""The worker ran one isolated chat, and had run for a while before."""
+
+
+def _reaped_again(chat: Chat, *deaths: ReapChat) -> Chat:
+    for death in deaths:
+        chat = reap(chat, death).after
+        if chat.state in (State.P0, State.P1, State.I0, State.I1):
+            chat = acquire(chat, WORKER).after
+    return chat
+
+
+@pytest.mark.covers("F6")
+@pytest.mark.promise("P2")
+def test_three_deaths_with_the_chat_as_the_only_suspect_are_an_error() -> None:
+    chat = _reaped_again(seed_state(State.R1).chat, *[DIED] * DEATHS_TO_ISOLATE)
+    chat = _reaped_again(chat, *[CONCLUSIVE] * (MAX_LONE_DEATHS - 1))
     assert chat.state is State.R1
-    rows = apply_changes(seeded, *changes, reap(chat, ReapChat(worker_ids=frozenset({WORKER}))))
-    assert (rows.chat.state, rows.chat.last_error) == (State.E1, WORKER_CRASHED_ERROR)
-    assert rows.queue == list(seeded.queue)
+    chat = _reaped_again(chat, CONCLUSIVE)
+    assert (chat.state, chat.last_error) == (State.E1, WORKER_CRASHED_ERROR)
+    assert chat.queue_len == 1
+
+
+@pytest.mark.promise("P2")
+def test_no_number_of_other_deaths_is_an_error() -> None:
+    """Also if the chat is isolated: the worker may have died of something else."""
+    chat = _reaped_again(seed_state(State.R0).chat, *[DIED] * 50)
+    assert (chat.state, chat.orphan_count) == (State.R0, 50)
+
+
+@pytest.mark.promise("P2")
+def test_a_chat_that_is_not_isolated_yet_is_not_blamed() -> None:
+    chat = _reaped_again(seed_state(State.R0).chat, *[CONCLUSIVE] * DEATHS_TO_ISOLATE)
+    assert (chat.setbacks or NO_SETBACKS).lone_deaths == 0
+
+
+def test_three_crashes_of_its_own_runner_are_an_error() -> None:
+    crash = ReapChat(worker_ids=DEAD, is_runner_crash=True)
+    chat = _reaped_again(seed_state(State.R0).chat, *[crash] * (MAX_LONE_DEATHS - 1))
+    assert chat.state is State.R0
+    assert _reaped_again(chat, crash).state is State.E0
+
+
+@pytest.mark.promise("P6")
+def test_a_suspect_is_retaken_at_once_the_first_time_and_then_after_a_growing_delay() -> None:
+    chat, delays = seed_state(State.R0).chat, list[float | None]()
+    for _ in range(9):
+        change = reap(chat, DIED)
+        delays.append(change.delay_s)
+        chat = acquire(change.after, WORKER).after
+    assert delays == [0, 1, 2, 4, 8, 16, 32, 60, 60]
+
+
+def test_an_interrupt_of_a_dead_worker_does_not_wait() -> None:
+    chat = seed_state(State.I0, orphans=5).chat
+    assert reap(chat, DIED).delay_s == 0
 
 
 @pytest.mark.parametrize(("state", "target"), [("I0", "W"), ("I1", "P0")])
-def test_an_interrupt_that_crashes_workers_ends_without_the_partial_answer(
+def test_an_interrupt_that_crashes_its_runner_ends_without_the_partial_answer(
     state: str, target: str
 ) -> None:
-    seeded = seed_state(State(state), calls="local", orphans=MAX_WORKER_DEATHS)
-    rows = apply_changes(seeded, reap(seeded.chat, ReapChat(worker_ids=frozenset({WORKER}))))
-    assert rows.chat.state == target
-    assert "tool: c2 failed" in history_lines(rows.messages)
+    seeded = seed_state(State(state), calls="local")
+    crash = ReapChat(worker_ids=DEAD, is_runner_crash=True)
+    chat = _reaped_again(seeded.chat, *[crash] * (MAX_LONE_DEATHS - 1))
+    change = reap(chat, crash)
+    assert change.after.state == target
+    assert [added.draft.role for added in change.messages[:2]] == ["tool", "tool"]
 
 
-def test_a_committed_step_resets_the_crash_count() -> None:
-    chat = seed_state(State.R0, orphans=MAX_WORKER_DEATHS).chat
-    assert chat.orphan_count == MAX_WORKER_DEATHS
-    assert commit_step(chat, step(chat, ANSWER)).after.orphan_count == 0
+def test_a_committed_step_clears_the_suspicion() -> None:
+    chat = _reaped_again(seed_state(State.R0).chat, DIED, DIED, CONCLUSIVE)
+    assert (chat.orphan_count, chat.setbacks) != (0, None)
+    after = commit_step(chat, step(chat, ANSWER)).after
+    assert (after.orphan_count, after.setbacks) == (0, None)
 
 
-def test_a_message_resets_the_crash_count() -> None:
-    seeded = seed_state(State.R0, orphans=MAX_WORKER_DEATHS)
-    crashed = reap(seeded.chat, ReapChat(worker_ids=frozenset({WORKER}))).after
+def test_a_message_clears_the_suspicion() -> None:
+    deaths = [*[DIED] * DEATHS_TO_ISOLATE, *[CONCLUSIVE] * MAX_LONE_DEATHS]
+    crashed = _reaped_again(seed_state(State.R0).chat, *deaths)
+    assert crashed.state is State.E0
     chat = send_message(crashed, SendMessage(prompt=prompt()), WORKER).after
     assert (chat.state, chat.orphan_count, chat.last_error) == (State.R0, 0, None)
+    assert chat.setbacks is None
 
 
 # Retries
@@ -254,9 +319,61 @@ def test_a_retry_is_stored_in_the_row() -> None:
     change = record_retry(seeded.chat, RecordRetry(fence=fence, state=RETRY))
     chat = apply_changes(seeded, change).chat
     assert chat.retry_state == RETRY
+    assert (chat.state, change.delay_s) == (State.P0, 1.0)
+    assert chat.setbacks == Setbacks(failed_calls=1, waited_ms=1000)
     assert chat.retry_version == chat.snapshot_version
     assert chat.attempt == seeded.chat.attempt + 1
     assert chat.history_version == seeded.chat.history_version
+
+
+@pytest.mark.covers("V3")
+def test_a_retry_without_a_delay_keeps_its_worker() -> None:
+    seeded = seed_state(State.R0)
+    state = msgspec.structs.replace(RETRY, delay_ms=0)
+    change = record_retry(seeded.chat, RecordRetry(fence=Fence.of(seeded.chat), state=state))
+    assert (change.after.state, change.after.epoch) == (State.R0, seeded.chat.epoch)
+    assert change.after.attempt == seeded.chat.attempt + 1
+
+
+def test_the_next_owner_continues_the_count_of_failures() -> None:
+    chat = seed_state(State.R0).chat
+    for failures in (1, 2, 3):
+        waiting = record_retry(chat, RecordRetry(fence=Fence.of(chat), state=RETRY)).after
+        chat = acquire(waiting, OTHER_WORKER).after
+        assert (chat.setbacks or NO_SETBACKS).failed_calls == failures
+        assert (chat.retry_state, chat.attempt) == (None, waiting.attempt)
+
+
+def test_a_call_that_was_not_made_is_no_failure() -> None:
+    chat = seed_state(State.R0).chat
+    refused = RecordRetry(fence=Fence.of(chat), state=RETRY, counted=False)
+    assert record_retry(chat, refused).after.setbacks == Setbacks(waited_ms=1000)
+
+
+@pytest.mark.promise("P4")
+def test_a_chat_that_waits_for_its_retry_is_interrupted_without_a_worker() -> None:
+    waiting = seed_state(State.P0, retry=True).chat
+    assert present(interrupt(waiting, None)).after.state is State.W
+    queued = seed_state(State.P1, retry=True).chat
+    change = present(interrupt(queued, None))
+    assert (change.after.state, change.delay_s) == (State.P0, 0)
+
+
+@pytest.mark.parametrize("when_busy", ["steer", "interrupt", "rollback"])
+def test_a_message_to_a_chat_that_waits_for_its_retry_runs_at_once(when_busy: WhenBusy) -> None:
+    waiting = seed_state(State.P0, retry=True).chat
+    command = SendMessage(prompt=prompt(), when_busy=when_busy)
+    change = send_message(waiting, command, None)
+    assert (change.after.state, change.delay_s) == (State.P0, 0)
+    assert (change.after.retry_state, change.after.setbacks) == (None, None)
+    assert send_message(waiting, command, WORKER).after.state is State.R0
+
+
+def test_a_queued_message_leaves_the_time_of_the_retry() -> None:
+    waiting = seed_state(State.P0, retry=True).chat
+    change = send_message(waiting, SendMessage(prompt=prompt()), None)
+    assert (change.after.state, change.delay_s) == (State.P1, None)
+    assert change.after.retry_state == waiting.retry_state
 
 
 def _retrying(state: State = State.R0) -> Chat:
@@ -283,12 +400,19 @@ def test_the_end_of_a_turn_clears_the_retry() -> None:
 
 
 @pytest.mark.covers("V3")
-def test_a_retry_stays_until_a_worker_takes_the_chat_over() -> None:
-    released = release(_retrying(), ReleaseChat(worker_id=WORKER, epoch=_retrying().epoch)).after
-    assert released.retry_state is not None
-    assert released.retry_version == _retrying().retry_version
-    written = acquire(released, OTHER_WORKER).after
-    assert (written.retry_state, written.retry_version) == (None, written.snapshot_version)
+def test_a_retry_is_shown_until_a_worker_takes_the_chat() -> None:
+    waiting = _retrying(State.P0)
+    taken = acquire(waiting, OTHER_WORKER).after
+    assert (taken.retry_state, taken.retry_version) == (None, taken.snapshot_version)
+
+
+@pytest.mark.covers("V3")
+def test_a_retry_without_a_delay_is_not_shown_after_a_release() -> None:
+    """The next owner begins an attempt of its own."""
+    chat = _retrying()
+    released = release(chat, ReleaseChat(worker_id=WORKER, epoch=chat.epoch)).after
+    assert (released.retry_state, released.retry_version) == (None, released.snapshot_version)
+    assert acquire(released, OTHER_WORKER).after.attempt == chat.attempt + 1
 
 
 @pytest.mark.covers("V3")

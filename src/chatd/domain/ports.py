@@ -57,13 +57,19 @@ class Emit(Protocol):
     def __call__(self, event: str, **fields: object) -> None: ...
 
 
+def _no_jitter() -> float:
+    return 0.0
+
+
 class Env(Struct, frozen=True, kw_only=True):
-    """Dependencies that tests replace: time, ids and the event sink."""
+    """Dependencies that tests replace: time, ids, chance and the event sink. `jitter` is a random
+    number from 0 to 1, which lengthens a delay."""
 
     clock: Clock
     emit: Emit
     new_id: Callable[[], UUID]
     new_change_id: Callable[[], ChangeId]
+    jitter: Callable[[], float] = _no_jitter
 
 
 class ModelChoice(Struct, frozen=True, kw_only=True):

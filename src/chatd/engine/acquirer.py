@@ -5,13 +5,16 @@ that the database assigns to this worker but that no runner here has.
 """
 
 import asyncio
+import heapq
 from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager, suppress
 from typing import Final
 
 from msgspec import Struct
 
-from chatd.domain.chat.row import Chat, Hint
+from chatd.aio import InterruptibleSleep
+from chatd.domain.chat.row import MAX_RUNNABLE_DELAY_S, Chat, Hint
+from chatd.domain.chat.suspicion import STABLE_WORKER_S
 from chatd.domain.errors import Unavailable
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.ports import Env
@@ -29,6 +32,8 @@ FULL_WORKER_DELAY_S: Final = 0.02
 first."""
 ACQUIRE_RETRY_DELAY_S: Final = 1.0
 MAX_LEFT_CHATS_KEPT: Final = 1000
+MAX_DUE_TIMES_KEPT: Final = 1000
+"""More chats wait for a retry than this: heartbeats find the others."""
 
 
 class SlotsConfig(Struct, frozen=True, kw_only=True):
@@ -110,11 +115,22 @@ class Acquirer:
         self._to_release: set[ChatId] = set()
         self._rows_requested = asyncio.Event()
         self._left: dict[ChatId, int] = {}
+        self._started_at = env.clock.monotonic()
+        self._due_times: list[float] = []
+        self._due_timer = InterruptibleSleep(env.clock)
 
     # Requests
 
     def request_acquire(self) -> None:
         self._acquire_requested.set()
+
+    def request_acquire_after(self, delay_s: float) -> None:
+        """For a chat that waits. Every replica also finds it by a heartbeat."""
+        due_at = self._env.clock.monotonic() + delay_s
+        if len(self._due_times) < MAX_DUE_TIMES_KEPT:
+            heapq.heappush(self._due_times, due_at)
+            if self._due_times[0] == due_at:
+                self._due_timer.wake()
 
     def refresh_rows(self, chat_ids: Collection[ChatId]) -> None:
         if chat_ids:
@@ -165,6 +181,18 @@ class Acquirer:
                 await self._env.clock.sleep(ACQUIRE_RETRY_DELAY_S, "acquire_retry")
                 self._acquire_requested.set()
 
+    async def watch_due_times(self) -> None:
+        """Request an acquire whenever a chat that this worker released is due."""
+        while True:
+            now = self._env.clock.monotonic()
+            next_s = self._due_times[0] - now if self._due_times else MAX_RUNNABLE_DELAY_S
+            if next_s > 0:
+                tag = "retry_backoff" if self._due_times else "no_retry"
+                await self._due_timer.sleep(next_s, tag)
+                continue
+            heapq.heappop(self._due_times)
+            self.request_acquire()
+
     async def _acquire(self) -> None:
         if self._slots.load > 0:
             await self._env.clock.sleep(self._slots.load * FULL_WORKER_DELAY_S, "acquire_delay")
@@ -174,11 +202,16 @@ class Acquirer:
         if roots + children == 0 or self._lease.health != "ok":
             return
         limits = self._slots.limits
+        isolated = workers.IsolatedVacancy(
+            chats=0 if self._runners.has_new_isolated() else 1,
+            overdue_s=0.0 if self._is_stable() else STABLE_WORKER_S,
+        )
+        conn, me = self._conn, self._worker_id
         acquired = await (
-            workers.acquire(self._conn, self._worker_id, roots=roots, children=children)
+            workers.acquire(conn, me, roots=roots, children=children, isolated=isolated)
             if limits is None
             else workers.acquire_within_limits(
-                self._conn, self._worker_id, limits, roots=roots, children=children
+                conn, me, limits, roots=roots, children=children, isolated=isolated
             )
         )
         acquired_roots = sum(chat.is_root for chat in acquired)
@@ -192,6 +225,11 @@ class Acquirer:
             self._runners.on_row(chat)
         if len(acquired) >= (ACQUIRE_BATCH_SIZE if limits is None else 1):
             self._acquire_requested.set()
+
+    def _is_stable(self) -> bool:
+        """A worker that has just started may be dying again and again, and leaves isolated chats
+        to others for a while."""
+        return self._env.clock.monotonic() - self._started_at >= STABLE_WORKER_S
 
     async def wait_idle(self, timeout_s: float) -> None:
         """Wait for an acquire in progress: its chats must be known before all are released."""

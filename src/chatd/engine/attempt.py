@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
-from chatd.aio import Backoff, InterruptibleSleep, retry_unavailable
+from chatd.aio import Backoff, retry_unavailable
 from chatd.domain.chat.commands import ArchiveIdleTree, FailTurn, Step, WorkerCommand
 from chatd.domain.chat.messages import Draft, Message, UsageEntry
 from chatd.domain.chat.row import Chat, ChatError, Fence
@@ -59,10 +59,8 @@ class Attempt:
         self.view = RunnerView.of(chat)
         self.is_first = True
         self.is_draining = False
-        self.pause_s = 0.0
         self._clock = clock
         self._row_changed = row_changed
-        self._pause = InterruptibleSleep(clock)
         self._partial: _Partial | None = None
         self._history = list(history or ())
         self._history_version = None if history is None else chat.history_version
@@ -124,15 +122,8 @@ class Attempt:
         return self.chat.worker_id == self.worker_id and self.chat.status == "running"
 
     def drain(self) -> None:
-        """Finish the step in progress, then release the chat. Ends a pause at once."""
+        """Finish the step in progress, then release the chat."""
         self.is_draining = True
-        self._pause.wake()
-
-    async def wait_pause(self) -> None:
-        """Wait for the retry delay, if the last step set one."""
-        pause_s, self.pause_s = self.pause_s, 0.0
-        if pause_s and not self.is_draining:
-            await self._pause.sleep(pause_s, "retry_backoff")
 
     def step(
         self,

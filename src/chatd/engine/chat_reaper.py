@@ -14,6 +14,7 @@ from chatd.aio import run_contained
 from chatd.domain.answer.partial import partial_messages
 from chatd.domain.chat.commands import ExpireDeadline, ReapChat
 from chatd.domain.chat.row import Episode
+from chatd.domain.chat.suspicion import is_evidence
 from chatd.domain.errors import ChatdError, NotFound, StaleFence, Unavailable
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.ports import Env
@@ -68,11 +69,22 @@ class ChatReaper:
         self._delayed.intersection_update((*result.expired, *result.orphaned))
         for chat_id in self._in_order(result.expired):
             await self._expire(chat_id, result.at)
+        conclusive = await self._find_conclusive(result)
         for chat_id in self._in_order(result.orphaned):
-            await self._write(chat_id, ReapChat(worker_ids=result.dead))
+            command = ReapChat(
+                worker_ids=result.dead, conclusive=conclusive, jitter=self._env.jitter()
+            )
+            await self._write(chat_id, command)
         if result.dead:
             await workers.delete_workers(self._conn, result.dead)
             self._env.emit("workers_reaped", workers=len(result.dead), chats=len(result.orphaned))
+
+    async def _find_conclusive(self, result: workers.HeartbeatResult) -> frozenset[WorkerId]:
+        """The workers with a death that tells against the isolated chat they ran."""
+        if not result.orphaned:
+            return frozenset()
+        deaths = await workers.read_deaths(self._conn, result.dead)
+        return frozenset(worker for worker, death in deaths.items() if is_evidence(death))
 
     def _in_order(self, chat_ids: Iterable[ChatId]) -> list[ChatId]:
         """Each replica has its own order, so that replicas collide less. Chats that stopped an

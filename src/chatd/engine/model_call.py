@@ -5,7 +5,7 @@ The stream is a context manager: the socket is closed before the call returns or
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Final, Literal
 
@@ -161,9 +161,14 @@ class AnswerTimeout(ModelCallError):
     """The call passed its limit. The attempt still has the partial answer."""
 
 
+def _ignore() -> None:
+    pass
+
+
 class ModelCall:
     """`earlier_usage` is the usage of failed calls of the same step. `used_ids` are the call ids
-    of the history, which the answer must not repeat. `notice` is stored before the answer."""
+    of the history, which the answer must not repeat. `notice` is stored before the answer.
+    `on_answering` is called with each part."""
 
     def __init__(
         self,
@@ -177,6 +182,7 @@ class ModelCall:
         earlier_usage: tuple[UsageEntry, ...] = (),
         notice: Draft | None = None,
     ) -> None:
+        self.on_answering: Callable[[], None] = _ignore
         self._kind: Final = kind
         self._provider = context.choice.provider
         self._env = env
@@ -285,6 +291,8 @@ class ModelCall:
             if isinstance(event, StreamFailed):
                 return classify_fault(event.fault)
             parts = self._assembler.feed(event, utc_text(self._env.clock.now()))
+            if parts:
+                self.on_answering()
             if recorder is not None and parts and self._kind == "turn":
                 recorder.add("assistant", parts)
             elif isinstance(event, UsageReported) and not had_usage:

@@ -2,9 +2,10 @@
 
 Decides after a failed call: retry after a delay, compact because the context is full, or fail the
 turn. Every call's usage is recorded by the next commit, failed calls included. No call is made
-past a spend limit.
+past a spend limit, nor to a provider that fails for all chats.
 """
 
+from collections.abc import Callable
 from typing import Final, assert_never
 
 from msgspec import Struct
@@ -17,11 +18,20 @@ from chatd.domain.answer.answer import (
     judge_answer,
 )
 from chatd.domain.answer.assembler import used_call_ids
+from chatd.domain.backoff import spread
 from chatd.domain.chat.commands import CommitStep, FinishTurn, RecordRetry
 from chatd.domain.chat.messages import needs_next_step
-from chatd.domain.chat.row import ChatError, Episode, Fence
+from chatd.domain.chat.row import NO_SETBACKS, ChatError, Episode, Fence, RetryState
 from chatd.domain.decisions import Compact
-from chatd.domain.model.retry import CompactFirst, GiveUp, RetryAfter, decide_retry, retry_state
+from chatd.domain.model.circuit import CallRefused, is_wait_over
+from chatd.domain.model.failures import ClassifiedFailure
+from chatd.domain.model.retry import (
+    CompactFirst,
+    GiveUp,
+    RetryAfter,
+    decide_retry,
+    retry_state,
+)
 from chatd.domain.ports import Env
 from chatd.domain.prompt.builder import is_paused
 from chatd.domain.prompt.compaction import is_compactable
@@ -29,6 +39,7 @@ from chatd.domain.prompt.notices import PendingNotice, next_notice
 from chatd.domain.prompt.provider_content import drop_unpaired_in_answer
 from chatd.domain.text import utc_text
 from chatd.engine.attempt import Attempt, Committer
+from chatd.engine.circuits import Circuits
 from chatd.engine.model_call import (
     STRICT_PAIRING_KINDS,
     AnswerTimeout,
@@ -47,11 +58,14 @@ ANSWER_TIMEOUT_ERROR: Final = ChatError(
     kind="timeout", message="The answer took longer than an answer may take.", retryable=True
 )
 
+MIN_PROVIDER_WAIT_S: Final = 1.0
+
 
 class ModelStep(Struct, frozen=True, kw_only=True):
     episodes: EpisodeRegistry
     committer: Committer
     spend_guard: SpendGuard
+    circuits: Circuits
     summary_call: SummaryCall
     env: Env
     timeout_s: float | None = None
@@ -59,8 +73,11 @@ class ModelStep(Struct, frozen=True, kw_only=True):
     async def generate(self, attempt: Attempt, context: TurnContext) -> AppliedChange:
         if (refusal := await self.spend_guard.check(attempt.chat, context.choice)) is not None:
             return await self.committer.fail_turn(attempt, refusal)
+        if (refused := self.circuits.request_call(context.config.provider)) is not None:
+            return await self._wait_for_provider(attempt, refused)
         try:
-            rows = await self._call(attempt, context)
+            with self.circuits.watch_call(context.config.provider) as on_answering:
+                rows = await self._call(attempt, context, on_answering)
         except AnswerTimeout:
             return await self._keep_partial(attempt, context)
         except ModelCallError as error:
@@ -84,8 +101,11 @@ class ModelStep(Struct, frozen=True, kw_only=True):
         user requested ends the turn; any other continues it."""
         if (refusal := await self.spend_guard.check(attempt.chat, context.choice)) is not None:
             return await self.committer.fail_turn(attempt, refusal)
+        if (refused := self.circuits.request_call(context.config.provider)) is not None:
+            return await self._wait_for_provider(attempt, refused)
         try:
-            rows = await self.summary_call.summarize(attempt, context, action)
+            with self.circuits.watch_call(context.config.provider):
+                rows = await self.summary_call.summarize(attempt, context, action)
         except ModelCallError as error:
             return await self._retry_or_fail(attempt, error)
         is_manual = action is not None and action.source == "manual"
@@ -93,7 +113,9 @@ class ModelStep(Struct, frozen=True, kw_only=True):
         step = attempt.step(kind, rows.messages, rows.usage, compacted=True)
         return await self.committer.commit(attempt, step)
 
-    async def _call(self, attempt: Attempt, context: TurnContext) -> CallRows:
+    async def _call(
+        self, attempt: Attempt, context: TurnContext, on_answering: Callable[[], None]
+    ) -> CallRows:
         """Raises ModelCallError."""
         notice = _next_notice(attempt, context)
         call = ModelCall(
@@ -105,6 +127,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
             used_ids=used_call_ids(attempt.history),
             notice=None if notice is None else notice.draft,
         )
+        call.on_answering = on_answering
         recorder = self.episodes.open(Episode.of(attempt.chat))
         try:
             answer = await call.run(attempt, build_request(attempt, context, notice), recorder)
@@ -137,7 +160,12 @@ class ModelStep(Struct, frozen=True, kw_only=True):
     ) -> AppliedChange:
         """With `context`, a full context window is answered by a compaction."""
         can_compact = context is not None and is_compactable(attempt.history)
-        decision = decide_retry(error.classified, attempt.chat.attempt, compactable=can_compact)
+        decision = decide_retry(
+            error.classified,
+            (attempt.chat.setbacks or NO_SETBACKS).failed_calls + 1,
+            compactable=can_compact,
+            jitter=self.env.jitter(),
+        )
         match decision:
             case RetryAfter():
                 return await self._retry(attempt, error, decision.delay_s)
@@ -154,14 +182,25 @@ class ModelStep(Struct, frozen=True, kw_only=True):
     async def _retry(
         self, attempt: Attempt, error: ModelCallError, delay_s: float
     ) -> AppliedChange:
-        """Commit the delay before waiting, so that viewers see it. A worker that takes over keeps
-        the number of attempts and calls the model at once."""
-        now = self.env.clock.now()
-        state = retry_state(error.classified, attempt.chat.attempt, delay_s, now)
+        """Commit the delay and release the chat: the wait holds no slot, and the next owner goes
+        on with the count of failures."""
+        failures = (attempt.chat.setbacks or NO_SETBACKS).failed_calls + 1
+        state = self._retry_state(error.classified, failures, delay_s)
         retry = RecordRetry(fence=Fence.of(attempt.chat), state=state, usage=error.usage)
-        applied = await self.committer.commit(attempt, retry)
-        attempt.pause_s = delay_s
-        return applied
+        return await self.committer.commit(attempt, retry)
+
+    async def _wait_for_provider(self, attempt: Attempt, refused: CallRefused) -> AppliedChange:
+        """The provider fails for all chats: wait without a call, for a bounded time."""
+        setbacks = attempt.chat.setbacks or NO_SETBACKS
+        if is_wait_over(refused.cause, setbacks.waited_ms):
+            return await self.committer.fail_turn(attempt, refused.cause.error)
+        delay_s = spread(max(refused.wait_s, MIN_PROVIDER_WAIT_S), self.env.jitter())
+        state = self._retry_state(refused.cause, max(setbacks.failed_calls, 1), delay_s)
+        retry = RecordRetry(fence=Fence.of(attempt.chat), state=state, counted=False)
+        return await self.committer.commit(attempt, retry)
+
+    def _retry_state(self, failed: ClassifiedFailure, failures: int, delay_s: float) -> RetryState:
+        return retry_state(failed, failures, delay_s, self.env.clock.now())
 
 
 def _next_notice(attempt: Attempt, context: TurnContext) -> PendingNotice | None:

@@ -15,6 +15,7 @@ from chatd.aio import TaskReaper, run_contained
 from chatd.domain.chat.commands import ReapChat, ReleaseChat
 from chatd.domain.chat.messages import Message
 from chatd.domain.chat.row import Chat, ChatError
+from chatd.domain.chat.suspicion import ISOLATION_S, is_isolated
 from chatd.domain.decisions import (
     DeferRow,
     IgnoreRow,
@@ -52,6 +53,7 @@ class Runner:
         history: Sequence[Message] | None = None,
     ) -> None:
         self.epoch = chat.epoch
+        self.started_at = env.clock.monotonic()
         self._worker_id = worker_id
         self._turn_loop = turn_loop
         self._env = env
@@ -205,6 +207,12 @@ class RunnerPool:
         """How many root chats run here, or how many subagents."""
         return sum(1 for runner in self._runners.values() if runner.chat.is_root == root)
 
+    def has_new_isolated(self) -> bool:
+        """Whether an isolated chat has run here for less than ISOLATION_S."""
+        since = self._env.clock.monotonic() - ISOLATION_S
+        runners = self._runners.values()
+        return any(it.started_at > since and is_isolated(it.chat) for it in runners)
+
     def epochs(self) -> Mapping[ChatId, int]:
         return {chat_id: runner.epoch for chat_id, runner in self._runners.items()}
 
@@ -312,8 +320,14 @@ class RunnerPool:
         task.add_done_callback(self._releases.discard)
 
     async def _reap(self, runner: Runner) -> None:
-        """Count a crash like the death of a worker, so that repeated crashes fail the chat."""
-        command = ReapChat(worker_ids=frozenset({self._worker_id}), epoch=runner.epoch)
+        """Count a crash like the death of a worker that ran this chat alone, so that repeated
+        crashes fail the chat."""
+        command = ReapChat(
+            worker_ids=frozenset({self._worker_id}),
+            epoch=runner.epoch,
+            is_runner_crash=True,
+            jitter=self._env.jitter(),
+        )
         await self._committer.run(runner.chat.id, command)
 
     def _on_refused(self, chat: Chat, error: Exception) -> None:

@@ -87,7 +87,6 @@ class TurnLoop:
                 await self._committer.commit(attempt, release)
                 return
             await self._run_step(attempt)
-            await attempt.wait_pause()
 
     async def interrupt(self, attempt: Attempt) -> None:
         """Commit the partial answer or the finished tool results; then run the queue."""

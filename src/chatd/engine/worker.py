@@ -113,7 +113,12 @@ class Worker:
         """A write of this replica. If it made this worker the owner, run the chat at once."""
         chat = applied.chat
         self._runners.on_row(chat, applied if chat.snapshot_version == 1 else None)
-        if chat.runnable_at is not None:
+        if chat.runnable_at is None:
+            return
+        delay_s = None if applied.change is None else applied.change.delay_s
+        if delay_s:
+            self._acquirer.request_acquire_after(delay_s)
+        else:
             self._acquirer.request_acquire()
 
     def on_hint(self, hint: Hint) -> None:
@@ -153,6 +158,7 @@ class Worker:
             ("reap", self._reaper.run),
             ("acquire", self._acquirer.acquire),
             ("read", self._acquirer.read_rows),
+            ("due", self._acquirer.watch_due_times),
             ("lease", self._watch_lease),
         ]
 

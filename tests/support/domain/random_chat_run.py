@@ -196,7 +196,7 @@ class RandomChatRun:
             error = ChatError(message=self._name())
             return worker_transitions.fail_turn(self.chat, failing(Step(fence=fence), error))
         if dice < 0.25:
-            state = RetryState(attempt=1, delay_ms=1000, error=self._name())
+            state = RetryState(attempt=1, delay_ms=1, error=self._name())
             return worker_transitions.record_retry(self.chat, RecordRetry(fence=fence, state=state))
         asked = [
             call(self._name(), self._draw.choice(TOOLS)) for _ in range(self._draw.randrange(3))

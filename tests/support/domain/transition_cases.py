@@ -117,7 +117,7 @@ def _owned(state: State, move: Transition) -> tuple[bool, ...]:
 
 
 def _orphans(state: State, move: Transition) -> tuple[int, ...]:
-    return (0, 3) if move is Transition.REAP and state[0] in "RI" else (0,)
+    return (0, 2) if move is Transition.REAP and state[0] in "RI" else (0,)
 
 
 def expected_refusal(state: State, move: Transition) -> tuple[type[ChatdError], str]:
@@ -249,7 +249,7 @@ def _fail(case: TransitionCase, seeded: Seeded) -> Change | None:
 
 
 def _retry(case: TransitionCase, seeded: Seeded) -> Change | None:
-    state = RetryState(attempt=1, delay_ms=1000, error="overloaded")
+    state = RetryState(attempt=1, delay_ms=0 if case.keep_owner else 1, error="overloaded")
     return record_retry(seeded.chat, RecordRetry(fence=_fence(seeded.chat), state=state))
 
 
@@ -281,7 +281,8 @@ _PERFORM: dict[Transition, Callable[[TransitionCase, Seeded], Change | None]] = 
         seeded.chat, ReleaseChat(worker_id=WORKER, epoch=seeded.chat.epoch)
     ),
     Transition.REAP: lambda case, seeded: reap(
-        seeded.chat, ReapChat(worker_ids=frozenset({WORKER}))
+        seeded.chat,
+        ReapChat(worker_ids=frozenset({WORKER}), is_runner_crash=case.seed.orphans > 0),
     ),
     Transition.EXPIRE_INTERRUPT: lambda case, seeded: expire_interrupt(seeded.chat),
     Transition.EXPIRE_ACTION: lambda case, seeded: expire_action(seeded.chat),

@@ -52,7 +52,7 @@ def fails() -> Decision:
 
 
 def retries() -> Decision:
-    state = RetryState(attempt=1, delay_ms=1000, error="overloaded")
+    state = RetryState(attempt=1, delay_ms=1, error="overloaded")
     return lambda chat: worker_transitions.record_retry(
         chat, RecordRetry(fence=Fence.of(chat), state=state)
     )

@@ -2,7 +2,7 @@
 
 `store.chat.apply` writes a change in one statement, if the row still has the version of `before`.
 The database sets all times by its own clock: deadlines on entering `requires_action` or
-`interrupting`, `runnable_at` when a chat needs a worker and has none.
+`interrupting`, `runnable_at` when a chat needs a worker and has none, `delay_s` later if it waits.
 """
 
 from typing import Final, Self
@@ -13,11 +13,12 @@ from msgspec import Raw, Struct
 
 from chatd.domain.chat.messages import Draft, PendingCall, UsageEntry, UserInput
 from chatd.domain.chat.parts import ToolResultPart
-from chatd.domain.chat.row import Chat, ChatError, RetryState
+from chatd.domain.chat.row import NO_SETBACKS, Chat, ChatError, RetryState
 from chatd.domain.chat.states import ARCHIVED_STATES, TRANSITIONS, Actor, State, Transition
 from chatd.domain.errors import StaleFence, TransitionNotAllowed
 from chatd.domain.ids import MessageId, QueueId, RequestId, WorkerId
 
+MAX_ORPHAN_COUNT: Final = 1000
 CLIENT_TOOL_DEADLINE_S: Final = 300.0
 INTERRUPT_DEADLINE_S: Final = 10.0
 
@@ -62,7 +63,8 @@ class Change(Struct, frozen=True, kw_only=True):
     """`before` is None for a new chat.
 
     `promote` counts the queued messages that join history after `messages`: those of
-    `promote_ids` in that order, or the first ones of the queue.
+    `promote_ids` in that order, or the first ones of the queue. `delay_s`: a chat without a worker
+    is runnable after it; None leaves an earlier `runnable_at` as it is.
     """
 
     before: Chat | None
@@ -79,6 +81,7 @@ class Change(Struct, frozen=True, kw_only=True):
     usage: tuple[UsageEntry, ...] = ()
     request: IdempotencyKey | None = None
     touch: bool = False
+    delay_s: float | None = None
 
     @staticmethod
     def of(chat: Chat, usage: tuple[UsageEntry, ...] = ()) -> "Change":
@@ -93,10 +96,14 @@ class Change(Struct, frozen=True, kw_only=True):
     # method copies it once, and the methods of a step name the columns, without a dict.
 
     def _bump_history(self) -> Self:
-        """New history resets the counts of attempts and worker deaths."""
+        """New history resets the counts of attempts, failures and worker deaths."""
         version = self.after.snapshot_version
         return self._set(
-            history_version=version, attempt=0, orphan_count=0, **self._retry_cleared()
+            history_version=version,
+            attempt=0,
+            orphan_count=0,
+            setbacks=None,
+            **self._retry_cleared(),
         )
 
     def append(self, draft: Draft) -> Self:
@@ -121,6 +128,7 @@ class Change(Struct, frozen=True, kw_only=True):
             history_version=version,
             attempt=0,
             orphan_count=0,
+            setbacks=None,
             retry_state=None,
             retry_version=row.retry_version if row.retry_state is None else version,
             next_message_id=next_id,
@@ -225,8 +233,8 @@ class Change(Struct, frozen=True, kw_only=True):
     # Status and ownership
 
     def run(self, worker: WorkerId | None) -> Self:
-        """To R under `worker`, or to P without one."""
-        return self._set(status="running", last_error=None).set_owner(worker)
+        """To R under `worker`, or to P without one, runnable at once."""
+        return self._set(status="running", last_error=None).set_owner(worker)._delay(0.0)
 
     def continue_running(self, *, keep_owner: bool) -> Self:
         """Stay with the owner for the next step, or release the chat."""
@@ -239,7 +247,9 @@ class Change(Struct, frozen=True, kw_only=True):
     def interrupt(self, worker: WorkerId | None) -> Self:
         """The owner saves the partial answer. Without an owner, `worker` acquires the chat."""
         changed = self._set(status="interrupting").mark_touched()
-        return changed if changed.after.worker_id is not None else changed.set_owner(worker)
+        if changed.after.worker_id is not None:
+            return changed
+        return changed.set_owner(worker)._delay(0.0)
 
     def wait(self) -> Self:
         return self._stop("waiting", None)
@@ -266,27 +276,51 @@ class Change(Struct, frozen=True, kw_only=True):
     def set_owner(self, worker: WorkerId | None) -> Self:
         """Every change of owner raises the epoch, even back to the same worker, so that an old
         task of that worker is fenced. A worker that takes over an interrupt starts no attempt: it
-        saves the live parts of the last one."""
+        saves the live parts of the last one. The attempt after a retry has begun already."""
+        row = self.after
         if worker is None:
-            changed = self.after.worker_id is not None
-            return self._set(worker_id=None, epoch=self.after.epoch + changed)
+            if row.worker_id is None:
+                return self
+            return self._set(worker_id=None, epoch=row.epoch + 1, **self._retry_cleared())
+        is_next = row.status == "running" and not row.waits_for_retry
         return self._set(
             worker_id=worker,
-            epoch=self.after.epoch + 1,
-            attempt=self.after.attempt + (self.after.status == "running"),
+            epoch=row.epoch + 1,
+            attempt=row.attempt + is_next,
             **self._retry_cleared(),
         )
 
-    def record_worker_death(self) -> Self:
-        return self._set(orphan_count=self.after.orphan_count + 1).set_owner(None)
+    def _delay(self, seconds: float) -> Self:
+        return msgspec.structs.replace(self, delay_s=seconds)
+
+    def record_worker_death(self, *, is_lone: bool, delay_s: float) -> Self:
+        """`is_lone`: the chat was the only suspect."""
+        was = self.after.setbacks or NO_SETBACKS
+        setbacks = msgspec.structs.replace(was, lone_deaths=was.lone_deaths + is_lone)
+        return (
+            self._set(
+                orphan_count=min(self.after.orphan_count + 1, MAX_ORPHAN_COUNT),
+                setbacks=None if setbacks == NO_SETBACKS else setbacks,
+            )
+            .set_owner(None)
+            ._delay(delay_s)
+        )
 
     # Retry, compaction, usage
 
-    def retry(self, state: RetryState) -> Self:
-        return self._set(
+    def retry(self, state: RetryState, *, counted: bool) -> Self:
+        """The next attempt. A delay is spent without a worker, so that it holds no slot."""
+        was = self.after.setbacks or NO_SETBACKS
+        changed = self if state.delay_ms == 0 else self.set_owner(None)._delay(state.delay_ms / 1e3)
+        return changed._set(
             retry_state=state,
             retry_version=self.after.snapshot_version,
             attempt=self.after.attempt + 1,
+            setbacks=msgspec.structs.replace(
+                was,
+                failed_calls=was.failed_calls + counted,
+                waited_ms=was.waited_ms + state.delay_ms,
+            ),
         )
 
     def _retry_cleared(self) -> dict[str, object]:

@@ -158,10 +158,12 @@ class FailTurn(Step, frozen=True, kw_only=True):
 
 
 class RecordRetry(Struct, frozen=True, kw_only=True):
-    """`usage`: a failed model call may be charged too."""
+    """`usage`: a failed model call may be charged too. `counted`: the call was made and failed; a
+    call that was not made uses none of the chat's attempts."""
 
     fence: Fence
     state: RetryState
+    counted: bool = True
     usage: tuple[UsageEntry, ...] = ()
 
 
@@ -171,10 +173,17 @@ class ReleaseChat(Struct, frozen=True, kw_only=True):
 
 
 class ReapChat(Struct, frozen=True, kw_only=True):
-    """Remove the owner if it is one of `worker_ids` and, if given, under this `epoch`."""
+    """Remove the owner if it is one of `worker_ids` and, if given, under this `epoch`.
+
+    `conclusive`: workers with a death that tells against the isolated chat they ran.
+    `is_runner_crash`: the worker lives, and only this chat's runner ended. `jitter` is from 0
+    to 1."""
 
     worker_ids: frozenset[WorkerId]
     epoch: int | None = None
+    conclusive: frozenset[WorkerId] = frozenset()
+    is_runner_crash: bool = False
+    jitter: float = 0.0
 
 
 class ExpireDeadline(Struct, frozen=True, kw_only=True):

@@ -27,7 +27,9 @@ from chatd.domain.ids import (
 from chatd.domain.text import Json
 
 MAX_QUEUED_MESSAGES = 20
-MAX_WORKER_DEATHS = 3
+MAX_RUNNABLE_DELAY_S = 75 * 60
+"""A chat never waits longer for its next try. A later `runnable_at` means that the database's clock
+went back."""
 RECENT_CHANGES_KEPT = 8
 UNKNOWN_CHANGE: Final = ChangeId(0)
 """The change id of a version that an earlier release of the server acquired or released."""
@@ -55,6 +57,18 @@ class RetryState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     status_code: int | None = None
     detail: str | None = None
     retrying_at: datetime | None = None
+
+
+class Setbacks(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What went wrong since the chat's history last changed. `waited_ms` is the sum of all retry
+    delays."""
+
+    failed_calls: int = 0
+    waited_ms: int = 0
+    lone_deaths: int = 0
+
+
+NO_SETBACKS: Final = Setbacks()
 
 
 # By status, archived, owned. The database schema refuses all other combinations.
@@ -136,6 +150,7 @@ class Chat(Struct, frozen=True, kw_only=True):
     worker_id: WorkerId | None = None
     epoch: int = 0
     orphan_count: int = 0
+    setbacks: Setbacks | None = None
     runnable_at: datetime | None = None
     action_deadline: datetime | None = None
     interrupt_deadline: datetime | None = None
@@ -157,8 +172,14 @@ class Chat(Struct, frozen=True, kw_only=True):
     @property
     def has_step_in_progress(self) -> bool:
         """A worker runs the next step, or ran it until it died or released the chat. Its partial
-        answer must be saved before another step replaces it."""
-        return self.status == "running" and self.attempt > 0
+        answer must be saved before another step replaces it. A chat that waits for its retry has
+        none: the failed answer was discarded."""
+        return self.status == "running" and self.attempt > 0 and not self.waits_for_retry
+
+    @property
+    def waits_for_retry(self) -> bool:
+        """Without a worker until the time of the next model call."""
+        return self.retry_state is not None and self.worker_id is None
 
     @property
     def is_root(self) -> bool:
@@ -254,6 +275,7 @@ _HINT_KEYS = {
     "worker_id": "w",
     "epoch": "e",
     "archived": "x",
+    "delayed": "d",
     "kind": "k",
     "change_id": "i",
 }
@@ -277,6 +299,7 @@ class Hint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     worker_id: WorkerId | None = None
     epoch: int = 0
     archived: bool = False
+    delayed: bool = False
     kind: str | None = None
     change_id: ChangeId = UNKNOWN_CHANGE
 
@@ -294,14 +317,17 @@ class Hint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
             worker_id=chat.worker_id,
             epoch=chat.epoch,
             archived=chat.archived,
+            delayed=chat.waits_for_retry,
             kind=kind,
             change_id=chat.change_id,
         )
 
     @property
     def is_runnable(self) -> bool:
-        """Needs a worker and has none: every worker with a free slot may try to acquire it."""
-        return self.worker_id is None and self.status in ("running", "interrupting")
+        """Needs a worker now and has none: every worker with a free slot may try to acquire it.
+        Heartbeats find the chats that wait for a retry."""
+        is_active = self.status in ("running", "interrupting")
+        return is_active and self.worker_id is None and not self.delayed
 
 
 _encoder = msgspec.json.Encoder()

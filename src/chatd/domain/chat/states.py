@@ -136,7 +136,7 @@ _TABLE: Final[Mapping[Transition, str]] = {
     Transition.FINISH_TURN: "R0>W R1>R0,R1,P0,P1",
     Transition.REQUIRE_ACTION: "R0>A0 R1>A1",
     Transition.FAIL_TURN: "R0>E0 R1>E1",
-    Transition.RECORD_RETRY: "R0>R0 R1>R1",
+    Transition.RECORD_RETRY: "R0>R0,P0 R1>R1,P1",
     Transition.FINISH_INTERRUPT: "I0>W I1>R0,R1,P0,P1",
     Transition.RELEASE: "R0>P0 R1>P1 I0>I0 I1>I1",
     Transition.REAP: "R0>P0,E0 R1>P1,E1 I0>I0,W I1>I1,P0,P1",

@@ -13,16 +13,17 @@ from chatd.domain.chat.commands import (
 )
 from chatd.domain.chat.messages import Draft, PendingCall, local_calls, local_results
 from chatd.domain.chat.parts import ToolCallPart
-from chatd.domain.chat.row import MAX_WORKER_DEATHS, Chat, ChatError, Episode
+from chatd.domain.chat.row import NO_SETBACKS, Chat, Episode
 from chatd.domain.chat.states import Transition
+from chatd.domain.chat.suspicion import (
+    MAX_LONE_DEATHS,
+    WORKER_CRASHED_ERROR,
+    is_isolated,
+    suspect_delay_s,
+)
 from chatd.domain.errors import InvariantBroken, StaleFence
 from chatd.domain.ids import ToolCallId, WorkerId
 
-WORKER_CRASHED_ERROR = ChatError(
-    kind="crashed",
-    message="The chat's worker crashed repeatedly while working on it."
-    " Send a message to try again.",
-)
 EXPIRED_CALL_TEXT = "The tool call was not answered in time."
 
 
@@ -72,10 +73,11 @@ def fail_turn(chat: Chat, command: FailTurn) -> Change:
 
 
 def record_retry(chat: Chat, command: RecordRetry) -> Change:
-    """R -> R with the next attempt, so that new viewers see the delay."""
+    """R -> P until the time of the retry; R -> R without a delay. The next attempt begins here,
+    so that viewers see the delay in place of the failed answer."""
     command.fence.check(chat)
     require_allowed(chat, Transition.RECORD_RETRY)
-    return Change.of(chat, command.usage).retry(command.state)
+    return Change.of(chat, command.usage).retry(command.state, counted=command.counted)
 
 
 def finish_interrupt(chat: Chat, step: Step) -> Change:
@@ -93,14 +95,18 @@ def release(chat: Chat, command: ReleaseChat) -> Change:
 
 
 def reap(chat: Chat, command: ReapChat) -> Change:
-    """The owner is dead. R -> P, I -> I. After too many worker deaths R -> E, and an interrupt
-    ends without saving the partial answer."""
+    """The owner is dead. R -> P after a delay, I -> I at once. After too many deaths with this
+    chat as the only suspect R -> E, and an interrupt ends without saving the partial answer."""
     require_allowed(chat, Transition.REAP)
     if chat.worker_id not in command.worker_ids or command.epoch not in (None, chat.epoch):
         raise StaleFence(f"Chat {chat.id} has another owner.")
+    is_alone = is_isolated(chat) and chat.worker_id in command.conclusive
+    is_lone = is_alone or command.is_runner_crash
+    if (chat.setbacks or NO_SETBACKS).lone_deaths + is_lone < MAX_LONE_DEATHS:
+        is_running = chat.status == "running"
+        delay_s = suspect_delay_s(chat.orphan_count + 1, command.jitter) if is_running else 0.0
+        return Change.of(chat).record_worker_death(is_lone=is_lone, delay_s=delay_s)
     change = Change.of(chat)
-    if chat.orphan_count < MAX_WORKER_DEATHS:
-        return change.record_worker_death()
     if chat.status == "interrupting":
         return _after_interrupt(change.answer_pending_calls(), keep_owner=False)
     return change.fail(WORKER_CRASHED_ERROR)

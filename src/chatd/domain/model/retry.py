@@ -1,6 +1,7 @@
 """Decides when a model call is retried and when a silent stream has timed out.
 
-Pure decisions: the engine waits, counts the attempts in the chat's row and closes the stream.
+Pure decisions: the chat's row has the number of failures and the time of the retry, and the engine
+closes the stream.
 """
 
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
+from chatd.domain.backoff import doubled_s, spread
 from chatd.domain.chat.row import RetryState
 from chatd.domain.model.failures import ClassifiedFailure, known_failure
 from chatd.domain.model.protocol import DEFAULT_MAX_OUTPUT_TOKENS, TransportFault
@@ -47,13 +49,13 @@ class GiveUp(Struct, frozen=True, kw_only=True):
 
 def backoff_s(failures: int) -> float:
     """1, 2, 4 ... 60 seconds after the first, second, third failure."""
-    return min(FIRST_RETRY_DELAY_S * 2.0 ** min(failures - 1, 16), MAX_RETRY_DELAY_S)
+    return doubled_s(failures, first_s=FIRST_RETRY_DELAY_S, max_s=MAX_RETRY_DELAY_S)
 
 
 def decide_retry(
-    failed: ClassifiedFailure, attempt: int, *, compactable: bool = False
+    failed: ClassifiedFailure, failures: int, *, compactable: bool = False, jitter: float = 0.0
 ) -> RetryAfter | CompactFirst | GiveUp:
-    """Decide after attempt number `attempt`, counted from 1, has failed.
+    """Decide after failure number `failures`, counted from 1, of the chat's next step.
 
     `compactable`: there is an answer after the last summary. A prompt that overflows right after a
     summary has none, so one overflow never leads to a second summary.
@@ -63,9 +65,9 @@ def decide_retry(
     if not failed.retryable:
         return GiveUp(exhausted=False)
     requested_s = failed.retry_after_s or 0.0
-    if attempt >= _max_attempts(failed) or requested_s > MAX_RETRY_AFTER_S:
+    if failures >= _max_attempts(failed) or requested_s > MAX_RETRY_AFTER_S:
         return GiveUp(exhausted=True)
-    return RetryAfter(delay_s=max(backoff_s(attempt), requested_s))
+    return RetryAfter(delay_s=spread(max(backoff_s(failures), requested_s), jitter))
 
 
 def _max_attempts(failed: ClassifiedFailure) -> int:
@@ -75,11 +77,11 @@ def _max_attempts(failed: ClassifiedFailure) -> int:
 
 
 def retry_state(
-    failed: ClassifiedFailure, attempt: int, delay_s: float, now: datetime
+    failed: ClassifiedFailure, failures: int, delay_s: float, now: datetime
 ) -> RetryState:
-    """What viewers see during the wait after attempt number `attempt`."""
+    """What viewers see during the wait after failure number `failures`."""
     return RetryState(
-        attempt=attempt,
+        attempt=failures,
         delay_ms=round(delay_s * 1000),
         error=failed.error.message,
         kind=failed.error.kind,

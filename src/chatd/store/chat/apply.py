@@ -34,6 +34,8 @@ ROW_NAMES: Final = (
     "worker_id",
     "epoch",
     "orphan_count",
+    "setbacks",
+    "delay_s",
     "model_config_id",
     "reasoning_effort",
     "touch",
@@ -86,6 +88,7 @@ WITH joining AS MATERIALIZED (
     ORDER BY nth LIMIT :promote::bigint),
 """
 
+# `least` ignores NULL: without a delay a runnable chat keeps its time, and another gets now().
 # Archiving unpins the chat. Otherwise a pin set since the row was loaded stays.
 _ROW: Final = """
 changed AS (
@@ -96,11 +99,13 @@ changed AS (
         next_message_id = :next_message_id, pending_calls = :pending_calls,
         turn_message_id = :turn_message_id, compaction_requested = :compaction_requested,
         worker_id = :worker_id::uuid, epoch = :epoch, orphan_count = :orphan_count,
+        setbacks = :setbacks,
         pin_order = CASE WHEN :archived::boolean THEN 0 ELSE c.pin_order END,
         updated_at = CASE WHEN :touch THEN now() ELSE c.updated_at END,
         runnable_at = CASE
             WHEN :worker_id::uuid IS NULL AND :status::text IN ('running', 'interrupting')
-            THEN coalesce(c.runnable_at, now()) END,
+            THEN coalesce(least(c.runnable_at, now() + :delay_s::float8 * interval '1 s'), now())
+            END,
         action_deadline = CASE WHEN :status::text = 'requires_action'
             THEN coalesce(c.action_deadline, now() + :action_s * interval '1 s') END,
         interrupt_deadline = CASE WHEN :status::text = 'interrupting'

@@ -178,6 +178,8 @@ def _row(change: Change, change_id: ChangeId) -> tuple[object, ...]:
         row.worker_id,
         row.epoch,
         row.orphan_count,
+        json_or_none(row.setbacks),
+        change.delay_s,
         row.model_config_id,
         row.reasoning_effort,
         change.touch,

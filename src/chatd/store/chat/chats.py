@@ -16,7 +16,7 @@ from chatd.domain.chat.messages import (
     PendingCall,
     QueuedMessage,
 )
-from chatd.domain.chat.row import Chat, ChatError, RetryState
+from chatd.domain.chat.row import Chat, ChatError, RetryState, Setbacks
 from chatd.domain.chat.transitions import LoadedChat
 from chatd.domain.ids import ChangeId, ChatId, MessageId, UserId
 from chatd.store.chat.messages import (
@@ -33,6 +33,7 @@ T = TypeVar("T")
 
 _ERROR = msgspec.json.Decoder(ChatError)
 _RETRY = msgspec.json.Decoder(RetryState)
+_SETBACKS = msgspec.json.Decoder(Setbacks)
 _CALLS = msgspec.json.Decoder(tuple[PendingCall, ...])
 _LABELS = msgspec.json.Decoder(dict[str, str])
 
@@ -121,6 +122,7 @@ def chat_from_row(row: Row) -> Chat:
         client_tools=UNSET if client_tools is None else Raw(client_tools),
         last_error=_read(_ERROR, columns["last_error"]),
         retry_state=_read(_RETRY, columns["retry_state"]),
+        setbacks=_read(_SETBACKS, columns["setbacks"]),
         pending_calls=_CALLS.decode(columns["pending_calls"]),
         recent_changes=tuple(columns["recent_changes"]),
     )

@@ -12,35 +12,51 @@ from typing import Final, LiteralString
 from msgspec import Struct
 
 from chatd.domain.chat.row import Chat
+from chatd.domain.chat.suspicion import WorkerDeath
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.lease import LEASE_TTL_S, SeenWorker
 from chatd.store.chat.chats import chat_from_row
 from chatd.store.conn import Conn
 
 # Root chats and subagents have separate slots: a subagent must not wait for a slot of its parent.
-# runnable_at only orders. It is never set to a future time, so a future time means that the clock
-# went back, and comparing with now() would block the chat.
+# A chat that waits has a runnable_at in the future, at most MAX_RUNNABLE_DELAY_S away. A later one
+# means that the clock went back, and comparing with now() only would block the chat.
+# `suspect` is an isolated chat: see domain.chat.suspicion. $4 of them at most, $5 seconds overdue.
 # An array instead of a join: for an unknown limit the planner guesses a tenth of all rows, and with
 # a long backlog it would scan every chat.
 # Each row gets a change id of its own, like every other version.
 ACQUIRE: Final[LiteralString] = """
-    WITH roots AS MATERIALIZED (
+    WITH suspect AS MATERIALIZED (
+        SELECT id, parent_chat_id FROM chats
+        WHERE runnable_at IS NOT NULL AND orphan_count > 1 AND status = 'running'
+          AND (runnable_at <= now() - $5::float8 * interval '1 s'
+               OR runnable_at > now() + interval '75 min')
+          AND CASE WHEN parent_chat_id IS NULL THEN $2::bigint ELSE $3::bigint END > 0
+        ORDER BY runnable_at LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED),
+    roots AS MATERIALIZED (
         SELECT id FROM chats WHERE runnable_at IS NOT NULL AND parent_chat_id IS NULL
+          AND (runnable_at <= now() OR runnable_at > now() + interval '75 min')
+          AND (orphan_count <= 1 OR status = 'interrupting')
         ORDER BY (status <> 'interrupting'), runnable_at, id
-        LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED),
+        LIMIT $2 - (SELECT count(*) FROM suspect WHERE parent_chat_id IS NULL)
+        FOR NO KEY UPDATE SKIP LOCKED),
     children AS MATERIALIZED (
         SELECT id FROM chats WHERE runnable_at IS NOT NULL AND parent_chat_id IS NOT NULL
+          AND (runnable_at <= now() OR runnable_at > now() + interval '75 min')
+          AND (orphan_count <= 1 OR status = 'interrupting')
         ORDER BY (status <> 'interrupting'), runnable_at, id
-        LIMIT $3 FOR NO KEY UPDATE SKIP LOCKED)
+        LIMIT $3 - (SELECT count(*) FROM suspect WHERE parent_chat_id IS NOT NULL)
+        FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE chats c SET
         worker_id = $1, epoch = c.epoch + 1, runnable_at = NULL,
-        attempt = c.attempt + (c.status = 'running')::int,
+        attempt = c.attempt + (c.status = 'running' AND c.retry_state IS NULL)::int,
         retry_state = NULL,
         retry_version = CASE WHEN c.retry_state IS NULL THEN c.retry_version
                              ELSE c.snapshot_version + 1 END,
         snapshot_version = c.snapshot_version + 1,
         recent_changes = (ARRAY[1 + (random() * 2^53)::bigint] || c.recent_changes)[1:8]
-    WHERE c.id = ANY (ARRAY(SELECT id FROM roots UNION ALL SELECT id FROM children))
+    WHERE c.id = ANY (ARRAY(
+        SELECT id FROM suspect UNION ALL SELECT id FROM roots UNION ALL SELECT id FROM children))
     RETURNING c.*"""
 
 # The same, limited per owner and in total. A concurrent statement of another replica does not see
@@ -51,23 +67,30 @@ ACQUIRE_WITHIN_LIMITS: Final[LiteralString] = """
         FROM chats WHERE worker_id IS NOT NULL GROUP BY 1, 2),
     roots AS MATERIALIZED (
         SELECT id FROM chats WHERE runnable_at IS NOT NULL AND parent_chat_id IS NULL
+          AND (runnable_at <= now() OR runnable_at > now() + interval '75 min')
+          AND (orphan_count <= 1 OR status = 'interrupting' OR (
+              runnable_at <= now() - $5::float8 * interval '1 s' AND $4 > 0))
           AND (status = 'interrupting' OR owner_id <> ALL (
-              ARRAY(SELECT owner_id FROM busy WHERE is_root AND running >= $4)))
+              ARRAY(SELECT owner_id FROM busy WHERE is_root AND running >= $6)))
         ORDER BY (status <> 'interrupting'), runnable_at, id
-        LIMIT least($2, 1, greatest($5 - (SELECT coalesce(sum(running), 0)
+        LIMIT least($2, 1, greatest($7 - (SELECT coalesce(sum(running), 0)
                                        FROM busy WHERE is_root), 0))
         FOR NO KEY UPDATE SKIP LOCKED),
     children AS MATERIALIZED (
         SELECT id FROM chats WHERE runnable_at IS NOT NULL AND parent_chat_id IS NOT NULL
+          AND (runnable_at <= now() OR runnable_at > now() + interval '75 min')
+          AND (orphan_count <= 1 OR status = 'interrupting' OR (
+              runnable_at <= now() - $5::float8 * interval '1 s' AND $4 > (
+                  SELECT count(*) FROM roots JOIN chats s USING (id) WHERE s.orphan_count > 1)))
           AND (status = 'interrupting' OR owner_id <> ALL (
-              ARRAY(SELECT owner_id FROM busy WHERE NOT is_root AND running >= $6)))
+              ARRAY(SELECT owner_id FROM busy WHERE NOT is_root AND running >= $8)))
         ORDER BY (status <> 'interrupting'), runnable_at, id
-        LIMIT least($3, 1, greatest($7 - (SELECT coalesce(sum(running), 0)
+        LIMIT least($3, 1, greatest($9 - (SELECT coalesce(sum(running), 0)
                                        FROM busy WHERE NOT is_root), 0))
         FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE chats c SET
         worker_id = $1, epoch = c.epoch + 1, runnable_at = NULL,
-        attempt = c.attempt + (c.status = 'running')::int,
+        attempt = c.attempt + (c.status = 'running' AND c.retry_state IS NULL)::int,
         retry_state = NULL,
         retry_version = CASE WHEN c.retry_state IS NULL THEN c.retry_version
                              ELSE c.snapshot_version + 1 END,
@@ -83,6 +106,9 @@ RELEASE: Final[LiteralString] = """
         ORDER BY root_chat_id, (id <> root_chat_id), id FOR NO KEY UPDATE)
     UPDATE chats c SET
         worker_id = NULL, epoch = c.epoch + 1, runnable_at = now(),
+        retry_state = NULL,
+        retry_version = CASE WHEN c.retry_state IS NULL THEN c.retry_version
+                             ELSE c.snapshot_version + 1 END,
         snapshot_version = c.snapshot_version + 1,
         recent_changes = (ARRAY[1 + (random() * 2^53)::bigint] || c.recent_changes)[1:8]
     WHERE c.id = ANY (ARRAY(SELECT id FROM mine))
@@ -137,11 +163,24 @@ HEARTBEAT: Final[LiteralString] = """
                                 AND c.epoch = k.epoch)) AS lost,
         coalesce(
             (SELECT true FROM chats WHERE runnable_at IS NOT NULL AND parent_chat_id IS NULL
+               AND (runnable_at <= now() OR runnable_at > now() + interval '75 min')
              ORDER BY (status <> 'interrupting'), runnable_at LIMIT 1),
             (SELECT true FROM chats WHERE runnable_at IS NOT NULL AND parent_chat_id IS NOT NULL
+               AND (runnable_at <= now() OR runnable_at > now() + interval '75 min')
              ORDER BY (status <> 'interrupting'), runnable_at LIMIT 1),
             false) AS runnable,
         now() AS at"""
+
+READ_DEATHS: Final[LiteralString] = """
+    SELECT w.worker_id, extract(epoch FROM w.renewed_at - w.started_at)::float8 AS uptime_s,
+        (SELECT count(*) FROM chats c WHERE c.worker_id = w.worker_id AND c.orphan_count > 1
+         AND c.status = 'running') AS isolated,
+        EXISTS (SELECT FROM pg_locks l
+                WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted
+                  AND (l.classid::bigint << 32) | l.objid::bigint = w.lock_key
+                  AND l.database = (SELECT oid FROM pg_database
+                                    WHERE datname = current_database())) AS lock_held
+    FROM chat_workers w WHERE w.worker_id = ANY ($1::uuid[])"""
 
 # All replicas delete the same dead workers at once, hence SKIP LOCKED.
 DELETE_WORKERS: Final[LiteralString] = """
@@ -162,6 +201,17 @@ class RunningLimits(Struct, frozen=True, kw_only=True):
     roots_per_owner: int = 0
     children: int = 0
     children_per_owner: int = 0
+
+
+class IsolatedVacancy(Struct, frozen=True, kw_only=True):
+    """How many isolated chats a worker can take, each only when it has been runnable for
+    `overdue_s`."""
+
+    chats: int = 1
+    overdue_s: float = 0.0
+
+
+_ONE_ISOLATED: Final = IsolatedVacancy()
 
 
 class Heartbeat(Struct, frozen=True, kw_only=True):
@@ -195,14 +245,27 @@ def worker_lock_key(worker_id: WorkerId) -> int:
     return int.from_bytes(worker_id.bytes[:8], signed=True)
 
 
-async def acquire(conn: Conn, worker_id: WorkerId, *, roots: int, children: int) -> list[Chat]:
+async def acquire(
+    conn: Conn,
+    worker_id: WorkerId,
+    *,
+    roots: int,
+    children: int,
+    isolated: IsolatedVacancy = _ONE_ISOLATED,
+) -> list[Chat]:
     """P -> R, I without an owner -> I: interrupting chats first, then by waiting time."""
-    rows = await conn.fetch(ACQUIRE, worker_id, roots, children)
+    rows = await conn.fetch(ACQUIRE, worker_id, roots, children, isolated.chats, isolated.overdue_s)
     return [chat_from_row(row) for row in rows]
 
 
 async def acquire_within_limits(
-    conn: Conn, worker_id: WorkerId, limits: RunningLimits, *, roots: int, children: int
+    conn: Conn,
+    worker_id: WorkerId,
+    limits: RunningLimits,
+    *,
+    roots: int,
+    children: int,
+    isolated: IsolatedVacancy = _ONE_ISOLATED,
 ) -> list[Chat]:
     """At most one chat of each kind per call: a second one could exceed the limit."""
     rows = await conn.fetch(
@@ -210,6 +273,8 @@ async def acquire_within_limits(
         worker_id,
         roots,
         children,
+        isolated.chats,
+        isolated.overdue_s,
         limits.roots_per_owner or _NO_LIMIT,
         limits.roots or _NO_LIMIT,
         limits.children_per_owner or _NO_LIMIT,
@@ -253,6 +318,17 @@ async def send_heartbeat(conn: Conn, heartbeat: Heartbeat) -> HeartbeatResult:
     )
 
 
+async def read_deaths(conn: Conn, worker_ids: frozenset[WorkerId]) -> dict[WorkerId, WorkerDeath]:
+    """How each worker died, before its chats are reaped. Not of workers without a row."""
+    rows = await conn.fetch(READ_DEATHS, list(worker_ids))
+    return {
+        row["worker_id"]: WorkerDeath(
+            uptime_s=row["uptime_s"], isolated=row["isolated"], lock_held=row["lock_held"]
+        )
+        for row in rows
+    }
+
+
 async def delete_workers(conn: Conn, worker_ids: frozenset[WorkerId]) -> None:
     """Delete dead workers that own no chat any more."""
     await conn.execute(DELETE_WORKERS, list(worker_ids))
@@ -270,7 +346,8 @@ READ_BACKLOG: Final[LiteralString] = """
         SELECT status, runnable_at FROM chats
         WHERE runnable_at IS NOT NULL AND parent_chat_id IS NOT NULL)
     SELECT
-        count(*) FILTER (WHERE runnable_at IS NOT NULL) AS pending,
+        count(*) FILTER (WHERE runnable_at <= now()) AS pending,
+        count(*) FILTER (WHERE runnable_at > now()) AS delayed,
         count(*) FILTER (WHERE runnable_at IS NULL AND status <> 'interrupting') AS running,
         count(*) FILTER (WHERE runnable_at IS NULL AND status = 'interrupting') AS interrupting,
         greatest(coalesce(extract(epoch FROM now() - min(runnable_at)), 0), 0)::float8
@@ -279,9 +356,11 @@ READ_BACKLOG: Final[LiteralString] = """
 
 
 class Backlog(Struct, frozen=True, kw_only=True):
-    """`pending` chats wait for a worker; the others have one."""
+    """`pending` chats wait for a worker, `delayed` ones for the time of their next try; the others
+    have a worker."""
 
     pending: int
+    delayed: int
     running: int
     interrupting: int
     oldest_pending_s: float

@@ -1,0 +1,61 @@
+"""Which deaths of workers are blamed on which chat.
+
+Every chat that ran when its worker died is a suspect; `orphan_count` counts these deaths since the
+chat's history last changed. After the first the chat is retaken at once. From the second on it is
+isolated: it is retaken after a delay, by a worker that has run for a while if there is one, and a
+worker takes one isolated chat at a time. Only then does a further death tell something about the
+chat: the others of that worker are no suspects.
+"""
+
+from typing import Final
+
+from msgspec import Struct
+
+from chatd.domain.backoff import doubled_s, spread
+from chatd.domain.chat.row import Chat, ChatError
+
+DEATHS_TO_ISOLATE: Final = 2
+MAX_LONE_DEATHS: Final = 3
+"""So many deaths with the chat as the only suspect, without progress, put the chat into error."""
+STABLE_WORKER_S: Final = 10.0
+"""A worker that dies sooner after its start may die of something else, with any chat."""
+ISOLATION_S: Final = 30.0
+"""A worker that has run an isolated chat for this long takes the next one too."""
+FIRST_SUSPECT_DELAY_S: Final = 1.0
+MAX_SUSPECT_DELAY_S: Final = 60.0
+
+WORKER_CRASHED_ERROR: Final = ChatError(
+    kind="crashed",
+    message=f"The server's process ended unexpectedly {MAX_LONE_DEATHS} times in a row while it"
+    " worked on this chat, so chatd has stopped trying. Send a message to try again. If the process"
+    " ends again, edit your last message or start a new chat, and ask the operator: the server's"
+    " log says what ended the process.",
+)
+
+
+class WorkerDeath(Struct, frozen=True, kw_only=True):
+    """`isolated` counts the isolated chats that the worker ran. `lock_held`: the process still
+    holds its session lock, so that it lost its lease but did not die."""
+
+    uptime_s: float
+    isolated: int
+    lock_held: bool
+
+
+def is_isolated(chat: Chat) -> bool:
+    return chat.orphan_count >= DEATHS_TO_ISOLATE and chat.status == "running"
+
+
+def is_evidence(death: WorkerDeath) -> bool:
+    """Whether the death tells against the isolated chat of that worker."""
+    return not death.lock_held and death.isolated == 1 and death.uptime_s >= STABLE_WORKER_S
+
+
+def suspect_delay_s(deaths: int, jitter: float = 0.0) -> float:
+    """Before the chat is retaken: 0, 1, 2, 4 ... 60 seconds after the first, second, third
+    death."""
+    if deaths < DEATHS_TO_ISOLATE:
+        return 0.0
+    times = deaths - DEATHS_TO_ISOLATE + 1
+    delay_s = doubled_s(times, first_s=FIRST_SUSPECT_DELAY_S, max_s=MAX_SUSPECT_DELAY_S)
+    return spread(delay_s, jitter)
