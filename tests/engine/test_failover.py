@@ -10,8 +10,8 @@ import pytest
 from chatd.domain.chat.cursor import Cursor
 from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.errors import StaleFence
-from chatd.domain.ids import ChangeId
-from chatd.store.chat import chats, workers
+from chatd.domain.ids import ChangeId, ToolCallId
+from chatd.store.chat import chats, idempotency, workers
 from chatd.store.chat.change_writer import apply
 from chatd.store.pool import Pool
 from tests.support.client_state import read_state
@@ -51,7 +51,11 @@ async def test_the_fence_of_a_lost_past_holds_for_no_other(dsn: str, pool: Pool)
         kept = (await write(pool, says("is now")(chat), 12)).chat
     with pytest.raises(StaleFence):
         Fence.of(lost).check(kept)
-    Fence.of(chat).check(chat)
+    Fence.of(kept).check(kept)
+    call = ToolCallId("c1")
+    with pytest.raises(StaleFence):
+        await idempotency.mark_tool_started(pool, kept.id, call, Fence.of(lost))
+    assert await idempotency.mark_tool_started(pool, kept.id, call, Fence.of(kept))
 
 
 async def test_acquiring_and_releasing_give_each_row_a_change_id_of_its_own(

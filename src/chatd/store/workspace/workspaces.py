@@ -59,7 +59,11 @@ CREATE_FOR_CHAT: Final = named_statement(
     WITH mine AS MATERIALIZED (
         SELECT id FROM chats
         WHERE id = :chat_id AND worker_id = :worker_id AND epoch = :epoch
-          AND status = 'running' FOR NO KEY UPDATE),
+          AND status = 'running' AND snapshot_version >= :seen_version::bigint
+          AND (:seen_change::bigint = 0 OR coalesce(
+                  recent_changes[(snapshot_version - :seen_version + 1)::int], 0
+              ) IN (:seen_change, 0))
+        FOR NO KEY UPDATE),
     made AS (""",
     _INSERT_WORKSPACE,
     " FROM mine",
@@ -172,6 +176,7 @@ async def create(
     statement = CREATE
     if chat_id is not None and fence is not None:
         values.update(chat_id=chat_id, worker_id=fence.worker_id, epoch=fence.epoch)
+        values.update(seen_version=fence.snapshot_version, seen_change=fence.change_id)
         statement = CREATE_FOR_CHAT
     try:
         row = await conn.fetchrow(statement.text, *statement.args(values))
