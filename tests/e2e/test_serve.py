@@ -268,7 +268,8 @@ async def test_a_draining_server_keeps_its_port_open_and_refuses_new_work(
 
 
 async def test_limits_of_the_settings_are_enforced(dsn: str, tmp_path: Path) -> None:
-    """One chat runs at a time, and the first answer spends the whole limit."""
+    """One chat runs at a time, and the first answer, although interrupted, spends the whole
+    limit."""
     stop = asyncio.Event()
     ready: asyncio.Future[app.ReadyInfo] = asyncio.get_running_loop().create_future()
     dear = ModelEntry(
@@ -296,7 +297,11 @@ async def test_limits_of_the_settings_are_enforced(dsn: str, tmp_path: Path) -> 
             assert await status_of(client, second) == "pending"
             async with client.post(f"/api/v1/chats/{first}/interrupt") as interrupted:
                 assert interrupted.status == 200
-            assert await is_answered(client, second)
+
+            async def is_refused() -> bool:
+                return await status_of(client, second) == "error"
+
+            await eventually(is_refused)
             async with client.post("/api/v1/chats", json=message_body("answer fast")) as refused:
                 assert refused.status == 409
                 assert (await refused.json())["code"] == "usage_limit_exceeded"

@@ -78,6 +78,7 @@ class JournalWriter:
         self._sleep = InterruptibleSleep(env.clock)
         self._tailed_until = float("-inf")
         self._writes_first_part_at_once = False
+        self._writes_calls_at_once = True
         self.dropped = 0
 
     # Callbacks of the episodes and of the hint listener
@@ -102,6 +103,8 @@ class JournalWriter:
                 self._pending[episode].closed = True
 
     def enqueue_call(self, episode: Episode, number: int, record: bytes) -> None:
+        """Written at once unless the database is slow: a call without a record is not billed if
+        this process dies."""
         if self._size < self._config.max_pending_bytes:
             self._size += len(record)
             self._calls.append(
@@ -110,6 +113,8 @@ class JournalWriter:
                 )
             )
             self._has_pending.set()
+            if self._writes_calls_at_once:
+                self._sleep.wake()
 
     def on_hint(self, hint: Hint) -> None:
         if (
@@ -162,6 +167,7 @@ class JournalWriter:
         )
         # With the short interval (tailed, no load) the first part of a step is written at once.
         self._writes_first_part_at_once = interval_s <= self._config.tailed_interval_s
+        self._writes_calls_at_once = interval_s <= self._config.untailed_interval_s
         return interval_s
 
     def _next_batch(self) -> list[journal.JournalEntry]:
