@@ -17,6 +17,7 @@ from tests.support.chaos.transcript_judge import SentMessage
 
 BOOKED_CALLS: Final[LiteralString] = """
     SELECT chat_id, count(*) AS calls, sum(input_tokens)::bigint AS input_tokens,
+        count(*) FILTER (WHERE input_tokens + output_tokens > 0) AS charged,
         sum(output_tokens)::bigint AS output_tokens
     FROM usage_events GROUP BY 1"""
 
@@ -45,16 +46,20 @@ async def check_billing(
     due: Counter[ChatId] = Counter(
         chats[call.name] for call in calls if not any(call.may_be_lost(past) for past in pasts)
     )
+    made = Counter(chats[call.name] for call in calls)
     booked: Counter[ChatId] = Counter()
+    charged: Counter[ChatId] = Counter()
     input_tokens = output_tokens = 0
     for row in await conn.fetch(BOOKED_CALLS):
         booked[row["chat_id"]] = row["calls"]
+        charged[row["chat_id"]] = row["charged"]
         input_tokens += row["input_tokens"]
         output_tokens += row["output_tokens"]
     sums = (
         f"served {len(calls)} calls, {sum(call.input_tokens for call in calls)} tokens in, "
         f"{sum(call.output_tokens for call in calls)} out; "
-        f"booked {booked.total()} calls, {input_tokens} in, {output_tokens} out"
+        f"booked {booked.total()} calls, {input_tokens} in, {output_tokens} out, "
+        f"{(charged - made).total()} more than served"
     )
     unbilled = due - booked
     assert not unbilled, f"unbilled: {unbilled.total()} calls in {dict(unbilled)}; {sums}"
