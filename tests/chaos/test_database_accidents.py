@@ -124,7 +124,8 @@ async def test_a_full_disk_refuses_messages_and_loses_none() -> None:
 @pytest.mark.timeout(240)
 @pytest.mark.promise("P1", "P3", "P8")
 async def test_a_failover_to_an_older_state_loses_the_last_messages_as_a_whole() -> None:
-    """A viewer that saw the lost messages sees what is stored."""
+    """Viewers that saw the lost messages see what is stored: one that reads meanwhile, and one
+    that returns when the versions of the lost messages have been used again."""
     async with killable_server() as server, rig_on(server) as rig:
         feeds = rig.survivor.replica.feeds
         victim = await rig.start_victim()
@@ -133,8 +134,9 @@ async def test_a_failover_to_an_older_state_loses_the_last_messages_as_a_whole()
         copy = await server.copy()
         await send(rig, victim, chat_id, "m2 0")
         await rig.survivor.wait_state(chat_id, "W")
-        viewer = StreamClient(chat_id)
-        await viewer.see(feeds, lambda seen: len(seen.state.messages) == 4)
+        viewer, returning = StreamClient(chat_id), StreamClient(chat_id)
+        for client in (viewer, returning):
+            await client.see(feeds, lambda seen: len(seen.state.messages) == 4)
         await fail_over(rig, server, copy)
         await viewer.see(feeds, lambda seen: len(seen.state.messages) == 2)
         await send(rig, victim, chat_id, "m3 0")
@@ -146,7 +148,9 @@ async def test_a_failover_to_an_older_state_loses_the_last_messages_as_a_whole()
             "assistant: answer to m3",
         ]
         stored = await read_state(rig.survivor.pool, chat_id)
-        await viewer.see(feeds, lambda seen: seen.state.settled() == stored)
+        assert stored.version == returning.state.version
+        for client in (viewer, returning):
+            await client.see(feeds, lambda seen: seen.state.settled() == stored)
 
 
 def test_an_accident_is_switched_off_by_its_weight() -> None:

@@ -36,7 +36,7 @@ ACCIDENTS: Final[Mapping[str, Accident]] = {
         needs="clock",
     ),
     "failover": Accident(
-        weight=0,
+        weight=2,
         does="the database goes back to a copy taken 1 to 8 s before: later commits are lost",
         needs="server",
     ),

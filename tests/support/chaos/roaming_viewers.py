@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 from contextlib import aclosing, suppress
 
+from chatd.domain.chat.cursor import Cursor
 from chatd.domain.ids import ChatId
 from chatd.store.chat import chats
 from chatd.store.conn import Conn
@@ -50,7 +51,7 @@ class RoamingViewer:
             self.state = self.state.apply([event])
             if last_id is not None:
                 self._last_id = last_id
-                assert self.state.version == last_id
+                assert self.state.version == Cursor.parse(last_id).version
 
 
 class RoamingViewers:
