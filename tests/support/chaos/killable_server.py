@@ -20,7 +20,7 @@ from tests.support.eventually import eventually
 
 SMALL: Final = {
     "shared_buffers": "16MB",
-    "max_connections": "40",
+    "max_connections": "100",
     "fsync": "on",
     "max_wal_size": "64MB",
     "wal_keep_size": "48MB",  # A copy needs the log since it began.
