@@ -11,8 +11,8 @@ import random
 import secrets
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Generator, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 
 from chatd.store.conn import ConnectConfig
@@ -72,27 +72,39 @@ class Soak:
         await self._faults.complete()
         _say(f"accidents: {dict(self._faults.counts)}")
         booked = await self._check()
-        self._check_calls()
         counts = f"{len(self._judge.sent)} messages, {sum(self._model.asked.values())} model calls"
         seen = f"{self._viewers.connections} connections of viewers"
         told = f"people {dict(self._users.actions)}, refused {dict(self._users.refusals)}"
         return f"{counts}, {seen}; {told}; {booked}"
 
     async def _check(self) -> str:
-        """One replica is enough to settle all chats; frozen replicas stay frozen."""
+        """One replica is enough to settle all chats; frozen replicas stay frozen. Reports every
+        broken promise, not only the first."""
         await self._replicas.reap()
         last = await self._replicas.add()
         pool = Pool(PoolConfig(connect=ConnectConfig(dsn=self._server.dsn)))
-        judge, config = self._judge, self._config
+        judge, broken = self._judge, list[AssertionError]()
+        booked = "billing not checked"
         try:
-            await judge.wait_settled(pool, within_s=SETTLE_TIMEOUT_S)
-            await judge.check(pool, crashed=config.tolerates_crashed)
-            await self._viewers.check(pool, last)
-            if not config.checks_billing:
-                return "billing not checked"
-            return await check_billing(pool, self._model.served, judge.sent, judge.lost_pasts)
+            with _collected(broken):
+                await judge.wait_settled(pool, within_s=SETTLE_TIMEOUT_S)
+            with _collected(broken):
+                await judge.check(pool, crashed=self._config.tolerates_crashed)
+            with _collected(broken):
+                self._check_calls()
+            if self._config.checks_billing:
+                with _collected(broken):
+                    booked = await check_billing(
+                        pool, self._model.served, judge.sent, judge.lost_pasts
+                    )
+            broken += await self._viewers.check(pool, last)
         finally:
             await pool.close()
+        if broken:
+            group = ExceptionGroup("promises were broken", broken)
+            group.add_note("\n".join(("accidents:", *self._faults.log)))
+            raise group
+        return booked
 
     def _check_calls(self) -> None:
         assert self._model.refused == [], "the model refused a request"
@@ -106,6 +118,14 @@ class Soak:
             )
         ]
         assert twice == [], "tools that must not run twice did"
+
+
+@contextmanager
+def _collected(broken: list[AssertionError]) -> Generator[None]:
+    try:
+        yield
+    except AssertionError as error:
+        broken.append(error)
 
 
 async def soak(config: SoakConfig, server: KillableServer) -> str:

@@ -32,6 +32,12 @@ class ServedCall(Struct, kw_only=True):
     input_tokens: int = 0
     output_tokens: int = 0
 
+    def __str__(self) -> str:
+        return (
+            f"{self.name} from {self.began_at:.2f} to {self.ended_at:.2f}, "
+            f"{self.output_tokens} tokens out"
+        )
+
     def may_be_lost(self, past: LostPast) -> bool:
         ended_at = self.ended_at or float("inf")
         return self.began_at < past.back_at and past.copied_at < ended_at
@@ -62,5 +68,10 @@ async def check_billing(
         f"{(charged - made).total()} more than served"
     )
     unbilled = due - booked
-    assert not unbilled, f"unbilled: {unbilled.total()} calls in {dict(unbilled)}; {sums}"
+    lines = [
+        f"{chat}: booked {booked[chat]} of "
+        + "; ".join(str(call) for call in calls if chats[call.name] == chat)
+        for chat in unbilled
+    ]
+    assert not unbilled, "\n".join((f"unbilled: {unbilled.total()} calls", *lines, sums))
     return sums

@@ -36,7 +36,8 @@ class SoakConfig(Struct, frozen=True, kw_only=True):
 
 
 class FaultInjector:
-    """Injects an accident every second or so; `counts` says how often each has occurred.
+    """Injects an accident every second or so; `counts` says how often each has occurred, `log`
+    when.
 
     One accident of the database at a time. It is completed even if the run ends meanwhile."""
 
@@ -49,6 +50,7 @@ class FaultInjector:
         judge: TranscriptJudge,
     ) -> None:
         self.counts: Counter[str] = Counter()
+        self.log: list[str] = []
         self._replicas = replicas
         self._config = config
         self._dice = dice
@@ -87,6 +89,8 @@ class FaultInjector:
         if is_outage and self._outage is not None and not self._outage.done():
             kind = "none"
         self.counts[kind] += 1
+        now = asyncio.get_running_loop().time()
+        self.log.append(f"{now:.2f} {kind} {victim.setup.name}")
         line = self._replicas.proxy_of(victim)
         match kind:
             case "kill":
