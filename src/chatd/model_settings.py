@@ -23,7 +23,13 @@ from chatd.providers.config import (
     is_valid_header,
 )
 from chatd.providers.http import HttpConfig
-from chatd.providers.network import ProxyRules, TlsFiles, environment_proxies, provider_proxies
+from chatd.providers.network import (
+    ProxyRules,
+    TlsFiles,
+    environment_proxies,
+    is_http_proxy,
+    provider_proxies,
+)
 from chatd.providers.registry import ProviderRegistry
 from chatd.providers.secret import Secret
 from chatd.settings.schema import ModelEntry, PriceEntry, ProviderEntry, Settings, SettingsError
@@ -125,7 +131,7 @@ def _proxies(entry: ProviderEntry, env: Mapping[str, str]) -> ProxyRules:
         return environment_proxies(env)
     rules = provider_proxies(entry.proxy)
     proxy = None if rules.https is None else rules.https.reveal()
-    if proxy is not None and not proxy.startswith(("http://", "https://")):
+    if proxy is not None and not is_http_proxy(proxy):
         text = "proxy: expected an address that starts with http:// or https://, or none"
         raise SettingsError(f"providers {show_value(entry.name)}: {text}")
     return rules

@@ -1,5 +1,6 @@
 """The journal behind two descriptors: what a crash at any moment leaves, and a full disk."""
 
+import errno
 import json
 import os
 from collections.abc import Generator
@@ -94,6 +95,23 @@ def test_the_lines_of_an_older_agent_are_taken_over_once(tmp_path: Path) -> None
     with descriptors(tmp_path) as fds:
         open_log_file(str(run), "once.jsonl", fds[0])
     assert lines_of(tmp_path) == ["before"]
+
+
+@pytest.mark.promise("P7")
+def test_the_lines_of_an_older_agent_are_not_forgotten_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_log: HiddenLogFile, _data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    NamedLogFile(str(tmp_path / "once.jsonl")).append(b"1\n", sync=True)
+    with descriptors(tmp_path) as fds:
+        with monkeypatch.context() as patch:
+            patch.setattr(HiddenLogFile, "replace", fail)
+            assert open_log_file(str(tmp_path), "once.jsonl", fds[0]).read() == b"1\n"
+        later = open_log_file(str(tmp_path), "once.jsonl", fds[0])
+        assert isinstance(later, HiddenLogFile)
+        assert later.read().startswith(b"1\n")
 
 
 def test_commands_do_not_inherit_the_descriptors(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from chatd.providers.faults import incomplete_fault
 from chatd.providers.http import MAX_ERROR_BODY_BYTES, HttpConfig, ProviderSession
 from chatd.providers.network import TlsFiles, environment_proxies, provider_proxies
 from chatd.providers.secret import Secret, redact_secrets
-from tests.support.providers.certificate import self_signed
+from tests.support.providers.certificate import LOCKED_KEY, self_signed
 from tests.support.providers.server import (
     Cut,
     FakeServer,
@@ -335,6 +335,44 @@ async def test_an_unreachable_proxy_is_reported(fake: FakeServer) -> None:
     assert fault.message == "no connection to the proxy 127.0.0.1:1: connection refused."
     assert "pass-word" not in repr(config)
     assert fake.requests == []
+
+
+@pytest.mark.parametrize(
+    ("status", "is_retried"), [(403, False), (407, False), (502, True), (503, True), (429, True)]
+)
+async def test_a_proxy_that_fails_for_a_moment_does_not_end_the_turn(
+    status: int, *, is_retried: bool
+) -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 %d Refused\r\nContent-Length: 0\r\n\r\n" % status)
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        proxy = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        config = HttpConfig(proxies=provider_proxies(proxy))
+        fault = await failure("https://model.invalid/v1", config)
+    assert "model.invalid:443" in fault.message
+    assert f"status {status}" in fault.message
+    assert classify_fault(fault).retryable == is_retried
+
+
+async def test_a_socks_proxy_of_the_environment_is_refused_by_name() -> None:
+    env = {"ALL_PROXY": "socks5h://me:pass-word-123@127.0.0.1:1"}
+    fault = await failure("https://model.invalid", HttpConfig(proxies=environment_proxies(env)))
+    assert "ALL_PROXY" in fault.message
+    assert 'proxy of this provider, to "none"' in fault.message
+    assert "pass-word" not in repr(fault)
+    assert not classify_fault(fault).retryable
+
+
+def test_a_key_with_a_password_is_refused_and_never_asked_for(tmp_path: Path) -> None:
+    self_signed(tmp_path)
+    pem, key = tmp_path / "server.pem", tmp_path / "locked.pem"
+    key.write_text(LOCKED_KEY)
+    files = TlsFiles(client_cert=str(pem), client_key=str(key))
+    with pytest.raises(ProviderError, match="has a password"):
+        ProviderSession("acme", (), HttpConfig(tls=files))
 
 
 async def test_a_request_goes_through_the_proxy_of_its_provider(fake: FakeServer) -> None:

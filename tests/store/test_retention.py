@@ -229,6 +229,28 @@ async def test_deleted_workspaces_and_old_builds_are_removed(pool: Pool) -> None
     assert await pool.fetch("SELECT FROM workspace_builds") == []
 
 
+async def test_a_workspace_that_cannot_be_stopped_keeps_its_agents(pool: Pool) -> None:
+    await insert_workspace(pool)
+    kept = retention.BUILDS_KEPT_PER_WORKSPACE
+    await pool.execute(
+        "UPDATE workspace_builds SET status = 'failed', error = 'x', completed_at = now()"
+    )
+    await pool.execute(
+        """INSERT INTO workspace_builds (id, workspace_id, build_number, transition,
+               template_version_id, status, error, initiator_id, reason, started_at, completed_at)
+           SELECT gen_random_uuid(), workspace_id, n, CASE n WHEN 3 THEN 'start' ELSE 'stop' END,
+               template_version_id, CASE n WHEN 3 THEN 'succeeded' ELSE 'failed' END,
+               CASE n WHEN 3 THEN '' ELSE 'x' END, initiator_id, 'tool', now(), now()
+           FROM workspace_builds, generate_series(2, $1) n""",
+        kept + 5,
+    )
+    await pool.execute("UPDATE workspaces SET latest_build = $1", kept + 5)
+    await pool.execute("UPDATE workspace_builds SET completed_at = now() - interval '3 days'")
+    await work(pool, RetentionConfig(remove_workspaces_after=2), AppliedRecorder())
+    rows = await pool.fetch("SELECT build_number AS n FROM workspace_builds ORDER BY 1")
+    assert [row["n"] for row in rows] == [1, 3, *range(6, kept + 6)]
+
+
 async def test_retention_without_days_has_no_tasks(pool: Pool) -> None:
     env = env_with(FakeClock())
     committer = Committer(Transactor(pool, AppliedRecorder()), env)

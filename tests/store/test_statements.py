@@ -220,7 +220,8 @@ async def test_frequent_statements_read_no_more_than_they_return(dsn: str) -> No
         await session.execute("BEGIN")
         await big_yard(session)
         hosts, backends = f"{{{HOST}}}", "{fake}"
-        take = (WORKER, hosts, backends, 30, 2, "{}", 15)
+        kinds, slots = "{start,stop,delete}", "{2,2,2}"
+        take = (WORKER, hosts, backends, 30, kinds, "{}", 15, 1, slots)
         assert await rows_read(session, build_leases.ACQUIRE, *take) <= 12
         assert await rows_read(session, build_leases.REAP, 1800, "late", 100) <= 4
         assert await rows_read(session, agents.LIST_ON_HOST, hosts, 1000) <= 4

@@ -19,9 +19,10 @@ from chatd.workspaces.agents.access import (
     RESEND_TIMEOUT_S,
     timeout_error,
 )
+from chatd.workspaces.agents.owner import OWNER_UNREAD_TEXT
 from chatd.workspaces.agents.resolver import AgentObservation
 from chatd.workspaces.agents.session import AGENT_REPLY_TIMEOUT_S, ConnectFailed
-from chatd.workspaces.agents.wire import OutcomeUnknown
+from chatd.workspaces.agents.wire import OutcomeUnknown, OwnerUnproven
 from tests.support.clock import FakeClock
 from tests.workspaces.fake_agents import (
     AWAY,
@@ -172,6 +173,24 @@ async def test_an_effect_without_a_key_is_sent_once(rig: AccessRig) -> None:
         await rig.lose(0)
     assert "outcome of this call is unknown" in refusal.result()
     assert len(rig.agents.requests) == 1
+
+
+@pytest.mark.promise("P7")
+async def test_an_agent_that_asks_for_the_owner_after_a_lost_reply_leaves_the_outcome_unknown(
+    rig: AccessRig,
+) -> None:
+    """The agent acted, was restarted and knows no owner; the database does not answer."""
+    async with rig.held(rig.refused(OutcomeUnknown, rig.start)) as refusal:
+        await rig.lose(0)
+        await rig.lose(1, OwnerUnproven(OWNER_UNREAD_TEXT, "mark"))
+    assert "outcome of this call is unknown" in refusal.result()
+    assert "Nothing was done" not in refusal.result()
+
+
+async def test_an_owner_that_is_not_proven_at_once_has_done_nothing(rig: AccessRig) -> None:
+    async with rig.held(rig.refused(OwnerUnproven, rig.start)) as refusal:
+        await rig.lose(0, OwnerUnproven(OWNER_UNREAD_TEXT, "mark"))
+    assert "Nothing was done" in refusal.result()
 
 
 async def test_an_effect_without_a_key_is_not_sent_to_the_next_agent(rig: AccessRig) -> None:

@@ -51,8 +51,10 @@ def open_log_file(run_dir: str, name: str, first_fd: int = 0) -> LogFile:
         os.set_inheritable(fd, False)  # noqa: FBT003 - positional only
     hidden = HiddenLogFile(*descriptors)
     if hidden.is_new:
-        with suppress(OSError):
+        try:
             hidden.replace(named.read())
+        except OSError:  # A full disk: the older lines count, and the next start tries again.
+            return named
     return hidden
 
 

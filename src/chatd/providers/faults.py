@@ -118,8 +118,7 @@ def transport_fault(error: Exception, url: str, proxy: str | None = None) -> Pro
                 hint="Check the address of the proxy.",
             )
         case aiohttp.ClientHttpProxyError():
-            message = f"the proxy refuses to connect to {server} (status {error.status})"
-            return ProviderFault(message=message, type="config")
+            return _proxy_fault(error.status, server)
         case aiohttp.ClientConnectorError() | ConnectionRefusedError():
             return ProviderFault(
                 message=f"no connection to {server}: {_cause(error)}.",
@@ -134,6 +133,21 @@ def transport_fault(error: Exception, url: str, proxy: str | None = None) -> Pro
             return ProviderFault(message=f"the connection to {server} was cut", transport="reset")
         case _:
             return ProviderFault(message="the request cannot be sent", type="config")
+
+
+_FINAL_PROXY_STATUSES: Final = frozenset({400, 401, 403, 404, 405, 407})
+"""A proxy with one of these refuses every request like this one. Any other may pass."""
+
+
+def _proxy_fault(status: int, server: str) -> ProviderFault:
+    if status in _FINAL_PROXY_STATUSES:
+        message = f"the proxy refuses to connect to {server} (status {status})"
+        return ProviderFault(message=message, type="config")
+    return ProviderFault(
+        message=f"the proxy cannot connect to {server} (status {status}).",
+        transport="unreachable",
+        hint=CHECK_NETWORK_HINT,
+    )
 
 
 _ERRNO: Final = re.compile(r"\[Errno (\d+)\]")

@@ -24,7 +24,13 @@ from chatd.domain.model.protocol import (
 )
 from chatd.domain.model.retry import retry_after_s
 from chatd.providers.faults import read_error_status, transport_fault, vendor_error_type
-from chatd.providers.network import ProxyRules, TlsFiles, build_tls_context
+from chatd.providers.network import (
+    UNSUPPORTED_PROXY_TEXT,
+    ProxyRules,
+    TlsFiles,
+    build_tls_context,
+    is_http_proxy,
+)
 from chatd.providers.read_throttle import ReadThrottle, ReadTimer, merge_deltas
 from chatd.providers.secret import Secret, redact_secrets
 
@@ -148,6 +154,8 @@ class ProviderSession:
             )
         found = self._config.proxies.choose(url)
         proxy = None if found is None else found.reveal()
+        if proxy is not None and not is_http_proxy(proxy):
+            raise self.build_failure(ProviderFault(message=UNSUPPORTED_PROXY_TEXT, type="config"))
         connection = _Connection()
         try:
             return await self._session(keep=keep).post(

@@ -4,6 +4,7 @@ chatd's own certificate.
 `ProxyRules` decides as curl and Go do. Variables of the environment are read once, at start.
 """
 
+import errno
 import ssl
 from collections.abc import Mapping
 from ipaddress import ip_address, ip_network
@@ -15,6 +16,10 @@ from msgspec import Struct
 from chatd.domain.model.protocol import ProviderError, ProviderFault
 from chatd.providers.secret import Secret
 
+UNSUPPORTED_PROXY_TEXT: Final = (
+    "chatd can use HTTP proxies only, and the environment (HTTPS_PROXY, HTTP_PROXY, ALL_PROXY)"
+    ' names another kind: set proxy of this provider, to "none" for no proxy'
+)
 NO_PROXY_WORD: Final = "none"
 """As the `proxy` of a provider: no proxy, although the environment has one."""
 
@@ -41,6 +46,10 @@ class ProxyRules(Struct, frozen=True, kw_only=True):
 
     def _is_direct(self, host: str, port: int) -> bool:
         return any(entry and _matches(entry, host, port) for entry in self.direct)
+
+
+def is_http_proxy(url: str) -> bool:
+    return url.lower().startswith(("http://", "https://"))
 
 
 LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.0/8", "::1/128")
@@ -110,10 +119,15 @@ def build_tls_context(files: TlsFiles) -> ssl.SSLContext | None:
             raise _unusable("ca_file", files.ca_file, error) from None
     if files.client_cert is not None:
         try:
-            context.load_cert_chain(files.client_cert, files.client_key)
+            context.load_cert_chain(files.client_cert, files.client_key, _refuse_password)
         except (OSError, ssl.SSLError) as error:
             raise _unusable("client_cert", files.client_cert, error) from None
     return context
+
+
+def _refuse_password() -> str:
+    """Without this OpenSSL would ask on the terminal, and the server would wait for the answer."""
+    raise OSError(errno.EACCES, "its key has a password, which chatd cannot ask for")
 
 
 def _unusable(setting: str, path: str, error: OSError) -> ProviderError:

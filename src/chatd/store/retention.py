@@ -77,12 +77,16 @@ DELETE_WORKSPACES: Final[LiteralString] = """
           AND NOT EXISTS (SELECT FROM workspace_builds b WHERE b.workspace_id = w.id
                           AND (b.completed_at IS NULL OR b.completed_at > now() - $1::interval))
         ORDER BY w.last_used_at LIMIT $2 FOR UPDATE SKIP LOCKED)"""
-# The first build names the request that made the workspace; the newest ones are its history.
+# The first build names the request that made the workspace; the newest ones are its history. The
+# last build that succeeded has the agents of a workspace that runs, however many stops have failed.
 DELETE_BUILDS: Final[LiteralString] = """
     DELETE FROM workspace_builds WHERE id IN (
         SELECT b.id FROM workspace_builds b JOIN workspaces w ON w.id = b.workspace_id
         WHERE b.completed_at < now() - $1::interval
           AND b.build_number > 1 AND b.build_number <= w.latest_build - $3
+          AND b.build_number IS DISTINCT FROM (
+              SELECT max(x.build_number) FROM workspace_builds x
+              WHERE x.workspace_id = w.id AND x.status = 'succeeded')
         ORDER BY b.completed_at LIMIT $2 FOR UPDATE OF b SKIP LOCKED)"""
 
 MAX_BYTES_PER_DELETE: Final = 16 * 1024 * 1024

@@ -26,3 +26,14 @@ def self_signed(directory: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pem)
     return context
+
+
+LOCKED_KEY = """\
+-----BEGIN ENCRYPTED PRIVATE KEY-----
+MIHsMFcGCSqGSIb3DQEFDTBKMCkGCSqGSIb3DQEFDDAcBAhSaBv7xqrVOwICCAAw
+DAYIKoZIhvcNAgkFADAdBglghkgBZQMEASoEECBbewkB9pll+FwtbLTPOzAEgZDI
+fDcAWY6XiijP8uZA1oaveOchkTJuVkVFKWs1qrLCB9kDytMA+KEgz4KGjpilrBO7
+Fbl6gPJ55t5YAC6/htWreVU332/nQODUdM2F37AEctVMenwroIJv+NbZExDEGErE
+pvDcn9iT9OG6WnMwHpCfJkKMUoj2KlbRsyaJM7TgxjFxxPlp2U8ivPG2TvdvBok=
+-----END ENCRYPTED PRIVATE KEY-----
+"""

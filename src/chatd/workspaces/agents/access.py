@@ -55,6 +55,10 @@ MAX_REMEMBERED_CHATS: Final = 1000
 
 RESTART_TEXT: Final = "Call stop_workspace, then start_workspace."
 WORKSPACE_CHANGED_TEXT: Final = "The chat was given another workspace during the call."
+NOT_REPEATED_TEXT: Final = (
+    "The workspace agent's reply was lost, and chatd could not show that this worker still owns the"
+    " chat, so it did not ask again."
+)
 OTHER_HOST_TEXT: Final = (
     "Trying again does not help: tell the user. If that host is gone for good, create_workspace"
     " creates a new workspace here."
@@ -201,6 +205,11 @@ class ChatAccess:
                     if delivery.may_have_acted:
                         raise AgentUnreachable(WORKSPACE_CHANGED_TEXT) from None
             raise workspace_changing_error()
+        except OwnerUnproven as error:
+            # The attempt that was refused did nothing. An earlier one may have acted.
+            if delivery.may_have_acted:
+                raise OutcomeUnknown(AgentUnreachable(NOT_REPEATED_TEXT)) from error
+            raise
         except (AgentUnreachable, WorkspaceUnavailable) as error:
             self.resolver.forget()
             self._connected = None
