@@ -12,7 +12,7 @@ from uuid import UUID
 
 import chatd.store
 from chatd.domain.errors import ChatdError
-from chatd.store.chat import chats, idempotency, usage, workers
+from chatd.store.chat import chats, idempotency, messages, usage, workers
 from chatd.store.conn import Conn, DatabaseSession, NamedStatement, named_statement
 from chatd.store.pool import Pool
 from chatd.store.workspace import agents, bindings, build_leases, builds, workspaces
@@ -118,6 +118,23 @@ async def test_the_hot_statements_do_not_read_what_they_do_not_return(dsn: str) 
         assert await rows_read(session, chats.LIST, OWNER, "false", None, None, 50) <= 50
         assert await rows_read(session, workers.ACQUIRE, OTHER_WORKER, 5, 0, 1, 0) == 0
         assert await rows_read(session, workers.ACQUIRE, OTHER_WORKER, 0, 5, 1, 0) <= 10
+        await session.execute("ROLLBACK")
+
+
+async def test_the_history_of_a_summarized_chat_does_not_read_its_old_messages(dsn: str) -> None:
+    async with session_to(dsn) as session:
+        await session.execute("BEGIN")
+        await fill_large_database(session)
+        await session.execute(
+            """UPDATE chat_messages SET compressed = true, visibility = 'model'
+               WHERE chat_id = $1 AND id = 2990""",
+            CHAT,
+        )
+        await session.execute(
+            "UPDATE chat_messages SET role = 'system' WHERE chat_id = $1 AND id = 2", CHAT
+        )
+        # The summary, what follows it, and the system message; the summary is also the boundary.
+        assert await rows_read(session, messages.HISTORY, CHAT) <= 11 + 1 + 1
         await session.execute("ROLLBACK")
 
 

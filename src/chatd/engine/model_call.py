@@ -5,7 +5,7 @@ The stream is a context manager: the socket is closed before the call returns or
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, Literal
 
@@ -24,7 +24,7 @@ from chatd.domain.answer.answer import (
 )
 from chatd.domain.answer.assembler import Assembler
 from chatd.domain.answer.tool_calls import ToolSet
-from chatd.domain.chat.messages import Draft, UsageEntry
+from chatd.domain.chat.messages import Draft, Message, UsageEntry
 from chatd.domain.chat.row import Chat, ChatError
 from chatd.domain.decisions import TurnRules
 from chatd.domain.errors import ChatdError
@@ -45,7 +45,7 @@ from chatd.domain.model.protocol import (
 from chatd.domain.model.retry import IdleTimeout
 from chatd.domain.model.usage import estimate_input_tokens
 from chatd.domain.ports import Budget, Env, ModelChoice, Tool
-from chatd.domain.prompt.builder import PromptTarget, build_prompt
+from chatd.domain.prompt.builder import PromptTarget, build_prompt, is_history_larger
 from chatd.domain.prompt.compaction import DEFAULT_THRESHOLD_PERCENT
 from chatd.domain.prompt.instructions import Instructions
 from chatd.domain.prompt.notices import PendingNotice
@@ -54,6 +54,9 @@ from chatd.engine.attempt import Attempt
 from chatd.parts.episodes import PartRecorder
 
 SPEND_CHECK_TIMEOUT_S: Final = 2.0
+
+MAX_BUILT_AT_ONCE_CHARS: Final = 256 * 1024
+"""Of a history. A thread builds the prompt of a larger one."""
 
 STRICT_PAIRING_KINDS: Final = frozenset({"anthropic", "bedrock"})
 """APIs that reject a history in which a provider-executed call and its result are not paired."""
@@ -331,8 +334,19 @@ class ModelCall:
         closing.reschedule(asyncio.get_running_loop().time())
 
 
-def build_request(
+async def build_request(
     attempt: Attempt, context: TurnContext, notice: PendingNotice | None = None
+) -> ModelRequest:
+    """A thread converts a long history, so that other chats are not stopped meanwhile."""
+    history = [*attempt.history, *(() if notice is None else (notice.row,))]
+    effort = attempt.chat.reasoning_effort
+    if is_history_larger(history, MAX_BUILT_AT_ONCE_CHARS):
+        return await asyncio.to_thread(_build_request, history, effort, context)
+    return _build_request(history, effort, context)
+
+
+def _build_request(
+    history: Sequence[Message], effort: str | None, context: TurnContext
 ) -> ModelRequest:
     config, choice = context.config, context.choice
     reader = PromptTarget(
@@ -340,7 +354,6 @@ def build_request(
         origins=choice.origins,
         strict_tools=choice.kind in STRICT_PAIRING_KINDS,
     )
-    history = attempt.history if notice is None else [*attempt.history, notice.row]
     return ModelRequest(
         model=config.model,
         messages=build_prompt(history, reader),
@@ -351,7 +364,7 @@ def build_request(
         top_k=config.top_k,
         presence_penalty=config.presence_penalty,
         frequency_penalty=config.frequency_penalty,
-        reasoning_effort=resolve_effort(attempt.chat.reasoning_effort, config.reasoning_effort),
+        reasoning_effort=resolve_effort(effort, config.reasoning_effort),
         options=config.options,
     )
 

@@ -130,7 +130,8 @@ class ModelStep(Struct, frozen=True, kw_only=True):
         call.on_answering = on_answering
         recorder = self.episodes.open(Episode.of(attempt.chat))
         try:
-            answer = await call.run(attempt, build_request(attempt, context, notice), recorder)
+            request = await build_request(attempt, context, notice)
+            answer = await call.run(attempt, request, recorder)
         finally:
             recorder.close()
         # A call and its result may be on two sides of a pause.

@@ -84,7 +84,7 @@ class SummaryCall(Struct, frozen=True, kw_only=True):
         halvings: int,
     ) -> CallRows:
         """Halve the prompt until the provider accepts it. Forbid tools if the model calls one."""
-        request, earlier_usage = build_request(attempt, context), tuple[UsageEntry, ...]()
+        request, earlier_usage = await build_request(attempt, context), tuple[UsageEntry, ...]()
         while True:
             call = ModelCall("compaction", context, self.env, earlier_usage=earlier_usage)
             has_called = False

@@ -6,7 +6,7 @@ wire. Inputs are never modified.
 
 from base64 import b64decode
 from binascii import Error as NotBase64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, cast
 
 from msgspec import UNSET, Raw, Struct
@@ -55,6 +55,8 @@ from chatd.domain.text import (
 )
 
 UNKNOWN_TOOL: Final = "unknown"
+_LONG_FIELDS: Final = ("text", "args", "result", "data", "content", "context_file_content")
+_ROW_CHARS: Final = 64
 MEDIA_UNAVAILABLE_TEXT: Final = "[The tool returned a file that cannot be read.]"
 
 Origins = Mapping[ModelConfigId, str]
@@ -73,6 +75,20 @@ class PromptTarget(Struct, frozen=True, kw_only=True):
     files: Mapping[str, ResolvedFile] = {}
     accepts: AcceptsMediaType | None = None
     strict_tools: bool = False
+
+
+def is_history_larger(history: Iterable[Message], chars: int) -> bool:
+    """Stops to count at `chars`. Counts what is long: texts, arguments, results and files."""
+    for row in history:
+        for part in row.content:
+            chars -= _ROW_CHARS + sum(
+                len(bytes(value) if isinstance(value, Raw) else value)
+                for name in _LONG_FIELDS
+                if isinstance(value := getattr(part, name, None), str | Raw)
+            )
+            if chars < 0:
+                return True
+    return False
 
 
 def list_file_ids(history: Sequence[Message]) -> list[str]:

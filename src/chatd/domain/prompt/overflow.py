@@ -1,6 +1,6 @@
 """Shrinks a prompt that is too long for the model's context window."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -41,6 +41,28 @@ def _bytes(part: PromptPart) -> int:
         case PromptResult():
             media = 0 if part.media is None else _FILE_BYTES
             return len(part.text.encode("utf-8", "replace")) + media
+
+
+def is_prompt_larger(messages: Iterable[PromptMessage], chars: int) -> bool:
+    """Stops to count at `chars`. Files count in full."""
+    for message in messages:
+        for part in message.parts:
+            chars -= _chars(part)
+            if chars < 0:
+                return True
+    return False
+
+
+def _chars(part: PromptPart) -> int:
+    match part:
+        case PromptText() | PromptReasoning():
+            return len(part.text)
+        case PromptFile():
+            return len(part.data)
+        case PromptCall():
+            return len(bytes(part.input))
+        case PromptResult():
+            return len(part.text) + (0 if part.media is None else len(part.media.data))
 
 
 def shrink_prompt(messages: Sequence[PromptMessage], halvings: int) -> tuple[PromptMessage, ...]:

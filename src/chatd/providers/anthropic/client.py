@@ -17,6 +17,7 @@ from chatd.providers.config import (
     require_key,
 )
 from chatd.providers.http import ProviderSession
+from chatd.providers.request_body import encode_off_loop
 
 ANTHROPIC_URL: Final = "https://api.anthropic.com"
 
@@ -78,7 +79,9 @@ class AnthropicProvider:
         self, request: ModelRequest, *, sends_thinking: bool
     ) -> AsyncGenerator[AsyncIterator[ModelEvent]]:
         try:
-            encoded = encode_request(request, sends_thinking=sends_thinking)
+            encoded = await encode_off_loop(
+                request, lambda: encode_request(request, sends_thinking=sends_thinking)
+            )
         except InvalidInput as error:
             raise config_fault(self._config, error.message) from None
         async with self._session.stream(

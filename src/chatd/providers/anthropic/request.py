@@ -48,6 +48,7 @@ from chatd.providers.anthropic.request_types import (
     WebSearchTool,
 )
 from chatd.providers.options import AnthropicOptions, parse_options
+from chatd.providers.request_body import encode_list
 from chatd.providers.tool_schema import ToolNames, close_schema, normalize_schema, sort_by_name
 
 API_VERSION: Final = "2023-06-01"
@@ -101,7 +102,7 @@ def encode_request(
         max_tokens=max_tokens,
         tools=tools or UNSET,
         system=(_mark_system_for_cache(system) if claude.has_prompt_cache else system) or UNSET,
-        messages=_mark_for_cache(messages) if claude.has_prompt_cache else tuple(messages),
+        messages=encode_list(_mark_for_cache(messages) if claude.has_prompt_cache else messages),
         tool_choice=_tool_choice(request, options, claude, names) if tools else None,
         thinking=plan.config,
         output_config=_output_config(request, plan, claude),

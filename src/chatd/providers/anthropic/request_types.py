@@ -173,7 +173,7 @@ class Body(Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_tokens: int
     tools: tuple[Tool, ...] | UnsetType = UNSET
     system: tuple[Text, ...] | UnsetType = UNSET
-    messages: tuple[Message, ...]
+    messages: Raw
     model: str | UnsetType = UNSET
     stream: bool | UnsetType = UNSET
     anthropic_version: str | UnsetType = UNSET

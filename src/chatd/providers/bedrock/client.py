@@ -30,6 +30,7 @@ from chatd.providers.config import (
     require_key,
 )
 from chatd.providers.http import ProviderSession
+from chatd.providers.request_body import encode_off_loop
 from chatd.providers.secret import Secret
 
 
@@ -122,7 +123,9 @@ class BedrockProvider:
         self, request: ModelRequest, *, sends_thinking: bool
     ) -> AsyncGenerator[AsyncIterator[ModelEvent]]:
         try:
-            encoded = encode_request(request, "bedrock", sends_thinking=sends_thinking)
+            encoded = await encode_off_loop(
+                request, lambda: encode_request(request, "bedrock", sends_thinking=sends_thinking)
+            )
         except InvalidInput as error:
             raise config_fault(self._config, error.message) from None
         path = f"/model/{quote(request.model, safe=':')}/invoke-with-response-stream"

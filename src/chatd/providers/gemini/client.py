@@ -23,6 +23,7 @@ from chatd.providers.gemini.models import GoogleOptions
 from chatd.providers.gemini.request import encode_request, gemini_tool_names
 from chatd.providers.http import ProviderSession
 from chatd.providers.options import parse_options
+from chatd.providers.request_body import encode_off_loop
 
 GEMINI_URL: Final = "https://generativelanguage.googleapis.com"
 
@@ -50,7 +51,7 @@ class GeminiProvider:
     async def stream(self, request: ModelRequest) -> AsyncGenerator[AsyncIterator[ModelEvent]]:
         options = self._options(request)
         names = gemini_tool_names(request)
-        body = encode_request(request, options, names)
+        body = await encode_off_loop(request, lambda: encode_request(request, options, names))
         decoder = GeminiDecoder(model=request.model, names=names, call_prefix=_call_prefix(body))
         try:
             async with self._session.stream(

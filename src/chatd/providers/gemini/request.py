@@ -15,6 +15,7 @@ from chatd.providers.gemini.models import (
     SafetySetting,
     gemini_profile,
 )
+from chatd.providers.request_body import encode_list
 from chatd.providers.tool_schema import Schema, ToolNames, normalize_schema, sort_by_name
 
 Object = dict[str, object]
@@ -35,7 +36,7 @@ def gemini_tool_names(request: ModelRequest) -> ToolNames:
 def encode_request(request: ModelRequest, options: GoogleOptions, names: ToolNames) -> bytes:
     profile = gemini_profile(request.model)
     sent = encode_contents(request, profile, names)
-    body: Object = {"contents": sent.contents}
+    body: Object = {"contents": encode_list(sent.contents, _ENCODER)}
     if options.cached_content is not None:
         # The API rejects instructions and tools that the cached content already has.
         body["cachedContent"] = options.cached_content

@@ -28,6 +28,7 @@ from chatd.providers.openai.models import (
 from chatd.providers.openai.responses import request as responses_request
 from chatd.providers.openai.responses.decoder import ResponsesDecoder
 from chatd.providers.openai.tools import build_tool_names
+from chatd.providers.request_body import encode_off_loop
 
 _EventStream = AbstractAsyncContextManager[AsyncIterator[ModelEvent]]
 
@@ -51,9 +52,9 @@ class OpenAIProvider:
     async def stream(self, request: ModelRequest) -> AsyncGenerator[AsyncIterator[ModelEvent]]:
         transport, options = self._resolve(request)
         if transport == "responses":
-            opened = self._stream_response(request, _responses_options(options))
+            opened = await self._stream_response(request, _responses_options(options))
         else:
-            opened = self._stream_chat(request, options)
+            opened = await self._stream_chat(request, options)
         async with opened as events:
             yield events
 
@@ -77,14 +78,16 @@ class OpenAIProvider:
                 model = known_model(request.model, options)
                 return choose_transport(model, use_responses_api=chosen), options
 
-    def _stream_response(self, request: ModelRequest, options: OpenAIOptions) -> _EventStream:
+    async def _stream_response(self, request: ModelRequest, options: OpenAIOptions) -> _EventStream:
         names = responses_request.responses_tool_names(request, options)
         origin = self._connection.origin
-        body = responses_request.encode_request(request, options, names, origin)
+        body = await encode_off_loop(
+            request, lambda: responses_request.encode_request(request, options, names, origin)
+        )
         decoder = ResponsesDecoder(origin, names)
         return self._connection.stream("/responses", request, body, decoder)
 
-    def _stream_chat(self, request: ModelRequest, options: ChatOptions) -> _EventStream:
+    async def _stream_chat(self, request: ModelRequest, options: ChatOptions) -> _EventStream:
         if request.computer is not None:
             raise config_fault(
                 self._config,
@@ -94,7 +97,10 @@ class OpenAIProvider:
         names = build_tool_names(request)
         origin = self._connection.origin
         dialect = self._choose_dialect(request, options)
-        body = chat_request.encode_request(request, options, names, dialect, origin)
+        body = await encode_off_loop(
+            request,
+            lambda: chat_request.encode_request(request, options, names, dialect, origin),
+        )
         answer = ChatAnswerBuilder(
             origin,
             names,

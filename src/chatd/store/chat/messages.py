@@ -1,5 +1,6 @@
 """Messages and queued messages as they are stored: columns, values, and the history of a prompt."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, LiteralString
 from uuid import UUID
@@ -7,6 +8,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Raw, Struct
 
+from chatd.aio import run_other_tasks
 from chatd.domain.chat.change import AppendedMessage, Change
 from chatd.domain.chat.messages import (
     Message,
@@ -76,6 +78,10 @@ QUEUE_COLUMNS: Final = """
 
 # Of one read: a chat may be larger than the memory of a process or one value of PostgreSQL.
 MAX_READ_BYTES: Final = 16 * 1024 * 1024
+
+
+DECODED_SLICE_CHARS: Final = 256 * 1024
+_ROW_OVERHEAD_CHARS: Final = 512
 
 
 def take_within_bytes(
@@ -190,7 +196,20 @@ HAS_ANSWER_SINCE_BOUNDARY: Final[LiteralString] = """
 async def load_history(conn: Conn, chat_id: ChatId) -> list[Message]:
     """The messages from which the next action is chosen and the prompt is built. Includes messages
     that only users see: the decision reads them, the prompt leaves them out."""
-    return [message_from_row(row) for row in await conn.fetch(HISTORY, chat_id)]
+    return await decode_in_slices(await conn.fetch(HISTORY, chat_id))
+
+
+async def decode_in_slices(rows: Sequence[Row]) -> list[Message]:
+    """Lets other chats run after each slice."""
+    decoded: list[Message] = []
+    size = 0
+    for row in rows:
+        decoded.append(message_from_row(row))
+        size += len(row["content"]) + _ROW_OVERHEAD_CHARS
+        if size >= DECODED_SLICE_CHARS:
+            size = 0
+            await run_other_tasks()
+    return decoded
 
 
 async def has_answer_since_boundary(conn: Conn, chat_id: ChatId) -> bool:

@@ -29,6 +29,7 @@ from chatd.providers.openai.models import (
 )
 from chatd.providers.openai.tools import OUTPUT_SCHEMA_NAME, build_functions, is_strict
 from chatd.providers.options import add_extra_fields, lower_effort
+from chatd.providers.request_body import encode_list
 from chatd.providers.tool_schema import ToolNames, normalize_schema
 
 Body = dict[str, object]
@@ -163,7 +164,9 @@ def encode_request(
     is_reasoning = supports_reasoning(known_model(request.model, options)) is True
     body: Body = {
         "model": request.model,
-        "messages": _messages(request, names, dialect, origin, is_reasoning=is_reasoning),
+        "messages": encode_list(
+            _messages(request, names, dialect, origin, is_reasoning=is_reasoning)
+        ),
         "stream": True,
         "stream_options": {"include_usage": True},
         **_limit(request, options, is_reasoning=is_reasoning),

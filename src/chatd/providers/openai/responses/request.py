@@ -20,6 +20,7 @@ from chatd.providers.openai.tools import (
     is_strict,
 )
 from chatd.providers.options import add_extra_fields
+from chatd.providers.request_body import encode_list
 from chatd.providers.tool_schema import ToolNames, normalize_schema
 
 MIN_OUTPUT_TOKENS: Final = 16
@@ -46,7 +47,7 @@ def encode_request(
         builder.add(message)
     body: Body = {
         "model": request.model,
-        "input": builder.items,
+        "input": encode_list(builder.items),
         "stream": True,
         "store": options.store is not False,
         "include": _include(options, is_reasoning=is_reasoning),
