@@ -222,6 +222,7 @@ IMPOSSIBLE_WORKSPACES: list[tuple[str, LiteralString]] = [
         "workspace_agents_connection_timeout_s_check",
         "UPDATE workspace_agents SET connection_timeout_s = -1",
     ),
+    ("workspace_agents_network_check", "UPDATE workspace_agents SET network = 'some'"),
     ("agent_lifecycle_is_known", "UPDATE workspace_agents SET lifecycle = 'bored'"),
     ("agent_is_its_own_parent_never", "UPDATE workspace_agents SET parent_id = id"),
     (

@@ -24,11 +24,11 @@ def edit_after_deletion(judge: TranscriptJudge, *, deletion_acked: bool) -> Sent
     return second
 
 
-def test_an_unacknowledged_deletion_may_remove_a_later_message() -> None:
+async def test_an_unacknowledged_deletion_may_remove_a_later_message() -> None:
     """A frozen replica may apply the deletion after the edit."""
     edit_after_deletion(TranscriptJudge(), deletion_acked=False).check(times=0)
 
 
-def test_an_acknowledged_message_that_is_missing_is_lost() -> None:
+async def test_an_acknowledged_message_that_is_missing_is_lost() -> None:
     with pytest.raises(AssertionError, match="lost"):
         edit_after_deletion(TranscriptJudge(), deletion_acked=True).check(times=0)
