@@ -31,7 +31,6 @@ from tests.support.chaos.unreliable_model import SlowToolServer, UnreliableModel
 
 SETTLE_TIMEOUT_S = 60.0
 CHECKS_BILLING = False
-TOLERATES_CRASHED = True
 
 
 class Soak:
@@ -89,7 +88,7 @@ class Soak:
             with _collected(broken):
                 await judge.wait_settled(pool, within_s=SETTLE_TIMEOUT_S)
             with _collected(broken):
-                await judge.check(pool, crashed=self._config.tolerates_crashed)
+                await judge.check(pool)
             with _collected(broken):
                 self._check_calls()
             if self._config.checks_billing:
@@ -202,12 +201,6 @@ def _config(args: Sequence[str]) -> SoakConfig:
         default=CHECKS_BILLING,
         help="every call that the model served has a usage event",
     )
-    parser.add_argument(
-        "--tolerate-crashed",
-        action=argparse.BooleanOptionalAction,
-        default=TOLERATES_CRASHED,
-        help="accept chats that failed because too many of their workers died",
-    )
     asked = parser.parse_args(args)
     try:
         weights = choose_weights(asked.weight, only=asked.only)
@@ -219,7 +212,6 @@ def _config(args: Sequence[str]) -> SoakConfig:
         seconds=asked.seconds,
         replicas=asked.replicas,
         users=asked.people,
-        tolerates_crashed=asked.tolerate_crashed,
         checks_billing=asked.billing,
     )
 

@@ -31,7 +31,6 @@ class SoakConfig(Struct, frozen=True, kw_only=True):
     seconds: float
     replicas: int
     users: int
-    tolerates_crashed: bool
     checks_billing: bool
 
 

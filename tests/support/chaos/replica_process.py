@@ -6,6 +6,7 @@ With `die_at` it kills itself at an event, at exactly that point of its code.
 
 import asyncio
 import os
+import random
 import signal
 import sys
 from pathlib import Path
@@ -105,6 +106,7 @@ async def main(setup: ReplicaSetup) -> None:
         emit=EventWriter(setup.die_at),
         new_id=uuid4,
         new_change_id=change_id,
+        jitter=random.random,
     )
     provider = build_provider(
         ProviderConfig(kind="openai-compat", base_url=f"{setup.model_url}/v1")

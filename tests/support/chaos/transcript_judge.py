@@ -133,16 +133,13 @@ class TranscriptJudge:
             assert not patience.is_over, f"stuck: {busy}"
             await asyncio.sleep(0.05)
 
-    async def check(self, conn: Conn, *, crashed: bool = False) -> None:
-        """`crashed`: chats that failed because too many of their workers died are accepted."""
+    async def check(self, conn: Conn) -> None:
         everything = await stored(conn)
         check_all(everything, {})
         self._messages(everything)
         self._lost_pasts(everything)
         for chat_id, found in everything.items():
             error = found.chat.last_error
-            if crashed and error is not None and error.kind == "crashed":
-                continue
             try:
                 assert found.chat.state == "W", f"{chat_id} ended in {error}"
                 self._answers(chat_id, found)
