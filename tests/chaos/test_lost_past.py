@@ -1,0 +1,47 @@
+"""What the judge of a chaos run accepts after a failover to an older state."""
+
+import pytest
+
+from tests.support.chaos.lost_past import LostPast
+from tests.support.chaos.transcript_judge import SentMessage
+from tests.support.factories import CHAT
+
+PAST = LostPast(copied_at=100.0, stopped_at=105.0, back_at=107.0)
+
+
+def sent(text: str, asked_at: float, acked_at: float) -> SentMessage:
+    return SentMessage(chat=CHAT, text=text, acked=True, asked_at=asked_at, acked_at=acked_at)
+
+
+@pytest.mark.parametrize(
+    ("asked_at", "acked_at", "may_lose"),
+    [
+        (98.0, 99.0, False),
+        (98.0, 101.0, True),
+        (104.0, 106.0, True),
+        (104.0, 140.0, True),  # a frozen replica replied late
+        (108.0, 109.0, False),
+    ],
+)
+def test_only_what_was_acknowledged_after_the_copy_and_asked_before_the_return_may_be_lost(
+    asked_at: float, acked_at: float, *, may_lose: bool
+) -> None:
+    assert PAST.may_lose(sent("m1 0", asked_at, acked_at)) is may_lose
+
+
+def test_the_last_messages_may_be_lost() -> None:
+    PAST.check_order([sent("m1 0", 101, 102), sent("m2 0", 103, 104)], ["m1 0"])
+
+
+def test_a_message_stored_after_a_lost_one_is_mixed() -> None:
+    with pytest.raises(AssertionError, match="mixed"):
+        PAST.check_order([sent("m1 0", 101, 102), sent("m2 0", 103, 104)], ["m2 0"])
+
+
+def test_a_message_that_was_acknowledged_after_the_stop_may_be_stored_in_the_new_past() -> None:
+    PAST.check_order([sent("m1 0", 101, 102), sent("m2 0", 104, 108)], ["m2 0"])
+
+
+def test_a_tool_may_run_again_if_the_mark_of_its_run_was_lost() -> None:
+    assert not PAST.may_repeat(99.0)
+    assert PAST.may_repeat(101.0)
