@@ -18,6 +18,7 @@ from chatd.clock import SystemClock
 from chatd.domain.errors import Unavailable
 from chatd.domain.ids import WorkspaceId
 from chatd.workspaces.builds.backend import BuildFailed
+from chatd.workspaces.local import isolation
 from chatd.workspaces.local.backend import LocalConfig
 from chatd.workspaces.local.supervisor.plan import (
     PathRules,
@@ -431,3 +432,15 @@ async def test_a_held_lock_is_waited_for_and_no_supervisor_is_started(tmp_path: 
             fcntl.flock(lock, fcntl.LOCK_EX)
             assert (await client.hello()).pid == 7
     assert not (tmp_path / LOG_FILE).exists()
+
+
+async def test_a_sandbox_without_its_system_call_filter_is_reported(
+    rig: LocalRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a supervisor of an earlier version starts it: no process in it has a filter of its own."""
+    filtered = await rig.start()
+    assert not any("earlier version" in line for line in rig.log)
+    monkeypatch.setattr(isolation, "children_of", lambda _pid: [os.getpid()])
+    unfiltered = await rig.start()
+    assert any(line.startswith("agent warning a supervisor of an earlier") for line in rig.log)
+    assert set(await rig.supervisor.list_running()) >= {filtered.name, unfiltered.name}

@@ -171,6 +171,9 @@ class LocalBackend:
                     await fill_home(setup, trash=self._layout.trash, allowed=self._allowed)
                     await run_startup(setup)
             found = await self._start_agent(setup)
+        if await asyncio.to_thread(isolation.lacks_filter, found.pid, level):
+            isolation.log_old_supervisor(str(workspace))
+            context.log("agent", isolation.OLD_SUPERVISOR_TEXT, "warning")
         agent = AgentSpec(
             id=context.agent_id(AGENT_NAME),
             name=AGENT_NAME,

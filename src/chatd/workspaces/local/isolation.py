@@ -6,6 +6,7 @@ advice.
 
 import logging
 import os
+import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Final
 import msgspec
 
 from chatd.domain.workspace.entities import ResourceLimits
+from chatd.log_event import LogEvent
 from chatd.workspaces.local.kit import WorkspaceKit
 from chatd.workspaces.local.layout import (
     UID_MAP,
@@ -32,10 +34,17 @@ from chatd.workspaces.local.process_plan import (
     inside_paths,
     plan_process,
 )
+from chatd.workspaces.local.supervisor.processes import children_of
 from chatd.workspaces.local.supervisor.syscalls import MIN_LANDLOCK_VERSION, landlock_version
 
 ISOLATION_PROBE_TIMEOUT_S: Final = 20.0
 PROBE_COMMAND: Final = "true && touch ~/tried && test -r {kit}/agent/__main__.py"
+
+OLD_SUPERVISOR_TEXT: Final = (
+    "a supervisor of an earlier version of chatd runs the workspaces of this host: this one has no"
+    " system call filter, and its commands can reach the agent's journal; stop all workspaces of"
+    " this host, and start them again two minutes later"
+)
 
 log: Final = logging.getLogger("chatd.workspaces")
 
@@ -170,3 +179,31 @@ def _advice(level: IsolationLevel | None) -> str:
         )
     effect = "workspaces are weakly isolated" if level else "this host cannot run workspaces"
     return f"{install} and start chatd again: without it {effect}."
+
+
+def log_old_supervisor(workspace: str) -> None:
+    fields = {"workspace_id": workspace}
+    line = LogEvent(event="supervisor_old", fields=fields, explanation=OLD_SUPERVISOR_TEXT)
+    log.warning(line)
+
+
+def lacks_filter(pid: int, level: IsolationLevel) -> bool:
+    """Whether a sandbox runs without its system call filter: a supervisor of an earlier version
+    ignores the parts of a plan that it does not know. False if the kernel does not tell.
+
+    `pid` is that of the program that the supervisor started: with namespaces its children are
+    inside. The server's own filters, those of a container for example, do not count.
+    """
+    inside = children_of(pid) if has_namespaces(level) else [pid]
+    counts = [found for each in inside if (found := _count_filters(each)) is not None]
+    own = _count_filters(os.getpid())
+    return own is not None and bool(counts) and max(counts) <= own
+
+
+def _count_filters(pid: int) -> int | None:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return None
+    found = re.search(r"^Seccomp_filters:\s*([0-9]+)$", status, re.MULTILINE)
+    return None if found is None else int(found[1])
