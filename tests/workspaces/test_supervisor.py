@@ -438,9 +438,13 @@ async def test_a_sandbox_without_its_system_call_filter_is_reported(
     rig: LocalRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a supervisor of an earlier version starts it: no process in it has a filter of its own."""
+
+    def list_unfiltered(_pid: int) -> list[int]:
+        return [os.getpid()]
+
     filtered = await rig.start()
     assert not any("earlier version" in line for line in rig.log)
-    monkeypatch.setattr(isolation, "children_of", lambda _pid: [os.getpid()])
+    monkeypatch.setattr(isolation, "children_of", list_unfiltered)
     unfiltered = await rig.start()
     assert any(line.startswith("agent warning a supervisor of an earlier") for line in rig.log)
     assert set(await rig.supervisor.list_running()) >= {filtered.name, unfiltered.name}
