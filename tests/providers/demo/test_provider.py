@@ -6,7 +6,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from msgspec import UNSET, Raw
+from msgspec import Raw
 
 from chatd.domain.chat.parts import TextPart
 from chatd.domain.chat.row import Episode
@@ -14,10 +14,8 @@ from chatd.domain.ids import ChatId
 from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.protocol import (
     Finished,
-    ForcedTool,
     ModelEvent,
     ModelRequest,
-    PromptFile,
     PromptMessage,
     ProviderError,
     ReasoningDelta,
@@ -27,11 +25,9 @@ from chatd.domain.model.protocol import (
     ToolSpec,
 )
 from chatd.domain.prompt import compaction, titles
-from chatd.domain.prompt.labels import label_request
 from chatd.parts.episode_buffer import EpisodeBuffer
 from chatd.providers.config import ProviderConfig
-from chatd.providers.demo.provider import TOKEN_SLEEP, DemoOptions, DemoProvider
-from chatd.providers.demo.scenes import STORY_PACE
+from chatd.providers.demo.provider import STORY_PACE, TOKEN_SLEEP, DemoOptions, DemoProvider
 from tests.support.clock import FakeClock
 from tests.support.providers.file_tools import ALL_TOOLS, tool
 from tests.support.providers.prompts import call, message, request, result
@@ -81,7 +77,7 @@ async def test_every_phrase_of_the_greeting_starts_a_scene(demo: DemoProvider) -
     greeting = await answer_text(demo, request_for("Hello"))
     rows = [line.split("`")[1::2] for line in greeting.splitlines() if line.startswith("| `")]
     promised = [word for row in rows for word in row]
-    assert len(promised) >= 8
+    assert len(promised) >= 7
     failed = 0
     for word in promised:
         try:
@@ -128,7 +124,6 @@ async def test_reasoning_precedes_the_answer_and_is_counted(demo: DemoProvider) 
     kinds = [type(e) for e in events if isinstance(e, ReasoningDelta | TextDelta)]
     assert kinds.index(TextDelta) == kinds.count(ReasoningDelta)
     end = ending(Finished, events)
-    assert end.usage.reasoning_tokens == kinds.count(ReasoningDelta)
     assert end.usage.output_tokens == len(kinds)
 
 
@@ -142,12 +137,9 @@ async def test_the_request_chooses_the_kind_of_markdown(
     assert part in await answer_text(demo, request_for(prompt))
 
 
-async def test_sources_and_refusals_on_request(demo: DemoProvider) -> None:
+async def test_sources_on_request(demo: DemoProvider) -> None:
     events = await play(demo, request_for("cite your sources"))
     assert sum(isinstance(e, SourceFound) for e in events) == 2
-    [end] = await play(demo, request_for("refuse to answer"))
-    assert isinstance(end, Finished)
-    assert (end.reason, end.explanation is not None) == ("refusal", True)
 
 
 # Tools
@@ -171,9 +163,7 @@ async def test_a_tool_is_called_and_its_result_is_shown(demo: DemoProvider) -> N
     assert "`execute` answered" in text
 
 
-@pytest.mark.parametrize(
-    "prompt", ["use a tool", "list files", "list the templates", "fix the failing test"]
-)
+@pytest.mark.parametrize("prompt", ["use a tool", "call read_file", "fix the failing test"])
 async def test_the_model_calls_only_tools_that_the_request_offers(
     demo: DemoProvider, prompt: str
 ) -> None:
@@ -181,57 +171,28 @@ async def test_the_model_calls_only_tools_that_the_request_offers(
     assert await calls(demo, request_for(prompt, tools=ALL_TOOLS, tool_choice="none")) == []
 
 
-def declared(name: str, schema: bytes = b'{"type":"object"}') -> ToolSpec:
-    return ToolSpec(name=name, description="A client tool.", input_schema=Raw(schema))
-
-
-WEATHER = declared(
-    "get_weather", b'{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}'
-)
-
-
-@pytest.mark.parametrize(
-    ("prompt", "named"),
-    [
-        ("What is the weather in Rome?", "get_weather"),
-        ("search the archive", "searchArchive"),
-        ("use a tool", "get_weather"),
-        ("Hello", "get_weather"),
-        ("show me a permanent error", None),
-        ("tell me a long story", None),
-    ],
-)
-async def test_the_model_calls_tools_of_the_client(
-    demo: DemoProvider, prompt: str, named: str | None
+@pytest.mark.parametrize("prompt", ["call getWeather", "Please use getWeather."])
+async def test_a_message_that_names_a_tool_calls_it_and_shows_its_result(
+    demo: DemoProvider, prompt: str
 ) -> None:
-    tools = (WEATHER, declared("searchArchive"), tool("read_file"))
-    sent = request_for(prompt, tools=tools, failures=0)
-    if "permanent" in prompt:
-        with pytest.raises(ProviderError):
-            await play(demo, sent)
-        return
-    assert [name for name, _ in await calls(demo, sent)] == ([named] if named else [])
-
-
-async def test_the_result_of_a_client_tool_is_shown_and_the_tool_is_not_called_again(
-    demo: DemoProvider,
-) -> None:
-    prompt = "What is the weather in Rome?"
-    ((name, args),) = await calls(demo, request_for(prompt, tools=(WEATHER,)))
-    assert msgspec.json.decode(args) == {"city": prompt}
+    schema = b'{"type":"object","properties":{"city":{"type":"string"},"days":{"type":"integer"}}}'
+    weather = ToolSpec(name="getWeather", description="Tells it.", input_schema=Raw(schema))
+    tools = (tool("read_file"), weather)
+    ((name, args),) = await calls(demo, request_for(prompt, tools=tools))
+    assert (name, msgspec.json.decode(args)) == ("getWeather", {"city": "sample", "days": 1})
     follow_up = history(
         message("user", prompt),
         message("assistant", call("c1", name, args.encode())),
         message("tool", result("c1", '"sunny"', name)),
-        tools=(WEATHER,),
+        tools=tools,
     )
     assert "sunny" in await answer_text(demo, follow_up)
     assert await calls(demo, follow_up) == []
 
 
-async def test_a_schema_that_is_not_an_object_gets_no_arguments(demo: DemoProvider) -> None:
-    odd = declared("odd", b'{"anyOf":[{"type":"string"}]}')
-    assert await calls(demo, request_for("use odd", tools=(odd,))) == [("odd", "{}")]
+async def test_a_schema_without_properties_gets_no_arguments(demo: DemoProvider) -> None:
+    odd = ToolSpec(name="odd", description="", input_schema=Raw(b'{"anyOf":[{"type":"string"}]}'))
+    assert await calls(demo, request_for("call odd", tools=(odd,))) == [("odd", "{}")]
 
 
 async def test_a_second_summary_lists_the_requests_of_the_first(demo: DemoProvider) -> None:
@@ -246,12 +207,6 @@ async def test_a_second_summary_lists_the_requests_of_the_first(demo: DemoProvid
     assert "- paint the house\n- and the fence\n" in two
     assert compaction.SUMMARY_PREFIX.strip()[:30] not in two
     assert compaction.SUMMARY_INSTRUCTION[:30] not in two
-
-
-async def test_a_demanded_tool_is_called(demo: DemoProvider) -> None:
-    named = request_for("hi", tools=ALL_TOOLS, tool_choice=ForcedTool(name="read_file"))
-    assert await calls(demo, named) == [("read_file", '{"path":"hi"}')]
-    assert len(await calls(demo, request_for("hi", tools=ALL_TOOLS, tool_choice="required"))) == 1
 
 
 async def test_ids_of_calls_differ_from_step_to_step(demo: DemoProvider) -> None:
@@ -279,14 +234,14 @@ async def test_the_model_answers_after_two_failures(demo: DemoProvider) -> None:
     with pytest.raises(ProviderError) as first:
         await play(demo, sent)
     failure = classify_fault(first.value.fault)
-    assert (failure.kind, failure.retryable, failure.error.provider) == ("overloaded", True, "demo")
+    assert (failure.retryable, failure.error.provider) == (True, "demo")
     with pytest.raises(ProviderError) as second:
         await play(demo, sent)
     assert classify_fault(second.value.fault).retryable
     assert "There it is" in await answer_text(demo, sent)
 
 
-async def test_the_last_failure_comes_in_the_middle_of_the_answer(demo: DemoProvider) -> None:
+async def test_a_failure_comes_in_the_middle_of_the_answer(demo: DemoProvider) -> None:
     async with demo.stream(request_for("show me an error", failures=1)) as events:
         seen = [await anext(events) for _ in range(5)]
         assert any(isinstance(e, TextDelta) for e in seen)
@@ -301,39 +256,31 @@ async def test_a_permanent_error_is_repeated(demo: DemoProvider) -> None:
         assert not classify_fault(caught.value.fault).retryable
 
 
-# Titles, labels and summaries
+# Titles and summaries
 
 
-async def test_titles_and_labels_follow_the_schema(demo: DemoProvider) -> None:
-    text = "please fix the failing test in basket.py, it is urgent and I am late"
-    title = titles.title_request("demo", text)
-    assert titles.read_title(await answer_text(demo, title)) == "Fix the failing test in basket.py"
-    as_text = msgspec.structs.replace(title, output_schema=UNSET)
-    assert await answer_text(demo, as_text) == "Fix the failing test in basket.py"
-    label = await answer_text(demo, label_request("demo", "Basket", "All tests pass."))
-    assert msgspec.json.decode(label) == {"label": "Answered in demo mode"}
-
-
-async def test_a_sample_fits_its_schema(demo: DemoProvider) -> None:
-    schema = {
-        "type": "object",
-        "properties": {
-            "mood": {"enum": ["good", "bad"]},
-            "count": {"type": "integer", "minimum": 3},
-            "tags": {"type": "array", "items": {"type": "string"}, "minItems": 1},
-            "deep": {"anyOf": [{"type": "object", "properties": {"ok": {"type": "boolean"}}}]},
-            "optional": {"type": "string"},
-        },
-        "required": ["mood", "count", "tags", "deep"],
-    }
-    sent = request_for("hello", output_schema=Raw(msgspec.json.encode(schema)))
-    expected = {"mood": "good", "count": 3, "tags": ["hello"], "deep": {"ok": False}}
-    assert msgspec.json.decode(await answer_text(demo, sent)) == expected
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        (
+            "please fix the failing test in basket.py, it is late",
+            "Fix the failing test in basket.py",
+        ),
+        ("Hello", "Hello"),
+        ("?", "New chat"),
+    ],
+)
+async def test_a_title_is_the_first_words(demo: DemoProvider, text: str, title: str) -> None:
+    asked = titles.title_request("demo", text)
+    assert titles.read_title(await answer_text(demo, asked)) == title
 
 
 async def test_a_summary_lists_the_requests_of_the_user(demo: DemoProvider) -> None:
     follow_up = history(
-        message("user", "fix the failing test"), message("assistant", "Working."), tools=ALL_TOOLS
+        message("user", "fix the failing test"),
+        message("assistant", "Working."),
+        message("user", "Continue."),
+        tools=ALL_TOOLS,
     )
     text = await answer_text(demo, compaction.summary_request(follow_up))
     assert "Goal: fix the failing test" in text
@@ -369,17 +316,9 @@ async def test_a_slow_reader_catches_up(demo: DemoProvider, clock: FakeClock) ->
             assert await clock.advance_past(TOKEN_SLEEP) == pytest.approx(0.1)
 
 
-async def test_slow_is_a_tenth_of_the_speed_and_fast_has_no_pauses(
-    demo: DemoProvider, clock: FakeClock
-) -> None:
+async def test_a_fast_answer_has_no_pauses(demo: DemoProvider) -> None:
     fast = request_for("answer fast", options=Raw(b'{"tokens_per_second":20}'))
     assert isinstance((await play(demo, fast))[-1], Finished)
-    slow = request_for("answer slowly, please", options=Raw(b'{"tokens_per_second":20}'))
-    async with asyncio.timeout(WAIT_S), demo.stream(slow) as events:
-        await anext(events)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(_next(events))
-            assert await clock.advance_past(TOKEN_SLEEP) == pytest.approx(0.5)
 
 
 async def test_a_cancelled_reader_stops_the_stream_at_once(
@@ -410,12 +349,9 @@ async def test_max_output_tokens_cuts_the_answer(demo: DemoProvider) -> None:
 
 
 async def test_input_tokens_are_estimated(demo: DemoProvider) -> None:
-    picture = PromptFile(media_type="image/png", data=b"x", name="cat.png")
-    sent = history(message("system", "s" * 400), message("user", "u" * 40, picture))
-    events = await play(demo, sent)
-    end = ending(Finished, events)
-    assert end.usage.input_tokens == 410
-    assert "cat.png" in await answer_text(demo, sent)
+    short, long = (history(message("user", "u" * size)) for size in (40, 4040))
+    counts = [ending(Finished, await play(demo, sent)).usage.input_tokens for sent in (short, long)]
+    assert counts[1] - counts[0] == 1000
 
 
 async def test_an_invalid_option_is_named(demo: DemoProvider) -> None:

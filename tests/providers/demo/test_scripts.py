@@ -2,7 +2,7 @@
 
 import pytest
 
-from chatd.providers.demo.scenes import find_script
+from chatd.providers.demo.provider import find_script
 
 REQUESTS = {
     "tell me a long story": (
@@ -17,17 +17,17 @@ REQUESTS = {
         "Can you fix the failing test in basket.py?",
         "repair the failing tests!",
     ),
-    "run a command": ("run a command", "use a tool", "Please run a command."),
-    "list the files": ("list files", "List the files", "Can you list my files?"),
-    "list the templates": ("list the templates", "list templates"),
+    "run a command": ("run a command", "use a tool", "List files.", "Can you list my files?"),
     "show me an error": ("show me an error", "Fail twice."),
     "show me a permanent error": ("show me a permanent error", "show me a fatal error"),
     "think about it": ("Think about it.", "think", "think aloud"),
-    "show me code": ("show me code", "write some code", "Please show me some code"),
-    "show me a table": ("show me a table", "show me a list", "Show me some Markdown!"),
+    "show me a table": (
+        "show me a table",
+        "show me a list",
+        "Show me some Markdown!",
+        "show me code",
+    ),
     "cite your sources": ("cite your sources", "Cite sources."),
-    "refuse to answer": ("refuse to answer", "Please refuse to answer."),
-    "answer slowly": ("answer slowly", "answer slowly: what is a lease?"),
     "answer fast": ("answer fast", "answer quickly", "answer fast: hello"),
 }
 EVERYDAY = """

@@ -39,7 +39,8 @@ class ToolRefusal(Exception):
 
 
 class FileToolRunner:
-    """`exists`: there is a workspace; `stopped`: it does not run. `broken` tools always fail."""
+    """`exists`: there is a workspace; `stopped`: it does not run. `broken` tools always fail.
+    `failed_build` is what `create_workspace` answers."""
 
     def __init__(
         self,
@@ -48,16 +49,20 @@ class FileToolRunner:
         exists: bool = True,
         stopped: bool = False,
         broken: frozenset[str] = frozenset(),
+        failed_build: str = "",
     ) -> None:
         self.place = place
         self.exists = exists
         self.stopped = stopped
         self.broken = broken
+        self.failed_build = failed_build
         self.calls: list[str] = []
 
     async def run(self, name: str, args: Object) -> tuple[str, bool]:
         """The result's text, and whether it is an error."""
         self.calls.append(name)
+        if name == "create_workspace" and self.failed_build:
+            return self.failed_build, False
         try:
             return msgspec.json.encode(await self._run(name, args)).decode(), False
         except ToolRefusal as refused:

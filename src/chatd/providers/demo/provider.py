@@ -1,16 +1,19 @@
 """The demo model: needs no key and no network; gives the same answer to the same request.
 
-Its only state counts the failures a user has asked for. Losing that count costs one more failure.
+A message that is a request of `scripts.toml` plays its scene; any other message gets an answer that
+lists the requests. A scene follows from the request alone, so that it continues after a crash. The
+only state counts the failures a user has asked for. Losing that count costs one more failure.
 """
 
 import hashlib
+import random
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Annotated, Final
 
 import msgspec
-from msgspec import Meta, structs
+from msgspec import UNSET, Meta, structs
 
 from chatd.domain.chat.messages import TokenUsage
 from chatd.domain.errors import InvalidInput
@@ -20,8 +23,6 @@ from chatd.domain.model.protocol import (
     FinishReason,
     ModelEvent,
     ModelRequest,
-    PromptCall,
-    PromptFile,
     ProviderError,
     ProviderFault,
     ReasoningDelta,
@@ -35,20 +36,45 @@ from chatd.domain.model.protocol import (
     ToolCallDone,
     ToolCallStart,
 )
+from chatd.domain.model.usage import estimate_input_tokens
 from chatd.domain.ports import Clock
+from chatd.domain.prompt.compaction import SUMMARY_INSTRUCTION
+from chatd.domain.text import clip
 from chatd.providers.config import ProviderConfig, config_fault
-from chatd.providers.demo.scenes import choose_scene
-from chatd.providers.demo.tool_scenes import CallTool, DemoScene, RefuseAnswer, SetPace, ThinkText
+from chatd.providers.demo.scripts import (
+    TEXTS,
+    CallTool,
+    DemoScene,
+    DemoScript,
+    DemoTurn,
+    SetPace,
+    ThinkText,
+    list_requests,
+    read_turn,
+)
+from chatd.providers.demo.tool_scenes import call_sample, fix_test, run_command
 from chatd.providers.options import OptionBlock, parse_options
 
 TOKEN_SLEEP: Final = "demo_token"
+STORY_PACE: Final = SetPace(0.02, by_line=True)
+"""A line a second at the default speed. An hour of more or longer lines would outgrow the preview
+of a running answer (`MAX_PREVIEW_BYTES`)."""
+_STORY_LINES: Final = 3600
 _MAX_REMEMBERED_CHATS: Final = 256
 # Without pauses, the stream still yields to other tasks after this many tokens.
 _TOKENS_PER_YIELD: Final = 50
 _TOKEN: Final = re.compile(r"\s*\S{1,12}|\s+")
 _LINE: Final = re.compile(r"[^\n]*\n+|[^\n]+")
-_CHARS_PER_TOKEN: Final = 4
-_TOKENS_PER_FILE: Final = 300
+_POLITE: Final = re.compile(
+    r"^\W*(?:(?:please|hello|hi|hey|(?:can|could|would) you|help me)\b\W*)+(?=\w)"
+    r"|(?:,? please)?[\s.!?]*$",
+    re.IGNORECASE,
+)
+_TOOL_REQUEST: Final = re.compile(r"(?:call|use) ([\w.-]+)", re.IGNORECASE)
+_MAX_REQUEST_CHARS: Final = 500
+_MAX_TITLE_WORDS: Final = 6
+_MAX_QUOTED_CHARS: Final = 600
+_MAX_SUMMARY_REQUESTS: Final = 20
 
 
 class DemoOptions(OptionBlock, frozen=True, kw_only=True):
@@ -82,11 +108,12 @@ class DemoProvider:
         # Identifies the history: equal for equal messages, different after every step.
         history = msgspec.json.encode(request.messages)
         key = hashlib.blake2b(history, digest_size=9).hexdigest()
-        failures_left = options.failures - self._failures.get(key, 0)
-        scene = choose_scene(request, seed=options.seed, failures_left=failures_left)
-        self._count_failure(scene, key)
-        if isinstance(scene[0], ProviderFault):
-            raise self._failed(scene[0])
+        failures = self._failures.pop(key, 0)
+        scene = _choose_scene(request, options.seed, options.failures - failures)
+        if any(isinstance(item, ProviderFault) for item in scene):
+            self._failures[key] = failures + 1
+        if len(self._failures) > _MAX_REMEMBERED_CHATS:
+            del self._failures[next(iter(self._failures))]
         async with aclosing(self._play(scene, request, options, key)) as events:
             yield events
 
@@ -97,40 +124,27 @@ class DemoProvider:
         self, scene: DemoScene, request: ModelRequest, options: DemoOptions, key: str
     ) -> AsyncGenerator[ModelEvent]:
         pace = next((item for item in scene if isinstance(item, SetPace)), SetPace(1.0))
-        tokens_per_s = options.tokens_per_second * pace.factor
         started_at = self._clock.monotonic()
-        tokens = reasoning_tokens = 0
+        tokens = 0
         reason: FinishReason = "stop"
-        explanation = None
         for event in _events(scene, key, _LINE if pace.by_line else _TOKEN):
             match event:
                 case ProviderFault():
-                    raise self._failed(event)
-                case RefuseAnswer():
-                    reason, explanation = "refusal", event.explanation
-                    break
+                    raise ProviderError(structs.replace(event, provider=self.name))
                 case TextDelta() | ReasoningDelta() | ToolCallDelta():
                     if tokens == request.max_output_tokens:
                         reason = "length"
                         break
                     tokens += 1
-                    reasoning_tokens += isinstance(event, ReasoningDelta)
-                    await self._wait(tokens_per_s, started_at, tokens)
+                    await self._wait(options.tokens_per_second * pace.factor, started_at, tokens)
                 case ToolCallDone():
                     reason = "tool-calls"
                 case _:
                     pass
             yield event
-        input_tokens = _estimate_tokens(request)
-        usage = TokenUsage(
-            input_tokens=input_tokens,
-            output_tokens=tokens,
-            total_tokens=input_tokens + tokens,
-            reasoning_tokens=reasoning_tokens,
-        )
-        yield Finished(
-            reason=reason, usage=usage, response_id=f"demo_{key}", explanation=explanation
-        )
+        read = estimate_input_tokens(request)
+        usage = TokenUsage(input_tokens=read, output_tokens=tokens, total_tokens=read + tokens)
+        yield Finished(reason=reason, usage=usage, response_id=f"demo_{key}")
 
     async def _wait(self, tokens_per_s: float, started_at: float, tokens: int) -> None:
         """Sleep until the token is due. Due times count from the start, so that a slow reader
@@ -142,20 +156,10 @@ class DemoProvider:
         elif tokens % _TOKENS_PER_YIELD == 0:
             await self._clock.sleep(0, TOKEN_SLEEP)
 
-    def _count_failure(self, scene: DemoScene, key: str) -> None:
-        count = self._failures.pop(key, 0)
-        if any(isinstance(item, ProviderFault) for item in scene):
-            self._failures[key] = count + 1
-        if len(self._failures) > _MAX_REMEMBERED_CHATS:
-            del self._failures[next(iter(self._failures))]
-
-    def _failed(self, fault: ProviderFault) -> ProviderError:
-        return ProviderError(structs.replace(fault, provider=self.name))
-
 
 def _events(
     scene: DemoScene, key: str, token: re.Pattern[str]
-) -> Iterator[ModelEvent | ProviderFault | RefuseAnswer]:
+) -> Iterator[ModelEvent | ProviderFault]:
     for number, item in enumerate(scene):
         block = str(number)
         match item:
@@ -163,10 +167,11 @@ def _events(
                 yield TextStart(id=block)
                 yield from (TextDelta(id=block, delta=text) for text in token.findall(item))
                 yield TextEnd(id=block)
-            case ThinkText():
+            case ThinkText(text=thoughts):
                 yield ReasoningStart(id=block)
-                for text in token.findall(item.text):
-                    yield ReasoningDelta(id=block, delta=text)
+                yield from (
+                    ReasoningDelta(id=block, delta=text) for text in token.findall(thoughts)
+                )
                 yield ReasoningEnd(id=block)
             case CallTool():
                 call_id = ToolCallId(f"demo_{key}_{number}")
@@ -174,19 +179,71 @@ def _events(
                 yield ToolCallStart(id=call_id, name=item.name)
                 yield from (ToolCallDelta(id=call_id, delta=text) for text in token.findall(args))
                 yield ToolCallDone(id=call_id, name=item.name, input=args)
-            case SourceFound() | ProviderFault() | RefuseAnswer():
+            case SourceFound() | ProviderFault():
                 yield item
             case SetPace():
                 pass
 
 
-def _estimate_tokens(request: ModelRequest) -> int:
-    """About four characters a token, and a flat number for a file."""
-    parts = [part for message in request.messages for part in message.parts]
-    files = sum(isinstance(part, PromptFile) for part in parts)
-    texts = (
-        bytes(part.input) if isinstance(part, PromptCall) else part.text
-        for part in parts
-        if not isinstance(part, PromptFile)
-    )
-    return -(-sum(map(len, texts)) // _CHARS_PER_TOKEN) + files * _TOKENS_PER_FILE
+def _trim(prompt: str) -> str:
+    """The start of the prompt in one line, without a polite opening and end."""
+    return _POLITE.sub("", " ".join(prompt[:_MAX_REQUEST_CHARS].split()))
+
+
+def find_script(prompt: str) -> DemoScript | None:
+    text = _trim(prompt).lower()
+    scripts = (one for one in TEXTS.scripts if text == one.request or re.fullmatch(one.also, text))
+    return next(scripts, None) if text else None
+
+
+def _choose_scene(request: ModelRequest, seed: int, failures_left: int) -> DemoScene:
+    """`failures_left`: how often the model still fails if the prompt asks for an error."""
+    turn = read_turn(request)
+    if request.output_schema is not UNSET:
+        return (SetPace(0.0), msgspec.json.encode({"title": _make_title(turn.prompt)}).decode())
+    if SUMMARY_INSTRUCTION in turn.prompt:
+        return (_summarize(request),)
+    named = _TOOL_REQUEST.fullmatch(_trim(turn.prompt))
+    if named is not None and (tool := turn.tools.get(named[1])) is not None:
+        return call_sample(turn, tool)
+    if (script := find_script(turn.prompt)) is None:
+        return (_answer(turn),)
+    match script.request:
+        case "tell me a long story":
+            texts = random.Random(f"{seed}:{turn.prompt}").sample(TEXTS.story, len(TEXTS.story))
+            lines = "\n".join(f"{at + 1}. {texts[at % len(texts)]}" for at in range(_STORY_LINES))
+            return (STORY_PACE, f"Interrupt me at any time.\n\n{lines}\n\nThat is all.")
+        case "fix the failing test":
+            return fix_test(turn)
+        case "run a command":
+            return run_command(turn)
+        case "show me a permanent error":
+            message = "the demo model was asked to refuse the key"
+            return (ProviderFault(message=message, status_code=401, type="authentication_error"),)
+        case "show me an error" if failures_left > 0:
+            message = "the demo model was asked to fail in the middle of an answer"
+            fault = ProviderFault(message=message, incomplete=True)
+            return ("This answer begins, and then it bre", fault)
+        case _:
+            return script.scene
+
+
+def _answer(turn: DemoTurn) -> str:
+    quote = "\n".join(f"> {line}" for line in clip(turn.prompt, _MAX_QUOTED_CHARS).splitlines())
+    rows = "\n".join(f"| `{one.request}` | {one.shows} |" for one in TEXTS.scripts if one.shows)
+    text = TEXTS.answer.format(quote=quote, requests=rows)
+    return text if turn.number > 1 else f"{TEXTS.welcome}{text}{TEXTS.while_i_answer}"
+
+
+def _make_title(prompt: str) -> str:
+    """The first words of the chat, without a polite opening."""
+    words = _trim(re.sub(r"</?chat>", "", prompt)).split()
+    title = " ".join(words[:_MAX_TITLE_WORDS]).strip("\"'`.,:;!?- ")
+    return title[:1].upper() + title[1:] or "New chat"
+
+
+def _summarize(request: ModelRequest) -> str:
+    """A script knows only what the user asked for, so the summary lists that."""
+    asked = [" ".join(text.split()) for text in list_requests(request.messages[:-1])]
+    listed = "\n".join(f"- {text[:200]}" for text in asked[-_MAX_SUMMARY_REQUESTS:])
+    return TEXTS.summary.format(last=asked[-1][:500], listed=listed)
