@@ -12,7 +12,6 @@ from prometheus_client import CollectorRegistry
 
 from chatd.domain.chat.commands import RecordRetry, SendMessage
 from chatd.domain.chat.row import (
-    MAX_RUNNABLE_DELAY_S,
     Chat,
     Fence,
     RetryState,
@@ -137,13 +136,19 @@ async def test_concurrent_workers_never_acquire_the_same_chat(pool: Pool) -> Non
 
 
 @pytest.mark.covers("F19")
-async def test_a_runnable_time_beyond_the_longest_delay_means_that_the_clock_went_back(
-    pool: Pool,
+@pytest.mark.parametrize("delay_s", [None, 30.0, 3600.0])
+async def test_a_runnable_time_beyond_the_chats_own_delay_means_that_the_clock_went_back(
+    pool: Pool, delay_s: float | None
 ) -> None:
-    chat = await open_chat(pool, 1)
-    await age(pool, [chat.id], seconds=-MAX_RUNNABLE_DELAY_S + 60)
+    """Otherwise the chat would be stuck for as long as the clock jumped."""
+    if delay_s is None:
+        chat = await open_chat(pool, 1)
+    else:
+        chat = await wait_for_retry(pool, 1, delay_s)
+    await pool.execute("UPDATE chats SET runnable_at = now()")
+    await age(pool, [chat.id], seconds=-(delay_s or 75.0))
     assert await take(pool, roots=1) == set()
-    await age(pool, [chat.id], seconds=-120)
+    await age(pool, [chat.id], seconds=-60)
     assert await take(pool, roots=1) == {1}
 
 

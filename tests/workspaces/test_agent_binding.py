@@ -15,7 +15,7 @@ from chatd.store.workspace import agents, bindings, builds
 from chatd.store.workspace.build_leases import BuildResult
 from chatd.workspaces.agents import access
 from chatd.workspaces.agents.access import AccessDeps, AgentAccess
-from chatd.workspaces.agents.client import RequestSender
+from chatd.workspaces.agents.client import AgentConnection
 from chatd.workspaces.agents.resolver import AgentConnector, StoredBindings
 from tests.support import factories
 from tests.support.clock import FakeClock
@@ -287,7 +287,7 @@ async def test_a_workspace_that_is_deleted_during_a_call_is_reported_as_deleted(
 ) -> None:
     await plant_bound_chat(pool)
 
-    async def never(row: AgentRow) -> RequestSender:
+    async def never(row: AgentRow) -> AgentConnection:
         await asyncio.Event().wait()
         raise AssertionError(row)
 

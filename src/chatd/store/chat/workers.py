@@ -18,31 +18,35 @@ from chatd.domain.lease import LEASE_TTL_S, SeenWorker
 from chatd.store.chat.chats import chat_from_row
 from chatd.store.conn import Conn
 
+# A chat that waits has a runnable_at in the future: at most the delay of its retry away, or the
+# longest delay of a suspect. A later one means that the clock went back, and comparing with now()
+# only would block the chat for as long as the clock jumped.
+_CLOCK_WENT_BACK: Final[LiteralString] = """runnable_at > now() + interval '2 s' + coalesce(
+    (retry_state->>'delay_ms')::float8 * interval '1 ms', interval '75 s')"""
+_IS_DUE: Final[LiteralString] = f"(runnable_at <= now() OR {_CLOCK_WENT_BACK})"
+
 # Root chats and subagents have separate slots: a subagent must not wait for a slot of its parent.
-# A chat that waits has a runnable_at in the future, at most MAX_RUNNABLE_DELAY_S away. A later one
-# means that the clock went back, and comparing with now() only would block the chat.
 # `suspect` is an isolated chat: see domain.chat.suspicion. $4 of them at most, $5 seconds overdue.
 # An array instead of a join: for an unknown limit the planner guesses a tenth of all rows, and with
 # a long backlog it would scan every chat.
 # Each row gets a change id of its own, like every other version.
-ACQUIRE: Final[LiteralString] = """
+ACQUIRE: Final[LiteralString] = f"""
     WITH suspect AS MATERIALIZED (
         SELECT id, parent_chat_id FROM chats
         WHERE runnable_at IS NOT NULL AND orphan_count > 1 AND status = 'running'
-          AND (runnable_at <= now() - $5::float8 * interval '1 s'
-               OR runnable_at > now() + interval '75 min')
+          AND (runnable_at <= now() - $5::float8 * interval '1 s' OR {_CLOCK_WENT_BACK})
           AND CASE WHEN parent_chat_id IS NULL THEN $2::bigint ELSE $3::bigint END > 0
         ORDER BY runnable_at LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED),
     roots AS MATERIALIZED (
         SELECT id FROM chats WHERE runnable_at IS NOT NULL AND parent_chat_id IS NULL
-          AND (runnable_at <= now() OR runnable_at > now() + interval '75 min')
+          AND {_IS_DUE}
           AND (orphan_count <= 1 OR status = 'interrupting')
         ORDER BY (status <> 'interrupting'), runnable_at, id
         LIMIT $2 - (SELECT count(*) FROM suspect WHERE parent_chat_id IS NULL)
         FOR NO KEY UPDATE SKIP LOCKED),
     children AS MATERIALIZED (
         SELECT id FROM chats WHERE runnable_at IS NOT NULL AND parent_chat_id IS NOT NULL
-          AND (runnable_at <= now() OR runnable_at > now() + interval '75 min')
+          AND {_IS_DUE}
           AND (orphan_count <= 1 OR status = 'interrupting')
         ORDER BY (status <> 'interrupting'), runnable_at, id
         LIMIT $3 - (SELECT count(*) FROM suspect WHERE parent_chat_id IS NOT NULL)
@@ -61,13 +65,13 @@ ACQUIRE: Final[LiteralString] = """
 
 # The same, limited per owner and in total. A concurrent statement of another replica does not see
 # what this one acquires, so a limit may be exceeded by one chat per replica.
-ACQUIRE_WITHIN_LIMITS: Final[LiteralString] = """
+ACQUIRE_WITHIN_LIMITS: Final[LiteralString] = f"""
     WITH busy AS MATERIALIZED (
         SELECT owner_id, parent_chat_id IS NULL AS is_root, count(*) AS running
         FROM chats WHERE worker_id IS NOT NULL GROUP BY 1, 2),
     roots AS MATERIALIZED (
         SELECT id FROM chats WHERE runnable_at IS NOT NULL AND parent_chat_id IS NULL
-          AND (runnable_at <= now() OR runnable_at > now() + interval '75 min')
+          AND {_IS_DUE}
           AND (orphan_count <= 1 OR status = 'interrupting' OR (
               runnable_at <= now() - $5::float8 * interval '1 s' AND $4 > 0))
           AND (status = 'interrupting' OR owner_id <> ALL (
@@ -78,7 +82,7 @@ ACQUIRE_WITHIN_LIMITS: Final[LiteralString] = """
         FOR NO KEY UPDATE SKIP LOCKED),
     children AS MATERIALIZED (
         SELECT id FROM chats WHERE runnable_at IS NOT NULL AND parent_chat_id IS NOT NULL
-          AND (runnable_at <= now() OR runnable_at > now() + interval '75 min')
+          AND {_IS_DUE}
           AND (orphan_count <= 1 OR status = 'interrupting' OR (
               runnable_at <= now() - $5::float8 * interval '1 s' AND $4 > (
                   SELECT count(*) FROM roots JOIN chats s USING (id) WHERE s.orphan_count > 1)))
@@ -118,7 +122,7 @@ RELEASE: Final[LiteralString] = """
 # A chat's owner may have no row: the worker was deleted while a slow statement of it acquired one
 # more chat. A worker that the caller judged dead counts only if it has not renewed since and its
 # lock is not back. `runnable` orders by the index: for EXISTS the planner may choose a scan.
-HEARTBEAT: Final[LiteralString] = """
+HEARTBEAT: Final[LiteralString] = f"""
     WITH renewed AS (
         INSERT INTO chat_workers AS w (worker_id, lock_key, lease_until, draining)
         VALUES ($1, $2, now() + $3::float8 * interval '1 s', $4)
@@ -163,10 +167,10 @@ HEARTBEAT: Final[LiteralString] = """
                                 AND c.epoch = k.epoch)) AS lost,
         coalesce(
             (SELECT true FROM chats WHERE runnable_at IS NOT NULL AND parent_chat_id IS NULL
-               AND (runnable_at <= now() OR runnable_at > now() + interval '75 min')
+               AND {_IS_DUE}
              ORDER BY (status <> 'interrupting'), runnable_at LIMIT 1),
             (SELECT true FROM chats WHERE runnable_at IS NOT NULL AND parent_chat_id IS NOT NULL
-               AND (runnable_at <= now() OR runnable_at > now() + interval '75 min')
+               AND {_IS_DUE}
              ORDER BY (status <> 'interrupting'), runnable_at LIMIT 1),
             false) AS runnable,
         now() AS at"""
