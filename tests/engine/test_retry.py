@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from chatd.domain.chat.row import ChatError
 from chatd.domain.ids import ChatId
 from chatd.domain.model.circuit import FAILURES_TO_OPEN, FIRST_OPEN_S, MAX_CIRCUIT_WAIT_S
 from chatd.domain.model.protocol import ModelEvent, ModelRequest
@@ -27,6 +28,7 @@ from tests.support.engine_rig import (
     engine_rig_with,
     pass_time,
 )
+from tests.support.eventually import eventually
 from tests.support.outcomes import present
 from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
 from tests.support.providers.server import Gate, Reset, Silence
@@ -208,7 +210,14 @@ async def test_a_chat_that_waited_too_long_for_its_provider_fails_with_its_failu
             int(MAX_CIRCUIT_WAIT_S * 1000),
         )
         rig.replica.worker.mark_all_dirty()
-        error = present((await rig.wait_state(chat_id, "E0")).last_error)
+
+        async def failed() -> ChatError | None:
+            # A worker with a runner that has just left waits before it acquires.
+            for delay_s in clock.sleeping("acquire_delay"):
+                clock.advance(delay_s)
+            return (await rig.chat(chat_id)).last_error
+
+        error = await eventually(failed)
         assert (error.kind, error.provider, error.status_code) == ("timeout", "openai-compat", 503)
         assert len(rig.api.requests) == FAILURES_TO_OPEN
 

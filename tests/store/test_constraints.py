@@ -171,7 +171,10 @@ IMPOSSIBLE_WORKSPACES: list[tuple[str, LiteralString]] = [
         "workspace_builds_transition_check",
         "UPDATE workspace_builds SET transition = 'pause' WHERE status = 'succeeded'",
     ),
-    ("workspace_builds_attempt_check", "UPDATE workspace_builds SET attempt = -1"),
+    (
+        "workspace_builds_attempt_check",
+        "UPDATE workspace_builds SET attempt = -1 WHERE worker_id IS NULL",
+    ),
     (
         "build_status_is_known",
         "UPDATE workspace_builds SET status = 'lost' WHERE status = 'pending'",
