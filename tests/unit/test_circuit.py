@@ -145,3 +145,5 @@ def test_a_chat_waits_for_a_bounded_time() -> None:
     assert is_wait_over(DOWN, int(MAX_CIRCUIT_WAIT_S * 1000))
     unreached = replace(DOWN, never_reached="refused")
     assert is_wait_over(unreached, int(MAX_UNREACHED_WAIT_S * 1000))
+    before_a_restart = int(MAX_UNREACHED_WAIT_S * 5000)
+    assert not is_wait_over(unreached, before_a_restart)

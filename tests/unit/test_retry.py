@@ -70,6 +70,12 @@ def test_a_provider_that_never_answered_is_given_up_within_a_minute(fault: Trans
     assert passed_s + longest_attempt_s < 60
 
 
+def test_a_chat_that_waits_for_a_known_provider_goes_on_after_a_restart_of_its_worker() -> None:
+    """The new process has no answer of the provider yet, and the chat has many failures."""
+    unknown = msgspec.structs.replace(failed("timeout"), never_reached="refused")
+    assert isinstance(decide_retry(unknown, 10), RetryAfter)
+
+
 def test_a_connection_that_breaks_is_retried_as_often_as_any_failure() -> None:
     broken = msgspec.structs.replace(failed("timeout"), never_reached="reset")
     last = MAX_MODEL_CALL_ATTEMPTS - 1

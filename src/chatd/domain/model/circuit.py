@@ -108,6 +108,10 @@ def is_of_provider(failed: ClassifiedFailure) -> bool:
 
 
 def is_wait_over(cause: ClassifiedFailure, waited_ms: int) -> bool:
-    """A chat that has waited this long fails with the provider's failure."""
-    limit_s = MAX_CIRCUIT_WAIT_S if cause.never_reached is None else MAX_UNREACHED_WAIT_S
-    return waited_ms >= limit_s * 1000
+    """A chat that has waited this long fails with the provider's failure. One that has waited for
+    much longer than for a provider that was never reached has done so since before this process
+    started: an earlier process had an answer of this provider."""
+    if waited_ms >= MAX_CIRCUIT_WAIT_S * 1000:
+        return True
+    is_new = MAX_UNREACHED_WAIT_S * 1000 <= waited_ms <= MAX_UNREACHED_WAIT_S * 4000
+    return cause.never_reached is not None and is_new

@@ -65,15 +65,19 @@ def decide_retry(
     if not failed.retryable:
         return GiveUp(exhausted=False)
     requested_s = failed.retry_after_s or 0.0
-    if failures >= _max_attempts(failed) or requested_s > MAX_RETRY_AFTER_S:
+    is_last = failures >= MAX_MODEL_CALL_ATTEMPTS or _is_unreachable(failed, failures)
+    if is_last or requested_s > MAX_RETRY_AFTER_S:
         return GiveUp(exhausted=True)
     return RetryAfter(delay_s=spread(max(backoff_s(failures), requested_s), jitter))
 
 
-def _max_attempts(failed: ClassifiedFailure) -> int:
-    if failed.never_reached is None:
-        return MAX_MODEL_CALL_ATTEMPTS
-    return MAX_ATTEMPTS_NEVER_REACHED.get(failed.never_reached, MAX_MODEL_CALL_ATTEMPTS)
+def _is_unreachable(failed: ClassifiedFailure, failures: int) -> bool:
+    """A chat with more failures than all of the limits has waited since before this process
+    started: an earlier process had an answer of this provider, which is down for a while."""
+    limits = MAX_ATTEMPTS_NEVER_REACHED
+    if failed.never_reached is None or failed.never_reached not in limits:
+        return False
+    return limits[failed.never_reached] <= failures <= max(limits.values())
 
 
 def retry_state(
