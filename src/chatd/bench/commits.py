@@ -12,6 +12,7 @@ from statistics import median
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chatd.bench import pgbench
 from chatd.bench.environment import BenchDatabase, fresh_database
@@ -212,7 +213,17 @@ async def _run_pgbench(
 ) -> pgbench.PgbenchScore:
     async with database.pool(1) as pool, database.session() as session:
         transactor = Transactor(pool, ignore_applied)
-        chats = [await running_chat(transactor) for _ in range(COMMIT_CONNECTIONS)]
+        # Every statement of the script writes the same change id, and expects it of the one before.
+        only = (pgbench.SCRIPT_CHANGE,)
+        chats = [
+            replace(await running_chat(transactor), recent_changes=only)
+            for _ in range(COMMIT_CONNECTIONS)
+        ]
+        await session.execute(
+            "UPDATE chats SET recent_changes = $1 WHERE id = ANY ($2::uuid[])",
+            list(only),
+            [chat.id for chat in chats],
+        )
         round_ = plan_changes(chats[0], workload.writes)
         script = await pgbench.build_script(
             session, chats, round_, plan_changes(round_[-1].after, workload.writes)

@@ -87,7 +87,7 @@ async def value_as_text(session: DatabaseSession, kind: str, value: object) -> s
 _NUMBER: Final = re.compile(r"\$(\d+)")
 _TPS: Final = re.compile(r"^tps = ([\d.]+)", re.MULTILINE)
 _DONE: Final = re.compile(r"transactions actually processed: (\d+)")
-_CHANGE: Final = ChangeId(2**61)
+SCRIPT_CHANGE: Final = ChangeId(2**61)
 
 
 class PgbenchScript(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,7 +178,7 @@ class _Writer:
 
 
 async def _captured(change: Change) -> CapturedStatement:
-    return await capture_statement(lambda conn: apply(conn, change, _CHANGE))
+    return await capture_statement(lambda conn: apply(conn, change, SCRIPT_CHANGE))
 
 
 async def run_pgbench(
