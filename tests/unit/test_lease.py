@@ -8,12 +8,13 @@ import pytest
 from chatd.domain.ids import WorkerId
 from chatd.domain.lease import (
     HeartbeatHistory,
+    LeaseHealth,
     ReapScope,
     SeenWorker,
     WorkerObservations,
+    lease_health,
     may_reap,
 )
-from chatd.engine.lease import LeaseHealth, lease_health
 
 FAILED = None
 

@@ -145,3 +145,15 @@ def _observe(
     if known is None or known.seen.renewal != seen.renewal:
         return WorkerObservation(seen=seen, first_at=now, last_at=now, sights_without_lock=sights)
     return replace(known, seen=seen, last_at=sent_at, sights_without_lock=sights)
+
+
+LeaseHealth = Literal["ok", "no_new_work", "cancel_runs"]
+
+
+def lease_health(last_success: float, now: float) -> LeaseHealth:
+    """What the age of a lease allows. An ageing lease starts no work that could outlive it; after
+    an expired one, another worker may own the chats."""
+    age_s = now - last_success
+    if age_s >= LEASE_TTL_S:
+        return "cancel_runs"
+    return "no_new_work" if age_s >= NO_NEW_WORK_AFTER_S else "ok"

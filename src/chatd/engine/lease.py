@@ -5,16 +5,17 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Final, Literal
+from typing import Final
 
 from chatd.domain.errors import Unavailable
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.lease import (
     LEASE_TTL_S,
-    NO_NEW_WORK_AFTER_S,
     HeartbeatHistory,
+    LeaseHealth,
     SeenWorker,
     WorkerObservations,
+    lease_health,
     may_reap,
 )
 from chatd.domain.ports import Clock, Env
@@ -24,17 +25,6 @@ from chatd.store.conn import Conn
 HEARTBEAT_TIMEOUT_S: Final = 5.0
 """After this the worker opens a new session, which may reach the database again."""
 CATCH_UP_HEARTBEAT_INTERVAL_S: Final = 0.25
-
-LeaseHealth = Literal["ok", "no_new_work", "cancel_runs"]
-
-
-def lease_health(last_success: float, now: float) -> LeaseHealth:
-    """What the age of a lease allows. An ageing lease starts no work that could outlive it; after
-    an expired one, another worker may own the chats."""
-    age_s = now - last_success
-    if age_s >= LEASE_TTL_S:
-        return "cancel_runs"
-    return "no_new_work" if age_s >= NO_NEW_WORK_AFTER_S else "ok"
 
 
 class WorkerLease:

@@ -102,7 +102,8 @@ async def detect_isolation(
 
 def log_isolation(report: IsolationReport) -> None:
     strong = report.level is not None and has_namespaces(report.level)
-    log.log(logging.INFO if strong else logging.WARNING, "%s", report.text)
+    line = LogEvent(event="workspace_isolation", explanation=report.text)
+    log.log(logging.INFO if strong else logging.WARNING, line)
 
 
 def find_obstacle(level: IsolationLevel, host: HostSupport) -> str | None:
