@@ -1,7 +1,7 @@
 """Trace one message and one `execute` call through a running server: which files they pass.
 
 `python -m tools.turn_trace` starts a server in this process with the demo model and prints both
-walks; `--write` puts them into ARCHITECTURE.md. A walk lists the files of `src/chatd` in the order
+walks; `--write` puts them into docs/walks.md. A walk lists the files of `src/chatd` in the order
 of their first call. A file counts if its code runs in the task of the traced request, or in a task
 which that task started; periodic tasks of the server do not count. The workspace agent is another
 process: the walk of `execute` ends where the server sends the request to it.
@@ -29,8 +29,9 @@ from chatd.api.request import Receive, Scope, Send
 from chatd.clock import SystemClock
 from chatd.settings.loader import load_settings
 
-ARCHITECTURE: Final = Path(__file__).parent.parent / "ARCHITECTURE.md"
-SOURCE: Final = f"{ARCHITECTURE.parent / 'src' / 'chatd'}/"
+ROOT: Final = Path(__file__).parent.parent
+WALKS: Final = ROOT / "docs" / "walks.md"
+SOURCE: Final = f"{ROOT / 'src' / 'chatd'}/"
 TURN_TIMEOUT_S: Final = 120.0
 TOKEN: Final = "t" * 40
 
@@ -144,7 +145,7 @@ async def send(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Trace a message and an execute call.")
-    parser.add_argument("--write", action="store_true", help="write ARCHITECTURE.md")
+    parser.add_argument("--write", action="store_true", help="write docs/walks.md")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(
         prefix="chatd-trace-", ignore_cleanup_errors=True
@@ -170,9 +171,9 @@ def stop_supervisor(lock: Path) -> None:
 def write_walk(title: str, walk: Walk) -> None:
     start = f"<!-- walk of {title}: made by tools/turn_trace.py -->\n"
     end = f"<!-- end of walk of {title} -->"
-    before, rest = ARCHITECTURE.read_text().split(start)
+    before, rest = WALKS.read_text().split(start)
     body = "\n".join(["```", *walk.lines(), "```"])
-    ARCHITECTURE.write_text(f"{before}{start}{body}\n{end}{rest.split(end)[1]}")
+    WALKS.write_text(f"{before}{start}{body}\n{end}{rest.split(end)[1]}")
 
 
 if __name__ == "__main__":
