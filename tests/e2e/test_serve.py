@@ -32,6 +32,7 @@ from chatd.settings.schema import (
     WorkspaceSettings,
 )
 from chatd.store import migrator
+from chatd.store.migration_files import load_migrations, packaged_migrations
 from tests.support.clock import FakeClock
 from tests.support.database import scratch_space
 from tests.support.eventually import eventually
@@ -117,7 +118,7 @@ async def test_a_fresh_server_answers_with_the_demo_model_and_leaves_no_process(
         async with client_of(url, token) as client:
             assert await is_answered(client, await create_chat(client, "answer fast"))
         assert await stopped(process, signal.SIGTERM) == (0, STOPPED)
-    count = len(migrator.load_migrations(migrator.packaged_migrations()))
+    count = len(load_migrations(packaged_migrations()))
     assert data_and_database_lines(first) == [
         f"  data      {data_dir}",
         f"  database  embedded PostgreSQL, {count} migrations applied",
@@ -388,9 +389,7 @@ def test_migrate_lists_pending_migrations_and_applies_them_once(
         ran = CliRunner().invoke(command_line, ("migrate", command, *at))
         return ran.exit_code, ran.output
 
-    files = [
-        migration.file for migration in migrator.load_migrations(migrator.packaged_migrations())
-    ]
+    files = [migration.file for migration in load_migrations(packaged_migrations())]
     assert migrate("check") == (3, "".join(f"pending {file}\n" for file in files))
     assert migrate("up") == (0, "".join(f"applied {file}\n" for file in files))
     assert migrate("up") == (0, "up to date\n")

@@ -13,10 +13,14 @@ import pytest
 from chatd.domain.errors import Unavailable
 from chatd.store import migrator
 from chatd.store.conn import ConnectConfig, DatabaseSession, connect
-from chatd.store.migrator import (
-    AppliedMigration,
+from chatd.store.migration_files import (
     Migration,
     MigrationError,
+    load_migrations,
+    packaged_migrations,
+)
+from chatd.store.migrator import (
+    AppliedMigration,
     MigrationPlan,
     MigrationStatus,
     MigrationTimeouts,
@@ -85,7 +89,7 @@ def folder(path: Path, files: Mapping[str, str]) -> Path:
 
 def test_files_are_read_in_order_and_other_files_are_left_alone(tmp_path: Path) -> None:
     folder(tmp_path, {"0002_b.sql": TWO, "0001_a.sql": ONE, "README.md": "not SQL"})
-    assert [m.file for m in migrator.load_migrations(tmp_path)] == ["0001_a.sql", "0002_b.sql"]
+    assert [m.file for m in load_migrations(tmp_path)] == ["0001_a.sql", "0002_b.sql"]
 
 
 @pytest.mark.parametrize(
@@ -103,25 +107,25 @@ def test_numbers_have_no_gaps_and_no_doubles(
 ) -> None:
     folder(tmp_path, dict.fromkeys(files, ONE))
     with pytest.raises(MigrationError, match=complaint):
-        migrator.load_migrations(tmp_path)
+        load_migrations(tmp_path)
 
 
 @pytest.mark.parametrize("statement", ["COMMIT;", "begin;", "  Rollback ;", "START TRANSACTION;"])
 def test_a_file_that_would_end_its_transaction_is_refused(tmp_path: Path, statement: str) -> None:
     folder(tmp_path, {"0001_a.sql": f"{ONE}\n{statement}\n{TWO}"})
     with pytest.raises(MigrationError, match="must not begin or end a transaction"):
-        migrator.load_migrations(tmp_path)
+        load_migrations(tmp_path)
 
 
 def test_a_function_body_may_begin_and_end(tmp_path: Path) -> None:
     body = "CREATE FUNCTION f() RETURNS int LANGUAGE plpgsql AS $$\nBEGIN\nRETURN 1;\nEND;\n$$;"
     folder(tmp_path, {"0001_a.sql": body})
-    assert [m.sql for m in migrator.load_migrations(tmp_path)] == [body]
+    assert [m.sql for m in load_migrations(tmp_path)] == [body]
 
 
 def test_a_checkout_with_other_line_ends_is_the_same_migration(tmp_path: Path) -> None:
     (tmp_path / "0001_a.sql").write_bytes(b"SELECT 1;\r\nSELECT 2;\r\n")
-    (crossed,) = migrator.load_migrations(tmp_path)
+    (crossed,) = load_migrations(tmp_path)
     assert crossed.sql == "SELECT 1;\nSELECT 2;\n"
 
 
@@ -144,6 +148,14 @@ async def tables(onlooker: DatabaseSession) -> list[str]:
     return sorted(row["tablename"] for row in rows)
 
 
+async def are_connected(onlooker: DatabaseSession, count: int) -> bool:
+    found = await onlooker.fetchval(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+        "AND application_name = 'chatd migrate'"
+    )
+    return found == count
+
+
 async def waiting_for_locks(onlooker: DatabaseSession, count: int) -> bool:
     found = await onlooker.fetchval(
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
@@ -162,9 +174,7 @@ async def test_what_is_pending_is_applied_in_order_and_only_once(
 
 async def test_the_packaged_migrations_make_a_database_that_is_up_to_date(empty_dsn: str) -> None:
     assert (await migrator.check(empty_dsn)).is_behind
-    assert await migrator.up(empty_dsn) == [
-        m.file for m in migrator.load_migrations(migrator.packaged_migrations())
-    ]
+    assert await migrator.up(empty_dsn) == [m.file for m in load_migrations(packaged_migrations())]
     assert await migrator.check(empty_dsn) == MigrationPlan()
 
 
@@ -303,7 +313,8 @@ async def test_of_two_processes_that_start_together_one_migrates_and_one_waits(
     async with gate_shut(onlooker):
         processes = [await start_migrator(empty_dsn, tmp_path) for _ in range(2)]
         # One stands at the gate in the middle of its first file, the other waits for that one.
-        await eventually(lambda: waiting_for_locks(onlooker, 2), within_s=20)
+        await eventually(lambda: waiting_for_locks(onlooker, 1), within_s=20)
+        await eventually(lambda: are_connected(onlooker, 2), within_s=20)
     heard = [await said(process) for process in processes]
     assert sorted(heard) == ["['0001_a.sql', '0002_b.sql']", "[]"]
     assert await tables(onlooker) == ["one", "schema_migrations", "two"]
@@ -319,3 +330,131 @@ async def test_a_migrator_killed_in_the_middle_makes_way_for_the_next(
         victim.kill()
         await victim.wait()
     assert await migrator.up(empty_dsn, tmp_path) == ["0001_a.sql"]
+
+
+TABLE = "CREATE TABLE busy (id int);"
+INDEX = "CREATE INDEX CONCURRENTLY IF NOT EXISTS busy_id ON busy (id);"
+OUTSIDE_FILE = f"-- outside a transaction\n-- Finds one by its id; quickly.\n{INDEX}\n"
+
+
+@asynccontextmanager
+async def open_write(dsn: str) -> AsyncGenerator[None]:
+    """A transaction that has written to the table: a concurrent build waits for its end."""
+    session = await connect(ConnectConfig(dsn=dsn, idle_in_transaction_s=60))
+    async with session.transaction():
+        await session.execute("INSERT INTO busy VALUES (1)")
+        yield
+    await session.close(timeout_s=30)
+
+
+async def is_building(onlooker: DatabaseSession) -> bool:
+    return await onlooker.fetchval(
+        "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() "
+        "AND wait_event_type = 'Lock' AND query LIKE '%CONCURRENTLY%' AND pid <> pg_backend_pid())"
+    )
+
+
+async def valid_indexes(onlooker: DatabaseSession) -> dict[str, bool]:
+    rows = await onlooker.fetch(
+        "SELECT indexrelid::regclass::text AS name, indisvalid FROM pg_index "
+        "WHERE indrelid = 'busy'::regclass"
+    )
+    return {row["name"]: row["indisvalid"] for row in rows}
+
+
+async def test_replicas_write_to_a_table_while_its_index_is_built(
+    empty_dsn: str, onlooker: DatabaseSession, tmp_path: Path
+) -> None:
+    await migrator.up(empty_dsn, folder(tmp_path, {"0001_a.sql": TABLE}))
+    folder(tmp_path, {"0002_b.sql": OUTSIDE_FILE})
+    async with asyncio.TaskGroup() as group:
+        async with open_write(empty_dsn):
+            building = group.create_task(migrator.up(empty_dsn, tmp_path))
+            await eventually(lambda: is_building(onlooker))
+            await onlooker.execute("INSERT INTO busy VALUES (2)")
+        assert await building == ["0002_b.sql"]
+    assert await valid_indexes(onlooker) == {"busy_id": True}
+    assert await migrator.up(empty_dsn, tmp_path) == []
+
+
+async def test_two_processes_that_start_together_build_an_index_once(
+    empty_dsn: str, onlooker: DatabaseSession, tmp_path: Path
+) -> None:
+    await migrator.up(empty_dsn, folder(tmp_path, {"0001_a.sql": TABLE}))
+    folder(tmp_path, {"0002_b.sql": OUTSIDE_FILE})
+    async with open_write(empty_dsn):
+        processes = [await start_migrator(empty_dsn, tmp_path) for _ in range(2)]
+        await eventually(lambda: is_building(onlooker), within_s=20)
+        await eventually(lambda: are_connected(onlooker, 2), within_s=20)
+    heard = [await said(process) for process in processes]
+    assert sorted(heard) == ["['0002_b.sql']", "[]"]
+    assert await valid_indexes(onlooker) == {"busy_id": True}
+
+
+async def test_an_index_that_a_killed_migrator_left_invalid_is_built_again(
+    empty_dsn: str, onlooker: DatabaseSession, tmp_path: Path
+) -> None:
+    await migrator.up(empty_dsn, folder(tmp_path, {"0001_a.sql": TABLE}))
+    folder(tmp_path, {"0002_b.sql": OUTSIDE_FILE})
+    async with open_write(empty_dsn):
+        victim = await start_migrator(empty_dsn, tmp_path)
+        await eventually(lambda: is_building(onlooker), within_s=20)
+        victim.kill()
+        await victim.wait()
+        await eventually(lambda: are_connected(onlooker, 0), within_s=20)
+    assert await valid_indexes(onlooker) == {"busy_id": False}
+    assert await migrator.up(empty_dsn, tmp_path) == ["0002_b.sql"]
+    assert await valid_indexes(onlooker) == {"busy_id": True}
+
+
+async def test_a_statement_that_fails_outside_a_transaction_is_named_with_its_line(
+    empty_dsn: str, tmp_path: Path
+) -> None:
+    folder(
+        tmp_path, {"0001_a.sql": TABLE, "0002_b.sql": f"{OUTSIDE_FILE}UPDATE\n  nowhere SET a=1;"}
+    )
+    with pytest.raises(MigrationError, match=r"0002_b\.sql, line 5: .*nowhere"):
+        await migrator.up(empty_dsn, tmp_path)
+    folder(tmp_path, {"0002_b.sql": OUTSIDE_FILE})
+    assert await migrator.up(empty_dsn, tmp_path) == ["0002_b.sql"]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE INDEX busy_id ON busy (id);",
+        "CREATE INDEX CONCURRENTLY busy_id ON busy (id);",
+        "ALTER TABLE busy ADD COLUMN more int;",
+        "INSERT INTO busy VALUES (1);",
+    ],
+)
+def test_a_statement_that_cannot_run_twice_is_refused_outside_a_transaction(
+    tmp_path: Path, statement: str
+) -> None:
+    folder(tmp_path, {"0001_a.sql": f"{OUTSIDE_FILE}\n{statement}"})
+    with pytest.raises(MigrationError, match=r"0001_a\.sql, line 5: .* cannot run again"):
+        load_migrations(tmp_path)
+
+
+async def test_the_packaged_files_outside_a_transaction_can_run_again(
+    empty_dsn: str, onlooker: DatabaseSession
+) -> None:
+    await migrator.up(empty_dsn)
+    outside = [m for m in load_migrations(packaged_migrations()) if not m.is_transaction]
+    for migration in outside:
+        for statement in migration.statements():
+            await onlooker.script(statement.sql, timeout_s=30)
+
+
+async def test_a_text_that_replaces_a_released_one_is_the_same_migration(
+    empty_dsn: str, tmp_path: Path
+) -> None:
+    former = folder(tmp_path / "former", {"0001_a.sql": ONE})
+    (released,) = load_migrations(former)
+    text = f"-- replaces {released.checksum}\nCREATE TABLE IF NOT EXISTS one (id int);"
+    latter = folder(tmp_path / "latter", {"0001_a.sql": text})
+    await migrator.up(empty_dsn, latter)
+    assert await migrator.check(empty_dsn, former) == MigrationPlan()
+    assert await migrator.check(empty_dsn, latter) == MigrationPlan()
+    (edited,) = load_migrations(latter)
+    assert edited.digest != released.digest

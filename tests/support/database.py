@@ -28,6 +28,7 @@ from chatd.pg.config import EmbeddedConfig
 from chatd.pg.server import PostgresServer, open_server
 from chatd.store import migrator
 from chatd.store.conn import ConnectConfig, DatabaseSession, connect
+from chatd.store.migration_files import load_migrations, packaged_migrations
 
 T = TypeVar("T")
 
@@ -254,10 +255,8 @@ def _home() -> Path:
 
 
 def _schema_id() -> str:
-    checksums = "".join(
-        m.checksum for m in migrator.load_migrations(migrator.packaged_migrations())
-    )
-    return hashlib.sha256((checksums + KEEP_SEEDS).encode()).hexdigest()[:12]
+    digests = "".join(m.digest for m in load_migrations(packaged_migrations()))
+    return hashlib.sha256((digests + KEEP_SEEDS).encode()).hexdigest()[:12]
 
 
 def _is_orphan(database: str) -> bool:

@@ -1,16 +1,13 @@
 """Migrate a database to the schema of this version of chatd.
 
-Owns the numbered files `migrations/NNNN_name.sql` and the table of applied ones. Each file runs in
-one transaction, and one process migrates at a time; the others wait. A released file is never
-edited and only adds what older replicas can run with, so a database ahead of the code is fine.
+Owns the table of applied files (`migration_files`). One process migrates at a time; the others
+wait. A file only adds what older replicas can run with, so a database ahead of the code is fine.
 """
 
-import hashlib
-import re
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Final, Literal, cast
 
@@ -18,14 +15,15 @@ import msgspec
 
 from chatd.domain.errors import ChatdError, Unavailable
 from chatd.store.conn import ConnectConfig, DatabaseSession, connect
+from chatd.store.migration_files import (
+    Migration,
+    MigrationError,
+    MigrationStatement,
+    load_migrations,
+    packaged_migrations,
+)
 
 LOCK_KEY: Final = 0x6368_6174_6D69_6772  # "chatmigr": an arbitrary key for the advisory lock
-
-_NAME = re.compile(r"(?P<version>\d{4})_(?P<name>[a-z0-9_]+)\.sql")
-_ENDS_TRANSACTION = re.compile(
-    r"^\s*(commit|rollback|start\s+transaction|begin)(\s+(work|transaction))?\s*;",
-    re.IGNORECASE | re.MULTILINE,
-)
 
 CREATE_RECORD: Final = """
     CREATE TABLE IF NOT EXISTS schema_migrations (
@@ -39,33 +37,18 @@ LIST_APPLIED: Final = """
 RECORD_MIGRATION: Final = (
     "INSERT INTO schema_migrations (version, name, checksum) VALUES ($1, $2, $3)"
 )
-LOCK: Final = "SELECT pg_advisory_lock($1)"
+TRY_LOCK: Final = "SELECT pg_try_advisory_lock($1)"
+PAUSE: Final = "SELECT pg_sleep(0.2)"
 LOCK_HOLDER: Final = """
     SELECT format('%s, process %s', coalesce(nullif(application_name, ''), 'unnamed'), a.pid)
     FROM pg_locks l JOIN pg_stat_activity a USING (pid)
     WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
       AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
       AND l.classid::bigint << 32 | l.objid::bigint = $1"""
-
-
-class MigrationError(ChatdError):
-    """The database does not match the files, or a file failed. An operator must decide."""
-
-    code = "migration_failed"
-
-
-class Migration(msgspec.Struct, frozen=True, kw_only=True):
-    version: int
-    name: str
-    sql: str
-
-    @property
-    def file(self) -> str:
-        return f"{self.version:04d}_{self.name}.sql"
-
-    @property
-    def checksum(self) -> str:
-        return hashlib.sha256(self.sql.encode()).hexdigest()
+IS_INVALID_INDEX: Final = """
+    SELECT EXISTS (SELECT FROM pg_index WHERE indexrelid = to_regclass($1) AND NOT indisvalid)"""
+SET_TIMEOUTS: Final = """
+    SELECT set_config('lock_timeout', $1, false), set_config('statement_timeout', $2, false)"""
 
 
 class AppliedMigration(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,40 +77,17 @@ class MigrationStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MigrationTimeouts(msgspec.Struct, frozen=True, kw_only=True):
-    """How long to wait for another migrator, for a statement, and for a table lock. The last is
-    short, because statements of running replicas queue behind it."""
+    """How long to wait for another migrator, for a statement, for a table lock, and for an index
+    that is built concurrently. Running replicas queue behind a table lock, so its wait is short; a
+    concurrent build only waits for them."""
 
     migration_lock_s: float = 120
     statement_s: float = 600
     lock_s: float = 10
+    concurrent_s: float = 3600
 
 
 DEFAULT_MIGRATION_TIMEOUTS: Final = MigrationTimeouts()
-
-
-def packaged_migrations() -> Traversable:
-    return files("chatd.store") / "migrations"
-
-
-def load_migrations(directory: Traversable) -> list[Migration]:
-    """The files in order. Raises MigrationError for a bad name, number or statement."""
-    found: list[Migration] = []
-    for entry in sorted(directory.iterdir(), key=lambda e: e.name):
-        if not entry.name.endswith(".sql"):
-            continue
-        if (match := _NAME.fullmatch(entry.name)) is None:
-            raise MigrationError(f"{entry.name}: a migration must be named NNNN_name.sql.")
-        sql = entry.read_text(encoding="utf-8")  # text mode: the same checksum for all line endings
-        if _ENDS_TRANSACTION.search(sql):
-            raise MigrationError(f"{entry.name}: must not begin or end a transaction.")
-        found.append(Migration(version=int(match["version"]), name=match["name"], sql=sql))
-    for expected, migration in enumerate(found, start=1):
-        if migration.version != expected:
-            raise MigrationError(
-                f"{migration.file}: expected number {expected:04d}; numbers start at 0001, "
-                "without gaps, each used once."
-            )
-    return found
 
 
 def plan_migrations(
@@ -205,42 +165,90 @@ def _status_of(migration: Migration | None, done: AppliedMigration | None) -> Mi
 async def _apply(
     session: DatabaseSession, migration: Migration, timeouts: MigrationTimeouts
 ) -> None:
+    """All or nothing for a file in a transaction. A file outside one is recorded after its last
+    statement; until then the next process starts it again."""
+    if migration.is_transaction:
+        async with _named_errors(migration), session.transaction():
+            for statement in migration.statements():
+                await _run(session, migration, statement, timeouts.statement_s)
+            await _record(session, migration)
+        return
+    async with _named_errors(migration):
+        for statement in migration.statements():
+            if statement.index is None:
+                await _run(session, migration, statement, timeouts.statement_s)
+            else:
+                await _build_index(session, migration, statement, timeouts)
+        await _record(session, migration)
+
+
+async def _build_index(
+    session: DatabaseSession,
+    migration: Migration,
+    statement: MigrationStatement,
+    timeouts: MigrationTimeouts,
+) -> None:
+    """A build that was cut off leaves an invalid index, which IF NOT EXISTS would keep."""
+    limit = _ms(timeouts.concurrent_s)
+    await session.execute(SET_TIMEOUTS, limit, limit)
+    if await session.fetchval(IS_INVALID_INDEX, statement.index):
+        drop = f"DROP INDEX CONCURRENTLY IF EXISTS {statement.index}"
+        await session.script(drop, timeout_s=timeouts.concurrent_s + 10)
+    await _run(session, migration, statement, timeouts.concurrent_s)
+    await session.execute(SET_TIMEOUTS, _ms(timeouts.lock_s), _ms(timeouts.statement_s))
+
+
+async def _record(session: DatabaseSession, migration: Migration) -> None:
+    await session.execute(RECORD_MIGRATION, migration.version, migration.name, migration.checksum)
+
+
+async def _run(
+    session: DatabaseSession, migration: Migration, statement: MigrationStatement, timeout_s: float
+) -> None:
     try:
-        async with session.transaction():
-            await session.script(migration.sql, timeout_s=timeouts.statement_s + 10)
-            await session.execute(
-                RECORD_MIGRATION, migration.version, migration.name, migration.checksum
-            )
+        await session.script(statement.sql, timeout_s=timeout_s + 10)
+    except Unavailable:
+        raise
+    except ChatdError as error:
+        place = _place(migration, statement, error)
+        raise MigrationError(f"{place}: {error.message}") from error
+
+
+@asynccontextmanager
+async def _named_errors(migration: Migration) -> AsyncGenerator[None]:
+    try:
+        yield
+    except MigrationError:
+        raise
     except Unavailable as error:
         text = f"{migration.file}: {error.message}"
         raise Unavailable(text, code=error.code, maybe_applied=error.maybe_applied) from error
     except ChatdError as error:
-        raise MigrationError(f"{_place(migration, error)}: {error.message}") from error
+        raise MigrationError(f"{migration.file}: {error.message}") from error
 
 
-def _place(migration: Migration, error: ChatdError) -> str:
+def _place(migration: Migration, statement: MigrationStatement, error: ChatdError) -> str:
     position = cast("str | None", getattr(error.__cause__, "position", None))
     if position is None:
         return migration.file
-    line = migration.sql.count("\n", 0, int(position) - 1) + 1
+    line = statement.first_line + statement.sql.count("\n", 0, int(position) - 1)
     return f"{migration.file}, line {line}"
 
 
 async def _acquire_lock(session: DatabaseSession, timeouts: MigrationTimeouts) -> None:
-    await session.execute(
-        "SELECT set_config('lock_timeout', $1, false)", _ms(timeouts.migration_lock_s)
-    )
-    try:
-        await session.execute(LOCK, LOCK_KEY)
-    except Unavailable as error:
-        if error.code != "database_busy":
-            raise
-        holder = await session.fetchval(LOCK_HOLDER, LOCK_KEY) or "it has just ended"
-        raise Unavailable(
-            f"Another migration still runs after {timeouts.migration_lock_s:g} s ({holder}).",
-            code="migration_busy",
-        ) from error
-    await session.execute("SELECT set_config('lock_timeout', $1, false)", _ms(timeouts.lock_s))
+    """Ask again and again, in short statements. A statement that waits for the lock holds a
+    snapshot, and the concurrent build of an index waits for the end of every older snapshot: the
+    two would wait for each other."""
+    clock = asyncio.get_running_loop()
+    give_up_at = clock.time() + timeouts.migration_lock_s
+    while not await session.fetchval(TRY_LOCK, LOCK_KEY):
+        if clock.time() >= give_up_at:
+            holder = await session.fetchval(LOCK_HOLDER, LOCK_KEY) or "it has just ended"
+            raise Unavailable(
+                f"Another migration still runs after {timeouts.migration_lock_s:g} s ({holder}).",
+                code="migration_busy",
+            )
+        await session.execute(PAUSE)
 
 
 async def _applied(session: DatabaseSession) -> list[AppliedMigration]:
@@ -259,7 +267,7 @@ async def _session(dsn: str, timeouts: MigrationTimeouts) -> AsyncGenerator[Data
     config = ConnectConfig(
         dsn=dsn,
         application_name="chatd migrate",
-        statement_timeout_s=max(timeouts.statement_s, timeouts.migration_lock_s + 10),
+        statement_timeout_s=timeouts.statement_s,
         lock_timeout_s=timeouts.lock_s,
     )
     session = await connect(config)
