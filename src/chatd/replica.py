@@ -98,7 +98,7 @@ class Replica:
         self.feeds = FeedRegistry(pool, env, live_parts)
         self.chat_lists = ChatListFeeds(pool, env)
         retention = retention_tasks(config.retention, pool, env, self._committer)
-        self.background_tasks = BackgroundTasks(env, (*maintenance_tasks(pool), *retention))
+        self.background_tasks = BackgroundTasks(env, (*maintenance_tasks(pool, env), *retention))
         self.usage_writer = UsageWriter(pool, env)
         self.lease = WorkerLease(env.clock)
         self.task_reaper = TaskReaper(env)

@@ -112,7 +112,7 @@ async def test_maintenance_deletes_old_idempotency_keys_and_rolls_up_usage(pool:
                true FROM generate_series(1, 5) n""",
         CHAT,
     )
-    for task in maintenance_tasks(pool):
+    for task in maintenance_tasks(pool, env_of(FakeClock(), Events())):
         await task.work()
     assert await pool.fetchval("SELECT count(*) FROM chat_requests") == 23
     assert await pool.fetchval("SELECT sum(cost_micros) FROM usage_daily") == 35

@@ -61,6 +61,7 @@ IMPOSSIBLE: list[tuple[str, State, LiteralString]] = [
     ("only_live_roots_are_pinned", State.XW0, "pin_order = 1"),
     ("only_live_roots_are_pinned", State.W, "pin_order = -1"),
     ("roots_are_their_own_root", State.W, "parent_chat_id = id"),
+    ("deleted_is_archived", State.W, "deleted_at = now()"),
 ]
 
 OTHER_ROWS: list[tuple[str, LiteralString]] = [

@@ -3,6 +3,7 @@
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from chatd.domain.chat.commands import UpdateChat
 from chatd.domain.chat.row import Chat
@@ -10,6 +11,7 @@ from chatd.domain.chat.states import State
 from chatd.domain.chat.user_transitions import (
     archive,
     archive_tree,
+    delete_tree,
     unarchive,
     unarchive_tree,
     update_chat,
@@ -202,3 +204,32 @@ def test_invalid_pins_are_refused(
     with pytest.raises(InvalidInput) as refused:
         check(chat(**columns), command)
     assert (refused.value.field, refused.value.code) == (field, code)
+
+
+# Deleting
+
+
+def test_deleting_archives_the_tree_and_gives_every_chat_a_new_version() -> None:
+    members = [
+        chat(),
+        child(FIRST_CHILD, **RUNNING),
+        child(SECOND_CHILD, **ARCHIVED),
+    ]
+    changes = delete_tree(members, ROOT)
+    assert [change.after.id for change in changes] == [ROOT, FIRST_CHILD, SECOND_CHILD]
+    for change, before in zip(changes, members, strict=True):
+        assert (change.after.archived, change.after.worker_id) == (True, None)
+        assert change.after.snapshot_version == before.snapshot_version + 1
+        assert change.touch
+
+
+def test_a_deleted_tree_does_not_change() -> None:
+    gone = chat(**ARCHIVED)
+    gone = replace(gone, deleted_at=gone.created_at)
+    assert delete_tree([gone], ROOT) == ()
+
+
+def test_a_subagent_is_not_deleted_alone() -> None:
+    with pytest.raises(Conflict) as refused:
+        delete_tree([chat(), child(FIRST_CHILD)], FIRST_CHILD)
+    assert refused.value.code == "not_a_root_chat"

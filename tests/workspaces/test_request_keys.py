@@ -8,7 +8,9 @@ from chatd.store.chat.idempotency import REQUEST_RETENTION
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool
 from chatd.store.workspace import builds, workspaces
+from tests.support.clock import FakeClock
 from tests.support.outcomes import present
+from tests.support.stream_replica import env_with
 from tests.support.workspaces import (
     build_id,
     finish,
@@ -25,7 +27,8 @@ async def age(conn: Conn, by: timedelta) -> None:
 
 
 async def keep_house(pool: Pool) -> None:
-    [chore] = [chore for chore in maintenance_tasks(pool) if chore.name == "forget_requests"]
+    chores = maintenance_tasks(pool, env_with(FakeClock()))
+    [chore] = [chore for chore in chores if chore.name == "forget_requests"]
     await chore.work()
 
 

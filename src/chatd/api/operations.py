@@ -15,6 +15,7 @@ from chatd.domain.chat.change import EnqueuedMessage, IdempotencyKey
 from chatd.domain.chat.commands import (
     Command,
     CreateChat,
+    DeleteTree,
     EditMessage,
     SendMessage,
     StartingCommand,
@@ -65,7 +66,7 @@ async def run_operation(
     deps: ApiDeps,
     caller: ApiCaller,
     chat_id: ChatId,
-    command: UserCommand | UpdateChat,
+    command: UserCommand | UpdateChat | DeleteTree,
     request: IdempotencyKey | None = None,
 ) -> OperationOutcome:
     """Raises what the command's transition raises, NotFound for a chat that the caller does not

@@ -2,7 +2,7 @@
 passed its retention. Every replica runs them; the statements exclude double work.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -13,6 +13,7 @@ from msgspec import Struct
 from chatd.aio import PeriodicTask
 from chatd.domain.chat.commands import ArchiveIdleTree
 from chatd.domain.errors import RequestError, Unavailable
+from chatd.domain.ids import ChatId
 from chatd.domain.ports import Env
 from chatd.engine.attempt import Committer
 from chatd.store import retention
@@ -21,6 +22,9 @@ from chatd.store.conn import Conn
 from chatd.store.pool import Pool
 
 RETENTION_INTERVAL_S: Final = 600.0
+REMOVAL_INTERVAL_S: Final = 60.0
+REMOVAL_DELAY_S: Final = 60.0
+"""Rows of a deleted chat stay this long: replicas that missed the hint poll its mark."""
 _MAX_CHATS_PER_BATCH: Final = 100
 _MAX_CHAT_BATCHES: Final = 10
 _MAX_KEYS_PER_BATCH: Final = 1000
@@ -37,7 +41,7 @@ class RetentionConfig(Struct, frozen=True, kw_only=True):
     remove_workspaces_after: int = 0
 
 
-def maintenance_tasks(conn: Conn) -> tuple[PeriodicTask, ...]:
+def maintenance_tasks(conn: Conn, env: Env) -> tuple[PeriodicTask, ...]:
     async def forget_requests() -> None:
         for forget_old in (idempotency.delete_old_requests, idempotency.clear_old_request_keys):
             for _ in range(_MAX_ROW_BATCHES):
@@ -49,9 +53,15 @@ def maintenance_tasks(conn: Conn) -> tuple[PeriodicTask, ...]:
             if not await usage.roll_up(conn):
                 return
 
+    async def remove_deleted() -> None:
+        after, limit = timedelta(seconds=REMOVAL_DELAY_S), _MAX_CHATS_PER_BATCH
+        found = await retention.list_deleted_chats(conn, after, limit=limit)
+        await _remove_each(env, found, lambda chat_id: retention.remove_deleted_chat(conn, chat_id))
+
     return (
         PeriodicTask(name="forget_requests", interval_s=600, work=forget_requests),
         PeriodicTask(name="roll_up_usage", interval_s=60, work=roll_up_usage),
+        PeriodicTask(name="remove_deleted", interval_s=REMOVAL_INTERVAL_S, work=remove_deleted),
     )
 
 
@@ -68,16 +78,11 @@ def retention_tasks(
                 return
 
     async def remove_archived(after: timedelta) -> None:
-        """A chat that cannot be deleted now does not hold up the others."""
         limit = _MAX_CHATS_PER_BATCH * _MAX_CHAT_BATCHES
-        removed = 0
-        for chat_id in await retention.list_archived_chats(pool, after, limit=limit):
-            try:
-                removed += await retention.delete_archived_chat(pool, chat_id, after)
-            except Unavailable as error:
-                env.emit("chat_not_removed", chat_id=chat_id, error_kind=error.code)
-        if removed:
-            env.emit("chats_removed", chats=removed)
+        found = await retention.list_archived_chats(pool, after, limit=limit)
+        await _remove_each(
+            env, found, lambda chat_id: retention.delete_archived_chat(pool, chat_id, after)
+        )
 
     tasks = (
         ("archive_idle", config.archive_after, archive_idle),
@@ -112,6 +117,20 @@ def retention_tasks(
         for name, days, work in tasks
         if days
     )
+
+
+async def _remove_each(
+    env: Env, found: Iterable[ChatId], remove: Callable[[ChatId], Awaitable[bool]]
+) -> None:
+    """A chat that cannot be removed now does not hold up the others."""
+    removed = 0
+    for chat_id in found:
+        try:
+            removed += await remove(chat_id)
+        except Unavailable as error:
+            env.emit("chat_not_removed", chat_id=chat_id, error_kind=error.code)
+    if removed:
+        env.emit("chats_removed", chats=removed)
 
 
 def _in_batches(

@@ -51,6 +51,12 @@ DELETE_TOOL_RUNS: Final[LiteralString] = """
 # Deletes the tree and what is left of its rows, except for usage.
 DELETE_CHAT: Final[LiteralString] = "DELETE FROM chats WHERE id = $1"
 
+LIST_DELETED: Final[LiteralString] = """
+    SELECT id FROM chats
+    WHERE parent_chat_id IS NULL AND deleted_at < now() - $1::interval
+    ORDER BY deleted_at LIMIT $2"""
+REMOVE_DELETED: Final[LiteralString] = "DELETE FROM chats WHERE id = $1 AND deleted_at IS NOT NULL"
+
 # The row stays without its content, because viewers that resume learn from it. By physical place,
 # in an array: for a join the planner would read all messages.
 CLEAR_DELETED_MESSAGES: Final[LiteralString] = """
@@ -127,6 +133,27 @@ async def delete_archived_chat(
             pass
         await session.execute(DELETE_CHAT, chat_id)
     return True
+
+
+async def list_deleted_chats(conn: Conn, after: timedelta, *, limit: int) -> Collection[ChatId]:
+    """Root chats that a user deleted longer ago than `after`, the oldest first."""
+    return [ChatId(row["id"]) for row in await conn.fetch(LIST_DELETED, after, limit)]
+
+
+async def remove_deleted_chat(
+    conn: Conn,
+    chat_id: ChatId,
+    *,
+    max_bytes: int = MAX_BYTES_PER_DELETE,
+    max_rows: int = MAX_ROWS_PER_DELETE,
+) -> bool:
+    """Remove the rows of a deleted root chat and of its tree. Each batch commits: no user sees the
+    chat, and the next run goes on where this one ended. False if another replica was faster."""
+    while affected_rows(await conn.execute(DELETE_MESSAGES, chat_id, max_bytes, max_rows)):
+        pass
+    while affected_rows(await conn.execute(DELETE_TOOL_RUNS, chat_id, max_rows)):
+        pass
+    return affected_rows(await conn.execute(REMOVE_DELETED, chat_id)) > 0
 
 
 async def clear_deleted_messages(

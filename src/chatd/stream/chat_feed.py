@@ -124,6 +124,9 @@ class ChatFeed:
     def on_applied(self, applied: AppliedChange) -> None:
         """This replica wrote the row."""
         chat, was = applied.chat, self.chat
+        if chat.deleted_at is not None:
+            self.on_deleted()
+            return
         if was is None:
             self._hinted_before_first_row = True
             return

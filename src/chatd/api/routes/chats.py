@@ -18,7 +18,13 @@ from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.models import find_model_or_default
 from chatd.api.schemas.chats import ChatListQuery, CreateChatBody, ListedChat, UpdateChatBody
-from chatd.domain.chat.commands import CreateChat, InterruptChat, RequestCompaction, UpdateChat
+from chatd.domain.chat.commands import (
+    CreateChat,
+    DeleteTree,
+    InterruptChat,
+    RequestCompaction,
+    UpdateChat,
+)
 from chatd.domain.chat.messages import Draft, UserInput
 from chatd.domain.chat.parts import TextPart
 from chatd.domain.chat.public_chat import PublicChat, public_chat
@@ -64,6 +70,13 @@ class ChatRoutes:
                 summary="Update title, labels, pin, workspace or archived; all or nothing",
                 handle=self.amend_chat,
                 body_spec=_PATCH,
+                replies={204: None},
+                error_statuses=(409,),
+            ),
+            ApiRoute(
+                endpoint="DELETE /chats/{chat_id}",
+                summary="Delete a root chat with its subagents; running ones are stopped",
+                handle=self.delete_chat,
                 replies={204: None},
                 error_statuses=(409,),
             ),
@@ -142,6 +155,10 @@ class ChatRoutes:
             deps.announce(chat, "title")
         elif command.labels is not None or command.pin_order is not None:
             deps.announce(chat, "amended")
+        return NO_CONTENT
+
+    async def delete_chat(self, request: ApiRequest) -> ApiReply:
+        await run_operation(self._deps, request.caller, request.chat_id, DeleteTree())
         return NO_CONTENT
 
     async def interrupt_chat(self, request: ApiRequest) -> ApiReply:

@@ -126,6 +126,10 @@ class ArchiveIdleTree(Struct, frozen=True, kw_only=True):
     idle_since: datetime
 
 
+class DeleteTree(Struct, frozen=True, kw_only=True):
+    """Delete a root chat with its subagents. Running ones are stopped."""
+
+
 class Step(Struct, frozen=True, kw_only=True):
     """The result of one action: at most one answer, then tool results in call order."""
 
@@ -226,6 +230,6 @@ WorkerCommand = (
     | ReapChat
     | ExpireDeadline
 )
-TreeCommand = UpdateChat | ArchiveIdleTree
+TreeCommand = UpdateChat | ArchiveIdleTree | DeleteTree
 ChatCommand = UserCommand | WorkerCommand
 Command = CreateChat | ChatCommand | TreeCommand

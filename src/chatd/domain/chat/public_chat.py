@@ -10,7 +10,7 @@ from chatd.domain.chat.row import Chat, ChatError
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.ids import ChatId, MessageId, ModelConfigId, UserId, WorkspaceId
 
-ChatListChange = Literal["created", "changed", "archived", "title"]
+ChatListChange = Literal["created", "changed", "archived", "deleted", "title"]
 
 
 class PublicChat(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -45,7 +45,7 @@ class ChatListReady(Struct, frozen=True, kw_only=True, tag_field="type", tag="re
 
 class ChatListEvent(Struct, frozen=True, kw_only=True, tag_field="type", tag="chat"):
     """Insert the chat, or replace the one with its id. `kind` is the likely change; there may be
-    several."""
+    several. Remove a chat that is "deleted"."""
 
     kind: ChatListChange
     chat: PublicChat
@@ -78,6 +78,8 @@ def public_chat(chat: Chat) -> PublicChat:
 
 def chat_list_change(chat: Chat, hint_kind: str | None) -> ChatListChange:
     """Unknown kinds of hints count as "changed"."""
+    if chat.deleted_at is not None:
+        return "deleted"
     if hint_kind == "title":
         return "title"
     if chat.archived:

@@ -129,6 +129,7 @@ class Chat(Struct, frozen=True, kw_only=True):
     client_tools: Json = UNSET
     created_at: datetime
     updated_at: datetime
+    deleted_at: datetime | None = None
 
     # State: written by transitions only.
     status: Status

@@ -11,6 +11,7 @@ from chatd.domain.chat.commands import (
     ChatCommand,
     CommitStep,
     DeleteQueued,
+    DeleteTree,
     EditMessage,
     EditQueued,
     ExpireDeadline,
@@ -40,6 +41,7 @@ from chatd.domain.chat.queue_transitions import (
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.user_transitions import (
     archive_idle,
+    delete_tree,
     edit_message,
     interrupt,
     request_compaction,
@@ -163,5 +165,7 @@ def decide_tree(
             return update_chat(members, target, command)
         case ArchiveIdleTree():
             return archive_idle(members, target, command)
+        case DeleteTree():
+            return delete_tree(members, target)
         case _:
             assert_never(command)

@@ -285,6 +285,22 @@ def archive_tree(members: Sequence[Chat], target: ChatId) -> tuple[Change, ...]:
     return (first, *(archive(member) for member in others))
 
 
+def delete_tree(members: Sequence[Chat], target: ChatId) -> tuple[Change, ...]:
+    """Archive what is not archived, and give every other chat a new version, by which its viewers
+    and other replicas learn of the deletion. No change if the tree is deleted already."""
+    root = _find(members, target)
+    if not root.is_root:
+        raise Conflict(
+            "Only a root chat can be deleted. Archive the subagent, or delete its root chat.",
+            code="not_a_root_chat",
+        )
+    return tuple(
+        Change.of(member).mark_touched() if member.archived else archive(member)
+        for member in (root, *_subagents_of(members, root))
+        if member.deleted_at is None
+    )
+
+
 def unarchive_tree(members: Sequence[Chat], target: ChatId) -> tuple[Change, ...]:
     """Unarchive a root chat with its archived subagents, or a subagent alone. Raises Conflict if
     the subagent's root or parent is archived."""

@@ -37,11 +37,12 @@ _SETBACKS = msgspec.json.Decoder(Setbacks)
 _CALLS = msgspec.json.Decoder(tuple[PendingCall, ...])
 _LABELS = msgspec.json.Decoder(dict[str, str])
 
-GET: Final[LiteralString] = "SELECT * FROM chats WHERE id = $1"
+GET: Final[LiteralString] = "SELECT * FROM chats WHERE id = $1 AND deleted_at IS NULL"
 
-# $2 is the user who must own the chat, or NULL.
+# $2 is the user who must own the chat, or NULL. $3: also a deleted chat.
 GET_READABLE: Final[LiteralString] = """
-    SELECT * FROM chats WHERE id = $1 AND ($2::uuid IS NULL OR owner_id = $2)"""
+    SELECT * FROM chats WHERE id = $1 AND ($2::uuid IS NULL OR owner_id = $2)
+      AND (deleted_at IS NULL OR $3)"""
 
 GET_MANY: Final[LiteralString] = "SELECT * FROM chats WHERE id = ANY ($1::uuid[])"
 
@@ -62,7 +63,8 @@ LOAD: Final[LiteralString] = f"""
         CASE WHEN $3::bigint IS NOT NULL THEN (SELECT json_agg(m) FROM (
             SELECT {MESSAGE_COLUMNS} FROM chat_messages
             WHERE chat_id = c.id AND id = $3) m) END AS target
-    FROM chats c WHERE c.id = $1 AND ($4::uuid IS NULL OR c.owner_id = $4)"""
+    FROM chats c
+    WHERE c.id = $1 AND c.deleted_at IS NULL AND ($4::uuid IS NULL OR c.owner_id = $4)"""
 
 _SHOWN: Final[LiteralString] = """
     id, revision, role, visibility, CASE WHEN deleted THEN '[]' ELSE content END AS content,
@@ -84,14 +86,14 @@ LOAD_CHANGES: Final[LiteralString] = f"""
     SELECT c.*, m.messages, m.found,
         CASE WHEN c.queue_version > $2 AND c.queue_len > 0 THEN {_QUEUE} END AS queue
     FROM chats c, LATERAL {take_within_bytes(_CHANGED_MESSAGES, order="id DESC", max_bytes="$4")} m
-    WHERE c.id = $1"""
+    WHERE c.id = $1 AND c.deleted_at IS NULL"""
 
 # The same for a viewer without a version: the newest $2 messages that are not deleted.
 LOAD_NEWEST: Final[LiteralString] = f"""
     SELECT c.*, m.messages, m.found,
         CASE WHEN c.queue_len > 0 THEN {_QUEUE} END AS queue
     FROM chats c, LATERAL {take_within_bytes(_NEWEST_MESSAGES, order="id DESC", max_bytes="$3")} m
-    WHERE c.id = $1"""
+    WHERE c.id = $1 AND c.deleted_at IS NULL"""
 
 SET_TITLE: Final[LiteralString] = (
     "UPDATE chats SET title = $3 WHERE id = $1 AND title = $2 RETURNING *"
@@ -133,13 +135,15 @@ async def get(conn: Conn, chat_id: ChatId) -> Chat | None:
     return _chat_or_none(await conn.fetchrow(GET, chat_id))
 
 
-async def get_readable(conn: Conn, chat_id: ChatId, reader: UserId | None) -> Chat | None:
+async def get_readable(
+    conn: Conn, chat_id: ChatId, reader: UserId | None, *, with_deleted: bool = False
+) -> Chat | None:
     """None also for a chat of another owner than `reader`; a reader of None may read any chat."""
-    return _chat_or_none(await conn.fetchrow(GET_READABLE, chat_id, reader))
+    return _chat_or_none(await conn.fetchrow(GET_READABLE, chat_id, reader, with_deleted))
 
 
 async def get_many(conn: Conn, chat_ids: list[ChatId]) -> list[Chat]:
-    """In no particular order; missing chats are left out."""
+    """In no particular order, deleted ones too; missing chats are left out."""
     return [chat_from_row(row) for row in await conn.fetch(GET_MANY, chat_ids)]
 
 
@@ -231,7 +235,7 @@ class ChatListFilter(Struct, frozen=True, kw_only=True):
 # The first page compares with infinity, so that every page is a range of the index. With
 # "$3 IS NULL OR ..." it would be a filter, and a late page a scan.
 _PAGE: Final[LiteralString] = """
-    owner_id = $1 AND parent_chat_id IS NULL AND archived = $2
+    owner_id = $1 AND parent_chat_id IS NULL AND archived = $2 AND deleted_at IS NULL
       AND (updated_at, id) < (coalesce($3, 'infinity'::timestamptz), coalesce($4, $1))"""
 LIST: Final[LiteralString] = f"""
     SELECT * FROM chats WHERE {_PAGE}
@@ -243,6 +247,7 @@ LIST_PINNED: Final[LiteralString] = """
     SELECT * FROM chats WHERE owner_id = $1 AND pin_order > 0 ORDER BY pin_order, id LIMIT 200"""
 LIST_CHILDREN: Final[LiteralString] = """
     SELECT * FROM chats WHERE root_chat_id = ANY ($1::uuid[]) AND parent_chat_id IS NOT NULL
+      AND deleted_at IS NULL
     ORDER BY root_chat_id, created_at, id LIMIT $2"""
 
 
@@ -267,7 +272,7 @@ async def list_children(conn: Conn, roots: list[ChatId], *, limit: int = 1000) -
 
 LIST_VERSIONS: Final[LiteralString] = """
     SELECT id, snapshot_version, coalesce(recent_changes[1], 0) AS change_id
-    FROM chats WHERE id = ANY ($1::uuid[])"""
+    FROM chats WHERE id = ANY ($1::uuid[]) AND deleted_at IS NULL"""
 
 # One index look-up for each owner and each value of `archived`: the planner may turn a plain
 # condition into a scan.
@@ -300,7 +305,7 @@ async def list_versions(conn: Conn, chat_ids: list[ChatId]) -> dict[ChatId, Chat
 async def list_recently_active(
     conn: Conn, owners: list[UserId], *, max_age_s: float, limit_per_owner: int = 100
 ) -> list[Chat]:
-    """Root chats of these owners with an `updated_at` of the last `max_age_s`."""
+    """Root chats of these owners with an `updated_at` of the last `max_age_s`, deleted ones too."""
     return [
         chat_from_row(row)
         for row in await conn.fetch(LIST_RECENTLY_ACTIVE, owners, max_age_s, limit_per_owner)

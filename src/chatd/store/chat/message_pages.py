@@ -32,11 +32,11 @@ _OLDEST_FIRST: Final[LiteralString] = f"{_VISIBLE_MESSAGES} ORDER BY id LIMIT $4
 LOAD_NEWEST_PAGE: Final[LiteralString] = f"""
     SELECT c.*, m.messages, m.found, {_QUEUE}
     FROM chats c, LATERAL {take_within_bytes(_NEWEST_FIRST, order="id DESC", max_bytes="$6")} m
-    WHERE c.id = $1"""
+    WHERE c.id = $1 AND c.deleted_at IS NULL"""
 LOAD_OLDEST_PAGE: Final[LiteralString] = f"""
     SELECT c.*, m.messages, m.found, {_QUEUE}
     FROM chats c, LATERAL {take_within_bytes(_OLDEST_FIRST, order="id", max_bytes="$6")} m
-    WHERE c.id = $1"""
+    WHERE c.id = $1 AND c.deleted_at IS NULL"""
 
 _PAST_THE_END: Final = 2**63 - 1
 

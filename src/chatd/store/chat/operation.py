@@ -12,7 +12,7 @@ from chatd.domain.chat.commands import Command
 from chatd.domain.chat.messages import Message
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.transitions import NO_SLOTS, LoadedChat, ReservedSlots
-from chatd.domain.errors import RequestReused
+from chatd.domain.errors import NotFound, RequestReused
 from chatd.domain.ids import ChangeId, ChatId, MessageId, UserId
 from chatd.store.chat import chats, idempotency
 from chatd.store.conn import Conn
@@ -89,8 +89,8 @@ async def load_applied(conn: Conn, chat: Chat, change_id: ChangeId) -> AppliedCh
 async def find_replay(
     conn: Conn, request: IdempotencyKey | None, reader: UserId | None
 ) -> AppliedChange | None:
-    """The result of an earlier request with the same key; None also if `reader` does not own its
-    chat. Raises RequestReused if that request was a different one."""
+    """The result of an earlier request with the same key. Raises RequestReused if that request was
+    a different one, and NotFound if its chat was deleted or `reader` does not own it."""
     if request is None:
         return None
     recorded = await idempotency.get(conn, request)
@@ -100,5 +100,5 @@ async def find_replay(
         raise RequestReused("This idempotency key was used for another request.")
     chat = await chats.get_readable(conn, recorded.chat_id, reader)
     if chat is None:
-        return None
+        raise NotFound("The chat of the first request with this key was deleted.")
     return AppliedChange(chat=chat, request=recorded, replayed=True)

@@ -15,6 +15,7 @@ from chatd.domain.chat.commands import (
     ArchiveIdleTree,
     ChatCommand,
     CreateChat,
+    DeleteTree,
     EditMessage,
     QueueCommand,
     TreeCommand,
@@ -86,7 +87,7 @@ class OperationRun:
             match self._operation.command:
                 case CreateChat() as command:
                     return await self._create(command)
-                case UpdateChat() | ArchiveIdleTree() as command:
+                case UpdateChat() | ArchiveIdleTree() | DeleteTree() as command:
                     return await self._run_tree(command)
                 case command:
                     known = self._usable_known_row(command)
@@ -226,9 +227,14 @@ class OperationRun:
             if not applied:
                 applied = await self._apply_tree(session, members, command)
             rows = {row.id: row for row in (*members, *(one.chat for one in applied))}
-            chat = rows[operation.chat_id]
             if isinstance(command, UpdateChat):
-                chat = await updates.update_chat(session, chat, command)
+                row = rows[operation.chat_id]
+                rows[row.id] = await updates.update_chat(session, row, command)
+            elif isinstance(command, DeleteTree):
+                marked = await updates.mark_deleted(session, operation.chat_id)
+                rows.update((row.id, row) for row in marked)
+                applied = [replace(one, chat=rows[one.chat.id]) for one in applied]
+            chat = rows[operation.chat_id]
         if not applied:
             return NoChange(chat=chat)
         for written in applied:
@@ -241,10 +247,16 @@ class OperationRun:
         is_single = isinstance(command, UpdateChat) and command.archived is None
         if is_single:
             await chats.lock(session, operation.chat_id)
-        found = await chats.get_readable(session, operation.chat_id, operation.actor)
+        deletes = isinstance(command, DeleteTree)
+        found = await chats.get_readable(
+            session, operation.chat_id, operation.actor, with_deleted=deletes
+        )
         if found is None:
             raise NotFound("There is no such chat.")
         members = [found] if is_single else await chats.lock_tree(session, found.root_chat_id)
+        if not deletes:
+            # Another operation may have deleted the tree while this one waited for its locks.
+            members = [member for member in members if member.deleted_at is None]
         if all(member.id != found.id for member in members):
             raise NotFound("There is no such chat.")
         return members

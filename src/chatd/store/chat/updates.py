@@ -7,10 +7,15 @@ from msgspec import UnsetType
 from chatd.domain.chat.commands import UpdateChat
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import InvariantBroken
-from chatd.domain.ids import WorkspaceId
+from chatd.domain.ids import ChatId, WorkspaceId
 from chatd.store.chat.chats import chat_from_row
 from chatd.store.conn import DatabaseSession, json_text, strip_unstorable
 from chatd.store.workspace import bindings
+
+# Also the time of the list: its poll finds the chat if the hint was lost.
+MARK_DELETED: Final[LiteralString] = """
+    UPDATE chats SET deleted_at = now(), updated_at = now()
+    WHERE root_chat_id = $1 AND deleted_at IS NULL RETURNING *"""
 
 UPDATE_CHAT: Final[LiteralString] = """
     UPDATE chats SET title = coalesce($2, title), labels = coalesce($3, labels),
@@ -30,6 +35,11 @@ async def update_chat(session: DatabaseSession, chat: Chat, command: UpdateChat)
     if row is None:
         raise InvariantBroken(f"Chat {chat.id} was deleted under its lock.")
     return chat_from_row(row)
+
+
+async def mark_deleted(session: DatabaseSession, root: ChatId) -> list[Chat]:
+    """The chats of the tree that were not marked before. The caller holds the tree's locks."""
+    return [chat_from_row(row) for row in await session.fetch(MARK_DELETED, root)]
 
 
 async def _bind(session: DatabaseSession, chat: Chat, workspace_id: WorkspaceId | None) -> None:
