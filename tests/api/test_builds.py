@@ -40,7 +40,7 @@ async def test_builds_stop_start_and_delete_a_workspace(api: WorkspaceApi) -> No
 
     listed = await api.ask("GET", f"/workspaces/{made['id']}/builds?limit=3")
     assert [one["build_number"] for one in listed.items] == [4, 3, 2]
-    rest = await api.ask("GET", f"/workspaces/{made['id']}/builds?before=2")
+    rest = await api.ask("GET", f"/workspaces/{made['id']}/builds?cursor={listed.cursor}")
     assert [one["build_number"] for one in rest.items] == [1]
     one = await api.ask("GET", f"/builds/{rest.items[0]['id']}")
     assert one.json == rest.items[0]
@@ -125,17 +125,15 @@ async def test_a_build_log_is_paged(api: WorkspaceApi) -> None:
     build = first_build(await api.make())["id"]
     held = await take(api)
     await say(api, held, "one", "two", "three")
-    page = (await api.ask("GET", f"/builds/{build}/logs?limit=2")).json
-    assert (page["has_more"], page["ended"]) == (True, False)
-    rest = await api.ask("GET", f"/builds/{build}/logs?after={page['next_after']}")
-    assert [one["output"] for one in rest.at("logs")] == ["three"]
+    page = await api.ask("GET", f"/builds/{build}/logs?limit=2")
+    assert (page.json["has_more"], page.json["ended"]) == (True, False)
+    rest = await api.ask("GET", f"/builds/{build}/logs?cursor={page.cursor}")
+    assert [one["output"] for one in rest.items] == ["three"]
     await build_leases.finish_build(
         api.pool, held, build_leases.BuildResult(status="failed", error="no")
     )
-    last = (await api.ask("GET", f"/builds/{build}/logs?after={rest.json['next_after']}")).json
-    assert (last["logs"], last["has_more"], last["ended"]) == ([], False, True)
-    assert last["next_after"] == rest.json["next_after"]
-    assert len(last) == 4
+    last = await api.ask("GET", f"/builds/{build}/logs?after_id={rest.items[-1]['id']}")
+    assert last.json == {"items": [], "has_more": False, "next_cursor": None, "ended": True}
 
 
 async def test_a_build_log_streams_to_its_end_and_resumes_at_any_line(api: WorkspaceApi) -> None:
@@ -169,7 +167,7 @@ async def test_the_accept_header_selects_a_stream(api: WorkspaceApi) -> None:
     stream = await api.ask("GET", f"/builds/{build}/logs", headers={"Accept": "text/event-stream"})
     assert stream.headers["content-type"].startswith("text/event-stream")
     assert b"event: build\n" in stream.content
-    for wrong in ("after=x", "after=-1", "follow=maybe", "limit=0"):
+    for wrong in ("after_id=x", "after_id=-1", "follow=maybe", "limit=0"):
         refused = await api.ask("GET", f"/builds/{build}/logs?{wrong}")
         assert refused.code == (400, "invalid_input")
     header = {"Accept": "text/event-stream", "Last-Event-ID": "x"}

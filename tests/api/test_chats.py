@@ -92,7 +92,7 @@ async def test_a_file_reference_can_be_sent(server: ApiServer) -> None:
     made = await server.ask("POST", "/chats", {"content": [quote]})
     assert made.json["title"] == "app.py"
     page = await server.ask("GET", f"/chats/{made.json['id']}/messages")
-    (message,) = page.at("messages")
+    (message,) = page.items
     assert message["content"] == [quote]
 
 
@@ -102,10 +102,11 @@ async def test_a_file_reference_can_be_sent(server: ApiServer) -> None:
 async def test_chats_are_listed_newest_first_by_page(server: ApiServer) -> None:
     ids = [await server.create(f"chat {number}") for number in range(5)]
     newest_first = [str(chat_id) for chat_id in reversed(ids)]
-    first = (await server.ask("GET", "/chats?limit=2")).items
-    second = (await server.ask("GET", f"/chats?limit=3&after_id={first[-1]['id']}")).items
-    assert [chat["id"] for chat in first + second] == newest_first
-    assert first[0] == (await server.ask("GET", f"/chats/{ids[-1]}")).json | {"children": []}
+    first = await server.ask("GET", "/chats?limit=2")
+    second = await server.ask("GET", f"/chats?limit=3&cursor={first.cursor}")
+    assert [chat["id"] for chat in first.items + second.items] == newest_first
+    assert (first.json["has_more"], second.json["has_more"]) == (True, False)
+    assert first.items[0] == (await server.ask("GET", f"/chats/{ids[-1]}")).json | {"children": []}
 
 
 async def test_a_list_is_filtered_by_label_and_archived(server: ApiServer) -> None:

@@ -46,7 +46,7 @@ async def test_a_message_to_an_idle_chat_joins_history_at_once(server: ApiServer
     message = sent.json["message"]
     assert sent.at("messages") == [message]
     page = await server.ask("GET", SEND)
-    assert page.at("messages")[0] == message
+    assert page.items[0] == message
     assert words(message) == "what next?"
     row = await server.chat(CHAT)
     assert (row.model_config_id, row.snapshot_version) == (CLEVER.id, sent.json["version"])
@@ -171,29 +171,31 @@ async def _talk(server: ApiServer, turns: int) -> list[int]:
 async def test_pages_lead_back_to_the_first_message(server: ApiServer) -> None:
     ids = await _talk(server, 3)
     page = await server.ask("GET", f"{SEND}?limit=3")
-    seen = [message["id"] for message in page.at("messages")]
+    seen = [message["id"] for message in page.items]
     while page.json["has_more"]:
-        page = await server.ask("GET", f"{SEND}?limit=3&before_id={seen[-1]}")
-        seen += [message["id"] for message in page.at("messages")]
+        page = await server.ask("GET", f"{SEND}?limit=3&cursor={page.cursor}")
+        seen += [message["id"] for message in page.items]
     assert seen == ids[::-1]
 
 
 async def test_a_polling_client_continues_after_its_last_message(server: ApiServer) -> None:
     ids = await _talk(server, 3)
     page = await server.ask("GET", f"{SEND}?after_id={ids[1]}&limit=2")
-    assert [message["id"] for message in page.at("messages")] == ids[2:4]
+    assert [message["id"] for message in page.items] == ids[2:4]
     assert page.json["has_more"] is True
+    again = await server.ask("GET", f"{SEND}?after_id={ids[1]}&limit=2&cursor={page.cursor}")
+    assert [message["id"] for message in again.items] == ids[4:6]
     rest = await server.ask("GET", f"{SEND}?after_id={ids[3]}")
-    assert ([m["id"] for m in rest.at("messages")], rest.json["has_more"]) == (ids[4:], False)
+    assert ([m["id"] for m in rest.items], rest.json["has_more"]) == (ids[4:], False)
     within = await server.ask("GET", f"{SEND}?after_id={ids[0]}&before_id={ids[2]}")
-    assert [message["id"] for message in within.at("messages")] == [ids[1]]
+    assert [message["id"] for message in within.items] == [ids[1]]
 
 
 async def test_messages_for_the_model_only_are_not_listed(server: ApiServer) -> None:
     await insert_seed(server.replica.pool, Seed(state=State.W))
     page = await server.ask("GET", SEND)
     assert b"Be kind." not in page.content
-    assert {message["role"] for message in page.at("messages")} == {"user", "assistant"}
+    assert {message["role"] for message in page.items} == {"user", "assistant"}
 
 
 # Edit
@@ -242,7 +244,7 @@ async def test_results_for_all_pending_calls_continue_the_chat(server: ApiServer
     body = {"results": [result("c2", None, is_error=True), result("c1", {"ok": [1, "x"]})]}
     assert (await server.ask("POST", RESULTS, body)).status == 204
     page = await server.ask("GET", f"{SEND}?limit=2")
-    (second,), (first,) = (parts(message) for message in page.at("messages"))
+    (second,), (first,) = (parts(message) for message in page.items)
     assert (first["tool_call_id"], first["result"]) == ("c1", {"ok": [1, "x"]})
     assert (second["tool_call_id"], second["is_error"]) == ("c2", True)
     assert (await server.chat(CHAT)).public_status == "pending"

@@ -46,7 +46,7 @@ async def test_promoting_in_an_idle_chat_sends_the_message_now(server: ApiServer
     promoted = await server.ask("POST", f"{QUEUE}/2/promote")
     assert (promoted.status, promoted.json["queued"]) == (200, False)
     page = await server.ask("GET", f"/chats/{CHAT}/messages")
-    assert page.at("messages")[0] == promoted.json["message"]
+    assert page.items[0] == promoted.json["message"]
     assert await order(server) == [1]
 
 

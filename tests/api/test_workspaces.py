@@ -77,13 +77,13 @@ async def test_workspaces_are_listed_newest_first_by_page(api: WorkspaceApi) -> 
     await api.server.replica.pool.execute(
         "UPDATE workspaces SET created_at = now() + number * interval '1 s'"
     )
-    first = (await api.ask("GET", "/workspaces?limit=2")).items
-    assert [one["id"] for one in first] == [made[2], made[1]]
-    rest = (await api.ask("GET", f"/workspaces?limit=2&after_id={made[1]}")).items
-    assert [one["id"] for one in rest] == [made[0]]
+    first = await api.ask("GET", "/workspaces?limit=2")
+    assert [one["id"] for one in first.items] == [made[2], made[1]]
+    rest = await api.ask("GET", f"/workspaces?limit=2&cursor={first.cursor}")
+    assert [one["id"] for one in rest.items] == [made[0]]
     assert (await api.ask("GET", "/workspaces", token=OTHER_USER)).items == []
-    other = await api.ask("GET", f"/workspaces?after_id={made[1]}", token=OTHER_USER)
-    assert (other.code, other.field) == ((400, "invalid_input"), "after_id")
+    other = await api.ask("GET", f"/workspaces?cursor={first.cursor}", token=OTHER_USER)
+    assert (other.code, other.field) == ((400, "invalid_cursor"), "cursor")
 
 
 @pytest.mark.promise("P12")

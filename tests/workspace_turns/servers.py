@@ -258,7 +258,7 @@ class WorkspaceServer:
 
     async def parts(self, chat: str) -> list[Json]:
         page = await self.ask("GET", f"/chats/{chat}/messages?limit=200")
-        messages = sorted(page["messages"], key=lambda message: message["id"])
+        messages = sorted(page["items"], key=lambda message: message["id"])
         return [part for message in messages for part in message["content"]]
 
 

@@ -19,6 +19,7 @@ from chatd.api.request import (
     ApiReply,
     ApiRequest,
     Message,
+    NoQuery,
     Receive,
     Scope,
     Send,
@@ -110,11 +111,12 @@ class ApiApplication:
             if handler is None:
                 await send_reply(send, ApiReply(status=204, headers={"allow": endpoint.allow}))
             elif isinstance(handler, StreamRoute):
-                await handler.serve(self._call(scope, path, receive), send)
+                await handler.serve(self._call(scope, path, receive, handler), send)
             elif isinstance(handler, ApiRoute):
                 if handler.starts_work and self._deps.draining():
                     raise Draining(STOPPING_TEXT)
-                await send_reply(send, await handler.handle(self._call(scope, path, receive)))
+                request = self._call(scope, path, receive, handler)
+                await send_reply(send, await handler.handle(request))
             else:
                 await send_reply(send, await handler())
         except Exception as error:
@@ -125,8 +127,17 @@ class ApiApplication:
             seconds = None if isinstance(handler, StreamRoute) else clock.monotonic() - began
             self._metrics.on_reply(scope["method"], label, send.status, seconds)
 
-    def _call(self, scope: Scope, path: Mapping[str, str], receive: Receive) -> ApiRequest:
-        return ApiRequest(caller=self._caller(scope), path=path, scope=scope, receive=receive)
+    def _call(
+        self,
+        scope: Scope,
+        path: Mapping[str, str],
+        receive: Receive,
+        route: ApiRoute | StreamRoute,
+    ) -> ApiRequest:
+        request = ApiRequest(caller=self._caller(scope), path=path, scope=scope, receive=receive)
+        if route.query is None:
+            request.query(NoQuery)
+        return request
 
     async def _websocket(self, scope: Scope, receive: Receive, send: "_ObservedSend") -> None:
         try:

@@ -5,7 +5,7 @@ Reads bodies, queries and path parameters into types, within limits of size and 
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from functools import cached_property
 from hashlib import sha256
 from typing import Any, Final, Generic, Literal, TypeVar, cast, get_origin
@@ -24,6 +24,7 @@ from chatd.domain.chat.cursor import CURSOR_PATTERN, Cursor
 from chatd.domain.decode_errors import describe_decode_error, describe_invalid_json
 from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import ChatId, MessageId, ModelConfigId, QueueId, RequestId, WorkspaceId
+from chatd.domain.text import clip
 from chatd.domain.workspace.entities import BuildId, TemplateId
 
 Scope = MutableMapping[str, Any]
@@ -37,6 +38,8 @@ B_co = TypeVar("B_co", bound=Struct, covariant=True)
 
 BODY_TIMEOUT_S: Final = 30.0
 MAX_QUERY_PARAMETERS: Final = 100
+MAX_NAME_CHARS: Final = 100
+"""Of a parameter's name in an error."""
 SMALL_BODY_BYTES: Final = 256 * 1024
 LARGE_BODY_BYTES: Final = 1024 * 1024
 KEY_HEADER: Final = "idempotency-key"
@@ -101,6 +104,10 @@ class ApiRequest:
     def header(self, name: str) -> str | None:
         return header(self._scope, name.encode())
 
+    @property
+    def path_segments(self) -> list[str]:
+        return [segment for segment in self._scope["path"].split("/") if segment]
+
     @cached_property
     def chat_id(self) -> ChatId:
         return ChatId(read_uuid("chat_id", self._path["chat_id"]))
@@ -161,6 +168,10 @@ class ApiRequest:
         return f"api:{uuid5(_KEYS, name)}"
 
 
+class NoQuery(Struct, frozen=True, kw_only=True):
+    """The query of a route that takes no parameters."""
+
+
 class BodySpec(Generic[B_co]):
     """The type of a request body and its maximum size."""
 
@@ -212,12 +223,11 @@ def read_json(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
 
 
 def read_query(kind: type[S], query: bytes) -> S:
-    """Ignores unknown parameters."""
     known = {field.name: field.type for field in msgspec.structs.fields(kind)}
     values: dict[str, object] = {}
     for name, text in _parse_query(query):
         if name not in known:
-            continue
+            raise _unknown_parameter(name, known)
         if get_origin(getattr(known[name], "__origin__", known[name])) is tuple:
             cast("list[str]", values.setdefault(name, [])).append(text)
         elif name in values:
@@ -225,6 +235,13 @@ def read_query(kind: type[S], query: bytes) -> S:
         else:
             values[name] = text
     return _convert(values, kind, "query")
+
+
+def _unknown_parameter(name: str, known: Iterable[str]) -> InvalidInput:
+    """A parameter that is ignored would look like a filter that matches everything."""
+    listed = ", ".join(known)
+    detail = f"there are {listed}" if listed else "this path takes none"
+    return InvalidInput(clip(name, MAX_NAME_CHARS), f"is not a parameter of this path; {detail}")
 
 
 def read_uuid(name: str, text: str) -> UUID:

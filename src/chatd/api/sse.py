@@ -130,7 +130,7 @@ class WorkspaceEventStreams:
         )
 
     async def serve_log(self, request: ApiRequest, send: Send) -> None:
-        after = last_event_id(request, request.query(LogsQuery).after) or 0
+        after = last_event_id(request, request.query(LogsQuery).after_id) or 0
         build = await require_own_build(self._deps, request.caller, request.build_id)
         with self._streams.open(request.caller, "sse", send) as stream:
             log = _BuildLog(self._deps, request.caller, stream, build, after)

@@ -134,7 +134,16 @@ class ApiReply(Struct, frozen=True, kw_only=True):
 
     @property
     def items(self) -> list[Json]:
-        return msgspec.json.decode(self.content, type=list[Json])
+        """Those of a page of a list. Asserts that the page has the shape of all pages."""
+        page = self.json
+        assert isinstance(page["has_more"], bool)
+        assert isinstance(page["next_cursor"], str) == page["has_more"]
+        return self.at("items")
+
+    @property
+    def cursor(self) -> str:
+        """That of the next page."""
+        return msgspec.convert(self.json["next_cursor"], str)
 
     def at(self, name: str) -> list[Json]:
         """A list in the reply."""

@@ -6,14 +6,16 @@ from typing import Final
 from chatd.api.auth import ApiCaller, require_own_workspace
 from chatd.api.deps import ApiDeps
 from chatd.api.operations import REPLAYED
+from chatd.api.pages import NumberPosition, Paging
 from chatd.api.request import ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.build_requests import request_build, require_workspaces
+from chatd.api.schemas.lists import ListQuery
 from chatd.api.schemas.workspace_replies import build_log_reply, build_reply
 from chatd.api.schemas.workspaces import (
     BuildLogPage,
+    BuildPage,
     BuildReply,
-    BuildsQuery,
     LogsQuery,
     NewBuildBody,
 )
@@ -44,8 +46,8 @@ class BuildRoutes:
                 endpoint="GET /workspaces/{workspace_id}/builds",
                 summary="List the builds of a workspace, newest first",
                 handle=self.list_builds,
-                query=BuildsQuery,
-                replies={200: list[BuildReply]},
+                query=ListQuery,
+                replies={200: BuildPage},
             ),
             ApiRoute(
                 endpoint="GET /builds/{build_id}",
@@ -77,14 +79,17 @@ class BuildRoutes:
         return reply(build_reply(build), 201, headers | REPLAYED if again else headers)
 
     async def list_builds(self, request: ApiRequest) -> ApiReply:
-        query = request.query(BuildsQuery)
-        found = await self._deps.retry(lambda: self._page(request, query))
-        return reply([build_reply(one) for one in found])
+        paging = Paging(request, request.query(ListQuery), NumberPosition)
+        found = await self._deps.retry(lambda: self._load(request, paging))
+        shown, cursor = paging.cut(found, lambda build: NumberPosition(build.build_number))
+        items = tuple(map(build_reply, shown))
+        return reply(BuildPage(items=items, has_more=cursor is not None, next_cursor=cursor))
 
-    async def _page(self, request: ApiRequest, query: BuildsQuery) -> Sequence[Build]:
+    async def _load(self, request: ApiRequest, paging: Paging[NumberPosition]) -> Sequence[Build]:
         conn, workspace_id = self._deps.pool, request.workspace_id
         require_own_workspace(request.caller, await workspaces.load_snapshot(conn, workspace_id))
-        return await builds.list_builds(conn, workspace_id, limit=query.limit, before=query.before)
+        before = None if paging.position is None else paging.position.number
+        return await builds.list_builds(conn, workspace_id, limit=paging.read_limit, before=before)
 
     async def get_build(self, request: ApiRequest) -> ApiReply:
         return reply(
@@ -106,15 +111,17 @@ class BuildRoutes:
 
     async def list_build_logs(self, request: ApiRequest) -> ApiReply:
         query, build_id = request.query(LogsQuery), request.build_id
+        paging = Paging(request, query, NumberPosition)
         # Read the status before the log: the log of an ended build is complete.
         build = await require_own_build(self._deps, request.caller, build_id)
-        found = await load_log(self._deps, build_id, query.after or 0, query.limit + 1)
-        shown = tuple(map(build_log_reply, found[: query.limit]))
+        after = query.after_id or 0 if paging.position is None else paging.position.number
+        found = await load_log(self._deps, build_id, after, paging.read_limit)
+        shown, cursor = paging.cut(found, lambda line: NumberPosition(line.id))
         return reply(
             BuildLogPage(
-                logs=shown,
-                next_after=shown[-1].id if shown else query.after or 0,
-                has_more=len(found) > query.limit,
+                items=tuple(map(build_log_reply, shown)),
+                has_more=cursor is not None,
+                next_cursor=cursor,
                 ended=not build.active,
             )
         )

@@ -11,13 +11,19 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from chatd.api import validation
-from chatd.api.auth import ApiCaller
 from chatd.api.deps import ApiDeps
 from chatd.api.operations import REPLAYED, create_chat, run_operation
+from chatd.api.pages import Paging, TimePosition
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.models import find_model_or_default
-from chatd.api.schemas.chats import ChatListQuery, CreateChatBody, ListedChat, UpdateChatBody
+from chatd.api.schemas.chats import (
+    ChatListQuery,
+    ChatPage,
+    CreateChatBody,
+    ListedChat,
+    UpdateChatBody,
+)
 from chatd.domain.chat.commands import (
     CreateChat,
     DeleteTree,
@@ -29,7 +35,6 @@ from chatd.domain.chat.messages import Draft, UserInput
 from chatd.domain.chat.parts import TextPart
 from chatd.domain.chat.public_chat import PublicChat, public_chat
 from chatd.domain.chat.row import Chat
-from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import ChatId
 from chatd.domain.prompt.titles import fallback_title, title_input
 from chatd.store.chat import chats, messages
@@ -63,7 +68,7 @@ class ChatRoutes:
                 summary="List chats: pinned first, then newest",
                 handle=self.list_chats,
                 query=ChatListQuery,
-                replies={200: list[ListedChat]},
+                replies={200: ChatPage},
             ),
             ApiRoute(
                 endpoint="PATCH /chats/{chat_id}",
@@ -139,8 +144,16 @@ class ChatRoutes:
 
     async def list_chats(self, request: ApiRequest) -> ApiReply:
         query = request.query(ChatListQuery)
-        found = await self._deps.retry(lambda: list_page(self._deps.pool, request.caller, query))
-        return reply(found)
+        paging = Paging(request, query, TimePosition)
+        last = paging.position
+        which = ChatListFilter(
+            owner_id=request.caller.user_id,
+            archived=validation.parse_archived_filter(query.q),
+            labels=validation.parse_label_filter(query.label),
+            limit=paging.read_limit,
+            after=None if last is None else (last.at, ChatId(last.id)),
+        )
+        return reply(await self._deps.retry(lambda: load_page(self._deps.pool, which, paging)))
 
     async def amend_chat(self, request: ApiRequest) -> ApiReply:
         deps, body = self._deps, await request.body(_PATCH)
@@ -187,31 +200,17 @@ def _update(body: UpdateChatBody) -> UpdateChat:
     )
 
 
-async def list_page(conn: Conn, caller: ApiCaller, query: ChatListQuery) -> list[ListedChat]:
+async def load_page(conn: Conn, which: ChatListFilter, paging: Paging[TimePosition]) -> ChatPage:
     """The first page without filters starts with the pinned chats; such a chat appears again on
     the page where its time puts it."""
-    which = ChatListFilter(
-        owner_id=caller.user_id,
-        archived=validation.parse_archived_filter(query.q),
-        labels=validation.parse_label_filter(query.label),
-        limit=query.limit,
-    )
-    first = query.after_id is None and not which.archived and not which.labels
-    if query.after_id is not None:
-        which = await _after(conn, which, ChatId(query.after_id))
-    roots = await chats.list_roots(conn, which)
-    if first:
-        pinned = await chats.list_pinned(conn, caller.user_id)
+    found = await chats.list_roots(conn, which)
+    roots, cursor = paging.cut(found, lambda chat: TimePosition(chat.updated_at, chat.id))
+    if which.after is None and not which.archived and not which.labels:
+        pinned = await chats.list_pinned(conn, which.owner_id)
         known = {chat.id for chat in pinned}
         roots = [*pinned, *(chat for chat in roots if chat.id not in known)]
-    return await _with_children(conn, roots)
-
-
-async def _after(conn: Conn, which: ChatListFilter, last: ChatId) -> ChatListFilter:
-    chat = await chats.get(conn, last)
-    if chat is None or chat.owner_id != which.owner_id:
-        raise InvalidInput("after_id", "there is no such chat")
-    return msgspec.structs.replace(which, after=(chat.updated_at, chat.id))
+    items = tuple(await _with_children(conn, roots))
+    return ChatPage(items=items, has_more=cursor is not None, next_cursor=cursor)
 
 
 async def _with_children(conn: Conn, roots: Sequence[Chat]) -> list[ListedChat]:

@@ -12,13 +12,14 @@ from chatd.api.operations import (
     run_operation,
     send_result,
 )
+from chatd.api.pages import NumberPosition, Paging
 from chatd.api.request import LARGE_BODY_BYTES, NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.models import find_model
 from chatd.api.schemas.chats import (
     EditMessageBody,
+    MessageListQuery,
     MessagePage,
-    MessagePageQuery,
     SendMessageBody,
     SentReply,
     ToolResultsBody,
@@ -47,7 +48,7 @@ class MessageRoutes:
                 endpoint="GET /chats/{chat_id}/messages",
                 summary="List messages by page; the first page includes the queue",
                 handle=self.list_messages,
-                query=MessagePageQuery,
+                query=MessageListQuery,
                 replies={200: MessagePage},
             ),
             ApiRoute(
@@ -81,15 +82,19 @@ class MessageRoutes:
         )
 
     async def list_messages(self, request: ApiRequest) -> ApiReply:
-        query = request.query(MessagePageQuery)
-        which = _range(query)
+        query = request.query(MessageListQuery)
+        paging = Paging(request, query, NumberPosition)
+        which = _range(query, paging.position)
         found = await self._deps.retry(
             lambda: message_pages.load_page(self._deps.pool, request.chat_id, which)
         )
         if found is None:
             raise NotFound("There is no such chat.")
         require_own_chat(request.caller, found.chat)
-        return reply(_public(request.chat_id, found))
+        cursor = (
+            paging.make_cursor(NumberPosition(found.messages[-1].id)) if found.has_more else None
+        )
+        return reply(_public(request.chat_id, found, cursor))
 
     async def send_message(self, request: ApiRequest) -> ApiReply:
         body = await request.body(_SEND)
@@ -132,10 +137,12 @@ async def build_user_input(
     )
 
 
-def _range(query: MessagePageQuery) -> MessageRange:
+def _range(query: MessageListQuery, last: NumberPosition | None) -> MessageRange:
     before, after = query.before_id, query.after_id
     if before is not None and after is not None and before <= after:
         raise InvalidInput("before_id", "must be above after_id")
+    if last is not None:
+        before, after = (last.number, None) if after is None else (before, last.number)
     return MessageRange(
         before=None if before is None else MessageId(before),
         after=None if after is None else MessageId(after),
@@ -143,11 +150,12 @@ def _range(query: MessagePageQuery) -> MessageRange:
     )
 
 
-def _public(chat_id: ChatId, page: StoredMessagePage) -> MessagePage:
+def _public(chat_id: ChatId, page: StoredMessagePage, cursor: str | None) -> MessagePage:
     seen = (public_message(chat_id, row) for row in page.messages)
     return MessagePage(
-        messages=tuple(message for message in seen if message is not None),
+        items=tuple(message for message in seen if message is not None),
         queued_messages=tuple(public_queued(chat_id, row) for row in page.queue),
         has_more=page.has_more,
+        next_cursor=cursor,
         version=page.chat.snapshot_version,
     )

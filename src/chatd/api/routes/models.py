@@ -8,10 +8,12 @@ from itertools import groupby
 from typing import Final
 
 from chatd.api.deps import ApiDeps, ModelListing
+from chatd.api.pages import ItemPosition, Paging, cut_whole
 from chatd.api.request import ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
 from chatd.api.schemas.chats import (
     ListedModel,
+    ModelPage,
     ModelParameters,
     ModelReply,
     ModelSelection,
@@ -19,6 +21,7 @@ from chatd.api.schemas.chats import (
     ModelsReply,
     PriceList,
     ProviderModels,
+    ProviderPage,
     ProviderReply,
 )
 from chatd.domain.errors import InvalidInput, NotFound
@@ -75,7 +78,7 @@ class ModelRoutes:
                 summary="List models, the default first",
                 handle=self.list_models,
                 query=ModelsQuery,
-                replies={200: list[ModelReply]},
+                replies={200: ModelPage},
             ),
             ApiRoute(
                 endpoint="GET /chats/model-configs",
@@ -83,7 +86,7 @@ class ModelRoutes:
                 summary="List models, as /models does",
                 handle=self.list_models,
                 query=ModelsQuery,
-                replies={200: list[ModelReply]},
+                replies={200: ModelPage},
             ),
             ApiRoute(
                 endpoint="GET /models/{model_id}",
@@ -96,7 +99,7 @@ class ModelRoutes:
                 summary="List providers, without their keys",
                 handle=self.list_providers,
                 query=ModelsQuery,
-                replies={200: list[ProviderReply]},
+                replies={200: ProviderPage},
             ),
             ApiRoute(
                 endpoint="GET /chats/models",
@@ -108,9 +111,11 @@ class ModelRoutes:
 
     async def list_models(self, request: ApiRequest) -> ApiReply:
         query = request.query(ModelsQuery)
-        found = await self._models.all()
-        shown = [one for one in found if one.enabled or query.include_disabled]
-        return reply([await self._public(one) for one in shown])
+        paging = Paging(request, query, ItemPosition)
+        found = [one for one in await self._models.all() if one.enabled or query.include_disabled]
+        shown, cursor = cut_whole(paging, found, lambda row: row.config.id)
+        items = tuple([await self._public(one) for one in shown])
+        return reply(ModelPage(items=items, has_more=cursor is not None, next_cursor=cursor))
 
     async def get_model(self, request: ApiRequest) -> ApiReply:
         found = await self._models.get(request.model_id)
@@ -123,8 +128,12 @@ class ModelRoutes:
 
     async def list_providers(self, request: ApiRequest) -> ApiReply:
         query = request.query(ModelsQuery)
-        found = await self._models.providers()
-        return reply([_provider(one) for one in found if one.enabled or query.include_disabled])
+        paging = Paging(request, query, ItemPosition)
+        every = await self._models.providers()
+        found = [one for one in every if one.enabled or query.include_disabled]
+        shown, cursor = cut_whole(paging, found, lambda row: row.id)
+        items = tuple(map(_provider, shown))
+        return reply(ProviderPage(items=items, has_more=cursor is not None, next_cursor=cursor))
 
     async def list_models_by_provider(self, request: ApiRequest) -> ApiReply:
         del request

@@ -1,10 +1,12 @@
 """Routes that list templates, and the template that a request selects."""
 
 from chatd.api.deps import ApiDeps
+from chatd.api.pages import ItemPosition, Paging, cut_whole
 from chatd.api.request import ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
+from chatd.api.schemas.lists import ListQuery
 from chatd.api.schemas.workspace_replies import template_item, template_reply
-from chatd.api.schemas.workspaces import TemplateItem, TemplateReply
+from chatd.api.schemas.workspaces import TemplatePage, TemplateReply
 from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.workspace.entities import Template, TemplateId, TemplateVersion
 from chatd.store.workspace import templates
@@ -20,7 +22,8 @@ class TemplateRoutes:
                 endpoint="GET /templates",
                 summary="List templates by name",
                 handle=self.list_templates,
-                replies={200: list[TemplateItem]},
+                query=ListQuery,
+                replies={200: TemplatePage},
             ),
             ApiRoute(
                 endpoint="GET /templates/{template_id}",
@@ -31,10 +34,12 @@ class TemplateRoutes:
         )
 
     async def list_templates(self, request: ApiRequest) -> ApiReply:
-        del request
         deps = self._deps
+        paging = Paging(request, request.query(ListQuery), ItemPosition)
         found = await deps.retry(lambda: templates.list_all(deps.pool))
-        return reply([template_item(one) for one in found])
+        shown, cursor = cut_whole(paging, found, lambda row: row.id)
+        items = tuple(map(template_item, shown))
+        return reply(TemplatePage(items=items, has_more=cursor is not None, next_cursor=cursor))
 
     async def get_template(self, request: ApiRequest) -> ApiReply:
         deps, template_id = self._deps, request.template_id

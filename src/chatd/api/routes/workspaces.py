@@ -1,6 +1,6 @@
 """Routes that create, list, get and delete workspaces. Builds do the work."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from msgspec.structs import replace
@@ -9,17 +9,19 @@ from chatd.api import validation
 from chatd.api.auth import require_own_workspace
 from chatd.api.deps import ApiDeps, WorkspaceControl
 from chatd.api.operations import REPLAYED
+from chatd.api.pages import Paging, TimePosition
 from chatd.api.request import ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.build_requests import parameters_error, request_build, require_workspaces
 from chatd.api.routes.templates import usable_template
+from chatd.api.schemas.lists import ListQuery
 from chatd.api.schemas.workspace_replies import build_reply, workspace_reply
 from chatd.api.schemas.workspaces import (
     BuildReply,
     NewBuildBody,
     NewWorkspaceBody,
+    WorkspacePage,
     WorkspaceReply,
-    WorkspacesQuery,
 )
 from chatd.domain.errors import Conflict, InvalidInput, RequestReused
 from chatd.domain.ids import WorkspaceId
@@ -42,8 +44,8 @@ class WorkspaceRoutes:
                 endpoint="GET /workspaces",
                 summary="List workspaces, newest first, without deleted ones",
                 handle=self.list_workspaces,
-                query=WorkspacesQuery,
-                replies={200: list[WorkspaceReply]},
+                query=ListQuery,
+                replies={200: WorkspacePage},
             ),
             ApiRoute(
                 endpoint="POST /workspaces",
@@ -72,20 +74,16 @@ class WorkspaceRoutes:
         )
 
     async def list_workspaces(self, request: ApiRequest) -> ApiReply:
-        query = request.query(WorkspacesQuery)
-        found = await self._deps.retry(lambda: self._page(request, query))
-        return reply([workspace_reply(one) for one in found])
-
-    async def _page(
-        self, request: ApiRequest, query: WorkspacesQuery
-    ) -> Sequence[WorkspaceSnapshot]:
-        conn, owner = self._deps.pool, request.caller.user_id
-        last = None
-        if query.after_id is not None:
-            last = await workspaces.get(conn, WorkspaceId(query.after_id))
-            if last is None or last.owner_id != owner:
-                raise InvalidInput("after_id", "there is no such workspace")
-        return await workspaces.list_page(conn, owner, after=last, limit=query.limit)
+        paging = Paging(request, request.query(ListQuery), TimePosition)
+        pool, owner = self._deps.pool, request.caller.user_id
+        last = paging.position
+        after = None if last is None else (last.at, WorkspaceId(last.id))
+        found = await self._deps.retry(
+            lambda: workspaces.list_page(pool, owner, after=after, limit=paging.read_limit)
+        )
+        shown, cursor = paging.cut(found, _position)
+        items = tuple(map(workspace_reply, shown))
+        return reply(WorkspacePage(items=items, has_more=cursor is not None, next_cursor=cursor))
 
     async def create_workspace(self, request: ApiRequest) -> ApiReply:
         deps, body = self._deps, await request.body(_CREATE)
@@ -138,6 +136,11 @@ class WorkspaceRoutes:
         body = NewBuildBody(transition="delete")
         build, _ = await request_build(self._deps, request, body, joins=True)
         return reply(build_reply(build), 202)
+
+
+def _position(seen: WorkspaceSnapshot) -> TimePosition:
+    assert seen.workspace is not None
+    return TimePosition(seen.workspace.created_at, seen.workspace.id)
 
 
 def _name(given: str | None, template: Template, draw: bytes) -> str:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from chatd.api.schemas.lists import ListPage, ListQuery
 from chatd.domain.chat.commands import WhenBusy
 from chatd.domain.chat.cursor import CURSOR_PATTERN
 from chatd.domain.chat.events import PublicMessage, PublicQueuedMessage
@@ -24,7 +25,6 @@ NonBlankText = Annotated[str, Meta(min_length=1, pattern=r"\S")]
 Id = Annotated[int, Meta(ge=1, le=MAX_INT64)]
 Version = Annotated[int, Meta(ge=0, le=MAX_INT64)]
 CursorText = Annotated[str, Meta(pattern=CURSOR_PATTERN)]
-PageSize = Annotated[int, Meta(ge=1, le=200)]
 LineNumber = Annotated[int, Meta(ge=0, le=MAX_INT32)]
 
 
@@ -132,22 +132,18 @@ class ToolResultsBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 # Queries
 
 
-class ChatListQuery(Struct, frozen=True, kw_only=True):
-    """`q` is `archived:true` or `archived:false`. `label` is `key:value`; several must all match.
-    `after_id` is the last chat of the previous page. The order changes while a client pages, so
-    paging by number is not supported: `offset` must be 0."""
+class ChatListQuery(ListQuery, frozen=True, kw_only=True):
+    """`q` is `archived:true` or `archived:false`. `label` is `key:value`; several must all
+    match."""
 
-    limit: PageSize = 50
-    after_id: UUID | None = None
-    offset: Annotated[int, Meta(ge=0, le=0)] = 0
     q: str | None = None
     label: Annotated[tuple[str, ...], Meta(max_length=50)] = ()
 
 
-class MessagePageQuery(Struct, frozen=True, kw_only=True):
-    """Newest first, before `before_id`; with `after_id`, oldest first, after it."""
+class MessageListQuery(ListQuery, frozen=True, kw_only=True):
+    """Only messages below `before_id` and above `after_id`. Newest first; with `after_id`, oldest
+    first."""
 
-    limit: PageSize = 50
     before_id: Id | None = None
     after_id: Version | None = None
 
@@ -159,7 +155,7 @@ class AfterQuery(Struct, frozen=True, kw_only=True):
     after: CursorText | None = None
 
 
-class ModelsQuery(Struct, frozen=True, kw_only=True):
+class ModelsQuery(ListQuery, frozen=True, kw_only=True):
     """`include_disabled` also lists models that are no longer configured."""
 
     include_disabled: bool = False
@@ -174,13 +170,15 @@ class ListedChat(PublicChat, frozen=True, kw_only=True, omit_defaults=True):
     children: tuple[PublicChat, ...]
 
 
-class MessagePage(Struct, frozen=True, kw_only=True):
-    """Only the first page has `queued_messages`. A stream resumed from `version` continues from
-    this page."""
+class ChatPage(ListPage[ListedChat], frozen=True, kw_only=True):
+    """A page of chats."""
 
-    messages: tuple[PublicMessage, ...]
+
+class MessagePage(ListPage[PublicMessage], frozen=True, kw_only=True):
+    """A page of messages. Only the first page has `queued_messages`. A stream resumed from
+    `version` continues from this page."""
+
     queued_messages: tuple[PublicQueuedMessage, ...]
-    has_more: bool
     version: int
 
 
@@ -262,6 +260,14 @@ class ProviderReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     created_at: datetime
     updated_at: datetime
     base_url: str | None = None
+
+
+class ModelPage(ListPage[ModelReply], frozen=True, kw_only=True):
+    """A page of models."""
+
+
+class ProviderPage(ListPage[ProviderReply], frozen=True, kw_only=True):
+    """A page of providers."""
 
 
 class ListedModel(Struct, frozen=True, kw_only=True):

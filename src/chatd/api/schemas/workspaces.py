@@ -11,7 +11,8 @@ from uuid import UUID
 
 from msgspec import Meta, Struct
 
-from chatd.api.schemas.chats import MAX_INT32, PageSize, Version
+from chatd.api.schemas.chats import Version
+from chatd.api.schemas.lists import ListPage, ListQuery
 from chatd.domain.chat.public_chat import PublicChat
 from chatd.domain.ids import UserId, WorkspaceId
 from chatd.domain.workspace.entities import (
@@ -53,26 +54,11 @@ class NewBuildBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     parameters: Values = {}
 
 
-class WorkspacesQuery(Struct, frozen=True, kw_only=True):
-    """`after_id` is the last workspace of the previous page."""
+class LogsQuery(ListQuery, frozen=True, kw_only=True):
+    """Lines with an id above `after_id`. With `follow`, or with `Accept: text/event-stream`, the
+    reply is a stream that ends with the build."""
 
-    limit: PageSize = 50
-    after_id: UUID | None = None
-
-
-class BuildsQuery(Struct, frozen=True, kw_only=True):
-    """`before` is the number of the last build of the previous page."""
-
-    limit: PageSize = 50
-    before: Annotated[int, Meta(ge=1, le=MAX_INT32)] | None = None
-
-
-class LogsQuery(Struct, frozen=True, kw_only=True):
-    """Lines with an id above `after`. With `follow`, or with `Accept: text/event-stream`, the reply
-    is a stream that ends with the build."""
-
-    after: Version | None = None
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 1000
+    after_id: Version | None = None
     follow: bool = False
 
 
@@ -104,6 +90,10 @@ class TemplateItem(Struct, frozen=True, kw_only=True):
     max_ttl_s: int
     created_at: datetime
     updated_at: datetime
+
+
+class TemplatePage(ListPage[TemplateItem], frozen=True, kw_only=True):
+    """A page of templates."""
 
 
 class TemplateReply(TemplateItem, frozen=True, kw_only=True):
@@ -140,6 +130,10 @@ class BuildReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_deadline: datetime | None = None
     started_at: datetime | None = None
     completed_at: datetime | None = None
+
+
+class BuildPage(ListPage[BuildReply], frozen=True, kw_only=True):
+    """A page of builds."""
 
 
 class AgentReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -180,6 +174,10 @@ class WorkspaceReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     deadline: datetime | None = None
 
 
+class WorkspacePage(ListPage[WorkspaceReply], frozen=True, kw_only=True):
+    """A page of workspaces."""
+
+
 class BuildLogReply(Struct, frozen=True, kw_only=True):
     id: int
     at: datetime
@@ -188,13 +186,10 @@ class BuildLogReply(Struct, frozen=True, kw_only=True):
     output: str
 
 
-class BuildLogPage(Struct, frozen=True, kw_only=True):
-    """Use `next_after` as the next `after`. The log is complete once `ended` is true and
-    `has_more` is false."""
+class BuildLogPage(ListPage[BuildLogReply], frozen=True, kw_only=True):
+    """A page of a build's log, oldest first. The log is complete once `ended` is true and
+    `has_more` is false. Until then, read on with the id of the last line as `after_id`."""
 
-    logs: tuple[BuildLogReply, ...]
-    next_after: int
-    has_more: bool
     ended: bool
 
 

@@ -96,7 +96,8 @@ async def list_builds(
     conn: Conn, workspace_id: WorkspaceId, *, limit: int = 20, before: int | None = None
 ) -> list[Build]:
     """The newest first, with numbers below `before`."""
-    rows = await conn.fetch(LIST_BUILDS, workspace_id, limit, before or _PAST_THE_END)
+    top = min(before or _PAST_THE_END, _PAST_THE_END)
+    rows = await conn.fetch(LIST_BUILDS, workspace_id, limit, top)
     return [_BUILD.decode(row["build"]) for row in rows]
 
 

@@ -5,6 +5,7 @@ of two concurrent decisions to start or stop, one writes nothing and is decided 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Final, LiteralString
 from uuid import UUID
 
@@ -231,10 +232,11 @@ async def list_on_host(
 
 
 async def list_page(
-    conn: Conn, owner_id: UserId, *, after: Workspace | None, limit: int
+    conn: Conn, owner_id: UserId, *, after: tuple[datetime, WorkspaceId] | None, limit: int
 ) -> list[WorkspaceSnapshot]:
-    """A page of the owner's workspaces that are not deleted, the newest first."""
-    at, last = (None, None) if after is None else (after.created_at, after.id)
+    """The owner's workspaces that are not deleted, the newest first. `after` is the creation and
+    the id of the last one on the page before."""
+    at, last = after or (None, None)
     return [_snapshot(row) for row in await conn.fetch(LIST_PAGE, owner_id, at, last, limit)]
 
 
