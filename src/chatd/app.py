@@ -5,6 +5,7 @@ Owns that order. The command line decides what is printed and the exit code.
 
 import asyncio
 import math
+import os
 import random
 import socket
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -32,6 +33,7 @@ from chatd.domain.prompt.instructions import Instructions
 from chatd.model_directory import ModelDirectory
 from chatd.model_settings import build_registry, settings_gaps
 from chatd.replica import Replica, replica_config
+from chatd.secret_keys import KeySource, SecretKeys, key_source
 from chatd.settings.schema import Settings, SettingsError
 from chatd.store import migrator
 from chatd.telemetry import Gauges, Telemetry
@@ -94,6 +96,7 @@ async def serve(
     number of workspaces that keep running."""
     token = _token_from_environment(env, settings)
     check_workspace_settings(settings, env)
+    keys_from = _key_source(settings, env)
     provider_registry = build_registry(settings, env, clock)
     try:
         async with (
@@ -113,6 +116,8 @@ async def serve(
                 jitter=random.random,
             )
             models = ModelDirectory(provider_registry, environment)
+            process_name = f"{socket.gethostname()}, process {os.getpid()}"
+            secret_keys = SecretKeys(keys_from, environment, process_name)
             for gap in settings_gaps(settings, env):
                 environment.emit("settings_incomplete", gap=gap)
             connect = connect_config(settings, server.dsn)
@@ -142,10 +147,15 @@ async def serve(
                 else LocalWorkspaceControl(config, environment, pool, services)
             )
             gauges = _gauges(registry, settings, replica)
-            async with replica.running(), _running(services):
+            async with (
+                _prepared(replica, secret_keys),
+                replica.running(),
+                _running(services),
+            ):
                 await models.declare(pool)
                 readers = [
                     group.create_task(models.run(), name="models"),
+                    group.create_task(secret_keys.run(pool), name="secret keys"),
                     group.create_task(gauges.run(pool, environment), name="backlog"),
                 ]
                 process = RunningProcess(
@@ -163,6 +173,7 @@ async def serve(
                 for reader in readers:
                     reader.cancel()
                 await models.withdraw()
+                await secret_keys.stop(pool)
             watch.cancel()
         return 0 if services is None else await services.left_running()
     finally:
@@ -258,6 +269,23 @@ def _build_application(
             HealthRoutes(pool, process.registry, stop.is_set, lambda: lease.error_kind)
         )
     return build_application(_deps(settings, process))
+
+
+def _key_source(settings: Settings, env: Mapping[str, str]) -> KeySource:
+    try:
+        return key_source(settings.data_dir, env)
+    except ChatdError as error:
+        raise SettingsError(error.message) from None
+
+
+@asynccontextmanager
+async def _prepared(replica: Replica, secret_keys: SecretKeys) -> AsyncGenerator[None]:
+    """What must be known before the worker acquires chats. An error ends the start."""
+    try:
+        await secret_keys.start(replica.database.pool)
+        yield
+    finally:
+        await replica.database.close()
 
 
 def _token_from_environment(env: Mapping[str, str], settings: Settings) -> str | None:

@@ -59,6 +59,9 @@ _LEVELS: Final[Mapping[str, int]] = {
     "runner_failed": logging.ERROR,
     "runner_left": logging.DEBUG,
     "admin_token_of_this_host": logging.WARNING,
+    "secret_key_created": logging.INFO,
+    "secret_key_missing": logging.WARNING,
+    "secret_key_outdated": logging.WARNING,
     "settings_differ": logging.WARNING,
     "settings_incomplete": logging.WARNING,
     "settings_lack_models": logging.WARNING,
@@ -102,6 +105,12 @@ _EXPLANATIONS: Final[Mapping[str, str]] = {
     "release_failed": "the database was away at shutdown; other replicas find the chats later",
     "admin_token_of_this_host": "hosts that share a database have a token each: set"
     " CHATD_ADMIN_TOKEN to the same value on all of them",
+    "secret_key_created": "made the key that seals secrets in the database; keep a copy of this"
+    " file apart from the database's backups",
+    "secret_key_missing": "the database has secrets that this host cannot open: copy this file from"
+    " the data directory of a host that has it; it is read within seconds",
+    "secret_key_outdated": "the key was rotated: copy this file from a host that has the new key;"
+    " it is read within seconds",
     "settings_incomplete": "models of this provider fail until this is corrected",
     "settings_differ": "other running replicas define these models differently; each uses its own"
     " definition: give all replicas the same settings",

@@ -97,10 +97,10 @@ def data_and_database_lines(lines: list[str]) -> list[str]:
 
 async def stopped(process: Process, number: signal.Signals) -> tuple[int | None, bytes]:
     """Its exit code and last output. Nothing above INFO may be logged, except that the tests'
-    database is not crash-safe and that hosts have a token each."""
+    database is not crash-safe and that hosts have a token and a key file each."""
     process.send_signal(number)
     out, err = await process.communicate()
-    expected = (b" INFO ", b"database_unsafe", b"admin_token_of_this_host")
+    expected = (b" INFO ", b"database_unsafe", b"admin_token_of_this_host", b"secret_key_missing")
     assert all(any(text in line for text in expected) for line in err.splitlines()), err
     return process.returncode, out
 

@@ -87,7 +87,7 @@ def test_help_names_every_command(chatd: Chatd, arguments: list[str]) -> None:
     assert ended.returncode == (0 if arguments else 2)
     listed = (ended.stdout + ended.stderr).partition("Commands:")[2]
     named = [line.split()[0] for line in listed.strip().splitlines() if line[2:3].strip()]
-    assert {"version", "serve", "worker", "migrate"} <= set(named)
+    assert {"version", "serve", "worker", "migrate", "admin"} <= set(named)
 
 
 def test_the_version_is_that_of_the_installed_package(chatd: Chatd) -> None:
@@ -127,6 +127,7 @@ def test_refused_settings_exit_with_two_and_print_one_line(
     [
         ({"CHATD_ADMIN_TOKEN": "x"}, "CHATD_ADMIN_TOKEN must have 16 to 4095 characters"),
         ({"CHATD_SECRET": "x"}, "CHATD_SECRET is too short"),
+        ({"CHATD_SECRET_KEYS": "x"}, "CHATD_SECRET_KEYS: a key is 32 bytes in base64"),
         ({"CHATD_TEMPLATES": "[{}]"}, "templates, number 1: name is missing"),
         ({"CHATD_MODELS": '[{"name":"m","provider":"p","model":"x"}]'}, 'models "m": there is no'),
     ],

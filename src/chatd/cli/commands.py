@@ -1,17 +1,21 @@
-"""The work of `chatd serve`, `worker`, `bench` and `migrate`, and what they print."""
+"""The work of `chatd serve`, `worker`, `bench`, `migrate` and `admin`, and what they print."""
 
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from importlib import metadata
 
 from chatd import app
 from chatd.cli.process import StopSignal
 from chatd.clock import SystemClock
-from chatd.database import open_database
+from chatd.database import connect_config, open_database
+from chatd.key_rotation import KeyRotation
+from chatd.secret_keys import key_source
 from chatd.settings.schema import Settings, SettingsError, redact_url
 from chatd.store import migrator
+from chatd.store.pool import Pool, PoolConfig
 
 
 async def run_bench(
@@ -69,6 +73,35 @@ async def check_migrations(settings: Settings) -> bool:
     if not plan.is_behind:
         print("up to date")
     return not plan.is_behind
+
+
+@asynccontextmanager
+async def _key_rotation(settings: Settings) -> AsyncGenerator[KeyRotation]:
+    source = key_source(settings.data_dir, os.environ)
+    async with open_database(settings, os.environ) as server:
+        await migrator.up(server.dsn)
+        pool = Pool(PoolConfig(connect=connect_config(settings, server.dsn), max_size=2))
+        try:
+            yield KeyRotation(pool, source, SystemClock(), _print_line)
+        finally:
+            await pool.close()
+
+
+async def rotate_keys(settings: Settings, *, lost: bool) -> None:
+    async with _key_rotation(settings) as rotation:
+        result = await rotation.rotate(lost=lost)
+    _print_line(f"{result.resealed} secrets sealed again with key {result.key_id}")
+    if result.unreadable:
+        _print_line(f"{result.unreadable} secrets cannot be opened: enter them again")
+    if result.unused:
+        keys = ", ".join(result.unused)
+        _print_line(f"no secret uses {keys} any more: chatd admin rotate-keys --remove-old")
+
+
+async def remove_old_keys(settings: Settings) -> None:
+    async with _key_rotation(settings) as rotation:
+        removed = await rotation.remove_unused()
+    _print_line(f"removed {', '.join(removed)}" if removed else "there is no unused key")
 
 
 async def serve(settings: Settings, stop: StopSignal, role: app.ProcessRole) -> None:

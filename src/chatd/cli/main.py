@@ -29,6 +29,13 @@ migrations = typer.Typer(
 )
 app.add_typer(migrations, name="migrate")
 
+administration = typer.Typer(
+    help="Work on the database of a deployment, beside running servers.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(administration, name="admin")
+
 EXIT_BEHIND: Final = 3
 
 Config = Annotated[
@@ -226,3 +233,27 @@ def check(
             commands.check_migrations(process.read_settings(flags, config))
         ):
             raise typer.Exit(EXIT_BEHIND)
+
+
+@administration.command("rotate-keys")
+def rotate_keys(
+    config: Config = None,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    *,
+    lost: Annotated[
+        bool,
+        typer.Option("--lost", help="Go on although no host has the current key any more"),
+    ] = False,
+    remove_old: Annotated[
+        bool, typer.Option("--remove-old", help="Only remove old keys that no secret uses")
+    ] = False,
+) -> None:
+    """Seal all secrets of the database with a new key. Can be stopped and run again."""
+    from chatd.cli import commands, process
+
+    with process.report_errors():
+        flags = {"data_dir": data_dir, "database.url": database_url}
+        settings = process.read_settings(flags, config)
+        work = commands.remove_old_keys(settings) if remove_old else None
+        process.run_to_completion(work or commands.rotate_keys(settings, lost=lost))

@@ -21,7 +21,15 @@ from chatd.settings.keys import ENV_PREFIX, SettingKey, fields, is_section, sett
 from chatd.settings.schema import Settings, SettingsError
 
 # Read directly, not through `Settings`.
-RESERVED_VARIABLES: Final = frozenset({"CHATD_CONFIG", "CHATD_ADMIN_TOKEN", "CHATD_SECRET"})
+RESERVED_VARIABLES: Final = frozenset(
+    {
+        "CHATD_CONFIG",
+        "CHATD_ADMIN_TOKEN",
+        "CHATD_SECRET",
+        "CHATD_SECRET_KEY",
+        "CHATD_SECRET_KEYS",
+    }
+)
 # Kubernetes sets these in every container if there is a service named "chatd".
 SERVICE_LINK: Final = re.compile(
     r"CHATD(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)"
