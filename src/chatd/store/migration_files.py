@@ -19,7 +19,7 @@ import msgspec
 
 from chatd.domain.errors import ChatdError
 
-OUTSIDE: Final = "-- outside a transaction"
+OUTSIDE: Final = "outside a transaction"
 
 _NAME = re.compile(r"(?P<version>\d{4})_(?P<name>[a-z0-9_]+)\.sql")
 _REPLACES = re.compile(r"^-- replaces (?P<checksum>[0-9a-f]{64})$", re.MULTILINE)
@@ -75,7 +75,7 @@ class Migration(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_transaction(self) -> bool:
-        return not self.sql.startswith(OUTSIDE)
+        return not self.sql.startswith(f"-- {OUTSIDE}\n")
 
     def statements(self) -> Iterator[MigrationStatement]:
         """The whole file at once, or statement by statement outside a transaction."""
