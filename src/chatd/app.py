@@ -336,6 +336,7 @@ def _deps(settings: Settings, process: RunningProcess) -> ApiDeps:
         transactor=replica.transactor,
         announce=replica.announce_chat,
         reserve_slot=replica.worker.reserve_slot,
+        titles=replica.titles,
         feeds=replica.feeds,
         chat_lists=replica.chat_lists,
         models=process.models,

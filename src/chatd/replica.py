@@ -108,8 +108,9 @@ class Replica:
         refuses_unpriced = limit is not None and limit.refuses_unpriced
         spend_guard = SpendGuard(budget, env, refuses_unpriced=refuses_unpriced)
         self.budget = None if budget is None else spend_guard
-        titles = self._build_title_generator(title_models, spend_guard) if config.titles else None
+        self.titles = self._build_title_generator(models, title_models, spend_guard)
         model_step = self._build_model_step(config.model_call_timeout_s, spend_guard)
+        titles = self.titles if config.titles else None
         turn_loop = self._build_turn_loop(models, tools, model_step, titles)
         self.worker = self._build_worker(config.worker, turn_loop)
         self._works = config.runs_chats
@@ -125,13 +126,14 @@ class Replica:
         )
 
     def _build_title_generator(
-        self, title_models: TitleModelChoice, spend_guard: SpendGuard
+        self, models: ModelSource, title_models: TitleModelChoice, spend_guard: SpendGuard
     ) -> TitleGenerator:
         return TitleGenerator(
             self.database.pool,
             self.env,
             self.background_tasks,
             spend_guard,
+            models=models,
             usage_writer=self.usage_writer,
             announce=self.announce_chat,
             title_models=title_models,

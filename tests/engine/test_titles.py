@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from chatd.domain.chat.row import Chat, ChatError
+from chatd.domain.errors import TitleFailed, UsageLimit
 from chatd.domain.ids import ChatId
 from chatd.domain.prompt.titles import fallback_title
 from chatd.store.chat import chats
@@ -182,3 +183,40 @@ async def test_a_title_call_that_a_shutdown_cancels_is_recorded(dsn: str, gate: 
             ("title", False, True),
             ("turn", True, True),
         ]
+
+
+# When a user asks
+
+
+async def test_a_title_is_suggested_also_without_automatic_titles_and_its_usage_is_recorded(
+    dsn: str,
+) -> None:
+    async with TitleApi.running() as api, engine_rig_with(dsn, api) as rig:
+        chat_id = await new_chat(rig)
+        await rig.wait_runner_left(chat_id)
+        assert api.titles == []
+        suggested = await rig.replica.titles.suggest(await rig.chat(chat_id), "User: hi")
+        assert suggested == "Fix flaky test"
+        assert b"is excerpted below" in api.titles[0].body
+        assert (await rig.chat(chat_id)).title == FALLBACK
+        await rig.replica.usage_writer.wait_idle()
+        assert sorted(kind for kind, _, _ in await rig.recorded_usage()) == ["title", "turn"]
+
+
+@pytest.mark.promise("P11")
+async def test_past_the_spend_limit_no_title_is_suggested(dsn: str) -> None:
+    async with TitleApi.running() as api, engine_rig_with(dsn, api, budget=SpentBudget()) as rig:
+        chat_id = await new_chat(rig)
+        await rig.wait_runner_left(chat_id)
+        with pytest.raises(UsageLimit, match="Enough"):
+            await rig.replica.titles.suggest(await rig.chat(chat_id), "User: hi")
+        assert api.titles == []
+
+
+async def test_a_suggestion_without_a_usable_title_is_an_error(dsn: str) -> None:
+    async with TitleApi.running() as api, engine_rig_with(dsn, api) as rig:
+        api.default_reply = Reply(status=500, steps=(b"{}",))
+        chat_id = await new_chat(rig)
+        await rig.wait_runner_left(chat_id)
+        with pytest.raises(TitleFailed):
+            await rig.replica.titles.suggest(await rig.chat(chat_id), "User: hi")

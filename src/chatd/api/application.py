@@ -34,6 +34,7 @@ from chatd.api.routes.messages import MessageRoutes
 from chatd.api.routes.models import ModelRoutes
 from chatd.api.routes.queue import QueueRoutes
 from chatd.api.routes.templates import TemplateRoutes
+from chatd.api.routes.titles import TitleRoutes
 from chatd.api.routes.workspaces import WorkspaceRoutes
 from chatd.api.sse import ChatEventStreams, WorkspaceEventStreams
 from chatd.api.streams import StreamRegistry
@@ -59,6 +60,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *ChatRoutes(deps).routes(),
         *MessageRoutes(deps).routes(),
         *QueueRoutes(deps).routes(),
+        *TitleRoutes(deps).routes(),
         *ChatWorkspaceRoutes(deps).routes(),
         *TemplateRoutes(deps).routes(),
         *WorkspaceRoutes(deps).routes(),

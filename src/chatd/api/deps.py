@@ -49,6 +49,12 @@ class AnnounceChat(Protocol):
     def __call__(self, chat: Chat, kind: str) -> None: ...
 
 
+class TitleSuggester(Protocol):
+    async def suggest(self, chat: Chat, excerpt: str) -> str:
+        """A title for this excerpt of the chat, by a model call. Raises UsageLimit, TitleFailed."""
+        ...
+
+
 class WorkspaceControl(Protocol):
     """What the API needs of workspaces beyond their rows. Replicas without a build worker have
     it too: another replica runs the builds."""
@@ -104,6 +110,7 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     transactor: Transactor
     announce: AnnounceChat
     reserve_slot: ReserveSlot
+    titles: TitleSuggester
     feeds: FeedRegistry
     chat_lists: ChatListFeeds
     models: ModelListing

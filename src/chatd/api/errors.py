@@ -17,6 +17,7 @@ from chatd.domain.errors import (
     NotFound,
     QueueFull,
     RequestError,
+    TitleFailed,
     Unavailable,
 )
 from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable
@@ -109,6 +110,7 @@ _STATUSES: Final[tuple[tuple[type[ChatdError], int], ...]] = (
     (AgentUnreachable, 409),
     (AgentRefused, 409),
     (RequestError, 400),
+    (TitleFailed, 502),
     (Unavailable, 503),
     (Draining, 503),
 )
@@ -142,7 +144,7 @@ def _error_body(error: Exception, status: int) -> ErrorBody:
             # The error's own message may contain the address of the database.
             text = "The database is not reachable. Nothing was lost; retry in a moment."
             return ErrorBody(code=error.code, message=text)
-        case ChatdError() if status < 500 or isinstance(error, Draining):
+        case ChatdError() if status < 500 or isinstance(error, Draining | TitleFailed):
             return ErrorBody(code=error.code, message=error.message)
         case _:
             return ErrorBody(code="internal", message=INTERNAL_ERROR_TEXT)

@@ -29,6 +29,7 @@ _STATUS_TEXTS: Final[Mapping[int, str]] = {
     409: "Not possible in the current state",
     413: "The body is too large",
     429: "Too many at once",
+    502: "A model or another outside service failed",
     503: "The database is not reachable, or the server is shutting down",
 }
 _COMMON_ERRORS: Final = (400, 401, 503)

@@ -15,6 +15,7 @@
           RequestReused         an idempotency key was sent again with another body
       StaleFence              the chat has changed since: the worker stops, writes nothing
       Unavailable             database or peer unreachable: back off, retry
+      TitleFailed             no model gave a usable title: 502
       ProviderError           a model's API failed: `model.classify` says how (model.protocol)
       ToolError               the model can act: becomes a tool result
       InvariantBroken         a bug in chatd: the task stops and the error is logged
@@ -127,6 +128,10 @@ class Unavailable(ChatdError):
     ) -> None:
         super().__init__(message, code=code)
         self.maybe_applied = maybe_applied
+
+
+class TitleFailed(ChatdError):
+    code = "title_failed"
 
 
 class ToolError(ChatdError):

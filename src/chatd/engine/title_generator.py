@@ -1,8 +1,8 @@
-"""Generate a title for a new chat, in the background of its first turn.
+"""Generate titles: for a new chat in the background of its first turn, and when a user asks.
 
 A title is not part of history: it is written beside it, and only if the chat still has the title
-it had before. `domain.prompt.titles` builds the request and checks the answer. Best effort: a
-failure leaves the old title.
+it had before. `domain.prompt.titles` builds the request and checks the answer. For a new chat this
+is best effort: a failure leaves the old title.
 """
 
 import asyncio
@@ -14,16 +14,18 @@ from chatd.domain.answer.answer import Answer, ModelCallRecord, usage_entry
 from chatd.domain.answer.assembler import Assembler
 from chatd.domain.chat.messages import Message
 from chatd.domain.chat.parts import TextPart
-from chatd.domain.chat.row import Chat
+from chatd.domain.chat.row import Chat, ChatError
+from chatd.domain.errors import TitleFailed, UsageLimit
 from chatd.domain.ids import ChatId
 from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.protocol import ModelRequest, ProviderError, ProviderFault, StreamFailed
 from chatd.domain.model.usage import estimate_input_tokens
-from chatd.domain.ports import Env, ModelChoice
+from chatd.domain.ports import Env, ModelChoice, ModelSource
 from chatd.domain.prompt.titles import (
     TITLE_TIMEOUT_S,
     needs_title,
     read_title,
+    retitle_request,
     title_input,
     title_request,
     without_temperature,
@@ -54,6 +56,7 @@ class TitleGenerator:
         background_tasks: BackgroundTasks,
         spend_guard: SpendGuard,
         *,
+        models: ModelSource,
         usage_writer: UsageWriter,
         announce: AnnounceChat,
         title_models: TitleModelChoice = own_model,
@@ -62,6 +65,7 @@ class TitleGenerator:
         self._env = env
         self._background_tasks = background_tasks
         self._spend_guard = spend_guard
+        self._models = models
         self._usage_writer = usage_writer
         self._announce = announce
         self._title_models = title_models
@@ -82,18 +86,43 @@ class TitleGenerator:
                 del self._started[next(iter(self._started))]
 
     async def _generate(self, chat: Chat, text: str, choice: ModelChoice) -> None:
-        """Try the models in turn, within one time limit for all of them."""
+        title, _refusal = await self._ask(chat, choice, lambda model: title_request(model, text))
+        if title is not None:
+            await self._set_title(chat, title)
+
+    async def suggest(self, chat: Chat, excerpt: str) -> str:
+        """A title for this excerpt of the chat. Raises UsageLimit, TitleFailed."""
+        try:
+            choice = await self._models.choose(chat.model_config_id)
+        except ProviderError as error:
+            raise TitleFailed(f"No model can name the chat: {error.fault.message}") from error
+        title, refusal = await self._ask(
+            chat, choice, lambda model: retitle_request(model, excerpt)
+        )
+        if title is not None:
+            return title
+        if refusal is not None:
+            raise UsageLimit(refusal.message)
+        raise TitleFailed("The model gave no usable title. Try again, or set a title yourself.")
+
+    async def _ask(
+        self, chat: Chat, choice: ModelChoice, build_request: Callable[[str], ModelRequest]
+    ) -> tuple[str | None, ChatError | None]:
+        """Try the models in turn, within one time limit for all of them. Returns the title, or why
+        the last refused call was not made."""
+        refusal: ChatError | None = None
         deadline = asyncio.get_running_loop().time() + TITLE_TIMEOUT_S
         for model in await self._title_models(choice):
             if (model.config.provider, model.config.model) in self._unusable:
                 continue
-            if await self._spend_guard.check(chat, model) is not None:
+            if (refused := await self._spend_guard.check(chat, model)) is not None:
+                refusal = refused
                 continue
-            request = title_request(model.config.model, text)
+            request = build_request(model.config.model)
             title = await self._call(chat, model, request, deadline)
             if title is not None:
-                await self._set_title(chat, title)
-                return
+                return title, None
+        return None, refusal
 
     async def _set_title(self, chat: Chat, title: str) -> None:
         updated = await chats.set_title(self._conn, chat.id, expected=chat.title, title=title)

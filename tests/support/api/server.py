@@ -23,6 +23,7 @@ from chatd.api.server import BoundAddress, bind, serve
 from chatd.clock import SystemClock
 from chatd.domain.chat.change import Change
 from chatd.domain.chat.row import Chat, Hint
+from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId, ModelConfigId, UserId, WorkerId
 from chatd.domain.model.protocol import EffortRange, ModelConfig, Prices
 from chatd.domain.ports import Clock
@@ -32,6 +33,7 @@ from chatd.store.pool import Pool
 from tests.support.factories import OWNER
 from tests.support.operations import deciding, deciding_transactor, operation
 from tests.support.outcomes import present
+from tests.support.providers.server import Gate
 from tests.support.stream_replica import A, HintNetwork, StreamReplica, env_with, replica_on
 
 ME: Final = "my-token"
@@ -121,6 +123,25 @@ class Slots:
             yield self.worker
         finally:
             self.held -= 1
+
+
+class FakeTitles:
+    """Satisfies `TitleSuggester`. Waits at `gate`, if the test has one, then raises `error`."""
+
+    def __init__(self) -> None:
+        self.title = "A better title"
+        self.excerpts: list[str] = []
+        self.gate: Gate | None = None
+        self.error: ChatdError | None = None
+
+    async def suggest(self, chat: Chat, excerpt: str) -> str:
+        del chat
+        self.excerpts.append(excerpt)
+        if self.gate is not None:
+            await self.gate.pass_through()
+        if self.error is not None:
+            raise self.error
+        return self.title
 
 
 class ApiReply(Struct, frozen=True, kw_only=True):
@@ -258,6 +279,7 @@ def build_deps(replica: StreamReplica, options: ApiOptions, clock: Clock) -> Api
         transactor=replica.transactor,
         announce=announce,
         reserve_slot=Slots(),
+        titles=FakeTitles(),
         feeds=replica.feeds,
         chat_lists=replica.watches,
         models=FakeModelDirectory(*options.models, gone=(RETIRED,)),

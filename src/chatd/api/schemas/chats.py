@@ -203,6 +203,10 @@ class SentReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     queue_id: QueueId | None = None
 
 
+class TitleReply(Struct, frozen=True, kw_only=True):
+    title: str
+
+
 class PriceList(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """USD per million tokens or per thousand web searches, as decimal text."""
 
