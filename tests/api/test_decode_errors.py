@@ -3,15 +3,9 @@
 import pytest
 
 from chatd.api.request import BodySpec, read_query
-from chatd.api.schemas.chats import (
-    ChatListQuery,
-    CreateChatBody,
-    ModelsQuery,
-    MoveQueuedBody,
-    SendMessageBody,
-    ToolResultsBody,
-    UpdateChatBody,
-)
+from chatd.api.schemas.chats import ChatListQuery, CreateChatBody, UpdateChatBody
+from chatd.api.schemas.messages import MoveQueuedBody, SendMessageBody, ToolResultsBody
+from chatd.api.schemas.models import ModelsQuery
 from chatd.api.schemas.workspaces import NewWorkspaceBody
 from chatd.domain.errors import InvalidInput
 

@@ -18,8 +18,8 @@ from chatd.api.pages import (
     cut_whole,
 )
 from chatd.api.request import ApiRequest, Message
-from chatd.api.schemas.chats import MessageListQuery
 from chatd.api.schemas.lists import ListQuery
+from chatd.api.schemas.messages import MessageListQuery
 from tests.api.workspace_api import WorkspaceApi
 from tests.support.api.server import OTHER_OWNER, ApiServer
 from tests.support.factories import OWNER

@@ -5,7 +5,7 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from chatd.domain.chat.events import public_message
+from chatd.domain.chat.public_messages import public_message
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Tool

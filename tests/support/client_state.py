@@ -21,13 +21,15 @@ from chatd.domain.chat.events import (
     MessagesDeleted,
     PartPayload,
     PreviewReset,
-    PublicMessage,
-    PublicQueuedMessage,
     QueueUpdate,
     RequestedCall,
     RetryEvent,
     StatusEvent,
     VersionReached,
+)
+from chatd.domain.chat.public_messages import (
+    PublicMessage,
+    PublicQueuedMessage,
     public_message,
     public_queued,
 )

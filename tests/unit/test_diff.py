@@ -18,8 +18,6 @@ from chatd.domain.chat.events import (
     MessageEvent,
     MessagesDeleted,
     PreviewReset,
-    PublicMessage,
-    PublicQueuedMessage,
     QueueUpdate,
     RequestedCall,
     RetryEvent,
@@ -29,6 +27,7 @@ from chatd.domain.chat.events import (
 )
 from chatd.domain.chat.messages import Message, QueuedMessage
 from chatd.domain.chat.parts import TextPart
+from chatd.domain.chat.public_messages import PublicMessage, PublicQueuedMessage
 from chatd.domain.chat.row import Chat, ChatError, RetryState
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.errors import InvariantBroken

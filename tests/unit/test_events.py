@@ -15,16 +15,15 @@ from chatd.domain.chat.events import (
     MessagesDeleted,
     PartPayload,
     PreviewReset,
-    PublicMessage,
     QueueUpdate,
     RetryEvent,
     StatusEvent,
     StatusPayload,
     VersionReached,
-    public_message,
 )
 from chatd.domain.chat.messages import TokenUsage
 from chatd.domain.chat.parts import FilePart, ReasoningPart, UnknownPart
+from chatd.domain.chat.public_messages import PublicMessage, public_message
 from chatd.domain.chat.row import ChatError
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.ids import MessageId

@@ -3,7 +3,8 @@
 import pytest
 
 from chatd.domain.chat.cursor import START, Cursor
-from chatd.domain.chat.events import MessageEvent, VersionReached, encode_event, public_message
+from chatd.domain.chat.events import MessageEvent, VersionReached, encode_event
+from chatd.domain.chat.public_messages import public_message
 from chatd.domain.ids import ChangeId
 from chatd.stream.frames import (
     MAX_FRAME_BYTES,

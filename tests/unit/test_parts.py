@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET, Raw
 
-from chatd.domain.chat.events import public_part, public_parts
 from chatd.domain.chat.messages import decode_parts, encode_parts
 from chatd.domain.chat.parts import (
     ContextFilePart,
@@ -23,6 +22,7 @@ from chatd.domain.chat.parts import (
     UnknownPart,
     validate_json,
 )
+from chatd.domain.chat.public_messages import public_part, public_parts
 from chatd.domain.ids import ToolCallId
 from tests.support.factories import call, result
 

@@ -10,7 +10,7 @@ from typing import Final
 from chatd.aio import retry_unavailable
 from chatd.api.auth import ApiCaller
 from chatd.api.deps import ApiDeps
-from chatd.api.schemas.chats import SentReply
+from chatd.api.schemas.messages import SentReply
 from chatd.domain.chat.change import EnqueuedMessage, IdempotencyKey
 from chatd.domain.chat.commands import (
     Command,
@@ -22,13 +22,13 @@ from chatd.domain.chat.commands import (
     UpdateChat,
     UserCommand,
 )
-from chatd.domain.chat.events import (
+from chatd.domain.chat.messages import QueuedMessage
+from chatd.domain.chat.public_messages import (
     PublicMessage,
     PublicQueuedMessage,
     public_message,
     public_queued,
 )
-from chatd.domain.chat.messages import QueuedMessage
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.transitions import NO_SLOTS, ReservedSlots
 from chatd.domain.chat.user_transitions import create

@@ -26,7 +26,8 @@ from chatd.api.request import (
 from chatd.api.route import StreamRoute
 from chatd.api.routes.build_requests import require_workspaces
 from chatd.api.routes.builds import load_log, require_own_build
-from chatd.api.schemas.chats import MAX_INT64, AfterQuery
+from chatd.api.schemas.chats import AfterQuery
+from chatd.api.schemas.values import MAX_INT64
 from chatd.api.schemas.workspace_replies import build_log_reply, build_reply
 from chatd.api.schemas.workspaces import BuildLogReply, LogsQuery
 from chatd.api.streams import ClientStream, StreamEnd, StreamRegistry

@@ -11,8 +11,8 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Raw
 
-from chatd.api.schemas.chats import (
-    ClientTool,
+from chatd.api.schemas.chats import ClientTool
+from chatd.api.schemas.messages import (
     InputFile,
     InputFileReference,
     InputPart,

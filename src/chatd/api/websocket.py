@@ -17,7 +17,7 @@ from chatd.api.auth import ApiCaller, require_own_chat
 from chatd.api.deps import ApiDeps
 from chatd.api.errors import error_reply
 from chatd.api.request import Message, Receive, Send, read_cursor, read_json, read_uuid
-from chatd.api.schemas.chats import CursorText, Version
+from chatd.api.schemas.values import CursorText, Version
 from chatd.api.streams import ClientStream, StreamRegistry, end_for_error
 from chatd.domain.errors import ChatdError, InvalidInput
 from chatd.domain.ids import ChatId

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
-from chatd.domain.chat.events import MessagePart, PartPayload, encode_part, public_part
+from chatd.domain.chat.events import MessagePart, PartPayload, encode_part
 from chatd.domain.chat.messages import Role
 from chatd.domain.chat.parts import (
     Part,
@@ -20,6 +20,7 @@ from chatd.domain.chat.parts import (
     ToolResultPart,
     UnknownPart,
 )
+from chatd.domain.chat.public_messages import public_part
 from chatd.domain.chat.row import Episode
 
 MAX_PREVIEW_BYTES: Final = 1024 * 1024

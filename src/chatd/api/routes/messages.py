@@ -16,7 +16,7 @@ from chatd.api.pages import NumberPosition, Paging
 from chatd.api.request import LARGE_BODY_BYTES, NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.models import find_model
-from chatd.api.schemas.chats import (
+from chatd.api.schemas.messages import (
     EditMessageBody,
     MessageListQuery,
     MessagePage,
@@ -25,8 +25,8 @@ from chatd.api.schemas.chats import (
     ToolResultsBody,
 )
 from chatd.domain.chat.commands import EditMessage, SendMessage, SubmitToolResults
-from chatd.domain.chat.events import public_message, public_queued
 from chatd.domain.chat.messages import UserInput
+from chatd.domain.chat.public_messages import public_message, public_queued
 from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.ids import ChatId, MessageId
 from chatd.store.chat import message_pages

@@ -11,12 +11,12 @@ from chatd.api.deps import ApiDeps, ModelListing
 from chatd.api.pages import ItemPosition, Paging, cut_whole
 from chatd.api.request import ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
-from chatd.api.schemas.chats import (
+from chatd.api.schemas.messages import ModelSelection
+from chatd.api.schemas.models import (
     ListedModel,
     ModelPage,
     ModelParameters,
     ModelReply,
-    ModelSelection,
     ModelsQuery,
     ModelsReply,
     PriceList,

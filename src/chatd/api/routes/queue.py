@@ -9,10 +9,10 @@ from chatd.api.operations import appended_result, queued_result, run_operation
 from chatd.api.request import LARGE_BODY_BYTES, NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.messages import build_user_input
-from chatd.api.schemas.chats import EditMessageBody, MoveQueuedBody, QueueReply, SentReply
+from chatd.api.schemas.messages import EditMessageBody, MoveQueuedBody, QueueReply, SentReply
 from chatd.domain.chat.commands import DeleteQueued, EditQueued, MoveQueued, PromoteQueued
-from chatd.domain.chat.events import PublicQueuedMessage, public_queued
 from chatd.domain.chat.messages import QueuedMessage
+from chatd.domain.chat.public_messages import PublicQueuedMessage, public_queued
 from chatd.domain.chat.queue_transitions import sort_queue
 from chatd.domain.chat.transitions import LoadedChat
 from chatd.domain.errors import NotFound, QueuedMessageGone

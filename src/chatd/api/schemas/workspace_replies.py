@@ -6,14 +6,13 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct, convert
 
+from chatd.api.schemas.templates import TemplateItem, TemplateReply
 from chatd.api.schemas.workspaces import (
     AgentReply,
     BuildLogReply,
     BuildReply,
     ContextItem,
     ContextReply,
-    TemplateItem,
-    TemplateReply,
     WorkspaceReply,
 )
 from chatd.domain.workspace.agent_api import PinnedContext

@@ -6,13 +6,13 @@ Docstrings here are part of the OpenAPI document.
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated
 from uuid import UUID
 
 from msgspec import Meta, Struct
 
-from chatd.api.schemas.chats import Version
 from chatd.api.schemas.lists import ListPage, ListQuery
+from chatd.api.schemas.values import Version
 from chatd.domain.chat.public_chat import PublicChat
 from chatd.domain.ids import UserId, WorkspaceId
 from chatd.domain.workspace.entities import (
@@ -26,8 +26,6 @@ from chatd.domain.workspace.entities import (
     EffectiveLimits,
     LogLevel,
     Network,
-    Parameter,
-    ResourceLimits,
     TemplateId,
     VersionId,
 )
@@ -69,45 +67,6 @@ class LatestChatsQuery(Struct, frozen=True, kw_only=True):
 
 
 # Replies
-
-
-class TemplateItem(Struct, frozen=True, kw_only=True):
-    """`agents_allowed`: chats may create workspaces from it. A `deprecated` template cannot be
-    used for new workspaces."""
-
-    id: TemplateId
-    name: str
-    display_name: str
-    description: str
-    icon: str
-    backend: str
-    origin: Literal["builtin", "settings", "user"]
-    active_version_id: VersionId
-    agents_allowed: bool
-    deprecated: bool
-    default_ttl_s: int
-    activity_bump_s: int
-    max_ttl_s: int
-    created_at: datetime
-    updated_at: datetime
-
-
-class TemplatePage(ListPage[TemplateItem], frozen=True, kw_only=True):
-    """A page of templates."""
-
-
-class TemplateReply(TemplateItem, frozen=True, kw_only=True):
-    """`env` has names only. A limit of 0 means no limit."""
-
-    readme: str
-    parameters: tuple[Parameter, ...]
-    seed: Literal["empty", "git", "directory", "demo"]
-    network: Network
-    limits: ResourceLimits
-    env: tuple[str, ...]
-    has_startup_script: bool
-    startup_timeout_s: float
-    directory: str
 
 
 class BuildReply(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -23,11 +23,10 @@ from chatd.domain.chat.events import (
     StatusPayload,
     VersionReached,
     preview_reset,
-    public_message,
-    public_queued,
     requested_call,
 )
 from chatd.domain.chat.messages import Message, PendingCall, QueuedMessage
+from chatd.domain.chat.public_messages import public_message, public_queued
 from chatd.domain.chat.queue_transitions import sort_queue
 from chatd.domain.chat.row import Chat, ChatError, Episode
 from chatd.domain.chat.states import PublicStatus

@@ -5,63 +5,26 @@ keeps messages by id, drops error and requested calls at every `status` (the gro
 that still hold), and drops its preview at every `preview_reset`.
 """
 
-from collections.abc import Sequence
-from datetime import datetime
 from typing import Final
 
 import msgspec
 from msgspec import UNSET, Struct
 
 from chatd.domain.chat.messages import (
-    Message,
     PendingCall,
-    QueuedMessage,
     Role,
-    TokenUsage,
     decode_parts,
     encode_parts,
 )
 from chatd.domain.chat.parts import (
-    ContextFilePart,
-    FilePart,
-    FileReferencePart,
-    InstructionPart,
     KnownPart,
-    Part,
-    ReasoningPart,
-    SkillPart,
-    SourcePart,
-    TextPart,
-    ToolCallPart,
-    ToolResultPart,
     UnknownPart,
 )
+from chatd.domain.chat.public_messages import PublicMessage, PublicQueuedMessage
 from chatd.domain.chat.row import Chat, ChatError, Episode, RetryState
 from chatd.domain.chat.states import PublicStatus
-from chatd.domain.ids import ChatId, MessageId, ModelConfigId, QueueId, ToolCallId, UserId
+from chatd.domain.ids import ChatId, MessageId, ToolCallId
 from chatd.domain.text import Json
-
-
-class PublicMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    id: MessageId
-    chat_id: ChatId
-    role: Role
-    content: tuple[KnownPart, ...]
-    created_at: datetime
-    created_by: UserId | None = None
-    model_config_id: ModelConfigId | None = None
-    usage: TokenUsage | None = None
-    finish_reason: str | None = None
-
-
-class PublicQueuedMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    id: QueueId
-    chat_id: ChatId
-    content: tuple[KnownPart, ...]
-    created_at: datetime
-    created_by: UserId
-    steer: bool = False
-    model_config_id: ModelConfigId | None = None
 
 
 class RequestedCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -172,39 +135,6 @@ DurableEvent = (
 Event = DurableEvent | MessagePart
 
 
-def public_message(chat_id: ChatId, row: Message) -> PublicMessage | None:
-    """None for messages that only the model sees: system prompts and summaries."""
-    if row.visibility == "model":
-        return None
-    return PublicMessage(
-        id=row.id,
-        chat_id=chat_id,
-        role=row.role,
-        content=_known(row.content),
-        created_at=row.created_at,
-        created_by=row.created_by,
-        model_config_id=row.model_config_id,
-        usage=None if row.usage == TokenUsage() else row.usage,
-        finish_reason=row.finish_reason,
-    )
-
-
-def public_queued(chat_id: ChatId, row: QueuedMessage) -> PublicQueuedMessage:
-    return PublicQueuedMessage(
-        id=row.id,
-        chat_id=chat_id,
-        content=_known(row.content),
-        created_at=row.created_at,
-        created_by=row.created_by,
-        steer=row.steer,
-        model_config_id=row.model_config_id,
-    )
-
-
-def _known(content: Sequence[Part]) -> tuple[KnownPart, ...]:
-    return tuple(part for part in public_parts(content) if not isinstance(part, UnknownPart))
-
-
 def requested_call(call: PendingCall) -> RequestedCall:
     return RequestedCall(tool_call_id=call.id, tool_name=call.name, args=call.args)
 
@@ -243,29 +173,3 @@ def encode_part(event: MessagePart) -> bytes | None:
             return None
         payload: PartPayload = msgspec.structs.replace(event.message_part, part=part)
         return encode_value(msgspec.structs.replace(event, message_part=payload))
-
-
-def public_part(part: Part) -> Part | None:
-    """The part as clients may see it; None hides it. REST and streams both use this."""
-    match part:
-        case TextPart() | ReasoningPart() | ToolCallPart() | ToolResultPart():
-            return msgspec.structs.replace(part, provider_metadata=UNSET)
-        case FilePart(file_id=str()):
-            return msgspec.structs.replace(part, data=None)
-        case ContextFilePart():
-            return msgspec.structs.replace(
-                part,
-                context_file_content=None,
-                context_file_os=None,
-                context_file_directory=None,
-            )
-        case SkillPart():
-            return msgspec.structs.replace(part, skill_dir=None)
-        case InstructionPart() | UnknownPart():
-            return None
-        case SourcePart() | FilePart() | FileReferencePart():
-            return part
-
-
-def public_parts(parts: Sequence[Part]) -> tuple[Part, ...]:
-    return tuple(public for part in parts if (public := public_part(part)) is not None)

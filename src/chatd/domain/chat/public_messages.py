@@ -1,0 +1,106 @@
+"""Messages as clients see them, in replies and in events."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from chatd.domain.chat.messages import Message, QueuedMessage, Role, TokenUsage
+from chatd.domain.chat.parts import (
+    ContextFilePart,
+    FilePart,
+    FileReferencePart,
+    InstructionPart,
+    KnownPart,
+    Part,
+    ReasoningPart,
+    SkillPart,
+    SourcePart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+    UnknownPart,
+)
+from chatd.domain.ids import ChatId, MessageId, ModelConfigId, QueueId, UserId
+
+
+class PublicMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    id: MessageId
+    chat_id: ChatId
+    role: Role
+    content: tuple[KnownPart, ...]
+    created_at: datetime
+    created_by: UserId | None = None
+    model_config_id: ModelConfigId | None = None
+    usage: TokenUsage | None = None
+    finish_reason: str | None = None
+
+
+class PublicQueuedMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    id: QueueId
+    chat_id: ChatId
+    content: tuple[KnownPart, ...]
+    created_at: datetime
+    created_by: UserId
+    steer: bool = False
+    model_config_id: ModelConfigId | None = None
+
+
+def public_message(chat_id: ChatId, row: Message) -> PublicMessage | None:
+    """None for messages that only the model sees: system prompts and summaries."""
+    if row.visibility == "model":
+        return None
+    return PublicMessage(
+        id=row.id,
+        chat_id=chat_id,
+        role=row.role,
+        content=_known(row.content),
+        created_at=row.created_at,
+        created_by=row.created_by,
+        model_config_id=row.model_config_id,
+        usage=None if row.usage == TokenUsage() else row.usage,
+        finish_reason=row.finish_reason,
+    )
+
+
+def public_queued(chat_id: ChatId, row: QueuedMessage) -> PublicQueuedMessage:
+    return PublicQueuedMessage(
+        id=row.id,
+        chat_id=chat_id,
+        content=_known(row.content),
+        created_at=row.created_at,
+        created_by=row.created_by,
+        steer=row.steer,
+        model_config_id=row.model_config_id,
+    )
+
+
+def _known(content: Sequence[Part]) -> tuple[KnownPart, ...]:
+    return tuple(part for part in public_parts(content) if not isinstance(part, UnknownPart))
+
+
+def public_part(part: Part) -> Part | None:
+    """The part as clients may see it; None hides it. REST and streams both use this."""
+    match part:
+        case TextPart() | ReasoningPart() | ToolCallPart() | ToolResultPart():
+            return msgspec.structs.replace(part, provider_metadata=UNSET)
+        case FilePart(file_id=str()):
+            return msgspec.structs.replace(part, data=None)
+        case ContextFilePart():
+            return msgspec.structs.replace(
+                part,
+                context_file_content=None,
+                context_file_os=None,
+                context_file_directory=None,
+            )
+        case SkillPart():
+            return msgspec.structs.replace(part, skill_dir=None)
+        case InstructionPart() | UnknownPart():
+            return None
+        case SourcePart() | FilePart() | FileReferencePart():
+            return part
+
+
+def public_parts(parts: Sequence[Part]) -> tuple[Part, ...]:
+    return tuple(public for part in parts if (public := public_part(part)) is not None)
