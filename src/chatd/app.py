@@ -18,13 +18,14 @@ from prometheus_client import CollectorRegistry
 
 from chatd.api.application import HealthApplication, build_application
 from chatd.api.auth import ADMIN_TOKEN_FILE as TOKEN_FILE
-from chatd.api.auth import ADMIN_USER_ID, TokenTable, admin_token
+from chatd.api.auth import TokenTable, admin_token
 from chatd.api.deps import ApiDeps, StreamLimits
 from chatd.api.health import HealthRoutes
 from chatd.api.server import Application, BoundAddress, ListenError, bind
 from chatd.api.server import serve as listen
 from chatd.clock import new_change_id
 from chatd.database import connect_config, keep_database_up, open_database
+from chatd.domain.access import ADMIN_USER_ID, UserActor
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import WorkerId
@@ -340,7 +341,7 @@ def _deps(settings: Settings, process: RunningProcess) -> ApiDeps:
         feeds=replica.feeds,
         chat_lists=replica.chat_lists,
         models=process.models,
-        tokens=TokenTable({token: ADMIN_USER_ID}),
+        tokens=TokenTable({token: UserActor(user_id=ADMIN_USER_ID, role="admin")}),
         env=replica.env,
         registry=process.registry,
         draining=process.stop.is_set,

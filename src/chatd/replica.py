@@ -36,6 +36,7 @@ from chatd.settings.schema import Settings
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.chat.transactor import Transactor
 from chatd.store.chat.workers import RunningLimits, worker_lock_key
+from chatd.store.config_changes import ConfigChanges
 from chatd.store.conn import ConnectConfig, StatementHook
 from chatd.store.notifications import HintListener, HintPublisher, ListenConfig, PublishConfig
 from chatd.store.pool import Database, PoolConfig
@@ -88,6 +89,7 @@ class Replica:
         pool = self.database.pool
         publish_config = PublishConfig(connect=config.connect, close_timeout_s=CLOSE_TIMEOUT_S)
         self.publisher = HintPublisher(publish_config, env.clock)
+        self.config_changes = ConfigChanges()
         self.listener = self._build_listener(config.connect)
         self.transactor = Transactor(pool, self.on_applied)
         self._committer = Committer(self.transactor, env)
@@ -122,6 +124,7 @@ class Replica:
             self.env.clock,
             on_hint=self._hinted,
             on_connected=self._missed,
+            config_changes=self.config_changes,
             lock_key=worker_lock_key(self.worker_id),
         )
 

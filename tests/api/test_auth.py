@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from chatd.api.auth import ADMIN_TOKEN_FILE, ADMIN_USER_ID, TokenTable, admin_token
+from chatd.api.auth import ADMIN_TOKEN_FILE, TokenTable, admin_token
 from chatd.api.errors import Unauthorized
+from chatd.domain.access import ADMIN_USER_ID, UserActor
 from chatd.domain.errors import ChatdError
 
 
@@ -61,7 +62,7 @@ def test_an_unwritable_path_is_named(tmp_path: Path) -> None:
 
 
 def test_only_a_known_token_authenticates_a_user() -> None:
-    tokens = TokenTable({"secret": ADMIN_USER_ID})
+    tokens = TokenTable({"secret": UserActor(user_id=ADMIN_USER_ID, role="admin")})
     assert tokens.caller("Bearer secret").user_id == ADMIN_USER_ID
     for header in (None, "", "secret", "Bearer", "Bearer ", "Bearer Secret", "Bearer secret x"):
         with pytest.raises(Unauthorized):

@@ -18,7 +18,7 @@ from chatd.store import migrator
 from chatd.store.chat import idempotency
 from chatd.store.chat.apply import APPLY_STEP
 from tests.support.clock import FakeClock
-from tests.support.database import OwnServer
+from tests.support.database import OwnServer, insert_test_users
 from tests.support.engine_rig import NO_SLOTS, EngineRig, advancing, engine_rig, engine_rig_with
 from tests.support.eventually import eventually
 from tests.support.outcomes import present
@@ -159,6 +159,7 @@ async def test_a_tool_mark_with_an_unconfirmed_write_is_recognized_as_own(
 @pytest.mark.promise("P1")
 async def test_a_restart_of_the_database_loses_no_answer(own_server: OwnServer, gate: Gate) -> None:
     await migrator.up(own_server.dsn)
+    await insert_test_users(own_server.dsn)
     async with engine_rig(own_server.dsn) as rig:
         chat_id = await rig.ask("go", "all ", gate, "of it")
         await own_server.stop()

@@ -94,6 +94,28 @@ OTHER_ROWS: list[tuple[str, LiteralString]] = [
                is_default, source)
            SELECT id, 'm', id, 'demo', 0, '{}', false, true, 'settings' FROM chats""",
     ),
+    ("role_is_known", "UPDATE users SET role = 'owner'"),
+    ("user_status_is_known", "UPDATE users SET status = 'asleep'"),
+    (
+        "service_accounts_have_no_password",
+        "UPDATE users SET is_service = true, password_hash = 'x'",
+    ),
+    (
+        "credential_kind_is_known",
+        """INSERT INTO credentials (id, kind, user_id, secret_sha256, expires_at)
+           SELECT id, 'badge', id, '', now() FROM users""",
+    ),
+    (
+        "only_tokens_last_for_ever",
+        """INSERT INTO credentials (id, kind, user_id, secret_sha256)
+           SELECT id, 'session', id, '' FROM users""",
+    ),
+    (
+        "audit_outcome_is_known",
+        """INSERT INTO audit_log (actor, action, object_type, object_id, outcome)
+           VALUES ('', '', '', '', 'maybe')""",
+    ),
+    ("shared_with_a_user_or_a_group", "INSERT INTO chat_shares (chat_id) SELECT id FROM chats"),
 ]
 
 NAMES = """

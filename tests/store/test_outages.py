@@ -247,7 +247,7 @@ ACQUIRER = "tests.support.chaos.acquirer_process"
 THOUSAND_RUNNABLE = """
     INSERT INTO chats (id, owner_id, root_chat_id, title, status, snapshot_version,
         history_version, runnable_at)
-    SELECT id, id, id, 'A chat', 'running', 1, 1, now()
+    SELECT id, '00000000-0000-0000-0000-000000000001', id, 'A chat', 'running', 1, 1, now()
     FROM (SELECT gen_random_uuid() AS id FROM generate_series(1, 1000)) made"""
 
 

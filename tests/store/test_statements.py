@@ -206,7 +206,7 @@ async def _indexed(conn: Conn) -> set[str]:
 
 SPACES = """
     INSERT INTO workspaces (id, owner_id, template_id, name, host_id, latest_build, deleted)
-    SELECT md5(n::text)::uuid, md5((n % 100)::text)::uuid, w.template_id, 'w' || n,
+    SELECT md5(n::text)::uuid, lpad(to_hex(n % 100), 32, '0')::uuid, w.template_id, 'w' || n,
         'host-' || n % 500, 2, n % 3 = 0
     FROM workspaces w, generate_series(1, 3000) n WHERE w.id = $1"""
 BUILDS = """

@@ -56,6 +56,12 @@ KEEP_SEEDS: Final = """
         END LOOP;
     END $$"""
 
+# Owners of the rows that tests write: small numbers as ids.
+TEST_USERS: Final = """
+    INSERT INTO users (id, username, role)
+    SELECT lpad(to_hex(n), 32, '0')::uuid, 'test-user-' || n, 'member'
+    FROM unnest(array(SELECT generate_series(0, 110)) || '{404, 4711}') n"""
+
 # DELETE and not TRUNCATE, which costs ten times as much on tables this small.
 CLEAN: Final = """
     DO $$ DECLARE t text; BEGIN
@@ -135,6 +141,7 @@ class TestServer:
         unfinished = "template_unfinished"
         dsn = self.create(unfinished)
         self.run(migrator.up(dsn))
+        self.run(_once(dsn, TEST_USERS))
         self.run(_once(dsn, KEEP_SEEDS))
         self._admin(f"ALTER DATABASE {unfinished} RENAME TO {template}")
 
@@ -222,6 +229,10 @@ async def _others_left(session: DatabaseSession, patience_s: float) -> list[str]
     return [row["doing"] for row in others]
 
 
+async def insert_test_users(dsn: str) -> None:
+    await _once(dsn, TEST_USERS)
+
+
 async def _once(dsn: str, sql: str) -> None:
     session = await connect(_link(dsn))
     try:
@@ -256,7 +267,7 @@ def _home() -> Path:
 
 def _schema_id() -> str:
     digests = "".join(m.digest for m in load_migrations(packaged_migrations()))
-    return hashlib.sha256((digests + KEEP_SEEDS).encode()).hexdigest()[:12]
+    return hashlib.sha256((digests + TEST_USERS + KEEP_SEEDS).encode()).hexdigest()[:12]
 
 
 def _is_orphan(database: str) -> bool:

@@ -106,7 +106,7 @@ class EngineRig:
         self.events = events
         self.api = api
         self.model = model
-        self.owner = UserId(uuid4())
+        self.owner = UserId(UUID(int=7))
 
     @property
     def pool(self) -> Pool:

@@ -39,6 +39,7 @@ from chatd.api.routes.workspaces import WorkspaceRoutes
 from chatd.api.sse import ChatEventStreams, WorkspaceEventStreams
 from chatd.api.streams import StreamRegistry
 from chatd.api.websocket import WebSockets
+from chatd.domain.access import require_permission
 from chatd.domain.errors import ChatdError, NotFound
 from chatd.log_event import LogEvent
 
@@ -136,7 +137,9 @@ class ApiApplication:
         receive: Receive,
         route: ApiRoute | StreamRoute,
     ) -> ApiRequest:
-        request = ApiRequest(caller=self._caller(scope), path=path, scope=scope, receive=receive)
+        caller = self._caller(scope)
+        require_permission(caller.actor, route.permission)
+        request = ApiRequest(caller=caller, path=path, scope=scope, receive=receive)
         if route.query is None:
             request.query(NoQuery)
         return request
@@ -145,7 +148,9 @@ class ApiApplication:
         try:
             if scope["path"] != WEBSOCKET_PATH:
                 raise NotFound(_NO_ROUTE_TEXT)
-            await self._sockets.serve(receive, send, caller=self._caller(scope))
+            caller = self._caller(scope)
+            require_permission(caller.actor, "chats.read")
+            await self._sockets.serve(receive, send, caller=caller)
         except ChatdError as error:
             if send.status:
                 raise

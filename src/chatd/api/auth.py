@@ -1,7 +1,7 @@
 """Authentication by bearer token, and the access checks for chats and workspaces.
 
-There is one user so far, the administrator. The settings give the token, or the first start creates
-it and stores it in the data directory.
+The settings give the administrator's token, or the first start creates it and stores it in the data
+directory.
 """
 
 import hashlib
@@ -11,18 +11,17 @@ import string
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
-from uuid import UUID
 
 from msgspec import Struct
 
 from chatd.api.errors import Unauthorized
+from chatd.domain.access import UserActor
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ChatdError, NotFound
 from chatd.domain.ids import UserId
 from chatd.domain.workspace.rules import WorkspaceSnapshot
 from chatd.secret_files import MAX_SECRET_BYTES, load_or_create
 
-ADMIN_USER_ID: Final = UserId(UUID("c4a7d000-0000-4000-8000-000000000001"))
 ADMIN_TOKEN_FILE: Final = "admin-token"
 
 _BEARER: Final = "bearer "
@@ -32,13 +31,17 @@ _TOKEN_CHARS: Final = frozenset(string.ascii_letters + string.digits + string.pu
 
 
 class ApiCaller(Struct, frozen=True, kw_only=True):
-    user_id: UserId
+    actor: UserActor
+
+    @property
+    def user_id(self) -> UserId:
+        return self.actor.user_id
 
 
 class TokenTable:
     """Holds digests of tokens only, so that a memory dump contains no token."""
 
-    def __init__(self, users: Mapping[str, UserId]) -> None:
+    def __init__(self, users: Mapping[str, UserActor]) -> None:
         self._users = [(_digest(token), user) for token, user in users.items()]
 
     def caller(self, authorization: str | None) -> ApiCaller:
@@ -46,14 +49,14 @@ class TokenTable:
         if authorization is None or authorization[: len(_BEARER)].lower() != _BEARER:
             raise Unauthorized("A bearer token is needed: Authorization: Bearer <token>.")
         given = _digest(authorization[len(_BEARER) :].strip())
-        found: UserId | None = None
+        found: UserActor | None = None
         for digest, user in self._users:
             # Compare with every digest in constant time, so that timing reveals nothing.
             if hmac.compare_digest(digest, given):
                 found = user
         if found is None:
             raise Unauthorized("The token is not valid.")
-        return ApiCaller(user_id=found)
+        return ApiCaller(actor=found)
 
 
 def _digest(token: str) -> bytes:

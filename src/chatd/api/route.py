@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from chatd.api.errors import MethodNotAllowed
 from chatd.api.request import ApiReply, ApiRequest, BodySpec, Scope, Send
+from chatd.domain.access import Permission
 
 PREFIX: Final = "/api/v1"
 LATENCY_BUCKETS_S: Final = (
@@ -41,10 +42,11 @@ ServeStream = Callable[[ApiRequest, Send], Awaitable[None]]
 class ApiRoute(Struct, frozen=True, kw_only=True):
     """`endpoint` is a method and a path, such as `GET /chats/{chat_id}`. `replies` maps the
     status of each successful reply to its type, None if it has no body; `error_statuses` lists
-    errors beside those of every route. A draining server refuses routes with `starts_work`. The
-    operation id is the handler's name unless `name` is given."""
+    errors beside those of every route. A caller needs `permission`. A draining server refuses
+    routes with `starts_work`. The operation id is the handler's name unless `name` is given."""
 
     endpoint: str
+    permission: Permission
     summary: str
     handle: Handle
     replies: Mapping[int, object]
@@ -77,6 +79,7 @@ class StreamRoute(Struct, frozen=True, kw_only=True):
     between the stream and a route of the same path. A `resumable` one takes Last-Event-ID."""
 
     path: str
+    permission: Permission
     name: str
     summary: str
     serve: ServeStream

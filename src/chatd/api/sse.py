@@ -68,6 +68,7 @@ class ChatEventStreams:
         return (
             StreamRoute(
                 path="/chats/{chat_id}/events",
+                permission="chats.read",
                 name="chat_events",
                 summary="Stream the events of a chat",
                 serve=self.serve_chat,
@@ -77,6 +78,7 @@ class ChatEventStreams:
             ),
             StreamRoute(
                 path="/events",
+                permission="chats.read",
                 name="events",
                 summary="Stream the events of the caller's chat list",
                 serve=self.serve_user,
@@ -113,6 +115,7 @@ class WorkspaceEventStreams:
         return (
             StreamRoute(
                 path="/chats/{chat_id}/git",
+                permission="workspaces.read",
                 name="chat_git",
                 summary="Stream the changes in a chat's git repositories",
                 serve=self.serve_git,
@@ -120,6 +123,7 @@ class WorkspaceEventStreams:
             ),
             StreamRoute(
                 path="/builds/{build_id}/logs",
+                permission="workspaces.read",
                 name="build_logs",
                 summary="Stream a build's log",
                 serve=self.serve_log,

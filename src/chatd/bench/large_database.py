@@ -22,6 +22,10 @@ UNSAFE_SETTINGS: Final = {
     "autovacuum": "off",
 }
 
+USERS: Final = """
+    INSERT INTO users (id, username, role)
+    SELECT md5('owner' || n)::uuid, 'owner-' || n, 'member' FROM generate_series(0, 2999) n"""
+
 CHATS: Final = """
     INSERT INTO chats (id, owner_id, root_chat_id, parent_chat_id, title, labels, pin_order,
         created_at, updated_at, status, archived, snapshot_version, history_version, attempt,
@@ -90,6 +94,7 @@ async def fill_database(session: DatabaseSession, large: LargeDatabase) -> None:
     indexes = await session.fetch(INDEXES)
     for row in indexes:
         await _ddl(session, _drop(row["name"], row["key"]))
+    await session.execute(USERS)
     await session.execute(CHATS, large.chats)
     await session.execute(MESSAGES, large.chats, large.long_chat)
     for row in indexes:

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from msgspec import Raw
 
+from chatd.domain.access import ADMIN_USER_ID
 from chatd.domain.chat.change import Change
 from chatd.domain.chat.commands import CommitStep, CreateChat
 from chatd.domain.chat.messages import Draft, TokenUsage, UsageEntry, UserInput
@@ -18,12 +19,12 @@ from chatd.domain.chat.parts import Part, TextPart, ToolCallPart, ToolResultPart
 from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.chat.transitions import ReservedSlots
 from chatd.domain.chat.worker_transitions import commit_step
-from chatd.domain.ids import ChangeId, ChatId, ModelConfigId, ToolCallId, UserId, WorkerId
+from chatd.domain.ids import ChangeId, ChatId, ModelConfigId, ToolCallId, WorkerId
 from chatd.store.chat.operation import AppliedChange, Operation
 from chatd.store.chat.transactor import Transactor
 
 WORKER: Final = WorkerId(UUID(int=7))
-OWNER: Final = UserId(UUID(int=8))
+OWNER: Final = ADMIN_USER_ID
 MODEL: Final = ModelConfigId(UUID(int=9))
 
 _WORDS: Final = ("error", "while", "reading", "a", "file", "that", "the", "build", "needs", "at")

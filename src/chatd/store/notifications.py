@@ -22,6 +22,7 @@ from chatd.domain.chat.row import Hint, decode_hint, encode_hint
 from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Clock
+from chatd.store.config_changes import CONFIG_CHANNEL, ConfigChanges
 from chatd.store.conn import ConnectConfig, DatabaseSession, connect
 
 CHANNEL: Final = "chatd"
@@ -50,6 +51,7 @@ class HintListener:
         *,
         on_hint: Callable[[Hint], None],
         on_connected: Callable[[], None],
+        config_changes: ConfigChanges | None = None,
         lock_key: int | None = None,
         draw: Callable[[], float] = random.random,
     ) -> None:
@@ -57,6 +59,7 @@ class HintListener:
         self._clock = clock
         self._on_hint = on_hint
         self._on_connected = on_connected
+        self._config_changes = ConfigChanges() if config_changes is None else config_changes
         self._lock_key = lock_key
         self._draw = draw
         self._pings = count(1)
@@ -86,6 +89,7 @@ class HintListener:
             if self._lock_key is not None:
                 await session.fetchval(HOLD_WORKER_LOCK, self._lock_key)
             await session.listen(CHANNEL, self._receiver(session.backend_pid))
+            await session.listen(CONFIG_CHANNEL, self._receive_config_change)
         except BaseException:
             session.terminate()
             raise
@@ -99,6 +103,7 @@ class HintListener:
             if session.is_closed:
                 return
             self.listening.set()
+            self._config_changes.on_connected()
             self._on_connected()
             async with asyncio.TaskGroup() as group:
                 pings = group.create_task(self._ping(session), name="listen_ping")
@@ -106,6 +111,7 @@ class HintListener:
                 pings.cancel()
         finally:
             self.listening.clear()
+            self._config_changes.on_disconnected()
             session.terminate()
 
     async def _ping(self, session: DatabaseSession) -> None:
@@ -132,6 +138,9 @@ class HintListener:
                 self._on_hint(hint)
 
         return receive
+
+    def _receive_config_change(self, _pid: int, payload: str) -> None:
+        self._config_changes.on_notice(payload)
 
 
 _Batch: TypeAlias = dict[tuple[ChatId, str | None], Hint]

@@ -15,7 +15,7 @@ from chatd.store import migrator
 from tests.support.chaos.cluster_copy import ClusterCopy, copy_cluster
 from tests.support.chaos.database_clock import DatabaseClock
 from tests.support.chaos.small_disk import SmallDisk, small_disk
-from tests.support.database import scratch_space
+from tests.support.database import insert_test_users, scratch_space
 from tests.support.eventually import eventually
 
 SMALL: Final = {
@@ -85,6 +85,7 @@ async def killable_server(
                 if has_clock:
                     await killable.clock.install()
                 await migrator.up(server.dsn)
+                await insert_test_users(server.dsn)
                 yield killable
             finally:
                 disk.free()

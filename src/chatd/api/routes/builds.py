@@ -34,6 +34,7 @@ class BuildRoutes:
         return (
             ApiRoute(
                 endpoint="POST /workspaces/{workspace_id}/builds",
+                permission="workspaces.write",
                 summary="Start, stop or delete a workspace",
                 handle=self.create_build,
                 body_spec=_BUILD,
@@ -44,6 +45,7 @@ class BuildRoutes:
             ),
             ApiRoute(
                 endpoint="GET /workspaces/{workspace_id}/builds",
+                permission="workspaces.read",
                 summary="List the builds of a workspace, newest first",
                 handle=self.list_builds,
                 query=ListQuery,
@@ -51,12 +53,14 @@ class BuildRoutes:
             ),
             ApiRoute(
                 endpoint="GET /builds/{build_id}",
+                permission="workspaces.read",
                 summary="Get a build",
                 handle=self.get_build,
                 replies={200: BuildReply},
             ),
             ApiRoute(
                 endpoint="POST /builds/{build_id}/cancel",
+                permission="workspaces.control",
                 summary="Cancel a build; a running build ends after a short grace period",
                 handle=self.cancel_build,
                 replies={200: BuildReply},
@@ -64,6 +68,7 @@ class BuildRoutes:
             ),
             ApiRoute(
                 endpoint="GET /builds/{build_id}/logs",
+                permission="workspaces.read",
                 summary="Read a build's log; with `follow`, stream it until the build ends",
                 handle=self.list_build_logs,
                 query=LogsQuery,

@@ -31,6 +31,7 @@ class ChatWorkspaceRoutes:
         return (
             ApiRoute(
                 endpoint="GET /chats/by-workspace",
+                permission="chats.read",
                 summary="Get the latest chat of each workspace",
                 handle=self.list_chats_by_workspace,
                 query=LatestChatsQuery,
@@ -38,12 +39,14 @@ class ChatWorkspaceRoutes:
             ),
             ApiRoute(
                 endpoint="GET /chats/{chat_id}",
+                permission="chats.read",
                 summary="Get a chat with its workspace binding and context",
                 handle=self.get_chat,
                 replies={200: ChatReply},
             ),
             ApiRoute(
                 endpoint="PUT /chats/{chat_id}/context",
+                permission="chats.write",
                 summary="Pin the workspace's current instructions to a chat",
                 handle=self.pin_context,
                 replies={200: ChatReply},

@@ -55,6 +55,7 @@ class ChatRoutes:
         return (
             ApiRoute(
                 endpoint="POST /chats",
+                permission="chats.create",
                 summary="Create a chat with its first message",
                 handle=self.create_chat,
                 body_spec=_CREATE,
@@ -65,6 +66,7 @@ class ChatRoutes:
             ),
             ApiRoute(
                 endpoint="GET /chats",
+                permission="chats.read",
                 summary="List chats: pinned first, then newest",
                 handle=self.list_chats,
                 query=ChatListQuery,
@@ -72,6 +74,7 @@ class ChatRoutes:
             ),
             ApiRoute(
                 endpoint="PATCH /chats/{chat_id}",
+                permission="chats.write",
                 summary="Update title, labels, pin, workspace or archived; all or nothing",
                 handle=self.amend_chat,
                 body_spec=_PATCH,
@@ -80,6 +83,7 @@ class ChatRoutes:
             ),
             ApiRoute(
                 endpoint="DELETE /chats/{chat_id}",
+                permission="chats.control",
                 summary="Delete a root chat with its subagents; running ones are stopped",
                 handle=self.delete_chat,
                 replies={204: None},
@@ -87,6 +91,7 @@ class ChatRoutes:
             ),
             ApiRoute(
                 endpoint="POST /chats/{chat_id}/interrupt",
+                permission="chats.control",
                 summary="Interrupt a chat; the partial answer is kept",
                 handle=self.interrupt_chat,
                 replies={200: PublicChat},
@@ -94,6 +99,7 @@ class ChatRoutes:
             ),
             ApiRoute(
                 endpoint="POST /chats/{chat_id}/compact",
+                permission="chats.write",
                 summary="Replace the history of an idle chat by a summary",
                 handle=self.compact_chat,
                 replies={202: PublicChat},

@@ -46,6 +46,7 @@ class MessageRoutes:
         return (
             ApiRoute(
                 endpoint="GET /chats/{chat_id}/messages",
+                permission="chats.read",
                 summary="List messages by page; the first page includes the queue",
                 handle=self.list_messages,
                 query=MessageListQuery,
@@ -53,6 +54,7 @@ class MessageRoutes:
             ),
             ApiRoute(
                 endpoint="POST /chats/{chat_id}/messages",
+                permission="chats.write",
                 summary="Send a message; `busy_behavior` decides what happens in a busy chat",
                 handle=self.send_message,
                 body_spec=_SEND,
@@ -63,6 +65,7 @@ class MessageRoutes:
             ),
             ApiRoute(
                 endpoint="PATCH /chats/{chat_id}/messages/{message_id}",
+                permission="chats.write",
                 summary="Edit a message; later messages are deleted",
                 handle=self.edit_message,
                 body_spec=_EDIT,
@@ -72,6 +75,7 @@ class MessageRoutes:
             ),
             ApiRoute(
                 endpoint="POST /chats/{chat_id}/tool-results",
+                permission="chats.write",
                 summary="Submit the results of all pending client tool calls",
                 handle=self.submit_tool_results,
                 body_spec=_RESULTS,

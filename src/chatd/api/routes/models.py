@@ -75,6 +75,7 @@ class ModelRoutes:
         return (
             ApiRoute(
                 endpoint="GET /models",
+                permission="catalog.read",
                 summary="List models, the default first",
                 handle=self.list_models,
                 query=ModelsQuery,
@@ -82,6 +83,7 @@ class ModelRoutes:
             ),
             ApiRoute(
                 endpoint="GET /chats/model-configs",
+                permission="catalog.read",
                 name="list_model_configs",
                 summary="List models, as /models does",
                 handle=self.list_models,
@@ -90,12 +92,14 @@ class ModelRoutes:
             ),
             ApiRoute(
                 endpoint="GET /models/{model_id}",
+                permission="catalog.read",
                 summary="Get a model, also if it is disabled",
                 handle=self.get_model,
                 replies={200: ModelReply},
             ),
             ApiRoute(
                 endpoint="GET /providers",
+                permission="catalog.read",
                 summary="List providers, without their keys",
                 handle=self.list_providers,
                 query=ModelsQuery,
@@ -103,6 +107,7 @@ class ModelRoutes:
             ),
             ApiRoute(
                 endpoint="GET /chats/models",
+                permission="catalog.read",
                 summary="List enabled models by provider",
                 handle=self.list_models_by_provider,
                 replies={200: ModelsReply},

@@ -33,12 +33,14 @@ class QueueRoutes:
         return (
             ApiRoute(
                 endpoint="GET /chats/{chat_id}/queue",
+                permission="chats.read",
                 summary="List queued messages in order",
                 handle=self.list_queue,
                 replies={200: QueueReply},
             ),
             ApiRoute(
                 endpoint=f"PATCH {item}",
+                permission="chats.write",
                 summary="Edit a queued message",
                 handle=self.edit_queued,
                 body_spec=_EDIT,
@@ -47,6 +49,7 @@ class QueueRoutes:
             ),
             ApiRoute(
                 endpoint=f"POST {item}/move",
+                permission="chats.write",
                 summary="Move a queued message before another one, or to the end",
                 handle=self.move_queued,
                 body_spec=_MOVE,
@@ -55,6 +58,7 @@ class QueueRoutes:
             ),
             ApiRoute(
                 endpoint=f"POST {item}/promote",
+                permission="chats.write",
                 summary="Promote a queued message: 200 when sent, 202 after an interrupt",
                 handle=self.promote_queued,
                 replies={200: SentReply, 202: SentReply},
@@ -63,6 +67,7 @@ class QueueRoutes:
             ),
             ApiRoute(
                 endpoint=f"DELETE {item}",
+                permission="chats.write",
                 summary="Delete a queued message, if it is still in the queue",
                 handle=self.delete_queued,
                 replies={204: None},

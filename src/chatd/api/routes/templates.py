@@ -20,6 +20,7 @@ class TemplateRoutes:
         return (
             ApiRoute(
                 endpoint="GET /templates",
+                permission="catalog.read",
                 summary="List templates by name",
                 handle=self.list_templates,
                 query=ListQuery,
@@ -27,6 +28,7 @@ class TemplateRoutes:
             ),
             ApiRoute(
                 endpoint="GET /templates/{template_id}",
+                permission="catalog.read",
                 summary="Get a template with its parameters",
                 handle=self.get_template,
                 replies={200: TemplateReply},

@@ -42,6 +42,7 @@ class WorkspaceRoutes:
         return (
             ApiRoute(
                 endpoint="GET /workspaces",
+                permission="workspaces.read",
                 summary="List workspaces, newest first, without deleted ones",
                 handle=self.list_workspaces,
                 query=ListQuery,
@@ -49,6 +50,7 @@ class WorkspaceRoutes:
             ),
             ApiRoute(
                 endpoint="POST /workspaces",
+                permission="workspaces.write",
                 summary="Create a workspace from a template; its first build starts it",
                 handle=self.create_workspace,
                 body_spec=_CREATE,
@@ -59,12 +61,14 @@ class WorkspaceRoutes:
             ),
             ApiRoute(
                 endpoint="GET /workspaces/{workspace_id}",
+                permission="workspaces.read",
                 summary="Get a workspace with its latest build and that build's agents",
                 handle=self.get_workspace,
                 replies={200: WorkspaceReply},
             ),
             ApiRoute(
                 endpoint="DELETE /workspaces/{workspace_id}",
+                permission="workspaces.control",
                 summary="Delete a workspace with all its files, by a build",
                 handle=self.delete_workspace,
                 replies={202: BuildReply},
