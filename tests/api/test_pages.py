@@ -20,6 +20,8 @@ from chatd.api.pages import (
 from chatd.api.request import ApiRequest, Message
 from chatd.api.schemas.lists import ListQuery
 from chatd.api.schemas.messages import MessageListQuery
+from chatd.domain.access import UserActor
+from chatd.domain.ids import UserId
 from tests.api.workspace_api import WorkspaceApi
 from tests.support.api.server import OTHER_OWNER, ApiServer
 from tests.support.factories import OWNER
@@ -31,7 +33,7 @@ def request_of(path: str = "/api/v1/chats", user: UUID = OWNER) -> ApiRequest:
     async def receive() -> Message:
         raise AssertionError
 
-    caller = msgspec.convert({"user_id": user}, ApiCaller)
+    caller = ApiCaller(actor=UserActor(user_id=UserId(user), role="member"))
     return ApiRequest(caller=caller, path={}, scope={"path": path}, receive=receive)
 
 

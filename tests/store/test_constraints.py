@@ -94,6 +94,10 @@ OTHER_ROWS: list[tuple[str, LiteralString]] = [
                is_default, source)
            SELECT id, 'm', id, 'demo', 0, '{}', false, true, 'settings' FROM chats""",
     ),
+    (
+        "secret_key_state_is_known",
+        "INSERT INTO secret_keys (id, check_value, state) VALUES ('k', '', 'lost')",
+    ),
     ("role_is_known", "UPDATE users SET role = 'owner'"),
     ("user_status_is_known", "UPDATE users SET status = 'asleep'"),
     (
