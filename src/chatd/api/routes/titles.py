@@ -33,6 +33,7 @@ class TitleRoutes:
         return (
             ApiRoute(
                 endpoint="POST /chats/{chat_id}/title/regenerate",
+                permission="chats.write",
                 summary="Let a model name the chat; a rename meanwhile wins",
                 handle=self.regenerate_title,
                 replies={200: PublicChat},
@@ -41,6 +42,7 @@ class TitleRoutes:
             ),
             ApiRoute(
                 endpoint="POST /chats/{chat_id}/title/propose",
+                permission="chats.write",
                 summary="Let a model propose a title, without saving it",
                 handle=self.propose_title,
                 replies={200: TitleReply},
