@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from chatd.domain.chat.public_chat import ChatListEvent, ChatListReady, PublicChat, public_chat
-from chatd.domain.chat.row import Hint
+from chatd.domain.chat.row import RECENT_CHANGES_KEPT, Hint
 from chatd.domain.chat.user_transitions import archive
 from chatd.domain.ids import UserId
 from chatd.store.chat import chats
@@ -115,6 +115,19 @@ async def test_the_same_row_is_not_sent_twice(pair: ReplicaPair, clock: FakeCloc
             (first.id, 2),
             (second.id, 1),
         ]
+
+
+async def test_a_row_far_behind_the_last_one_leads_to_a_read(pair: ReplicaPair) -> None:
+    """It may be late, or all that the database has left after a failover."""
+    with pair.here.watches.watch(OWNER) as watcher:
+        await told(watcher)
+        first = chat = await pair.here.create()
+        for number in range(RECENT_CHANGES_KEPT):
+            chat = await pair.here.do(chat, says(f"more {number}"))
+        for _ in range(1 + RECENT_CHANGES_KEPT):
+            await change(watcher)
+        pair.here.watches.on_metadata_changed(first)
+        assert await change(watcher) == ("changed", public_chat(chat))
 
 
 async def test_no_user_sees_the_chats_of_others(pair: ReplicaPair) -> None:

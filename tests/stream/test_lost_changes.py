@@ -8,13 +8,13 @@ import pytest
 
 from chatd.domain.chat.cursor import START
 from chatd.domain.chat.events import HistoryReset, MessageEvent
-from chatd.domain.chat.row import Chat
+from chatd.domain.chat.row import RECENT_CHANGES_KEPT, Chat
 from chatd.store.chat import chats
 from chatd.stream.frames import Frame
 from tests.stream.conftest import ReplicaPair
 from tests.support.client_state import read_state
 from tests.support.clock import FakeClock
-from tests.support.domain.turn_decisions import finishes, says
+from tests.support.domain.turn_decisions import finishes, says, sends
 from tests.support.outcomes import present
 from tests.support.stand_by import stand_by
 from tests.support.stream_replica import StreamClient, at
@@ -49,7 +49,7 @@ async def test_a_version_that_goes_back_resets_connected_viewers(
     assert client.state == await read_state(pair.pool, chat.id)
 
 
-@pytest.mark.parametrize("further", [1, 2, 5])
+@pytest.mark.parametrize("further", [1, 2, 5, 9, 20])
 async def test_another_history_under_the_same_versions_is_noticed(
     pair: ReplicaPair, dsn: str, further: int
 ) -> None:
@@ -98,7 +98,7 @@ async def test_a_viewer_that_resumes_with_a_version_ahead_starts_over(pair: Repl
 
 
 @pytest.mark.covers("F11")
-@pytest.mark.parametrize("further", [1, 2, 5])
+@pytest.mark.parametrize("further", [1, 2, 5, 9, 20])
 async def test_a_client_resumes_from_a_lost_version_and_drops_what_was_lost(
     pair: ReplicaPair, dsn: str, further: int
 ) -> None:
@@ -128,6 +128,23 @@ async def test_a_client_resumes_by_its_cursor_without_a_reset(pair: ReplicaPair)
     await client.see(pair.there.feeds, at(13))
     assert resets(client) == 0
     assert client.state == await read_state(pair.pool, chat.id)
+
+
+async def test_a_client_whose_cursor_cannot_be_verified_starts_over(pair: ReplicaPair) -> None:
+    """Its last change queued a message: the row has forgotten that change, and no message has
+    it."""
+    chat = await pair.here.create()
+    await pair.here.do(chat, sends("later"))
+    client, bare = StreamClient(chat.id), StreamClient(chat.id)
+    await client.see(pair.here.feeds, at(2))
+    await bare.see(pair.here.feeds, at(2))
+    bare.last_id = "2"
+    for number in range(RECENT_CHANGES_KEPT):
+        await pair.here.do(chat, says(f"more {number}"))
+    for stranger, expected in ((client, 1), (bare, 0)):
+        await stranger.see(pair.there.feeds, at(2 + RECENT_CHANGES_KEPT))
+        assert resets(stranger) == expected
+        assert stranger.state == await read_state(pair.pool, chat.id)
 
 
 async def test_a_hint_of_another_past_resets_viewers_although_its_version_is_lower(

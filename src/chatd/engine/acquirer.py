@@ -263,7 +263,7 @@ class Acquirer:
             raise
         for row in rows:
             before = known[row.id]
-            if before is not None and not row.follows(before):
+            if before is not None and not row.may_follow(before):
                 # The database lost commits in a failover: the runner's past is gone.
                 self._env.emit("runner_past_lost", chat_id=row.id, epoch=before.epoch)
                 self._runners.cancel(row.id)

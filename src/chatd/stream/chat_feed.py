@@ -16,7 +16,7 @@ from msgspec import Struct
 from chatd.domain.chat.cursor import Cursor
 from chatd.domain.chat.diff import ChatSnapshot, ViewerPosition, diff, needs_full_read
 from chatd.domain.chat.events import DurableEvent, HistoryReset, PreviewReset, encode_event
-from chatd.domain.chat.row import Chat, Episode
+from chatd.domain.chat.row import UNKNOWN_CHANGE, Chat, Episode
 from chatd.domain.errors import InvariantBroken, NotFound
 from chatd.domain.ids import ChatId
 from chatd.store.chat import chats
@@ -102,9 +102,17 @@ class ChatFeed:
 
     async def _read_complete(self, cursor: Cursor) -> ChatSnapshot:
         snapshot = await self._read(cursor.version)
-        is_lost = not cursor.is_past_of(snapshot.chat)
-        is_complete = not is_lost and not needs_full_read(cursor.version, snapshot)
-        return snapshot if is_complete else await self._read(0)
+        is_complete = not needs_full_read(cursor.version, snapshot)
+        if is_complete and await self._is_past_of(snapshot.chat, cursor):
+            return snapshot
+        return await self._read(0)
+
+    async def _is_past_of(self, chat: Chat, cursor: Cursor) -> bool:
+        """A cursor that the row's last change ids do not reach is looked up in the messages that
+        its change wrote. Without any it cannot be verified."""
+        if chat.remembers(cursor.version) or cursor.change_id == UNKNOWN_CHANGE:
+            return cursor.is_past_of(chat)
+        return await chats.has_change(self._conn, chat.id, cursor.version, cursor.change_id)
 
     def _is_behind(self, found: Chat) -> bool:
         return self.chat is not None and found.snapshot_version < self.chat.snapshot_version
@@ -192,8 +200,9 @@ class ChatFeed:
     async def _catch_up_from(self, known: Chat) -> None:
         snapshot = await self._read(known.snapshot_version)
         # The feed had `known` before this read. A row that does not descend from it means that
-        # the database lost commits which viewers have position.
-        lost = not snapshot.chat.follows(known)
+        # the database lost commits which viewers have.
+        found = snapshot.chat
+        lost = not found.may_follow(known) or not await self._is_past_of(found, Cursor.of(known))
         if lost or needs_full_read(known.snapshot_version, snapshot):
             snapshot = await self._read(0)
         now = self.chat or known

@@ -139,9 +139,13 @@ class ChatListFeeds:
         last = user_list.last_sent.pop(chat.id, None)
         if last is not None:
             is_known = last[1] == public and kind != WORKSPACE_HINT_KIND
-            is_late = last[0].snapshot_version > chat.snapshot_version and last[0].follows(chat)
-            if is_known or is_late:
+            is_older = last[0].snapshot_version > chat.snapshot_version
+            if is_known or (is_older and last[0].follows(chat)):
                 user_list.last_sent[chat.id] = last
+                return
+            if is_older and last[0].may_follow(chat):
+                # Late, or all that the database has left: the next row that is read is sent.
+                self._request_read(chat.id, kind)
                 return
         # Ordered by the last event; the oldest is forgotten.
         user_list.last_sent[chat.id] = (chat, public)
@@ -157,8 +161,11 @@ class ChatListFeeds:
         is_known = last and last[0].contains(hint.snapshot_version, hint.change_id)
         if hint.kind is None and is_known:
             return
+        self._request_read(hint.chat_id, hint.kind)
+
+    def _request_read(self, chat_id: ChatId, kind: str | None) -> None:
         # A hint with a kind is not replaced by one without.
-        self._unread[hint.chat_id] = hint.kind or self._unread.get(hint.chat_id)
+        self._unread[chat_id] = kind or self._unread.get(chat_id)
         self._has_unread.set()
 
     def mark_all_dirty(self) -> None:

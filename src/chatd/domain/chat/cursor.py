@@ -30,7 +30,7 @@ class Cursor(Struct, frozen=True):
         return Cursor(int(version), ChangeId(int(change or "0", 16)))
 
     def is_past_of(self, chat: Chat) -> bool:
-        """Whether the chat is at this cursor or follows it, as far as its last changes tell."""
+        """Whether the chat is at this cursor or follows it, and its last change ids show it."""
         return chat.contains(self.version, self.change_id)
 
     def __str__(self) -> str:

@@ -195,11 +195,24 @@ class Chat(Struct, frozen=True, kw_only=True):
         return self.recent_changes[0] if self.recent_changes else UNKNOWN_CHANGE
 
     def contains(self, version: int, change_id: ChangeId) -> bool:
-        """Whether this row is that version or follows it, as far as its last change ids tell."""
+        """Whether this row is that version or follows it, and its last change ids show it. A
+        version without change id is taken by its number."""
+        return self.may_contain(version, change_id) and (
+            change_id == UNKNOWN_CHANGE or self.remembers(version)
+        )
+
+    def remembers(self, version: int) -> bool:
+        """Whether the row has the change id of this version. Of older ones only the messages have
+        theirs."""
+        return self.snapshot_version - version < len(self.recent_changes)
+
+    def may_contain(self, version: int, change_id: ChangeId) -> bool:
+        """Whether this row is that version or follows it, unless its last change ids show the
+        opposite."""
         behind = self.snapshot_version - version
         if behind < 0:
             return False
-        if change_id == UNKNOWN_CHANGE or behind >= len(self.recent_changes):
+        if change_id == UNKNOWN_CHANGE or not self.remembers(version):
             return True
         return self.recent_changes[behind] in (change_id, UNKNOWN_CHANGE)
 
@@ -212,8 +225,13 @@ class Chat(Struct, frozen=True, kw_only=True):
         return all(map(eq, self.recent_changes, changes[-behind:]))
 
     def follows(self, old: "Chat") -> bool:
-        """Whether this row is the old one or a later state of it, as far as their last change ids
-        tell."""
+        """Whether this row is the old one or a later state of it, and the last change ids show
+        it."""
+        return self.may_follow(old) and self.contains(old.snapshot_version, old.change_id)
+
+    def may_follow(self, old: "Chat") -> bool:
+        """Whether this row is the old one or a later state of it, unless the last change ids show
+        the opposite."""
         return self.snapshot_version >= old.snapshot_version and self.shares_past(
             old.snapshot_version, old.recent_changes
         )
@@ -234,7 +252,8 @@ class Episode(Struct, frozen=True, order=True):
 class Fence(Struct, frozen=True, kw_only=True):
     """What must still hold for a worker to write. The history version keeps a repeated commit
     from being applied twice. The version and its change keep a worker from continuing a past that
-    the database has lost."""
+    the database has lost. Beyond the last change ids the other fields suffice: under one epoch
+    only the owner changes the history."""
 
     worker_id: WorkerId
     epoch: int
@@ -260,7 +279,7 @@ class Fence(Struct, frozen=True, kw_only=True):
         current = (chat.worker_id, chat.epoch, chat.status, chat.history_version)
         if current != (self.worker_id, self.epoch, self.status, self.history_version):
             raise StaleFence(f"Chat {chat.id} has moved on.")
-        if not chat.contains(self.snapshot_version, self.change_id):
+        if not chat.may_contain(self.snapshot_version, self.change_id):
             raise StaleFence(f"Chat {chat.id} has another past: the database has lost changes.")
 
 

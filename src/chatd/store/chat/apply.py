@@ -161,11 +161,11 @@ _APPENDED: Final = """
 appended AS (
     INSERT INTO chat_messages (chat_id, root_chat_id, revision, id, role, visibility, content,
         content_version, compressed, model_config_id, reasoning_effort, created_by, usage,
-        cost_micros, runtime_ms, provider_response_id, finish_reason)
+        cost_micros, runtime_ms, provider_response_id, finish_reason, change_id)
     SELECT c.id, c.root_chat_id, c.snapshot_version, m.id, m.role, m.visibility, m.content::json,
         m.content_version, m.compressed, m.model_config_id, m.reasoning_effort, m.created_by,
         m.usage::json, m.cost_micros, m.runtime_ms, m.provider_response_id,
-        m.finish_reason
+        m.finish_reason, c.recent_changes[1]
     FROM changed c, """
 
 _ONE_MESSAGE: Final = """(SELECT :message_id::bigint, :role::text, :visibility::text,
@@ -227,16 +227,17 @@ requested AS (
 # only decides whether anything is written.
 _QUEUE: Final = """
 , forgotten AS (
-    UPDATE chat_messages m SET deleted = true, deleted_at = now(), revision = c.snapshot_version
+    UPDATE chat_messages m SET deleted = true, deleted_at = now(),
+        revision = c.snapshot_version, change_id = c.recent_changes[1]
     FROM changed c
     WHERE m.chat_id = :chat_id AND m.id >= :delete_from AND NOT m.deleted
     RETURNING m.id),
 promoted AS (
     INSERT INTO chat_messages (chat_id, root_chat_id, revision, id, role, visibility, content,
-        content_version, model_config_id, reasoning_effort, created_by)
+        content_version, model_config_id, reasoning_effort, created_by, change_id)
     SELECT c.id, c.root_chat_id, c.snapshot_version, c.next_message_id - :promote + j.nth - 1,
         'user', 'both', j.content, j.content_version, j.model_config_id, j.reasoning_effort,
-        j.created_by
+        j.created_by, c.recent_changes[1]
     FROM changed c, joining j
     RETURNING id, content, content_version, model_config_id, reasoning_effort, created_by),
 dequeued AS (

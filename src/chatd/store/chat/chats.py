@@ -95,6 +95,10 @@ LOAD_NEWEST: Final[LiteralString] = f"""
     FROM chats c, LATERAL {take_within_bytes(_NEWEST_MESSAGES, order="id DESC", max_bytes="$3")} m
     WHERE c.id = $1 AND c.deleted_at IS NULL"""
 
+HAS_CHANGE: Final[LiteralString] = """
+    SELECT EXISTS (
+        SELECT FROM chat_messages WHERE chat_id = $1 AND revision = $2 AND change_id = $3)"""
+
 SET_TITLE: Final[LiteralString] = (
     "UPDATE chats SET title = $3 WHERE id = $1 AND title = $2 RETURNING *"
 )
@@ -192,6 +196,12 @@ async def load_changes_since(
         else None,
         truncated=len(messages) < row["found"],
     )
+
+
+async def has_change(conn: Conn, chat_id: ChatId, version: int, change_id: ChangeId) -> bool:
+    """Whether a message still has the revision that this change gave it. False if the change
+    wrote no message, or a later one has deleted them."""
+    return await conn.fetchval(HAS_CHANGE, chat_id, version, change_id)
 
 
 async def lock(conn: Conn, chat_id: ChatId) -> None:
