@@ -5,10 +5,11 @@ exceptions are never sent.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Annotated, Final
 
 from msgspec import Struct
 
+from chatd.domain.description import describe
 from chatd.domain.errors import (
     ChatdError,
     Conflict,
@@ -24,17 +25,24 @@ from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable
 
 
 class FieldError(Struct, frozen=True, kw_only=True):
-    field: str
-    detail: str
+    """A field that is invalid."""
+
+    field: Annotated[str, describe("The path of the field or parameter.", "content[0].text")]
+    detail: Annotated[str, describe("What is wrong with it.", "must not be blank")]
 
 
 class ErrorBody(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The body of every reply with a status of 400 or above."""
 
-    code: str
-    message: str
-    detail: str | None = None
-    validations: tuple[FieldError, ...] = ()
+    code: Annotated[
+        str, describe("What happened, for programs; it never changes its meaning.", "invalid_input")
+    ]
+    message: Annotated[
+        str,
+        describe("What happened and what to do, for people.", "content[0].text: must not be blank"),
+    ]
+    detail: Annotated[str | None, describe("More about it.", "Retry with a shorter text.")] = None
+    validations: Annotated[tuple[FieldError, ...], describe("The fields that are invalid.")] = ()
 
 
 class ErrorReply(Struct, frozen=True, kw_only=True):

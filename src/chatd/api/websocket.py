@@ -8,7 +8,7 @@ events about subscriptions are defined here.
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Struct
@@ -19,6 +19,7 @@ from chatd.api.errors import error_reply
 from chatd.api.request import Message, Receive, Send, read_cursor, read_json, read_uuid
 from chatd.api.schemas.values import CursorText, Version
 from chatd.api.streams import ClientStream, StreamRegistry, end_for_error
+from chatd.domain.description import STREAM_CURSOR, describe
 from chatd.domain.errors import ChatdError, InvalidInput
 from chatd.domain.ids import ChatId
 from chatd.stream.fanout import Lagged
@@ -35,42 +36,68 @@ class _Tagged(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="
 
 
 class Subscribe(_Tagged, frozen=True, kw_only=True, tag="subscribe"):
-    """`after` is the last cursor of the chat that the client has, or the last version alone."""
+    """Send the events of a topic, from now on or from a cursor."""
 
-    topic: str
-    after: Version | CursorText | None = None
+    topic: Annotated[
+        str,
+        describe(
+            "`chats` for the chat list, or `chat:` and a chat's id.",
+            "chat:0193c5a0-7d1e-7b2f-9a64-2f4e9b7c6d12",
+        ),
+    ]
+    after: Annotated[
+        Version | CursorText | None,
+        describe(
+            "The last cursor of the chat that the client has, or the last version alone.",
+            STREAM_CURSOR,
+        ),
+    ] = None
 
 
 class Unsubscribe(_Tagged, frozen=True, kw_only=True, tag="unsubscribe"):
-    topic: str
+    """Send no more events of a topic."""
+
+    topic: Annotated[str, describe("The topic.", "chats")]
 
 
 class Ping(_Tagged, frozen=True, kw_only=True, tag="ping"):
-    pass
+    """Ask for a `pong`."""
 
 
 class Subscribed(_Tagged, frozen=True, kw_only=True, tag="subscribed"):
     """Events of the topic follow."""
 
-    topic: str
+    topic: Annotated[str, describe("The topic.", "chats")]
 
 
 class Unsubscribed(_Tagged, frozen=True, kw_only=True, tag="unsubscribed"):
     """No more events of the topic follow. It has a code if the server ended the subscription."""
 
-    topic: str
-    code: str | None = None
-    message: str | None = None
+    topic: Annotated[str, describe("The topic.", "chats")]
+    code: Annotated[
+        str | None, describe("Why the server ended the subscription.", "unavailable")
+    ] = None
+    message: Annotated[
+        str | None,
+        describe(
+            "The reason, for people.", "The database is not reachable; connect again in a moment."
+        ),
+    ] = None
 
 
 class SubscribeRefused(_Tagged, frozen=True, kw_only=True, tag="refused"):
-    code: str
-    message: str
-    topic: str | None = None
+    """A frame of the client was refused; the connection stays open."""
+
+    code: Annotated[str, describe("Why, for programs.", "not_found")]
+    message: Annotated[str, describe("Why, for people.", "There is no such chat.")]
+    topic: Annotated[
+        str | None,
+        describe("The topic, if the frame had one.", "chat:0193c5a0-7d1e-7b2f-9a64-2f4e9b7c6d12"),
+    ] = None
 
 
 class Pong(_Tagged, frozen=True, kw_only=True, tag="pong"):
-    pass
+    """The answer to `ping`."""
 
 
 ClientFrame = Subscribe | Unsubscribe | Ping

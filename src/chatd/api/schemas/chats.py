@@ -13,36 +13,97 @@ from chatd.api.schemas.lists import ListPage, ListQuery
 from chatd.api.schemas.messages import Content, ModelSelection
 from chatd.api.schemas.values import MAX_INT32, CursorText, NonBlankText
 from chatd.domain.chat.public_chat import PublicChat
+from chatd.domain.description import STREAM_CURSOR, WORKSPACE_ID, describe
 
 # Bodies of requests
 
 
 class ClientTool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A tool that the client runs. `input_schema` is the JSON schema of an object."""
+    """A tool that the client runs."""
 
-    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
-    description: Annotated[str, Meta(max_length=16384)]
-    input_schema: Raw
+    name: Annotated[
+        str,
+        Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$"),
+        describe("Its name, for the model.", "open_page"),
+    ]
+    description: Annotated[
+        str,
+        Meta(max_length=16384),
+        describe(
+            "What it does and when to call it, for the model.",
+            "Opens a page in the user's browser.",
+        ),
+    ]
+    input_schema: Annotated[
+        Raw,
+        describe(
+            "The JSON schema of its arguments, which are an object.",
+            {"type": "object", "properties": {"url": {"type": "string"}}},
+        ),
+    ]
 
 
 class CreateChatBody(ModelSelection, frozen=True, kw_only=True, omit_defaults=True):
-    content: Content
-    system_prompt: Annotated[str, Meta(max_length=131_072)] | None = None
-    labels: dict[str, str] = field(default_factory=dict[str, str])
-    client_tools: Annotated[tuple[ClientTool, ...], Meta(max_length=250)] = ()
-    workspace_id: UUID | None = None
-    mcp_server_ids: Annotated[tuple[UUID, ...], Meta(max_length=100)] | None = None
+    """A chat and its first message."""
+
+    content: Annotated[
+        Content,
+        describe(
+            "The parts of the first message.", [{"type": "text", "text": "Fix the failing test"}]
+        ),
+    ]
+    system_prompt: Annotated[
+        Annotated[str, Meta(max_length=131_072)] | None,
+        describe("Instructions for the model, for this chat.", "Answer in German."),
+    ] = None
+    labels: Annotated[dict[str, str], describe("Labels to find the chat by.", {"team": "blue"})] = (
+        field(default_factory=dict[str, str])
+    )
+    client_tools: Annotated[
+        tuple[ClientTool, ...],
+        Meta(max_length=250),
+        describe("Tools that the client runs for the model."),
+    ] = ()
+    workspace_id: Annotated[
+        UUID | None,
+        describe(
+            "The workspace in which the chat's tools act. Without one, the chat"
+            " creates its own when it needs it.",
+            WORKSPACE_ID,
+        ),
+    ] = None
+    mcp_server_ids: Annotated[
+        Annotated[tuple[UUID, ...], Meta(max_length=100)] | None,
+        describe(
+            "The MCP servers whose tools the chat may call.",
+            ["0193c5b0-4e2a-7d91-b0c3-6f7a8b9c0d1e"],
+        ),
+    ] = None
 
 
 class UpdateChatBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`labels` replaces all labels. A `pin_order` of 0 unpins the chat. A `workspace_id` of null
-    or of zeros removes the chat from its workspace."""
+    """What to change of a chat; all or nothing."""
 
-    title: NonBlankText | UnsetType = UNSET
-    archived: bool | UnsetType = UNSET
-    pin_order: Annotated[int, Meta(ge=0, le=MAX_INT32)] | UnsetType = UNSET
-    labels: dict[str, str] | UnsetType = UNSET
-    workspace_id: UUID | UnsetType | None = UNSET
+    title: Annotated[
+        NonBlankText | UnsetType,
+        describe("A new title of 1 to 200 characters.", "Fix the failing test"),
+    ] = UNSET
+    archived: Annotated[
+        bool | UnsetType,
+        describe("Archive the chat with its subagents, or take it out of the archive."),
+    ] = UNSET
+    pin_order: Annotated[
+        Annotated[int, Meta(ge=0, le=MAX_INT32)] | UnsetType,
+        describe("The place among the pinned chats; 0 unpins it.", 1),
+    ] = UNSET
+    labels: Annotated[
+        dict[str, str] | UnsetType,
+        describe("All labels that the chat has from now on.", {"team": "blue"}),
+    ] = UNSET
+    workspace_id: Annotated[
+        UUID | UnsetType | None,
+        describe("The workspace in which the chat's tools act; null: none.", WORKSPACE_ID),
+    ] = UNSET
 
 
 # Queries
@@ -52,15 +113,34 @@ class ChatListQuery(ListQuery, frozen=True, kw_only=True):
     """`q` is `archived:true` or `archived:false`. `label` is `key:value`; several must all
     match."""
 
-    q: str | None = None
-    label: Annotated[tuple[str, ...], Meta(max_length=50)] = ()
+    q: Annotated[
+        str | None,
+        describe(
+            "`archived:true` for the archived chats, `archived:false` (default) for the others.",
+            "archived:true",
+        ),
+    ] = None
+    label: Annotated[
+        tuple[str, ...],
+        Meta(max_length=50),
+        describe(
+            "Only chats with this label, as `key:value`. Several must all match.", ["team:blue"]
+        ),
+    ] = ()
 
 
 class AfterQuery(Struct, frozen=True, kw_only=True):
     """The last cursor that the client has, or the last version alone. The header `Last-Event-ID`
     takes precedence."""
 
-    after: CursorText | None = None
+    after: Annotated[
+        CursorText | None,
+        describe(
+            "The last cursor that the client has, or the last version alone. The header"
+            " `Last-Event-ID` takes precedence.",
+            STREAM_CURSOR,
+        ),
+    ] = None
 
 
 # Replies
@@ -69,7 +149,7 @@ class AfterQuery(Struct, frozen=True, kw_only=True):
 class ListedChat(PublicChat, frozen=True, kw_only=True, omit_defaults=True):
     """A root chat with its subagents."""
 
-    children: tuple[PublicChat, ...]
+    children: Annotated[tuple[PublicChat, ...], describe("Its subagents.")]
 
 
 class ChatPage(ListPage[ListedChat], frozen=True, kw_only=True):
@@ -79,12 +159,19 @@ class ChatPage(ListPage[ListedChat], frozen=True, kw_only=True):
 class TitleReply(Struct, frozen=True, kw_only=True):
     """The title of a chat."""
 
-    title: str
+    title: Annotated[str, describe("The title.", "Fix the failing test")]
 
 
 class HealthReply(Struct, frozen=True, kw_only=True):
     """`reason` is an error code, such as `database_full`."""
 
-    status: Literal["ok", "draining", "unavailable"]
-    reason: str | UnsetType = UNSET
-    message: str | UnsetType = UNSET
+    status: Annotated[
+        Literal["ok", "draining", "unavailable"],
+        describe("Whether the server accepts requests.", "ok"),
+    ]
+    reason: Annotated[
+        str | UnsetType, describe("An error code that says why not.", "database_full")
+    ] = UNSET
+    message: Annotated[
+        str | UnsetType, describe("The reason, for people.", "the database's disk is full")
+    ] = UNSET

@@ -13,6 +13,7 @@ from chatd.api.schemas.lists import ListPage, ListQuery
 from chatd.api.schemas.values import Id, LineNumber, NonBlankText, Version
 from chatd.domain.chat.commands import WhenBusy
 from chatd.domain.chat.public_messages import PublicMessage, PublicQueuedMessage
+from chatd.domain.description import CHAT_ID, FILE_ID, MODEL_ID, describe
 from chatd.domain.ids import ChatId, MessageId, QueueId
 from chatd.domain.model.protocol import Effort
 
@@ -22,22 +23,28 @@ class _Input(Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown
 
 
 class InputText(_Input, frozen=True, kw_only=True, tag="text"):
-    text: NonBlankText
+    """Text."""
+
+    text: Annotated[
+        NonBlankText, describe("The text; it must not be blank.", "Fix the failing test")
+    ]
 
 
 class InputFile(_Input, frozen=True, kw_only=True, tag="file"):
     """An uploaded file."""
 
-    file_id: UUID
+    file_id: Annotated[UUID, describe("The file's id.", FILE_ID)]
 
 
 class InputFileReference(_Input, frozen=True, kw_only=True, tag="file-reference"):
     """Quoted lines of a file."""
 
-    file_name: Annotated[NonBlankText, Meta(max_length=4096)]
-    start_line: LineNumber
-    end_line: LineNumber
-    content: str
+    file_name: Annotated[
+        NonBlankText, Meta(max_length=4096), describe("The path of the file.", "src/app.py")
+    ]
+    start_line: Annotated[LineNumber, describe("The first quoted line.", 3)]
+    end_line: Annotated[LineNumber, describe("The last quoted line.", 4)]
+    content: Annotated[str, describe("The quoted text.", "def total(xs):\n    return sum(xs, 1)")]
 
 
 InputPart = InputText | InputFile | InputFileReference
@@ -49,60 +56,100 @@ class ModelSelection(
 ):
     """The model, by name or by id, and its reasoning effort."""
 
-    model: str | None = None
-    model_config_id: UUID | None = None
-    reasoning_effort: Effort | None = None
+    model: Annotated[str | None, describe("The model's name.", "sonnet")] = None
+    model_config_id: Annotated[
+        UUID | None, describe("The model's id, instead of its name.", MODEL_ID)
+    ] = None
+    reasoning_effort: Annotated[
+        Effort | None,
+        describe("How much the model thinks; within the range of the model.", "medium"),
+    ] = None
 
 
 class SendMessageBody(ModelSelection, frozen=True, kw_only=True, omit_defaults=True):
-    content: Content
-    busy_behavior: WhenBusy = "queue"
-    mcp_server_ids: Annotated[tuple[UUID, ...], Meta(max_length=100)] | None = None
+    """A message to a chat."""
+
+    content: Annotated[
+        Content,
+        describe("The parts of the message.", [{"type": "text", "text": "Fix the failing test"}]),
+    ]
+    busy_behavior: Annotated[WhenBusy, describe("What happens if the chat is busy.", "queue")] = (
+        "queue"
+    )
+    mcp_server_ids: Annotated[
+        Annotated[tuple[UUID, ...], Meta(max_length=100)] | None,
+        describe(
+            "The MCP servers whose tools the chat may call.",
+            ["0193c5b0-4e2a-7d91-b0c3-6f7a8b9c0d1e"],
+        ),
+    ] = None
 
 
 class EditMessageBody(ModelSelection, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Fields that are not given stay unchanged."""
+    """The new content of a message. Fields that are not given stay unchanged."""
 
-    content: Content
+    content: Annotated[
+        Content,
+        describe(
+            "The parts that replace those of the message.",
+            [{"type": "text", "text": "Fix the failing test"}],
+        ),
+    ]
 
 
 class MoveQueuedBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Move the message before `before`, or to the end if it is null."""
+    """Where a queued message goes."""
 
-    before: Id | None
+    before: Annotated[
+        Id | None, describe("The queued message that it goes before; null: to the end.", 2)
+    ]
 
 
 class ToolResultIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`output` is any JSON value."""
+    """The result of one call of a client tool."""
 
-    tool_call_id: str
-    output: Raw
-    is_error: bool = False
+    tool_call_id: Annotated[str, describe("The call that this answers.", "toolu_01A9")]
+    output: Annotated[Raw, describe("What the tool returned, any JSON.", {"status": 200})]
+    is_error: Annotated[bool, describe("The call failed; the output says why.")] = False
 
 
 class ToolResultsBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    results: Annotated[tuple[ToolResultIn, ...], Meta(max_length=1000)]
+    """Results of client tools."""
+
+    results: Annotated[
+        tuple[ToolResultIn, ...],
+        Meta(max_length=1000),
+        describe("The results of all calls that the chat waits for."),
+    ]
 
 
 class MessageListQuery(ListQuery, frozen=True, kw_only=True):
     """Only messages below `before_id` and above `after_id`. Newest first; with `after_id`, oldest
     first."""
 
-    before_id: Id | None = None
-    after_id: Version | None = None
+    before_id: Annotated[Id | None, describe("Only messages with a lower id.", 40)] = None
+    after_id: Annotated[
+        Version | None, describe("Only messages with a higher id, oldest first.", 12)
+    ] = None
 
 
 class MessagePage(ListPage[PublicMessage], frozen=True, kw_only=True):
     """A page of messages. Only the first page has `queued_messages`. A stream resumed from
     `version` continues from this page."""
 
-    queued_messages: tuple[PublicQueuedMessage, ...]
-    version: int
+    queued_messages: Annotated[
+        tuple[PublicQueuedMessage, ...], describe("The queue, in order; empty on later pages.")
+    ]
+    version: Annotated[
+        int, describe("The chat's version: a stream resumed from it continues from this page.", 12)
+    ]
 
 
 class QueueReply(Struct, frozen=True, kw_only=True):
-    queued_messages: tuple[PublicQueuedMessage, ...]
-    version: int
+    """The queue of a chat."""
+
+    queued_messages: Annotated[tuple[PublicQueuedMessage, ...], describe("The queue, in order.")]
+    version: Annotated[int, describe("The chat's version.", 12)]
 
 
 class SentReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -110,12 +157,18 @@ class SentReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     if the request was repeated and the message has moved on since. `messages` lists all messages
     that joined history with it, and `deleted_message_ids` those that were deleted."""
 
-    queued: bool
-    messages: tuple[PublicMessage, ...]
-    deleted_message_ids: tuple[MessageId, ...]
-    chat_id: ChatId
-    version: int
-    message: PublicMessage | None = None
-    queued_message: PublicQueuedMessage | None = None
-    message_id: MessageId | None = None
-    queue_id: QueueId | None = None
+    queued: Annotated[bool, describe("The message waits in the queue.")]
+    messages: Annotated[
+        tuple[PublicMessage, ...], describe("All messages that joined history with it.")
+    ]
+    deleted_message_ids: Annotated[
+        tuple[MessageId, ...], describe("The messages that were deleted.", [5, 6])
+    ]
+    chat_id: Annotated[ChatId, describe("The chat.", CHAT_ID)]
+    version: Annotated[int, describe("The chat's version after the change.", 12)]
+    message: Annotated[PublicMessage | None, describe("The message, if it is in history.")] = None
+    queued_message: Annotated[
+        PublicQueuedMessage | None, describe("The message, if it is in the queue.")
+    ] = None
+    message_id: Annotated[MessageId | None, describe("The id of the message in history.", 7)] = None
+    queue_id: Annotated[QueueId | None, describe("The id of the message in the queue.", 3)] = None

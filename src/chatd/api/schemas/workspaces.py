@@ -14,6 +14,17 @@ from msgspec import Meta, Struct
 from chatd.api.schemas.lists import ListPage, ListQuery
 from chatd.api.schemas.values import Version
 from chatd.domain.chat.public_chat import PublicChat
+from chatd.domain.description import (
+    AGENT_ID,
+    BUILD_ID,
+    CREATED_AT,
+    TEMPLATE_ID,
+    UPDATED_AT,
+    USER_ID,
+    VERSION_ID,
+    WORKSPACE_ID,
+    describe,
+)
 from chatd.domain.ids import UserId, WorkspaceId
 from chatd.domain.workspace.entities import (
     AgentId,
@@ -37,58 +48,91 @@ Values = Annotated[dict[str, str], Meta(max_length=100)]
 
 
 class NewWorkspaceBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The template by name or by id. Without a `name` one is generated."""
+    """A workspace to create; its template is given by name or by id."""
 
-    template: str | None = None
-    template_id: UUID | None = None
-    name: Name | None = None
-    parameters: Values = {}
+    template: Annotated[str | None, describe("The template's name.", "python")] = None
+    template_id: Annotated[
+        UUID | None, describe("The template's id, instead of its name.", TEMPLATE_ID)
+    ] = None
+    name: Annotated[
+        Name | None,
+        describe("Its name, unique among yours. Without it one is generated.", "my-app"),
+    ] = None
+    parameters: Annotated[
+        Values, describe("Values of the template's parameters.", {"python": "3.12"})
+    ] = {}
 
 
 class NewBuildBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`parameters` are for a start; parameters that are not given keep their values."""
+    """A build to run."""
 
-    transition: BuildTransition
-    parameters: Values = {}
+    transition: Annotated[BuildTransition, describe("What the build does.", "start")]
+    parameters: Annotated[
+        Values,
+        describe(
+            "New values of parameters, for a start. Those that are not given keep their values.",
+            {"python": "3.12"},
+        ),
+    ] = {}
 
 
 class LogsQuery(ListQuery, frozen=True, kw_only=True):
     """Lines with an id above `after_id`. With `follow`, or with `Accept: text/event-stream`, the
     reply is a stream that ends with the build."""
 
-    after_id: Version | None = None
-    follow: bool = False
+    after_id: Annotated[Version | None, describe("Only lines with a higher id.", 120)] = None
+    follow: Annotated[
+        bool, describe("Stream the log until the build ends, as `Accept: text/event-stream` does.")
+    ] = False
 
 
 class LatestChatsQuery(Struct, frozen=True, kw_only=True):
     """Up to 25 ids, separated by commas."""
 
-    workspace_ids: str = ""
+    workspace_ids: Annotated[
+        str, describe("Up to 25 ids of workspaces, separated by commas.", WORKSPACE_ID)
+    ] = ""
 
 
 # Replies
 
 
 class BuildReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`attempt` counts the build workers that acquired it: 1, unless one of them died."""
+    """A build: one start, stop or deletion of a workspace."""
 
-    id: BuildId
-    workspace_id: WorkspaceId
-    build_number: int
-    transition: BuildTransition
-    status: BuildStatus
-    template_version_id: VersionId
-    parameters: Mapping[str, str]
-    initiator_id: UserId
-    reason: BuildReason
-    attempt: int
-    created_at: datetime
-    error: str = ""
-    error_code: str = ""
-    deadline: datetime | None = None
-    max_deadline: datetime | None = None
-    started_at: datetime | None = None
-    completed_at: datetime | None = None
+    id: Annotated[BuildId, describe("The build's id.", BUILD_ID)]
+    workspace_id: Annotated[WorkspaceId, describe("Its workspace.", WORKSPACE_ID)]
+    build_number: Annotated[int, describe("Counts the builds of the workspace from 1.", 1)]
+    transition: Annotated[BuildTransition, describe("What it does.", "start")]
+    status: Annotated[BuildStatus, describe("How far it is, or how it ended.", "succeeded")]
+    template_version_id: Annotated[
+        VersionId, describe("The version of the template that it uses.", VERSION_ID)
+    ]
+    parameters: Annotated[
+        Mapping[str, str], describe("Values of the template's parameters.", {"python": "3.12"})
+    ]
+    initiator_id: Annotated[
+        UserId, describe("The user who asked for it, or whose chat did.", USER_ID)
+    ]
+    reason: Annotated[BuildReason, describe("What asked for it.", "initiator")]
+    attempt: Annotated[
+        int, describe("How many build workers took it: 1, unless one of them died.", 1)
+    ]
+    created_at: Annotated[datetime, describe("When it was asked for.", CREATED_AT)]
+    error: Annotated[
+        str, describe("Why it failed, for people.", "The repository could not be cloned.")
+    ] = ""
+    error_code: Annotated[str, describe("Why it failed, for programs.", "build_failed")] = ""
+    deadline: Annotated[
+        datetime | None, describe("When the workspace stops if it is not used.", UPDATED_AT)
+    ] = None
+    max_deadline: Annotated[
+        datetime | None, describe("When the workspace stops in any case.", UPDATED_AT)
+    ] = None
+    started_at: Annotated[datetime | None, describe("When a build worker took it.", CREATED_AT)] = (
+        None
+    )
+    completed_at: Annotated[datetime | None, describe("When it ended.", UPDATED_AT)] = None
 
 
 class BuildPage(ListPage[BuildReply], frozen=True, kw_only=True):
@@ -96,41 +140,61 @@ class BuildPage(ListPage[BuildReply], frozen=True, kw_only=True):
 
 
 class AgentReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    id: AgentId
-    name: str
-    status: AgentStatus
-    lifecycle: AgentLifecycle
-    isolation: str
-    directory: str
-    os: str
-    arch: str
-    created_at: datetime
-    parent_id: AgentId | None = None
-    first_connected_at: datetime | None = None
-    last_connected_at: datetime | None = None
-    disconnected_at: datetime | None = None
+    """A workspace agent: the program in the workspace that runs the tools."""
+
+    id: Annotated[AgentId, describe("The agent's id.", AGENT_ID)]
+    name: Annotated[str, describe("Its name.", "main")]
+    status: Annotated[AgentStatus, describe("Whether the server reaches it.", "connected")]
+    lifecycle: Annotated[AgentLifecycle, describe("How far its startup is.", "ready")]
+    isolation: Annotated[str, describe("What keeps it apart from the host.", "bubblewrap")]
+    directory: Annotated[str, describe("The directory in which tools start.", "/home/dev/app")]
+    os: Annotated[str, describe("Its operating system.", "linux")]
+    arch: Annotated[str, describe("Its processor.", "x86_64")]
+    created_at: Annotated[datetime, describe("When it was created.", CREATED_AT)]
+    parent_id: Annotated[AgentId | None, describe("The agent that started it.", AGENT_ID)] = None
+    first_connected_at: Annotated[
+        datetime | None, describe("When the server first reached it.", CREATED_AT)
+    ] = None
+    last_connected_at: Annotated[
+        datetime | None, describe("When the server last reached it.", UPDATED_AT)
+    ] = None
+    disconnected_at: Annotated[
+        datetime | None, describe("When the server lost it.", UPDATED_AT)
+    ] = None
 
 
 class WorkspaceReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`agents` are those of the latest build. `isolation`, `network`, `limits` and `directory` are
-    those of the agent that chats use, and missing while there is none. `limits` are those that the
-    host enforces; 0 is no limit."""
+    """A workspace. `isolation`, `network`, `limits` and `directory` are missing while it has no
+    agent."""
 
-    id: WorkspaceId
-    owner_id: UserId
-    template_id: TemplateId
-    name: str
-    deleted: bool
-    ttl_s: int
-    created_at: datetime
-    last_used_at: datetime
-    latest_build: BuildReply | None
-    agents: tuple[AgentReply, ...]
-    isolation: str | None = None
-    network: Network | None = None
-    limits: EffectiveLimits | None = None
-    directory: str | None = None
-    deadline: datetime | None = None
+    id: Annotated[WorkspaceId, describe("The workspace's id.", WORKSPACE_ID)]
+    owner_id: Annotated[UserId, describe("The user it belongs to.", USER_ID)]
+    template_id: Annotated[TemplateId, describe("Its template.", TEMPLATE_ID)]
+    name: Annotated[str, describe("Its name.", "my-app")]
+    deleted: Annotated[bool, describe("Whether it is deleted.")]
+    ttl_s: Annotated[
+        int, describe("How long it runs without use, in seconds; 0: without limit.", 28800)
+    ]
+    created_at: Annotated[datetime, describe("When it was created.", CREATED_AT)]
+    last_used_at: Annotated[datetime, describe("When a tool last acted in it.", UPDATED_AT)]
+    latest_build: Annotated[BuildReply | None, describe("Its latest build.")]
+    agents: Annotated[tuple[AgentReply, ...], describe("The agents of the latest build.")]
+    isolation: Annotated[
+        str | None,
+        describe("What keeps the agent that chats use apart from the host.", "bubblewrap"),
+    ] = None
+    network: Annotated[
+        Network | None, describe("Whether that agent reaches the network.", "none")
+    ] = None
+    limits: Annotated[
+        EffectiveLimits | None, describe("The limits that the host enforces on it; 0 is no limit.")
+    ] = None
+    directory: Annotated[
+        str | None, describe("The directory in which tools start.", "/home/dev/app")
+    ] = None
+    deadline: Annotated[
+        datetime | None, describe("When it stops if it is not used.", UPDATED_AT)
+    ] = None
 
 
 class WorkspacePage(ListPage[WorkspaceReply], frozen=True, kw_only=True):
@@ -138,45 +202,64 @@ class WorkspacePage(ListPage[WorkspaceReply], frozen=True, kw_only=True):
 
 
 class BuildLogReply(Struct, frozen=True, kw_only=True):
-    id: int
-    at: datetime
-    stage: str
-    level: LogLevel
-    output: str
+    """A line of a build's log."""
+
+    id: Annotated[
+        int, describe("Counts the lines of all builds; a later line has a higher id.", 121)
+    ]
+    at: Annotated[datetime, describe("When it was written.", CREATED_AT)]
+    stage: Annotated[str, describe("The step of the build.", "seed")]
+    level: Annotated[LogLevel, describe("How important it is.", "info")]
+    output: Annotated[str, describe("The line.", "Cloning https://example.com/app.git")]
 
 
 class BuildLogPage(ListPage[BuildLogReply], frozen=True, kw_only=True):
     """A page of a build's log, oldest first. The log is complete once `ended` is true and
     `has_more` is false. Until then, read on with the id of the last line as `after_id`."""
 
-    ended: bool
+    ended: Annotated[
+        bool, describe("Whether the build has ended, so that no lines come after those that exist.")
+    ]
 
 
 # The workspace of a chat
 
 
 class ContextItem(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    kind: str
-    source: str
-    status: str
-    size: int
-    name: str = ""
-    error: str = ""
+    """A piece of the context."""
+
+    kind: Annotated[str, describe("What it is.", "instruction")]
+    source: Annotated[str, describe("Where it comes from.", "/home/dev/AGENTS.md")]
+    status: Annotated[str, describe("Whether it was read.", "ok")]
+    size: Annotated[int, describe("Its size in bytes.", 1204)]
+    name: Annotated[str, describe("Its name.", "AGENTS.md")] = ""
+    error: Annotated[str, describe("Why it was not read.", "too large")] = ""
 
 
 class ContextReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The pinned workspace context. `dirty`: the workspace's files differ from it by now. `error`
-    lists what could not be read when it was pinned."""
+    """The context that a chat has pinned."""
 
-    dirty: bool
-    error: str | None
-    resources: tuple[ContextItem, ...]
-    pinned_at: datetime
+    dirty: Annotated[bool, describe("The workspace's files differ from it by now.")]
+    error: Annotated[
+        str | None,
+        describe(
+            "What could not be read when it was pinned; null if all could.",
+            "/home/dev/AGENTS.md: too large",
+        ),
+    ]
+    resources: Annotated[tuple[ContextItem, ...], describe("What it consists of.")]
+    pinned_at: Annotated[datetime, describe("When it was pinned.", CREATED_AT)]
 
 
 class ChatReply(PublicChat, frozen=True, kw_only=True, omit_defaults=True):
     """A chat with its workspace binding, which may be stale, and its pinned context."""
 
-    build_id: BuildId | None = None
-    agent_id: AgentId | None = None
-    context: ContextReply | None = None
+    build_id: Annotated[
+        BuildId | None, describe("The build of the workspace that the chat last used.", BUILD_ID)
+    ] = None
+    agent_id: Annotated[
+        AgentId | None, describe("The workspace agent that the chat last used.", AGENT_ID)
+    ] = None
+    context: Annotated[
+        ContextReply | None, describe("The instructions of the workspace that the model has.")
+    ] = None

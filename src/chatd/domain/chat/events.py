@@ -5,7 +5,7 @@ keeps messages by id, drops error and requested calls at every `status` (the gro
 that still hold), and drops its preview at every `preview_reset`.
 """
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -23,55 +23,75 @@ from chatd.domain.chat.parts import (
 from chatd.domain.chat.public_messages import PublicMessage, PublicQueuedMessage
 from chatd.domain.chat.row import Chat, ChatError, Episode, RetryState
 from chatd.domain.chat.states import PublicStatus
+from chatd.domain.description import CHAT_ID, STREAM_CURSOR, describe
 from chatd.domain.ids import ChatId, MessageId, ToolCallId
 from chatd.domain.text import Json
 
 
 class RequestedCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`args` is absent when the model's arguments were not valid JSON."""
+    """A call of a client tool that needs a result."""
 
-    tool_call_id: ToolCallId
-    tool_name: str
-    args: Json = UNSET
+    tool_call_id: Annotated[
+        ToolCallId, describe("The id that the model gave to the call.", "toolu_01A9")
+    ]
+    tool_name: Annotated[str, describe("The name of the client tool.", "open_page")]
+    args: Annotated[
+        Json,
+        describe(
+            "The arguments, any JSON. Absent if the model's text was not valid JSON.",
+            {"url": "https://example.com"},
+        ),
+    ] = UNSET
 
 
 class StatusPayload(Struct, frozen=True, kw_only=True):
-    status: PublicStatus
+    """The status of a chat."""
+
+    status: Annotated[PublicStatus, describe("What the chat does or waits for.", "running")]
 
 
 class ActionPayload(Struct, frozen=True, kw_only=True):
-    tool_calls: tuple[RequestedCall, ...]
+    """Calls of client tools."""
+
+    tool_calls: Annotated[tuple[RequestedCall, ...], describe("All calls that need a result.")]
 
 
 class PartPayload(Struct, frozen=True, kw_only=True):
     """A live part; text is appended to the preview. `seq` counts from 1 within the episode that
     `history_version` and `attempt` name."""
 
-    role: Role
-    part: KnownPart
-    history_version: int
-    attempt: int
-    seq: int
+    role: Annotated[Role, describe("Who says it.", "assistant")]
+    part: Annotated[
+        KnownPart, describe("The part; text continues the preview's last part of the same kind.")
+    ]
+    history_version: Annotated[
+        int,
+        describe("The version at which the answer began; with `attempt` it names the episode.", 11),
+    ]
+    attempt: Annotated[int, describe("The number of the try at this answer.", 1)]
+    seq: Annotated[int, describe("Counts the parts of the episode from 1.", 4)]
 
 
 class _Event(Struct, frozen=True, kw_only=True, tag_field="type"):
-    chat_id: ChatId
+    chat_id: Annotated[ChatId, describe("The chat.", CHAT_ID)]
 
 
 class StatusEvent(_Event, frozen=True, kw_only=True, tag="status"):
-    status: StatusPayload
+    """Show the status; drop the last error and the requested calls."""
+
+    status: Annotated[StatusPayload, describe("The new status.")]
 
 
 class MessageEvent(_Event, frozen=True, kw_only=True, tag="message"):
     """Insert the message, or replace the one with its id."""
 
-    message: PublicMessage
+    message: Annotated[PublicMessage, describe("The message.")]
 
 
 class MessagesDeleted(_Event, frozen=True, kw_only=True, tag="messages_deleted"):
     """The client may not know all ids: messages written and deleted while it was disconnected."""
 
-    ids: tuple[MessageId, ...]
+    ids: Annotated[tuple[MessageId, ...], describe("The ids of the deleted messages.", [5, 6])]
 
 
 class HistoryReset(_Event, frozen=True, kw_only=True, tag="history_reset"):
@@ -80,34 +100,42 @@ class HistoryReset(_Event, frozen=True, kw_only=True, tag="history_reset"):
 
 
 class MessagePart(_Event, frozen=True, kw_only=True, tag="message_part"):
-    message_part: PartPayload
+    """A live part of the running answer: append it to the preview. Not durable."""
+
+    message_part: Annotated[PartPayload, describe("The part and its place in the answer.")]
 
 
 class PreviewReset(_Event, frozen=True, kw_only=True, tag="preview_reset"):
     """Drop the preview; parts of this episode may follow."""
 
-    history_version: int
-    attempt: int
+    history_version: Annotated[int, describe("The version at which the answer began.", 11)]
+    attempt: Annotated[int, describe("The number of the try at this answer.", 1)]
 
 
 class QueueUpdate(_Event, frozen=True, kw_only=True, tag="queue_update"):
     """The whole queue, in order."""
 
-    queued_messages: tuple[PublicQueuedMessage, ...]
+    queued_messages: Annotated[
+        tuple[PublicQueuedMessage, ...], describe("The whole queue, in order.")
+    ]
 
 
 class RetryEvent(_Event, frozen=True, kw_only=True, tag="retry"):
-    """Null: no retry is pending."""
+    """Show that the model is called again after a delay. Null: no retry is pending."""
 
-    retry: RetryState | None
+    retry: Annotated[RetryState | None, describe("The retry that is pending, or null.")]
 
 
 class ErrorEvent(_Event, frozen=True, kw_only=True, tag="error"):
-    error: ChatError
+    """Show why the chat stopped."""
+
+    error: Annotated[ChatError, describe("The error.")]
 
 
 class ActionRequired(_Event, frozen=True, kw_only=True, tag="action_required"):
-    action_required: ActionPayload
+    """Run these client tools and submit all results at once."""
+
+    action_required: Annotated[ActionPayload, describe("The calls.")]
 
 
 class VersionReached(_Event, frozen=True, kw_only=True, omit_defaults=True, tag="version"):
@@ -115,9 +143,13 @@ class VersionReached(_Event, frozen=True, kw_only=True, omit_defaults=True, tag=
     with which the server recognizes a version that the database has lost. `has_older`: only the
     newest messages were sent; the client reads older ones by page."""
 
-    version: int
-    cursor: str = ""
-    has_older: bool = False
+    version: Annotated[int, describe("The chat's version.", 12)]
+    cursor: Annotated[
+        str, describe("The version and the change that wrote it: resume with it.", STREAM_CURSOR)
+    ] = ""
+    has_older: Annotated[
+        bool, describe("Only the newest messages were sent; read older ones by page.")
+    ] = False
 
 
 DurableEvent = (

@@ -6,7 +6,7 @@ byte for byte.
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
 from uuid import UUID
 
 import msgspec
@@ -20,6 +20,7 @@ from chatd.domain.chat.parts import (
     ToolResultPart,
     UnknownPart,
 )
+from chatd.domain.description import describe
 from chatd.domain.ids import MessageId, ModelConfigId, QueueId, ToolCallId, UserId
 from chatd.domain.text import Json, replace_surrogates
 
@@ -42,18 +43,37 @@ class TokenUsage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `unpriced`: no price is known, so that the call counts as nothing towards a spend limit.
     """
 
-    input_tokens: int = 0
-    output_tokens: int = 0
-    total_tokens: int = 0
-    reasoning_tokens: int = 0
-    cache_creation_tokens: int = 0
-    cache_read_tokens: int = 0
-    context_limit: int | None = None
-    context_tokens: int | None = None
-    web_searches: int = 0
-    provider_cost_micros: int | None = None
-    estimated: bool = False
-    unpriced: bool = False
+    input_tokens: Annotated[
+        int, describe("Tokens of the prompt that were not in the provider's cache.", 812)
+    ] = 0
+    output_tokens: Annotated[int, describe("Tokens of the answer, with reasoning.", 164)] = 0
+    total_tokens: Annotated[int, describe("All tokens of the call.", 5072)] = 0
+    reasoning_tokens: Annotated[int, describe("Those of the output that were reasoning.", 40)] = 0
+    cache_creation_tokens: Annotated[
+        int, describe("Tokens that the provider wrote to its cache.", 0)
+    ] = 0
+    cache_read_tokens: Annotated[
+        int, describe("Tokens that the provider read from its cache.", 4096)
+    ] = 0
+    context_limit: Annotated[
+        int | None, describe("How many tokens the model's context can hold.", 200000)
+    ] = None
+    context_tokens: Annotated[
+        int | None,
+        describe("Tokens that fill the context, if they differ from those charged for.", 4908),
+    ] = None
+    web_searches: Annotated[int, describe("Web searches that the provider made.", 0)] = 0
+    provider_cost_micros: Annotated[
+        int | None,
+        describe("The cost that the provider reported, in millionths of a US dollar.", 5310),
+    ] = None
+    estimated: Annotated[
+        bool, describe("The provider did not report all of it; chatd estimated the rest.")
+    ] = False
+    unpriced: Annotated[
+        bool,
+        describe("No price is known: the call counts as nothing towards a spend limit."),
+    ] = False
 
 
 class Draft(Struct, frozen=True, kw_only=True):

@@ -1,10 +1,11 @@
 """Parts: the pieces of a message, in one JSON shape for storage and wire."""
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
+from chatd.domain.description import AGENT_ID, CREATED_AT, FILE_ID, INTERNAL, UPDATED_AT, describe
 from chatd.domain.ids import ToolCallId
 from chatd.domain.text import Json
 
@@ -19,78 +20,138 @@ class _Part(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="ty
 
 
 class TextPart(_Part, frozen=True, kw_only=True, tag="text"):
-    text: str
-    provider_metadata: Json = UNSET
+    """Text."""
+
+    text: Annotated[str, describe("The text.", "The test fails because the sum starts at 1.")]
+    provider_metadata: Annotated[Json, INTERNAL] = UNSET
 
 
 class ReasoningPart(_Part, frozen=True, kw_only=True, tag="reasoning"):
-    text: str
-    created_at: str | None = None
-    completed_at: str | None = None
-    provider_metadata: Json = UNSET
+    """Reasoning of the model."""
+
+    text: Annotated[
+        str,
+        describe(
+            "What the model thought, or the provider's summary of it.",
+            "I should look at the test first.",
+        ),
+    ]
+    created_at: Annotated[str | None, describe("When it began.", CREATED_AT)] = None
+    completed_at: Annotated[str | None, describe("When it ended.", UPDATED_AT)] = None
+    provider_metadata: Annotated[Json, INTERNAL] = UNSET
 
 
 class ToolCallPart(_Part, frozen=True, kw_only=True, tag="tool-call"):
-    """`args` is absent when the model's arguments were not valid JSON. `cut`: the answer was cut
-    off, so the arguments may be incomplete and the call never runs."""
+    """A call of a tool."""
 
-    tool_call_id: ToolCallId
-    tool_name: str
-    args: Json = UNSET
-    args_delta: str | None = None
-    provider_executed: bool = False
-    cut: bool = False
-    mcp_server_config_id: str | None = None
-    created_at: str | None = None
-    provider_metadata: Json = UNSET
+    tool_call_id: Annotated[
+        ToolCallId, describe("The id that the model gave to the call.", "toolu_01A9")
+    ]
+    tool_name: Annotated[str, describe("The name of the tool.", "run_command")]
+    args: Annotated[
+        Json,
+        describe(
+            "The arguments, any JSON. Absent if the model's text was not valid JSON.",
+            {"command": "pytest -q"},
+        ),
+    ] = UNSET
+    args_delta: Annotated[
+        str | None, describe("Only in live parts: the next characters of the arguments.", '{"comm')
+    ] = None
+    provider_executed: Annotated[bool, describe("The provider runs the tool, not chatd.")] = False
+    cut: Annotated[
+        bool,
+        describe(
+            "The answer was cut off here: the arguments may be incomplete, and the call never runs."
+        ),
+    ] = False
+    mcp_server_config_id: Annotated[
+        str | None, describe("The MCP server that has the tool.", "github")
+    ] = None
+    created_at: Annotated[str | None, describe("When the model asked for it.", CREATED_AT)] = None
+    provider_metadata: Annotated[Json, INTERNAL] = UNSET
 
 
 class ToolResultPart(_Part, frozen=True, kw_only=True, tag="tool-result"):
-    tool_call_id: ToolCallId
-    tool_name: str
-    result: Json = UNSET
-    result_delta: str | None = None
-    is_error: bool = False
-    is_media: bool = False
-    provider_executed: bool = False
-    mcp_server_config_id: str | None = None
-    created_at: str | None = None
-    provider_metadata: Json = UNSET
+    """The result of a tool call."""
+
+    tool_call_id: Annotated[
+        ToolCallId, describe("The id of the call that this answers.", "toolu_01A9")
+    ]
+    tool_name: Annotated[str, describe("The name of the tool.", "run_command")]
+    result: Annotated[
+        Json,
+        describe(
+            "What the tool returned, any JSON.", {"output": "1 failed, 3 passed", "exit_code": 1}
+        ),
+    ] = UNSET
+    result_delta: Annotated[
+        str | None, describe("Only in live parts: the next characters of the result.", "1 failed")
+    ] = None
+    is_error: Annotated[bool, describe("The call failed; the result says why.")] = False
+    is_media: Annotated[bool, describe("The result is an image or another file.")] = False
+    provider_executed: Annotated[bool, describe("The provider ran the tool, not chatd.")] = False
+    mcp_server_config_id: Annotated[
+        str | None, describe("The MCP server that has the tool.", "github")
+    ] = None
+    created_at: Annotated[str | None, describe("When the result was there.", UPDATED_AT)] = None
+    provider_metadata: Annotated[Json, INTERNAL] = UNSET
 
 
 class SourcePart(_Part, frozen=True, kw_only=True, tag="source"):
-    url: str
-    source_id: str | None = None
-    title: str | None = None
+    """A source that the model cites."""
+
+    url: Annotated[
+        str, describe("Its address.", "https://docs.python.org/3/library/functions.html")
+    ]
+    source_id: Annotated[str | None, describe("The provider's id of it.", "src_1")] = None
+    title: Annotated[str | None, describe("Its title.", "Built-in Functions")] = None
 
 
 class FilePart(_Part, frozen=True, kw_only=True, tag="file"):
-    media_type: str
-    file_id: str | None = None
-    name: str | None = None
-    data: str | None = None
+    """A file."""
+
+    media_type: Annotated[str, describe("The type of its content.", "image/png")]
+    file_id: Annotated[str | None, describe("The id of the uploaded file.", FILE_ID)] = None
+    name: Annotated[str | None, describe("Its name.", "screenshot.png")] = None
+    data: Annotated[
+        str | None,
+        describe("The content in base64, of a file that was not uploaded.", "iVBORw0KGgo="),
+    ] = None
 
 
 class FileReferencePart(_Part, frozen=True, kw_only=True, tag="file-reference"):
-    file_name: str
-    start_line: int
-    end_line: int
-    content: str
+    """Quoted lines of a file."""
+
+    file_name: Annotated[str, describe("The path of the file.", "src/app.py")]
+    start_line: Annotated[int, describe("The first quoted line.", 3)]
+    end_line: Annotated[int, describe("The last quoted line.", 4)]
+    content: Annotated[str, describe("The quoted text.", "def total(xs):\n    return sum(xs, 1)")]
 
 
 class ContextFilePart(_Part, frozen=True, kw_only=True, tag="context-file"):
-    context_file_path: str
-    context_file_truncated: bool = False
-    context_file_agent_id: str | None = None
-    context_file_content: str | None = None
-    context_file_os: str | None = None
-    context_file_directory: str | None = None
+    """A file of the workspace whose text the model got as context."""
+
+    context_file_path: Annotated[
+        str, describe("The path of the file in the workspace.", "/home/dev/AGENTS.md")
+    ]
+    context_file_truncated: Annotated[bool, describe("The model got only its beginning.")] = False
+    context_file_agent_id: Annotated[
+        str | None, describe("The workspace agent that read it.", AGENT_ID)
+    ] = None
+    context_file_content: Annotated[str | None, INTERNAL] = None
+    context_file_os: Annotated[str | None, INTERNAL] = None
+    context_file_directory: Annotated[str | None, INTERNAL] = None
 
 
 class SkillPart(_Part, frozen=True, kw_only=True, tag="skill"):
-    skill_name: str
-    skill_description: str | None = None
-    skill_dir: str | None = None
+    """A skill of the workspace that the model was told about."""
+
+    skill_name: Annotated[str, describe("The name of the skill.", "release-notes")]
+    skill_description: Annotated[
+        str | None, describe("What it is for.", "Writes release notes from the git log.")
+    ] = None
+    skill_dir: Annotated[str | None, INTERNAL] = None
 
 
 class InstructionPart(_Part, frozen=True, kw_only=True, tag="instruction"):

@@ -2,40 +2,73 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
 
 from msgspec import Struct
 
 from chatd.domain.chat.row import Chat, ChatError
 from chatd.domain.chat.states import PublicStatus
+from chatd.domain.description import (
+    CHAT_ID,
+    CREATED_AT,
+    MODEL_ID,
+    UPDATED_AT,
+    USER_ID,
+    WORKSPACE_ID,
+    describe,
+)
 from chatd.domain.ids import ChatId, MessageId, ModelConfigId, UserId, WorkspaceId
 
 ChatListChange = Literal["created", "changed", "archived", "deleted", "title"]
 
 
 class PublicChat(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A stream of this chat may resume from `version`; the copy with the lower version is older.
-    Fields without a default are always present."""
+    """A chat. Fields without a default are always present."""
 
-    id: ChatId
-    owner_id: UserId
-    root_chat_id: ChatId
-    parent_chat_id: ChatId | None = None
-    title: str
-    status: PublicStatus
-    archived: bool
-    last_error: ChatError | None
-    pin_order: int
-    labels: Mapping[str, str]
-    queue_len: int
-    version: int
-    created_at: datetime
-    updated_at: datetime
-    last_model_config_id: ModelConfigId | None = None
-    reasoning_effort: str | None = None
-    workspace_id: WorkspaceId | None = None
-    last_message_id: MessageId | None = None
-    last_read_message_id: MessageId | None = None
+    id: Annotated[ChatId, describe("The chat's id.", CHAT_ID)]
+    owner_id: Annotated[UserId, describe("The user it belongs to.", USER_ID)]
+    root_chat_id: Annotated[
+        ChatId,
+        describe("The chat at the root of its tree; its own id unless it is a subagent.", CHAT_ID),
+    ]
+    parent_chat_id: Annotated[
+        ChatId | None, describe("Of a subagent: the chat that started it.", CHAT_ID)
+    ] = None
+    title: Annotated[str, describe("Its title.", "Fix the failing test")]
+    status: Annotated[PublicStatus, describe("What it does or waits for.", "waiting")]
+    archived: Annotated[bool, describe("Whether it is archived.")]
+    last_error: Annotated[
+        ChatError | None, describe("Why it stopped, if its status is `error`; else null.")
+    ]
+    pin_order: Annotated[
+        int, describe("Its place among the pinned chats; 0 if it is not pinned.", 0)
+    ]
+    labels: Annotated[Mapping[str, str], describe("Its labels.", {"team": "blue"})]
+    queue_len: Annotated[int, describe("How many messages wait in its queue.", 0)]
+    version: Annotated[
+        int,
+        describe(
+            "Counts its changes. A copy with a lower version is older; a stream resumes from it.",
+            12,
+        ),
+    ]
+    created_at: Annotated[datetime, describe("When it was created.", CREATED_AT)]
+    updated_at: Annotated[datetime, describe("When it last changed.", UPDATED_AT)]
+    last_model_config_id: Annotated[
+        ModelConfigId | None, describe("The model of the last message.", MODEL_ID)
+    ] = None
+    reasoning_effort: Annotated[
+        str | None, describe("The reasoning effort of the last message.", "medium")
+    ] = None
+    workspace_id: Annotated[
+        WorkspaceId | None, describe("The workspace in which its tools act.", WORKSPACE_ID)
+    ] = None
+    last_message_id: Annotated[MessageId | None, describe("The id of its newest message.", 7)] = (
+        None
+    )
+    last_read_message_id: Annotated[
+        MessageId | None, describe("The newest message that the owner has read.", 5)
+    ] = None
 
 
 class ChatListReady(Struct, frozen=True, kw_only=True, tag_field="type", tag="ready"):
@@ -47,8 +80,8 @@ class ChatListEvent(Struct, frozen=True, kw_only=True, tag_field="type", tag="ch
     """Insert the chat, or replace the one with its id. `kind` is the likely change; there may be
     several. Remove a chat that is "deleted"."""
 
-    kind: ChatListChange
-    chat: PublicChat
+    kind: Annotated[ChatListChange, describe("The likely change; there may be several.", "changed")]
+    chat: Annotated[PublicChat, describe("The chat after the change.")]
 
 
 def public_chat(chat: Chat) -> PublicChat:

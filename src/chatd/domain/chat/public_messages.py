@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -22,29 +23,49 @@ from chatd.domain.chat.parts import (
     ToolResultPart,
     UnknownPart,
 )
+from chatd.domain.description import CHAT_ID, CREATED_AT, MODEL_ID, USER_ID, describe
 from chatd.domain.ids import ChatId, MessageId, ModelConfigId, QueueId, UserId
 
 
 class PublicMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    id: MessageId
-    chat_id: ChatId
-    role: Role
-    content: tuple[KnownPart, ...]
-    created_at: datetime
-    created_by: UserId | None = None
-    model_config_id: ModelConfigId | None = None
-    usage: TokenUsage | None = None
-    finish_reason: str | None = None
+    """A message of a chat's history."""
+
+    id: Annotated[
+        MessageId, describe("Counts from 1 in each chat; a later message has a higher id.", 7)
+    ]
+    chat_id: Annotated[ChatId, describe("The chat.", CHAT_ID)]
+    role: Annotated[Role, describe("Who said it.", "assistant")]
+    content: Annotated[tuple[KnownPart, ...], describe("Its parts, in order.")]
+    created_at: Annotated[datetime, describe("When it was stored.", CREATED_AT)]
+    created_by: Annotated[UserId | None, describe("The user who sent it.", USER_ID)] = None
+    model_config_id: Annotated[
+        ModelConfigId | None, describe("The model that answered, or that was asked to.", MODEL_ID)
+    ] = None
+    usage: Annotated[TokenUsage | None, describe("The tokens of the model call.")] = None
+    finish_reason: Annotated[
+        str | None,
+        describe(
+            "Why the answer ended. Absent if it was interrupted. Treat an unknown word like"
+            " `other`.",
+            "stop",
+        ),
+    ] = None
 
 
 class PublicQueuedMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    id: QueueId
-    chat_id: ChatId
-    content: tuple[KnownPart, ...]
-    created_at: datetime
-    created_by: UserId
-    steer: bool = False
-    model_config_id: ModelConfigId | None = None
+    """A message that waits in the queue of a busy chat."""
+
+    id: Annotated[QueueId, describe("Counts from 1 in each chat's queue.", 3)]
+    chat_id: Annotated[ChatId, describe("The chat.", CHAT_ID)]
+    content: Annotated[tuple[KnownPart, ...], describe("Its parts, in order.")]
+    created_at: Annotated[datetime, describe("When it was sent.", CREATED_AT)]
+    created_by: Annotated[UserId, describe("The user who sent it.", USER_ID)]
+    steer: Annotated[
+        bool, describe("It joins history before the next model call, not after the turn.")
+    ] = False
+    model_config_id: Annotated[
+        ModelConfigId | None, describe("The model that will answer it.", MODEL_ID)
+    ] = None
 
 
 def public_message(chat_id: ChatId, row: Message) -> PublicMessage | None:

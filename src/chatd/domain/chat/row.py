@@ -6,13 +6,14 @@ A hint is lossy and may come late, twice or out of order: a receiver reads the r
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from operator import eq
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Struct
 
 from chatd.domain.chat.messages import PendingCall
 from chatd.domain.chat.states import PublicStatus, State, Status
+from chatd.domain.description import UPDATED_AT, describe
 from chatd.domain.errors import InvariantBroken, StaleFence
 from chatd.domain.ids import (
     ChangeId,
@@ -38,25 +39,37 @@ UNKNOWN_CHANGE: Final = ChangeId(0)
 class ChatError(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why a chat stopped, as clients see it."""
 
-    message: str
-    kind: str = "generic"
-    detail: str | None = None
-    provider: str | None = None
-    retryable: bool = False
-    status_code: int | None = None
+    message: Annotated[str, describe("What happened, for people.", "The provider refused the key.")]
+    kind: Annotated[str, describe("The kind of error, for programs.", "auth")] = "generic"
+    detail: Annotated[
+        str | None, describe("More about it, often in the provider's words.", "invalid x-api-key")
+    ] = None
+    provider: Annotated[str | None, describe("The provider that failed.", "anthropic")] = None
+    retryable: Annotated[bool, describe("The same request may succeed later.")] = False
+    status_code: Annotated[
+        int | None, describe("The HTTP status that the provider replied.", 401)
+    ] = None
 
 
 class RetryState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A failed model call that will be retried. Stored in the row, so that new viewers see it."""
 
-    attempt: int
-    delay_ms: int
-    error: str
-    kind: str = "generic"
-    provider: str | None = None
-    status_code: int | None = None
-    detail: str | None = None
-    retrying_at: datetime | None = None
+    attempt: Annotated[int, describe("How many calls have failed in a row.", 2)]
+    delay_ms: Annotated[int, describe("The delay before the next call, in milliseconds.", 4000)]
+    error: Annotated[
+        str, describe("Why the last call failed, for people.", "The provider is overloaded.")
+    ]
+    kind: Annotated[str, describe("The kind of error, for programs.", "overloaded")] = "generic"
+    provider: Annotated[str | None, describe("The provider that failed.", "anthropic")] = None
+    status_code: Annotated[
+        int | None, describe("The HTTP status that the provider replied.", 529)
+    ] = None
+    detail: Annotated[
+        str | None, describe("More about it, often in the provider's words.", "Overloaded")
+    ] = None
+    retrying_at: Annotated[datetime | None, describe("When the next call is made.", UPDATED_AT)] = (
+        None
+    )
 
 
 class Setbacks(Struct, frozen=True, kw_only=True, omit_defaults=True):

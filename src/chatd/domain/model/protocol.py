@@ -5,11 +5,12 @@ and `answer` assembles those. Vendor data travels as opaque `provider_metadata` 
 """
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 from msgspec import UNSET, Raw, Struct
 
 from chatd.domain.chat.messages import Role, TokenUsage
+from chatd.domain.description import describe
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ModelConfigId, ToolCallId
 from chatd.domain.text import Json
@@ -315,8 +316,14 @@ class Prices(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class EffortRange(Struct, frozen=True, kw_only=True):
-    default: Effort | None = None
-    max: Effort | None = None
+    """The reasoning effort of a model."""
+
+    default: Annotated[Effort | None, describe("The effort if a message gives none.", "medium")] = (
+        None
+    )
+    max: Annotated[
+        Effort | None, describe("The highest effort that a message may ask for.", "high")
+    ] = None
 
 
 class ModelConfig(Struct, frozen=True, kw_only=True):

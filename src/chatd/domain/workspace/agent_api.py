@@ -6,10 +6,11 @@ the user pins a newer one.
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Final, Literal, Protocol
+from typing import Annotated, Final, Literal, Protocol
 
 from msgspec import Struct
 
+from chatd.domain.description import UPDATED_AT, describe
 from chatd.domain.errors import ChatdError, InvalidInput
 from chatd.domain.ids import ChatId, WorkspaceId
 from chatd.domain.workspace.entities import AgentId, BuildId
@@ -216,15 +217,19 @@ def check_context(context: WorkspaceContext) -> None:
 class RepositoryDiff(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The current diff of a repository. `removed`: the repository no longer exists."""
 
-    repo_root: str
-    branch: str = ""
-    remote_origin: str = ""
-    unified_diff: str = ""
-    removed: bool = False
+    repo_root: Annotated[str, describe("The path of the repository.", "/home/dev/app")]
+    branch: Annotated[str, describe("The branch that is checked out.", "main")] = ""
+    remote_origin: Annotated[
+        str, describe("The address of the remote `origin`.", "https://example.com/app.git")
+    ] = ""
+    unified_diff: Annotated[
+        str, describe("All changes since the last commit.", "--- a/app.py\n+++ b/app.py\n")
+    ] = ""
+    removed: Annotated[bool, describe("The repository no longer exists.")] = False
 
 
 class GitChanges(Struct, frozen=True, kw_only=True, tag_field="type", tag="changes"):
     """Each repository is added, or replaces the one with the same root."""
 
-    scanned_at: str
-    repositories: tuple[RepositoryDiff, ...]
+    scanned_at: Annotated[str, describe("When the repositories were read.", UPDATED_AT)]
+    repositories: Annotated[tuple[RepositoryDiff, ...], describe("The repositories that changed.")]

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from msgspec import Meta, Struct
 
+from chatd.domain.description import describe
 from chatd.domain.ids import UserId, WorkerId, WorkspaceId
 
 TemplateId = NewType("TemplateId", UUID)
@@ -58,18 +59,24 @@ class ResourceLimits(Struct, frozen=True, kw_only=True):
     """Limits over all processes of a workspace. Zero: chatd sets no limit. `cpu_weight` is the
     workspace's share of a busy processor; any other process of the host has 100."""
 
-    memory_bytes: int = 2 * 1024**3
-    processes: int = 512
-    file_bytes: int = 1024**3
-    disk_bytes: int = 10 * 1024**3
-    open_files: int = 4096
-    cpu_weight: Annotated[int, Meta(ge=0, le=10_000)] = 100
+    memory_bytes: Annotated[int, describe("Memory.", 2147483648)] = 2 * 1024**3
+    processes: Annotated[int, describe("Processes and threads.", 512)] = 512
+    file_bytes: Annotated[int, describe("The size of one file.", 1073741824)] = 1024**3
+    disk_bytes: Annotated[int, describe("All files together.", 10737418240)] = 10 * 1024**3
+    open_files: Annotated[int, describe("Open files of one process.", 4096)] = 4096
+    cpu_weight: Annotated[
+        int,
+        Meta(ge=0, le=10_000),
+        describe("The share of a busy processor; any other process of the host has 100.", 100),
+    ] = 100
 
 
 class EffectiveLimits(ResourceLimits, frozen=True, kw_only=True):
     """What the host enforces. `per_process` names the limits that hold for each process alone."""
 
-    per_process: tuple[str, ...] = ()
+    per_process: Annotated[
+        tuple[str, ...], describe("The limits that hold for each process alone.", ["memory_bytes"])
+    ] = ()
 
 
 Network = Literal["none", "full"]
@@ -98,29 +105,35 @@ class TemplateSpec(Struct, frozen=True, kw_only=True):
 
 
 class ParameterOption(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    name: str
-    value: str
-    description: str = ""
+    """A value that a parameter may have."""
+
+    name: Annotated[str, describe("What a form shows.", "Python 3.12")]
+    value: Annotated[str, describe("The value.", "3.12")]
+    description: Annotated[str, describe("More about it.", "The newest")] = ""
 
 
 class Parameter(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A parameter of a template. All values travel as text."""
 
-    name: str
-    type: ParameterType = "string"
-    required: bool = False
-    default: str | None = None
-    mutable: bool = True
-    ephemeral: bool = False
+    name: Annotated[str, describe("Its name.", "python")]
+    type: Annotated[ParameterType, describe("The type of its values.", "string")] = "string"
+    required: Annotated[bool, describe("Whether a workspace must give it.")] = False
+    default: Annotated[str | None, describe("The value if none is given.", "3.12")] = None
+    mutable: Annotated[bool, describe("Whether a later start may change it.")] = True
+    ephemeral: Annotated[bool, describe("It applies to one build only.")] = False
     """Applies to one build only."""
-    display_name: str = ""
-    description: str = ""
-    form_type: str = ""
-    options: tuple[ParameterOption, ...] = ()
-    regex: str = ""
-    regex_error: str = ""
-    min: float | None = None
-    max: float | None = None
+    display_name: Annotated[str, describe("What a form shows.", "Python")] = ""
+    description: Annotated[str, describe("What it does.", "The version of Python.")] = ""
+    form_type: Annotated[str, describe("The kind of form field.", "dropdown")] = ""
+    options: Annotated[
+        tuple[ParameterOption, ...], describe("The values to choose from; empty if any is allowed.")
+    ] = ()
+    regex: Annotated[str, describe("A pattern that a value must match.", "^3[.][0-9]+$")] = ""
+    regex_error: Annotated[
+        str, describe("What to tell if it does not.", "Give a version such as 3.12.")
+    ] = ""
+    min: Annotated[float | None, describe("The lowest number.", 1)] = None
+    max: Annotated[float | None, describe("The highest number.", 16)] = None
 
 
 class Template(Struct, frozen=True, kw_only=True):
