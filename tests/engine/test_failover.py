@@ -3,14 +3,17 @@
 Another past is never written over, and a runner of the lost past stops.
 """
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
 
+from chatd.clock import SystemClock
 from chatd.domain.chat.cursor import Cursor
 from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.errors import StaleFence
 from chatd.domain.ids import ChangeId, ToolCallId
+from chatd.engine.attempt import Attempt
 from chatd.store.chat import chats, idempotency, workers
 from chatd.store.chat.change_writer import apply
 from chatd.store.pool import Pool
@@ -56,6 +59,17 @@ async def test_the_fence_of_a_lost_past_holds_for_no_other(dsn: str, pool: Pool)
     with pytest.raises(StaleFence):
         await idempotency.mark_tool_started(pool, kept.id, call, Fence.of(lost))
     assert await idempotency.mark_tool_started(pool, kept.id, call, Fence.of(kept))
+
+
+async def test_no_model_is_asked_about_a_chat_that_the_database_has_lost(
+    dsn: str, pool: Pool
+) -> None:
+    async with stand_by(dsn) as standing:
+        lost = await open_chat(pool, 1, free=WORKER)
+        await standing.take_over()
+    attempt = Attempt(lost, WORKER, SystemClock(), asyncio.Event())
+    with pytest.raises(StaleFence):
+        await attempt.load_history(pool)
 
 
 async def test_acquiring_and_releasing_give_each_row_a_change_id_of_its_own(

@@ -86,9 +86,11 @@ class Attempt:
 
     async def load_history(self, conn: Conn) -> None:
         """Read it once; each commit then adds its own messages. Only a row with another history
-        version is read for again."""
+        version is read for again. Raises StaleFence if the database has lost the chat."""
         if self._history_version != self.chat.history_version:
             self._history = await messages.load_history(conn, self.chat.id)
+            if not self._history:
+                raise StaleFence(f"Chat {self.chat.id} has no message any more.")
             self._history_version = self.chat.history_version
 
     # Partial answer and usage
