@@ -34,6 +34,7 @@ from chatd.domain.prompt.instructions import Instructions
 from chatd.model_directory import ModelDirectory
 from chatd.model_settings import build_registry, settings_gaps
 from chatd.replica import Replica, replica_config
+from chatd.runtime_settings import PromptedTools, RuntimeSettings
 from chatd.secret_keys import KeySource, SecretKeys, key_source
 from chatd.settings.schema import Settings, SettingsError
 from chatd.store import migrator
@@ -133,15 +134,17 @@ async def serve(
             if config is not None and role.runs_chats:
                 services = WorkspaceServices(config, environment, worker_id, announce=announce)
             tools = NoTools() if services is None else services.tools
+            runtime_settings = RuntimeSettings()
             replica = Replica(
                 replica_config(settings, connect, runs_chats=role.runs_chats),
                 environment,
                 models=models,
-                tools=tools,
+                tools=PromptedTools(tools, runtime_settings, environment),
                 title_models=models.title_models,
                 worker_id=worker_id,
             )
             pool = replica.database.pool
+            runtime_settings.attach(pool, replica.config_changes)
             workspace_control = (
                 None
                 if config is None

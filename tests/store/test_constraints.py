@@ -98,6 +98,10 @@ OTHER_ROWS: list[tuple[str, LiteralString]] = [
         "secret_key_state_is_known",
         "INSERT INTO secret_keys (id, check_value, state) VALUES ('k', '', 'lost')",
     ),
+    (
+        "deployment_settings_one_check",
+        "INSERT INTO deployment_settings (one, version, document) VALUES (false, 1, '{}')",
+    ),
     ("role_is_known", "UPDATE users SET role = 'owner'"),
     ("user_status_is_known", "UPDATE users SET status = 'asleep'"),
     (

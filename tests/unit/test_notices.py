@@ -65,6 +65,18 @@ SUMMARY = message(9, "user", text("summary"), visibility="model", compressed=Tru
             id="a summary hides it: told again",
         ),
         pytest.param([HI, FIRST, YES, SUMMARY], ATTACHED, None, id="a summary hides no system row"),
+        pytest.param(
+            [HI],
+            Instructions(deployment="be kind", workspace="attached"),
+            ("system", {"deployment": "be kind", "workspace": "attached"}),
+            id="the prompt of the deployment begins a chat",
+        ),
+        pytest.param(
+            [HI, FIRST, YES],
+            Instructions(deployment="be kind", workspace="attached"),
+            None,
+            id="the prompt of the deployment is not told later",
+        ),
     ],
 )
 def test_a_notice_tells_what_changed(

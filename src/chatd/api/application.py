@@ -33,6 +33,7 @@ from chatd.api.routes.chats import ChatRoutes
 from chatd.api.routes.messages import MessageRoutes
 from chatd.api.routes.models import ModelRoutes
 from chatd.api.routes.queue import QueueRoutes
+from chatd.api.routes.runtime_settings import RuntimeSettingsRoutes
 from chatd.api.routes.templates import TemplateRoutes
 from chatd.api.routes.titles import TitleRoutes
 from chatd.api.routes.workspaces import WorkspaceRoutes
@@ -63,6 +64,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *QueueRoutes(deps).routes(),
         *TitleRoutes(deps).routes(),
         *ChatWorkspaceRoutes(deps).routes(),
+        *RuntimeSettingsRoutes(deps).routes(),
         *TemplateRoutes(deps).routes(),
         *WorkspaceRoutes(deps).routes(),
         *BuildRoutes(deps).routes(),

@@ -24,6 +24,7 @@ from chatd.domain.chat.parts import FileReferencePart, Part, TextPart, validate_
 from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import ToolCallId, WorkspaceId
 from chatd.domain.model.protocol import ToolSpec
+from chatd.domain.runtime_settings import clean_prompt
 from chatd.domain.text import Json
 
 MAX_TITLE_CHARS: Final = 200
@@ -153,7 +154,7 @@ def _json(raw: Raw, where: str) -> Raw:
 
 
 def clean_system_prompt(text: str | None) -> str | None:
-    return (text or "").strip() or None
+    return None if text is None else clean_prompt("system_prompt", text) or None
 
 
 def check_mcp_servers(ids: Sequence[UUID] | None) -> None:

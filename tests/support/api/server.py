@@ -21,7 +21,7 @@ from chatd.api.auth import TokenTable
 from chatd.api.deps import ApiDeps, StreamLimits, WorkspaceControl
 from chatd.api.server import BoundAddress, bind, serve
 from chatd.clock import SystemClock
-from chatd.domain.access import UserActor
+from chatd.domain.access import ADMIN_USER_ID, UserActor
 from chatd.domain.chat.change import Change
 from chatd.domain.chat.row import Chat, Hint
 from chatd.domain.errors import ChatdError
@@ -39,11 +39,12 @@ from tests.support.stream_replica import A, HintNetwork, StreamReplica, env_with
 
 ME: Final = "my-token"
 OTHER_USER: Final = "a-strangers-token"
+ADMINISTRATOR: Final = "an-administrators-token"
 OTHER_OWNER: Final = UserId(UUID(int=77))
 USERS: Final = {
     token: UserActor(user_id=user, role="member")
     for token, user in ((ME, OWNER), (OTHER_USER, OTHER_OWNER))
-}
+} | {ADMINISTRATOR: UserActor(user_id=ADMIN_USER_ID, role="admin")}
 
 Json = dict[str, object]
 

@@ -24,6 +24,9 @@ INVISIBLE_CODE_POINTS: Final[frozenset[int]] = frozenset(
 
 PLAN_PATH_PLACEHOLDER: Final = "{plan_path}"
 
+BEGINNING: Final = "deployment"
+"""The section that later changes of the deployment's prompt leave as it was."""
+
 UPDATE_INTRODUCTION: Final = (
     "chatd, not the user, reports a change. What follows replaces what you were told about the"
     " same subject. Do not answer this report; take it into account."
@@ -67,9 +70,11 @@ class Instructions(Struct, frozen=True, kw_only=True):
 
     None: not known now, so what was told before stands. An empty text: there is nothing, and what
     was told before no longer applies. `workspace` is its state, `files` are its instruction files.
-    `modes` are overlays such as plan mode; they may contain PLAN_PATH_PLACEHOLDER.
+    `deployment` is told only at the beginning of a chat. `modes` are overlays such as plan mode;
+    they may contain PLAN_PATH_PLACEHOLDER.
     """
 
+    deployment: str | None = None
     subagent: str | None = None
     workspace: str | None = None
     files: str | None = None
@@ -82,6 +87,7 @@ class Instructions(Struct, frozen=True, kw_only=True):
     def sections(self) -> Iterator[tuple[str, str]]:
         """Names and texts in the order in which they are sent, with the plan path filled in."""
         ordered = {
+            BEGINNING: self.deployment,
             "subagent": self.subagent,
             "workspace": self.workspace,
             "files": self.files,
@@ -101,6 +107,7 @@ class Instructions(Struct, frozen=True, kw_only=True):
 
 
 _TITLES: Final[Mapping[str, str]] = {
+    BEGINNING: "instructions of this server",
     "subagent": "instructions of this subagent",
     "workspace": "state of the workspace",
     "files": "instruction files of the workspace",

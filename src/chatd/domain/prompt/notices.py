@@ -14,7 +14,7 @@ from chatd.domain.chat.messages import Draft, Message
 from chatd.domain.chat.parts import InstructionPart
 from chatd.domain.chat.row import Chat
 from chatd.domain.prompt.compaction import rows_for_prompt
-from chatd.domain.prompt.instructions import Instructions
+from chatd.domain.prompt.instructions import BEGINNING, Instructions
 
 
 def next_notice(history: Sequence[Message], instructions: Instructions) -> Draft | None:
@@ -25,14 +25,14 @@ def next_notice(history: Sequence[Message], instructions: Instructions) -> Draft
     """
     rows = rows_for_prompt(history)
     told = _told_sections(rows)
+    is_first = not told and not any(row.role == "assistant" for row in rows)
     changed = tuple(
         InstructionPart(section=section, text=text)
         for section, text in instructions.sections()
-        if text != told.get(section, "")
+        if text != told.get(section, "") and (is_first or section != BEGINNING)
     )
     if not changed:
         return None
-    is_first = not told and not any(row.role == "assistant" for row in rows)
     role = "system" if is_first else "user"
     return Draft(role=role, content=changed, visibility="model")
 

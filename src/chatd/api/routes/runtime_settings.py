@@ -1,0 +1,112 @@
+"""Routes that read and change the settings of the deployment and of the caller."""
+
+from typing import Final
+
+from msgspec import UNSET, UnsetType
+
+from chatd.api.deps import ApiDeps
+from chatd.api.request import ApiReply, ApiRequest, BodySpec, reply
+from chatd.api.route import ApiRoute
+from chatd.api.schemas.runtime_settings import DeploymentSettingsReply, UserSettingsReply
+from chatd.domain.prompt.default_prompt import DEFAULT_SYSTEM_PROMPT
+from chatd.domain.runtime_settings import (
+    PROMPT_BODY_BYTES,
+    DeploymentPatch,
+    UserPatch,
+    patched,
+)
+from chatd.store import runtime_settings
+from chatd.store.runtime_settings import StoredDeployment, StoredUser
+
+_DEPLOYMENT: Final = BodySpec(DeploymentPatch, PROMPT_BODY_BYTES)
+_USER: Final = BodySpec(UserPatch, PROMPT_BODY_BYTES)
+
+
+class RuntimeSettingsRoutes:
+    def __init__(self, deps: ApiDeps) -> None:
+        self._deps = deps
+
+    def routes(self) -> tuple[ApiRoute, ...]:
+        return (
+            ApiRoute(
+                endpoint="GET /settings",
+                permission="config.read",
+                summary="Get the settings of this deployment",
+                handle=self.get_settings,
+                replies={200: DeploymentSettingsReply},
+            ),
+            ApiRoute(
+                endpoint="PATCH /settings",
+                permission="config.write",
+                summary="Change settings of this deployment",
+                handle=self.change_settings,
+                body_spec=_DEPLOYMENT,
+                replies={200: DeploymentSettingsReply},
+                error_statuses=(409,),
+            ),
+            ApiRoute(
+                endpoint="GET /settings/me",
+                permission="account.read",
+                summary="Get your own settings",
+                handle=self.get_my_settings,
+                replies={200: UserSettingsReply},
+            ),
+            ApiRoute(
+                endpoint="PATCH /settings/me",
+                permission="account.write",
+                summary="Change your own settings",
+                handle=self.change_my_settings,
+                body_spec=_USER,
+                replies={200: UserSettingsReply},
+                error_statuses=(409,),
+            ),
+        )
+
+    async def get_settings(self, request: ApiRequest) -> ApiReply:
+        pool, actor = self._deps.pool, request.caller.actor
+        stored = await self._deps.retry(lambda: runtime_settings.get_deployment(pool, actor))
+        return reply(_deployment_reply(stored))
+
+    async def change_settings(self, request: ApiRequest) -> ApiReply:
+        deps, actor, patch = self._deps, request.caller.actor, await request.body(_DEPLOYMENT)
+        async with deps.pool.transaction() as session:
+            stored = await runtime_settings.get_deployment(session, actor)
+            document = patched(stored.document, patch)
+            version = await runtime_settings.save_deployment(
+                session, actor, document, version=_expected(patch.version, stored.version)
+            )
+        return reply(_deployment_reply(StoredDeployment(version=version, document=document)))
+
+    async def get_my_settings(self, request: ApiRequest) -> ApiReply:
+        pool, actor = self._deps.pool, request.caller.actor
+        stored = await self._deps.retry(
+            lambda: runtime_settings.get_user(pool, actor, actor.user_id)
+        )
+        return reply(_user_reply(stored))
+
+    async def change_my_settings(self, request: ApiRequest) -> ApiReply:
+        deps, actor, patch = self._deps, request.caller.actor, await request.body(_USER)
+        async with deps.pool.transaction() as session:
+            stored = await runtime_settings.get_user(session, actor, actor.user_id)
+            document = patched(stored.document, patch)
+            version = await runtime_settings.save_user(
+                session, actor, document, version=_expected(patch.version, stored.version)
+            )
+        return reply(_user_reply(StoredUser(version=version, document=document)))
+
+
+def _expected(given: int | UnsetType, current: int) -> int:
+    return current if given is UNSET else given
+
+
+def _deployment_reply(stored: StoredDeployment) -> DeploymentSettingsReply:
+    return DeploymentSettingsReply(
+        version=stored.version,
+        system_prompt=stored.document.system_prompt,
+        include_default_prompt=stored.document.include_default_prompt,
+        default_system_prompt=DEFAULT_SYSTEM_PROMPT,
+    )
+
+
+def _user_reply(stored: StoredUser) -> UserSettingsReply:
+    return UserSettingsReply(version=stored.version, custom_prompt=stored.document.custom_prompt)

@@ -1,0 +1,42 @@
+"""Replies with settings that are changed over the API. Their patches are in the domain."""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+DocumentVersion = Annotated[
+    int, Meta(description="Counts the changes of this document.", examples=[3])
+]
+
+
+class DeploymentSettingsReply(Struct, frozen=True, kw_only=True):
+    """The settings of this deployment that are changed over the API."""
+
+    version: DocumentVersion
+    system_prompt: Annotated[
+        str,
+        Meta(
+            description="Begins every new chat, after the built-in prompt.",
+            examples=["Answer in British English."],
+        ),
+    ]
+    include_default_prompt: Annotated[
+        bool,
+        Meta(description="Whether new chats begin with the built-in prompt.", examples=[True]),
+    ]
+    default_system_prompt: Annotated[
+        str, Meta(description="The built-in prompt.", examples=["You are an engineer who ..."])
+    ]
+
+
+class UserSettingsReply(Struct, frozen=True, kw_only=True):
+    """Your own settings."""
+
+    version: DocumentVersion
+    custom_prompt: Annotated[
+        str,
+        Meta(
+            description="Told to the model in all your chats.",
+            examples=["I work on the billing team. Prefer short answers."],
+        ),
+    ]

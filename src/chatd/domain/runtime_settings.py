@@ -1,0 +1,124 @@
+"""Settings that are changed over the API while the server runs: of the deployment, of each user.
+
+Every change is a patch: fields that it does not name stay. The settings of `chatd.toml` are others;
+they need a restart.
+"""
+
+from typing import Annotated, Final, TypeVar
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import asdict, replace
+
+from chatd.domain.errors import InvalidInput
+from chatd.domain.prompt.instructions import strip_invisible
+from chatd.domain.text import clip
+
+MAX_PROMPT_BYTES: Final = 131_072
+PROMPT_BODY_BYTES: Final = 262_144
+MAX_AUDITED_CHARS: Final = 500
+
+PromptText = Annotated[str, Meta(max_length=PROMPT_BODY_BYTES)]
+
+
+class DeploymentSettings(Struct, frozen=True, kw_only=True):
+    """`system_prompt` begins every new chat; the built-in prompt comes before it if
+    `include_default_prompt` is true."""
+
+    system_prompt: str = ""
+    include_default_prompt: bool = True
+
+
+class UserSettings(Struct, frozen=True, kw_only=True):
+    """`custom_prompt` is told to the model in all chats of the user."""
+
+    custom_prompt: str = ""
+
+
+class DeploymentPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    system_prompt: (
+        Annotated[
+            PromptText,
+            Meta(
+                description="Begins every new chat, after the built-in prompt. Empty: nothing.",
+                examples=["Answer in British English."],
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    include_default_prompt: (
+        Annotated[
+            bool,
+            Meta(description="Whether new chats begin with the built-in prompt.", examples=[True]),
+        ]
+        | UnsetType
+    ) = UNSET
+    version: (
+        Annotated[
+            int,
+            Meta(
+                ge=0,
+                description="Refuse the change if the document has another version.",
+                examples=[3],
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+
+
+class UserPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    custom_prompt: (
+        Annotated[
+            PromptText,
+            Meta(
+                description="Told to the model in all your chats. Empty: nothing.",
+                examples=["I work on the billing team. Prefer short answers."],
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    version: (
+        Annotated[
+            int,
+            Meta(
+                ge=0,
+                description="Refuse the change if the document has another version.",
+                examples=[3],
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+
+
+D = TypeVar("D", DeploymentSettings, UserSettings)
+
+
+def patched(document: D, patch: DeploymentPatch | UserPatch) -> D:
+    """The document with the fields that the patch names. Raises InvalidInput."""
+    changes = {
+        name: clean_prompt(name, value) if isinstance(value, str) else value
+        for name, value in asdict(patch).items()
+        if value is not UNSET and name != "version"
+    }
+    return replace(document, **changes)
+
+
+def clean_prompt(field: str, text: str) -> str:
+    """Without invisible characters and surplus blank space. Raises InvalidInput."""
+    cleaned = strip_invisible(text)
+    if len(cleaned.encode()) > MAX_PROMPT_BYTES:
+        raise InvalidInput(field, f"must have at most {MAX_PROMPT_BYTES} bytes")
+    return cleaned
+
+
+def changed_fields(before: D, after: D) -> dict[str, object]:
+    """What an audit record says of a change: each changed field with both values, clipped."""
+    old, new = asdict(before), asdict(after)
+    return {
+        name: {"from": _shown(old[name]), "to": _shown(value)}
+        for name, value in new.items()
+        if value != old[name]
+    }
+
+
+def _shown(value: object) -> object:
+    return clip(value, MAX_AUDITED_CHARS) if isinstance(value, str) else value

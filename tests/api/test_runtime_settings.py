@@ -1,0 +1,70 @@
+"""Settings of the deployment and of users over HTTP."""
+
+from typing import Final
+
+import pytest
+
+from chatd.domain.prompt.default_prompt import DEFAULT_SYSTEM_PROMPT
+from tests.support.api.server import ADMINISTRATOR, OTHER_USER, ApiServer
+
+UNTOUCHED: Final = {
+    "version": 0,
+    "system_prompt": "",
+    "include_default_prompt": True,
+    "default_system_prompt": DEFAULT_SYSTEM_PROMPT,
+}
+
+
+async def test_an_administrator_changes_the_named_settings_and_the_rest_stays(
+    server: ApiServer,
+) -> None:
+    first = await server.ask("GET", "/settings", token=ADMINISTRATOR)
+    assert (first.status, first.json) == (200, UNTOUCHED)
+    changed = await server.ask(
+        "PATCH", "/settings", {"system_prompt": " Be\u200b kind. "}, token=ADMINISTRATOR
+    )
+    assert changed.json == {**UNTOUCHED, "version": 1, "system_prompt": "Be kind."}
+    again = await server.ask(
+        "PATCH", "/settings", {"include_default_prompt": False, "version": 1}, token=ADMINISTRATOR
+    )
+    expected = {**changed.json, "version": 2, "include_default_prompt": False}
+    assert again.json == expected
+    assert (await server.ask("GET", "/settings", token=ADMINISTRATOR)).json == expected
+
+
+@pytest.mark.parametrize("path", ["/settings", "/settings/me"])
+async def test_a_change_of_an_outdated_document_is_refused(server: ApiServer, path: str) -> None:
+    refused = await server.ask("PATCH", path, {"version": 7}, token=ADMINISTRATOR)
+    assert refused.code == (409, "version_conflict")
+    found = await server.ask("GET", path, token=ADMINISTRATOR)
+    assert found.json["version"] == 0
+
+
+async def test_other_users_neither_read_nor_change_the_deployments_settings(
+    server: ApiServer,
+) -> None:
+    assert (await server.ask("GET", "/settings")).code == (403, "forbidden")
+    assert (await server.ask("PATCH", "/settings", {})).code == (403, "forbidden")
+
+
+async def test_each_user_has_its_own_prompt(server: ApiServer) -> None:
+    mine = await server.ask("PATCH", "/settings/me", {"custom_prompt": "I like tables."})
+    assert mine.json == {"version": 1, "custom_prompt": "I like tables."}
+    theirs = await server.ask("GET", "/settings/me", token=OTHER_USER)
+    assert theirs.json == {"version": 0, "custom_prompt": ""}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/settings", {"system_promt": ""}, "system_promt"),
+        ("/settings", {"include_default_prompt": "yes"}, "include_default_prompt"),
+        ("/settings/me", {"custom_prompt": "x" * 131_073}, "custom_prompt"),
+    ],
+)
+async def test_a_setting_that_does_not_exist_or_does_not_fit_is_refused_by_name(
+    server: ApiServer, path: str, body: dict[str, object], field: str
+) -> None:
+    refused = await server.ask("PATCH", path, body, token=ADMINISTRATOR)
+    assert refused.code == (400, "invalid_input")
+    assert field in refused.content.decode()
