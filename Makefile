@@ -64,7 +64,8 @@ fmt: dev ## format the code and fix what can be fixed
 	@$(BIN)/ruff check --quiet --fix-only .
 	@$(BIN)/ruff format .
 
-chaos: dev ## kill replicas at random for half an hour (ARGS="--seconds 60 --seed 7")
+chaos: dev ## a chat that kills its workers; then random kills for half an hour (ARGS="--seconds 60 --seed 7")
+	@$(BIN)/python -m tests.chaos.killer
 	@exec $(BIN)/python -m tests.chaos.soak $(ARGS)
 
 rolling: dev ## restart three servers in turn under 50 chats (ARGS="--seconds 60 --chats 8")

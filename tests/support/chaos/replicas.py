@@ -137,6 +137,10 @@ class ReplicaProcess:
         if self.alive:
             self._process.send_signal(number)
 
+    async def exited(self) -> int:
+        """Without a timeout, for a process that runs until the test ends it."""
+        return await self._process.wait()
+
     async def wait_exited(self) -> int:
         async with asyncio.timeout(REPLY_TIMEOUT_S):
             return await self._process.wait()
