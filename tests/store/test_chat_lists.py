@@ -11,7 +11,7 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.chat.states import State
 from chatd.domain.chat.user_transitions import archive, send_message, unarchive
 from chatd.domain.errors import InvalidInput, NotFound
-from chatd.domain.ids import ChangeId, ChatId, MessageId, UserId
+from chatd.domain.ids import ChangeId, ChatId, UserId
 from chatd.store.chat import chats
 from chatd.store.chat.chats import ChatListFilter
 from chatd.store.chat.transactor import Transactor
@@ -172,14 +172,12 @@ async def test_unversioned_columns_raise_no_version_and_touch_nothing_else(
     await chats.set_title(pool, CHAT, expected=before.title, title="Renamed")
     await update(pool, CHAT, labels={"team": "red"})
     await update(pool, CHAT, pin_order=3)
-    await chats.set_read(pool, CHAT, MessageId(2))
     after = present(await chats.get(pool, CHAT))
     changed = {
         name for name in Chat.__struct_fields__ if getattr(after, name) != getattr(before, name)
     }
-    assert changed == {"title", "labels", "pin_order", "last_read_message_id"}
+    assert changed == {"title", "labels", "pin_order"}
     assert (after.title, after.labels, after.pin_order) == ("Renamed", {"team": "red"}, 3)
-    assert after.last_read_message_id == 2
 
 
 async def test_a_transition_keeps_and_reports_concurrent_unversioned_changes(pool: Pool) -> None:
@@ -188,11 +186,10 @@ async def test_a_transition_keeps_and_reports_concurrent_unversioned_changes(poo
     await chats.set_title(pool, CHAT, expected=before.title, title="Renamed")
     await update(pool, CHAT, labels={"team": "red"})
     await update(pool, CHAT, pin_order=3)
-    await chats.set_read(pool, CHAT, MessageId(2))
     command = SendMessage(prompt=prompt("go on"))
     sent = await write(pool, send_message(before, command, None))
     assert (sent.chat.title, sent.chat.labels) == ("Renamed", {"team": "red"})
-    assert (sent.chat.pin_order, sent.chat.last_read_message_id) == (3, 2)
+    assert sent.chat.pin_order == 3
     assert await chats.get(pool, CHAT) == sent.chat
 
 
@@ -216,18 +213,3 @@ async def test_only_live_roots_can_be_pinned_and_anything_unpinned(pool: Pool) -
         await update(pool, chat_id(9), pin_order=1)
     assert (await update(pool, root.id, pin_order=0)).pin_order == 0
     assert (await update(pool, child.id, pin_order=0)).pin_order == 0
-
-
-@pytest.mark.parametrize(
-    ("marks", "read"),
-    [((2,), 2), ((3, 1), 3), ((1, 3), 3), ((999,), 3), ((0,), None), ((-1,), None)],
-)
-async def test_the_read_mark_never_goes_back_nor_ahead_of_the_last_message(
-    pool: Pool, marks: tuple[int, ...], read: int | None
-) -> None:
-    await insert_seed(pool, Seed(state=State.W))
-    for mark in marks:
-        await chats.set_read(pool, CHAT, MessageId(mark))
-    chat = present(await chats.get(pool, CHAT))
-    assert chat.next_message_id == 4
-    assert chat.last_read_message_id == read

@@ -6,12 +6,18 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from chatd.domain.chat.public_chat import ChatListEvent, ChatListReady, PublicChat, public_chat
-from chatd.domain.chat.row import RECENT_CHANGES_KEPT, Hint
+from chatd.domain.chat.public_chat import (
+    NOTHING_READ,
+    ChatListEvent,
+    ChatListReady,
+    PublicChat,
+    public_chat,
+)
+from chatd.domain.chat.row import RECENT_CHANGES_KEPT, Chat, Hint
 from chatd.domain.chat.user_transitions import archive
-from chatd.domain.ids import UserId
-from chatd.store.chat import chats
-from chatd.stream.chat_list import ChatListSubscription
+from chatd.domain.ids import MessageId, UserId
+from chatd.store.chat import chats, read_marks
+from chatd.stream.chat_list import READ_HINT_KIND, ChatListSubscription
 from chatd.stream.fanout import Lagged
 from tests.stream.conftest import ReplicaPair
 from tests.support.clock import FakeClock
@@ -46,12 +52,12 @@ async def test_own_writes_are_sent_without_a_query(pair: ReplicaPair) -> None:
     with pair.here.watches.watch(OWNER) as watcher:
         await told(watcher)
         chat = await pair.here.create()
-        assert await change(watcher) == ("created", public_chat(chat))
+        assert await change(watcher) == ("created", public_chat(chat, NOTHING_READ))
         chat = await pair.here.do(chat, finishes("done"))
-        assert await change(watcher) == ("changed", public_chat(chat))
+        assert await change(watcher) == ("changed", public_chat(chat, NOTHING_READ))
         chat = await pair.here.do(chat, archive)
-        assert await change(watcher) == ("archived", public_chat(chat))
-        assert public_chat(chat).status == "archived"
+        assert await change(watcher) == ("archived", public_chat(chat, NOTHING_READ))
+        assert public_chat(chat, NOTHING_READ).status == "archived"
         assert chats.GET_MANY not in pair.sent_here
 
 
@@ -61,12 +67,12 @@ async def test_writes_of_other_replicas_are_read_in_batches(
     with pair.there.watches.watch(OWNER) as watcher:
         await told(watcher)
         first = await pair.here.create(1)
-        assert await change(watcher) == ("created", public_chat(first))
+        assert await change(watcher) == ("created", public_chat(first, NOTHING_READ))
         second, third = await pair.here.create(2), await pair.here.create(3)
         first = await pair.here.do(first, says("one"))
         await clock.advance_past("chat_list_read")
         seen = {chat.id: chat for _, chat in [await change(watcher) for _ in range(3)]}
-        assert seen == {chat.id: public_chat(chat) for chat in (first, second, third)}
+        assert seen == {chat.id: public_chat(chat, NOTHING_READ) for chat in (first, second, third)}
         assert pair.sent_there.count(chats.GET_MANY) == 2
 
 
@@ -81,8 +87,8 @@ async def test_a_new_title_is_sent_although_no_version_changes(pair: ReplicaPair
         assert retitled is not None
         pair.here.watches.on_metadata_changed(retitled, "title")
         pair.network.publish(Hint.of(retitled, "title"))
-        assert await change(near) == ("title", public_chat(retitled))
-        assert await change(far) == ("title", public_chat(retitled))
+        assert await change(near) == ("title", public_chat(retitled, NOTHING_READ))
+        assert await change(far) == ("title", public_chat(retitled, NOTHING_READ))
 
 
 async def test_unversioned_changes_are_sent_on_every_replica(pair: ReplicaPair) -> None:
@@ -95,8 +101,8 @@ async def test_unversioned_changes_are_sent_on_every_replica(pair: ReplicaPair) 
         pair.here.watches.on_metadata_changed(chat)
         pair.here.watches.on_metadata_changed(chat, "workspace")
         pair.network.publish(Hint.of(chat, "workspace"))
-        assert await change(near) == ("changed", public_chat(chat))
-        assert await change(far) == ("changed", public_chat(chat))
+        assert await change(near) == ("changed", public_chat(chat, NOTHING_READ))
+        assert await change(far) == ("changed", public_chat(chat, NOTHING_READ))
 
 
 async def test_the_same_row_is_not_sent_twice(pair: ReplicaPair, clock: FakeClock) -> None:
@@ -127,7 +133,7 @@ async def test_a_row_far_behind_the_last_one_leads_to_a_read(pair: ReplicaPair) 
         for _ in range(1 + RECENT_CHANGES_KEPT):
             await change(watcher)
         pair.here.watches.on_metadata_changed(first)
-        assert await change(watcher) == ("changed", public_chat(chat))
+        assert await change(watcher) == ("changed", public_chat(chat, NOTHING_READ))
 
 
 async def test_no_user_sees_the_chats_of_others(pair: ReplicaPair) -> None:
@@ -135,7 +141,7 @@ async def test_no_user_sees_the_chats_of_others(pair: ReplicaPair) -> None:
         await told(watcher)
         await pair.here.create(1)
         theirs = await pair.here.create(2, owner_id=SOMEBODY_ELSE)
-        assert await change(watcher) == ("created", public_chat(theirs))
+        assert await change(watcher) == ("created", public_chat(theirs, NOTHING_READ))
 
 
 async def test_the_poll_finds_a_change_without_a_hint(pair: ReplicaPair, clock: FakeClock) -> None:
@@ -146,7 +152,7 @@ async def test_the_poll_finds_a_change_without_a_hint(pair: ReplicaPair, clock: 
         await told(watcher)
         chat = (await write(pair.pool, sends("unheard")(chat), 9)).chat
         await clock.advance_past("chat_list_poll")
-        assert await change(watcher) == ("changed", public_chat(chat))
+        assert await change(watcher) == ("changed", public_chat(chat, NOTHING_READ))
 
 
 async def test_after_lost_hints_the_client_is_asked_to_list_again(pair: ReplicaPair) -> None:
@@ -201,4 +207,41 @@ async def test_an_unreadable_row_stops_no_subscriber(pair: ReplicaPair, clock: F
         # The other row may be sent as well, now that it can be read.
         while (found := await change(watcher))[1].id == bad.id:
             pass
-        assert found == ("created", public_chat(good))
+        assert found == ("created", public_chat(good, NOTHING_READ))
+
+
+# Read marks
+
+
+async def read(pair: ReplicaPair, chat: Chat, up_to: int) -> None:
+    """Move the mark on the other replica, as its API does."""
+    found = await read_marks.move(pair.there.pool, OWNER, chat.id, MessageId(up_to))
+    assert found is not None
+    row, has_moved = found
+    assert has_moved
+    pair.there.watches.on_metadata_changed(row, READ_HINT_KIND)
+    pair.network.publish(Hint.of(row, READ_HINT_KIND))
+
+
+async def test_a_moved_read_mark_is_sent_on_every_replica(
+    pair: ReplicaPair, clock: FakeClock
+) -> None:
+    async def let_replicas_read() -> None:
+        while True:
+            await clock.advance_past("chat_list_read")
+
+    with pair.here.watches.watch(OWNER) as near, pair.there.watches.watch(OWNER) as far:
+        await told(near)
+        await told(far)
+        async with asyncio.TaskGroup() as group:
+            pump = group.create_task(let_replicas_read())
+            chat = await pair.here.create()
+            chat = await pair.here.do(chat, finishes("done"))
+            for watcher in (near, far):
+                while (event := await change(watcher))[1].version < chat.snapshot_version:
+                    pass
+                assert (event[1].has_unread, event[1].last_read_message_id) == (True, None)
+            await read(pair, chat, 2)
+            for watcher in (near, far):
+                assert await change(watcher) == ("changed", public_chat(chat, MessageId(2)))
+            pump.cancel()

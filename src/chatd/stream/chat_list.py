@@ -2,13 +2,14 @@
 
 There is no replay. A stream begins with `ready`: the client then lists its chats, and again at
 every later `ready`, which means that changes may have been missed. Changes written by this replica
-need no query; after hints of other replicas the chats are read, many in one statement. A poll
-finds changes that no hint announced.
+need no query once the user's read mark of the chat is known; after hints of other replicas the
+chats are read, many in one statement, and likewise their read marks. A poll finds changes that no
+hint announced.
 """
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Final
@@ -19,6 +20,7 @@ from msgspec import Struct
 from chatd.aio import Backoff
 from chatd.domain.chat.events import encode_value
 from chatd.domain.chat.public_chat import (
+    NOTHING_READ,
     ChatListEvent,
     ChatListReady,
     PublicChat,
@@ -27,10 +29,10 @@ from chatd.domain.chat.public_chat import (
 )
 from chatd.domain.chat.row import Chat, Hint
 from chatd.domain.errors import ChatdError, Unavailable
-from chatd.domain.ids import ChatId, UserId
+from chatd.domain.ids import ChatId, MessageId, UserId
 from chatd.domain.ports import Clock, Env
 from chatd.parts.journal_writer import TAILED_HINT_KIND
-from chatd.store.chat import chats
+from chatd.store.chat import chats, read_marks
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.conn import Conn
 from chatd.stream.fanout import Broadcast, Subscription
@@ -40,6 +42,8 @@ READY_FRAME: Final = encode_value(ChatListReady())
 WORKSPACE_HINT_KIND: Final = "workspace"
 """The kind of a change beside the row's public fields: the chat's instructions, or whether its
 workspace is ready. Such a change is sent although the public row is equal."""
+READ_HINT_KIND: Final = "read"
+"""The kind of a moved read mark, which is not in the row: it is read again."""
 READ_ERRORS: Final = (ChatdError, msgspec.DecodeError)
 """A row that cannot be decoded must not end the task that reads all rows."""
 
@@ -85,6 +89,13 @@ class _UserList:
         self.broadcast: Broadcast[bytes] = Broadcast()
         self.subscriptions: set[ChatListSubscription] = set()
         self.last_sent: dict[ChatId, tuple[Chat, PublicChat]] = {}
+
+    def known_mark(self, chat: Chat) -> MessageId | None:
+        """The read mark as far as it is known. A new chat has none yet."""
+        last = self.last_sent.get(chat.id)
+        if last is not None:
+            return last[1].last_read_message_id or NOTHING_READ
+        return NOTHING_READ if chat.snapshot_version == 1 else None
 
     def send(self, event: bytes) -> None:
         self.broadcast.append(event, len(event))
@@ -135,7 +146,16 @@ class ChatListFeeds:
         user_list = self._users.get(chat.owner_id)
         if user_list is None:
             return
-        public = public_chat(chat)
+        mark = user_list.known_mark(chat)
+        if mark is None or kind == READ_HINT_KIND:
+            self._request_read(chat.id, kind)
+        else:
+            self._send(user_list, chat, kind, mark)
+
+    def _send(
+        self, user_list: _UserList, chat: Chat, kind: str | None, read_up_to: MessageId
+    ) -> None:
+        public = public_chat(chat, read_up_to)
         last = user_list.last_sent.pop(chat.id, None)
         if last is not None:
             is_known = last[1] == public and kind != WORKSPACE_HINT_KIND
@@ -164,7 +184,7 @@ class ChatListFeeds:
         self._request_read(hint.chat_id, hint.kind)
 
     def _request_read(self, chat_id: ChatId, kind: str | None) -> None:
-        # A hint with a kind is not replaced by one without.
+        """A request with a kind is not replaced by one without."""
         self._unread[chat_id] = kind or self._unread.get(chat_id)
         self._has_unread.set()
 
@@ -192,6 +212,7 @@ class ChatListFeeds:
                 del self._unread[chat_id]
             try:
                 rows = await chats.get_many(self._conn, list(batch))
+                marks = await read_marks.list_marks(self._conn, self._missing_marks(rows, batch))
             except Unavailable as error:
                 failures += 1
                 self._env.emit("chat_list_read_failed", error_kind=error.code, failures=failures)
@@ -205,8 +226,27 @@ class ChatListFeeds:
                 continue
             failures = 0
             for row in rows:
-                self.on_metadata_changed(row, batch[row.id])
+                self._on_read(row, batch[row.id], marks.get((row.owner_id, row.id)))
             await self._env.clock.sleep(self._config.coalesce_s, "chat_list_read")
+
+    def _missing_marks(
+        self, rows: Sequence[Chat], batch: Mapping[ChatId, str | None]
+    ) -> list[tuple[UserId, ChatId]]:
+        return [
+            (row.owner_id, row.id)
+            for row in rows
+            if (user_list := self._users.get(row.owner_id)) is not None
+            and (batch[row.id] == READ_HINT_KIND or user_list.known_mark(row) is None)
+        ]
+
+    def _on_read(self, row: Chat, kind: str | None, found: MessageId | None) -> None:
+        """`found` is the mark if it was read: another read may have brought a later one."""
+        user_list = self._users.get(row.owner_id)
+        if user_list is None:
+            return
+        known = user_list.known_mark(row)
+        mark = max(known or NOTHING_READ, found or NOTHING_READ)
+        self._send(user_list, row, kind, mark)
 
     async def _poll_periodically(self) -> None:
         while True:

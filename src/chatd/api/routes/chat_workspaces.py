@@ -5,10 +5,11 @@ from uuid import UUID
 
 import msgspec
 
-from chatd.api.auth import require_own_chat
+from chatd.api.auth import ApiCaller, require_own_chat
 from chatd.api.deps import ApiDeps
 from chatd.api.request import ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
+from chatd.api.routes.chats import get_mark
 from chatd.api.schemas.workspace_replies import context_reply
 from chatd.api.schemas.workspaces import ChatReply, LatestChatsQuery
 from chatd.domain.chat.public_chat import public_chat
@@ -65,7 +66,7 @@ class ChatWorkspaceRoutes:
     async def get_chat(self, request: ApiRequest) -> ApiReply:
         deps = self._deps
         found = await deps.retry(lambda: chats.get(deps.pool, request.chat_id))
-        return await self._reply(require_own_chat(request.caller, found))
+        return await self._reply(require_own_chat(request.caller, found), request.caller)
 
     async def pin_context(self, request: ApiRequest) -> ApiReply:
         deps = self._deps
@@ -75,7 +76,7 @@ class ChatWorkspaceRoutes:
         if deps.workspaces is not None:
             await deps.workspaces.on_bound(chat.id, chat.workspace_id)
         deps.announce(chat, "workspace")
-        return await self._reply(chat)
+        return await self._reply(chat, request.caller)
 
     async def _pin(self, chat: Chat) -> None:
         conn = self._deps.pool
@@ -106,9 +107,9 @@ class ChatWorkspaceRoutes:
         except AmbiguousAgent as error:
             raise Conflict(error.message, code=error.code) from None
 
-    async def _reply(self, chat: Chat) -> ApiReply:
-        """A chat without a workspace needs no further read."""
-        found = ChatReply(**msgspec.structs.asdict(public_chat(chat)))
+    async def _reply(self, chat: Chat, reader: ApiCaller) -> ApiReply:
+        read_up_to = await get_mark(self._deps, reader, chat)
+        found = ChatReply(**msgspec.structs.asdict(public_chat(chat, read_up_to)))
         if chat.workspace_id is not None:
             found = await self._deps.retry(lambda: self._with_context(found))
         return reply(found)

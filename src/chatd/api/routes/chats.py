@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from chatd.api import validation
+from chatd.api.auth import ApiCaller
 from chatd.api.deps import ApiDeps
 from chatd.api.operations import REPLAYED, create_chat, run_operation
 from chatd.api.pages import Paging, TimePosition
@@ -22,6 +23,7 @@ from chatd.api.schemas.chats import (
     ChatPage,
     CreateChatBody,
     ListedChat,
+    ReadBody,
     UpdateChatBody,
 )
 from chatd.domain.chat.commands import (
@@ -33,11 +35,12 @@ from chatd.domain.chat.commands import (
 )
 from chatd.domain.chat.messages import Draft, UserInput
 from chatd.domain.chat.parts import TextPart
-from chatd.domain.chat.public_chat import PublicChat, public_chat
+from chatd.domain.chat.public_chat import NOTHING_READ, PublicChat, public_chat
 from chatd.domain.chat.row import Chat
-from chatd.domain.ids import ChatId
+from chatd.domain.errors import NotFound
+from chatd.domain.ids import ChatId, MessageId, UserId
 from chatd.domain.prompt.titles import fallback_title, title_input
-from chatd.store.chat import chats, messages
+from chatd.store.chat import chats, messages, read_marks
 from chatd.store.chat.chats import ChatListFilter
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.conn import Conn
@@ -45,6 +48,7 @@ from chatd.store.workspace import bindings
 
 _CREATE: Final = BodySpec(CreateChatBody)
 _PATCH: Final = BodySpec(UpdateChatBody)
+_READ: Final = BodySpec(ReadBody)
 
 
 class ChatRoutes:
@@ -90,6 +94,14 @@ class ChatRoutes:
                 error_statuses=(409,),
             ),
             ApiRoute(
+                endpoint="POST /chats/{chat_id}/read",
+                permission="chats.read",
+                summary="Mark a chat as read up to a message; the mark only moves forward",
+                handle=self.mark_read,
+                body_spec=_READ,
+                replies={204: None},
+            ),
+            ApiRoute(
                 endpoint="POST /chats/{chat_id}/interrupt",
                 permission="chats.control",
                 summary="Interrupt a chat; the partial answer is kept",
@@ -114,9 +126,11 @@ class ChatRoutes:
         command = await self._command(request, body)
         outcome = await create_chat(self._deps, request.caller, command, key)
         headers = {"location": f"/api/v1/chats/{outcome.chat.id}"}
+        chat, read_up_to = outcome.chat, NOTHING_READ
         if isinstance(outcome, AppliedChange) and outcome.request is not None:
             headers |= REPLAYED
-        return reply(public_chat(outcome.chat), 201, headers)
+            read_up_to = await get_mark(self._deps, request.caller, chat)
+        return reply(public_chat(chat, read_up_to), 201, headers)
 
     async def _command(self, request: ApiRequest, body: CreateChatBody) -> CreateChat:
         workspace_id = validation.clean_workspace_id(body.workspace_id)
@@ -180,6 +194,17 @@ class ChatRoutes:
         await run_operation(self._deps, request.caller, request.chat_id, DeleteTree())
         return NO_CONTENT
 
+    async def mark_read(self, request: ApiRequest) -> ApiReply:
+        deps, body = self._deps, await request.body(_READ)
+        user, chat_id, up_to = request.caller.user_id, request.chat_id, MessageId(body.message_id)
+        found = await deps.retry(lambda: read_marks.move(deps.pool, user, chat_id, up_to))
+        if found is None:
+            raise NotFound("There is no such chat.")
+        chat, has_moved = found
+        if has_moved:
+            deps.announce(chat, "read")
+        return NO_CONTENT
+
     async def interrupt_chat(self, request: ApiRequest) -> ApiReply:
         outcome = await run_operation(self._deps, request.caller, request.chat_id, InterruptChat())
         return reply(public_chat(outcome.chat))
@@ -192,6 +217,13 @@ class ChatRoutes:
         command = RequestCompaction(compactable=compactable)
         outcome = await run_operation(deps, request.caller, request.chat_id, command)
         return reply(public_chat(outcome.chat), 202)
+
+
+async def get_mark(deps: ApiDeps, reader: ApiCaller, chat: Chat) -> MessageId:
+    """The last message that the reader has read of the chat."""
+    user = reader.user_id
+    marks = await deps.retry(lambda: read_marks.list_marks_of(deps.pool, user, [chat.id]))
+    return marks[chat.id]
 
 
 def _update(body: UpdateChatBody) -> UpdateChat:
@@ -215,18 +247,25 @@ async def load_page(conn: Conn, which: ChatListFilter, paging: Paging[TimePositi
         pinned = await chats.list_pinned(conn, which.owner_id)
         known = {chat.id for chat in pinned}
         roots = [*pinned, *(chat for chat in roots if chat.id not in known)]
-    items = tuple(await _with_children(conn, roots))
+    items = tuple(await _with_children(conn, which.owner_id, roots))
     return ChatPage(items=items, has_more=cursor is not None, next_cursor=cursor)
 
 
-async def _with_children(conn: Conn, roots: Sequence[Chat]) -> list[ListedChat]:
-    below: defaultdict[ChatId, list[PublicChat]] = defaultdict(list)
+async def _with_children(conn: Conn, reader: UserId, roots: Sequence[Chat]) -> list[ListedChat]:
+    """With the children and the reader's marks of all roots: two statements."""
+    children: list[Chat] = []
     if roots:
-        archived = roots[0].archived
-        for child in await chats.list_children(conn, [root.id for root in roots]):
-            if child.archived == archived:
-                below[child.root_chat_id].append(public_chat(child))
+        archived, ids = roots[0].archived, [root.id for root in roots]
+        children = [c for c in await chats.list_children(conn, ids) if c.archived == archived]
+    shown = [chat.id for chat in (*roots, *children)]
+    marks = await read_marks.list_marks_of(conn, reader, shown)
+    below: defaultdict[ChatId, list[PublicChat]] = defaultdict(list)
+    for child in children:
+        below[child.root_chat_id].append(public_chat(child, marks[child.id]))
     return [
-        ListedChat(children=tuple(below[root.id]), **msgspec.structs.asdict(public_chat(root)))
+        ListedChat(
+            children=tuple(below[root.id]),
+            **msgspec.structs.asdict(public_chat(root, marks[root.id])),
+        )
         for root in roots
     ]

@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from chatd.api.schemas.lists import ListPage, ListQuery
 from chatd.api.schemas.messages import Content, ModelSelection
-from chatd.api.schemas.values import MAX_INT32, CursorText, NonBlankText
+from chatd.api.schemas.values import MAX_INT32, CursorText, Id, NonBlankText
 from chatd.domain.chat.public_chat import PublicChat
 from chatd.domain.description import STREAM_CURSOR, WORKSPACE_ID, describe
 
@@ -104,6 +104,12 @@ class UpdateChatBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         UUID | UnsetType | None,
         describe("The workspace in which the chat's tools act; null: none.", WORKSPACE_ID),
     ] = UNSET
+
+
+class ReadBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    message_id: Annotated[
+        Id, Meta(description="The last message that the user has read.", examples=[7])
+    ]
 
 
 # Queries

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from chatd.domain.chat.row import Chat, ChatError
 from chatd.domain.chat.states import PublicStatus
@@ -67,8 +67,16 @@ class PublicChat(Struct, frozen=True, kw_only=True, omit_defaults=True):
         None
     )
     last_read_message_id: Annotated[
-        MessageId | None, describe("The newest message that the owner has read.", 5)
+        MessageId | None,
+        describe("The newest message that you have read; absent where `has_unread` is.", 5),
     ] = None
+    has_unread: Annotated[
+        bool | UnsetType,
+        describe(
+            "Whether an answer follows the last message that you have read and your last prompt."
+            " Absent in replies to an action on the chat."
+        ),
+    ] = UNSET
 
 
 class ChatListReady(Struct, frozen=True, kw_only=True, tag_field="type", tag="ready"):
@@ -84,7 +92,18 @@ class ChatListEvent(Struct, frozen=True, kw_only=True, tag_field="type", tag="ch
     chat: Annotated[PublicChat, describe("The chat after the change.")]
 
 
-def public_chat(chat: Chat) -> PublicChat:
+NOTHING_READ: Final = MessageId(0)
+
+
+def has_unread(chat: Chat, read_up_to: MessageId) -> bool:
+    """Whether an answer follows both the last message that the user has read and the message that
+    started the last turn."""
+    return chat.next_message_id - 1 > max(read_up_to, chat.turn_message_id or 0)
+
+
+def public_chat(chat: Chat, read_up_to: MessageId | None = None) -> PublicChat:
+    """`read_up_to` is the last message that the user has read, NOTHING_READ, or None if it is not
+    known."""
     last = MessageId(chat.next_message_id - 1)
     return PublicChat(
         id=chat.id,
@@ -105,7 +124,8 @@ def public_chat(chat: Chat) -> PublicChat:
         reasoning_effort=chat.reasoning_effort,
         workspace_id=chat.workspace_id,
         last_message_id=last if last > 0 else None,
-        last_read_message_id=chat.last_read_message_id,
+        last_read_message_id=read_up_to or None,
+        has_unread=UNSET if read_up_to is None else has_unread(chat, read_up_to),
     )
 
 

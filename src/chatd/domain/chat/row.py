@@ -136,7 +136,6 @@ class Chat(Struct, frozen=True, kw_only=True):
     reasoning_effort: str | None = None
     labels: Mapping[str, str] = {}
     pin_order: int = 0
-    last_read_message_id: MessageId | None = None
     workspace_id: WorkspaceId | None = None
     mode: str | None = None
     client_tools: Json = UNSET

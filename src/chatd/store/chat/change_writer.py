@@ -81,7 +81,6 @@ def _chat_after_write(change: Change, change_id: ChangeId, row: Row) -> Chat:
         title=row["title"],
         labels=_LABELS.decode(row["labels"]),
         pin_order=row["pin_order"],
-        last_read_message_id=row["last_read_message_id"],
         workspace_id=row["workspace_id"],
         model_config_id=row["model_config_id"],
         reasoning_effort=row["reasoning_effort"],

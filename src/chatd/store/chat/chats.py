@@ -102,9 +102,6 @@ HAS_CHANGE: Final[LiteralString] = """
 SET_TITLE: Final[LiteralString] = (
     "UPDATE chats SET title = $3 WHERE id = $1 AND title = $2 RETURNING *"
 )
-SET_READ: Final[LiteralString] = """
-    UPDATE chats SET last_read_message_id = least($2, next_message_id - 1)
-    WHERE id = $1 AND coalesce(last_read_message_id, 0) < least($2, next_message_id - 1)"""
 
 
 class ChatChanges(Struct, frozen=True, kw_only=True):
@@ -221,11 +218,6 @@ async def lock_tree(conn: Conn, root: ChatId) -> list[Chat]:
 async def set_title(conn: Conn, chat_id: ChatId, *, expected: str, title: str) -> Chat | None:
     """Compare and set, so that a generated title does not replace one that a user has set."""
     return _chat_or_none(await conn.fetchrow(SET_TITLE, chat_id, expected, strip_unstorable(title)))
-
-
-async def set_read(conn: Conn, chat_id: ChatId, message_id: MessageId) -> None:
-    """Only moves forward, and at most to the last message."""
-    await conn.execute(SET_READ, chat_id, message_id)
 
 
 def _chat_or_none(row: Row | None) -> Chat | None:
