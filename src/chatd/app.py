@@ -28,6 +28,7 @@ from chatd.database import connect_config, keep_database_up, open_database
 from chatd.domain.access import ADMIN_USER_ID, UserActor
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ChatdError
+from chatd.domain.file.entities import FileLimits
 from chatd.domain.ids import WorkerId
 from chatd.domain.ports import Clock, Env, Tool
 from chatd.domain.prompt.instructions import Instructions
@@ -347,6 +348,12 @@ def _deps(settings: Settings, process: RunningProcess) -> ApiDeps:
         tokens=TokenTable({token: UserActor(user_id=ADMIN_USER_ID, role="admin")}),
         env=replica.env,
         registry=process.registry,
+        files=replica.files,
+        file_limits=FileLimits(
+            max_bytes=settings.files.max_bytes,
+            user_bytes=settings.files.user_bytes,
+            user_files=settings.files.user_files,
+        ),
         draining=process.stop.is_set,
         known=replica.feeds.known,
         workspaces=process.workspaces,

@@ -19,6 +19,7 @@ from chatd.engine.acquirer import SlotsConfig
 from chatd.engine.attempt import Committer
 from chatd.engine.budget import OwnerBudget, SpendLimit
 from chatd.engine.circuits import Circuits
+from chatd.engine.file_removal import file_tasks
 from chatd.engine.lease import WorkerLease
 from chatd.engine.maintenance import RetentionConfig, maintenance_tasks, retention_tasks
 from chatd.engine.model_call import SpendGuard
@@ -38,6 +39,8 @@ from chatd.store.chat.transactor import Transactor
 from chatd.store.chat.workers import RunningLimits, worker_lock_key
 from chatd.store.config_changes import ConfigChanges
 from chatd.store.conn import ConnectConfig, StatementHook
+from chatd.store.file.database_store import DatabaseFileStore
+from chatd.store.file.stores import FileStores
 from chatd.store.notifications import HintListener, HintPublisher, ListenConfig, PublishConfig
 from chatd.store.pool import Database, PoolConfig
 from chatd.stream.chat_list import ChatListFeeds
@@ -99,8 +102,11 @@ class Replica:
         live_parts = LivePartSource(self.episodes, self.tail, self.worker_id)
         self.feeds = FeedRegistry(pool, env, live_parts)
         self.chat_lists = ChatListFeeds(pool, env)
+        self.files = FileStores(current=DatabaseFileStore(pool))
         retention = retention_tasks(config.retention, pool, env, self._committer)
-        self.background_tasks = BackgroundTasks(env, (*maintenance_tasks(pool, env), *retention))
+        self.background_tasks = BackgroundTasks(
+            env, (*maintenance_tasks(pool, env), *file_tasks(pool, env, self.files), *retention)
+        )
         self.usage_writer = UsageWriter(pool, env)
         self.lease = WorkerLease(env.clock)
         self.task_reaper = TaskReaper(env)

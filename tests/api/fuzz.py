@@ -54,10 +54,12 @@ async def known_ids(api: WorkspaceApi) -> dict[str, list[object]]:
     """Existing ids by path parameter."""
     made = [await api.make() for _ in range(3)]
     builds = [first_build(one)["id"] for one in made]
+    file = await api.server.ask("POST", "/files", b"text", headers={"content-type": "text/plain"})
     return {
         "chat_id": [str(chat_id(number)) for number in range(1, len(STATES) + 1)],
         "workspace_id": [one["id"] for one in made],
         "build_id": builds,
+        "file_id": [file.json["id"]],
         "template_id": [str(TEMPLATE)],
         "model_id": [str(FAST.id)],
         "message_id": [1, 2, 3],

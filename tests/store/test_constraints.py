@@ -76,6 +76,15 @@ OTHER_ROWS: list[tuple[str, LiteralString]] = [
                cache_read_tokens, cost_micros, ok)
            SELECT now(), id, id, id, 'turn', '', '', 0, 0, 0, 0, 0, -1, true FROM chats""",
     ),
+    (
+        "files_have_bytes",
+        """INSERT INTO files (id, owner_id, media_type, size_bytes, sha256, store, chunk_bytes)
+           SELECT id, owner_id, 'text/plain', 0, '', 'database', 1 FROM chats""",
+    ),
+    (
+        "file_totals_are_not_negative",
+        "INSERT INTO file_totals (owner_id, files, bytes) SELECT owner_id, -1, 0 FROM chats",
+    ),
     ("usage_rolled_up_one_check", "INSERT INTO usage_rolled_up VALUES (false, now())"),
     (
         "provider_source_is_known",

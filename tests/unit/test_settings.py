@@ -11,6 +11,7 @@ from chatd.settings.loader import ConfigFile, load_settings
 from chatd.settings.schema import (
     ChatSettings,
     DatabaseSettings,
+    FileSettings,
     LimitSettings,
     LogSettings,
     ModelEntry,
@@ -110,6 +111,9 @@ def test_every_key_can_be_set_in_the_environment() -> None:
         "CHATD_CHATS_RETENTION_DAYS": "11",
         "CHATD_CHATS_DELETED_MESSAGES_DAYS": "13",
         "CHATD_CHATS_USAGE_DAYS": "14",
+        "CHATD_FILES_MAX_BYTES": "18",
+        "CHATD_FILES_USER_BYTES": "19",
+        "CHATD_FILES_USER_FILES": "20",
         "CHATD_WORKSPACES_ENABLED": "false",
         "CHATD_WORKSPACES_ALLOW_UNSAFE": "true",
         "CHATD_WORKSPACES_ROOTS": '["/srv/code"]',
@@ -148,6 +152,7 @@ def test_every_key_can_be_set_in_the_environment() -> None:
             deleted_messages_days=13,
             usage_days=14,
         ),
+        files=FileSettings(max_bytes=18, user_bytes=19, user_files=20),
         workspaces=WorkspaceSettings(
             enabled=False,
             allow_unsafe=True,

@@ -30,6 +30,7 @@ from chatd.api.route import PREFIX, ApiMetrics, ApiRoute, RouteTable, StreamRout
 from chatd.api.routes.builds import BuildRoutes
 from chatd.api.routes.chat_workspaces import ChatWorkspaceRoutes
 from chatd.api.routes.chats import ChatRoutes
+from chatd.api.routes.files import FileRoutes
 from chatd.api.routes.messages import MessageRoutes
 from chatd.api.routes.models import ModelRoutes
 from chatd.api.routes.queue import QueueRoutes
@@ -68,6 +69,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *TemplateRoutes(deps).routes(),
         *WorkspaceRoutes(deps).routes(),
         *BuildRoutes(deps).routes(),
+        *FileRoutes(deps).routes(),
     )
 
 
@@ -116,11 +118,11 @@ class ApiApplication:
             if handler is None:
                 await send_reply(send, ApiReply(status=204, headers={"allow": endpoint.allow}))
             elif isinstance(handler, StreamRoute):
-                await handler.serve(self._call(scope, path, receive, handler), send)
+                await handler.serve(await self._call(scope, path, receive, handler), send)
             elif isinstance(handler, ApiRoute):
                 if handler.starts_work and self._deps.draining():
                     raise Draining(STOPPING_TEXT)
-                request = self._call(scope, path, receive, handler)
+                request = await self._call(scope, path, receive, handler)
                 await send_reply(send, await handler.handle(request))
             else:
                 await send_reply(send, await handler())
@@ -132,14 +134,17 @@ class ApiApplication:
             seconds = None if isinstance(handler, StreamRoute) else clock.monotonic() - began
             self._metrics.on_reply(scope["method"], label, send.status, seconds)
 
-    def _call(
+    async def _call(
         self,
         scope: Scope,
         path: Mapping[str, str],
         receive: Receive,
         route: ApiRoute | StreamRoute,
     ) -> ApiRequest:
-        caller = self._caller(scope)
+        if isinstance(route, ApiRoute) and route.authenticate is not None:
+            caller = await route.authenticate(scope, path)
+        else:
+            caller = self._caller(scope)
         require_permission(caller.actor, route.permission)
         request = ApiRequest(caller=caller, path=path, scope=scope, receive=receive)
         if route.query is None:

@@ -10,11 +10,13 @@ from prometheus_client import CollectorRegistry
 from chatd.aio import retry_unavailable
 from chatd.api.auth import TokenTable
 from chatd.domain.chat.row import Chat
+from chatd.domain.file.entities import FileLimits
 from chatd.domain.ids import ChatId, ModelConfigId, WorkerId, WorkspaceId
 from chatd.domain.ports import Budget, Env
 from chatd.domain.workspace.agent_api import GitChanges
 from chatd.domain.workspace.entities import FieldProblem, Template, TemplateSpec
 from chatd.store.chat.transactor import Transactor
+from chatd.store.file.stores import FileStores
 from chatd.store.model_configs import StoredModel, StoredProvider
 from chatd.store.pool import Pool
 from chatd.stream.chat_list import ChatListFeeds
@@ -117,11 +119,13 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     tokens: TokenTable
     env: Env
     registry: CollectorRegistry
+    files: FileStores
     draining: Callable[[], bool]
     known: Callable[[ChatId], Chat | None] = _unknown
     workspaces: WorkspaceControl | None = None
     budget: Budget | None = None
     limits: StreamLimits = StreamLimits()
+    file_limits: FileLimits = FileLimits()
     database_error: Callable[[], str | None] = lambda: None
 
     async def retry(self, attempt: Callable[[], Awaitable[T]]) -> T:

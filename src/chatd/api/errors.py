@@ -19,7 +19,9 @@ from chatd.domain.errors import (
     QueueFull,
     RequestError,
     TitleFailed,
+    TooManyUploads,
     Unavailable,
+    UnsupportedFile,
 )
 from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable
 
@@ -82,6 +84,16 @@ class MethodNotAllowed(RequestError):
         self.allow = allow
 
 
+class RangeNotSatisfiable(RequestError):
+    """The requested range begins after the end of the file."""
+
+    code = "range_not_satisfiable"
+
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__(f"The range is outside the file, which has {size_bytes} bytes.")
+        self.size_bytes = size_bytes
+
+
 class RequestTimeout(RequestError):
     code = "request_timeout"
 
@@ -113,7 +125,10 @@ _STATUSES: Final[tuple[tuple[type[ChatdError], int], ...]] = (
     (RequestTimeout, 408),
     (Conflict, 409),
     (TooLarge, 413),
+    (UnsupportedFile, 415),
+    (RangeNotSatisfiable, 416),
     (QueueFull, 429),
+    (TooManyUploads, 429),
     (TooManyStreams, 429),
     (AgentUnreachable, 409),
     (AgentRefused, 409),
@@ -138,6 +153,8 @@ def error_reply(error: Exception) -> ErrorReply:
     headers = _HEADERS.get(status, {})
     if isinstance(error, MethodNotAllowed):
         headers = {"allow": error.allow}
+    if isinstance(error, RangeNotSatisfiable):
+        headers = {"content-range": f"bytes */{error.size_bytes}"}
     return ErrorReply(status=status, body=_error_body(error, status), headers=headers)
 
 

@@ -13,6 +13,7 @@ from msgspec import Struct
 from chatd.api.errors import ErrorBody
 from chatd.api.request import KEY_HEADER, ApiReply
 from chatd.api.route import PREFIX, ApiRoute, Page, StreamRoute
+from chatd.domain.file.media_types import STORED_TYPES, UPLOAD_TYPES
 
 Json = dict[str, object]
 
@@ -22,21 +23,29 @@ _STATUS_TEXTS: Final[Mapping[int, str]] = {
     201: "Created",
     202: "Accepted; it takes effect as soon as possible",
     204: "Done; the reply has no body",
+    206: "The requested part of the file",
+    304: "The client has this content already; the reply has no body",
     400: "Invalid request; `validations` names the fields",
     401: "Missing or invalid token",
+    403: "Not allowed",
     404: "Not found, or not visible to the caller",
     408: "The body did not arrive in time",
     409: "Not possible in the current state",
     413: "The body is too large",
+    415: "Files of this type are not supported",
+    416: "The requested range is outside the file",
     429: "Too many at once",
     502: "A model or another outside service failed",
     503: "The database is not reachable, or the server is shutting down",
 }
 _COMMON_ERRORS: Final = (400, 401, 503)
-_UUIDS: Final = frozenset({"chat_id", "model_id", "template_id", "workspace_id", "build_id"})
+_UUIDS: Final = frozenset(
+    {"chat_id", "model_id", "template_id", "workspace_id", "build_id", "file_id"}
+)
 _UUID: Final[Json] = {"type": "string", "format": "uuid"}
 _NUMBER: Final[Json] = {"type": "integer", "minimum": 1, "maximum": 2**63 - 1}
 _KEY: Final[Json] = {"type": "string", "minLength": 1, "maxLength": 255}
+_BINARY: Final[Json] = {"type": "string", "format": "binary"}
 _EVENT_STREAM: Final[Json] = {}
 """A schema here would describe the whole text of the stream; `x-events` describes one event."""
 
@@ -128,12 +137,19 @@ def _operation(route: ApiRoute, schemas: _Schemas) -> Json:
     if route.body_spec is not None:
         body = _json_content(schemas.add(route.body_spec.kind))
         operation["requestBody"] = {"required": True, "content": body}
+    elif route.raw_body:
+        content = {kind: {"schema": _BINARY} for kind in UPLOAD_TYPES}
+        operation["requestBody"] = {"required": True, "content": content}
+    if route.authenticate is not None:
+        operation["security"] = []
     return operation
 
 
 def _responses(route: ApiRoute, schemas: _Schemas) -> Json:
     replies: Json = {
-        str(status): _response(status, None if kind is None else schemas.add(kind))
+        str(status): _file_response(status)
+        if kind is bytes
+        else _response(status, None if kind is None else schemas.add(kind))
         for status, kind in route.replies.items()
     }
     errors = {*_COMMON_ERRORS, *route.error_statuses}
@@ -154,6 +170,11 @@ def _response(status: int, schema: Json | None) -> Json:
     if schema is not None:
         response["content"] = _json_content(schema)
     return response
+
+
+def _file_response(status: int) -> Json:
+    content = {kind: {"schema": _BINARY} for kind in STORED_TYPES}
+    return {"description": _STATUS_TEXTS[status], "content": content}
 
 
 def _json_content(schema: Json) -> Json:

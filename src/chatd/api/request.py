@@ -5,7 +5,8 @@ Reads bodies, queries and path parameters into types, within limits of size and 
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, MutableMapping
+from contextlib import aclosing
 from functools import cached_property
 from hashlib import sha256
 from typing import Any, Final, Generic, Literal, TypeVar, cast, get_origin
@@ -23,6 +24,7 @@ from chatd.domain.chat.change import IdempotencyKey
 from chatd.domain.chat.cursor import CURSOR_PATTERN, Cursor
 from chatd.domain.decode_errors import describe_decode_error, describe_invalid_json
 from chatd.domain.errors import InvalidInput
+from chatd.domain.file.entities import FileId
 from chatd.domain.ids import ChatId, MessageId, ModelConfigId, QueueId, RequestId, WorkspaceId
 from chatd.domain.text import clip
 from chatd.domain.workspace.entities import BuildId, TemplateId
@@ -64,6 +66,13 @@ class ApiReply(Struct, frozen=True, kw_only=True):
     media_type: str = "application/json"
 
 
+class StreamedReply(ApiReply, frozen=True, kw_only=True):
+    """A reply with a body that is sent in pieces. `length` is that of the whole body."""
+
+    pieces: AsyncGenerator[bytes]
+    length: int
+
+
 NO_CONTENT: Final = ApiReply(status=204)
 
 
@@ -83,11 +92,24 @@ def response_body(content: bytes, *, more: bool = False, prefix: str = "") -> Me
 
 async def send_reply(send: Send, answer: ApiReply, *, prefix: str = "") -> None:
     """With the prefix `websocket.`, reply to a WebSocket handshake."""
+    if isinstance(answer, StreamedReply):
+        await _send_pieces(send, answer)
+        return
     headers: dict[str, str] = {}
-    if answer.status != 204:
+    if answer.status not in (204, 304):
         headers = {"content-type": answer.media_type, "content-length": str(len(answer.body))}
     await send(response_start(answer.status, {**headers, **answer.headers}, prefix=prefix))
     await send(response_body(answer.body, prefix=prefix))
+
+
+async def _send_pieces(send: Send, answer: StreamedReply) -> None:
+    """`send` waits while the client reads more slowly than the pieces arrive."""
+    headers = {"content-type": answer.media_type, "content-length": str(answer.length)}
+    async with aclosing(answer.pieces) as pieces:
+        await send(response_start(answer.status, {**headers, **answer.headers}))
+        async for piece in pieces:
+            await send(response_body(piece, more=True))
+    await send(response_body(b""))
 
 
 class ApiRequest:
@@ -135,6 +157,10 @@ class ApiRequest:
     @cached_property
     def build_id(self) -> BuildId:
         return BuildId(read_uuid("build_id", self._path["build_id"]))
+
+    @cached_property
+    def file_id(self) -> FileId:
+        return FileId(read_uuid("file_id", self._path["file_id"]))
 
     def query(self, kind: type[S]) -> S:
         return read_query(kind, self._scope["query_string"])

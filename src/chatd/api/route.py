@@ -12,6 +12,7 @@ from typing import Final, Protocol
 from msgspec import Struct
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from chatd.api.auth import ApiCaller
 from chatd.api.errors import MethodNotAllowed
 from chatd.api.request import ApiReply, ApiRequest, BodySpec, Scope, Send
 from chatd.domain.access import Permission
@@ -35,6 +36,7 @@ class Handle(Protocol):
     async def __call__(self, request: ApiRequest) -> ApiReply: ...
 
 
+Authenticate = Callable[[Scope, Mapping[str, str]], Awaitable[ApiCaller]]
 Page = Callable[[], Awaitable[ApiReply]]
 ServeStream = Callable[[ApiRequest, Send], Awaitable[None]]
 
@@ -43,7 +45,9 @@ class ApiRoute(Struct, frozen=True, kw_only=True):
     """`endpoint` is a method and a path, such as `GET /chats/{chat_id}`. `replies` maps the
     status of each successful reply to its type, None if it has no body; `error_statuses` lists
     errors beside those of every route. A caller needs `permission`. A draining server refuses
-    routes with `starts_work`. The operation id is the handler's name unless `name` is given."""
+    routes with `starts_work`. The operation id is the handler's name unless `name` is given.
+    `raw_body`: the body is a file. `authenticate` finds the caller, from the path parameters too,
+    if it is not the bearer token that names it. A type of `bytes` in `replies` is a file."""
 
     endpoint: str
     permission: Permission
@@ -51,8 +55,10 @@ class ApiRoute(Struct, frozen=True, kw_only=True):
     handle: Handle
     replies: Mapping[int, object]
     body_spec: BodySpec[Struct] | None = None
+    raw_body: bool = False
     query: type[Struct] | None = None
     error_statuses: tuple[int, ...] = ()
+    authenticate: Authenticate | None = None
     keyed: bool = False
     starts_work: bool = False
     name: str = ""

@@ -5,7 +5,9 @@
         NotFound              404
         InvalidInput          400
         Forbidden             403
+        UnsupportedFile       415
         QueueFull             429
+        TooManyUploads        429
         Conflict              409
           TransitionNotAllowed  the transition is not legal in this state
           ChatBusy              the request was sent with `reject`
@@ -59,12 +61,25 @@ class Forbidden(RequestError):
     code = "forbidden"
 
 
+class UnsupportedFile(RequestError):
+    """A file of a type that is not stored."""
+
+    code = "unsupported_file_type"
+
+
 class QueueFull(RequestError):
     code = "queue_full"
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"The queue is full: at most {limit} messages can wait.")
         self.limit = limit
+
+
+class TooManyUploads(RequestError):
+    code = "too_many_uploads"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"{limit} uploads of yours are running. Wait until one has ended.")
 
 
 class Conflict(RequestError):

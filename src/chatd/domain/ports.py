@@ -2,7 +2,7 @@
 tools, budget, workspace access and provisioning.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Literal, Protocol
@@ -13,6 +13,8 @@ from msgspec import Raw, Struct
 from chatd.domain.answer.tool_calls import call_key
 from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.chat.row import Chat, ChatError, Fence
+from chatd.domain.file.byte_range import ByteRange
+from chatd.domain.file.entities import FileId, StoredFile
 from chatd.domain.ids import ChangeId, ModelConfigId, ToolCallId
 from chatd.domain.model.protocol import ModelConfig, ModelEvent, ModelRequest, ToolSpec
 from chatd.domain.model.retry import CallLimits
@@ -70,6 +72,28 @@ class Env(Struct, frozen=True, kw_only=True):
     new_id: Callable[[], UUID]
     new_change_id: Callable[[], ChangeId]
     jitter: Callable[[], float] = _no_jitter
+
+
+class FileStore(Protocol):
+    """Where the bytes of files are kept, in pieces of `chunk_bytes` that are numbered from 0."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def chunk_bytes(self) -> int: ...
+
+    async def write(self, file_id: FileId, number: int, chunk: bytes) -> None:
+        """To write a piece again is allowed."""
+        ...
+
+    def read(self, file: StoredFile, part: ByteRange) -> AsyncGenerator[bytes]:
+        """Yields at most one piece at a time. Raises Unavailable."""
+        ...
+
+    async def remove(self, file_id: FileId, chunk_bytes: int) -> None:
+        """Remove all pieces, as far as there are any."""
+        ...
 
 
 class ModelChoice(Struct, frozen=True, kw_only=True):

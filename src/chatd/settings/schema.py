@@ -148,6 +148,18 @@ class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 400
 
 
+class FileSettings(msgspec.Struct, frozen=True, kw_only=True):
+    max_bytes: Annotated[
+        int, Meta(ge=1, le=100 * 1024 * 1024, description="Maximum size of an uploaded file")
+    ] = 20 * 1024 * 1024
+    user_bytes: Annotated[
+        int, Meta(ge=0, le=10**15, description="Maximum size of all files of each user together")
+    ] = 1024 * 1024 * 1024
+    user_files: Annotated[
+        int, Meta(ge=0, le=10_000_000, description="Maximum number of files of each user")
+    ] = 1000
+
+
 class WorkspaceSettings(msgspec.Struct, frozen=True, kw_only=True):
     enabled: Annotated[
         bool, Meta(description="Whether chats get tools that act in workspaces on this host")
@@ -249,6 +261,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     worker: WorkerSettings = WorkerSettings()
     limits: LimitSettings = LimitSettings()
     chats: ChatSettings = ChatSettings()
+    files: FileSettings = FileSettings()
     workspaces: WorkspaceSettings = WorkspaceSettings()
     templates: Annotated[
         tuple[dict[str, Any], ...],  # the workspaces package checks them

@@ -63,13 +63,16 @@ def operations(document: Json) -> list[Operation]:
                     method=method.upper(),
                     path=path,
                     parameters=tuple(cast("list[Json]", one["parameters"])),
-                    body=None
-                    if content is None
-                    else _object(content["application/json"], "schema"),
+                    body=None if content is None else _object(_first_kind(content), "schema"),
                     statuses=frozenset(map(int, cast("Json", one["responses"]))),
                 )
             )
     return found
+
+
+def _first_kind(content: dict[str, Json]) -> Json:
+    """JSON, or a file of any type."""
+    return content.get("application/json") or next(iter(content.values()))
 
 
 def _object(holder: Json, name: str) -> Json:
@@ -110,7 +113,7 @@ class RequestGenerator:
         return value if isinstance(value, str) else msgspec.json.encode(_sane(value)).decode()
 
     def _body(self, schema: Json) -> bytes:
-        if self._chance.random() < 0.1:
+        if self._chance.random() < 0.1 or schema.get("format") == "binary":
             return self._chance.choice(BYTES)
         return msgspec.json.encode(_sane(self._value(schema, 0)))
 

@@ -25,10 +25,13 @@ from chatd.domain.access import ADMIN_USER_ID, UserActor
 from chatd.domain.chat.change import Change
 from chatd.domain.chat.row import Chat, Hint
 from chatd.domain.errors import ChatdError
+from chatd.domain.file.entities import FileLimits
 from chatd.domain.ids import ChatId, ModelConfigId, UserId, WorkerId
 from chatd.domain.model.protocol import EffortRange, ModelConfig, Prices
 from chatd.domain.ports import Clock
 from chatd.store.chat import chats
+from chatd.store.file.database_store import DATABASE_CHUNK_BYTES, DatabaseFileStore
+from chatd.store.file.stores import FileStores
 from chatd.store.model_configs import StoredModel, StoredProvider
 from chatd.store.pool import Pool
 from tests.support.factories import OWNER
@@ -267,6 +270,8 @@ class ApiOptions(Struct, frozen=True, kw_only=True):
 
     clock: Clock | None = None
     limits: StreamLimits = StreamLimits()
+    file_limits: FileLimits = FileLimits()
+    chunk_bytes: int = DATABASE_CHUNK_BYTES
     models: tuple[ModelConfig, ...] = (FAST, CLEVER)
     draining: Callable[[], bool] = lambda: False
     database_error: Callable[[], str | None] = lambda: None
@@ -291,6 +296,8 @@ def build_deps(replica: StreamReplica, options: ApiOptions, clock: Clock) -> Api
         tokens=TokenTable(USERS),
         env=env_with(clock),
         registry=CollectorRegistry(),
+        files=FileStores(current=DatabaseFileStore(replica.pool, chunk_bytes=options.chunk_bytes)),
+        file_limits=options.file_limits,
         draining=options.draining,
         database_error=options.database_error,
         known=options.known,

@@ -1,0 +1,243 @@
+"""Routes that upload, list, load, link and delete files.
+
+A file is served so that a browser runs nothing in it: with the type that its bytes have, without
+sniffing, in a sandbox, and a PDF only as a download.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final
+
+from chatd.api.auth import ApiCaller
+from chatd.api.deps import ApiDeps
+from chatd.api.errors import RangeNotSatisfiable
+from chatd.api.operations import REPLAYED
+from chatd.api.pages import Paging, TimePosition
+from chatd.api.request import (
+    NO_CONTENT,
+    ApiReply,
+    ApiRequest,
+    Scope,
+    StreamedReply,
+    read_query,
+    read_uuid,
+    reply,
+)
+from chatd.api.route import PREFIX, ApiRoute
+from chatd.api.schemas.files import (
+    DownloadQuery,
+    DownloadUrlReply,
+    FilePage,
+    FileReply,
+    file_reply,
+)
+from chatd.api.schemas.lists import ListQuery
+from chatd.api.uploads import FileUpload
+from chatd.domain.errors import Unavailable
+from chatd.domain.file.byte_range import ByteRange, RangeOutside, select_range
+from chatd.domain.file.download_link import (
+    LINK_LIFETIME_S,
+    DownloadLink,
+    open_link,
+    sign_link,
+)
+from chatd.domain.file.entities import FileId, StoredFile
+from chatd.domain.file.media_types import PDF, is_text_type
+from chatd.domain.file.names import content_disposition
+from chatd.store.file import files
+
+_SANDBOX: Final = "default-src 'none'; sandbox"
+_KEPT: Final = "private, max-age=31536000, immutable"
+
+
+class FileRoutes:
+    def __init__(self, deps: ApiDeps) -> None:
+        self._deps = deps
+        self._link_key: bytes | None = None
+
+    def routes(self) -> tuple[ApiRoute, ...]:
+        return (
+            ApiRoute(
+                endpoint="POST /files",
+                permission="files.write",
+                summary="Upload a file: its bytes are the body",
+                handle=self.upload_file,
+                raw_body=True,
+                replies={201: FileReply},
+                error_statuses=(408, 409, 413, 415, 429),
+                keyed=True,
+                starts_work=True,
+            ),
+            ApiRoute(
+                endpoint="GET /files",
+                permission="files.read",
+                summary="List the caller's files, newest first",
+                handle=self.list_files,
+                query=ListQuery,
+                replies={200: FilePage},
+            ),
+            ApiRoute(
+                endpoint="GET /files/{file_id}",
+                permission="files.read",
+                summary="Get the name, type, size and digest of a file",
+                handle=self.get_file,
+                replies={200: FileReply},
+            ),
+            ApiRoute(
+                endpoint="DELETE /files/{file_id}",
+                permission="files.write",
+                summary="Delete a file that no message names",
+                handle=self.delete_file,
+                replies={204: None},
+                error_statuses=(409,),
+            ),
+            ApiRoute(
+                endpoint="GET /files/{file_id}/content",
+                permission="files.read",
+                summary="Load a file, or a part of it with a Range header",
+                handle=self.load_content,
+                replies={200: bytes, 206: bytes, 304: None},
+                error_statuses=(416,),
+            ),
+            ApiRoute(
+                endpoint="POST /files/{file_id}/download-url",
+                permission="files.read",
+                summary="Make a link that loads the file for five minutes without a token",
+                handle=self.make_download_url,
+                replies={200: DownloadUrlReply},
+            ),
+            ApiRoute(
+                endpoint="GET /files/{file_id}/download",
+                permission="files.read",
+                summary="Load a file by a link",
+                handle=self.download_file,
+                query=DownloadQuery,
+                replies={200: bytes, 206: bytes},
+                error_statuses=(403, 416),
+                authenticate=self.authenticate_link,
+            ),
+        )
+
+    async def upload_file(self, request: ApiRequest) -> ApiReply:
+        stored = await FileUpload(self._deps, request).run()
+        headers = {"location": f"{PREFIX}/files/{stored.file.id}"}
+        if stored.is_replay:
+            headers |= REPLAYED
+        return reply(file_reply(stored.file), 201, headers)
+
+    async def list_files(self, request: ApiRequest) -> ApiReply:
+        deps, paging = self._deps, Paging(request, request.query(ListQuery), TimePosition)
+        last = paging.position
+        after = None if last is None else (last.at, FileId(last.id))
+        found = await deps.retry(
+            lambda: files.list_own(
+                deps.pool, request.caller.actor, after=after, limit=paging.read_limit
+            )
+        )
+        shown, cursor = paging.cut(found, lambda file: TimePosition(file.created_at, file.id))
+        items = tuple(map(file_reply, shown))
+        return reply(FilePage(items=items, has_more=cursor is not None, next_cursor=cursor))
+
+    async def get_file(self, request: ApiRequest) -> ApiReply:
+        return reply(file_reply(await self._get(request)))
+
+    async def delete_file(self, request: ApiRequest) -> ApiReply:
+        deps, file_id, actor = self._deps, request.file_id, request.caller.actor
+        left = await deps.retry(lambda: files.delete_own(deps.pool, file_id, actor))
+        with suppress(Unavailable):  # maintenance repeats it
+            await deps.files.remove_bytes(deps.pool, left)
+        return NO_CONTENT
+
+    async def load_content(self, request: ApiRequest) -> ApiReply:
+        file = await self._get(request)
+        headers = {"cache-control": _KEPT, "etag": _etag(file)}
+        if _is_known(request, file):
+            return ApiReply(status=304, headers=headers)
+        return self._content(request, file, headers)
+
+    async def make_download_url(self, request: ApiRequest) -> ApiReply:
+        file = await self._get(request)
+        link = DownloadLink(
+            file_id=file.id,
+            user_id=request.caller.user_id,
+            expires=int(self._deps.env.clock.now().timestamp()) + LINK_LIFETIME_S,
+        )
+        token = sign_link(await self._key(), link)
+        return reply(
+            DownloadUrlReply(
+                url=f"{PREFIX}/files/{file.id}/download?token={token}",
+                expires_at=link.expires_at,
+                name=file.name,
+                media_type=file.media_type,
+                size_bytes=file.size_bytes,
+                sha256=file.sha256,
+            )
+        )
+
+    async def authenticate_link(self, scope: Scope, path: Mapping[str, str]) -> ApiCaller:
+        """The user who made the link. Raises Forbidden."""
+        token = read_query(DownloadQuery, scope["query_string"]).token
+        file_id = FileId(read_uuid("file_id", path["file_id"]))
+        link = open_link(await self._key(), token, file_id, self._deps.env.clock.now())
+        deps = self._deps
+        actor = await deps.retry(lambda: files.get_link_user(deps.pool, link.user_id))
+        return ApiCaller(actor=actor)
+
+    async def download_file(self, request: ApiRequest) -> ApiReply:
+        """Whether the link's user may read the file is checked now, not only when it was made."""
+        file = await self._get(request)
+        return self._content(request, file, {"cache-control": "no-store", "etag": _etag(file)})
+
+    def _content(self, request: ApiRequest, file: StoredFile, headers: dict[str, str]) -> ApiReply:
+        part = _requested_part(request, file)
+        is_part = part is not None
+        part = part or ByteRange(0, file.size_bytes)
+        # A browser would open a PDF in a viewer that can run scripts.
+        kind = "attachment" if file.media_type == PDF else "inline"
+        headers |= {
+            "content-disposition": content_disposition(kind, file.name),
+            "content-security-policy": _SANDBOX,
+            "cross-origin-resource-policy": "same-origin",
+            "accept-ranges": "bytes",
+        }
+        if is_part:
+            headers["content-range"] = f"bytes {part.start}-{part.end - 1}/{file.size_bytes}"
+        charset = "; charset=utf-8" if is_text_type(file.media_type) else ""
+        return StreamedReply(
+            status=206 if is_part else 200,
+            headers=headers,
+            media_type=file.media_type + charset,
+            pieces=self._deps.files.of(file.store).read(file, part),
+            length=part.length,
+        )
+
+    async def _get(self, request: ApiRequest) -> StoredFile:
+        deps, actor = self._deps, request.caller.actor
+        return await deps.retry(lambda: files.get(deps.pool, request.file_id, actor))
+
+    async def _key(self) -> bytes:
+        """Never changes, so that it is read once."""
+        if self._link_key is None:
+            self._link_key = await self._deps.retry(lambda: files.link_key(self._deps.pool))
+        return self._link_key
+
+
+def _etag(file: StoredFile) -> str:
+    return f'"{file.sha256}"'
+
+
+def _is_known(request: ApiRequest, file: StoredFile) -> bool:
+    """Whether the client says that it has the file already."""
+    given = request.header("if-none-match") or ""
+    tags = [tag.strip().removeprefix("W/") for tag in given.split(",")]
+    return _etag(file) in tags or tags == ["*"]
+
+
+def _requested_part(request: ApiRequest, file: StoredFile) -> ByteRange | None:
+    """Raises RangeNotSatisfiable."""
+    if request.header("if-range") not in (None, _etag(file)):
+        return None
+    try:
+        return select_range(request.header("range"), file.size_bytes)
+    except RangeOutside:
+        raise RangeNotSatisfiable(file.size_bytes) from None
