@@ -9,6 +9,8 @@ from uuid import UUID
 
 ChatId = NewType("ChatId", UUID)
 UserId = NewType("UserId", UUID)
+GroupId = NewType("GroupId", UUID)
+CredentialId = NewType("CredentialId", UUID)
 WorkerId = NewType("WorkerId", UUID)
 ModelConfigId = NewType("ModelConfigId", UUID)
 WorkspaceId = NewType("WorkspaceId", UUID)

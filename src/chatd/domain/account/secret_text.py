@@ -1,0 +1,60 @@
+"""Secrets that clients send: the form of API tokens, digests, and the CSRF token of a session.
+
+The caller gives the random part, so that these are pure.
+"""
+
+import base64
+import hashlib
+import hmac
+import re
+from typing import Final
+
+from chatd.domain.ids import CredentialId
+
+SECRET_BYTES: Final = 32
+TOKEN_ID_CHARS: Final = 12
+TOKEN_PREFIX: Final = "chatd"
+
+_SECRET: Final = r"[A-Za-z0-9_-]{43}"
+_TOKEN: Final = re.compile(rf"{TOKEN_PREFIX}_[0-9a-f]{{{TOKEN_ID_CHARS}}}_{_SECRET}")
+_OPAQUE: Final = re.compile(_SECRET)
+_CSRF_PURPOSE: Final = b"chatd csrf"
+
+
+def secret_text(random: bytes) -> str:
+    return base64.urlsafe_b64encode(random).rstrip(b"=").decode()
+
+
+def token_text(credential_id: CredentialId, random: bytes) -> str:
+    """`chatd_<id>_<secret>`: scanners for leaked secrets can find it."""
+    return f"{token_label(credential_id)}_{secret_text(random)}"
+
+
+def token_label(credential_id: CredentialId) -> str:
+    """The part of a token that is no secret."""
+    return f"{TOKEN_PREFIX}_{credential_id.hex[:TOKEN_ID_CHARS]}"
+
+
+def is_token(text: str) -> bool:
+    """Whether it has the form of an API token. Anything else is refused without a look-up."""
+    return _TOKEN.fullmatch(text) is not None
+
+
+def is_opaque_secret(text: str) -> bool:
+    """Whether it has the form of a session's, a link's or a ticket's secret."""
+    return _OPAQUE.fullmatch(text) is not None
+
+
+def digest(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode(errors="surrogateescape")).digest()
+
+
+def csrf_token(session_secret: str) -> str:
+    """Follows from the session's secret, so every replica knows it and no row holds it."""
+    made = hmac.digest(session_secret.encode(), _CSRF_PURPOSE, "sha256")
+    return secret_text(made)
+
+
+def is_csrf_token(given: str | None, session_secret: str) -> bool:
+    expected = csrf_token(session_secret).encode()
+    return given is not None and hmac.compare_digest(expected, given.encode(errors="replace"))

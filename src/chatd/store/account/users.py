@@ -1,0 +1,278 @@
+"""Users. Every write is audited, and published to all replicas, in its own transaction.
+
+At least one active administrator is left after every write: writes that could remove the last one
+take a lock, change the row, and count.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, LiteralString
+
+import msgspec
+from msgspec import Struct
+
+from chatd.domain.access import Actor, Role, SystemActor, require_permission
+from chatd.domain.account.entities import User, UserStatus
+from chatd.domain.account.rules import redacted_diff
+from chatd.domain.config_change import ConfigChange
+from chatd.domain.errors import Conflict, NotFound
+from chatd.domain.ids import UserId
+from chatd.store import config_changes
+from chatd.store.account import audit
+from chatd.store.account.reach import readable_user, writable_user
+from chatd.store.conn import Conn, DatabaseSession, Row, strip_unstorable
+from chatd.store.errors import DuplicateRow
+
+_COLUMNS: Final[LiteralString] = """
+    u.id, u.username, u.email, u.name, u.avatar_url, u.role, u.status, u.is_service,
+    u.password_hash IS NOT NULL AS has_password, u.created_at, u.updated_at, u.last_seen_at"""
+INSERT: Final[LiteralString] = f"""
+    INSERT INTO users AS u (id, username, email, name, avatar_url, role, is_service, password_hash)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8) RETURNING {_COLUMNS}"""
+# $2 is the only user that the actor reaches, or NULL.
+GET: Final[LiteralString] = f"""
+    SELECT {_COLUMNS} FROM users u
+    WHERE u.id = $1 AND u.deleted_at IS NULL AND ($2::uuid IS NULL OR u.id = $2)"""
+GET_FOR_UPDATE: Final[LiteralString] = f"{GET} FOR NO KEY UPDATE"
+LIST: Final[LiteralString] = f"""
+    SELECT {_COLUMNS} FROM users u
+    WHERE u.deleted_at IS NULL AND lower(u.username) > $1 AND ($3::uuid IS NULL OR u.id = $3)
+    ORDER BY lower(u.username) LIMIT $2"""
+FIND_BY_USERNAME: Final[LiteralString] = f"""
+    SELECT {_COLUMNS}, u.password_hash FROM users u
+    WHERE lower(u.username) = lower($1) AND u.deleted_at IS NULL"""
+FIND_BY_EMAIL: Final[LiteralString] = f"""
+    SELECT {_COLUMNS}, u.password_hash FROM users u
+    WHERE lower(u.email) = lower($1) AND u.email IS NOT NULL AND u.deleted_at IS NULL"""
+UPDATE: Final[LiteralString] = f"""
+    UPDATE users u SET username = $3, email = $4, name = $5, avatar_url = $6, role = $7,
+        status = $8, updated_at = now()
+    WHERE u.id = $1 AND u.deleted_at IS NULL AND ($2::uuid IS NULL OR u.id = $2)
+    RETURNING {_COLUMNS}"""
+GET_PASSWORD: Final[LiteralString] = """
+    SELECT password_hash FROM users u
+    WHERE u.id = $1 AND u.deleted_at IS NULL AND ($2::uuid IS NULL OR u.id = $2)"""
+SET_PASSWORD: Final[LiteralString] = """
+    UPDATE users u SET password_hash = $3, updated_at = now()
+    WHERE u.id = $1 AND u.deleted_at IS NULL AND NOT u.is_service
+      AND ($2::uuid IS NULL OR u.id = $2)"""
+# The hash changes with the parameters of the algorithm, and only if no other has been set since.
+REPLACE_HASH: Final[LiteralString] = """
+    UPDATE users SET password_hash = $3 WHERE id = $1 AND password_hash = $2"""
+DELETE: Final[LiteralString] = """
+    WITH gone AS (DELETE FROM credentials WHERE user_id = $1),
+    left_groups AS (DELETE FROM group_members WHERE user_id = $1),
+    unlinked AS (DELETE FROM user_identities WHERE user_id = $1)
+    UPDATE users SET deleted_at = now(), updated_at = now(), status = 'suspended',
+        password_hash = NULL WHERE id = $1"""
+# Arbitrary key "chatadmi": of two administrators who demote each other, one waits and is refused.
+LOCK_ADMINISTRATORS: Final[LiteralString] = "SELECT pg_advisory_xact_lock(7163086759373925737)"
+HAS_ADMINISTRATOR: Final[LiteralString] = """
+    SELECT EXISTS (SELECT FROM users WHERE role = 'admin' AND status = 'active'
+                   AND deleted_at IS NULL AND NOT is_service)"""
+NEEDS_SETUP: Final[LiteralString] = """
+    SELECT NOT EXISTS (
+        SELECT FROM users u WHERE u.role = 'admin' AND u.deleted_at IS NULL AND NOT u.is_service
+          AND (u.password_hash IS NOT NULL
+               OR EXISTS (SELECT FROM user_identities i WHERE i.user_id = u.id)
+               OR EXISTS (SELECT FROM credentials c
+                          WHERE c.user_id = u.id AND c.kind = 'session')))"""
+
+
+class NewUser(Struct, frozen=True, kw_only=True):
+    id: UserId
+    username: str
+    role: Role
+    email: str | None = None
+    name: str = ""
+    avatar_url: str | None = None
+    is_service: bool = False
+    password_hash: str | None = None
+
+
+class UserChanges(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The new values; UNSET stays as it is."""
+
+    username: str | msgspec.UnsetType = msgspec.UNSET
+    email: str | msgspec.UnsetType | None = msgspec.UNSET
+    name: str | msgspec.UnsetType = msgspec.UNSET
+    avatar_url: str | msgspec.UnsetType | None = msgspec.UNSET
+    role: Role | msgspec.UnsetType = msgspec.UNSET
+    status: UserStatus | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def values(self) -> Mapping[str, object]:
+        fields = msgspec.structs.asdict(self).items()
+        return {name: value for name, value in fields if value is not msgspec.UNSET}
+
+
+_OWN_FIELDS: Final = frozenset({"name", "avatar_url"})
+"""A user may change these fields of the own account."""
+
+
+async def create(
+    session: DatabaseSession, actor: Actor, new: NewUser, *, ip: str | None = None
+) -> User:
+    """Raises Forbidden, Conflict for a username or an email that another user has."""
+    require_permission(actor, "config.write")
+    values = (new.id, new.username, new.email, strip_unstorable(new.name), new.avatar_url)
+    try:
+        row = await session.fetchrow(INSERT, *values, new.role, new.is_service, new.password_hash)
+    except DuplicateRow as error:
+        raise _taken(error) from None
+    assert row is not None
+    user = _user(row)
+    await _finish(session, actor, "user.create", user.id, after=user, ip=ip)
+    return user
+
+
+async def get(conn: Conn, actor: Actor, user_id: UserId) -> User | None:
+    row = await conn.fetchrow(GET, user_id, readable_user(actor))
+    return None if row is None else _user(row)
+
+
+async def list_page(conn: Conn, actor: Actor, *, after: str | None, limit: int) -> Sequence[User]:
+    """By username, in lower case, from the one after `after`."""
+    return [_user(row) for row in await conn.fetch(LIST, after or "", limit, readable_user(actor))]
+
+
+async def find_by_login(
+    conn: Conn, actor: SystemActor, login: str
+) -> tuple[User, str | None] | None:
+    """The user with this username, else with this email, and the hash of the password."""
+    del actor  # only a sign-in and a command read a hash
+    text = strip_unstorable(login)
+    row = await conn.fetchrow(FIND_BY_USERNAME, text)
+    if row is None and "@" in text:
+        row = await conn.fetchrow(FIND_BY_EMAIL, text)
+    return None if row is None else (_user(row), row["password_hash"])
+
+
+async def update(
+    session: DatabaseSession,
+    actor: Actor,
+    user_id: UserId,
+    changes: UserChanges,
+    *,
+    ip: str | None = None,
+) -> User:
+    """Raises NotFound, Forbidden, Conflict for a taken name and for the last administrator."""
+    if not changes.values.keys() <= _OWN_FIELDS:
+        require_permission(actor, "config.write")
+        await session.execute(LOCK_ADMINISTRATORS)
+    reach = writable_user(actor)
+    before = await _get_for_update(session, user_id, reach)
+    after = msgspec.structs.replace(before, **changes.values)
+    fields = (after.username, after.email, strip_unstorable(after.name), after.avatar_url)
+    try:
+        row = await session.fetchrow(UPDATE, user_id, reach, *fields, after.role, after.status)
+    except DuplicateRow as error:
+        raise _taken(error) from None
+    assert row is not None
+    after = _user(row)
+    await _require_administrator(session)
+    await _finish(
+        session, actor, _action(before, after), user_id, before=before, after=after, ip=ip
+    )
+    return after
+
+
+async def get_password_hash(conn: Conn, actor: Actor, user_id: UserId) -> str | None:
+    return await conn.fetchval(GET_PASSWORD, user_id, writable_user(actor))
+
+
+async def set_password(
+    session: DatabaseSession,
+    actor: Actor,
+    user_id: UserId,
+    password_hash: str,
+    *,
+    ip: str | None = None,
+) -> None:
+    """The caller ends the user's sessions. Raises NotFound, Conflict for a service account."""
+    reach = writable_user(actor)
+    before = await _get_for_update(session, user_id, reach)
+    if before.is_service:
+        raise Conflict("A service account has no password.", code="service_account")
+    await session.execute(SET_PASSWORD, user_id, reach, password_hash)
+    after = msgspec.structs.replace(before, has_password=True)
+    await _finish(session, actor, "user.set_password", user_id, before=before, after=after, ip=ip)
+
+
+async def replace_hash(conn: Conn, actor: SystemActor, user_id: UserId, old: str, new: str) -> None:
+    """The same password, hashed with newer parameters."""
+    del actor
+    await conn.execute(REPLACE_HASH, user_id, old, new)
+
+
+async def delete(
+    session: DatabaseSession, actor: Actor, user_id: UserId, *, ip: str | None = None
+) -> None:
+    """The user's chats stay, and administrators can read them. Raises NotFound, Forbidden,
+    Conflict for the last administrator."""
+    require_permission(actor, "config.write")
+    await session.execute(LOCK_ADMINISTRATORS)
+    before = await _get_for_update(session, user_id, None)
+    await session.execute(DELETE, user_id)
+    await _require_administrator(session)
+    await _finish(session, actor, "user.delete", user_id, before=before, ip=ip)
+
+
+async def needs_setup(conn: Conn) -> bool:
+    """Whether no administrator has signed in or has a way to. No user's data: no actor."""
+    return bool(await conn.fetchval(NEEDS_SETUP))
+
+
+async def _get_for_update(session: DatabaseSession, user_id: UserId, reach: UserId | None) -> User:
+    row = await session.fetchrow(GET_FOR_UPDATE, user_id, reach)
+    if row is None:
+        raise NotFound("There is no such user.")
+    return _user(row)
+
+
+async def _require_administrator(session: DatabaseSession) -> None:
+    if not await session.fetchval(HAS_ADMINISTRATOR):
+        raise Conflict(
+            "This is the last active administrator. Make another user an administrator first.",
+            code="last_administrator",
+        )
+
+
+async def _finish(
+    session: DatabaseSession,
+    actor: Actor,
+    action: str,
+    user_id: UserId,
+    *,
+    before: User | None = None,
+    after: User | None = None,
+    ip: str | None,
+) -> None:
+    diff = redacted_diff(_fields(before), _fields(after))
+    await audit.record(
+        session, actor, action=action, object_type="user", object_id=user_id, ip=ip, detail=diff
+    )
+    await config_changes.publish(session, ConfigChange(kind="user", id=str(user_id)))
+
+
+def _action(before: User, after: User) -> str:
+    if before.status != after.status:
+        return "user.suspend" if after.status == "suspended" else "user.activate"
+    return "user.update"
+
+
+def _fields(user: User | None) -> Mapping[str, object] | None:
+    if user is None:
+        return None
+    names = ("username", "email", "name", "avatar_url", "role", "status", "is_service")
+    return {name: getattr(user, name) for name in (*names, "has_password")}
+
+
+def _taken(error: DuplicateRow) -> Conflict:
+    if error.constraint == "users_by_email":
+        return Conflict("Another user has this email.", code="email_taken")
+    return Conflict("Another user has this username.", code="username_taken")
+
+
+def _user(row: Row) -> User:
+    names = User.__struct_fields__
+    return User(**{name: row[name] for name in names})
