@@ -12,7 +12,7 @@ from typing import Final
 from msgspec import Struct
 
 from chatd.aio import BackgroundTasks, TaskReaper
-from chatd.domain.chat.row import Chat, Episode, Hint
+from chatd.domain.chat.row import Chat, Hint
 from chatd.domain.ids import WorkerId
 from chatd.domain.ports import Budget, Env, ModelSource, ToolSource
 from chatd.engine.acquirer import SlotsConfig
@@ -24,6 +24,7 @@ from chatd.engine.lease import WorkerLease
 from chatd.engine.maintenance import RetentionConfig, maintenance_tasks, retention_tasks
 from chatd.engine.model_call import SpendGuard
 from chatd.engine.model_step import ModelStep
+from chatd.engine.open_call_writer import OpenCallWriter
 from chatd.engine.summary_call import SummaryCall
 from chatd.engine.title_generator import TitleGenerator, TitleModelChoice, own_model
 from chatd.engine.tool_runner import ToolDeps
@@ -104,17 +105,18 @@ class Replica:
         self.chat_lists = ChatListFeeds(pool, env)
         self.files = FileStores(current=DatabaseFileStore(pool))
         retention = retention_tasks(config.retention, pool, env, self._committer)
-        self.background_tasks = BackgroundTasks(
-            env, (*maintenance_tasks(pool, env), *file_tasks(pool, env, self.files), *retention)
-        )
         self.usage_writer = UsageWriter(pool, env)
+        maintenance = maintenance_tasks(pool, env, self.usage_writer)
+        files = file_tasks(pool, env, self.files)
+        self.background_tasks = BackgroundTasks(env, (*maintenance, *files, *retention))
+        self.open_calls = OpenCallWriter(self.database.calls, env, self.worker_id)
         self.lease = WorkerLease(env.clock)
         self.task_reaper = TaskReaper(env)
         if budget is None and config.spend_limit is not None:
             budget = OwnerBudget(pool, config.spend_limit)
         limit = config.spend_limit
         refuses_unpriced = limit is not None and limit.refuses_unpriced
-        spend_guard = SpendGuard(budget, env, refuses_unpriced=refuses_unpriced)
+        spend_guard = SpendGuard(budget, self.open_calls, env, refuses_unpriced=refuses_unpriced)
         self.budget = None if budget is None else spend_guard
         self.titles = self._build_title_generator(models, title_models, spend_guard)
         model_step = self._build_model_step(config.model_call_timeout_s, spend_guard)
@@ -154,7 +156,11 @@ class Replica:
             committer=self._committer,
             spend_guard=spend_guard,
             circuits=Circuits(self.env),
-            summary_call=SummaryCall(episodes=self.episodes, spend_guard=spend_guard, env=self.env),
+            summary_call=SummaryCall(
+                episodes=self.episodes,
+                spend_guard=spend_guard,
+                env=self.env,
+            ),
             env=self.env,
             timeout_s=timeout_s,
         )
@@ -206,7 +212,7 @@ class Replica:
         self.worker.on_applied(applied)
         if applied.deleted_ids:
             # An edit dropped an answer. If its worker is dead, no other will look for its usage.
-            self.usage_writer.settle(chat, Episode(chat.id, chat.history_version, 0))
+            self.usage_writer.settle(chat)
 
     def announce_chat(self, chat: Chat, kind: str) -> None:
         """Publish a row that changed without a new version, for example its title."""
@@ -247,6 +253,7 @@ class Replica:
                     service.cancel()
         finally:
             await self.usage_writer.close(CLOSE_TIMEOUT_S)
+            await self.open_calls.close(CLOSE_TIMEOUT_S)
             await self.database.close()
 
     async def drain(self) -> None:
@@ -268,6 +275,7 @@ class Replica:
             ("watches", self.chat_lists.run()),
             ("chores", self.background_tasks.run()),
             ("usage", self.usage_writer.run()),
+            ("open_calls", self.open_calls.run()),
         ]
 
 

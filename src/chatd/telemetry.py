@@ -71,6 +71,8 @@ _LEVELS: Final[Mapping[str, int]] = {
     "runner_past_lost": logging.WARNING,
     "task_not_cancelled": logging.WARNING,
     "tool_failed": logging.WARNING,
+    "open_call_delayed": logging.WARNING,
+    "open_call_write_failed": logging.WARNING,
     "usage_estimated": logging.INFO,
     "usage_write_delayed": logging.WARNING,
     "usage_write_failed": logging.WARNING,
@@ -125,6 +127,8 @@ _EXPLANATIONS: Final[Mapping[str, str]] = {
     "runner_past_lost": "the database lost commits, perhaps in a failover; the chat goes on from"
     " what is left",
     "template_skipped": "a template has a name that another has; it is left out",
+    "open_call_delayed": "the database is slow or away; model calls wait until they are recorded",
+    "open_call_write_failed": "the record of a model call could not be written or deleted",
     "usage_estimated": "recorded an estimate for a model call that its replica had not recorded",
     "usage_write_delayed": "the database is slow or away; usage is recorded later",
     "usage_write_failed": "usage of a discarded answer was not recorded",

@@ -12,9 +12,11 @@ from chatd.domain.chat.states import State
 from chatd.domain.ids import ChatId
 from chatd.engine.budget import OwnerBudget, SpendLimit
 from chatd.engine.model_call import SpendGuard
+from chatd.engine.open_call_writer import OpenCallWriter
 from chatd.store.chat import usage
+from chatd.store.chat.usage import Payer
 from tests.support.api.server import OTHER_USER, ApiReply, ApiServer, listening, message_body
-from tests.support.factories import CHAT
+from tests.support.factories import CHAT, WORKER
 from tests.support.seeds import Seed
 from tests.support.store import insert_seed
 
@@ -28,7 +30,8 @@ async def limited(server: ApiServer) -> AsyncGenerator[ApiServer]:
     """A limit of five micros a month."""
     pool, env = server.replica.pool, server.deps.env
     books = OwnerBudget(pool, SpendLimit(micros=5))
-    deps = replace(server.deps, registry=CollectorRegistry(), budget=SpendGuard(books, env))
+    guard = SpendGuard(books, OpenCallWriter(pool, env, WORKER), env)
+    deps = replace(server.deps, registry=CollectorRegistry(), budget=guard)
     api = build_application(deps)
     async with listening(api) as bound:
         limited = ApiServer(server.replica, deps, api, bound)
@@ -51,7 +54,7 @@ async def test_a_reached_spend_limit_refuses_requests_and_nothing_is_written(
     made = await limited.ask("POST", "/chats", message_body("hello"), headers=KEY)
     first = await send(limited, CHAT)
     assert (made.status, first.status) == (201, 200)
-    await usage.insert_usage(limited.replica.pool, await limited.chat(CHAT), PAID)
+    await usage.insert_usage(limited.replica.pool, Payer.of(await limited.chat(CHAT)), PAID)
     before = await limited.chat(CHAT)
     refused = await limited.ask("POST", "/chats", message_body("hello"))
     assert refused.code == TOO_MUCH
@@ -70,7 +73,7 @@ async def test_a_granted_request_is_replayed_and_other_users_learn_nothing(
     await insert_seed(limited.replica.pool, Seed(state=State.W))
     made = await limited.ask("POST", "/chats", message_body("hello"), headers=KEY)
     first = await send(limited, CHAT)
-    await usage.insert_usage(limited.replica.pool, await limited.chat(CHAT), PAID)
+    await usage.insert_usage(limited.replica.pool, Payer.of(await limited.chat(CHAT)), PAID)
     again = await limited.ask("POST", "/chats", message_body("hello"), headers=KEY)
     assert (again.status, again.json["id"]) == (201, made.json["id"])
     repeated = await send(limited, CHAT)

@@ -30,7 +30,7 @@ from tests.support.chaos.transcript_judge import TranscriptJudge
 from tests.support.chaos.unreliable_model import SlowToolServer, UnreliableModel
 
 SETTLE_TIMEOUT_S = 60.0
-CHECKS_BILLING = False
+CHECKS_BILLING = True
 
 
 class Soak:

@@ -60,6 +60,24 @@ async def test_a_viewer_sees_the_next_attempt_after_a_kill(dsn: str) -> None:
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.promise("P11")
+async def test_a_call_is_billed_although_its_worker_was_killed_as_soon_as_it_was_sent(
+    dsn: str,
+) -> None:
+    """Neither call gets a byte of an answer before the kill."""
+    async with takeover_rig(dsn) as rig:
+        first = rig.model.silences.hold("m1/0")
+        victim = await rig.start_victim()
+        chat_id = await rig.create(victim, "m1 0")
+        await first.reached.wait()
+        victim.kill()
+        await rig.survivor.wait_state(chat_id, "W")
+        await rig.survivor.events.wait("usage_estimated", chat_id=chat_id)
+        paid = await rig.survivor.recorded_usage()
+        assert sorted(ok for _, ok, _ in paid) == [False, True]
+
+
+@pytest.mark.timeout(240)
 @pytest.mark.promise("P5", "P10")
 async def test_a_viewer_notices_nothing_of_a_drain(dsn: str) -> None:
     """The draining worker finishes the running answer."""

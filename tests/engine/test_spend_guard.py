@@ -9,9 +9,11 @@ from chatd.domain.errors import Unavailable
 from chatd.domain.ports import Env
 from chatd.engine.budget import OwnerBudget, SpendLimit
 from chatd.engine.model_call import SpendGuard
+from chatd.engine.open_call_writer import OpenCallWriter
+from chatd.store.pool import Pool
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import EngineRig, Events, change_id, engine_rig
-from tests.support.factories import CHAT, chat
+from tests.support.factories import CHAT, WORKER, chat
 from tests.support.outcomes import present
 from tests.support.store import session_to
 from tests.support.tools import GatedTool
@@ -89,10 +91,14 @@ async def test_a_failed_spend_check_allows_the_call(dsn: str) -> None:
         await rig.events.wait("spend_check_failed", chat_id=chat_id)
 
 
-async def test_a_spend_check_that_hangs_times_out_and_allows_the_call(clock: FakeClock) -> None:
+async def test_a_spend_check_that_hangs_times_out_and_allows_the_call(
+    clock: FakeClock, pool: Pool
+) -> None:
     events = Events()
     env = Env(clock=clock, emit=events, new_id=lambda: CHAT, new_change_id=change_id)
-    assert await SpendGuard(FailingBudget(hangs=True), env, timeout_s=0.01).check(chat()) is None
+    open_calls = OpenCallWriter(pool, env, WORKER)
+    guard = SpendGuard(FailingBudget(hangs=True), open_calls, env, timeout_s=0.01)
+    assert await guard.check(chat()) is None
     assert events.seen == [("spend_check_failed", {"chat_id": CHAT, "error_kind": "timeout"})]
 
 

@@ -16,7 +16,7 @@ from chatd.engine.worker import WorkerConfig
 from chatd.parts.journal_tail import read_episode
 from chatd.store.chat import journal, messages
 from chatd.store.conn import Row
-from tests.support.engine_rig import NO_SLOTS, EngineRig, engine_rig, engine_rig_with
+from tests.support.engine_rig import NO_SLOTS, EngineRig, engine_rig, engine_rig_with, usage_chunk
 from tests.support.eventually import eventually
 from tests.support.outcomes import present
 from tests.support.providers.anthropic import FakeAnthropic, event
@@ -174,6 +174,29 @@ async def test_the_next_owner_records_the_call_of_a_dead_worker(
         assert sorted(paid, key=str) == [("turn", False, "estimated"), ("turn", True, 3)]
 
 
+async def test_a_call_is_recorded_whose_worker_dies_before_the_provider_answers(
+    dsn: str, proxy: Proxy, api: FakeCompatible
+) -> None:
+    silent = Gate()
+    async with (
+        engine_rig_with(dsn, api, worker=SHORT_DRAIN) as survivor,
+        engine_rig_with(proxy.dsn, api, worker=SHORT_DRAIN) as victim,
+    ):
+        api.scripted.append(Reply(held=silent))
+        chat_id = await victim.create(LONG)
+        await silent.reached.wait()
+        survivor.answer("a whole answer", input_tokens=3)
+        disconnect(proxy)
+        await survivor.wait_runner_left(chat_id)
+        await survivor.events.wait("usage_estimated", chat_id=chat_id)
+        paid = await survivor.recorded_usage()
+        assert sorted(paid, key=str) == [("turn", False, "estimated"), ("turn", True, 3)]
+        (dead,) = await survivor.pool.fetch("SELECT * FROM usage_events WHERE NOT ok")
+        assert 900 < dead["input_tokens"] < 1200
+        assert dead["output_tokens"] == 0
+        assert await survivor.pool.fetchval("SELECT count(*) FROM open_calls") == 0
+
+
 async def test_the_owner_of_an_interrupt_records_the_call_of_a_dead_worker(
     dsn: str, proxy: Proxy, api: FakeCompatible, gate: Gate
 ) -> None:
@@ -231,10 +254,12 @@ async def test_the_reaper_records_the_last_call_of_a_chat_that_it_fails(
         check_estimate(await observer.pool.fetch("SELECT * FROM usage_events"))
 
 
-async def test_the_record_of_a_call_is_in_the_journal_and_not_in_live_parts(
+async def test_what_a_provider_told_of_a_call_is_in_the_journal_and_not_in_live_parts(
     rig: EngineRig, gate: Gate
 ) -> None:
-    chat_id = await started(rig, gate)
+    rig.api.script(chunk(content=STREAMED), usage_chunk(77), gate)
+    chat_id = await rig.create(LONG)
+    await gate.reached.wait()
     await rig.wait_journaled(chat_id)
     episode = Episode.of(await rig.chat(chat_id))
 
@@ -244,10 +269,37 @@ async def test_the_record_of_a_call_is_in_the_journal_and_not_in_live_parts(
     ((found, record),) = await eventually(find)
     assert found == episode
     assert b'"kind":"turn"' in record
+    assert b'"input_tokens":77' in record
     shown = await read_episode(rig.pool, episode)
     assert {(live.role, type(live.part)) for live in shown} == {("assistant", TextPart)}
     buffer = present(rig.replica.episodes.find(chat_id))
     assert b"fake-1" not in b"".join(buffer.events)
+
+
+async def test_a_call_has_a_record_from_before_its_request_until_its_usage_is_recorded(
+    rig: EngineRig,
+) -> None:
+    silent = Gate()
+    rig.api.scripted.append(Reply(held=silent))
+    chat_id = await rig.create(LONG)
+    await silent.reached.wait()
+    (opened,) = await rig.pool.fetch("SELECT * FROM open_calls")
+    assert (opened["chat_id"], opened["worker_id"]) == (chat_id, rig.replica.worker_id)
+    assert 900 < opened["reserved_micros"] < 1200
+    await rig.interrupt(chat_id)
+    await rig.wait_runner_left(chat_id)
+    assert await rig.pool.fetch("SELECT * FROM open_calls") == []
+
+
+async def test_a_call_that_the_provider_refuses_leaves_no_record(rig: EngineRig) -> None:
+    rig.api.reply(401, {"error": {"message": "wrong key"}})
+    await rig.wait_state(await rig.create(LONG), "E0")
+
+    async def is_discarded() -> bool:
+        return not await rig.pool.fetch("SELECT * FROM open_calls")
+
+    await eventually(is_discarded)
+    assert await rig.recorded_usage() == []
 
 
 def disconnect(proxy: Proxy) -> None:

@@ -20,7 +20,7 @@ from chatd.bench.http_client import BenchConnection, open_connection
 from chatd.bench.report import ReportRow, at_most
 from chatd.pg.layout import SOCKET_NAME
 from chatd.store import model_configs, notifications
-from chatd.store.chat import chats, journal, usage, workers
+from chatd.store.chat import chats, journal, open_calls, usage, workers
 from chatd.store.workspace import agents, build_leases
 
 _TRIP_MESSAGES: Final = (b"S", b"Q")
@@ -122,6 +122,8 @@ SHARED_STATEMENTS: Final[Mapping[str, str]] = {
     chats.LIST_VERSIONS: "poll",
     chats.LIST_RECENTLY_ACTIVE: "poll",
     usage.ROLL_UP: "books",
+    open_calls.WRITE: "calls",
+    open_calls.LIST_ABANDONED: "books",
     build_leases.ACQUIRE: "builds",
     agents.LIST_ON_HOST: "agents",
     model_configs.LIST_MODELS: "models",

@@ -76,6 +76,8 @@ class ChatReaper:
             )
             await self._write(chat_id, command)
         if result.dead:
+            # Before the workers are forgotten: if this process dies now, another one does it.
+            await self._usage_writer.settle_workers(tuple(result.dead))
             await workers.delete_workers(self._conn, result.dead)
             self._env.emit("workers_reaped", workers=len(result.dead), chats=len(result.orphaned))
 
@@ -143,7 +145,7 @@ class ChatReaper:
             self._env.emit("chat_reaped", chat_id=chat_id, to_state=str(outcome.chat.state))
             if outcome.chat.status not in ("running", "interrupting"):
                 # No other worker takes the chat over and records the calls of the last one.
-                self._usage_writer.settle(outcome.chat, Episode.of(outcome.chat))
+                self._usage_writer.settle(outcome.chat)
         self._delayed.discard(chat_id)
         return True
 

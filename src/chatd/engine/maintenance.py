@@ -16,6 +16,7 @@ from chatd.domain.errors import RequestError, Unavailable
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Env
 from chatd.engine.attempt import Committer
+from chatd.engine.usage_writer import UsageWriter
 from chatd.store import retention
 from chatd.store.chat import idempotency, usage
 from chatd.store.conn import Conn
@@ -41,7 +42,7 @@ class RetentionConfig(Struct, frozen=True, kw_only=True):
     remove_workspaces_after: int = 0
 
 
-def maintenance_tasks(conn: Conn, env: Env) -> tuple[PeriodicTask, ...]:
+def maintenance_tasks(conn: Conn, env: Env, usage_writer: UsageWriter) -> tuple[PeriodicTask, ...]:
     async def forget_requests() -> None:
         for forget_old in (idempotency.delete_old_requests, idempotency.clear_old_request_keys):
             for _ in range(_MAX_ROW_BATCHES):
@@ -62,6 +63,7 @@ def maintenance_tasks(conn: Conn, env: Env) -> tuple[PeriodicTask, ...]:
         PeriodicTask(name="forget_requests", interval_s=600, work=forget_requests),
         PeriodicTask(name="roll_up_usage", interval_s=60, work=roll_up_usage),
         PeriodicTask(name="remove_deleted", interval_s=REMOVAL_INTERVAL_S, work=remove_deleted),
+        PeriodicTask(name="settle_usage", interval_s=30, work=usage_writer.settle_abandoned),
     )
 
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Final, Literal
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import Struct
 from msgspec.structs import replace
 
 from chatd.domain.answer.answer import (
@@ -20,6 +20,7 @@ from chatd.domain.answer.answer import (
     StartedCall,
     answer_message,
     judge_answer,
+    started_call,
     usage_entry,
 )
 from chatd.domain.answer.assembler import Assembler
@@ -51,6 +52,7 @@ from chatd.domain.prompt.instructions import Instructions
 from chatd.domain.prompt.notices import PendingNotice
 from chatd.domain.text import utc_text
 from chatd.engine.attempt import Attempt
+from chatd.engine.open_call_writer import OpenCallWriter
 from chatd.parts.episodes import PartRecorder
 
 SPEND_CHECK_TIMEOUT_S: Final = 2.0
@@ -108,11 +110,13 @@ class SpendGuard:
     def __init__(
         self,
         budget: Budget | None,
+        open_calls: OpenCallWriter,
         env: Env,
         *,
         timeout_s: float = SPEND_CHECK_TIMEOUT_S,
         refuses_unpriced: bool = False,
     ) -> None:
+        self.open_calls = open_calls
         self._budget = budget
         self._env = env
         self._timeout_s = timeout_s
@@ -223,10 +227,14 @@ class ModelCall:
         return (*self._earlier_usage, usage_entry(self._kind, self.record, usage, ok=ok))
 
     async def run(
-        self, attempt: Attempt, request: ModelRequest, recorder: PartRecorder | None = None
+        self,
+        attempt: Attempt,
+        request: ModelRequest,
+        open_calls: OpenCallWriter,
+        recorder: PartRecorder,
     ) -> Answer:
-        """Publish live parts of an answer to `recorder`, if there is one; a summary is shown when
-        it is complete. Raises ModelCallError."""
+        """Publish live parts of an answer to `recorder`; a summary is shown when it is complete.
+        Raises ModelCallError."""
         estimate = estimate_input_tokens(request)
         self._assembler = Assembler(self._used_ids, input_tokens=estimate)
         attempt.set_partial(self.partial_messages, self.usage_entries)
@@ -235,6 +243,7 @@ class ModelCall:
         limit, failure = asyncio.timeout(self._timeout_s), None
         try:
             async with limit:
+                await open_calls.open(attempt.chat, self._started_call())
                 failure = await self._read(request, recorder)
         except TimeoutError:
             if not limit.expired():
@@ -243,6 +252,8 @@ class ModelCall:
             failure = known_failure("timeout", self.record.config.provider)
         # A call that is cancelled before the provider answers may be charged; no other is.
         self._is_charged = self._is_opened
+        if not self._is_charged:
+            open_calls.discard(self._id)
         self._idle = self._idle.released()
         failure = self._idle.failure(self.record.config.provider, failure)
         if failure is None or self._kind == "compaction":
@@ -262,14 +273,13 @@ class ModelCall:
         return ModelCallError(failure, usage)
 
     async def _read(
-        self, request: ModelRequest, recorder: PartRecorder | None
+        self, request: ModelRequest, recorder: PartRecorder
     ) -> ClassifiedFailure | None:
         """None if the stream ended well, or was closed by the idle timeout."""
         try:
             self._is_charged = True
             async with self._closed_when_idle(), self._provider.stream(request) as events:
                 self._is_opened = True
-                self._record_call(recorder)
                 return await self._assemble(events, recorder)
         except ProviderError as failed:
             return classify_fault(failed.fault)
@@ -286,7 +296,7 @@ class ModelCall:
             return classify_fault(ProviderFault(message=message, provider=name, transport="reset"))
 
     async def _assemble(
-        self, events: AsyncIterator[ModelEvent], recorder: PartRecorder | None
+        self, events: AsyncIterator[ModelEvent], recorder: PartRecorder
     ) -> ClassifiedFailure | None:
         had_usage = False
         async for event in events:
@@ -296,22 +306,15 @@ class ModelCall:
             parts = self._assembler.feed(event, utc_text(self._env.clock.now()))
             if parts:
                 self.on_answering()
-            if recorder is not None and parts and self._kind == "turn":
+            if parts and self._kind == "turn":
                 recorder.add("assistant", parts)
             elif isinstance(event, UsageReported) and not had_usage:
                 had_usage = True
-                self._record_call(recorder)
+                recorder.record_call(msgspec.json.encode(self._started_call()))
         return None
 
-    def _record_call(self, recorder: PartRecorder | None) -> None:
-        """For the worker that takes over if this one dies."""
-        if recorder is not None:
-            # The options may contain keys.
-            config = replace(self.record.config, options=UNSET)
-            call = StartedCall(
-                id=self._id, kind=self._kind, config=config, usage=self._assembler.usage
-            )
-            recorder.record_call(msgspec.json.encode(call))
+    def _started_call(self) -> StartedCall:
+        return started_call(self._kind, self._id, self.record.config, self._assembler.usage)
 
     @asynccontextmanager
     async def _closed_when_idle(self) -> AsyncGenerator[None]:

@@ -131,7 +131,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
         recorder = self.episodes.open(Episode.of(attempt.chat))
         try:
             request = await build_request(attempt, context, notice)
-            answer = await call.run(attempt, request, recorder)
+            answer = await call.run(attempt, request, self.spend_guard.open_calls, recorder)
         finally:
             recorder.close()
         # A call and its result may be on two sides of a pause.

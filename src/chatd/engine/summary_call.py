@@ -89,9 +89,9 @@ class SummaryCall(Struct, frozen=True, kw_only=True):
             call = ModelCall("compaction", context, self.env, earlier_usage=earlier_usage)
             has_called = False
             try:
-                answer = await call.run(
-                    attempt, summary_request(_shrunk(request, halvings)), recorder
-                )
+                shrunk = summary_request(_shrunk(request, halvings))
+                open_calls = self.spend_guard.open_calls
+                answer = await call.run(attempt, shrunk, open_calls, recorder)
                 text = summary_text(answer)
                 has_called = bool(local_calls(answer.content))
                 if text is None:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from chatd.aio import BackgroundTasks
-from chatd.domain.answer.answer import Answer, ModelCallRecord, usage_entry
+from chatd.domain.answer.answer import Answer, ModelCallRecord, started_call, usage_entry
 from chatd.domain.answer.assembler import Assembler
 from chatd.domain.chat.messages import Message
 from chatd.domain.chat.parts import TextPart
@@ -150,8 +150,14 @@ class TitleGenerator:
         """No answer: the call did not reach the provider and has no usage. Usage is recorded on
         every way out, also if a shutdown cancels the call."""
         assembler = Assembler(input_tokens=estimate_input_tokens(request))
-        is_charged, is_opened, fault = True, False, None
+        call_id = self._env.new_id()
+        record = ModelCallRecord(config=model.config, id=call_id)
+        is_charged, is_opened, fault = False, False, None
         try:
+            async with asyncio.timeout_at(deadline):
+                call = started_call("title", call_id, model.config, assembler.usage)
+                await self._spend_guard.open_calls.open(chat, call)
+                is_charged = True
             async with asyncio.timeout_at(deadline), model.provider.stream(request) as events:
                 is_opened = True
                 async for event in events:
@@ -167,8 +173,9 @@ class TitleGenerator:
         finally:
             answer = assembler.finished()
             if is_charged:
-                record = ModelCallRecord(config=model.config, id=self._env.new_id())
                 is_ok = answer.finished is not None
                 entry = usage_entry("title", record, answer.usage, ok=is_ok)
                 self._usage_writer.record(chat, (entry,))
+            else:
+                self._spend_guard.open_calls.discard(call_id)
         return (answer if is_opened else None), fault

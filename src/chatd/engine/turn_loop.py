@@ -80,7 +80,7 @@ class TurnLoop:
     async def generate(self, attempt: Attempt) -> None:
         """Return when the chat waits, needs a client, or is released."""
         if attempt.is_first and attempt.chat.attempt > 1:
-            self._deps.usage_writer.settle(attempt.chat, _episode_before(attempt.chat))
+            self._deps.usage_writer.settle(attempt.chat)
         while attempt.should_continue:
             if attempt.is_draining:
                 release = ReleaseChat(worker_id=attempt.worker_id, epoch=attempt.chat.epoch)
@@ -94,7 +94,7 @@ class TurnLoop:
         messages, usage_entries = attempt.partial_messages(at), attempt.unrecorded_usage()
         if attempt.is_first and not attempt.has_partial:
             messages = await self._messages_from_live_parts(attempt.chat, at)
-            self._deps.usage_writer.settle(attempt.chat, Episode.of(attempt.chat))
+            self._deps.usage_writer.settle(attempt.chat)
         step = attempt.step(FinishInterrupt, messages, usage_entries)
         await self._committer.commit(attempt, step)
         await self.generate(attempt)
@@ -210,11 +210,6 @@ class TurnLoop:
             delay=lambda _: ROW_READ_RETRY_DELAY_S,
             budget_s=None,
         )
-
-
-def _episode_before(chat: Chat) -> Episode:
-    """The last episode of the worker before this one."""
-    return Episode(chat.id, chat.history_version, chat.attempt - 1)
 
 
 async def _load_turn_context(chat: Chat, models: ModelSource, tools: ToolSource) -> TurnContext:

@@ -1,29 +1,32 @@
 """Write usage that no commit of a step records, in the background.
 
 This is the usage of titles, of answers that were dropped, and of calls whose chat another worker
-owns now. For a worker that died, the next owner records its calls from the journal, as estimates.
-Each call has one entry, so nothing is counted twice. A process that ends writes what it still has
-within a time limit.
+owns now. The open calls of a worker that died are recorded by the next owner of the chat, or by the
+worker that finds the death: as estimates, from the record that was written before the request, and
+from the journal. Each call has one entry, so nothing is counted twice. A process that ends writes
+what it still has within a time limit.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
-from uuid import UUID
 
 import msgspec
 
 from chatd.aio import Backoff, retry_unavailable
 from chatd.domain.answer.answer import StartedCall, estimated_entry
 from chatd.domain.chat.messages import UsageEntry
-from chatd.domain.chat.row import Chat, Episode
+from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ChatdError, Unavailable
+from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.model.usage import estimate_output_tokens, streamed_bytes
 from chatd.domain.ports import Env
 from chatd.engine.attempt import emit_usage
 from chatd.parts.journal_tail import read_episode
-from chatd.store.chat import journal, usage
+from chatd.store.chat import journal, open_calls, usage
+from chatd.store.chat.open_calls import OpenCall
+from chatd.store.chat.usage import Payer
 from chatd.store.conn import Conn
 
 MAX_PENDING_USAGE_WRITES: Final = 10_000
@@ -38,20 +41,35 @@ class UsageWriter:
     def __init__(self, conn: Conn, env: Env) -> None:
         self._conn = conn
         self._env = env
-        self._pending: deque[tuple[Chat, Callable[[], Awaitable[None]]]] = deque()
+        self._pending: deque[tuple[ChatId, Callable[[], Awaitable[object]]]] = deque()
         self._has_pending = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
 
     def record(self, chat: Chat, entries: Iterable[UsageEntry]) -> None:
-        entries = tuple(entries)
+        entries, payer = tuple(entries), Payer.of(chat)
         for entry in entries:
-            self._submit(chat, lambda entry=entry: usage.insert_usage(self._conn, chat, entry))
+            self._submit(chat.id, lambda entry=entry: usage.insert_usage(self._conn, payer, entry))
         emit_usage(self._env, entries)
 
-    def settle(self, chat: Chat, last: Episode) -> None:
-        """Record the calls up to this episode that their own worker has not recorded."""
-        self._submit(chat, lambda: self._settle(chat, last))
+    def settle(self, chat: Chat) -> None:
+        """Record the open calls of the chat's earlier owners."""
+
+        async def settle() -> None:
+            await self._settle(await open_calls.list_before(self._conn, chat))
+
+        self._submit(chat.id, settle)
+
+    async def settle_workers(self, workers: Sequence[WorkerId]) -> None:
+        """Record the open calls of dead workers. Raises Unavailable."""
+        while opened := await open_calls.list_of_workers(self._conn, workers):
+            await self._settle(opened)
+            if len(opened) < open_calls.MAX_CALLS_LISTED:
+                return
+
+    async def settle_abandoned(self) -> None:
+        """Record the open calls that no living worker knows."""
+        await self._settle(await open_calls.list_abandoned(self._conn))
 
     async def wait_idle(self) -> None:
         await self._idle.wait()
@@ -67,31 +85,30 @@ class UsageWriter:
             async with asyncio.timeout(timeout_s):
                 await self._write_all()
         except TimeoutError:
-            for chat, _ in self._pending:
-                self._env.emit("usage_write_failed", chat_id=chat.id, error_kind="timeout")
+            for chat_id, _ in self._pending:
+                self._env.emit("usage_write_failed", chat_id=chat_id, error_kind="timeout")
 
-    def _submit(self, chat: Chat, write: Callable[[], Awaitable[None]]) -> None:
+    def _submit(self, chat_id: ChatId, write: Callable[[], Awaitable[object]]) -> None:
         if len(self._pending) >= MAX_PENDING_USAGE_WRITES:
-            self._env.emit("usage_write_failed", chat_id=chat.id, error_kind="queue_full")
+            self._env.emit("usage_write_failed", chat_id=chat_id, error_kind="queue_full")
             return
-        self._pending.append((chat, write))
+        self._pending.append((chat_id, write))
         self._has_pending.set()
         self._idle.clear()
 
     async def _write_all(self) -> None:
         """A write is removed after it was made: one that is cancelled is repeated by `close`."""
         while self._pending:
-            chat, write = self._pending[0]
-            await self._write(chat, write)
+            await self._write(*self._pending[0])
             self._pending.popleft()
         self._has_pending.clear()
         self._idle.set()
 
-    async def _write(self, chat: Chat, write: Callable[[], Awaitable[None]]) -> None:
+    async def _write(self, chat_id: ChatId, write: Callable[[], Awaitable[object]]) -> None:
         def on_failure(error: Unavailable, failures: int) -> None:
             kind = error.code
             self._env.emit(
-                "usage_write_delayed", chat_id=chat.id, error_kind=kind, failures=failures
+                "usage_write_delayed", chat_id=chat_id, error_kind=kind, failures=failures
             )
 
         try:
@@ -104,26 +121,37 @@ class UsageWriter:
                 on_failure=on_failure,
             )
         except ChatdError as error:
-            self._env.emit("usage_write_failed", chat_id=chat.id, error_kind=error.code)
+            self._env.emit("usage_write_failed", chat_id=chat_id, error_kind=error.code)
 
-    async def _settle(self, chat: Chat, last: Episode) -> None:
-        found: dict[UUID, tuple[Episode, StartedCall]] = {}
-        for episode, record in await journal.find_calls(self._conn, last):
-            if (call := _decode(record)) is not None:
-                found[call.id] = (episode, call)
-        recorded = await usage.find_recorded(self._conn, tuple(found)) if found else ()
-        for episode, call in found.values():
-            if call.id not in recorded:
-                entry = estimated_entry(call, await self._output_tokens(episode, call))
-                await usage.insert_usage(self._conn, chat, entry, corrects=False)
-                self._env.emit("usage_estimated", chat_id=chat.id, provider=entry.provider)
+    async def _settle(self, calls: Sequence[OpenCall]) -> None:
+        for opened in calls:
+            call = await self._newest_record(opened)
+            if call is None:
+                continue
+            entry = estimated_entry(call, await self._output_tokens(opened, call))
+            payer = Payer(
+                owner_id=opened.owner_id,
+                chat_id=opened.chat_id,
+                root_chat_id=opened.root_chat_id,
+            )
+            if await usage.insert_usage(self._conn, payer, entry, corrects=False):
+                self._env.emit("usage_estimated", chat_id=payer.chat_id, provider=entry.provider)
                 emit_usage(self._env, (entry,))
 
-    async def _output_tokens(self, episode: Episode, call: StartedCall) -> int:
+    async def _newest_record(self, opened: OpenCall) -> StartedCall | None:
+        """The journal may have what the provider told of the call before the worker died."""
+        call = _decode(bytes(opened.record))
+        for _, record in await journal.find_calls(self._conn, opened.episode):
+            told = _decode(record)
+            if told is not None and told.id == opened.id:
+                call = told
+        return call
+
+    async def _output_tokens(self, opened: OpenCall, call: StartedCall) -> int:
         """A summary is shown to viewers only when it is complete."""
         if call.kind != "turn":
             return 0
-        parts = await read_episode(self._conn, episode)
+        parts = await read_episode(self._conn, opened.episode)
         return estimate_output_tokens(sum(streamed_bytes(live.part) for live in parts))
 
 

@@ -201,13 +201,18 @@ def _closed() -> Unavailable:
 
 
 class Database:
-    """The pool, and a session for heartbeats only: a replica renews its lease also while requests
-    wait for the pool."""
+    """The pool, a session for heartbeats only (a replica renews its lease also while requests wait
+    for the pool), and one for the records of model calls, which does not wait for the disk: a
+    worker waits for the record before each call, and the disk would take longer than all else."""
 
     def __init__(self, config: PoolConfig, *, on_statement: StatementHook | None = None) -> None:
-        single = msgspec.structs.replace(config, connect=config.connect.named("tick"), max_size=1)
+        def single(connect: ConnectConfig) -> Pool:
+            one = msgspec.structs.replace(config, connect=connect, max_size=1)
+            return Pool(one, on_statement=on_statement)
+
         self.pool = Pool(config, on_statement=on_statement)
-        self.heartbeat = Pool(single, on_statement=on_statement)
+        self.heartbeat = single(config.connect.named("tick"))
+        self.calls = single(config.connect.named("calls", synchronous_commit="off"))
 
     async def close(self) -> None:
-        await asyncio.gather(self.pool.close(), self.heartbeat.close())
+        await asyncio.gather(self.pool.close(), self.heartbeat.close(), self.calls.close())

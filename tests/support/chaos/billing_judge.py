@@ -14,12 +14,16 @@ from chatd.domain.ids import ChatId
 from chatd.store.conn import Conn
 from tests.support.chaos.lost_past import LostPast
 from tests.support.chaos.transcript_judge import SentMessage
+from tests.support.eventually import eventually
 
 BOOKED_CALLS: Final[LiteralString] = """
     SELECT chat_id, count(*) AS calls, sum(input_tokens)::bigint AS input_tokens,
         count(*) FILTER (WHERE input_tokens + output_tokens > 0) AS charged,
         sum(output_tokens)::bigint AS output_tokens
     FROM usage_events GROUP BY 1"""
+
+
+SETTLE_TIMEOUT_S = 120.0
 
 
 class ServedCall(Struct, kw_only=True):
@@ -46,7 +50,13 @@ class ServedCall(Struct, kw_only=True):
 async def check_billing(
     conn: Conn, served: Iterable[ServedCall], sent: Iterable[SentMessage], pasts: list[LostPast]
 ) -> str:
-    """Returns the sums. Raises AssertionError if a call has no usage event."""
+    """Returns the sums. Raises AssertionError if a call has no usage event. First waits until the
+    replicas have recorded the calls of those that stopped."""
+
+    async def is_settled() -> bool:
+        return not await conn.fetchval("SELECT count(*) FROM open_calls")
+
+    await eventually(is_settled, within_s=SETTLE_TIMEOUT_S)
     chats = {message.text.split(maxsplit=1)[0]: message.chat for message in sent}
     calls = list(served)
     due: Counter[ChatId] = Counter(

@@ -55,12 +55,14 @@ class FirstCallGates:
 
 
 class PlannedModel(FakeCompatible):
-    """`asked` counts the requests for each step, by `name/round`; `last_step` is the latest."""
+    """`asked` counts the requests for each step, by `name/round`; `last_step` is the latest. A
+    reply stops in the middle at one of `gates`, and before its first byte at one of `silences`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.asked: Counter[str] = Counter()
         self.gates = FirstCallGates()
+        self.silences = FirstCallGates()
         self.refused: list[bytes] = []
         self.last_step = ""
 
@@ -75,15 +77,16 @@ class PlannedModel(FakeCompatible):
         key = f"{name}/{done}"
         self.asked[key] += 1
         self.last_step = key
-        gate = self.gates.take(key)
+        gate, held = self.gates.take(key), self.silences.take(key)
         pause = () if gate is None else (gate,)
         if done < int(wanted):
             tool = "once" if name.startswith("once") else "work"
             call = {"index": 0, "id": f"{name}-{done}", "type": "function"}
             body = {**call, "function": {"name": tool, "arguments": "{}"}}
-            return Reply(steps=(*pause, chunk(tool_calls=[body]), chunk(finish="tool_calls"), DONE))
+            steps = (*pause, chunk(tool_calls=[body]), chunk(finish="tool_calls"), DONE)
+            return Reply(steps=steps, held=held)
         words = (chunk(content="answer "), *pause, chunk(content=f"to {name}"))
-        return Reply(steps=(*words, chunk(finish="stop"), DONE))
+        return Reply(steps=(*words, chunk(finish="stop"), DONE), held=held)
 
 
 class ToolServer:

@@ -208,12 +208,21 @@ def usage_entry(
 
 
 class StartedCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A running call: what another worker needs to record it if this one dies."""
+    """A call that was or will be sent: what another worker needs to record it if this one dies.
+    Before the provider tells its usage, `usage` is an estimate of the input."""
 
     id: UUID
     kind: CallKind
     config: ModelConfig
     usage: TokenUsage
+
+
+def started_call(
+    kind: CallKind, call_id: UUID, config: ModelConfig, usage: TokenUsage
+) -> StartedCall:
+    """Without the model's options, which may contain keys."""
+    stored = msgspec.structs.replace(config, options=UNSET)
+    return StartedCall(id=call_id, kind=kind, config=stored, usage=usage)
 
 
 def estimated_entry(call: StartedCall, output_tokens: int) -> UsageEntry:

@@ -211,8 +211,18 @@ _CALLS: Final = """json_to_recordset(:paid::json) AS u (message_id bigint, kind 
         cache_read_tokens bigint, cost_micros bigint, price json, runtime_ms bigint, ok boolean,
         web_searches integer, estimated boolean, call_id uuid)"""
 
-# A call that another worker has recorded as an estimate must not refuse the commit.
-_PAID_ONCE: Final = "ON CONFLICT (call_id) WHERE call_id IS NOT NULL DO NOTHING)"
+# A call that another worker has recorded as an estimate must not refuse the commit. A call with a
+# usage event is not open any more.
+_PAID_ONCE: Final = "ON CONFLICT (call_id) WHERE call_id IS NOT NULL DO NOTHING),"
+_CLOSED_ONE: Final = """
+closed AS (
+    DELETE FROM open_calls o USING changed c WHERE o.call_id = :call_id::uuid)
+"""
+_CLOSED: Final = """
+closed AS (
+    DELETE FROM open_calls o USING changed c
+    WHERE o.call_id IN (SELECT (u ->> 'call_id')::uuid FROM json_array_elements(:paid::json) u))
+"""
 
 _REQUESTED: Final = """,
 requested AS (
@@ -272,8 +282,8 @@ SELECT id, worker_id, title, labels, pin_order, workspace_id,
 """
 
 _NOTHING_MORE: Final = ", NULL AS promoted, NULL AS forgotten FROM changed"
-_WRITTEN: Final = (_APPENDED, _MESSAGES, _PAID, _CALLS, _PAID_ONCE, _REQUESTED)
-_WRITTEN_BY_STEP: Final = (_APPENDED, _ONE_MESSAGE, _PAID, _ONE_CALL, _PAID_ONCE)
+_WRITTEN: Final = (_APPENDED, _MESSAGES, _PAID, _CALLS, _PAID_ONCE, _CLOSED, _REQUESTED)
+_WRITTEN_BY_STEP: Final = (_APPENDED, _ONE_MESSAGE, _PAID, _ONE_CALL, _PAID_ONCE, _CLOSED_ONE)
 
 APPLY: Final = named_statement(
     _JOINING,

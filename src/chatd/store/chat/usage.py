@@ -5,9 +5,7 @@ takes events older than the longest statement, so no event is inserted behind it
 rolled-up days plus the events since.
 """
 
-from collections.abc import Sequence
 from typing import Final, Literal, LiteralString
-from uuid import UUID
 
 from msgspec import Struct
 
@@ -71,6 +69,8 @@ SUM_TREE_COST: Final[LiteralString] = """
 # For calls outside a step, such as the one for a title. Never before the end of the roll-up. The
 # worker of a call replaces an estimate of another worker, until the roll-up may be reading it.
 INSERT_USAGE: Final[LiteralString] = """
+    WITH closed AS (
+        DELETE FROM open_calls WHERE call_id = $19)
     INSERT INTO usage_events AS e (at, owner_id, chat_id, root_chat_id, kind, model_config_id,
         provider, model, input_tokens, output_tokens, reasoning_tokens, cache_creation_tokens,
         cache_read_tokens, cost_micros, price, runtime_ms, ok, web_searches, estimated, call_id)
@@ -86,13 +86,22 @@ INSERT_USAGE: Final[LiteralString] = """
     WHERE $20 AND e.estimated AND e.at >= (SELECT until FROM usage_rolled_up)
       AND e.at > now() - $21::float8 * interval '1 s'"""
 
-FIND_RECORDED: Final[LiteralString] = """
-    SELECT call_id FROM usage_events WHERE call_id = ANY ($1::uuid[])"""
-
 _ROLL_UP_MIN_AGE_S: Final = 300.0
 _MAX_CORRECTION_AGE_S: Final = 200.0
 """A roll-up that began before the correction does not read younger events."""
 _MAX_ROLL_UP_SPAN_S: Final = 86_400.0
+
+
+class Payer(Struct, frozen=True, kw_only=True):
+    """The chat of a call, its tree and its owner."""
+
+    owner_id: UserId
+    chat_id: ChatId
+    root_chat_id: ChatId
+
+    @classmethod
+    def of(cls, chat: Chat) -> "Payer":
+        return cls(owner_id=chat.owner_id, chat_id=chat.id, root_chat_id=chat.root_chat_id)
 
 
 class TreeCost(Struct, frozen=True, kw_only=True):
@@ -107,15 +116,17 @@ async def roll_up(conn: Conn, *, min_age_s: float = _ROLL_UP_MIN_AGE_S) -> bool:
     return bool(await conn.fetchval(ROLL_UP, min_age_s, _MAX_ROLL_UP_SPAN_S))
 
 
-async def insert_usage(conn: Conn, chat: Chat, entry: UsageEntry, *, corrects: bool = True) -> None:
+async def insert_usage(
+    conn: Conn, payer: Payer, entry: UsageEntry, *, corrects: bool = True
+) -> bool:
     """A call that is recorded already is not recorded again. With `corrects` the entry replaces an
-    estimate."""
+    estimate. False if nothing was written."""
     tokens = entry.usage
-    await conn.execute(
+    status = await conn.execute(
         INSERT_USAGE,
-        chat.owner_id,
-        chat.id,
-        chat.root_chat_id,
+        payer.owner_id,
+        payer.chat_id,
+        payer.root_chat_id,
         entry.kind,
         entry.model_config_id,
         entry.provider,
@@ -135,11 +146,7 @@ async def insert_usage(conn: Conn, chat: Chat, entry: UsageEntry, *, corrects: b
         corrects,
         _MAX_CORRECTION_AGE_S,
     )
-
-
-async def find_recorded(conn: Conn, call_ids: Sequence[UUID]) -> frozenset[UUID]:
-    """The calls among these that have an entry."""
-    return frozenset(row["call_id"] for row in await conn.fetch(FIND_RECORDED, list(call_ids)))
+    return status != "INSERT 0 0"
 
 
 async def spent_micros(conn: Conn, owner_id: UserId, period: Period) -> int:
