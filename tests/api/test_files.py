@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from chatd.domain.access import UserActor
-from chatd.domain.file.entities import FileId, FileLimits
+from chatd.domain.file.entities import FileLimits
+from chatd.domain.ids import FileId
 from chatd.store.file import files, uploads
 from chatd.store.pool import Pool
 from tests.support.api.server import (

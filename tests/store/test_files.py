@@ -9,7 +9,8 @@ from chatd.domain.access import WORKER, Actor, UserActor
 from chatd.domain.chat.states import State
 from chatd.domain.errors import Conflict, NotFound, Unavailable
 from chatd.domain.file.byte_range import ByteRange
-from chatd.domain.file.entities import FileId, FileLimits, NewFile, StoredFile
+from chatd.domain.file.entities import FileLimits, NewFile, StoredFile
+from chatd.domain.ids import FileId
 from chatd.engine.file_removal import FileSweep
 from chatd.store.errors import DuplicateRow, MissingReference
 from chatd.store.file import files, uploads

@@ -8,9 +8,8 @@ import pytest
 from chatd.domain.errors import Forbidden
 from chatd.domain.file.byte_range import ByteRange, RangeOutside, select_range
 from chatd.domain.file.download_link import DownloadLink, open_link, sign_link
-from chatd.domain.file.entities import FileId
 from chatd.domain.file.names import content_disposition, read_file_name
-from chatd.domain.ids import UserId
+from chatd.domain.ids import FileId, UserId
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,15 @@ from chatd.domain.chat.change import IdempotencyKey
 from chatd.domain.chat.cursor import CURSOR_PATTERN, Cursor
 from chatd.domain.decode_errors import describe_decode_error, describe_invalid_json
 from chatd.domain.errors import InvalidInput
-from chatd.domain.file.entities import FileId
-from chatd.domain.ids import ChatId, MessageId, ModelConfigId, QueueId, RequestId, WorkspaceId
+from chatd.domain.ids import (
+    ChatId,
+    FileId,
+    MessageId,
+    ModelConfigId,
+    QueueId,
+    RequestId,
+    WorkspaceId,
+)
 from chatd.domain.text import clip
 from chatd.domain.workspace.entities import BuildId, TemplateId
 

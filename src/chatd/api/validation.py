@@ -20,9 +20,10 @@ from chatd.api.schemas.messages import (
     ToolResultIn,
 )
 from chatd.domain.chat.commands import ClientResult
-from chatd.domain.chat.parts import FileReferencePart, Part, TextPart, validate_json
+from chatd.domain.chat.parts import FilePart, FileReferencePart, Part, TextPart, validate_json
 from chatd.domain.errors import InvalidInput
-from chatd.domain.ids import ToolCallId, WorkspaceId
+from chatd.domain.file.entities import StoredFile
+from chatd.domain.ids import FileId, ToolCallId, WorkspaceId
 from chatd.domain.model.protocol import ToolSpec
 from chatd.domain.runtime_settings import clean_prompt
 from chatd.domain.text import Json
@@ -36,16 +37,26 @@ MAX_IDEMPOTENCY_KEY_CHARS: Final = 255
 _LABEL_KEY: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._/-]*")
 
 
-def check_content(parts: Sequence[InputPart]) -> tuple[Part, ...]:
-    return tuple(_part(part, f"content[{index}]") for index, part in enumerate(parts))
+def check_content(
+    parts: Sequence[InputPart], files: Mapping[FileId, StoredFile]
+) -> tuple[Part, ...]:
+    """`files` are those of the named ones that exist and that the caller may name."""
+    return tuple(_part(part, f"content[{index}]", files) for index, part in enumerate(parts))
 
 
-def _part(part: InputPart, where: str) -> Part:
+def list_named_files(parts: Sequence[InputPart]) -> list[FileId]:
+    return [FileId(part.file_id) for part in parts if isinstance(part, InputFile)]
+
+
+def _part(part: InputPart, where: str, files: Mapping[FileId, StoredFile]) -> Part:
     match part:
         case InputText(text=text):
             return TextPart(text=text.strip())
         case InputFile():
-            raise InvalidInput(f"{where}.file_id", "there is no such file")
+            file = files.get(FileId(part.file_id))
+            if file is None:
+                raise InvalidInput(f"{where}.file_id", "there is no such file")
+            return FilePart(media_type=file.media_type, file_id=str(file.id), name=file.name)
         case InputFileReference():
             if part.end_line < part.start_line:
                 raise InvalidInput(f"{where}.end_line", "must not be before start_line")

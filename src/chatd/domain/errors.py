@@ -14,6 +14,7 @@
           QueuedMessageGone     the message is no longer in the queue
           NothingToCompact
           UsageLimit
+          TooManyFiles          the messages of a chat name too many files
           RequestReused         an idempotency key was sent again with another body
       StaleFence              the chat has changed since: the worker stops, writes nothing
       Unavailable             database or peer unreachable: back off, retry
@@ -123,6 +124,13 @@ class NothingToCompact(Conflict):
 
 class UsageLimit(Conflict):
     code = "usage_limit_exceeded"
+
+
+class TooManyFiles(Conflict):
+    code = "too_many_files"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"The messages of a chat can name at most {limit} files.")
 
 
 class RequestReused(Conflict):

@@ -14,6 +14,7 @@ CredentialId = NewType("CredentialId", UUID)
 WorkerId = NewType("WorkerId", UUID)
 ModelConfigId = NewType("ModelConfigId", UUID)
 WorkspaceId = NewType("WorkspaceId", UUID)
+FileId = NewType("FileId", UUID)
 RequestId = NewType("RequestId", UUID)
 
 MessageId = NewType("MessageId", int)

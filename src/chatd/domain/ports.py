@@ -14,8 +14,8 @@ from chatd.domain.answer.tool_calls import call_key
 from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.chat.row import Chat, ChatError, Fence
 from chatd.domain.file.byte_range import ByteRange
-from chatd.domain.file.entities import FileId, StoredFile
-from chatd.domain.ids import ChangeId, ModelConfigId, ToolCallId
+from chatd.domain.file.entities import StoredFile
+from chatd.domain.ids import ChangeId, FileId, ModelConfigId, ToolCallId
 from chatd.domain.model.protocol import ModelConfig, ModelEvent, ModelRequest, ToolSpec
 from chatd.domain.model.retry import CallLimits
 from chatd.domain.prompt.instructions import Instructions

@@ -17,6 +17,7 @@ from chatd.api.operations import REPLAYED, create_chat, run_operation
 from chatd.api.pages import Paging, TimePosition
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
+from chatd.api.routes.messages import build_content
 from chatd.api.routes.models import find_model_or_default
 from chatd.api.schemas.chats import (
     ChatListQuery,
@@ -140,7 +141,7 @@ class ChatRoutes:
                 lambda: bindings.require_usable_workspace(pool, workspace_id, owner)
             )
         validation.check_mcp_servers(body.mcp_server_ids)
-        content = validation.check_content(body.content)
+        content = await build_content(self._deps, request.caller, body.content)
         model = await find_model_or_default(self._deps.models, body)
         system = validation.clean_system_prompt(body.system_prompt)
         before = Draft(role="system", content=(TextPart(text=system or ""),), visibility="model")

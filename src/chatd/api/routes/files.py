@@ -41,9 +41,10 @@ from chatd.domain.file.download_link import (
     open_link,
     sign_link,
 )
-from chatd.domain.file.entities import FileId, StoredFile
+from chatd.domain.file.entities import StoredFile
 from chatd.domain.file.media_types import PDF, is_text_type
 from chatd.domain.file.names import content_disposition
+from chatd.domain.ids import FileId
 from chatd.store.file import files
 
 _SANDBOX: Final = "default-src 'none'; sandbox"

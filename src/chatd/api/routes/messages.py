@@ -1,10 +1,11 @@
 """Routes that list, send and edit messages and submit client tool results."""
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from chatd.api import validation
 from chatd.api.auth import ApiCaller, require_own_chat
-from chatd.api.deps import ApiDeps, ModelListing
+from chatd.api.deps import ApiDeps
 from chatd.api.operations import (
     REPLAYED,
     appended_result,
@@ -18,6 +19,7 @@ from chatd.api.route import ApiRoute
 from chatd.api.routes.models import find_model
 from chatd.api.schemas.messages import (
     EditMessageBody,
+    InputPart,
     MessageListQuery,
     MessagePage,
     SendMessageBody,
@@ -26,12 +28,15 @@ from chatd.api.schemas.messages import (
 )
 from chatd.domain.chat.commands import EditMessage, SendMessage, SubmitToolResults
 from chatd.domain.chat.messages import UserInput
+from chatd.domain.chat.parts import Part
 from chatd.domain.chat.public_messages import public_message, public_queued
 from chatd.domain.errors import InvalidInput, NotFound
-from chatd.domain.ids import ChatId, MessageId
+from chatd.domain.file.entities import StoredFile
+from chatd.domain.ids import ChatId, FileId, MessageId
 from chatd.store.chat import message_pages
 from chatd.store.chat.message_pages import MessageRange, StoredMessagePage
 from chatd.store.chat.operation import AppliedChange
+from chatd.store.file import files
 
 _SEND: Final = BodySpec(SendMessageBody, LARGE_BODY_BYTES)
 _EDIT: Final = BodySpec(EditMessageBody, LARGE_BODY_BYTES)
@@ -105,7 +110,7 @@ class MessageRoutes:
         validation.check_mcp_servers(body.mcp_server_ids)
         key = request.idempotency_key("send", request.chat_id, body)
         deps, caller = self._deps, request.caller
-        user_input = await build_user_input(deps.models, caller, body)
+        user_input = await build_user_input(deps, caller, body)
         command = SendMessage(prompt=user_input, when_busy=body.busy_behavior)
         outcome = await run_operation(deps, caller, request.chat_id, command, key)
         if isinstance(outcome, AppliedChange) and outcome.request is not None:
@@ -115,7 +120,7 @@ class MessageRoutes:
 
     async def edit_message(self, request: ApiRequest) -> ApiReply:
         body = await request.body(_EDIT)
-        user_input = await build_user_input(self._deps.models, request.caller, body)
+        user_input = await build_user_input(self._deps, request.caller, body)
         command = EditMessage(message_id=request.message_id, prompt=user_input)
         outcome = await run_operation(self._deps, request.caller, request.chat_id, command)
         return reply(appended_result(outcome))
@@ -128,17 +133,28 @@ class MessageRoutes:
 
 
 async def build_user_input(
-    models: ModelListing, caller: ApiCaller, body: SendMessageBody | EditMessageBody
+    deps: ApiDeps, caller: ApiCaller, body: SendMessageBody | EditMessageBody
 ) -> UserInput:
     model_id = None
     if body.model is not None or body.model_config_id is not None:
-        model_id = await find_model(models, body)
+        model_id = await find_model(deps.models, body)
     return UserInput(
-        content=validation.check_content(body.content),
+        content=await build_content(deps, caller, body.content),
         created_by=caller.user_id,
         model_config_id=model_id,
         reasoning_effort=body.reasoning_effort,
     )
+
+
+async def build_content(
+    deps: ApiDeps, caller: ApiCaller, parts: Sequence[InputPart]
+) -> tuple[Part, ...]:
+    """Raises InvalidInput, also for a file that the caller may not read."""
+    named = validation.list_named_files(parts)
+    found: Mapping[FileId, StoredFile] = {}
+    if named:
+        found = await deps.retry(lambda: files.list_attachable(deps.pool, named, caller.actor))
+    return validation.check_content(parts, found)
 
 
 def _range(query: MessageListQuery, last: NumberPosition | None) -> MessageRange:

@@ -80,7 +80,7 @@ class QueueRoutes:
 
     async def edit_queued(self, request: ApiRequest) -> ApiReply:
         body = await request.body(_EDIT)
-        user_input = await build_user_input(self._deps.models, request.caller, body)
+        user_input = await build_user_input(self._deps, request.caller, body)
         command = EditQueued(id=request.queue_id, prompt=user_input)
         outcome = await run_operation(self._deps, request.caller, request.chat_id, command)
         seen = _rewritten(outcome) or _find(await self._load(request), request.queue_id)

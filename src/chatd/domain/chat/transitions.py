@@ -31,6 +31,7 @@ from chatd.domain.chat.commands import (
     TreeCommand,
     UpdateChat,
 )
+from chatd.domain.chat.file_links import require_file_limit
 from chatd.domain.chat.messages import Message, QueuedMessage
 from chatd.domain.chat.queue_transitions import (
     delete_queued,
@@ -60,18 +61,19 @@ from chatd.domain.chat.worker_transitions import (
     release,
     require_action,
 )
-from chatd.domain.ids import ChatId, WorkerId
+from chatd.domain.ids import ChatId, FileId, WorkerId
 
 C = TypeVar("C")
 
 
 class LoadedChat(Struct, frozen=True, kw_only=True):
-    """A row with what its command's transition reads: the queue, or the message that an edit
-    replaces. All are of one version."""
+    """A row with what its command's transition reads: the queue, the message that an edit
+    replaces, or the files that the chat's messages name. All are of one version."""
 
     chat: Chat
     queue: tuple[QueuedMessage, ...] = ()
     target: Message | None = None
+    files: frozenset[FileId] = frozenset()
 
 
 class ReservedSlots(Struct, frozen=True, kw_only=True):
@@ -153,7 +155,8 @@ def decide(loaded: LoadedChat, command: ChatCommand, slots: ReservedSlots) -> Ch
     """The change of a command; None if it is allowed and changes nothing. Raises RequestError for
     a user's command, StaleFence for a worker's."""
     transition = TRANSITION_BY_COMMAND[type(command)]
-    return transition(loaded, command, slots.worker_for(loaded.chat))
+    change = transition(loaded, command, slots.worker_for(loaded.chat))
+    return None if change is None else require_file_limit(change, loaded.files)
 
 
 def decide_tree(

@@ -21,6 +21,7 @@ from chatd.domain.chat.commands import (
     SubmitToolResults,
     UpdateChat,
 )
+from chatd.domain.chat.file_links import require_file_limit
 from chatd.domain.chat.messages import Draft, Message, PendingCall, UserInput, pending_calls
 from chatd.domain.chat.parts import ToolResultPart, validate_json
 from chatd.domain.chat.row import MAX_QUEUED_MESSAGES, Chat, ChatError
@@ -69,7 +70,7 @@ def create(command: CreateChat, worker: WorkerId | None) -> Change:
         change = change.append(draft)
     if command.prompt is not None:
         change = change.start_turn(command.prompt)
-    return change.run(worker)
+    return require_file_limit(change.run(worker))
 
 
 def send_message(chat: Chat, command: SendMessage, worker: WorkerId | None) -> Change:

@@ -14,8 +14,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from chatd.domain.errors import Forbidden
-from chatd.domain.file.entities import FileId
-from chatd.domain.ids import UserId
+from chatd.domain.ids import FileId, UserId
 
 LINK_LIFETIME_S: Final = 300
 KEY_BYTES: Final = 32

@@ -1,16 +1,12 @@
 """Files that users have uploaded, and the limits on them."""
 
 from datetime import datetime
-from typing import Final, NewType
-from uuid import UUID
+from typing import Final
 
 from msgspec import Struct
 
-from chatd.domain.ids import UserId
+from chatd.domain.ids import FileId, UserId
 
-FileId = NewType("FileId", UUID)
-
-MAX_FILES_PER_CHAT: Final = 50
 _MIB: Final = 1024 * 1024
 
 

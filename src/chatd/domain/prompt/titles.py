@@ -86,7 +86,7 @@ def fallback_title(text: str) -> str:
 
 
 def title_input(content: Sequence[Part], files: Mapping[str, ResolvedFile]) -> str:
-    """The typed text of a message, else the pasted text, else the names of referenced files."""
+    """The typed text of a message, else the pasted text, else the names of files."""
     text = " ".join(part.text.strip() for part in content if isinstance(part, TextPart))
     if not text.strip():
         found = [files.get(part.file_id or "") for part in content if isinstance(part, FilePart)]
@@ -94,6 +94,7 @@ def title_input(content: Sequence[Part], files: Mapping[str, ResolvedFile]) -> s
         text = " ".join(paste_text(file).strip() for file in pastes)
     if not text.strip():
         names = [part.file_name for part in content if isinstance(part, FileReferencePart)]
+        names += [part.name or "" for part in content if isinstance(part, FilePart)]
         text = " ".join(names)
     return model_text(text).strip()[:_MAX_INPUT_CHARS]
 

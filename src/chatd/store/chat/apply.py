@@ -233,6 +233,14 @@ requested AS (
     FROM changed c WHERE :request_id::uuid IS NOT NULL)
 """
 
+# The foreign key refuses a file that was deleted meanwhile: then nothing is written.
+_LINKED: Final = """,
+linked AS (
+    INSERT INTO chat_files (chat_id, file_id)
+    SELECT c.id, f.id FROM changed c, unnest(:file_ids::uuid[]) AS f (id)
+    ON CONFLICT DO NOTHING)
+"""
+
 # Filters by :chat_id, because the planner does not know the id of the row in `changed`. The join
 # only decides whether anything is written.
 _QUEUE: Final = """
@@ -282,7 +290,7 @@ SELECT id, worker_id, title, labels, pin_order, workspace_id,
 """
 
 _NOTHING_MORE: Final = ", NULL AS promoted, NULL AS forgotten FROM changed"
-_WRITTEN: Final = (_APPENDED, _MESSAGES, _PAID, _CALLS, _PAID_ONCE, _CLOSED, _REQUESTED)
+_WRITTEN: Final = (_APPENDED, _MESSAGES, _PAID, _CALLS, _PAID_ONCE, _CLOSED, _REQUESTED, _LINKED)
 _WRITTEN_BY_STEP: Final = (_APPENDED, _ONE_MESSAGE, _PAID, _ONE_CALL, _PAID_ONCE, _CLOSED_ONE)
 
 APPLY: Final = named_statement(

@@ -16,6 +16,7 @@ from chatd.domain.chat.change import (
     AppendedMessage,
     Change,
 )
+from chatd.domain.chat.file_links import named_files
 from chatd.domain.chat.messages import (
     Draft,
     UsageEntry,
@@ -25,7 +26,7 @@ from chatd.domain.chat.messages import (
 from chatd.domain.chat.parts import CONTENT_VERSION
 from chatd.domain.chat.row import RECENT_CHANGES_KEPT, Chat
 from chatd.domain.chat.transitions import LoadedChat
-from chatd.domain.errors import InvariantBroken
+from chatd.domain.errors import InvalidInput, InvariantBroken
 from chatd.domain.ids import ChangeId
 from chatd.store.chat.apply import (
     APPLY,
@@ -45,7 +46,9 @@ from chatd.store.conn import (
     replace_surrogates_deep,
     strip_unstorable,
 )
+from chatd.store.errors import MissingReference
 
+_FILE_REFERENCE: Final = "chat_files_file_id_fkey"
 _LABELS = msgspec.json.Decoder(dict[str, str])
 
 _Values = dict[str, object]
@@ -55,9 +58,14 @@ async def apply(
     conn: Conn, change: Change, change_id: ChangeId, loaded: LoadedChat | None = None
 ) -> AppliedChange | None:
     """Write the change by one statement. None on a conflict: the row has another version, or the
-    new chat exists already."""
+    new chat exists already. Raises InvalidInput for a file that does not exist any more."""
     bound = _bind_change(change, change_id)
-    row = await conn.fetchrow(bound.text, *bound.args)
+    try:
+        row = await conn.fetchrow(bound.text, *bound.args)
+    except MissingReference as missing:
+        if missing.constraint != _FILE_REFERENCE:
+            raise
+        raise InvalidInput("content", "a file was deleted while it was sent") from None
     if row is None:
         return None
     return AppliedChange(
@@ -125,7 +133,12 @@ def _bind(
     elif _changes_queue_or_history(change):
         statement = APPLY
         values.update(_queue(change), **_expected(change.before))
-    elif len(contents) == 1 and len(change.usage) <= 1 and change.request is None:
+    elif (
+        len(contents) == 1
+        and len(change.usage) <= 1
+        and change.request is None
+        and not named_files(change)
+    ):
         call = _call(change.usage[0]) if change.usage else _NO_CALL
         message = _message(change.messages[0], contents[0])
         before = change.before
@@ -219,6 +232,7 @@ def _added_rows(change: Change, contents: list[str]) -> _Values:
         "runtimes": [draft.runtime_ms for draft in drafts],
         "response_ids": [draft.provider_response_id for draft in drafts],
         "finish_reasons": [draft.finish_reason for draft in drafts],
+        "file_ids": list(named_files(change)) or None,
         "paid": json_text([_usage_row(entry) for entry in change.usage]) if change.usage else None,
         **_request(change),
     }

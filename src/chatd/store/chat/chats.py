@@ -62,7 +62,8 @@ LOAD: Final[LiteralString] = f"""
         CASE WHEN c.queue_len > 0 AND $2 THEN {_QUEUE} END AS queue,
         CASE WHEN $3::bigint IS NOT NULL THEN (SELECT json_agg(m) FROM (
             SELECT {MESSAGE_COLUMNS} FROM chat_messages
-            WHERE chat_id = c.id AND id = $3) m) END AS target
+            WHERE chat_id = c.id AND id = $3) m) END AS target,
+        CASE WHEN $5 THEN ARRAY(SELECT file_id FROM chat_files WHERE chat_id = c.id) END AS files
     FROM chats c
     WHERE c.id = $1 AND c.deleted_at IS NULL AND ($4::uuid IS NULL OR c.owner_id = $4)"""
 
@@ -155,9 +156,10 @@ async def load_for_transition(
     *,
     with_queue: bool = False,
     message_id: MessageId | None = None,
+    with_files: bool = False,
 ) -> LoadedChat | None:
     """None also for a chat of another owner than `reader`; a reader of None may read any chat."""
-    row = await conn.fetchrow(LOAD, chat_id, with_queue, message_id, reader)
+    row = await conn.fetchrow(LOAD, chat_id, with_queue, message_id, reader, with_files)
     if row is None:
         return None
     target = messages_from_json(row["target"])
@@ -165,6 +167,7 @@ async def load_for_transition(
         chat=chat_from_row(row),
         queue=queue_from_json(row["queue"]),
         target=target[0] if target else None,
+        files=frozenset(row["files"] or ()),
     )
 
 

@@ -17,10 +17,13 @@ from chatd.domain.chat.commands import (
     CreateChat,
     DeleteTree,
     EditMessage,
+    EditQueued,
     QueueCommand,
+    SendMessage,
     TreeCommand,
     UpdateChat,
 )
+from chatd.domain.chat.parts import FilePart
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.transitions import LoadedChat, ReservedSlots, decide, decide_tree
 from chatd.domain.chat.user_transitions import create
@@ -120,6 +123,7 @@ class OperationRun:
             known is None
             or operation.actor not in (None, known.owner_id)
             or isinstance(command, QueueCommand | EditMessage)
+            or _names_files(command)
             or operation.change_id in known.recent_changes
         ):
             return None
@@ -161,6 +165,7 @@ class OperationRun:
             self._operation.actor,
             with_queue=isinstance(command, QueueCommand),
             message_id=command.message_id if isinstance(command, EditMessage) else None,
+            with_files=_names_files(command),
         )
         if loaded is None:
             raise NotFound("There is no such chat.")
@@ -291,3 +296,8 @@ class OperationRun:
 
     async def _find_replay(self) -> AppliedChange | None:
         return await find_replay(self._pool, self._operation.request, self._operation.actor)
+
+
+def _names_files(command: ChatCommand) -> bool:
+    is_prompt = isinstance(command, SendMessage | EditMessage | EditQueued)
+    return is_prompt and any(isinstance(part, FilePart) for part in command.prompt.content)

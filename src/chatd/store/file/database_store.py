@@ -5,7 +5,8 @@ from typing import Final, LiteralString
 
 from chatd.domain.errors import Unavailable
 from chatd.domain.file.byte_range import ByteRange
-from chatd.domain.file.entities import FileId, StoredFile
+from chatd.domain.file.entities import StoredFile
+from chatd.domain.ids import FileId
 from chatd.store.conn import Conn
 from chatd.store.file.uploads import upload_ended
 

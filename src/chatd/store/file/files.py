@@ -12,8 +12,8 @@ from msgspec import Struct
 from chatd.domain.access import Actor, UserActor, row_filter
 from chatd.domain.errors import Conflict, Forbidden, NotFound
 from chatd.domain.file.download_link import KEY_BYTES
-from chatd.domain.file.entities import FileId, StoredFile
-from chatd.domain.ids import ChatId, UserId
+from chatd.domain.file.entities import StoredFile
+from chatd.domain.ids import ChatId, FileId, UserId
 from chatd.store.conn import Conn
 from chatd.store.errors import MissingReference
 from chatd.store.file.uploads import FILE_COLUMNS, DeadUpload, file_from_row

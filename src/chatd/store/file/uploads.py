@@ -11,7 +11,8 @@ from msgspec import Struct
 
 from chatd.domain.access import UserActor
 from chatd.domain.errors import Conflict, TooManyUploads
-from chatd.domain.file.entities import FileId, FileLimits, NewFile, StoredFile
+from chatd.domain.file.entities import FileLimits, NewFile, StoredFile
+from chatd.domain.ids import FileId
 from chatd.store.conn import Conn, Row
 
 MAX_UPLOADS_AT_ONCE_PER_USER: Final = 20
