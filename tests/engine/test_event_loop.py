@@ -16,15 +16,16 @@ from chatd.domain.model.protocol import ModelConfig, ModelRequest, PromptMessage
 from chatd.domain.ports import ModelChoice, Provider
 from chatd.engine.attempt import Attempt
 from chatd.engine.model_call import TurnContext, build_request
-from chatd.providers.request_body import encode_list
+from chatd.providers.request_body import SENT_SLICE_BYTES, body_slices, encode_list
 from chatd.store.chat.messages import DECODED_SLICE_CHARS, decode_in_slices
 from chatd.store.conn import Row
 from tests.support.clock import FakeClock
 from tests.support.factories import AT, chat, message, text
-from tests.support.providers import anthropic, gemini, openai_chat, openai_responses
+from tests.support.providers import anthropic, bedrock, gemini, openai_chat, openai_responses
 from tests.support.providers.client import (
     ClientRig,
     anthropic_rig,
+    bedrock_rig,
     chat_rig,
     gemini_rig,
     responses_rig,
@@ -115,25 +116,28 @@ async def test_a_short_prompt_is_built_at_once() -> None:
 
 
 @table(
-    "new_rig model answer",
+    "new_rig model answer works",
     {
-        "anthropic": (anthropic_rig, "claude-opus-4-6", anthropic.stream("text")),
-        "google": (gemini_rig, "gemini-2.5-pro", gemini.stream("text")),
-        "responses": (responses_rig, "gpt-5", openai_responses.stream("text")),
-        "chat": (chat_rig, "gpt-4o", openai_chat.stream("text")),
+        "anthropic": (anthropic_rig, "claude-opus-4-6", anthropic.stream("text"), 1),
+        "bedrock": (bedrock_rig, "eu.anthropic.claude-opus-4-6", bedrock.stream("text"), 2),
+        "google": (gemini_rig, "gemini-2.5-pro", gemini.stream("text"), 2),
+        "responses": (responses_rig, "gpt-5", openai_responses.stream("text"), 1),
+        "chat": (chat_rig, "gpt-4o", openai_chat.stream("text"), 2),
     },
 )
-async def test_a_large_body_is_encoded_beside_the_loop(
+async def test_a_large_body_is_encoded_and_hashed_beside_the_loop(
     new_rig: Callable[[], AbstractAsyncContextManager[ClientRig[Any]]],
     model: str,
     answer: bytes,
+    works: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    encoded_in: list[bool] = []
+    in_threads = 0
 
-    async def to_thread(encode: Callable[[], object]) -> object:
-        encoded_in.append(True)
-        return encode()
+    async def to_thread(work: Callable[[], object]) -> object:
+        nonlocal in_threads
+        in_threads += 1
+        return work()
 
     monkeypatch.setattr("chatd.providers.request_body.asyncio.to_thread", to_thread)
     long = PromptMessage(role="user", parts=(PromptText(text="word " * 60_000),))
@@ -143,7 +147,14 @@ async def test_a_large_body_is_encoded_beside_the_loop(
         for one in (short, long):
             rig.fake.script(answer)
             await collect(provider, ModelRequest(model=model, messages=(one,)))
-    assert encoded_in == [True]
+    assert in_threads == works
+
+
+async def test_a_large_body_is_sent_in_slices() -> None:
+    body = bytes(range(256)) * 1000
+    slices = [bytes(piece) async for piece in body_slices(body)]
+    assert b"".join(slices) == body
+    assert max(map(len, slices)) <= SENT_SLICE_BYTES
 
 
 def test_a_list_encoded_in_pieces_has_the_same_bytes() -> None:

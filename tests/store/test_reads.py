@@ -116,6 +116,19 @@ async def test_a_deleted_summary_restores_the_messages_before_it(pool: Pool) -> 
     ]
 
 
+async def test_of_a_history_beyond_the_limit_the_newest_messages_and_the_system_texts_are_read(
+    pool: Pool,
+) -> None:
+    chat = await insert_seed(pool, Seed(state=State.W))
+    for number in range(3):
+        chat = await send(pool, chat, f"question {number}")
+        chat = await answer(pool, chat, draft("assistant", text("x" * 1000)))
+    history = await messages.load_history(pool, CHAT, max_bytes=1500)
+    assert spoken(history) == ["Be kind.", "x" * 1000, "question 2", "x" * 1000]
+    assert spoken(await messages.load_history(pool, CHAT, max_bytes=1))[-1] == "x" * 1000
+    assert spoken(await messages.load_history(pool, CHAT))[1] == "first"
+
+
 async def test_the_history_of_a_chat_is_its_own(pool: Pool) -> None:
     await insert_seed(pool, Seed(state=State.W))
     await open_chat(pool, 7, prompt=prompt("elsewhere"))

@@ -6,7 +6,6 @@ which would send the key to another host.
 """
 
 import asyncio
-import io
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from types import SimpleNamespace
@@ -32,6 +31,7 @@ from chatd.providers.network import (
     is_http_proxy,
 )
 from chatd.providers.read_throttle import ReadThrottle, ReadTimer, merge_deltas
+from chatd.providers.request_body import body_slices
 from chatd.providers.secret import Secret, redact_secrets
 
 MAX_ERROR_BODY_BYTES: Final = 16 * 1024
@@ -160,8 +160,12 @@ class ProviderSession:
         try:
             return await self._session(keep=keep).post(
                 url,
-                data=io.BytesIO(body) if len(body) > _MAX_UNSTREAMED_BODY_BYTES else body,
-                headers={"Accept-Encoding": "identity", **headers},
+                data=body_slices(body) if len(body) > _MAX_UNSTREAMED_BODY_BYTES else body,
+                headers={
+                    "Accept-Encoding": "identity",
+                    "Content-Length": str(len(body)),
+                    **headers,
+                },
                 allow_redirects=False,
                 proxy=proxy,
                 trace_request_ctx=connection,

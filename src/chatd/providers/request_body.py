@@ -1,11 +1,11 @@
-"""The body of a large request, made without stopping other chats.
+"""The body of a large request, made, signed and sent without stopping other chats.
 
 A thread makes it. One call of the JSON encoder keeps all threads waiting until it returns, so each
 message is encoded on its own.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Final, TypeVar
 
 import msgspec
@@ -16,6 +16,8 @@ from chatd.domain.prompt.overflow import is_prompt_larger
 
 MAX_ENCODED_AT_ONCE_CHARS: Final = 256 * 1024
 """Of a prompt. A larger one is encoded in a thread."""
+
+SENT_SLICE_BYTES: Final = 64 * 1024
 
 T = TypeVar("T")
 _ENCODER: Final = msgspec.json.Encoder()
@@ -34,3 +36,17 @@ async def encode_off_loop(request: ModelRequest, encode: Callable[[], T]) -> T:
     if is_prompt_larger(request.messages, MAX_ENCODED_AT_ONCE_CHARS):
         return await asyncio.to_thread(encode)
     return encode()
+
+
+async def digest_off_loop(body: bytes, digest: Callable[[bytes], T]) -> T:
+    """What is computed from all bytes of a body, such as a hash or a signature."""
+    if len(body) > MAX_ENCODED_AT_ONCE_CHARS:
+        return await asyncio.to_thread(lambda: digest(body))
+    return digest(body)
+
+
+async def body_slices(body: bytes) -> AsyncGenerator[memoryview]:
+    """A large body for the HTTP client, which would copy it, or write it at once."""
+    view = memoryview(body)
+    for start in range(0, len(body), SENT_SLICE_BYTES):
+        yield view[start : start + SENT_SLICE_BYTES]

@@ -30,7 +30,7 @@ from chatd.providers.config import (
     require_key,
 )
 from chatd.providers.http import ProviderSession
-from chatd.providers.request_body import encode_off_loop
+from chatd.providers.request_body import digest_off_loop, encode_off_loop
 from chatd.providers.secret import Secret
 
 
@@ -148,8 +148,11 @@ class BedrockProvider:
             return {**headers, "authorization": f"Bearer {self._bearer.reveal()}"}
         credentials = await self._credentials()
         scope = SigningScope(region=self._region, service=_SERVICE, at=self._clock.now())
-        signature = signature_headers(
-            url=url, headers=headers, body=body, credentials=credentials, scope=scope
+        signature = await digest_off_loop(
+            body,
+            lambda body: signature_headers(
+                url=url, headers=headers, body=body, credentials=credentials, scope=scope
+            ),
         )
         return {**headers, **signature}
 

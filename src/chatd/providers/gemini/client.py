@@ -23,7 +23,7 @@ from chatd.providers.gemini.models import GoogleOptions
 from chatd.providers.gemini.request import encode_request, gemini_tool_names
 from chatd.providers.http import ProviderSession
 from chatd.providers.options import parse_options
-from chatd.providers.request_body import encode_off_loop
+from chatd.providers.request_body import digest_off_loop, encode_off_loop
 
 GEMINI_URL: Final = "https://generativelanguage.googleapis.com"
 
@@ -52,7 +52,8 @@ class GeminiProvider:
         options = self._options(request)
         names = gemini_tool_names(request)
         body = await encode_off_loop(request, lambda: encode_request(request, options, names))
-        decoder = GeminiDecoder(model=request.model, names=names, call_prefix=_call_prefix(body))
+        prefix = await digest_off_loop(body, _call_prefix)
+        decoder = GeminiDecoder(model=request.model, names=names, call_prefix=prefix)
         try:
             async with self._session.stream(
                 url=self._url(request.model),

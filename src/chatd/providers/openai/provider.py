@@ -28,7 +28,7 @@ from chatd.providers.openai.models import (
 from chatd.providers.openai.responses import request as responses_request
 from chatd.providers.openai.responses.decoder import ResponsesDecoder
 from chatd.providers.openai.tools import build_tool_names
-from chatd.providers.request_body import encode_off_loop
+from chatd.providers.request_body import digest_off_loop, encode_off_loop
 
 _EventStream = AbstractAsyncContextManager[AsyncIterator[ModelEvent]]
 
@@ -110,8 +110,7 @@ class OpenAIProvider:
                 for part in message.parts
                 if isinstance(part, PromptCall)
             },
-            # A hash of the request: equal when it is repeated, different in every other step.
-            salt=hashlib.blake2b(body, digest_size=6).hexdigest(),
+            salt=await digest_off_loop(body, _call_salt),
             thought_tags=dialect.thought_tags,
             replays_tags=not dialect.is_gemini,
         )
@@ -150,3 +149,8 @@ def _responses_options(options: ChatOptions) -> OpenAIOptions:
         user=options.user,
         extra_body=options.extra_body,
     )
+
+
+def _call_salt(body: bytes) -> str:
+    """A hash of the request: equal when it is repeated, different in every other step."""
+    return hashlib.blake2b(body, digest_size=6).hexdigest()

@@ -80,6 +80,9 @@ QUEUE_COLUMNS: Final = """
 MAX_READ_BYTES: Final = 16 * 1024 * 1024
 
 
+MAX_HISTORY_BYTES: Final = 64 * 1024 * 1024
+"""Of one chat in the memory of its worker. The oldest messages of a longer one are not sent."""
+
 DECODED_SLICE_CHARS: Final = 256 * 1024
 _ROW_OVERHEAD_CHARS: Final = 512
 
@@ -169,15 +172,20 @@ def _appended(added: AppendedMessage, version: int, written_at: datetime) -> Mes
     )
 
 
-# The boundary is the newest summary: of the messages before it only system messages are read.
-# Ordered by id, because rows of one commit share their time.
+# The boundary is the newest summary: of the messages before it only system messages are read, and
+# of those after it the newest within $2 bytes and system messages. Ordered by id, because rows of
+# one commit share their time.
 HISTORY: Final[LiteralString] = f"""
     WITH boundary AS MATERIALIZED (
         SELECT coalesce((SELECT id FROM chat_messages
             WHERE chat_id = $1 AND compressed AND visibility = 'model' AND NOT deleted
             ORDER BY id DESC LIMIT 1), 0) AS id)
-    SELECT {MESSAGE_COLUMNS} FROM chat_messages
-    WHERE chat_id = $1 AND id >= (SELECT id FROM boundary) AND NOT deleted
+    SELECT {MESSAGE_COLUMNS} FROM (
+        SELECT *, sum(octet_length(content::text)) OVER (ORDER BY id DESC)
+            - octet_length(content::text) AS newer_bytes
+        FROM chat_messages
+        WHERE chat_id = $1 AND id >= (SELECT id FROM boundary) AND NOT deleted) recent
+    WHERE newer_bytes < $2 OR role = 'system' OR compressed
     UNION ALL
     SELECT {MESSAGE_COLUMNS} FROM chat_messages
     WHERE chat_id = $1 AND id < (SELECT id FROM boundary) AND NOT deleted
@@ -193,10 +201,12 @@ HAS_ANSWER_SINCE_BOUNDARY: Final[LiteralString] = """
               WHERE chat_id = $1 AND compressed AND visibility = 'model' AND NOT deleted), 0))"""
 
 
-async def load_history(conn: Conn, chat_id: ChatId) -> list[Message]:
+async def load_history(
+    conn: Conn, chat_id: ChatId, max_bytes: int = MAX_HISTORY_BYTES
+) -> list[Message]:
     """The messages from which the next action is chosen and the prompt is built. Includes messages
     that only users see: the decision reads them, the prompt leaves them out."""
-    return await decode_in_slices(await conn.fetch(HISTORY, chat_id))
+    return await decode_in_slices(await conn.fetch(HISTORY, chat_id, max_bytes))
 
 
 async def decode_in_slices(rows: Sequence[Row]) -> list[Message]:
