@@ -50,14 +50,14 @@ async def test_a_chat_without_a_running_agent_is_refused_before_the_stream(
     chat_id = await api.server.create()
     path = f"/chats/{chat_id}/git"
     assert (await api.ask("GET", path, token=OTHER_USER)).code == (404, "not_found")
-    assert (await api.ask("GET", path)).code == (400, "no_workspace")
+    assert (await api.ask("GET", path)).code == (409, "no_workspace")
     assert (await api.ask("POST", path)).code == (405, "method_not_allowed")
     made = await api.make()
     await api.ask("PATCH", f"/chats/{chat_id}", {"workspace_id": made["id"]})
-    assert (await api.ask("GET", path)).code == (400, "no_agent")
+    assert (await api.ask("GET", path)).code == (409, "no_agent")
     nowhere = Endpoint(kind="unix", path="/nonexistent/agent.sock", host_id="here")
     await end_build(api, endpoints=(nowhere,))
-    assert (await api.ask("GET", path)).code == (400, "agent_lost")
+    assert (await api.ask("GET", path)).code == (409, "agent_lost")
 
 
 async def test_an_agent_of_another_host_is_reported_as_elsewhere(api: WorkspaceApi) -> None:
@@ -65,7 +65,7 @@ async def test_an_agent_of_another_host_is_reported_as_elsewhere(api: WorkspaceA
     chat_id = await api.server.create(workspace_id=made["id"])
     there = Endpoint(kind="unix", path="/run/agent.sock", host_id="there")
     await end_build(api, endpoints=(there,))
-    assert (await api.ask("GET", f"/chats/{chat_id}/git")).code == (400, "agent_elsewhere")
+    assert (await api.ask("GET", f"/chats/{chat_id}/git")).code == (409, "agent_elsewhere")
 
 
 async def test_the_git_stream_is_refused_while_workspaces_are_disabled(server: ApiServer) -> None:

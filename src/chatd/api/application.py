@@ -12,9 +12,9 @@ import msgspec
 
 from chatd.api.auth import ApiCaller
 from chatd.api.deps import ApiDeps
+from chatd.api.docs_pages import ApiDocs
 from chatd.api.errors import STOPPING_TEXT, Draining, MethodNotAllowed, error_reply
 from chatd.api.health import HealthRoutes
-from chatd.api.openapi import ApiDocs
 from chatd.api.request import (
     ApiReply,
     ApiRequest,
@@ -91,9 +91,7 @@ class ApiApplication:
             *WorkspaceEventStreams(deps, self._streams).routes(),
         )
         health = HealthRoutes(deps.pool, deps.registry, deps.draining, deps.database_error)
-        self._table = RouteTable(
-            {**health.pages, **ApiDocs(routes, streams).pages}, routes, streams
-        )
+        self.table = RouteTable({**health.pages, **ApiDocs(routes, streams).pages}, routes, streams)
 
     async def close(self) -> None:
         await self._streams.close()
@@ -110,7 +108,7 @@ class ApiApplication:
         began = clock.monotonic()
         label, handler = _UNMATCHED, None
         try:
-            if (found := self._table.find(scope["path"])) is None:
+            if (found := self.table.find(scope["path"])) is None:
                 raise NotFound(_NO_ROUTE_TEXT)
             endpoint, path = found
             handler = endpoint.select(scope)

@@ -1,321 +1,309 @@
-"""The API's description: the OpenAPI document, built from the routes and their types, and HTML
-pages made from it, which load nothing from elsewhere."""
+"""The OpenAPI document, built from the routes and their types."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
-from html import escape
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from importlib import metadata
 from typing import Final, cast
 
 import msgspec
 from msgspec import Struct
 
+from chatd.api.error_codes import (
+    BODY_CODES,
+    CODES_OF_EVERY_ROUTE,
+    DATABASE_CODES,
+    ERROR_CODES,
+)
 from chatd.api.errors import ErrorBody
-from chatd.api.request import KEY_HEADER, ApiReply
-from chatd.api.route import PREFIX, ApiRoute, Page, StreamRoute
+from chatd.api.openapi_schemas import Json, SchemaCollection, build_example
+from chatd.api.openapi_streams import (
+    add_stream,
+    describe_events,
+    describe_websocket,
+)
+from chatd.api.openapi_texts import (
+    API_TEXT,
+    BEARER_TEXT,
+    HEADERS,
+    STATUS_TEXTS,
+    TAGS,
+    path_parameter,
+)
+from chatd.api.request import KEY_HEADER
+from chatd.api.route import PREFIX, ApiRoute, StreamRoute
+from chatd.api.schemas.lists import ListQuery
 from chatd.domain.file.media_types import STORED_TYPES, UPLOAD_TYPES
 
-Json = dict[str, object]
-
-_REF: Final = "#/components/schemas/{name}"
-_STATUS_TEXTS: Final[Mapping[int, str]] = {
-    200: "Done",
-    201: "Created",
-    202: "Accepted; it takes effect as soon as possible",
-    204: "Done; the reply has no body",
-    206: "The requested part of the file",
-    304: "The client has this content already; the reply has no body",
-    400: "Invalid request; `validations` names the fields",
-    401: "Missing or invalid token",
-    403: "Not allowed",
-    404: "Not found, or not visible to the caller",
-    408: "The body did not arrive in time",
-    409: "Not possible in the current state",
-    413: "The body is too large",
-    415: "Files of this type are not supported",
-    416: "The requested range is outside the file",
-    429: "Too many at once",
-    502: "A model or another outside service failed",
-    503: "The database is not reachable, or the server is shutting down",
+STREAM_CODES: Final = ("too_many_streams", "going_away")
+SHARED_ERRORS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Unauthorized": ("unauthorized",),
+    "Forbidden": ("forbidden", "missing_scope"),
+    "NotFound": ("not_found",),
+    "RequestTimeout": ("request_timeout",),
+    "TooLarge": ("too_large",),
+    "Internal": ("internal",),
+    "Unavailable": DATABASE_CODES,
+    "UnavailableOrStopping": (*DATABASE_CODES, "going_away"),
 }
-_COMMON_ERRORS: Final = (400, 401, 503)
-_UUIDS: Final = frozenset(
-    {"chat_id", "model_id", "template_id", "workspace_id", "build_id", "file_id"}
-)
-_UUID: Final[Json] = {"type": "string", "format": "uuid"}
-_NUMBER: Final[Json] = {"type": "integer", "minimum": 1, "maximum": 2**63 - 1}
 _KEY: Final[Json] = {"type": "string", "minLength": 1, "maxLength": 255}
 _BINARY: Final[Json] = {"type": "string", "format": "binary"}
-_EVENT_STREAM: Final[Json] = {}
-"""A schema here would describe the whole text of the stream; `x-events` describes one event."""
-
-
-class ApiDocs:
-    """Pages about the API. Built on the first request, so that the server starts sooner."""
-
-    def __init__(self, routes: Sequence[ApiRoute], streams: Sequence[StreamRoute]) -> None:
-        self._routes = routes
-        self._streams = streams
-
-    @property
-    def pages(self) -> Mapping[str, Page]:
-        return {"/": self.index, "/docs": self.docs, f"{PREFIX}/openapi.json": self.openapi}
-
-    @cached_property
-    def _document(self) -> bytes:
-        return build_openapi(self._routes, self._streams)
-
-    @cached_property
-    def _docs_page(self) -> ApiReply:
-        return _html(docs_page(self._document))
-
-    async def index(self) -> ApiReply:
-        return _html(_INDEX_PAGE)
-
-    async def docs(self) -> ApiReply:
-        return self._docs_page
-
-    async def openapi(self) -> ApiReply:
-        return ApiReply(body=self._document)
+_VALIDATION: Final[Json] = {"field": "limit", "detail": "must be at most 200"}
 
 
 def build_openapi(routes: Iterable[ApiRoute], streams: Iterable[StreamRoute]) -> bytes:
-    schemas = _Schemas()
+    return msgspec.json.encode(build_document(routes, streams)) + b"\n"
+
+
+def build_document(routes: Iterable[ApiRoute], streams: Iterable[StreamRoute]) -> Json:
+    schemas = SchemaCollection()
     paths: dict[str, Json] = {}
     by_path = {stream.path: stream for stream in streams}
     for route in routes:
         operation = _operation(route, schemas)
         if route.method == "GET" and (stream := by_path.pop(route.path, None)) is not None:
-            _add_stream(operation, stream)
+            add_stream(operation, stream, schemas)
         paths.setdefault(f"{PREFIX}{route.path}", {})[route.method.lower()] = operation
     for _, stream in sorted(by_path.items()):
         paths[f"{PREFIX}{stream.path}"] = {"get": _stream(stream, schemas)}
-    paths[f"{PREFIX}/ws"] = {"get": _websocket(schemas)}
-    document: Json = {
+    paths[f"{PREFIX}/ws"] = {"get": describe_websocket(schemas) | _websocket_replies(schemas)}
+    responses = _shared_errors(schemas)
+    components = schemas.components()
+    _add_examples(paths, components)
+    return {
         "openapi": "3.1.0",
-        "info": {"title": "chatd", "version": metadata.version("chatd")},
+        "info": {
+            "title": "chatd",
+            "version": metadata.version("chatd"),
+            "summary": "Run AI agent chats that cannot be lost",
+            "description": API_TEXT,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/", "description": "This server"}],
         "security": [{"bearer": []}],
+        "tags": _tags(paths),
         "paths": paths,
         "components": {
-            "schemas": schemas.components(),
-            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+            "schemas": components,
+            "responses": responses,
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer", "description": BEARER_TEXT}
+            },
+        },
+        "x-error-codes": {
+            code: {"status": error.status, "meaning": error.meaning, "remedy": error.remedy}
+            for code, error in ERROR_CODES.items()
         },
     }
-    return msgspec.json.encode(document) + b"\n"
 
 
-class _Schemas:
-    """Collects the types in use. `components` generates their schemas together."""
-
-    def __init__(self) -> None:
-        self._types: list[object] = []
-
-    def add(self, kind: object) -> Json:
-        """The schema of the type, with references to components."""
-        self._types.append(kind)
-        (schema,), _ = msgspec.json.schema_components((kind,), ref_template=_REF)
-        return schema
-
-    def components(self) -> Json:
-        _, found = msgspec.json.schema_components(self._types, ref_template=_REF)
-        return cast("Json", found)
+def _tags(paths: dict[str, Json]) -> list[Json]:
+    operations = (one for methods in paths.values() for one in methods.values())
+    used = {tag for one in operations for tag in cast("dict[str, list[str]]", one)["tags"]}
+    return [{"name": name, "description": text} for name, text in TAGS.items() if name in used]
 
 
-def _operation(route: ApiRoute, schemas: _Schemas) -> Json:
-    pieces = route.path.split("/")
-    tag = pieces[3] if len(pieces) > 3 and pieces[3] in ("messages", "queue") else pieces[1]
+def list_codes(route: ApiRoute | StreamRoute) -> tuple[str, ...]:
+    """The error codes that the operation may reply."""
+    codes = [*CODES_OF_EVERY_ROUTE, *DATABASE_CODES, *route.errors]
+    if "{" in route.path:
+        codes.append("not_found")
+    if route.query is not None and issubclass(route.query, ListQuery):
+        codes.append("invalid_cursor")
+    if isinstance(route, StreamRoute):
+        return (*codes, *STREAM_CODES)
+    if route.body_spec is not None or route.raw_body:
+        codes += BODY_CODES
+    if route.keyed:
+        codes.append("idempotency_key_reused")
+    if route.starts_work:
+        codes.append("going_away")
+    return tuple(codes)
+
+
+def _operation(route: ApiRoute, schemas: SchemaCollection) -> Json:
     parameters = [*_path_parameters(route.path), *_query_parameters(route.query, schemas)]
     if route.keyed:
-        parameters.append(_parameter("header", KEY_HEADER.title(), _KEY))
+        parameters.append(_header_parameter(KEY_HEADER.title(), _KEY))
     operation: Json = {
         "operationId": route.operation_id,
         "summary": route.summary,
-        "tags": [tag],
+        "description": _text(route),
+        "tags": [_tag(route.path)],
         "parameters": parameters,
-        "responses": _responses(route, schemas),
+        "responses": _replies(route, schemas) | _errors(list_codes(route), schemas),
     }
     if route.body_spec is not None:
-        body = _json_content(schemas.add(route.body_spec.kind))
-        operation["requestBody"] = {"required": True, "content": body}
+        body: Json = {"schema": schemas.add(route.body_spec.kind)}
+        operation["requestBody"] = {
+            "required": True,
+            "description": f"JSON of at most {route.body_spec.max_bytes // 1024} KiB",
+            "content": {"application/json": body},
+        }
     elif route.raw_body:
-        content = {kind: {"schema": _BINARY} for kind in UPLOAD_TYPES}
-        operation["requestBody"] = {"required": True, "content": content}
+        operation["requestBody"] = {
+            "required": True,
+            "description": "The bytes of the file; `Content-Type` names their type",
+            "content": {kind: {"schema": _BINARY} for kind in UPLOAD_TYPES},
+        }
     if route.authenticate is not None:
         operation["security"] = []
     return operation
 
 
-def _responses(route: ApiRoute, schemas: _Schemas) -> Json:
-    replies: Json = {
-        str(status): _file_response(status)
-        if kind is bytes
-        else _response(status, None if kind is None else schemas.add(kind))
+def _text(route: ApiRoute | StreamRoute) -> str:
+    needed = f"Needs the permission `{route.permission}`."
+    return f"{route.description} {needed}" if route.description else needed
+
+
+def _tag(path: str) -> str:
+    pieces = path.split("/")
+    return pieces[3] if len(pieces) > 3 and pieces[3] in TAGS else pieces[1]
+
+
+def _stream(stream: StreamRoute, schemas: SchemaCollection) -> Json:
+    parameters = [*_path_parameters(stream.path), *_query_parameters(stream.query, schemas)]
+    operation: Json = {
+        "operationId": stream.name,
+        "summary": stream.summary,
+        "description": _text(stream),
+        "tags": ["events"],
+        "parameters": parameters,
+        "responses": {
+            "200": {
+                "description": "Events, until the client disconnects or an `end` event",
+                "content": {},
+            },
+            **_errors(list_codes(stream), schemas),
+        },
+    }
+    describe_events(operation, stream, schemas)
+    return operation
+
+
+def _websocket_replies(schemas: SchemaCollection) -> Json:
+    codes = (*CODES_OF_EVERY_ROUTE, *STREAM_CODES, "not_found")
+    switched: Json = {"101": {"description": "Frames follow, in both directions"}}
+    return {"responses": switched | _errors(codes, schemas)}
+
+
+def _replies(route: ApiRoute, schemas: SchemaCollection) -> Json:
+    return {
+        str(status): _reply(status, kind, schemas, keyed=route.keyed)
         for status, kind in route.replies.items()
     }
-    errors = {*_COMMON_ERRORS, *route.error_statuses}
-    if "{" in route.path:
-        errors.add(404)
-    if route.body_spec is not None:
-        errors |= {408, 413}
-    return replies | _error_responses(sorted(errors), schemas)
 
 
-def _error_responses(statuses: Iterable[int], schemas: _Schemas) -> Json:
-    error = schemas.add(ErrorBody)
-    return {str(status): _response(status, error) for status in statuses}
-
-
-def _response(status: int, schema: Json | None) -> Json:
-    response: Json = {"description": _STATUS_TEXTS[status]}
-    if schema is not None:
-        response["content"] = _json_content(schema)
+def _reply(status: int, kind: object, schemas: SchemaCollection, *, keyed: bool) -> Json:
+    response: Json = {"description": STATUS_TEXTS[status]}
+    if kind is bytes:
+        response["content"] = {kind: {"schema": _BINARY} for kind in STORED_TYPES}
+    elif kind is not None:
+        response["content"] = {"application/json": {"schema": schemas.add(kind)}}
+    names = ["Location"] if status == 201 else []
+    if keyed:
+        names.append("Idempotency-Replayed")
+    if names:
+        response["headers"] = {name: HEADERS[name] for name in names}
     return response
 
 
-def _file_response(status: int) -> Json:
-    content = {kind: {"schema": _BINARY} for kind in STORED_TYPES}
-    return {"description": _STATUS_TEXTS[status], "content": content}
+def _errors(codes: Iterable[str], schemas: SchemaCollection) -> Json:
+    by_status: dict[int, list[str]] = {}
+    for code in dict.fromkeys(codes):
+        by_status.setdefault(ERROR_CODES[code].status, []).append(code)
+    return {
+        str(status): _shared(by_status[status]) or _error(status, by_status[status], schemas)
+        for status in sorted(by_status)
+    }
 
 
-def _json_content(schema: Json) -> Json:
-    return {"application/json": {"schema": schema}}
+def _shared(codes: list[str]) -> Json | None:
+    """A reference to the reply, if many operations have it."""
+    names = (name for name, shared in SHARED_ERRORS.items() if set(codes) == set(shared))
+    name = next(names, None)
+    return None if name is None else {"$ref": f"#/components/responses/{name}"}
+
+
+def _shared_errors(schemas: SchemaCollection) -> Json:
+    return {
+        name: _error(ERROR_CODES[codes[0]].status, list(codes), schemas)
+        for name, codes in SHARED_ERRORS.items()
+    }
+
+
+def _error(status: int, codes: list[str], schemas: SchemaCollection) -> Json:
+    known = {code: ERROR_CODES[code] for code in codes}
+    lines = [f"- `{code}`: {error.meaning} {error.remedy}" for code, error in known.items()]
+    examples = {
+        code: {"summary": error.meaning, "description": error.remedy, "value": _error_body(code)}
+        for code, error in known.items()
+    }
+    response: Json = {
+        "description": "\n".join([f"{STATUS_TEXTS[status]}", "", *lines]),
+        "content": {"application/json": {"schema": schemas.add(ErrorBody), "examples": examples}},
+    }
+    if status in (401, 503):
+        name = "WWW-Authenticate" if status == 401 else "Retry-After"
+        response["headers"] = {name: HEADERS[name]}
+    return response
+
+
+def _error_body(code: str) -> Json:
+    body: Json = {"code": code, "message": ERROR_CODES[code].meaning}
+    return body | {"validations": [_VALIDATION]} if code == "invalid_input" else body
 
 
 def _path_parameters(path: str) -> list[Json]:
     names = [piece[1:-1] for piece in path.split("/") if piece.startswith("{")]
-    return [_parameter("path", name, _UUID if name in _UUIDS else _NUMBER) for name in names]
+    return [path_parameter(name) for name in names]
 
 
-def _query_parameters(kind: type[Struct] | None, schemas: _Schemas) -> list[Json]:
+def _query_parameters(kind: type[Struct] | None, schemas: SchemaCollection) -> list[Json]:
     fields = () if kind is None else msgspec.structs.fields(kind)
-    return [_parameter("query", field.encode_name, schemas.add(field.type)) for field in fields]
+    return [_query_parameter(field, schemas) for field in fields]
 
 
-def _parameter(where: str, name: str, schema: Json) -> Json:
-    return {"in": where, "name": name, "required": where == "path", "schema": schema}
-
-
-_LAST_EVENT_ID: Final = _parameter("header", "Last-Event-ID", _NUMBER)
-
-
-def _add_stream(operation: Json, stream: StreamRoute) -> None:
-    """Describe that the operation can also be requested as a stream."""
-    replies = cast("dict[str, dict[str, Json]]", operation["responses"])
-    replies["200"]["content"]["text/event-stream"] = _EVENT_STREAM
-    if stream.resumable:
-        cast("list[Json]", operation["parameters"]).append(_LAST_EVENT_ID)
-
-
-def _stream(stream: StreamRoute, schemas: _Schemas) -> Json:
-    parameters = [*_path_parameters(stream.path), *_query_parameters(stream.query, schemas)]
-    return {
-        "operationId": stream.name,
-        "summary": stream.summary,
-        "tags": ["events"],
-        "parameters": [*parameters, _LAST_EVENT_ID] if stream.resumable else parameters,
-        "responses": {
-            "200": {
-                "description": "Events, until the client disconnects or an `end` event",
-                "content": {"text/event-stream": _EVENT_STREAM},
-                "x-events": schemas.add(stream.events),
-            },
-            **_error_responses((400, 401, 404, 409, 429, 503), schemas),
-        },
+def _query_parameter(field: msgspec.structs.FieldInfo, schemas: SchemaCollection) -> Json:
+    schema = schemas.add(field.type)
+    if field.default is not msgspec.NODEFAULT and field.default not in (None, ()):
+        schema["default"] = field.default
+    parameter: Json = {
+        "in": "query",
+        "name": field.encode_name,
+        "required": False,
+        "description": schema.pop("description", _first_text(schema)),
+        "schema": schema,
     }
+    with suppress(ValueError):
+        parameter["example"] = build_example(_flat(schema), {})
+    return parameter
 
 
-def _websocket(schemas: _Schemas) -> Json:
-    return {
-        "operationId": "socket",
-        "summary": "Stream the events of several chats and the chat list over one WebSocket",
-        "tags": ["events"],
-        "parameters": [],
-        "responses": {
-            "101": {"description": "Arrays of events follow"},
-            **_error_responses((400, 401, 404), schemas),
-        },
-    }
+def _flat(schema: Json) -> Json:
+    """A parameter that may be left out: its type is one of a value and null."""
+    choices = cast("list[Json]", schema.get("anyOf", []))
+    return schema if "examples" in schema or not choices else choices[0]
 
 
-# The pages
-
-_CONTENT_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'"
-_STYLE: Final = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
-h2 { margin-top: 2.5rem; border-bottom: 1px solid #8884 }
-code, pre { font: 13px/1.45 ui-monospace, monospace }
-pre { background: #8881; padding: .8rem; overflow: auto }
-summary { cursor: pointer; padding: .2rem 0 }
-.method { display: inline-block; width: 4.5rem; font-weight: 600 }
-td { padding: .1rem .8rem .1rem 0; vertical-align: top }
-@media (prefers-color-scheme: dark) { body { background: #111; color: #ddd } a { color: #8bf } }
-"""
-_HEAD: Final = f"""<!doctype html><html lang=en><meta charset=utf-8>
-<meta name=viewport content='width=device-width'><style>{_STYLE}</style>"""
-_INDEX_PAGE: Final = f"""{_HEAD}<title>chatd</title>
-<h1>chatd</h1>
-<p>This server runs AI agent chats. Use its HTTP API under <code>/api/v1</code>.</p>
-<ul>
-<li><a href='/docs'>/docs</a>: the API's documentation
-<li><a href='/api/v1/openapi.json'>/api/v1/openapi.json</a>: the OpenAPI document
-<li><a href='/healthz'>/healthz</a>: whether the process is alive
-<li><a href='/readyz'>/readyz</a>: whether it accepts requests
-<li><a href='/metrics'>/metrics</a>: metrics for Prometheus
-</ul></html>
-"""
-_DOCS_INTRODUCTION: Final = """
-<p>Send <code>Authorization: Bearer &lt;token&gt;</code>. Every error has the shape
-<code>ErrorBody</code>. For programs: <a href='/api/v1/openapi.json'>openapi.json</a>.</p>
-<h2>Routes</h2>"""
+def _first_text(schema: Json) -> object:
+    return _flat(schema).get("description", "")
 
 
-def docs_page(document: bytes) -> str:
-    content = msgspec.json.decode(document, type=Json)
-    paths = cast("dict[str, dict[str, Json]]", content["paths"])
-    components = cast("dict[str, Json]", content["components"])
-    routes = (
-        _operation_html(method, path, operation)
-        for path, methods in paths.items()
-        for method, operation in methods.items()
-    )
-    types = (
-        f"<details><summary><code>{escape(name)}</code></summary>{_json_html(schema)}</details>"
-        for name, schema in sorted(components["schemas"].items())
-    )
-    parts = (
-        f"{_HEAD}<title>chatd: API</title><h1>chatd: API</h1>{_DOCS_INTRODUCTION}",
-        *routes,
-        "<h2>Types</h2>",
-        *types,
-        "</html>",
-    )
-    return "".join(parts)
+def _header_parameter(name: str, schema: Json) -> Json:
+    return {"in": "header", "name": name, "required": False, "schema": schema, **HEADERS[name]}
 
 
-def _operation_html(method: str, path: str, operation: Json) -> str:
-    replies = cast("dict[str, Json]", operation["responses"])
-    rows = "".join(
-        f"<tr><td>{status}<td>{escape(str(reply['description']))}"
-        for status, reply in replies.items()
-    )
-    input_parts = {
-        name: operation[name] for name in ("parameters", "requestBody") if operation.get(name)
-    }
-    return (
-        f"<details><summary><code><span class=method>{method.upper()}</span>{escape(path)}</code>"
-        f" &mdash; {escape(str(operation['summary']))}</summary>"
-        f"{_json_html(input_parts) if input_parts else ''}<table>{rows}</table></details>"
-    )
-
-
-def _json_html(value: object) -> str:
-    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-    return f"<pre>{escape(text)}</pre>"
-
-
-def _html(page: str) -> ApiReply:
-    return ApiReply(
-        body=page.encode(),
-        media_type="text/html; charset=utf-8",
-        headers={"content-security-policy": _CONTENT_POLICY},
-    )
+def _add_examples(paths: dict[str, Json], components: dict[str, Json]) -> None:
+    """Give every body and reply an example."""
+    for methods in paths.values():
+        for operation in cast("dict[str, Json]", methods).values():
+            holders = [*cast("dict[str, Json]", operation["responses"]).values()]
+            if "requestBody" in operation:
+                holders.append(cast("Json", operation["requestBody"]))
+            for holder in holders:
+                content = cast("dict[str, Json]", holder.get("content", {}))
+                media = content.get("application/json")
+                if media is None or "examples" in media:
+                    continue
+                with suppress(ValueError):  # a test finds what has no example
+                    media["example"] = build_example(cast("Json", media["schema"]), components)

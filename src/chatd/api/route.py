@@ -42,12 +42,12 @@ ServeStream = Callable[[ApiRequest, Send], Awaitable[None]]
 
 
 class ApiRoute(Struct, frozen=True, kw_only=True):
-    """`endpoint` is a method and a path, such as `GET /chats/{chat_id}`. `replies` maps the
-    status of each successful reply to its type, None if it has no body; `error_statuses` lists
-    errors beside those of every route. A caller needs `permission`. A draining server refuses
-    routes with `starts_work`. The operation id is the handler's name unless `name` is given.
-    `raw_body`: the body is a file. `authenticate` finds the caller, from the path parameters too,
-    if it is not the bearer token that names it. A type of `bytes` in `replies` is a file."""
+    """`endpoint` is a method and a path, such as `GET /chats/{chat_id}`. `replies` maps the status
+    of each successful reply to its type, None if it has no body; `errors` lists the error codes
+    beside those of every route. A caller needs `permission`. A draining server refuses routes
+    with `starts_work`. The operation id is the handler's name unless `name` is given. `raw_body`:
+    the body is a file. `authenticate` finds the caller, from the path parameters too, if it is not
+    the bearer token that names it. A type of `bytes` in `replies` is a file."""
 
     endpoint: str
     permission: Permission
@@ -57,6 +57,8 @@ class ApiRoute(Struct, frozen=True, kw_only=True):
     body_spec: BodySpec[Struct] | None = None
     raw_body: bool = False
     query: type[Struct] | None = None
+    description: str = ""
+    errors: tuple[str, ...] = ()
     error_statuses: tuple[int, ...] = ()
     authenticate: Authenticate | None = None
     keyed: bool = False
@@ -81,8 +83,9 @@ def _always(_scope: Scope) -> bool:
 
 
 class StreamRoute(Struct, frozen=True, kw_only=True):
-    """A GET that is answered with server-sent events of type `events`. `is_requested` chooses
-    between the stream and a route of the same path. A `resumable` one takes Last-Event-ID."""
+    """A GET that is answered with server-sent events of type `events`, which name themselves, and
+    of the `named_events`. `is_requested` chooses between the stream and a route of the same path. A
+    `resumable` one takes Last-Event-ID."""
 
     path: str
     permission: Permission
@@ -90,6 +93,9 @@ class StreamRoute(Struct, frozen=True, kw_only=True):
     summary: str
     serve: ServeStream
     events: object
+    named_events: Mapping[str, type[Struct]] = {}
+    description: str = ""
+    errors: tuple[str, ...] = ()
     query: type[Struct] | None = None
     resumable: bool = False
     is_requested: Callable[[Scope], bool] = _always

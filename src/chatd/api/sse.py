@@ -12,6 +12,7 @@ import msgspec
 
 from chatd.api.auth import ApiCaller, require_own_chat
 from chatd.api.deps import ApiDeps
+from chatd.api.error_codes import AGENT_CODES
 from chatd.api.request import (
     ApiRequest,
     Receive,
@@ -27,15 +28,16 @@ from chatd.api.route import StreamRoute
 from chatd.api.routes.build_requests import require_workspaces
 from chatd.api.routes.builds import load_log, require_own_build
 from chatd.api.schemas.chats import AfterQuery
+from chatd.api.schemas.streams import StreamEnded
 from chatd.api.schemas.values import MAX_INT64
 from chatd.api.schemas.workspace_replies import build_log_reply, build_reply
-from chatd.api.schemas.workspaces import BuildLogReply, LogsQuery
+from chatd.api.schemas.workspaces import BuildLogReply, BuildReply, LogsQuery
 from chatd.api.streams import ClientStream, StreamEnd, StreamRegistry
 from chatd.domain.chat.cursor import Cursor
 from chatd.domain.chat.events import Event
 from chatd.domain.chat.public_chat import ChatListEvent, ChatListReady
-from chatd.domain.errors import Conflict, InvalidInput, RequestError
-from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable, GitChanges
+from chatd.domain.errors import Conflict, InvalidInput
+from chatd.domain.workspace.agent_api import AgentRefused, GitChanges
 from chatd.domain.workspace.entities import Build
 from chatd.store.chat import chats
 from chatd.stream.frames import PING, Frame, encode_sse
@@ -59,6 +61,13 @@ FOLLOW_LIMIT_END: Final = StreamEnd(
 NextEvent = Callable[[], Awaitable[bytes]]
 
 
+_CHAT_TEXT: Final = (
+    "Durable events come in groups that end with `version`, and its `id:` is a cursor. Connect"
+    " again with it as `Last-Event-ID`: the stream continues with exactly what changed since."
+    " `: ping` comes every 15 seconds without an event."
+)
+
+
 class ChatEventStreams:
     def __init__(self, deps: ApiDeps, streams: StreamRegistry) -> None:
         self._deps = deps
@@ -71,6 +80,7 @@ class ChatEventStreams:
                 permission="chats.read",
                 name="chat_events",
                 summary="Stream the events of a chat",
+                description=_CHAT_TEXT,
                 serve=self.serve_chat,
                 events=Event,
                 query=AfterQuery,
@@ -81,6 +91,7 @@ class ChatEventStreams:
                 permission="chats.read",
                 name="events",
                 summary="Stream the events of the caller's chat list",
+                description="List the chats at every `ready` event.",
                 serve=self.serve_user,
                 events=ChatListReady | ChatListEvent,
             ),
@@ -118,6 +129,7 @@ class WorkspaceEventStreams:
                 permission="workspaces.read",
                 name="chat_git",
                 summary="Stream the changes in a chat's git repositories",
+                errors=(*AGENT_CODES, "workspaces_off"),
                 serve=self.serve_git,
                 events=GitChanges,
             ),
@@ -128,6 +140,7 @@ class WorkspaceEventStreams:
                 summary="Stream a build's log",
                 serve=self.serve_log,
                 events=BuildLogReply,
+                named_events={"build": BuildReply},
                 query=LogsQuery,
                 resumable=True,
                 is_requested=_wants_stream,
@@ -150,9 +163,8 @@ class WorkspaceEventStreams:
             stream = held.enter_context(self._streams.open(request.caller, "sse", send))
             try:
                 changes = await held.enter_async_context(control.git(chat))
-            except (Conflict, AgentUnreachable, AgentRefused) as error:
-                # 400, not 409: no change of the chat's state would make this request succeed.
-                raise RequestError(error.message, code=error.code) from error
+            except AgentRefused as error:
+                raise Conflict(error.message, code="agent_refused") from error
             await serve_events(stream, request.receive, lambda: _next_change(stream, changes))
 
 
@@ -240,7 +252,7 @@ async def serve_events(stream: ClientStream, receive: Receive, next_event: NextE
     ping = response_body(PING, more=True)
     end = await stream.run(pump, wait_for_disconnect, lambda: stream.watch(ping))
     # A named event, so that clients can tell it from an event of the chat.
-    data = msgspec.json.encode({"code": end.code, "message": end.message})
+    data = msgspec.json.encode(StreamEnded(code=end.code, message=end.message))
     await stream.send_end(response_body(b"event: end\ndata: " + data + b"\n\n"))
 
 

@@ -101,6 +101,7 @@ class Pong(_Tagged, frozen=True, kw_only=True, tag="pong"):
 
 
 ClientFrame = Subscribe | Unsubscribe | Ping
+ServerFrame = Subscribed | Unsubscribed | SubscribeRefused | Pong
 _DECODER: Final = msgspec.json.Decoder(ClientFrame)
 _ENCODER: Final = msgspec.json.Encoder()
 

@@ -35,6 +35,8 @@ class UserSettings(Struct, frozen=True, kw_only=True):
 
 
 class DeploymentPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to change of the settings of all users; what is not given stays."""
+
     system_prompt: (
         Annotated[
             PromptText,
@@ -66,6 +68,8 @@ class DeploymentPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class UserPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to change of the caller's settings; what is not given stays."""
+
     custom_prompt: (
         Annotated[
             PromptText,

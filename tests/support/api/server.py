@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequen
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from typing import Final, Literal
+from urllib.parse import unquote
 from uuid import UUID
 
 import aiohttp
@@ -19,6 +20,9 @@ from prometheus_client import CollectorRegistry
 from chatd.api.application import ApiApplication, build_application
 from chatd.api.auth import TokenTable
 from chatd.api.deps import ApiDeps, StreamLimits, WorkspaceControl
+from chatd.api.error_codes import ERROR_CODES
+from chatd.api.openapi import list_codes
+from chatd.api.route import PREFIX, ApiRoute, RouteTable, StreamRoute
 from chatd.api.server import BoundAddress, bind, serve
 from chatd.clock import SystemClock
 from chatd.domain.access import ADMIN_USER_ID, UserActor
@@ -231,7 +235,10 @@ class ApiServer:
         ):
             content = await response.read()
             found = {name.lower(): value for name, value in response.headers.items()}
-            return ApiReply(status=response.status, headers=found, content=content)
+            reply = ApiReply(status=response.status, headers=found, content=content)
+            if response.status >= 400 and method != "HEAD":
+                check_documented(self.api.table, method, path, reply.code)
+            return reply
 
     async def open_page(self, path: str) -> ApiReply:
         """A page outside the API."""
@@ -254,6 +261,18 @@ class ApiServer:
         command = deciding(lambda loaded: decide(loaded.chat))
         done = operation(command, self.deps.env.new_change_id(), chat_id)
         return (await transactor.run(done)).chat
+
+
+def check_documented(table: RouteTable, method: str, path: str, code: tuple[int, object]) -> None:
+    """Asserts that the operation lists the error code, and that the code has this status."""
+    status, name = code
+    assert ERROR_CODES[str(name)].status == status, code
+    found = table.find(f"{PREFIX}{unquote(path.partition('?')[0])}")
+    if found is None or status == 405:
+        return
+    candidates = (found[0].handlers.get(method), found[0].stream)
+    routes = [one for one in candidates if isinstance(one, ApiRoute | StreamRoute)]
+    assert not routes or any(name in list_codes(one) for one in routes), (method, path, code)
 
 
 def authorized(token: str | None) -> dict[str, str]:

@@ -36,10 +36,17 @@ class BuildRoutes:
                 endpoint="POST /workspaces/{workspace_id}/builds",
                 permission="workspaces.write",
                 summary="Start, stop or delete a workspace",
+                description="The build runs in the background. Follow it by its log.",
                 handle=self.create_build,
                 body_spec=_BUILD,
                 replies={201: BuildReply},
-                error_statuses=(409,),
+                errors=(
+                    "build_active",
+                    "workspace_deleted",
+                    "nothing_to_do",
+                    "template_gone",
+                    "workspaces_off",
+                ),
                 keyed=True,
                 starts_work=True,
             ),
@@ -64,16 +71,20 @@ class BuildRoutes:
                 summary="Cancel a build; a running build ends after a short grace period",
                 handle=self.cancel_build,
                 replies={200: BuildReply},
-                error_statuses=(409,),
+                errors=("build_ended", "workspaces_off"),
             ),
             ApiRoute(
                 endpoint="GET /builds/{build_id}/logs",
                 permission="workspaces.read",
                 summary="Read a build's log; with `follow`, stream it until the build ends",
+                description=(
+                    "With `follow`, or with `Accept: text/event-stream`, the reply is a stream of"
+                    " the lines that ends with the build."
+                ),
                 handle=self.list_build_logs,
                 query=LogsQuery,
                 replies={200: BuildLogPage},
-                error_statuses=(429,),
+                errors=("too_many_streams", "going_away"),
             ),
         )
 

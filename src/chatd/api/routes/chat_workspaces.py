@@ -7,15 +7,16 @@ import msgspec
 
 from chatd.api.auth import ApiCaller, require_own_chat
 from chatd.api.deps import ApiDeps
+from chatd.api.error_codes import CHAT_STATE_CODES
 from chatd.api.request import ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.chats import get_mark
 from chatd.api.schemas.workspace_replies import context_reply
-from chatd.api.schemas.workspaces import ChatReply, LatestChatsQuery
+from chatd.api.schemas.workspaces import ChatReply, LatestChats, LatestChatsQuery
 from chatd.domain.chat.public_chat import public_chat
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import Conflict, InvalidInput
-from chatd.domain.ids import ChatId, WorkspaceId
+from chatd.domain.ids import WorkspaceId
 from chatd.domain.workspace.entities import AgentRow
 from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent, choose_agent
 from chatd.store.chat import chats
@@ -36,7 +37,7 @@ class ChatWorkspaceRoutes:
                 summary="Get the latest chat of each workspace",
                 handle=self.list_chats_by_workspace,
                 query=LatestChatsQuery,
-                replies={200: dict[WorkspaceId, ChatId]},
+                replies={200: LatestChats},
             ),
             ApiRoute(
                 endpoint="GET /chats/{chat_id}",
@@ -51,7 +52,14 @@ class ChatWorkspaceRoutes:
                 summary="Pin the workspace's current instructions to a chat",
                 handle=self.pin_context,
                 replies={200: ChatReply},
-                error_statuses=(409,),
+                errors=(
+                    "no_workspace",
+                    "no_agent",
+                    "no_context",
+                    "workspace_changed",
+                    "workspaces_off",
+                    *CHAT_STATE_CODES,
+                ),
             ),
         )
 

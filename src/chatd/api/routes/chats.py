@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 from chatd.api import validation
 from chatd.api.auth import ApiCaller
 from chatd.api.deps import ApiDeps
+from chatd.api.error_codes import CHAT_STATE_CODES
 from chatd.api.operations import REPLAYED, create_chat, run_operation
 from chatd.api.pages import Paging, TimePosition
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
@@ -62,10 +63,17 @@ class ChatRoutes:
                 endpoint="POST /chats",
                 permission="chats.create",
                 summary="Create a chat with its first message",
+                description="The chat starts to answer at once. Follow it by its events.",
                 handle=self.create_chat,
                 body_spec=_CREATE,
                 replies={201: PublicChat},
-                error_statuses=(409,),
+                errors=(
+                    "no_model",
+                    "usage_limit_exceeded",
+                    "chat_exists",
+                    "parent_archived",
+                    "not_found",
+                ),
                 keyed=True,
                 starts_work=True,
             ),
@@ -73,6 +81,10 @@ class ChatRoutes:
                 endpoint="GET /chats",
                 permission="chats.read",
                 summary="List chats: pinned first, then newest",
+                description=(
+                    "The first page without filters begins with the pinned chats. Subagents are in"
+                    " `children` of their root."
+                ),
                 handle=self.list_chats,
                 query=ChatListQuery,
                 replies={200: ChatPage},
@@ -84,15 +96,19 @@ class ChatRoutes:
                 handle=self.amend_chat,
                 body_spec=_PATCH,
                 replies={204: None},
-                error_statuses=(409,),
+                errors=(*CHAT_STATE_CODES, "parent_archived"),
             ),
             ApiRoute(
                 endpoint="DELETE /chats/{chat_id}",
                 permission="chats.control",
                 summary="Delete a root chat with its subagents; running ones are stopped",
+                description=(
+                    "The chat and its subagents are stopped and invisible at once. Usage and"
+                    " workspaces stay."
+                ),
                 handle=self.delete_chat,
                 replies={204: None},
-                error_statuses=(409,),
+                errors=("not_a_root_chat",),
             ),
             ApiRoute(
                 endpoint="POST /chats/{chat_id}/read",
@@ -108,7 +124,7 @@ class ChatRoutes:
                 summary="Interrupt a chat; the partial answer is kept",
                 handle=self.interrupt_chat,
                 replies={200: PublicChat},
-                error_statuses=(409,),
+                errors=(*CHAT_STATE_CODES,),
             ),
             ApiRoute(
                 endpoint="POST /chats/{chat_id}/compact",
@@ -116,7 +132,7 @@ class ChatRoutes:
                 summary="Replace the history of an idle chat by a summary",
                 handle=self.compact_chat,
                 replies={202: PublicChat},
-                error_statuses=(409,),
+                errors=(*CHAT_STATE_CODES, "nothing_to_compact", "usage_limit_exceeded"),
                 starts_work=True,
             ),
         )

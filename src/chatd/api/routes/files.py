@@ -10,6 +10,7 @@ from typing import Final
 
 from chatd.api.auth import ApiCaller
 from chatd.api.deps import ApiDeps
+from chatd.api.error_codes import FILE_STORE_CODES, UPLOAD_CODES
 from chatd.api.errors import RangeNotSatisfiable
 from chatd.api.operations import REPLAYED
 from chatd.api.pages import Paging, TimePosition
@@ -65,7 +66,7 @@ class FileRoutes:
                 handle=self.upload_file,
                 raw_body=True,
                 replies={201: FileReply},
-                error_statuses=(408, 409, 413, 415, 429),
+                errors=UPLOAD_CODES,
                 keyed=True,
                 starts_work=True,
             ),
@@ -90,7 +91,7 @@ class FileRoutes:
                 summary="Delete a file that no message names",
                 handle=self.delete_file,
                 replies={204: None},
-                error_statuses=(409,),
+                errors=("file_in_use",),
             ),
             ApiRoute(
                 endpoint="GET /files/{file_id}/content",
@@ -98,7 +99,7 @@ class FileRoutes:
                 summary="Load a file, or a part of it with a Range header",
                 handle=self.load_content,
                 replies={200: bytes, 206: bytes, 304: None},
-                error_statuses=(416,),
+                errors=("range_not_satisfiable", *FILE_STORE_CODES),
             ),
             ApiRoute(
                 endpoint="POST /files/{file_id}/download-url",
@@ -114,7 +115,7 @@ class FileRoutes:
                 handle=self.download_file,
                 query=DownloadQuery,
                 replies={200: bytes, 206: bytes},
-                error_statuses=(403, 416),
+                errors=("link_expired", "link_invalid", "range_not_satisfiable", *FILE_STORE_CODES),
                 authenticate=self.authenticate_link,
             ),
         )

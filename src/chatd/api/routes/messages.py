@@ -6,6 +6,7 @@ from typing import Final
 from chatd.api import validation
 from chatd.api.auth import ApiCaller, require_own_chat
 from chatd.api.deps import ApiDeps
+from chatd.api.error_codes import CHAT_STATE_CODES
 from chatd.api.operations import (
     REPLAYED,
     appended_result,
@@ -53,6 +54,10 @@ class MessageRoutes:
                 endpoint="GET /chats/{chat_id}/messages",
                 permission="chats.read",
                 summary="List messages by page; the first page includes the queue",
+                description=(
+                    "Newest first; with `after_id`, oldest first. A page of large messages ends"
+                    " before `limit`."
+                ),
                 handle=self.list_messages,
                 query=MessageListQuery,
                 replies={200: MessagePage},
@@ -61,10 +66,14 @@ class MessageRoutes:
                 endpoint="POST /chats/{chat_id}/messages",
                 permission="chats.write",
                 summary="Send a message; `busy_behavior` decides what happens in a busy chat",
+                description=(
+                    "An idle chat starts to answer at once. `queued` says if the message waits in"
+                    " the queue."
+                ),
                 handle=self.send_message,
                 body_spec=_SEND,
                 replies={200: SentReply},
-                error_statuses=(409, 429),
+                errors=(*CHAT_STATE_CODES, "chat_busy", "queue_full", "usage_limit_exceeded"),
                 keyed=True,
                 starts_work=True,
             ),
@@ -72,20 +81,25 @@ class MessageRoutes:
                 endpoint="PATCH /chats/{chat_id}/messages/{message_id}",
                 permission="chats.write",
                 summary="Edit a message; later messages are deleted",
+                description=(
+                    "The message and all later ones are deleted, and the queue; the new content"
+                    " gets a new id and is answered."
+                ),
                 handle=self.edit_message,
                 body_spec=_EDIT,
                 replies={200: SentReply},
-                error_statuses=(409,),
+                errors=(*CHAT_STATE_CODES, "usage_limit_exceeded"),
                 starts_work=True,
             ),
             ApiRoute(
                 endpoint="POST /chats/{chat_id}/tool-results",
                 permission="chats.write",
                 summary="Submit the results of all pending client tool calls",
+                description="For a chat whose status is `requires_action`, within five minutes.",
                 handle=self.submit_tool_results,
                 body_spec=_RESULTS,
                 replies={204: None},
-                error_statuses=(409,),
+                errors=(*CHAT_STATE_CODES,),
                 starts_work=True,
             ),
         )

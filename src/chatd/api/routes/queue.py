@@ -5,6 +5,7 @@ from typing import Final
 import msgspec
 
 from chatd.api.deps import ApiDeps
+from chatd.api.error_codes import CHAT_STATE_CODES
 from chatd.api.operations import appended_result, queued_result, run_operation
 from chatd.api.request import LARGE_BODY_BYTES, NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
@@ -45,7 +46,7 @@ class QueueRoutes:
                 handle=self.edit_queued,
                 body_spec=_EDIT,
                 replies={200: PublicQueuedMessage},
-                error_statuses=(409,),
+                errors=(*CHAT_STATE_CODES, "queued_message_gone"),
             ),
             ApiRoute(
                 endpoint=f"POST {item}/move",
@@ -54,15 +55,18 @@ class QueueRoutes:
                 handle=self.move_queued,
                 body_spec=_MOVE,
                 replies={200: QueueReply},
-                error_statuses=(409,),
+                errors=(*CHAT_STATE_CODES, "queued_message_gone"),
             ),
             ApiRoute(
                 endpoint=f"POST {item}/promote",
                 permission="chats.write",
                 summary="Promote a queued message: 200 when sent, 202 after an interrupt",
+                description=(
+                    "200: the message is in history. 202: the running answer is interrupted first."
+                ),
                 handle=self.promote_queued,
                 replies={200: SentReply, 202: SentReply},
-                error_statuses=(409,),
+                errors=(*CHAT_STATE_CODES, "queued_message_gone"),
                 starts_work=True,
             ),
             ApiRoute(
@@ -71,7 +75,7 @@ class QueueRoutes:
                 summary="Delete a queued message, if it is still in the queue",
                 handle=self.delete_queued,
                 replies={204: None},
-                error_statuses=(409,),
+                errors=(*CHAT_STATE_CODES, "queued_message_gone"),
             ),
         )
 

@@ -42,7 +42,7 @@ class RuntimeSettingsRoutes:
                 handle=self.change_settings,
                 body_spec=_DEPLOYMENT,
                 replies={200: DeploymentSettingsReply},
-                error_statuses=(409,),
+                errors=("version_conflict",),
             ),
             ApiRoute(
                 endpoint="GET /settings/me",
@@ -58,7 +58,7 @@ class RuntimeSettingsRoutes:
                 handle=self.change_my_settings,
                 body_spec=_USER,
                 replies={200: UserSettingsReply},
-                error_statuses=(409,),
+                errors=("version_conflict",),
             ),
         )
 

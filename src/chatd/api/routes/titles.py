@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from chatd.api.deps import ApiDeps
+from chatd.api.error_codes import CHAT_STATE_CODES
 from chatd.api.request import ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
 from chatd.api.schemas.chats import TitleReply
@@ -37,7 +38,13 @@ class TitleRoutes:
                 summary="Let a model name the chat; a rename meanwhile wins",
                 handle=self.regenerate_title,
                 replies={200: PublicChat},
-                error_statuses=(409, 502),
+                errors=(
+                    *CHAT_STATE_CODES,
+                    "title_in_progress",
+                    "nothing_to_name",
+                    "title_failed",
+                    "usage_limit_exceeded",
+                ),
                 starts_work=True,
             ),
             ApiRoute(
@@ -46,7 +53,13 @@ class TitleRoutes:
                 summary="Let a model propose a title, without saving it",
                 handle=self.propose_title,
                 replies={200: TitleReply},
-                error_statuses=(409, 502),
+                errors=(
+                    *CHAT_STATE_CODES,
+                    "title_in_progress",
+                    "nothing_to_name",
+                    "title_failed",
+                    "usage_limit_exceeded",
+                ),
                 starts_work=True,
             ),
         )

@@ -4,7 +4,8 @@
 that a misspelt name does not look like success. Docstrings here are part of the OpenAPI document.
 """
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 from uuid import UUID
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
@@ -46,6 +47,11 @@ class ClientTool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class CreateChatBody(ModelSelection, frozen=True, kw_only=True, omit_defaults=True):
     """A chat and its first message."""
 
+    openapi_example: ClassVar[Mapping[str, object]] = {
+        "content": [{"type": "text", "text": "Fix the failing test"}],
+        "labels": {"team": "blue"},
+    }
+
     content: Annotated[
         Content,
         describe(
@@ -84,6 +90,11 @@ class CreateChatBody(ModelSelection, frozen=True, kw_only=True, omit_defaults=Tr
 class UpdateChatBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What to change of a chat; all or nothing."""
 
+    openapi_example: ClassVar[Mapping[str, object]] = {
+        "title": "Fix the failing test",
+        "labels": {"team": "blue"},
+    }
+
     title: Annotated[
         NonBlankText | UnsetType,
         describe("A new title of 1 to 200 characters.", "Fix the failing test"),
@@ -107,6 +118,8 @@ class UpdateChatBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class ReadBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How far the caller has read the chat."""
+
     message_id: Annotated[
         Id, Meta(description="The last message that the user has read.", examples=[7])
     ]

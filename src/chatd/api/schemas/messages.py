@@ -4,7 +4,8 @@ Unknown fields of a body are refused, so that a misspelt name does not look like
 and descriptions here are part of the OpenAPI document.
 """
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 from uuid import UUID
 
 from msgspec import Meta, Raw, Struct
@@ -13,7 +14,7 @@ from chatd.api.schemas.lists import ListPage, ListQuery
 from chatd.api.schemas.values import Id, LineNumber, NonBlankText, Version
 from chatd.domain.chat.commands import WhenBusy
 from chatd.domain.chat.public_messages import PublicMessage, PublicQueuedMessage
-from chatd.domain.description import CHAT_ID, FILE_ID, MODEL_ID, describe
+from chatd.domain.description import CHAT_ID, CREATED_AT, FILE_ID, MODEL_ID, USER_ID, describe
 from chatd.domain.ids import ChatId, MessageId, QueueId
 from chatd.domain.model.protocol import Effort
 
@@ -69,6 +70,11 @@ class ModelSelection(
 class SendMessageBody(ModelSelection, frozen=True, kw_only=True, omit_defaults=True):
     """A message to a chat."""
 
+    openapi_example: ClassVar[Mapping[str, object]] = {
+        "content": [{"type": "text", "text": "Fix the failing test"}],
+        "busy_behavior": "steer",
+    }
+
     content: Annotated[
         Content,
         describe("The parts of the message.", [{"type": "text", "text": "Fix the failing test"}]),
@@ -87,6 +93,10 @@ class SendMessageBody(ModelSelection, frozen=True, kw_only=True, omit_defaults=T
 
 class EditMessageBody(ModelSelection, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The new content of a message. Fields that are not given stay unchanged."""
+
+    openapi_example: ClassVar[Mapping[str, object]] = {
+        "content": [{"type": "text", "text": "Fix the failing test"}]
+    }
 
     content: Annotated[
         Content,
@@ -156,6 +166,22 @@ class SentReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The message is in history (`message`) or in the queue (`queued_message`). Both are missing
     if the request was repeated and the message has moved on since. `messages` lists all messages
     that joined history with it, and `deleted_message_ids` those that were deleted."""
+
+    openapi_example: ClassVar[Mapping[str, object]] = {
+        "queued": True,
+        "messages": [],
+        "deleted_message_ids": [],
+        "chat_id": CHAT_ID,
+        "version": 12,
+        "queued_message": {
+            "id": 3,
+            "chat_id": CHAT_ID,
+            "content": [{"type": "text", "text": "And then?"}],
+            "created_at": CREATED_AT,
+            "created_by": USER_ID,
+        },
+        "queue_id": 3,
+    }
 
     queued: Annotated[bool, describe("The message waits in the queue.")]
     messages: Annotated[

@@ -6,7 +6,7 @@ Docstrings here are part of the OpenAPI document.
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, ClassVar
 from uuid import UUID
 
 from msgspec import Meta, Struct
@@ -17,6 +17,7 @@ from chatd.domain.chat.public_chat import PublicChat
 from chatd.domain.description import (
     AGENT_ID,
     BUILD_ID,
+    CHAT_ID,
     CREATED_AT,
     TEMPLATE_ID,
     UPDATED_AT,
@@ -25,7 +26,7 @@ from chatd.domain.description import (
     WORKSPACE_ID,
     describe,
 )
-from chatd.domain.ids import UserId, WorkspaceId
+from chatd.domain.ids import ChatId, UserId, WorkspaceId
 from chatd.domain.workspace.entities import (
     AgentId,
     AgentLifecycle,
@@ -49,6 +50,12 @@ Values = Annotated[dict[str, str], Meta(max_length=100)]
 
 class NewWorkspaceBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A workspace to create; its template is given by name or by id."""
+
+    openapi_example: ClassVar[Mapping[str, object]] = {
+        "template": "python",
+        "name": "my-app",
+        "parameters": {"python": "3.12"},
+    }
 
     template: Annotated[str | None, describe("The template's name.", "python")] = None
     template_id: Annotated[
@@ -249,6 +256,12 @@ class ContextReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ]
     resources: Annotated[tuple[ContextItem, ...], describe("What it consists of.")]
     pinned_at: Annotated[datetime, describe("When it was pinned.", CREATED_AT)]
+
+
+LatestChats = Annotated[
+    dict[WorkspaceId, ChatId],
+    describe("The latest chat by workspace.", {WORKSPACE_ID: CHAT_ID}),
+]
 
 
 class ChatReply(PublicChat, frozen=True, kw_only=True, omit_defaults=True):

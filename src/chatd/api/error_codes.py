@@ -1,0 +1,201 @@
+"""All error codes of the API: the status of each, what it means and what the client can do.
+
+A test finds every code that the source raises and looks for it here. The OpenAPI document and
+`docs/api.md` list them.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec import Struct
+
+
+class ErrorCode(Struct, frozen=True):
+    status: int
+    meaning: str
+    remedy: str
+
+
+_RETRY: Final = "Nothing was lost. Retry after the seconds in `Retry-After`."
+_OPERATOR: Final = f"{_RETRY} If it lasts, the operator must act."
+_READ: Final = "Get the object and decide again."
+_AGENT: Final = "Start the workspace, or wait until its agent is connected."
+
+ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
+    # The request itself
+    "bad_request": ErrorCode(400, "The request is not valid.", "Read `message`."),
+    "invalid_input": ErrorCode(
+        400,
+        "A field or a parameter is missing, unknown or has a wrong value.",
+        "`validations` names each of them; correct them.",
+    ),
+    "invalid_json": ErrorCode(400, "The body is not JSON.", "Send one JSON object, as UTF-8."),
+    "invalid_cursor": ErrorCode(
+        400,
+        "The cursor does not belong to this list and these filters.",
+        "Use `next_cursor` unchanged and keep the filters, or read the first page again.",
+    ),
+    "no_model": ErrorCode(400, "No default model is configured.", "Name a model."),
+    "unauthorized": ErrorCode(
+        401, "The token is missing or not valid.", "Send `Authorization: Bearer <token>`."
+    ),
+    "forbidden": ErrorCode(
+        403,
+        "The caller may see this, but its role does not allow the action.",
+        "Ask an administrator.",
+    ),
+    "missing_scope": ErrorCode(
+        403, "The token does not have the scope of this action.", "Use a token with the scope."
+    ),
+    "not_found": ErrorCode(
+        404, "There is no such object, or the caller may not see it.", "Check the id."
+    ),
+    "method_not_allowed": ErrorCode(
+        405, "The path has no such method.", "Use one of those in the header `Allow`."
+    ),
+    "managed_by_settings": ErrorCode(
+        405,
+        "Models and providers are declared in the settings.",
+        "Change the settings and restart chatd.",
+    ),
+    "request_timeout": ErrorCode(408, "The body did not arrive in time.", "Send it again."),
+    "too_large": ErrorCode(413, "The body is too large.", "Send less, in several messages."),
+    # The state of a chat
+    "conflict": ErrorCode(409, "The object's state does not allow this.", _READ),
+    "invalid_state": ErrorCode(409, "The chat's state does not allow this.", _READ),
+    "chat_archived": ErrorCode(409, "The chat is archived.", "Take it out of the archive first."),
+    "chat_busy": ErrorCode(
+        409, "The chat is busy, and the message was sent with `reject`.", "Send it later."
+    ),
+    "chat_exists": ErrorCode(409, "There is another chat with this id.", "Repeat the request."),
+    "parent_archived": ErrorCode(
+        409, "The parent chat is archived or deleted.", "Take the parent out of the archive first."
+    ),
+    "not_a_root_chat": ErrorCode(
+        409, "A subagent cannot be deleted alone.", "Delete its root chat."
+    ),
+    "queued_message_gone": ErrorCode(
+        409, "The message has left the queue.", "Read history; edit the message there."
+    ),
+    "nothing_to_compact": ErrorCode(
+        409, "There is no answer since the last summary.", "Nothing: history is short."
+    ),
+    "title_in_progress": ErrorCode(409, "A title of this chat is being generated.", "Wait for it."),
+    "nothing_to_name": ErrorCode(409, "The chat has no text to name it by.", "Send a message."),
+    "title_failed": ErrorCode(502, "No model gave a usable title.", "Retry, or set a title."),
+    "usage_limit_exceeded": ErrorCode(
+        409, "The spend limit is reached; nothing was written.", "Wait for the next period."
+    ),
+    "idempotency_key_reused": ErrorCode(
+        409,
+        "The idempotency key was used for a different request.",
+        "Use a new key for a new request.",
+    ),
+    "queue_full": ErrorCode(429, "The queue is full.", "Wait, or delete a queued message."),
+    # Files
+    "empty_file": ErrorCode(400, "The file is empty.", "Send the file's bytes as the body."),
+    "broken_file": ErrorCode(
+        400, "The content is not a whole file of its type.", "Check the file."
+    ),
+    "file_type_mismatch": ErrorCode(
+        400, "The content is not of the declared type.", "Send the right `Content-Type`."
+    ),
+    "link_expired": ErrorCode(403, "The link has expired.", "Request a new one."),
+    "link_invalid": ErrorCode(403, "The link is not valid for this file.", "Request a new one."),
+    "file_in_use": ErrorCode(409, "A chat contains the file.", "Delete the chat."),
+    "file_quota_exceeded": ErrorCode(
+        409, "The user's files would exceed the quota.", "Delete files that no chat needs."
+    ),
+    "upload_ended": ErrorCode(409, "The upload took too long and was removed.", "Send it again."),
+    "unsupported_file_type": ErrorCode(
+        415, "Files of this type are not supported.", "Send a file of a listed type."
+    ),
+    "range_not_satisfiable": ErrorCode(
+        416, "The range is outside the file.", "Ask for a range within its size."
+    ),
+    "too_many_uploads": ErrorCode(
+        429, "The caller has too many uploads at once.", "Wait until one has ended."
+    ),
+    "file_lost": ErrorCode(503, "The file's bytes are not in the store.", "Ask the operator."),
+    "file_store_missing": ErrorCode(
+        503, "The store of the file is not configured.", "Ask the operator."
+    ),
+    # Settings and users
+    "version_conflict": ErrorCode(
+        409, "The settings have changed since the given version.", "Get them and decide again."
+    ),
+    "username_taken": ErrorCode(409, "Another user has this name.", "Choose another name."),
+    "email_taken": ErrorCode(409, "Another user has this address.", "Use another address."),
+    "service_account": ErrorCode(
+        409, "A service account has no password and no sessions.", "Use a token."
+    ),
+    "last_administrator": ErrorCode(
+        409,
+        "The server would have no active administrator any more.",
+        "Make another user an administrator first.",
+    ),
+    # Workspaces and builds
+    "workspaces_off": ErrorCode(
+        409, "Workspaces are disabled on this server.", "Ask the operator."
+    ),
+    "workspace_deleted": ErrorCode(409, "The workspace is deleted.", "Create another one."),
+    "workspace_changed": ErrorCode(409, "The chat got another workspace meanwhile.", "Retry."),
+    "name_taken": ErrorCode(409, "The name is in use.", "Choose another name."),
+    "template_gone": ErrorCode(
+        409, "The workspace's template no longer exists.", "Create a workspace from another one."
+    ),
+    "build_active": ErrorCode(
+        409, "A build of the workspace is running.", "Wait for it, or cancel it."
+    ),
+    "build_ended": ErrorCode(409, "The build has ended.", "Nothing."),
+    "nothing_to_do": ErrorCode(409, "The workspace is already in the requested state.", "Nothing."),
+    "no_workspace": ErrorCode(409, "The chat has no workspace.", "Set its `workspace_id`."),
+    "no_agent": ErrorCode(409, "The workspace does not run.", _AGENT),
+    "agent_selection": ErrorCode(
+        409, "The workspace has several agents and none is chosen.", "Change its template."
+    ),
+    "no_context": ErrorCode(409, "The agent has not read its context yet.", "Retry in a moment."),
+    "agent_lost": ErrorCode(409, "The workspace agent does not answer.", _AGENT),
+    "agent_refused": ErrorCode(409, "The workspace agent refused.", "Read `message`."),
+    "agent_untrusted": ErrorCode(
+        409, "The workspace agent could not prove that it is the right one.", "Restart it."
+    ),
+    "agent_elsewhere": ErrorCode(
+        409, "The workspace runs on another host.", "Ask the replica on that host."
+    ),
+    # The server
+    "too_many_streams": ErrorCode(
+        429, "The caller has too many open streams.", "Close one, or use one WebSocket."
+    ),
+    "internal": ErrorCode(
+        500, "The server failed; this is a bug.", "Report it; the server's log has the details."
+    ),
+    "going_away": ErrorCode(503, "The server is shutting down.", _RETRY),
+    "unavailable": ErrorCode(503, "The database is not reachable.", _RETRY),
+    "database_down": ErrorCode(503, "The database is not reachable.", _RETRY),
+    "database_busy": ErrorCode(503, "The database is overloaded.", _RETRY),
+    "database_timeout": ErrorCode(503, "The database did not answer in time.", _RETRY),
+    "database_conflict": ErrorCode(503, "The database rolled the change back.", _RETRY),
+    "database_closed": ErrorCode(503, "The server has closed its database.", _RETRY),
+    "database_full": ErrorCode(503, "The database's disk is full.", _OPERATOR),
+    "database_read_only": ErrorCode(503, "The database has become a standby.", _OPERATOR),
+    "database_refused": ErrorCode(503, "The database refuses this server.", _OPERATOR),
+}
+
+CODES_OF_EVERY_ROUTE: Final = (
+    *("invalid_input", "unauthorized", "forbidden", "missing_scope", "internal"),
+)
+DATABASE_CODES: Final = tuple(
+    code for code in ERROR_CODES if code == "unavailable" or code.startswith("database_")
+)
+BODY_CODES: Final = ("invalid_json", "request_timeout", "too_large")
+AGENT_CODES: Final = (
+    *("no_workspace", "no_agent", "agent_selection", "agent_lost", "agent_refused"),
+    *("agent_untrusted", "agent_elsewhere"),
+)
+UPLOAD_CODES: Final = (
+    *("empty_file", "broken_file", "file_type_mismatch", "unsupported_file_type"),
+    *("file_quota_exceeded", "upload_ended", "too_many_uploads", "file_store_missing"),
+)
+FILE_STORE_CODES: Final = ("file_lost", "file_store_missing")
+CHAT_STATE_CODES: Final = ("invalid_state", "chat_archived")

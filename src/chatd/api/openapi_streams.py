@@ -1,0 +1,116 @@
+"""The event streams and the WebSocket in the OpenAPI document.
+
+OpenAPI describes a whole reply, not the events in it. So `x-events` has a schema and an example of
+each event by its name, and the operation's description has the same as a table for people.
+"""
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Final, cast
+
+import msgspec
+from msgspec import Struct
+from msgspec.inspect import StructType, UnionType, type_info
+
+from chatd.api.openapi_schemas import Json, SchemaCollection, build_example
+from chatd.api.openapi_texts import HEADERS
+from chatd.api.route import StreamRoute
+from chatd.api.schemas.streams import StreamEnded
+from chatd.api.websocket import ClientFrame, ServerFrame
+from chatd.domain.chat.events import Event
+from chatd.domain.chat.public_chat import ChatListEvent, ChatListReady
+
+EVENT_STREAM: Final = "text/event-stream"
+UNNAMED_EVENT: Final = "message"
+"""What browsers call an event without a name."""
+_LAST_EVENT_ID: Final[Json] = {
+    "in": "header",
+    "name": "Last-Event-ID",
+    "required": False,
+    "schema": {"type": "string"},
+    **HEADERS["Last-Event-ID"],
+}
+_SOCKET_TEXT: Final = """\
+One WebSocket for any number of chats and for the chat list. The client sends one JSON object
+per text frame. The server sends arrays of objects: frames about subscriptions, and the events
+of the topics. The events of a chat have its `chat_id`."""
+
+
+def describe_events(operation: Json, stream: StreamRoute, schemas: SchemaCollection) -> None:
+    """Add the events of a stream to its operation."""
+    events = _by_name(stream.events) | dict(stream.named_events) | {"end": StreamEnded}
+    described = _described(events, schemas)
+    replies = cast("dict[str, dict[str, Json]]", operation["responses"])
+    replies["200"]["content"][EVENT_STREAM] = {
+        "schema": {"type": "string", "description": "Server-sent events; see `x-events`."},
+        "example": _as_stream(described),
+        "x-events": described,
+    }
+    if stream.resumable:
+        cast("list[Json]", operation["parameters"]).append(_LAST_EVENT_ID)
+    operation["description"] = f"{operation['description']}\n\n{_table('event', described)}"
+
+
+def add_stream(operation: Json, stream: StreamRoute, schemas: SchemaCollection) -> None:
+    """Describe that the operation can also be requested as a stream."""
+    describe_events(operation, stream, schemas)
+
+
+def describe_websocket(schemas: SchemaCollection) -> Json:
+    """The operation without its replies."""
+    sent = _described(_by_name(ClientFrame), schemas)
+    received = _described(_by_name(ServerFrame), schemas)
+    events = _described(_by_name(Event | ChatListReady | ChatListEvent), schemas)
+    tables = "\n\n".join(
+        f"{title}\n\n{_table('type', frames)}"
+        for title, frames in (
+            ("The client sends:", sent),
+            ("The server sends about subscriptions:", received),
+            ("The server sends about topics:", events),
+        )
+    )
+    return {
+        "operationId": "socket",
+        "summary": "Stream the events of several chats and the chat list over one WebSocket",
+        "description": f"{_SOCKET_TEXT}\n\n{tables}",
+        "tags": ["events"],
+        "parameters": [],
+        "x-websocket": {"client": sent, "server": received, "events": events},
+    }
+
+
+def _by_name(union: object) -> dict[str, type[Struct]]:
+    """The types of a union by their tags."""
+    info = type_info(union)
+    members = info.types if isinstance(info, UnionType) else (info,)
+    structs = [member for member in members if isinstance(member, StructType)]
+    return {str(struct.tag or UNNAMED_EVENT): struct.cls for struct in structs}
+
+
+def _described(events: Mapping[str, type[Struct]], schemas: SchemaCollection) -> dict[str, Json]:
+    found: dict[str, Json] = {}
+    for name, kind in events.items():
+        alone = SchemaCollection()
+        text = " ".join((kind.__doc__ or "").split())
+        found[name] = {"description": text, "schema": schemas.add(kind)}
+        with suppress(ValueError):
+            found[name]["example"] = build_example(alone.add(kind), alone.components())
+    return found
+
+
+def _as_stream(events: Mapping[str, Json]) -> str:
+    lines: list[str] = []
+    for name, event in events.items():
+        if name != UNNAMED_EVENT:
+            lines.append(f"event: {name}")
+        lines += [f"data: {msgspec.json.encode(event.get('example')).decode()}", ""]
+    return "\n".join(lines) + "\n"
+
+
+def _table(title: str, rows: Mapping[str, Json]) -> str:
+    lines = [f"| {title} | what it says |", "|---|---|"]
+    return "\n".join([*lines, *_rows(rows.items())])
+
+
+def _rows(items: Iterable[tuple[str, Json]]) -> Iterable[str]:
+    return (f"| `{name}` | {event['description']} |" for name, event in items)
