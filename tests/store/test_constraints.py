@@ -86,6 +86,7 @@ OTHER_ROWS: list[tuple[str, LiteralString]] = [
         "INSERT INTO file_totals (owner_id, files, bytes) SELECT owner_id, -1, 0 FROM chats",
     ),
     ("usage_rolled_up_one_check", "INSERT INTO usage_rolled_up VALUES (false, now())"),
+    ("chat_search_progress_one_check", "INSERT INTO chat_search_progress VALUES (false, now())"),
     (
         "provider_source_is_known",
         """INSERT INTO providers (id, name, kind, has_api_key, enabled, source)

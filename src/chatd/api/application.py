@@ -28,6 +28,7 @@ from chatd.api.request import (
 )
 from chatd.api.route import PREFIX, ApiMetrics, ApiRoute, RouteTable, StreamRoute
 from chatd.api.routes.builds import BuildRoutes
+from chatd.api.routes.chat_lists import ChatListRoutes
 from chatd.api.routes.chat_workspaces import ChatWorkspaceRoutes
 from chatd.api.routes.chats import ChatRoutes
 from chatd.api.routes.files import FileRoutes
@@ -61,6 +62,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
     return (
         *ModelRoutes(deps).routes(),
         *ChatRoutes(deps).routes(),
+        *ChatListRoutes(deps).routes(),
         *MessageRoutes(deps).routes(),
         *QueueRoutes(deps).routes(),
         *TitleRoutes(deps).routes(),

@@ -80,6 +80,7 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     "nothing_to_compact": ErrorCode(
         409, "There is no answer since the last summary.", "Nothing: history is short."
     ),
+    "too_many_pins": ErrorCode(409, "200 chats are pinned.", "Unpin one first."),
     "title_in_progress": ErrorCode(409, "A title of this chat is being generated.", "Wait for it."),
     "nothing_to_name": ErrorCode(409, "The chat has no text to name it by.", "Send a message."),
     "title_failed": ErrorCode(502, "No model gave a usable title.", "Retry, or set a title."),

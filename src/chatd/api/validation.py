@@ -108,16 +108,6 @@ def parse_label_filter(terms: Sequence[str]) -> Mapping[str, str]:
         raise InvalidInput("label", error.detail) from None
 
 
-def parse_archived_filter(query: str | None) -> bool:
-    match (query or "").split():
-        case [] | ["archived:false"]:
-            return False
-        case ["archived:true"]:
-            return True
-        case _:
-            raise InvalidInput("q", "must be archived:true or archived:false")
-
-
 def check_client_tools(tools: Sequence[ClientTool]) -> Json:
     """As stored in the chat's row."""
     if not tools:

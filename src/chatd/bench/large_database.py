@@ -70,6 +70,16 @@ USAGE: Final = """
         1000, 500, 0, 0, 0, 12000, true
     FROM (SELECT *, row_number() OVER () AS n FROM chats) c"""
 
+# Each entry has its owner, a word that all have, one of each tenth, and a rare one.
+SEARCH: Final = """
+    INSERT INTO chat_search (chat_id, message_id, root_chat_id, owner_id, at, words)
+    SELECT c.id, k, c.root_chat_id, c.owner_id, c.created_at, array_to_tsvector(ARRAY[
+        '@' || c.owner_id, 'common', 'tenth' || k, 'rare' || left(c.id::text, 4)])
+    FROM chats c, generate_series(0, 10) k"""
+SEARCH_STATE: Final = """
+    INSERT INTO chat_search_state (chat_id, version, message_id, title)
+    SELECT id, history_version, 0, title FROM chats"""
+
 WORKERS: Final = """
     INSERT INTO chat_workers (worker_id, lock_key, lease_until)
     SELECT md5('worker' || n)::uuid, n, now() + interval '1 h' FROM generate_series(0, 24) n"""
@@ -100,6 +110,9 @@ async def fill_database(session: DatabaseSession, large: LargeDatabase) -> None:
     for row in indexes:
         await _ddl(session, _restore(row["index"], row["key"], row["definition"]))
     await session.execute(USAGE)
+    await session.execute(SEARCH)
+    await session.execute(SEARCH_STATE)
+    await session.execute("UPDATE chat_search_progress SET until = now()")
     await session.execute(WORKERS)
     await session.execute("VACUUM (ANALYZE)")
     await session.execute("RESET session_replication_role")

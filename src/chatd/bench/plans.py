@@ -21,13 +21,21 @@ from chatd.bench.workload import answer_step, new_change_id
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.worker_transitions import commit_step
 from chatd.domain.ids import ChatId, MessageId, UserId, WorkerId
-from chatd.store.chat import chats, message_pages, messages, usage, workers
+from chatd.store.chat import (
+    chats,
+    message_pages,
+    messages,
+    search,
+    search_index,
+    usage,
+    workers,
+)
 from chatd.store.chat.change_writer import apply
 from chatd.store.chat.chats import ChatListFilter
 from chatd.store.chat.workers import Heartbeat
 from chatd.store.conn import Conn, DatabaseSession
 
-GUARDED_TABLES: Final = frozenset({"chats", "chat_messages"})
+GUARDED_TABLES: Final = frozenset({"chats", "chat_messages", "chat_search"})
 PLAN_CACHE_MODES: Final = ("force_custom_plan", "force_generic_plan")
 
 
@@ -151,6 +159,7 @@ async def _hot_statements(session: DatabaseSession, large: LargeDatabase) -> Seq
     heartbeat = Heartbeat(worker_id=worker, running={row["id"]: row["epoch"] for row in mine})
     running = await chats.get(session, ChatId(mine[0]["id"]))
     late = await _late_page(session, busy)
+    recently = await session.fetchval("SELECT now() - interval '5 min'")
     assert running is not None
     return (
         HotStatement(name="commit a step", max_pages=80, run=lambda conn: _commit(conn, running)),
@@ -188,6 +197,29 @@ async def _hot_statements(session: DatabaseSession, large: LargeDatabase) -> Seq
             run=lambda conn: chats.list_roots(
                 conn, ChatListFilter(owner_id=busy, labels={"project": "p5"})
             ),
+        ),
+        HotStatement(
+            name="list by a status that the owner's chats do not have",
+            max_pages=large.chats // 20 * 2,
+            run=lambda conn: chats.list_roots(conn, ChatListFilter(owner_id=busy, status="error")),
+        ),
+        HotStatement(
+            name="search for a rare word",
+            max_pages=1000,
+            run=lambda conn: search.search(
+                conn, ChatListFilter(owner_id=labelled), ("rare0123",), ()
+            ),
+        ),
+        HotStatement(
+            # Reads all entries of the owner that have the word.
+            name="search for a word in each chat of a busy owner",
+            max_pages=large.chats // 20 * 4,
+            run=lambda conn: search.search(conn, ChatListFilter(owner_id=busy), ("tenth3",), ()),
+        ),
+        HotStatement(
+            name="chats that the search index lacks",
+            max_pages=2000,
+            run=lambda conn: conn.fetch(search_index.LIST_BEHIND, recently, 50),
         ),
         HotStatement(
             name="list of pins", max_pages=300, run=lambda conn: chats.list_pinned(conn, busy)

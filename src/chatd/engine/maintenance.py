@@ -18,12 +18,13 @@ from chatd.domain.ports import Env
 from chatd.engine.attempt import Committer
 from chatd.engine.usage_writer import UsageWriter
 from chatd.store import retention
-from chatd.store.chat import idempotency, usage
+from chatd.store.chat import idempotency, search_index, usage
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool
 
 RETENTION_INTERVAL_S: Final = 600.0
 REMOVAL_INTERVAL_S: Final = 60.0
+SEARCH_INDEX_INTERVAL_S: Final = 10.0
 REMOVAL_DELAY_S: Final = 60.0
 """Rows of a deleted chat stay this long: replicas that missed the hint poll its mark."""
 _MAX_CHATS_PER_BATCH: Final = 100
@@ -42,7 +43,14 @@ class RetentionConfig(Struct, frozen=True, kw_only=True):
     remove_workspaces_after: int = 0
 
 
-def maintenance_tasks(conn: Conn, env: Env, usage_writer: UsageWriter) -> tuple[PeriodicTask, ...]:
+def maintenance_tasks(pool: Pool, env: Env, usage_writer: UsageWriter) -> tuple[PeriodicTask, ...]:
+    conn: Conn = pool
+
+    async def index_messages() -> None:
+        for _ in range(_MAX_ROW_BATCHES):
+            if not await search_index.index_batch(pool):
+                return
+
     async def forget_requests() -> None:
         for forget_old in (idempotency.delete_old_requests, idempotency.clear_old_request_keys):
             for _ in range(_MAX_ROW_BATCHES):
@@ -62,6 +70,9 @@ def maintenance_tasks(conn: Conn, env: Env, usage_writer: UsageWriter) -> tuple[
     return (
         PeriodicTask(name="forget_requests", interval_s=600, work=forget_requests),
         PeriodicTask(name="roll_up_usage", interval_s=60, work=roll_up_usage),
+        PeriodicTask(
+            name="index_messages", interval_s=SEARCH_INDEX_INTERVAL_S, work=index_messages
+        ),
         PeriodicTask(name="remove_deleted", interval_s=REMOVAL_INTERVAL_S, work=remove_deleted),
         PeriodicTask(name="settle_usage", interval_s=30, work=usage_writer.settle_abandoned),
     )

@@ -1,13 +1,10 @@
-"""Routes that create, list, update, interrupt and compact chats.
+"""Routes that create, update, delete, interrupt and compact chats.
 
-`chat_workspaces` has the route that gets one chat.
+`chat_lists` has the list, `chat_workspaces` the route that gets one chat.
 """
 
-from collections import defaultdict
-from collections.abc import Sequence
 from typing import Final
 
-import msgspec
 from msgspec import UNSET, UnsetType
 
 from chatd.api import validation
@@ -15,16 +12,12 @@ from chatd.api.auth import ApiCaller
 from chatd.api.deps import ApiDeps
 from chatd.api.error_codes import CHAT_STATE_CODES
 from chatd.api.operations import REPLAYED, create_chat, run_operation
-from chatd.api.pages import Paging, TimePosition
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.messages import build_content
 from chatd.api.routes.models import find_model_or_default
 from chatd.api.schemas.chats import (
-    ChatListQuery,
-    ChatPage,
     CreateChatBody,
-    ListedChat,
     ReadBody,
     UpdateChatBody,
 )
@@ -40,12 +33,10 @@ from chatd.domain.chat.parts import TextPart
 from chatd.domain.chat.public_chat import NOTHING_READ, PublicChat, public_chat
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import NotFound
-from chatd.domain.ids import ChatId, MessageId, UserId
+from chatd.domain.ids import ChatId, MessageId
 from chatd.domain.prompt.titles import fallback_title, title_input
-from chatd.store.chat import chats, messages, read_marks
-from chatd.store.chat.chats import ChatListFilter
+from chatd.store.chat import messages, read_marks
 from chatd.store.chat.operation import AppliedChange
-from chatd.store.conn import Conn
 from chatd.store.workspace import bindings
 
 _CREATE: Final = BodySpec(CreateChatBody)
@@ -78,25 +69,13 @@ class ChatRoutes:
                 starts_work=True,
             ),
             ApiRoute(
-                endpoint="GET /chats",
-                permission="chats.read",
-                summary="List chats: pinned first, then newest",
-                description=(
-                    "The first page without filters begins with the pinned chats. Subagents are in"
-                    " `children` of their root."
-                ),
-                handle=self.list_chats,
-                query=ChatListQuery,
-                replies={200: ChatPage},
-            ),
-            ApiRoute(
                 endpoint="PATCH /chats/{chat_id}",
                 permission="chats.write",
                 summary="Update title, labels, pin, workspace or archived; all or nothing",
                 handle=self.amend_chat,
                 body_spec=_PATCH,
                 replies={204: None},
-                errors=(*CHAT_STATE_CODES, "parent_archived"),
+                errors=(*CHAT_STATE_CODES, "parent_archived", "too_many_pins"),
             ),
             ApiRoute(
                 endpoint="DELETE /chats/{chat_id}",
@@ -179,19 +158,6 @@ class ChatRoutes:
             client_tools=validation.check_client_tools(body.client_tools),
         )
 
-    async def list_chats(self, request: ApiRequest) -> ApiReply:
-        query = request.query(ChatListQuery)
-        paging = Paging(request, query, TimePosition)
-        last = paging.position
-        which = ChatListFilter(
-            owner_id=request.caller.user_id,
-            archived=validation.parse_archived_filter(query.q),
-            labels=validation.parse_label_filter(query.label),
-            limit=paging.read_limit,
-            after=None if last is None else (last.at, ChatId(last.id)),
-        )
-        return reply(await self._deps.retry(lambda: load_page(self._deps.pool, which, paging)))
-
     async def amend_chat(self, request: ApiRequest) -> ApiReply:
         deps, body = self._deps, await request.body(_PATCH)
         command = _update(body)
@@ -205,6 +171,8 @@ class ChatRoutes:
             deps.announce(chat, "title")
         elif command.labels is not None or command.pin_order is not None:
             deps.announce(chat, "amended")
+        for other in outcome.repinned:
+            deps.announce(other, "amended")
         return NO_CONTENT
 
     async def delete_chat(self, request: ApiRequest) -> ApiReply:
@@ -253,36 +221,3 @@ def _update(body: UpdateChatBody) -> UpdateChat:
         if isinstance(body.workspace_id, UnsetType)
         else validation.clean_workspace_id(body.workspace_id),
     )
-
-
-async def load_page(conn: Conn, which: ChatListFilter, paging: Paging[TimePosition]) -> ChatPage:
-    """The first page without filters starts with the pinned chats; such a chat appears again on
-    the page where its time puts it."""
-    found = await chats.list_roots(conn, which)
-    roots, cursor = paging.cut(found, lambda chat: TimePosition(chat.updated_at, chat.id))
-    if which.after is None and not which.archived and not which.labels:
-        pinned = await chats.list_pinned(conn, which.owner_id)
-        known = {chat.id for chat in pinned}
-        roots = [*pinned, *(chat for chat in roots if chat.id not in known)]
-    items = tuple(await _with_children(conn, which.owner_id, roots))
-    return ChatPage(items=items, has_more=cursor is not None, next_cursor=cursor)
-
-
-async def _with_children(conn: Conn, reader: UserId, roots: Sequence[Chat]) -> list[ListedChat]:
-    """With the children and the reader's marks of all roots: two statements."""
-    children: list[Chat] = []
-    if roots:
-        archived, ids = roots[0].archived, [root.id for root in roots]
-        children = [c for c in await chats.list_children(conn, ids) if c.archived == archived]
-    shown = [chat.id for chat in (*roots, *children)]
-    marks = await read_marks.list_marks_of(conn, reader, shown)
-    below: defaultdict[ChatId, list[PublicChat]] = defaultdict(list)
-    for child in children:
-        below[child.root_chat_id].append(public_chat(child, marks[child.id]))
-    return [
-        ListedChat(
-            children=tuple(below[root.id]),
-            **msgspec.structs.asdict(public_chat(root, marks[root.id])),
-        )
-        for root in roots
-    ]

@@ -14,7 +14,9 @@ from chatd.api.schemas.lists import ListPage, ListQuery
 from chatd.api.schemas.messages import Content, ModelSelection
 from chatd.api.schemas.values import MAX_INT32, CursorText, Id, NonBlankText
 from chatd.domain.chat.public_chat import PublicChat
-from chatd.domain.description import STREAM_CURSOR, WORKSPACE_ID, describe
+from chatd.domain.chat.states import PublicStatus
+from chatd.domain.description import CHAT_ID, STREAM_CURSOR, WORKSPACE_ID, describe
+from chatd.domain.ids import ChatId, MessageId
 
 # Bodies of requests
 
@@ -129,14 +131,16 @@ class ReadBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class ChatListQuery(ListQuery, frozen=True, kw_only=True):
-    """`q` is `archived:true` or `archived:false`. `label` is `key:value`; several must all
-    match."""
+    """Filters of the list of chats; all of them must match."""
 
     q: Annotated[
         str | None,
         describe(
-            "`archived:true` for the archived chats, `archived:false` (default) for the others.",
-            "archived:true",
+            "Terms that must all match: `archived:true`, `status:error`, `label:key:value`,"
+            ' `title:word` (the beginning of a word of the title), and words or "quoted phrases" of'
+            " one message or the title. With words or `title:` the chats come by the time of their"
+            " newest hit, with a `match`; a new text can be found some seconds later.",
+            'title:build "out of memory"',
         ),
     ] = None
     label: Annotated[
@@ -146,6 +150,15 @@ class ChatListQuery(ListQuery, frozen=True, kw_only=True):
             "Only chats with this label, as `key:value`. Several must all match.", ["team:blue"]
         ),
     ] = ()
+    status: Annotated[PublicStatus | None, describe("Only chats with this status.", "running")] = (
+        None
+    )
+    archived: Annotated[
+        bool | None, describe("Whether to list the archived chats; without it the others.")
+    ] = None
+    pinned: Annotated[
+        bool | None, describe("Only chats that are pinned, or only those that are not.")
+    ] = None
 
 
 class AfterQuery(Struct, frozen=True, kw_only=True):
@@ -165,10 +178,29 @@ class AfterQuery(Struct, frozen=True, kw_only=True):
 # Replies
 
 
+class SearchMatch(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The newest hit of a search in a chat: in a message, or in the title."""
+
+    chat_id: Annotated[ChatId, describe("The chat or the subagent with the message.", CHAT_ID)]
+    message_id: Annotated[
+        MessageId | None, describe("The message; absent for a hit in the title.", 7)
+    ] = None
+    text: Annotated[
+        str, describe("The part of the text around the first word.", "ran out of memory again")
+    ]
+    highlights: Annotated[
+        tuple[tuple[int, int], ...],
+        describe("Where the words are in `text`: start and end, in characters.", [[4, 7]]),
+    ] = ()
+
+
 class ListedChat(PublicChat, frozen=True, kw_only=True, omit_defaults=True):
     """A root chat with its subagents."""
 
     children: Annotated[tuple[PublicChat, ...], describe("Its subagents.")]
+    match: Annotated[SearchMatch | None, describe("Of a search: its newest hit in this chat.")] = (
+        None
+    )
 
 
 class ChatPage(ListPage[ListedChat], frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from chatd.domain.chat.messages import (
     QueuedMessage,
 )
 from chatd.domain.chat.row import Chat, ChatError, RetryState, Setbacks
+from chatd.domain.chat.states import PublicStatus
 from chatd.domain.chat.transitions import LoadedChat
 from chatd.domain.ids import ChangeId, ChatId, MessageId, UserId
 from chatd.store.chat.messages import (
@@ -100,9 +101,12 @@ HAS_CHANGE: Final[LiteralString] = """
     SELECT EXISTS (
         SELECT FROM chat_messages WHERE chat_id = $1 AND revision = $2 AND change_id = $3)"""
 
-SET_TITLE: Final[LiteralString] = (
-    "UPDATE chats SET title = $3 WHERE id = $1 AND title = $2 RETURNING *"
-)
+# The search index reads the title again.
+SET_TITLE: Final[LiteralString] = """
+    WITH named AS (UPDATE chats SET title = $3 WHERE id = $1 AND title = $2 RETURNING *),
+    marked AS (
+        UPDATE chat_search_state SET title = NULL WHERE chat_id = (SELECT id FROM named))
+    SELECT * FROM named"""
 
 
 class ChatChanges(Struct, frozen=True, kw_only=True):
@@ -228,11 +232,14 @@ def _chat_or_none(row: Row | None) -> Chat | None:
 
 
 class ChatListFilter(Struct, frozen=True, kw_only=True):
-    """`after` is the updated_at and id of the last row of the previous page."""
+    """`after` is the time and id of the last row of the previous page. A `status` of None and
+    `pinned` of None let all chats pass."""
 
     owner_id: UserId
     archived: bool = False
     labels: Mapping[str, str] = {}
+    status: PublicStatus | None = None
+    pinned: bool | None = None
     after: tuple[datetime, ChatId] | None = None
     limit: int = 50
 
@@ -248,6 +255,14 @@ LIST: Final[LiteralString] = f"""
 LIST_LABELLED: Final[LiteralString] = f"""
     SELECT * FROM chats WHERE {_PAGE} AND labels @> $6 AND labels <> '{{}}'
     ORDER BY updated_at DESC, id DESC LIMIT $5"""
+FILTERS: Final[LiteralString] = """
+    ($6::jsonb IS NULL OR labels @> $6)
+    AND ($7::text IS NULL
+         OR $7 = CASE WHEN status = 'running' AND worker_id IS NULL THEN 'pending' ELSE status END)
+    AND ($8::boolean IS NULL OR $8 = (pin_order > 0))"""
+LIST_FILTERED: Final[LiteralString] = f"""
+    SELECT * FROM chats WHERE {_PAGE} AND {FILTERS}
+    ORDER BY updated_at DESC, id DESC LIMIT $5"""
 LIST_PINNED: Final[LiteralString] = """
     SELECT * FROM chats WHERE owner_id = $1 AND pin_order > 0 ORDER BY pin_order, id LIMIT 200"""
 LIST_CHILDREN: Final[LiteralString] = """
@@ -258,13 +273,29 @@ LIST_CHILDREN: Final[LiteralString] = """
 
 async def list_roots(conn: Conn, list_filter: ChatListFilter) -> list[Chat]:
     """Newest first. The order is total, so pages neither repeat nor skip an unchanged chat."""
-    at, chat_id = list_filter.after or (None, None)
-    args = (list_filter.owner_id, list_filter.archived, at, chat_id, list_filter.limit)
-    if list_filter.labels:
-        rows = await conn.fetch(LIST_LABELLED, *args, json_text(list_filter.labels))
+    values = filter_values(list_filter)
+    if list_filter.status is not None or list_filter.pinned is not None:
+        rows = await conn.fetch(LIST_FILTERED, *values)
+    elif list_filter.labels:
+        rows = await conn.fetch(LIST_LABELLED, *values[:6])
     else:
-        rows = await conn.fetch(LIST, *args)
+        rows = await conn.fetch(LIST, *values[:5])
     return [chat_from_row(row) for row in rows]
+
+
+def filter_values(list_filter: ChatListFilter) -> tuple[object, ...]:
+    """The parameters $1 to $8 of a list."""
+    at, chat_id = list_filter.after or (None, None)
+    return (
+        list_filter.owner_id,
+        list_filter.archived,
+        at,
+        chat_id,
+        list_filter.limit,
+        json_text(list_filter.labels) if list_filter.labels else None,
+        list_filter.status,
+        list_filter.pinned,
+    )
 
 
 async def list_pinned(conn: Conn, owner_id: UserId) -> list[Chat]:

@@ -49,12 +49,15 @@ class AppliedChange(Struct, frozen=True, kw_only=True):
     change: Change | None = None
     loaded: LoadedChat | None = None
     others: tuple["AppliedChange", ...] = ()
+    repinned: tuple[Chat, ...] = ()
 
 
 class NoChange(Struct, frozen=True, kw_only=True):
-    """The command is allowed and no transition was needed."""
+    """The command is allowed and no transition was needed. `repinned` are other chats that got
+    another pin order."""
 
     chat: Chat
+    repinned: tuple[Chat, ...] = ()
 
 
 OperationOutcome = AppliedChange | NoChange

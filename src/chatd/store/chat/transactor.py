@@ -232,24 +232,27 @@ class OperationRun:
             if not applied:
                 applied = await self._apply_tree(session, members, command)
             rows = {row.id: row for row in (*members, *(one.chat for one in applied))}
+            repinned: tuple[Chat, ...] = ()
             if isinstance(command, UpdateChat):
                 row = rows[operation.chat_id]
-                rows[row.id] = await updates.update_chat(session, row, command)
+                rows[row.id], repinned = await updates.update_chat(session, row, command)
             elif isinstance(command, DeleteTree):
                 marked = await updates.mark_deleted(session, operation.chat_id)
                 rows.update((row.id, row) for row in marked)
                 applied = [replace(one, chat=rows[one.chat.id]) for one in applied]
             chat = rows[operation.chat_id]
         if not applied:
-            return NoChange(chat=chat)
+            return NoChange(chat=chat, repinned=repinned)
         for written in applied:
             self._on_applied(written)
-        return replace(applied[0], chat=chat, others=tuple(applied[1:]))
+        return replace(applied[0], chat=chat, others=tuple(applied[1:]), repinned=repinned)
 
     async def _lock(self, session: DatabaseSession, command: TreeCommand) -> list[Chat]:
         """Lock the chats that the command may change, among them the addressed one."""
         operation = self._operation
         is_single = isinstance(command, UpdateChat) and command.archived is None
+        if isinstance(command, UpdateChat) and command.pin_order is not None:
+            await updates.lock_pins(session, operation.chat_id)
         if is_single:
             await chats.lock(session, operation.chat_id)
         deletes = isinstance(command, DeleteTree)

@@ -1,10 +1,12 @@
 """Update a chat's unversioned columns."""
 
+from collections.abc import Mapping
 from typing import Final, LiteralString
 
 from msgspec import UnsetType
 
 from chatd.domain.chat.commands import UpdateChat
+from chatd.domain.chat.pins import place_pin
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import InvariantBroken
 from chatd.domain.ids import ChatId, WorkspaceId
@@ -17,24 +19,60 @@ MARK_DELETED: Final[LiteralString] = """
     UPDATE chats SET deleted_at = now(), updated_at = now()
     WHERE root_chat_id = $1 AND deleted_at IS NULL RETURNING *"""
 
+# The search index reads a new title again.
 UPDATE_CHAT: Final[LiteralString] = """
+    WITH marked AS (
+        UPDATE chat_search_state SET title = NULL WHERE chat_id = $1 AND $2::text IS NOT NULL)
     UPDATE chats SET title = coalesce($2, title), labels = coalesce($3, labels),
         pin_order = coalesce($4, pin_order)
     WHERE id = $1 RETURNING *"""
 
 
-async def update_chat(session: DatabaseSession, chat: Chat, command: UpdateChat) -> Chat:
-    """Write the columns that have no version. The caller holds the lock of `chat`'s row."""
+# Taken before the lock of any row, so that two changes of one user's pins cannot deadlock.
+LOCK_PINS: Final[LiteralString] = """
+    SELECT pg_advisory_xact_lock(hashtextextended('chatd.pins.' || owner_id::text, 0))
+    FROM chats WHERE id = $1"""
+LIST_PINS: Final[LiteralString] = """
+    SELECT id FROM chats WHERE owner_id = $1 AND pin_order > 0 ORDER BY pin_order, id"""
+# A chat that was archived meanwhile stays unpinned.
+RENUMBER_PINS: Final[LiteralString] = """
+    UPDATE chats c SET pin_order = p.place
+    FROM unnest($1::uuid[], $2::int[]) AS p (id, place)
+    WHERE c.id = p.id AND c.pin_order > 0 AND c.pin_order <> p.place RETURNING c.*"""
+
+
+async def lock_pins(session: DatabaseSession, chat_id: ChatId) -> None:
+    """Wait for other changes of the pins of this chat's owner."""
+    await session.execute(LOCK_PINS, chat_id)
+
+
+async def update_chat(
+    session: DatabaseSession, chat: Chat, command: UpdateChat
+) -> tuple[Chat, tuple[Chat, ...]]:
+    """Write the columns that have no version. The caller holds the lock of `chat`'s row, and of its
+    owner's pins if the command sets one. Also returns the chats that got another pin order."""
     if not isinstance(command.workspace_id, UnsetType):
         await _bind(session, chat, command.workspace_id)
     elif command.title is None and command.labels is None and command.pin_order is None:
-        return chat
+        return chat, ()
+    places: dict[ChatId, int] = {}
+    if command.pin_order is not None:
+        pinned = [ChatId(row["id"]) for row in await session.fetch(LIST_PINS, chat.owner_id)]
+        places = place_pin(pinned, chat.id, command.pin_order)
     labels = None if command.labels is None else json_text(command.labels)
     title = None if command.title is None else strip_unstorable(command.title)
-    row = await session.fetchrow(UPDATE_CHAT, chat.id, title, labels, command.pin_order)
+    place = places.pop(chat.id, None)
+    row = await session.fetchrow(UPDATE_CHAT, chat.id, title, labels, place)
     if row is None:
         raise InvariantBroken(f"Chat {chat.id} was deleted under its lock.")
-    return chat_from_row(row)
+    return chat_from_row(row), await _renumber(session, places)
+
+
+async def _renumber(session: DatabaseSession, places: Mapping[ChatId, int]) -> tuple[Chat, ...]:
+    if not places:
+        return ()
+    rows = await session.fetch(RENUMBER_PINS, list(places), list(places.values()))
+    return tuple(chat_from_row(row) for row in rows)
 
 
 async def mark_deleted(session: DatabaseSession, root: ChatId) -> list[Chat]:

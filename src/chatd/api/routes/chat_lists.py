@@ -1,0 +1,166 @@
+"""The list of chats: filtered by columns, or searched by words."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from chatd.api import validation
+from chatd.api.deps import ApiDeps
+from chatd.api.pages import Paging, TimePosition
+from chatd.api.request import ApiReply, ApiRequest, reply
+from chatd.api.route import ApiRoute
+from chatd.api.schemas.chats import ChatListQuery, ChatPage, ListedChat, SearchMatch
+from chatd.domain.chat.public_chat import PublicChat, public_chat
+from chatd.domain.chat.row import Chat
+from chatd.domain.chat.search import SearchQuery, make_snippet, parse_query
+from chatd.domain.errors import InvalidInput
+from chatd.domain.ids import ChatId, UserId
+from chatd.store.chat import chats, read_marks, search
+from chatd.store.chat.chats import ChatListFilter
+from chatd.store.chat.search import SearchHit
+from chatd.store.chat.search_index import message_text
+from chatd.store.conn import Conn
+
+T = TypeVar("T")
+
+
+class ChatListRoutes:
+    def __init__(self, deps: ApiDeps) -> None:
+        self._deps = deps
+
+    def routes(self) -> tuple[ApiRoute, ...]:
+        return (
+            ApiRoute(
+                endpoint="GET /chats",
+                permission="chats.read",
+                summary="List chats: pinned first, then newest; or search them",
+                description=(
+                    "The first page without filters begins with the pinned chats. Subagents are in"
+                    " `children` of their root. A search lists the chats by the time of their"
+                    " newest hit."
+                ),
+                handle=self.list_chats,
+                query=ChatListQuery,
+                replies={200: ChatPage},
+            ),
+        )
+
+    async def list_chats(self, request: ApiRequest) -> ApiReply:
+        query = request.query(ChatListQuery)
+        wanted = read_filters(query)
+        paging = Paging(request, query, TimePosition)
+        last = paging.position
+        which = ChatListFilter(
+            owner_id=request.caller.user_id,
+            archived=wanted.archived or False,
+            labels=wanted.labels,
+            status=wanted.status,
+            pinned=query.pinned,
+            limit=paging.read_limit,
+            after=None if last is None else (last.at, ChatId(last.id)),
+        )
+        page = ChatListPage(conn=self._deps.pool, which=which, paging=paging)
+        if wanted.texts or wanted.titles:
+            return reply(await self._deps.retry(lambda: page.search(wanted)))
+        return reply(await self._deps.retry(page.load))
+
+
+def read_filters(query: ChatListQuery) -> SearchQuery:
+    """The terms of `q` and the parameters together. The status `archived` lists archived chats."""
+    found = parse_query(query.q or "")
+    labels = dict(validation.parse_label_filter(query.label))
+    for key, value in _checked_labels(found.labels).items():
+        if labels.setdefault(key, value) != value:
+            raise InvalidInput("label", f"{key} cannot have two values")
+    status = _one("status", found.status, query.status)
+    archived = _one("archived", found.archived, query.archived)
+    if status == "archived":
+        status, archived = None, _one("archived", archived, given=True)
+    return msgspec.structs.replace(found, labels=labels, status=status, archived=archived)
+
+
+def _checked_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
+    try:
+        return validation.check_labels(labels)
+    except InvalidInput as error:
+        raise InvalidInput("q", error.detail) from None
+
+
+def _one(name: str, first: T | None, given: T | None) -> T | None:
+    if first is not None and given is not None and first != given:
+        raise InvalidInput(name, "cannot have two values")
+    return given if first is None else first
+
+
+class ChatListPage(Struct, frozen=True, kw_only=True):
+    """One page of the list."""
+
+    conn: Conn
+    which: ChatListFilter
+    paging: Paging[TimePosition]
+
+    async def load(self) -> ChatPage:
+        """The first page without filters starts with the pinned chats; such a chat appears again
+        on the page where its time puts it."""
+        which = self.which
+        found = await chats.list_roots(self.conn, which)
+        roots, cursor = self.paging.cut(found, lambda chat: TimePosition(chat.updated_at, chat.id))
+        plain = ChatListFilter(owner_id=which.owner_id, limit=which.limit)
+        if which == plain:
+            pinned = await chats.list_pinned(self.conn, which.owner_id)
+            known = {chat.id for chat in pinned}
+            roots = [*pinned, *(chat for chat in roots if chat.id not in known)]
+        items = tuple(await with_children(self.conn, which.owner_id, roots))
+        return ChatPage(items=items, has_more=cursor is not None, next_cursor=cursor)
+
+    async def search(self, wanted: SearchQuery) -> ChatPage:
+        """By the time of the newest hit. A hit that was deleted meanwhile is left out."""
+        found = await search.search(self.conn, self.which, wanted.texts, wanted.titles)
+        hits, cursor = self.paging.cut(found, lambda hit: TimePosition(hit.at, hit.root.id))
+        matches = await self._matches(hits, wanted)
+        roots = [hit.root for hit in hits if hit.root.id in matches]
+        listed = await with_children(self.conn, self.which.owner_id, roots)
+        items = tuple(msgspec.structs.replace(item, match=matches[item.id]) for item in listed)
+        return ChatPage(items=items, has_more=cursor is not None, next_cursor=cursor)
+
+    async def _matches(
+        self, hits: Sequence[SearchHit], wanted: SearchQuery
+    ) -> dict[ChatId, SearchMatch]:
+        messages = await search.load_messages(self.conn, hits)
+        found: dict[ChatId, SearchMatch] = {}
+        for hit in hits:
+            message = messages.get(hit.chat_id)
+            if not hit.is_title and message is None:
+                continue
+            text = hit.root.title if message is None else message_text(message)
+            snippet = make_snippet(text, wanted.texts or wanted.titles)
+            found[hit.root.id] = SearchMatch(
+                chat_id=hit.chat_id,
+                message_id=None if hit.is_title else hit.message_id,
+                text=snippet.text,
+                highlights=snippet.highlights,
+            )
+        return found
+
+
+async def with_children(conn: Conn, reader: UserId, roots: Sequence[Chat]) -> list[ListedChat]:
+    """With the children and the reader's marks of all roots: two statements."""
+    children: list[Chat] = []
+    if roots:
+        archived, ids = roots[0].archived, [root.id for root in roots]
+        children = [c for c in await chats.list_children(conn, ids) if c.archived == archived]
+    shown = [chat.id for chat in (*roots, *children)]
+    marks = await read_marks.list_marks_of(conn, reader, shown)
+    below: defaultdict[ChatId, list[PublicChat]] = defaultdict(list)
+    for child in children:
+        below[child.root_chat_id].append(public_chat(child, marks[child.id]))
+    return [
+        ListedChat(
+            children=tuple(below[root.id]),
+            **msgspec.structs.asdict(public_chat(root, marks[root.id])),
+        )
+        for root in roots
+    ]

@@ -1,0 +1,171 @@
+"""The query language of the chat list, and the snippet of a hit. Pure.
+
+A query is a list of terms, all of which must match: `title:`, `archived:`, `label:` and `status:`
+with a value, and words or quoted phrases of the text. A value may be quoted too.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal, NoReturn, get_args
+
+from msgspec import Struct, field
+
+from chatd.domain.chat.states import PublicStatus
+from chatd.domain.errors import InvalidInput
+from chatd.domain.text import model_text
+
+MAX_QUERY_CHARS: Final = 1000
+MAX_QUERY_TERMS: Final = 30
+MAX_INDEXED_CHARS: Final = 100_000
+"""Of one message. PostgreSQL's index entry of a text has an upper limit."""
+SNIPPET_CHARS: Final = 160
+_SNIPPET_LEAD_CHARS: Final = 40
+
+ActiveStatus = Literal["waiting", "pending", "running", "interrupting", "requires_action", "error"]
+_STATUSES: Final = get_args(PublicStatus)
+_KEYS: Final = ("archived", "label", "search", "status", "title")
+_TERM: Final = re.compile(
+    r"(?:(?P<key>[A-Za-z_]+):)?(?:\"(?P<quoted>[^\"]*)(?P<close>\"?)|(?P<plain>[^\s\"]*))"
+)
+_WORD: Final = re.compile(r"\w+")
+
+
+class SearchQuery(Struct, frozen=True, kw_only=True):
+    """`texts` and `titles` are words or phrases: all must be in one text of the chat, or in its
+    title. None: the query does not say."""
+
+    texts: tuple[str, ...] = ()
+    titles: tuple[str, ...] = ()
+    archived: bool | None = None
+    status: PublicStatus | None = None
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class Snippet(Struct, frozen=True, kw_only=True):
+    """A piece of a text, and the places of the words in it: start and end, in characters."""
+
+    text: str
+    highlights: tuple[tuple[int, int], ...] = ()
+
+
+def parse_query(text: str) -> SearchQuery:
+    """Raises InvalidInput, which names the position of the wrong term, from 1."""
+    if len(text) > MAX_QUERY_CHARS:
+        raise InvalidInput("q", f"must have at most {MAX_QUERY_CHARS} characters")
+    found = _Terms()
+    at, count = 0, 0
+    while at < len(text):
+        if text[at].isspace():
+            at += 1
+            continue
+        term = _TERM.match(text, at)
+        assert term is not None  # every part of the pattern is optional
+        count += 1
+        if count > MAX_QUERY_TERMS:
+            raise InvalidInput("q", f"must have at most {MAX_QUERY_TERMS} terms")
+        if term["quoted"] is not None and not term["close"]:
+            _refuse(at, "the quotation mark is not closed")
+        value = term["plain"] if term["quoted"] is None else term["quoted"]
+        found.add(at, term["key"], value)
+        at = term.end()
+    return found.query()
+
+
+class _Terms:
+    """The terms so far. Each may be given once, except texts, titles and labels."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._titles: list[str] = []
+        self._labels: dict[str, str] = {}
+        self._archived: bool | None = None
+        self._status: PublicStatus | None = None
+
+    def add(self, at: int, key: str | None, value: str) -> None:
+        if not value.strip():
+            _refuse(at, "the term has no value" if key else "the quotation marks are empty")
+        match key:
+            case None | "search":
+                self._texts.append(_words(at, value))
+            case "title":
+                self._titles.append(_words(at, value))
+            case "label":
+                self._add_label(at, value)
+            case "archived":
+                self._add_archived(at, value)
+            case "status":
+                self._add_status(at, value)
+            case _:
+                known = ", ".join(f"{name}:" for name in _KEYS)
+                _refuse(at, f"there is no {key}: term, only {known}; quote text with a colon")
+
+    def _add_label(self, at: int, value: str) -> None:
+        key, colon, text = value.partition(":")
+        if not (key and colon and text):
+            _refuse(at, "a label is label:key:value")
+        if self._labels.setdefault(key, text) != text:
+            _refuse(at, f"the label {key} cannot have two values")
+
+    def _add_archived(self, at: int, value: str) -> None:
+        if value not in ("true", "false"):
+            _refuse(at, "archived: is true or false")
+        if self._archived not in (None, value == "true"):
+            _refuse(at, "archived: cannot have two values")
+        self._archived = value == "true"
+
+    def _add_status(self, at: int, value: str) -> None:
+        status: PublicStatus | None = next((one for one in _STATUSES if one == value), None)
+        if status is None:
+            _refuse(at, f"status: is one of {', '.join(_STATUSES)}")
+        if self._status not in (None, status):
+            _refuse(at, "status: cannot have two values")
+        self._status = status
+
+    def query(self) -> SearchQuery:
+        return SearchQuery(
+            texts=tuple(self._texts),
+            titles=tuple(self._titles),
+            archived=self._archived,
+            status=self._status,
+            labels=self._labels,
+        )
+
+
+def _words(at: int, value: str) -> str:
+    text = searchable_text(value).strip()
+    if not _WORD.search(text):
+        _refuse(at, "there is no word in the term")
+    return text
+
+
+def _refuse(at: int, reason: str) -> NoReturn:
+    raise InvalidInput("q", f"position {at + 1}: {reason}")
+
+
+def searchable_text(text: str) -> str:
+    """As it is indexed and searched: without letter case and what the database cannot store."""
+    return model_text(text[:MAX_INDEXED_CHARS]).replace("\0", " ").lower()
+
+
+def match_expression(texts: Sequence[str], *, prefix: bool = False) -> str:
+    """In PostgreSQL's query syntax: all of them, each as a phrase. `prefix`: words may go on."""
+    end = ":*" if prefix else ""
+    return " & ".join(f"'{_escaped(text)}'{end}" for text in texts)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("'", "''")
+
+
+def make_snippet(text: str, searched: Sequence[str]) -> Snippet:
+    """The piece of the text around the first searched word, on one line."""
+    line = " ".join(text.split())
+    words = {word for one in searched for word in _WORD.findall(one)}
+    first = next((m for m in _WORD.finditer(line) if m[0].lower() in words), None)
+    start = 0 if first is None else max(0, first.start() - _SNIPPET_LEAD_CHARS)
+    if start:
+        # Begin with a whole word.
+        start = line.find(" ", start, first.start() if first else None) + 1 or start
+    piece = line[start : start + SNIPPET_CHARS]
+    marks = tuple(m.span() for m in _WORD.finditer(piece) if m[0].lower() in words)
+    return Snippet(text=piece, highlights=marks)
