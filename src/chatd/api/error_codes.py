@@ -104,6 +104,9 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     "link_expired": ErrorCode(403, "The link has expired.", "Request a new one."),
     "link_invalid": ErrorCode(403, "The link is not valid for this file.", "Request a new one."),
     "file_in_use": ErrorCode(409, "A chat contains the file.", "Delete the chat."),
+    "too_many_files": ErrorCode(
+        409, "The messages of the chat name too many files.", "Start another chat."
+    ),
     "file_quota_exceeded": ErrorCode(
         409, "The user's files would exceed the quota.", "Delete files that no chat needs."
     ),

@@ -17,7 +17,7 @@ from chatd.api.error_codes import (
 from chatd.api.errors import ErrorBody
 from chatd.api.openapi_schemas import Json, SchemaCollection, build_example
 from chatd.api.openapi_streams import (
-    add_stream,
+    add_event_examples,
     describe_events,
     describe_websocket,
 )
@@ -61,7 +61,7 @@ def build_document(routes: Iterable[ApiRoute], streams: Iterable[StreamRoute]) -
     for route in routes:
         operation = _operation(route, schemas)
         if route.method == "GET" and (stream := by_path.pop(route.path, None)) is not None:
-            add_stream(operation, stream, schemas)
+            describe_events(operation, stream, schemas)
         paths.setdefault(f"{PREFIX}{route.path}", {})[route.method.lower()] = operation
     for _, stream in sorted(by_path.items()):
         paths[f"{PREFIX}{stream.path}"] = {"get": _stream(stream, schemas)}
@@ -297,6 +297,7 @@ def _add_examples(paths: dict[str, Json], components: dict[str, Json]) -> None:
     """Give every body and reply an example."""
     for methods in paths.values():
         for operation in cast("dict[str, Json]", methods).values():
+            add_event_examples(operation, components)
             holders = [*cast("dict[str, Json]", operation["responses"]).values()]
             if "requestBody" in operation:
                 holders.append(cast("Json", operation["requestBody"]))

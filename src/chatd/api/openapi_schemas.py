@@ -26,12 +26,16 @@ class SchemaCollection:
 
     def __init__(self) -> None:
         self._types: list[object] = []
+        self._references: dict[object, Json] = {}
 
     def add(self, kind: object) -> Json:
         """The schema of the type, with references to components."""
+        if kind in self._references:
+            return dict(self._references[kind])
         self._types.append(kind)
         (schema,), _ = msgspec.json.schema_components((kind,), ref_template=_REF)
-        return cast("Json", _without_internal(schema))
+        self._references[kind] = cast("Json", _without_internal(schema))
+        return dict(self._references[kind])
 
     def components(self) -> dict[str, Json]:
         _, found = msgspec.json.schema_components(self._types, ref_template=_REF)

@@ -43,17 +43,11 @@ def describe_events(operation: Json, stream: StreamRoute, schemas: SchemaCollect
     replies = cast("dict[str, dict[str, Json]]", operation["responses"])
     replies["200"]["content"][EVENT_STREAM] = {
         "schema": {"type": "string", "description": "Server-sent events; see `x-events`."},
-        "example": _as_stream(described),
         "x-events": described,
     }
     if stream.resumable:
         cast("list[Json]", operation["parameters"]).append(_LAST_EVENT_ID)
     operation["description"] = f"{operation['description']}\n\n{_table('event', described)}"
-
-
-def add_stream(operation: Json, stream: StreamRoute, schemas: SchemaCollection) -> None:
-    """Describe that the operation can also be requested as a stream."""
-    describe_events(operation, stream, schemas)
 
 
 def describe_websocket(schemas: SchemaCollection) -> Json:
@@ -88,14 +82,28 @@ def _by_name(union: object) -> dict[str, type[Struct]]:
 
 
 def _described(events: Mapping[str, type[Struct]], schemas: SchemaCollection) -> dict[str, Json]:
-    found: dict[str, Json] = {}
-    for name, kind in events.items():
-        alone = SchemaCollection()
-        text = " ".join((kind.__doc__ or "").split())
-        found[name] = {"description": text, "schema": schemas.add(kind)}
-        with suppress(ValueError):
-            found[name]["example"] = build_example(alone.add(kind), alone.components())
-    return found
+    return {
+        name: {
+            "description": " ".join((kind.__doc__ or "").split()),
+            "schema": schemas.add(kind),
+        }
+        for name, kind in events.items()
+    }
+
+
+def add_event_examples(operation: Json, components: dict[str, Json]) -> None:
+    """Give the events and frames of the operation their examples."""
+    replies = cast("dict[str, dict[str, dict[str, Json]]]", operation["responses"])
+    media = replies.get("200", {}).get("content", {}).get(EVENT_STREAM)
+    groups = [*cast("dict[str, dict[str, Json]]", operation.get("x-websocket", {})).values()]
+    if media is not None:
+        groups.append(cast("dict[str, Json]", media["x-events"]))
+    for events in groups:
+        for event in events.values():
+            with suppress(ValueError):  # a test finds what has no example
+                event["example"] = build_example(cast("Json", event["schema"]), components)
+    if media is not None:
+        media["example"] = _as_stream(groups[-1])
 
 
 def _as_stream(events: Mapping[str, Json]) -> str:

@@ -64,6 +64,7 @@ class ChatRoutes:
                     "chat_exists",
                     "parent_archived",
                     "not_found",
+                    "too_many_files",
                 ),
                 keyed=True,
                 starts_work=True,

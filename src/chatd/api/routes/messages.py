@@ -73,7 +73,10 @@ class MessageRoutes:
                 handle=self.send_message,
                 body_spec=_SEND,
                 replies={200: SentReply},
-                errors=(*CHAT_STATE_CODES, "chat_busy", "queue_full", "usage_limit_exceeded"),
+                errors=(
+                    *CHAT_STATE_CODES,
+                    *("chat_busy", "queue_full", "usage_limit_exceeded", "too_many_files"),
+                ),
                 keyed=True,
                 starts_work=True,
             ),
@@ -88,7 +91,7 @@ class MessageRoutes:
                 handle=self.edit_message,
                 body_spec=_EDIT,
                 replies={200: SentReply},
-                errors=(*CHAT_STATE_CODES, "usage_limit_exceeded"),
+                errors=(*CHAT_STATE_CODES, "usage_limit_exceeded", "too_many_files"),
                 starts_work=True,
             ),
             ApiRoute(

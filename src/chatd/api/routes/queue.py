@@ -46,7 +46,7 @@ class QueueRoutes:
                 handle=self.edit_queued,
                 body_spec=_EDIT,
                 replies={200: PublicQueuedMessage},
-                errors=(*CHAT_STATE_CODES, "queued_message_gone"),
+                errors=(*CHAT_STATE_CODES, "queued_message_gone", "too_many_files"),
             ),
             ApiRoute(
                 endpoint=f"POST {item}/move",
