@@ -23,6 +23,7 @@ from chatd.api.deps import ApiDeps, StreamLimits
 from chatd.api.health import HealthRoutes
 from chatd.api.server import Application, BoundAddress, ListenError, bind
 from chatd.api.server import serve as listen
+from chatd.automation.webhook_sender import WebhookSender
 from chatd.clock import new_change_id
 from chatd.database import connect_config, keep_database_up, open_database
 from chatd.domain.access import ADMIN_USER_ID, UserActor
@@ -151,6 +152,13 @@ async def serve(
                 if config is None
                 else LocalWorkspaceControl(config, environment, pool, services)
             )
+            webhook_sender = WebhookSender(
+                pool,
+                secret_keys.ring,
+                environment,
+                allow_private=settings.webhooks.private_addresses,
+            )
+            replica.on_turn_end = webhook_sender.wake
             gauges = _gauges(registry, settings, replica)
             async with (
                 _prepared(replica, secret_keys),
@@ -161,6 +169,7 @@ async def serve(
                 readers = [
                     group.create_task(models.run(), name="models"),
                     group.create_task(secret_keys.run(pool), name="secret keys"),
+                    group.create_task(webhook_sender.run(), name="webhooks"),
                     group.create_task(gauges.run(pool, environment), name="backlog"),
                 ]
                 process = RunningProcess(

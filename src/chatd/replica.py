@@ -5,7 +5,7 @@ hint. A received hint goes to the same services.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -13,6 +13,8 @@ from msgspec import Struct
 
 from chatd.aio import BackgroundTasks, TaskReaper
 from chatd.domain.chat.row import Chat, Hint
+from chatd.domain.chat.row import Chat, Episode, Hint
+from chatd.domain.chat.turn_events import turn_event
 from chatd.domain.ids import WorkerId
 from chatd.domain.ports import Budget, Env, ModelSource, ToolSource
 from chatd.engine.acquirer import SlotsConfig
@@ -84,6 +86,7 @@ class Replica:
     ) -> None:
         """`on_statement` is called with every statement before it is sent. `worker_id` is given if
         the caller uses it for other services too."""
+        self.on_turn_end: Callable[[], None] = lambda: None
         self.worker_id = worker_id or WorkerId(env.new_id())
         self.env = env
         pool_config = PoolConfig(
@@ -210,6 +213,8 @@ class Replica:
         self.feeds.on_applied(applied)
         self.chat_lists.on_applied(applied)
         self.worker.on_applied(applied)
+        if applied.change is not None and turn_event(applied.change) is not None:
+            self.on_turn_end()
         if applied.deleted_ids:
             # An edit dropped an answer. If its worker is dead, no other will look for its usage.
             self.usage_writer.settle(chat)

@@ -201,6 +201,16 @@ class WorkspaceSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 300.0
 
 
+class WebhookSettings(msgspec.Struct, frozen=True, kw_only=True):
+    private_addresses: Annotated[
+        bool,
+        Meta(
+            description="Whether webhooks of users may call this host and private networks; then a"
+            " user can reach services there"
+        ),
+    ] = False
+
+
 class ProviderEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[[providers]]` in chatd.toml. `api_key_env` names a variable with the key. `headers` are
     sent with every request and may contain keys; `region` is an AWS region. `proxy` is a URL, or
@@ -263,6 +273,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     chats: ChatSettings = ChatSettings()
     files: FileSettings = FileSettings()
     workspaces: WorkspaceSettings = WorkspaceSettings()
+    webhooks: WebhookSettings = WebhookSettings()
     templates: Annotated[
         tuple[dict[str, Any], ...],  # the workspaces package checks them
         Meta(description="Templates of workspaces, as [[templates]] tables"),

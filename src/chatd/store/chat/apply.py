@@ -241,6 +241,16 @@ linked AS (
     ON CONFLICT DO NOTHING)
 """
 
+# The end of a turn, for the owner's webhooks. Subagents belong to their root's turn.
+_TOLD: Final = """,
+told AS (
+    INSERT INTO webhook_deliveries (webhook_id, event, chat_id, version, title, labels, error)
+    SELECT w.id, :event::text, c.id, c.snapshot_version, c.title, c.labels, c.last_error
+    FROM changed c JOIN webhooks w ON w.owner_id = c.owner_id
+    WHERE :event::text IS NOT NULL AND c.parent_chat_id IS NULL
+      AND w.enabled AND :event::text = ANY (w.events))
+"""
+
 # Filters by :chat_id, because the planner does not know the id of the row in `changed`. The join
 # only decides whether anything is written.
 _QUEUE: Final = """
@@ -298,6 +308,7 @@ APPLY: Final = named_statement(
     _ROW,
     _CHANGED_WITH_QUEUE,
     *_WRITTEN,
+    _TOLD,
     _QUEUE,
     _RESULT,
     ", (SELECT json_agg(p) FROM promoted p) AS promoted"
@@ -306,7 +317,7 @@ APPLY: Final = named_statement(
 """Any change to a chat that exists."""
 
 APPLY_WITHOUT_QUEUE: Final = named_statement(
-    "WITH", _ROW, _CHANGED, *_WRITTEN, _RESULT, _NOTHING_MORE
+    "WITH", _ROW, _CHANGED, *_WRITTEN, _TOLD, _RESULT, _NOTHING_MORE
 )
 """A change that does not touch the queue or earlier messages."""
 
@@ -320,5 +331,17 @@ APPLY_STEP: Final = named_statement(
     order=(*ROW_NAMES, "expected", "expected_change", *_MESSAGE_NAMES, *CALL_NAMES),
 )
 """Such a change with one message and at most one usage entry: most steps."""
+
+APPLY_LAST_STEP: Final = named_statement(
+    "WITH",
+    _ROW,
+    _CHANGED,
+    *_WRITTEN_BY_STEP,
+    _TOLD,
+    _RESULT,
+    _NOTHING_MORE,
+    order=(*ROW_NAMES, "expected", "expected_change", *_MESSAGE_NAMES, *CALL_NAMES, "event"),
+)
+"""The same at the end of a turn, which webhooks are told."""
 
 INSERT_CHAT: Final = named_statement(_CREATED, *_WRITTEN, _RESULT, _NOTHING_MORE)

@@ -26,10 +26,12 @@ from chatd.domain.chat.messages import (
 from chatd.domain.chat.parts import CONTENT_VERSION
 from chatd.domain.chat.row import RECENT_CHANGES_KEPT, Chat
 from chatd.domain.chat.transitions import LoadedChat
+from chatd.domain.chat.turn_events import turn_event
 from chatd.domain.errors import InvalidInput, InvariantBroken
 from chatd.domain.ids import ChangeId
 from chatd.store.chat.apply import (
     APPLY,
+    APPLY_LAST_STEP,
     APPLY_STEP,
     APPLY_WITHOUT_QUEUE,
     CALL_NAMES,
@@ -125,8 +127,8 @@ def _bind_change(change: Change, change_id: ChangeId) -> _BoundStatement:
 def _bind(
     change: Change, change_id: ChangeId, contents: list[str]
 ) -> tuple[LiteralString, Sequence[object]]:
-    row = _row(change, change_id)
-    values: _Values = {}
+    row, event = _row(change, change_id), turn_event(change)
+    values: _Values = {"event": event}
     if change.before is None:
         statement = INSERT_CHAT
         values.update(_new_chat(change))
@@ -143,6 +145,8 @@ def _bind(
         message = _message(change.messages[0], contents[0])
         before = change.before
         expected = (before.snapshot_version, before.change_id)
+        if event is not None:
+            return APPLY_LAST_STEP.text, (*row, *expected, *message, *call, event)
         return APPLY_STEP.text, (*row, *expected, *message, *call)
     else:
         statement = APPLY_WITHOUT_QUEUE

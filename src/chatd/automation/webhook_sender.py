@@ -1,0 +1,181 @@
+"""Send the deliveries of webhooks that are due.
+
+Every replica may send: a claim in the database keeps two of them from sending one delivery at the
+same time. A delivery whose sender dies, or whose answer is lost, is sent again: receivers get each
+one at least once.
+"""
+
+import asyncio
+import socket
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import urlsplit
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from chatd.aio import first_of
+from chatd.domain.addresses import is_public
+from chatd.domain.errors import ChatdError
+from chatd.domain.ports import Env
+from chatd.domain.webhooks import (
+    DeliveryReply,
+    body_of,
+    reason_to_disable,
+    retry_delay_s,
+    signed_headers,
+)
+from chatd.sealed_secrets import KeyRing
+from chatd.store import webhooks
+from chatd.store.conn import Conn
+from chatd.store.sealed_columns import SealedColumn
+from chatd.store.webhooks import ClaimedDelivery
+
+POLL_INTERVAL_S: Final = 5.0
+SEND_TIMEOUT_S: Final = 15.0
+CLAIM_S: Final = 60.0
+MAX_AT_ONCE: Final = 16
+MAX_PER_WEBHOOK: Final = 2
+MAX_FAILURE_CHARS: Final = 300
+SECRET_COLUMN: Final = SealedColumn(table="webhooks", column="secret")
+
+PRIVATE_TEXT: Final = (
+    "The host is not on the public internet. Set webhooks.private_addresses to allow it."
+)
+
+
+class GuardedResolver(AbstractResolver):
+    """Resolves a name once and gives the connection only the public addresses."""
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
+        public = [item for item in found if is_public(str(item[4][0]))]
+        if found and not public:
+            raise OSError(PRIVATE_TEXT)
+        return [
+            ResolveResult(
+                hostname=host,
+                host=str(address[0]),
+                port=int(address[1]),
+                family=kind,
+                proto=proto,
+                flags=socket.AI_NUMERICHOST,
+            )
+            for kind, _, proto, _, address in public
+        ]
+
+    async def close(self) -> None:
+        """Nothing here stays open."""
+
+
+class WebhookSender:
+    """`run` sends until it is cancelled; `wake` lets it look for deliveries now."""
+
+    def __init__(self, conn: Conn, ring: KeyRing, env: Env, *, allow_private: bool) -> None:
+        self._conn = conn
+        self._ring = ring
+        self._env = env
+        self._allow_private = allow_private
+        self._wake = asyncio.Event()
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    async def run(self) -> None:
+        async with self._session() as http:
+            while True:
+                self._wake.clear()
+                if not await self._send_due(http):
+                    await self._wait()
+
+    async def _wait(self) -> None:
+        await first_of(self._env.clock.sleep(POLL_INTERVAL_S, "webhooks"), _wait_for(self._wake))
+
+    async def _send_due(self, http: aiohttp.ClientSession) -> bool:
+        """Whether there were any, and perhaps there are more."""
+        try:
+            due = await webhooks.claim(
+                self._conn, limit=MAX_AT_ONCE, per_webhook=MAX_PER_WEBHOOK, claim_s=CLAIM_S
+            )
+        except ChatdError as error:
+            self._env.emit("webhooks_unread", error_kind=error.code)
+            return False
+        async with asyncio.TaskGroup() as group:
+            for claimed in due:
+                group.create_task(self._deliver(http, claimed), name="webhook")
+        return bool(due)
+
+    async def _deliver(self, http: aiohttp.ClientSession, claimed: ClaimedDelivery) -> None:
+        delivery = claimed.delivery
+        reply = await self._send(http, claimed)
+        retry_after_s = None
+        if not reply.is_success and delivery.event != "ping":
+            retry_after_s = retry_delay_s(delivery.attempts, self._env.jitter())
+        disable = reason_to_disable(reply, claimed.failing_for_s)
+        if not reply.is_success:
+            self._env.emit(
+                "webhook_failed",
+                webhook_id=delivery.webhook_id,
+                attempts=delivery.attempts,
+                status=reply.status,
+                disabled=disable is not None,
+            )
+        try:
+            await webhooks.finish(
+                self._conn,
+                delivery,
+                reply,
+                retry_after_s=None if disable is not None else retry_after_s,
+                disable=disable,
+            )
+        except ChatdError as error:
+            # It is due again when the claim ends: the receiver gets it twice.
+            self._env.emit("webhooks_unread", error_kind=error.code)
+
+    async def _send(self, http: aiohttp.ClientSession, claimed: ClaimedDelivery) -> DeliveryReply:
+        delivery = claimed.delivery
+        try:
+            context = SECRET_COLUMN.context(delivery.webhook_id)
+            secret = self._ring.open(claimed.sealed_secret, context)
+            if not self._allow_private and _is_private_address(claimed.url):
+                return DeliveryReply(failure=PRIVATE_TEXT)
+            body = body_of(delivery)
+            now_s = int(self._env.clock.now().timestamp())
+            headers = signed_headers(delivery, body, secret, now_s)
+            async with (
+                asyncio.timeout(SEND_TIMEOUT_S),
+                http.post(
+                    claimed.url, data=body, headers=headers, allow_redirects=False
+                ) as response,
+            ):
+                return DeliveryReply(status=response.status)
+        except TimeoutError:
+            return DeliveryReply(failure=f"No answer within {SEND_TIMEOUT_S:.0f} seconds.")
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return DeliveryReply(failure=str(error)[:MAX_FAILURE_CHARS] or type(error).__name__)
+        except ChatdError as error:
+            return DeliveryReply(failure=error.message[:MAX_FAILURE_CHARS])
+
+    def _session(self) -> aiohttp.ClientSession:
+        if self._allow_private:
+            connector = aiohttp.TCPConnector(limit=MAX_AT_ONCE)
+        else:
+            connector = aiohttp.TCPConnector(limit=MAX_AT_ONCE, resolver=GuardedResolver())
+        return aiohttp.ClientSession(connector=connector, trust_env=False, cookie_jar=None)
+
+
+async def _wait_for(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+def _is_private_address(url: str) -> bool:
+    """A resolver sees names only."""
+    host = urlsplit(url).hostname or ""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return not is_public(host)

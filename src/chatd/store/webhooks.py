@@ -1,0 +1,230 @@
+"""Webhooks and their deliveries.
+
+A delivery is claimed by moving its due time: if the process that sends it dies, it is due again
+after the claim. The owner of a webhook reads and changes it; only the sender claims.
+"""
+
+from collections.abc import Sequence
+from typing import Final, LiteralString
+from uuid import UUID
+
+import msgspec
+from msgspec import Raw, Struct
+
+from chatd.domain.access import Actor, UserActor, row_filter
+from chatd.domain.errors import Conflict
+from chatd.domain.ids import ChatId
+from chatd.domain.webhooks import MAX_WEBHOOKS_PER_USER, Delivery, DeliveryReply, Webhook
+from chatd.store.conn import Conn, Row
+
+_COLUMNS: Final[LiteralString] = (
+    "id, owner_id, url, events, enabled, disabled_by, failing_since, created_at, updated_at"
+)
+_DELIVERY: Final[LiteralString] = (
+    "d.id, d.webhook_id, d.event, d.chat_id, d.version, d.title, d.labels, d.error, d.created_at,"
+    " d.attempts"
+)
+
+INSERT: Final[LiteralString] = f"""
+    INSERT INTO webhooks (id, owner_id, url, events, secret)
+    SELECT $1, $2, $3, $4::text[], $5
+    WHERE (SELECT count(*) FROM webhooks WHERE owner_id = $2) < $6
+    RETURNING {_COLUMNS}"""
+GET: Final[LiteralString] = f"""
+    SELECT {_COLUMNS} FROM webhooks WHERE id = $1 AND ($2::uuid IS NULL OR owner_id = $2)"""
+LIST: Final[LiteralString] = f"""
+    SELECT {_COLUMNS} FROM webhooks WHERE owner_id = $1 ORDER BY created_at, id LIMIT $2"""
+UPDATE: Final[LiteralString] = f"""
+    UPDATE webhooks SET url = coalesce($3, url), events = coalesce($4::text[], events),
+        enabled = coalesce($5, enabled),
+        disabled_by = CASE WHEN $5 THEN NULL ELSE disabled_by END,
+        failing_since = CASE WHEN $5 THEN NULL ELSE failing_since END, updated_at = now()
+    WHERE id = $1 AND ($2::uuid IS NULL OR owner_id = $2)
+    RETURNING {_COLUMNS}"""
+DELETE: Final[LiteralString] = """
+    DELETE FROM webhooks WHERE id = $1 AND ($2::uuid IS NULL OR owner_id = $2) RETURNING id"""
+INSERT_PING: Final[LiteralString] = """
+    INSERT INTO webhook_deliveries (webhook_id, event)
+    SELECT id, 'ping' FROM webhooks WHERE id = $1 AND ($2::uuid IS NULL OR owner_id = $2)
+    RETURNING id"""
+LIST_DELIVERIES: Final[LiteralString] = f"""
+    SELECT {_DELIVERY}, d.due_at, d.ended_at, d.delivered, d.reply_status, d.failure
+    FROM webhook_deliveries d JOIN webhooks w ON w.id = d.webhook_id
+    WHERE d.webhook_id = $1 AND ($2::uuid IS NULL OR w.owner_id = $2)
+      AND ($3::bigint IS NULL OR d.id < $3)
+    ORDER BY d.id DESC LIMIT $4"""
+
+# At most $2 of each webhook, so that a slow receiver does not hold up the others. A ping is sent
+# also if the webhook is disabled.
+CLAIM: Final[LiteralString] = f"""
+    UPDATE webhook_deliveries d
+    SET due_at = now() + $3::float8 * interval '1 s', attempts = d.attempts + 1
+    FROM (
+        SELECT due.id, w.url, w.secret,
+            coalesce(extract(epoch FROM now() - w.failing_since), 0)::float8 AS failing_for_s
+        FROM webhooks w, LATERAL (
+            SELECT id FROM webhook_deliveries
+            WHERE webhook_id = w.id AND due_at <= now() AND (w.enabled OR event = 'ping')
+            ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED) due
+        LIMIT $1) claimed
+    WHERE d.id = claimed.id
+    RETURNING {_DELIVERY}, claimed.url, claimed.secret, claimed.failing_for_s"""
+# Only of the attempt that was claimed: a late answer of an earlier one changes nothing.
+FINISH: Final[LiteralString] = """
+    WITH finished AS (
+        UPDATE webhook_deliveries SET reply_status = $3, failure = $4, delivered = $5,
+            due_at = CASE WHEN $6::float8 IS NULL THEN NULL
+                ELSE now() + $6::float8 * interval '1 s' END,
+            ended_at = CASE WHEN $6::float8 IS NULL THEN now() END
+        WHERE id = $1 AND attempts = $2 AND ended_at IS NULL
+        RETURNING webhook_id, event)
+    UPDATE webhooks w SET
+        failing_since = CASE WHEN $5 THEN NULL ELSE coalesce(w.failing_since, now()) END,
+        enabled = w.enabled AND $7::text IS NULL,
+        disabled_by = CASE WHEN w.enabled AND $7::text IS NOT NULL THEN $7 ELSE w.disabled_by END
+    FROM finished f
+    WHERE w.id = f.webhook_id
+      AND (w.failing_since IS NOT NULL OR NOT $5 OR $7::text IS NOT NULL)"""
+DELETE_ENDED: Final[LiteralString] = """
+    DELETE FROM webhook_deliveries WHERE id IN (
+        SELECT id FROM webhook_deliveries
+        WHERE ended_at < now() - $1::float8 * interval '1 s' ORDER BY ended_at LIMIT $2)"""
+
+_LABELS: Final = msgspec.json.Decoder(dict[str, str])
+
+
+class ClaimedDelivery(Struct, frozen=True, kw_only=True):
+    """`sealed_secret` is opened by the sender. `failing_for_s`: how long nothing has succeeded."""
+
+    delivery: Delivery
+    url: str
+    sealed_secret: str
+    failing_for_s: float
+
+
+class DeliveryRecord(Struct, frozen=True, kw_only=True):
+    delivery: Delivery
+    row: Row
+
+
+async def insert(
+    conn: Conn, actor: UserActor, webhook_id: UUID, *, url: str, events: Sequence[str], secret: str
+) -> Webhook:
+    """`secret` is sealed. Raises Conflict if the user has too many."""
+    row_filter(actor, "account.write")
+    args = (webhook_id, actor.user_id, url, list(events), secret, MAX_WEBHOOKS_PER_USER)
+    row = await conn.fetchrow(INSERT, *args)
+    if row is None:
+        raise Conflict(
+            f"You have {MAX_WEBHOOKS_PER_USER} webhooks. Delete one first.",
+            code="too_many_webhooks",
+        )
+    return _webhook(row)
+
+
+async def get(conn: Conn, actor: Actor, webhook_id: UUID) -> Webhook | None:
+    owner = row_filter(actor, "account.read").owner_id
+    row = await conn.fetchrow(GET, webhook_id, owner)
+    return None if row is None else _webhook(row)
+
+
+async def list_own(conn: Conn, actor: UserActor) -> list[Webhook]:
+    row_filter(actor, "account.read")
+    return [_webhook(r) for r in await conn.fetch(LIST, actor.user_id, MAX_WEBHOOKS_PER_USER)]
+
+
+async def update(
+    conn: Conn,
+    actor: UserActor,
+    webhook_id: UUID,
+    *,
+    url: str | None,
+    events: Sequence[str] | None,
+    enabled: bool | None,
+) -> Webhook | None:
+    """None leaves a field as it is. Enabling it forgets why it was disabled."""
+    owner = row_filter(actor, "account.write").owner_id
+    chosen = None if events is None else list(events)
+    row = await conn.fetchrow(UPDATE, webhook_id, owner, url, chosen, enabled)
+    return None if row is None else _webhook(row)
+
+
+async def delete(conn: Conn, actor: UserActor, webhook_id: UUID) -> bool:
+    owner = row_filter(actor, "account.write").owner_id
+    return await conn.fetchval(DELETE, webhook_id, owner) is not None
+
+
+async def insert_ping(conn: Conn, actor: UserActor, webhook_id: UUID) -> int | None:
+    owner = row_filter(actor, "account.write").owner_id
+    return await conn.fetchval(INSERT_PING, webhook_id, owner)
+
+
+async def list_deliveries(
+    conn: Conn, actor: UserActor, webhook_id: UUID, *, before: int | None, limit: int
+) -> list[DeliveryRecord]:
+    """Newest first."""
+    owner = row_filter(actor, "account.read").owner_id
+    rows = await conn.fetch(LIST_DELIVERIES, webhook_id, owner, before, limit)
+    return [DeliveryRecord(delivery=_delivery(row), row=row) for row in rows]
+
+
+async def claim(
+    conn: Conn, *, limit: int, per_webhook: int, claim_s: float
+) -> list[ClaimedDelivery]:
+    """Deliveries that are due; other senders get them only after `claim_s`."""
+    return [
+        ClaimedDelivery(
+            delivery=_delivery(row),
+            url=row["url"],
+            sealed_secret=row["secret"],
+            failing_for_s=row["failing_for_s"],
+        )
+        for row in await conn.fetch(CLAIM, limit, per_webhook, claim_s)
+    ]
+
+
+async def finish(
+    conn: Conn,
+    delivery: Delivery,
+    reply: DeliveryReply,
+    *,
+    retry_after_s: float | None,
+    disable: str | None,
+) -> None:
+    """Record one attempt. Without `retry_after_s` it was the last one. `disable` says why the
+    webhook is disabled."""
+    await conn.execute(
+        FINISH,
+        delivery.id,
+        delivery.attempts,
+        reply.status,
+        reply.failure,
+        reply.is_success,
+        retry_after_s,
+        disable,
+    )
+
+
+async def delete_ended(conn: Conn, *, after_s: float, limit: int) -> int:
+    status = await conn.execute(DELETE_ENDED, after_s, limit)
+    return int(status.rpartition(" ")[2])
+
+
+def _webhook(row: Row) -> Webhook:
+    return Webhook(**{**dict(row), "events": tuple(row["events"])})
+
+
+def _delivery(row: Row) -> Delivery:
+    error: str | None = row["error"]
+    return Delivery(
+        id=row["id"],
+        webhook_id=row["webhook_id"],
+        event=row["event"],
+        chat_id=None if row["chat_id"] is None else ChatId(row["chat_id"]),
+        version=row["version"],
+        title=row["title"],
+        labels={} if row["labels"] is None else _LABELS.decode(row["labels"]),
+        error=None if error is None else Raw(error.encode()),
+        created_at=row["created_at"],
+        attempts=row["attempts"],
+    )
