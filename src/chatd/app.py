@@ -37,6 +37,7 @@ from chatd.model_directory import ModelDirectory
 from chatd.model_settings import build_registry, settings_gaps
 from chatd.replica import Replica, replica_config
 from chatd.runtime_settings import PromptedTools, RuntimeSettings
+from chatd.sealed_secrets import KeyRing
 from chatd.secret_keys import KeySource, SecretKeys, key_source
 from chatd.settings.schema import Settings, SettingsError
 from chatd.store import migrator
@@ -176,6 +177,7 @@ async def serve(
                     replica=replica,
                     models=models,
                     registry=registry,
+                    key_ring=secret_keys.ring,
                     stop=stop,
                     workspaces=workspace_control,
                     port=port,
@@ -218,6 +220,7 @@ class RunningProcess(msgspec.Struct, frozen=True, kw_only=True):
     replica: Replica
     models: ModelDirectory
     registry: CollectorRegistry
+    key_ring: KeyRing
     stop: asyncio.Event
     workspaces: LocalWorkspaceControl | None
     port: socket.socket | None
@@ -358,6 +361,8 @@ def _deps(settings: Settings, process: RunningProcess) -> ApiDeps:
         env=replica.env,
         registry=process.registry,
         files=replica.files,
+        key_ring=process.key_ring,
+        wake_webhooks=replica.on_turn_end,
         file_limits=FileLimits(
             max_bytes=settings.files.max_bytes,
             user_bytes=settings.files.user_bytes,

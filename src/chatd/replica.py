@@ -13,7 +13,6 @@ from msgspec import Struct
 
 from chatd.aio import BackgroundTasks, TaskReaper
 from chatd.domain.chat.row import Chat, Hint
-from chatd.domain.chat.row import Chat, Episode, Hint
 from chatd.domain.chat.turn_events import turn_event
 from chatd.domain.ids import WorkerId
 from chatd.domain.ports import Budget, Env, ModelSource, ToolSource

@@ -112,6 +112,21 @@ OTHER_ROWS: list[tuple[str, LiteralString]] = [
         "deployment_settings_one_check",
         "INSERT INTO deployment_settings (one, version, document) VALUES (false, 1, '{}')",
     ),
+    (
+        "webhooks_have_events",
+        """INSERT INTO webhooks (id, owner_id, url, events, secret)
+           SELECT id, owner_id, '', '{}', 's.k.x' FROM chats""",
+    ),
+    (
+        "enabled_webhooks_have_no_reason",
+        """INSERT INTO webhooks (id, owner_id, url, events, secret, disabled_by)
+           SELECT id, owner_id, '', '{x}', 's.k.x', 'tired' FROM chats""",
+    ),
+    (
+        "a_delivery_is_due_or_ended",
+        """INSERT INTO webhook_deliveries (webhook_id, event, due_at)
+           SELECT id, 'ping', NULL FROM chats""",
+    ),
     ("role_is_known", "UPDATE users SET role = 'owner'"),
     ("user_status_is_known", "UPDATE users SET status = 'asleep'"),
     (

@@ -38,6 +38,7 @@ from chatd.api.routes.queue import QueueRoutes
 from chatd.api.routes.runtime_settings import RuntimeSettingsRoutes
 from chatd.api.routes.templates import TemplateRoutes
 from chatd.api.routes.titles import TitleRoutes
+from chatd.api.routes.webhooks import WebhookRoutes
 from chatd.api.routes.workspaces import WorkspaceRoutes
 from chatd.api.sse import ChatEventStreams, WorkspaceEventStreams
 from chatd.api.streams import StreamRegistry
@@ -68,6 +69,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *TitleRoutes(deps).routes(),
         *ChatWorkspaceRoutes(deps).routes(),
         *RuntimeSettingsRoutes(deps).routes(),
+        *WebhookRoutes(deps).routes(),
         *TemplateRoutes(deps).routes(),
         *WorkspaceRoutes(deps).routes(),
         *BuildRoutes(deps).routes(),

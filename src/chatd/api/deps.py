@@ -15,6 +15,7 @@ from chatd.domain.ids import ChatId, ModelConfigId, WorkerId, WorkspaceId
 from chatd.domain.ports import Budget, Env
 from chatd.domain.workspace.agent_api import GitChanges
 from chatd.domain.workspace.entities import FieldProblem, Template, TemplateSpec
+from chatd.sealed_secrets import KeyRing
 from chatd.store.chat.transactor import Transactor
 from chatd.store.file.stores import FileStores
 from chatd.store.model_configs import StoredModel, StoredProvider
@@ -120,6 +121,7 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     env: Env
     registry: CollectorRegistry
     files: FileStores
+    key_ring: KeyRing
     draining: Callable[[], bool]
     known: Callable[[ChatId], Chat | None] = _unknown
     workspaces: WorkspaceControl | None = None
@@ -127,6 +129,7 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     limits: StreamLimits = StreamLimits()
     file_limits: FileLimits = FileLimits()
     database_error: Callable[[], str | None] = lambda: None
+    wake_webhooks: Callable[[], None] = lambda: None
 
     async def retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Repeat a read or an idempotent write for a moment while the database is unavailable."""

@@ -166,6 +166,10 @@ class ApiRequest:
         return BuildId(read_uuid("build_id", self._path["build_id"]))
 
     @cached_property
+    def webhook_id(self) -> UUID:
+        return read_uuid("webhook_id", self._path["webhook_id"])
+
+    @cached_property
     def file_id(self) -> FileId:
         return FileId(read_uuid("file_id", self._path["file_id"]))
 

@@ -6,6 +6,7 @@ one at least once.
 """
 
 import asyncio
+import errno
 import socket
 from ipaddress import ip_address
 from typing import Final
@@ -28,8 +29,7 @@ from chatd.domain.webhooks import (
 from chatd.sealed_secrets import KeyRing
 from chatd.store import webhooks
 from chatd.store.conn import Conn
-from chatd.store.sealed_columns import SealedColumn
-from chatd.store.webhooks import ClaimedDelivery
+from chatd.store.webhooks import SECRET_COLUMN, ClaimedDelivery
 
 POLL_INTERVAL_S: Final = 5.0
 SEND_TIMEOUT_S: Final = 15.0
@@ -37,7 +37,6 @@ CLAIM_S: Final = 60.0
 MAX_AT_ONCE: Final = 16
 MAX_PER_WEBHOOK: Final = 2
 MAX_FAILURE_CHARS: Final = 300
-SECRET_COLUMN: Final = SealedColumn(table="webhooks", column="secret")
 
 PRIVATE_TEXT: Final = (
     "The host is not on the public internet. Set webhooks.private_addresses to allow it."
@@ -54,7 +53,7 @@ class GuardedResolver(AbstractResolver):
         found = await loop.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
         public = [item for item in found if is_public(str(item[4][0]))]
         if found and not public:
-            raise OSError(PRIVATE_TEXT)
+            raise OSError(errno.EACCES, PRIVATE_TEXT)
         return [
             ResolveResult(
                 hostname=host,

@@ -1,7 +1,7 @@
 """Webhooks: what is sent, how it is signed, and when a failed delivery is tried again.
 
-The headers and the signature are those of the Standard Webhooks convention, for which receivers find
-libraries in most languages.
+The headers and the signature are those of the Standard Webhooks convention, for which receivers
+find libraries in most languages.
 """
 
 import base64

@@ -17,7 +17,7 @@ from chatd.domain.ids import ChatId
 from chatd.domain.ports import Env
 from chatd.engine.attempt import Committer
 from chatd.engine.usage_writer import UsageWriter
-from chatd.store import retention
+from chatd.store import retention, webhooks
 from chatd.store.chat import idempotency, search_index, usage
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool
@@ -25,6 +25,8 @@ from chatd.store.pool import Pool
 RETENTION_INTERVAL_S: Final = 600.0
 REMOVAL_INTERVAL_S: Final = 60.0
 SEARCH_INDEX_INTERVAL_S: Final = 10.0
+DELIVERIES_KEPT_S: Final = 7 * 86_400.0
+"""How long the record of an ended delivery of a webhook is kept."""
 REMOVAL_DELAY_S: Final = 60.0
 """Rows of a deleted chat stay this long: replicas that missed the hint poll its mark."""
 _MAX_CHATS_PER_BATCH: Final = 100
@@ -62,6 +64,11 @@ def maintenance_tasks(pool: Pool, env: Env, usage_writer: UsageWriter) -> tuple[
             if not await usage.roll_up(conn):
                 return
 
+    async def forget_deliveries() -> None:
+        for _ in range(_MAX_ROW_BATCHES):
+            if await webhooks.delete_ended(pool, after_s=DELIVERIES_KEPT_S, limit=1000) < 1000:
+                return
+
     async def remove_deleted() -> None:
         after, limit = timedelta(seconds=REMOVAL_DELAY_S), _MAX_CHATS_PER_BATCH
         found = await retention.list_deleted_chats(conn, after, limit=limit)
@@ -69,6 +76,7 @@ def maintenance_tasks(pool: Pool, env: Env, usage_writer: UsageWriter) -> tuple[
 
     return (
         PeriodicTask(name="forget_requests", interval_s=600, work=forget_requests),
+        PeriodicTask(name="forget_deliveries", interval_s=600, work=forget_deliveries),
         PeriodicTask(name="roll_up_usage", interval_s=60, work=roll_up_usage),
         PeriodicTask(
             name="index_messages", interval_s=SEARCH_INDEX_INTERVAL_S, work=index_messages

@@ -26,9 +26,7 @@ class SealedColumn(Struct, frozen=True, kw_only=True):
         return seal_context(self.table, self.column, row_id)
 
 
-SEALED_COLUMNS: Final[tuple[SealedColumn, ...]] = (
-    SealedColumn(table="webhooks", column="secret"),
-)
+SEALED_COLUMNS: Final[tuple[SealedColumn, ...]] = (SealedColumn(table="webhooks", column="secret"),)
 """A test compares this list with the schema."""
 
 

@@ -16,7 +16,9 @@ from chatd.domain.errors import Conflict
 from chatd.domain.ids import ChatId
 from chatd.domain.webhooks import MAX_WEBHOOKS_PER_USER, Delivery, DeliveryReply, Webhook
 from chatd.store.conn import Conn, Row
+from chatd.store.sealed_columns import SealedColumn
 
+SECRET_COLUMN: Final = SealedColumn(table="webhooks", column="secret")
 _COLUMNS: Final[LiteralString] = (
     "id, owner_id, url, events, enabled, disabled_by, failing_since, created_at, updated_at"
 )
@@ -211,7 +213,17 @@ async def delete_ended(conn: Conn, *, after_s: float, limit: int) -> int:
 
 
 def _webhook(row: Row) -> Webhook:
-    return Webhook(**{**dict(row), "events": tuple(row["events"])})
+    return Webhook(
+        id=row["id"],
+        owner_id=row["owner_id"],
+        url=row["url"],
+        events=tuple(row["events"]),
+        enabled=row["enabled"],
+        disabled_by=row["disabled_by"],
+        failing_since=row["failing_since"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+    )
 
 
 def _delivery(row: Row) -> Delivery:

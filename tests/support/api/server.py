@@ -33,6 +33,7 @@ from chatd.domain.file.entities import FileLimits
 from chatd.domain.ids import ChatId, ModelConfigId, UserId, WorkerId
 from chatd.domain.model.protocol import EffortRange, ModelConfig, Prices
 from chatd.domain.ports import Clock
+from chatd.sealed_secrets import KeyRing, SecretKey
 from chatd.store.chat import chats
 from chatd.store.file.database_store import DATABASE_CHUNK_BYTES, DatabaseFileStore
 from chatd.store.file.stores import FileStores
@@ -47,6 +48,8 @@ from tests.support.stream_replica import A, HintNetwork, StreamReplica, env_with
 ME: Final = "my-token"
 OTHER_USER: Final = "a-strangers-token"
 ADMINISTRATOR: Final = "an-administrators-token"
+KEY: Final = SecretKey(bytes(32))
+KEY_RING: Final = KeyRing([KEY], KEY.id)
 OTHER_OWNER: Final = UserId(UUID(int=77))
 USERS: Final = {
     token: UserActor(user_id=user, role="member")
@@ -315,6 +318,7 @@ def build_deps(replica: StreamReplica, options: ApiOptions, clock: Clock) -> Api
         tokens=TokenTable(USERS),
         env=env_with(clock),
         registry=CollectorRegistry(),
+        key_ring=KEY_RING,
         files=FileStores(current=DatabaseFileStore(replica.pool, chunk_bytes=options.chunk_bytes)),
         file_limits=options.file_limits,
         draining=options.draining,

@@ -1,0 +1,202 @@
+"""Routes that create, list, change and test webhooks of the caller."""
+
+import secrets
+from typing import Final, TypeVar
+
+from msgspec import UnsetType
+
+from chatd.api.deps import ApiDeps
+from chatd.api.pages import ItemPosition, NumberPosition, Paging, cut_whole
+from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
+from chatd.api.route import ApiRoute
+from chatd.api.schemas.lists import ListQuery
+from chatd.api.schemas.webhooks import (
+    DeliveryPage,
+    DeliveryRecordReply,
+    NewWebhookBody,
+    NewWebhookReply,
+    WebhookPage,
+    WebhookPatch,
+    WebhookReply,
+)
+from chatd.domain.errors import NotFound
+from chatd.domain.webhooks import SECRET_BYTES, Webhook, check_url, decode_secret, encode_secret
+from chatd.store import webhooks
+from chatd.store.webhooks import SECRET_COLUMN, DeliveryRecord
+
+_MISSING_TEXT: Final = "There is no such webhook."
+_CREATE: Final = BodySpec(NewWebhookBody)
+_PATCH: Final = BodySpec(WebhookPatch)
+
+
+class WebhookRoutes:
+    def __init__(self, deps: ApiDeps) -> None:
+        self._deps = deps
+
+    def routes(self) -> tuple[ApiRoute, ...]:
+        one = "/webhooks/{webhook_id}"
+        return (
+            ApiRoute(
+                endpoint="POST /webhooks",
+                permission="account.write",
+                summary="Create a webhook: turns of your chats that end are sent to a URL",
+                handle=self.create_webhook,
+                body_spec=_CREATE,
+                replies={201: NewWebhookReply},
+                error_statuses=(409,),
+            ),
+            ApiRoute(
+                endpoint="GET /webhooks",
+                permission="account.read",
+                summary="List your webhooks",
+                handle=self.list_webhooks,
+                query=ListQuery,
+                replies={200: WebhookPage},
+            ),
+            ApiRoute(
+                endpoint=f"GET {one}",
+                permission="account.read",
+                summary="Get a webhook",
+                handle=self.get_webhook,
+                replies={200: WebhookReply},
+            ),
+            ApiRoute(
+                endpoint=f"PATCH {one}",
+                permission="account.write",
+                summary="Change a webhook, disable it, or enable it again",
+                handle=self.change_webhook,
+                body_spec=_PATCH,
+                replies={200: WebhookReply},
+            ),
+            ApiRoute(
+                endpoint=f"DELETE {one}",
+                permission="account.write",
+                summary="Delete a webhook with its deliveries",
+                handle=self.delete_webhook,
+                replies={204: None},
+            ),
+            ApiRoute(
+                endpoint=f"POST {one}/ping",
+                permission="account.write",
+                summary="Send a test delivery now; the list of deliveries shows the result",
+                handle=self.ping_webhook,
+                replies={202: None},
+            ),
+            ApiRoute(
+                endpoint=f"GET {one}/deliveries",
+                permission="account.read",
+                summary="List the deliveries of a webhook, newest first",
+                handle=self.list_deliveries,
+                query=ListQuery,
+                replies={200: DeliveryPage},
+            ),
+        )
+
+    async def create_webhook(self, request: ApiRequest) -> ApiReply:
+        deps, body = self._deps, await request.body(_CREATE)
+        url, webhook_id = check_url(body.url), deps.env.new_id()
+        if body.secret is not None:
+            decode_secret(body.secret)
+        secret = body.secret or encode_secret(secrets.token_bytes(SECRET_BYTES))
+        sealed = deps.key_ring.seal(secret, SECRET_COLUMN.context(webhook_id))
+        events = tuple(dict.fromkeys(body.events))
+        made = await webhooks.insert(
+            deps.pool, request.caller.actor, webhook_id, url=url, events=events, secret=sealed
+        )
+        headers = {"location": f"/api/v1/webhooks/{made.id}"}
+        return reply(NewWebhookReply(webhook=_webhook_reply(made), secret=secret), 201, headers)
+
+    async def list_webhooks(self, request: ApiRequest) -> ApiReply:
+        pool, actor = self._deps.pool, request.caller.actor
+        paging = Paging(request, request.query(ListQuery), ItemPosition)
+        found = await self._deps.retry(lambda: webhooks.list_own(pool, actor))
+        shown, cursor = cut_whole(paging, found, lambda webhook: webhook.id)
+        items = tuple(_webhook_reply(webhook) for webhook in shown)
+        return reply(WebhookPage(items=items, has_more=cursor is not None, next_cursor=cursor))
+
+    async def get_webhook(self, request: ApiRequest) -> ApiReply:
+        pool, actor = self._deps.pool, request.caller.actor
+        found = await self._deps.retry(lambda: webhooks.get(pool, actor, request.webhook_id))
+        return reply(_webhook_reply(_require(found)))
+
+    async def change_webhook(self, request: ApiRequest) -> ApiReply:
+        body, actor = await request.body(_PATCH), request.caller.actor
+        url = _given(body.url)
+        events = _given(body.events)
+        changed = await webhooks.update(
+            self._deps.pool,
+            actor,
+            request.webhook_id,
+            url=None if url is None else check_url(url),
+            events=None if events is None else tuple(dict.fromkeys(events)),
+            enabled=_given(body.enabled),
+        )
+        return reply(_webhook_reply(_require(changed)))
+
+    async def delete_webhook(self, request: ApiRequest) -> ApiReply:
+        actor = request.caller.actor
+        if not await webhooks.delete(self._deps.pool, actor, request.webhook_id):
+            raise NotFound(_MISSING_TEXT)
+        return NO_CONTENT
+
+    async def ping_webhook(self, request: ApiRequest) -> ApiReply:
+        actor = request.caller.actor
+        if await webhooks.insert_ping(self._deps.pool, actor, request.webhook_id) is None:
+            raise NotFound(_MISSING_TEXT)
+        self._deps.wake_webhooks()
+        return ApiReply(status=202)
+
+    async def list_deliveries(self, request: ApiRequest) -> ApiReply:
+        pool, actor, webhook_id = self._deps.pool, request.caller.actor, request.webhook_id
+        paging = Paging(request, request.query(ListQuery), NumberPosition)
+        _require(await self._deps.retry(lambda: webhooks.get(pool, actor, webhook_id)))
+        before = None if paging.position is None else paging.position.number
+        found = await self._deps.retry(
+            lambda: webhooks.list_deliveries(
+                pool, actor, webhook_id, before=before, limit=paging.read_limit
+            )
+        )
+        shown, cursor = paging.cut(found, lambda one: NumberPosition(number=one.delivery.id))
+        items = tuple(_delivery_reply(one) for one in shown)
+        return reply(DeliveryPage(items=items, has_more=cursor is not None, next_cursor=cursor))
+
+
+T = TypeVar("T")
+
+
+def _given(value: T | UnsetType) -> T | None:
+    return None if isinstance(value, UnsetType) else value
+
+
+def _require(found: Webhook | None) -> Webhook:
+    if found is None:
+        raise NotFound(_MISSING_TEXT)
+    return found
+
+
+def _webhook_reply(webhook: Webhook) -> WebhookReply:
+    return WebhookReply(
+        id=webhook.id,
+        url=webhook.url,
+        events=webhook.events,
+        enabled=webhook.enabled,
+        disabled_by=webhook.disabled_by,
+        failing_since=webhook.failing_since,
+        created_at=webhook.created_at,
+        updated_at=webhook.updated_at,
+    )
+
+
+def _delivery_reply(record: DeliveryRecord) -> DeliveryRecordReply:
+    delivery, row = record.delivery, record.row
+    return DeliveryRecordReply(
+        id=delivery.id,
+        event=delivery.event,
+        chat_id=delivery.chat_id,
+        created_at=delivery.created_at,
+        attempts=delivery.attempts,
+        delivered=row["delivered"],
+        next_attempt_at=row["due_at"],
+        reply_status=row["reply_status"],
+        failure=row["failure"],
+    )

@@ -1,0 +1,198 @@
+"""Ends of turns reach the receivers of webhooks, at least once and signed."""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Final
+from uuid import UUID
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from chatd.automation.webhook_sender import PRIVATE_TEXT, WebhookSender
+from chatd.domain.access import UserActor
+from chatd.domain.ids import UserId
+from chatd.domain.webhooks import encode_secret
+from chatd.sealed_secrets import KeyRing, SecretKey
+from chatd.store import webhooks
+from chatd.store.webhooks import SECRET_COLUMN
+from tests.support.engine_rig import EngineRig, engine_rig
+from tests.support.eventually import eventually
+
+KEY: Final = SecretKey(bytes(32))
+RING: Final = KeyRing([KEY], KEY.id)
+SECRET: Final = encode_secret(bytes(32))
+ALL: Final = ("turn.finished", "turn.failed", "turn.interrupted", "turn.needs_action")
+
+
+class Receiver:
+    """Answers with the scripted statuses, then with 204."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.replies: list[int] = []
+        self.got: list[tuple[dict[str, str], bytes]] = []
+
+    async def handle(self, request: web.Request) -> web.Response:
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        self.got.append((headers, await request.read()))
+        return web.Response(status=self.replies.pop(0) if self.replies else 204)
+
+    def types(self) -> list[str]:
+        return [msgspec.json.decode(body)["type"] for _, body in self.got]
+
+
+@asynccontextmanager
+async def receiver() -> AsyncGenerator[Receiver]:
+    found = Receiver()
+    app = web.Application()
+    app.router.add_post("/hook", found.handle)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    host, port = runner.addresses[0][:2]
+    found.url = f"http://{host}:{port}/hook"
+    try:
+        yield found
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def sending(rig: EngineRig, *, allow_private: bool = True) -> AsyncGenerator[WebhookSender]:
+    sender = WebhookSender(rig.pool, RING, rig.replica.env, allow_private=allow_private)
+    rig.replica.on_turn_end = sender.wake
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(sender.run())
+        yield sender
+        task.cancel()
+
+
+async def add_webhook(rig: EngineRig, url: str, events: tuple[str, ...] = ALL) -> UUID:
+    await rig.pool.execute(
+        "INSERT INTO secret_keys (id, check_value, state) VALUES ($1, '', 'current')"
+        " ON CONFLICT DO NOTHING",
+        KEY.id,
+    )
+    webhook_id = rig.replica.env.new_id()
+    sealed = RING.seal(SECRET, SECRET_COLUMN.context(webhook_id))
+    owner = UserActor(user_id=rig.owner, role="member")
+    await webhooks.insert(rig.pool, owner, webhook_id, url=url, events=events, secret=sealed)
+    return webhook_id
+
+
+async def until_got(receiver: Receiver, count: int) -> None:
+    async def is_there() -> bool:
+        return len(receiver.got) >= count
+
+    await eventually(is_there)
+
+
+async def until_recorded(rig: EngineRig, condition: str, count: int = 1) -> None:
+    async def is_there() -> bool:
+        rows = await rig.pool.fetch("SELECT * FROM webhook_deliveries d")
+        return sum(bool(row[condition]) for row in rows) >= count
+
+    await eventually(is_there)
+
+
+@pytest.mark.promise("P1")
+async def test_the_end_of_a_turn_is_delivered_with_a_valid_signature(dsn: str) -> None:
+    async with receiver() as hook, engine_rig(dsn) as rig, sending(rig):
+        await add_webhook(rig, hook.url)
+        chat_id = await rig.ask("hi", "hello")
+        await until_got(hook, 1)
+        headers, body = hook.got[0]
+        signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
+        digest = hmac.new(bytes(32), signed, hashlib.sha256).digest()
+        assert headers["webhook-signature"] == f"v1,{base64.b64encode(digest).decode()}"
+        assert msgspec.json.decode(body)["data"]["chat_id"] == str(chat_id)
+        assert hook.types() == ["turn.finished"]
+        await until_recorded(rig, "delivered")
+
+
+async def test_a_webhook_gets_only_the_events_that_it_named(dsn: str) -> None:
+    async with receiver() as hook, engine_rig(dsn) as rig, sending(rig):
+        await add_webhook(rig, hook.url, ("turn.failed",))
+        chat_id = await rig.ask("hi", "hello")
+        await rig.wait_runner_left(chat_id)
+        assert await rig.pool.fetchval("SELECT count(*) FROM webhook_deliveries") == 0
+
+
+async def test_a_refused_delivery_is_sent_again_with_the_same_id(dsn: str) -> None:
+    async with receiver() as hook, engine_rig(dsn) as rig, sending(rig) as sender:
+        hook.replies = [500]
+        await add_webhook(rig, hook.url)
+        await rig.ask("hi", "hello")
+        await until_recorded(rig, "reply_status")
+        webhook = (await rig.pool.fetch("SELECT * FROM webhooks"))[0]
+        assert webhook["failing_since"] is not None
+        await rig.pool.execute("UPDATE webhook_deliveries SET due_at = now()")
+        sender.wake()
+        await until_recorded(rig, "delivered")
+        assert len({headers["webhook-id"] for headers, _ in hook.got}) == 1
+        webhook = (await rig.pool.fetch("SELECT * FROM webhooks"))[0]
+        assert webhook["failing_since"] is None
+
+
+async def test_a_delivery_of_a_sender_that_died_is_sent_when_its_claim_ends(dsn: str) -> None:
+    async with receiver() as hook, engine_rig(dsn) as rig:
+        await add_webhook(rig, hook.url)
+        chat_id = await rig.ask("hi", "hello")
+        await rig.wait_runner_left(chat_id)
+        claimed = await webhooks.claim(rig.pool, limit=9, per_webhook=2, claim_s=60)
+        assert len(claimed) == 1
+        assert await webhooks.claim(rig.pool, limit=9, per_webhook=2, claim_s=60) == []
+        await rig.pool.execute("UPDATE webhook_deliveries SET due_at = now()")
+        async with sending(rig):
+            await until_got(hook, 1)
+
+
+async def test_a_receiver_that_is_gone_disables_its_webhook(dsn: str) -> None:
+    async with receiver() as hook, engine_rig(dsn) as rig, sending(rig):
+        hook.replies = [410]
+        webhook_id = await add_webhook(rig, hook.url)
+        await rig.ask("hi", "hello")
+        await until_recorded(rig, "ended_at")
+        owner = UserActor(user_id=rig.owner, role="member")
+        found = await webhooks.get(rig.pool, owner, webhook_id)
+        assert found is not None
+        assert (found.enabled, found.disabled_by) == (False, "The receiver answered 410 Gone.")
+
+
+@pytest.mark.promise("P13")
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "169.254.169.254"])
+async def test_a_webhook_does_not_reach_this_host_or_a_private_network(dsn: str, host: str) -> None:
+    async with receiver() as hook, engine_rig(dsn) as rig, sending(rig, allow_private=False):
+        port = hook.url.rpartition(":")[2]
+        await add_webhook(rig, f"http://{host}:{port}")
+        await rig.ask("hi", "hello")
+        await until_recorded(rig, "failure")
+        row = (await rig.pool.fetch("SELECT failure FROM webhook_deliveries"))[0]
+        assert PRIVATE_TEXT in row["failure"]
+        assert hook.got == []
+
+
+@pytest.mark.promise("P12")
+async def test_no_user_reads_or_changes_another_users_webhook(dsn: str) -> None:
+    async with engine_rig(dsn) as rig:
+        webhook_id = await add_webhook(rig, "https://example.com/hook")
+        for role in ("member", "admin", "viewer"):
+            stranger = UserActor(user_id=UserId(UUID(int=9)), role=role)
+            assert await webhooks.get(rig.pool, stranger, webhook_id) is None
+            assert await webhooks.list_own(rig.pool, stranger) == []
+            assert not await webhooks.delete(rig.pool, stranger, webhook_id)
+            assert await webhooks.insert_ping(rig.pool, stranger, webhook_id) is None
+            changed = await webhooks.update(
+                rig.pool, stranger, webhook_id, url="https://x.example", events=None, enabled=None
+            )
+            assert changed is None
+            assert (
+                await webhooks.list_deliveries(rig.pool, stranger, webhook_id, before=None, limit=9)
+                == []
+            )
