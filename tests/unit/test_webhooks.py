@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from chatd.api.validation import check_webhook_url
 from chatd.domain.chat.change import Change
 from chatd.domain.chat.row import ChatError
 from chatd.domain.chat.states import State
@@ -21,7 +22,6 @@ from chatd.domain.webhooks import (
     Delivery,
     DeliveryReply,
     body_of,
-    check_url,
     decode_secret,
     encode_secret,
     reason_to_disable,
@@ -141,7 +141,7 @@ def test_a_secret_of_another_form_is_refused(secret: str) -> None:
 )
 def test_a_url_that_cannot_be_called_is_refused(url: str) -> None:
     with pytest.raises(InvalidInput):
-        check_url(url)
+        check_webhook_url(url)
 
 
 def test_a_failed_delivery_is_tried_again_with_growing_delays_and_then_given_up() -> None:

@@ -128,6 +128,14 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     "version_conflict": ErrorCode(
         409, "The settings have changed since the given version.", "Get them and decide again."
     ),
+    "too_many_webhooks": ErrorCode(
+        409, "The user has as many webhooks as a user may have.", "Delete one first."
+    ),
+    "secret_key_missing": ErrorCode(
+        409,
+        "This server does not hold the key that seals secrets.",
+        "The operator copies the key file to this host; `message` says how.",
+    ),
     "username_taken": ErrorCode(409, "Another user has this name.", "Choose another name."),
     "email_taken": ErrorCode(409, "Another user has this address.", "Use another address."),
     "service_account": ErrorCode(

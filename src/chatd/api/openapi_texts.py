@@ -42,6 +42,7 @@ TAGS: Final[Mapping[str, str]] = {
     "templates": "What workspaces are made from.",
     "workspaces": "Where the tools of chats act.",
     "settings": "Prompts and other settings of the deployment and of the caller.",
+    "webhooks": "URLs of yours that are called when a turn of your chats ends.",
     "users": "The users of the server, for administrators.",
     "groups": "Groups of users, for administrators.",
     "account": "The caller's own account, tokens and keys.",

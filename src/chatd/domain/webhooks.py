@@ -11,7 +11,6 @@ import hmac
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Final, Literal
-from urllib.parse import urlsplit
 from uuid import UUID
 
 import msgspec
@@ -72,24 +71,6 @@ class DeliveryReply(Struct, frozen=True, kw_only=True):
     @property
     def is_success(self) -> bool:
         return self.status is not None and 200 <= self.status < 300
-
-
-def check_url(url: str) -> str:
-    """Raises InvalidInput."""
-    try:
-        pieces = urlsplit(url)
-        host, _ = pieces.hostname, pieces.port
-    except ValueError:
-        raise InvalidInput("url", "is not a valid URL") from None
-    if pieces.scheme not in ("http", "https") or not host:
-        raise InvalidInput("url", "must be an absolute http or https URL")
-    if pieces.username is not None or pieces.password is not None:
-        raise InvalidInput("url", "must not contain a user or password")
-    if pieces.fragment:
-        raise InvalidInput("url", "must not have a fragment (#...)")
-    if not url.isascii() or not url.isprintable() or " " in url:
-        raise InvalidInput("url", "must be printable ASCII without spaces")
-    return url
 
 
 def body_of(delivery: Delivery) -> bytes:

@@ -19,8 +19,9 @@ from chatd.api.schemas.webhooks import (
     WebhookPatch,
     WebhookReply,
 )
+from chatd.api.validation import check_webhook_url
 from chatd.domain.errors import NotFound
-from chatd.domain.webhooks import SECRET_BYTES, Webhook, check_url, decode_secret, encode_secret
+from chatd.domain.webhooks import SECRET_BYTES, Webhook, decode_secret, encode_secret
 from chatd.store import webhooks
 from chatd.store.webhooks import SECRET_COLUMN, DeliveryRecord
 
@@ -43,7 +44,7 @@ class WebhookRoutes:
                 handle=self.create_webhook,
                 body_spec=_CREATE,
                 replies={201: NewWebhookReply},
-                error_statuses=(409,),
+                errors=("too_many_webhooks", "secret_key_missing"),
             ),
             ApiRoute(
                 endpoint="GET /webhooks",
@@ -94,7 +95,7 @@ class WebhookRoutes:
 
     async def create_webhook(self, request: ApiRequest) -> ApiReply:
         deps, body = self._deps, await request.body(_CREATE)
-        url, webhook_id = check_url(body.url), deps.env.new_id()
+        url, webhook_id = check_webhook_url(body.url), deps.env.new_id()
         if body.secret is not None:
             decode_secret(body.secret)
         secret = body.secret or encode_secret(secrets.token_bytes(SECRET_BYTES))
@@ -127,7 +128,7 @@ class WebhookRoutes:
             self._deps.pool,
             actor,
             request.webhook_id,
-            url=None if url is None else check_url(url),
+            url=None if url is None else check_webhook_url(url),
             events=None if events is None else tuple(dict.fromkeys(events)),
             enabled=_given(body.enabled),
         )
