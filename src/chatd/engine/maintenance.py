@@ -66,7 +66,7 @@ def maintenance_tasks(pool: Pool, env: Env, usage_writer: UsageWriter) -> tuple[
 
     async def forget_deliveries() -> None:
         for _ in range(_MAX_ROW_BATCHES):
-            if await webhooks.delete_ended(pool, after_s=DELIVERIES_KEPT_S, limit=1000) < 1000:
+            if await webhooks.delete_ended(conn, after_s=DELIVERIES_KEPT_S, limit=1000) < 1000:
                 return
 
     async def remove_deleted() -> None:
