@@ -48,26 +48,11 @@ class RetentionConfig(Struct, frozen=True, kw_only=True):
 def maintenance_tasks(pool: Pool, env: Env, usage_writer: UsageWriter) -> tuple[PeriodicTask, ...]:
     conn: Conn = pool
 
-    async def index_messages() -> None:
-        for _ in range(_MAX_ROW_BATCHES):
-            if not await search_index.index_batch(pool):
-                return
-
     async def forget_requests() -> None:
         for forget_old in (idempotency.delete_old_requests, idempotency.clear_old_request_keys):
             for _ in range(_MAX_ROW_BATCHES):
                 if await forget_old(conn, limit=_MAX_KEYS_PER_BATCH) < _MAX_KEYS_PER_BATCH:
                     break
-
-    async def roll_up_usage() -> None:
-        for _ in range(_MAX_ROW_BATCHES):
-            if not await usage.roll_up(conn):
-                return
-
-    async def forget_deliveries() -> None:
-        for _ in range(_MAX_ROW_BATCHES):
-            if await webhooks.delete_ended(conn, after_s=DELIVERIES_KEPT_S, limit=1000) < 1000:
-                return
 
     async def remove_deleted() -> None:
         after, limit = timedelta(seconds=REMOVAL_DELAY_S), _MAX_CHATS_PER_BATCH
@@ -76,14 +61,28 @@ def maintenance_tasks(pool: Pool, env: Env, usage_writer: UsageWriter) -> tuple[
 
     return (
         PeriodicTask(name="forget_requests", interval_s=600, work=forget_requests),
-        PeriodicTask(name="forget_deliveries", interval_s=600, work=forget_deliveries),
-        PeriodicTask(name="roll_up_usage", interval_s=60, work=roll_up_usage),
-        PeriodicTask(
-            name="index_messages", interval_s=SEARCH_INDEX_INTERVAL_S, work=index_messages
-        ),
+        _batched("forget_deliveries", 600, lambda: _forget_deliveries(conn)),
+        _batched("roll_up_usage", 60, lambda: usage.roll_up(conn)),
+        _batched("index_messages", SEARCH_INDEX_INTERVAL_S, lambda: search_index.index_batch(pool)),
         PeriodicTask(name="remove_deleted", interval_s=REMOVAL_INTERVAL_S, work=remove_deleted),
         PeriodicTask(name="settle_usage", interval_s=30, work=usage_writer.settle_abandoned),
     )
+
+
+def _batched(name: str, interval_s: float, batch: Callable[[], Awaitable[bool]]) -> PeriodicTask:
+    """`batch` returns whether more is left."""
+
+    async def work() -> None:
+        for _ in range(_MAX_ROW_BATCHES):
+            if not await batch():
+                return
+
+    return PeriodicTask(name=name, interval_s=interval_s, work=work)
+
+
+async def _forget_deliveries(conn: Conn) -> bool:
+    limit = _MAX_KEYS_PER_BATCH
+    return await webhooks.delete_ended(conn, after_s=DELIVERIES_KEPT_S, limit=limit) == limit
 
 
 def retention_tasks(
