@@ -68,3 +68,15 @@ async def test_a_setting_that_does_not_exist_or_does_not_fit_is_refused_by_name(
     refused = await server.ask("PATCH", path, body, token=ADMINISTRATOR)
     assert refused.code == (400, "invalid_input")
     assert field in refused.content.decode()
+
+
+async def test_a_change_is_recorded_in_the_audit_log(server: ApiServer) -> None:
+    await server.ask("PATCH", "/settings", {"system_prompt": "Be kind."}, token=ADMINISTRATOR)
+    row = await server.replica.pool.fetchrow("SELECT * FROM audit_log")
+    assert row is not None
+    assert (row["action"], row["object_type"], row["outcome"]) == (
+        "settings.update",
+        "settings",
+        "done",
+    )
+    assert "Be kind." in row["detail"]

@@ -13,6 +13,7 @@ from chatd.domain.prompt.default_prompt import DEFAULT_SYSTEM_PROMPT
 from chatd.domain.runtime_settings import DeploymentSettings, UserSettings
 from chatd.runtime_settings import PromptedTools, RuntimeSettings
 from chatd.store import runtime_settings
+from chatd.store.runtime_settings import StoredDeployment
 from tests.support.engine_rig import EngineRig, engine_rig
 from tests.support.eventually import eventually
 from tests.support.stream_replica import env_with
@@ -33,7 +34,9 @@ async def prompted_rig(dsn: str) -> AsyncGenerator[tuple[EngineRig, RuntimeSetti
 async def save_deployment(rig: EngineRig, document: DeploymentSettings, version: int) -> None:
     admin = UserActor(user_id=UserId(rig.owner), role="admin")
     async with rig.pool.transaction() as session:
-        await runtime_settings.save_deployment(session, admin, document, version=version)
+        await runtime_settings.save_deployment(
+            session, admin, document, before=StoredDeployment(version=version)
+        )
 
 
 async def save_user(rig: EngineRig, text: str, version: int) -> None:

@@ -12,8 +12,8 @@ from chatd.domain.runtime_settings import (
     DeploymentSettings,
     UserPatch,
     UserSettings,
-    changed_fields,
     patched,
+    shown_fields,
 )
 from chatd.runtime_settings import deployment_prompt
 
@@ -71,9 +71,7 @@ def test_the_built_in_prompt_needs_no_cleaning() -> None:
     assert strip_invisible(DEFAULT_SYSTEM_PROMPT) == DEFAULT_SYSTEM_PROMPT
 
 
-def test_an_audit_record_has_both_values_of_each_changed_field_cut_to_a_bounded_length() -> None:
+def test_an_audit_record_shows_long_texts_clipped() -> None:
     after = patched(BEFORE, DeploymentPatch(system_prompt="x" * 10_000))
-    assert changed_fields(BEFORE, BEFORE) == {}
-    assert changed_fields(BEFORE, after) == {
-        "system_prompt": {"from": "Be kind.", "to": "x" * (MAX_AUDITED_CHARS - 1) + "…"}
-    }
+    assert shown_fields(BEFORE) == {"system_prompt": "Be kind.", "include_default_prompt": False}
+    assert shown_fields(after)["system_prompt"] == "x" * (MAX_AUDITED_CHARS - 1) + "…"

@@ -114,15 +114,9 @@ def clean_prompt(field: str, text: str) -> str:
     return cleaned
 
 
-def changed_fields(before: D, after: D) -> dict[str, object]:
-    """What an audit record says of a change: each changed field with both values, clipped."""
-    old, new = asdict(before), asdict(after)
+def shown_fields(document: DeploymentSettings) -> dict[str, object]:
+    """What an audit record shows of the settings: long texts are clipped."""
     return {
-        name: {"from": _shown(old[name]), "to": _shown(value)}
-        for name, value in new.items()
-        if value != old[name]
+        name: clip(value, MAX_AUDITED_CHARS) if isinstance(value, str) else value
+        for name, value in asdict(document).items()
     }
-
-
-def _shown(value: object) -> object:
-    return clip(value, MAX_AUDITED_CHARS) if isinstance(value, str) else value

@@ -10,11 +10,13 @@ import msgspec
 from msgspec import Struct
 
 from chatd.domain.access import Actor, UserActor, require_permission
+from chatd.domain.account.rules import redacted_diff
 from chatd.domain.config_change import ConfigChange
 from chatd.domain.errors import Conflict, Forbidden
 from chatd.domain.ids import UserId
-from chatd.domain.runtime_settings import DeploymentSettings, UserSettings
+from chatd.domain.runtime_settings import DeploymentSettings, UserSettings, shown_fields
 from chatd.store import config_changes
+from chatd.store.account import audit
 from chatd.store.conn import Conn, DatabaseSession, Row, json_text
 
 D = TypeVar("D", DeploymentSettings, UserSettings)
@@ -67,13 +69,28 @@ async def get_deployment(conn: Conn, actor: Actor) -> StoredDeployment:
 
 
 async def save_deployment(
-    session: DatabaseSession, actor: UserActor, document: DeploymentSettings, *, version: int
+    session: DatabaseSession,
+    actor: UserActor,
+    document: DeploymentSettings,
+    *,
+    before: StoredDeployment,
+    ip: str | None = None,
 ) -> int:
-    """The new version. Raises Conflict if `version` is not the current one."""
+    """The new version. Raises Conflict if `before` is not the current state."""
     require_permission(actor, "config.write")
-    row = await session.fetchrow(SAVE_DEPLOYMENT, version, json_text(document), actor.user_id)
+    args = (before.version, json_text(document), actor.user_id)
+    version = _saved(await session.fetchrow(SAVE_DEPLOYMENT, *args))
+    await audit.record(
+        session,
+        actor,
+        action="settings.update",
+        object_type="settings",
+        object_id=DEPLOYMENT,
+        ip=ip,
+        detail=redacted_diff(shown_fields(before.document), shown_fields(document)),
+    )
     await config_changes.publish(session, ConfigChange(kind="settings", id=DEPLOYMENT))
-    return _saved(row)
+    return version
 
 
 async def get_user(conn: Conn, actor: Actor, user_id: UserId) -> StoredUser:

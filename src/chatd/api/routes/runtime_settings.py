@@ -3,6 +3,7 @@
 from typing import Final
 
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from chatd.api.deps import ApiDeps
 from chatd.api.request import ApiReply, ApiRequest, BodySpec, reply
@@ -72,8 +73,9 @@ class RuntimeSettingsRoutes:
         async with deps.pool.transaction() as session:
             stored = await runtime_settings.get_deployment(session, actor)
             document = patched(stored.document, patch)
+            before = replace(stored, version=_expected(patch.version, stored.version))
             version = await runtime_settings.save_deployment(
-                session, actor, document, version=_expected(patch.version, stored.version)
+                session, actor, document, before=before, ip=request.client_ip
             )
         return reply(_deployment_reply(StoredDeployment(version=version, document=document)))
 
