@@ -176,6 +176,7 @@ def _model(entry: ModelEntry) -> ModelConfig:
         max_output_tokens=entry.max_output_tokens,
         temperature=entry.temperature,
         top_p=entry.top_p,
+        file_inputs=entry.file_inputs,
         reasoning_effort=None if effort is None else _effort(entry.name, effort),
         options=Raw(msgspec.json.encode(entry.options)) if entry.options else UNSET,
         prices=None if entry.prices is None else _prices(entry.prices),

@@ -20,6 +20,7 @@ from chatd.engine.acquirer import SlotsConfig
 from chatd.engine.attempt import Committer
 from chatd.engine.budget import OwnerBudget, SpendLimit
 from chatd.engine.circuits import Circuits
+from chatd.engine.file_loader import FileLoader
 from chatd.engine.file_removal import file_tasks
 from chatd.engine.lease import WorkerLease
 from chatd.engine.maintenance import RetentionConfig, maintenance_tasks, retention_tasks
@@ -153,6 +154,7 @@ class Replica:
         )
 
     def _build_model_step(self, timeout_s: float | None, spend_guard: SpendGuard) -> ModelStep:
+        loader = FileLoader(self.database.pool, self.env, self.files)
         return ModelStep(
             episodes=self.episodes,
             committer=self._committer,
@@ -162,8 +164,10 @@ class Replica:
                 episodes=self.episodes,
                 spend_guard=spend_guard,
                 env=self.env,
+                files=loader,
             ),
             env=self.env,
+            files=loader,
             timeout_s=timeout_s,
         )
 

@@ -2,15 +2,14 @@
 
 import pytest
 
+from chatd.domain.model.accepted_files import BYTES_PER_MIB, AcceptedFiles
 from chatd.domain.model.config import EFFORT_LEVELS
 from chatd.domain.model.protocol import Effort, PromptFile
 from chatd.providers.file_inputs import (
     ANTHROPIC_FILES,
-    BYTES_PER_MIB,
     CHAT_COMPLETIONS_FILES,
     GEMINI_FILES,
     RESPONSES_FILES,
-    AcceptedFiles,
     DocumentInput,
     FileInput,
     ImageInput,

@@ -16,6 +16,7 @@ from chatd.domain.chat.row import Chat, ChatError, Fence
 from chatd.domain.file.byte_range import ByteRange
 from chatd.domain.file.entities import StoredFile
 from chatd.domain.ids import ChangeId, FileId, ModelConfigId, ToolCallId
+from chatd.domain.model.accepted_files import ANY_IMAGE_OR_PDF, AcceptedFiles
 from chatd.domain.model.protocol import ModelConfig, ModelEvent, ModelRequest, ToolSpec
 from chatd.domain.model.retry import CallLimits
 from chatd.domain.prompt.instructions import Instructions
@@ -101,6 +102,7 @@ class ModelChoice(Struct, frozen=True, kw_only=True):
 
     `origins` maps each model to the provider that serves or served it, so that a provider is not
     sent another provider's encrypted content. None: unknown. `limits` are those of one call.
+    `files` are those that the model takes.
     """
 
     config: ModelConfig
@@ -108,6 +110,7 @@ class ModelChoice(Struct, frozen=True, kw_only=True):
     kind: str
     origins: Mapping[ModelConfigId, str] | None = None
     limits: CallLimits = CallLimits()
+    files: AcceptedFiles = ANY_IMAGE_OR_PDF
 
 
 class ModelSource(Protocol):

@@ -28,7 +28,7 @@ from chatd.domain.answer.tool_calls import ToolSet
 from chatd.domain.chat.messages import Draft, Message, UsageEntry
 from chatd.domain.chat.row import Chat, ChatError
 from chatd.domain.decisions import TurnRules
-from chatd.domain.errors import ChatdError
+from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import ToolCallId
 from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.config import is_priced, resolve_effort
@@ -46,12 +46,19 @@ from chatd.domain.model.protocol import (
 from chatd.domain.model.retry import IdleTimeout
 from chatd.domain.model.usage import estimate_input_tokens
 from chatd.domain.ports import Budget, Env, ModelChoice, Tool
-from chatd.domain.prompt.builder import PromptTarget, build_prompt, is_history_larger
+from chatd.domain.prompt.builder import (
+    PromptTarget,
+    build_prompt,
+    is_history_larger,
+    list_file_ids,
+)
 from chatd.domain.prompt.compaction import DEFAULT_THRESHOLD_PERCENT
+from chatd.domain.prompt.files import ResolvedFile
 from chatd.domain.prompt.instructions import Instructions
 from chatd.domain.prompt.notices import PendingNotice
 from chatd.domain.text import utc_text
 from chatd.engine.attempt import Attempt
+from chatd.engine.file_loader import FileLoader
 from chatd.engine.open_call_writer import OpenCallWriter
 from chatd.parts.episodes import PartRecorder
 
@@ -338,24 +345,46 @@ class ModelCall:
 
 
 async def build_request(
-    attempt: Attempt, context: TurnContext, notice: PendingNotice | None = None
+    attempt: Attempt,
+    context: TurnContext,
+    notice: PendingNotice | None = None,
+    loader: FileLoader | None = None,
 ) -> ModelRequest:
-    """A thread converts a long history, so that other chats are not stopped meanwhile."""
+    """A thread converts a long history, so that other chats are not stopped meanwhile. Raises
+    ModelCallError if a file cannot be loaded."""
     history = [*attempt.history, *(() if notice is None else (notice.row,))]
-    effort = attempt.chat.reasoning_effort
-    if is_history_larger(history, MAX_BUILT_AT_ONCE_CHARS):
-        return await asyncio.to_thread(_build_request, history, effort, context)
-    return _build_request(history, effort, context)
+    effort, files = attempt.chat.reasoning_effort, dict[str, ResolvedFile]()
+    if loader is not None and (named := list_file_ids(history)):
+        try:
+            files = await loader.load(attempt.chat.id, named, context.choice.files)
+        except Unavailable as error:
+            raise ModelCallError(files_unavailable(error)) from error
+    is_large = is_history_larger(history, MAX_BUILT_AT_ONCE_CHARS)
+    if is_large or sum(len(file.data) for file in files.values()) > MAX_BUILT_AT_ONCE_CHARS:
+        return await asyncio.to_thread(_build_request, history, effort, context, files)
+    return _build_request(history, effort, context, files)
+
+
+def files_unavailable(error: Unavailable) -> ClassifiedFailure:
+    """The next attempt may find them."""
+    message = "The files of this chat cannot be loaded now."
+    failure = ChatError(message=message, detail=error.code, kind="generic", retryable=True)
+    return ClassifiedFailure(kind="generic", error=failure)
 
 
 def _build_request(
-    history: Sequence[Message], effort: str | None, context: TurnContext
+    history: Sequence[Message],
+    effort: str | None,
+    context: TurnContext,
+    files: Mapping[str, ResolvedFile],
 ) -> ModelRequest:
     config, choice = context.config, context.choice
     reader = PromptTarget(
         provider=config.provider,
         origins=choice.origins,
         strict_tools=choice.kind in STRICT_PAIRING_KINDS,
+        files=files,
+        accepts=choice.files.takes,
     )
     return ModelRequest(
         model=config.model,

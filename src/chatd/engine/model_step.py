@@ -40,6 +40,7 @@ from chatd.domain.prompt.provider_content import drop_unpaired_in_answer
 from chatd.domain.text import utc_text
 from chatd.engine.attempt import Attempt, Committer
 from chatd.engine.circuits import Circuits
+from chatd.engine.file_loader import FileLoader
 from chatd.engine.model_call import (
     STRICT_PAIRING_KINDS,
     AnswerTimeout,
@@ -68,6 +69,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
     circuits: Circuits
     summary_call: SummaryCall
     env: Env
+    files: FileLoader | None = None
     timeout_s: float | None = None
 
     async def generate(self, attempt: Attempt, context: TurnContext) -> AppliedChange:
@@ -130,7 +132,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
         call.on_answering = on_answering
         recorder = self.episodes.open(Episode.of(attempt.chat))
         try:
-            request = await build_request(attempt, context, notice)
+            request = await build_request(attempt, context, notice, self.files)
             answer = await call.run(attempt, request, self.spend_guard.open_calls, recorder)
         finally:
             recorder.close()

@@ -27,6 +27,7 @@ from chatd.domain.prompt.compaction import (
 )
 from chatd.domain.prompt.overflow import shrink_prompt
 from chatd.engine.attempt import Attempt
+from chatd.engine.file_loader import FileLoader
 from chatd.engine.model_call import (
     CallRows,
     ModelCall,
@@ -44,6 +45,7 @@ class SummaryCall(Struct, frozen=True, kw_only=True):
     episodes: EpisodeRegistry
     spend_guard: SpendGuard
     env: Env
+    files: FileLoader | None = None
 
     async def summarize(
         self, attempt: Attempt, context: TurnContext, action: Compact | None
@@ -84,7 +86,8 @@ class SummaryCall(Struct, frozen=True, kw_only=True):
         halvings: int,
     ) -> CallRows:
         """Halve the prompt until the provider accepts it. Forbid tools if the model calls one."""
-        request, earlier_usage = await build_request(attempt, context), tuple[UsageEntry, ...]()
+        request = await build_request(attempt, context, loader=self.files)
+        earlier_usage = tuple[UsageEntry, ...]()
         while True:
             call = ModelCall("compaction", context, self.env, earlier_usage=earlier_usage)
             has_called = False

@@ -9,36 +9,28 @@ from typing import Final
 
 from msgspec import Struct
 
+from chatd.domain.file.images import read_image_size
+from chatd.domain.file.media_types import IMAGE_TYPES, PDF, detect_type
+from chatd.domain.model.accepted_files import BYTES_PER_MIB, AcceptedFiles, has_type
 from chatd.domain.model.protocol import PromptFile
-
-IMAGE_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-PDF: Final = "application/pdf"
-BYTES_PER_MIB: Final = 1024 * 1024
-
-
-class AcceptedFiles(Struct, frozen=True, kw_only=True):
-    """The media types that one API takes unchanged. A type may end in `/*`."""
-
-    images: frozenset[str] = frozenset()
-    documents: frozenset[str] = frozenset()
-    media: frozenset[str] = frozenset()
-    max_image_bytes: int = 20 * BYTES_PER_MIB
-    max_document_bytes: int = 32 * BYTES_PER_MIB
-
 
 ANTHROPIC_FILES: Final = AcceptedFiles(
     images=IMAGE_TYPES,
     documents=frozenset({PDF}),
     max_image_bytes=5 * BYTES_PER_MIB,
+    max_image_side_px=8000,
 )
-RESPONSES_FILES: Final = AcceptedFiles(images=IMAGE_TYPES, documents=frozenset({PDF}))
-CHAT_COMPLETIONS_FILES: Final = AcceptedFiles(images=IMAGE_TYPES, documents=frozenset({PDF}))
+RESPONSES_FILES: Final = AcceptedFiles(
+    images=IMAGE_TYPES, documents=frozenset({PDF}), max_total_bytes=32 * BYTES_PER_MIB
+)
+CHAT_COMPLETIONS_FILES: Final = RESPONSES_FILES
 # The common minimum of compatible servers.
 COMPATIBLE_FILES: Final = AcceptedFiles(images=IMAGE_TYPES)
 GEMINI_FILES: Final = AcceptedFiles(
     images=frozenset({"image/png", "image/jpeg", "image/webp", "image/heic", "image/heif"}),
     documents=frozenset({PDF}),
     media=frozenset({"audio/*", "video/*"}),
+    max_total_bytes=14 * BYTES_PER_MIB,
 )
 
 
@@ -79,23 +71,30 @@ def fit_file(file: PromptFile, accepts: AcceptedFiles) -> FileInput:
     size = len(file.data)
     if not size:
         return NoteInput(text=f"[{_label(file, kind)} is empty.]")
-    if _in(kind, accepts.images):
-        if size < accepts.max_image_bytes:
-            return ImageInput(media_type=kind, data=file.data)
-        return _describe_missing(
-            file, kind, f"larger than {accepts.max_image_bytes // BYTES_PER_MIB} MiB"
-        )
-    if _in(kind, accepts.documents):
+    if has_type(kind, accepts.images):
+        return _fit_image(file, kind, accepts)
+    if has_type(kind, accepts.documents):
         if size < accepts.max_document_bytes:
             return DocumentInput(media_type=kind, data=file.data, name=file.name)
         return _describe_missing(
             file, kind, f"larger than {accepts.max_document_bytes // BYTES_PER_MIB} MiB"
         )
-    if _in(kind, accepts.media):
+    if has_type(kind, accepts.media):
         return MediaInput(media_type=kind, data=file.data)
     if is_text(kind):
         return TextFileInput(text=file.data.decode("utf-8", "replace"), name=file.name)
     return _describe_missing(file, kind, "this model does not take files of this type")
+
+
+def _fit_image(file: PromptFile, kind: str, accepts: AcceptedFiles) -> FileInput:
+    if len(file.data) >= accepts.max_image_bytes:
+        limit = accepts.max_image_bytes // BYTES_PER_MIB
+        return _describe_missing(file, kind, f"larger than {limit} MiB")
+    side, size = accepts.max_image_side_px, read_image_size(kind, file.data)
+    if side is not None and size is not None and max(size.width_px, size.height_px) > side:
+        shown = f"{size.width_px} x {size.height_px} pixels"
+        return _describe_missing(file, kind, f"{shown}, and a side may have {side}")
+    return ImageInput(media_type=kind, data=file.data)
 
 
 def media_type_of(file: PromptFile) -> str:
@@ -104,23 +103,8 @@ def media_type_of(file: PromptFile) -> str:
     if declared == "image/jpg":
         declared = "image/jpeg"
     if declared.startswith("image/") or declared in ("", "application/octet-stream"):
-        return _detect_type(file.data) or declared or "application/octet-stream"
+        return detect_type(file.data) or declared or "application/octet-stream"
     return declared
-
-
-_MAGIC: Final[tuple[tuple[bytes, str], ...]] = (
-    (b"\x89PNG\r\n\x1a\n", "image/png"),
-    (b"\xff\xd8\xff", "image/jpeg"),
-    (b"GIF87a", "image/gif"),
-    (b"GIF89a", "image/gif"),
-    (b"%PDF-", PDF),
-)
-
-
-def _detect_type(data: bytes) -> str | None:
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "image/webp"
-    return next((kind for magic, kind in _MAGIC if data.startswith(magic)), None)
 
 
 _TEXT: Final = frozenset(
@@ -144,10 +128,6 @@ def file_text(file: TextFileInput) -> str:
 
 def data_url(file: ImageInput | DocumentInput) -> str:
     return f"data:{file.media_type};base64,{base64.b64encode(file.data).decode()}"
-
-
-def _in(kind: str, accepted: frozenset[str]) -> bool:
-    return kind in accepted or f"{kind.partition('/')[0]}/*" in accepted
 
 
 def _label(file: PromptFile, kind: str) -> str:

@@ -13,6 +13,7 @@ from msgspec import Struct
 from chatd.domain.chat.row import ChatError
 from chatd.domain.errors import InvariantBroken
 from chatd.domain.ids import ModelConfigId
+from chatd.domain.model.accepted_files import AcceptedFiles
 from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.config import is_priced
 from chatd.domain.model.failures import ClassifiedFailure, ModelError
@@ -28,8 +29,10 @@ from chatd.providers.config import (
     config_fault,
 )
 from chatd.providers.demo.provider import DemoOptions, DemoProvider
+from chatd.providers.file_inputs import ANTHROPIC_FILES, GEMINI_FILES
 from chatd.providers.gemini.client import GeminiProvider
 from chatd.providers.gemini.models import GoogleOptions
+from chatd.providers.openai.chat.dialect import choose_dialect
 from chatd.providers.openai.models import (
     CompatOptions,
     OpenAIOptions,
@@ -91,6 +94,18 @@ def build_limits(model: ModelConfig, provider: ProviderConfig) -> CallLimits:
     return CallLimits.of_model(model.max_output_tokens, silence_s, provider.http.answer_s)
 
 
+def accepted_files(model: ModelConfig, provider: ProviderConfig) -> AcceptedFiles:
+    match provider.kind:
+        case "anthropic" | "bedrock" | "demo":
+            accepts = ANTHROPIC_FILES
+        case "google":
+            accepts = GEMINI_FILES
+        case _:
+            base = provider.base_url or ""
+            accepts = choose_dialect(provider.kind, base, model.model).accepted_files
+    return accepts.limited_to(model.file_inputs)
+
+
 class ProviderRegistry:
     """Satisfies `ports.Models`. The first model is the default."""
 
@@ -138,6 +153,7 @@ class ProviderRegistry:
             provider=provider,
             kind=provider_config.kind,
             limits=build_limits(config, provider_config),
+            files=accepted_files(config, provider_config),
         )
 
     def find(self, wanted: ModelConfigId | None) -> ModelConfig | None:

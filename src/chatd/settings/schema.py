@@ -247,7 +247,8 @@ class PriceEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 class ModelEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[[models]]` in chatd.toml. `provider` names a provider entry; `model` is the provider's name
-    for the model."""
+    for the model. `file_inputs` are the files that the model takes; without it, all that its API
+    takes."""
 
     name: Annotated[str, Meta(min_length=1)]
     provider: str
@@ -259,6 +260,7 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     temperature: float | None = None
     top_p: float | None = None
     reasoning_effort: str | None = None
+    file_inputs: tuple[Literal["image", "pdf"], ...] | None = None
     options: dict[str, Any] = {}  # the provider checks them
     prices: PriceEntry | None = None
 

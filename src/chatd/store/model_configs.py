@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from chatd.domain.ids import ModelConfigId
+from chatd.domain.model.accepted_files import FileInputKind
 from chatd.domain.model.protocol import EffortRange, ModelConfig, Prices
 from chatd.domain.text import Json
 from chatd.store.conn import Conn, Row
@@ -51,6 +52,7 @@ class StoredParameters(Struct, frozen=True, kw_only=True, omit_defaults=True):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     reasoning_effort: EffortRange | None = None
+    file_inputs: tuple[FileInputKind, ...] | None = None
     options: Json = UNSET
 
 

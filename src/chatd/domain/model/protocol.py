@@ -13,6 +13,7 @@ from chatd.domain.chat.messages import Role, TokenUsage
 from chatd.domain.description import describe
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ModelConfigId, ToolCallId
+from chatd.domain.model.accepted_files import FileInputKind
 from chatd.domain.text import Json
 
 FinishReason = Literal[
@@ -327,7 +328,8 @@ class EffortRange(Struct, frozen=True, kw_only=True):
 
 
 class ModelConfig(Struct, frozen=True, kw_only=True):
-    """A model as configured here: which provider serves it, under what name, with what limits."""
+    """A model as configured here: which provider serves it, under what name, with what limits.
+    `file_inputs` are the files that it takes; None: all that its API takes."""
 
     id: ModelConfigId
     name: str
@@ -344,3 +346,4 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
     reasoning_effort: EffortRange | None = None
     options: Json = UNSET
     prices: Prices | None = None
+    file_inputs: tuple[FileInputKind, ...] | None = None

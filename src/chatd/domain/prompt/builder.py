@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, cast
 
 from msgspec import UNSET, Raw, Struct
+from msgspec.structs import replace
 
 from chatd.domain.answer.assembler import EMPTY_OBJECT
 from chatd.domain.chat.messages import Message
@@ -37,7 +38,12 @@ from chatd.domain.model.protocol import (
     PromptText,
 )
 from chatd.domain.prompt.compaction import rows_for_prompt
-from chatd.domain.prompt.files import AcceptsMediaType, ResolvedFile, convert_file
+from chatd.domain.prompt.files import (
+    AcceptsMediaType,
+    ResolvedFile,
+    base_media_type,
+    convert_file,
+)
 from chatd.domain.prompt.instructions import context_block, reference_text, update_block
 from chatd.domain.prompt.provider_content import drop_unpaired, strip_provider_content
 from chatd.domain.prompt.repair import (
@@ -171,7 +177,9 @@ def _message(row: Message, target: PromptTarget) -> PromptMessage:
             parts = _assistant_parts(content)
         case _:
             parts = [
-                convert_result(part) for part in row.content if isinstance(part, ToolResultPart)
+                _fit_media(convert_result(part), target)
+                for part in row.content
+                if isinstance(part, ToolResultPart)
             ]
     return PromptMessage(role=row.role, parts=tuple(parts))
 
@@ -203,10 +211,23 @@ def _user_parts(content: Sequence[Part], target: PromptTarget) -> list[PromptPar
             case InstructionPart() if part is told[0]:
                 parts.append(PromptText(text=model_text(update_block(told))))
             case ToolResultPart():
-                parts.append(convert_result(part))
+                parts.append(_fit_media(convert_result(part), target))
             case _:
                 pass
     return [part for part in parts if part is not None]
+
+
+def _fit_media(result: PromptResult, target: PromptTarget) -> PromptResult:
+    """A model that does not take images is told that the tool returned one."""
+    media = result.media
+    if media is None or target.accepts is None:
+        return result
+    kind = base_media_type(media.media_type)
+    if not kind.startswith("image/") or target.accepts(kind):
+        return result
+    note = f"[The tool returned a file of type {kind}, which this model does not take.]"
+    text = f"{result.text}\n{note}" if result.text else note
+    return replace(result, text=model_text(text), media=None)
 
 
 def _assistant_parts(content: Sequence[Part]) -> list[PromptPart]:

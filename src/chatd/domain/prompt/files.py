@@ -19,6 +19,8 @@ from chatd.domain.text import (
 )
 
 MAX_PASTE_BYTES: Final = 128 * 1024
+MAX_TEXT_FILE_BYTES: Final = 256 * 1024
+"""The rest of a text file is not shown to a model."""
 
 _PASTE_NAME: Final = re.compile(r"pasted-text-\d{4}-\d\d-\d\d-\d\d-\d\d-\d\d\.txt")
 _PASTE_TYPES: Final = frozenset(
@@ -29,11 +31,15 @@ _INLINED: Final = frozenset({"text/plain", "text/markdown", "text/csv", "applica
 
 
 class ResolvedFile(Struct, frozen=True, kw_only=True):
-    """A stored file. Its own name and type take precedence over those in the message."""
+    """A stored file. Its own name and type take precedence over those in the message. `size` is
+    that of the whole file if `data` is only its beginning. `missing`: why the model does not get
+    the file, in place of `data`."""
 
     media_type: str
     data: bytes
     name: str | None = None
+    size: int | None = None
+    missing: str | None = None
 
 
 AcceptsMediaType = Callable[[str], bool]
@@ -47,12 +53,14 @@ def convert_file(
     found = _resolve(part, files)
     if found is None:
         return PromptText(text=_expired(part))
+    if found.missing is not None:
+        return PromptText(text=_missing(found))
     if not found.data:
         return None
     if is_paste(found.name, found.media_type):
         return PromptText(text=_paste(found))
     kind = base_media_type(found.media_type)
-    if accepts is not None and kind in _INLINED and not accepts(kind):
+    if accepts is not None and is_inlined(kind) and not accepts(kind):
         return PromptText(text=_inlined(found))
     return PromptFile(media_type=found.media_type, data=found.data, name=found.name)
 
@@ -65,6 +73,11 @@ def _resolve(part: FilePart, files: Mapping[str, ResolvedFile]) -> ResolvedFile 
     except (NotBase64, ValueError):
         return None
     return ResolvedFile(media_type=part.media_type, data=data, name=part.name)
+
+
+def is_inlined(media_type: str) -> bool:
+    """Whether the model reads it as text of the message."""
+    return base_media_type(media_type) in _INLINED
 
 
 def base_media_type(media_type: str) -> str:
@@ -80,22 +93,36 @@ def is_paste(name: str | None, media_type: str) -> bool:
 
 def paste_text(file: ResolvedFile) -> str:
     """At most MAX_PASTE_BYTES of a paste; a character cut in two is dropped."""
-    if len(file.data) <= MAX_PASTE_BYTES:
+    if _whole_size(file) <= MAX_PASTE_BYTES:
         return model_text(decode_lenient(file.data))
     return model_text(decode_lenient(file.data[:MAX_PASTE_BYTES]).rstrip("\ufffd"))
 
 
 def _paste(file: ResolvedFile) -> str:
     note = ""
-    if len(file.data) > MAX_PASTE_BYTES:
-        size = len(file.data)
+    if (size := _whole_size(file)) > MAX_PASTE_BYTES:
         note = f"\n[Cut here: the paste has {size} bytes; {MAX_PASTE_BYTES} are shown.]"
     return f"[The user pasted this text]\n{paste_text(file)}{note}"
 
 
 def _inlined(file: ResolvedFile) -> str:
     label = f"[Attached file: {file.name}]" if file.name else "[Attached file]"
-    return f"{model_text(label)}\n{model_text(decode_lenient(file.data))}"
+    text, size = decode_lenient(file.data), _whole_size(file)
+    if size > len(file.data):
+        text = text.rstrip("\ufffd")
+        text += f"\n[Cut here: the file has {size} bytes; {len(file.data)} are shown.]"
+    return f"{model_text(label)}\n{model_text(text)}"
+
+
+def _whole_size(file: ResolvedFile) -> int:
+    return len(file.data) if file.size is None else file.size
+
+
+def _missing(file: ResolvedFile) -> str:
+    name = f" {file.name}" if file.name else ""
+    size = _whole_size(file)
+    label = f"The user attached the file{name} ({base_media_type(file.media_type)}, {size} bytes)"
+    return model_text(f"[{label}. It is not shown: {file.missing}.]")
 
 
 def _expired(part: FilePart) -> str:

@@ -9,8 +9,9 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct, structs
 
+from chatd.domain.model.accepted_files import AcceptedFiles
 from chatd.providers.config import ProviderKind
-from chatd.providers.file_inputs import CHAT_COMPLETIONS_FILES, AcceptedFiles
+from chatd.providers.file_inputs import CHAT_COMPLETIONS_FILES
 from chatd.providers.file_inputs import COMPATIBLE_FILES as IMAGES_ONLY
 from chatd.providers.openai.chat.answer import GEMINI_TAGS, THINK_TAGS
 from chatd.providers.openai.model_table import model_family

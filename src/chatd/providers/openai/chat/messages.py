@@ -9,6 +9,7 @@ from typing import Final
 
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
+from chatd.domain.model.accepted_files import AcceptedFiles
 from chatd.domain.model.protocol import (
     PromptCall,
     PromptFile,
@@ -19,7 +20,6 @@ from chatd.domain.model.protocol import (
 )
 from chatd.domain.text import Json
 from chatd.providers.file_inputs import (
-    AcceptedFiles,
     DocumentInput,
     ImageInput,
     MediaInput,
