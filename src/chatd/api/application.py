@@ -34,6 +34,7 @@ from chatd.api.routes.chats import ChatRoutes
 from chatd.api.routes.files import FileRoutes
 from chatd.api.routes.messages import MessageRoutes
 from chatd.api.routes.models import ModelRoutes
+from chatd.api.routes.prompts import PromptRoutes
 from chatd.api.routes.queue import QueueRoutes
 from chatd.api.routes.runtime_settings import RuntimeSettingsRoutes
 from chatd.api.routes.templates import TemplateRoutes
@@ -66,6 +67,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *ChatListRoutes(deps).routes(),
         *MessageRoutes(deps).routes(),
         *QueueRoutes(deps).routes(),
+        *PromptRoutes(deps).routes(),
         *TitleRoutes(deps).routes(),
         *ChatWorkspaceRoutes(deps).routes(),
         *RuntimeSettingsRoutes(deps).routes(),

@@ -54,12 +54,14 @@ CHATS: Final = """
 
 MESSAGES: Final = """
     INSERT INTO chat_messages (chat_id, id, root_chat_id, revision, role, visibility, content,
-        content_version, compressed, created_at)
+        content_version, compressed, created_at, created_by)
     SELECT md5(n::text)::uuid, k, md5((CASE WHEN n % 20 = 7 THEN n - 1 ELSE n END)::text)::uuid,
         k + 1, CASE WHEN k % 2 = 1 THEN 'user' ELSE 'assistant' END,
         CASE WHEN n % 100 = 11 AND k = 8 THEN 'model' ELSE 'both' END,
         ('[{"type":"text","text":"' || repeat(md5(n::text || k), 9) || '"}]')::json, 1,
-        n % 100 = 11 AND k = 8, now() - n * interval '1 min'
+        n % 100 = 11 AND k = 8, now() - n * interval '1 min',
+        CASE WHEN k % 2 = 1
+            THEN md5('owner' || CASE WHEN n % 20 = 0 THEN 0 ELSE n % 3000 END)::uuid END
     FROM generate_series(1, $1) n, generate_series(1, CASE WHEN n = $2 THEN 5000 ELSE 10 END) k"""
 
 USAGE: Final = """

@@ -25,6 +25,7 @@ from chatd.store.chat import (
     chats,
     message_pages,
     messages,
+    prompts,
     search,
     search_index,
     usage,
@@ -220,6 +221,11 @@ async def _hot_statements(session: DatabaseSession, large: LargeDatabase) -> Seq
             name="chats that the search index lacks",
             max_pages=2000,
             run=lambda conn: conn.fetch(search_index.LIST_BEHIND, recently, 50),
+        ),
+        HotStatement(
+            name="prompts of a busy owner",
+            max_pages=2000,
+            run=lambda conn: prompts.list_of_user(conn, busy, None, limit=200),
         ),
         HotStatement(
             name="list of pins", max_pages=300, run=lambda conn: chats.list_pinned(conn, busy)

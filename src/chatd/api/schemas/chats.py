@@ -5,6 +5,7 @@ that a misspelt name does not look like success. Docstrings here are part of the
 """
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Annotated, ClassVar, Literal
 from uuid import UUID
 
@@ -15,7 +16,7 @@ from chatd.api.schemas.messages import Content, ModelSelection
 from chatd.api.schemas.values import MAX_INT32, CursorText, Id, NonBlankText
 from chatd.domain.chat.public_chat import PublicChat
 from chatd.domain.chat.states import PublicStatus
-from chatd.domain.description import CHAT_ID, STREAM_CURSOR, WORKSPACE_ID, describe
+from chatd.domain.description import CHAT_ID, CREATED_AT, STREAM_CURSOR, WORKSPACE_ID, describe
 from chatd.domain.ids import ChatId, MessageId
 
 # Bodies of requests
@@ -161,6 +162,16 @@ class ChatListQuery(ListQuery, frozen=True, kw_only=True):
     ] = None
 
 
+class PromptQuery(ListQuery, frozen=True, kw_only=True):
+    """A page of prompts."""
+
+    prefix: Annotated[
+        str,
+        Meta(max_length=1000),
+        describe("Only prompts that begin with this text, in the same letter case.", "Fix the"),
+    ] = ""
+
+
 class AfterQuery(Struct, frozen=True, kw_only=True):
     """The last cursor that the client has, or the last version alone. The header `Last-Event-ID`
     takes precedence."""
@@ -205,6 +216,20 @@ class ListedChat(PublicChat, frozen=True, kw_only=True, omit_defaults=True):
 
 class ChatPage(ListPage[ListedChat], frozen=True, kw_only=True):
     """A page of chats."""
+
+
+class ListedPrompt(Struct, frozen=True, kw_only=True):
+    """A prompt that the user has sent."""
+
+    chat_id: Annotated[ChatId, describe("The chat it was sent to.", CHAT_ID)]
+    message_id: Annotated[MessageId, describe("Its message in that chat.", 7)]
+    text: Annotated[str, describe("Its text.", "Fix the failing test")]
+    created_at: Annotated[datetime, describe("When it was sent.", CREATED_AT)]
+
+
+class PromptPage(ListPage[ListedPrompt], frozen=True, kw_only=True):
+    """A page of prompts, newest first. It has each text once; a later page may repeat one. It may
+    have fewer items than `limit` although there are more."""
 
 
 class TitleReply(Struct, frozen=True, kw_only=True):
