@@ -31,6 +31,7 @@ from chatd.api.routes.builds import BuildRoutes
 from chatd.api.routes.chat_lists import ChatListRoutes
 from chatd.api.routes.chat_workspaces import ChatWorkspaceRoutes
 from chatd.api.routes.chats import ChatRoutes
+from chatd.api.routes.copies import CopyRoutes
 from chatd.api.routes.files import FileRoutes
 from chatd.api.routes.messages import MessageRoutes
 from chatd.api.routes.models import ModelRoutes
@@ -68,6 +69,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *MessageRoutes(deps).routes(),
         *QueueRoutes(deps).routes(),
         *PromptRoutes(deps).routes(),
+        *CopyRoutes(deps).routes(),
         *TitleRoutes(deps).routes(),
         *ChatWorkspaceRoutes(deps).routes(),
         *RuntimeSettingsRoutes(deps).routes(),

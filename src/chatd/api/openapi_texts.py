@@ -40,6 +40,7 @@ TAGS: Final[Mapping[str, str]] = {
     "models": "The models that chats can use.",
     "providers": "The services that the models come from.",
     "templates": "What workspaces are made from.",
+    "prompts": "What the user has sent before.",
     "workspaces": "Where the tools of chats act.",
     "settings": "Prompts and other settings of the deployment and of the caller.",
     "webhooks": "URLs of yours that are called when a turn of your chats ends.",

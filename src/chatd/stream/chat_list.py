@@ -91,11 +91,12 @@ class _UserList:
         self.last_sent: dict[ChatId, tuple[Chat, PublicChat]] = {}
 
     def known_mark(self, chat: Chat) -> MessageId | None:
-        """The read mark as far as it is known. A new chat has none yet."""
+        """The read mark as far as it is known. A new chat that runs has none yet; a copy has."""
         last = self.last_sent.get(chat.id)
         if last is not None:
             return last[1].last_read_message_id or NOTHING_READ
-        return NOTHING_READ if chat.snapshot_version == 1 else None
+        is_new = chat.snapshot_version == 1 and chat.status == "running"
+        return NOTHING_READ if is_new else None
 
     def send(self, event: bytes) -> None:
         self.broadcast.append(event, len(event))

@@ -120,6 +120,14 @@ class UpdateChatBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = UNSET
 
 
+class ForkBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is copied into the new chat."""
+
+    message_id: Annotated[
+        Id | None, describe("The last message to copy; without it all messages are copied.", 7)
+    ] = None
+
+
 class ReadBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How far the caller has read the chat."""
 

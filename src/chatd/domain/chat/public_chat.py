@@ -10,6 +10,7 @@ from chatd.domain.chat.row import Chat, ChatError
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.description import (
     CHAT_ID,
+    CHILD_CHAT_ID,
     CREATED_AT,
     MODEL_ID,
     UPDATED_AT,
@@ -20,6 +21,13 @@ from chatd.domain.description import (
 from chatd.domain.ids import ChatId, MessageId, ModelConfigId, UserId, WorkspaceId
 
 ChatListChange = Literal["created", "changed", "archived", "deleted", "title"]
+
+
+class ForkOrigin(Struct, frozen=True, kw_only=True):
+    """Where a chat was forked from. The chat may be deleted since."""
+
+    chat_id: Annotated[ChatId, describe("The chat.", CHILD_CHAT_ID)]
+    message_id: Annotated[MessageId, describe("The last message that was copied.", 7)]
 
 
 class PublicChat(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -77,6 +85,7 @@ class PublicChat(Struct, frozen=True, kw_only=True, omit_defaults=True):
             " Absent in replies to an action on the chat."
         ),
     ] = UNSET
+    forked_from: Annotated[ForkOrigin | None, describe("Of a fork: where it comes from.")] = None
 
 
 class ChatListReady(Struct, frozen=True, kw_only=True, tag_field="type", tag="ready"):
@@ -126,7 +135,15 @@ def public_chat(chat: Chat, read_up_to: MessageId | None = None) -> PublicChat:
         last_message_id=last if last > 0 else None,
         last_read_message_id=read_up_to or None,
         has_unread=UNSET if read_up_to is None else has_unread(chat, read_up_to),
+        forked_from=_origin(chat),
     )
+
+
+def _origin(chat: Chat) -> ForkOrigin | None:
+    source, message = chat.forked_from_chat_id, chat.forked_from_message_id
+    if source is None or message is None:
+        return None
+    return ForkOrigin(chat_id=source, message_id=message)
 
 
 def chat_list_change(chat: Chat, hint_kind: str | None) -> ChatListChange:
@@ -138,4 +155,5 @@ def chat_list_change(chat: Chat, hint_kind: str | None) -> ChatListChange:
     if chat.archived:
         return "archived"
     # A chat at its first version may still have got labels or a pin, which a kind announces.
-    return "created" if chat.snapshot_version == 1 and hint_kind is None else "changed"
+    is_new = chat.snapshot_version == 1 and hint_kind in (None, "created")
+    return "created" if is_new else "changed"

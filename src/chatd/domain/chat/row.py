@@ -142,6 +142,8 @@ class Chat(Struct, frozen=True, kw_only=True):
     created_at: datetime
     updated_at: datetime
     deleted_at: datetime | None = None
+    forked_from_chat_id: ChatId | None = None
+    forked_from_message_id: MessageId | None = None
 
     # State: written by transitions only.
     status: Status

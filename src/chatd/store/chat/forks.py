@@ -1,0 +1,112 @@
+"""Fork a chat: a new root chat with the messages of another one up to a message.
+
+The database copies the messages, so that their content is the same byte for byte. Ids count from 1
+without the deleted messages. Usage stays with the source; the token counts of the answers are
+copied, because the size of the prompt is computed from them.
+"""
+
+from typing import Final, LiteralString
+
+from msgspec import Struct
+
+from chatd.domain.chat.forks import closing_results, fork_title
+from chatd.domain.chat.messages import Draft, encode_parts
+from chatd.domain.chat.row import Chat
+from chatd.domain.errors import NotFound
+from chatd.domain.ids import ChangeId, ChatId, MessageId, UserId
+from chatd.store.chat import chats
+from chatd.store.chat.chats import chat_from_row
+from chatd.store.chat.messages import MESSAGE_COLUMNS, messages_from_json
+from chatd.store.conn import DatabaseSession, strip_unstorable
+from chatd.store.pool import Pool
+
+# The lock keeps the messages as they are until the copy is complete.
+LOCK_SOURCE: Final[LiteralString] = """
+    SELECT * FROM chats WHERE id = $1 AND owner_id = $2 AND deleted_at IS NULL FOR SHARE"""
+FIND_END: Final[LiteralString] = """
+    SELECT max(id) FROM chat_messages
+    WHERE chat_id = $1 AND NOT deleted
+      AND ($2::bigint IS NULL OR (id = $2 AND visibility <> 'model'))"""
+# The last answer and what follows it.
+LOAD_TAIL: Final[LiteralString] = f"""
+    SELECT json_agg(m ORDER BY id) AS messages FROM (
+        SELECT {MESSAGE_COLUMNS} FROM chat_messages
+        WHERE chat_id = $1 AND id <= $2 AND NOT deleted AND id >= (
+            SELECT max(id) FROM chat_messages
+            WHERE chat_id = $1 AND id <= $2 AND NOT deleted AND role = 'assistant')) m"""
+COPY: Final[LiteralString] = """
+    WITH kept AS MATERIALIZED (
+        SELECT id, row_number() OVER (ORDER BY id) AS number FROM chat_messages
+        WHERE chat_id = $1 AND id <= $2 AND NOT deleted),
+    added AS (
+        SELECT * FROM unnest($6::text[]) WITH ORDINALITY AS a (content, nth)),
+    total AS (SELECT (SELECT count(*) FROM kept) AS kept, (SELECT count(*) FROM added) AS added),
+    made AS (
+        INSERT INTO chats (id, owner_id, root_chat_id, title, model_config_id, reasoning_effort,
+            labels, workspace_id, mode, client_tools, status, snapshot_version, history_version,
+            next_message_id, recent_changes, forked_from_chat_id, forked_from_message_id)
+        SELECT $3, owner_id, $3, $4, model_config_id, reasoning_effort, labels, workspace_id, mode,
+            client_tools, 'waiting', 1, 1, kept + added + 1, ARRAY[$5::bigint], id, $2
+        FROM chats, total WHERE id = $1
+        RETURNING *),
+    copied AS (
+        INSERT INTO chat_messages (chat_id, root_chat_id, revision, id, role, visibility, content,
+            content_version, compressed, model_config_id, reasoning_effort, created_by, usage,
+            provider_response_id, finish_reason, created_at, change_id)
+        SELECT $3, $3, 1, k.number, m.role, m.visibility, m.content, m.content_version,
+            m.compressed, m.model_config_id, m.reasoning_effort, m.created_by, m.usage,
+            m.provider_response_id, m.finish_reason, m.created_at, $5
+        FROM kept k JOIN chat_messages m ON m.chat_id = $1 AND m.id = k.id),
+    closed AS (
+        INSERT INTO chat_messages (chat_id, root_chat_id, revision, id, role, visibility, content,
+            content_version, change_id)
+        SELECT $3, $3, 1, total.kept + a.nth, 'tool', 'both', a.content::json, $7, $5
+        FROM added a, total),
+    linked AS (
+        INSERT INTO chat_files (chat_id, file_id)
+        SELECT $3, file_id FROM chat_files WHERE chat_id = $1),
+    read AS (
+        INSERT INTO chat_read_marks (user_id, chat_id, message_id)
+        SELECT $8, $3, kept + added FROM total)
+    SELECT * FROM made"""
+
+
+class ForkRequest(Struct, frozen=True, kw_only=True):
+    """`id` is that of the new chat. Without a `message_id` all messages are copied."""
+
+    id: ChatId
+    source_id: ChatId
+    owner_id: UserId
+    change_id: ChangeId
+    message_id: MessageId | None = None
+
+
+async def fork(pool: Pool, request: ForkRequest) -> Chat:
+    """Raises NotFound. A repeated attempt after a lost reply finds the chat that the first made."""
+    async with pool.transaction() as session:
+        made = await chats.get_readable(session, request.id, request.owner_id)
+        return made or await _copy(session, request)
+
+
+async def _copy(session: DatabaseSession, request: ForkRequest) -> Chat:
+    source = await session.fetchrow(LOCK_SOURCE, request.source_id, request.owner_id)
+    if source is None:
+        raise NotFound("There is no such chat.")
+    end = await session.fetchval(FIND_END, request.source_id, request.message_id)
+    if end is None:
+        raise NotFound("There is no such message in this chat.")
+    tail = await session.fetchval(LOAD_TAIL, request.source_id, end)
+    closing = closing_results(messages_from_json(tail))
+    row = await session.fetchrow(
+        COPY,
+        request.source_id,
+        end,
+        request.id,
+        strip_unstorable(fork_title(source["title"])),
+        request.change_id,
+        [encode_parts(draft.content) for draft in closing],
+        Draft(role="tool", content=()).content_version,
+        request.owner_id,
+    )
+    assert row is not None  # the source is locked
+    return chat_from_row(row)
