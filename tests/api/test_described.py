@@ -42,15 +42,22 @@ def missing_in_operation(operation: Json) -> Generator[str]:
         if not operation.get(name):
             yield name
     for parameter in cast("list[Json]", operation["parameters"]):
-        for name in ("description", "example", "schema"):
-            if parameter.get(name) in (None, ""):
-                yield f"{name} of the parameter {parameter['name']}"
+        schema = cast("Json", parameter["schema"])
+        if not parameter.get("description") or (
+            "example" not in parameter | schema_example(schema)
+        ):
+            yield f"description or example of the parameter {parameter['name']}"
     replies = cast("dict[str, Json]", operation["responses"])
     holders = {f"reply {status}": reply for status, reply in replies.items()}
     if "requestBody" in operation:
         holders["body"] = cast("Json", operation["requestBody"])
     for where, holder in holders.items():
         yield from (f"{what} of the {where}" for what in missing_in_reply(holder))
+
+
+def schema_example(schema: Json) -> Json:
+    found = cast("list[object]", schema.get("examples", []))
+    return {"example": found[0]} if found else {}
 
 
 def missing_in_reply(holder: Json) -> Generator[str]:
@@ -134,7 +141,8 @@ def examples(document: Json) -> Iterator[tuple[str, Json, object]]:
     for name, operation in operations(document):
         for parameter in cast("list[Json]", operation["parameters"]):
             schema = cast("Json", parameter["schema"])
-            yield f"{name}: {parameter['name']}", schema, parameter["example"]
+            example = (parameter | schema_example(schema))["example"]
+            yield f"{name}: {parameter['name']}", schema, example
         for where, schema, example in media_examples(operation):
             yield f"{name}: {where}", schema, example
 
@@ -227,7 +235,8 @@ def test_every_code_has_a_meaning_and_a_remedy() -> None:
 
 
 UNLISTED = {"method_not_allowed", "managed_by_settings", "bad_request", "conflict"} | {
-    *("username_taken", "email_taken", "service_account", "last_administrator")
+    *("username_taken", "email_taken", "service_account", "last_administrator"),
+    "secret_unreadable",
 }
 """Codes of every path, and those whose operations do not exist yet."""
 

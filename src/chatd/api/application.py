@@ -63,7 +63,6 @@ _NO_ROUTE_TEXT: Final = "There is no such path. The API is described at /docs."
 
 def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
     return (
-        *ModelRoutes(deps).routes(),
         *ChatRoutes(deps).routes(),
         *ChatListRoutes(deps).routes(),
         *MessageRoutes(deps).routes(),
@@ -72,6 +71,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *CopyRoutes(deps).routes(),
         *TitleRoutes(deps).routes(),
         *ChatWorkspaceRoutes(deps).routes(),
+        *ModelRoutes(deps).routes(),
         *RuntimeSettingsRoutes(deps).routes(),
         *WebhookRoutes(deps).routes(),
         *TemplateRoutes(deps).routes(),

@@ -1,20 +1,82 @@
-"""Pages about the API: the index, the OpenAPI document, and a reference made from it."""
+"""Pages about the API: the index, the OpenAPI document, and Swagger UI, which shows it.
 
+Swagger UI is in the wheel of chatd; an editable install has it as a package of its own. The pages
+load nothing from elsewhere, and a content policy makes the browser refuse to.
+"""
+
+import asyncio
 from collections.abc import Mapping, Sequence
-from functools import cached_property
-from html import escape
-from typing import Final, cast
-
-import msgspec
+from functools import cache, cached_property, partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
 
 from chatd.api.openapi import build_openapi
-from chatd.api.openapi_schemas import Json
 from chatd.api.request import ApiReply
 from chatd.api.route import PREFIX, ApiRoute, Page, StreamRoute
+from chatd.domain.errors import NotFound
+
+OPENAPI_PATH: Final = f"{PREFIX}/openapi.json"
+SWAGGER_UI_FILES: Final[Mapping[str, str]] = {
+    "swagger-ui-bundle.js": "text/javascript; charset=utf-8",
+    "swagger-ui.css": "text/css; charset=utf-8",
+    "LICENSE": "text/plain; charset=utf-8",
+}
+_PACKAGED: Final = Path(__file__).with_name("swagger_ui")
+_PACKAGE: Final = "flask_swagger_ui"
+"""A package that carries the files of Swagger UI. Its code is never imported."""
+_ASSET_HEADERS: Final = {"cache-control": "public, max-age=3600"}
+
+_INDEX_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'"
+_DOCS_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:;"
+    " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEAD: Final = """<!doctype html><html lang=en><meta charset=utf-8>
+<meta name=viewport content='width=device-width, initial-scale=1'>"""
+_STYLE: Final = """<style>
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
+@media (prefers-color-scheme: dark) { body { background: #111; color: #ddd } a { color: #8bf } }
+</style>"""
+_INDEX_PAGE: Final = f"""{_HEAD}{_STYLE}<title>chatd</title>
+<h1>chatd</h1>
+<p>This server runs AI agent chats. Use its HTTP API under <code>/api/v1</code>.</p>
+<ul>
+<li><a href='/docs'>/docs</a>: the API's reference, where you can try it
+<li><a href='{OPENAPI_PATH}'>{OPENAPI_PATH}</a>: the OpenAPI document
+<li><a href='/healthz'>/healthz</a>: whether the process is alive
+<li><a href='/readyz'>/readyz</a>: whether it accepts requests
+<li><a href='/metrics'>/metrics</a>: metrics for Prometheus
+</ul></html>
+"""
+_DOCS_PAGE: Final = f"""{_HEAD}<title>chatd: API</title>
+<link rel=stylesheet href='/docs/swagger-ui.css'>
+<link rel=icon href='data:,'>
+<div id=swagger-ui></div>
+<noscript>The reference needs JavaScript. The OpenAPI document is at {OPENAPI_PATH}.</noscript>
+<script src='/docs/swagger-ui-bundle.js'></script>
+<script src='/docs/start.js'></script></html>
+"""
+_MISSING_PAGE: Final = f"""{_HEAD}{_STYLE}<title>chatd: API</title>
+<p>Swagger UI is not installed here. Run <code>make serve</code>, or install chatd from its wheel.
+The OpenAPI document is at <a href='{OPENAPI_PATH}'>{OPENAPI_PATH}</a>.</p></html>
+"""
+_START_SCRIPT: Final = f"""SwaggerUIBundle({{
+  url: "{OPENAPI_PATH}",
+  dom_id: "#swagger-ui",
+  deepLinking: true,
+  defaultModelsExpandDepth: 0,
+  displayRequestDuration: true,
+  docExpansion: "list",
+  filter: true,
+  tryItOutEnabled: true,
+  validatorUrl: null,
+}});
+"""
 
 
 class ApiDocs:
-    """Pages about the API. Built on the first request, so that the server starts sooner."""
+    """Built on the first request, so that the server starts sooner."""
 
     def __init__(self, routes: Sequence[ApiRoute], streams: Sequence[StreamRoute]) -> None:
         self._routes = routes
@@ -22,103 +84,53 @@ class ApiDocs:
 
     @property
     def pages(self) -> Mapping[str, Page]:
-        return {"/": self.index, "/docs": self.docs, f"{PREFIX}/openapi.json": self.openapi}
+        return {
+            "/": self.index,
+            "/docs": self.docs,
+            "/docs/start.js": self.start_script,
+            **{f"/docs/{name}": partial(self.asset, name) for name in SWAGGER_UI_FILES},
+            OPENAPI_PATH: self.openapi,
+        }
 
     @cached_property
     def _document(self) -> bytes:
         return build_openapi(self._routes, self._streams)
 
-    @cached_property
-    def _docs_page(self) -> ApiReply:
-        return _html(docs_page(self._document))
-
     async def index(self) -> ApiReply:
-        return _html(_INDEX_PAGE)
+        return _html(_INDEX_PAGE, _INDEX_POLICY)
 
     async def docs(self) -> ApiReply:
-        return self._docs_page
+        if find_swagger_ui() is None:
+            return _html(_MISSING_PAGE, _INDEX_POLICY)
+        return _html(_DOCS_PAGE, _DOCS_POLICY)
+
+    async def start_script(self) -> ApiReply:
+        kind = SWAGGER_UI_FILES["swagger-ui-bundle.js"]
+        return ApiReply(body=_START_SCRIPT.encode(), media_type=kind, headers=_ASSET_HEADERS)
+
+    async def asset(self, name: str) -> ApiReply:
+        directory = find_swagger_ui()
+        if directory is None:
+            raise NotFound("Swagger UI is not installed here.")
+        body = await asyncio.to_thread((directory / name).read_bytes)
+        return ApiReply(body=body, media_type=SWAGGER_UI_FILES[name], headers=_ASSET_HEADERS)
 
     async def openapi(self) -> ApiReply:
-        return ApiReply(body=self._document)
+        return ApiReply(body=await asyncio.to_thread(lambda: self._document))
 
 
-_CONTENT_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'"
-_STYLE: Final = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
-h2 { margin-top: 2.5rem; border-bottom: 1px solid #8884 }
-code, pre { font: 13px/1.45 ui-monospace, monospace }
-pre { background: #8881; padding: .8rem; overflow: auto }
-summary { cursor: pointer; padding: .2rem 0 }
-.method { display: inline-block; width: 4.5rem; font-weight: 600 }
-td { padding: .1rem .8rem .1rem 0; vertical-align: top }
-@media (prefers-color-scheme: dark) { body { background: #111; color: #ddd } a { color: #8bf } }
-"""
-_HEAD: Final = f"""<!doctype html><html lang=en><meta charset=utf-8>
-<meta name=viewport content='width=device-width'><style>{_STYLE}</style>"""
-_INDEX_PAGE: Final = f"""{_HEAD}<title>chatd</title>
-<h1>chatd</h1>
-<p>This server runs AI agent chats. Use its HTTP API under <code>/api/v1</code>.</p>
-<ul>
-<li><a href='/docs'>/docs</a>: the API's documentation
-<li><a href='/api/v1/openapi.json'>/api/v1/openapi.json</a>: the OpenAPI document
-<li><a href='/healthz'>/healthz</a>: whether the process is alive
-<li><a href='/readyz'>/readyz</a>: whether it accepts requests
-<li><a href='/metrics'>/metrics</a>: metrics for Prometheus
-</ul></html>
-"""
-_DOCS_INTRODUCTION: Final = """
-<p>Send <code>Authorization: Bearer &lt;token&gt;</code>. Every error has the shape
-<code>ErrorBody</code>. For programs: <a href='/api/v1/openapi.json'>openapi.json</a>.</p>
-<h2>Routes</h2>"""
+@cache
+def find_swagger_ui() -> Path | None:
+    """The directory of its files, or None if it is not installed."""
+    places = [_PACKAGED]
+    if (spec := find_spec(_PACKAGE)) is not None:
+        places += [Path(place) / "dist" for place in spec.submodule_search_locations or ()]
+    return next((place for place in places if (place / "swagger-ui-bundle.js").is_file()), None)
 
 
-def docs_page(document: bytes) -> str:
-    content = msgspec.json.decode(document, type=Json)
-    paths = cast("dict[str, dict[str, Json]]", content["paths"])
-    components = cast("dict[str, Json]", content["components"])
-    routes = (
-        _operation_html(method, path, operation)
-        for path, methods in paths.items()
-        for method, operation in methods.items()
-    )
-    types = (
-        f"<details><summary><code>{escape(name)}</code></summary>{_json_html(schema)}</details>"
-        for name, schema in sorted(components["schemas"].items())
-    )
-    parts = (
-        f"{_HEAD}<title>chatd: API</title><h1>chatd: API</h1>{_DOCS_INTRODUCTION}",
-        *routes,
-        "<h2>Types</h2>",
-        *types,
-        "</html>",
-    )
-    return "".join(parts)
-
-
-def _operation_html(method: str, path: str, operation: Json) -> str:
-    replies = cast("dict[str, Json]", operation["responses"])
-    rows = "".join(
-        f"<tr><td>{status}<td>{escape(str(reply.get('description', '')))}"
-        for status, reply in replies.items()
-    )
-    input_parts = {
-        name: operation[name] for name in ("parameters", "requestBody") if operation.get(name)
-    }
-    return (
-        f"<details><summary><code><span class=method>{method.upper()}</span>{escape(path)}</code>"
-        f" &mdash; {escape(str(operation['summary']))}</summary>"
-        f"{_json_html(input_parts) if input_parts else ''}<table>{rows}</table></details>"
-    )
-
-
-def _json_html(value: object) -> str:
-    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-    return f"<pre>{escape(text)}</pre>"
-
-
-def _html(page: str) -> ApiReply:
+def _html(page: str, policy: str) -> ApiReply:
     return ApiReply(
         body=page.encode(),
         media_type="text/html; charset=utf-8",
-        headers={"content-security-policy": _CONTENT_POLICY},
+        headers={"content-security-policy": policy},
     )

@@ -6,7 +6,6 @@ from importlib import metadata
 from typing import Final, cast
 
 import msgspec
-from msgspec import Struct
 
 from chatd.api.error_codes import (
     BODY_CODES,
@@ -15,6 +14,7 @@ from chatd.api.error_codes import (
     ERROR_CODES,
 )
 from chatd.api.errors import ErrorBody
+from chatd.api.openapi_parameters import header_parameter, path_parameters, query_parameters
 from chatd.api.openapi_schemas import Json, SchemaCollection, build_example
 from chatd.api.openapi_streams import (
     add_event_examples,
@@ -27,7 +27,6 @@ from chatd.api.openapi_texts import (
     HEADERS,
     STATUS_TEXTS,
     TAGS,
-    path_parameter,
 )
 from chatd.api.request import KEY_HEADER
 from chatd.api.route import PREFIX, ApiRoute, StreamRoute
@@ -121,9 +120,9 @@ def list_codes(route: ApiRoute | StreamRoute) -> tuple[str, ...]:
 
 
 def _operation(route: ApiRoute, schemas: SchemaCollection) -> Json:
-    parameters = [*_path_parameters(route.path), *_query_parameters(route.query, schemas)]
+    parameters = [*path_parameters(route.path), *query_parameters(route.query, schemas)]
     if route.keyed:
-        parameters.append(_header_parameter(KEY_HEADER.title(), _KEY))
+        parameters.append(header_parameter(KEY_HEADER.title(), _KEY))
     operation: Json = {
         "operationId": route.operation_id,
         "summary": route.summary,
@@ -156,12 +155,14 @@ def _text(route: ApiRoute | StreamRoute) -> str:
 
 
 def _tag(path: str) -> str:
+    if path in ("/chats/models", "/chats/model-configs"):
+        return "models"
     pieces = path.split("/")
     return pieces[3] if len(pieces) > 3 and pieces[3] in TAGS else pieces[1]
 
 
 def _stream(stream: StreamRoute, schemas: SchemaCollection) -> Json:
-    parameters = [*_path_parameters(stream.path), *_query_parameters(stream.query, schemas)]
+    parameters = [*path_parameters(stream.path), *query_parameters(stream.query, schemas)]
     operation: Json = {
         "operationId": stream.name,
         "summary": stream.summary,
@@ -251,46 +252,6 @@ def _error(status: int, codes: list[str], schemas: SchemaCollection) -> Json:
 def _error_body(code: str) -> Json:
     body: Json = {"code": code, "message": ERROR_CODES[code].meaning}
     return body | {"validations": [_VALIDATION]} if code == "invalid_input" else body
-
-
-def _path_parameters(path: str) -> list[Json]:
-    names = [piece[1:-1] for piece in path.split("/") if piece.startswith("{")]
-    return [path_parameter(name) for name in names]
-
-
-def _query_parameters(kind: type[Struct] | None, schemas: SchemaCollection) -> list[Json]:
-    fields = () if kind is None else msgspec.structs.fields(kind)
-    return [_query_parameter(field, schemas) for field in fields]
-
-
-def _query_parameter(field: msgspec.structs.FieldInfo, schemas: SchemaCollection) -> Json:
-    schema = schemas.add(field.type)
-    if field.default is not msgspec.NODEFAULT and field.default not in (None, ()):
-        schema["default"] = field.default
-    parameter: Json = {
-        "in": "query",
-        "name": field.encode_name,
-        "required": False,
-        "description": schema.pop("description", _first_text(schema)),
-        "schema": schema,
-    }
-    with suppress(ValueError):
-        parameter["example"] = build_example(_flat(schema), {})
-    return parameter
-
-
-def _flat(schema: Json) -> Json:
-    """A parameter that may be left out: its type is one of a value and null."""
-    choices = cast("list[Json]", schema.get("anyOf", []))
-    return schema if "examples" in schema or not choices else choices[0]
-
-
-def _first_text(schema: Json) -> object:
-    return _flat(schema).get("description", "")
-
-
-def _header_parameter(name: str, schema: Json) -> Json:
-    return {"in": "header", "name": name, "required": False, "schema": schema, **HEADERS[name]}
 
 
 def _add_examples(paths: dict[str, Json], components: dict[str, Json]) -> None:

@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.inspect import StructType, UnionType, type_info
 
+from chatd.api.openapi_parameters import header_parameter
 from chatd.api.openapi_schemas import Json, SchemaCollection, build_example
-from chatd.api.openapi_texts import HEADERS
 from chatd.api.route import StreamRoute
 from chatd.api.schemas.streams import StreamEnded
 from chatd.api.websocket import ClientFrame, ServerFrame
@@ -23,13 +23,6 @@ from chatd.domain.chat.public_chat import ChatListEvent, ChatListReady
 EVENT_STREAM: Final = "text/event-stream"
 UNNAMED_EVENT: Final = "message"
 """What browsers call an event without a name."""
-_LAST_EVENT_ID: Final[Json] = {
-    "in": "header",
-    "name": "Last-Event-ID",
-    "required": False,
-    "schema": {"type": "string"},
-    **HEADERS["Last-Event-ID"],
-}
 _SOCKET_TEXT: Final = """\
 One WebSocket for any number of chats and for the chat list. The client sends one JSON object
 per text frame. The server sends arrays of objects: frames about subscriptions, and the events
@@ -46,7 +39,9 @@ def describe_events(operation: Json, stream: StreamRoute, schemas: SchemaCollect
         "x-events": described,
     }
     if stream.resumable:
-        cast("list[Json]", operation["parameters"]).append(_LAST_EVENT_ID)
+        cast("list[Json]", operation["parameters"]).append(
+            header_parameter("Last-Event-ID", {"type": "string"})
+        )
     operation["description"] = f"{operation['description']}\n\n{_table('event', described)}"
 
 

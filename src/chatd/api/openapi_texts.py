@@ -107,25 +107,3 @@ HEADERS: Final[Mapping[str, Mapping[str, object]]] = {
         "example": 'Bearer realm="chatd"',
     },
 }
-
-_UUID: Final[Mapping[str, object]] = {"type": "string", "format": "uuid"}
-_NUMBER: Final[Mapping[str, object]] = {"type": "integer", "minimum": 1, "maximum": 2**63 - 1}
-_PATH_PARAMETERS: Final[Mapping[str, tuple[str, Mapping[str, object], object]]] = {
-    "message_id": ("The id of the message in this chat.", _NUMBER, 7),
-    "queue_id": ("The id of the queued message in this chat.", _NUMBER, 3),
-}
-
-
-def path_parameter(name: str) -> dict[str, object]:
-    """A parameter that is not in the table is the UUID of what its name says."""
-    thing = name.removesuffix("_id").replace("_", " ")
-    otherwise = (f"The id of the {thing}.", _UUID, CHAT_ID)
-    text, schema, example = _PATH_PARAMETERS.get(name, otherwise)
-    return {
-        "in": "path",
-        "name": name,
-        "required": True,
-        "description": text,
-        "schema": dict(schema),
-        "example": example,
-    }

@@ -89,7 +89,8 @@ class MessageEvent(_Event, frozen=True, kw_only=True, tag="message"):
 
 
 class MessagesDeleted(_Event, frozen=True, kw_only=True, tag="messages_deleted"):
-    """The client may not know all ids: messages written and deleted while it was disconnected."""
+    """Remove these messages. The client may not know all ids: messages written and deleted while
+    it was disconnected."""
 
     ids: Annotated[tuple[MessageId, ...], describe("The ids of the deleted messages.", [5, 6])]
 
@@ -113,7 +114,7 @@ class PreviewReset(_Event, frozen=True, kw_only=True, tag="preview_reset"):
 
 
 class QueueUpdate(_Event, frozen=True, kw_only=True, tag="queue_update"):
-    """The whole queue, in order."""
+    """Replace the queue by this one."""
 
     queued_messages: Annotated[
         tuple[PublicQueuedMessage, ...], describe("The whole queue, in order.")

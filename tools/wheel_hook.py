@@ -1,0 +1,39 @@
+"""Puts Swagger UI into the wheel, from the package that carries its files. Run by hatchling.
+
+An editable install needs none of this: chatd finds the package itself.
+"""
+
+import hashlib
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.config import BuilderConfig
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+PACKAGE = "flask_swagger_ui"
+PLACE = "chatd/api/swagger_ui"
+SHA256 = {
+    "swagger-ui-bundle.js": "3f6abf70480db7e07914df4c98a77385f22ea585eaf457a3e6415ba0eae2d167",
+    "swagger-ui.css": "c3cfe8248c4b0b89673600fb829924eafbac6de4bc4b2b06f5f5243483074d0a",
+    "LICENSE": "f3bafbe10a72b3d49c57ec1b7128abd1868d4c2fa0995858d909cb60898a7746",
+}
+
+
+class SwaggerUiHook(BuildHookInterface[BuilderConfig]):
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if version == "standard":
+            build_data["force_include"].update(swagger_ui_files())
+
+
+def swagger_ui_files() -> dict[str, str]:
+    """The place in the wheel of each file."""
+    spec = find_spec(PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise FileNotFoundError(f"{PACKAGE} is not installed; pyproject.toml names its version.")
+    directory = Path(spec.submodule_search_locations[0]) / "dist"
+    for name, expected in SHA256.items():
+        found = hashlib.sha256((directory / name).read_bytes()).hexdigest()
+        if found != expected:
+            raise ValueError(f"{name} of {PACKAGE} is not the file that was checked: {found}")
+    return {str(directory / name): f"{PLACE}/{name}" for name in SHA256}
