@@ -8,7 +8,7 @@ from chatd.domain.chat.parts import ToolCallPart
 from chatd.domain.model.protocol import Finished, StreamFailed
 from tests.support.providers.openai_chat import DONE, chunk
 from tests.support.providers.recorded import APIS
-from tests.support.providers.stream_reader import read_bytewise, read_cut
+from tests.support.providers.stream_reader import read_at_all_cuts, read_bytewise
 
 RECORDED = [(api, name) for api, streams in APIS.items() for name in streams.names]
 recorded = pytest.mark.parametrize(("api", "name"), RECORDED)
@@ -19,8 +19,8 @@ def test_a_stream_decodes_the_same_wherever_it_is_cut(api: str, name: str) -> No
     streams = APIS[api]
     data, whole = streams.stream(name), streams.read(name)
     assert read_bytewise(lambda: streams.new_decoder(name), data) == whole
-    for at in range(len(data)):
-        assert read_cut(lambda: streams.new_decoder(name), data, at) == whole
+    for found in read_at_all_cuts(lambda: streams.new_decoder(name), data):
+        assert found == whole
 
 
 @recorded

@@ -267,7 +267,7 @@ async def test_twenty_four_writers_on_twenty_chats_leave_what_was_reported(dsn: 
             actors.reap_or_expire: 1,
         }
         await ConcurrentRun(actors).run(
-            roles, max_actions=50_000, timeout_s=run_length.concurrent_run_s(20)
+            roles, max_actions=50_000, timeout_s=run_length.concurrent_run_s(8)
         )
         await actors.check()
     finally:

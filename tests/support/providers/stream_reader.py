@@ -1,7 +1,8 @@
 """Reads decoders and providers to their end, and assembles the answer."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 
 import pytest
 
@@ -17,6 +18,7 @@ from chatd.domain.ports import Provider
 from chatd.providers.http import StreamDecoder
 
 WAIT_S = 30
+CUT_DISTANCE_BYTES = 97
 
 NewDecoder = Callable[[], StreamDecoder]
 
@@ -37,8 +39,12 @@ def read_whole(new: NewDecoder, stream: bytes) -> list[ModelEvent]:
     return read_pieces(new(), [stream])
 
 
-def read_cut(new: NewDecoder, stream: bytes, at: int) -> list[ModelEvent]:
-    return read_pieces(new(), [stream[:at], stream[at:]])
+def read_at_all_cuts(new: NewDecoder, stream: bytes) -> Iterator[list[ModelEvent]]:
+    """Each position is a cut in one of these readings, with a whole piece on both sides. Cuts so
+    far apart do not affect each other, and a reading for each position would take a minute."""
+    for first in range(CUT_DISTANCE_BYTES):
+        cuts = [0, *range(first, len(stream), CUT_DISTANCE_BYTES), len(stream)]
+        yield read_pieces(new(), [stream[start:end] for start, end in pairwise(cuts)])
 
 
 def read_bytewise(new: NewDecoder, stream: bytes) -> list[ModelEvent]:
