@@ -23,6 +23,7 @@ from chatd.api.deps import ApiDeps, StreamLimits
 from chatd.api.health import HealthRoutes
 from chatd.api.server import Application, BoundAddress, ListenError, bind
 from chatd.api.server import serve as listen
+from chatd.automation.schedule_runner import ScheduleRunner
 from chatd.automation.webhook_sender import WebhookSender
 from chatd.clock import new_change_id
 from chatd.database import connect_config, keep_database_up, open_database
@@ -171,6 +172,10 @@ async def serve(
                     group.create_task(models.run(), name="models"),
                     group.create_task(secret_keys.run(pool), name="secret keys"),
                     group.create_task(webhook_sender.run(), name="webhooks"),
+                    group.create_task(
+                        ScheduleRunner(pool, replica.transactor, environment).run(),
+                        name="schedules",
+                    ),
                     group.create_task(gauges.run(pool, environment), name="backlog"),
                 ]
                 process = RunningProcess(

@@ -113,6 +113,11 @@ OTHER_ROWS: list[tuple[str, LiteralString]] = [
         "INSERT INTO deployment_settings (one, version, document) VALUES (false, 1, '{}')",
     ),
     (
+        "disabled_schedules_are_not_due",
+        """INSERT INTO schedules (id, owner_id, name, cron, timezone, prompt, enabled, next_at)
+           SELECT id, owner_id, '', '', '', '', false, now() FROM chats""",
+    ),
+    (
         "webhooks_have_events",
         """INSERT INTO webhooks (id, owner_id, url, events, secret)
            SELECT id, owner_id, '', '{}', 's.k.x' FROM chats""",

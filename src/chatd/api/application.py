@@ -38,6 +38,7 @@ from chatd.api.routes.models import ModelRoutes
 from chatd.api.routes.prompts import PromptRoutes
 from chatd.api.routes.queue import QueueRoutes
 from chatd.api.routes.runtime_settings import RuntimeSettingsRoutes
+from chatd.api.routes.schedules import ScheduleRoutes
 from chatd.api.routes.templates import TemplateRoutes
 from chatd.api.routes.titles import TitleRoutes
 from chatd.api.routes.webhooks import WebhookRoutes
@@ -74,6 +75,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *ModelRoutes(deps).routes(),
         *RuntimeSettingsRoutes(deps).routes(),
         *WebhookRoutes(deps).routes(),
+        *ScheduleRoutes(deps).routes(),
         *TemplateRoutes(deps).routes(),
         *WorkspaceRoutes(deps).routes(),
         *BuildRoutes(deps).routes(),

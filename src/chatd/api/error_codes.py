@@ -128,6 +128,9 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     "version_conflict": ErrorCode(
         409, "The settings have changed since the given version.", "Get them and decide again."
     ),
+    "too_many_schedules": ErrorCode(
+        409, "The user has as many schedules as a user may have.", "Delete one first."
+    ),
     "too_many_webhooks": ErrorCode(
         409, "The user has as many webhooks as a user may have.", "Delete one first."
     ),

@@ -43,6 +43,7 @@ TAGS: Final[Mapping[str, str]] = {
     "prompts": "What the user has sent before.",
     "workspaces": "Where the tools of chats act.",
     "settings": "Prompts and other settings of the deployment and of the caller.",
+    "schedules": "Chats that start by themselves at the times of a cron expression.",
     "webhooks": "URLs of yours that are called when a turn of your chats ends.",
     "users": "The users of the server, for administrators.",
     "groups": "Groups of users, for administrators.",

@@ -171,6 +171,10 @@ class ApiRequest:
         return BuildId(read_uuid("build_id", self._path["build_id"]))
 
     @cached_property
+    def schedule_id(self) -> UUID:
+        return read_uuid("schedule_id", self._path["schedule_id"])
+
+    @cached_property
     def webhook_id(self) -> UUID:
         return read_uuid("webhook_id", self._path["webhook_id"])
 

@@ -1,0 +1,99 @@
+"""Due schedules start their chats, once each, whichever replicas run."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from chatd.automation.schedule_runner import ScheduleRunner
+from chatd.domain.access import UserActor
+from chatd.domain.schedules import Schedule
+from chatd.store import schedules
+from tests.support.engine_rig import EngineRig, engine_rig
+
+
+async def add_schedule(rig: EngineRig, **fields: object) -> Schedule:
+    """Due a minute ago."""
+    now = await schedules.read_time(rig.pool)
+    schedule = Schedule(
+        id=rig.replica.env.new_id(),
+        owner_id=rig.owner,
+        name="Nightly",
+        cron="@daily",
+        timezone="UTC",
+        prompt="Check the build.",
+        model_config_id=None,
+        reasoning_effort=None,
+        labels={},
+        workspace_id=None,
+        enabled=True,
+        next_at=now - timedelta(minutes=1),
+        last_at=None,
+        last_chat_id=None,
+        last_error=None,
+        created_at=now,
+        updated_at=now,
+    )
+    actor = UserActor(user_id=rig.owner, role="member")
+    return await schedules.insert(rig.pool, actor, replace(schedule, **fields))
+
+
+async def read(rig: EngineRig, schedule: Schedule) -> Schedule:
+    actor = UserActor(user_id=rig.owner, role="member")
+    found = await schedules.get(rig.pool, actor, schedule.id)
+    assert found is not None
+    return found
+
+
+def runner(rig: EngineRig) -> ScheduleRunner:
+    return ScheduleRunner(rig.pool, rig.replica.transactor, rig.replica.env)
+
+
+async def test_a_due_schedule_starts_a_chat_and_is_due_again_later(dsn: str) -> None:
+    async with engine_rig(dsn) as rig:
+        rig.answer("All is well.")
+        schedule = await add_schedule(rig)
+        assert await runner(rig).run_due() == 1
+        after = await read(rig, schedule)
+        assert after.last_chat_id is not None
+        assert after.last_error is None
+        assert after.next_at is not None
+        assert after.next_at > await schedules.read_time(rig.pool)
+        await rig.wait_runner_left(after.last_chat_id)
+        assert await rig.transcript(after.last_chat_id) == [
+            "user: Check the build.",
+            "assistant: All is well.",
+        ]
+        assert await runner(rig).run_due() == 0
+
+
+@pytest.mark.promise("P10")
+async def test_two_replicas_and_a_crash_after_the_start_make_one_chat(dsn: str) -> None:
+    async with engine_rig(dsn) as rig:
+        rig.answer("All is well.")
+        schedule = await add_schedule(rig)
+        await asyncio.gather(runner(rig).run_due(), runner(rig).run_due())
+        # As if the replica had died before it recorded the run.
+        await rig.pool.execute("UPDATE schedules SET next_at = $1", schedule.next_at)
+        await runner(rig).run_due()
+        assert await rig.pool.fetchval("SELECT count(*) FROM chats") == 1
+
+
+async def test_a_run_that_cannot_start_says_why_and_does_not_hold_up_others(dsn: str) -> None:
+    async with engine_rig(dsn) as rig:
+        rig.answer("All is well.")
+        broken = await add_schedule(rig, timezone="Mars/Olympus")
+        good = await add_schedule(rig)
+        assert await runner(rig).run_due() == 2
+        assert "Mars/Olympus" in str((await read(rig, broken)).last_error)
+        assert (await read(rig, broken)).next_at is None
+        assert (await read(rig, good)).last_chat_id is not None
+
+
+@pytest.mark.promise("P12")
+async def test_a_schedule_of_a_suspended_user_waits(dsn: str) -> None:
+    async with engine_rig(dsn) as rig:
+        await add_schedule(rig)
+        await rig.pool.execute("UPDATE users SET status = 'suspended' WHERE id = $1", rig.owner)
+        assert await runner(rig).run_due() == 0
