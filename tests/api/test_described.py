@@ -228,6 +228,16 @@ async def test_every_code_that_is_raised_is_in_the_table(server: ApiServer) -> N
     assert missing.keys() - STARTUP_CODES == set(), missing
 
 
+async def test_the_table_has_the_status_that_is_sent(server: ApiServer) -> None:
+    del server  # its modules define the errors
+    for name, kind in error_classes().items():
+        bare = kind.__new__(kind)
+        bare.message, bare.args = "", ()
+        status = error_reply_status(bare)
+        if kind.code in ERROR_CODES and status:
+            assert ERROR_CODES[kind.code].status == status, name
+
+
 def test_every_code_has_a_meaning_and_a_remedy() -> None:
     for code, error in ERROR_CODES.items():
         assert error.meaning.endswith("."), code

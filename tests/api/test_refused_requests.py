@@ -284,7 +284,6 @@ WRONG_QUERIES = {
     "/chats?after_id=x": "after_id",
     "/chats?cursor=": "cursor",
     "/chats?q=archived:maybe": "q",
-    "/chats?q=title:x": "q",
     "/chats?label=x": "label",
     "/chats?label=a:": "label",
     "/chats?label=%00:x": "label",

@@ -43,14 +43,28 @@ async def test_a_path_finds_its_template_and_parameters(
 async def test_a_wrong_method_names_all_methods_of_the_path(server: ApiServer) -> None:
     found = present(RouteTable({}, all_routes(server.deps), ()).find("/api/v1/chats"))
     with pytest.raises(MethodNotAllowed) as refused:
-        found[0].select(_scope("HEAD"))
-    assert refused.value.allow == "GET, OPTIONS, POST"
+        found[0].select(_scope("PUT"))
+    assert refused.value.allow == "GET, HEAD, OPTIONS, POST"
 
 
 async def test_options_lists_the_methods(server: ApiServer) -> None:
     asked = await server.ask("OPTIONS", "/chats", token=None)
-    assert (asked.status, asked.headers["allow"], asked.content) == (204, "GET, OPTIONS, POST", b"")
+    assert (asked.status, asked.headers["allow"], asked.content) == (
+        204,
+        "GET, HEAD, OPTIONS, POST",
+        b"",
+    )
 
 
 def _scope(method: str) -> Scope:
     return {"method": method, "headers": [], "query_string": b""}
+
+
+async def test_head_is_answered_like_get_without_the_body(server: ApiServer) -> None:
+    got = await server.ask("GET", "/models")
+    head = await server.ask("HEAD", "/models")
+    assert (head.status, head.content) == (200, b"")
+    for name in ("content-type", "content-length"):
+        assert head.headers[name] == got.headers[name]
+    assert (await server.ask("HEAD", "/models", token=None)).status == 401
+    assert (await server.ask("HEAD", "/events")).status == 405

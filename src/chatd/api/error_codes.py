@@ -193,7 +193,7 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     "database_conflict": ErrorCode(503, "The database rolled the change back.", _RETRY),
     "database_closed": ErrorCode(503, "The server has closed its database.", _RETRY),
     "secret_unreadable": ErrorCode(
-        503, "A stored secret cannot be read with the keys of this server.", "Ask the operator."
+        409, "A stored secret cannot be read with the keys of this server.", "Ask the operator."
     ),
     "database_full": ErrorCode(503, "The database's disk is full.", _OPERATOR),
     "database_read_only": ErrorCode(503, "The database has become a standby.", _OPERATOR),

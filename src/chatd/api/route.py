@@ -111,15 +111,19 @@ class RoutePath:
 
     @property
     def allow(self) -> str:
-        """The value of the Allow header. A path that only streams has no OPTIONS."""
-        return ", ".join(sorted({*self.handlers, "OPTIONS"})) if self.handlers else "GET"
+        """The value of the Allow header. A path that only streams has no HEAD and no OPTIONS."""
+        if not self.handlers:
+            return "GET"
+        head = {"HEAD"} if "GET" in self.handlers else set[str]()
+        return ", ".join(sorted({*self.handlers, *head, "OPTIONS"}))
 
     def select(self, scope: Scope) -> ApiRoute | Page | StreamRoute | None:
         """None for OPTIONS. Raises MethodNotAllowed."""
         method = scope["method"]
         if method == "GET" and self.stream is not None and self.stream.is_requested(scope):
             return self.stream
-        if (handler := self.handlers.get(method)) is not None:
+        # The server leaves the body out of the reply to HEAD.
+        if (handler := self.handlers.get("GET" if method == "HEAD" else method)) is not None:
             return handler
         if method == "OPTIONS" and self.handlers:
             return None

@@ -87,7 +87,7 @@ def _agent(agent: AgentRow, now: datetime) -> AgentReply:
 
 
 def build_log_reply(line: BuildLog) -> BuildLogReply:
-    return convert(line, BuildLogReply, from_attributes=True)
+    return BuildLogReply(created_at=line.at, **_shared_fields(line, BuildLogReply))
 
 
 def context_reply(pinned: PinnedContext) -> ContextReply:

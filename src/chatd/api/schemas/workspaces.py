@@ -214,7 +214,7 @@ class BuildLogReply(Struct, frozen=True, kw_only=True):
     id: Annotated[
         int, describe("Counts the lines of all builds; a later line has a higher id.", 121)
     ]
-    at: Annotated[datetime, describe("When it was written.", CREATED_AT)]
+    created_at: Annotated[datetime, describe("When it was written.", CREATED_AT)]
     stage: Annotated[str, describe("The step of the build.", "seed")]
     level: Annotated[LogLevel, describe("How important it is.", "info")]
     output: Annotated[str, describe("The line.", "Cloning https://example.com/app.git")]
