@@ -9,12 +9,16 @@ from chatd.domain.errors import TooManyFiles
 from chatd.domain.ids import FileId
 
 MAX_FILES_PER_CHAT: Final = 50
+_NO_FILES: Final[frozenset[FileId]] = frozenset()
 
 
 def named_files(change: Change) -> frozenset[FileId]:
     """Of the messages of users. A promoted message has named its files when it was queued."""
     contents = [one.draft.content for one in change.messages if one.draft.role == "user"]
-    contents += [one.prompt.content for one in (*change.enqueue, *change.rewrite)]
+    if change.enqueue or change.rewrite:
+        contents += [one.prompt.content for one in (*change.enqueue, *change.rewrite)]
+    if not contents:  # most changes, and every commit asks
+        return _NO_FILES
     return frozenset(
         FileId(UUID(part.file_id))
         for content in contents

@@ -226,7 +226,7 @@ class Chat(Struct, frozen=True, kw_only=True):
         behind = self.snapshot_version - version
         if behind < 0:
             return False
-        if change_id == UNKNOWN_CHANGE or not self.remembers(version):
+        if change_id == UNKNOWN_CHANGE or behind >= len(self.recent_changes):
             return True
         return self.recent_changes[behind] in (change_id, UNKNOWN_CHANGE)
 
