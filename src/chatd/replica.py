@@ -33,6 +33,7 @@ from chatd.engine.tool_runner import ToolDeps
 from chatd.engine.turn_loop import TurnLoop, TurnLoopDeps
 from chatd.engine.usage_writer import UsageWriter
 from chatd.engine.worker import Worker, WorkerConfig, WorkerDeps
+from chatd.file_settings import file_store_config
 from chatd.parts.episodes import EpisodeRegistry
 from chatd.parts.journal_tail import JournalTail
 from chatd.parts.journal_writer import JournalWriter
@@ -42,8 +43,7 @@ from chatd.store.chat.transactor import Transactor
 from chatd.store.chat.workers import RunningLimits, worker_lock_key
 from chatd.store.config_changes import ConfigChanges
 from chatd.store.conn import ConnectConfig, StatementHook
-from chatd.store.file.database_store import DatabaseFileStore
-from chatd.store.file.stores import FileStores
+from chatd.store.file.stores import FileStoreConfig, build_file_stores
 from chatd.store.notifications import HintListener, HintPublisher, ListenConfig, PublishConfig
 from chatd.store.pool import Database, PoolConfig
 from chatd.stream.chat_list import ChatListFeeds
@@ -67,6 +67,7 @@ class ReplicaConfig(Struct, frozen=True, kw_only=True):
     spend_limit: SpendLimit | None = None
     titles: bool = False
     model_call_timeout_s: float | None = None
+    files: FileStoreConfig = FileStoreConfig()
 
 
 class Replica:
@@ -106,7 +107,7 @@ class Replica:
         live_parts = LivePartSource(self.episodes, self.tail, self.worker_id)
         self.feeds = FeedRegistry(pool, env, live_parts)
         self.chat_lists = ChatListFeeds(pool, env)
-        self.files = FileStores(current=DatabaseFileStore(pool))
+        self.files = build_file_stores(config.files, pool, env.clock)
         retention = retention_tasks(config.retention, pool, env, self._committer)
         self.usage_writer = UsageWriter(pool, env)
         maintenance = maintenance_tasks(pool, env, self.usage_writer)
@@ -262,6 +263,7 @@ class Replica:
         finally:
             await self.usage_writer.close(CLOSE_TIMEOUT_S)
             await self.open_calls.close(CLOSE_TIMEOUT_S)
+            await self.files.close()
             await self.database.close()
 
     async def drain(self) -> None:
@@ -309,6 +311,7 @@ def replica_config(
         ),
         spend_limit=_spend(settings),
         titles=settings.chats.titles,
+        files=file_store_config(settings.files),
     )
 
 

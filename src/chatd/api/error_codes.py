@@ -124,6 +124,10 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     "file_store_missing": ErrorCode(
         503, "The store of the file is not configured.", "Ask the operator."
     ),
+    "file_store_down": ErrorCode(503, "The file store is not reachable.", "Retry in a moment."),
+    "file_store_refused": ErrorCode(
+        503, "The file store refuses this server.", "Ask the operator to check its keys."
+    ),
     # Settings and users
     "version_conflict": ErrorCode(
         409, "The settings have changed since the given version.", "Get them and decide again."
@@ -214,6 +218,9 @@ AGENT_CODES: Final = (
 UPLOAD_CODES: Final = (
     *("empty_file", "broken_file", "file_type_mismatch", "unsupported_file_type"),
     *("file_quota_exceeded", "upload_ended", "too_many_uploads", "file_store_missing"),
+    *("file_store_down", "file_store_refused"),
 )
-FILE_STORE_CODES: Final = ("file_lost", "file_store_missing")
+FILE_STORE_CODES: Final = (
+    *("file_lost", "file_store_missing", "file_store_down", "file_store_refused"),
+)
 CHAT_STATE_CODES: Final = ("invalid_state", "chat_archived")

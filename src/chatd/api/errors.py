@@ -165,6 +165,9 @@ def _error_body(error: Exception, status: int) -> ErrorBody:
             return ErrorBody(code=error.code, message=error.message, validations=(invalid,))
         case InvalidFields():
             return ErrorBody(code=error.code, message=error.message, validations=error.validations)
+        case Unavailable() if error.code.startswith("file_"):
+            text = "The file store does not serve this file now. Retry in a moment."
+            return ErrorBody(code=error.code, message=text)
         case Unavailable():
             # The error's own message may contain the address of the database.
             text = "The database is not reachable. Nothing was lost; retry in a moment."

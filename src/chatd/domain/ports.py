@@ -96,6 +96,8 @@ class FileStore(Protocol):
         """Remove all pieces, as far as there are any."""
         ...
 
+    async def close(self) -> None: ...
+
 
 class ModelChoice(Struct, frozen=True, kw_only=True):
     """A configured model and its provider. `kind` names the provider's API.

@@ -149,6 +149,10 @@ class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileSettings(msgspec.Struct, frozen=True, kw_only=True):
+    store: Annotated[
+        Literal["database", "s3"],
+        Meta(description="Where the bytes of new files are kept; earlier files stay readable"),
+    ] = "database"
     max_bytes: Annotated[
         int, Meta(ge=1, le=100 * 1024 * 1024, description="Maximum size of an uploaded file")
     ] = 20 * 1024 * 1024
@@ -158,6 +162,26 @@ class FileSettings(msgspec.Struct, frozen=True, kw_only=True):
     user_files: Annotated[
         int, Meta(ge=0, le=10_000_000, description="Maximum number of files of each user")
     ] = 1000
+    s3_endpoint: Annotated[
+        Annotated[str, Meta(pattern="^https?://.")] | None,
+        Meta(
+            description="Address of an S3-compatible server, without the bucket",
+            extra={"expected": "an address such as https://s3.eu-central-1.amazonaws.com"},
+        ),
+    ] = None
+    s3_bucket: Annotated[str | None, Meta(description="Bucket for files; it must exist")] = None
+    s3_region: Annotated[str, Meta(min_length=1, description="Region of the bucket")] = "us-east-1"
+    s3_prefix: Annotated[str, Meta(description="Beginning of the names of all objects")] = ""
+    s3_access_key_id: Annotated[str | None, Meta(description="Key id for the bucket")] = None
+    s3_secret_access_key: Annotated[
+        str | None, Meta(description="Secret key for the bucket; better set in the environment")
+    ] = None
+
+    def __repr__(self) -> str:
+        """Without the secret key: settings end up in logs."""
+        shown = msgspec.structs.asdict(self)
+        shown["s3_secret_access_key"] = None if self.s3_secret_access_key is None else "***"
+        return f"FileSettings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 
 class WorkspaceSettings(msgspec.Struct, frozen=True, kw_only=True):

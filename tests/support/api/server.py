@@ -294,6 +294,7 @@ class ApiOptions(Struct, frozen=True, kw_only=True):
     limits: StreamLimits = StreamLimits()
     file_limits: FileLimits = FileLimits()
     chunk_bytes: int = DATABASE_CHUNK_BYTES
+    stores: FileStores | None = None
     models: tuple[ModelConfig, ...] = (FAST, CLEVER)
     draining: Callable[[], bool] = lambda: False
     database_error: Callable[[], str | None] = lambda: None
@@ -319,7 +320,8 @@ def build_deps(replica: StreamReplica, options: ApiOptions, clock: Clock) -> Api
         env=env_with(clock),
         registry=CollectorRegistry(),
         key_ring=KEY_RING,
-        files=FileStores(current=DatabaseFileStore(replica.pool, chunk_bytes=options.chunk_bytes)),
+        files=options.stores
+        or FileStores(current=DatabaseFileStore(replica.pool, chunk_bytes=options.chunk_bytes)),
         file_limits=options.file_limits,
         draining=options.draining,
         database_error=options.database_error,

@@ -8,6 +8,8 @@ from msgspec import Struct
 from chatd.domain.ids import FileId, UserId
 
 _MIB: Final = 1024 * 1024
+MAX_FILE_BYTES: Final = 100 * _MIB
+"""No setting allows a larger file."""
 
 
 class StoredFile(Struct, frozen=True, kw_only=True):

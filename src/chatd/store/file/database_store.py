@@ -49,3 +49,6 @@ class DatabaseFileStore:
     async def remove(self, file_id: FileId, chunk_bytes: int) -> None:
         del chunk_bytes
         await self._conn.execute(REMOVE, file_id)
+
+    async def close(self) -> None:
+        """The pool is not this store's own."""
