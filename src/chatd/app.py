@@ -16,9 +16,12 @@ from uuid import uuid4
 import msgspec
 from prometheus_client import CollectorRegistry
 
+from chatd.api.accounts.accounts import AccountsConfig, build_accounts
+from chatd.api.accounts.rate_limits import RequestLimits
+from chatd.api.accounts.site import Site, SiteConfig
 from chatd.api.application import HealthApplication, build_application
 from chatd.api.auth import ADMIN_TOKEN_FILE as TOKEN_FILE
-from chatd.api.auth import TokenTable, admin_token
+from chatd.api.auth import admin_token
 from chatd.api.deps import ApiDeps, StreamLimits
 from chatd.api.health import HealthRoutes
 from chatd.api.server import Application, BoundAddress, ListenError, bind
@@ -27,7 +30,7 @@ from chatd.automation.schedule_runner import ScheduleRunner
 from chatd.automation.webhook_sender import WebhookSender
 from chatd.clock import new_change_id
 from chatd.database import connect_config, keep_database_up, open_database
-from chatd.domain.access import ADMIN_USER_ID, UserActor
+from chatd.domain.access import ADMIN_USER_ID
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ChatdError
 from chatd.domain.file.entities import FileLimits
@@ -102,6 +105,7 @@ async def serve(
     number of workspaces that keep running."""
     token = _token_from_environment(env, settings)
     check_workspace_settings(settings, env)
+    _check_site(settings)
     keys_from = _key_source(settings, env)
     provider_registry = build_registry(settings, env, clock)
     try:
@@ -348,6 +352,32 @@ async def _running(services: WorkspaceServices | None) -> AsyncGenerator[None]:
         yield
 
 
+def _accounts_config(settings: Settings) -> AccountsConfig:
+    server, limits = settings.server, settings.limits
+    return AccountsConfig(
+        site=SiteConfig(
+            url=server.url,
+            allowed_hosts=server.allowed_hosts,
+            allowed_origins=server.allowed_origins,
+            trusted_proxies=server.trusted_proxies,
+        ),
+        limits=RequestLimits(
+            requests=limits.requests_per_minute,
+            chats=limits.new_chats_per_minute,
+            files=limits.uploads_per_minute,
+        ),
+        has_passwords=settings.sign_in.passwords,
+    )
+
+
+def _check_site(settings: Settings) -> None:
+    """Raises SettingsError before anything is started."""
+    try:
+        Site(_accounts_config(settings).site)
+    except ValueError as error:
+        raise SettingsError(f"server.url or server.trusted_proxies: {error}") from None
+
+
 def _deps(settings: Settings, process: RunningProcess) -> ApiDeps:
     replica, limits = process.replica, settings.limits
     token = admin_token(process.token, settings.data_dir)
@@ -362,7 +392,13 @@ def _deps(settings: Settings, process: RunningProcess) -> ApiDeps:
         feeds=replica.feeds,
         chat_lists=replica.chat_lists,
         models=process.models,
-        tokens=TokenTable({token: UserActor(user_id=ADMIN_USER_ID, role="admin")}),
+        accounts=build_accounts(
+            replica.database.pool,
+            replica.env,
+            replica.config_changes,
+            _accounts_config(settings),
+            fixed={token: ADMIN_USER_ID},
+        ),
         env=replica.env,
         registry=process.registry,
         files=replica.files,

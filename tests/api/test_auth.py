@@ -1,13 +1,11 @@
-"""Tokens, and the file with the administrator's token."""
+"""The file with the administrator's token."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from chatd.api.auth import ADMIN_TOKEN_FILE, TokenTable, admin_token
-from chatd.api.errors import Unauthorized
-from chatd.domain.access import ADMIN_USER_ID, UserActor
+from chatd.api.auth import ADMIN_TOKEN_FILE, admin_token
 from chatd.domain.errors import ChatdError
 
 
@@ -59,12 +57,3 @@ def test_an_unwritable_path_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ChatdError, match="admin-token"):
         admin_token(None, tmp_path / "file")
-
-
-def test_only_a_known_token_authenticates_a_user() -> None:
-    tokens = TokenTable({"secret": UserActor(user_id=ADMIN_USER_ID, role="admin")})
-    assert tokens.caller("Bearer secret").user_id == ADMIN_USER_ID
-    for header in (None, "", "secret", "Bearer", "Bearer ", "Bearer Secret", "Bearer secret x"):
-        with pytest.raises(Unauthorized):
-            tokens.caller(header)
-    assert "secret" not in str(vars(tokens))

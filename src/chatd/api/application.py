@@ -1,16 +1,16 @@
 """The ASGI application: requests, event streams and WebSockets.
 
 Dispatches each request by the route table, turns errors into replies, counts requests, and adds
-the headers that every response has. Only pages are served without a token.
+the headers that every response has. Only pages and public routes are served without a credential.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
-from chatd.api.auth import ApiCaller
+from chatd.api.accounts.rate_limits import route_group
 from chatd.api.deps import ApiDeps
 from chatd.api.docs_pages import ApiDocs
 from chatd.api.errors import STOPPING_TEXT, Draining, MethodNotAllowed, error_reply
@@ -23,7 +23,6 @@ from chatd.api.request import (
     Receive,
     Scope,
     Send,
-    header,
     send_reply,
 )
 from chatd.api.route import PREFIX, ApiMetrics, ApiRoute, RouteTable, StreamRoute
@@ -33,14 +32,18 @@ from chatd.api.routes.chat_workspaces import ChatWorkspaceRoutes
 from chatd.api.routes.chats import ChatRoutes
 from chatd.api.routes.copies import CopyRoutes
 from chatd.api.routes.files import FileRoutes
+from chatd.api.routes.groups import GroupRoutes
 from chatd.api.routes.messages import MessageRoutes
 from chatd.api.routes.models import ModelRoutes
 from chatd.api.routes.prompts import PromptRoutes
 from chatd.api.routes.queue import QueueRoutes
 from chatd.api.routes.runtime_settings import RuntimeSettingsRoutes
 from chatd.api.routes.schedules import ScheduleRoutes
+from chatd.api.routes.sign_in import SignInRoutes
 from chatd.api.routes.templates import TemplateRoutes
 from chatd.api.routes.titles import TitleRoutes
+from chatd.api.routes.tokens import TokenRoutes
+from chatd.api.routes.users import UserRoutes
 from chatd.api.routes.webhooks import WebhookRoutes
 from chatd.api.routes.workspaces import WorkspaceRoutes
 from chatd.api.sse import ChatEventStreams, WorkspaceEventStreams
@@ -80,6 +83,10 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *WorkspaceRoutes(deps).routes(),
         *BuildRoutes(deps).routes(),
         *FileRoutes(deps).routes(),
+        *SignInRoutes(deps).routes(),
+        *TokenRoutes(deps).routes(),
+        *UserRoutes(deps).routes(),
+        *GroupRoutes(deps).routes(),
     )
 
 
@@ -92,6 +99,7 @@ class ApiApplication:
 
     def __init__(self, deps: ApiDeps) -> None:
         self._deps = deps
+        self._accounts = deps.accounts
         self._metrics = ApiMetrics(deps.registry)
         self._streams = StreamRegistry(deps.env.clock, deps.limits, self._metrics)
         self._sockets = WebSockets(deps, self._streams)
@@ -107,7 +115,7 @@ class ApiApplication:
         await self._streams.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        observed = _ObservedSend(send)
+        observed = _ObservedSend(send, self._accounts.site.cors_headers(scope))
         if scope["type"] == "websocket":
             await self._websocket(scope, receive, observed)
         else:
@@ -124,7 +132,8 @@ class ApiApplication:
             handler = endpoint.select(scope)
             label = endpoint.template
             if handler is None:
-                await send_reply(send, ApiReply(status=204, headers={"allow": endpoint.allow}))
+                headers = {"allow": endpoint.allow} | self._accounts.site.preflight_headers(scope)
+                await send_reply(send, ApiReply(status=204, headers=headers))
             elif isinstance(handler, StreamRoute):
                 await handler.serve(await self._call(scope, path, receive, handler), send)
             elif isinstance(handler, ApiRoute):
@@ -149,11 +158,17 @@ class ApiApplication:
         receive: Receive,
         route: ApiRoute | StreamRoute,
     ) -> ApiRequest:
+        caller = None
         if isinstance(route, ApiRoute) and route.authenticate is not None:
             caller = await route.authenticate(scope, path)
+        elif route.permission == "public":
+            self._accounts.site.require_host(scope)
         else:
-            caller = self._caller(scope)
-        require_permission(caller.actor, route.permission)
+            is_stream = isinstance(route, StreamRoute)
+            caller = await self._accounts.authenticator.caller(scope, is_stream=is_stream)
+            self._accounts.limits.take(caller, route_group(scope["method"], route.path))
+        if caller is not None and route.permission not in ("public", "signed_in"):
+            require_permission(caller.actor, route.permission)
         request = ApiRequest(caller=caller, path=path, scope=scope, receive=receive)
         if route.query is None:
             request.query(NoQuery)
@@ -163,16 +178,13 @@ class ApiApplication:
         try:
             if scope["path"] != WEBSOCKET_PATH:
                 raise NotFound(_NO_ROUTE_TEXT)
-            caller = self._caller(scope)
+            caller = await self._accounts.authenticator.caller(scope, is_stream=True)
             require_permission(caller.actor, "chats.read")
             await self._sockets.serve(receive, send, caller=caller)
         except ChatdError as error:
             if send.status:
                 raise
             await send_reply(send, handle_error(error), prefix="websocket.")
-
-    def _caller(self, scope: Scope) -> ApiCaller:
-        return self._deps.tokens.caller(header(scope, b"authorization"))
 
 
 class HealthApplication:
@@ -213,8 +225,10 @@ def handle_error(error: Exception) -> ApiReply:
 class _ObservedSend:
     """Records the status of the response and adds the headers that every response has."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, more: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        """`more` are headers of this response."""
         self._send = send
+        self._more = more
         self.status = 0
 
     async def __call__(self, message: Message) -> None:
@@ -226,7 +240,7 @@ class _ObservedSend:
         match message["type"]:
             case "http.response.start":
                 self.status = message["status"]
-                headers = [*message["headers"], *COMMON_HEADERS]
+                headers = [*message["headers"], *COMMON_HEADERS, *self._more]
                 if all(name != b"cache-control" for name, _ in headers):
                     headers.append(_NO_STORE)
                 return {**message, "headers": headers}

@@ -1,66 +1,45 @@
-"""Authentication by bearer token, and the access checks for chats and workspaces.
+"""The caller of a request, the checks of chats and workspaces, and the administrator's token.
 
-The settings give the administrator's token, or the first start creates it and stores it in the data
-directory.
+`accounts.authenticator` finds the caller. The settings give the administrator's token, or the
+first start creates it and stores it in the data directory.
 """
 
-import hashlib
-import hmac
 import secrets
 import string
-from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
 
-from chatd.api.errors import Unauthorized
 from chatd.domain.access import UserActor
+from chatd.domain.account.entities import CredentialKind
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ChatdError, NotFound
-from chatd.domain.ids import UserId
+from chatd.domain.ids import CredentialId, UserId
 from chatd.domain.workspace.rules import WorkspaceSnapshot
 from chatd.secret_files import MAX_SECRET_BYTES, load_or_create
 
 ADMIN_TOKEN_FILE: Final = "admin-token"
 
-_BEARER: Final = "bearer "
 _MIN_TOKEN_CHARS: Final = 16
 """A guessed token lets its holder run commands in workspaces."""
 _TOKEN_CHARS: Final = frozenset(string.ascii_letters + string.digits + string.punctuation)
 
 
 class ApiCaller(Struct, frozen=True, kw_only=True):
+    """`credential_id` is None for the administrator's token and for a signed link. `kind` is that
+    of the credential; that of a ticket is its parent's."""
+
     actor: UserActor
+    credential_id: CredentialId | None = None
+    expires_at: datetime | None = None
+    kind: CredentialKind = "token"
+    username: str = ""
 
     @property
     def user_id(self) -> UserId:
         return self.actor.user_id
-
-
-class TokenTable:
-    """Holds digests of tokens only, so that a memory dump contains no token."""
-
-    def __init__(self, users: Mapping[str, UserActor]) -> None:
-        self._users = [(_digest(token), user) for token, user in users.items()]
-
-    def caller(self, authorization: str | None) -> ApiCaller:
-        """The caller that an Authorization header names. Raises Unauthorized."""
-        if authorization is None or authorization[: len(_BEARER)].lower() != _BEARER:
-            raise Unauthorized("A bearer token is needed: Authorization: Bearer <token>.")
-        given = _digest(authorization[len(_BEARER) :].strip())
-        found: UserActor | None = None
-        for digest, user in self._users:
-            # Compare with every digest in constant time, so that timing reveals nothing.
-            if hmac.compare_digest(digest, given):
-                found = user
-        if found is None:
-            raise Unauthorized("The token is not valid.")
-        return ApiCaller(actor=found)
-
-
-def _digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode(errors="surrogateescape")).digest()
 
 
 def require_own_chat(caller: ApiCaller, chat: Chat | None) -> Chat:

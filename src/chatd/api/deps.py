@@ -8,7 +8,7 @@ from msgspec import Struct
 from prometheus_client import CollectorRegistry
 
 from chatd.aio import retry_unavailable
-from chatd.api.auth import TokenTable
+from chatd.api.accounts.accounts import Accounts
 from chatd.domain.chat.row import Chat
 from chatd.domain.file.entities import FileLimits
 from chatd.domain.ids import ChatId, ModelConfigId, WorkerId, WorkspaceId
@@ -117,7 +117,7 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     feeds: FeedRegistry
     chat_lists: ChatListFeeds
     models: ModelListing
-    tokens: TokenTable
+    accounts: Accounts
     env: Env
     registry: CollectorRegistry
     files: FileStores

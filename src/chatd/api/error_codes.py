@@ -39,6 +39,12 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     "unauthorized": ErrorCode(
         401, "The token is missing or not valid.", "Send `Authorization: Bearer <token>`."
     ),
+    "invalid_login": ErrorCode(
+        401, "The username or the password is wrong.", "Check both; an administrator can reset it."
+    ),
+    "invalid_link": ErrorCode(
+        401, "The sign-in link was used already or is too old.", "Ask for a new link."
+    ),
     "forbidden": ErrorCode(
         403,
         "The caller may see this, but its role does not allow the action.",
@@ -46,6 +52,24 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     ),
     "missing_scope": ErrorCode(
         403, "The token does not have the scope of this action.", "Use a token with the scope."
+    ),
+    "csrf_token_required": ErrorCode(
+        403,
+        "A request with the session's cookie lacks the header X-CSRF-Token.",
+        "Send the `csrf_token` of `GET /auth/me`.",
+    ),
+    "cross_site_request": ErrorCode(
+        403,
+        "A page of another site sent the request with the session's cookie.",
+        "The operator can add that site to `server.allowed_origins`.",
+    ),
+    "host_not_allowed": ErrorCode(
+        403,
+        "The server does not answer to this host name.",
+        "The operator can set `server.url` or `server.allowed_hosts`.",
+    ),
+    "insecure_connection": ErrorCode(
+        403, "A browser can sign in only over https or on the same machine.", "Use https."
     ),
     "not_found": ErrorCode(
         404, "There is no such object, or the caller may not see it.", "Check the id."
@@ -148,6 +172,13 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     "service_account": ErrorCode(
         409, "A service account has no password and no sessions.", "Use a token."
     ),
+    "not_a_service_account": ErrorCode(
+        403,
+        "Administrators create tokens for service accounts only.",
+        "Let the user create the token.",
+    ),
+    "user_suspended": ErrorCode(409, "The user is suspended.", "Activate the user first."),
+    "wrong_password": ErrorCode(400, "The current password is wrong.", "Check it."),
     "last_administrator": ErrorCode(
         409,
         "The server would have no active administrator any more.",
@@ -183,6 +214,9 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
         409, "The workspace runs on another host.", "Ask the replica on that host."
     ),
     # The server
+    "rate_limited": ErrorCode(
+        429, "Too many requests in a minute.", "Retry after the seconds in `Retry-After`."
+    ),
     "too_many_streams": ErrorCode(
         429, "The caller has too many open streams.", "Close one, or use one WebSocket."
     ),
@@ -206,7 +240,9 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
 
 CODES_OF_EVERY_ROUTE: Final = (
     *("invalid_input", "unauthorized", "forbidden", "missing_scope", "internal"),
+    *("csrf_token_required", "cross_site_request", "host_not_allowed", "rate_limited"),
 )
+SIGN_IN_CODES: Final = ("invalid_login", "invalid_link", "insecure_connection")
 DATABASE_CODES: Final = tuple(
     code for code in ERROR_CODES if code == "unavailable" or code.startswith("database_")
 )

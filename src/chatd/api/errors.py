@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 from msgspec import Struct
 
+from chatd.domain.account.buckets import retry_after
 from chatd.domain.description import describe
 from chatd.domain.errors import (
     ChatdError,
@@ -104,6 +105,17 @@ class ClientDisconnected(RequestError):
     code = "client_disconnected"
 
 
+class RateLimited(RequestError):
+    """Too many requests of this client in a minute."""
+
+    code = "rate_limited"
+
+    def __init__(self, wait_s: float, message: str | None = None) -> None:
+        self.retry_after_s = retry_after(wait_s)
+        seconds = "1 second" if self.retry_after_s == 1 else f"{self.retry_after_s} seconds"
+        super().__init__(message or f"Too many requests. Try again in {seconds}.")
+
+
 class TooManyStreams(RequestError):
     code = "too_many_streams"
 
@@ -127,6 +139,7 @@ _STATUSES: Final[tuple[tuple[type[ChatdError], int], ...]] = (
     (TooLarge, 413),
     (UnsupportedFile, 415),
     (RangeNotSatisfiable, 416),
+    (RateLimited, 429),
     (QueueFull, 429),
     (TooManyUploads, 429),
     (TooManyStreams, 429),
@@ -153,6 +166,8 @@ def error_reply(error: Exception) -> ErrorReply:
     headers = _HEADERS.get(status, {})
     if isinstance(error, MethodNotAllowed):
         headers = {"allow": error.allow}
+    if isinstance(error, RateLimited):
+        headers = {"retry-after": str(error.retry_after_s)}
     if isinstance(error, RangeNotSatisfiable):
         headers = {"content-range": f"bytes */{error.size_bytes}"}
     return ErrorReply(status=status, body=_error_body(error, status), headers=headers)

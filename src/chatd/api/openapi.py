@@ -36,13 +36,21 @@ from chatd.domain.file.media_types import STORED_TYPES, UPLOAD_TYPES
 STREAM_CODES: Final = ("too_many_streams", "going_away")
 SHARED_ERRORS: Final[Mapping[str, tuple[str, ...]]] = {
     "Unauthorized": ("unauthorized",),
-    "Forbidden": ("forbidden", "missing_scope"),
+    "Forbidden": (
+        *("forbidden", "missing_scope"),
+        *("csrf_token_required", "cross_site_request", "host_not_allowed"),
+    ),
+    "RateLimited": ("rate_limited",),
     "NotFound": ("not_found",),
     "RequestTimeout": ("request_timeout",),
     "TooLarge": ("too_large",),
     "Internal": ("internal",),
     "Unavailable": DATABASE_CODES,
     "UnavailableOrStopping": (*DATABASE_CODES, "going_away"),
+}
+_NEEDS: Final[Mapping[str, str]] = {
+    "public": "Needs no sign-in.",
+    "signed_in": "Every caller may do this, with any token.",
 }
 _KEY: Final[Json] = {"type": "string", "minLength": 1, "maxLength": 255}
 _BINARY: Final[Json] = {"type": "string", "format": "binary"}
@@ -144,13 +152,13 @@ def _operation(route: ApiRoute, schemas: SchemaCollection) -> Json:
             "description": "The bytes of the file; `Content-Type` names their type",
             "content": {kind: {"schema": _BINARY} for kind in UPLOAD_TYPES},
         }
-    if route.authenticate is not None:
+    if route.authenticate is not None or route.permission == "public":
         operation["security"] = []
     return operation
 
 
 def _text(route: ApiRoute | StreamRoute) -> str:
-    needed = f"Needs the permission `{route.permission}`."
+    needed = _NEEDS.get(route.permission, f"Needs the permission `{route.permission}`.")
     return f"{route.description} {needed}" if route.description else needed
 
 
@@ -243,7 +251,7 @@ def _error(status: int, codes: list[str], schemas: SchemaCollection) -> Json:
         "description": "\n".join([f"{STATUS_TEXTS[status]}", "", *lines]),
         "content": {"application/json": {"schema": schemas.add(ErrorBody), "examples": examples}},
     }
-    if status in (401, 503):
+    if status in (401, 503) or codes == ["rate_limited"]:
         name = "WWW-Authenticate" if status == 401 else "Retry-After"
         response["headers"] = {name: HEADERS[name]}
     return response

@@ -10,6 +10,7 @@ Start chats with AI agents, follow them, and continue them from any client. A ch
 the client disconnects, when a replica dies, and when a new version is deployed.
 
 **Sign in.** Send `Authorization: Bearer <token>`. `chatd serve` prints where the first token is.
+A browser has the cookie of its session instead, and sends `X-CSRF-Token` with every change.
 
 **Lists** are read by page: `{"items": [...], "has_more": ..., "next_cursor": ...}`, with `limit`
 and `cursor`.
@@ -45,6 +46,8 @@ TAGS: Final[Mapping[str, str]] = {
     "settings": "Prompts and other settings of the deployment and of the caller.",
     "schedules": "Chats that start by themselves at the times of a cron expression.",
     "webhooks": "URLs of yours that are called when a turn of your chats ends.",
+    "auth": "Sign in and out; your sessions, tokens and tickets.",
+    "setup": "Whether the server waits for its first sign-in.",
     "users": "The users of the server, for administrators.",
     "groups": "Groups of users, for administrators.",
     "account": "The caller's own account, tokens and keys.",

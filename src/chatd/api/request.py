@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from chatd.api import validation
 from chatd.api.auth import ApiCaller
-from chatd.api.errors import ClientDisconnected, RequestTimeout, TooLarge
+from chatd.api.errors import ClientDisconnected, RequestTimeout, TooLarge, Unauthorized
 from chatd.api.schemas.values import MAX_INT64
 from chatd.domain.chat.change import IdempotencyKey
 from chatd.domain.chat.cursor import CURSOR_PATTERN, Cursor
@@ -26,11 +26,14 @@ from chatd.domain.decode_errors import describe_decode_error, describe_invalid_j
 from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import (
     ChatId,
+    CredentialId,
     FileId,
+    GroupId,
     MessageId,
     ModelConfigId,
     QueueId,
     RequestId,
+    UserId,
     WorkspaceId,
 )
 from chatd.domain.text import clip
@@ -120,15 +123,25 @@ async def _send_pieces(send: Send, answer: StreamedReply) -> None:
 
 
 class ApiRequest:
-    """A request by an authenticated caller. `path` holds the path parameters."""
+    """A request. `path` holds the path parameters. Only a public route has no `caller`."""
 
     def __init__(
-        self, *, caller: ApiCaller, path: Mapping[str, str], scope: Scope, receive: Receive
+        self, *, caller: ApiCaller | None, path: Mapping[str, str], scope: Scope, receive: Receive
     ) -> None:
-        self.caller = caller
         self.receive = receive
+        self._caller = caller
         self._path = path
         self._scope = scope
+
+    @property
+    def caller(self) -> ApiCaller:
+        if self._caller is None:
+            raise Unauthorized("Sign in first.")
+        return self._caller
+
+    @property
+    def scope(self) -> Scope:
+        return self._scope
 
     def header(self, name: str) -> str | None:
         return header(self._scope, name.encode())
@@ -181,6 +194,22 @@ class ApiRequest:
     @cached_property
     def file_id(self) -> FileId:
         return FileId(read_uuid("file_id", self._path["file_id"]))
+
+    @cached_property
+    def user_id(self) -> UserId:
+        return UserId(read_uuid("user_id", self._path["user_id"]))
+
+    @cached_property
+    def group_id(self) -> GroupId:
+        return GroupId(read_uuid("group_id", self._path["group_id"]))
+
+    @cached_property
+    def session_id(self) -> CredentialId:
+        return CredentialId(read_uuid("session_id", self._path["session_id"]))
+
+    @cached_property
+    def token_id(self) -> CredentialId:
+        return CredentialId(read_uuid("token_id", self._path["token_id"]))
 
     def query(self, kind: type[S]) -> S:
         return read_query(kind, self._scope["query_string"])

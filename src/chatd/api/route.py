@@ -7,7 +7,7 @@ a trailing slash makes no difference.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 from msgspec import Struct
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -36,6 +36,9 @@ class Handle(Protocol):
     async def __call__(self, request: ApiRequest) -> ApiReply: ...
 
 
+RouteAccess = Permission | Literal["public", "signed_in"]
+"""A caller needs the permission; or `signed_in` only; or the route is `public`, for the time before
+a sign-in."""
 Authenticate = Callable[[Scope, Mapping[str, str]], Awaitable[ApiCaller]]
 Page = Callable[[], Awaitable[ApiReply]]
 ServeStream = Callable[[ApiRequest, Send], Awaitable[None]]
@@ -50,7 +53,7 @@ class ApiRoute(Struct, frozen=True, kw_only=True):
     the bearer token that names it. A type of `bytes` in `replies` is a file."""
 
     endpoint: str
-    permission: Permission
+    permission: RouteAccess
     summary: str
     handle: Handle
     replies: Mapping[int, object]

@@ -11,6 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 from chatd.aio import PeriodicTask
+from chatd.domain.access import SystemActor
 from chatd.domain.chat.commands import ArchiveIdleTree
 from chatd.domain.errors import RequestError, Unavailable
 from chatd.domain.ids import ChatId
@@ -18,10 +19,12 @@ from chatd.domain.ports import Env
 from chatd.engine.attempt import Committer
 from chatd.engine.usage_writer import UsageWriter
 from chatd.store import retention, webhooks
+from chatd.store.account import credentials, sign_in_attempts
 from chatd.store.chat import idempotency, search_index, usage
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool
 
+MAINTENANCE: Final = SystemActor(reason="maintenance")
 RETENTION_INTERVAL_S: Final = 600.0
 REMOVAL_INTERVAL_S: Final = 60.0
 SEARCH_INDEX_INTERVAL_S: Final = 10.0
@@ -59,6 +62,13 @@ def maintenance_tasks(pool: Pool, env: Env, usage_writer: UsageWriter) -> tuple[
         found = await retention.list_deleted_chats(conn, after, limit=limit)
         await _remove_each(env, found, lambda chat_id: retention.remove_deleted_chat(conn, chat_id))
 
+    async def remove_expired_credentials() -> None:
+        for _ in range(_MAX_ROW_BATCHES):
+            gone = await credentials.delete_expired(conn, MAINTENANCE, limit=_MAX_KEYS_PER_BATCH)
+            gone += await sign_in_attempts.delete_old(conn, limit=_MAX_KEYS_PER_BATCH)
+            if gone < _MAX_KEYS_PER_BATCH:
+                return
+
     return (
         PeriodicTask(name="forget_requests", interval_s=600, work=forget_requests),
         _batched("forget_deliveries", 600, lambda: _forget_deliveries(conn)),
@@ -66,6 +76,9 @@ def maintenance_tasks(pool: Pool, env: Env, usage_writer: UsageWriter) -> tuple[
         _batched("index_messages", SEARCH_INDEX_INTERVAL_S, lambda: search_index.index_batch(pool)),
         PeriodicTask(name="remove_deleted", interval_s=REMOVAL_INTERVAL_S, work=remove_deleted),
         PeriodicTask(name="settle_usage", interval_s=30, work=usage_writer.settle_abandoned),
+        PeriodicTask(
+            name="remove_expired_credentials", interval_s=600, work=remove_expired_credentials
+        ),
     )
 
 

@@ -63,6 +63,32 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     port: Annotated[
         int, Meta(ge=0, le=65535, description="Port to listen on; 0 chooses a free one")
     ] = 7870
+    url: Annotated[
+        Annotated[str, Meta(pattern=r"^https?://[^/?#\s]+/?$")] | None,
+        Meta(
+            description="Public address of the server, as browsers use it",
+            extra={"expected": "an address such as https://chat.example.com"},
+        ),
+    ] = None
+    allowed_hosts: Annotated[
+        tuple[str, ...],
+        Meta(description="Further host names of the server, beside loopback and that of the URL"),
+    ] = ()
+    allowed_origins: Annotated[
+        tuple[str, ...],
+        Meta(description="Further sites with pages that may use the API, with https://"),
+    ] = ()
+    trusted_proxies: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Addresses or networks of proxies that tell the client's address in"
+            " X-Forwarded-For"
+        ),
+    ] = ()
+
+
+class SignInSettings(msgspec.Struct, frozen=True, kw_only=True):
+    passwords: Annotated[bool, Meta(description="Whether users may sign in with a password")] = True
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +104,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 25.0
 
 
+RequestRate = Annotated[int, Meta(ge=0, le=1_000_000)]
 RunningLimit = Annotated[int, Meta(ge=0, le=1_000_000)]
 Days = Annotated[int, Meta(ge=0, le=3650)]
 
@@ -101,6 +128,16 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(ge=1, le=100_000, description="Open event streams and WebSockets of each user, here"),
     ] = 1000
+    requests_per_minute: Annotated[
+        RequestRate,
+        Meta(description="Requests of each user per minute, here, administrators excepted; 0: all"),
+    ] = 512
+    new_chats_per_minute: Annotated[
+        RequestRate, Meta(description="New chats of each user per minute, likewise")
+    ] = 30
+    uploads_per_minute: Annotated[
+        RequestRate, Meta(description="Uploaded files of each user per minute, likewise")
+    ] = 12
     topics_per_socket: Annotated[
         int, Meta(ge=1, le=10_000, description="Chats and lists that one WebSocket may follow")
     ] = 100
@@ -294,6 +331,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     database: DatabaseSettings = DatabaseSettings()
     log: LogSettings = LogSettings()
     server: ServerSettings = ServerSettings()
+    sign_in: SignInSettings = SignInSettings()
     worker: WorkerSettings = WorkerSettings()
     limits: LimitSettings = LimitSettings()
     chats: ChatSettings = ChatSettings()

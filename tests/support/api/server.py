@@ -14,11 +14,12 @@ from uuid import UUID
 
 import aiohttp
 import msgspec
+from argon2 import PasswordHasher
 from msgspec import Struct
 from prometheus_client import CollectorRegistry
 
+from chatd.api.accounts.accounts import AccountsConfig, build_accounts
 from chatd.api.application import ApiApplication, build_application
-from chatd.api.auth import TokenTable
 from chatd.api.deps import ApiDeps, StreamLimits, WorkspaceControl
 from chatd.api.error_codes import ERROR_CODES
 from chatd.api.openapi import list_codes
@@ -35,6 +36,7 @@ from chatd.domain.model.protocol import EffortRange, ModelConfig, Prices
 from chatd.domain.ports import Clock
 from chatd.sealed_secrets import KeyRing, SecretKey
 from chatd.store.chat import chats
+from chatd.store.config_changes import ConfigChanges
 from chatd.store.file.database_store import DATABASE_CHUNK_BYTES, DatabaseFileStore
 from chatd.store.file.stores import FileStores
 from chatd.store.model_configs import StoredModel, StoredProvider
@@ -45,6 +47,7 @@ from tests.support.outcomes import present
 from tests.support.providers.server import Gate
 from tests.support.stream_replica import A, HintNetwork, StreamReplica, env_with, replica_on
 
+QUICK_HASHER: Final = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 ME: Final = "my-token"
 OTHER_USER: Final = "a-strangers-token"
 ADMINISTRATOR: Final = "an-administrators-token"
@@ -291,6 +294,8 @@ class ApiOptions(Struct, frozen=True, kw_only=True):
     """What a test changes about its API server."""
 
     clock: Clock | None = None
+    accounts: AccountsConfig = AccountsConfig()
+    changes: ConfigChanges | None = None
     limits: StreamLimits = StreamLimits()
     file_limits: FileLimits = FileLimits()
     chunk_bytes: int = DATABASE_CHUNK_BYTES
@@ -302,11 +307,19 @@ class ApiOptions(Struct, frozen=True, kw_only=True):
     workspaces: Callable[[Pool], WorkspaceControl | None] = lambda _pool: None
 
 
+def heard_changes() -> ConfigChanges:
+    """As while the replica listens; tests of what it hears have a listener."""
+    changes = ConfigChanges()
+    changes.on_connected()
+    return changes
+
+
 def build_deps(replica: StreamReplica, options: ApiOptions, clock: Clock) -> ApiDeps:
     def announce(chat: Chat, kind: str) -> None:
         replica.watches.on_metadata_changed(chat, kind)
         replica.network.publish(Hint.of(chat, kind))
 
+    env = env_with(clock)
     return ApiDeps(
         pool=replica.pool,
         transactor=replica.transactor,
@@ -316,8 +329,15 @@ def build_deps(replica: StreamReplica, options: ApiOptions, clock: Clock) -> Api
         feeds=replica.feeds,
         chat_lists=replica.watches,
         models=FakeModelDirectory(*options.models, gone=(RETIRED,)),
-        tokens=TokenTable(USERS),
-        env=env_with(clock),
+        accounts=build_accounts(
+            replica.pool,
+            env,
+            options.changes or heard_changes(),
+            options.accounts,
+            fixed={token: actor.user_id for token, actor in USERS.items()},
+            hasher=QUICK_HASHER,
+        ),
+        env=env,
         registry=CollectorRegistry(),
         key_ring=KEY_RING,
         files=options.stores
@@ -331,6 +351,13 @@ def build_deps(replica: StreamReplica, options: ApiOptions, clock: Clock) -> Api
     )
 
 
+async def sign_all_in(deps: ApiDeps) -> None:
+    """Requests of known callers read no credential: let tests of statements begin with these."""
+    for token in USERS:
+        headers = [(b"authorization", f"Bearer {token}".encode())]
+        await deps.accounts.authenticator.caller({"type": "http", "headers": headers})
+
+
 @asynccontextmanager
 async def serve_api(dsn: str, options: ApiOptions | None = None) -> AsyncGenerator[ApiServer]:
     options = options or ApiOptions()
@@ -340,6 +367,8 @@ async def serve_api(dsn: str, options: ApiOptions | None = None) -> AsyncGenerat
         api = build_application(deps)
         async with listening(api) as bound:
             server = ApiServer(replica, deps, api, bound)
+            await sign_all_in(deps)
+            sent.clear()
             server.sent = sent
             try:
                 yield server

@@ -87,7 +87,7 @@ LOAD: Final[LiteralString] = f"""
 USE: Final[LiteralString] = f"""
     WITH found AS MATERIALIZED ({_ACTIVE}),
     used AS (DELETE FROM credentials c USING found WHERE c.id = found.id RETURNING c.id)
-    SELECT coalesce(p.id, found.id) AS id, coalesce(p.kind, found.kind) AS kind,
+    SELECT p.id, coalesce(p.kind, found.kind) AS kind,
         CASE WHEN p.id IS NULL THEN found.scopes ELSE p.scopes END AS scopes,
         found.user_id, found.role, found.username, p.expires_at,
         extract(epoch FROM p.expires_at - now())::float8 AS valid_for_s
@@ -170,7 +170,8 @@ async def load(conn: Conn, secret_sha256: bytes, kind: CredentialKind) -> Active
 
 
 async def use(conn: Conn, secret_sha256: bytes, kind: CredentialKind) -> ActiveCredential | None:
-    """Consume a link or a ticket. A ticket returns the credential that asked for it."""
+    """Consume a link or a ticket. A ticket returns the credential that asked for it, without an id
+    if that is the administrator's token."""
     row = await conn.fetchrow(USE, secret_sha256, kind)
     return None if row is None else _active(row)
 
@@ -261,7 +262,7 @@ def _credential(row: Row) -> Credential:
 def _active(row: Row) -> ActiveCredential:
     scopes = row["scopes"]
     return ActiveCredential(
-        id=CredentialId(row["id"]),
+        id=row["id"],
         kind=row["kind"],
         actor=UserActor(
             user_id=UserId(row["user_id"]),

@@ -1,0 +1,76 @@
+"""The credentials that this replica has read lately, so that a request costs no look-up.
+
+Used only while this replica hears of changes. A change of a credential or a user drops what is
+cached of it, and a look-up that began before the change stores nothing.
+"""
+
+from collections import OrderedDict
+from typing import Final
+
+from msgspec import Struct
+
+from chatd.api.auth import ApiCaller
+from chatd.domain.config_change import ConfigChange
+from chatd.domain.ports import Clock
+from chatd.store.config_changes import ConfigChanges
+
+MAX_CACHED_CREDENTIALS: Final = 20_000
+CREDENTIAL_CACHE_S: Final = 60.0
+"""After this time a credential is read again, which also marks its use."""
+
+
+class CachedCredential(Struct, frozen=True, kw_only=True):
+    """`caller` is None for a secret that is not valid. `until` is a time of the monotonic clock."""
+
+    caller: ApiCaller | None
+    until: float
+
+
+class CredentialCache:
+    def __init__(self, changes: ConfigChanges, clock: Clock) -> None:
+        self._changes = changes
+        self._clock = clock
+        self._entries: OrderedDict[bytes, CachedCredential] = OrderedDict()
+        self.generation = 0
+        changes.subscribe(self._on_change)
+
+    def get(self, digest: bytes) -> CachedCredential | None:
+        entry = self._entries.get(digest)
+        if entry is None or not self._changes.is_current:
+            return None
+        if entry.until <= self._clock.monotonic():
+            del self._entries[digest]
+            return None
+        self._entries.move_to_end(digest)
+        return entry
+
+    def put(
+        self, digest: bytes, caller: ApiCaller | None, valid_for_s: float | None, generation: int
+    ) -> None:
+        """`generation` is that before the look-up."""
+        if generation != self.generation or not self._changes.is_current:
+            return
+        seconds = min(
+            CREDENTIAL_CACHE_S, CREDENTIAL_CACHE_S if valid_for_s is None else valid_for_s
+        )
+        until = self._clock.monotonic() + seconds
+        self._entries[digest] = CachedCredential(caller=caller, until=until)
+        while len(self._entries) > MAX_CACHED_CREDENTIALS:
+            self._entries.popitem(last=False)
+
+    def _on_change(self, change: ConfigChange | None) -> None:
+        if change is None or (change.kind in ("user", "credential") and not change.id):
+            self.generation += 1
+            self._entries.clear()
+        elif change.kind in ("user", "credential"):
+            self.generation += 1
+            for digest in [key for key, one in self._entries.items() if _is_of(one, change)]:
+                del self._entries[digest]
+
+
+def _is_of(entry: CachedCredential, change: ConfigChange) -> bool:
+    """A secret that was refused may belong to the user who was changed."""
+    caller = entry.caller
+    if caller is None:
+        return change.kind == "user"
+    return change.id == str(caller.user_id if change.kind == "user" else caller.credential_id)

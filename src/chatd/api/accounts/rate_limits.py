@@ -1,0 +1,81 @@
+"""How often a user, or an address without a valid secret, may ask this replica. In memory: the
+limits keep one client from taking all of a replica, and need not hold over several of them.
+"""
+
+from collections import OrderedDict
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from chatd.api.auth import ApiCaller
+from chatd.api.errors import RateLimited
+from chatd.domain.account.buckets import Bucket, is_full, take
+from chatd.domain.ports import Clock
+
+MAX_BUCKETS: Final = 50_000
+GUESSES_PER_MINUTE: Final = 60
+"""Requests of one address with an unknown secret. Only the first of each secret is looked up."""
+
+RouteGroup = Literal["requests", "chats", "files"]
+
+
+class RequestLimits(Struct, frozen=True, kw_only=True):
+    """For each user, per minute and group of routes; 0: no limit. Administrators have none."""
+
+    requests: int = 0
+    chats: int = 0
+    files: int = 0
+
+
+class Buckets:
+    """A bounded number of buckets. The one that was unused for longest is forgotten first."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._buckets: OrderedDict[object, Bucket] = OrderedDict()
+
+    def take(self, key: object, per_minute: int) -> None:
+        """Raises RateLimited."""
+        bucket, wait_s = take(self._buckets.get(key), per_minute, self._clock.monotonic())
+        self._buckets[key] = bucket
+        self._buckets.move_to_end(key)
+        if len(self._buckets) > MAX_BUCKETS:
+            self._buckets.popitem(last=False)
+        if wait_s > 0:
+            raise RateLimited(wait_s)
+
+    def check(self, key: object, per_minute: int) -> None:
+        """Without taking. Raises RateLimited."""
+        now = self._clock.monotonic()
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            return
+        if is_full(bucket, per_minute, now):
+            del self._buckets[key]
+            return
+        _, wait_s = take(bucket, per_minute, now)
+        if wait_s > 0:
+            raise RateLimited(wait_s)
+
+
+class RateLimits:
+    def __init__(self, limits: RequestLimits, clock: Clock) -> None:
+        self._limits = {
+            "requests": limits.requests,
+            "chats": limits.chats,
+            "files": limits.files,
+        }
+        self._buckets = Buckets(clock)
+
+    def take(self, caller: ApiCaller, group: RouteGroup) -> None:
+        """Raises RateLimited."""
+        per_minute = self._limits[group]
+        if per_minute and caller.actor.role != "admin":
+            self._buckets.take((caller.user_id, group), per_minute)
+
+
+def route_group(method: str, path: str) -> RouteGroup:
+    """`path` is the template of the route, below the prefix."""
+    if path.startswith("/files") and method != "GET":
+        return "files"
+    return "chats" if (method, path) == ("POST", "/chats") else "requests"

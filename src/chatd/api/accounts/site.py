@@ -1,0 +1,184 @@
+"""Where a request comes from: the client's address, the name of this server that the client used,
+and the page that sent it. Pure rules over headers.
+
+A browser sends a cookie with requests that other sites start, and a site can point its own name at
+this server's address (DNS rebinding). So a request with a cookie, and a sign-in, must name a host
+of this server, and come from a page of it. A request with a bearer token is exempt: no other site
+knows the token. An address instead of a name is always accepted: no one can rebind it.
+"""
+
+from collections.abc import Mapping
+from ipaddress import ip_address, ip_network
+from typing import Final
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from chatd.api.request import Scope, header
+from chatd.domain.errors import Forbidden
+
+SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+CORS_MAX_AGE_S: Final = 600
+MAX_FORWARDED_CHARS: Final = 1000
+
+_LOOPBACK_NAME: Final = "localhost"
+_DEFAULT_PORTS: Final[Mapping[str, int]] = {"http": 80, "https": 443}
+_CORS_HEADERS: Final = (
+    "authorization, content-type, idempotency-key, last-event-id, x-csrf-token, range"
+)
+_CORS_METHODS: Final = "GET, POST, PUT, PATCH, DELETE, OPTIONS"
+
+
+class SiteConfig(Struct, frozen=True, kw_only=True):
+    """`url` is the public address. `allowed_hosts` are further names of this server, and
+    `allowed_origins` further sites with pages that may use the API. Addresses or networks of
+    `trusted_proxies` tell the client's address in X-Forwarded-For."""
+
+    url: str | None = None
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    trusted_proxies: tuple[str, ...] = ()
+
+
+class Site:
+    def __init__(self, config: SiteConfig) -> None:
+        public = None if config.url is None else urlsplit(config.url)
+        self.url = None if config.url is None else config.url.rstrip("/")
+        self._public_host = None if public is None else public.hostname
+        self._is_https = public is not None and public.scheme == "https"
+        names = {host_name(host) for host in config.allowed_hosts}
+        self._hosts = frozenset({*names, self._public_host} - {None})
+        origins = [*config.allowed_origins, *([] if self.url is None else [self.url])]
+        self._origins = frozenset(_origin(origin) for origin in origins)
+        self._cors_origins = frozenset(map(_origin, config.allowed_origins))
+        self._proxies = [ip_network(proxy, strict=False) for proxy in config.trusted_proxies]
+
+    def address(self, scope: Scope) -> str | None:
+        """The client's: the last one in X-Forwarded-For that no trusted proxy has."""
+        client = scope.get("client")
+        peer: str | None = client[0] if client else None
+        if peer is None or not self._is_proxy(peer):
+            return peer
+        forwarded = (header(scope, b"x-forwarded-for") or "")[-MAX_FORWARDED_CHARS:]
+        for address in reversed([part.strip() for part in forwarded.split(",")]):
+            if not _is_address(address):
+                break
+            peer = address
+            if not self._is_proxy(address):
+                break
+        return peer
+
+    def is_secure(self, scope: Scope) -> bool:
+        """Whether the browser uses https, as far as this server can know."""
+        client = scope.get("client")
+        if client and self._is_proxy(client[0]):
+            return header(scope, b"x-forwarded-proto") == "https"
+        name = host_name(header(scope, b"host") or "")
+        return scope.get("scheme") in ("https", "wss") or (
+            self._is_https and name == self._public_host
+        )
+
+    def can_hold_cookie(self, scope: Scope) -> bool:
+        """Over plain http only on this machine, or where the operator has named an http address:
+        on the way, a cookie could be read."""
+        name = host_name(header(scope, b"host") or "")
+        named = not self._is_https and name == self._public_host
+        return self.is_secure(scope) or named or is_loopback(name)
+
+    def require_host(self, scope: Scope) -> None:
+        """Raises Forbidden for a name that is not this server's."""
+        name = host_name(header(scope, b"host") or "")
+        if not (is_loopback(name) or _is_address(name) or name in self._hosts):
+            raise Forbidden(
+                "This server does not answer to that host name. The operator can set server.url to"
+                " the public address, or add the name to server.allowed_hosts.",
+                code="host_not_allowed",
+            )
+
+    def require_same_site(self, scope: Scope, *, needs_proof: bool) -> None:
+        """Raises Forbidden for a request that a page of another site started. `needs_proof`: also
+        for one that does not say where it comes from, as programs send it and browsers do not."""
+        self.require_host(scope)
+        origin, fetched = header(scope, b"origin"), header(scope, b"sec-fetch-site")
+        if origin is not None:
+            is_same = self._is_own_origin(origin, scope)
+        elif fetched is not None:
+            is_same = fetched in ("same-origin", "none")
+        else:
+            is_same = not needs_proof
+        if not is_same:
+            raise Forbidden(
+                "A page of another site sent this request. The operator can add that site to"
+                " server.allowed_origins.",
+                code="cross_site_request",
+            )
+
+    def cors_headers(self, scope: Scope) -> list[tuple[bytes, bytes]]:
+        """For a reply to a page of an allowed origin."""
+        if not self._cors_origins:
+            return []
+        vary = (b"vary", b"origin")
+        origin = header(scope, b"origin")
+        if origin is None or _origin(origin) not in self._cors_origins:
+            return [vary]
+        return [
+            vary,
+            (b"access-control-allow-origin", origin.encode("latin-1")),
+            (b"access-control-allow-credentials", b"true"),
+            (
+                b"access-control-expose-headers",
+                b"location, retry-after, idempotency-replayed, content-range",
+            ),
+        ]
+
+    def preflight_headers(self, scope: Scope) -> dict[str, str]:
+        """For the reply to OPTIONS, beside `cors_headers`."""
+        if header(scope, b"access-control-request-method") is None or not self._cors_origins:
+            return {}
+        return {
+            "access-control-allow-methods": _CORS_METHODS,
+            "access-control-allow-headers": _CORS_HEADERS,
+            "access-control-max-age": str(CORS_MAX_AGE_S),
+        }
+
+    def _is_own_origin(self, origin: str, scope: Scope) -> bool:
+        scheme = "https" if self.is_secure(scope) else "http"
+        own = _origin(f"{scheme}://{header(scope, b'host') or ''}")
+        return _origin(origin) in {own, *self._origins} - {None}
+
+    def _is_proxy(self, address: str) -> bool:
+        return _is_address(address) and any(ip_address(address) in net for net in self._proxies)
+
+
+def host_name(host: str) -> str:
+    """Without the port and the brackets, in lower case; empty if it is none."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def is_loopback(name: str) -> bool:
+    if name == _LOOPBACK_NAME or name.endswith(f".{_LOOPBACK_NAME}"):
+        return True
+    return _is_address(name) and ip_address(name).is_loopback
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _origin(text: str) -> tuple[str, str, int | None] | None:
+    """Scheme, host and port; None for `null` and for what is no origin."""
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        return None
+    if not parts.scheme or not parts.hostname:
+        return None
+    return parts.scheme, parts.hostname, port or _DEFAULT_PORTS.get(parts.scheme)

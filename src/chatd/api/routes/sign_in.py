@@ -1,0 +1,217 @@
+"""Routes to sign in and out, to see who is signed in, and for one-time tickets."""
+
+import secrets
+from typing import Final
+
+from chatd.api.accounts.cookies import cleared_cookie, session_secret
+from chatd.api.accounts.sign_in import SignedIn
+from chatd.api.deps import ApiDeps
+from chatd.api.error_codes import SIGN_IN_CODES
+from chatd.api.errors import Unauthorized
+from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
+from chatd.api.route import ApiRoute
+from chatd.api.routes.account_replies import user_reply
+from chatd.api.schemas.accounts import (
+    LinkBody,
+    LoginBody,
+    MeReply,
+    PasswordBody,
+    SetupReply,
+    SignedInReply,
+    SignInMethodsReply,
+    TicketReply,
+)
+from chatd.domain.access import SystemActor
+from chatd.domain.account.entities import User
+from chatd.domain.account.rules import check_password
+from chatd.domain.account.secret_text import SECRET_BYTES, csrf_token, digest, secret_text
+from chatd.domain.errors import Conflict
+from chatd.domain.ids import CredentialId
+from chatd.store.account import credentials, users
+from chatd.store.account.credentials import TICKET_LIFETIME, NewCredential
+
+_LOGIN: Final = BodySpec(LoginBody)
+_LINK: Final = BodySpec(LinkBody)
+_PASSWORD: Final = BodySpec(PasswordBody)
+_ME: Final = SystemActor(reason="own account")
+"""A caller may always see the own account, also with a token that lacks the scope `account`."""
+_SETUP_TEXT: Final = (
+    "Open the link that chatd serve printed in its terminal, or let chatd admin sign-in-link print"
+    " another one."
+)
+
+
+class SignInRoutes:
+    def __init__(self, deps: ApiDeps) -> None:
+        self._deps = deps
+        self._accounts = deps.accounts
+        self._is_set_up = False
+
+    def routes(self) -> tuple[ApiRoute, ...]:
+        return (
+            ApiRoute(
+                endpoint="GET /setup",
+                permission="public",
+                summary="Get whether this server waits for its first sign-in",
+                handle=self.get_setup,
+                replies={200: SetupReply},
+            ),
+            ApiRoute(
+                endpoint="GET /auth/methods",
+                permission="public",
+                summary="Get the ways to sign in",
+                handle=self.get_sign_in_methods,
+                replies={200: SignInMethodsReply},
+            ),
+            ApiRoute(
+                endpoint="POST /auth/login",
+                permission="public",
+                summary="Sign a browser in with a password; the reply sets the session's cookie",
+                handle=self.sign_in_with_password,
+                body_spec=_LOGIN,
+                replies={200: SignedInReply},
+                errors=SIGN_IN_CODES,
+            ),
+            ApiRoute(
+                endpoint="POST /auth/link",
+                permission="public",
+                summary="Sign a browser in with a one-time link",
+                handle=self.sign_in_with_link,
+                body_spec=_LINK,
+                replies={200: SignedInReply},
+                errors=SIGN_IN_CODES,
+            ),
+            ApiRoute(
+                endpoint="POST /auth/logout",
+                permission="signed_in",
+                summary="End the session that sends this request",
+                handle=self.sign_out,
+                replies={204: None},
+            ),
+            ApiRoute(
+                endpoint="GET /auth/me",
+                permission="signed_in",
+                summary="Get who you are, and the CSRF token of your session",
+                handle=self.get_me,
+                replies={200: MeReply},
+            ),
+            ApiRoute(
+                endpoint="POST /auth/password",
+                permission="account.write",
+                summary="Change your password; all your other sessions end",
+                handle=self.change_password,
+                body_spec=_PASSWORD,
+                replies={204: None},
+                errors=("service_account", "wrong_password"),
+            ),
+            ApiRoute(
+                endpoint="POST /auth/ticket",
+                permission="signed_in",
+                summary="Get a ticket that opens one event stream or WebSocket within a minute",
+                handle=self.create_ticket,
+                replies={200: TicketReply},
+                errors=("not_found",),
+            ),
+        )
+
+    async def get_setup(self, request: ApiRequest) -> ApiReply:
+        """Once set up, always set up: then the reply costs no read."""
+        del request
+        if not self._is_set_up:
+            needed = await self._deps.retry(lambda: users.needs_setup(self._deps.pool))
+            self._is_set_up = not needed
+        needed = not self._is_set_up
+        return reply(SetupReply(needed=needed, message=_SETUP_TEXT if needed else None))
+
+    async def get_sign_in_methods(self, request: ApiRequest) -> ApiReply:
+        del request
+        accounts = self._accounts
+        return reply(SignInMethodsReply(password=accounts.has_passwords, oidc=accounts.oidc_name))
+
+    async def sign_in_with_password(self, request: ApiRequest) -> ApiReply:
+        body = await request.body(_LOGIN)
+        if not self._accounts.has_passwords:
+            raise Unauthorized("Sign-in with a password is switched off.", code="invalid_login")
+        return _signed_in(
+            await self._accounts.sign_in.by_password(request.scope, body.username, body.password)
+        )
+
+    async def sign_in_with_link(self, request: ApiRequest) -> ApiReply:
+        body = await request.body(_LINK)
+        return _signed_in(await self._accounts.sign_in.by_link(request.scope, body.secret))
+
+    async def sign_out(self, request: ApiRequest) -> ApiReply:
+        """A token stays valid: it is revoked by its id."""
+        caller, site = request.caller, self._accounts.site
+        if caller.kind != "session" or caller.credential_id is None:
+            return NO_CONTENT
+        session_id, ip = caller.credential_id, site.address(request.scope)
+        async with self._deps.pool.transaction() as session:
+            await credentials.revoke(session, caller.actor, session_id, ("session",), ip=ip)
+        cookie = cleared_cookie(secure=site.is_secure(request.scope))
+        return ApiReply(status=204, headers={"set-cookie": cookie})
+
+    async def get_me(self, request: ApiRequest) -> ApiReply:
+        caller = request.caller
+        user = await self._own_user(request)
+        secure = self._accounts.site.is_secure(request.scope)
+        secret = session_secret(request.scope, secure=secure)
+        has_session = caller.kind == "session" and secret is not None
+        return reply(
+            MeReply(
+                user=user_reply(user),
+                credential="session" if caller.kind == "session" else "token",
+                scopes=None if caller.actor.scopes is None else tuple(caller.actor.scopes),  # pyright: ignore[reportArgumentType]
+                expires_at=caller.expires_at,
+                csrf_token=csrf_token(secret) if has_session and secret is not None else None,
+            )
+        )
+
+    async def change_password(self, request: ApiRequest) -> ApiReply:
+        deps, caller = self._deps, request.caller
+        body = await request.body(_PASSWORD)
+        new = check_password(body.new_password, "new_password")
+        user_id, passwords = caller.user_id, self._accounts.passwords
+        user = await self._own_user(request)
+        if user.is_service:
+            raise Conflict("A service account has no password.", code="service_account")
+        known = await users.get_password_hash(deps.pool, caller.actor, user_id)
+        await self._accounts.sign_in.check_current_password(user, body.current_password, known)
+        new_hash = await passwords.make_hash(new)
+        ip = self._accounts.site.address(request.scope)
+        async with deps.pool.transaction() as session:
+            await users.set_password(session, caller.actor, user_id, new_hash, ip=ip)
+            await credentials.revoke_of_user(
+                session, caller.actor, user_id, ("session", "link"), keep=caller.credential_id
+            )
+        return NO_CONTENT
+
+    async def create_ticket(self, request: ApiRequest) -> ApiReply:
+        caller = request.caller
+        secret = secret_text(secrets.token_bytes(SECRET_BYTES))
+        new = NewCredential(
+            id=CredentialId(self._deps.env.new_id()),
+            kind="ticket",
+            user_id=caller.user_id,
+            secret_sha256=digest(secret),
+            scopes=None if caller.actor.scopes is None else sorted(caller.actor.scopes),
+            lifetime=TICKET_LIFETIME,
+            parent_id=caller.credential_id,
+        )
+        made = await credentials.insert(self._deps.pool, caller.actor, new)
+        assert made.expires_at is not None
+        return reply(TicketReply(ticket=secret, expires_at=made.expires_at))
+
+    async def _own_user(self, request: ApiRequest) -> User:
+        pool, user_id = self._deps.pool, request.caller.user_id
+        found = await self._deps.retry(lambda: users.get(pool, _ME, user_id))
+        if found is None:
+            raise Unauthorized("This user does not exist any more.")
+        return found
+
+
+def _signed_in(done: SignedIn) -> ApiReply:
+    body = SignedInReply(
+        user=user_reply(done.user), csrf_token=done.csrf_token, expires_at=done.expires_at
+    )
+    return reply(body, headers={"set-cookie": done.cookie})

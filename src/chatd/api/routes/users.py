@@ -1,0 +1,198 @@
+"""Routes of users, for administrators, and of the audit log."""
+
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct, structs
+
+from chatd.api.deps import ApiDeps
+from chatd.api.pages import NumberPosition, Paging
+from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
+from chatd.api.route import PREFIX, ApiRoute
+from chatd.api.routes.account_replies import audit_entry_reply, user_reply
+from chatd.api.schemas.accounts import (
+    AuditPage,
+    AuditQuery,
+    NewPasswordBody,
+    NewUserBody,
+    UserPage,
+    UserPatchBody,
+    UserReply,
+)
+from chatd.api.schemas.lists import ListQuery
+from chatd.domain.account.entities import CredentialKind
+from chatd.domain.account.rules import check_email, check_password, check_username
+from chatd.domain.errors import InvalidInput, NotFound
+from chatd.domain.ids import UserId
+from chatd.store.account import audit, credentials, users
+from chatd.store.account.audit import AuditFilter
+from chatd.store.account.users import NewUser, UserChanges
+
+_NEW: Final = BodySpec(NewUserBody)
+_PATCH: Final = BodySpec(UserPatchBody)
+_PASSWORD: Final = BodySpec(NewPasswordBody)
+
+
+class NamePosition(Struct, frozen=True, array_like=True):
+    """The position in a list that is ordered by name."""
+
+    name: Annotated[str, Meta(max_length=200)]
+
+
+class UserRoutes:
+    def __init__(self, deps: ApiDeps) -> None:
+        self._deps = deps
+
+    def routes(self) -> tuple[ApiRoute, ...]:
+        return (
+            ApiRoute(
+                endpoint="GET /users",
+                permission="config.read",
+                summary="List users by username",
+                handle=self.list_users,
+                query=ListQuery,
+                replies={200: UserPage},
+            ),
+            ApiRoute(
+                endpoint="POST /users",
+                permission="config.write",
+                summary="Create a user or a service account",
+                handle=self.create_user,
+                body_spec=_NEW,
+                replies={201: UserReply},
+                errors=("username_taken", "email_taken"),
+            ),
+            ApiRoute(
+                endpoint="GET /users/{user_id}",
+                permission="config.read",
+                summary="Get a user",
+                handle=self.get_user,
+                replies={200: UserReply},
+            ),
+            ApiRoute(
+                endpoint="PATCH /users/{user_id}",
+                permission="config.write",
+                summary="Change a user: names, role, or suspend and activate it",
+                handle=self.change_user,
+                body_spec=_PATCH,
+                replies={200: UserReply},
+                errors=("username_taken", "email_taken", "last_administrator"),
+            ),
+            ApiRoute(
+                endpoint="DELETE /users/{user_id}",
+                permission="config.write",
+                summary="Delete a user; its chats stay and administrators can read them",
+                handle=self.delete_user,
+                replies={204: None},
+                errors=("last_administrator",),
+            ),
+            ApiRoute(
+                endpoint="POST /users/{user_id}/password",
+                permission="config.write",
+                summary="Set a user's password; all sessions of the user end",
+                handle=self.set_user_password,
+                body_spec=_PASSWORD,
+                replies={204: None},
+                errors=("service_account",),
+            ),
+            ApiRoute(
+                endpoint="GET /audit",
+                permission="config.read",
+                summary="List what was done to accounts and settings, newest first",
+                handle=self.list_audit_entries,
+                query=AuditQuery,
+                replies={200: AuditPage},
+            ),
+        )
+
+    async def list_users(self, request: ApiRequest) -> ApiReply:
+        paging = Paging(request, request.query(ListQuery), NamePosition)
+        pool, actor, last = self._deps.pool, request.caller.actor, paging.position
+        after = None if last is None else last.name
+        found = await self._deps.retry(
+            lambda: users.list_page(pool, actor, after=after, limit=paging.read_limit)
+        )
+        shown, cursor = paging.cut(found, lambda user: NamePosition(user.username.lower()))
+        items = tuple(map(user_reply, shown))
+        return reply(UserPage(items=items, has_more=cursor is not None, next_cursor=cursor))
+
+    async def create_user(self, request: ApiRequest) -> ApiReply:
+        deps, body = self._deps, await request.body(_NEW)
+        password_hash = None
+        if body.password is not None:
+            if body.is_service:
+                raise InvalidInput("password", "a service account has none")
+            password = check_password(body.password)
+            password_hash = await deps.accounts.passwords.make_hash(password)
+        new = NewUser(
+            id=UserId(deps.env.new_id()),
+            username=check_username(body.username),
+            role=body.role,
+            email=None if body.email is None else check_email(body.email),
+            name=body.name,
+            is_service=body.is_service,
+            password_hash=password_hash,
+        )
+        async with deps.pool.transaction() as session:
+            user = await users.create(session, request.caller.actor, new, ip=self._ip(request))
+        return reply(user_reply(user), 201, {"location": f"{PREFIX}/users/{user.id}"})
+
+    async def get_user(self, request: ApiRequest) -> ApiReply:
+        pool, actor = self._deps.pool, request.caller.actor
+        user = await self._deps.retry(lambda: users.get(pool, actor, request.user_id))
+        if user is None:
+            raise NotFound("There is no such user.")
+        return reply(user_reply(user))
+
+    async def change_user(self, request: ApiRequest) -> ApiReply:
+        """A suspension is published with the write: within a second no replica accepts a
+        credential of the user. Its tokens work again after an activation; its sessions end."""
+        body = await request.body(_PATCH)
+        if isinstance(body.username, str):
+            check_username(body.username)
+        if isinstance(body.email, str):
+            check_email(body.email)
+        changes = UserChanges(**structs.asdict(body))
+        async with self._deps.pool.transaction() as session:
+            user = await users.update(
+                session, request.caller.actor, request.user_id, changes, ip=self._ip(request)
+            )
+            if not user.is_active:
+                kinds: tuple[CredentialKind, ...] = ("session", "link", "ticket")
+                await credentials.revoke_of_user(session, request.caller.actor, user.id, kinds)
+        return reply(user_reply(user))
+
+    async def delete_user(self, request: ApiRequest) -> ApiReply:
+        async with self._deps.pool.transaction() as session:
+            await users.delete(session, request.caller.actor, request.user_id, ip=self._ip(request))
+        return NO_CONTENT
+
+    async def set_user_password(self, request: ApiRequest) -> ApiReply:
+        deps, actor, user_id = self._deps, request.caller.actor, request.user_id
+        body = await request.body(_PASSWORD)
+        new_hash = await deps.accounts.passwords.make_hash(check_password(body.password))
+        async with deps.pool.transaction() as session:
+            await users.set_password(session, actor, user_id, new_hash, ip=self._ip(request))
+            await credentials.revoke_of_user(session, actor, user_id, ("session", "link"))
+        return NO_CONTENT
+
+    async def list_audit_entries(self, request: ApiRequest) -> ApiReply:
+        query = request.query(AuditQuery)
+        if (query.object_type is None) != (query.object_id is None):
+            raise InvalidInput("object_type", "goes together with object_id")
+        paging = Paging(request, query, NumberPosition)
+        pool, actor = self._deps.pool, request.caller.actor
+        before = None if paging.position is None else paging.position.number
+        wanted = AuditFilter(
+            actor_id=None if query.actor_id is None else UserId(query.actor_id),
+            object_type=query.object_type,
+            object_id=query.object_id,
+        )
+        found = await self._deps.retry(
+            lambda: audit.list_page(pool, actor, wanted, before=before, limit=paging.read_limit)
+        )
+        shown, cursor = paging.cut(found, lambda entry: NumberPosition(entry.id))
+        items = tuple(map(audit_entry_reply, shown))
+        return reply(AuditPage(items=items, has_more=cursor is not None, next_cursor=cursor))
+
+    def _ip(self, request: ApiRequest) -> str | None:
+        return self._deps.accounts.site.address(request.scope)

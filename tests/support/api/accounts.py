@@ -1,0 +1,93 @@
+"""Users, browsers and listeners for tests of accounts."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import Final
+
+from chatd.clock import SystemClock
+from chatd.domain.config_change import ConfigChange
+from chatd.store.config_changes import ConfigChanges
+from chatd.store.conn import ConnectConfig
+from chatd.store.notifications import HintListener, ListenConfig
+from tests.support.api.server import ADMINISTRATOR, ApiReply, ApiServer, Json
+
+PASSWORD: Final = "correct horse battery"
+
+
+@asynccontextmanager
+async def listening_changes(dsn: str) -> AsyncGenerator[ConfigChanges]:
+    """What a replica hears of changes, from a real listener."""
+    changes, connected = ConfigChanges(), asyncio.Event()
+
+    def on_change(change: ConfigChange | None) -> None:
+        if change is None:
+            connected.set()
+
+    changes.subscribe(on_change)
+    listener = HintListener(
+        ListenConfig(connect=ConnectConfig(dsn=dsn)),
+        SystemClock(),
+        on_hint=lambda _hint: None,
+        on_connected=lambda: None,
+        config_changes=changes,
+    )
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(listener.run())
+        async with asyncio.timeout(10):
+            await connected.wait()
+        yield changes
+        task.cancel()
+
+
+async def create_user(server: ApiServer, username: str = "ada", **fields: object) -> Json:
+    body = {"username": username, **fields}
+    if not fields.get("is_service"):
+        body.setdefault("password", PASSWORD)
+    made = await server.ask("POST", "/users", body, token=ADMINISTRATOR)
+    assert made.status == 201, made.content
+    return made.json
+
+
+async def create_token(browser: "Browser", **fields: object) -> Json:
+    made = await browser.ask("POST", "/auth/tokens", {"name": "a job", **fields})
+    assert made.status == 201, made.content
+    return made.json
+
+
+class Browser:
+    """Keeps a cookie and a CSRF token, and sends what a page of this server sends."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self.server = server
+        self.cookie: str | None = None
+        self.csrf_token: str | None = None
+
+    @property
+    def origin(self) -> str:
+        return f"http://127.0.0.1:{self.server.port}"
+
+    async def sign_in(self, username: str = "ada", password: str = PASSWORD) -> "Browser":
+        reply = await self.ask("POST", "/auth/login", {"username": username, "password": password})
+        assert reply.status == 200, reply.content
+        return self
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        headers: Mapping[str, str | None] | None = None,
+        at: ApiServer | None = None,
+    ) -> ApiReply:
+        """A header of None is left out. `at` is another replica."""
+        sent: dict[str, str | None] = {"Origin": self.origin, "X-CSRF-Token": self.csrf_token}
+        sent |= {"Cookie": self.cookie} | dict(headers or {})
+        present = {name: value for name, value in sent.items() if value is not None}
+        reply = await (at or self.server).ask(method, path, body, token=None, headers=present)
+        if (cookie := reply.headers.get("set-cookie")) is not None:
+            self.cookie = cookie.partition(";")[0]
+        if reply.status == 200 and path in ("/auth/login", "/auth/link"):
+            self.csrf_token = str(reply.json["csrf_token"])
+        return reply
