@@ -77,10 +77,11 @@ class ApiReply(Struct, frozen=True, kw_only=True):
 
 
 class StreamedReply(ApiReply, frozen=True, kw_only=True):
-    """A reply with a body that is sent in pieces. `length` is that of the whole body."""
+    """A reply with a body that is sent in pieces. `length` is that of the whole body, or None if it
+    is not known."""
 
     pieces: AsyncGenerator[bytes]
-    length: int
+    length: int | None
 
 
 NO_CONTENT: Final = ApiReply(status=204)
@@ -114,7 +115,9 @@ async def send_reply(send: Send, answer: ApiReply, *, prefix: str = "") -> None:
 
 async def _send_pieces(send: Send, answer: StreamedReply) -> None:
     """`send` waits while the client reads more slowly than the pieces arrive."""
-    headers = {"content-type": answer.media_type, "content-length": str(answer.length)}
+    headers = {"content-type": answer.media_type}
+    if answer.length is not None:
+        headers["content-length"] = str(answer.length)
     async with aclosing(answer.pieces) as pieces:
         await send(response_start(answer.status, {**headers, **answer.headers}))
         async for piece in pieces:

@@ -1,22 +1,50 @@
-"""Routes that copy chats: fork."""
+"""Routes that copy chats: fork, export and import."""
 
+import asyncio
+from collections.abc import AsyncGenerator
 from typing import Final
+from uuid import UUID
 
+from chatd.aio import run_other_tasks
+from chatd.api import validation
 from chatd.api.deps import ApiDeps
-from chatd.api.request import ApiReply, ApiRequest, BodySpec, reply
+from chatd.api.request import (
+    ApiReply,
+    ApiRequest,
+    BodySpec,
+    StreamedReply,
+    read_body,
+    reply,
+)
 from chatd.api.route import ApiRoute
-from chatd.api.schemas.chats import ForkBody
+from chatd.api.schemas.chats import ExportQuery, ForkBody
+from chatd.domain.chat.markdown import chat_heading, message_markdown
 from chatd.domain.chat.public_chat import PublicChat, public_chat
+from chatd.domain.chat.row import Chat
+from chatd.domain.chat.transfer import (
+    FORMAT_VERSION,
+    EndLine,
+    HeaderLine,
+    TransferReader,
+    encode_line,
+)
+from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.ids import ChatId, MessageId
-from chatd.store.chat import forks
+from chatd.store.chat import forks, transfer
 from chatd.store.chat.forks import ForkRequest
+from chatd.store.chat.transfer import ImportRequest
 
+MAX_IMPORT_BYTES: Final = 64 * 1024 * 1024
+MAX_CONCURRENT_IMPORTS: Final = 2
+MAX_IMPORTED_FILES: Final = 50
+_LINES_PER_TURN: Final = 50
 _FORK: Final = BodySpec(ForkBody)
 
 
 class CopyRoutes:
     def __init__(self, deps: ApiDeps) -> None:
         self._deps = deps
+        self._imports = asyncio.Semaphore(MAX_CONCURRENT_IMPORTS)
 
     def routes(self) -> tuple[ApiRoute, ...]:
         return (
@@ -34,6 +62,34 @@ class CopyRoutes:
                 replies={201: PublicChat},
                 errors=("not_found",),
             ),
+            ApiRoute(
+                endpoint="GET /chats/{chat_id}/export",
+                permission="chats.read",
+                summary="Export a root chat with its subagents",
+                description=(
+                    "JSON lines that can be imported, or Markdown for reading. The last line of"
+                    " JSON lines has the type `end`: a file without it was cut off. Files,"
+                    " workspaces, usage and queues are not part of it."
+                ),
+                handle=self.export_chat,
+                query=ExportQuery,
+                replies={200: bytes},
+                errors=("not_found",),
+            ),
+            ApiRoute(
+                endpoint="POST /chats/import",
+                permission="chats.create",
+                summary="Import a chat that was exported as JSON lines",
+                description=(
+                    f"The body is the file, of at most {MAX_IMPORT_BYTES // 1024 // 1024} MiB. It"
+                    " is checked line by line; if one is wrong, nothing is written. The chats get"
+                    " new ids and wait for a message."
+                ),
+                handle=self.import_chat,
+                raw_body=True,
+                replies={201: PublicChat},
+                errors=("too_large", "request_timeout"),
+            ),
         )
 
     async def fork_chat(self, request: ApiRequest) -> ApiReply:
@@ -45,8 +101,102 @@ class CopyRoutes:
             change_id=deps.env.new_change_id(),
             message_id=None if body.message_id is None else MessageId(body.message_id),
         )
-        chat = await deps.retry(lambda: forks.fork(deps.pool, wanted))
-        deps.announce(chat, "created")
-        read_up_to = MessageId(chat.next_message_id - 1)
+        return self._created(await deps.retry(lambda: forks.fork(deps.pool, wanted)))
+
+    def _created(self, chat: Chat) -> ApiReply:
+        """The reply for a new chat that its user has read."""
+        self._deps.announce(chat, "created")
         headers = {"location": f"/api/v1/chats/{chat.id}"}
-        return reply(public_chat(chat, read_up_to), 201, headers)
+        return reply(public_chat(chat, MessageId(chat.next_message_id - 1)), 201, headers)
+
+    async def export_chat(self, request: ApiRequest) -> ApiReply:
+        deps, query = self._deps, request.query(ExportQuery)
+        chat_id, user = request.chat_id, request.caller.user_id
+        family = await deps.retry(lambda: transfer.load_family(deps.pool, chat_id, user))
+        if not family:
+            raise NotFound("There is no such root chat.")
+        if query.format == "markdown":
+            pieces, media_type, suffix = self._markdown(family), "text/markdown", "md"
+        else:
+            pieces, media_type, suffix = self._lines(family), "application/jsonl", "jsonl"
+        name = f"chat-{chat_id}.{suffix}"
+        return StreamedReply(
+            pieces=pieces,
+            length=None,
+            media_type=f"{media_type}; charset=utf-8",
+            headers={"content-disposition": f'attachment; filename="{name}"'},
+        )
+
+    async def _lines(self, family: list[Chat]) -> AsyncGenerator[bytes]:
+        numbers = {chat.id: number for number, chat in enumerate(family, 1)}
+        total = 0
+        yield encode_line(HeaderLine(version=FORMAT_VERSION))
+        for chat in family:
+            yield encode_line(transfer.chat_line(chat, numbers))
+            number = 0
+            async for batch in transfer.read_messages(self._deps.pool, chat):
+                lines: list[bytes] = []
+                for message in batch:
+                    number += 1
+                    line = transfer.message_line(message, numbers[chat.id], number)
+                    lines.append(encode_line(line))
+                yield b"".join(lines)
+            total += number
+        yield encode_line(EndLine(chats=len(family), messages=total))
+
+    async def _markdown(self, family: list[Chat]) -> AsyncGenerator[bytes]:
+        for chat in family:
+            yield chat_heading(chat.title, is_root=chat.is_root).encode()
+            async for batch in transfer.read_messages(self._deps.pool, chat):
+                texts = (message_markdown(message.message()) for message in batch)
+                yield "".join(texts).encode(errors="replace")
+
+    async def import_chat(self, request: ApiRequest) -> ApiReply:
+        deps = self._deps
+        async with self._imports:
+            length = request.header("content-length")
+            body = await read_body(request.receive, length, MAX_IMPORT_BYTES)
+            found = await _read_file(body)
+            wanted = ImportRequest(
+                owner_id=request.caller.user_id,
+                change_id=deps.env.new_change_id(),
+                ids=[ChatId(deps.env.new_id()) for _ in found.chats],
+                chats=found.chats,
+                messages=found.messages,
+                file_ids=_uuids(found.file_ids),
+            )
+            made = await deps.retry(
+                lambda: transfer.write_import(deps.pool, wanted, max_files=MAX_IMPORTED_FILES)
+            )
+        return self._created(made[0])
+
+
+async def _read_file(body: bytes) -> TransferReader:
+    """Raises InvalidInput, which names the line."""
+    reader, start, count = TransferReader(), 0, 0
+    while start < len(body):
+        end = body.find(b"\n", start)
+        end = len(body) if end < 0 else end
+        reader.read(body[start:end])
+        start, count = end + 1, count + 1
+        if count % _LINES_PER_TURN == 0:
+            await run_other_tasks()
+    reader.finish()
+    for number, chat in enumerate(reader.chats, 1):
+        try:
+            validation.check_title(chat.title)
+            validation.check_labels(chat.labels)
+        except InvalidInput as error:
+            raise InvalidInput(f"chat {number}", error.message) from None
+    return reader
+
+
+def _uuids(texts: set[str]) -> list[UUID]:
+    """The ids of files; other texts name no file."""
+    found: list[UUID] = []
+    for text in sorted(texts):
+        try:
+            found.append(UUID(text))
+        except ValueError:
+            continue
+    return found

@@ -16,6 +16,7 @@ from chatd.api.schemas.messages import Content, ModelSelection
 from chatd.api.schemas.values import MAX_INT32, CursorText, Id, NonBlankText
 from chatd.domain.chat.public_chat import PublicChat
 from chatd.domain.chat.states import PublicStatus
+from chatd.domain.chat.transfer import ExportFormat
 from chatd.domain.description import CHAT_ID, CREATED_AT, STREAM_CURSOR, WORKSPACE_ID, describe
 from chatd.domain.ids import ChatId, MessageId
 
@@ -178,6 +179,14 @@ class PromptQuery(ListQuery, frozen=True, kw_only=True):
         Meta(max_length=1000),
         describe("Only prompts that begin with this text, in the same letter case.", "Fix the"),
     ] = ""
+
+
+class ExportQuery(Struct, frozen=True, kw_only=True):
+    """The form of an export."""
+
+    format: Annotated[
+        ExportFormat, describe("JSON lines, which can be imported, or Markdown.", "markdown")
+    ] = "jsonl"
 
 
 class AfterQuery(Struct, frozen=True, kw_only=True):

@@ -1,0 +1,251 @@
+"""Chats as lines of JSON, for export and import.
+
+The first line is a header; then each chat is followed by its messages, the root first; the last
+line ends the file, so that a file that was cut off is recognized. Chats and messages are numbered
+from 1 within the file, so that the export of an imported chat equals the file. A message's content
+is kept byte for byte, with the provider's metadata that a later model call needs.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from chatd.domain.chat.messages import (
+    Role,
+    TokenUsage,
+    Visibility,
+    decode_parts,
+    local_calls,
+    local_results,
+)
+from chatd.domain.chat.parts import CONTENT_VERSION, FilePart, Part, validate_json
+from chatd.domain.errors import InvalidInput
+from chatd.domain.ids import ModelConfigId, ToolCallId
+from chatd.domain.text import Json
+
+FORMAT_VERSION: Final = 1
+MAX_TRANSFER_CHATS: Final = 200
+MAX_TRANSFER_MESSAGES: Final = 100_000
+
+Number = Annotated[int, Meta(ge=1, le=MAX_TRANSFER_MESSAGES)]
+Time = Annotated[datetime, Meta(tz=True)]
+ShortText = Annotated[str, Meta(max_length=200, pattern="^[^\\x00]*$")]
+
+
+class _Line(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    tag_field="type",
+    forbid_unknown_fields=True,
+):
+    pass
+
+
+class HeaderLine(_Line, frozen=True, kw_only=True, tag="chatd"):
+    version: int
+
+
+class ChatLine(_Line, frozen=True, kw_only=True, tag="chat"):
+    number: Number
+    parent: Number | None = None
+    title: Annotated[ShortText, Meta(min_length=1)]
+    labels: Mapping[str, str]
+    created_at: Time
+    model_config_id: ModelConfigId | None = None
+    reasoning_effort: ShortText | None = None
+    client_tools: Json = UNSET
+
+
+class MessageLine(_Line, frozen=True, kw_only=True, tag="message"):
+    """`content_text` is the content as text, if it has line breaks outside of its strings."""
+
+    chat: Number
+    id: Number
+    role: Role
+    visibility: Visibility = "both"
+    content: Json = UNSET
+    content_text: str | UnsetType = UNSET
+    content_version: int = CONTENT_VERSION
+    compressed: bool = False
+    model_config_id: ModelConfigId | None = None
+    reasoning_effort: ShortText | None = None
+    usage: Json = UNSET
+    provider_response_id: ShortText | None = None
+    finish_reason: ShortText | None = None
+    created_at: Time
+
+    @property
+    def stored_content(self) -> str:
+        if isinstance(self.content_text, str):
+            return self.content_text
+        return "" if self.content is UNSET else bytes(self.content).decode()
+
+
+class EndLine(_Line, frozen=True, kw_only=True, tag="end"):
+    chats: int
+    messages: int
+
+
+Line = HeaderLine | ChatLine | MessageLine | EndLine
+_ENCODER: Final = msgspec.json.Encoder()
+_DECODER: Final = msgspec.json.Decoder(Line)
+_USAGE: Final = msgspec.json.Decoder(TokenUsage)
+
+
+def encode_line(line: Line) -> bytes:
+    return _ENCODER.encode(line) + b"\n"
+
+
+def one_line(raw: Json) -> Json:
+    """JSON without line breaks between its values."""
+    if raw is UNSET or (b"\n" not in bytes(raw) and b"\r" not in bytes(raw)):
+        return raw
+    return Raw(msgspec.json.format(bytes(raw), indent=-1))
+
+
+def content_fields(content: Raw) -> dict[str, object]:
+    """The fields of a message line for stored content."""
+    data = bytes(content)
+    if b"\n" in data or b"\r" in data:
+        return {"content_text": data.decode()}
+    return {"content": content}
+
+
+class TransferReader:
+    """Checks a file line by line. `chats` and `messages` are those so far; `finish` checks the end.
+    Every method raises InvalidInput, which names the line."""
+
+    def __init__(self) -> None:
+        self.chats: list[ChatLine] = []
+        self.messages: list[MessageLine] = []
+        self.file_ids: set[str] = set()
+        self._number = 0
+        self._next_id = 1
+        self._pending: set[ToolCallId] = set()
+        self._is_ended = False
+
+    def read(self, text: bytes) -> None:
+        self._number += 1
+        line = self._decode(text)
+        if self._is_ended:
+            raise self._wrong("the file goes on after its end")
+        if self._number == 1:
+            self._check_header(line)
+            return
+        match line:
+            case HeaderLine():
+                raise self._wrong("only the first line is a header")
+            case ChatLine():
+                self._add_chat(line)
+            case MessageLine():
+                self._add_message(line)
+            case EndLine():
+                self._end(line)
+
+    def finish(self) -> None:
+        if not self._is_ended:
+            self._number += 1
+            raise self._wrong("the file was cut off: it has no line of the type end")
+
+    def _decode(self, text: bytes) -> Line:
+        try:
+            return _DECODER.decode(text)
+        except msgspec.ValidationError as error:
+            raise self._wrong(str(error)) from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise self._wrong("is not a JSON object") from None
+
+    def _check_header(self, line: Line) -> None:
+        if not isinstance(line, HeaderLine):
+            raise self._wrong("the first line must be the header of an exported chat")
+        if line.version != FORMAT_VERSION:
+            raise self._wrong(f"the version must be {FORMAT_VERSION}")
+
+    def _add_chat(self, line: ChatLine) -> None:
+        self._check_calls()
+        if line.number != len(self.chats) + 1:
+            raise self._wrong(f"the number of the chat must be {len(self.chats) + 1}")
+        if line.number > MAX_TRANSFER_CHATS:
+            raise self._wrong(f"at most {MAX_TRANSFER_CHATS} chats")
+        if (line.parent is None) != (line.number == 1) or (line.parent or 0) >= line.number:
+            raise self._wrong("parent must be an earlier chat; only the first chat has none")
+        if line.client_tools is not UNSET:
+            self._check_json(bytes(line.client_tools).decode(), "client_tools")
+        self.chats.append(line)
+        self._next_id = 1
+
+    def _add_message(self, line: MessageLine) -> None:
+        if line.chat != len(self.chats) or not self.chats:
+            raise self._wrong("a message must follow its chat")
+        if line.id != self._next_id:
+            raise self._wrong(f"the id of the message must be {self._next_id}")
+        if len(self.messages) >= MAX_TRANSFER_MESSAGES:
+            raise self._wrong(f"at most {MAX_TRANSFER_MESSAGES} messages")
+        if line.content_version != CONTENT_VERSION:
+            raise self._wrong(f"content_version must be {CONTENT_VERSION}")
+        self._check_content(line, self._parts(line))
+        if line.usage is not UNSET:
+            self._check_usage(line.usage)
+        self.messages.append(line)
+        self._next_id += 1
+
+    def _parts(self, line: MessageLine) -> tuple[Part, ...]:
+        if (line.content is UNSET) == (line.content_text is UNSET):
+            raise self._wrong("a message has either content or content_text")
+        text = line.stored_content
+        self._check_json(text, "content")
+        try:
+            return decode_parts(text)
+        except msgspec.DecodeError:
+            raise self._wrong("content must be a list of parts") from None
+
+    def _check_json(self, text: str, field: str) -> None:
+        try:
+            validate_json(text)
+        except ValueError as error:
+            raise self._wrong(f"{field} is {error}") from None
+
+    def _check_usage(self, usage: Raw) -> None:
+        try:
+            _USAGE.decode(usage)
+        except msgspec.MsgspecError:
+            raise self._wrong("usage is not that of a message") from None
+
+    def _check_content(self, line: MessageLine, parts: tuple[Part, ...]) -> None:
+        """No provider accepts a history in which a call has no result, or a result no call."""
+        if line.role in ("user", "assistant"):
+            self._check_calls()
+        if line.role == "tool":
+            for result in local_results(parts):
+                if result.tool_call_id not in self._pending:
+                    raise self._wrong(f"there is no open call {result.tool_call_id!r}")
+                self._pending.discard(result.tool_call_id)
+        if line.role == "assistant":
+            self._pending = {call.tool_call_id for call in local_calls(parts)}
+        self.file_ids.update(
+            part.file_id for part in parts if isinstance(part, FilePart) and part.file_id
+        )
+
+    def _check_calls(self) -> None:
+        if self._pending:
+            raise self._wrong(f"the call {min(self._pending)!r} has no result before this line")
+
+    def _end(self, line: EndLine) -> None:
+        self._check_calls()
+        if not self.messages or (line.chats, line.messages) != (
+            len(self.chats),
+            len(self.messages),
+        ):
+            raise self._wrong("the file has not all of its lines")
+        self._is_ended = True
+
+    def _wrong(self, reason: str) -> InvalidInput:
+        return InvalidInput(f"line {self._number}", reason)
+
+
+ExportFormat = Literal["jsonl", "markdown"]

@@ -1,0 +1,266 @@
+"""Read a chat with its subagents for an export, and write an import.
+
+An export reads in batches and still shows one state of each chat: up to its last message at the
+start, with the messages that were deleted since. An import is one transaction.
+"""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from datetime import datetime
+from typing import Final, LiteralString
+from uuid import UUID
+
+import msgspec
+from msgspec import UNSET, Raw, Struct
+
+from chatd.domain.chat.change import INTERRUPTED_CALL_TEXT, error_result
+from chatd.domain.chat.messages import Message, Role, Visibility, decode_parts, encode_parts
+from chatd.domain.chat.row import Chat
+from chatd.domain.chat.transfer import ChatLine, MessageLine, content_fields, one_line
+from chatd.domain.ids import ChangeId, ChatId, MessageId, ModelConfigId, UserId
+from chatd.store.chat.chats import chat_from_row
+from chatd.store.chat.messages import take_within_bytes
+from chatd.store.conn import Conn, DatabaseSession, json_or_none, json_text
+from chatd.store.pool import Pool
+
+MAX_MESSAGES_PER_READ: Final = 200
+MAX_BYTES_PER_READ: Final = 4 * 1024 * 1024
+MAX_MESSAGES_PER_WRITE: Final = 200
+MAX_CHATS_PER_EXPORT: Final = 200
+
+LOAD_FAMILY: Final[LiteralString] = """
+    SELECT c.* FROM chats c
+    WHERE c.root_chat_id = (SELECT id FROM chats WHERE id = $1 AND owner_id = $2
+                            AND parent_chat_id IS NULL AND deleted_at IS NULL)
+    ORDER BY (c.id <> c.root_chat_id), c.created_at, c.id LIMIT $3"""
+
+# Also messages that were deleted after the version with which the export began.
+_MESSAGES: Final[LiteralString] = """
+    SELECT id, role, visibility, content, content_version, compressed, model_config_id,
+        reasoning_effort, usage, provider_response_id, finish_reason, created_at
+    FROM chat_messages
+    WHERE chat_id = $1 AND id > $2 AND id < $3 AND (NOT deleted OR revision > $4)
+    ORDER BY id LIMIT $5"""
+LOAD_MESSAGES: Final[LiteralString] = f"""
+    SELECT m.messages, m.found
+    FROM {take_within_bytes(_MESSAGES, order="id", max_bytes="$6")} m"""
+
+INSERT_CHAT: Final[LiteralString] = """
+    INSERT INTO chats (id, owner_id, root_chat_id, parent_chat_id, title, labels, created_at,
+        model_config_id, reasoning_effort, client_tools, status, snapshot_version, history_version,
+        next_message_id, recent_changes)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 'waiting', 1, 1, $11, ARRAY[$12::bigint])
+    RETURNING *"""
+INSERT_MESSAGES: Final[LiteralString] = """
+    INSERT INTO chat_messages (chat_id, root_chat_id, revision, id, role, visibility, content,
+        content_version, compressed, model_config_id, reasoning_effort, created_by, usage,
+        provider_response_id, finish_reason, created_at, change_id)
+    SELECT m.chat_id, $1, 1, m.id, m.role, m.visibility, m.content::json, m.content_version,
+        m.compressed, m.model_config_id, m.reasoning_effort,
+        CASE WHEN m.role = 'user' AND m.visibility <> 'model' AND NOT m.compressed
+            THEN $2::uuid END,
+        m.usage::json, m.provider_response_id, m.finish_reason, m.created_at, $3
+    FROM unnest($4::uuid[], $5::bigint[], $6::text[], $7::text[], $8::text[], $9::smallint[],
+        $10::boolean[], $11::uuid[], $12::text[], $13::text[], $14::text[], $15::text[],
+        $16::timestamptz[])
+        AS m (chat_id, id, role, visibility, content, content_version, compressed,
+            model_config_id, reasoning_effort, usage, provider_response_id, finish_reason,
+            created_at)"""
+# Only the importing user's own files: a link lets the chat read the file.
+LINK_FILES: Final[LiteralString] = """
+    INSERT INTO chat_files (chat_id, file_id)
+    SELECT $1, id FROM files WHERE id = ANY ($3::uuid[]) AND owner_id = $2 LIMIT $4"""
+MARK_READ: Final[LiteralString] = """
+    INSERT INTO chat_read_marks (user_id, chat_id, message_id)
+    SELECT owner_id, id, next_message_id - 1 FROM chats
+    WHERE root_chat_id = $1 AND next_message_id > 1"""
+
+
+class ExportedMessage(Struct, frozen=True, kw_only=True):
+    """A message as it is stored."""
+
+    id: int
+    role: Role
+    visibility: Visibility
+    content: Raw
+    content_version: int
+    compressed: bool
+    model_config_id: UUID | None
+    reasoning_effort: str | None
+    usage: Raw
+    provider_response_id: str | None
+    finish_reason: str | None
+    created_at: datetime
+
+    def message(self) -> Message:
+        return Message(
+            id=MessageId(self.id),
+            revision=0,
+            role=self.role,
+            visibility=self.visibility,
+            content=decode_parts(bytes(self.content)),
+            compressed=self.compressed,
+            created_at=self.created_at,
+        )
+
+
+_MESSAGES_DECODER: Final = msgspec.json.Decoder(tuple[ExportedMessage, ...])
+
+
+async def load_family(conn: Conn, root: ChatId, owner: UserId) -> list[Chat]:
+    """The root chat first; nothing if `owner` has no such root chat."""
+    rows = await conn.fetch(LOAD_FAMILY, root, owner, MAX_CHATS_PER_EXPORT)
+    return [chat_from_row(row) for row in rows]
+
+
+async def read_messages(conn: Conn, chat: Chat) -> AsyncGenerator[tuple[ExportedMessage, ...]]:
+    """Batches of bounded size, and results for the calls that were pending."""
+    last, created_at = 0, chat.created_at
+    while True:
+        row = await conn.fetchrow(
+            LOAD_MESSAGES,
+            chat.id,
+            last,
+            chat.next_message_id,
+            chat.snapshot_version,
+            MAX_MESSAGES_PER_READ,
+            MAX_BYTES_PER_READ,
+        )
+        text = None if row is None else row["messages"]
+        if text is None:
+            break
+        batch = _MESSAGES_DECODER.decode(text)
+        yield batch
+        last, created_at = batch[-1].id, batch[-1].created_at
+    if chat.pending_calls:
+        yield tuple(_closing_results(chat, last, created_at))
+
+
+def _closing_results(chat: Chat, last: int, at: datetime) -> list[ExportedMessage]:
+    """A history with an open call could not go on."""
+    drafts = [error_result(call, INTERRUPTED_CALL_TEXT) for call in chat.pending_calls]
+    return [
+        ExportedMessage(
+            id=last + number,
+            role=draft.role,
+            visibility=draft.visibility,
+            content=Raw(encode_parts(draft.content).encode()),
+            content_version=draft.content_version,
+            compressed=False,
+            model_config_id=None,
+            reasoning_effort=None,
+            usage=Raw(b"null"),
+            provider_response_id=None,
+            finish_reason=None,
+            created_at=at,
+        )
+        for number, draft in enumerate(drafts, 1)
+    ]
+
+
+def chat_line(chat: Chat, numbers: Mapping[ChatId, int]) -> ChatLine:
+    return ChatLine(
+        number=numbers[chat.id],
+        parent=None if chat.parent_chat_id is None else numbers[chat.parent_chat_id],
+        title=chat.title,
+        labels=chat.labels,
+        created_at=chat.created_at,
+        model_config_id=chat.model_config_id,
+        reasoning_effort=chat.reasoning_effort,
+        client_tools=one_line(chat.client_tools),
+    )
+
+
+def message_line(message: ExportedMessage, chat: int, number: int) -> MessageLine:
+    model = message.model_config_id
+    line = MessageLine(
+        chat=chat,
+        id=number,
+        role=message.role,
+        visibility=message.visibility,
+        content_version=message.content_version,
+        compressed=message.compressed,
+        model_config_id=None if model is None else ModelConfigId(model),
+        reasoning_effort=message.reasoning_effort,
+        usage=UNSET if bytes(message.usage) == b"null" else one_line(message.usage),
+        provider_response_id=message.provider_response_id,
+        finish_reason=message.finish_reason,
+        created_at=message.created_at,
+    )
+    return msgspec.structs.replace(line, **content_fields(message.content))
+
+
+class ImportRequest(Struct, frozen=True, kw_only=True):
+    """`ids` are those of the new chats, in the order of the file."""
+
+    owner_id: UserId
+    change_id: ChangeId
+    ids: Sequence[ChatId]
+    chats: Sequence[ChatLine]
+    messages: Sequence[MessageLine]
+    file_ids: Sequence[UUID] = ()
+
+
+async def write_import(pool: Pool, request: ImportRequest, *, max_files: int) -> list[Chat]:
+    """All chats or none. A repeated attempt after a lost reply finds what the first one wrote."""
+    async with pool.transaction() as session:
+        made = await load_family(session, request.ids[0], request.owner_id)
+        return made or await _insert(session, request, max_files)
+
+
+async def _insert(session: DatabaseSession, request: ImportRequest, max_files: int) -> list[Chat]:
+    root, owner = request.ids[0], request.owner_id
+    counts = dict.fromkeys(range(1, len(request.chats) + 1), 0)
+    for message in request.messages:
+        counts[message.chat] += 1
+    made = [
+        await _insert_chat(session, request, line, counts[line.number]) for line in request.chats
+    ]
+    for start in range(0, len(request.messages), MAX_MESSAGES_PER_WRITE):
+        batch = request.messages[start : start + MAX_MESSAGES_PER_WRITE]
+        ids = [request.ids[line.chat - 1] for line in batch]
+        await session.execute(
+            INSERT_MESSAGES, root, owner, request.change_id, ids, *_columns(batch)
+        )
+    if request.file_ids:
+        await session.execute(LINK_FILES, root, owner, request.file_ids, max_files)
+    await session.execute(MARK_READ, root)
+    return made
+
+
+async def _insert_chat(
+    session: DatabaseSession, request: ImportRequest, line: ChatLine, messages: int
+) -> Chat:
+    row = await session.fetchrow(
+        INSERT_CHAT,
+        request.ids[line.number - 1],
+        request.owner_id,
+        request.ids[0],
+        None if line.parent is None else request.ids[line.parent - 1],
+        line.title,
+        json_text(line.labels),
+        line.created_at,
+        line.model_config_id,
+        line.reasoning_effort,
+        json_or_none(line.client_tools),
+        messages + 1,
+        request.change_id,
+    )
+    assert row is not None
+    return chat_from_row(row)
+
+
+def _columns(batch: Sequence[MessageLine]) -> tuple[list[object], ...]:
+    return (
+        [line.id for line in batch],
+        [line.role for line in batch],
+        [line.visibility for line in batch],
+        [line.stored_content for line in batch],
+        [line.content_version for line in batch],
+        [line.compressed for line in batch],
+        [line.model_config_id for line in batch],
+        [line.reasoning_effort for line in batch],
+        [None if line.usage is UNSET else bytes(line.usage).decode() for line in batch],
+        [line.provider_response_id for line in batch],
+        [line.finish_reason for line in batch],
+        [line.created_at for line in batch],
+    )

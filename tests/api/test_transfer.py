@@ -1,0 +1,188 @@
+"""Export and import over HTTP: the export of an imported chat equals the file, byte for byte."""
+
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from chatd.api.routes import copies
+from chatd.domain.chat.parts import ReasoningPart, TextPart, ToolCallPart
+from chatd.domain.chat.states import State
+from chatd.domain.chat.worker_transitions import acquire, commit_step, finish_turn
+from chatd.domain.ids import ChatId, ToolCallId
+from chatd.store.chat import transfer
+from tests.support.api.server import OTHER_USER, ApiReply, ApiServer, Json, message_body
+from tests.support.factories import CHAT, WORKER, draft, result, text
+from tests.support.seeds import Seed, step
+from tests.support.store import insert_seed, open_child
+
+
+async def exported(server: ApiServer, chat: object, query: str = "") -> bytes:
+    reply = await server.ask("GET", f"/chats/{chat}/export{query}")
+    assert reply.status == 200, reply.content
+    return reply.content
+
+
+async def imported(server: ApiServer, body: bytes) -> ApiReply:
+    return await server.ask("POST", "/chats/import", body)
+
+
+async def rich_chat(server: ApiServer) -> ChatId:
+    """A chat with a system prompt, reasoning with metadata, a call with line breaks in its
+    arguments, a deleted message, and a subagent."""
+    tool = {"name": "ask", "description": "Ask.", "input_schema": {"type": "object"}}
+    chat = await server.create(
+        "höllo \0 there", system_prompt="Be kind.", labels={"b": "1", "a": "2"}, client_tools=[tool]
+    )
+    await server.ask("PATCH", f"/chats/{chat}/messages/2", message_body("again"))
+    await server.act(chat, lambda row: acquire(row, WORKER))
+    answer = draft(
+        "assistant",
+        ReasoningPart(text="hm", provider_metadata=msgspec.Raw(b'{"signature":"s/+="}')),
+        TextPart(text="let me see"),
+        ToolCallPart(
+            tool_call_id=ToolCallId("c1"), tool_name="execute", args=msgspec.Raw(b'{\n "a" : 1 }')
+        ),
+        provider_response_id="resp_1",
+    )
+    await server.act(chat, lambda row: commit_step(row, step(row, answer)))
+    await server.act(chat, lambda row: commit_step(row, step(row, draft("tool", result("c1")))))
+    await server.act(chat, lambda row: finish_turn(row, step(row, draft("assistant", text("ok")))))
+    await open_child(server.replica.pool, 7, root=chat.int)
+    return chat
+
+
+async def test_an_imported_chat_exports_to_the_same_file(server: ApiServer) -> None:
+    chat = await rich_chat(server)
+    first = await exported(server, chat)
+    made = await imported(server, first)
+    assert made.status == 201, made.content
+    copy = UUID(str(made.json["id"]))
+    assert await exported(server, copy) == first
+    stored = "SELECT array_agg(content::text ORDER BY id) FROM chat_messages WHERE chat_id = $1"
+    kept = stored.replace("chat_id = $1", "chat_id = $1 AND NOT deleted")
+    pool = server.replica.pool
+    assert await pool.fetchval(stored, copy) == await pool.fetchval(kept, chat)
+    (listed,) = [c for c in (await server.ask("GET", "/chats")).items if c["id"] == str(copy)]
+    assert (listed["status"], listed["has_unread"]) == ("waiting", False)
+    assert len(msgspec.convert(listed["children"], list[Json])) == 1
+    sent = await server.ask("POST", f"/chats/{copy}/messages", message_body("go on"))
+    assert sent.status == 200
+
+
+@pytest.mark.parametrize("state", [State.R1, State.A0, State.E1, State.XW1])
+async def test_a_chat_in_any_state_can_be_exported_and_imported(
+    server: ApiServer, state: State
+) -> None:
+    calls = "client" if state is State.A0 else "local"
+    before = await insert_seed(server.replica.pool, Seed(state=state, calls=calls))
+    first = await exported(server, CHAT)
+    assert await server.chat(CHAT) == before
+    made = await imported(server, first)
+    assert made.status == 201, made.content
+    assert await exported(server, made.json["id"]) == first
+
+
+async def test_an_export_is_read_in_batches_of_one_state(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = await rich_chat(server)
+    whole = await exported(server, chat)
+    monkeypatch.setattr(transfer, "MAX_MESSAGES_PER_READ", 2)
+    monkeypatch.setattr(transfer, "MAX_BYTES_PER_READ", 10)
+    assert await exported(server, chat) == whole
+    row = await server.chat(chat)
+    batches = transfer.read_messages(server.replica.pool, row)
+    seen = list(await anext(batches))
+    await server.ask("PATCH", f"/chats/{chat}/messages/3", message_body("another"))
+    async for batch in batches:
+        seen += batch
+    assert len(seen) == 5, "the messages as they were when the export began"
+    monkeypatch.setattr(transfer, "MAX_MESSAGES_PER_WRITE", 2)
+    made = await imported(server, whole)
+    assert await exported(server, made.json["id"]) == whole
+
+
+async def test_the_file_has_no_ids_of_this_server(server: ApiServer) -> None:
+    chat = await rich_chat(server)
+    content = await exported(server, chat)
+    row = await server.chat(chat)
+    for secret in (str(chat), str(row.owner_id), "cost_micros"):
+        assert secret.encode() not in content
+    assert content.startswith(b'{"type":"chatd","version":1}\n')
+    assert content.endswith(b'{"type":"end","chats":2,"messages":6}\n')
+
+
+async def test_a_chat_can_be_read_as_markdown(server: ApiServer) -> None:
+    chat = await rich_chat(server)
+    reply = await server.ask("GET", f"/chats/{chat}/export?format=markdown")
+    assert reply.headers["content-type"] == "text/markdown; charset=utf-8"
+    page = reply.content.decode()
+    for shown in ("## User (", "again", "## Assistant (", "let me see", "Call of `execute`"):
+        assert shown in page
+    for hidden in ("Be kind.", "signature"):
+        assert hidden not in page
+    assert "# Subagent: A chat" in page
+
+
+def cut(lines: list[bytes], index: int, text: bytes | None) -> bytes:
+    """The file with this line replaced, or removed."""
+    changed = [*lines]
+    changed[index : index + 1] = [] if text is None else [text]
+    return b"\n".join(changed) + b"\n"
+
+
+async def test_a_wrong_file_is_refused_with_its_line_and_writes_nothing(server: ApiServer) -> None:
+    chat = await rich_chat(server)
+    pool = server.replica.pool
+    count = await pool.fetchval("SELECT count(*) FROM chats")
+    lines = (await exported(server, chat)).splitlines()
+    wrong = {
+        "line 1": b"",
+        "line 1 ": b"\xff\xfe",
+        "line 1  ": cut(lines, 0, b'{"type":"chatd","version":2}'),
+        "line 1   ": cut(lines, 0, None),
+        "line 2": cut(lines, 1, b'{"type":"chat","number":2,"title":"x","labels":{}}'),
+        "line 3": cut(lines, 2, lines[2].replace(b'"id":1', b'"id":2')),
+        "line 3 ": cut(lines, 2, lines[2].replace(b'"role":"system"', b'"role":"narrator"')),
+        "line 3  ": cut(lines, 2, lines[2].replace(b'"content":[', b'"content":7,"x":[')),
+        "line 4": cut(lines, 2, None).replace(b'"chat":1,"id":2', b'"chat":1,"id":1', 1)[:-2],
+        f"line {len(lines)}": cut(lines, len(lines) - 1, None),
+        f"line {len(lines)} ": cut(lines, len(lines) - 1, b'{"type":"end","chats":2,"messages":5}'),
+        f"line {len(lines) + 1}": b"\n".join([*lines, lines[-1]]),
+        "chat 1": b"\n".join(lines).replace(b'"labels":{', b'"labels":{"":"x",', 1),
+    }
+    for where, body in wrong.items():
+        refused = await imported(server, body)
+        assert refused.code == (400, "invalid_input"), (where, refused.content)
+        if where != "line 4":
+            assert refused.field == where.strip(), refused.content
+    assert await pool.fetchval("SELECT count(*) FROM chats") == count
+
+
+async def test_calls_and_results_must_fit(server: ApiServer) -> None:
+    chat = await rich_chat(server)
+    lines = (await exported(server, chat)).splitlines()
+    (tool_line,) = [index for index, line in enumerate(lines) if b'"role":"tool"' in line]
+    without = cut(lines, tool_line, None).replace(b'"id":5', b'"id":4')
+    assert b"has no result" in (await imported(server, without)).content
+    other = cut(lines, tool_line, lines[tool_line].replace(b"c1", b"c9"))
+    assert b"no open call" in (await imported(server, other)).content
+
+
+async def test_an_import_is_bounded(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = await exported(server, await rich_chat(server))
+    monkeypatch.setattr(copies, "MAX_IMPORT_BYTES", 100)
+    assert (await imported(server, content)).code == (413, "too_large")
+
+
+async def test_only_an_own_root_chat_can_be_exported(server: ApiServer) -> None:
+    chat = await rich_chat(server)
+    child = await server.replica.pool.fetchval("SELECT id FROM chats WHERE id <> root_chat_id")
+    for path, token in ((chat, OTHER_USER), (CHAT, OTHER_USER)):
+        refused = await server.ask("GET", f"/chats/{path}/export", token=token)
+        assert refused.code == (404, "not_found")
+    assert (await server.ask("GET", f"/chats/{child}/export")).code == (404, "not_found")
+    made = await server.ask("POST", "/chats/import", await exported(server, chat), token=OTHER_USER)
+    assert made.status == 201
+    assert (await server.ask("GET", f"/chats/{made.json['id']}")).status == 404
