@@ -1,5 +1,5 @@
-"""Write the generated tables of ARCHITECTURE.md and docs/operating.md, between their markers, and
-the index of tested behaviours.
+"""Write the generated tables of ARCHITECTURE.md, docs/api.md and docs/operating.md, between their
+markers, and the index of tested behaviours.
 
 `python -m tools.docs` rewrites them; with `--check` it only reports which would change.
 """
@@ -10,6 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import get_args
 
+from chatd.api.error_codes import ERROR_CODES
 from chatd.domain.chat.row import public_status, state_of
 from chatd.domain.chat.states import TRANSITIONS, Actor, State, Status, Transition
 from chatd.domain.errors import InvariantBroken
@@ -19,6 +20,7 @@ from tools.behaviour_index import INDEX, write_index
 ROOT = Path(__file__).parent.parent
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
 OPERATING = ROOT / "docs" / "operating.md"
+API = ROOT / "docs" / "api.md"
 
 
 def states() -> Iterator[str]:
@@ -82,9 +84,17 @@ def unarchiving() -> Iterator[str]:
     yield f"An archived chat refuses every transition but `unarchive`: {pairs}."
 
 
+def error_codes() -> Iterator[str]:
+    yield "| status | code | meaning | what to do |"
+    yield "|---|---|---|---|"
+    for code, error in sorted(ERROR_CODES.items(), key=lambda item: item[1].status):
+        yield f"| {error.status} | `{code}` | {error.meaning} | {error.remedy} |"
+
+
 Section = Callable[[], Iterator[str]]
 SECTIONS: dict[Path, dict[str, Section]] = {
     ARCHITECTURE: {"states": states, "transitions": transitions, "unarchiving": unarchiving},
+    API: {"error codes": error_codes},
     OPERATING: {"settings": settings_table.rows, "limits": limits_table.rows},
 }
 

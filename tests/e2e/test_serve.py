@@ -227,7 +227,7 @@ async def assert_health_only(client: ClientSession, url: str) -> None:
         "chatd_oldest_pending_seconds",
     } <= named
     async with client.post(f"{url}/healthz") as reply:
-        assert (reply.status, reply.headers["allow"]) == (405, "GET")
+        assert (reply.status, reply.headers["allow"]) == (405, "GET, HEAD")
 
 
 @pytest.mark.promise("P5")

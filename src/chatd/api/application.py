@@ -202,8 +202,8 @@ class HealthApplication:
             await send_reply(send, _not_served(), prefix="websocket.")
         elif (page := self._pages.get(scope["path"])) is None:
             await send_reply(send, _not_served())
-        elif scope["method"] != "GET":
-            refused = MethodNotAllowed("Only GET is allowed here.", "GET")
+        elif scope["method"] not in ("GET", "HEAD"):
+            refused = MethodNotAllowed("Only GET and HEAD are allowed here.", "GET, HEAD")
             await send_reply(_ObservedSend(send), handle_error(refused))
         else:
             await send_reply(_ObservedSend(send), await page())
