@@ -413,6 +413,7 @@ def _deps(settings: Settings, process: RunningProcess) -> ApiDeps:
         known=replica.feeds.known,
         workspaces=process.workspaces,
         budget=replica.budget,
+        default_limit=replica.default_limit,
         limits=StreamLimits(
             streams_per_user=limits.streams_per_user, topics_per_socket=limits.topics_per_socket
         ),

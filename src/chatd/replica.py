@@ -18,15 +18,15 @@ from chatd.domain.ids import WorkerId
 from chatd.domain.ports import Budget, Env, ModelSource, ToolSource
 from chatd.engine.acquirer import SlotsConfig
 from chatd.engine.attempt import Committer
-from chatd.engine.budget import OwnerBudget, SpendLimit
+from chatd.engine.budget import SpendBudget, SpendLimit
 from chatd.engine.circuits import Circuits
 from chatd.engine.file_loader import FileLoader
 from chatd.engine.file_removal import file_tasks
 from chatd.engine.lease import WorkerLease
 from chatd.engine.maintenance import RetentionConfig, maintenance_tasks, retention_tasks
-from chatd.engine.model_call import SpendGuard
 from chatd.engine.model_step import ModelStep
 from chatd.engine.open_call_writer import OpenCallWriter
+from chatd.engine.spend_guard import SpendGuard
 from chatd.engine.summary_call import SummaryCall
 from chatd.engine.title_generator import TitleGenerator, TitleModelChoice, own_model
 from chatd.engine.tool_runner import ToolDeps
@@ -46,9 +46,11 @@ from chatd.store.conn import ConnectConfig, StatementHook
 from chatd.store.file.stores import FileStoreConfig, build_file_stores
 from chatd.store.notifications import HintListener, HintPublisher, ListenConfig, PublishConfig
 from chatd.store.pool import Database, PoolConfig
+from chatd.store.spend import DefaultLimit
 from chatd.stream.chat_list import ChatListFeeds
 from chatd.stream.feed_registry import FeedRegistry
 from chatd.stream.live_parts import LivePartSource
+from chatd.stream.spend_notices import SpendNotices
 
 CLOSE_TIMEOUT_S: Final = 1.0
 """Time limit of each close at shutdown; with the drain timeout it stays below half a minute."""
@@ -116,12 +118,16 @@ class Replica:
         self.open_calls = OpenCallWriter(self.database.calls, env, self.worker_id)
         self.lease = WorkerLease(env.clock)
         self.task_reaper = TaskReaper(env)
-        if budget is None and config.spend_limit is not None:
-            budget = OwnerBudget(pool, config.spend_limit)
-        limit = config.spend_limit
-        refuses_unpriced = limit is not None and limit.refuses_unpriced
+        limit = config.spend_limit or SpendLimit()
+        self.default_limit = DefaultLimit(micros=limit.micros, period=limit.period)
+        if budget is None:
+            budget = SpendBudget(pool, env, limit, self.config_changes, self.background_tasks)
+        self.spend_notices = SpendNotices(
+            pool, self.default_limit, self.chat_lists, self.config_changes, self.background_tasks
+        )
+        refuses_unpriced = limit.refuses_unpriced
         spend_guard = SpendGuard(budget, self.open_calls, env, refuses_unpriced=refuses_unpriced)
-        self.budget = None if budget is None else spend_guard
+        self.budget = spend_guard
         self.titles = self._build_title_generator(models, title_models, spend_guard)
         model_step = self._build_model_step(config.model_call_timeout_s, spend_guard)
         titles = self.titles if config.titles else None
@@ -329,10 +335,8 @@ def _running_limits(settings: Settings) -> RunningLimits | None:
 
 def _spend(settings: Settings) -> SpendLimit | None:
     limits = settings.limits
-    if limits.spend_micros == 0:
-        return None
     return SpendLimit(
-        micros=limits.spend_micros,
+        micros=limits.spend_micros or None,
         period=limits.spend_period,
         refuses_unpriced=limits.unpriced == "refuse",
     )

@@ -6,15 +6,17 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
+from chatd.aio import BackgroundTasks
 from chatd.api.application import build_application
 from chatd.domain.chat.messages import TokenUsage, UsageEntry
 from chatd.domain.chat.states import State
 from chatd.domain.ids import ChatId
-from chatd.engine.budget import OwnerBudget, SpendLimit
-from chatd.engine.model_call import SpendGuard
+from chatd.engine.budget import SpendBudget, SpendLimit
 from chatd.engine.open_call_writer import OpenCallWriter
+from chatd.engine.spend_guard import SpendGuard
 from chatd.store.chat import usage
 from chatd.store.chat.usage import Payer
+from chatd.store.config_changes import ConfigChanges
 from tests.support.api.server import OTHER_USER, ApiReply, ApiServer, listening, message_body
 from tests.support.factories import CHAT, WORKER
 from tests.support.seeds import Seed
@@ -29,7 +31,8 @@ KEY = {"Idempotency-Key": "k"}
 async def limited(server: ApiServer) -> AsyncGenerator[ApiServer]:
     """A limit of five micros a month."""
     pool, env = server.replica.pool, server.deps.env
-    books = OwnerBudget(pool, SpendLimit(micros=5))
+    tasks = BackgroundTasks(env, ())
+    books = SpendBudget(pool, env, SpendLimit(micros=5), ConfigChanges(), tasks)
     guard = SpendGuard(books, OpenCallWriter(pool, env, WORKER), env)
     deps = replace(server.deps, registry=CollectorRegistry(), budget=guard)
     api = build_application(deps)
@@ -59,6 +62,8 @@ async def test_a_reached_spend_limit_refuses_requests_and_nothing_is_written(
     refused = await limited.ask("POST", "/chats", message_body("hello"))
     assert refused.code == TOO_MUCH
     assert "spend limit" in str(refused.json["message"])
+    assert (refused.json["spent_micros"], refused.json["limit_micros"]) == (5, 5)
+    assert str(refused.json["resets_at"]).endswith("T00:00:00Z")
     path = f"/chats/{CHAT}/messages"
     assert (await limited.ask("POST", path, message_body("more"))).code == TOO_MUCH
     assert (await limited.ask("PATCH", f"{path}/1", message_body("else"))).code == TOO_MUCH

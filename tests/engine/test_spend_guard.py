@@ -4,22 +4,24 @@ import asyncio
 
 import pytest
 
+from chatd.domain.answer.answer import StartedCall
 from chatd.domain.chat.row import Chat, ChatError
 from chatd.domain.errors import Unavailable
 from chatd.domain.ports import Env
-from chatd.engine.budget import OwnerBudget, SpendLimit
-from chatd.engine.model_call import SpendGuard
+from chatd.domain.spend import SpendRefusal
+from chatd.engine.budget import SpendLimit
 from chatd.engine.open_call_writer import OpenCallWriter
+from chatd.engine.spend_guard import SpendGuard
 from chatd.store.pool import Pool
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import EngineRig, Events, change_id, engine_rig
 from tests.support.factories import CHAT, WORKER, chat
 from tests.support.outcomes import present
-from tests.support.store import session_to
 from tests.support.tools import GatedTool
 
 OVERFLOW = {"error": {"message": "Too long.", "code": "context_length_exceeded"}}
-LIMIT_ERROR = ChatError(kind="usage_limit", message="Enough.")
+REFUSAL = SpendRefusal(message="Enough.", spent_micros=7, limit_micros=5)
+LIMIT_ERROR = REFUSAL.error
 
 
 class CallBudget:
@@ -28,10 +30,17 @@ class CallBudget:
     def __init__(self, calls: int) -> None:
         self.left = calls
 
-    async def check(self, chat: Chat) -> ChatError | None:
+    async def check(self, chat: Chat) -> SpendRefusal | None:
         del chat
+        return REFUSAL if self.left <= 0 else None
+
+    async def reserve(self, chat: Chat, call: StartedCall) -> SpendRefusal | None:
+        del chat, call
         self.left -= 1
-        return LIMIT_ERROR if self.left < 0 else None
+        return REFUSAL if self.left < 0 else None
+
+    def on_booked(self, chat: Chat) -> None:
+        pass
 
 
 class FailingBudget:
@@ -40,11 +49,18 @@ class FailingBudget:
     def __init__(self, *, hangs: bool) -> None:
         self.hangs = hangs
 
-    async def check(self, chat: Chat) -> ChatError | None:
+    async def check(self, chat: Chat) -> SpendRefusal | None:
         del chat
         if self.hangs:
             await asyncio.Event().wait()
         raise Unavailable("The database is away.")
+
+    async def reserve(self, chat: Chat, call: StartedCall) -> SpendRefusal | None:
+        del call
+        return await self.check(chat)
+
+    def on_booked(self, chat: Chat) -> None:
+        pass
 
 
 @pytest.mark.covers("O9")
@@ -112,12 +128,12 @@ async def spend(rig: EngineRig) -> ChatError | None:
 @pytest.mark.promise("P11")
 async def test_an_owners_spend_counts_across_chats(dsn: str) -> None:
     """A million input tokens cost a dollar; the five output tokens add a little."""
-    async with session_to(dsn) as session:
-        budget = OwnerBudget(session, SpendLimit(micros=1_500_000, period="month"))
-        async with engine_rig(dsn, budget=budget) as rig:
-            assert await spend(rig) is None
-            assert await spend(rig) is None
-            refused = present(await spend(rig))
-            assert refused.kind == "usage_limit"
-            assert "$1.50 for this month is reached: $2.00 were spent" in refused.message
-            assert len(rig.api.requests) == 2
+    limit = SpendLimit(micros=1_500_000, period="month")
+    async with engine_rig(dsn, spend_limit=limit) as rig:
+        assert await spend(rig) is None
+        assert await spend(rig) is None
+        refused = present(await spend(rig))
+        assert refused.kind == "usage_limit"
+        assert "$1.50 for this month is reached: $2.00 were spent" in refused.message
+        assert "It is reset at 20" in refused.message
+        assert len(rig.api.requests) == 2

@@ -3,10 +3,12 @@
 import msgspec
 import pytest
 
-from chatd.domain.chat.row import Chat, ChatError
+from chatd.domain.answer.answer import StartedCall
+from chatd.domain.chat.row import Chat
 from chatd.domain.errors import TitleFailed, UsageLimit
 from chatd.domain.ids import ChatId
 from chatd.domain.prompt.titles import fallback_title
+from chatd.domain.spend import SpendRefusal
 from chatd.store.chat import chats
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import EngineRig, engine_rig_with
@@ -149,10 +151,17 @@ class SpentBudget:
     def __init__(self) -> None:
         self.checks = 0
 
-    async def check(self, chat: Chat) -> ChatError | None:
+    async def check(self, chat: Chat) -> SpendRefusal | None:
         del chat
+        return SpendRefusal(message="Enough.")
+
+    async def reserve(self, chat: Chat, call: StartedCall) -> SpendRefusal | None:
+        del call
         self.checks += 1
-        return ChatError(kind="usage_limit", message="Enough.")
+        return await self.check(chat)
+
+    def on_booked(self, chat: Chat) -> None:
+        pass
 
 
 @pytest.mark.promise("P11")

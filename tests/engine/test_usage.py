@@ -11,7 +11,8 @@ from chatd.domain.chat.parts import TextPart
 from chatd.domain.chat.row import Episode
 from chatd.domain.chat.suspicion import MAX_LONE_DEATHS
 from chatd.domain.ids import ChatId
-from chatd.engine.budget import OwnerBudget, SpendLimit
+from chatd.domain.spend import FIRST_OUTPUT_TOKENS
+from chatd.engine.budget import SpendLimit
 from chatd.engine.worker import WorkerConfig
 from chatd.parts.journal_tail import read_episode
 from chatd.store.chat import journal, messages
@@ -285,7 +286,7 @@ async def test_a_call_has_a_record_from_before_its_request_until_its_usage_is_re
     await silent.reached.wait()
     (opened,) = await rig.pool.fetch("SELECT * FROM open_calls")
     assert (opened["chat_id"], opened["worker_id"]) == (chat_id, rig.replica.worker_id)
-    assert 900 < opened["reserved_micros"] < 1200
+    assert 900 < opened["reserved_micros"] - 2 * FIRST_OUTPUT_TOKENS < 1200
     await rig.interrupt(chat_id)
     await rig.wait_runner_left(chat_id)
     assert await rig.pool.fetch("SELECT * FROM open_calls") == []
@@ -339,11 +340,9 @@ async def wait_reached_or_refused(rig: EngineRig, chat_id: ChatId, gate: Gate) -
 
 
 async def test_interrupted_answers_reach_the_limit_without_told_usage(dsn: str) -> None:
-    async with session_to(dsn) as session:
-        budget = OwnerBudget(session, LIMIT)
-        async with engine_rig(dsn, budget=budget) as rig:
-            begun = await interrupt_until_refused(rig, lambda gate: rig.answer("Once", gate))
-    assert begun == 4
+    async with engine_rig(dsn, spend_limit=LIMIT) as rig:
+        begun = await interrupt_until_refused(rig, lambda gate: rig.answer("Once", gate))
+    assert begun == 3, "the fourth would surely pass the limit"
 
 
 async def test_interrupted_answers_reach_the_limit_with_the_input_told_first(dsn: str) -> None:
@@ -351,12 +350,13 @@ async def test_interrupted_answers_reach_the_limit_with_the_input_told_first(dsn
         "message_start",
         message={"id": "msg_1", "model": "m", "usage": {"input_tokens": 9_990, "output_tokens": 1}},
     )
-    async with session_to(dsn) as session, FakeAnthropic.running() as api:
-        budget = OwnerBudget(session, LIMIT)
-        async with engine_rig_with(dsn, api, kind="anthropic", budget=budget) as rig:
-            begun = await interrupt_until_refused(rig, lambda gate: api.script(start, gate))
-            read = await rig.pool.fetch("SELECT DISTINCT input_tokens FROM usage_events")
-    assert begun == 3
+    async with (
+        FakeAnthropic.running() as api,
+        engine_rig_with(dsn, api, kind="anthropic", spend_limit=LIMIT) as rig,
+    ):
+        begun = await interrupt_until_refused(rig, lambda gate: api.script(start, gate))
+        read = await rig.pool.fetch("SELECT DISTINCT input_tokens FROM usage_events")
+    assert begun == 2, "the third would surely pass the limit"
     assert [row["input_tokens"] for row in read] == [9_990]
 
 

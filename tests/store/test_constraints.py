@@ -153,6 +153,25 @@ OTHER_ROWS: list[tuple[str, LiteralString]] = [
         """INSERT INTO audit_log (actor, action, object_type, object_id, outcome)
            VALUES ('', '', '', '', 'maybe')""",
     ),
+    (
+        "default_spend_limit_is_one_row",
+        "INSERT INTO default_spend_limit (one, period) VALUES (false, 'day')",
+    ),
+    (
+        "default_spend_limit_is_positive",
+        "INSERT INTO default_spend_limit (micros, period) VALUES (0, 'day')",
+    ),
+    ("spend_period_is_known", "INSERT INTO default_spend_limit (period) VALUES ('year')"),
+    (
+        "user_spend_limit_is_positive",
+        "INSERT INTO user_spend_limits (user_id, micros) SELECT id, 0 FROM users",
+    ),
+    (
+        "group_spend_limit_is_positive",
+        """WITH made AS (
+               INSERT INTO groups (id, name) SELECT id, username FROM users RETURNING id)
+           INSERT INTO group_spend_limits (group_id, micros) SELECT id, 0 FROM made""",
+    ),
     ("shared_with_a_user_or_a_group", "INSERT INTO chat_shares (chat_id) SELECT id FROM chats"),
 ]
 

@@ -31,6 +31,7 @@ from chatd.api.routes.chat_lists import ChatListRoutes
 from chatd.api.routes.chat_workspaces import ChatWorkspaceRoutes
 from chatd.api.routes.chats import ChatRoutes
 from chatd.api.routes.copies import CopyRoutes
+from chatd.api.routes.costs import CostRoutes
 from chatd.api.routes.files import FileRoutes
 from chatd.api.routes.groups import GroupRoutes
 from chatd.api.routes.messages import MessageRoutes
@@ -40,6 +41,7 @@ from chatd.api.routes.queue import QueueRoutes
 from chatd.api.routes.runtime_settings import RuntimeSettingsRoutes
 from chatd.api.routes.schedules import ScheduleRoutes
 from chatd.api.routes.sign_in import SignInRoutes
+from chatd.api.routes.spend_limits import SpendLimitRoutes
 from chatd.api.routes.templates import TemplateRoutes
 from chatd.api.routes.titles import TitleRoutes
 from chatd.api.routes.tokens import TokenRoutes
@@ -77,6 +79,8 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *ChatWorkspaceRoutes(deps).routes(),
         *ModelRoutes(deps).routes(),
         *RuntimeSettingsRoutes(deps).routes(),
+        *SpendLimitRoutes(deps).routes(),
+        *CostRoutes(deps).routes(),
         *WebhookRoutes(deps).routes(),
         *ScheduleRoutes(deps).routes(),
         *TemplateRoutes(deps).routes(),

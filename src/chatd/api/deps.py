@@ -12,7 +12,8 @@ from chatd.api.accounts.accounts import Accounts
 from chatd.domain.chat.row import Chat
 from chatd.domain.file.entities import FileLimits
 from chatd.domain.ids import ChatId, ModelConfigId, WorkerId, WorkspaceId
-from chatd.domain.ports import Budget, Env
+from chatd.domain.ports import Env
+from chatd.domain.spend import SpendRefusal
 from chatd.domain.workspace.agent_api import GitChanges
 from chatd.domain.workspace.entities import FieldProblem, Template, TemplateSpec
 from chatd.sealed_secrets import KeyRing
@@ -20,6 +21,7 @@ from chatd.store.chat.transactor import Transactor
 from chatd.store.file.stores import FileStores
 from chatd.store.model_configs import StoredModel, StoredProvider
 from chatd.store.pool import Pool
+from chatd.store.spend import DefaultLimit
 from chatd.stream.chat_list import ChatListFeeds
 from chatd.stream.feed_registry import FeedRegistry
 
@@ -91,6 +93,12 @@ class WorkspaceControl(Protocol):
         ...
 
 
+class SpendCheck(Protocol):
+    async def check(self, chat: Chat) -> SpendRefusal | None:
+        """Why the chat's owner may not spend more. Quick, and does not raise."""
+        ...
+
+
 class StreamLimits(Struct, frozen=True, kw_only=True):
     """A stream is an SSE connection or a WebSocket."""
 
@@ -106,8 +114,8 @@ def _unknown(_chat_id: ChatId) -> Chat | None:
 
 class ApiDeps(Struct, frozen=True, kw_only=True):
     """`known` returns a chat's row as this replica read it last, which may save a read. Without
-    `workspaces` workspaces are disabled. Without a `budget` spending is not limited; its check must
-    be quick and must not raise."""
+    `workspaces` workspaces are disabled. Without a `budget` spending is not limited;
+    `default_limit` is that of the settings."""
 
     pool: Pool
     transactor: Transactor
@@ -125,7 +133,8 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     draining: Callable[[], bool]
     known: Callable[[ChatId], Chat | None] = _unknown
     workspaces: WorkspaceControl | None = None
-    budget: Budget | None = None
+    budget: SpendCheck | None = None
+    default_limit: DefaultLimit = DefaultLimit()
     limits: StreamLimits = StreamLimits()
     file_limits: FileLimits = FileLimits()
     database_error: Callable[[], str | None] = lambda: None

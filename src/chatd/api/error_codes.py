@@ -109,7 +109,10 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     "nothing_to_name": ErrorCode(409, "The chat has no text to name it by.", "Send a message."),
     "title_failed": ErrorCode(502, "No model gave a usable title.", "Retry, or set a title."),
     "usage_limit_exceeded": ErrorCode(
-        409, "The spend limit is reached; nothing was written.", "Wait for the next period."
+        409,
+        "The spend limit is reached; nothing was written. `spent_micros`, `limit_micros` and"
+        " `resets_at` say more.",
+        "Wait until `resets_at`.",
     ),
     "idempotency_key_reused": ErrorCode(
         409,

@@ -5,6 +5,7 @@ exceptions are never sent.
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Annotated, Final
 
 from msgspec import Struct
@@ -23,6 +24,7 @@ from chatd.domain.errors import (
     TooManyUploads,
     Unavailable,
     UnsupportedFile,
+    UsageLimit,
 )
 from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable
 
@@ -46,6 +48,20 @@ class ErrorBody(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ]
     detail: Annotated[str | None, describe("More about it.", "Retry with a shorter text.")] = None
     validations: Annotated[tuple[FieldError, ...], describe("The fields that are invalid.")] = ()
+    spent_micros: Annotated[
+        int | None,
+        describe("Of `usage_limit_exceeded`: what was spent, in micros of a dollar.", 25_000_000),
+    ] = None
+    limit_micros: Annotated[
+        int | None, describe("Of `usage_limit_exceeded`: the limit that is reached.", 25_000_000)
+    ] = None
+    resets_at: Annotated[
+        datetime | None,
+        describe(
+            "Of `usage_limit_exceeded`: when the limit's period ends. Absent for a chat's budget.",
+            "2026-12-01T00:00:00Z",
+        ),
+    ] = None
 
 
 class ErrorReply(Struct, frozen=True, kw_only=True):
@@ -180,6 +196,14 @@ def _error_body(error: Exception, status: int) -> ErrorBody:
             return ErrorBody(code=error.code, message=error.message, validations=(invalid,))
         case InvalidFields():
             return ErrorBody(code=error.code, message=error.message, validations=error.validations)
+        case UsageLimit():
+            return ErrorBody(
+                code=error.code,
+                message=error.message,
+                spent_micros=error.spent_micros,
+                limit_micros=error.limit_micros,
+                resets_at=error.resets_at,
+            )
         case Unavailable() if error.code.startswith("file_"):
             text = "The file store does not serve this file now. Retry in a moment."
             return ErrorBody(code=error.code, message=text)

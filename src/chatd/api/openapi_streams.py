@@ -19,6 +19,7 @@ from chatd.api.schemas.streams import StreamEnded
 from chatd.api.websocket import ClientFrame, ServerFrame
 from chatd.domain.chat.events import Event
 from chatd.domain.chat.public_chat import ChatListEvent, ChatListReady
+from chatd.domain.spend import SpendWarningEvent
 
 EVENT_STREAM: Final = "text/event-stream"
 UNNAMED_EVENT: Final = "message"
@@ -49,7 +50,9 @@ def describe_websocket(schemas: SchemaCollection) -> Json:
     """The operation without its replies."""
     sent = _described(_by_name(ClientFrame), schemas)
     received = _described(_by_name(ServerFrame), schemas)
-    events = _described(_by_name(Event | ChatListReady | ChatListEvent), schemas)
+    events = _described(
+        _by_name(Event | ChatListReady | ChatListEvent | SpendWarningEvent), schemas
+    )
     tables = "\n\n".join(
         f"{title}\n\n{_table('type', frames)}"
         for title, frames in (

@@ -51,7 +51,8 @@ TAGS: Final[Mapping[str, str]] = {
     "users": "The users of the server, for administrators.",
     "groups": "Groups of users, for administrators.",
     "account": "The caller's own account, tokens and keys.",
-    "usage": "What was spent, and the limits.",
+    "usage-limits": "How much users may spend, and what you have spent.",
+    "cost": "What model calls have cost.",
     "audit": "What administrators changed.",
     "builds": "Starts, stops and deletions of workspaces.",
 }

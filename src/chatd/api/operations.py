@@ -111,7 +111,12 @@ async def _check_spend(
         deps.env.clock, lambda: find_replay(deps.pool, request, caller.user_id)
     )
     if replay is None:
-        raise UsageLimit(reason.message)
+        raise UsageLimit(
+            reason.message,
+            spent_micros=reason.spent_micros,
+            limit_micros=reason.limit_micros,
+            resets_at=reason.resets_at,
+        )
     return replay
 
 

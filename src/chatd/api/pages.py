@@ -95,6 +95,12 @@ class TimePosition(Struct, frozen=True, array_like=True):
     id: UUID
 
 
+class NamePosition(Struct, frozen=True, array_like=True):
+    """The position in a list that is ordered by a unique name."""
+
+    name: Annotated[str, Meta(max_length=200)]
+
+
 class ItemPosition(Struct, frozen=True, array_like=True):
     """The position of an item in a short list that is read whole."""
 

@@ -195,16 +195,16 @@ class ApiRequest:
         return read_uuid("webhook_id", self._path["webhook_id"])
 
     @cached_property
-    def file_id(self) -> FileId:
-        return FileId(read_uuid("file_id", self._path["file_id"]))
-
-    @cached_property
     def user_id(self) -> UserId:
         return UserId(read_uuid("user_id", self._path["user_id"]))
 
     @cached_property
     def group_id(self) -> GroupId:
         return GroupId(read_uuid("group_id", self._path["group_id"]))
+
+    @cached_property
+    def file_id(self) -> FileId:
+        return FileId(read_uuid("file_id", self._path["file_id"]))
 
     @cached_property
     def session_id(self) -> CredentialId:

@@ -37,6 +37,7 @@ from chatd.domain.chat.cursor import Cursor
 from chatd.domain.chat.events import Event
 from chatd.domain.chat.public_chat import ChatListEvent, ChatListReady
 from chatd.domain.errors import Conflict, InvalidInput
+from chatd.domain.spend import SpendWarningEvent
 from chatd.domain.workspace.agent_api import AgentRefused, GitChanges
 from chatd.domain.workspace.entities import Build
 from chatd.store.chat import chats
@@ -93,7 +94,7 @@ class ChatEventStreams:
                 summary="Stream the events of the caller's chat list",
                 description="List the chats at every `ready` event.",
                 serve=self.serve_user,
-                events=ChatListReady | ChatListEvent,
+                events=ChatListReady | ChatListEvent | SpendWarningEvent,
             ),
         )
 

@@ -6,7 +6,16 @@ import msgspec
 from msgspec import Struct
 
 ConfigKind = Literal[
-    "user", "group", "credential", "share", "provider", "model", "settings", "limit", "secret_key"
+    "user",
+    "group",
+    "credential",
+    "share",
+    "provider",
+    "model",
+    "settings",
+    "limit",
+    "secret_key",
+    "spend_warning",
 ]
 
 

@@ -26,6 +26,7 @@
 Exceptions of libraries are converted to these at the call that raises them, nowhere else.
 """
 
+from datetime import datetime
 from typing import Final
 
 
@@ -123,7 +124,22 @@ class NothingToCompact(Conflict):
 
 
 class UsageLimit(Conflict):
+    """The user's spend limit or the chat's budget is reached."""
+
     code = "usage_limit_exceeded"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        spent_micros: int | None = None,
+        limit_micros: int | None = None,
+        resets_at: datetime | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.spent_micros = spent_micros
+        self.limit_micros = limit_micros
+        self.resets_at = resets_at
 
 
 class TooManyFiles(Conflict):

@@ -10,9 +10,10 @@ from uuid import UUID
 
 from msgspec import Raw, Struct
 
+from chatd.domain.answer.answer import StartedCall
 from chatd.domain.answer.tool_calls import call_key
 from chatd.domain.answer.tool_output import ToolOutput
-from chatd.domain.chat.row import Chat, ChatError, Fence
+from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.file.byte_range import ByteRange
 from chatd.domain.file.entities import StoredFile
 from chatd.domain.ids import ChangeId, FileId, ModelConfigId, ToolCallId
@@ -20,6 +21,7 @@ from chatd.domain.model.accepted_files import ANY_IMAGE_OR_PDF, AcceptedFiles
 from chatd.domain.model.protocol import ModelConfig, ModelEvent, ModelRequest, ToolSpec
 from chatd.domain.model.retry import CallLimits
 from chatd.domain.prompt.instructions import Instructions
+from chatd.domain.spend import SpendRefusal
 from chatd.domain.workspace.agent_api import AgentApi
 from chatd.domain.workspace.entities import AgentLifecycle, FieldProblem, TemplateId
 
@@ -179,9 +181,23 @@ class ToolSource(Protocol):
         ...
 
 
+class SpendAllowance(Protocol):
+    async def cover(self, cost_micros: int) -> SpendRefusal | None:
+        """Called with the cost of a call so far, with each chunk. A refusal ends the call."""
+        ...
+
+
 class Budget(Protocol):
-    async def check(self, chat: Chat) -> ChatError | None:
-        """Called before every model call. An error forbids the call."""
+    async def check(self, chat: Chat) -> SpendRefusal | None:
+        """Called before a message is accepted."""
+        ...
+
+    async def reserve(self, chat: Chat, call: StartedCall) -> SpendAllowance | SpendRefusal | None:
+        """Called before every model call, which is open already. None: it has no limit."""
+        ...
+
+    def on_booked(self, chat: Chat) -> None:
+        """Called after the usage of a call is recorded. Must not raise or block."""
         ...
 
 

@@ -1,39 +1,220 @@
-"""The spend limit of each owner of chats, by period."""
+"""The spend limits of users and the budgets of chats, from the database.
+
+A call reserves what it will cost at least, and reserves more before its answer passes that. Near
+the limit it reserves less at a time. Replicas share a limit through the reservations in the
+database; no chunk needs a statement of its own.
+"""
+
+import asyncio
+from typing import Final, Protocol
+from uuid import UUID
 
 from msgspec import Struct
 
-from chatd.domain.chat.row import Chat, ChatError
-from chatd.store.chat import usage
-from chatd.store.chat.usage import Period
-from chatd.store.conn import Conn
+from chatd.aio import BackgroundTasks
+from chatd.domain.answer.answer import StartedCall
+from chatd.domain.chat.row import Chat
+from chatd.domain.config_change import ConfigChange
+from chatd.domain.errors import ChatdError
+from chatd.domain.ids import UserId
+from chatd.domain.model.config import cost_micros
+from chatd.domain.ports import Env
+from chatd.domain.spend import (
+    Period,
+    SpendAccount,
+    SpendRefusal,
+    check_reached,
+    due_warnings,
+    first_reservation,
+    grant,
+    next_reservation,
+)
+from chatd.store import spend
+from chatd.store.config_changes import ConfigChanges
+from chatd.store.pool import Pool
+from chatd.store.spend import DefaultLimit, Spending
+
+EXTENSION_TIMEOUT_S: Final = 2.0
+MAX_WARNINGS_REMEMBERED: Final = 10_000
 
 
 class SpendLimit(Struct, frozen=True, kw_only=True):
-    """In micros of a dollar, for each owner and period. `refuses_unpriced`: models without a price
-    cannot be used."""
+    """The default of the settings, in micros of a dollar, for each owner and period.
+    `refuses_unpriced`: models without a price cannot be used by owners with a limit."""
 
-    micros: int
+    micros: int | None = None
     period: Period = "month"
     refuses_unpriced: bool = False
 
 
-class OwnerBudget:
-    """Satisfies `ports.Budget`: one limit, the same for every owner of chats."""
+class SpendBudget:
+    """Satisfies `ports.Budget`."""
 
-    def __init__(self, conn: Conn, limit: SpendLimit) -> None:
-        self._conn = conn
-        self._limit = limit
+    def __init__(
+        self,
+        pool: Pool,
+        env: Env,
+        limit: SpendLimit,
+        changes: ConfigChanges,
+        background_tasks: BackgroundTasks,
+    ) -> None:
+        self._pool = pool
+        self._env = env
+        self._default = DefaultLimit(micros=limit.micros, period=limit.period)
+        self._changes = changes
+        self._background_tasks = background_tasks
+        self._has_limits: bool | None = None
+        self._warned: set[tuple[UserId, object, int]] = set()
+        changes.subscribe(self._on_change)
 
-    async def check(self, chat: Chat) -> ChatError | None:
-        spent = await usage.spent_micros(self._conn, chat.owner_id, self._limit.period)
-        if spent < self._limit.micros:
+    async def check(self, chat: Chat) -> SpendRefusal | None:
+        if not await self._may_limit(chat):
             return None
-        return ChatError(
-            kind="usage_limit",
-            message=f"The spend limit of {_dollars(self._limit.micros)} for this"
-            f" {self._limit.period} is reached: {_dollars(spent)} were spent.",
+        return check_reached((await self.read(chat)).accounts)
+
+    async def reserve(self, chat: Chat, call: StartedCall) -> "CallAllowance | SpendRefusal | None":
+        if not await self._may_limit(chat):
+            return None
+        return await reserve_call(self, chat, call)
+
+    def on_booked(self, chat: Chat) -> None:
+        """Look whether a warning is due now."""
+        if self._has_limits is not False or self._default.micros is not None:
+            self._background_tasks.submit("spend_warning", lambda: self._review(chat))
+
+    async def read(self, chat: Chat, call_id: UUID | None = None) -> Spending:
+        owner = chat.owner_id
+        found = await spend.read_spending(
+            self._pool, owner, self._default, chat=chat, call_id=call_id
         )
+        if found.user is not None:
+            self._warn(owner, found.user)
+        return found
+
+    async def set_reserved(self, call_id: UUID, micros: int) -> None:
+        await spend.set_reserved(self._pool, call_id, micros)
+
+    def report_failure(self, chat: Chat, kind: str) -> None:
+        self._env.emit("spend_check_failed", chat_id=chat.id, error_kind=kind)
+
+    async def _review(self, chat: Chat) -> None:
+        if await self._may_limit(chat):
+            await self.read(chat)
+
+    async def _may_limit(self, chat: Chat) -> bool:
+        """Whether a statement must tell. Only while this replica hears of changes it remembers that
+        no limit is set."""
+        if self._default.micros is not None or chat.max_cost_micros is not None:
+            return True
+        known = self._has_limits if self._changes.is_current else None
+        if known is None:
+            self._has_limits = None
+            known = await spend.has_limits(self._pool)
+            # A change meanwhile has been heard, or comes later.
+            self._has_limits = known
+        return known
+
+    def _on_change(self, change: ConfigChange | None) -> None:
+        if change is None or change.kind == "limit":
+            self._has_limits = None
+
+    # Warnings
+
+    def _warn(self, owner: UserId, account: SpendAccount) -> None:
+        """Each replica writes a warning at most once; the database keeps the first of all."""
+        marks = {(owner, account.period_start, percent) for percent in due_warnings(account)}
+        if marks <= self._warned:
+            return
+        percents = sorted(percent for _, _, percent in marks - self._warned)
+        if len(self._warned) > MAX_WARNINGS_REMEMBERED:
+            self._warned.clear()
+
+        async def write() -> None:
+            async with self._pool.transaction() as session:
+                new = await spend.warn(session, owner, account, percents)
+            self._warned.update(marks)
+            for percent in new:
+                self._env.emit("spend_warning", percent=percent, source=account.source)
+
+        self._background_tasks.submit("spend_warning", write)
 
 
-def _dollars(micros: int) -> str:
-    return f"${micros / 1_000_000:.2f}"
+class SpendBooks(Protocol):
+    """What is spent and reserved, shared by all calls of all replicas."""
+
+    async def read(self, chat: Chat, call_id: UUID) -> Spending:
+        """Without what this call has reserved."""
+        ...
+
+    async def set_reserved(self, call_id: UUID, micros: int) -> None: ...
+
+    def report_failure(self, chat: Chat, kind: str) -> None: ...
+
+
+async def reserve_call(
+    books: SpendBooks, chat: Chat, call: StartedCall
+) -> "CallAllowance | SpendRefusal | None":
+    """For a call that is open: its record has its first reservation, which other calls see. None if
+    no limit holds."""
+    accounts = (await books.read(chat, call.id)).accounts
+    if not accounts:
+        return None
+    prices = call.config.prices
+    needed = cost_micros(call.usage, prices) or 0
+    wanted = first_reservation(call.usage, prices) or 0
+    granted = grant(accounts, needed=needed, wanted=wanted)
+    if isinstance(granted, SpendRefusal):
+        return granted
+    if granted < wanted:
+        await books.set_reserved(call.id, granted)
+    allowance = CallAllowance(books, chat, call.id, cost=needed, granted=granted)
+    allowance.accounts, allowance.least = accounts, wanted - needed
+    return allowance
+
+
+class CallAllowance:
+    """Satisfies `ports.SpendAllowance`. `accounts` are as read last; `least` is the least amount
+    that is reserved at a time."""
+
+    def __init__(
+        self, books: SpendBooks, chat: Chat, call_id: UUID, *, cost: int, granted: int
+    ) -> None:
+        self.accounts: tuple[SpendAccount, ...] = ()
+        self.least = 0
+        self._books = books
+        self._chat = chat
+        self._call_id = call_id
+        self._cost = cost
+        self._granted = granted
+        self._largest_chunk = 0
+
+    async def cover(self, cost_micros: int) -> SpendRefusal | None:
+        """Reserve more if a next chunk of the largest size so far would pass what is reserved."""
+        self._largest_chunk = max(self._largest_chunk, cost_micros - self._cost)
+        self._cost = cost_micros
+        if cost_micros + self._largest_chunk <= self._granted:
+            return None
+        try:
+            async with asyncio.timeout(EXTENSION_TIMEOUT_S):
+                return await self._extend(cost_micros + self._largest_chunk)
+        except TimeoutError:
+            self._books.report_failure(self._chat, "timeout")
+        except ChatdError as error:
+            self._books.report_failure(self._chat, error.code)
+        # The check failed, which stops no chat. Look again after some chunks.
+        self._granted = cost_micros + max(self.least, self._largest_chunk) * 2
+        return None
+
+    async def _extend(self, needed: int) -> SpendRefusal | None:
+        """First reserve, then compare with the limit, and give back what does not fit."""
+        wanted = next_reservation(needed, self.accounts, self.least)
+        await self._books.set_reserved(self._call_id, wanted)
+        self.accounts = (await self._books.read(self._chat, self._call_id)).accounts
+        granted = grant(self.accounts, needed=needed, wanted=wanted)
+        if isinstance(granted, SpendRefusal):
+            await self._books.set_reserved(self._call_id, max(self._granted, self._cost))
+            return granted
+        if granted < wanted:
+            await self._books.set_reserved(self._call_id, granted)
+        self._granted = granted
+        return None

@@ -26,12 +26,12 @@ from chatd.domain.answer.answer import (
 from chatd.domain.answer.assembler import Assembler
 from chatd.domain.answer.tool_calls import ToolSet
 from chatd.domain.chat.messages import Draft, Message, UsageEntry
-from chatd.domain.chat.row import Chat, ChatError
+from chatd.domain.chat.row import ChatError
 from chatd.domain.decisions import TurnRules
-from chatd.domain.errors import ChatdError, Unavailable
+from chatd.domain.errors import Unavailable
 from chatd.domain.ids import ToolCallId
 from chatd.domain.model.classify import classify_fault
-from chatd.domain.model.config import is_priced, resolve_effort
+from chatd.domain.model.config import cost_micros, resolve_effort
 from chatd.domain.model.failures import ClassifiedFailure, ModelError, known_failure, with_provider
 from chatd.domain.model.protocol import (
     ModelConfig,
@@ -45,7 +45,7 @@ from chatd.domain.model.protocol import (
 )
 from chatd.domain.model.retry import IdleTimeout
 from chatd.domain.model.usage import estimate_input_tokens
-from chatd.domain.ports import Budget, Env, ModelChoice, Tool
+from chatd.domain.ports import Env, ModelChoice, SpendAllowance, Tool
 from chatd.domain.prompt.builder import (
     PromptTarget,
     build_prompt,
@@ -56,13 +56,12 @@ from chatd.domain.prompt.compaction import DEFAULT_THRESHOLD_PERCENT
 from chatd.domain.prompt.files import ResolvedFile
 from chatd.domain.prompt.instructions import Instructions
 from chatd.domain.prompt.notices import PendingNotice
+from chatd.domain.spend import SpendRefusal
 from chatd.domain.text import utc_text
 from chatd.engine.attempt import Attempt
 from chatd.engine.file_loader import FileLoader
-from chatd.engine.open_call_writer import OpenCallWriter
+from chatd.engine.spend_guard import SpendGuard
 from chatd.parts.episodes import PartRecorder
-
-SPEND_CHECK_TIMEOUT_S: Final = 2.0
 
 MAX_BUILT_AT_ONCE_CHARS: Final = 256 * 1024
 """Of a history. A thread builds the prompt of a larger one."""
@@ -109,53 +108,6 @@ class TurnContext(Struct, frozen=True, kw_only=True):
         )
 
 
-class SpendGuard:
-    """A budget check with a timeout. Allows the call without a budget, and when the check fails or
-    times out: an outage of the check must not stop all chats. With `refuses_unpriced` it refuses
-    models without a price, which no limit can stop."""
-
-    def __init__(
-        self,
-        budget: Budget | None,
-        open_calls: OpenCallWriter,
-        env: Env,
-        *,
-        timeout_s: float = SPEND_CHECK_TIMEOUT_S,
-        refuses_unpriced: bool = False,
-    ) -> None:
-        self.open_calls = open_calls
-        self._budget = budget
-        self._env = env
-        self._timeout_s = timeout_s
-        self._refuses_unpriced = refuses_unpriced
-
-    async def check(self, chat: Chat, model: ModelChoice | None = None) -> ChatError | None:
-        """`model` is the model of the next call, if it is known."""
-        if self._budget is None:
-            return None
-        if model is not None and self._refuses_unpriced:
-            config = model.config
-            if not is_priced(config.prices, model.kind):
-                return unpriced_error(config.name)
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                return await self._budget.check(chat)
-        except TimeoutError:
-            self._env.emit("spend_check_failed", chat_id=chat.id, error_kind="timeout")
-        except ChatdError as error:
-            self._env.emit("spend_check_failed", chat_id=chat.id, error_kind=error.code)
-        return None
-
-
-def unpriced_error(model: str) -> ChatError:
-    return ChatError(
-        kind="config",
-        message=f"The model {model} has no price, and this server refuses such models while a spend"
-        " limit is set. Choose another model, or let an operator set the model's prices or"
-        " limits.unpriced.",
-    )
-
-
 class CallRows(Struct, frozen=True, kw_only=True):
     """What a call adds to history and to usage. No messages: the answer was empty."""
 
@@ -172,7 +124,11 @@ class ModelCallError(ModelError):
 
 
 class AnswerTimeout(ModelCallError):
-    """The call passed its limit. The attempt still has the partial answer."""
+    """The call passed its limit of time. The attempt still has the partial answer."""
+
+
+class SpendExceeded(ModelCallError):
+    """The call reached a spend limit. The attempt still has the partial answer."""
 
 
 def _ignore() -> None:
@@ -198,7 +154,9 @@ class ModelCall:
     ) -> None:
         self.on_answering: Callable[[], None] = _ignore
         self._kind: Final = kind
+        self._choice = context.choice
         self._provider = context.choice.provider
+        self._exceeded: SpendRefusal | None = None
         self._env = env
         self._limits = context.choice.limits
         self._timeout_s = self._limits.answer_s if timeout_s is None else timeout_s
@@ -237,11 +195,11 @@ class ModelCall:
         self,
         attempt: Attempt,
         request: ModelRequest,
-        open_calls: OpenCallWriter,
+        spend_guard: SpendGuard,
         recorder: PartRecorder,
     ) -> Answer:
         """Publish live parts of an answer to `recorder`; a summary is shown when it is complete.
-        Raises ModelCallError."""
+        Raises ModelCallError, SpendRefused."""
         estimate = estimate_input_tokens(request)
         self._assembler = Assembler(self._used_ids, input_tokens=estimate)
         attempt.set_partial(self.partial_messages, self.usage_entries)
@@ -250,8 +208,9 @@ class ModelCall:
         limit, failure = asyncio.timeout(self._timeout_s), None
         try:
             async with limit:
-                await open_calls.open(attempt.chat, self._started_call())
-                failure = await self._read(request, recorder)
+                call = self._started_call()
+                allowance = await spend_guard.open(attempt.chat, call, self._choice)
+                failure = await self._read(request, recorder, allowance)
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -260,13 +219,15 @@ class ModelCall:
         # A call that is cancelled before the provider answers may be charged; no other is.
         self._is_charged = self._is_opened
         if not self._is_charged:
-            open_calls.discard(self._id)
+            spend_guard.discard(self._started_call())
         self._idle = self._idle.released()
         failure = self._idle.failure(self.record.config.provider, failure)
         if failure is None or self._kind == "compaction":
             took_s = self._env.clock.monotonic() - started_at
             self.record = replace(self.record, runtime_ms=round(took_s * 1000))
         if failure is not None:
+            if self._exceeded is not None:
+                raise SpendExceeded(failure, self.usage_entries())
             failure = with_provider(failure, self.record.config.provider)
             if limit.expired():
                 raise AnswerTimeout(failure, self.usage_entries())
@@ -280,14 +241,14 @@ class ModelCall:
         return ModelCallError(failure, usage)
 
     async def _read(
-        self, request: ModelRequest, recorder: PartRecorder
+        self, request: ModelRequest, recorder: PartRecorder, allowance: SpendAllowance | None
     ) -> ClassifiedFailure | None:
         """None if the stream ended well, or was closed by the idle timeout."""
         try:
             self._is_charged = True
             async with self._closed_when_idle(), self._provider.stream(request) as events:
                 self._is_opened = True
-                return await self._assemble(events, recorder)
+                return await self._assemble(events, recorder, allowance)
         except ProviderError as failed:
             return classify_fault(failed.fault)
         except ModelError as failed:
@@ -303,9 +264,12 @@ class ModelCall:
             return classify_fault(ProviderFault(message=message, provider=name, transport="reset"))
 
     async def _assemble(
-        self, events: AsyncIterator[ModelEvent], recorder: PartRecorder
+        self,
+        events: AsyncIterator[ModelEvent],
+        recorder: PartRecorder,
+        allowance: SpendAllowance | None,
     ) -> ClassifiedFailure | None:
-        had_usage = False
+        had_usage, refusal = False, None
         async for event in events:
             self._idle = self._idle.touched(self._env.clock.monotonic())
             if isinstance(event, StreamFailed):
@@ -318,7 +282,17 @@ class ModelCall:
             elif isinstance(event, UsageReported) and not had_usage:
                 had_usage = True
                 recorder.record_call(msgspec.json.encode(self._started_call()))
+            if allowance is not None and (parts or isinstance(event, UsageReported)):
+                if refusal is not None and parts:
+                    self._exceeded = refusal
+                    return ClassifiedFailure(kind="usage_limit", error=refusal.error)
+                refusal = await self._cover(allowance)
         return None
+
+    async def _cover(self, allowance: SpendAllowance) -> SpendRefusal | None:
+        """A refusal ends the call at the next chunk; an answer that is complete is kept."""
+        cost = cost_micros(self._assembler.usage, self.record.config.prices)
+        return None if cost is None else await allowance.cover(cost)
 
     def _started_call(self) -> StartedCall:
         return started_call(self._kind, self._id, self.record.config, self._assembler.usage)

@@ -47,10 +47,11 @@ from chatd.engine.model_call import (
     CallRows,
     ModelCall,
     ModelCallError,
-    SpendGuard,
+    SpendExceeded,
     TurnContext,
     build_request,
 )
+from chatd.engine.spend_guard import SpendGuard, SpendRefused
 from chatd.engine.summary_call import SummaryCall
 from chatd.parts.episodes import EpisodeRegistry
 from chatd.store.chat.operation import AppliedChange
@@ -73,15 +74,17 @@ class ModelStep(Struct, frozen=True, kw_only=True):
     timeout_s: float | None = None
 
     async def generate(self, attempt: Attempt, context: TurnContext) -> AppliedChange:
-        if (refusal := await self.spend_guard.check(attempt.chat, context.choice)) is not None:
-            return await self.committer.fail_turn(attempt, refusal)
         if (refused := self.circuits.request_call(context.config.provider)) is not None:
             return await self._wait_for_provider(attempt, refused)
         try:
             with self.circuits.watch_call(context.config.provider) as on_answering:
                 rows = await self._call(attempt, context, on_answering)
+        except SpendRefused as error:
+            return await self._refuse(attempt, error)
         except AnswerTimeout:
-            return await self._keep_partial(attempt, context)
+            return await self._keep_partial(attempt, context, ANSWER_TIMEOUT_ERROR)
+        except SpendExceeded as error:
+            return await self._keep_partial(attempt, context, error.classified.error)
         except ModelCallError as error:
             self.env.emit(
                 "model_failed",
@@ -94,20 +97,22 @@ class ModelStep(Struct, frozen=True, kw_only=True):
             return await self._retry_or_fail(attempt, error, context)
         kind = CommitStep if any(needs_next_step(draft) for draft in rows.messages) else FinishTurn
         step = attempt.step(kind, rows.messages, rows.usage, client_tools=context.client_names)
-        return await self.committer.commit(attempt, step)
+        applied = await self.committer.commit(attempt, step)
+        self.spend_guard.on_booked(attempt.chat)
+        return applied
 
     async def compact(
         self, attempt: Attempt, context: TurnContext, action: Compact | None
     ) -> AppliedChange:
         """`action` is None if the provider rejected the prompt as too long. A compaction that a
         user requested ends the turn; any other continues it."""
-        if (refusal := await self.spend_guard.check(attempt.chat, context.choice)) is not None:
-            return await self.committer.fail_turn(attempt, refusal)
         if (refused := self.circuits.request_call(context.config.provider)) is not None:
             return await self._wait_for_provider(attempt, refused)
         try:
             with self.circuits.watch_call(context.config.provider):
                 rows = await self.summary_call.summarize(attempt, context, action)
+        except SpendRefused as error:
+            return await self._refuse(attempt, error)
         except ModelCallError as error:
             return await self._retry_or_fail(attempt, error)
         is_manual = action is not None and action.source == "manual"
@@ -133,7 +138,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
         recorder = self.episodes.open(Episode.of(attempt.chat))
         try:
             request = await build_request(attempt, context, notice, self.files)
-            answer = await call.run(attempt, request, self.spend_guard.open_calls, recorder)
+            answer = await call.run(attempt, request, self.spend_guard, recorder)
         finally:
             recorder.close()
         # A call and its result may be on two sides of a pause.
@@ -148,11 +153,19 @@ class ModelStep(Struct, frozen=True, kw_only=True):
             case RejectAnswer() as refused:
                 raise call.rejected(attempt, refused.failure)
 
-    async def _keep_partial(self, attempt: Attempt, context: TurnContext) -> AppliedChange:
+    async def _refuse(self, attempt: Attempt, error: SpendRefused) -> AppliedChange:
+        """Earlier calls of the step, such as for a summary, are recorded."""
+        usage = attempt.unrecorded_usage()
+        return await self.committer.fail_turn(attempt, error.refusal.error, usage=usage)
+
+    async def _keep_partial(
+        self, attempt: Attempt, context: TurnContext, error: ChatError
+    ) -> AppliedChange:
         """Fail the turn and keep the partial answer, as an interrupt would."""
+        self.spend_guard.on_booked(attempt.chat)
         return await self.committer.fail_turn(
             attempt,
-            ANSWER_TIMEOUT_ERROR,
+            error,
             messages=attempt.partial_messages(utc_text(self.env.clock.now())),
             usage=attempt.unrecorded_usage(),
             client_tools=context.client_names,

@@ -16,8 +16,8 @@ from chatd.domain.answer.answer import StartedCall
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import WorkerId
-from chatd.domain.model.config import cost_micros
 from chatd.domain.ports import Env
+from chatd.domain.spend import first_reservation
 from chatd.store.chat import open_calls
 from chatd.store.chat.open_calls import OpenCall
 from chatd.store.pool import Pool
@@ -109,7 +109,7 @@ class OpenCallWriter:
             epoch=chat.epoch,
             history_version=chat.history_version,
             attempt=chat.attempt,
-            reserved_micros=cost_micros(call.usage, call.config.prices),
+            reserved_micros=first_reservation(call.usage, call.config.prices),
             record=Raw(msgspec.json.encode(call)),
         )
 

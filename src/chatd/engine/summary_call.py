@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from chatd.domain.chat.messages import Message, UsageEntry, local_calls
 from chatd.domain.chat.row import Episode
 from chatd.domain.decisions import Compact
-from chatd.domain.model.failures import ClassifiedFailure, known_failure
+from chatd.domain.model.failures import known_failure
 from chatd.domain.model.protocol import ModelRequest
 from chatd.domain.ports import Env
 from chatd.domain.prompt.compaction import (
@@ -32,10 +32,10 @@ from chatd.engine.model_call import (
     CallRows,
     ModelCall,
     ModelCallError,
-    SpendGuard,
     TurnContext,
     build_request,
 )
+from chatd.engine.spend_guard import SpendGuard, SpendRefused
 from chatd.parts.episodes import EpisodeRegistry, PartRecorder
 
 MAX_PROMPT_HALVINGS: Final = 5
@@ -50,8 +50,8 @@ class SummaryCall(Struct, frozen=True, kw_only=True):
     async def summarize(
         self, attempt: Attempt, context: TurnContext, action: Compact | None
     ) -> CallRows:
-        """`action` is None if the provider rejected the prompt as too long. The caller checks the
-        spend limit before the first call. Raises ModelCallError."""
+        """`action` is None if the provider rejected the prompt as too long. Raises ModelCallError
+        and SpendRefused."""
         plan = self._plan(attempt.history, context, action)
         recorder = self.episodes.open(Episode.of(attempt.chat))
         recorder.add("assistant", (summary_call(plan),))
@@ -59,7 +59,7 @@ class SummaryCall(Struct, frozen=True, kw_only=True):
             return await self._call_until_fitting(
                 attempt, context, plan, recorder, halvings=int(action is None)
             )
-        except ModelCallError as error:
+        except (ModelCallError, SpendRefused) as error:
             recorder.add("tool", (summary_failed(plan, error.message),))
             raise
         finally:
@@ -93,8 +93,7 @@ class SummaryCall(Struct, frozen=True, kw_only=True):
             has_called = False
             try:
                 shrunk = summary_request(_shrunk(request, halvings))
-                open_calls = self.spend_guard.open_calls
-                answer = await call.run(attempt, shrunk, open_calls, recorder)
+                answer = await call.run(attempt, shrunk, self.spend_guard, recorder)
                 text = summary_text(answer)
                 has_called = bool(local_calls(answer.content))
                 if text is None:
@@ -115,10 +114,6 @@ class SummaryCall(Struct, frozen=True, kw_only=True):
                     plan, text, call.record, answer, newest_context(attempt.history)
                 )
                 return CallRows(messages=rows, usage=call.usage_entries(ok=True))
-            if (refusal := await self.spend_guard.check(attempt.chat, context.choice)) is not None:
-                raise ModelCallError(
-                    ClassifiedFailure(kind="usage_limit", error=refusal), earlier_usage
-                )
 
 
 def _shrunk(request: ModelRequest, halvings: int) -> ModelRequest:

@@ -14,7 +14,7 @@ from chatd.domain.answer.answer import Answer, ModelCallRecord, started_call, us
 from chatd.domain.answer.assembler import Assembler
 from chatd.domain.chat.messages import Message
 from chatd.domain.chat.parts import TextPart
-from chatd.domain.chat.row import Chat, ChatError
+from chatd.domain.chat.row import Chat
 from chatd.domain.errors import TitleFailed, UsageLimit
 from chatd.domain.ids import ChatId
 from chatd.domain.model.classify import classify_fault
@@ -30,7 +30,8 @@ from chatd.domain.prompt.titles import (
     title_request,
     without_temperature,
 )
-from chatd.engine.model_call import SpendGuard
+from chatd.domain.spend import SpendRefusal
+from chatd.engine.spend_guard import SpendGuard, SpendRefused
 from chatd.engine.usage_writer import UsageWriter
 from chatd.store.chat import chats
 from chatd.store.conn import Conn
@@ -102,24 +103,30 @@ class TitleGenerator:
         if title is not None:
             return title
         if refusal is not None:
-            raise UsageLimit(refusal.message)
+            raise UsageLimit(
+                refusal.message,
+                spent_micros=refusal.spent_micros,
+                limit_micros=refusal.limit_micros,
+                resets_at=refusal.resets_at,
+            )
         raise TitleFailed("The model gave no usable title. Try again, or set a title yourself.")
 
     async def _ask(
         self, chat: Chat, choice: ModelChoice, build_request: Callable[[str], ModelRequest]
-    ) -> tuple[str | None, ChatError | None]:
+    ) -> tuple[str | None, SpendRefusal | None]:
         """Try the models in turn, within one time limit for all of them. Returns the title, or why
         the last refused call was not made."""
-        refusal: ChatError | None = None
+        refusal: SpendRefusal | None = None
         deadline = asyncio.get_running_loop().time() + TITLE_TIMEOUT_S
         for model in await self._title_models(choice):
             if (model.config.provider, model.config.model) in self._unusable:
                 continue
-            if (refused := await self._spend_guard.check(chat, model)) is not None:
-                refusal = refused
-                continue
             request = build_request(model.config.model)
-            title = await self._call(chat, model, request, deadline)
+            try:
+                title = await self._call(chat, model, request, deadline)
+            except SpendRefused as refused:
+                refusal = refused.refusal
+                continue
             if title is not None:
                 return title, None
         return None, refusal
@@ -152,11 +159,11 @@ class TitleGenerator:
         assembler = Assembler(input_tokens=estimate_input_tokens(request))
         call_id = self._env.new_id()
         record = ModelCallRecord(config=model.config, id=call_id)
+        call = started_call("title", call_id, model.config, assembler.usage)
         is_charged, is_opened, fault = False, False, None
         try:
             async with asyncio.timeout_at(deadline):
-                call = started_call("title", call_id, model.config, assembler.usage)
-                await self._spend_guard.open_calls.open(chat, call)
+                await self._spend_guard.open(chat, call, model)
                 is_charged = True
             async with asyncio.timeout_at(deadline), model.provider.stream(request) as events:
                 is_opened = True
@@ -177,5 +184,5 @@ class TitleGenerator:
                 entry = usage_entry("title", record, answer.usage, ok=is_ok)
                 self._usage_writer.record(chat, (entry,))
             else:
-                self._spend_guard.open_calls.discard(call_id)
+                self._spend_guard.discard(call)
         return (answer if is_opened else None), fault

@@ -137,6 +137,14 @@ class ChatListFeeds:
             if not user_list.subscriptions:
                 self._users.pop(owner, None)
 
+    def is_watched(self, owner: UserId) -> bool:
+        return owner in self._users
+
+    def send_to(self, owner: UserId, event: bytes) -> None:
+        """An event that is not about a chat, to the user's streams on this replica."""
+        if (user_list := self._users.get(owner)) is not None:
+            user_list.send(event)
+
     # Callbacks
 
     def on_applied(self, applied: AppliedChange) -> None:

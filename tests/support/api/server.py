@@ -192,7 +192,9 @@ class ApiReply(Struct, frozen=True, kw_only=True):
     def code(self) -> tuple[int, object]:
         """Status and code of an error. Asserts that the body has the shape of all errors."""
         body = self.json
-        assert body.keys() <= {"code", "message", "detail", "validations"}, body
+        amounts = {"spent_micros", "limit_micros", "resets_at"}
+        extra = amounts if body["code"] == "usage_limit_exceeded" else set[str]()
+        assert body.keys() <= {"code", "message", "detail", "validations", *extra}, body
         assert isinstance(body["message"], str)
         assert self.headers["content-type"] == "application/json"
         return self.status, body["code"]

@@ -157,6 +157,7 @@ class ChatRoutes:
             labels=validation.check_labels(body.labels),
             workspace_id=workspace_id,
             client_tools=validation.check_client_tools(body.client_tools),
+            max_cost_micros=body.max_cost_micros,
         )
 
     async def amend_chat(self, request: ApiRequest) -> ApiReply:

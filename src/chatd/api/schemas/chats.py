@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from chatd.api.schemas.lists import ListPage, ListQuery
 from chatd.api.schemas.messages import Content, ModelSelection
-from chatd.api.schemas.values import MAX_INT32, CursorText, Id, NonBlankText
+from chatd.api.schemas.values import MAX_INT32, MAX_INT64, CursorText, Id, NonBlankText
 from chatd.domain.chat.public_chat import PublicChat
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.chat.transfer import ExportFormat
@@ -80,6 +80,14 @@ class CreateChatBody(ModelSelection, frozen=True, kw_only=True, omit_defaults=Tr
             "The workspace in which the chat's tools act. Without one, the chat"
             " creates its own when it needs it.",
             WORKSPACE_ID,
+        ),
+    ] = None
+    max_cost_micros: Annotated[
+        Annotated[int, Meta(ge=1, le=MAX_INT64)] | None,
+        describe(
+            "The budget of the chat and its subagents, in micros of a dollar. A model call that"
+            " would pass it is not made, and an answer that reaches it is stopped.",
+            500_000,
         ),
     ] = None
     mcp_server_ids: Annotated[

@@ -51,6 +51,7 @@ class CreateChat(Struct, frozen=True, kw_only=True):
     workspace_id: WorkspaceId | None = None
     mode: str | None = None
     client_tools: Json = UNSET
+    max_cost_micros: int | None = None
 
 
 class SendMessage(Struct, frozen=True, kw_only=True):

@@ -71,6 +71,10 @@ class PublicChat(Struct, frozen=True, kw_only=True, omit_defaults=True):
     workspace_id: Annotated[
         WorkspaceId | None, describe("The workspace in which its tools act.", WORKSPACE_ID)
     ] = None
+    max_cost_micros: Annotated[
+        int | None,
+        describe("The budget of the chat and its subagents, in micros of a dollar.", 500_000),
+    ] = None
     last_message_id: Annotated[MessageId | None, describe("The id of its newest message.", 7)] = (
         None
     )
@@ -132,6 +136,7 @@ def public_chat(chat: Chat, read_up_to: MessageId | None = None) -> PublicChat:
         last_model_config_id=chat.model_config_id,
         reasoning_effort=chat.reasoning_effort,
         workspace_id=chat.workspace_id,
+        max_cost_micros=chat.max_cost_micros,
         last_message_id=last if last > 0 else None,
         last_read_message_id=read_up_to or None,
         has_unread=UNSET if read_up_to is None else has_unread(chat, read_up_to),

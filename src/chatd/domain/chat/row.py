@@ -139,6 +139,7 @@ class Chat(Struct, frozen=True, kw_only=True):
     workspace_id: WorkspaceId | None = None
     mode: str | None = None
     client_tools: Json = UNSET
+    max_cost_micros: int | None = None
     created_at: datetime
     updated_at: datetime
     deleted_at: datetime | None = None

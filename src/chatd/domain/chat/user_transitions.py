@@ -59,6 +59,7 @@ def create(command: CreateChat, worker: WorkerId | None) -> Change:
         workspace_id=command.workspace_id,
         mode=command.mode,
         client_tools=command.client_tools,
+        max_cost_micros=command.max_cost_micros,
         created_at=_UNSET_TIME,
         updated_at=_UNSET_TIME,
         status="running",

@@ -143,13 +143,13 @@ WITH family AS MATERIALIZED (
     ORDER BY (f.id <> f.root_chat_id), f.id FOR SHARE),
 changed AS (
     INSERT INTO chats (id, owner_id, root_chat_id, parent_chat_id, title, model_config_id,
-        reasoning_effort, labels, workspace_id, mode, client_tools, status, snapshot_version,
-        history_version, attempt, next_message_id, pending_calls, turn_message_id, worker_id,
-        epoch, runnable_at, recent_changes)
+        reasoning_effort, labels, workspace_id, mode, client_tools, max_cost_micros, status,
+        snapshot_version, history_version, attempt, next_message_id, pending_calls,
+        turn_message_id, worker_id, epoch, runnable_at, recent_changes)
     SELECT :chat_id::uuid, :owner_id, :root_chat_id::uuid, :parent_chat_id::uuid, :title,
         :model_config_id, :reasoning_effort, :labels, :workspace_id, :mode, :client_tools,
-        :status::text, 1, :history_version, :attempt, :next_message_id, :pending_calls,
-        :turn_message_id, :worker_id::uuid, :epoch,
+        :max_cost_micros, :status::text, 1, :history_version, :attempt, :next_message_id,
+        :pending_calls, :turn_message_id, :worker_id::uuid, :epoch,
         CASE WHEN :worker_id::uuid IS NULL THEN now() END, ARRAY[:change_id::bigint]
     WHERE :parent_chat_id IS NULL OR (SELECT count(*) FROM family)
         = CASE WHEN :parent_chat_id = :root_chat_id THEN 1 ELSE 2 END

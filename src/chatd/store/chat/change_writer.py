@@ -215,6 +215,7 @@ def _new_chat(change: Change) -> _Values:
         "workspace_id": row.workspace_id,
         "mode": row.mode,
         "client_tools": json_or_none(row.client_tools),
+        "max_cost_micros": row.max_cost_micros,
     }
 
 

@@ -1,0 +1,246 @@
+"""Routes that read and change spend limits, and the status of the caller's own."""
+
+from typing import Final
+
+from chatd.api.deps import ApiDeps
+from chatd.api.pages import NamePosition, Paging
+from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
+from chatd.api.route import ApiRoute
+from chatd.api.schemas.lists import MAX_PAGE_SIZE, ListQuery
+from chatd.api.schemas.spend_limits import (
+    DefaultLimitBody,
+    GivenWarning,
+    GroupLimitPage,
+    GroupLimitReply,
+    LimitBody,
+    SpendLimitsReply,
+    SpendStatusReply,
+    UserLimitPage,
+    UserLimitReply,
+)
+from chatd.store import spend, spend_limits
+from chatd.store.spend_limits import GroupLimit, UserLimit
+
+_DEFAULT: Final = BodySpec(DefaultLimitBody)
+_LIMIT: Final = BodySpec(LimitBody)
+
+
+class SpendLimitRoutes:
+    def __init__(self, deps: ApiDeps) -> None:
+        self._deps = deps
+
+    def routes(self) -> tuple[ApiRoute, ...]:
+        return (
+            ApiRoute(
+                endpoint="GET /usage-limits",
+                permission="config.read",
+                summary="Get the default spend limit and the limits of users and groups",
+                handle=self.get_spend_limits,
+                replies={200: SpendLimitsReply},
+            ),
+            ApiRoute(
+                endpoint="PUT /usage-limits",
+                permission="config.write",
+                summary="Set the default spend limit and the period of all limits",
+                handle=self.set_default_limit,
+                body_spec=_DEFAULT,
+                replies={200: SpendLimitsReply},
+            ),
+            ApiRoute(
+                endpoint="DELETE /usage-limits",
+                permission="config.write",
+                summary="Delete the default spend limit: that of the settings holds again",
+                handle=self.delete_default_limit,
+                replies={204: None},
+            ),
+            ApiRoute(
+                endpoint="GET /usage-limits/status",
+                permission="account.read",
+                summary="Get what you have spent in this period, and your limit",
+                handle=self.get_spend_status,
+                replies={200: SpendStatusReply},
+            ),
+            *self._user_routes(),
+            *self._group_routes(),
+        )
+
+    def _user_routes(self) -> tuple[ApiRoute, ...]:
+        return (
+            ApiRoute(
+                endpoint="GET /usage-limits/overrides",
+                permission="config.read",
+                summary="List the users with a spend limit of their own, by name",
+                handle=self.list_user_limits,
+                query=ListQuery,
+                replies={200: UserLimitPage},
+            ),
+            ApiRoute(
+                endpoint="PUT /usage-limits/overrides/{user_id}",
+                permission="config.write",
+                summary="Set the spend limit of a user",
+                handle=self.set_user_limit,
+                body_spec=_LIMIT,
+                replies={200: UserLimitReply},
+            ),
+            ApiRoute(
+                endpoint="DELETE /usage-limits/overrides/{user_id}",
+                permission="config.write",
+                summary="Delete the spend limit of a user: that of the groups or the default holds",
+                handle=self.delete_user_limit,
+                replies={204: None},
+            ),
+        )
+
+    def _group_routes(self) -> tuple[ApiRoute, ...]:
+        return (
+            ApiRoute(
+                endpoint="GET /usage-limits/group-overrides",
+                permission="config.read",
+                summary="List the groups with a spend limit, by name",
+                handle=self.list_group_limits,
+                query=ListQuery,
+                replies={200: GroupLimitPage},
+            ),
+            ApiRoute(
+                endpoint="PUT /usage-limits/group-overrides/{group_id}",
+                permission="config.write",
+                summary="Set the spend limit of each member of a group",
+                handle=self.set_group_limit,
+                body_spec=_LIMIT,
+                replies={200: GroupLimitReply},
+            ),
+            ApiRoute(
+                endpoint="DELETE /usage-limits/group-overrides/{group_id}",
+                permission="config.write",
+                summary="Delete the spend limit of a group",
+                handle=self.delete_group_limit,
+                replies={204: None},
+            ),
+        )
+
+    # The default
+
+    async def get_spend_limits(self, request: ApiRequest) -> ApiReply:
+        deps, actor = self._deps, request.caller.actor
+        pool, settings = deps.pool, deps.default_limit
+        stored = await deps.retry(lambda: spend_limits.get_default(pool, actor))
+        users = await spend_limits.list_users(pool, actor, limit=MAX_PAGE_SIZE)
+        groups = await spend_limits.list_groups(pool, actor, limit=MAX_PAGE_SIZE)
+        models = [model for model in await deps.models.all() if model.enabled]
+        unpriced = [model for model in models if not await deps.models.is_priced(model)]
+        return reply(
+            SpendLimitsReply(
+                spend_limit_micros=settings.micros if stored is None else stored.micros,
+                period=settings.period if stored is None else stored.period,
+                source="settings" if stored is None else "database",
+                updated_at=None if stored is None else stored.updated_at,
+                unpriced_model_count=len(unpriced),
+                overrides=tuple(map(_user_reply, users)),
+                group_overrides=tuple(map(_group_reply, groups)),
+            )
+        )
+
+    async def set_default_limit(self, request: ApiRequest) -> ApiReply:
+        actor, body = request.caller.actor, await request.body(_DEFAULT)
+        async with self._deps.pool.transaction() as session:
+            await spend_limits.set_default(session, actor, body.spend_limit_micros, body.period)
+        return await self.get_spend_limits(request)
+
+    async def delete_default_limit(self, request: ApiRequest) -> ApiReply:
+        async with self._deps.pool.transaction() as session:
+            await spend_limits.delete_default(session, request.caller.actor)
+        return NO_CONTENT
+
+    async def get_spend_status(self, request: ApiRequest) -> ApiReply:
+        deps, user_id = self._deps, request.caller.user_id
+        found = await deps.retry(
+            lambda: spend.read_spending(deps.pool, user_id, deps.default_limit)
+        )
+        given = await spend.list_warnings(deps.pool, user_id, found.period_start)
+        limit = found.user
+        return reply(
+            SpendStatusReply(
+                is_limited=limit is not None,
+                period=found.period,
+                spend_limit_micros=None if limit is None else limit.limit_micros,
+                source=None if limit is None or limit.source == "chat" else limit.source,
+                current_spend_micros=found.spent_micros,
+                reserved_micros=found.reserved_micros,
+                period_start=found.period_start,
+                period_end=found.resets_at,
+                warnings=tuple(GivenWarning(percent=one.percent, at=one.at) for one in given),
+            )
+        )
+
+    # Users
+
+    async def list_user_limits(self, request: ApiRequest) -> ApiReply:
+        paging = Paging(request, request.query(ListQuery), NamePosition)
+        after = "" if paging.position is None else paging.position.name
+        found = await self._deps.retry(
+            lambda: spend_limits.list_users(
+                self._deps.pool, request.caller.actor, after=after, limit=paging.read_limit
+            )
+        )
+        shown, cursor = paging.cut(found, lambda one: NamePosition(one.username))
+        items = tuple(map(_user_reply, shown))
+        return reply(UserLimitPage(items=items, has_more=cursor is not None, next_cursor=cursor))
+
+    async def set_user_limit(self, request: ApiRequest) -> ApiReply:
+        body = await request.body(_LIMIT)
+        async with self._deps.pool.transaction() as session:
+            limit = await spend_limits.set_user(
+                session, request.caller.actor, request.user_id, body.spend_limit_micros
+            )
+        return reply(_user_reply(limit))
+
+    async def delete_user_limit(self, request: ApiRequest) -> ApiReply:
+        async with self._deps.pool.transaction() as session:
+            await spend_limits.delete_user(session, request.caller.actor, request.user_id)
+        return NO_CONTENT
+
+    # Groups
+
+    async def list_group_limits(self, request: ApiRequest) -> ApiReply:
+        paging = Paging(request, request.query(ListQuery), NamePosition)
+        after = "" if paging.position is None else paging.position.name
+        found = await self._deps.retry(
+            lambda: spend_limits.list_groups(
+                self._deps.pool, request.caller.actor, after=after, limit=paging.read_limit
+            )
+        )
+        shown, cursor = paging.cut(found, lambda one: NamePosition(one.group_name))
+        items = tuple(map(_group_reply, shown))
+        return reply(GroupLimitPage(items=items, has_more=cursor is not None, next_cursor=cursor))
+
+    async def set_group_limit(self, request: ApiRequest) -> ApiReply:
+        body = await request.body(_LIMIT)
+        async with self._deps.pool.transaction() as session:
+            limit = await spend_limits.set_group(
+                session, request.caller.actor, request.group_id, body.spend_limit_micros
+            )
+        return reply(_group_reply(limit))
+
+    async def delete_group_limit(self, request: ApiRequest) -> ApiReply:
+        async with self._deps.pool.transaction() as session:
+            await spend_limits.delete_group(session, request.caller.actor, request.group_id)
+        return NO_CONTENT
+
+
+def _user_reply(limit: UserLimit) -> UserLimitReply:
+    return UserLimitReply(
+        user_id=limit.user_id,
+        username=limit.username,
+        name=limit.name,
+        avatar_url=limit.avatar_url,
+        spend_limit_micros=limit.micros,
+    )
+
+
+def _group_reply(limit: GroupLimit) -> GroupLimitReply:
+    return GroupLimitReply(
+        group_id=limit.group_id,
+        group_name=limit.group_name,
+        member_count=limit.member_count,
+        spend_limit_micros=limit.micros,
+    )

@@ -1,0 +1,113 @@
+"""What stands before every model call: its record, and the spend limits.
+
+The record is written first, with what the call reserves; then the sum of all is compared with the
+limit. So of two calls that begin at the same moment at least one sees the other.
+"""
+
+import asyncio
+from typing import Final
+
+from chatd.domain.answer.answer import StartedCall
+from chatd.domain.chat.row import Chat
+from chatd.domain.errors import ChatdError
+from chatd.domain.model.config import is_priced
+from chatd.domain.ports import Budget, Env, ModelChoice, SpendAllowance
+from chatd.domain.spend import SpendRefusal
+from chatd.engine.open_call_writer import OpenCallWriter
+
+SPEND_CHECK_TIMEOUT_S: Final = 2.0
+
+
+class SpendRefused(ChatdError):
+    """The call was not made."""
+
+    code = "usage_limit_exceeded"
+
+    def __init__(self, refusal: SpendRefusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
+
+
+class SpendGuard:
+    """Without a budget every call is allowed, and when the check fails or times out: an outage of
+    the check must not stop all chats. With `refuses_unpriced` it refuses models without a price,
+    which no limit can stop, to users with a limit."""
+
+    def __init__(
+        self,
+        budget: Budget | None,
+        open_calls: OpenCallWriter,
+        env: Env,
+        *,
+        timeout_s: float = SPEND_CHECK_TIMEOUT_S,
+        refuses_unpriced: bool = False,
+    ) -> None:
+        self._budget = budget
+        self._open_calls = open_calls
+        self._env = env
+        self._timeout_s = timeout_s
+        self._refuses_unpriced = refuses_unpriced
+
+    async def check(self, chat: Chat) -> SpendRefusal | None:
+        """Before a message is accepted."""
+        if self._budget is None:
+            return None
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._budget.check(chat)
+        except TimeoutError:
+            self._report(chat, "timeout")
+        except ChatdError as error:
+            self._report(chat, error.code)
+        return None
+
+    async def open(
+        self, chat: Chat, call: StartedCall, model: ModelChoice
+    ) -> SpendAllowance | None:
+        """Write the record of a call and reserve what it costs. None: no limit holds. Raises
+        SpendRefused."""
+        await self._open_calls.open(chat, call)
+        try:
+            allowed = await self._reserve(chat, call)
+            if isinstance(allowed, SpendRefusal):
+                raise SpendRefused(allowed)
+            if allowed is not None and self._refuses_unpriced:
+                config = model.config
+                if not is_priced(config.prices, model.kind):
+                    raise SpendRefused(unpriced_refusal(config.name))
+        except BaseException:
+            self._open_calls.discard(call.id)
+            raise
+        return allowed
+
+    def discard(self, call: StartedCall) -> None:
+        """The call was not sent, or the provider refused it."""
+        self._open_calls.discard(call.id)
+
+    def on_booked(self, chat: Chat) -> None:
+        if self._budget is not None:
+            self._budget.on_booked(chat)
+
+    async def _reserve(self, chat: Chat, call: StartedCall) -> SpendAllowance | SpendRefusal | None:
+        if self._budget is None:
+            return None
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._budget.reserve(chat, call)
+        except TimeoutError:
+            self._report(chat, "timeout")
+        except ChatdError as error:
+            self._report(chat, error.code)
+        return None
+
+    def _report(self, chat: Chat, kind: str) -> None:
+        self._env.emit("spend_check_failed", chat_id=chat.id, error_kind=kind)
+
+
+def unpriced_refusal(model: str) -> SpendRefusal:
+    return SpendRefusal(
+        kind="config",
+        message=f"The model {model} has no price, and this server refuses such models while a spend"
+        " limit is set. Choose another model, or let an operator set the model's prices or"
+        " limits.unpriced.",
+    )
