@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from chatd.api.accounts.accounts import AccountsConfig, build_accounts
 from chatd.api.accounts.rate_limits import RequestLimits
+from chatd.api.accounts.sign_in import create_link, local_url, sign_in_link
 from chatd.api.accounts.site import Site, SiteConfig
 from chatd.api.application import HealthApplication, build_application
 from chatd.api.auth import ADMIN_TOKEN_FILE as TOKEN_FILE
@@ -30,11 +31,11 @@ from chatd.automation.schedule_runner import ScheduleRunner
 from chatd.automation.webhook_sender import WebhookSender
 from chatd.clock import new_change_id
 from chatd.database import connect_config, keep_database_up, open_database
-from chatd.domain.access import ADMIN_USER_ID
+from chatd.domain.access import ADMIN_USER_ID, SystemActor
 from chatd.domain.chat.row import Chat
-from chatd.domain.errors import ChatdError
+from chatd.domain.errors import ChatdError, NotFound
 from chatd.domain.file.entities import FileLimits
-from chatd.domain.ids import WorkerId
+from chatd.domain.ids import CredentialId, WorkerId
 from chatd.domain.ports import Clock, Env, Tool
 from chatd.domain.prompt.instructions import Instructions
 from chatd.model_directory import ModelDirectory
@@ -62,6 +63,7 @@ class ProcessRole(msgspec.Struct, frozen=True, kw_only=True):
 
 
 FULL_ROLE: Final = ProcessRole()
+SERVE_ACTOR: Final = SystemActor(reason="chatd serve")
 
 
 class ReadyInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,11 +73,14 @@ class ReadyInfo(msgspec.Struct, frozen=True, kw_only=True):
     token_file: str | None
     model: str
     migrated: tuple[str, ...]
+    sign_in_link: str | None = None
 
 
 class LifecycleCallbacks(msgspec.Struct, frozen=True, kw_only=True):
-    """`ready` is called once; `stopping` with the number of chats that still run."""
+    """`ready` is called once; `stopping` with the number of chats that still run.
+    `shows_sign_in_link`: it goes to a terminal, so a one-time link may be made for it."""
 
+    shows_sign_in_link: bool = False
     ready: Callable[[ReadyInfo], None]
     stopping: Callable[[int], None] = lambda _running: None
 
@@ -250,10 +255,16 @@ async def _serve_until_stopped(
     named = "none" if default is None else default.config.name
     given = process.token is not None or role.serves != "api"
 
+    secret = None
+    if callbacks.shows_sign_in_link and role.serves == "api":
+        secret = await _sign_in_secret(process.replica)
+
     def ready(where: BoundAddress | None) -> None:
+        address = settings.server.url or (None if where is None else local_url(where.url))
         callbacks.ready(
             ReadyInfo(
                 url=None if where is None else where.url,
+                sign_in_link=None if secret is None else sign_in_link(address or "", secret),
                 token_file=None if given else str(settings.data_dir / TOKEN_FILE),
                 model=named,
                 migrated=migrated,
@@ -271,6 +282,15 @@ async def _serve_until_stopped(
         group.create_task(_stop_in_order(process, callbacks, app), name="leave").add_done_callback(
             lambda _done: stopped.set()
         )
+
+
+async def _sign_in_secret(replica: Replica) -> str | None:
+    """None if the first administrator is suspended or deleted."""
+    pool, link_id = replica.database.pool, CredentialId(replica.env.new_id())
+    try:
+        return (await create_link(pool, SERVE_ACTOR, ADMIN_USER_ID, link_id))[0]
+    except NotFound:
+        return None
 
 
 async def _stop_in_order(

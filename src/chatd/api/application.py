@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from chatd.api.accounts.pages import SignInPages
 from chatd.api.accounts.rate_limits import route_group
 from chatd.api.deps import ApiDeps
 from chatd.api.docs_pages import ApiDocs
@@ -113,7 +114,11 @@ class ApiApplication:
             *WorkspaceEventStreams(deps, self._streams).routes(),
         )
         health = HealthRoutes(deps.pool, deps.registry, deps.draining, deps.database_error)
-        self.table = RouteTable({**health.pages, **ApiDocs(routes, streams).pages}, routes, streams)
+        self.table = RouteTable(
+            {**health.pages, **ApiDocs(routes, streams).pages, **SignInPages().pages},
+            routes,
+            streams,
+        )
 
     async def close(self) -> None:
         await self._streams.close()

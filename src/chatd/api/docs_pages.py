@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from chatd.api.accounts.pages import PAGE_HEAD, WHO_SCRIPT_PATH, html_page
 from chatd.api.openapi import build_openapi
 from chatd.api.request import ApiReply
 from chatd.api.route import PREFIX, ApiRoute, Page, StreamRoute
@@ -27,19 +28,15 @@ _PACKAGE: Final = "flask_swagger_ui"
 """A package that carries the files of Swagger UI. Its code is never imported."""
 _ASSET_HEADERS: Final = {"cache-control": "public, max-age=3600"}
 
-_INDEX_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'"
 _DOCS_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:;"
     " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _HEAD: Final = """<!doctype html><html lang=en><meta charset=utf-8>
 <meta name=viewport content='width=device-width, initial-scale=1'>"""
-_STYLE: Final = """<style>
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
-@media (prefers-color-scheme: dark) { body { background: #111; color: #ddd } a { color: #8bf } }
-</style>"""
-_INDEX_PAGE: Final = f"""{_HEAD}{_STYLE}<title>chatd</title>
+_INDEX_PAGE: Final = f"""{PAGE_HEAD}<title>chatd</title>
 <h1>chatd</h1>
+<p id=who></p>
 <p>This server runs AI agent chats. Use its HTTP API under <code>/api/v1</code>.</p>
 <ul>
 <li><a href='/docs'>/docs</a>: the API's reference, where you can try it
@@ -47,7 +44,7 @@ _INDEX_PAGE: Final = f"""{_HEAD}{_STYLE}<title>chatd</title>
 <li><a href='/healthz'>/healthz</a>: whether the process is alive
 <li><a href='/readyz'>/readyz</a>: whether it accepts requests
 <li><a href='/metrics'>/metrics</a>: metrics for Prometheus
-</ul></html>
+</ul><script src='{WHO_SCRIPT_PATH}'></script></html>
 """
 _DOCS_PAGE: Final = f"""{_HEAD}<title>chatd: API</title>
 <link rel=stylesheet href='/docs/swagger-ui.css'>
@@ -57,11 +54,23 @@ _DOCS_PAGE: Final = f"""{_HEAD}<title>chatd: API</title>
 <script src='/docs/swagger-ui-bundle.js'></script>
 <script src='/docs/start.js'></script></html>
 """
-_MISSING_PAGE: Final = f"""{_HEAD}{_STYLE}<title>chatd: API</title>
+_MISSING_PAGE: Final = f"""{PAGE_HEAD}<title>chatd: API</title>
 <p>Swagger UI is not installed here. Run <code>make serve</code>, or install chatd from its wheel.
 The OpenAPI document is at <a href='{OPENAPI_PATH}'>{OPENAPI_PATH}</a>.</p></html>
 """
-_START_SCRIPT: Final = f"""SwaggerUIBundle({{
+_START_SCRIPT: Final = f"""let csrfToken;
+const addCsrfToken = async (request) => {{
+  // A signed-in browser needs it for changes; a request with a token ignores it.
+  if (["GET", "HEAD"].includes(request.method || "GET")) return request;
+  if (csrfToken === undefined) {{
+    const reply = await fetch("{PREFIX}/auth/me");
+    csrfToken = reply.ok ? (await reply.json()).csrf_token : null;
+  }}
+  if (csrfToken) request.headers["X-CSRF-Token"] = csrfToken;
+  return request;
+}};
+SwaggerUIBundle({{
+  requestInterceptor: addCsrfToken,
   url: "{OPENAPI_PATH}",
   dom_id: "#swagger-ui",
   deepLinking: true,
@@ -97,12 +106,12 @@ class ApiDocs:
         return build_openapi(self._routes, self._streams)
 
     async def index(self) -> ApiReply:
-        return _html(_INDEX_PAGE, _INDEX_POLICY)
+        return html_page(_INDEX_PAGE)
 
     async def docs(self) -> ApiReply:
         if find_swagger_ui() is None:
-            return _html(_MISSING_PAGE, _INDEX_POLICY)
-        return _html(_DOCS_PAGE, _DOCS_POLICY)
+            return html_page(_MISSING_PAGE)
+        return html_page(_DOCS_PAGE, _DOCS_POLICY)
 
     async def start_script(self) -> ApiReply:
         kind = SWAGGER_UI_FILES["swagger-ui-bundle.js"]
@@ -126,11 +135,3 @@ def find_swagger_ui() -> Path | None:
     if (spec := find_spec(_PACKAGE)) is not None:
         places += [Path(place) / "dist" for place in spec.submodule_search_locations or ()]
     return next((place for place in places if (place / "swagger-ui-bundle.js").is_file()), None)
-
-
-def _html(page: str, policy: str) -> ApiReply:
-    return ApiReply(
-        body=page.encode(),
-        media_type="text/html; charset=utf-8",
-        headers={"content-security-policy": policy},
-    )

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from importlib import metadata
 
 from chatd import app
+from chatd.cli.browser import can_open_browser, forget_browser_page, open_browser
 from chatd.cli.process import StopSignal
 from chatd.clock import SystemClock
 from chatd.database import connect_config, open_database
@@ -104,7 +105,17 @@ async def remove_old_keys(settings: Settings) -> None:
     _print_line(f"removed {', '.join(removed)}" if removed else "there is no unused key")
 
 
-async def serve(settings: Settings, stop: StopSignal, role: app.ProcessRole) -> None:
+async def serve(
+    settings: Settings, stop: StopSignal, role: app.ProcessRole, *, may_open_browser: bool = False
+) -> None:
+    is_terminal = sys.stdout.isatty()
+    opens_browser = can_open_browser(
+        os.environ,
+        platform=sys.platform,
+        is_terminal=is_terminal,
+        is_wanted=may_open_browser and settings.server.open_browser,
+    )
+
     def ready(info: app.ReadyInfo) -> None:
         stop.started()
         _print_line(f"chatd {metadata.version('chatd')}, process {os.getpid()}")
@@ -114,6 +125,13 @@ async def serve(settings: Settings, stop: StopSignal, role: app.ProcessRole) -> 
         if role.serves == "api":
             _print_line(f"  API       {info.url}/api/v1, described at {info.url}/docs")
             _print_line(f"  token     {info.token_file or 'that of CHATD_ADMIN_TOKEN'}")
+            if info.sign_in_link is not None:
+                _print_line(f"  sign in   {info.sign_in_link}")
+                _print_line("            (once, within 15 minutes)")
+                if opens_browser:
+                    open_browser(settings.data_dir, info.sign_in_link)
+            else:
+                _print_line("  sign in   chatd admin sign-in-link prints a link for a browser")
         elif info.url is not None:
             _print_line(f"  health    {info.url}/healthz, /readyz and /metrics")
         if not role.runs_chats:
@@ -125,11 +143,15 @@ async def serve(settings: Settings, stop: StopSignal, role: app.ProcessRole) -> 
     def stopping(running: int) -> None:
         _print_line(_stopping_text(running, settings.worker.drain_s))
 
-    callbacks = app.LifecycleCallbacks(ready=ready, stopping=stopping)
+    callbacks = app.LifecycleCallbacks(
+        ready=ready, stopping=stopping, shows_sign_in_link=is_terminal
+    )
     clock = SystemClock()
     workspaces = await app.serve(
         settings, os.environ, clock=clock, stop=stop.requested, callbacks=callbacks, role=role
     )
+    if opens_browser:
+        forget_browser_page(settings.data_dir)
     _print_line(
         "Stopped." if workspaces == 0 else f"Stopped. {_running_workspaces(workspaces, settings)}"
     )

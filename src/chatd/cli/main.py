@@ -116,6 +116,9 @@ def serve(
     no_worker: Annotated[
         bool, typer.Option("--no-worker", help="Run no chats in this process")
     ] = False,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Open no browser, also on a desktop")
+    ] = False,
 ) -> None:
     """Serve the API and run chats until stopped. Starts a database unless one is given."""
     from chatd import app as composition
@@ -131,7 +134,9 @@ def serve(
         settings = process.read_settings(flags, config)
         log_format.configure_logging(settings.log)
         role = composition.ProcessRole(runs_chats=not no_worker)
-        process.run_until_signal(lambda stop: commands.serve(settings, stop, role))
+        process.run_until_signal(
+            lambda stop: commands.serve(settings, stop, role, may_open_browser=not no_browser)
+        )
 
 
 @app.command()
@@ -257,3 +262,64 @@ def rotate_keys(
         settings = process.read_settings(flags, config)
         work = commands.remove_old_keys(settings) if remove_old else None
         process.run_to_completion(work or commands.rotate_keys(settings, lost=lost))
+
+
+@administration.command("sign-in-link")
+def sign_in_link(
+    user: Annotated[str, typer.Option(metavar="NAME", help="Sign this user in")] = "admin",
+    config: Config = None,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Print a link that signs a browser in, once, within 15 minutes."""
+    from chatd.cli import account_commands, process
+
+    with process.report_errors():
+        flags = {"data_dir": data_dir, "database.url": database_url}
+        settings = process.read_settings(flags, config)
+        process.run_to_completion(account_commands.print_sign_in_link(settings, user))
+
+
+@administration.command("create-user")
+def create_user(
+    username: Annotated[str, typer.Argument(metavar="NAME")],
+    role: Annotated[str, typer.Option(metavar="ROLE", help="admin, member or viewer")] = "member",
+    config: Config = None,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    *,
+    email: Annotated[str | None, typer.Option(metavar="ADDRESS", help="The user's email")] = None,
+    with_password: Annotated[
+        bool,
+        typer.Option("--password", help="Read a password from the terminal or standard input"),
+    ] = False,
+) -> None:
+    """Create a user. Without a password, print a link that signs the user in once."""
+    from chatd.cli import account_commands, process
+
+    with process.report_errors():
+        flags = {"data_dir": data_dir, "database.url": database_url}
+        settings = process.read_settings(flags, config)
+        password = process.read_password() if with_password else None
+        process.run_to_completion(
+            account_commands.create_user(
+                settings, username, role=role, email=email, password=password
+            )
+        )
+
+
+@administration.command("reset-password")
+def reset_password(
+    username: Annotated[str, typer.Argument(metavar="NAME")],
+    config: Config = None,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Set a user's password, read from the terminal or standard input, and end the sessions."""
+    from chatd.cli import account_commands, process
+
+    with process.report_errors():
+        flags = {"data_dir": data_dir, "database.url": database_url}
+        settings = process.read_settings(flags, config)
+        password = process.read_password()
+        process.run_to_completion(account_commands.reset_password(settings, username, password))

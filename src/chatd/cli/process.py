@@ -6,6 +6,7 @@ Exit codes: 0 done or stopped on request, 1 failed, 2 wrong settings or usage,
 
 import asyncio
 import contextlib
+import getpass
 import os
 import signal
 import sys
@@ -56,6 +57,17 @@ def read_settings(flags: dict[str, str | None], config: Path | None) -> Settings
         data_dir=default_data_dir(os.environ, uid=os.geteuid()),
     )
     return msgspec.structs.replace(settings, data_dir=cwd / settings.data_dir)
+
+
+def read_password() -> str:
+    """Twice and hidden from a terminal; else the first line of standard input, so that no password
+    is on a command line. Raises SettingsError."""
+    if not sys.stdin.isatty():
+        return sys.stdin.readline().rstrip("\r\n")
+    password = getpass.getpass("Password: ")
+    if getpass.getpass("Again: ") != password:
+        raise SettingsError("the two passwords differ")
+    return password
 
 
 def run_to_completion(work: Coroutine[object, object, T]) -> T:

@@ -85,6 +85,10 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
             " X-Forwarded-For"
         ),
     ] = ()
+    open_browser: Annotated[
+        bool,
+        Meta(description="On a desktop, open a browser that can be signed in at the start"),
+    ] = True
 
 
 class SignInSettings(msgspec.Struct, frozen=True, kw_only=True):

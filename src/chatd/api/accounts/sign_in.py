@@ -10,6 +10,7 @@ from typing import Final
 from msgspec import Struct
 
 from chatd.api.accounts.cookies import session_cookie, user_agent
+from chatd.api.accounts.pages import SIGN_IN_PATH
 from chatd.api.accounts.passwords import Passwords
 from chatd.api.accounts.rate_limits import GUESSES_PER_MINUTE, Buckets
 from chatd.api.accounts.site import Site
@@ -230,3 +231,13 @@ async def create_link(
     )
     await audit.record(conn, actor, action="link.create", object_type="user", object_id=user_id)
     return secret, made
+
+
+def sign_in_link(address: str, secret: str) -> str:
+    """The secret is in the fragment, which browsers do not send."""
+    return f"{address.rstrip('/')}{SIGN_IN_PATH}#{secret}"
+
+
+def local_url(url: str) -> str:
+    """A browser of this machine cannot open an address that stands for all of its addresses."""
+    return url.replace("//0.0.0.0:", "//localhost:").replace("//[::]:", "//localhost:")

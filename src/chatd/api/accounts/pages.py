@@ -1,0 +1,138 @@
+"""The page to sign in on, and the script that shows on other pages who is signed in.
+
+The secret of a one-time link is in its fragment, which browsers do not send: a preview or a
+prefetch of the link does not use it up, and no proxy logs it. The button of the page sends it.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from chatd.api.request import ApiReply
+from chatd.api.route import PREFIX, Page
+
+SIGN_IN_PATH: Final = "/sign-in"
+WHO_SCRIPT_PATH: Final = f"{SIGN_IN_PATH}/who.js"
+PAGE_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self';"
+    " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+PAGE_HEAD: Final = """<!doctype html><html lang=en><meta charset=utf-8>
+<meta name=viewport content='width=device-width, initial-scale=1'>
+<link rel=icon href="data:,">
+<style>
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
+form { display: grid; gap: .8rem; max-width: 20rem }
+label { display: grid; gap: .2rem }
+input, button { font: inherit; padding: .4rem .6rem }
+@media (prefers-color-scheme: dark) { body { background: #111; color: #ddd } a { color: #8bf } }
+</style>"""
+_SIGN_IN_PAGE: Final = f"""{PAGE_HEAD}<title>Sign in to chatd</title>
+<h1>chatd</h1>
+<form id=link hidden>
+<p>This link signs this browser in. It works once.</p>
+<button>Sign in</button>
+</form>
+<form id=password hidden>
+<label>Username <input name=username autocomplete=username required autofocus></label>
+<label>Password <input name=password type=password autocomplete=current-password required></label>
+<button>Sign in</button>
+</form>
+<p id=oidc hidden><a href='/api/v1/auth/oidc/start'>Sign in with <span></span></a></p>
+<p id=setup hidden></p>
+<p id=error role=alert></p>
+<noscript>This page needs JavaScript.</noscript>
+<script src='{SIGN_IN_PATH}/sign-in.js'></script></html>
+"""
+_SIGN_IN_SCRIPT: Final = f"""const find = (id) => document.getElementById(id);
+const show = async () => {{
+  const hasLink = location.hash.length > 1;
+  find("link").hidden = !hasLink;
+  find("error").textContent = "";
+  if (hasLink) {{
+    find("password").hidden = true;
+    return;
+  }}
+  const methods = await (await fetch("{PREFIX}/auth/methods")).json();
+  find("password").hidden = !methods.password;
+  if (methods.oidc) {{
+    find("oidc").hidden = false;
+    find("oidc").querySelector("span").textContent = methods.oidc;
+  }}
+  const setup = await (await fetch("{PREFIX}/setup")).json();
+  find("setup").hidden = !setup.needed;
+  find("setup").textContent = setup.message || "";
+}};
+const send = async (path, body) => {{
+  const reply = await fetch("{PREFIX}" + path, {{
+    method: "POST",
+    headers: {{"content-type": "application/json"}},
+    body: JSON.stringify(body),
+  }});
+  if (reply.ok) location.replace("/");
+  else find("error").textContent = (await reply.json()).message;
+}};
+find("link").addEventListener("submit", (event) => {{
+  event.preventDefault();
+  send("/auth/link", {{secret: location.hash.slice(1)}});
+}});
+find("password").addEventListener("submit", (event) => {{
+  event.preventDefault();
+  const {{username, password}} = event.target.elements;
+  send("/auth/login", {{username: username.value, password: password.value}});
+}});
+addEventListener("hashchange", show);
+show();
+"""
+_WHO_SCRIPT: Final = f"""const place = document.getElementById("who");
+const show = async () => {{
+  const reply = await fetch("{PREFIX}/auth/me");
+  if (!reply.ok) {{
+    const link = document.createElement("a");
+    link.href = "{SIGN_IN_PATH}";
+    link.textContent = "Sign in";
+    place.replaceChildren(link);
+    return;
+  }}
+  const me = await reply.json();
+  const button = document.createElement("button");
+  button.textContent = "Sign out";
+  button.addEventListener("click", async () => {{
+    const headers = {{"x-csrf-token": me.csrf_token}};
+    await fetch("{PREFIX}/auth/logout", {{method: "POST", headers}});
+    await show();
+  }});
+  place.replaceChildren(`Signed in as ${{me.user.username}} (${{me.user.role}}) `, button);
+}};
+show();
+"""
+
+
+class SignInPages:
+    @property
+    def pages(self) -> Mapping[str, Page]:
+        return {
+            SIGN_IN_PATH: self.sign_in,
+            f"{SIGN_IN_PATH}/sign-in.js": self.sign_in_script,
+            WHO_SCRIPT_PATH: self.who_script,
+        }
+
+    async def sign_in(self) -> ApiReply:
+        return html_page(_SIGN_IN_PAGE)
+
+    async def sign_in_script(self) -> ApiReply:
+        return _script(_SIGN_IN_SCRIPT)
+
+    async def who_script(self) -> ApiReply:
+        return _script(_WHO_SCRIPT)
+
+
+def html_page(text: str, policy: str = PAGE_POLICY) -> ApiReply:
+    return ApiReply(
+        body=text.encode(),
+        media_type="text/html; charset=utf-8",
+        headers={"content-security-policy": policy, "x-frame-options": "DENY"},
+    )
+
+
+def _script(text: str) -> ApiReply:
+    return ApiReply(body=text.encode(), media_type="text/javascript; charset=utf-8")
