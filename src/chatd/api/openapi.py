@@ -150,7 +150,7 @@ def _operation(route: ApiRoute, schemas: SchemaCollection) -> Json:
         operation["requestBody"] = {
             "required": True,
             "description": "The bytes of the file; `Content-Type` names their type",
-            "content": {kind: {"schema": _BINARY} for kind in UPLOAD_TYPES},
+            "content": {kind: {"schema": _BINARY} for kind in route.body_types or UPLOAD_TYPES},
         }
     if route.authenticate is not None or route.permission == "public":
         operation["security"] = []
@@ -197,15 +197,24 @@ def _websocket_replies(schemas: SchemaCollection) -> Json:
 
 def _replies(route: ApiRoute, schemas: SchemaCollection) -> Json:
     return {
-        str(status): _reply(status, kind, schemas, keyed=route.keyed)
+        str(status): _reply(
+            status, kind, schemas, keyed=route.keyed, file_types=route.reply_types or STORED_TYPES
+        )
         for status, kind in route.replies.items()
     }
 
 
-def _reply(status: int, kind: object, schemas: SchemaCollection, *, keyed: bool) -> Json:
+def _reply(
+    status: int,
+    kind: object,
+    schemas: SchemaCollection,
+    *,
+    keyed: bool,
+    file_types: Iterable[str],
+) -> Json:
     response: Json = {"description": STATUS_TEXTS[status]}
     if kind is bytes:
-        response["content"] = {kind: {"schema": _BINARY} for kind in STORED_TYPES}
+        response["content"] = {kind: {"schema": _BINARY} for kind in file_types}
     elif kind is not None:
         response["content"] = {"application/json": {"schema": schemas.add(kind)}}
     names = ["Location"] if status == 201 else []

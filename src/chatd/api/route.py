@@ -50,7 +50,8 @@ class ApiRoute(Struct, frozen=True, kw_only=True):
     beside those of every route. A caller needs `permission`. A draining server refuses routes
     with `starts_work`. The operation id is the handler's name unless `name` is given. `raw_body`:
     the body is a file. `authenticate` finds the caller, from the path parameters too, if it is not
-    the bearer token that names it. A type of `bytes` in `replies` is a file."""
+    the bearer token that names it. A type of `bytes` in `replies` is a file.
+    `body_types` and `reply_types` are the media types of such files, if not all kinds of files."""
 
     endpoint: str
     permission: RouteAccess
@@ -59,6 +60,8 @@ class ApiRoute(Struct, frozen=True, kw_only=True):
     replies: Mapping[int, object]
     body_spec: BodySpec[Struct] | None = None
     raw_body: bool = False
+    body_types: tuple[str, ...] = ()
+    reply_types: tuple[str, ...] = ()
     query: type[Struct] | None = None
     description: str = ""
     errors: tuple[str, ...] = ()

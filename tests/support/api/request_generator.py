@@ -20,7 +20,7 @@ _ODD: Final = msgspec.json.decode(
     type=tuple[object, ...],
 )
 ODD: Final = (*_ODD, "x" * 5000, "ä" * 300)
-CASES: Final = int(os.environ.get("FUZZ_CASES", "25"))
+CASES: Final = int(os.environ.get("FUZZ_CASES", "10"))
 SEED: Final = int(os.environ.get("FUZZ_SEED", "1"))
 BYTES: Final = (
     b"",

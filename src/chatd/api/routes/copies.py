@@ -74,6 +74,7 @@ class CopyRoutes:
                 handle=self.export_chat,
                 query=ExportQuery,
                 replies={200: bytes},
+                reply_types=("application/jsonl", "text/markdown"),
                 errors=("not_found",),
             ),
             ApiRoute(
@@ -87,6 +88,7 @@ class CopyRoutes:
                 ),
                 handle=self.import_chat,
                 raw_body=True,
+                body_types=("application/jsonl", "application/octet-stream"),
                 replies={201: PublicChat},
                 errors=("too_large", "request_timeout"),
             ),
