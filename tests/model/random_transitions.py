@@ -32,7 +32,9 @@ from chatd.domain.chat.states import Transition
 from chatd.domain.chat.user_transitions import (
     edit_message,
     interrupt,
+    interrupt_and_hold,
     request_compaction,
+    resume_queue,
     send_message,
     submit_tool_results,
 )
@@ -195,6 +197,8 @@ _MAKE: dict[Transition, Callable[[TransitionInput], Change | None]] = {
     Transition.SEND_REJECT: _send("reject"),
     Transition.EDIT_MESSAGE: _edit,
     Transition.INTERRUPT: lambda at: interrupt(at.chat, at.free),
+    Transition.INTERRUPT_AND_HOLD: lambda at: interrupt_and_hold(at.chat, at.free),
+    Transition.RESUME_QUEUE: lambda at: resume_queue(at.chat, at.free),
     Transition.SUBMIT_TOOL_RESULTS: _submit,
     Transition.REQUEST_COMPACTION: _compact,
     Transition.EDIT_QUEUED: _edit_queued,

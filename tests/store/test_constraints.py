@@ -62,6 +62,7 @@ IMPOSSIBLE: list[tuple[str, State, LiteralString]] = [
     ("only_live_roots_are_pinned", State.W, "pin_order = -1"),
     ("roots_are_their_own_root", State.W, "parent_chat_id = id"),
     ("deleted_is_archived", State.W, "deleted_at = now()"),
+    ("only_an_interrupt_holds_the_queue", State.R1, "queue_held = true"),
 ]
 
 OTHER_ROWS: list[tuple[str, LiteralString]] = [

@@ -30,6 +30,7 @@ from chatd.domain.chat.user_transitions import (
     archive,
     create,
     interrupt,
+    interrupt_and_hold,
     request_compaction,
     send_message,
 )
@@ -57,13 +58,15 @@ FAILED = ChatError(message="The model's API refused the request.", kind="auth")
 class Seed(Struct, frozen=True, kw_only=True):
     """The chat to build. `plain` and `steer` are lengths of the queue; by default a state with a
     name that ends in 1 has one plain queued message. `begun`: a chat without an owner (P) had
-    one that worked on the next step; else no worker has acquired it yet."""
+    one that worked on the next step; else no worker has acquired it yet. `held`: an interrupt (I1)
+    holds the queue."""
 
     state: State
     plain: int | None = None
     steer: int = 0
     calls: OpenCalls | None = None
     owned: bool = True
+    held: bool = False
     begun: bool = True
     orphans: int = 0
     retry: bool = False
@@ -184,7 +187,8 @@ def _release(road: _SeedBuilder, seed: Seed) -> None:
 
 
 def _stop(road: _SeedBuilder, seed: Seed) -> None:
-    road.go(interrupt(road.chat, None))
+    stop = interrupt_and_hold if seed.held else interrupt
+    road.go(stop(road.chat, None))
     if not seed.owned:
         _release(road, seed)
 

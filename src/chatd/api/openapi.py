@@ -142,7 +142,7 @@ def _operation(route: ApiRoute, schemas: SchemaCollection) -> Json:
     if route.body_spec is not None:
         body: Json = {"schema": schemas.add(route.body_spec.kind)}
         operation["requestBody"] = {
-            "required": True,
+            "required": not route.body_optional,
             "description": f"JSON of at most {route.body_spec.max_bytes // 1024} KiB",
             "content": {"application/json": body},
         }

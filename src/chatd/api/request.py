@@ -221,6 +221,12 @@ class ApiRequest:
         announced = self.header("content-length")
         return takes.read(await read_body(self.receive, announced, takes.max_bytes))
 
+    async def optional_body(self, takes: "BodySpec[B_co]", default: B_co) -> B_co:
+        """The default for a request without a body."""
+        announced = self.header("content-length")
+        body = await read_body(self.receive, announced, takes.max_bytes)
+        return takes.read(body) if body else default
+
     def idempotency_key(
         self, op: Literal["create", "send"], scope: UUID, body: Struct
     ) -> IdempotencyKey | None:

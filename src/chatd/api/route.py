@@ -59,6 +59,7 @@ class ApiRoute(Struct, frozen=True, kw_only=True):
     handle: Handle
     replies: Mapping[int, object]
     body_spec: BodySpec[Struct] | None = None
+    body_optional: bool = False
     raw_body: bool = False
     body_types: tuple[str, ...] = ()
     reply_types: tuple[str, ...] = ()

@@ -40,7 +40,9 @@ from chatd.domain.chat.user_transitions import (
     archive,
     edit_message,
     interrupt,
+    interrupt_and_hold,
     request_compaction,
+    resume_queue,
     send_message,
     submit_tool_results,
     unarchive,
@@ -63,9 +65,17 @@ from chatd.domain.ids import MessageId, QueueId, WorkerId
 from tests.support.factories import OTHER_WORKER, WORKER, call, draft, prompt, result, text
 from tests.support.seeds import CLIENT_TOOL, FAILED, OpenCalls, Seed, Seeded, failing
 
+_END_AN_INTERRUPT = frozenset(
+    {Transition.FINISH_INTERRUPT, Transition.EXPIRE_INTERRUPT, Transition.REAP}
+)
 _NEED_OWNER = frozenset({Transition.RELEASE, Transition.REAP, Transition.FINISH_INTERRUPT})
 _INTERRUPTING = frozenset(
-    {Transition.INTERRUPT, Transition.SEND_INTERRUPT, Transition.PROMOTE_QUEUED}
+    {
+        Transition.INTERRUPT,
+        Transition.INTERRUPT_AND_HOLD,
+        Transition.SEND_INTERRUPT,
+        Transition.PROMOTE_QUEUED,
+    }
 )
 _NAME_AN_ITEM = frozenset(
     {Transition.EDIT_QUEUED, Transition.MOVE_QUEUED, Transition.PROMOTE_QUEUED}
@@ -99,6 +109,8 @@ def _seeds(state: State, move: Transition) -> Iterator[Seed]:
             state=state, plain=plain, steer=steer, calls=calls, owned=owned, orphans=orphans
         )
         yield seed
+        if state is State.I1 and move in _END_AN_INTERRUPT:
+            yield replace(seed, held=True)
         # Before a worker has acquired the chat, a steering message waits for tool results only.
         if move in _INTERRUPTING and state[0] == "P" and (calls == "local" or not steer):
             yield replace(seed, begun=False)
@@ -262,6 +274,8 @@ _PERFORM: dict[Transition, Callable[[TransitionCase, Seeded], Change | None]] = 
     **dict.fromkeys(_WHEN_BUSY, _send),
     Transition.EDIT_MESSAGE: _edit,
     Transition.INTERRUPT: lambda case, seeded: interrupt(seeded.chat, case.slot),
+    Transition.INTERRUPT_AND_HOLD: lambda case, seeded: interrupt_and_hold(seeded.chat, case.slot),
+    Transition.RESUME_QUEUE: lambda case, seeded: resume_queue(seeded.chat, case.slot),
     Transition.SUBMIT_TOOL_RESULTS: _submit,
     Transition.REQUEST_COMPACTION: _compact,
     Transition.ARCHIVE: lambda case, seeded: archive(seeded.chat),

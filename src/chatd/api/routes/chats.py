@@ -18,6 +18,7 @@ from chatd.api.routes.messages import build_content
 from chatd.api.routes.models import find_model_or_default
 from chatd.api.schemas.chats import (
     CreateChatBody,
+    InterruptBody,
     ReadBody,
     UpdateChatBody,
 )
@@ -26,6 +27,7 @@ from chatd.domain.chat.commands import (
     DeleteTree,
     InterruptChat,
     RequestCompaction,
+    ResumeQueue,
     UpdateChat,
 )
 from chatd.domain.chat.messages import Draft, UserInput
@@ -42,6 +44,7 @@ from chatd.store.workspace import bindings
 _CREATE: Final = BodySpec(CreateChatBody)
 _PATCH: Final = BodySpec(UpdateChatBody)
 _READ: Final = BodySpec(ReadBody)
+_INTERRUPT: Final = BodySpec(InterruptBody)
 
 
 class ChatRoutes:
@@ -102,9 +105,28 @@ class ChatRoutes:
                 endpoint="POST /chats/{chat_id}/interrupt",
                 permission="chats.control",
                 summary="Interrupt a chat; the partial answer is kept",
+                description=(
+                    "Then the queue goes on with its next message; with `hold` it waits until it is"
+                    " resumed, a message is sent or one is promoted."
+                ),
                 handle=self.interrupt_chat,
+                body_spec=_INTERRUPT,
+                body_optional=True,
                 replies={200: PublicChat},
                 errors=(*CHAT_STATE_CODES,),
+            ),
+            ApiRoute(
+                endpoint="POST /chats/{chat_id}/resume",
+                permission="chats.write",
+                summary="Start the next message of a queue that waits",
+                description=(
+                    "For a chat with a queue that was held by an interrupt or waits behind an"
+                    " error. Changes nothing if no queue waits."
+                ),
+                handle=self.resume_chat,
+                replies={200: PublicChat},
+                errors=(*CHAT_STATE_CODES,),
+                starts_work=True,
             ),
             ApiRoute(
                 endpoint="POST /chats/{chat_id}/compact",
@@ -193,7 +215,13 @@ class ChatRoutes:
         return NO_CONTENT
 
     async def interrupt_chat(self, request: ApiRequest) -> ApiReply:
-        outcome = await run_operation(self._deps, request.caller, request.chat_id, InterruptChat())
+        body = await request.optional_body(_INTERRUPT, InterruptBody())
+        command = InterruptChat(hold_queue=body.queue == "hold")
+        outcome = await run_operation(self._deps, request.caller, request.chat_id, command)
+        return reply(public_chat(outcome.chat))
+
+    async def resume_chat(self, request: ApiRequest) -> ApiReply:
+        outcome = await run_operation(self._deps, request.caller, request.chat_id, ResumeQueue())
         return reply(public_chat(outcome.chat))
 
     async def compact_chat(self, request: ApiRequest) -> ApiReply:

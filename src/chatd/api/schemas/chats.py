@@ -137,6 +137,15 @@ class ForkBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = None
 
 
+class InterruptBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What happens to the queue after an interrupt."""
+
+    queue: Annotated[
+        Literal["continue", "hold"],
+        describe("Whether the queue goes on by itself, or waits until it is resumed.", "hold"),
+    ] = "continue"
+
+
 class ReadBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How far the caller has read the chat."""
 

@@ -28,6 +28,13 @@ INTERRUPTED_CALL_TEXT: Final = (
 )
 
 
+QUEUE_HELD_ERROR: Final = ChatError(
+    kind="queue_held",
+    message="The chat was stopped and its queue held. Resume it, send a message or promote one to"
+    " continue.",
+)
+
+
 class AppendedMessage(Struct, frozen=True, kw_only=True):
     id: MessageId
     draft: Draft
@@ -230,11 +237,23 @@ class Change(Struct, frozen=True, kw_only=True):
         changed = changed._set_queue(length=self.after.queue_len - count, steering=steering)
         return changed._bump_history()
 
+    def hold_queue(self) -> Self:
+        """Let the queue wait after the interrupt that is in progress."""
+        return self._set(queue_held=True).mark_touched()
+
+    def release_queue(self) -> Self:
+        return self._set(queue_held=False) if self.after.queue_held else self
+
+    def stop_with_held_queue(self) -> Self:
+        """To E1, with the reason why the queued messages do not run."""
+        return self.fail(QUEUE_HELD_ERROR)
+
     # Status and ownership
 
     def run(self, worker: WorkerId | None) -> Self:
         """To R under `worker`, or to P without one, runnable at once."""
-        return self._set(status="running", last_error=None).set_owner(worker)._delay(0.0)
+        changed = self._set(status="running", last_error=None, queue_held=False)
+        return changed.set_owner(worker)._delay(0.0)
 
     def continue_running(self, *, keep_owner: bool) -> Self:
         """Stay with the owner for the next step, or release the chat."""
@@ -244,9 +263,11 @@ class Change(Struct, frozen=True, kw_only=True):
         after = msgspec.structs.replace(row, status="running", attempt=row.attempt + 1)
         return msgspec.structs.replace(self, after=after)
 
-    def interrupt(self, worker: WorkerId | None) -> Self:
-        """The owner saves the partial answer. Without an owner, `worker` acquires the chat."""
-        changed = self._set(status="interrupting").mark_touched()
+    def interrupt(self, worker: WorkerId | None, *, hold: bool = False) -> Self:
+        """The owner saves the partial answer. Without an owner, `worker` acquires the chat. `hold`:
+        the queue does not start afterwards."""
+        held = hold and self.after.queue_len > 0
+        changed = self._set(status="interrupting", queue_held=held).mark_touched()
         if changed.after.worker_id is not None:
             return changed
         return changed.set_owner(worker)._delay(0.0)
@@ -269,7 +290,11 @@ class Change(Struct, frozen=True, kw_only=True):
 
     def _stop(self, status: str, error: ChatError | None) -> Self:
         changed = self._set(
-            status=status, last_error=error, compaction_requested=False, **self._retry_cleared()
+            status=status,
+            last_error=error,
+            compaction_requested=False,
+            queue_held=False,
+            **self._retry_cleared(),
         )
         return changed.set_owner(None).mark_touched()
 

@@ -65,7 +65,13 @@ class EditMessage(Struct, frozen=True, kw_only=True):
 
 
 class InterruptChat(Struct, frozen=True, kw_only=True):
-    pass
+    """`hold_queue`: queued messages do not start until a user resumes the queue."""
+
+    hold_queue: bool = False
+
+
+class ResumeQueue(Struct, frozen=True, kw_only=True):
+    """Start the next turn with the head of a queue that waits behind an error or was held."""
 
 
 class ClientResult(Struct, frozen=True, kw_only=True):
@@ -204,6 +210,7 @@ UserCommand = (
     SendMessage
     | EditMessage
     | InterruptChat
+    | ResumeQueue
     | SubmitToolResults
     | RequestCompaction
     | EditQueued
@@ -215,6 +222,7 @@ StartingCommand = (
     SendMessage
     | EditMessage
     | InterruptChat
+    | ResumeQueue
     | SubmitToolResults
     | RequestCompaction
     | PromoteQueued

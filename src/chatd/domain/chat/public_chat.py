@@ -6,6 +6,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
+from chatd.domain.chat.change import QUEUE_HELD_ERROR
 from chatd.domain.chat.row import Chat, ChatError
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.description import (
@@ -53,6 +54,10 @@ class PublicChat(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ]
     labels: Annotated[Mapping[str, str], describe("Its labels.", {"team": "blue"})]
     queue_len: Annotated[int, describe("How many messages wait in its queue.", 0)]
+    queue_held: Annotated[
+        bool,
+        describe("Whether its queue waits until it is resumed, because an interrupt held it."),
+    ] = False
     version: Annotated[
         int,
         describe(
@@ -130,6 +135,7 @@ def public_chat(chat: Chat, read_up_to: MessageId | None = None) -> PublicChat:
         pin_order=chat.pin_order,
         labels=chat.labels,
         queue_len=chat.queue_len,
+        queue_held=chat.queue_held or _is_held(chat.last_error),
         version=chat.snapshot_version,
         created_at=chat.created_at,
         updated_at=chat.updated_at,
@@ -142,6 +148,10 @@ def public_chat(chat: Chat, read_up_to: MessageId | None = None) -> PublicChat:
         has_unread=UNSET if read_up_to is None else has_unread(chat, read_up_to),
         forked_from=_origin(chat),
     )
+
+
+def _is_held(error: ChatError | None) -> bool:
+    return error is not None and error.kind == QUEUE_HELD_ERROR.kind
 
 
 def _origin(chat: Chat) -> ForkOrigin | None:

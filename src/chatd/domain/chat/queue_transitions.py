@@ -82,6 +82,7 @@ def promote_queued(
         first = min(item.position for item in queue) - 1
         place = MovedQueuedMessage(id=item_id, position=first, steer=True)
         change = change.move_queued((place,), steering=len(steering) + 1).mark_touched()
+        change = change.release_queue()
         return change.interrupt(worker) if chat.has_step_in_progress else change
     joining = (item_id, *(item.id for item in steering))
     return change.promote_named(joining, steering=0).run(worker)

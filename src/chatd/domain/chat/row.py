@@ -160,6 +160,7 @@ class Chat(Struct, frozen=True, kw_only=True):
     next_queue_id: QueueId = QueueId(1)
     queue_len: int = 0
     steer_len: int = 0
+    queue_held: bool = False
     pending_calls: tuple[PendingCall, ...] = ()
     turn_message_id: MessageId | None = None
     compaction_requested: bool = False

@@ -54,6 +54,8 @@ class Transition(StrEnum):
     SEND_REJECT = "send_reject"
     EDIT_MESSAGE = "edit_message"
     INTERRUPT = "interrupt"
+    INTERRUPT_AND_HOLD = "interrupt_and_hold"
+    RESUME_QUEUE = "resume_queue"
     SUBMIT_TOOL_RESULTS = "submit_tool_results"
     REQUEST_COMPACTION = "request_compaction"
     ARCHIVE = "archive"
@@ -119,6 +121,10 @@ _TABLE: Final[Mapping[Transition, str]] = {
     Transition.INTERRUPT: (
         "W= E0>W E1= P0>W,I0 P1>R0,R1,P0,P1,I1 R0>I0 R1>I1 I0= I1= A0>W A1>R0,R1,P0,P1"
     ),
+    Transition.INTERRUPT_AND_HOLD: (
+        "W= E0>W E1= P0>W,I0 P1>E1,I1 R0>I0 R1>I1 I0= I1>I1 A0>W A1>E1"
+    ),
+    Transition.RESUME_QUEUE: "W= E0= E1>R0,R1,P0,P1 P0= P1= R0= R1= I0= A0= A1=",
     Transition.SUBMIT_TOOL_RESULTS: "A0>R0,P0 A1>R0,R1,P0,P1",
     Transition.REQUEST_COMPACTION: "W>R0,P0 E0>R0,P0 E1>R1,P1",
     Transition.ARCHIVE: (
@@ -137,10 +143,10 @@ _TABLE: Final[Mapping[Transition, str]] = {
     Transition.REQUIRE_ACTION: "R0>A0 R1>A1",
     Transition.FAIL_TURN: "R0>E0 R1>E1",
     Transition.RECORD_RETRY: "R0>R0,P0 R1>R1,P1",
-    Transition.FINISH_INTERRUPT: "I0>W I1>R0,R1,P0,P1",
+    Transition.FINISH_INTERRUPT: "I0>W I1>R0,R1,P0,P1,E1",
     Transition.RELEASE: "R0>P0 R1>P1 I0>I0 I1>I1",
-    Transition.REAP: "R0>P0,E0 R1>P1,E1 I0>I0,W I1>I1,P0,P1",
-    Transition.EXPIRE_INTERRUPT: "I0>W I1>P0,P1",
+    Transition.REAP: "R0>P0,E0 R1>P1,E1 I0>I0,W I1>I1,P0,P1,E1",
+    Transition.EXPIRE_INTERRUPT: "I0>W I1>P0,P1,E1",
     Transition.EXPIRE_ACTION: "A0>P0 A1>P0,P1",
 }
 

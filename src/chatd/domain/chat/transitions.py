@@ -26,6 +26,7 @@ from chatd.domain.chat.commands import (
     ReleaseChat,
     RequestCompaction,
     RequireClientTools,
+    ResumeQueue,
     SendMessage,
     SubmitToolResults,
     TreeCommand,
@@ -45,7 +46,9 @@ from chatd.domain.chat.user_transitions import (
     delete_tree,
     edit_message,
     interrupt,
+    interrupt_and_hold,
     request_compaction,
+    resume_queue,
     send_message,
     submit_tool_results,
     update_chat,
@@ -117,8 +120,16 @@ def _edit_message(loaded: LoadedChat, command: EditMessage, worker: WorkerId | N
     return edit_message(loaded.chat, loaded.target, command, worker)
 
 
-def _interrupt(loaded: LoadedChat, _: InterruptChat, worker: WorkerId | None) -> Change | None:
+def _interrupt(
+    loaded: LoadedChat, command: InterruptChat, worker: WorkerId | None
+) -> Change | None:
+    if command.hold_queue:
+        return interrupt_and_hold(loaded.chat, worker)
     return interrupt(loaded.chat, worker)
+
+
+def _resume(loaded: LoadedChat, _: ResumeQueue, worker: WorkerId | None) -> Change | None:
+    return resume_queue(loaded.chat, worker)
 
 
 def _promote(loaded: LoadedChat, command: PromoteQueued, worker: WorkerId | None) -> Change:
@@ -133,6 +144,7 @@ TRANSITION_BY_COMMAND: Final[Mapping[type[ChatCommand], TransitionFunction]] = {
     SendMessage: _by_worker(send_message),
     EditMessage: _by_loaded(_edit_message),
     InterruptChat: _by_loaded(_interrupt),
+    ResumeQueue: _by_loaded(_resume),
     SubmitToolResults: _by_worker(submit_tool_results),
     RequestCompaction: _by_worker(request_compaction),
     EditQueued: _by_queue(edit_queued),

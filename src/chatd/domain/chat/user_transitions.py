@@ -98,7 +98,7 @@ def send_message(chat: Chat, command: SendMessage, worker: WorkerId | None) -> C
 def _enqueue(change: Change, prompt: UserInput, *, steer: bool = False) -> Change:
     if change.after.queue_len >= MAX_QUEUED_MESSAGES:
         raise QueueFull(MAX_QUEUED_MESSAGES)
-    return change.enqueue_message(prompt, steer=steer)
+    return change.release_queue().enqueue_message(prompt, steer=steer)
 
 
 def _send_after_error(change: Change, command: SendMessage, worker: WorkerId | None) -> Change:
@@ -171,6 +171,29 @@ def interrupt(chat: Chat, worker: WorkerId | None) -> Change | None:
             return change.promote_head().run(worker)
         case _:
             return None
+
+
+def interrupt_and_hold(chat: Chat, worker: WorkerId | None) -> Change | None:
+    """As `interrupt`, but the queue does not start: P1|A1 -> E1, and I1 ends in E1."""
+    state = require_allowed(chat, Transition.INTERRUPT_AND_HOLD)
+    change = Change.of(chat)
+    if chat.has_step_in_progress:
+        return change.interrupt(worker, hold=True)
+    match state:
+        case State.P0 | State.A0 | State.E0:
+            return change.answer_pending_calls().wait()
+        case State.P1 | State.A1:
+            return change.answer_pending_calls().stop_with_held_queue()
+        case State.I1:
+            return None if chat.queue_held else change.hold_queue()
+        case _:
+            return None
+
+
+def resume_queue(chat: Chat, worker: WorkerId | None) -> Change | None:
+    """E1 -> R|P with the head of the queue promoted. I1: refused. Else None: nothing is held."""
+    state = require_allowed(chat, Transition.RESUME_QUEUE)
+    return Change.of(chat).promote_head().run(worker) if state is State.E1 else None
 
 
 def submit_tool_results(chat: Chat, command: SubmitToolResults, worker: WorkerId | None) -> Change:

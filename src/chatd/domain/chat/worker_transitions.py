@@ -81,7 +81,8 @@ def record_retry(chat: Chat, command: RecordRetry) -> Change:
 
 
 def finish_interrupt(chat: Chat, step: Step) -> Change:
-    """I0 -> W. I1 -> R|P. Saves the partial answer, then answers its pending calls."""
+    """I0 -> W. I1 -> R|P, or E1 if the queue is held. Saves the partial answer, then answers its
+    pending calls."""
     change = _append_step(chat, step, Transition.FINISH_INTERRUPT).answer_pending_calls()
     return _after_interrupt(change, keep_owner=step.keep_owner)
 
@@ -140,6 +141,8 @@ def expire_action(chat: Chat) -> Change:
 def _after_interrupt(change: Change, *, keep_owner: bool) -> Change:
     if change.after.queue_len == 0:
         return change.wait()
+    if change.after.queue_held:
+        return change.stop_with_held_queue()
     return change.promote_head().continue_running(keep_owner=keep_owner)
 
 

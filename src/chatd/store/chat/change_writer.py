@@ -191,6 +191,7 @@ def _row(change: Change, change_id: ChangeId) -> tuple[object, ...]:
         json_text(row.pending_calls) if row.pending_calls else "[]",
         row.turn_message_id,
         row.compaction_requested,
+        row.queue_held,
         row.worker_id,
         row.epoch,
         row.orphan_count,
