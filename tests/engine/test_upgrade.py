@@ -22,7 +22,8 @@ CHAT: Final[LiteralString] = """
     INSERT INTO chats (id, owner_id, root_chat_id, title, status, snapshot_version,
         history_version, next_message_id, turn_message_id, queue_len, next_queue_id,
         queue_version, worker_id, epoch, attempt, runnable_at, recent_changes)
-    VALUES ($1, $2, $1, 'A chat', $3::text, 3, 3, $4, 1, $5::int, $5::int + 1, CASE WHEN $5::int > 0 THEN 3 ELSE 0 END,
+    VALUES ($1, $2, $1, 'A chat', $3::text, 3, 3, $4, 1, $5::int, $5::int + 1,
+        CASE WHEN $5::int > 0 THEN 3 ELSE 0 END,
         $6::uuid, CASE WHEN $6::uuid IS NULL THEN 0 ELSE 1 END,
         CASE WHEN $6::uuid IS NULL THEN 0 ELSE 1 END,
         CASE WHEN $3::text = 'running' AND $6::uuid IS NULL THEN now() END, ARRAY[7]::bigint[])"""
