@@ -1,5 +1,7 @@
 """The form of files for each API, and fitting of efforts."""
 
+import base64
+
 import pytest
 
 from chatd.domain.model.accepted_files import BYTES_PER_MIB, AcceptedFiles
@@ -7,6 +9,7 @@ from chatd.domain.model.config import EFFORT_LEVELS
 from chatd.domain.model.protocol import Effort, PromptFile
 from chatd.providers.file_inputs import (
     ANTHROPIC_FILES,
+    BASE64_SLICE_BYTES,
     CHAT_COMPLETIONS_FILES,
     GEMINI_FILES,
     RESPONSES_FILES,
@@ -16,12 +19,14 @@ from chatd.providers.file_inputs import (
     MediaInput,
     NoteInput,
     TextFileInput,
+    base64_json,
     file_text,
     fit_file,
     is_text,
     media_type_of,
 )
 from chatd.providers.options import lower_effort, raise_effort, thinking_budget_tokens
+from tests.support.sample_files import png
 
 PNG = b"\x89PNG\r\n\x1a\nrest"
 WEBP = b"RIFF1234WEBPrest"
@@ -137,3 +142,18 @@ def test_a_higher_effort_never_has_a_smaller_budget() -> None:
     assert thinking_budget_tokens("none", 32_000) is None
     assert thinking_budget_tokens("high", 1024) is None
     assert thinking_budget_tokens("low", 1025) == 1024
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, BASE64_SLICE_BYTES - 1, 2 * BASE64_SLICE_BYTES + 1])
+def test_a_file_in_slices_has_the_same_base64(size: int) -> None:
+    data = bytes(index % 251 for index in range(size))
+    made = bytes(base64_json(data, "data:x;base64,"))
+    assert made == b'"data:x;base64,' + base64.b64encode(data) + b'"'
+
+
+def test_an_image_with_a_side_that_is_too_long_is_described() -> None:
+    image = file("image/png", png(8001, 10))
+    assert fit_file(image, ANTHROPIC_FILES) == NoteInput(
+        text="[A file (image/png) is not shown: 8001 x 10 pixels, and a side may have 8000.]"
+    )
+    assert isinstance(fit_file(image, RESPONSES_FILES), ImageInput)

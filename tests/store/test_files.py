@@ -1,6 +1,8 @@
 """Rows of files: uploads that die, quotas, links of chats, and what maintenance removes."""
 
+import re
 from datetime import timedelta
+from typing import LiteralString, cast
 from uuid import UUID
 
 import pytest
@@ -13,7 +15,7 @@ from chatd.domain.file.entities import FileLimits, NewFile, StoredFile
 from chatd.domain.ids import FileId
 from chatd.engine.file_removal import FileSweep
 from chatd.store.errors import DuplicateRow, MissingReference
-from chatd.store.file import files, uploads
+from chatd.store.file import database_store, files, uploads
 from chatd.store.file.database_store import DatabaseFileStore
 from chatd.store.file.files import SweepPosition
 from chatd.store.file.stores import FileStores
@@ -22,7 +24,7 @@ from tests.support.api.server import OTHER_OWNER
 from tests.support.clock import FakeClock
 from tests.support.factories import CHAT, OWNER
 from tests.support.seeds import Seed
-from tests.support.store import insert_seed
+from tests.support.store import insert_seed, plan_of, session_to
 from tests.support.stream_replica import env_with
 
 ACTOR = UserActor(user_id=OWNER, role="member")
@@ -267,3 +269,41 @@ async def test_administrators_and_workers_read_every_file_but_attach_only_their_
     assert await can_read(pool, WORKER)
     assert await can_read(pool, admin)
     assert await files.list_attachable(pool, [file_id(1)], admin) == {}
+
+
+FILL_FILES = """
+    INSERT INTO files (id, owner_id, media_type, size_bytes, sha256, store, chunk_bytes, created_at)
+    SELECT md5(n::text)::uuid, md5((n % 200)::text)::uuid, 'text/plain', 1, '', 'database', 1,
+        now() - n * interval '1 minute' FROM generate_series(1, 10000) n"""
+FILL_CHUNKS = """
+    INSERT INTO file_chunks (file_id, number, data)
+    SELECT md5(n::text)::uuid, 0, 'x' FROM generate_series(1, 10000) n"""
+FILL_LINKS = """
+    INSERT INTO chat_files (chat_id, file_id)
+    SELECT md5((n % 500)::text)::uuid, md5(n::text)::uuid FROM generate_series(1, 5000) n"""
+STATEMENT = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\b")
+FILE_TABLES = {"files", "file_chunks", "chat_files"}
+
+
+async def test_no_statement_scans_all_files(dsn: str) -> None:
+    statements = {
+        f"{module.__name__}.{name}": cast("LiteralString", text)
+        for module in (files, uploads, database_store)
+        for name, text in vars(module).items()
+        if name.isupper() and isinstance(text, str) and STATEMENT.match(text)
+    }
+    assert len(statements) > 12
+    async with session_to(dsn) as session:
+        await session.execute("BEGIN")
+        # Without foreign keys: the links name chats that are not there.
+        await session.execute("SET LOCAL session_replication_role = replica")
+        await session.execute(FILL_FILES)
+        await session.execute(FILL_CHUNKS)
+        await session.execute(FILL_LINKS)
+        for table in sorted(FILE_TABLES):
+            await session.script(f"ANALYZE {table}", timeout_s=30)
+        for name, statement in statements.items():
+            plan = await plan_of(session, statement)
+            scanned = {node["Relation Name"] for node in plan if node["Node Type"] == "Seq Scan"}
+            assert not scanned & FILE_TABLES, name
+        await session.execute("ROLLBACK")

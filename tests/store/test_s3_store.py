@@ -137,21 +137,21 @@ async def test_a_server_that_is_away_is_unavailable(s3: FakeS3) -> None:
 
 
 async def test_files_are_uploaded_loaded_and_deleted_over_the_api(s3: FakeS3, dsn: str) -> None:
-    bucket = S3FileStore(s3.config(prefix=""), SystemClock(), chunk_bytes=MIB)
+    bucket = S3FileStore(s3.config(prefix=""), SystemClock(), chunk_bytes=2 * MIB)
     options = ApiOptions(file_limits=FileLimits(), stores=FileStores(current=bucket))
-    data = png(padding=2 * MIB)
+    data = png(padding=5 * MIB)
     async with serve_api(dsn, options) as server:
         headers = {"content-type": "image/png"}
         s3.failures = [503]  # the first chunk is sent again
         made = await server.ask("POST", "/files", data, headers=headers)
         assert made.status == 201, made.content
-        assert max(size for _, _, size in s3.requests) <= MIB
+        assert max(size for _, _, size in s3.requests) <= 2 * MIB
         path = f"/files/{made.json['id']}"
         assert (await server.ask("GET", f"{path}/content")).content == data
         part = await server.ask(
-            "GET", f"{path}/content", headers={"range": f"bytes={MIB - 6}-{MIB + 5}"}
+            "GET", f"{path}/content", headers={"range": f"bytes={2 * MIB - 6}-{2 * MIB + 5}"}
         )
-        assert part.content == data[MIB - 6 : MIB + 6]
+        assert part.content == data[2 * MIB - 6 : 2 * MIB + 6]
         refused = await server.ask("POST", "/files", data[:-20], headers=headers)
         assert refused.code == (400, "broken_file")
         assert (await server.ask("DELETE", path)).status == 204

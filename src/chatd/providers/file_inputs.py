@@ -4,15 +4,19 @@ No file is dropped silently: a file that the API does not take is sent as text i
 else as a sentence that tells the model which file it does not see.
 """
 
-import base64
+from binascii import b2a_base64
 from typing import Final
 
-from msgspec import Struct
+import msgspec
+from msgspec import Raw, Struct
 
 from chatd.domain.file.images import read_image_size
 from chatd.domain.file.media_types import IMAGE_TYPES, PDF, detect_type
 from chatd.domain.model.accepted_files import BYTES_PER_MIB, AcceptedFiles, has_type
 from chatd.domain.model.protocol import PromptFile
+
+BASE64_SLICE_BYTES: Final = 384 * 1024
+"""A multiple of 3, so that only the last slice is padded."""
 
 ANTHROPIC_FILES: Final = AcceptedFiles(
     images=IMAGE_TYPES,
@@ -126,8 +130,19 @@ def file_text(file: TextFileInput) -> str:
     return f"[File: {file.name}]\n{file.text}" if file.name else file.text
 
 
-def data_url(file: ImageInput | DocumentInput) -> str:
-    return f"data:{file.media_type};base64,{base64.b64encode(file.data).decode()}"
+def data_url(file: ImageInput | DocumentInput) -> Raw:
+    return base64_json(file.data, f"data:{file.media_type};base64,")
+
+
+def base64_json(data: bytes, prefix: str = "") -> Raw:
+    """The JSON string of a prefix and the bytes in base64. It is made in slices, because one call
+    for a large file would keep all threads waiting."""
+    view = memoryview(data)
+    slices = (
+        b2a_base64(view[start : start + BASE64_SLICE_BYTES], newline=False)
+        for start in range(0, len(data), BASE64_SLICE_BYTES)
+    )
+    return Raw(b"".join((msgspec.json.encode(prefix)[:-1], *slices, b'"')))
 
 
 def _label(file: PromptFile, kind: str) -> str:

@@ -83,7 +83,8 @@ def expected_type(declared: str | None, name: str | None) -> str | None:
         )
     if kind in _FORM_TYPES:
         raise UnsupportedFile(
-            "Send the file itself as the body, with its own Content-Type, and not a form."
+            "Send the file itself as the body, not a form, with its own Content-Type or with"
+            " application/octet-stream."
         )
     if kind in _OPAQUE_TYPES:
         return None

@@ -41,6 +41,7 @@ from chatd.providers.file_inputs import (
     MediaInput,
     NoteInput,
     TextFileInput,
+    base64_json,
     fit_file,
 )
 from chatd.providers.tool_schema import ToolNames
@@ -78,9 +79,11 @@ def user_blocks(parts: Iterable[PromptPart], members: frozenset[str]) -> list[Co
 def _file(file: PromptFile) -> Text | Image | Document:
     match fit_file(file, ANTHROPIC_FILES):
         case ImageInput(media_type=kind, data=data):
-            return Image(source=Base64(media_type=kind, data=data))
+            return Image(source=Base64(media_type=kind, data=base64_json(data)))
         case DocumentInput(media_type=kind, data=data, name=name):
-            return Document(source=Base64(media_type=kind, data=data), title=_title(name))
+            return Document(
+                source=Base64(media_type=kind, data=base64_json(data)), title=_title(name)
+            )
         case TextFileInput(text=text, name=name) if text.strip():
             return Document(source=PlainText(data=text), title=_title(name))
         case TextFileInput(name=name):

@@ -35,7 +35,7 @@ class RedactedThinking(Block, frozen=True, kw_only=True, tag="redacted_thinking"
 
 class Base64(Struct, frozen=True, kw_only=True, tag_field="type", tag="base64"):
     media_type: str
-    data: bytes
+    data: Raw
 
 
 class PlainText(Struct, frozen=True, kw_only=True, tag_field="type", tag="text"):

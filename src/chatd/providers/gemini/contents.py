@@ -4,7 +4,6 @@ Parts of the model's answers are sent back unchanged with their signatures while
 same model. Reasoning of other models is left out.
 """
 
-import base64
 from typing import Final
 
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -27,6 +26,7 @@ from chatd.providers.file_inputs import (
     MediaInput,
     NoteInput,
     TextFileInput,
+    base64_json,
     file_text,
     fit_file,
 )
@@ -243,7 +243,7 @@ def _user_part(part: PromptPart) -> list[Object]:
 def _file(file: PromptFile) -> Object:
     match fit_file(file, GEMINI_FILES):
         case ImageInput() | DocumentInput() | MediaInput() as media:
-            data = base64.b64encode(media.data).decode()
+            data = base64_json(media.data)
             return {"inlineData": {"mimeType": media.media_type, "data": data}}
         case TextFileInput() as text:
             return {"text": file_text(text)}

@@ -19,14 +19,15 @@ from chatd.store.errors import MissingReference
 from chatd.store.file.uploads import FILE_COLUMNS, DeadUpload, file_from_row
 
 # $2 is the user who must own the file or a chat that names it, or NULL for every file. $3: such a
-# chat may also be shared with the user.
+# chat may also be shared with the user. It counts, because the planner may turn EXISTS into a scan
+# of all links.
 _IS_READABLE: Final[LiteralString] = """
-    ($2::uuid IS NULL OR f.owner_id = $2 OR EXISTS (
-        SELECT FROM chat_files l JOIN chats c ON c.id = l.chat_id
-        WHERE l.file_id = f.id AND c.deleted_at IS NULL AND (c.owner_id = $2 OR $3 AND EXISTS (
-            SELECT FROM chat_shares s
+    ($2::uuid IS NULL OR f.owner_id = $2 OR (
+        SELECT count(*) FROM chat_files l JOIN chats c ON c.id = l.chat_id
+        WHERE l.file_id = f.id AND c.deleted_at IS NULL AND (c.owner_id = $2 OR $3 AND (
+            SELECT count(*) FROM chat_shares s
             WHERE s.chat_id = c.root_chat_id AND (s.user_id = $2 OR s.group_id IN (
-                SELECT g.group_id FROM group_members g WHERE g.user_id = $2))))))"""
+                SELECT g.group_id FROM group_members g WHERE g.user_id = $2))) > 0)) > 0)"""
 
 GET: Final[LiteralString] = f"""
     SELECT {FILE_COLUMNS} FROM files f WHERE f.id = $1 AND {_IS_READABLE}"""
@@ -66,7 +67,8 @@ DELETE_OWN: Final[LiteralString] = f"""
     SELECT id, store, chunk_bytes FROM gone"""
 
 # One page of all files, by age: those without a link are deleted. The result says where the page
-# ended. A file that is linked at this moment makes the statement fail, and it is tried again.
+# ended. A file that is linked at this moment makes the statement fail, and it is tried again. By
+# arrays: for a join the planner would read all files.
 SWEEP: Final[LiteralString] = f"""
     WITH page AS MATERIALIZED (
         SELECT f.id, f.created_at FROM files f
@@ -75,9 +77,10 @@ SWEEP: Final[LiteralString] = f"""
         ORDER BY f.created_at, f.id LIMIT $4),
     gone AS (
         DELETE FROM files WHERE id = ANY (ARRAY(
-            SELECT f.id FROM files f JOIN page USING (id)
-            WHERE NOT EXISTS (SELECT FROM chat_files l WHERE l.file_id = f.id)
-            FOR UPDATE OF f SKIP LOCKED))
+            SELECT id FROM files WHERE id = ANY (ARRAY(
+                SELECT p.id FROM page p
+                WHERE (SELECT count(*) FROM chat_files l WHERE l.file_id = p.id) = 0))
+            FOR UPDATE SKIP LOCKED))
     {_DELETED}
     SELECT created_at, id, (SELECT count(*) FROM gone) AS deleted
     FROM page ORDER BY created_at DESC, id DESC LIMIT 1"""

@@ -5,6 +5,7 @@ off leaves plain objects under a known name, and a part of a file is read withou
 """
 
 from collections.abc import AsyncGenerator
+from io import BytesIO
 from typing import Final
 from urllib.parse import quote
 
@@ -99,7 +100,7 @@ class S3FileStore:
         )
         try:
             async with self._open_session().request(
-                method, _as_signed(url), headers={**headers, **signed}, data=body
+                method, _as_signed(url), headers={**headers, **signed}, data=BytesIO(body)
             ) as response:
                 if response.status == _MISSING and method != "PUT":
                     return _missing(method, file_id)

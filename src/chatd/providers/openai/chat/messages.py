@@ -49,7 +49,7 @@ class TextPart(_Typed, frozen=True, kw_only=True, tag="text"):
 
 
 class Url(Struct, frozen=True):
-    url: str
+    url: Raw
 
 
 class ImagePart(_Typed, frozen=True, kw_only=True, tag="image_url"):
@@ -58,7 +58,7 @@ class ImagePart(_Typed, frozen=True, kw_only=True, tag="image_url"):
 
 class FileData(Struct, frozen=True, kw_only=True):
     filename: str
-    file_data: str
+    file_data: Raw
 
 
 class FilePart(_Typed, frozen=True, kw_only=True, tag="file"):

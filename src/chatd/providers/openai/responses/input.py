@@ -92,9 +92,9 @@ def drop_orphaned_items(drafts: Sequence[DraftItem]) -> list[InputItem]:
 
 
 # The API requires a screenshot as the output of a computer call; this is an empty one.
-_EMPTY_SCREENSHOT: Final = (
-    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"
-    "AAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+_EMPTY_SCREENSHOT: Final = Raw(
+    b'"data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ'
+    b'AAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="'
 )
 
 

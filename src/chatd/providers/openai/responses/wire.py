@@ -184,13 +184,13 @@ class InputText(_Typed, frozen=True, kw_only=True, tag="input_text"):
 
 
 class InputImage(_Typed, frozen=True, kw_only=True, tag="input_image"):
-    image_url: str
+    image_url: Raw
     detail: str
 
 
 class InputFile(_Typed, frozen=True, kw_only=True, tag="input_file"):
     filename: str
-    file_data: str
+    file_data: Raw
 
 
 InputContent = InputText | InputImage | InputFile
@@ -232,7 +232,7 @@ class FunctionCallOutput(_Typed, frozen=True, kw_only=True, tag="function_call_o
 
 
 class Screenshot(_Typed, frozen=True, kw_only=True, tag="computer_screenshot"):
-    image_url: str
+    image_url: Raw
     detail: str
 
 

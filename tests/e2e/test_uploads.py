@@ -1,0 +1,64 @@
+"""A server that is killed in the middle of an upload leaves nothing that stays."""
+
+import asyncio
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from chatd.engine.file_removal import FileSweep
+from chatd.store.file.database_store import DatabaseFileStore
+from chatd.store.file.stores import FileStores
+from chatd.store.pool import Pool
+from tests.e2e.test_serve import TOKEN, address, chatd, client_of
+from tests.support.clock import FakeClock
+from tests.support.eventually import eventually
+from tests.support.stream_replica import env_with
+
+SIZE = 4 * 1024 * 1024
+
+
+async def count(pool: Pool) -> tuple[int, int, int]:
+    return (
+        await pool.fetchval("SELECT count(*) FROM files"),
+        await pool.fetchval("SELECT count(*) FROM file_uploads"),
+        await pool.fetchval("SELECT count(*) FROM file_chunks"),
+    )
+
+
+@pytest.mark.promise("P15")
+async def test_an_upload_to_a_killed_server_leaves_no_file_and_is_sent_again(
+    dsn: str, pool: Pool, tmp_path: Path
+) -> None:
+    arguments = ("serve", "--data-dir", tmp_path, "--port", "0", "--database-url", dsn)
+    variables = {"CHATD_ADMIN_TOKEN": TOKEN, "CHATD_WORKSPACES_ENABLED": "false"}
+    head = (
+        "POST /api/v1/files HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\n"
+        f"Authorization: Bearer {TOKEN}\r\nContent-Length: {SIZE}\r\n\r\n"
+    )
+
+    async def has_chunks() -> bool:
+        return (await count(pool))[2] >= 2
+
+    async with chatd(*arguments, **variables) as process:
+        port = int((await address(process)).rpartition(":")[2])
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(head.encode() + b"x" * (SIZE // 2))
+        await eventually(has_chunks)
+        process.kill()
+        await process.wait()
+        writer.close()
+    assert (await count(pool))[:2] == (0, 1)
+    async with (
+        chatd(*arguments, **variables) as process,
+        client_of(await address(process), TOKEN) as client,
+    ):
+        text, body = {"content-type": "text/plain"}, BytesIO(b"x" * SIZE)
+        async with client.post("/api/v1/files", data=body, headers=text) as made:
+            assert made.status == 201
+            file = await made.json()
+        async with client.get(f"/api/v1/files/{file['id']}/content") as loaded:
+            assert await loaded.read() == b"x" * SIZE
+    await pool.execute("UPDATE file_uploads SET started_at = started_at - interval '2 hours'")
+    await FileSweep(pool, env_with(FakeClock()), FileStores(current=DatabaseFileStore(pool))).run()
+    assert await count(pool) == (1, 0, SIZE // (256 * 1024))
