@@ -66,7 +66,6 @@ class ApiRoute(Struct, frozen=True, kw_only=True):
     query: type[Struct] | None = None
     description: str = ""
     errors: tuple[str, ...] = ()
-    error_statuses: tuple[int, ...] = ()
     authenticate: Authenticate | None = None
     keyed: bool = False
     starts_work: bool = False
