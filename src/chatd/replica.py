@@ -125,8 +125,13 @@ class Replica:
         self.spend_notices = SpendNotices(
             pool, self.default_limit, self.chat_lists, self.config_changes, self.background_tasks
         )
-        refuses_unpriced = limit.refuses_unpriced
-        spend_guard = SpendGuard(budget, self.open_calls, env, refuses_unpriced=refuses_unpriced)
+        spend_guard = SpendGuard(
+            budget,
+            self.open_calls,
+            env,
+            refuses_unpriced=limit.refuses_unpriced,
+            refuses_unchecked=limit.refuses_unchecked,
+        )
         self.budget = spend_guard
         self.titles = self._build_title_generator(models, title_models, spend_guard)
         model_step = self._build_model_step(config.model_call_timeout_s, spend_guard)
@@ -339,4 +344,5 @@ def _spend(settings: Settings) -> SpendLimit | None:
         micros=limits.spend_micros or None,
         period=limits.spend_period,
         refuses_unpriced=limits.unpriced == "refuse",
+        refuses_unchecked=limits.unchecked == "refuse",
     )

@@ -8,7 +8,7 @@ from chatd.domain.answer.answer import StartedCall
 from chatd.domain.chat.row import Chat, ChatError
 from chatd.domain.errors import Unavailable
 from chatd.domain.ports import Env
-from chatd.domain.spend import SpendRefusal
+from chatd.domain.spend import UNCHECKED_REFUSAL, SpendRefusal
 from chatd.engine.budget import SpendLimit
 from chatd.engine.open_call_writer import OpenCallWriter
 from chatd.engine.spend_guard import SpendGuard
@@ -116,6 +116,13 @@ async def test_a_spend_check_that_hangs_times_out_and_allows_the_call(
     guard = SpendGuard(FailingBudget(hangs=True), open_calls, env, timeout_s=0.01)
     assert await guard.check(chat()) is None
     assert events.seen == [("spend_check_failed", {"chat_id": CHAT, "error_kind": "timeout"})]
+
+
+async def test_a_failed_spend_check_can_refuse_the_call(clock: FakeClock, pool: Pool) -> None:
+    env = Env(clock=clock, emit=Events(), new_id=lambda: CHAT, new_change_id=change_id)
+    open_calls = OpenCallWriter(pool, env, WORKER)
+    guard = SpendGuard(FailingBudget(hangs=False), open_calls, env, refuses_unchecked=True)
+    assert await guard.check(chat()) == UNCHECKED_REFUSAL
 
 
 async def spend(rig: EngineRig) -> ChatError | None:

@@ -12,10 +12,12 @@ from chatd.domain.chat.messages import TokenUsage, UsageEntry
 from chatd.domain.chat.states import State
 from chatd.domain.chat.worker_transitions import commit_step
 from chatd.domain.ids import ChatId, UserId
+from chatd.domain.spend import Period
 from chatd.store.chat import usage
-from chatd.store.chat.usage import Payer, Period, TreeCost
+from chatd.store.chat.usage import Payer, TreeCost
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool
+from chatd.store.spend import DefaultLimit, read_spending
 from tests.support.eventually import eventually
 from tests.support.factories import CHAT, OWNER, WORKER, draft, text
 from tests.support.seeds import Seed, step
@@ -67,6 +69,10 @@ async def spend(
     await conn.execute(SPEND, float(ago_s), owner, cost, root, provider)
 
 
+async def spent_micros(conn: Conn, owner: UserId, period: Period) -> int:
+    return (await read_spending(conn, owner, DefaultLimit(period=period))).spent_micros
+
+
 async def check_days(conn: Conn) -> None:
     """Every column of the roll-up is what the events before its end add up to."""
     days = [dict(row) for row in await conn.fetch(BY_DAYS)]
@@ -100,7 +106,7 @@ async def test_days_and_tail_always_add_up(pool: Pool, seed: int) -> None:
             await usage.roll_up(pool, min_age_s=draw.uniform(0, 4 * DAY_S))
             await check_days(pool)
         for owner, spent in total.items():
-            assert await usage.spent_micros(pool, owner, ALWAYS) == spent
+            assert await spent_micros(pool, owner, ALWAYS) == spent
         await check_period(pool, draw.choice(PERIODS))
 
 
@@ -112,7 +118,7 @@ async def check_period(pool: Pool, period: Period) -> None:
         OWNER,
         since,
     )
-    assert await usage.spent_micros(pool, OWNER, period) == meant
+    assert await spent_micros(pool, OWNER, period) == meant
 
 
 async def test_a_roll_up_takes_at_most_a_day_and_says_whether_there_is_more(pool: Pool) -> None:
@@ -139,7 +145,7 @@ async def test_recent_events_are_left_to_the_tail(pool: Pool) -> None:
     await spend(pool, 10, ago_s=250)
     assert not await usage.roll_up(pool)
     assert await pool.fetchval("SELECT sum(cost_micros) FROM usage_daily") == 1
-    assert await usage.spent_micros(pool, OWNER, ALWAYS) == 11
+    assert await spent_micros(pool, OWNER, ALWAYS) == 11
 
 
 async def test_a_roll_up_never_goes_back(pool: Pool) -> None:
@@ -160,7 +166,7 @@ async def test_two_roll_ups_at_once_count_once(pool: Pool) -> None:
         await eventually(lambda: has_lock_waiter(pool))
     await check_days(pool)
     assert await pool.fetchval("SELECT sum(cost_micros) FROM usage_daily") == 300
-    assert await usage.spent_micros(pool, OWNER, ALWAYS) == 300
+    assert await spent_micros(pool, OWNER, ALWAYS) == 300
 
 
 async def test_a_roll_up_that_is_rolled_back_has_counted_nothing(dsn: str, pool: Pool) -> None:
@@ -170,9 +176,9 @@ async def test_a_roll_up_that_is_rolled_back_has_counted_nothing(dsn: str, pool:
         await usage.roll_up(session)
         await session.execute("ROLLBACK")
     assert await pool.fetchval("SELECT count(*) FROM usage_daily") == 0
-    assert await usage.spent_micros(pool, OWNER, ALWAYS) == 100
+    assert await spent_micros(pool, OWNER, ALWAYS) == 100
     await usage.roll_up(pool)
-    assert await usage.spent_micros(pool, OWNER, ALWAYS) == 100
+    assert await spent_micros(pool, OWNER, ALWAYS) == 100
 
 
 @pytest.mark.promise("P11")
@@ -184,7 +190,7 @@ async def test_a_commit_after_the_clock_went_back_is_counted(pool: Pool) -> None
     taken = step(chat, draft("assistant", text("Yes.")), usage=(paid,))
     await write(pool, commit_step(chat, taken))
     assert await pool.fetchval("SELECT at = until FROM usage_events, usage_rolled_up")
-    assert await usage.spent_micros(pool, OWNER, ALWAYS) == 7
+    assert await spent_micros(pool, OWNER, ALWAYS) == 7
 
 
 async def test_no_owner_pays_for_another(pool: Pool) -> None:
@@ -192,9 +198,9 @@ async def test_no_owner_pays_for_another(pool: Pool) -> None:
     await spend(pool, 7, owner=GUEST)
     await usage.roll_up(pool)
     await spend(pool, 70, owner=GUEST)
-    assert await usage.spent_micros(pool, OWNER, ALWAYS) == 5
-    assert await usage.spent_micros(pool, GUEST, ALWAYS) == 77
-    assert await usage.spent_micros(pool, UserId(UUID(int=1)), ALWAYS) == 0
+    assert await spent_micros(pool, OWNER, ALWAYS) == 5
+    assert await spent_micros(pool, GUEST, ALWAYS) == 77
+    assert await spent_micros(pool, UserId(UUID(int=1)), ALWAYS) == 0
 
 
 async def test_the_cost_of_a_tree_is_that_of_all_its_chats(pool: Pool) -> None:
@@ -217,7 +223,7 @@ async def test_spend_outlives_the_chat(pool: Pool) -> None:
     chat = await open_chat(pool, 1)
     await spend(pool, 5, root=chat.id)
     await pool.execute("DELETE FROM chats")
-    assert await usage.spent_micros(pool, OWNER, ALWAYS) == 5
+    assert await spent_micros(pool, OWNER, ALWAYS) == 5
 
 
 # One entry for each call
@@ -270,7 +276,7 @@ async def test_an_estimate_that_is_rolled_up_is_not_corrected(pool: Pool) -> Non
     await pool.execute("UPDATE usage_events SET at = at - interval '10 min'")
     await usage.roll_up(pool)
     await usage.insert_usage(pool, Payer.of(chat), call_entry(9, estimated=False))
-    assert await usage.spent_micros(pool, chat.owner_id, ALWAYS) == 5
+    assert await spent_micros(pool, chat.owner_id, ALWAYS) == 5
     await check_days(pool)
 
 
@@ -281,4 +287,4 @@ async def test_a_commit_does_not_count_a_call_that_is_recorded(pool: Pool) -> No
     await usage.insert_usage(pool, Payer.of(chat), entry)
     taken = step(chat, draft("assistant", text("Hi.")), usage=(entry,))
     await write(pool, commit_step(chat, taken))
-    assert await usage.spent_micros(pool, chat.owner_id, ALWAYS) == 5
+    assert await spent_micros(pool, chat.owner_id, ALWAYS) == 5

@@ -117,6 +117,7 @@ def test_every_key_can_be_set_in_the_environment() -> None:
         "CHATD_LIMITS_SPEND_MICROS": "9",
         "CHATD_LIMITS_SPEND_PERIOD": "week",
         "CHATD_LIMITS_UNPRICED": "refuse",
+        "CHATD_LIMITS_UNCHECKED": "refuse",
         "CHATD_CHATS_TITLES": "false",
         "CHATD_CHATS_AUTO_ARCHIVE_DAYS": "10",
         "CHATD_CHATS_RETENTION_DAYS": "11",
@@ -175,6 +176,7 @@ def test_every_key_can_be_set_in_the_environment() -> None:
             spend_micros=9,
             spend_period="week",
             unpriced="refuse",
+            unchecked="refuse",
         ),
         chats=ChatSettings(
             titles=False,

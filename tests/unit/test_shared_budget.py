@@ -30,6 +30,8 @@ class SharedBooks:
     """Satisfies `SpendBooks` in memory. Every statement is one step, and the dice choose how many
     steps of other calls come before it."""
 
+    refuses_unchecked = False
+
     def __init__(self, limit: int, dice: Random) -> None:
         self.limit = limit
         self.dice = dice

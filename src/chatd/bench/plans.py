@@ -1,17 +1,19 @@
 """Query plans on a large database: hot statements use an index and read few pages.
 
 Each statement is planned for its values and generically, because a session may use either plan. A
-sequential scan of chats or messages fails the row.
+sequential scan of chats, messages or usage fails the row.
 """
 
 import hashlib
 import json
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from datetime import date
 from typing import Any, Final, LiteralString, cast
 from uuid import UUID
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chatd.bench.environment import fresh_database
 from chatd.bench.large_database import UNSAFE_SETTINGS, LargeDatabase, fill_database
@@ -21,6 +23,7 @@ from chatd.bench.workload import answer_step, new_change_id
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.worker_transitions import commit_step
 from chatd.domain.ids import ChatId, MessageId, UserId, WorkerId
+from chatd.store import costs, spend
 from chatd.store.chat import (
     chats,
     message_pages,
@@ -35,8 +38,11 @@ from chatd.store.chat.change_writer import apply
 from chatd.store.chat.chats import ChatListFilter
 from chatd.store.chat.workers import Heartbeat
 from chatd.store.conn import Conn, DatabaseSession
+from chatd.store.costs import DayRange
+from chatd.store.spend import DefaultLimit
 
-GUARDED_TABLES: Final = frozenset({"chats", "chat_messages", "chat_search"})
+GUARDED_TABLES: Final = frozenset({"chats", "chat_messages", "chat_search", "usage_events"})
+_ALL_DAYS: Final = DayRange(start=date(2000, 1, 1), end=date(2100, 1, 1))
 PLAN_CACHE_MODES: Final = ("force_custom_plan", "force_generic_plan")
 
 
@@ -62,6 +68,8 @@ async def measure_plans(*, quick: bool) -> list[ReportRow]:
     ):
         began = time.perf_counter()
         await fill_database(session, large)
+        while await usage.roll_up(session):
+            pass
         size = await session.fetchval("SELECT pg_size_pretty(pg_database_size(current_database()))")
         took = f"{time.perf_counter() - began:.0f} s"
         lines = [
@@ -258,9 +266,26 @@ async def _hot_statements(session: DatabaseSession, large: LargeDatabase) -> Seq
             ),
         ),
         HotStatement(
-            name="spend of an owner",
-            max_pages=400,
-            run=lambda conn: usage.spent_micros(conn, busy, "month"),
+            name="limit check of an owner and a tree",
+            max_pages=100,
+            run=lambda conn: spend.read_spending(
+                conn, busy, DefaultLimit(), chat=replace(running, max_cost_micros=1)
+            ),
+        ),
+        HotStatement(
+            name="cost of a tree",
+            max_pages=60,
+            run=lambda conn: usage.tree_cost(conn, running.root_chat_id),
+        ),
+        HotStatement(
+            name="costs of an owner by model",
+            max_pages=100,
+            run=lambda conn: costs.by_model(conn, busy, _ALL_DAYS),
+        ),
+        HotStatement(
+            name="costs of an owner by chat",
+            max_pages=3000,
+            run=lambda conn: costs.by_chat(conn, busy, _ALL_DAYS),
         ),
     )
 

@@ -95,6 +95,12 @@ class SpendRefusal(Struct, frozen=True, kw_only=True):
         return ChatError(kind=self.kind, message=self.message)
 
 
+UNCHECKED_REFUSAL: Final = SpendRefusal(
+    message="What you have spent cannot be read now, and this server makes no model call without"
+    " it. Try again in a moment."
+)
+
+
 def grant(accounts: Sequence[SpendAccount], *, needed: int, wanted: int) -> int | SpendRefusal:
     """What a call may reserve: up to `wanted`, and more than `needed`, which it surely costs. The
     call has no account without a limit, and then gets all."""

@@ -20,6 +20,7 @@ from chatd.domain.ids import UserId
 from chatd.domain.model.config import cost_micros
 from chatd.domain.ports import Env
 from chatd.domain.spend import (
+    UNCHECKED_REFUSAL,
     Period,
     SpendAccount,
     SpendRefusal,
@@ -40,11 +41,13 @@ MAX_WARNINGS_REMEMBERED: Final = 10_000
 
 class SpendLimit(Struct, frozen=True, kw_only=True):
     """The default of the settings, in micros of a dollar, for each owner and period.
-    `refuses_unpriced`: models without a price cannot be used by owners with a limit."""
+    `refuses_unpriced`: models without a price cannot be used by owners with a limit.
+    `refuses_unchecked`: no call is made or goes on while the spend cannot be read."""
 
     micros: int | None = None
     period: Period = "month"
     refuses_unpriced: bool = False
+    refuses_unchecked: bool = False
 
 
 class SpendBudget:
@@ -60,10 +63,12 @@ class SpendBudget:
     ) -> None:
         self._pool = pool
         self._env = env
+        self.refuses_unchecked = limit.refuses_unchecked
         self._default = DefaultLimit(micros=limit.micros, period=limit.period)
         self._changes = changes
         self._background_tasks = background_tasks
         self._has_limits: bool | None = None
+        self._changes_heard = 0
         self._warned: set[tuple[UserId, object, int]] = set()
         changes.subscribe(self._on_change)
 
@@ -108,14 +113,15 @@ class SpendBudget:
             return True
         known = self._has_limits if self._changes.is_current else None
         if known is None:
-            self._has_limits = None
+            heard = self._changes_heard
             known = await spend.has_limits(self._pool)
-            # A change meanwhile has been heard, or comes later.
-            self._has_limits = known
+            if heard == self._changes_heard:
+                self._has_limits = known
         return known
 
     def _on_change(self, change: ConfigChange | None) -> None:
         if change is None or change.kind == "limit":
+            self._changes_heard += 1
             self._has_limits = None
 
     # Warnings
@@ -141,6 +147,9 @@ class SpendBudget:
 
 class SpendBooks(Protocol):
     """What is spent and reserved, shared by all calls of all replicas."""
+
+    @property
+    def refuses_unchecked(self) -> bool: ...
 
     async def read(self, chat: Chat, call_id: UUID) -> Spending:
         """Without what this call has reserved."""
@@ -201,7 +210,9 @@ class CallAllowance:
             self._books.report_failure(self._chat, "timeout")
         except ChatdError as error:
             self._books.report_failure(self._chat, error.code)
-        # The check failed, which stops no chat. Look again after some chunks.
+        if self._books.refuses_unchecked:
+            return UNCHECKED_REFUSAL
+        # Look again after some chunks.
         self._granted = cost_micros + max(self.least, self._largest_chunk) * 2
         return None
 

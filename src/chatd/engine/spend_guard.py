@@ -12,7 +12,7 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ChatdError
 from chatd.domain.model.config import is_priced
 from chatd.domain.ports import Budget, Env, ModelChoice, SpendAllowance
-from chatd.domain.spend import SpendRefusal
+from chatd.domain.spend import UNCHECKED_REFUSAL, SpendRefusal
 from chatd.engine.open_call_writer import OpenCallWriter
 
 SPEND_CHECK_TIMEOUT_S: Final = 2.0
@@ -29,9 +29,10 @@ class SpendRefused(ChatdError):
 
 
 class SpendGuard:
-    """Without a budget every call is allowed, and when the check fails or times out: an outage of
-    the check must not stop all chats. With `refuses_unpriced` it refuses models without a price,
-    which no limit can stop, to users with a limit."""
+    """Without a budget every call is allowed. When the check fails or times out, a call is allowed
+    too, because an outage of the check must not stop all chats; with `refuses_unchecked` it is
+    refused. With `refuses_unpriced` models without a price, which no limit can stop, are refused to
+    users with a limit."""
 
     def __init__(
         self,
@@ -41,12 +42,14 @@ class SpendGuard:
         *,
         timeout_s: float = SPEND_CHECK_TIMEOUT_S,
         refuses_unpriced: bool = False,
+        refuses_unchecked: bool = False,
     ) -> None:
         self._budget = budget
         self._open_calls = open_calls
         self._env = env
         self._timeout_s = timeout_s
         self._refuses_unpriced = refuses_unpriced
+        self._unchecked = UNCHECKED_REFUSAL if refuses_unchecked else None
 
     async def check(self, chat: Chat) -> SpendRefusal | None:
         """Before a message is accepted."""
@@ -59,7 +62,7 @@ class SpendGuard:
             self._report(chat, "timeout")
         except ChatdError as error:
             self._report(chat, error.code)
-        return None
+        return self._unchecked
 
     async def open(
         self, chat: Chat, call: StartedCall, model: ModelChoice
@@ -98,7 +101,7 @@ class SpendGuard:
             self._report(chat, "timeout")
         except ChatdError as error:
             self._report(chat, error.code)
-        return None
+        return self._unchecked
 
     def _report(self, chat: Chat, kind: str) -> None:
         self._env.emit("spend_check_failed", chat_id=chat.id, error_kind=kind)

@@ -157,6 +157,10 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
         Literal["day", "week", "month"],
         Meta(description="Period of the spend limit; it starts at 00:00 UTC"),
     ] = "month"
+    unchecked: Annotated[
+        Literal["allow", "refuse"],
+        Meta(description="Whether models are called while the spend of a user cannot be read"),
+    ] = "allow"
     unpriced: Annotated[
         Literal["allow", "refuse"],
         Meta(description="Whether models without a price may be used while there is a spend limit"),

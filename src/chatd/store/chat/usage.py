@@ -1,11 +1,11 @@
-"""Usage events: insert them, roll them up by day, and sum the spend for a limit check.
+"""Usage events: insert them, roll them up by day, and sum those of a chat's tree.
 
 A step's commit only appends an event, so chats of one owner do not contend for a row. The roll-up
-takes events older than the longest statement, so no event is inserted behind it. A sum is the
-rolled-up days plus the events since.
+takes events older than the longest statement, so no event is inserted behind it. A sum
+(`store.spend`, `store.costs`) is the rolled-up days plus the events since.
 """
 
-from typing import Final, Literal, LiteralString
+from typing import Final, LiteralString
 
 from msgspec import Struct
 
@@ -13,8 +13,6 @@ from chatd.domain.chat.messages import UsageEntry
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId, UserId
 from chatd.store.conn import Conn, json_or_none
-
-Period = Literal["day", "week", "month"]
 
 ROLL_UP: Final[LiteralString] = """
     WITH was AS MATERIALIZED (
@@ -48,17 +46,6 @@ ROLL_UP: Final[LiteralString] = """
             cache_read_tokens = d.cache_read_tokens + excluded.cache_read_tokens,
             cost_micros = d.cost_micros + excluded.cost_micros)
     SELECT coalesce((SELECT until FROM moved) < now() - $1::float8 * interval '1 s', false)"""
-
-# Daily rows are whole days in UTC, and a period begins at midnight UTC by the database's clock.
-SUM_SPENT: Final[LiteralString] = """
-    SELECT coalesce((SELECT sum(cost_micros) FROM usage_daily
-                     WHERE owner_id = $1
-                       AND day >= date_trunc($2, now() AT TIME ZONE 'UTC')::date), 0)
-         + coalesce((SELECT sum(e.cost_micros) FROM usage_events e
-                     WHERE e.owner_id = $1
-                       AND e.at >= greatest(
-                           date_trunc($2, now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC',
-                           (SELECT until FROM usage_rolled_up))), 0)"""
 
 SUM_TREE_COST: Final[LiteralString] = """
     SELECT count(*) AS calls, count(*) FILTER (WHERE cost_micros IS NULL) AS unpriced_calls,
@@ -147,12 +134,6 @@ async def insert_usage(
         _MAX_CORRECTION_AGE_S,
     )
     return status != "INSERT 0 0"
-
-
-async def spent_micros(conn: Conn, owner_id: UserId, period: Period) -> int:
-    """Spend since the period's first midnight UTC, by the database's clock; weeks start on
-    Monday."""
-    return int(await conn.fetchval(SUM_SPENT, owner_id, period))
 
 
 async def tree_cost(conn: Conn, root: ChatId) -> TreeCost:
