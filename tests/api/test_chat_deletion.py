@@ -6,6 +6,7 @@ import pytest
 
 from chatd.domain.chat.states import State
 from chatd.engine.maintenance import maintenance_tasks
+from chatd.engine.usage_writer import UsageWriter
 from chatd.store import retention
 from tests.support.api.server import OTHER_USER, ApiServer, message_body
 from tests.support.api.sse_viewer import event_source
@@ -108,11 +109,9 @@ async def test_the_rows_of_a_deleted_chat_are_removed_later_and_its_usage_stays(
     kept = await insert_seed(pool, Seed(state=State.W, chat_id=chat_id(3)))
     await server.ask("DELETE", f"/chats/{CHAT}")
     spent = await pool.fetchval("SELECT count(*) FROM usage_events")
-    (remove,) = (
-        task
-        for task in maintenance_tasks(pool, env_with(FakeClock()))
-        if task.name == "remove_deleted"
-    )
+    env = env_with(FakeClock())
+    tasks = maintenance_tasks(pool, env, UsageWriter(pool, env))
+    (remove,) = (task for task in tasks if task.name == "remove_deleted")
     await remove.work()
     assert await tree_rows(server) == 3, "replicas that missed the hint still find the mark"
     await pool.execute("UPDATE chats SET deleted_at = deleted_at - interval '2 min'")
