@@ -12,7 +12,7 @@ from typing import get_args
 
 from chatd.api.error_codes import ERROR_CODES
 from chatd.domain.chat.row import public_status, state_of
-from chatd.domain.chat.states import TRANSITIONS, Actor, State, Status, Transition
+from chatd.domain.chat.states import TRANSITIONS, State, Status, Transition, TransitionSide
 from chatd.domain.errors import InvariantBroken
 from tools import limits_table, settings_table
 from tools.behaviour_index import INDEX, write_index
@@ -52,10 +52,10 @@ def transitions() -> Iterator[str]:
     columns = [state for state in State if not state.startswith("X")]
     yield "| |" + "".join(f" {state} |" for state in columns)
     yield "|---|" + "---|" * len(columns)
-    for actor in Actor:
-        yield f"| *{actor.value}* |" + " |" * len(columns)
+    for side in TransitionSide:
+        yield f"| *{side.value}* |" + " |" * len(columns)
         for move in Transition:
-            if move.actor is actor and move is not Transition.UNARCHIVE:
+            if move.side is side and move is not Transition.UNARCHIVE:
                 yield f"| {move} |" + "".join(f" {_cell(move, state)} |" for state in columns)
 
 

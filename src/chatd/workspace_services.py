@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from chatd.aio import run_contained
+from chatd.domain.access import WORKER
 from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.decode_errors import describe_entry_error, describe_unknown_key
 from chatd.domain.errors import ChatdError, Conflict
@@ -207,7 +208,7 @@ class WorkspaceServices:
     async def _on_bound(self, chat_id: ChatId, workspace_id: WorkspaceId) -> None:
         self.access.on_bound(chat_id, workspace_id)
         self.instructions.on_bound(chat_id)
-        row = await chats.get(self.pool, chat_id)
+        row = await chats.get(self.pool, WORKER, chat_id)
         if row is not None:
             self._announce(row, "workspace")
 

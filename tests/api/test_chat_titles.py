@@ -9,7 +9,7 @@ from chatd.domain.ids import ChatId
 from chatd.store.chat import title_leases
 from tests.support.api.server import OTHER_USER, ApiServer, FakeTitles
 from tests.support.api.sse_viewer import event_source
-from tests.support.factories import CHAT, OWNER
+from tests.support.factories import CHAT, HARNESS
 from tests.support.providers.server import Gate
 
 
@@ -118,7 +118,7 @@ async def test_a_lease_ends_by_itself_and_a_repeated_attempt_keeps_it(server: Ap
     chat, pool = await server.create(), server.replica.pool
 
     async def acquire(lease: ChatId) -> bool:
-        return await title_leases.acquire(pool, chat, OWNER, lease, seconds=60)
+        return await title_leases.acquire(pool, HARNESS, chat, lease, seconds=60)
 
     first, second = ChatId(CHAT), chat
     assert await acquire(first)

@@ -13,6 +13,7 @@ from chatd.store.workspace import bindings
 from tests.api.workspace_api import WorkspaceApi, end_build, first_build, id_of
 from tests.support.api.server import OTHER_USER, Json, message_body
 from tests.support.api.sse_viewer import event_source
+from tests.support.factories import HARNESS
 from tests.support.outcomes import present
 
 NIL = str(UUID(int=0))
@@ -68,7 +69,9 @@ async def test_a_new_workspace_clears_the_binding_of_the_old_one(api: WorkspaceA
     row = (await api.ask("GET", f"/workspaces/{made['id']}")).json
     build = BuildId(id_of(first_build(row)))
     workspace = WorkspaceId(id_of(made))
-    await bindings.save_bound_agent(api.pool, chat_id, workspace, build_id=build, agent_id=agent_id)
+    await bindings.save_bound_agent(
+        api.pool, HARNESS, chat_id, workspace, build_id=build, agent_id=agent_id
+    )
     seen = (await api.ask("GET", f"/chats/{chat_id}")).json
     assert (seen["build_id"], seen["agent_id"]) == (str(build), str(agent_id))
     assert (await api.ask("PATCH", f"/chats/{chat_id}", {"workspace_id": other["id"]})).status
@@ -132,7 +135,7 @@ async def test_of_two_concurrent_workspace_changes_one_stays(api: WorkspaceApi) 
         *(api.ask("PATCH", f"/chats/{chat_id}", {"workspace_id": one["id"]}) for one in made * 3)
     )
     assert {one.status for one in moved} == {204}
-    kept = present(await bindings.get(api.pool, chat_id))
+    kept = present(await bindings.get(api.pool, HARNESS, chat_id))
     assert kept.workspace_id in {id_of(one) for one in made}
 
 

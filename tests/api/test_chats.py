@@ -15,7 +15,7 @@ from tests.support.api.server import (
     message_body,
     serve_api,
 )
-from tests.support.factories import CHAT, OWNER, WORKER
+from tests.support.factories import CHAT, HARNESS, OWNER, WORKER
 from tests.support.seeds import Seed
 from tests.support.store import age, chat_id, insert_seed, open_chat, open_child
 
@@ -65,7 +65,7 @@ async def test_a_chat_stores_all_fields_of_its_creation(server: ApiServer) -> No
     )
     assert (chat.model_config_id, chat.reasoning_effort) == (CLEVER.id, "high")
     assert b'"ask"' in bytes(chat.client_tools or b"")
-    rows = await messages.load_history(server.replica.pool, chat.id)
+    rows = await messages.load_history(server.replica.pool, HARNESS, chat.id)
     assert [(row.role, row.visibility) for row in rows] == [("system", "model"), ("user", "both")]
     assert rows[1].model_config_id == CLEVER.id
 

@@ -9,7 +9,7 @@ from chatd.domain.ids import ChatId
 from chatd.store.chat import messages
 from tests.support.api.server import OTHER_USER, ApiServer, message_body
 from tests.support.api.sse_viewer import event_source
-from tests.support.factories import CHAT
+from tests.support.factories import CHAT, HARNESS
 from tests.support.outcomes import present
 from tests.support.seeds import Seed
 from tests.support.store import insert_seed
@@ -44,7 +44,7 @@ async def test_a_fork_has_the_same_messages_and_waits(server: ApiServer) -> None
     assert (copy.model_config_id, copy.pin_order) == (source.model_config_id, 0)
     assert (copy.forked_from_chat_id, copy.forked_from_message_id) == (CHAT, 3)
     assert await server.chat(CHAT) == source
-    rows = await messages.load_history(server.replica.pool, copy.id)
+    rows = await messages.load_history(server.replica.pool, HARNESS, copy.id)
     assert [row.id for row in rows] == list(range(1, copy.next_message_id))
 
 

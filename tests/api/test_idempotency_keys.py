@@ -7,7 +7,7 @@ import pytest
 from chatd.domain.chat.states import State
 from chatd.store.chat import messages
 from tests.support.api.server import OTHER_USER, ApiReply, ApiServer, message_body
-from tests.support.factories import CHAT
+from tests.support.factories import CHAT, HARNESS
 from tests.support.seeds import Seed
 from tests.support.store import insert_seed
 
@@ -76,7 +76,7 @@ async def test_a_repeated_send_is_recognized_after_its_message_moved_on(server: 
     again = await keyed(server, SEND, "later", "k")
     assert (again.status, again.json["queued"], again.json["queue_id"]) == (200, True, 1)
     assert "queued_message" not in again.json
-    history = await messages.load_history(server.replica.pool, CHAT)
+    history = await messages.load_history(server.replica.pool, HARNESS, CHAT)
     assert sum("later" in str(row.content) for row in history) == 1
 
 

@@ -20,7 +20,7 @@ from tests.support.api.server import (
     message_body,
     serve_api,
 )
-from tests.support.factories import CHAT, WORKER, draft, text
+from tests.support.factories import CHAT, HARNESS, WORKER, draft, text
 from tests.support.seeds import Seed, step
 from tests.support.store import insert_seed, open_chat, open_child
 
@@ -164,7 +164,7 @@ async def _talk(server: ApiServer, turns: int) -> list[int]:
         await server.ask("POST", SEND, message_body(f"question {number}"))
         await server.act(CHAT, lambda chat: acquire(chat, WORKER))
         await server.act(CHAT, _answered)
-    rows = await messages.load_history(server.replica.pool, CHAT)
+    rows = await messages.load_history(server.replica.pool, HARNESS, CHAT)
     return [row.id for row in rows if row.visibility != "model"]
 
 
@@ -209,7 +209,7 @@ async def test_an_edit_replaces_a_message_and_deletes_all_after_it(
     edited = await server.ask("PATCH", f"{SEND}/2", message_body("first, but better"))
     assert edited.status == 200
     assert words(edited.json["message"]) == "first, but better"
-    rows = await messages.load_history(server.replica.pool, CHAT)
+    rows = await messages.load_history(server.replica.pool, HARNESS, CHAT)
     expected = [(1, "system"), (edited.json["message_id"], "user")]
     assert [(row.id, row.role) for row in rows] == expected
     gone = edited.json["deleted_message_ids"]
@@ -226,7 +226,7 @@ async def test_only_user_messages_of_the_caller_can_be_edited(server: ApiServer)
     unknown = await server.ask("PATCH", f"{SEND}/2", message_body("x", contents=[]))
     assert (unknown.status, unknown.field) == (400, "contents")
     assert MessageId(3) in [
-        row.id for row in await messages.load_history(server.replica.pool, CHAT)
+        row.id for row in await messages.load_history(server.replica.pool, HARNESS, CHAT)
     ]
 
 

@@ -12,7 +12,7 @@ from tests.support.api.server import ApiOptions, ApiServer, message_body, serve_
 from tests.support.change_log import prompt_texts
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
-from tests.support.factories import CHAT
+from tests.support.factories import CHAT, HARNESS
 from tests.support.proxy import Proxy
 from tests.support.seeds import Seed
 from tests.support.store import has_lock_waiter, insert_seed
@@ -42,7 +42,7 @@ async def test_a_request_waits_until_the_database_recovers(
         proxy.refuse(new=False)
         await clock.advance_past("request_retry")
     assert sending.result().status == 200
-    rows = await messages.load_history(pool, CHAT)
+    rows = await messages.load_history(pool, HARNESS, CHAT)
     assert sum("still there?" in str(row.content) for row in rows) == 1
 
 

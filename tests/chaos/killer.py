@@ -28,6 +28,7 @@ from tests.support.chaos.planned_model import PlannedModel, ToolServer
 from tests.support.chaos.replica_process import DieAt, ReplicaSetup
 from tests.support.chaos.replicas import ReplicaProcess, replica_fork_server, replica_process
 from tests.support.eventually import eventually
+from tests.support.factories import HARNESS
 from tests.support.providers.openai_chat import DONE, chunk
 from tests.support.providers.server import Gate, RecordedRequest, Reply
 
@@ -116,12 +117,12 @@ async def _send_all(replicas: Sequence[ReplicaProcess]) -> list[ChatId]:
 
 
 async def _blamed(pool: Pool) -> bool:
-    killer = await chats.get(pool, KILLER)
+    killer = await chats.get(pool, HARNESS, KILLER)
     return killer is not None and killer.status == "error"
 
 
 async def _settled(pool: Pool, chat_ids: list[ChatId]) -> list[Chat] | None:
-    rows = await chats.get_many(pool, [*chat_ids, KILLER])
+    rows = await chats.get_many(pool, HARNESS, [*chat_ids, KILLER])
     return rows if all(row.status in ("waiting", "error") for row in rows) else None
 
 

@@ -16,6 +16,7 @@ from chatd.store.chat import chats
 from tests.support.chaos.replica_process import DieAt
 from tests.support.chaos.replicas import ReplicaProcess
 from tests.support.chaos.takeover_rig import TakeoverRig, takeover_rig
+from tests.support.factories import HARNESS
 from tests.support.providers.server import Gate
 from tests.support.proxy import proxy_to
 
@@ -49,7 +50,7 @@ async def run_accidents(dsn: str, *accidents: Accident) -> None:
 async def check_all_chats_continue(rig: TakeoverRig) -> None:
     """The model accepts every history and answers the next message."""
     for number, chat_id in enumerate(sorted({sent.chat for sent in rig.judge.sent})):
-        if await chats.get(rig.survivor.pool, chat_id) is not None:
+        if await chats.get(rig.survivor.pool, HARNESS, chat_id) is not None:
             rig.judge.stopped.discard(chat_id)
             rig.judge.record_hurry(chat_id)  # an interrupted message stays unanswered
             sent = rig.judge.record_send(chat_id, f"next{number} 0")

@@ -9,6 +9,7 @@ from chatd.domain.decisions import CUT_TOO_OFTEN_ERROR, MAX_PAUSES, PAUSED_TOO_O
 from chatd.domain.ids import ChatId
 from chatd.store.chat import messages
 from tests.support.engine_rig import EngineRig, engine_rig, engine_rig_with
+from tests.support.factories import HARNESS
 from tests.support.outcomes import present
 from tests.support.providers.anthropic import FakeAnthropic, event
 from tests.support.providers.openai_chat import DONE, chunk
@@ -16,7 +17,7 @@ from tests.support.tools import GatedTool
 
 
 async def answers(rig: EngineRig, chat_id: ChatId) -> list[Message]:
-    rows = await messages.load_history(rig.pool, chat_id)
+    rows = await messages.load_history(rig.pool, HARNESS, chat_id)
     return [row for row in rows if row.role == "assistant"]
 
 

@@ -12,6 +12,7 @@ from chatd.domain.ports import Tool
 from chatd.domain.prompt.instructions import Instructions
 from chatd.store.chat import messages
 from tests.support.engine_rig import EngineRig, engine_rig
+from tests.support.factories import HARNESS
 from tests.support.providers.server import Gate
 from tests.support.tools import GatedTool
 
@@ -40,7 +41,7 @@ def sent(rig: EngineRig) -> list[list[dict[str, object]]]:
 
 
 async def roles(rig: EngineRig, chat_id: ChatId) -> list[str]:
-    return [row.role for row in await messages.load_history(rig.pool, chat_id)]
+    return [row.role for row in await messages.load_history(rig.pool, HARNESS, chat_id)]
 
 
 async def test_each_request_extends_the_one_before_it(dsn: str) -> None:
@@ -69,7 +70,7 @@ async def test_what_the_model_was_told_is_stored_with_its_answer_and_hidden_from
     async with engine_rig(dsn, source=ChangingTools()) as rig:
         chat_id = await rig.ask("hi", "hello")
         await rig.wait_runner_left(chat_id, epoch=1)
-        rows = await messages.load_history(rig.pool, chat_id)
+        rows = await messages.load_history(rig.pool, HARNESS, chat_id)
         assert [row.role for row in rows] == ["user", "system", "assistant"]
         shown = [public_message(chat_id, row) for row in rows]
         assert [row is None for row in shown] == [False, True, False]

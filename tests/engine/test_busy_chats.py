@@ -6,6 +6,7 @@ from chatd.domain.chat.commands import EditMessage
 from chatd.domain.errors import ChatBusy
 from chatd.store.chat import messages
 from tests.support.engine_rig import EngineRig, engine_rig
+from tests.support.factories import HARNESS
 from tests.support.providers.server import Gate
 from tests.support.tools import GatedTool
 
@@ -56,7 +57,7 @@ async def test_an_edit_discards_the_running_answer(rig: EngineRig, gate: Gate) -
     rig.answer("answer to the old", gate)
     chat_id = await rig.ask("old", "answer to the new")
     await gate.reached.wait()
-    target = (await messages.load_history(rig.replica.database.pool, chat_id))[0]
+    target = (await messages.load_history(rig.replica.database.pool, HARNESS, chat_id))[0]
     edit = EditMessage(message_id=target.id, prompt=rig.prompt("new"))
     with rig.replica.worker.reserve_slot(root=True) as free:
         await rig.run(chat_id, edit, free)

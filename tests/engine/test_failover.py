@@ -20,7 +20,7 @@ from chatd.store.pool import Pool
 from tests.support.client_state import read_state
 from tests.support.domain.turn_decisions import says
 from tests.support.engine_rig import NO_SLOTS, engine_rig_with
-from tests.support.factories import WORKER
+from tests.support.factories import HARNESS, WORKER
 from tests.support.outcomes import present
 from tests.support.providers.openai_chat import FakeCompatible
 from tests.support.providers.server import Gate
@@ -86,7 +86,7 @@ async def test_acquiring_and_releasing_give_each_row_a_change_id_of_its_own(
             await standing.take_over()
     assert len(seen) == 8
     assert ChangeId(0) not in seen
-    assert present(await chats.get(pool, chat_id(1))).snapshot_version == 1
+    assert present(await chats.get(pool, HARNESS, chat_id(1))).snapshot_version == 1
 
 
 @pytest.mark.covers("F11")

@@ -12,6 +12,7 @@ from chatd.domain.spend import SpendRefusal
 from chatd.store.chat import chats
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import EngineRig, engine_rig_with
+from tests.support.factories import HARNESS
 from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
 from tests.support.providers.server import Gate, RecordedRequest, Reply
 from tests.support.store import session_to
@@ -90,7 +91,7 @@ async def test_a_title_that_a_user_set_is_not_replaced(dsn: str) -> None:
         api.gate = Gate()
         chat_id = await new_chat(rig)
         await api.gate.reached.wait()
-        await chats.set_title(rig.pool, chat_id, expected=FALLBACK, title="Mine too")
+        await chats.set_title(rig.pool, HARNESS, chat_id, expected=FALLBACK, title="Mine too")
         api.gate.open()
         await wait_title_task(rig)
         assert (await rig.chat(chat_id)).title == "Mine too"

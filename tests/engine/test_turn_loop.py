@@ -12,6 +12,7 @@ from chatd.engine.worker import WorkerConfig
 from chatd.store.chat import messages
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import EngineRig, engine_rig, engine_rig_with
+from tests.support.factories import HARNESS
 from tests.support.providers.anthropic import FakeAnthropic, event
 from tests.support.providers.openai_chat import FakeCompatible, chunk
 from tests.support.providers.server import Gate
@@ -44,7 +45,7 @@ async def test_a_request_offers_the_tools_and_marks_the_cache(dsn: str) -> None:
         turns = _list(request["messages"])
         assert [turn["role"] for turn in turns] == ["user", "assistant", "user"]
         assert [_marked(_list(turn["content"])[-1]) for turn in turns] == [False, True, True]
-        answer = (await messages.load_history(rig.pool, chat_id))[-1]
+        answer = (await messages.load_history(rig.pool, HARNESS, chat_id))[-1]
         assert answer.usage is not None
         assert answer.usage.context_limit == 4096
 
@@ -81,7 +82,7 @@ async def test_a_provider_executed_call_without_a_result_is_not_stored(dsn: str)
         )
         chat_id = await rig.create("look it up")
         await rig.wait_runner_left(chat_id, epoch=1)
-        answer = (await messages.load_history(rig.pool, chat_id))[-1]
+        answer = (await messages.load_history(rig.pool, HARNESS, chat_id))[-1]
         assert [type(part) for part in answer.content] == [TextPart]
 
 

@@ -19,6 +19,7 @@ from chatd.store.chat import journal, messages
 from chatd.store.conn import Row
 from tests.support.engine_rig import NO_SLOTS, EngineRig, engine_rig, engine_rig_with, usage_chunk
 from tests.support.eventually import eventually
+from tests.support.factories import HARNESS
 from tests.support.outcomes import present
 from tests.support.providers.anthropic import FakeAnthropic, event
 from tests.support.providers.openai_chat import FakeCompatible, chunk
@@ -373,7 +374,7 @@ async def test_a_model_without_a_price_can_be_refused(dsn: str, *, refuses: bool
             assert rig.api.requests == []
         else:
             assert chat.state == "W"
-            answer = (await messages.load_history(rig.pool, chat.id))[-1]
+            answer = (await messages.load_history(rig.pool, HARNESS, chat.id))[-1]
             assert present(answer.usage).unpriced
 
 

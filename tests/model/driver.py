@@ -14,7 +14,7 @@ import msgspec
 from chatd.domain.chat.change import Change, IdempotencyKey
 from chatd.domain.chat.commands import CreateChat
 from chatd.domain.chat.row import Chat, Fence
-from chatd.domain.chat.states import TRANSITIONS, Actor, State, Transition
+from chatd.domain.chat.states import TRANSITIONS, State, Transition, TransitionSide
 from chatd.domain.chat.user_transitions import archive_tree, create, unarchive_tree
 from chatd.domain.errors import RequestError, StaleFence, TransitionNotAllowed
 from chatd.domain.ids import ChatId, RequestId, WorkerId
@@ -234,8 +234,8 @@ class Driver:
 
 
 def _check_refusal(chat: Chat, move: Transition, refused: RequestError | StaleFence) -> None:
-    who = Actor.USER if isinstance(refused, RequestError) else Actor.WORKER
-    assert move.actor is who, f"{move} was refused with {refused!r}"
+    who = TransitionSide.USER if isinstance(refused, RequestError) else TransitionSide.WORKER
+    assert move.side is who, f"{move} was refused with {refused!r}"
     if isinstance(refused, TransitionNotAllowed):
         assert chat.state not in TRANSITIONS[move], f"{move} from {chat.state} is listed"
 

@@ -40,6 +40,7 @@ from chatd.store.chat import chats, messages, workers
 from chatd.store.chat.workers import Heartbeat, HeartbeatResult
 from tests.model.checked_store import PASS_DELAYS, CheckedStore
 from tests.model.drafts import CLIENT_TOOLS
+from tests.support.factories import HARNESS
 from tests.support.random_operations import RetriedOperation
 
 SLOTS: Final = 3
@@ -138,7 +139,7 @@ class ModelReplica:
         runner = self.runners.get(hint.chat_id)
         if runner is not None:
             if hint.snapshot_version > runner.view.snapshot_version:
-                row = await chats.get(self._store.pool, hint.chat_id)
+                row = await chats.get(self._store.pool, HARNESS, hint.chat_id)
                 assert row is not None
                 self._hear(runner, row)
         elif hint.is_runnable:
@@ -156,7 +157,7 @@ class ModelReplica:
         if runner.fence.status == "interrupting":
             return Transition.FINISH_INTERRUPT
         row = runner.row
-        history = await messages.load_history(self._store.pool, row.id)
+        history = await messages.load_history(self._store.pool, HARNESS, row.id)
         action = next_action(history, row, _RULES)
         now = self._store.reference.chats[row.id]
         if now.chat.history_version == row.history_version:

@@ -21,7 +21,7 @@ from chatd.store.pool import Pool
 from tests.model.driver import Driver
 from tests.model.reference_store import ChatRows
 from tests.support.domain.transition_cases import TransitionCase, list_cases, perform_transition
-from tests.support.factories import CHAT, OWNER, draft, prompt, text
+from tests.support.factories import CHAT, HARNESS, OWNER, draft, prompt, text
 from tests.support.seeds import Seed, seed_chat, step
 from tests.support.store import SEEDING, chat_id, dump, insert_seed, with_recent, write, write_all
 from tests.support.stored import stored, timeless
@@ -131,7 +131,7 @@ async def test_the_chat_takes_the_model_of_the_last_promoted_message_that_names_
         (None, "low"),
         (None, None),
     ]
-    assert await chats.get(pool, CHAT) == done.chat
+    assert await chats.get(pool, HARNESS, CHAT) == done.chat
 
 
 async def test_a_promoted_message_keeps_its_author_and_its_time_is_that_of_promotion(
@@ -142,7 +142,7 @@ async def test_a_promoted_message_keeps_its_author_and_its_time_is_that_of_promo
     command = SendMessage(prompt=prompt("mine", created_by=guest))
     chat = (await write(pool, send_message(chat, command, None))).chat
     done = await write(pool, finish_turn(chat, step(chat, draft("assistant", text("Two.")))))
-    *_, promoted = await messages.load_history(pool, CHAT)
+    *_, promoted = await messages.load_history(pool, HARNESS, CHAT)
     assert (promoted.created_by, promoted.content) == (guest, (text("mine"),))
     assert promoted.created_at == done.chat.updated_at
     assert done.messages[-1] == promoted
@@ -150,7 +150,7 @@ async def test_a_promoted_message_keeps_its_author_and_its_time_is_that_of_promo
 
 async def test_an_edit_marks_deleted_messages_with_its_version(pool: Pool) -> None:
     chat = await insert_seed(pool, Seed(state=State.R1, calls="local", plain=2))
-    target = (await messages.load_history(pool, CHAT))[1]
+    target = (await messages.load_history(pool, HARNESS, CHAT))[1]
     change = edit_message(
         chat, target, EditMessage(message_id=MessageId(1), prompt=prompt("instead")), None
     )

@@ -16,7 +16,7 @@ from chatd.store.chat import chats
 from chatd.store.chat.chats import ChatListFilter
 from chatd.store.chat.transactor import Transactor
 from chatd.store.pool import Pool
-from tests.support.factories import CHAT, OWNER, prompt
+from tests.support.factories import CHAT, HARNESS, OWNER, member, prompt
 from tests.support.operations import operation
 from tests.support.outcomes import present
 from tests.support.seeds import Seed
@@ -30,12 +30,14 @@ from tests.support.store import (
     write,
 )
 
-MINE = ChatListFilter(owner_id=OWNER)
+EVERYTHING = ChatListFilter()
 STRANGER = UserId(UUID(int=99))
 
 
-async def listed(pool: Pool, which: ChatListFilter = MINE) -> list[int]:
-    return [chat.id.int for chat in await chats.list_roots(pool, which)]
+async def listed(
+    pool: Pool, which: ChatListFilter = EVERYTHING, *, owner: UserId = OWNER
+) -> list[int]:
+    return [chat.id.int for chat in await chats.list_roots(pool, member(owner), which)]
 
 
 async def at_one_moment(pool: Pool) -> None:
@@ -53,7 +55,7 @@ async def test_the_most_recently_updated_chat_comes_first(pool: Pool) -> None:
     for number in (1, 2, 3):
         await open_chat(pool, number)
     assert await listed(pool) == [3, 2, 1]
-    first = present(await chats.get(pool, chat_id(1)))
+    first = present(await chats.get(pool, HARNESS, chat_id(1)))
     await write(pool, send_message(first, SendMessage(prompt=prompt("up")), None))
     assert await listed(pool) == [1, 3, 2]
 
@@ -63,7 +65,7 @@ async def test_only_the_owners_root_chats_are_listed(pool: Pool) -> None:
     await open_chat(pool, 2, owner_id=STRANGER)
     await open_child(pool, 3, root=1)
     assert await listed(pool) == [1]
-    assert await listed(pool, ChatListFilter(owner_id=STRANGER)) == [2]
+    assert await listed(pool, owner=STRANGER) == [2]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 8])
@@ -77,9 +79,7 @@ async def test_pages_of_chats_updated_at_one_moment_neither_repeat_nor_skip(
     seen: list[int] = []
     after: tuple[datetime, ChatId] | None = None
     for _ in range(8):
-        page = await chats.list_roots(
-            pool, ChatListFilter(owner_id=OWNER, after=after, limit=limit)
-        )
+        page = await chats.list_roots(pool, member(), ChatListFilter(after=after, limit=limit))
         seen += [chat.id.int for chat in page]
         if len(page) < limit:
             break
@@ -90,10 +90,10 @@ async def test_pages_of_chats_updated_at_one_moment_neither_repeat_nor_skip(
 async def test_archived_chats_are_a_list_of_their_own(pool: Pool) -> None:
     for number in (1, 2, 3):
         await open_chat(pool, number)
-    second = present(await chats.get(pool, chat_id(2)))
+    second = present(await chats.get(pool, HARNESS, chat_id(2)))
     shelved = (await write(pool, archive(second))).chat
     assert await listed(pool) == [3, 1]
-    assert await listed(pool, ChatListFilter(owner_id=OWNER, archived=True)) == [2]
+    assert await listed(pool, ChatListFilter(archived=True)) == [2]
     await write(pool, unarchive(shelved))
     assert await listed(pool) == [2, 3, 1]
 
@@ -105,7 +105,7 @@ async def test_a_list_can_be_narrowed_by_labels(pool: Pool) -> None:
     await open_chat(pool, 4)
 
     async def with_labels(**labels: str) -> list[int]:
-        return await listed(pool, ChatListFilter(owner_id=OWNER, labels=labels))
+        return await listed(pool, ChatListFilter(labels=labels))
 
     assert await with_labels(team="red") == [2, 1]
     assert await with_labels(kind="bug") == [3, 1]
@@ -118,9 +118,9 @@ async def test_a_labelled_list_has_pages_too(pool: Pool) -> None:
     for number in range(1, 6):
         await open_chat(pool, number, labels={"team": "red" if number % 2 else "blue"})
     await at_one_moment(pool)
-    red = ChatListFilter(owner_id=OWNER, labels={"team": "red"}, limit=2)
-    first = await chats.list_roots(pool, red)
-    rest = ChatListFilter(owner_id=OWNER, labels={"team": "red"}, after=place(first[-1]))
+    red = ChatListFilter(labels={"team": "red"}, limit=2)
+    first = await chats.list_roots(pool, member(), red)
+    rest = ChatListFilter(labels={"team": "red"}, after=place(first[-1]))
     assert [chat.id.int for chat in first] == [5, 3]
     assert await listed(pool, rest) == [1]
 
@@ -131,10 +131,12 @@ async def test_the_children_of_many_roots_come_in_one_read(pool: Pool) -> None:
     await open_child(pool, 11, root=1)
     await open_child(pool, 21, root=2)
     await open_child(pool, 10, root=1, parent=11)
-    found = await chats.list_children(pool, [chat_id(1), chat_id(2)])
+    found = await chats.list_children(pool, HARNESS, [chat_id(1), chat_id(2)])
     assert [chat.id.int for chat in found] == [11, 10, 21]
-    assert [chat.id.int for chat in await chats.list_children(pool, [chat_id(1)], limit=1)] == [11]
-    assert await chats.list_children(pool, []) == []
+    assert [
+        chat.id.int for chat in await chats.list_children(pool, HARNESS, [chat_id(1)], limit=1)
+    ] == [11]
+    assert await chats.list_children(pool, HARNESS, []) == []
 
 
 async def test_pinned_chats_come_in_the_order_of_their_pins(pool: Pool) -> None:
@@ -144,7 +146,7 @@ async def test_pinned_chats_come_in_the_order_of_their_pins(pool: Pool) -> None:
     await update(pool, chat_id(3), pin_order=1)
     await open_chat(pool, 5, owner_id=STRANGER)
     await update(pool, chat_id(5), pin_order=1)
-    assert [chat.id.int for chat in await chats.list_pinned(pool, OWNER)] == [3, 1, 4]
+    assert [chat.id.int for chat in await chats.list_pinned(pool, member())] == [3, 1, 4]
 
 
 # Unversioned columns
@@ -159,10 +161,15 @@ async def update(pool: Pool, chat: ChatId, **fields: Any) -> Chat:
 
 async def test_a_title_is_set_only_if_it_is_still_the_expected_one(pool: Pool) -> None:
     chat = await open_chat(pool, 1, title="New chat")
-    by_hand = present(await chats.set_title(pool, chat.id, expected="New chat", title="My own"))
+    by_hand = present(
+        await chats.set_title(pool, HARNESS, chat.id, expected="New chat", title="My own")
+    )
     assert by_hand.title == "My own"
-    assert await chats.set_title(pool, chat.id, expected="New chat", title="Generated") is None
-    assert await chats.get(pool, chat.id) == by_hand
+    assert (
+        await chats.set_title(pool, HARNESS, chat.id, expected="New chat", title="Generated")
+        is None
+    )
+    assert await chats.get(pool, HARNESS, chat.id) == by_hand
 
 
 @pytest.mark.covers("O12")
@@ -170,10 +177,10 @@ async def test_unversioned_columns_raise_no_version_and_touch_nothing_else(
     pool: Pool,
 ) -> None:
     before = await insert_seed(pool, Seed(state=State.W))
-    await chats.set_title(pool, CHAT, expected=before.title, title="Renamed")
+    await chats.set_title(pool, HARNESS, CHAT, expected=before.title, title="Renamed")
     await update(pool, CHAT, labels={"team": "red"})
     await update(pool, CHAT, pin_order=3)
-    after = present(await chats.get(pool, CHAT))
+    after = present(await chats.get(pool, HARNESS, CHAT))
     changed = {
         name for name in Chat.__struct_fields__ if getattr(after, name) != getattr(before, name)
     }
@@ -184,14 +191,14 @@ async def test_unversioned_columns_raise_no_version_and_touch_nothing_else(
 async def test_a_transition_keeps_and_reports_concurrent_unversioned_changes(pool: Pool) -> None:
     """The change was decided from a row without it."""
     before = await insert_seed(pool, Seed(state=State.W))
-    await chats.set_title(pool, CHAT, expected=before.title, title="Renamed")
+    await chats.set_title(pool, HARNESS, CHAT, expected=before.title, title="Renamed")
     await update(pool, CHAT, labels={"team": "red"})
     await update(pool, CHAT, pin_order=3)
     command = SendMessage(prompt=prompt("go on"))
     sent = await write(pool, send_message(before, command, None))
     assert (sent.chat.title, sent.chat.labels) == ("Renamed", {"team": "red"})
     assert sent.chat.pin_order == 1
-    assert await chats.get(pool, CHAT) == sent.chat
+    assert await chats.get(pool, HARNESS, CHAT) == sent.chat
 
 
 async def test_archiving_unpins_also_a_pin_set_concurrently(pool: Pool) -> None:
@@ -199,7 +206,7 @@ async def test_archiving_unpins_also_a_pin_set_concurrently(pool: Pool) -> None:
     await update(pool, CHAT, pin_order=3)
     shelved = await write(pool, archive(before))
     assert shelved.chat.pin_order == 0
-    assert await chats.list_pinned(pool, OWNER) == []
+    assert await chats.list_pinned(pool, member()) == []
 
 
 async def test_only_live_roots_can_be_pinned_and_anything_unpinned(pool: Pool) -> None:

@@ -22,7 +22,7 @@ from chatd.store.chat.operation import AppliedChange
 from chatd.store.chat.transactor import Transactor
 from chatd.store.pool import Pool
 from tests.support.eventually import eventually
-from tests.support.factories import WORKER, call, draft, text
+from tests.support.factories import HARNESS, WORKER, call, draft, text
 from tests.support.operations import archiving, by_earlier_run, create_chat, tree
 from tests.support.outcomes import raised
 from tests.support.seeds import CLIENT_TOOL, FAILED, failing, step
@@ -114,7 +114,7 @@ async def test_a_child_joins_a_root_and_a_grandchild_the_child(
     await open_chat(pool, 1)
     await create(transactor, child_of(2, parent=1))
     await create(transactor, child_of(3, parent=2))
-    family = await chats.list_children(pool, [ROOT])
+    family = await chats.list_children(pool, HARNESS, [ROOT])
     assert [(it.id, it.parent_chat_id) for it in family] == [(CHILD, ROOT), (chat_id(3), CHILD)]
 
 
@@ -173,14 +173,14 @@ async def plant_mixed_tree(pool: Pool) -> None:
     for number in (2, 3, 4, 5):
         await open_child(pool, number, root=1)
     await workers.acquire(pool, WORKER, roots=9, children=9)
-    running = {it.id: it for it in await chats.lock_tree(pool, ROOT)}
+    running = {it.id: it for it in await chats.lock_tree(pool, HARNESS, ROOT, "chats.control")}
     failed, asking, idle = (running[chat_id(number)] for number in (2, 3, 5))
     await write(pool, fail_turn(failed, failing(step(failed), FAILED)))
     question = draft("assistant", call("c1", CLIENT_TOOL))
     await write(pool, require_action(asking, step(asking, question)))
     await workers.release(pool, WORKER, [chat_id(4)])
     await write(pool, finish_turn(idle, step(idle, draft("assistant", text("Done.")))))
-    states = [it.state for it in await chats.lock_tree(pool, ROOT)]
+    states = [it.state for it in await chats.lock_tree(pool, HARNESS, ROOT, "chats.control")]
     assert states == [State.R0, State.E0, State.A0, State.P0, State.W]
 
 
@@ -268,7 +268,9 @@ async def test_a_child_created_just_after_its_root_is_archived_is_refused(
     await open_chat(pool, 1)
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         async with pool.transaction() as shelving:
-            for change in archive_tree(await chats.lock_tree(shelving, ROOT), ROOT):
+            for change in archive_tree(
+                await chats.lock_tree(shelving, HARNESS, ROOT, "chats.control"), ROOT
+            ):
                 assert await apply(shelving, change, ChangeId(2)) is not None
             spawning = group.create_task(
                 raised(Conflict, create(transactor, child_of(2, parent=1)))

@@ -9,7 +9,7 @@ from chatd.domain.chat.states import State
 from chatd.domain.errors import InvariantBroken
 from chatd.store.pool import Pool
 from chatd.store.workspace import bindings, build_leases
-from tests.support.factories import CHAT
+from tests.support.factories import CHAT, HARNESS
 from tests.support.seeds import Seed
 from tests.support.store import chat_id, dump, insert_seed, open_child
 from tests.support.workspaces import (
@@ -332,7 +332,7 @@ async def test_an_impossible_workspace_build_or_agent_is_refused(pool: Pool) -> 
     await insert_workspace_for(pool, CHAT, fence)
     await finish(pool)
     await bindings.save_bound_agent(
-        pool, CHAT, workspace_id(1), build_id=build_id(1), agent_id=agent_id(1)
+        pool, HARNESS, CHAT, workspace_id(1), build_id=build_id(1), agent_id=agent_id(1)
     )
     await insert_workspace(pool, 2)
     await build_leases.acquire_builds(pool, wanted())

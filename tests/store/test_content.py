@@ -16,7 +16,7 @@ from chatd.domain.chat.worker_transitions import commit_step, fail_turn, finish_
 from chatd.domain.ids import ToolCallId
 from chatd.store.chat import chats, message_pages, messages
 from chatd.store.pool import Pool
-from tests.support.factories import CHAT, OWNER, WORKER, call, draft, text
+from tests.support.factories import CHAT, HARNESS, OWNER, WORKER, call, draft, text
 from tests.support.outcomes import present
 from tests.support.seeds import CLIENT_TOOL, Seed, failing, step
 from tests.support.store import insert_seed, open_chat, write
@@ -53,13 +53,15 @@ LAST_QUEUED = "SELECT content::text FROM chat_queued_messages ORDER BY id DESC L
 
 async def comes_back(pool: Pool, sent: UserInput) -> None:
     """Through every statement that reads the newest message."""
-    *_, last = await messages.load_history(pool, CHAT)
-    page = present(await message_pages.load_page(pool, CHAT, message_pages.MessageRange(limit=1)))
+    *_, last = await messages.load_history(pool, HARNESS, CHAT)
+    page = present(
+        await message_pages.load_page(pool, HARNESS, CHAT, message_pages.MessageRange(limit=1))
+    )
     [paged] = page.messages
-    loaded = await chats.load_for_transition(pool, CHAT, None, message_id=last.id)
+    loaded = await chats.load_for_transition(pool, HARNESS, CHAT, "chats.write", message_id=last.id)
     whole, newer = (
-        await chats.load_changes_since(pool, CHAT, 0),
-        await chats.load_changes_since(pool, CHAT, 1),
+        await chats.load_changes_since(pool, HARNESS, CHAT, 0),
+        await chats.load_changes_since(pool, HARNESS, CHAT, 1),
     )
     assert loaded is not None
     assert whole is not None
@@ -84,7 +86,9 @@ async def test_content_survives_appending_queueing_and_promotion(pool: Pool, par
 
     queued = await write(pool, send_message(appended.chat, sent, None))
     assert await pool.fetchval(LAST_QUEUED) == written
-    loaded = present(await chats.load_for_transition(pool, CHAT, None, with_queue=True))
+    loaded = present(
+        await chats.load_for_transition(pool, HARNESS, CHAT, "chats.write", with_queue=True)
+    )
     assert [item.content for item in loaded.queue] == [sent.prompt.content]
 
     answer = draft("assistant", text("One."))
@@ -102,13 +106,13 @@ async def test_a_lone_surrogate_is_replaced_and_reported_as_stored(pool: Pool) -
     chat = await insert_seed(pool, Seed(state=State.W))
     appended = await write(pool, send_message(chat, sent, WORKER))
     assert appended.messages[-1].content == (text("a\ufffdb😀"),)
-    assert (await messages.load_history(pool, CHAT))[-1] == appended.messages[-1]
+    assert (await messages.load_history(pool, HARNESS, CHAT))[-1] == appended.messages[-1]
 
     queued = await write(pool, send_message(appended.chat, sent, None))
     answer = draft("assistant", text("One."))
     promoted = await write(pool, finish_turn(queued.chat, step(queued.chat, answer)))
     assert promoted.messages[-1].content == (text("a\ufffdb😀"),)
-    assert (await messages.load_history(pool, CHAT))[-1] == promoted.messages[-1]
+    assert (await messages.load_history(pool, HARNESS, CHAT))[-1] == promoted.messages[-1]
 
 
 async def test_an_error_that_quotes_a_lone_surrogate_can_be_stored(pool: Pool) -> None:
@@ -117,7 +121,7 @@ async def test_an_error_that_quotes_a_lone_surrogate_can_be_stored(pool: Pool) -
     failure = failing(step(chat), ChatError(message="cannot read \udcff\0", detail="\ud800"))
     failed = await write(pool, fail_turn(chat, failure))
     assert failed.chat.last_error == ChatError(message="cannot read \ufffd\0", detail="\ufffd")
-    assert await chats.get(pool, CHAT) == failed.chat
+    assert await chats.get(pool, HARNESS, CHAT) == failed.chat
 
 
 async def test_a_call_id_with_a_lone_surrogate_is_the_same_in_row_and_history(
@@ -126,8 +130,8 @@ async def test_a_call_id_with_a_lone_surrogate_is_the_same_in_row_and_history(
     chat = await insert_seed(pool, Seed(state=State.R0))
     asked = draft("assistant", call("c\ud800", "to\udc00"))
     done = await write(pool, commit_step(chat, step(chat, asked)))
-    assert await chats.get(pool, CHAT) == done.chat
-    found = pending_calls(await messages.load_history(pool, CHAT))
+    assert await chats.get(pool, HARNESS, CHAT) == done.chat
+    found = pending_calls(await messages.load_history(pool, HARNESS, CHAT))
     assert [(it.tool_call_id, it.tool_name) for it in found] == [
         (it.id, it.name) for it in done.chat.pending_calls
     ]
@@ -138,15 +142,17 @@ async def test_arguments_for_a_client_are_the_models_own_bytes(pool: Pool) -> No
     chat = await insert_seed(pool, Seed(state=State.R0))
     asked = draft("assistant", call("c1", CLIENT_TOOL, written))
     done = await write(pool, require_action(chat, step(chat, asked)))
-    [stored_call] = (await chats.load_changes_since(pool, CHAT, 0) or done).chat.pending_calls
+    [stored_call] = (
+        await chats.load_changes_since(pool, HARNESS, CHAT, 0) or done
+    ).chat.pending_calls
     assert stored_call.args == Raw(written.encode())
-    assert await chats.get(pool, CHAT) == done.chat
+    assert await chats.get(pool, HARNESS, CHAT) == done.chat
 
 
 async def test_a_title_may_quote_anything(pool: Pool) -> None:
     chat = await open_chat(pool, CHAT.int, title="a\0b\ud800")
     assert chat.title == "a\ufffdb\ufffd"
-    renamed = present(await chats.set_title(pool, CHAT, expected=chat.title, title="\0"))
+    renamed = present(await chats.set_title(pool, HARNESS, CHAT, expected=chat.title, title="\0"))
     assert renamed.title == "\ufffd"
 
 
@@ -155,4 +161,4 @@ async def test_client_tools_and_labels_are_stored(pool: Pool) -> None:
     labels = {"team": "a'b", "ключ": "значение"}
     chat = await open_chat(pool, CHAT.int, client_tools=tools, labels=labels, mode="plan")
     assert (chat.client_tools, chat.labels, chat.mode) == (tools, labels, "plan")
-    assert await chats.get(pool, CHAT) == chat
+    assert await chats.get(pool, HARNESS, CHAT) == chat

@@ -23,7 +23,7 @@ from chatd.store.chat.transactor import Transactor
 from chatd.store.pool import Pool
 from tests.support.change_log import stored_prompts
 from tests.support.eventually import eventually
-from tests.support.factories import CHAT, OTHER_WORKER, OWNER, prompt
+from tests.support.factories import CHAT, HARNESS, OTHER_WORKER, OWNER, member, prompt
 from tests.support.operations import create_chat, operation
 from tests.support.outcomes import present
 from tests.support.seeds import Seed
@@ -66,7 +66,7 @@ async def test_the_result_of_a_request_is_recorded_with_it(
     sent = await transactor.run(sending("at once", 1, key(1)))
     queued = await transactor.run(sending("later", 2, key(2)))
     assert isinstance(sent, AppliedChange)
-    assert await idempotency.get(pool, key(1)) == RecordedRequest(
+    assert await idempotency.get(pool, HARNESS, key(1)) == RecordedRequest(
         chat_id=CHAT,
         op="send",
         fingerprint="hello",
@@ -74,7 +74,7 @@ async def test_the_result_of_a_request_is_recorded_with_it(
         message_id=sent.messages[-1].id,
         queue_id=None,
     )
-    assert await idempotency.get(pool, key(2)) == RecordedRequest(
+    assert await idempotency.get(pool, HARNESS, key(2)) == RecordedRequest(
         chat_id=CHAT,
         op="send",
         fingerprint="hello",
@@ -82,7 +82,7 @@ async def test_the_result_of_a_request_is_recorded_with_it(
         message_id=None,
         queue_id=QueueId(1),
     )
-    assert await idempotency.get(pool, key(3)) is None
+    assert await idempotency.get(pool, HARNESS, key(3)) is None
 
 
 @pytest.mark.promise("P1")
@@ -94,7 +94,9 @@ async def test_the_same_request_again_gets_the_recorded_answer_and_writes_nothin
     before = await dump(pool)
     again = await transactor.run(sending("hello", 2, key()))
     assert again == AppliedChange(
-        chat=told.applied[0].chat, request=await idempotency.get(pool, key()), replayed=True
+        chat=told.applied[0].chat,
+        request=await idempotency.get(pool, HARNESS, key()),
+        replayed=True,
     )
     assert await dump(pool) == before
     assert len(told.applied) == 1
@@ -161,9 +163,9 @@ async def test_a_repeat_is_answered_although_the_chat_would_refuse_it_now(
         await transactor.run(sending("one more", 2, key(2)))
     again = await transactor.run(sending("the last", 3, key()))
     assert isinstance(again, AppliedChange)
-    assert again.request == await idempotency.get(pool, key())
+    assert again.request == await idempotency.get(pool, HARNESS, key())
 
-    full = present(await chats.get(pool, CHAT))
+    full = present(await chats.get(pool, HARNESS, CHAT))
     await write(pool, archive(full))
     with pytest.raises(TransitionNotAllowed):
         await transactor.run(sending("one more", 4, key(2)))
@@ -180,7 +182,7 @@ async def test_a_key_finds_nothing_for_a_user_who_does_not_own_the_chat(
     await transactor.run(mine)
     stranger = UserId(chat_id(99))
     with pytest.raises(NotFound):
-        await transactor.run(replace(mine, actor=stranger, change_id=ChangeId(2)))
+        await transactor.run(replace(mine, actor=member(stranger), change_id=ChangeId(2)))
 
 
 async def test_a_refused_request_may_be_tried_again_under_its_key(
@@ -249,7 +251,7 @@ async def test_old_keys_are_deleted_in_batches_and_recent_ones_stay(
     assert await idempotency.delete_old_requests(pool, limit=3) == 3
     assert await idempotency.delete_old_requests(pool, limit=3) == 1
     assert await idempotency.delete_old_requests(pool, limit=3) == 0
-    assert await idempotency.get(pool, key(5)) is not None
+    assert await idempotency.get(pool, HARNESS, key(5)) is not None
 
 
 async def test_two_concurrent_deletions_of_old_keys_do_not_block(

@@ -23,7 +23,7 @@ from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
 from tests.support.change_log import stored_prompts
 from tests.support.eventually import eventually
-from tests.support.factories import OWNER, draft, prompt, text
+from tests.support.factories import HARNESS, OWNER, draft, prompt, text
 from tests.support.operations import (
     archiving,
     create_chat,
@@ -228,7 +228,7 @@ async def test_a_chat_creation_with_a_lost_reply_creates_one_chat(line: Line, po
     async with asyncio.TaskGroup() as group:
         trying = group.create_task(fails(creating))
         await line.has_failed()
-        await eventually(lambda: chats.get(pool, command.id))
+        await eventually(lambda: chats.get(pool, HARNESS, command.id))
         line.proxy.cut()
     assert trying.result().maybe_applied
 

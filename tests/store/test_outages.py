@@ -33,7 +33,7 @@ from chatd.store.pool import Database, Pool, PoolConfig
 from tests.support import run_length
 from tests.support.chaos.killable_server import killable_server
 from tests.support.eventually import eventually
-from tests.support.factories import CHAT, WORKER
+from tests.support.factories import CHAT, HARNESS, WORKER
 from tests.support.operations import create_chat, ignore_applied, new_chat, sending
 from tests.support.outcomes import present
 from tests.support.processes import running
@@ -288,7 +288,7 @@ async def test_releasing_all_chats_while_a_tree_is_archived_is_no_deadlock(pool:
         await chats.lock(archiver, root)
         releasing = group.create_task(workers.release(pool, me))
         await eventually(lambda: is_waiting_for_a_row(pool))
-        await chats.lock_tree(archiver, root)
+        await chats.lock_tree(archiver, HARNESS, root, "chats.control")
     assert len(releasing.result()) == 2
 
 

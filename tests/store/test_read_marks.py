@@ -7,7 +7,7 @@ from chatd.domain.chat.states import State
 from chatd.domain.ids import MessageId, UserId
 from chatd.store.chat import read_marks
 from chatd.store.pool import Pool
-from tests.support.factories import CHAT, OWNER
+from tests.support.factories import CHAT, OWNER, member
 from tests.support.seeds import Seed
 from tests.support.store import chat_id, insert_seed
 
@@ -24,24 +24,26 @@ async def test_the_read_mark_never_goes_back_nor_ahead_of_the_last_message(
     chat = await insert_seed(pool, Seed(state=State.W))
     assert chat.next_message_id == 4
     for mark in marks:
-        assert await read_marks.move(pool, OWNER, CHAT, MessageId(mark)) is not None
-    assert await read_marks.list_marks_of(pool, OWNER, [CHAT]) == {CHAT: read}
+        assert await read_marks.move(pool, member(OWNER), CHAT, MessageId(mark)) is not None
+    assert await read_marks.list_marks_of(pool, member(OWNER), [CHAT]) == {CHAT: read}
 
 
 async def test_a_move_says_whether_the_mark_has_moved(pool: Pool) -> None:
     await insert_seed(pool, Seed(state=State.W))
-    moves = [await read_marks.move(pool, OWNER, CHAT, MessageId(mark)) for mark in (1, 1, 2, 1)]
+    moves = [
+        await read_marks.move(pool, member(OWNER), CHAT, MessageId(mark)) for mark in (1, 1, 2, 1)
+    ]
     assert [found is not None and found[1] for found in moves] == [True, False, True, False]
 
 
 async def test_a_mark_belongs_to_a_reader_of_the_chat(pool: Pool) -> None:
     await insert_seed(pool, Seed(state=State.W))
-    assert await read_marks.move(pool, STRANGER, CHAT, MessageId(2)) is None
-    assert await read_marks.move(pool, OWNER, chat_id(9), MessageId(2)) is None
-    await read_marks.move(pool, OWNER, CHAT, MessageId(2))
+    assert await read_marks.move(pool, member(STRANGER), CHAT, MessageId(2)) is None
+    assert await read_marks.move(pool, member(OWNER), chat_id(9), MessageId(2)) is None
+    await read_marks.move(pool, member(OWNER), CHAT, MessageId(2))
     assert await read_marks.list_marks(pool, [(OWNER, CHAT), (STRANGER, CHAT)]) == {
         (OWNER, CHAT): 2,
         (STRANGER, CHAT): NOTHING_READ,
     }
     await pool.execute("DELETE FROM chats")
-    assert await read_marks.list_marks_of(pool, OWNER, [CHAT]) == {CHAT: NOTHING_READ}
+    assert await read_marks.list_marks_of(pool, member(OWNER), [CHAT]) == {CHAT: NOTHING_READ}

@@ -21,7 +21,7 @@ from chatd.store.chat.chats import ChatChanges
 from chatd.store.chat.message_pages import StoredMessagePage
 from chatd.store.chat.operation import Operation
 from chatd.store.pool import Pool
-from tests.support.factories import CHAT, WORKER, call, draft, prompt, result, text
+from tests.support.factories import CHAT, HARNESS, WORKER, call, draft, prompt, result, text
 from tests.support.operations import deciding, deciding_transactor, operation
 from tests.support.outcomes import present
 from tests.support.seeds import Seed, step
@@ -39,7 +39,9 @@ async def answer(pool: Pool, chat: Chat, *drafts: Draft) -> Chat:
 
 
 async def edit(pool: Pool, chat: Chat, message_id: int, words: str) -> Chat:
-    loaded = await chats.load_for_transition(pool, CHAT, None, message_id=MessageId(message_id))
+    loaded = await chats.load_for_transition(
+        pool, HARNESS, CHAT, "chats.write", message_id=MessageId(message_id)
+    )
     assert loaded is not None
     command = EditMessage(message_id=MessageId(message_id), prompt=prompt(words))
     return (await write(pool, edit_message(chat, loaded.target, command, WORKER))).chat
@@ -78,7 +80,7 @@ async def test_without_a_summary_the_history_is_everything_that_is_not_deleted(
     chat = await insert_seed(pool, Seed(state=State.W))
     chat = await send(pool, chat, "two")
     chat = await edit(pool, chat, 4, "three")
-    history = await messages.load_history(pool, CHAT)
+    history = await messages.load_history(pool, HARNESS, CHAT)
     assert spoken(history) == ["Be kind.", "first", "One.", "three"]
     assert [row.id for row in history] == [1, 2, 3, 5]
     assert history == [row for row in (await stored(pool))[CHAT].messages if not row.deleted]
@@ -86,7 +88,7 @@ async def test_without_a_summary_the_history_is_everything_that_is_not_deleted(
 
 async def test_before_the_newest_summary_only_system_texts_count(pool: Pool) -> None:
     await compacted(pool)
-    history = await messages.load_history(pool, CHAT)
+    history = await messages.load_history(pool, HARNESS, CHAT)
     assert spoken(history) == ["Be kind.", "For people.", "In short.", "Two."]
     assert [row.id for row in history] == sorted(row.id for row in history)
 
@@ -99,7 +101,7 @@ async def test_the_prompt_is_the_same_from_history_and_from_all_rows(
     chat = (await write(pool, commit_step(chat, step(chat, *SUMMARY)))).chat
     await answer(pool, chat, draft("assistant", text("Three.")))
     everything = list((await stored(pool))[CHAT].messages)
-    shown = rows_for_prompt(await messages.load_history(pool, CHAT))
+    shown = rows_for_prompt(await messages.load_history(pool, HARNESS, CHAT))
     assert shown == rows_for_prompt(everything)
     assert spoken(shown) == ["Be kind.", "In short.", "Three."]
 
@@ -107,7 +109,7 @@ async def test_the_prompt_is_the_same_from_history_and_from_all_rows(
 async def test_a_deleted_summary_restores_the_messages_before_it(pool: Pool) -> None:
     chat = await compacted(pool)
     await edit(pool, chat, 5, "two again")
-    assert spoken(await messages.load_history(pool, CHAT)) == [
+    assert spoken(await messages.load_history(pool, HARNESS, CHAT)) == [
         "Be kind.",
         "For people.",
         "one",
@@ -123,17 +125,17 @@ async def test_of_a_history_beyond_the_limit_the_newest_messages_and_the_system_
     for number in range(3):
         chat = await send(pool, chat, f"question {number}")
         chat = await answer(pool, chat, draft("assistant", text("x" * 1000)))
-    history = await messages.load_history(pool, CHAT, max_bytes=1500)
+    history = await messages.load_history(pool, HARNESS, CHAT, max_bytes=1500)
     assert spoken(history) == ["Be kind.", "x" * 1000, "question 2", "x" * 1000]
-    assert spoken(await messages.load_history(pool, CHAT, max_bytes=1))[-1] == "x" * 1000
-    assert spoken(await messages.load_history(pool, CHAT))[1] == "first"
+    assert spoken(await messages.load_history(pool, HARNESS, CHAT, max_bytes=1))[-1] == "x" * 1000
+    assert spoken(await messages.load_history(pool, HARNESS, CHAT))[1] == "first"
 
 
 async def test_the_history_of_a_chat_is_its_own(pool: Pool) -> None:
     await insert_seed(pool, Seed(state=State.W))
     await open_chat(pool, 7, prompt=prompt("elsewhere"))
-    assert spoken(await messages.load_history(pool, chat_id(7))) == ["elsewhere"]
-    assert await messages.load_history(pool, chat_id(8)) == []
+    assert spoken(await messages.load_history(pool, HARNESS, chat_id(7))) == ["elsewhere"]
+    assert await messages.load_history(pool, HARNESS, chat_id(8)) == []
 
 
 # Pages
@@ -148,7 +150,7 @@ async def page(
     max_bytes: int = 10_000,
 ) -> StoredMessagePage:
     which = message_pages.MessageRange(before=before, after=after, limit=limit, max_bytes=max_bytes)
-    return present(await message_pages.load_page(pool, CHAT, which))
+    return present(await message_pages.load_page(pool, HARNESS, CHAT, which))
 
 
 def ids(rows: Iterable[Message]) -> list[int]:
@@ -201,7 +203,9 @@ async def test_a_page_ends_at_its_byte_limit_in_both_directions(pool: Pool) -> N
 async def since(
     pool: Pool, version: int, *, most: int = 1000, max_bytes: int = 10_000
 ) -> ChatChanges:
-    found = await chats.load_changes_since(pool, CHAT, version, limit=most, max_bytes=max_bytes)
+    found = await chats.load_changes_since(
+        pool, HARNESS, CHAT, version, limit=most, max_bytes=max_bytes
+    )
     assert found is not None
     return found
 
@@ -278,10 +282,12 @@ async def test_of_too_many_messages_the_newest_come_and_the_rest_is_indicated(po
 
 
 async def test_a_missing_chat_has_no_changes(pool: Pool) -> None:
-    assert await chats.get(pool, CHAT) is None
-    assert await chats.load_for_transition(pool, CHAT, None, with_queue=True) is None
-    assert await chats.load_changes_since(pool, CHAT, 0) is None
-    assert await chats.load_changes_since(pool, CHAT, 5) is None
+    assert await chats.get(pool, HARNESS, CHAT) is None
+    assert (
+        await chats.load_for_transition(pool, HARNESS, CHAT, "chats.write", with_queue=True) is None
+    )
+    assert await chats.load_changes_since(pool, HARNESS, CHAT, 0) is None
+    assert await chats.load_changes_since(pool, HARNESS, CHAT, 5) is None
 
 
 @pytest.mark.promise("P8")
@@ -305,7 +311,9 @@ async def test_a_read_during_writes_has_one_version(pool: Pool) -> None:
             assert newest == found.chat.history_version <= found.chat.snapshot_version
             assert len(found.queue or ()) == found.chat.queue_len
             assert [row.id for row in found.messages][-1] == found.chat.next_message_id - 1
-            loaded = present(await chats.load_for_transition(pool, CHAT, None, with_queue=True))
+            loaded = present(
+                await chats.load_for_transition(pool, HARNESS, CHAT, "chats.write", with_queue=True)
+            )
             assert len(loaded.queue) == loaded.chat.queue_len
             seen.add(found.chat.snapshot_version)
 

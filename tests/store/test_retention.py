@@ -16,6 +16,7 @@ from chatd.store.chat.operation import NoChange
 from chatd.store.chat.transactor import Transactor
 from chatd.store.pool import Pool
 from tests.support.clock import FakeClock
+from tests.support.factories import HARNESS
 from tests.support.operations import operation
 from tests.support.seeds import Seed
 from tests.support.store import AppliedRecorder, chat_id, insert_seed, open_child
@@ -93,7 +94,7 @@ async def test_archived_chats_are_deleted_and_their_usage_is_not(pool: Pool) -> 
     await planted(pool, 3, State.W, days=3)
     spent = await pool.fetchval("SELECT count(*) FROM usage_events")
     await work(pool, RetentionConfig(remove_after=1), AppliedRecorder())
-    assert await chats.get(pool, old) is None
+    assert await chats.get(pool, HARNESS, old) is None
     left = {row["id"].int for row in await pool.fetch("SELECT id FROM chats")}
     assert left == {2, 3}
     messages = await pool.fetch("SELECT DISTINCT chat_id FROM chat_messages")
@@ -130,7 +131,7 @@ async def test_a_large_chat_is_deleted_by_statements_of_bounded_size(pool: Pool)
     assert sum(deleted) >= 40
     assert max(deleted) <= 10
     assert await retention.delete_archived_chat(pool, chat, DAY, max_bytes=40_000, max_rows=7)
-    assert await chats.get(pool, chat) is None
+    assert await chats.get(pool, HARNESS, chat) is None
     assert await pool.fetchval("SELECT count(*) FROM chat_messages WHERE chat_id = $1", chat) == 0
 
 

@@ -12,7 +12,8 @@ from uuid import UUID
 
 import chatd.store
 from chatd.domain.errors import ChatdError
-from chatd.store.chat import chats, idempotency, messages, usage, workers
+from chatd.store import spend
+from chatd.store.chat import chats, idempotency, messages, workers
 from chatd.store.conn import Conn, DatabaseSession, NamedStatement, named_statement
 from chatd.store.pool import Pool
 from chatd.store.workspace import agents, bindings, build_leases, builds, workspaces
@@ -20,6 +21,8 @@ from tests.support.factories import CHAT, OTHER_WORKER, OWNER, WORKER
 from tests.support.store import open_chat, plan_of, rows_read, session_to
 from tests.support.workspaces import HOST, insert_workspace, workspace_id
 
+OWN = (OWNER, "true")
+"""The reach of the owner."""
 MIB = 1024 * 1024
 VERBS = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\b")
 NOT_TO_BE_PREPARED = re.compile(r"\s*(DO|CREATE TABLE)\b")
@@ -109,8 +112,8 @@ async def test_the_hot_statements_do_not_read_what_they_do_not_return(dsn: str) 
     async with session_to(dsn) as session:
         await session.execute("BEGIN")
         await fill_large_database(session)
-        assert await rows_read(session, chats.LOAD_CHANGES, CHAT, 2998, 1001, MIB) <= 3
-        assert await rows_read(session, chats.LOAD_NEWEST, CHAT, 51, MIB) <= 52
+        assert await rows_read(session, chats.LOAD_CHANGES, CHAT, 2998, 1001, MIB, *OWN) <= 3
+        assert await rows_read(session, chats.LOAD_NEWEST, CHAT, 51, MIB, *OWN) <= 52
         last = await session.fetchrow("SELECT updated_at, id FROM chats ORDER BY 1, 2 LIMIT 1")
         assert last is not None
         late_page = (OWNER, "false", last["updated_at"], last["id"], 50)
@@ -134,7 +137,8 @@ async def test_the_history_of_a_summarized_chat_does_not_read_its_old_messages(d
             "UPDATE chat_messages SET role = 'system' WHERE chat_id = $1 AND id = 2", CHAT
         )
         # The summary, what follows it, and the system message; the summary is also the boundary.
-        assert await rows_read(session, messages.HISTORY, CHAT, 1 << 26) <= 11 + 1 + 1
+        # And the chat's row, for its owner.
+        assert await rows_read(session, messages.HISTORY, CHAT, 1 << 26, *OWN) <= 11 + 1 + 1 + 1
         await session.execute("ROLLBACK")
 
 
@@ -162,7 +166,7 @@ async def test_the_spend_of_an_owner_is_read_by_its_own_rows(dsn: str) -> None:
         )
         await session.execute("ANALYZE usage_events")
         one = await session.fetchval("SELECT md5('7')::uuid")
-        assert await rows_read(session, usage.SUM_SPENT, one, "month") <= 12
+        assert await rows_read(session, spend.READ, one, "month", None, None) <= 12
         await session.execute("ROLLBACK")
 
 
@@ -244,9 +248,9 @@ async def test_frequent_statements_read_no_more_than_they_return(dsn: str) -> No
         assert await rows_read(session, agents.LIST_ON_HOST, hosts, 1000) <= 4
         page = (hosts, "fake", UUID(int=0), 100)
         assert await rows_read(session, workspaces.LIST_ON_HOST, *page) <= 6
-        assert await rows_read(session, workspaces.GET_SNAPSHOT, workspace_id(1)) <= 4
+        assert await rows_read(session, workspaces.GET_SNAPSHOT, workspace_id(1), OWNER) <= 4
         assert await rows_read(session, builds.LIST_OVERDUE, 600, 50) <= 4
-        assert await rows_read(session, bindings.GET, CHAT) <= 4
+        assert await rows_read(session, bindings.GET, CHAT, *OWN) <= 4
         await session.execute("ROLLBACK")
 
 

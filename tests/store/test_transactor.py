@@ -24,7 +24,7 @@ from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
 from tests.support.change_log import stored_prompts
 from tests.support.database import TestServer
-from tests.support.factories import CHAT, OTHER_WORKER, WORKER, draft, prompt, text
+from tests.support.factories import CHAT, HARNESS, OTHER_WORKER, WORKER, draft, prompt, text
 from tests.support.operations import archiving, by_earlier_run, create_chat, operation
 from tests.support.outcomes import present, raised
 from tests.support.seeds import Seed
@@ -201,7 +201,7 @@ async def test_a_repeated_operation_finds_that_it_was_applied(
     before = await dump(pool)
     again = await transactor.run(commit)
     assert isinstance(first, AppliedChange)
-    now = present(await chats.get(pool, CHAT))
+    now = present(await chats.get(pool, HARNESS, CHAT))
     assert again == replace(first, chat=now, replayed=True)
     assert now.snapshot_version == first.chat.snapshot_version + 2
     assert await dump(pool) == before

@@ -28,7 +28,7 @@ from chatd.store.conn import Conn
 from chatd.store.pool import Pool
 from chatd.telemetry import Gauges
 from tests.support.clock import FakeClock
-from tests.support.factories import OTHER_WORKER, WORKER, prompt
+from tests.support.factories import HARNESS, OTHER_WORKER, WORKER, prompt
 from tests.support.seeds import Seed
 from tests.support.store import (
     age,
@@ -272,7 +272,7 @@ async def test_a_worker_releases_only_its_own_chats(pool: Pool) -> None:
     also_mine = await runs_under(pool, 2, WORKER)
     theirs = await runs_under(pool, 3, OTHER_WORKER)
     assert {it.id for it in await workers.release(pool, WORKER)} == {mine.id, also_mine.id}
-    left = await chats.get(pool, theirs.id)
+    left = await chats.get(pool, HARNESS, theirs.id)
     assert left == theirs
     assert await workers.release(pool, WORKER) == []
 
@@ -309,7 +309,7 @@ async def test_releasing_and_archiving_a_tree_at_once_do_not_deadlock(
 
     async def lock_family() -> None:
         async with pool.transaction() as session:
-            await chats.lock_tree(session, chat_id(5))
+            await chats.lock_tree(session, HARNESS, chat_id(5), "chats.control")
 
     async with asyncio.timeout(30):
         for _ in range(20):

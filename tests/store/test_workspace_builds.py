@@ -13,7 +13,7 @@ from chatd.store.pool import Pool
 from chatd.store.workspace import build_leases, builds, workspaces
 from chatd.store.workspace.build_leases import BuildLease, BuildLogLine, BuildResult
 from chatd.store.workspace.builds import NewBuild
-from tests.support.factories import OTHER_WORKER, WORKER
+from tests.support.factories import HARNESS, OTHER_WORKER, WORKER
 from tests.support.outcomes import present
 from tests.support.workspaces import (
     age_builds,
@@ -42,33 +42,35 @@ async def take(pool: Pool, worker: WorkerId = WORKER, **columns: Any) -> Build |
 async def test_of_many_concurrent_builds_one_is_inserted(pool: Pool) -> None:
     await run_workspace(pool)
     asked = await asyncio.gather(
-        *(builds.insert(pool, new_build(number)) for number in range(10, 18))
+        *(builds.insert(pool, HARNESS, new_build(number)) for number in range(10, 18))
     )
     [made] = [build for build in asked if build is not None]
     assert (made.build_number, made.status) == (2, "pending")
-    assert await builds.insert(pool, new_build(30, after=2)) is None
+    assert await builds.insert(pool, HARNESS, new_build(30, after=2)) is None
 
 
 async def test_a_repeated_request_finds_its_build(pool: Pool) -> None:
     await run_workspace(pool)
-    first = await builds.insert(pool, new_build(2, made_by="k"))
-    assert await builds.insert(pool, new_build(3, made_by="k")) == first
+    first = await builds.insert(pool, HARNESS, new_build(2, made_by="k"))
+    assert await builds.insert(pool, HARNESS, new_build(3, made_by="k")) == first
     await finish(pool)
-    assert present(await builds.insert(pool, new_build(4, after=2, made_by="k"))).id == build_id(2)
-    assert len(await builds.list_builds(pool, workspace_id(1))) == 2
+    assert present(
+        await builds.insert(pool, HARNESS, new_build(4, after=2, made_by="k"))
+    ).id == build_id(2)
+    assert len(await builds.list_builds(pool, HARNESS, workspace_id(1))) == 2
 
 
 async def test_a_deleted_workspace_gets_no_build(pool: Pool) -> None:
     await run_workspace(pool)
-    await builds.insert(pool, new_build(2, transition="delete"))
+    await builds.insert(pool, HARNESS, new_build(2, transition="delete"))
     await finish(pool)
-    assert await builds.insert(pool, new_build(3, after=2, transition="start")) is None
+    assert await builds.insert(pool, HARNESS, new_build(3, after=2, transition="start")) is None
 
 
 async def test_each_build_is_acquired_by_one_worker(pool: Pool) -> None:
     await insert_template(pool)
     for number in range(1, 13):
-        await workspaces.create(pool, new_workspace(number))
+        await workspaces.create(pool, HARNESS, new_workspace(number))
     crowd = [WorkerId(UUID(int=0xF0 + n)) for n in range(6)]
     batches = await asyncio.gather(
         *(build_leases.acquire_builds(pool, wanted(worker_id=worker, limit=3)) for worker in crowd)
@@ -86,7 +88,9 @@ async def test_owners_take_turns_and_none_takes_all_slots(pool: Pool) -> None:
     await insert_template(pool)
     owners = [1, 1, 1, 1, 2, 2, 3]
     for number, owner in enumerate(owners, start=1):
-        await workspaces.create(pool, new_workspace(number, owner_id=UserId(UUID(int=owner))))
+        await workspaces.create(
+            pool, HARNESS, new_workspace(number, owner_id=UserId(UUID(int=owner)))
+        )
 
     async def acquire(limit: int, running: list[BuildId]) -> list[BuildId]:
         request = wanted(limit=limit, owner_slots=2, running=running)
@@ -166,8 +170,8 @@ async def test_a_worker_that_lost_a_build_writes_nothing(pool: Pool) -> None:
         pool, mine, [BuildLogLine(stage="s", level="info", output="late")]
     )
     await build_leases.release_build(pool, mine)
-    assert await builds.get(pool, held.id) == taken
-    assert await build_leases.list_log(pool, held.id) == []
+    assert await builds.get(pool, HARNESS, held.id) == taken
+    assert await build_leases.list_log(pool, HARNESS, held.id) == []
     assert await pool.fetchval("SELECT count(*) FROM workspace_agents") == 0
 
 
@@ -177,15 +181,15 @@ async def test_a_result_written_twice_is_stored_once(pool: Pool) -> None:
     ended = BuildResult(status="succeeded", agents=(agent_spec(1), agent_spec(2, parent_id=None)))
     done = await build_leases.finish_build(pool, hold(held), ended)
     assert await build_leases.finish_build(pool, hold(held), ended) is None
-    assert await builds.get(pool, held.id) == done
+    assert await builds.get(pool, HARNESS, held.id) == done
     assert await pool.fetchval("SELECT count(*) FROM workspace_agents") == 2
 
 
 async def test_a_failed_build_leaves_agents_and_deadline_of_the_one_before(pool: Pool) -> None:
     await run_workspace(pool, ttl_s=60)
-    await builds.insert(pool, new_build(2))
+    await builds.insert(pool, HARNESS, new_build(2))
     await finish(pool, BuildResult(status="failed", error="no"))
-    assert present(await builds.get(pool, build_id(1))).deadline is not None
+    assert present(await builds.get(pool, HARNESS, build_id(1))).deadline is not None
     assert await pool.fetchval("SELECT lifecycle FROM workspace_agents") == "starting"
 
 
@@ -195,8 +199,8 @@ async def test_log_lines_come_back_in_order_and_after_a_position(pool: Pool) -> 
     lines = [BuildLogLine(stage="seed", level="info", output=f"{n}\0") for n in range(50)]
     await build_leases.append_log(pool, hold(held), lines[:30])
     await build_leases.append_log(pool, hold(held), lines[30:])
-    page = await build_leases.list_log(pool, held.id, limit=40)
-    rest = await build_leases.list_log(pool, held.id, after=page[-1].id)
+    page = await build_leases.list_log(pool, HARNESS, held.id, limit=40)
+    rest = await build_leases.list_log(pool, HARNESS, held.id, after=page[-1].id)
     assert [line.output for line in (*page, *rest)] == [f"{n}\ufffd" for n in range(50)]
 
 
@@ -207,11 +211,13 @@ async def test_the_logs_of_old_builds_are_deleted(pool: Pool) -> None:
         held = present(await take(pool))
         await build_leases.append_log(pool, hold(held), said)
         await build_leases.finish_build(pool, hold(held), OK)
-        await builds.insert(pool, new_build(100 + number, after=number, transition="start"))
+        await builds.insert(
+            pool, HARNESS, new_build(100 + number, after=number, transition="start")
+        )
     count = "SELECT count(*) FROM workspace_build_logs"
     assert await pool.fetchval(count) == 20
     await finish(pool)
-    await builds.insert(pool, new_build(200, after=23, transition="delete"))
+    await builds.insert(pool, HARNESS, new_build(200, after=23, transition="delete"))
     await finish(pool)
     assert await pool.fetchval(count) == 0
 
@@ -219,9 +225,9 @@ async def test_the_logs_of_old_builds_are_deleted(pool: Pool) -> None:
 async def test_a_build_without_a_worker_fails_with_a_reason(pool: Pool) -> None:
     await insert_template(pool)
     for number in (1, 2, 3):
-        await workspaces.create(pool, new_workspace(number))
+        await workspaces.create(pool, HARNESS, new_workspace(number))
     taken = await build_leases.acquire_builds(pool, wanted(limit=2))
-    await builds.cancel(pool, taken[1].build.id)
+    await builds.cancel(pool, HARNESS, taken[1].build.id)
     assert await build_leases.reap_builds(pool, after_s=100, error="no worker") == []
     await age_builds(pool, 101)
     ended = await build_leases.reap_builds(pool, after_s=100, error="no worker")
@@ -249,7 +255,7 @@ class Walk:
 
     async def ask(self) -> None:
         self._next += 1
-        seen = present(await workspaces.load_snapshot(self._pool, workspace_id(1)))
+        seen = present(await workspaces.load_snapshot(self._pool, HARNESS, workspace_id(1)))
         assert seen.build is not None
         new = NewBuild(
             id=build_id(self._next),
@@ -259,7 +265,7 @@ class Walk:
             version_id=seen.build.template_version_id,
             initiator_id=seen.build.initiator_id,
         )
-        made = await builds.insert(self._pool, new)
+        made = await builds.insert(self._pool, HARNESS, new)
         may = new.after == seen.build.build_number and not seen.build.active
         assert (made is not None) == may
 
@@ -285,8 +291,8 @@ class Walk:
         assert done is None or (one.id, one.attempt) not in self._stale, "a stale worker wrote"
 
     async def cancel(self) -> None:
-        latest = (await builds.list_builds(self._pool, workspace_id(1)))[0]
-        await builds.cancel(self._pool, latest.id)
+        latest = (await builds.list_builds(self._pool, HARNESS, workspace_id(1)))[0]
+        await builds.cancel(self._pool, HARNESS, latest.id)
 
     async def leave(self) -> None:
         if self._holds:
@@ -296,7 +302,7 @@ class Walk:
         await age_builds(self._pool, self._random.choice((5, 31)))
 
     async def check(self) -> None:
-        rows = await builds.list_builds(self._pool, workspace_id(1), limit=1000)
+        rows = await builds.list_builds(self._pool, HARNESS, workspace_id(1), limit=1000)
         assert [row.build_number for row in rows] == list(range(len(rows), 0, -1))
         assert all(not row.active for row in rows[1:])
 
@@ -307,7 +313,7 @@ class Walk:
             self._pool, wanted(worker_id=WorkerId(UUID(int=0xEE)))
         ):
             assert await build_leases.finish_build(self._pool, hold(taken.build), OK) is not None
-        assert not (await builds.list_builds(self._pool, workspace_id(1)))[0].active
+        assert not (await builds.list_builds(self._pool, HARNESS, workspace_id(1)))[0].active
 
 
 @pytest.mark.promise("P2")

@@ -22,7 +22,7 @@ from chatd.domain.workspace.rules import bumped_deadline
 from chatd.store.chat import workers
 from chatd.store.pool import Pool
 from chatd.store.workspace import bindings, builds, templates, workspaces
-from tests.support.factories import CHAT, OTHER_WORKER, OWNER
+from tests.support.factories import CHAT, HARNESS, OTHER_WORKER, OWNER, member
 from tests.support.outcomes import present
 from tests.support.seeds import Seed
 from tests.support.store import insert_seed
@@ -123,13 +123,13 @@ async def test_templates_no_longer_in_the_file_are_deprecated_and_can_return(poo
 
 async def test_template_usage_counts_own_and_other_workspaces(pool: Pool) -> None:
     await insert_workspace(pool, 1)
-    await workspaces.create(pool, new_workspace(2, owner_id=UUID(int=77)))
-    await workspaces.create(pool, new_workspace(3))
+    await workspaces.create(pool, HARNESS, new_workspace(2, owner_id=UUID(int=77)))
+    await workspaces.create(pool, HARNESS, new_workspace(3))
     await pool.execute("UPDATE workspaces SET deleted = true WHERE id = $1", workspace_id(3))
-    signal = (await templates.list_usage(pool, OWNER))[TEMPLATE]
+    signal = (await templates.list_usage(pool, HARNESS, OWNER))[TEMPLATE]
     assert (signal.active, signal.deleted, signal.developers) == (1, 1, 2)
     await pool.execute("UPDATE workspaces SET last_used_at = now() - interval '61 days'")
-    assert await templates.list_usage(pool, OWNER) == {}
+    assert await templates.list_usage(pool, HARNESS, OWNER) == {}
 
 
 # Workspaces
@@ -137,22 +137,22 @@ async def test_template_usage_counts_own_and_other_workspaces(pool: Pool) -> Non
 
 async def test_a_workspace_comes_with_its_first_build(pool: Pool) -> None:
     await insert_template(pool)
-    created = await workspaces.create(pool, new_workspace(params={"a": "b"}))
+    created = await workspaces.create(pool, HARNESS, new_workspace(params={"a": "b"}))
     assert (created.workspace.name, created.replayed) == ("work-1", False)
     assert created.build.status == "pending"
     assert (created.build.build_number, created.build.transition) == (1, "start")
-    seen = present(await workspaces.load_snapshot(pool, workspace_id(1)))
+    seen = present(await workspaces.load_snapshot(pool, HARNESS, workspace_id(1)))
     assert (seen.workspace, seen.build, seen.agents) == (created.workspace, created.build, ())
-    [listed] = await workspaces.list_page(pool, OWNER, after=None, limit=9)
+    [listed] = await workspaces.list_page(pool, member(), after=None, limit=9)
     assert listed.workspace == created.workspace
-    assert await workspaces.load_snapshot(pool, workspace_id(9)) is None
+    assert await workspaces.load_snapshot(pool, HARNESS, workspace_id(9)) is None
 
 
 async def test_a_repeated_request_finds_its_workspace(pool: Pool) -> None:
     await insert_template(pool)
-    first = await workspaces.create(pool, new_workspace(1, made_by=KEY))
-    again = await workspaces.create(pool, new_workspace(2, name="other", made_by=KEY))
-    same_name = await workspaces.create(pool, new_workspace(3, name="work-1", made_by=KEY))
+    first = await workspaces.create(pool, HARNESS, new_workspace(1, made_by=KEY))
+    again = await workspaces.create(pool, HARNESS, new_workspace(2, name="other", made_by=KEY))
+    same_name = await workspaces.create(pool, HARNESS, new_workspace(3, name="work-1", made_by=KEY))
     assert again.replayed
     assert same_name.replayed
     assert again.workspace == same_name.workspace == first.workspace
@@ -163,7 +163,10 @@ async def test_a_repeated_request_finds_its_workspace(pool: Pool) -> None:
 async def test_concurrent_requests_with_one_key_create_one_workspace(pool: Pool) -> None:
     await insert_template(pool)
     made = await asyncio.gather(
-        *(workspaces.create(pool, new_workspace(n, name="same", made_by=KEY)) for n in range(8))
+        *(
+            workspaces.create(pool, HARNESS, new_workspace(n, name="same", made_by=KEY))
+            for n in range(8)
+        )
     )
     assert len({created.workspace.id for created in made}) == 1
     assert [created.replayed for created in made].count(False) == 1
@@ -173,16 +176,18 @@ async def test_concurrent_requests_with_one_key_create_one_workspace(pool: Pool)
 async def test_two_names_that_differ_only_in_case_clash(pool: Pool) -> None:
     await insert_workspace(pool, 1, name="Work")
     with pytest.raises(workspaces.WorkspaceNameTaken):
-        await workspaces.create(pool, new_workspace(2, name="wORK", made_by=KEY))
-    await workspaces.create(pool, new_workspace(3, name="work", owner_id=UUID(int=77)))
+        await workspaces.create(pool, HARNESS, new_workspace(2, name="wORK", made_by=KEY))
+    await workspaces.create(pool, HARNESS, new_workspace(3, name="work", owner_id=UUID(int=77)))
     assert await count(pool, "workspaces") == 2
 
 
 async def test_the_name_of_a_deleted_workspace_is_free(pool: Pool) -> None:
     await run_workspace(pool, 1, name="work")
-    await builds.insert(pool, new_build(2, transition="delete"))
+    await builds.insert(pool, HARNESS, new_build(2, transition="delete"))
     await finish(pool)
-    assert (await workspaces.create(pool, new_workspace(3, name="work"))).workspace.name == "work"
+    assert (
+        await workspaces.create(pool, HARNESS, new_workspace(3, name="work"))
+    ).workspace.name == "work"
 
 
 @pytest.mark.promise("P7")
@@ -190,12 +195,12 @@ async def test_a_workspace_for_a_chat_is_bound_by_the_same_statement(pool: Pool)
     await insert_template(pool)
     fence = Fence.of(await insert_seed(pool, Seed(state=State.R0, calls="local")))
     created = await insert_workspace_for(pool, CHAT, fence, made_by=KEY)
-    bound = present(await bindings.get(pool, CHAT))
+    bound = present(await bindings.get(pool, HARNESS, CHAT))
     assert (bound.workspace_id, bound.build_id) == (created.workspace.id, created.build.id)
     assert bound.agent_id is None
     again = await insert_workspace_for(pool, CHAT, fence, 2, made_by=KEY)
     assert (again.replayed, again.workspace.id) == (True, created.workspace.id)
-    assert await bindings.get(pool, CHAT) == bound
+    assert await bindings.get(pool, HARNESS, CHAT) == bound
 
 
 @pytest.mark.promise("P3")
@@ -207,7 +212,7 @@ async def test_a_worker_that_lost_its_chat_creates_no_workspace(pool: Pool) -> N
     with pytest.raises(StaleFence):
         await insert_workspace_for(pool, CHAT, fence, made_by=KEY)
     assert await count(pool, "workspaces") == 0
-    assert present(await bindings.get(pool, CHAT)).workspace_id is None
+    assert present(await bindings.get(pool, HARNESS, CHAT)).workspace_id is None
 
 
 # Bindings
@@ -216,20 +221,22 @@ async def test_a_worker_that_lost_its_chat_creates_no_workspace(pool: Pool) -> N
 async def test_a_chat_changes_its_workspace_only_from_the_expected_one(pool: Pool) -> None:
     await insert_seed(pool, Seed(state=State.W))
     one, two = (await insert_workspace(pool, 1)).id, workspace_id(2)
-    await workspaces.create(pool, new_workspace(2))
-    assert await bindings.bind(pool, CHAT, expected=None, workspace_id=one, build_id=build_id(1))
-    assert not await bindings.bind(pool, CHAT, expected=None, workspace_id=two)
+    await workspaces.create(pool, HARNESS, new_workspace(2))
+    assert await bindings.bind(
+        pool, HARNESS, CHAT, expected=None, workspace_id=one, build_id=build_id(1)
+    )
+    assert not await bindings.bind(pool, HARNESS, CHAT, expected=None, workspace_id=two)
     assert await bindings.save_bound_agent(
-        pool, CHAT, one, build_id=build_id(1), agent_id=agent_id(1)
+        pool, HARNESS, CHAT, one, build_id=build_id(1), agent_id=agent_id(1)
     )
     assert not await bindings.save_bound_agent(
-        pool, CHAT, two, build_id=build_id(2), agent_id=agent_id(2)
+        pool, HARNESS, CHAT, two, build_id=build_id(2), agent_id=agent_id(2)
     )
-    assert await bindings.bind(pool, CHAT, expected=one, workspace_id=two)
-    bound = present(await bindings.get(pool, CHAT))
+    assert await bindings.bind(pool, HARNESS, CHAT, expected=one, workspace_id=two)
+    bound = present(await bindings.get(pool, HARNESS, CHAT))
     assert (bound.workspace_id, bound.build_id, bound.agent_id) == (two, None, None)
-    assert await bindings.bind(pool, CHAT, expected=two, workspace_id=None)
-    bound = present(await bindings.get(pool, CHAT))
+    assert await bindings.bind(pool, HARNESS, CHAT, expected=two, workspace_id=None)
+    bound = present(await bindings.get(pool, HARNESS, CHAT))
     assert (bound.workspace_id, bound.build_id) == (None, None)
 
 
@@ -237,11 +244,11 @@ async def test_a_chat_changes_its_workspace_only_from_the_expected_one(pool: Poo
 async def test_another_owners_workspace_is_no_workspace_whatever_the_row_says(pool: Pool) -> None:
     await insert_seed(pool, Seed(state=State.W))
     theirs = (await insert_workspace(pool, 1, owner_id=STRANGER)).id
-    assert await bindings.bind(pool, CHAT, expected=None, workspace_id=theirs)
-    bound = present(await bindings.get(pool, CHAT))
+    assert await bindings.bind(pool, HARNESS, CHAT, expected=None, workspace_id=theirs)
+    bound = present(await bindings.get(pool, HARNESS, CHAT))
     assert (bound.workspace_id, bound.build_id, bound.agent_id) == (None, None, None)
     assert not await bindings.save_bound_agent(
-        pool, CHAT, theirs, build_id=build_id(1), agent_id=agent_id(1)
+        pool, HARNESS, CHAT, theirs, build_id=build_id(1), agent_id=agent_id(1)
     )
 
 
@@ -268,7 +275,7 @@ async def test_activity_moves_the_deadline_as_the_rule_says(
     pool: Pool, bump_s: int, left_s: int, most_s: int | None
 ) -> None:
     await insert_template(pool, activity_bump_s=bump_s)
-    await workspaces.create(pool, new_workspace(ttl_s=100))
+    await workspaces.create(pool, HARNESS, new_workspace(ttl_s=100))
     await finish(pool)
     await pool.execute(
         """UPDATE workspace_builds SET deadline = now() + $1 * interval '1 s',
@@ -276,10 +283,10 @@ async def test_activity_moves_the_deadline_as_the_rule_says(
         float(left_s),
         None if most_s is None else float(most_s),
     )
-    before = await builds.get(pool, build_id(1))
+    before = await builds.get(pool, HARNESS, build_id(1))
     await workspaces.record_activity(pool, [workspace_id(1), workspace_id(9)])
-    after = await builds.get(pool, build_id(1))
-    used = await workspaces.get(pool, workspace_id(1))
+    after = await builds.get(pool, HARNESS, build_id(1))
+    used = await workspaces.get(pool, HARNESS, workspace_id(1))
     assert before is not None
     assert after is not None
     assert used is not None
@@ -297,7 +304,7 @@ async def test_activity_moves_the_deadline_as_the_rule_says(
 @pytest.mark.covers("binding-7")
 async def test_a_stopped_workspace_has_no_deadline_to_move(pool: Pool) -> None:
     await run_workspace(pool, ttl_s=100)
-    await builds.insert(pool, new_build(2))
+    await builds.insert(pool, HARNESS, new_build(2))
     await finish(pool)
     await workspaces.record_activity(pool, [workspace_id(1)])
     assert await pool.fetchval("SELECT count(*) FROM workspace_builds WHERE deadline > now()") == 0
@@ -317,5 +324,5 @@ async def test_a_workspace_has_one_active_build_whatever_the_bug(pool: Pool) -> 
 async def test_the_agents_of_a_workspace_are_those_of_its_latest_build(pool: Pool) -> None:
     await run_workspace(pool)
     assert [a.id for a in await agents_of(pool, workspace_id(1))] == [agent_id(1)]
-    await builds.insert(pool, new_build(2))
+    await builds.insert(pool, HARNESS, new_build(2))
     assert await agents_of(pool, workspace_id(1)) == ()

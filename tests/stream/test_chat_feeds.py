@@ -14,7 +14,7 @@ from tests.stream.conftest import ReplicaPair
 from tests.support.client_state import read_state
 from tests.support.clock import FakeClock
 from tests.support.domain.turn_decisions import finishes, releases, says, sends
-from tests.support.factories import text
+from tests.support.factories import HARNESS, text
 from tests.support.store import chat_id, write
 from tests.support.stream_replica import B, StreamClient, at
 
@@ -159,14 +159,14 @@ async def test_viewers_that_resume_from_different_versions_end_alike(pair: Repli
 
 async def test_a_missing_chat_is_refused_before_anything_is_sent(pair: ReplicaPair) -> None:
     with pytest.raises(NotFound):
-        async with pair.here.feeds.open_viewer(chat_id(77), None):
+        async with pair.here.feeds.open_viewer(HARNESS, chat_id(77), None):
             raise AssertionError
     assert pair.here.feeds.watched == 0
 
 
 async def test_a_deleted_chat_ends_its_streams(pair: ReplicaPair, clock: FakeClock) -> None:
     chat = await pair.here.create()
-    async with pair.here.feeds.open_viewer(chat.id, None) as viewer:
+    async with pair.here.feeds.open_viewer(HARNESS, chat.id, None) as viewer:
         await viewer.next()
         await pair.pool.execute("DELETE FROM chats")
         await clock.advance_past("feeds_poll")
@@ -177,8 +177,8 @@ async def test_a_deleted_chat_ends_its_streams(pair: ReplicaPair, clock: FakeClo
 
 async def test_a_feed_ends_with_its_last_viewer(pair: ReplicaPair) -> None:
     chat = await pair.here.create()
-    async with pair.there.feeds.open_viewer(chat.id, None):
-        async with pair.there.feeds.open_viewer(chat.id, None):
+    async with pair.there.feeds.open_viewer(HARNESS, chat.id, None):
+        async with pair.there.feeds.open_viewer(HARNESS, chat.id, None):
             assert pair.there.feeds.watched == 1
         assert pair.there.feeds.watched == 1
         assert pair.there.tail.find(chat.id) is not None

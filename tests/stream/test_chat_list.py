@@ -23,7 +23,7 @@ from tests.stream.conftest import ReplicaPair
 from tests.support.clock import FakeClock
 from tests.support.domain.turn_decisions import finishes, says, sends
 from tests.support.eventually import eventually
-from tests.support.factories import OWNER
+from tests.support.factories import HARNESS, OWNER, member
 from tests.support.store import write
 
 SOMEBODY_ELSE = UserId(UUID(int=77))
@@ -82,7 +82,7 @@ async def test_a_new_title_is_sent_although_no_version_changes(pair: ReplicaPair
         await told(near)
         await told(far)
         retitled = await chats.set_title(
-            pair.pool, chat.id, expected=chat.title, title="A better one"
+            pair.pool, HARNESS, chat.id, expected=chat.title, title="A better one"
         )
         assert retitled is not None
         pair.here.watches.on_metadata_changed(retitled, "title")
@@ -215,7 +215,7 @@ async def test_an_unreadable_row_stops_no_subscriber(pair: ReplicaPair, clock: F
 
 async def read(pair: ReplicaPair, chat: Chat, up_to: int) -> None:
     """Move the mark on the other replica, as its API does."""
-    found = await read_marks.move(pair.there.pool, OWNER, chat.id, MessageId(up_to))
+    found = await read_marks.move(pair.there.pool, member(OWNER), chat.id, MessageId(up_to))
     assert found is not None
     row, has_moved = found
     assert has_moved

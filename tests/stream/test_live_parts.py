@@ -21,7 +21,7 @@ from tests.support.domain.turn_decisions import (
     says,
     sends,
 )
-from tests.support.factories import text
+from tests.support.factories import HARNESS, text
 from tests.support.stream_replica import A, B, StreamClient, at, shows
 
 
@@ -149,7 +149,7 @@ async def test_late_parts_of_a_failed_step_are_not_shown(pair: ReplicaPair) -> N
             group.create_task(client.watch(viewer, at(3)))
             group.create_task(late.see(pair.here.feeds, at(3)))
             while late.state.version < 2:
-                await chats.get(pair.pool, chat.id)
+                await chats.get(pair.pool, HARNESS, chat.id)
             await pair.here.do(chat, sends("again", free=A))
     assert (parts_in(client), parts_in(late)) == ([(1, 1, 1)], [])
 

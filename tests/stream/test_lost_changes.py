@@ -15,6 +15,7 @@ from tests.stream.conftest import ReplicaPair
 from tests.support.client_state import read_state
 from tests.support.clock import FakeClock
 from tests.support.domain.turn_decisions import finishes, says, sends
+from tests.support.factories import HARNESS
 from tests.support.outcomes import present
 from tests.support.stand_by import stand_by
 from tests.support.stream_replica import StreamClient, at
@@ -27,7 +28,7 @@ def resets(client: StreamClient) -> int:
 
 
 async def current(pair: ReplicaPair, chat: Chat) -> Chat:
-    return present(await chats.get(pair.pool, chat.id))
+    return present(await chats.get(pair.pool, HARNESS, chat.id))
 
 
 @pytest.mark.covers("F11")

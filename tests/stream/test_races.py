@@ -25,7 +25,7 @@ from tests.support.domain.turn_decisions import (
     sends,
 )
 from tests.support.eventually import eventually
-from tests.support.factories import CHAT
+from tests.support.factories import CHAT, HARNESS
 from tests.support.proxy import Proxy
 from tests.support.store import open_chat, write
 from tests.support.stream_replica import (
@@ -56,7 +56,7 @@ class Slow:
         self.chat = await open_chat(self.pool, CHAT.int, free=A)
         # Opens a session with prepared statements, so that only the reply is delayed.
         for version in (0, 1):
-            await chats.load_changes_since(self.replica.pool, CHAT, version)
+            await chats.load_changes_since(self.replica.pool, HARNESS, CHAT, version)
         self.sent.clear()
 
     async def change(self, decide: Decision) -> AppliedChange:
@@ -272,7 +272,7 @@ async def test_a_read_under_way_when_the_last_viewer_leaves_follows_nothing(slow
             await others.enter_async_context(replica.pool.transaction())
         slow.proxy.resume()
         # The pool has four sessions: one is free for this only when that read has ended.
-        await chats.get(replica.pool, CHAT)
+        await chats.get(replica.pool, HARNESS, CHAT)
     assert replica.tail.find(CHAT) is None
 
 

@@ -19,7 +19,7 @@ from chatd.stream.frames import encode_sse
 from tests.stream.conftest import ReplicaPair
 from tests.support.client_state import ClientState, read_state
 from tests.support.domain.turn_decisions import sends
-from tests.support.factories import text
+from tests.support.factories import HARNESS, text
 from tests.support.outcomes import present
 from tests.support.random_actors import RandomActors
 from tests.support.run_length import seeds, steps
@@ -88,7 +88,7 @@ class Life(RandomActors):
         viewers must end with."""
         ends: dict[ChatId, tuple[ClientState, str]] = {}
         for chat_id in self.seen:
-            row = present(await chats.get(self.pool, chat_id))
+            row = present(await chats.get(self.pool, HARNESS, chat_id))
             row = (await write(self.pool, sends("last", "rollback", A)(row), 0)).chat
             self.pair.here.record(row).add("assistant", [text("last "), text("words")])
             ends[chat_id] = (await read_state(self.pool, chat_id), "last words")

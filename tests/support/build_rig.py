@@ -28,6 +28,7 @@ from chatd.store.workspace import builds
 from chatd.workspaces.builds.backend import BuildCancelled, BuildContext
 from chatd.workspaces.builds.worker import BuildWorker, BuildWorkerConfig
 from tests.support.eventually import eventually
+from tests.support.factories import HARNESS
 from tests.support.stream_replica import Emitted, env_with
 from tests.support.workspaces import BACKEND, HOST
 
@@ -194,7 +195,7 @@ async def building(
 
 async def ended(conn: Conn, build_id: BuildId, *, within_s: float = 20) -> Build:
     async def look() -> Build | None:
-        found = await builds.get(conn, build_id)
+        found = await builds.get(conn, HARNESS, build_id)
         return found if found is not None and not found.active else None
 
     return await eventually(look, within_s=within_s)

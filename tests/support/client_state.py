@@ -38,6 +38,7 @@ from chatd.domain.chat.states import PublicStatus
 from chatd.domain.ids import ChatId, MessageId
 from chatd.store.chat import chats
 from chatd.store.conn import Conn
+from tests.support.factories import HARNESS
 from tests.support.outcomes import present
 
 
@@ -123,7 +124,7 @@ class ClientState(Struct, frozen=True, kw_only=True):
 async def read_snapshot(
     conn: Conn, chat_id: ChatId, version: int, *, most: int = 1000
 ) -> ChatSnapshot:
-    seen = present(await chats.load_changes_since(conn, chat_id, version, limit=most))
+    seen = present(await chats.load_changes_since(conn, HARNESS, chat_id, version, limit=most))
     return ChatSnapshot(
         chat=seen.chat,
         since=version,

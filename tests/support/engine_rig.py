@@ -48,6 +48,7 @@ from chatd.store.conn import ConnectConfig, StatementHook
 from chatd.store.pool import Pool
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
+from tests.support.factories import HARNESS
 from tests.support.operations import create_chat, operation
 from tests.support.outcomes import present
 from tests.support.providers.anthropic import KEY as ANTHROPIC_KEY
@@ -191,7 +192,7 @@ class EngineRig:
 
     async def edit(self, chat_id: ChatId, text: str) -> Chat:
         """Edit the chat's first message."""
-        target = (await messages.load_history(self.pool, chat_id))[0]
+        target = (await messages.load_history(self.pool, HARNESS, chat_id))[0]
         command = EditMessage(message_id=target.id, prompt=self.prompt(text))
         with self.replica.worker.reserve_slot(root=True) as free:
             return await self.run(chat_id, command, free)
@@ -239,7 +240,7 @@ class EngineRig:
     # Waits and reads
 
     async def chat(self, chat_id: ChatId) -> Chat:
-        return present(await chats.get(self.pool, chat_id))
+        return present(await chats.get(self.pool, HARNESS, chat_id))
 
     async def wait_state(self, chat_id: ChatId, *states: str) -> Chat:
         """Wait until the row is in one of the states."""
@@ -275,7 +276,9 @@ class EngineRig:
         return await self.chat(chat_id)
 
     async def transcript(self, chat_id: ChatId) -> list[str]:
-        return [_line(message) for message in await messages.load_history(self.pool, chat_id)]
+        return [
+            _line(message) for message in await messages.load_history(self.pool, HARNESS, chat_id)
+        ]
 
     async def recorded_usage(self) -> list[tuple[str, bool, int | str]]:
         """Every recorded model call: kind, success, input tokens or `estimated`."""

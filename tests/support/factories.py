@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Raw
 
+from chatd.domain.access import SystemActor, UserActor
 from chatd.domain.chat.messages import Draft, Message, PendingCall, QueuedMessage, Role, UserInput
 from chatd.domain.chat.parts import Part, TextPart, ToolCallPart, ToolResultPart
 from chatd.domain.chat.row import Chat
@@ -18,6 +19,13 @@ from chatd.store.chat.workers import HeartbeatResult
 CHAT = ChatId(UUID(int=1))
 OWNER = UserId(UUID(int=2))
 WORKER = WorkerId(UUID(int=3))
+HARNESS = SystemActor(reason="a test prepares or checks rows")
+
+
+def member(user_id: UserId = OWNER) -> UserActor:
+    return UserActor(user_id=user_id, role="member")
+
+
 OTHER_WORKER = WorkerId(UUID(int=4))
 AT = datetime(2026, 3, 27, 9, 0, tzinfo=UTC)
 

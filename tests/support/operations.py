@@ -22,7 +22,7 @@ from chatd.domain.ids import ChangeId, ChatId, MessageId, QueueId, UserId, Worke
 from chatd.store.chat.operation import AppliedChange, OnApplied, Operation
 from chatd.store.chat.transactor import Transactor
 from chatd.store.pool import Pool
-from tests.support.factories import CHAT, OWNER, WORKER, prompt
+from tests.support.factories import CHAT, HARNESS, OWNER, WORKER, member, prompt
 
 Decision = Callable[[LoadedChat], Change | None]
 
@@ -49,11 +49,11 @@ def operation(
     request: IdempotencyKey | None = None,
     known: Chat | None = None,
 ) -> Operation:
-    """`free` is the worker that has a slot for the chat."""
+    """`free` is the worker that has a slot for the chat. No actor: any chat."""
     return Operation(
         chat_id=chat_id,
         command=command,
-        actor=actor,
+        actor=HARNESS if actor is None else member(actor),
         change_id=change_id,
         slots=ReservedSlots(root=free, child=free),
         request=request,

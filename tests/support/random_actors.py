@@ -24,7 +24,7 @@ from chatd.store.chat.operation import AppliedChange
 from chatd.store.pool import Pool
 from tests.support.change_log import ChangeLog, prompt_texts
 from tests.support.eventually import eventually
-from tests.support.factories import prompt
+from tests.support.factories import HARNESS, prompt
 from tests.support.operations import archiving, create_chat, deciding_transactor, tree
 from tests.support.random_operations import (
     OTHER_USER_TRANSITIONS,
@@ -237,7 +237,7 @@ class RandomActors:
             return
         except StaleFence:
             self.outcomes[f"{plan.move} stale"] += 1
-            if (row := await chats.get(self.pool, plan.chat_id)) is not None:
+            if (row := await chats.get(self.pool, HARNESS, plan.chat_id)) is not None:
                 self._remember(row)
             return
         replayed = isinstance(outcome, AppliedChange) and outcome.replayed

@@ -15,7 +15,7 @@ from chatd.domain.chat.change import Change, IdempotencyKey
 from chatd.domain.chat.commands import EditMessage
 from chatd.domain.chat.messages import UserInput
 from chatd.domain.chat.row import Chat, Fence
-from chatd.domain.chat.states import Actor, Transition
+from chatd.domain.chat.states import Transition, TransitionSide
 from chatd.domain.chat.transitions import LoadedChat
 from chatd.domain.chat.user_transitions import edit_message
 from chatd.domain.ids import ChangeId, ChatId, MessageId, WorkerId
@@ -111,7 +111,7 @@ class OperationPlan(Struct, frozen=True, kw_only=True):
     def check_fence(self, change: Change) -> None:
         """Assert that a worker wrote only while it held the chat."""
         row = change.before
-        if row is None or self.move.actor is Actor.USER:
+        if row is None or self.move.side is TransitionSide.USER:
             return
         if self.move is Transition.REAP:
             assert row.worker_id == self.dead, "reaped another worker"

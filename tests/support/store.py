@@ -23,7 +23,7 @@ from chatd.store.chat.change_writer import apply
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.conn import Conn, ConnectConfig, DatabaseSession, connect
 from chatd.store.pool import Pool, PoolConfig
-from tests.support.factories import OWNER, prompt
+from tests.support.factories import HARNESS, OWNER, prompt
 from tests.support.outcomes import present
 from tests.support.seeds import Seed, seed_chat
 
@@ -117,7 +117,7 @@ def with_recent(change: Change, recent: tuple[ChangeId, ...]) -> Change:
 async def insert_seed(conn: Conn, seed: Seed) -> Chat:
     """Write the changes of a seed."""
     await write_all(conn, seed_chat(seed).changes)
-    return present(await chats.get(conn, seed.chat_id))
+    return present(await chats.get(conn, HARNESS, seed.chat_id))
 
 
 async def copy(conn: Conn, chat: ChatId, copies: Sequence[ChatId]) -> None:

@@ -34,6 +34,7 @@ from chatd.stream.live_parts import LivePartSource
 from chatd.stream.viewer import Viewer
 from tests.support.client_state import ClientState
 from tests.support.domain.turn_decisions import Decision
+from tests.support.factories import HARNESS
 from tests.support.operations import create_chat, deciding, deciding_transactor, operation
 from tests.support.store import opening_command
 
@@ -216,7 +217,7 @@ class StreamClient:
         after = START if self.last_id is None else Cursor.parse(self.last_id)
         if after == START:
             self.state = ClientState()
-        async with feeds.open_viewer(self.chat_id, after) as viewer:
+        async with feeds.open_viewer(HARNESS, self.chat_id, after) as viewer:
             self.connections += 1
             yield viewer
 

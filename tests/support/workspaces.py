@@ -25,7 +25,7 @@ from chatd.domain.workspace.entities import (
 )
 from chatd.store.conn import Conn
 from chatd.store.workspace import build_leases, builds, templates, workspaces
-from tests.support.factories import AT, OWNER, WORKER
+from tests.support.factories import AT, HARNESS, OWNER, WORKER
 from tests.support.outcomes import present
 
 TEMPLATE = TemplateId(UUID(int=0x7E))
@@ -162,14 +162,14 @@ async def insert_template(conn: Conn, **columns: object) -> Template:
 async def insert_workspace(conn: Conn, number: int = 1, **columns: object) -> Workspace:
     """A workspace with a pending first build."""
     await insert_template(conn)
-    return (await workspaces.create(conn, new_workspace(number, **columns))).workspace
+    return (await workspaces.create(conn, HARNESS, new_workspace(number, **columns))).workspace
 
 
 async def insert_workspace_for(
     conn: Conn, chat_id: ChatId, fence: Fence, number: int = 1, **columns: object
 ) -> workspaces.CreatedWorkspace:
     new = new_workspace(number, **columns)
-    return await workspaces.create(conn, new, chat_id=chat_id, fence=fence)
+    return await workspaces.create(conn, HARNESS, new, chat_id=chat_id, fence=fence)
 
 
 def wanted(*, limit: int = 10, **columns: object) -> build_leases.AcquireBuilds:
@@ -222,5 +222,5 @@ async def age_builds(conn: Conn, seconds: float) -> None:
 
 async def agents_of(conn: Conn, which: WorkspaceId) -> Sequence[AgentRow]:
     """The agents of its latest build."""
-    seen = present(await workspaces.load_snapshot(conn, which))
+    seen = present(await workspaces.load_snapshot(conn, HARNESS, which))
     return seen.agents

@@ -15,7 +15,7 @@ from chatd.store.pool import Pool
 from chatd.store.workspace import bindings, builds, templates, workspaces
 from chatd.workspaces.agents.resolver import AgentConnector
 from chatd.workspaces.builds.backend import BuildFailed
-from tests.support.factories import CHAT, OWNER
+from tests.support.factories import CHAT, HARNESS, OWNER, member
 from tests.support.workspaces import TEMPLATE, new_workspace, template, version
 from tests.tools.workspace_tool_caller import (
     BRIEF_AGENT,
@@ -28,7 +28,7 @@ OTHER = VersionId(UUID(int=0x7E2))
 
 
 async def of_chat(pool: Pool) -> WorkspaceId | None:
-    row = await chats.get(pool, CHAT)
+    row = await chats.get(pool, HARNESS, CHAT)
     assert row is not None
     return row.workspace_id
 
@@ -42,7 +42,7 @@ async def test_a_workspace_is_created_and_awaited(pool: Pool) -> None:
         assert result["directory"] == "/home/dev"
         made = WorkspaceId(UUID(result["workspace_id"]))
         assert await of_chat(pool) == made
-        build = await builds.get(pool, BuildId(UUID(result["build_id"])))
+        build = await builds.get(pool, HARNESS, BuildId(UUID(result["build_id"])))
         assert build is not None
         assert (build.status, build.initiator_id, build.reason) == ("succeeded", OWNER, "tool")
         # Once so that its logs can be watched, once more when it can be used.
@@ -55,7 +55,7 @@ async def test_a_repeated_call_creates_no_second_workspace(pool: Pool) -> None:
         first = await caller.create("the-call")
         again = await caller.create("the-call")
         assert again == first
-        assert len(await workspaces.list_page(pool, OWNER, after=None, limit=9)) == 1
+        assert len(await workspaces.list_page(pool, member(), after=None, limit=9)) == 1
         assert sum(caller.backend.made.values()) == 1
 
 
@@ -241,7 +241,7 @@ async def test_invalid_parameters_are_reported_by_name(pool: Pool) -> None:
         result = await caller.create(parameters={"colour": "red"})
         assert "colour" in result["error"]
         assert result["validations"][0]["field"] == "colour"
-        assert await workspaces.list_page(pool, OWNER, after=None, limit=9) == []
+        assert await workspaces.list_page(pool, member(), after=None, limit=9) == []
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ async def test_a_template_is_read_with_its_parameters(pool: Pool) -> None:
 async def test_a_workspace_gets_the_time_to_live_of_its_template(pool: Pool) -> None:
     async with open_workspace_tools(pool, default_ttl_s=900) as caller:
         await caller.create()
-        (made,) = await workspaces.list_page(pool, OWNER, after=None, limit=9)
+        (made,) = await workspaces.list_page(pool, member(), after=None, limit=9)
         assert made.workspace is not None
         assert made.workspace.ttl_s == 900
 
@@ -323,8 +323,10 @@ async def test_another_owners_workspace_is_neither_started_nor_stopped_nor_named
     pool: Pool,
 ) -> None:
     async with open_workspace_tools(pool) as caller:
-        theirs = await workspaces.create(pool, new_workspace(7, owner_id=UserId(UUID(int=404))))
-        await bindings.bind(pool, CHAT, expected=None, workspace_id=theirs.workspace.id)
+        theirs = await workspaces.create(
+            pool, HARNESS, new_workspace(7, owner_id=UserId(UUID(int=404)))
+        )
+        await bindings.bind(pool, HARNESS, CHAT, expected=None, workspace_id=theirs.workspace.id)
         for tool in ("start_workspace", "stop_workspace"):
             result = await caller.result_of(tool)
             assert "This chat has no workspace" in result["error"]

@@ -27,7 +27,7 @@ from chatd.workspaces.builds.worker import BuildWorker
 from chatd.workspaces.provisioner import WorkspaceProvisioner
 from chatd.workspaces.templates import TemplateCatalog
 from tests.support.build_rig import FakeBackend, building
-from tests.support.factories import CHAT
+from tests.support.factories import CHAT, HARNESS
 from tests.support.seeds import Seed
 from tests.support.store import insert_seed
 from tests.support.stream_replica import env_with
@@ -93,7 +93,7 @@ class WorkspaceToolCaller:
         self.bound.append((chat_id, workspace_id))
 
     async def call(self, name: str, call: str | None = None, /, **args: object) -> ToolOutput:
-        row = await chats.get(self.pool, CHAT)
+        row = await chats.get(self.pool, HARNESS, CHAT)
         assert row is not None
         self._calls += 1
         context = ToolContext(

@@ -10,10 +10,10 @@ from chatd.domain.chat.states import (
     ARCHIVED_STATES,
     BUSY_STATES,
     TRANSITIONS,
-    Actor,
     State,
     Status,
     Transition,
+    TransitionSide,
 )
 from chatd.domain.errors import InvariantBroken
 from tests.support.factories import WORKER, chat
@@ -122,7 +122,7 @@ def test_every_state_is_busy_archived_or_idle() -> None:
 def test_every_busy_state_can_be_left_without_a_user() -> None:
     """From every busy state, transitions of workers alone lead to an idle state."""
     idle = frozenset(State) - BUSY_STATES
-    of_workers = [transition for transition in Transition if transition.actor is Actor.WORKER]
+    of_workers = [move for move in Transition if move.side is TransitionSide.WORKER]
     reaching_idle = set(idle)
     while True:
         new = {
@@ -145,7 +145,7 @@ def test_every_state_is_reached_by_a_transition() -> None:
 
 
 def test_the_transitions_of_workers() -> None:
-    workers = {transition for transition in Transition if transition.actor is Actor.WORKER}
+    workers = {transition for transition in Transition if transition.side is TransitionSide.WORKER}
     assert workers == {
         "acquire",
         "commit_step",

@@ -15,6 +15,7 @@ from chatd.store.workspace import bindings
 from chatd.workspaces.agents.session import AGENT_REPLY_TIMEOUT_S
 from chatd.workspaces.instructions import ATTACHED_TEXT, NO_WORKSPACE_TEXT, STOPPED_TEXT
 from tests.support.clock import FakeClock
+from tests.support.factories import HARNESS
 from tests.support.outcomes import present
 from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
 from tests.support.providers.server import Gate
@@ -67,7 +68,7 @@ def offered(rig: WorkspaceRig) -> set[str]:
 
 
 async def bound(pool: Pool, chat_id: ChatId) -> WorkspaceBinding:
-    return present(await bindings.get(pool, chat_id))
+    return present(await bindings.get(pool, HARNESS, chat_id))
 
 
 async def agent_of(pool: Pool, chat_id: ChatId) -> AgentId:

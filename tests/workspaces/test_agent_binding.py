@@ -19,6 +19,7 @@ from chatd.workspaces.agents.client import AgentConnection
 from chatd.workspaces.agents.resolver import AgentConnector, StoredBindings
 from tests.support import factories
 from tests.support.clock import FakeClock
+from tests.support.factories import HARNESS
 from tests.support.seeds import Seed
 from tests.support.store import insert_seed
 from tests.support.workspaces import (
@@ -278,7 +279,7 @@ async def plant_bound_chat(pool: Pool) -> None:
     there = Endpoint(kind="unix", path="/nowhere", host_id="there")
     await finish(pool, BuildResult(status="succeeded", agents=(agent_spec(1, endpoints=(there,)),)))
     await bindings.save_bound_agent(
-        pool, factories.CHAT, workspace_id(1), build_id=build_id(1), agent_id=agent_id(1)
+        pool, HARNESS, factories.CHAT, workspace_id(1), build_id=build_id(1), agent_id=agent_id(1)
     )
 
 
@@ -303,7 +304,7 @@ async def test_a_workspace_that_is_deleted_during_a_call_is_reported_as_deleted(
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         group.create_task(refused())
         await clock.wait_for_sleeper("rebind_check")
-        assert await builds.insert(pool, new_build(2, transition="delete")) is not None
+        assert await builds.insert(pool, HARNESS, new_build(2, transition="delete")) is not None
         await finish(pool)
         await clock.advance_past("rebind_check")
     # The row of the bound agent still exists. The call must not wait for it nevertheless.

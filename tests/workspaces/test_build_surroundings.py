@@ -19,7 +19,7 @@ from chatd.workspaces.templates import (
     template_rows,
 )
 from tests.support.clock import FakeClock
-from tests.support.factories import CHAT
+from tests.support.factories import CHAT, HARNESS
 from tests.support.outcomes import present
 from tests.support.seeds import Seed
 from tests.support.store import insert_seed
@@ -122,9 +122,9 @@ async def a_chat_in_a_workspace(pool: Pool) -> None:
     both = build_leases.BuildResult(status="succeeded", agents=(agent_spec(1), agent_spec(2)))
     await finish(pool, both)
     await insert_seed(pool, Seed(state=State.W))
-    await bindings.bind(pool, CHAT, expected=None, workspace_id=workspace_id(1))
+    await bindings.bind(pool, HARNESS, CHAT, expected=None, workspace_id=workspace_id(1))
     await bindings.save_bound_agent(
-        pool, CHAT, workspace_id(1), build_id=build_id(1), agent_id=agent_id(1)
+        pool, HARNESS, CHAT, workspace_id(1), build_id=build_id(1), agent_id=agent_id(1)
     )
 
 
@@ -143,7 +143,7 @@ async def test_a_chat_uses_its_pinned_context_until_it_pins_another(
     assert await contexts.store(agent_id(1), second, initial=False)
     kept = await contexts.pinned(CHAT, agent_id(1))
     assert kept == msgspec.structs.replace(pinned, dirty=True)
-    assert await bindings.pin_context(pool, CHAT, agent_id(1), replace=True)
+    assert await bindings.pin_context(pool, HARNESS, CHAT, agent_id(1), replace=True)
     renewed = present(await contexts.pinned(CHAT, agent_id(1)))
     assert (renewed.context, renewed.dirty) == (second, False)
 

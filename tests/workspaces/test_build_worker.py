@@ -21,6 +21,7 @@ from chatd.workspaces.builds.worker import BuildWorker
 from tests.support.build_rig import POINTS, CountingConn, FakeBackend, When, building, ended, worker
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
+from tests.support.factories import HARNESS
 from tests.support.outcomes import present
 from tests.support.stream_replica import Emitted
 from tests.support.workspaces import (
@@ -63,7 +64,7 @@ class BuildSite:
         return await ended(self.pool, build_id(number))
 
     async def build(self, number: int = 1) -> Build:
-        return present(await builds.get(self.pool, build_id(number)))
+        return present(await builds.get(self.pool, HARNESS, build_id(number)))
 
     async def pass_time(self, tag: str) -> None:
         async with asyncio.timeout(20):
@@ -99,7 +100,7 @@ async def site(pool: Pool, clock: FakeClock) -> BuildSite:
 
 
 async def all_that_is_said(pool: Pool) -> list[str]:
-    return [line.output for line in await build_leases.list_log(pool, build_id(1))]
+    return [line.output for line in await build_leases.list_log(pool, HARNESS, build_id(1))]
 
 
 async def test_a_build_is_acquired_run_and_finished(site: BuildSite) -> None:
@@ -115,15 +116,15 @@ async def test_a_build_is_acquired_run_and_finished(site: BuildSite) -> None:
 async def test_a_stop_and_a_deletion_follow(site: BuildSite) -> None:
     async with site.building() as builder:
         await site.ended()
-        await builds.insert(site.pool, new_build(2))
+        await builds.insert(site.pool, HARNESS, new_build(2))
         builder.wake()
         assert (await site.ended(2)).status == "succeeded"
         assert (await site.build()).deadline is None
         assert await agents.list_on_host(site.pool, ["this-host"]) == []
-        await builds.insert(site.pool, new_build(3, after=2, transition="delete"))
+        await builds.insert(site.pool, HARNESS, new_build(3, after=2, transition="delete"))
         builder.wake()
         assert (await site.ended(3)).status == "succeeded"
-    assert present(await workspaces.get(site.pool, workspace_id(1))).deleted
+    assert present(await workspaces.get(site.pool, HARNESS, workspace_id(1))).deleted
     assert site.backend.sandboxes == {}
 
 
@@ -292,8 +293,8 @@ async def test_a_build_that_kills_every_worker_is_given_up(site: BuildSite) -> N
 
 
 async def test_a_waiting_build_is_cancelled_at_once(site: BuildSite) -> None:
-    assert present(await builds.cancel(site.pool, build_id(1))).status == "canceled"
-    assert await builds.cancel(site.pool, build_id(1)) is None
+    assert present(await builds.cancel(site.pool, HARNESS, build_id(1))).status == "canceled"
+    assert await builds.cancel(site.pool, HARNESS, build_id(1)) is None
 
 
 @pytest.mark.parametrize("kind", ["heedful", "heedless"])
@@ -304,7 +305,7 @@ async def test_a_running_build_is_cancelled_even_if_it_ignores_cancellation(
     site.backend.hold, site.backend.heeds_cancel = "asked", heeds
     async with site.building():
         await site.wait_held()
-        assert present(await builds.cancel(site.pool, build_id(1))).status == "canceling"
+        assert present(await builds.cancel(site.pool, HARNESS, build_id(1))).status == "canceling"
         await site.pass_time("build_beat")
         if not heeds:
             await site.pass_time("build_grace")
@@ -315,7 +316,7 @@ async def test_a_running_build_is_cancelled_even_if_it_ignores_cancellation(
 async def test_a_cancelled_build_whose_worker_died_ends_cancelled(site: BuildSite) -> None:
     site.backend.hold = "asked"
     await site.kill_worker()
-    await builds.cancel(site.pool, build_id(1))
+    await builds.cancel(site.pool, HARNESS, build_id(1))
     done = await site.replaced()
     assert done.status == "canceled"
 
@@ -334,7 +335,9 @@ async def test_another_hosts_build_is_not_acquired_and_expires(site: BuildSite) 
 
 async def test_no_more_builds_run_at_once_than_there_are_slots(site: BuildSite) -> None:
     for number in range(2, 6):
-        await workspaces.create(site.pool, new_workspace(number, owner_id=UserId(UUID(int=number))))
+        await workspaces.create(
+            site.pool, HARNESS, new_workspace(number, owner_id=UserId(UUID(int=number)))
+        )
     site.backend.hold = "asked"
     async with site.building(slots=2) as builder:
         await site.wait_held()
@@ -348,18 +351,18 @@ async def test_no_more_builds_run_at_once_than_there_are_slots(site: BuildSite) 
 
 async def test_starts_that_hang_delay_no_stop_and_no_deletion(site: BuildSite) -> None:
     pool, backend = site.pool, site.backend
-    await workspaces.create(pool, new_workspace(2))
+    await workspaces.create(pool, HARNESS, new_workspace(2))
     async with site.building() as builder:
         for number in (1, 2):
             await site.ended(number)
         backend.hangs = "start"
         for number in range(3, 12):
-            await workspaces.create(pool, new_workspace(number))
+            await workspaces.create(pool, HARNESS, new_workspace(number))
         builder.wake()
         await site.wait_held()
-        await builds.insert(pool, new_build(21, transition="stop"))
+        await builds.insert(pool, HARNESS, new_build(21, transition="stop"))
         second = new_build(22, transition="delete", workspace_id=workspace_id(2))
-        await builds.insert(pool, second)
+        await builds.insert(pool, HARNESS, second)
         builder.wake()
         for number in (21, 22):
             assert (await site.ended(number)).status == "succeeded"
@@ -367,14 +370,14 @@ async def test_starts_that_hang_delay_no_stop_and_no_deletion(site: BuildSite) -
 
 async def test_one_owners_builds_that_hang_leave_a_slot_for_others(site: BuildSite) -> None:
     for number in range(2, 10):
-        await workspaces.create(site.pool, new_workspace(number))
+        await workspaces.create(site.pool, HARNESS, new_workspace(number))
     site.backend.hangs = "start"
     async with site.building(slots=3) as builder:
         await site.steady(3)
         assert builder.running == 2
         site.backend.hangs = None
         other = new_workspace(10, owner_id=UserId(UUID(int=77)))
-        await workspaces.create(site.pool, other)
+        await workspaces.create(site.pool, HARNESS, other)
         builder.wake()
         assert (await site.ended(10)).status == "succeeded"
         assert builder.running == 2
@@ -382,7 +385,7 @@ async def test_one_owners_builds_that_hang_leave_a_slot_for_others(site: BuildSi
 
 async def test_two_workers_share_the_builds_and_do_none_twice(site: BuildSite) -> None:
     for number in range(2, 9):
-        await workspaces.create(site.pool, new_workspace(number))
+        await workspaces.create(site.pool, HARNESS, new_workspace(number))
     async with site.building(number=1), site.building(number=2):
         for number in range(1, 9):
             assert (await site.ended(number)).attempt == 1
@@ -423,7 +426,7 @@ async def test_too_much_output_is_clipped_and_marked(site: BuildSite) -> None:
     site.backend.says = ["y" * 9000, *["\n".join(["x" * 300] * 1000)] * 6]
     async with site.building():
         await site.ended()
-    said = await build_leases.list_log(site.pool, build_id(1), limit=10_000)
+    said = await build_leases.list_log(site.pool, HARNESS, build_id(1), limit=10_000)
     assert len(said) < 4000
     assert len(said[1].output) < 4010
     assert said[-1].output == "The log is full; later lines are dropped."
@@ -443,7 +446,7 @@ async def test_an_invalid_backend_reply_fails_its_build_only(site: BuildSite) ->
 
     async with site.building(backend=Nonsense()) as builder:
         assert (await site.ended()).error_code == "internal"
-        await builds.insert(site.pool, new_build(2))
+        await builds.insert(site.pool, HARNESS, new_build(2))
         builder.wake()
         assert (await site.ended(2)).status == "succeeded"
 

@@ -30,7 +30,7 @@ from chatd.workspaces.instructions import (
     STOPPED_TEXT,
     WorkspaceInstructions,
 )
-from tests.support.factories import CHAT
+from tests.support.factories import CHAT, HARNESS
 from tests.support.outcomes import present
 from tests.support.seeds import Seed
 from tests.support.store import insert_seed
@@ -92,13 +92,13 @@ class Place:
         return await self.context()
 
     async def told(self, **columns: object) -> str:
-        row = present(await chats.get(self.pool, CHAT))
+        row = present(await chats.get(self.pool, HARNESS, CHAT))
         told = await self.briefings.instructions(msgspec.structs.replace(row, **columns))
         return "\n\n".join(text for _, text in told.sections() if text)
 
     async def stop(self, transition: BuildTransition = "stop") -> None:
         new = new_build(2, transition=transition)
-        assert await builds.insert(self.pool, new) is not None
+        assert await builds.insert(self.pool, HARNESS, new) is not None
         await finish(self.pool)
 
 
@@ -109,7 +109,7 @@ async def place(pool: Pool) -> Place:
     await insert_workspace_for(pool, CHAT, fence)
     await finish(pool)
     await bindings.save_bound_agent(
-        pool, CHAT, workspace_id(1), build_id=build_id(1), agent_id=agent_id(1)
+        pool, HARNESS, CHAT, workspace_id(1), build_id=build_id(1), agent_id=agent_id(1)
     )
     return Place(pool)
 
@@ -136,8 +136,8 @@ async def test_pinned_instructions_stay_until_a_refresh_is_requested(place: Plac
     place.words = says("Use spaces.", version=2)
     assert await place.contexts.store(agent_id(1), place.words, initial=False)
     assert await place.told(epoch=2) == first
-    assert present(await bindings.get_pinned_context(place.pool, CHAT)).dirty
-    assert await bindings.pin_context(place.pool, CHAT, agent_id(1), replace=True)
+    assert present(await bindings.get_pinned_context(place.pool, HARNESS, CHAT)).dirty
+    assert await bindings.pin_context(place.pool, HARNESS, CHAT, agent_id(1), replace=True)
     assert "Use spaces." in await place.told(epoch=3)
 
 

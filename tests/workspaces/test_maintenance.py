@@ -15,6 +15,7 @@ from chatd.store.workspace import build_leases, builds, workspaces
 from chatd.workspaces.builds.maintenance import ActivityTracker, Autostop
 from tests.support.build_rig import CountingConn
 from tests.support.clock import FakeClock
+from tests.support.factories import HARNESS
 from tests.support.seeds import Seed
 from tests.support.store import insert_seed
 from tests.support.stream_replica import Emitted, env_with
@@ -36,7 +37,7 @@ def autostop(pool: Pool, clock: FakeClock, *in_use: WorkspaceId) -> Autostop:
 
 
 async def latest(pool: Pool) -> Build:
-    return (await builds.list_builds(pool, workspace_id(1)))[0]
+    return (await builds.list_builds(pool, HARNESS, workspace_id(1)))[0]
 
 
 async def insert_chat_in_workspace(
@@ -67,7 +68,7 @@ async def test_a_workspace_past_its_deadline_is_stopped_once(pool: Pool, clock: 
     assert (stop.transition, stop.reason, stop.status) == ("stop", "autostop", "pending")
     await finish(pool)
     assert await autostop(pool, clock).stop_overdue() == 0
-    assert len(await builds.list_builds(pool, workspace_id(1))) == 2
+    assert len(await builds.list_builds(pool, HARNESS, workspace_id(1))) == 2
 
 
 async def test_a_workspace_in_which_a_command_runs_is_not_stopped(
@@ -103,7 +104,7 @@ async def test_a_turn_that_began_just_now_keeps_its_workspace(pool: Pool) -> Non
     await pool.execute("DELETE FROM chats")
     await insert_seed(pool, Seed(state=State.P0))
     await pool.execute("UPDATE chats SET workspace_id = $1", workspace_id(1))
-    assert await builds.insert_stop_build(pool, late, build_id(7)) is None
+    assert await builds.insert_stop_build(pool, HARNESS, late, build_id(7)) is None
 
 
 async def test_a_workspace_stops_at_its_latest_deadline_once_its_turn_has_ended(
@@ -232,7 +233,7 @@ async def test_activity_that_the_database_refuses_is_dropped(pool: Pool, clock: 
 async def test_many_replicas_can_write_the_same_activity(pool: Pool, clock: FakeClock) -> None:
     await insert_template(pool)
     for number in range(1, 20):
-        await workspaces.create(pool, new_workspace(number))
+        await workspaces.create(pool, HARNESS, new_workspace(number))
     used = [workspace_id(number) for number in range(1, 20)]
 
     async def one(order: int) -> None:
@@ -243,4 +244,4 @@ async def test_many_replicas_can_write_the_same_activity(pool: Pool, clock: Fake
 
     async with asyncio.timeout(20):
         await asyncio.gather(*(one(order) for order in (1, -1, 1, -1, 1, -1)))
-    assert await builds.get(pool, build_id(1)) is not None
+    assert await builds.get(pool, HARNESS, build_id(1)) is not None

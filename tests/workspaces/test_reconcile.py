@@ -13,6 +13,7 @@ from chatd.workspaces.builds.backend import BuildFailed
 from chatd.workspaces.builds.maintenance import Reconciler
 from tests.support.build_rig import FakeBackend
 from tests.support.clock import FakeClock
+from tests.support.factories import HARNESS
 from tests.support.outcomes import present
 from tests.support.stream_replica import Emitted, env_with
 from tests.support.workspaces import (
@@ -40,7 +41,7 @@ async def running(pool: Pool, backend: FakeBackend) -> None:
 
 
 async def all_builds(pool: Pool) -> list[Build]:
-    return await builds.list_builds(pool, workspace_id(1))
+    return await builds.list_builds(pool, HARNESS, workspace_id(1))
 
 
 async def test_a_workspace_that_should_run_is_left_running(pool: Pool, clock: FakeClock) -> None:
@@ -114,7 +115,7 @@ async def test_a_sandbox_between_two_processes_is_not_gone(pool: Pool, clock: Fa
 async def test_the_remains_of_a_deleted_workspace_are_removed(pool: Pool, clock: FakeClock) -> None:
     backend = FakeBackend()
     await running(pool, backend)
-    await builds.insert(pool, new_build(2, transition="delete"))
+    await builds.insert(pool, HARNESS, new_build(2, transition="delete"))
     await finish(pool)
     backend.sandboxes[workspace_id(9)] = (
         1  # of another installation: without a row it must not be touched
@@ -130,7 +131,7 @@ async def test_the_remains_of_a_deleted_workspace_are_removed(pool: Pool, clock:
 
 async def test_workspaces_of_other_hosts_are_not_checked(pool: Pool, clock: FakeClock) -> None:
     await insert_template(pool)
-    await workspaces.create(pool, new_workspace(host_id="that-host"))
+    await workspaces.create(pool, HARNESS, new_workspace(host_id="that-host"))
     await pool.execute(
         """UPDATE workspace_builds SET status = 'succeeded', completed_at = now(), attempt = 1"""
     )
@@ -225,7 +226,7 @@ async def test_the_agents_of_a_stopped_workspace_are_not_asked(
     pool: Pool, clock: FakeClock
 ) -> None:
     await run_workspace(pool)
-    await builds.insert(pool, new_build(2))
+    await builds.insert(pool, HARNESS, new_build(2))
     await finish(pool)
     pinger = Pinger()
     pinger.pulses[agent_id(1)] = AgentHealth(boot_id="late")

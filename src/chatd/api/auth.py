@@ -1,4 +1,4 @@
-"""The caller of a request, the checks of chats and workspaces, and the administrator's token.
+"""The caller of a request, and the administrator's token.
 
 `accounts.authenticator` finds the caller. The settings give the administrator's token, or the
 first start creates it and stores it in the data directory.
@@ -14,10 +14,8 @@ from msgspec import Struct
 
 from chatd.domain.access import UserActor
 from chatd.domain.account.entities import CredentialKind
-from chatd.domain.chat.row import Chat
-from chatd.domain.errors import ChatdError, NotFound
+from chatd.domain.errors import ChatdError
 from chatd.domain.ids import CredentialId, UserId
-from chatd.domain.workspace.rules import WorkspaceSnapshot
 from chatd.secret_files import MAX_SECRET_BYTES, load_or_create
 
 ADMIN_TOKEN_FILE: Final = "admin-token"
@@ -40,19 +38,6 @@ class ApiCaller(Struct, frozen=True, kw_only=True):
     @property
     def user_id(self) -> UserId:
         return self.actor.user_id
-
-
-def require_own_chat(caller: ApiCaller, chat: Chat | None) -> Chat:
-    """The chat, if the caller owns it. Another user's chat looks like a missing one."""
-    if chat is None or chat.owner_id != caller.user_id:
-        raise NotFound("There is no such chat.")
-    return chat
-
-
-def require_own_workspace(caller: ApiCaller, seen: WorkspaceSnapshot | None) -> WorkspaceSnapshot:
-    if seen is None or seen.workspace is None or seen.workspace.owner_id != caller.user_id:
-        raise NotFound("There is no such workspace.")
-    return seen
 
 
 def admin_token(given: str | None, data_dir: Path) -> str:

@@ -11,7 +11,9 @@ from chatd.aio import retry_unavailable
 from chatd.api.auth import ApiCaller
 from chatd.api.deps import ApiDeps
 from chatd.api.schemas.messages import SentReply
+from chatd.domain.access import is_allowed
 from chatd.domain.chat.change import EnqueuedMessage, IdempotencyKey
+from chatd.domain.chat.command_permissions import command_permission
 from chatd.domain.chat.commands import (
     Command,
     CreateChat,
@@ -54,7 +56,7 @@ async def create_chat(
         operation = Operation(
             chat_id=command.id,
             command=command,
-            actor=caller.user_id,
+            actor=caller.actor,
             change_id=deps.env.new_change_id(),
             slots=slots,
             request=request,
@@ -69,14 +71,16 @@ async def run_operation(
     command: UserCommand | UpdateChat | DeleteTree,
     request: IdempotencyKey | None = None,
 ) -> OperationOutcome:
-    """Raises what the command's transition raises, NotFound for a chat that the caller does not
-    own, UsageLimit, and Unavailable when the time is over."""
-    known = deps.known(chat_id)
-    if isinstance(command, StartingCommand) and (known is None or known.owner_id != caller.user_id):
+    """Raises what the command's transition raises, NotFound for a chat that the caller may not
+    read, Forbidden for one that the caller may not change, UsageLimit, and Unavailable when the
+    time is over."""
+    known, actor, permission = deps.known(chat_id), caller.actor, command_permission(command)
+    is_usable = known is not None and is_allowed(actor, permission, known.owner_id)
+    if isinstance(command, StartingCommand) and not is_usable:
         # The row says which kind of slot to reserve. The transactor decides from it, so this is
         # not one more read.
         known = await retry_unavailable(
-            deps.env.clock, lambda: chats.get_readable(deps.pool, chat_id, caller.user_id)
+            deps.env.clock, lambda: chats.get_for_command(deps.pool, actor, chat_id, permission)
         )
     if isinstance(command, SendMessage | EditMessage):
         replay = await _check_spend(deps, caller, known, request)
@@ -86,7 +90,7 @@ async def run_operation(
         operation = Operation(
             chat_id=chat_id,
             command=command,
-            actor=caller.user_id,
+            actor=caller.actor,
             change_id=deps.env.new_change_id(),
             slots=slots,
             request=request,
@@ -108,7 +112,7 @@ async def _check_spend(
     if reason is None:
         return None
     replay = await retry_unavailable(
-        deps.env.clock, lambda: find_replay(deps.pool, request, caller.user_id)
+        deps.env.clock, lambda: find_replay(deps.pool, caller.actor, request)
     )
     if replay is None:
         raise UsageLimit(
@@ -144,7 +148,9 @@ async def send_result(deps: ApiDeps, caller: ApiCaller, outcome: OperationOutcom
     if isinstance(outcome, AppliedChange) and outcome.replayed:
         loaded = await retry_unavailable(
             deps.env.clock,
-            lambda: chats.load_for_transition(deps.pool, chat.id, caller.user_id, with_queue=True),
+            lambda: chats.load_for_transition(
+                deps.pool, caller.actor, chat.id, "chats.write", with_queue=True
+            ),
         )
         queued = None if loaded is None else _find(chat.id, loaded.queue, item.id)
     else:
@@ -191,7 +197,12 @@ async def replayed_result(
     loaded = await retry_unavailable(
         deps.env.clock,
         lambda: chats.load_for_transition(
-            deps.pool, chat.id, caller.user_id, with_queue=True, message_id=record.message_id
+            deps.pool,
+            caller.actor,
+            chat.id,
+            "chats.write",
+            with_queue=True,
+            message_id=record.message_id,
         ),
     )
     row = None if loaded is None or loaded.target is None else loaded.target

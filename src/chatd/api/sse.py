@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from chatd.api.auth import ApiCaller, require_own_chat
+from chatd.api.auth import ApiCaller
 from chatd.api.deps import ApiDeps
 from chatd.api.error_codes import AGENT_CODES
 from chatd.api.request import (
@@ -26,7 +26,8 @@ from chatd.api.request import (
 )
 from chatd.api.route import StreamRoute
 from chatd.api.routes.build_requests import require_workspaces
-from chatd.api.routes.builds import load_log, require_own_build
+from chatd.api.routes.builds import load_log, require_build
+from chatd.api.routes.chat_workspaces import require_chat
 from chatd.api.schemas.chats import AfterQuery
 from chatd.api.schemas.streams import StreamEnded
 from chatd.api.schemas.values import MAX_INT64
@@ -103,11 +104,10 @@ class ChatEventStreams:
         after = _last_cursor(request)
         async with AsyncExitStack() as held:
             stream = held.enter_context(self._streams.open(request.caller, "sse", send))
+            actor = request.caller.actor
             viewer = await self._deps.retry(
-                lambda: held.enter_async_context(feeds.open_viewer(chat_id, after))
+                lambda: held.enter_async_context(feeds.open_viewer(actor, chat_id, after))
             )
-            # The feed has read the row: checking its owner now costs no read of its own.
-            require_own_chat(request.caller, feeds.known(chat_id))
             await serve_events(stream, request.receive, _encoded(viewer.next))
 
     async def serve_user(self, request: ApiRequest, send: Send) -> None:
@@ -127,7 +127,7 @@ class WorkspaceEventStreams:
         return (
             StreamRoute(
                 path="/chats/{chat_id}/git",
-                permission="workspaces.read",
+                permission="chats.read",
                 name="chat_git",
                 summary="Stream the changes in a chat's git repositories",
                 errors=(*AGENT_CODES, "workspaces_off"),
@@ -150,15 +150,15 @@ class WorkspaceEventStreams:
 
     async def serve_log(self, request: ApiRequest, send: Send) -> None:
         after = last_event_id(request, request.query(LogsQuery).after_id) or 0
-        build = await require_own_build(self._deps, request.caller, request.build_id)
+        build = await require_build(self._deps, request.caller, request.build_id)
         with self._streams.open(request.caller, "sse", send) as stream:
             log = _BuildLog(self._deps, request.caller, stream, build, after)
             await serve_events(stream, request.receive, log.next)
 
     async def serve_git(self, request: ApiRequest, send: Send) -> None:
         deps = self._deps
-        found = await deps.retry(lambda: chats.get(deps.pool, request.chat_id))
-        chat = require_own_chat(request.caller, found)
+        actor = request.caller.actor
+        chat = require_chat(await deps.retry(lambda: chats.get(deps.pool, actor, request.chat_id)))
         control = require_workspaces(deps)
         async with AsyncExitStack() as held:
             stream = held.enter_context(self._streams.open(request.caller, "sse", send))
@@ -206,11 +206,12 @@ class _BuildLog:
             await clock.sleep(LOG_POLL_INTERVAL_S, "build_logs")
             if clock.monotonic() > self._until:
                 self._stream.end(FOLLOW_LIMIT_END)
-            self._build = await require_own_build(self._deps, self._caller, self._build.id)
+            self._build = await require_build(self._deps, self._caller, self._build.id)
         return self._events.popleft()
 
     async def _read(self) -> None:
-        for line in await load_log(self._deps, self._build.id, self._after, LOG_PAGE_SIZE):
+        build_id, after = self._build.id, self._after
+        for line in await load_log(self._deps, self._caller, build_id, after, LOG_PAGE_SIZE):
             self._after = line.id
             data = msgspec.json.encode(build_log_reply(line))
             self._events.append(b"data: " + data + b"\nid: %d\n\n" % line.id)

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Struct
 
-from chatd.api.auth import ApiCaller, require_own_chat
+from chatd.api.auth import ApiCaller
 from chatd.api.deps import ApiDeps
 from chatd.api.errors import error_reply
 from chatd.api.request import Message, Receive, Send, read_cursor, read_json, read_uuid
@@ -210,11 +210,10 @@ class _Socket:
             return held.enter_context(deps.chat_lists.watch(self._caller.user_id)).next
         chat_id = _chat_id(frame.topic)
         after = None if frame.after is None else read_cursor("after", str(frame.after))
+        actor = self._caller.actor
         viewer = await deps.retry(
-            lambda: held.enter_async_context(feeds.open_viewer(chat_id, after))
+            lambda: held.enter_async_context(feeds.open_viewer(actor, chat_id, after))
         )
-        # The feed has read the row: checking its owner now costs no read of its own.
-        require_own_chat(self._caller, feeds.known(chat_id))
         return viewer.next
 
     async def _refuse(self, error: ChatdError, topic: str | None = None) -> None:

@@ -80,7 +80,7 @@ class ScheduleRunner:
         operation = Operation(
             chat_id=command.id,
             command=command,
-            actor=due.actor.user_id,
+            actor=due.actor,
             change_id=self._env.new_change_id(),
         )
         try:

@@ -20,6 +20,7 @@ from chatd.bench.large_database import UNSAFE_SETTINGS, LargeDatabase, fill_data
 from chatd.bench.pgbench import CapturedStatement, capture_statement, parameter_types, value_as_text
 from chatd.bench.report import ReportRow, text_row
 from chatd.bench.workload import answer_step, new_change_id
+from chatd.domain.access import WORKER, UserActor
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.worker_transitions import commit_step
 from chatd.domain.ids import ChatId, MessageId, UserId, WorkerId
@@ -160,14 +161,18 @@ def _id(text: str) -> UUID:
     return UUID(hashlib.md5(text.encode(), usedforsecurity=False).hexdigest())
 
 
+def _member(name: str) -> UserActor:
+    return UserActor(user_id=UserId(_id(name)), role="member")
+
+
 async def _hot_statements(session: DatabaseSession, large: LargeDatabase) -> Sequence[HotStatement]:
     worker = WorkerId(_id("worker1"))
     long_chat, compacted = ChatId(_id(str(large.long_chat))), ChatId(_id("11"))
-    busy, labelled = UserId(_id("owner0")), UserId(_id("owner105"))
+    busy, labelled = _member("owner0"), _member("owner105")
     mine = await session.fetch("SELECT id, epoch FROM chats WHERE worker_id = $1", worker)
     heartbeat = Heartbeat(worker_id=worker, running={row["id"]: row["epoch"] for row in mine})
-    running = await chats.get(session, ChatId(mine[0]["id"]))
-    late = await _late_page(session, busy)
+    running = await chats.get(session, WORKER, ChatId(mine[0]["id"]))
+    late = await _late_page(session, busy.user_id)
     recently = await session.fetchval("SELECT now() - interval '5 min'")
     assert running is not None
     return (
@@ -185,45 +190,41 @@ async def _hot_statements(session: DatabaseSession, large: LargeDatabase) -> Seq
         HotStatement(
             name="list, first page",
             max_pages=120,
-            run=lambda conn: chats.list_roots(conn, ChatListFilter(owner_id=busy)),
+            run=lambda conn: chats.list_roots(conn, busy, ChatListFilter()),
         ),
         HotStatement(
             name="list, a late page",
             max_pages=120,
-            run=lambda conn: chats.list_roots(conn, ChatListFilter(owner_id=busy, after=late)),
+            run=lambda conn: chats.list_roots(conn, busy, ChatListFilter(after=late)),
         ),
         HotStatement(
             name="list by label",
             max_pages=1200,
             run=lambda conn: chats.list_roots(
-                conn, ChatListFilter(owner_id=labelled, labels={"project": "p5"})
+                conn, labelled, ChatListFilter(labels={"project": "p5"})
             ),
         ),
         HotStatement(
             # Needs a walk over all chats of the owner.
             name="list by a label that the owner has not used",
             max_pages=large.chats // 20 * 2,
-            run=lambda conn: chats.list_roots(
-                conn, ChatListFilter(owner_id=busy, labels={"project": "p5"})
-            ),
+            run=lambda conn: chats.list_roots(conn, busy, ChatListFilter(labels={"project": "p5"})),
         ),
         HotStatement(
             name="list by a status that the owner's chats do not have",
             max_pages=large.chats // 20 * 2,
-            run=lambda conn: chats.list_roots(conn, ChatListFilter(owner_id=busy, status="error")),
+            run=lambda conn: chats.list_roots(conn, busy, ChatListFilter(status="error")),
         ),
         HotStatement(
             name="search for a rare word",
             max_pages=1000,
-            run=lambda conn: search.search(
-                conn, ChatListFilter(owner_id=labelled), ("rare0123",), ()
-            ),
+            run=lambda conn: search.search(conn, labelled, ChatListFilter(), ("rare0123",), ()),
         ),
         HotStatement(
             # Reads all entries of the owner that have the word.
             name="search for a word in each chat of a busy owner",
             max_pages=large.chats // 20 * 4,
-            run=lambda conn: search.search(conn, ChatListFilter(owner_id=busy), ("tenth3",), ()),
+            run=lambda conn: search.search(conn, busy, ChatListFilter(), ("tenth3",), ()),
         ),
         HotStatement(
             name="chats that the search index lacks",
@@ -241,35 +242,35 @@ async def _hot_statements(session: DatabaseSession, large: LargeDatabase) -> Seq
         HotStatement(
             name="what changed since, 5,000 messages",
             max_pages=40,
-            run=lambda conn: chats.load_changes_since(conn, long_chat, 4996),
+            run=lambda conn: chats.load_changes_since(conn, WORKER, long_chat, 4996),
         ),
         HotStatement(
             name="whole, 5,000 messages",
             max_pages=1500,
-            run=lambda conn: chats.load_changes_since(conn, long_chat, 0),
+            run=lambda conn: chats.load_changes_since(conn, WORKER, long_chat, 0),
         ),
         HotStatement(
             name="history",
             max_pages=30,
-            run=lambda conn: messages.load_history(conn, ChatId(_id("100"))),
+            run=lambda conn: messages.load_history(conn, WORKER, ChatId(_id("100"))),
         ),
         HotStatement(
             name="history after a summary",
             max_pages=40,
-            run=lambda conn: messages.load_history(conn, compacted),
+            run=lambda conn: messages.load_history(conn, WORKER, compacted),
         ),
         HotStatement(
             name="page of 50, of 5,000",
             max_pages=80,
             run=lambda conn: message_pages.load_page(
-                conn, long_chat, message_pages.MessageRange(before=MessageId(2500))
+                conn, WORKER, long_chat, message_pages.MessageRange(before=MessageId(2500))
             ),
         ),
         HotStatement(
             name="limit check of an owner and a tree",
             max_pages=100,
             run=lambda conn: spend.read_spending(
-                conn, busy, DefaultLimit(), chat=replace(running, max_cost_micros=1)
+                conn, busy.user_id, DefaultLimit(), chat=replace(running, max_cost_micros=1)
             ),
         ),
         HotStatement(
@@ -280,12 +281,12 @@ async def _hot_statements(session: DatabaseSession, large: LargeDatabase) -> Seq
         HotStatement(
             name="costs of an owner by model",
             max_pages=100,
-            run=lambda conn: costs.by_model(conn, busy, _ALL_DAYS),
+            run=lambda conn: costs.by_model(conn, busy.user_id, _ALL_DAYS),
         ),
         HotStatement(
             name="costs of an owner by chat",
             max_pages=3000,
-            run=lambda conn: costs.by_chat(conn, busy, _ALL_DAYS),
+            run=lambda conn: costs.by_chat(conn, busy.user_id, _ALL_DAYS),
         ),
     )
 

@@ -11,7 +11,8 @@ from uuid import UUID
 
 from msgspec import Raw
 
-from chatd.domain.access import ADMIN_USER_ID
+from chatd.domain import access
+from chatd.domain.access import ADMIN_USER_ID, UserActor
 from chatd.domain.chat.change import Change
 from chatd.domain.chat.commands import CommitStep, CreateChat
 from chatd.domain.chat.messages import Draft, TokenUsage, UsageEntry, UserInput
@@ -142,7 +143,7 @@ def creation(command: CreateChat) -> Operation:
     return Operation(
         chat_id=command.id,
         command=command,
-        actor=command.owner_id,
+        actor=UserActor(user_id=command.owner_id, role="member"),
         change_id=new_change_id(),
         slots=ReservedSlots(root=WORKER),
     )
@@ -154,7 +155,7 @@ async def commit(transactor: Transactor, chat: Chat, next_step: NextStep) -> Cha
         Operation(
             chat_id=chat.id,
             command=next_step(chat),
-            actor=None,
+            actor=access.WORKER,
             change_id=new_change_id(),
             known=chat,
         )

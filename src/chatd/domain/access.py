@@ -51,6 +51,8 @@ class UserActor(Struct, frozen=True, kw_only=True):
     user_id: UserId
     role: Role
     scopes: frozenset[str] | None = None
+    reads_shared: bool = True
+    """False if the settings disable sharing."""
 
 
 class WorkerActor(Struct, frozen=True, kw_only=True):
@@ -153,7 +155,8 @@ def row_filter(actor: Actor, permission: Permission) -> RowFilter:
     require_permission(actor, permission)
     if not isinstance(actor, UserActor) or actor.role in RULES[permission].every:
         return RowFilter(owner_id=None)
-    return RowFilter(owner_id=actor.user_id, shared=RULES[permission].shared)
+    shared = RULES[permission].shared and actor.reads_shared
+    return RowFilter(owner_id=actor.user_id, shared=shared)
 
 
 def is_allowed(
@@ -166,7 +169,22 @@ def is_allowed(
         return True
     rule = RULES[permission]
     is_own = actor.user_id == owner_id and actor.role in rule.own
-    return is_own or actor.role in rule.every or (is_shared and rule.shared)
+    by_share = is_shared and rule.shared and actor.reads_shared
+    return is_own or actor.role in rule.every or by_share
+
+
+def require_allowed(actor: Actor, permission: Permission, owner_id: UserId) -> None:
+    """For one object that the actor can read. Raises Forbidden."""
+    require_permission(actor, permission)
+    if not is_allowed(actor, permission, owner_id):
+        raise Forbidden(f"Only the owner may do this ({permission}).")
+
+
+def visible_filter(actor: Actor, permission: Permission, read: Permission) -> RowFilter:
+    """The rows on which a refusal of `permission` is Forbidden; others are not found. A token
+    without the scope of `read` sees what it may change."""
+    require_permission(actor, permission)
+    return row_filter(actor, read if has_permission(actor, read) else permission)
 
 
 def needs_audit(actor: Actor, owner_id: UserId, *, is_shared: bool = False) -> bool:

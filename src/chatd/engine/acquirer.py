@@ -13,6 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from chatd.aio import InterruptibleSleep
+from chatd.domain.access import WORKER
 from chatd.domain.chat.row import MAX_RUNNABLE_DELAY_S, Chat, Hint
 from chatd.domain.chat.suspicion import STABLE_WORKER_S
 from chatd.domain.errors import Unavailable
@@ -257,7 +258,7 @@ class Acquirer:
             return
         known = {chat_id: self._runners.last_row(chat_id) for chat_id in requested}
         try:
-            rows = await chats.get_many(self._conn, list(requested))
+            rows = await chats.get_many(self._conn, WORKER, list(requested))
         except Unavailable:
             self._dirty |= requested
             raise

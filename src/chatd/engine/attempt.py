@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 from msgspec import Struct
 
 from chatd.aio import Backoff, retry_unavailable
+from chatd.domain.access import WORKER, SystemActor
 from chatd.domain.chat.commands import ArchiveIdleTree, FailTurn, Step, WorkerCommand
 from chatd.domain.chat.messages import Draft, Message, UsageEntry
 from chatd.domain.chat.row import Chat, ChatError, Fence
@@ -88,7 +89,7 @@ class Attempt:
         """Read it once; each commit then adds its own messages. Only a row with another history
         version is read for again. Raises StaleFence if the database has lost the chat."""
         if self._history_version != self.chat.history_version:
-            self._history = await messages.load_history(conn, self.chat.id)
+            self._history = await messages.load_history(conn, WORKER, self.chat.id)
             if not self._history:
                 raise StaleFence(f"Chat {self.chat.id} has no message any more.")
             self._history_version = self.chat.history_version
@@ -194,6 +195,9 @@ def emit_usage(env: Env, entries: Iterable[UsageEntry]) -> None:
         )
 
 
+RETENTION: Final = SystemActor(reason="archive idle chats")
+
+
 class Committer:
     """Fenced writes. A commit is retried until the database answers: every try has the same
     change id, so a write with a lost reply is found and not repeated. A row that has changed
@@ -241,19 +245,27 @@ class Committer:
         self._env.emit("turn_failed", chat_id=attempt.chat.id, error_kind=error.kind)
         return await self.commit(attempt, command)
 
-    async def run(
-        self, chat_id: ChatId, command: WorkerCommand | ArchiveIdleTree
-    ) -> OperationOutcome:
+    async def run(self, chat_id: ChatId, command: WorkerCommand) -> OperationOutcome:
         """One write outside any attempt, tried once."""
         return await self._transactor.run(self._operation(chat_id, command))
 
+    async def archive_idle(self, chat_id: ChatId, command: ArchiveIdleTree) -> OperationOutcome:
+        """Tried once."""
+        operation = Operation(
+            chat_id=chat_id,
+            command=command,
+            actor=RETENTION,
+            change_id=self._env.new_change_id(),
+        )
+        return await self._transactor.run(operation)
+
     def _operation(
-        self, chat_id: ChatId, command: WorkerCommand | ArchiveIdleTree, known: Chat | None = None
+        self, chat_id: ChatId, command: WorkerCommand, known: Chat | None = None
     ) -> Operation:
         return Operation(
             chat_id=chat_id,
             command=command,
-            actor=None,
+            actor=WORKER,
             change_id=self._env.new_change_id(),
             known=known,
         )

@@ -11,6 +11,7 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from chatd.aio import run_contained
+from chatd.domain.access import WORKER
 from chatd.domain.answer.partial import partial_messages
 from chatd.domain.chat.commands import ExpireDeadline, ReapChat
 from chatd.domain.chat.row import Episode
@@ -120,7 +121,7 @@ class ChatReaper:
             await self._write(chat_id, bare)
 
     async def _with_live_parts(self, chat_id: ChatId, expiry: ExpireDeadline) -> ExpireDeadline:
-        chat = await chats.get(self._conn, chat_id)
+        chat = await chats.get(self._conn, WORKER, chat_id)
         if chat is None or chat.status != "interrupting":
             return expiry
         episode = Episode.of(chat)

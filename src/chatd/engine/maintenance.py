@@ -106,7 +106,7 @@ def retention_tasks(
             found = await retention.list_idle_chats(pool, after, limit=_MAX_CHATS_PER_BATCH)
             for chat_id, since in found:
                 with suppress(RequestError):  # A user changed the chat in the meantime.
-                    await committer.run(chat_id, ArchiveIdleTree(idle_since=since))
+                    await committer.archive_idle(chat_id, ArchiveIdleTree(idle_since=since))
             if len(found) < _MAX_CHATS_PER_BATCH:
                 return
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from chatd.aio import BackgroundTasks
+from chatd.domain.access import WORKER
 from chatd.domain.answer.answer import Answer, ModelCallRecord, started_call, usage_entry
 from chatd.domain.answer.assembler import Assembler
 from chatd.domain.chat.messages import Message
@@ -132,7 +133,9 @@ class TitleGenerator:
         return None, refusal
 
     async def _set_title(self, chat: Chat, title: str) -> None:
-        updated = await chats.set_title(self._conn, chat.id, expected=chat.title, title=title)
+        updated = await chats.set_title(
+            self._conn, WORKER, chat.id, expected=chat.title, title=title
+        )
         if updated is not None:
             self._announce(updated, "title")
 

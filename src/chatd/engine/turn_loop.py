@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from chatd.aio import retry_unavailable
+from chatd.domain.access import WORKER
 from chatd.domain.answer.partial import partial_messages
 from chatd.domain.chat.commands import (
     CommitStep,
@@ -111,7 +112,7 @@ class TurnLoop:
         self.record_usage(attempt.chat, unpaid)
 
     async def read_row(self, chat: Chat) -> Chat | None:
-        return await self._until_available(lambda: chats.get(self._conn, chat.id))
+        return await self._until_available(lambda: chats.get(self._conn, WORKER, chat.id))
 
     def record_usage(self, chat: Chat, unpaid: tuple[UsageEntry, ...]) -> None:
         """Record usage outside the chat's row, which another worker may own now."""

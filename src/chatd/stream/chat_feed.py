@@ -8,11 +8,12 @@ decides when a feed reads.
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 from msgspec import Struct
 
+from chatd.domain.access import SystemActor
 from chatd.domain.chat.cursor import Cursor
 from chatd.domain.chat.diff import ChatSnapshot, ViewerPosition, diff, needs_full_read
 from chatd.domain.chat.events import DurableEvent, HistoryReset, PreviewReset, encode_event
@@ -47,6 +48,9 @@ def build_group(after: Cursor, chat: Chat, events: Sequence[DurableEvent]) -> Ev
         restarts_episode=any(isinstance(event, PreviewReset) for event in events),
         reset=isinstance(events[0], HistoryReset),
     )
+
+
+FEEDS: Final = SystemActor(reason="feeds read for all their viewers, each of which is checked")
 
 
 class Wakeable(Protocol):
@@ -215,7 +219,7 @@ class ChatFeed:
 
     async def _read(self, version: int) -> ChatSnapshot:
         try:
-            found = await chats.load_changes_since(self._conn, self.chat_id, version)
+            found = await chats.load_changes_since(self._conn, FEEDS, self.chat_id, version)
         except msgspec.DecodeError as error:
             # A row that cannot be decoded must not end the task that serves all feeds.
             raise InvariantBroken(f"Chat {self.chat_id} cannot be read: {error}") from error

@@ -35,6 +35,7 @@ from chatd.parts.journal_writer import TAILED_HINT_KIND
 from chatd.store.chat import chats, read_marks
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.conn import Conn
+from chatd.stream.chat_feed import FEEDS
 from chatd.stream.fanout import Broadcast, Subscription
 from chatd.stream.frames import Frame
 
@@ -220,7 +221,7 @@ class ChatListFeeds:
             for chat_id in batch:
                 del self._unread[chat_id]
             try:
-                rows = await chats.get_many(self._conn, list(batch))
+                rows = await chats.get_many(self._conn, FEEDS, list(batch))
                 marks = await read_marks.list_marks(self._conn, self._missing_marks(rows, batch))
             except Unavailable as error:
                 failures += 1

@@ -14,16 +14,17 @@ from typing import Final
 from msgspec import Struct
 
 from chatd.aio import Backoff, InterruptibleSleep
+from chatd.domain.access import Actor, is_allowed
 from chatd.domain.chat.cursor import Cursor
 from chatd.domain.chat.row import Chat, Hint
-from chatd.domain.errors import ChatdError, Unavailable
+from chatd.domain.errors import ChatdError, NotFound, Unavailable
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Env
 from chatd.store.chat import chats
 from chatd.store.chat.chats import ChatVersion
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.conn import Conn
-from chatd.stream.chat_feed import ChatFeed
+from chatd.stream.chat_feed import FEEDS, ChatFeed
 from chatd.stream.live_parts import LivePartSource
 from chatd.stream.viewer import Viewer
 
@@ -80,19 +81,31 @@ class FeedRegistry:
     # For transports
 
     @asynccontextmanager
-    async def open_viewer(self, chat_id: ChatId, after: Cursor | None) -> AsyncGenerator[Viewer]:
+    async def open_viewer(
+        self, actor: Actor, chat_id: ChatId, after: Cursor | None
+    ) -> AsyncGenerator[Viewer]:
         """`after` is the client's last cursor. Raises NotFound or Unavailable before the viewer
-        exists, so that a transport can still reply with an error status."""
+        exists, so that a transport can still reply with an error status. NotFound also if the
+        actor may not read the chat."""
         feed = self._feeds.get(chat_id) or self._new(chat_id)
         viewer = Viewer(feed, self._live, self._env.clock, after)
         feed.viewers.add(viewer)
         try:
             await self._join(viewer)
+            await self._require_readable(actor, chat_id)
             yield viewer
         finally:
             feed.viewers.discard(viewer)
             if not feed.viewers:
                 self._drop(feed)
+
+    async def _require_readable(self, actor: Actor, chat_id: ChatId) -> None:
+        """The feed has read the row, so that the owner and a worker need no read of their own."""
+        row = self.known(chat_id)
+        if row is not None and is_allowed(actor, "chats.read", row.owner_id):
+            return
+        if await chats.get(self._conn, actor, chat_id) is None:
+            raise NotFound("There is no such chat.")
 
     async def _join(self, viewer: Viewer) -> None:
         """While the pool is exhausted, wait and retry instead of refusing the viewer."""
@@ -221,7 +234,7 @@ class FeedRegistry:
         known = {feed.chat_id: feed.chat for feed in self._feeds.values() if feed.chat is not None}
         if not known:
             return
-        found = await chats.list_versions(self._conn, list(known))
+        found = await chats.list_versions(self._conn, FEEDS, list(known))
         for chat_id, chat in known.items():
             if (feed := self._feeds.get(chat_id)) is not None:
                 _compare(feed, chat, found.get(chat_id))

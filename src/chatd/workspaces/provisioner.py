@@ -10,6 +10,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chatd.domain.access import WORKER
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ToolError
 from chatd.domain.ports import ProvisionResult, ToolContext, WorkspaceRequest
@@ -53,7 +54,8 @@ class WorkspaceProvisioner:
         return await self._catalog.read(template_id)
 
     async def create(self, context: ToolContext, request: WorkspaceRequest) -> ProvisionResult:
-        if (created := await workspaces.find_by_request_key(self._conn, request.key)) is not None:
+        created = await workspaces.find_by_request_key(self._conn, WORKER, request.key)
+        if created is not None:
             # A worker that is gone ran this call before: its workspace is the result.
             return await self._requests.finish_creation(context, created)
         usable = await self._catalog.get_usable(request.template_id)
@@ -127,10 +129,10 @@ class WorkspaceProvisioner:
 
     async def _load_snapshot(self, chat: Chat) -> WorkspaceSnapshot:
         """Read again: the workspace may have changed since the turn began."""
-        row = await chats.get(self._conn, chat.id)
+        row = await chats.get(self._conn, WORKER, chat.id)
         found = None
         if row is not None and row.workspace_id is not None:
-            found = await workspaces.load_snapshot(self._conn, row.workspace_id)
+            found = await workspaces.load_snapshot(self._conn, WORKER, row.workspace_id)
         # A chat never uses another owner's workspace, even if its row names one.
         if found is None or found.workspace is None or found.workspace.owner_id != chat.owner_id:
             return WorkspaceSnapshot(now=chat.updated_at)

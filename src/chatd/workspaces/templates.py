@@ -14,6 +14,7 @@ from uuid import UUID, uuid5
 import msgspec
 from msgspec import Struct
 
+from chatd.domain.access import WORKER
 from chatd.domain.errors import ChatdError, ToolError
 from chatd.domain.ids import UserId
 from chatd.domain.ports import Clock, Env
@@ -242,7 +243,7 @@ class TemplateCatalog:
     async def list_page(self, owner: UserId, *, query: str, page: int) -> TemplateListPage:
         found = await templates.list_all(self._conn)
         try:
-            signals = await templates.list_usage(self._conn, owner)
+            signals = await templates.list_usage(self._conn, WORKER, owner)
         except ChatdError as error:
             # Usage only improves the order.
             why = "templates are listed without regard to their use"

@@ -41,7 +41,7 @@ from chatd.store.file.database_store import DATABASE_CHUNK_BYTES, DatabaseFileSt
 from chatd.store.file.stores import FileStores
 from chatd.store.model_configs import StoredModel, StoredProvider
 from chatd.store.pool import Pool
-from tests.support.factories import OWNER
+from tests.support.factories import HARNESS, OWNER
 from tests.support.operations import deciding, deciding_transactor, operation
 from tests.support.outcomes import present
 from tests.support.providers.server import Gate
@@ -261,7 +261,7 @@ class ApiServer:
         return ChatId(UUID(str(made.json["id"])))
 
     async def chat(self, chat_id: ChatId) -> Chat:
-        return present(await chats.get(self.replica.pool, chat_id))
+        return present(await chats.get(self.replica.pool, HARNESS, chat_id))
 
     async def act(self, chat_id: ChatId, decide: Callable[[Chat], Change | None]) -> Chat:
         """Apply a change, as a worker or another user does."""

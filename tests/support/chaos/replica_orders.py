@@ -40,6 +40,7 @@ from chatd.stream.feed_registry import FeedRegistry
 from chatd.stream.frames import encode_sse
 from tests.support.chaos.replica_resources import measure_resources
 from tests.support.engine_rig import change_id
+from tests.support.factories import HARNESS, member
 
 OWNER = UserId(UUID(int=4711))
 
@@ -122,7 +123,7 @@ class OrderExecutor:
                 Operation(
                     chat_id=ChatId(order.chat),
                     command=command,
-                    actor=OWNER,
+                    actor=member(OWNER),
                     change_id=change_id(),
                     slots=ReservedSlots(root=free),
                     request=request,
@@ -175,7 +176,7 @@ class OrderedViewers:
     async def _watch(self, order: Order) -> None:
         try:
             after = None if order.after is None else Cursor.parse(order.after)
-            async with self._feeds.open_viewer(ChatId(order.chat), after) as viewer:
+            async with self._feeds.open_viewer(HARNESS, ChatId(order.chat), after) as viewer:
                 async for frame in viewer.frames():
                     write_line(StreamFrame(frame=order.id, sse=encode_sse(frame).decode()))
         except ChatdError as error:

@@ -18,6 +18,7 @@ from tests.support.chaos.patience import load_factor
 from tests.support.chaos.replicas import ReplicaGone, ReplicaProcess
 from tests.support.chaos.running_replicas import RunningReplicas
 from tests.support.client_state import ClientState, read_state
+from tests.support.factories import HARNESS
 from tests.support.stream_replica import read_sse
 
 RESUME_TIMEOUT_S = 10.0
@@ -94,7 +95,7 @@ class RoamingViewers:
                     wrong.append(error)
 
         async def check_one(onlooker: RoamingViewer) -> None:
-            if await chats.get(conn, onlooker.chat_id) is None:
+            if await chats.get(conn, HARNESS, onlooker.chat_id) is None:
                 await _check_not_found(onlooker, replica)
             else:
                 await _check_state(onlooker, replica, await read_state(conn, onlooker.chat_id))

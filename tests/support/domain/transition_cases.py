@@ -35,7 +35,7 @@ from chatd.domain.chat.queue_transitions import (
     sort_queue,
 )
 from chatd.domain.chat.row import Chat, Fence, RetryState
-from chatd.domain.chat.states import ARCHIVED_STATES, BUSY_STATES, Actor, State, Transition
+from chatd.domain.chat.states import ARCHIVED_STATES, BUSY_STATES, State, Transition, TransitionSide
 from chatd.domain.chat.user_transitions import (
     archive,
     edit_message,
@@ -134,7 +134,7 @@ def _orphans(state: State, move: Transition) -> tuple[int, ...]:
 
 def expected_refusal(state: State, move: Transition) -> tuple[type[ChatdError], str]:
     """The type and code with which an unlisted move is refused."""
-    if move.actor is Actor.WORKER:
+    if move.side is TransitionSide.WORKER:
         return StaleFence, "stale_fence"
     if state in ARCHIVED_STATES:
         return TransitionNotAllowed, "chat_archived"

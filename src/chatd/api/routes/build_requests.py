@@ -10,18 +10,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chatd.api import validation
-from chatd.api.auth import require_own_workspace
 from chatd.api.deps import ApiDeps, WorkspaceControl
 from chatd.api.errors import FieldError, InvalidFields
 from chatd.api.request import ApiRequest
 from chatd.api.schemas.workspaces import NewBuildBody
-from chatd.domain.errors import Conflict, InvalidInput, RequestReused
+from chatd.domain.errors import Conflict, InvalidInput, NotFound, RequestReused
 from chatd.domain.workspace.entities import Build, BuildId, FieldProblem, VersionId
 from chatd.domain.workspace.rules import (
     AwaitBuild,
     InsertBuild,
     NoWorkspace,
     WorkspaceSnapshot,
+    build_permission,
     next_for_start,
     next_for_stop,
     start_version,
@@ -46,6 +46,13 @@ def require_workspaces(deps: ApiDeps) -> WorkspaceControl:
         text = "Workspaces are disabled in this server's settings (workspaces.enabled)."
         raise Conflict(text, code="workspaces_off")
     return deps.workspaces
+
+
+def require_workspace(found: WorkspaceSnapshot | None) -> WorkspaceSnapshot:
+    """Raises NotFound for one that was not found or that the caller may not read."""
+    if found is None:
+        raise NotFound("There is no such workspace.")
+    return found
 
 
 def parameters_error(problems: Sequence[FieldProblem]) -> InvalidFields:
@@ -82,16 +89,20 @@ class _BuildInsert(Struct, frozen=True, kw_only=True):
 
     async def run(self) -> RequestedBuild:
         for _ in range(MAX_BUILD_INSERT_ATTEMPTS):
-            snapshot = await workspaces.load_snapshot(self.conn, self.request.workspace_id)
-            require_own_workspace(self.request.caller, snapshot)
-            assert snapshot is not None
-            if (earlier := await builds.find_by_request_key(self.conn, self.key)) is not None:
+            actor, transition = self.request.caller.actor, self.body.transition
+            snapshot = require_workspace(
+                await workspaces.load_snapshot(
+                    self.conn, actor, self.request.workspace_id, build_permission(transition)
+                )
+            )
+            earlier = await builds.find_by_request_key(self.conn, actor, self.key, transition)
+            if earlier is not None:
                 return RequestedBuild(build=self._same(earlier), again=True)
             after = self._after(snapshot)
             if isinstance(after, Build):
                 return RequestedBuild(build=after, again=True)
             new = await self._new(snapshot, after)
-            if (build := await builds.insert(self.conn, new)) is not None:
+            if (build := await builds.insert(self.conn, actor, new)) is not None:
                 return RequestedBuild(build=self._same(build), again=build.id != self.build_id)
         raise Conflict(
             "Other requests keep creating builds of this workspace. Retry.", code="build_active"

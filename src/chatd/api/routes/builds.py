@@ -3,13 +3,17 @@
 from collections.abc import Sequence
 from typing import Final
 
-from chatd.api.auth import ApiCaller, require_own_workspace
+from chatd.api.auth import ApiCaller
 from chatd.api.deps import ApiDeps
 from chatd.api.operations import REPLAYED
 from chatd.api.pages import NumberPosition, Paging
 from chatd.api.request import ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
-from chatd.api.routes.build_requests import request_build, require_workspaces
+from chatd.api.routes.build_requests import (
+    request_build,
+    require_workspace,
+    require_workspaces,
+)
 from chatd.api.schemas.lists import ListQuery
 from chatd.api.schemas.workspace_replies import build_log_reply, build_reply
 from chatd.api.schemas.workspaces import (
@@ -103,23 +107,25 @@ class BuildRoutes:
 
     async def _load(self, request: ApiRequest, paging: Paging[NumberPosition]) -> Sequence[Build]:
         conn, workspace_id = self._deps.pool, request.workspace_id
-        require_own_workspace(request.caller, await workspaces.load_snapshot(conn, workspace_id))
+        actor, limit = request.caller.actor, paging.read_limit
         before = None if paging.position is None else paging.position.number
-        return await builds.list_builds(conn, workspace_id, limit=paging.read_limit, before=before)
+        found = await builds.list_builds(conn, actor, workspace_id, limit=limit, before=before)
+        if not found:
+            # A workspace has a build from its first moment: there is none, or this page is empty.
+            require_workspace(await workspaces.load_snapshot(conn, actor, workspace_id))
+        return found
 
     async def get_build(self, request: ApiRequest) -> ApiReply:
-        return reply(
-            build_reply(await require_own_build(self._deps, request.caller, request.build_id))
-        )
+        return reply(build_reply(await require_build(self._deps, request.caller, request.build_id)))
 
     async def cancel_build(self, request: ApiRequest) -> ApiReply:
         """Cancelling a build twice is not an error."""
         deps, build_id = self._deps, request.build_id
         control = require_workspaces(deps)
-        await require_own_build(deps, request.caller, build_id)
-        build = await deps.retry(lambda: builds.cancel(deps.pool, build_id))
+        await require_build(deps, request.caller, build_id)
+        build = await deps.retry(lambda: builds.cancel(deps.pool, request.caller.actor, build_id))
         if build is None:
-            build = await require_own_build(deps, request.caller, build_id)
+            build = await require_build(deps, request.caller, build_id)
             if build.status not in ("canceling", "canceled"):
                 raise Conflict(f"The build has already {build.status}.", code="build_ended")
         control.wake()
@@ -129,9 +135,9 @@ class BuildRoutes:
         query, build_id = request.query(LogsQuery), request.build_id
         paging = Paging(request, query, NumberPosition)
         # Read the status before the log: the log of an ended build is complete.
-        build = await require_own_build(self._deps, request.caller, build_id)
+        build = await require_build(self._deps, request.caller, build_id)
         after = query.after_id or 0 if paging.position is None else paging.position.number
-        found = await load_log(self._deps, build_id, after, paging.read_limit)
+        found = await load_log(self._deps, request.caller, build_id, after, paging.read_limit)
         shown, cursor = paging.cut(found, lambda line: NumberPosition(line.id))
         return reply(
             BuildLogPage(
@@ -143,23 +149,17 @@ class BuildRoutes:
         )
 
 
-async def require_own_build(deps: ApiDeps, caller: ApiCaller, build_id: BuildId) -> Build:
-    """The build, if the caller owns its workspace. Raises NotFound."""
-
-    async def read() -> Build | None:
-        build = await builds.get(deps.pool, build_id)
-        if build is None:
-            return None
-        workspace = await workspaces.get(deps.pool, build.workspace_id)
-        return build if workspace is not None and workspace.owner_id == caller.user_id else None
-
-    build = await deps.retry(read)
+async def require_build(deps: ApiDeps, caller: ApiCaller, build_id: BuildId) -> Build:
+    """The build, if the caller may read it. Raises NotFound."""
+    build = await deps.retry(lambda: builds.get(deps.pool, caller.actor, build_id))
     if build is None:
         raise NotFound("There is no such build.")
     return build
 
 
-async def load_log(deps: ApiDeps, build_id: BuildId, after: int, most: int) -> Sequence[BuildLog]:
+async def load_log(
+    deps: ApiDeps, caller: ApiCaller, build_id: BuildId, after: int, most: int
+) -> Sequence[BuildLog]:
     return await deps.retry(
-        lambda: build_leases.list_log(deps.pool, build_id, after=after, limit=most)
+        lambda: build_leases.list_log(deps.pool, caller.actor, build_id, after=after, limit=most)
     )

@@ -13,11 +13,12 @@ from chatd.api.pages import Paging, TimePosition
 from chatd.api.request import ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
 from chatd.api.schemas.chats import ChatListQuery, ChatPage, ListedChat, SearchMatch
+from chatd.domain.access import UserActor
 from chatd.domain.chat.public_chat import PublicChat, public_chat
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.search import SearchQuery, make_snippet, parse_query
 from chatd.domain.errors import InvalidInput
-from chatd.domain.ids import ChatId, UserId
+from chatd.domain.ids import ChatId
 from chatd.store.chat import chats, read_marks, search
 from chatd.store.chat.chats import ChatListFilter
 from chatd.store.chat.search import SearchHit
@@ -54,7 +55,6 @@ class ChatListRoutes:
         paging = Paging(request, query, TimePosition)
         last = paging.position
         which = ChatListFilter(
-            owner_id=request.caller.user_id,
             archived=wanted.archived or False,
             labels=wanted.labels,
             status=wanted.status,
@@ -62,7 +62,8 @@ class ChatListRoutes:
             limit=paging.read_limit,
             after=None if last is None else (last.at, ChatId(last.id)),
         )
-        page = ChatListPage(conn=self._deps.pool, which=which, paging=paging)
+        actor = request.caller.actor
+        page = ChatListPage(conn=self._deps.pool, actor=actor, which=which, paging=paging)
         if wanted.texts or wanted.titles:
             return reply(await self._deps.retry(lambda: page.search(wanted)))
         return reply(await self._deps.retry(page.load))
@@ -99,6 +100,7 @@ class ChatListPage(Struct, frozen=True, kw_only=True):
     """One page of the list."""
 
     conn: Conn
+    actor: UserActor
     which: ChatListFilter
     paging: Paging[TimePosition]
 
@@ -106,30 +108,30 @@ class ChatListPage(Struct, frozen=True, kw_only=True):
         """The first page without filters starts with the pinned chats; such a chat appears again
         on the page where its time puts it."""
         which = self.which
-        found = await chats.list_roots(self.conn, which)
+        found = await chats.list_roots(self.conn, self.actor, which)
         roots, cursor = self.paging.cut(found, lambda chat: TimePosition(chat.updated_at, chat.id))
-        plain = ChatListFilter(owner_id=which.owner_id, limit=which.limit)
+        plain = ChatListFilter(limit=which.limit)
         if which == plain:
-            pinned = await chats.list_pinned(self.conn, which.owner_id)
+            pinned = await chats.list_pinned(self.conn, self.actor)
             known = {chat.id for chat in pinned}
             roots = [*pinned, *(chat for chat in roots if chat.id not in known)]
-        items = tuple(await with_children(self.conn, which.owner_id, roots))
+        items = tuple(await with_children(self.conn, self.actor, roots))
         return ChatPage(items=items, has_more=cursor is not None, next_cursor=cursor)
 
     async def search(self, wanted: SearchQuery) -> ChatPage:
         """By the time of the newest hit. A hit that was deleted meanwhile is left out."""
-        found = await search.search(self.conn, self.which, wanted.texts, wanted.titles)
+        found = await search.search(self.conn, self.actor, self.which, wanted.texts, wanted.titles)
         hits, cursor = self.paging.cut(found, lambda hit: TimePosition(hit.at, hit.root.id))
         matches = await self._matches(hits, wanted)
         roots = [hit.root for hit in hits if hit.root.id in matches]
-        listed = await with_children(self.conn, self.which.owner_id, roots)
+        listed = await with_children(self.conn, self.actor, roots)
         items = tuple(msgspec.structs.replace(item, match=matches[item.id]) for item in listed)
         return ChatPage(items=items, has_more=cursor is not None, next_cursor=cursor)
 
     async def _matches(
         self, hits: Sequence[SearchHit], wanted: SearchQuery
     ) -> dict[ChatId, SearchMatch]:
-        messages = await search.load_messages(self.conn, hits)
+        messages = await search.load_messages(self.conn, self.actor, hits)
         found: dict[ChatId, SearchMatch] = {}
         for hit in hits:
             message = messages.get(hit.chat_id)
@@ -146,14 +148,15 @@ class ChatListPage(Struct, frozen=True, kw_only=True):
         return found
 
 
-async def with_children(conn: Conn, reader: UserId, roots: Sequence[Chat]) -> list[ListedChat]:
+async def with_children(conn: Conn, actor: UserActor, roots: Sequence[Chat]) -> list[ListedChat]:
     """With the children and the reader's marks of all roots: two statements."""
     children: list[Chat] = []
     if roots:
         archived, ids = roots[0].archived, [root.id for root in roots]
-        children = [c for c in await chats.list_children(conn, ids) if c.archived == archived]
+        found = await chats.list_children(conn, actor, ids)
+        children = [child for child in found if child.archived == archived]
     shown = [chat.id for chat in (*roots, *children)]
-    marks = await read_marks.list_marks_of(conn, reader, shown)
+    marks = await read_marks.list_marks_of(conn, actor, shown)
     below: defaultdict[ChatId, list[PublicChat]] = defaultdict(list)
     for child in children:
         below[child.root_chat_id].append(public_chat(child, marks[child.id]))

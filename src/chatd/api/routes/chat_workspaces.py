@@ -5,7 +5,7 @@ from uuid import UUID
 
 import msgspec
 
-from chatd.api.auth import ApiCaller, require_own_chat
+from chatd.api.auth import ApiCaller
 from chatd.api.deps import ApiDeps
 from chatd.api.error_codes import CHAT_STATE_CODES
 from chatd.api.request import ApiReply, ApiRequest, reply
@@ -13,9 +13,10 @@ from chatd.api.route import ApiRoute
 from chatd.api.routes.chats import get_mark
 from chatd.api.schemas.workspace_replies import context_reply
 from chatd.api.schemas.workspaces import ChatReply, LatestChats, LatestChatsQuery
+from chatd.domain.access import Actor
 from chatd.domain.chat.public_chat import public_chat
 from chatd.domain.chat.row import Chat
-from chatd.domain.errors import Conflict, InvalidInput
+from chatd.domain.errors import Conflict, InvalidInput, NotFound
 from chatd.domain.ids import WorkspaceId
 from chatd.domain.workspace.entities import AgentRow
 from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent, choose_agent
@@ -67,45 +68,50 @@ class ChatWorkspaceRoutes:
         deps, query = self._deps, request.query(LatestChatsQuery)
         which = _ids(query.workspace_ids)
         found = await deps.retry(
-            lambda: bindings.latest_chat_per_workspace(deps.pool, request.caller.user_id, which)
+            lambda: bindings.latest_chat_per_workspace(deps.pool, request.caller.actor, which)
         )
         return reply(found)
 
     async def get_chat(self, request: ApiRequest) -> ApiReply:
         deps = self._deps
-        found = await deps.retry(lambda: chats.get(deps.pool, request.chat_id))
-        return await self._reply(require_own_chat(request.caller, found), request.caller)
+        actor = request.caller.actor
+        chat = await deps.retry(lambda: chats.get(deps.pool, actor, request.chat_id))
+        return await self._reply(require_chat(chat), request.caller)
 
     async def pin_context(self, request: ApiRequest) -> ApiReply:
         deps = self._deps
-        found = await deps.retry(lambda: chats.get(deps.pool, request.chat_id))
-        chat = require_own_chat(request.caller, found)
-        await deps.retry(lambda: self._pin(chat))
+        actor = request.caller.actor
+        chat = require_chat(
+            await deps.retry(
+                lambda: chats.get_for_command(deps.pool, actor, request.chat_id, "chats.write")
+            )
+        )
+        await deps.retry(lambda: self._pin(actor, chat))
         if deps.workspaces is not None:
             await deps.workspaces.on_bound(chat.id, chat.workspace_id)
         deps.announce(chat, "workspace")
         return await self._reply(chat, request.caller)
 
-    async def _pin(self, chat: Chat) -> None:
+    async def _pin(self, actor: Actor, chat: Chat) -> None:
         conn = self._deps.pool
         if chat.workspace_id is None:
             raise Conflict(
                 "The chat has no workspace. Set workspace_id first.", code="no_workspace"
             )
-        agent = await self._agent(chat.workspace_id)
+        agent = await self._agent(actor, chat.workspace_id)
         is_saved = await bindings.save_bound_agent(
-            conn, chat.id, chat.workspace_id, build_id=agent.build_id, agent_id=agent.id
+            conn, actor, chat.id, chat.workspace_id, build_id=agent.build_id, agent_id=agent.id
         )
         if not is_saved:
             raise Conflict(
                 "The chat's workspace was changed meanwhile. Retry.", code="workspace_changed"
             )
-        if not await bindings.pin_context(conn, chat.id, agent.id, replace=True):
+        if not await bindings.pin_context(conn, actor, chat.id, agent.id, replace=True):
             text = "The workspace agent has not reported its instructions yet. Retry in a moment."
             raise Conflict(text, code="no_context")
 
-    async def _agent(self, workspace_id: WorkspaceId) -> AgentRow:
-        snapshot = await workspaces.load_snapshot(self._deps.pool, workspace_id)
+    async def _agent(self, actor: Actor, workspace_id: WorkspaceId) -> AgentRow:
+        snapshot = await workspaces.load_snapshot(self._deps.pool, actor, workspace_id)
         try:
             return choose_agent(() if snapshot is None else snapshot.agents)
         except NoAgent:
@@ -119,19 +125,26 @@ class ChatWorkspaceRoutes:
         read_up_to = await get_mark(self._deps, reader, chat)
         found = ChatReply(**msgspec.structs.asdict(public_chat(chat, read_up_to)))
         if chat.workspace_id is not None:
-            found = await self._deps.retry(lambda: self._with_context(found))
+            found = await self._deps.retry(lambda: self._with_context(reader.actor, found))
         return reply(found)
 
-    async def _with_context(self, chat: ChatReply) -> ChatReply:
+    async def _with_context(self, actor: Actor, chat: ChatReply) -> ChatReply:
         conn = self._deps.pool
-        binding = await bindings.get(conn, chat.id)
-        pinned = await bindings.get_pinned_context(conn, chat.id)
+        binding = await bindings.get(conn, actor, chat.id)
+        pinned = await bindings.get_pinned_context(conn, actor, chat.id)
         return msgspec.structs.replace(
             chat,
             build_id=None if binding is None else binding.build_id,
             agent_id=None if binding is None else binding.agent_id,
             context=None if pinned is None else context_reply(pinned),
         )
+
+
+def require_chat(found: Chat | None) -> Chat:
+    """Raises NotFound for one that was not found or that the caller may not read."""
+    if found is None:
+        raise NotFound("There is no such chat.")
+    return found
 
 
 def _ids(text: str) -> list[WorkspaceId]:

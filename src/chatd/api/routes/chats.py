@@ -154,9 +154,11 @@ class ChatRoutes:
     async def _command(self, request: ApiRequest, body: CreateChatBody) -> CreateChat:
         workspace_id = validation.clean_workspace_id(body.workspace_id)
         if workspace_id is not None:
-            pool, owner = self._deps.pool, request.caller.user_id
+            pool, caller = self._deps.pool, request.caller
             await self._deps.retry(
-                lambda: bindings.require_usable_workspace(pool, workspace_id, owner)
+                lambda: bindings.require_usable_workspace(
+                    pool, caller.actor, workspace_id, caller.user_id
+                )
             )
         validation.check_mcp_servers(body.mcp_server_ids)
         content = await build_content(self._deps, request.caller, body.content)
@@ -205,8 +207,8 @@ class ChatRoutes:
 
     async def mark_read(self, request: ApiRequest) -> ApiReply:
         deps, body = self._deps, await request.body(_READ)
-        user, chat_id, up_to = request.caller.user_id, request.chat_id, MessageId(body.message_id)
-        found = await deps.retry(lambda: read_marks.move(deps.pool, user, chat_id, up_to))
+        actor, chat_id, up_to = request.caller.actor, request.chat_id, MessageId(body.message_id)
+        found = await deps.retry(lambda: read_marks.move(deps.pool, actor, chat_id, up_to))
         if found is None:
             raise NotFound("There is no such chat.")
         chat, has_moved = found
@@ -227,7 +229,9 @@ class ChatRoutes:
     async def compact_chat(self, request: ApiRequest) -> ApiReply:
         deps = self._deps
         compactable = await deps.retry(
-            lambda: messages.has_answer_since_boundary(deps.pool, request.chat_id)
+            lambda: messages.has_answer_since_boundary(
+                deps.pool, request.caller.actor, request.chat_id
+            )
         )
         command = RequestCompaction(compactable=compactable)
         outcome = await run_operation(deps, request.caller, request.chat_id, command)
@@ -236,8 +240,8 @@ class ChatRoutes:
 
 async def get_mark(deps: ApiDeps, reader: ApiCaller, chat: Chat) -> MessageId:
     """The last message that the reader has read of the chat."""
-    user = reader.user_id
-    marks = await deps.retry(lambda: read_marks.list_marks_of(deps.pool, user, [chat.id]))
+    actor = reader.actor
+    marks = await deps.retry(lambda: read_marks.list_marks_of(deps.pool, actor, [chat.id]))
     return marks[chat.id]
 
 

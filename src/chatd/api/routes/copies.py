@@ -99,11 +99,11 @@ class CopyRoutes:
         wanted = ForkRequest(
             id=ChatId(deps.env.new_id()),
             source_id=request.chat_id,
-            owner_id=request.caller.user_id,
             change_id=deps.env.new_change_id(),
             message_id=None if body.message_id is None else MessageId(body.message_id),
         )
-        return self._created(await deps.retry(lambda: forks.fork(deps.pool, wanted)))
+        actor = request.caller.actor
+        return self._created(await deps.retry(lambda: forks.fork(deps.pool, actor, wanted)))
 
     def _created(self, chat: Chat) -> ApiReply:
         """The reply for a new chat that its user has read."""

@@ -8,11 +8,11 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from chatd.api.auth import require_own_chat
 from chatd.api.deps import ApiDeps
 from chatd.api.pages import Paging
 from chatd.api.request import ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
+from chatd.api.routes.chat_workspaces import require_chat
 from chatd.api.schemas.costs import (
     ChatCostReply,
     CostByChat,
@@ -184,9 +184,8 @@ class CostRoutes:
 
     async def get_chat_cost(self, request: ApiRequest) -> ApiReply:
         deps, chat_id = self._deps, request.chat_id
-        reader = request.caller.user_id
-        found = await deps.retry(lambda: chats.get_readable(deps.pool, chat_id, reader))
-        chat = require_own_chat(request.caller, found)
+        found = await deps.retry(lambda: chats.get(deps.pool, request.caller.actor, chat_id))
+        chat = require_chat(found)
         total = await deps.retry(lambda: usage.tree_cost(deps.pool, chat.root_chat_id))
         return reply(
             ChatCostReply(

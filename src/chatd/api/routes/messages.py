@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from chatd.api import validation
-from chatd.api.auth import ApiCaller, require_own_chat
+from chatd.api.auth import ApiCaller
 from chatd.api.deps import ApiDeps
 from chatd.api.error_codes import CHAT_STATE_CODES
 from chatd.api.operations import (
@@ -112,11 +112,12 @@ class MessageRoutes:
         paging = Paging(request, query, NumberPosition)
         which = _range(query, paging.position)
         found = await self._deps.retry(
-            lambda: message_pages.load_page(self._deps.pool, request.chat_id, which)
+            lambda: message_pages.load_page(
+                self._deps.pool, request.caller.actor, request.chat_id, which
+            )
         )
         if found is None:
             raise NotFound("There is no such chat.")
-        require_own_chat(request.caller, found.chat)
         cursor = (
             paging.make_cursor(NumberPosition(found.messages[-1].id)) if found.has_more else None
         )

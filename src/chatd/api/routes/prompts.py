@@ -60,26 +60,26 @@ class PromptRoutes:
 
     async def list_chat_prompts(self, request: ApiRequest) -> ApiReply:
         deps, query = self._deps, request.query(PromptQuery)
-        user, chat_id = request.caller.user_id, request.chat_id
+        actor, chat_id = request.caller.actor, request.chat_id
         paging = Paging(request, query, NumberPosition)
-        if await deps.retry(lambda: chats.get_readable(deps.pool, chat_id, user)) is None:
+        if await deps.retry(lambda: chats.get(deps.pool, actor, chat_id)) is None:
             raise NotFound("There is no such chat.")
 
         async def read(last: NumberPosition | None) -> tuple[list[Prompt], bool]:
             before = None if last is None else MessageId(last.number)
             return await deps.retry(
-                lambda: prompts.list_of_chat(deps.pool, user, chat_id, before, limit=_READ_SIZE)
+                lambda: prompts.list_of_chat(deps.pool, actor, chat_id, before, limit=_READ_SIZE)
             )
 
         return reply(await _collect(paging, query, read, lambda p: NumberPosition(p.message_id)))
 
     async def list_prompts(self, request: ApiRequest) -> ApiReply:
         deps, query = self._deps, request.query(PromptQuery)
-        user = request.caller.user_id
+        actor = request.caller.actor
 
         async def read(last: PromptPlace | None) -> tuple[list[Prompt], bool]:
             return await deps.retry(
-                lambda: prompts.list_of_user(deps.pool, user, _position(last), limit=_READ_SIZE)
+                lambda: prompts.list_of_user(deps.pool, actor, _position(last), limit=_READ_SIZE)
             )
 
         paging = Paging(request, query, PromptPlace)

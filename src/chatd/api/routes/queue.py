@@ -119,7 +119,11 @@ class QueueRoutes:
     async def _load(self, request: ApiRequest) -> LoadedChat:
         found = await self._deps.retry(
             lambda: chats.load_for_transition(
-                self._deps.pool, request.chat_id, request.caller.user_id, with_queue=True
+                self._deps.pool,
+                request.caller.actor,
+                request.chat_id,
+                "chats.read",
+                with_queue=True,
             ),
         )
         if found is None:

@@ -93,7 +93,7 @@ class ScheduleRoutes:
         now = await deps.retry(lambda: schedules.read_time(deps.pool))
         workspace_id = validation.clean_workspace_id(body.workspace_id)
         if workspace_id is not None:
-            await bindings.require_usable_workspace(deps.pool, workspace_id, actor.user_id)
+            await bindings.require_usable_workspace(deps.pool, actor, workspace_id, actor.user_id)
         has_model = body.model is not None or body.model_config_id is not None
         due = _next_run(body.cron, body.timezone, now)
         schedule = Schedule(

@@ -9,6 +9,7 @@ from chatd.api.error_codes import CHAT_STATE_CODES
 from chatd.api.request import ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
 from chatd.api.schemas.chats import TitleReply
+from chatd.domain.access import Actor
 from chatd.domain.chat.messages import Message
 from chatd.domain.chat.public_chat import PublicChat, public_chat
 from chatd.domain.chat.row import Chat
@@ -67,9 +68,11 @@ class TitleRoutes:
     async def regenerate_title(self, request: ApiRequest) -> ApiReply:
         deps = self._deps
         async with self._leased(request) as chat:
-            title = await self._suggest(chat)
+            title = await self._suggest(request.caller.actor, chat)
             named = await deps.retry(
-                lambda: chats.set_title(deps.pool, chat.id, expected=chat.title, title=title)
+                lambda: chats.set_title(
+                    deps.pool, request.caller.actor, chat.id, expected=chat.title, title=title
+                )
             )
         if named is not None:
             deps.announce(named, "title")
@@ -77,16 +80,16 @@ class TitleRoutes:
 
     async def propose_title(self, request: ApiRequest) -> ApiReply:
         async with self._leased(request) as chat:
-            return reply(TitleReply(title=await self._suggest(chat)))
+            return reply(TitleReply(title=await self._suggest(request.caller.actor, chat)))
 
     @asynccontextmanager
     async def _leased(self, request: ApiRequest) -> AsyncGenerator[Chat]:
         """The chat, while no other request generates a title for it. If this process dies or the
         release fails, the lease ends by itself."""
-        deps, chat_id, owner = self._deps, request.chat_id, request.caller.user_id
+        deps, chat_id, actor = self._deps, request.chat_id, request.caller.actor
         chat, lease_id = await self._get(request), deps.env.new_id()
         is_held = await deps.retry(
-            lambda: title_leases.acquire(deps.pool, chat_id, owner, lease_id, seconds=TITLE_LEASE_S)
+            lambda: title_leases.acquire(deps.pool, actor, chat_id, lease_id, seconds=TITLE_LEASE_S)
         )
         if not is_held:
             raise Conflict(
@@ -101,16 +104,20 @@ class TitleRoutes:
     async def _get(self, request: ApiRequest) -> Chat:
         deps = self._deps
         found = await deps.retry(
-            lambda: chats.get_readable(deps.pool, request.chat_id, request.caller.user_id)
+            lambda: chats.get_for_command(
+                deps.pool, request.caller.actor, request.chat_id, "chats.write"
+            )
         )
         if found is None:
             raise NotFound("There is no such chat.")
         return found
 
-    async def _suggest(self, chat: Chat) -> str:
+    async def _suggest(self, actor: Actor, chat: Chat) -> str:
         deps = self._deps
-        first = await deps.retry(lambda: message_pages.load_page(deps.pool, chat.id, _FIRST))
-        recent = await deps.retry(lambda: message_pages.load_page(deps.pool, chat.id, _RECENT))
+        first = await deps.retry(lambda: message_pages.load_page(deps.pool, actor, chat.id, _FIRST))
+        recent = await deps.retry(
+            lambda: message_pages.load_page(deps.pool, actor, chat.id, _RECENT)
+        )
         if first is None or recent is None:
             raise NotFound("There is no such chat.")
         rows = {row.id: row for row in (*first.messages, *recent.messages[::-1])}

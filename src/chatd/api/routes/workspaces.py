@@ -6,13 +6,17 @@ from typing import Final
 from msgspec.structs import replace
 
 from chatd.api import validation
-from chatd.api.auth import require_own_workspace
 from chatd.api.deps import ApiDeps, WorkspaceControl
 from chatd.api.operations import REPLAYED
 from chatd.api.pages import Paging, TimePosition
 from chatd.api.request import ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
-from chatd.api.routes.build_requests import parameters_error, request_build, require_workspaces
+from chatd.api.routes.build_requests import (
+    parameters_error,
+    request_build,
+    require_workspace,
+    require_workspaces,
+)
 from chatd.api.routes.templates import usable_template
 from chatd.api.schemas.lists import ListQuery
 from chatd.api.schemas.workspace_replies import build_reply, workspace_reply
@@ -23,6 +27,7 @@ from chatd.api.schemas.workspaces import (
     WorkspacePage,
     WorkspaceReply,
 )
+from chatd.domain.access import Actor
 from chatd.domain.errors import Conflict, InvalidInput, RequestReused
 from chatd.domain.ids import WorkspaceId
 from chatd.domain.workspace.entities import BuildId, Template, TemplateId, TemplateVersion
@@ -80,11 +85,11 @@ class WorkspaceRoutes:
 
     async def list_workspaces(self, request: ApiRequest) -> ApiReply:
         paging = Paging(request, request.query(ListQuery), TimePosition)
-        pool, owner = self._deps.pool, request.caller.user_id
+        pool, actor = self._deps.pool, request.caller.actor
         last = paging.position
         after = None if last is None else (last.at, WorkspaceId(last.id))
         found = await self._deps.retry(
-            lambda: workspaces.list_page(pool, owner, after=after, limit=paging.read_limit)
+            lambda: workspaces.list_page(pool, actor, after=after, limit=paging.read_limit)
         )
         shown, cursor = paging.cut(found, _position)
         items = tuple(map(workspace_reply, shown))
@@ -92,7 +97,7 @@ class WorkspaceRoutes:
 
     async def create_workspace(self, request: ApiRequest) -> ApiReply:
         deps, body = self._deps, await request.body(_CREATE)
-        control = require_workspaces(deps)
+        control, actor = require_workspaces(deps), request.caller.actor
         template_id = body.template_id
         template, version = await deps.retry(
             lambda: usable_template(
@@ -104,16 +109,20 @@ class WorkspaceRoutes:
         values = await _values(control, template, version, body.parameters)
         new = self._new(request, control, body.name, template)
         new = replace(new, version_id=version.id, params=values)
-        created = await deps.retry(lambda: _insert(deps, new, named=body.name is not None))
+        created = await deps.retry(lambda: _insert(deps, actor, new, named=body.name is not None))
         if created.replayed:
             _check_same(created, new, named=body.name is not None)
         control.wake()
-        found = await deps.retry(lambda: workspaces.load_snapshot(deps.pool, created.workspace.id))
+        found = await deps.retry(
+            lambda: workspaces.load_snapshot(
+                deps.pool, actor, created.workspace.id, "workspaces.write"
+            )
+        )
         headers = {"location": f"/api/v1/workspaces/{created.workspace.id}"}
         # Without a key, `again` means an earlier attempt of this request.
         if created.replayed and created.workspace.id != new.id:
             headers |= REPLAYED
-        return reply(workspace_reply(require_own_workspace(request.caller, found)), 201, headers)
+        return reply(workspace_reply(require_workspace(found)), 201, headers)
 
     def _new(
         self, request: ApiRequest, control: WorkspaceControl, name: str | None, template: Template
@@ -133,8 +142,9 @@ class WorkspaceRoutes:
 
     async def get_workspace(self, request: ApiRequest) -> ApiReply:
         deps, workspace_id = self._deps, request.workspace_id
-        found = await deps.retry(lambda: workspaces.load_snapshot(deps.pool, workspace_id))
-        return reply(workspace_reply(require_own_workspace(request.caller, found)))
+        actor = request.caller.actor
+        found = await deps.retry(lambda: workspaces.load_snapshot(deps.pool, actor, workspace_id))
+        return reply(workspace_reply(require_workspace(found)))
 
     async def delete_workspace(self, request: ApiRequest) -> ApiReply:
         """A repeated delete returns the same build."""
@@ -172,16 +182,18 @@ async def _values(
     return resolved.values
 
 
-async def _insert(deps: ApiDeps, new: NewWorkspace, *, named: bool) -> CreatedWorkspace:
+async def _insert(
+    deps: ApiDeps, actor: Actor, new: NewWorkspace, *, named: bool
+) -> CreatedWorkspace:
     try:
-        return await workspaces.create(deps.pool, new)
+        return await workspaces.create(deps.pool, actor, new)
     except WorkspaceNameTaken:
         if named:
             text = f"You already have a workspace named {new.name}. Choose another name."
             raise Conflict(text, code="name_taken") from None
     other = generated_name(new.name[:-5], new.id.bytes[2:])
     try:
-        return await workspaces.create(deps.pool, replace(new, name=other))
+        return await workspaces.create(deps.pool, actor, replace(new, name=other))
     except WorkspaceNameTaken:
         raise Conflict("No free name could be generated. Give a name.", code="name_taken") from None
 

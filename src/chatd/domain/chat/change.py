@@ -14,7 +14,7 @@ from msgspec import Raw, Struct
 from chatd.domain.chat.messages import Draft, PendingCall, UsageEntry, UserInput
 from chatd.domain.chat.parts import ToolResultPart
 from chatd.domain.chat.row import NO_SETBACKS, Chat, ChatError, RetryState
-from chatd.domain.chat.states import ARCHIVED_STATES, TRANSITIONS, Actor, State, Transition
+from chatd.domain.chat.states import ARCHIVED_STATES, TRANSITIONS, State, Transition, TransitionSide
 from chatd.domain.errors import StaleFence, TransitionNotAllowed
 from chatd.domain.ids import MessageId, QueueId, RequestId, WorkerId
 
@@ -387,6 +387,6 @@ def require_allowed(chat: Chat, transition: Transition) -> State:
     state = chat.state
     if state in TRANSITIONS[transition]:
         return state
-    if transition.actor is Actor.WORKER:
+    if transition.side is TransitionSide.WORKER:
         raise StaleFence(f"Chat {chat.id} is in state {state}: {transition} does not apply.")
     raise TransitionNotAllowed(transition, state, archived=state in ARCHIVED_STATES)

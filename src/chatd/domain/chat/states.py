@@ -39,7 +39,7 @@ BUSY_STATES: Final = frozenset(
 )
 
 
-class Actor(Enum):
+class TransitionSide(Enum):
     """Which side asks for a transition: a refusal is an error to users, StaleFence to workers."""
 
     USER = "user"
@@ -77,8 +77,8 @@ class Transition(StrEnum):
     EXPIRE_ACTION = "expire_action"
 
     @property
-    def actor(self) -> Actor:
-        return Actor.WORKER if self in _WORKER_TRANSITIONS else Actor.USER
+    def side(self) -> TransitionSide:
+        return TransitionSide.WORKER if self in _WORKER_TRANSITIONS else TransitionSide.USER
 
 
 _WORKER_TRANSITIONS: Final = frozenset(

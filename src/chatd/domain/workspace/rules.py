@@ -9,12 +9,14 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
+from chatd.domain.access import Permission
 from chatd.domain.errors import ChatdError
 from chatd.domain.workspace.entities import (
     AgentRow,
     AgentStatus,
     Build,
     BuildId,
+    BuildTransition,
     Template,
     VersionId,
     Workspace,
@@ -213,6 +215,11 @@ def remedy_after_timeout(agent: AgentRow, now: datetime) -> Remedy:
     if agent.disconnected_at is not None:
         since = max(since, agent.disconnected_at)
     return "restart" if now - since >= timedelta(seconds=AGENT_LOST_AFTER_S) else "retry"
+
+
+def build_permission(transition: BuildTransition) -> Permission:
+    """An administrator may stop or delete another user's workspace, and not start it."""
+    return "workspaces.write" if transition == "start" else "workspaces.control"
 
 
 def workspace_ttl_s(setting: str | None, template: Template) -> int:

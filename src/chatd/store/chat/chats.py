@@ -11,11 +11,14 @@ from typing import Final, LiteralString, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from chatd.domain.chat.messages import (
-    Message,
-    PendingCall,
-    QueuedMessage,
+from chatd.domain.access import (
+    Actor,
+    Permission,
+    UserActor,
+    require_allowed,
+    require_permission,
 )
+from chatd.domain.chat.messages import Message, PendingCall, QueuedMessage
 from chatd.domain.chat.row import Chat, ChatError, RetryState, Setbacks
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.chat.transitions import LoadedChat
@@ -29,6 +32,7 @@ from chatd.store.chat.messages import (
     take_within_bytes,
 )
 from chatd.store.conn import Conn, Row, json_text, strip_unstorable
+from chatd.store.row_access import chat_condition, chat_reach, visible_chats
 
 T = TypeVar("T")
 
@@ -38,20 +42,19 @@ _SETBACKS = msgspec.json.Decoder(Setbacks)
 _CALLS = msgspec.json.Decoder(tuple[PendingCall, ...])
 _LABELS = msgspec.json.Decoder(dict[str, str])
 
-GET: Final[LiteralString] = "SELECT * FROM chats WHERE id = $1 AND deleted_at IS NULL"
+# $4: also a deleted chat.
+GET: Final[LiteralString] = f"""
+    SELECT c.* FROM chats c WHERE c.id = $1 AND {chat_condition("$2", "$3")}
+      AND (c.deleted_at IS NULL OR $4)"""
 
-# $2 is the user who must own the chat, or NULL. $3: also a deleted chat.
-GET_READABLE: Final[LiteralString] = """
-    SELECT * FROM chats WHERE id = $1 AND ($2::uuid IS NULL OR owner_id = $2)
-      AND (deleted_at IS NULL OR $3)"""
-
-GET_MANY: Final[LiteralString] = "SELECT * FROM chats WHERE id = ANY ($1::uuid[])"
+GET_MANY: Final[LiteralString] = f"""
+    SELECT c.* FROM chats c WHERE c.id = ANY ($1::uuid[]) AND {chat_condition("$2", "$3")}"""
 
 LOCK: Final[LiteralString] = "SELECT id FROM chats WHERE id = $1 FOR NO KEY UPDATE"
 
-LOCK_TREE: Final[LiteralString] = """
-    SELECT * FROM chats WHERE root_chat_id = $1
-    ORDER BY (id <> root_chat_id), id FOR NO KEY UPDATE"""
+LOCK_TREE: Final[LiteralString] = f"""
+    SELECT c.* FROM chats c WHERE c.root_chat_id = $1 AND {chat_condition("$2", "$3")}
+    ORDER BY (c.id <> c.root_chat_id), c.id FOR NO KEY UPDATE OF c"""
 
 _QUEUE: Final[LiteralString] = f"""
     (SELECT json_agg(q ORDER BY NOT q.steer, q.position) FROM (
@@ -64,9 +67,9 @@ LOAD: Final[LiteralString] = f"""
         CASE WHEN $3::bigint IS NOT NULL THEN (SELECT json_agg(m) FROM (
             SELECT {MESSAGE_COLUMNS} FROM chat_messages
             WHERE chat_id = c.id AND id = $3) m) END AS target,
-        CASE WHEN $5 THEN ARRAY(SELECT file_id FROM chat_files WHERE chat_id = c.id) END AS files
+        CASE WHEN $6 THEN ARRAY(SELECT file_id FROM chat_files WHERE chat_id = c.id) END AS files
     FROM chats c
-    WHERE c.id = $1 AND c.deleted_at IS NULL AND ($4::uuid IS NULL OR c.owner_id = $4)"""
+    WHERE c.id = $1 AND c.deleted_at IS NULL AND {chat_condition("$4", "$5")}"""
 
 _SHOWN: Final[LiteralString] = """
     id, revision, role, visibility, CASE WHEN deleted THEN '[]' ELSE content END AS content,
@@ -88,22 +91,24 @@ LOAD_CHANGES: Final[LiteralString] = f"""
     SELECT c.*, m.messages, m.found,
         CASE WHEN c.queue_version > $2 AND c.queue_len > 0 THEN {_QUEUE} END AS queue
     FROM chats c, LATERAL {take_within_bytes(_CHANGED_MESSAGES, order="id DESC", max_bytes="$4")} m
-    WHERE c.id = $1 AND c.deleted_at IS NULL"""
+    WHERE c.id = $1 AND c.deleted_at IS NULL AND {chat_condition("$5", "$6")}"""
 
 # The same for a viewer without a version: the newest $2 messages that are not deleted.
 LOAD_NEWEST: Final[LiteralString] = f"""
     SELECT c.*, m.messages, m.found,
         CASE WHEN c.queue_len > 0 THEN {_QUEUE} END AS queue
     FROM chats c, LATERAL {take_within_bytes(_NEWEST_MESSAGES, order="id DESC", max_bytes="$3")} m
-    WHERE c.id = $1 AND c.deleted_at IS NULL"""
+    WHERE c.id = $1 AND c.deleted_at IS NULL AND {chat_condition("$4", "$5")}"""
 
 HAS_CHANGE: Final[LiteralString] = """
     SELECT EXISTS (
         SELECT FROM chat_messages WHERE chat_id = $1 AND revision = $2 AND change_id = $3)"""
 
 # The search index reads the title again.
-SET_TITLE: Final[LiteralString] = """
-    WITH named AS (UPDATE chats SET title = $3 WHERE id = $1 AND title = $2 RETURNING *),
+SET_TITLE: Final[LiteralString] = f"""
+    WITH named AS (
+        UPDATE chats c SET title = $3
+        WHERE c.id = $1 AND c.title = $2 AND {chat_condition("$4", "$5")} RETURNING c.*),
     marked AS (
         UPDATE chat_search_state SET title = NULL WHERE chat_id = (SELECT id FROM named))
     SELECT * FROM named"""
@@ -137,38 +142,57 @@ def chat_from_row(row: Row) -> Chat:
     return Chat(**{name: columns[name] for name in Chat.__struct_fields__})
 
 
-async def get(conn: Conn, chat_id: ChatId) -> Chat | None:
-    return _chat_or_none(await conn.fetchrow(GET, chat_id))
+async def get(conn: Conn, actor: Actor, chat_id: ChatId) -> Chat | None:
+    """None also for a chat that the actor may not read."""
+    reach = chat_reach(actor, "chats.read")
+    return _chat_or_none(await conn.fetchrow(GET, chat_id, *reach, False))  # noqa: FBT003
 
 
-async def get_readable(
-    conn: Conn, chat_id: ChatId, reader: UserId | None, *, with_deleted: bool = False
+async def get_for_command(
+    conn: Conn,
+    actor: Actor,
+    chat_id: ChatId,
+    permission: Permission,
+    *,
+    with_deleted: bool = False,
 ) -> Chat | None:
-    """None also for a chat of another owner than `reader`; a reader of None may read any chat."""
-    return _chat_or_none(await conn.fetchrow(GET_READABLE, chat_id, reader, with_deleted))
+    """None also for a chat that the actor may not read. Raises Forbidden for one that the actor
+    may not change."""
+    reach = visible_chats(actor, permission)
+    chat = _chat_or_none(await conn.fetchrow(GET, chat_id, *reach, with_deleted))
+    if chat is not None:
+        require_allowed(actor, permission, chat.owner_id)
+    return chat
 
 
-async def get_many(conn: Conn, chat_ids: list[ChatId]) -> list[Chat]:
-    """In no particular order, deleted ones too; missing chats are left out."""
-    return [chat_from_row(row) for row in await conn.fetch(GET_MANY, chat_ids)]
+async def get_many(conn: Conn, actor: Actor, chat_ids: list[ChatId]) -> list[Chat]:
+    """In no particular order, deleted ones too; chats that the actor may not read are left out."""
+    rows = await conn.fetch(GET_MANY, chat_ids, *chat_reach(actor, "chats.read"))
+    return [chat_from_row(row) for row in rows]
 
 
 async def load_for_transition(
     conn: Conn,
+    actor: Actor,
     chat_id: ChatId,
-    reader: UserId | None,
+    permission: Permission,
     *,
     with_queue: bool = False,
     message_id: MessageId | None = None,
     with_files: bool = False,
 ) -> LoadedChat | None:
-    """None also for a chat of another owner than `reader`; a reader of None may read any chat."""
-    row = await conn.fetchrow(LOAD, chat_id, with_queue, message_id, reader, with_files)
+    """None also for a chat that the actor may not read. Raises Forbidden for one on which the
+    actor lacks the permission."""
+    reach = visible_chats(actor, permission)
+    row = await conn.fetchrow(LOAD, chat_id, with_queue, message_id, *reach, with_files)
     if row is None:
         return None
+    chat = chat_from_row(row)
+    if permission != "chats.read":
+        require_allowed(actor, permission, chat.owner_id)
     target = messages_from_json(row["target"])
     return LoadedChat(
-        chat=chat_from_row(row),
+        chat=chat,
         queue=queue_from_json(row["queue"]),
         target=target[0] if target else None,
         files=frozenset(row["files"] or ()),
@@ -177,6 +201,7 @@ async def load_for_transition(
 
 async def load_changes_since(
     conn: Conn,
+    actor: Actor,
     chat_id: ChatId,
     version: int,
     *,
@@ -184,10 +209,11 @@ async def load_changes_since(
     max_bytes: int = MAX_READ_BYTES,
 ) -> ChatChanges | None:
     """From version 0: all messages that are not deleted."""
+    reach = chat_reach(actor, "chats.read")
     if version == 0:
-        row = await conn.fetchrow(LOAD_NEWEST, chat_id, limit + 1, max_bytes)
+        row = await conn.fetchrow(LOAD_NEWEST, chat_id, limit + 1, max_bytes, *reach)
     else:
-        row = await conn.fetchrow(LOAD_CHANGES, chat_id, version, limit + 1, max_bytes)
+        row = await conn.fetchrow(LOAD_CHANGES, chat_id, version, limit + 1, max_bytes, *reach)
     if row is None:
         return None
     chat = chat_from_row(row)
@@ -213,18 +239,23 @@ async def lock(conn: Conn, chat_id: ChatId) -> None:
     await conn.fetchval(LOCK, chat_id)
 
 
-async def lock_tree(conn: Conn, root: ChatId) -> list[Chat]:
+async def lock_tree(conn: Conn, actor: Actor, root: ChatId, permission: Permission) -> list[Chat]:
     """Lock the root first, then by id. All code that locks several chats uses this order.
 
     Two statements: the snapshot of the first does not contain a subagent that was created while
     this waited for the root's lock."""
     await lock(conn, root)
-    return [chat_from_row(row) for row in await conn.fetch(LOCK_TREE, root)]
+    rows = await conn.fetch(LOCK_TREE, root, *chat_reach(actor, permission))
+    return [chat_from_row(row) for row in rows]
 
 
-async def set_title(conn: Conn, chat_id: ChatId, *, expected: str, title: str) -> Chat | None:
+async def set_title(
+    conn: Conn, actor: Actor, chat_id: ChatId, *, expected: str, title: str
+) -> Chat | None:
     """Compare and set, so that a generated title does not replace one that a user has set."""
-    return _chat_or_none(await conn.fetchrow(SET_TITLE, chat_id, expected, strip_unstorable(title)))
+    reach = chat_reach(actor, "chats.write")
+    row = await conn.fetchrow(SET_TITLE, chat_id, expected, strip_unstorable(title), *reach)
+    return _chat_or_none(row)
 
 
 def _chat_or_none(row: Row | None) -> Chat | None:
@@ -235,7 +266,6 @@ class ChatListFilter(Struct, frozen=True, kw_only=True):
     """`after` is the time and id of the last row of the previous page. A `status` of None and
     `pinned` of None let all chats pass."""
 
-    owner_id: UserId
     archived: bool = False
     labels: Mapping[str, str] = {}
     status: PublicStatus | None = None
@@ -265,15 +295,17 @@ LIST_FILTERED: Final[LiteralString] = f"""
     ORDER BY updated_at DESC, id DESC LIMIT $5"""
 LIST_PINNED: Final[LiteralString] = """
     SELECT * FROM chats WHERE owner_id = $1 AND pin_order > 0 ORDER BY pin_order, id LIMIT 200"""
-LIST_CHILDREN: Final[LiteralString] = """
-    SELECT * FROM chats WHERE root_chat_id = ANY ($1::uuid[]) AND parent_chat_id IS NOT NULL
-      AND deleted_at IS NULL
-    ORDER BY root_chat_id, created_at, id LIMIT $2"""
+LIST_CHILDREN: Final[LiteralString] = f"""
+    SELECT c.* FROM chats c
+    WHERE c.root_chat_id = ANY ($1::uuid[]) AND c.parent_chat_id IS NOT NULL
+      AND c.deleted_at IS NULL AND {chat_condition("$3", "$4")}
+    ORDER BY c.root_chat_id, c.created_at, c.id LIMIT $2"""
 
 
-async def list_roots(conn: Conn, list_filter: ChatListFilter) -> list[Chat]:
-    """Newest first. The order is total, so pages neither repeat nor skip an unchanged chat."""
-    values = filter_values(list_filter)
+async def list_roots(conn: Conn, actor: UserActor, list_filter: ChatListFilter) -> list[Chat]:
+    """The user's own chats, newest first. The order is total, so pages neither repeat nor skip an
+    unchanged chat."""
+    values = filter_values(actor, list_filter)
     if list_filter.status is not None or list_filter.pinned is not None:
         rows = await conn.fetch(LIST_FILTERED, *values)
     elif list_filter.labels:
@@ -283,11 +315,12 @@ async def list_roots(conn: Conn, list_filter: ChatListFilter) -> list[Chat]:
     return [chat_from_row(row) for row in rows]
 
 
-def filter_values(list_filter: ChatListFilter) -> tuple[object, ...]:
-    """The parameters $1 to $8 of a list."""
+def filter_values(actor: UserActor, list_filter: ChatListFilter) -> tuple[object, ...]:
+    """The parameters $1 to $8 of a list of the user's own chats."""
+    require_permission(actor, "chats.read")
     at, chat_id = list_filter.after or (None, None)
     return (
-        list_filter.owner_id,
+        actor.user_id,
         list_filter.archived,
         at,
         chat_id,
@@ -298,17 +331,23 @@ def filter_values(list_filter: ChatListFilter) -> tuple[object, ...]:
     )
 
 
-async def list_pinned(conn: Conn, owner_id: UserId) -> list[Chat]:
-    return [chat_from_row(row) for row in await conn.fetch(LIST_PINNED, owner_id)]
+async def list_pinned(conn: Conn, actor: UserActor) -> list[Chat]:
+    """The user's own."""
+    require_permission(actor, "chats.read")
+    return [chat_from_row(row) for row in await conn.fetch(LIST_PINNED, actor.user_id)]
 
 
-async def list_children(conn: Conn, roots: list[ChatId], *, limit: int = 1000) -> list[Chat]:
-    return [chat_from_row(row) for row in await conn.fetch(LIST_CHILDREN, roots, limit)]
+async def list_children(
+    conn: Conn, actor: Actor, roots: list[ChatId], *, limit: int = 1000
+) -> list[Chat]:
+    reach = chat_reach(actor, "chats.read")
+    return [chat_from_row(row) for row in await conn.fetch(LIST_CHILDREN, roots, limit, *reach)]
 
 
-LIST_VERSIONS: Final[LiteralString] = """
-    SELECT id, snapshot_version, coalesce(recent_changes[1], 0) AS change_id
-    FROM chats WHERE id = ANY ($1::uuid[]) AND deleted_at IS NULL"""
+LIST_VERSIONS: Final[LiteralString] = f"""
+    SELECT c.id, c.snapshot_version, coalesce(c.recent_changes[1], 0) AS change_id
+    FROM chats c
+    WHERE c.id = ANY ($1::uuid[]) AND c.deleted_at IS NULL AND {chat_condition("$2", "$3")}"""
 
 # One index look-up for each owner and each value of `archived`: the planner may turn a plain
 # condition into a scan.
@@ -330,11 +369,14 @@ class ChatVersion(Struct, frozen=True, kw_only=True):
     change_id: ChangeId
 
 
-async def list_versions(conn: Conn, chat_ids: list[ChatId]) -> dict[ChatId, ChatVersion]:
-    """Missing chats are left out."""
+async def list_versions(
+    conn: Conn, actor: Actor, chat_ids: list[ChatId]
+) -> dict[ChatId, ChatVersion]:
+    """Chats that the actor may not read are left out."""
+    reach = chat_reach(actor, "chats.read")
     return {
         row["id"]: ChatVersion(version=row["snapshot_version"], change_id=row["change_id"])
-        for row in await conn.fetch(LIST_VERSIONS, chat_ids)
+        for row in await conn.fetch(LIST_VERSIONS, chat_ids, *reach)
     }
 
 

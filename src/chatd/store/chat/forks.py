@@ -9,11 +9,12 @@ from typing import Final, LiteralString
 
 from msgspec import Struct
 
+from chatd.domain.access import UserActor
 from chatd.domain.chat.forks import closing_results, fork_title
 from chatd.domain.chat.messages import Draft, encode_parts
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import NotFound
-from chatd.domain.ids import ChangeId, ChatId, MessageId, UserId
+from chatd.domain.ids import ChangeId, ChatId, MessageId
 from chatd.store.chat import chats
 from chatd.store.chat.chats import chat_from_row
 from chatd.store.chat.messages import MESSAGE_COLUMNS, messages_from_json
@@ -76,20 +77,19 @@ class ForkRequest(Struct, frozen=True, kw_only=True):
 
     id: ChatId
     source_id: ChatId
-    owner_id: UserId
     change_id: ChangeId
     message_id: MessageId | None = None
 
 
-async def fork(pool: Pool, request: ForkRequest) -> Chat:
+async def fork(pool: Pool, actor: UserActor, request: ForkRequest) -> Chat:
     """Raises NotFound. A repeated attempt after a lost reply finds the chat that the first made."""
     async with pool.transaction() as session:
-        made = await chats.get_readable(session, request.id, request.owner_id)
-        return made or await _copy(session, request)
+        made = await chats.get(session, actor, request.id)
+        return made or await _copy(session, actor, request)
 
 
-async def _copy(session: DatabaseSession, request: ForkRequest) -> Chat:
-    source = await session.fetchrow(LOCK_SOURCE, request.source_id, request.owner_id)
+async def _copy(session: DatabaseSession, actor: UserActor, request: ForkRequest) -> Chat:
+    source = await session.fetchrow(LOCK_SOURCE, request.source_id, actor.user_id)
     if source is None:
         raise NotFound("There is no such chat.")
     end = await session.fetchval(FIND_END, request.source_id, request.message_id)
@@ -106,7 +106,7 @@ async def _copy(session: DatabaseSession, request: ForkRequest) -> Chat:
         request.change_id,
         [encode_parts(draft.content) for draft in closing],
         Draft(role="tool", content=()).content_version,
-        request.owner_id,
+        actor.user_id,
     )
     assert row is not None  # the source is locked
     return chat_from_row(row)

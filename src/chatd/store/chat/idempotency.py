@@ -10,15 +10,18 @@ from typing import Final, LiteralString
 
 from msgspec import Struct
 
+from chatd.domain.access import Actor
 from chatd.domain.chat.change import IdempotencyKey
 from chatd.domain.chat.row import Fence
 from chatd.domain.errors import StaleFence
 from chatd.domain.ids import ChatId, MessageId, QueueId, ToolCallId
 from chatd.store.conn import Conn
+from chatd.store.row_access import chat_condition, chat_reach
 
-GET: Final[LiteralString] = """
-    SELECT chat_id, op, fingerprint, version, message_id, queue_id
-    FROM chat_requests WHERE scope = $1 AND request_id = $2"""
+GET: Final[LiteralString] = f"""
+    SELECT r.chat_id, r.op, r.fingerprint, r.version, r.message_id, r.queue_id
+    FROM chat_requests r JOIN chats c ON c.id = r.chat_id
+    WHERE r.scope = $1 AND r.request_id = $2 AND {chat_condition("$3", "$4")}"""
 
 DELETE_OLD_REQUESTS: Final[LiteralString] = """
     WITH old AS MATERIALIZED (
@@ -42,8 +45,10 @@ class RecordedRequest(Struct, frozen=True, kw_only=True):
     queue_id: QueueId | None
 
 
-async def get(conn: Conn, request: IdempotencyKey) -> RecordedRequest | None:
-    row = await conn.fetchrow(GET, request.scope, request.id)
+async def get(conn: Conn, actor: Actor, request: IdempotencyKey) -> RecordedRequest | None:
+    """None also if its chat is one that the actor may not change."""
+    reach = chat_reach(actor, "chats.write")
+    row = await conn.fetchrow(GET, request.scope, request.id, *reach)
     return None if row is None else RecordedRequest(**dict(row))
 
 

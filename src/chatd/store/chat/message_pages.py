@@ -4,6 +4,7 @@ from typing import Final, LiteralString
 
 from msgspec import Struct
 
+from chatd.domain.access import Actor
 from chatd.domain.chat.messages import Message, QueuedMessage
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId, MessageId
@@ -17,6 +18,7 @@ from chatd.store.chat.messages import (
     take_within_bytes,
 )
 from chatd.store.conn import Conn
+from chatd.store.row_access import chat_condition, chat_reach
 
 # Row, messages and queue of one version, without messages that only the model sees.
 _VISIBLE_MESSAGES: Final[LiteralString] = f"""
@@ -32,11 +34,11 @@ _OLDEST_FIRST: Final[LiteralString] = f"{_VISIBLE_MESSAGES} ORDER BY id LIMIT $4
 LOAD_NEWEST_PAGE: Final[LiteralString] = f"""
     SELECT c.*, m.messages, m.found, {_QUEUE}
     FROM chats c, LATERAL {take_within_bytes(_NEWEST_FIRST, order="id DESC", max_bytes="$6")} m
-    WHERE c.id = $1 AND c.deleted_at IS NULL"""
+    WHERE c.id = $1 AND c.deleted_at IS NULL AND {chat_condition("$7", "$8")}"""
 LOAD_OLDEST_PAGE: Final[LiteralString] = f"""
     SELECT c.*, m.messages, m.found, {_QUEUE}
     FROM chats c, LATERAL {take_within_bytes(_OLDEST_FIRST, order="id", max_bytes="$6")} m
-    WHERE c.id = $1 AND c.deleted_at IS NULL"""
+    WHERE c.id = $1 AND c.deleted_at IS NULL AND {chat_condition("$7", "$8")}"""
 
 _PAST_THE_END: Final = 2**63 - 1
 
@@ -65,12 +67,14 @@ class StoredMessagePage(Struct, frozen=True, kw_only=True):
 
 
 async def load_page(
-    conn: Conn, chat_id: ChatId, message_range: MessageRange
+    conn: Conn, actor: Actor, chat_id: ChatId, message_range: MessageRange
 ) -> StoredMessagePage | None:
+    """None if there is no such chat, or the actor may not read it."""
+    reach = chat_reach(actor, "chats.read")
     statement = LOAD_NEWEST_PAGE if message_range.after is None else LOAD_OLDEST_PAGE
     top = _PAST_THE_END if message_range.before is None else message_range.before
     limits = (message_range.limit + 1, message_range.is_first_page, message_range.max_bytes)
-    row = await conn.fetchrow(statement, chat_id, top, message_range.after or 0, *limits)
+    row = await conn.fetchrow(statement, chat_id, top, message_range.after or 0, *limits, *reach)
     if row is None:
         return None
     messages = messages_from_json(row["messages"])[: message_range.limit]

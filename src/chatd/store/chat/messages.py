@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from chatd.aio import run_other_tasks
+from chatd.domain.access import Actor
 from chatd.domain.chat.change import AppendedMessage, Change
 from chatd.domain.chat.messages import (
     Message,
@@ -20,6 +21,7 @@ from chatd.domain.chat.messages import (
 )
 from chatd.domain.ids import ChatId
 from chatd.store.conn import Conn, Row
+from chatd.store.row_access import chat_condition, chat_reach
 
 
 class _Stored(Struct, frozen=True, kw_only=True):
@@ -179,7 +181,8 @@ HISTORY: Final[LiteralString] = f"""
     WITH boundary AS MATERIALIZED (
         SELECT coalesce((SELECT id FROM chat_messages
             WHERE chat_id = $1 AND compressed AND visibility = 'model' AND NOT deleted
-            ORDER BY id DESC LIMIT 1), 0) AS id)
+            ORDER BY id DESC LIMIT 1), 0) AS id
+        FROM chats c WHERE c.id = $1 AND {chat_condition("$3", "$4")})
     SELECT {MESSAGE_COLUMNS} FROM (
         SELECT *, sum(octet_length(content::text)) OVER (ORDER BY id DESC)
             - octet_length(content::text) AS newer_bytes
@@ -193,8 +196,9 @@ HISTORY: Final[LiteralString] = f"""
     ORDER BY id"""
 
 
-HAS_ANSWER_SINCE_BOUNDARY: Final[LiteralString] = """
-    SELECT EXISTS (SELECT FROM chat_messages
+HAS_ANSWER_SINCE_BOUNDARY: Final[LiteralString] = f"""
+    SELECT EXISTS (SELECT FROM chats c WHERE c.id = $1 AND {chat_condition("$2", "$3")})
+    AND EXISTS (SELECT FROM chat_messages
         WHERE chat_id = $1 AND role = 'assistant' AND visibility <> 'user'
           AND NOT deleted AND NOT compressed
           AND id > coalesce((SELECT max(id) FROM chat_messages
@@ -202,11 +206,12 @@ HAS_ANSWER_SINCE_BOUNDARY: Final[LiteralString] = """
 
 
 async def load_history(
-    conn: Conn, chat_id: ChatId, max_bytes: int = MAX_HISTORY_BYTES
+    conn: Conn, actor: Actor, chat_id: ChatId, max_bytes: int = MAX_HISTORY_BYTES
 ) -> list[Message]:
     """The messages from which the next action is chosen and the prompt is built. Includes messages
     that only users see: the decision reads them, the prompt leaves them out."""
-    return await decode_in_slices(await conn.fetch(HISTORY, chat_id, max_bytes))
+    reach = chat_reach(actor, "chats.read")
+    return await decode_in_slices(await conn.fetch(HISTORY, chat_id, max_bytes, *reach))
 
 
 async def decode_in_slices(rows: Sequence[Row]) -> list[Message]:
@@ -222,6 +227,8 @@ async def decode_in_slices(rows: Sequence[Row]) -> list[Message]:
     return decoded
 
 
-async def has_answer_since_boundary(conn: Conn, chat_id: ChatId) -> bool:
-    """The same rule as in `domain.prompt.compaction`."""
-    return await conn.fetchval(HAS_ANSWER_SINCE_BOUNDARY, chat_id)
+async def has_answer_since_boundary(conn: Conn, actor: Actor, chat_id: ChatId) -> bool:
+    """The same rule as in `domain.prompt.compaction`. False if the actor may not change the
+    chat."""
+    reach = chat_reach(actor, "chats.write")
+    return await conn.fetchval(HAS_ANSWER_SINCE_BOUNDARY, chat_id, *reach)

@@ -7,13 +7,14 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
+from chatd.domain.access import Actor
 from chatd.domain.chat.change import Change, IdempotencyKey
 from chatd.domain.chat.commands import Command
 from chatd.domain.chat.messages import Message
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.transitions import NO_SLOTS, LoadedChat, ReservedSlots
 from chatd.domain.errors import NotFound, RequestReused
-from chatd.domain.ids import ChangeId, ChatId, MessageId, UserId
+from chatd.domain.ids import ChangeId, ChatId, MessageId
 from chatd.store.chat import chats, idempotency
 from chatd.store.conn import Conn
 
@@ -21,12 +22,11 @@ _UNLIMITED_BYTES: Final = 2**62
 
 
 class Operation(Struct, frozen=True, kw_only=True):
-    """One command on one chat. A user as `actor` sees only chats that they own; None is a worker,
-    which may write to any chat. `known` is a row that the caller has already; it saves the read."""
+    """One command on one chat. `known` is a row that the caller has already; it saves the read."""
 
     chat_id: ChatId
     command: Command
-    actor: UserId | None
+    actor: Actor
     change_id: ChangeId
     slots: ReservedSlots = NO_SLOTS
     request: IdempotencyKey | None = None
@@ -75,11 +75,13 @@ def applied_version(chat: Chat, change_id: ChangeId) -> int:
     return chat.snapshot_version - chat.recent_changes.index(change_id)
 
 
-async def load_applied(conn: Conn, chat: Chat, change_id: ChangeId) -> AppliedChange:
+async def load_applied(conn: Conn, actor: Actor, chat: Chat, change_id: ChangeId) -> AppliedChange:
     """Read what an earlier attempt wrote when only its reply was lost."""
     version = applied_version(chat, change_id)
     # No byte limit: all of it was in memory when it was written.
-    since = await chats.load_changes_since(conn, chat.id, version - 1, max_bytes=_UNLIMITED_BYTES)
+    since = await chats.load_changes_since(
+        conn, actor, chat.id, version - 1, max_bytes=_UNLIMITED_BYTES
+    )
     messages = [m for m in since.messages if m.revision == version] if since else []
     return AppliedChange(
         chat=since.chat if since else chat,
@@ -90,18 +92,18 @@ async def load_applied(conn: Conn, chat: Chat, change_id: ChangeId) -> AppliedCh
 
 
 async def find_replay(
-    conn: Conn, request: IdempotencyKey | None, reader: UserId | None
+    conn: Conn, actor: Actor, request: IdempotencyKey | None
 ) -> AppliedChange | None:
     """The result of an earlier request with the same key. Raises RequestReused if that request was
-    a different one, and NotFound if its chat was deleted or `reader` does not own it."""
+    a different one, and NotFound if its chat was deleted."""
     if request is None:
         return None
-    recorded = await idempotency.get(conn, request)
+    recorded = await idempotency.get(conn, actor, request)
     if recorded is None:
         return None
     if (recorded.op, recorded.fingerprint) != (request.op, request.fingerprint):
         raise RequestReused("This idempotency key was used for another request.")
-    chat = await chats.get_readable(conn, recorded.chat_id, reader)
+    chat = await chats.get_for_command(conn, actor, recorded.chat_id, "chats.write")
     if chat is None:
         raise NotFound("The chat of the first request with this key was deleted.")
     return AppliedChange(chat=chat, request=recorded, replayed=True)

@@ -7,9 +7,10 @@ from uuid import UUID
 import msgspec
 from msgspec import Raw, Struct
 
+from chatd.domain.access import UserActor
 from chatd.domain.chat.messages import decode_parts
 from chatd.domain.chat.parts import TextPart
-from chatd.domain.ids import ChatId, MessageId, UserId
+from chatd.domain.ids import ChatId, MessageId
 from chatd.store.chat.messages import take_within_bytes
 from chatd.store.conn import Conn, Row
 
@@ -64,17 +65,17 @@ PromptPosition = tuple[datetime, ChatId, MessageId]
 
 
 async def list_of_chat(
-    conn: Conn, owner: UserId, chat_id: ChatId, before: MessageId | None, *, limit: int
+    conn: Conn, actor: UserActor, chat_id: ChatId, before: MessageId | None, *, limit: int
 ) -> tuple[list[Prompt], bool]:
-    """The prompts, and whether there may be more; none of a chat that `owner` does not own."""
-    args = (owner, chat_id, before, limit + 1, MAX_BYTES_PER_READ)
+    """The prompts, and whether there may be more; none of a chat that the user does not own."""
+    args = (actor.user_id, chat_id, before, limit + 1, MAX_BYTES_PER_READ)
     return _read(await conn.fetchrow(LIST_OF_CHAT, *args), limit)
 
 
 async def list_of_user(
-    conn: Conn, owner: UserId, before: PromptPosition | None, *, limit: int
+    conn: Conn, actor: UserActor, before: PromptPosition | None, *, limit: int
 ) -> tuple[list[Prompt], bool]:
-    args = (owner, *(before or (None, None, None)), limit + 1, MAX_BYTES_PER_READ)
+    args = (actor.user_id, *(before or (None, None, None)), limit + 1, MAX_BYTES_PER_READ)
     return _read(await conn.fetchrow(LIST_OF_USER, *args), limit)
 
 

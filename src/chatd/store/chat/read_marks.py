@@ -3,16 +3,19 @@
 from collections.abc import Collection
 from typing import Final, LiteralString
 
+from chatd.domain.access import UserActor
 from chatd.domain.chat.public_chat import NOTHING_READ
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId, MessageId, UserId
 from chatd.store.chat.chats import chat_from_row
 from chatd.store.conn import Conn
+from chatd.store.row_access import chat_condition, chat_reach
 
 # At most to the last message: the user cannot have read a later one.
-MOVE: Final[LiteralString] = """
+MOVE: Final[LiteralString] = f"""
     WITH chat AS MATERIALIZED (
-        SELECT * FROM chats WHERE id = $2 AND owner_id = $1 AND deleted_at IS NULL),
+        SELECT c.* FROM chats c
+        WHERE c.id = $2 AND c.deleted_at IS NULL AND {chat_condition("$4", "$5")}),
     moved AS (
         INSERT INTO chat_read_marks AS m (user_id, chat_id, message_id)
         SELECT $1, id, least($3, next_message_id - 1) FROM chat
@@ -30,10 +33,11 @@ LIST: Final[LiteralString] = """
 
 
 async def move(
-    conn: Conn, user: UserId, chat_id: ChatId, message_id: MessageId
+    conn: Conn, actor: UserActor, chat_id: ChatId, message_id: MessageId
 ) -> tuple[Chat, bool] | None:
     """The chat, and whether its mark has moved. None if the user may not read the chat."""
-    row = await conn.fetchrow(MOVE, user, chat_id, message_id)
+    reach = chat_reach(actor, "chats.read")
+    row = await conn.fetchrow(MOVE, actor.user_id, chat_id, message_id, *reach)
     return None if row is None else (chat_from_row(row), row["has_moved"])
 
 
@@ -50,7 +54,8 @@ async def list_marks(
 
 
 async def list_marks_of(
-    conn: Conn, user: UserId, chat_ids: Collection[ChatId]
+    conn: Conn, actor: UserActor, chat_ids: Collection[ChatId]
 ) -> dict[ChatId, MessageId]:
-    found = await list_marks(conn, [(user, chat_id) for chat_id in chat_ids])
+    """The user's own marks."""
+    found = await list_marks(conn, [(actor.user_id, chat_id) for chat_id in chat_ids])
     return {chat_id: mark for (_, chat_id), mark in found.items()}

@@ -10,6 +10,7 @@ from typing import Final, LiteralString
 
 from msgspec import Struct
 
+from chatd.domain.access import Actor, UserActor
 from chatd.domain.chat.messages import Message
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.search import match_expression
@@ -17,6 +18,7 @@ from chatd.domain.ids import ChatId, MessageId
 from chatd.store.chat.chats import FILTERS, ChatListFilter, chat_from_row, filter_values
 from chatd.store.chat.messages import MESSAGE_COLUMNS, messages_from_json
 from chatd.store.conn import Conn
+from chatd.store.row_access import chat_condition, chat_reach
 
 TITLE_ENTRY: Final = MessageId(0)
 """The number of the entry of a chat's title, which is no message."""
@@ -49,7 +51,8 @@ LOAD_HITS: Final[LiteralString] = f"""
     SELECT h.chat_id, (SELECT json_agg(m) FROM (
         SELECT {MESSAGE_COLUMNS} FROM chat_messages
         WHERE chat_id = h.chat_id AND id = h.message_id AND NOT deleted) m) AS message
-    FROM unnest($1::uuid[], $2::bigint[]) AS h (chat_id, message_id)"""
+    FROM unnest($1::uuid[], $2::bigint[]) AS h (chat_id, message_id)
+    JOIN chats c ON c.id = h.chat_id AND {chat_condition("$3", "$4")}"""
 
 
 class SearchHit(Struct, frozen=True, kw_only=True):
@@ -66,12 +69,16 @@ class SearchHit(Struct, frozen=True, kw_only=True):
 
 
 async def search(
-    conn: Conn, which: ChatListFilter, texts: Sequence[str], titles: Sequence[str]
+    conn: Conn,
+    actor: UserActor,
+    which: ChatListFilter,
+    texts: Sequence[str],
+    titles: Sequence[str],
 ) -> list[SearchHit]:
     """`texts` match within one message or the title; `titles` match the beginnings of its words."""
     rows = await conn.fetch(
         SEARCH,
-        *filter_values(which),
+        *filter_values(actor, which),
         match_expression(texts) if texts else None,
         match_expression(titles, prefix=True) if titles else None,
     )
@@ -86,12 +93,14 @@ async def search(
     ]
 
 
-async def load_messages(conn: Conn, hits: Sequence[SearchHit]) -> dict[ChatId, Message]:
+async def load_messages(
+    conn: Conn, actor: Actor, hits: Sequence[SearchHit]
+) -> dict[ChatId, Message]:
     """The messages of the hits by their chats, without deleted ones."""
     wanted = [hit for hit in hits if not hit.is_title]
     if not wanted:
         return {}
     ids = [hit.chat_id for hit in wanted], [hit.message_id for hit in wanted]
-    rows = await conn.fetch(LOAD_HITS, *ids)
+    rows = await conn.fetch(LOAD_HITS, *ids, *chat_reach(actor, "chats.read"))
     found = ((ChatId(row["chat_id"]), messages_from_json(row["message"])) for row in rows)
     return {chat_id: messages[0] for chat_id, messages in found if messages}

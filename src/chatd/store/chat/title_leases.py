@@ -3,14 +3,16 @@
 from typing import Final, LiteralString
 from uuid import UUID
 
-from chatd.domain.ids import ChatId, UserId
+from chatd.domain.access import Actor
+from chatd.domain.ids import ChatId
 from chatd.store.conn import Conn
+from chatd.store.row_access import chat_condition, chat_reach
 
 # The same lease again is a repeated attempt after a lost reply.
-ACQUIRE: Final[LiteralString] = """
+ACQUIRE: Final[LiteralString] = f"""
     INSERT INTO chat_title_leases (chat_id, id, until)
-    SELECT c.id, $3, now() + $4::float8 * interval '1 s' FROM chats c
-    WHERE c.id = $1 AND c.owner_id = $2 AND c.deleted_at IS NULL
+    SELECT c.id, $2, now() + $3::float8 * interval '1 s' FROM chats c
+    WHERE c.id = $1 AND c.deleted_at IS NULL AND {chat_condition("$4", "$5")}
     ON CONFLICT (chat_id) DO UPDATE SET id = excluded.id, until = excluded.until
         WHERE chat_title_leases.until < now() OR chat_title_leases.id = excluded.id
     RETURNING true"""
@@ -18,10 +20,11 @@ RELEASE: Final[LiteralString] = "DELETE FROM chat_title_leases WHERE chat_id = $
 
 
 async def acquire(
-    conn: Conn, chat_id: ChatId, owner: UserId, lease_id: UUID, *, seconds: float
+    conn: Conn, actor: Actor, chat_id: ChatId, lease_id: UUID, *, seconds: float
 ) -> bool:
-    """False if another lease is valid, or `owner` has no such chat."""
-    return await conn.fetchval(ACQUIRE, chat_id, owner, lease_id, seconds) is True
+    """False if another lease is valid, or the actor may not change the chat."""
+    reach = chat_reach(actor, "chats.write")
+    return await conn.fetchval(ACQUIRE, chat_id, lease_id, seconds, *reach) is True
 
 
 async def release(conn: Conn, chat_id: ChatId, lease_id: UUID) -> None:

@@ -10,7 +10,9 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from chatd.domain.access import Permission, SystemActor, is_allowed, require_allowed
 from chatd.domain.chat.change import Change
+from chatd.domain.chat.command_permissions import command_permission
 from chatd.domain.chat.commands import (
     ArchiveIdleTree,
     ChatCommand,
@@ -52,6 +54,7 @@ from chatd.store.errors import DuplicateRow
 from chatd.store.pool import Pool
 
 _ATTEMPTS_WITHOUT_LOCK: Final = 2
+_EXISTING: Final = SystemActor(reason="compare a new chat with one that has its id")
 
 Decide = Callable[[LoadedChat, ChatCommand, ReservedSlots], Change | None]
 
@@ -81,6 +84,7 @@ class OperationRun:
         self._pool = pool
         self._on_applied = on_applied
         self._decide = decide
+        self._permission: Permission = command_permission(operation.command)
         self._sent: dict[int, tuple[Change, LoadedChat]] = {}
 
     async def attempt(self) -> OperationOutcome:
@@ -115,13 +119,13 @@ class OperationRun:
     # One chat
 
     def _usable_known_row(self, command: ChatCommand) -> Chat | None:
-        """The caller's row, if the transition reads nothing else, the actor may see it, and it
+        """The caller's row, if the transition reads nothing else, the actor may change it, and it
         does not contain this operation's change."""
         operation = self._operation
         known = operation.known
         if (
             known is None
-            or operation.actor not in (None, known.owner_id)
+            or not is_allowed(operation.actor, self._permission, known.owner_id)
             or isinstance(command, QueueCommand | EditMessage)
             or _names_files(command)
             or operation.change_id in known.recent_changes
@@ -161,8 +165,9 @@ class OperationRun:
     async def _run_loaded(self, conn: Conn, command: ChatCommand) -> OperationOutcome | None:
         loaded = await chats.load_for_transition(
             conn,
-            self._operation.chat_id,
             self._operation.actor,
+            self._operation.chat_id,
+            self._permission,
             with_queue=isinstance(command, QueueCommand),
             message_id=command.message_id if isinstance(command, EditMessage) else None,
             with_files=_names_files(command),
@@ -194,6 +199,7 @@ class OperationRun:
     async def _create(self, command: CreateChat) -> AppliedChange:
         """Creating twice under one id or one key creates one chat."""
         operation = self._operation
+        require_allowed(operation.actor, self._permission, command.owner_id)
         worker = operation.slots.root if command.parent_chat_id is None else operation.slots.child
         change = create(command, worker).with_idempotency_key(operation.request)
         applied = await apply(self._pool, change, operation.change_id)
@@ -204,7 +210,8 @@ class OperationRun:
 
     async def _resolve_existing(self, change: Change) -> AppliedChange:
         """The new chat was not written: it exists already, or its parent is archived or deleted."""
-        chat = await chats.get(self._pool, change.after.id)
+        # Its id is chosen by the caller: also a chat that the actor may not read.
+        chat = await chats.get(self._pool, _EXISTING, change.after.id)
         if chat is not None and self._operation.change_id in chat.recent_changes:
             applied = await self._load_applied(self._pool, chat)
             self._on_applied(applied)
@@ -225,7 +232,7 @@ class OperationRun:
         async with self._pool.transaction() as session:
             members = await self._lock(session, command)
             applied = [
-                await load_applied(session, member, operation.change_id)
+                await load_applied(session, operation.actor, member, operation.change_id)
                 for member in members
                 if operation.change_id in member.recent_changes
             ]
@@ -235,9 +242,11 @@ class OperationRun:
             repinned: tuple[Chat, ...] = ()
             if isinstance(command, UpdateChat):
                 row = rows[operation.chat_id]
-                rows[row.id], repinned = await updates.update_chat(session, row, command)
+                rows[row.id], repinned = await updates.update_chat(
+                    session, operation.actor, row, command
+                )
             elif isinstance(command, DeleteTree):
-                marked = await updates.mark_deleted(session, operation.chat_id)
+                marked = await updates.mark_deleted(session, operation.actor, operation.chat_id)
                 rows.update((row.id, row) for row in marked)
                 applied = [replace(one, chat=rows[one.chat.id]) for one in applied]
             chat = rows[operation.chat_id]
@@ -256,12 +265,14 @@ class OperationRun:
         if is_single:
             await chats.lock(session, operation.chat_id)
         deletes = isinstance(command, DeleteTree)
-        found = await chats.get_readable(
-            session, operation.chat_id, operation.actor, with_deleted=deletes
+        actor, permission = operation.actor, self._permission
+        found = await chats.get_for_command(
+            session, actor, operation.chat_id, permission, with_deleted=deletes
         )
         if found is None:
             raise NotFound("There is no such chat.")
-        members = [found] if is_single else await chats.lock_tree(session, found.root_chat_id)
+        root = found.root_chat_id
+        members = [found] if is_single else await chats.lock_tree(session, actor, root, permission)
         if not deletes:
             # Another operation may have deleted the tree while this one waited for its locks.
             members = [member for member in members if member.deleted_at is None]
@@ -284,7 +295,8 @@ class OperationRun:
     # Results of earlier attempts
 
     async def _load_applied(self, conn: Conn, chat: Chat) -> AppliedChange:
-        applied = await load_applied(conn, chat, self._operation.change_id)
+        operation = self._operation
+        applied = await load_applied(conn, operation.actor, chat, operation.change_id)
         version = applied_version(chat, self._operation.change_id)
         change, loaded = self._sent.get(version, (None, None))
         return replace(applied, change=change, loaded=loaded)
@@ -298,7 +310,7 @@ class OperationRun:
         return replay
 
     async def _find_replay(self) -> AppliedChange | None:
-        return await find_replay(self._pool, self._operation.request, self._operation.actor)
+        return await find_replay(self._pool, self._operation.actor, self._operation.request)
 
 
 def _names_files(command: ChatCommand) -> bool:

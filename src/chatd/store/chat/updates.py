@@ -5,6 +5,7 @@ from typing import Final, LiteralString
 
 from msgspec import UnsetType
 
+from chatd.domain.access import Actor
 from chatd.domain.chat.commands import UpdateChat
 from chatd.domain.chat.pins import place_pin
 from chatd.domain.chat.row import Chat
@@ -12,20 +13,22 @@ from chatd.domain.errors import InvariantBroken
 from chatd.domain.ids import ChatId, WorkspaceId
 from chatd.store.chat.chats import chat_from_row
 from chatd.store.conn import DatabaseSession, json_text, strip_unstorable
+from chatd.store.row_access import chat_condition, chat_reach
 from chatd.store.workspace import bindings
 
 # Also the time of the list: its poll finds the chat if the hint was lost.
-MARK_DELETED: Final[LiteralString] = """
-    UPDATE chats SET deleted_at = now(), updated_at = now()
-    WHERE root_chat_id = $1 AND deleted_at IS NULL RETURNING *"""
+MARK_DELETED: Final[LiteralString] = f"""
+    UPDATE chats c SET deleted_at = now(), updated_at = now()
+    WHERE c.root_chat_id = $1 AND c.deleted_at IS NULL AND {chat_condition("$2", "$3")}
+    RETURNING c.*"""
 
 # The search index reads a new title again.
-UPDATE_CHAT: Final[LiteralString] = """
+UPDATE_CHAT: Final[LiteralString] = f"""
     WITH marked AS (
         UPDATE chat_search_state SET title = NULL WHERE chat_id = $1 AND $2::text IS NOT NULL)
-    UPDATE chats SET title = coalesce($2, title), labels = coalesce($3, labels),
+    UPDATE chats c SET title = coalesce($2, title), labels = coalesce($3, labels),
         pin_order = coalesce($4, pin_order)
-    WHERE id = $1 RETURNING *"""
+    WHERE c.id = $1 AND {chat_condition("$5", "$6")} RETURNING c.*"""
 
 
 # Taken before the lock of any row, so that two changes of one user's pins cannot deadlock.
@@ -47,12 +50,12 @@ async def lock_pins(session: DatabaseSession, chat_id: ChatId) -> None:
 
 
 async def update_chat(
-    session: DatabaseSession, chat: Chat, command: UpdateChat
+    session: DatabaseSession, actor: Actor, chat: Chat, command: UpdateChat
 ) -> tuple[Chat, tuple[Chat, ...]]:
     """Write the columns that have no version. The caller holds the lock of `chat`'s row, and of its
     owner's pins if the command sets one. Also returns the chats that got another pin order."""
     if not isinstance(command.workspace_id, UnsetType):
-        await _bind(session, chat, command.workspace_id)
+        await _bind(session, actor, chat, command.workspace_id)
     elif command.title is None and command.labels is None and command.pin_order is None:
         return chat, ()
     places: dict[ChatId, int] = {}
@@ -62,7 +65,8 @@ async def update_chat(
     labels = None if command.labels is None else json_text(command.labels)
     title = None if command.title is None else strip_unstorable(command.title)
     place = places.pop(chat.id, None)
-    row = await session.fetchrow(UPDATE_CHAT, chat.id, title, labels, place)
+    reach = chat_reach(actor, "chats.write")
+    row = await session.fetchrow(UPDATE_CHAT, chat.id, title, labels, place, *reach)
     if row is None:
         raise InvariantBroken(f"Chat {chat.id} was deleted under its lock.")
     return chat_from_row(row), await _renumber(session, places)
@@ -75,14 +79,19 @@ async def _renumber(session: DatabaseSession, places: Mapping[ChatId, int]) -> t
     return tuple(chat_from_row(row) for row in rows)
 
 
-async def mark_deleted(session: DatabaseSession, root: ChatId) -> list[Chat]:
+async def mark_deleted(session: DatabaseSession, actor: Actor, root: ChatId) -> list[Chat]:
     """The chats of the tree that were not marked before. The caller holds the tree's locks."""
-    return [chat_from_row(row) for row in await session.fetch(MARK_DELETED, root)]
+    rows = await session.fetch(MARK_DELETED, root, *chat_reach(actor, "chats.control"))
+    return [chat_from_row(row) for row in rows]
 
 
-async def _bind(session: DatabaseSession, chat: Chat, workspace_id: WorkspaceId | None) -> None:
+async def _bind(
+    session: DatabaseSession, actor: Actor, chat: Chat, workspace_id: WorkspaceId | None
+) -> None:
     """The chat's lock keeps other transactions from binding it."""
     if workspace_id is not None:
-        await bindings.require_usable_workspace(session, workspace_id, chat.owner_id)
+        await bindings.require_usable_workspace(session, actor, workspace_id, chat.owner_id)
     if workspace_id != chat.workspace_id:
-        await bindings.bind(session, chat.id, expected=chat.workspace_id, workspace_id=workspace_id)
+        await bindings.bind(
+            session, actor, chat.id, expected=chat.workspace_id, workspace_id=workspace_id
+        )

@@ -9,6 +9,7 @@ from typing import Final, LiteralString
 
 import msgspec
 
+from chatd.domain.access import Actor, UserActor, require_permission
 from chatd.domain.chat.row import Fence
 from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import ChatId, UserId, WorkspaceId
@@ -21,20 +22,22 @@ from chatd.domain.workspace.agent_api import (
 from chatd.domain.workspace.entities import AgentId, BuildId
 from chatd.store.conn import Conn, Row, json_text, named_statement, strip_unstorable
 from chatd.store.errors import MissingReference
+from chatd.store.row_access import chat_condition, chat_reach
 from chatd.store.workspace import workspaces
 
-GET: Final[LiteralString] = """
+GET: Final[LiteralString] = f"""
     SELECT c.id AS chat_id, w.id AS workspace_id, b.build_id, b.agent_id
     FROM chats c
     LEFT JOIN workspaces w ON w.id = c.workspace_id AND w.owner_id = c.owner_id
     LEFT JOIN chat_bindings b ON b.chat_id = c.id AND b.workspace_id = w.id
-    WHERE c.id = $1"""
+    WHERE c.id = $1 AND {chat_condition("$2", "$3")}"""
 
 # Compare and set on the expected workspace. A pinned context stays until another is pinned.
-BIND: Final[LiteralString] = """
+BIND: Final[LiteralString] = f"""
     WITH chat AS (
-        UPDATE chats SET workspace_id = $3
-        WHERE id = $1 AND workspace_id IS NOT DISTINCT FROM $2 RETURNING id),
+        UPDATE chats c SET workspace_id = $3
+        WHERE c.id = $1 AND c.workspace_id IS NOT DISTINCT FROM $2
+          AND {chat_condition("$5", "$6")} RETURNING c.id),
     bound AS (
         INSERT INTO chat_bindings (chat_id, workspace_id, build_id)
         SELECT id, $3, $4 FROM chat WHERE $3::uuid IS NOT NULL
@@ -43,11 +46,11 @@ BIND: Final[LiteralString] = """
             agent_id = NULL, bound_at = now())
     SELECT EXISTS (SELECT FROM chat)"""
 
-SAVE_BOUND_AGENT: Final[LiteralString] = """
+SAVE_BOUND_AGENT: Final[LiteralString] = f"""
     INSERT INTO chat_bindings (chat_id, workspace_id, build_id, agent_id)
     SELECT c.id, w.id, $3, $4
     FROM chats c JOIN workspaces w ON w.id = c.workspace_id AND w.owner_id = c.owner_id
-    WHERE c.id = $1 AND w.id = $2
+    WHERE c.id = $1 AND w.id = $2 AND {chat_condition("$5", "$6")}
     ON CONFLICT (chat_id) DO UPDATE SET
         workspace_id = excluded.workspace_id, build_id = excluded.build_id,
         agent_id = excluded.agent_id, bound_at = now()
@@ -62,9 +65,9 @@ LATEST_CHAT_PER_WORKSPACE: Final[LiteralString] = """
     ORDER BY workspace_id, updated_at DESC, id DESC"""
 
 
-async def get(conn: Conn, chat_id: ChatId) -> WorkspaceBinding | None:
-    """None if there is no such chat."""
-    row = await conn.fetchrow(GET, chat_id)
+async def get(conn: Conn, actor: Actor, chat_id: ChatId) -> WorkspaceBinding | None:
+    """None if there is no such chat, or the actor may not read it."""
+    row = await conn.fetchrow(GET, chat_id, *chat_reach(actor, "chats.read"))
     return None if row is None else WorkspaceBinding(**dict(row))
 
 
@@ -74,6 +77,7 @@ async def is_owner(conn: Conn, chat_id: ChatId, fence: Fence) -> bool:
 
 async def bind(
     conn: Conn,
+    actor: Actor,
     chat_id: ChatId,
     *,
     expected: WorkspaceId | None,
@@ -81,11 +85,13 @@ async def bind(
     build_id: BuildId | None = None,
 ) -> bool:
     """Bind the chat to another workspace, or to none. False if its workspace is not `expected`."""
-    return bool(await conn.fetchval(BIND, chat_id, expected, workspace_id, build_id))
+    reach = chat_reach(actor, "chats.write")
+    return bool(await conn.fetchval(BIND, chat_id, expected, workspace_id, build_id, *reach))
 
 
 async def save_bound_agent(
     conn: Conn,
+    actor: Actor,
     chat_id: ChatId,
     workspace_id: WorkspaceId,
     *,
@@ -93,12 +99,16 @@ async def save_bound_agent(
     agent_id: AgentId | None,
 ) -> bool:
     """Store the agent for the next turn. False if the chat has another workspace by now."""
-    return bool(await conn.fetchval(SAVE_BOUND_AGENT, chat_id, workspace_id, build_id, agent_id))
+    reach = chat_reach(actor, "chats.write")
+    values = (chat_id, workspace_id, build_id, agent_id, *reach)
+    return bool(await conn.fetchval(SAVE_BOUND_AGENT, *values))
 
 
-async def require_usable_workspace(conn: Conn, workspace_id: WorkspaceId, owner: UserId) -> None:
+async def require_usable_workspace(
+    conn: Conn, actor: Actor, workspace_id: WorkspaceId, owner: UserId
+) -> None:
     """Raises InvalidInput, with one message for missing and for other owners' workspaces."""
-    found = await workspaces.get(conn, workspace_id)
+    found = await workspaces.get(conn, actor, workspace_id, "workspaces.write")
     if found is None or found.owner_id != owner:
         raise InvalidInput("workspace_id", "there is no such workspace")
     if found.deleted:
@@ -106,10 +116,11 @@ async def require_usable_workspace(conn: Conn, workspace_id: WorkspaceId, owner:
 
 
 async def latest_chat_per_workspace(
-    conn: Conn, owner: UserId, workspace_ids: Sequence[WorkspaceId]
+    conn: Conn, actor: UserActor, workspace_ids: Sequence[WorkspaceId]
 ) -> dict[WorkspaceId, ChatId]:
-    """The owner's most recently updated chat per workspace, without archived chats."""
-    rows = await conn.fetch(LATEST_CHAT_PER_WORKSPACE, owner, list(workspace_ids))
+    """The user's own most recently updated chat per workspace, without archived chats."""
+    require_permission(actor, "chats.read")
+    rows = await conn.fetch(LATEST_CHAT_PER_WORKSPACE, actor.user_id, list(workspace_ids))
     return {row["workspace_id"]: row["id"] for row in rows}
 
 
@@ -142,13 +153,14 @@ SAVE_CONTEXT: Final = named_statement("""
     SELECT EXISTS (SELECT FROM put)""")
 
 # A copy, because the agent's context may change after the chat has read it.
-PIN_CONTEXT: Final[LiteralString] = """
+PIN_CONTEXT: Final[LiteralString] = f"""
     WITH pinned AS (
         UPDATE chat_bindings b SET
             context_agent = s.agent_id, context_version = s.version, context_hash = s.hash,
             directory = s.directory, os = s.os, pinned_at = now()
         FROM agent_context_snapshots s
         WHERE b.chat_id = $1 AND s.agent_id = $2
+          AND EXISTS (SELECT FROM chats c WHERE c.id = $1 AND {chat_condition("$4", "$5")})
           AND ($3 OR b.context_agent IS DISTINCT FROM s.agent_id)
         RETURNING b.chat_id),
     copied AS (
@@ -175,7 +187,8 @@ GET_PINNED_CONTEXT: Final[LiteralString] = f"""
          FROM chat_context_resources r WHERE r.chat_id = b.chat_id) AS resources
     FROM chat_bindings b
     LEFT JOIN agent_context_snapshots s ON s.agent_id = coalesce(b.agent_id, b.context_agent)
-    WHERE b.chat_id = $1 AND b.pinned_at IS NOT NULL"""
+    WHERE b.chat_id = $1 AND b.pinned_at IS NOT NULL
+      AND EXISTS (SELECT FROM chats c WHERE c.id = $1 AND {chat_condition("$2", "$3")})"""
 
 
 async def save_context(
@@ -211,15 +224,16 @@ def _columns(resources: Sequence[ContextResource]) -> list[dict[str, object]]:
 
 
 async def pin_context(
-    conn: Conn, chat_id: ChatId, agent_id: AgentId, *, replace: bool = False
+    conn: Conn, actor: Actor, chat_id: ChatId, agent_id: AgentId, *, replace: bool = False
 ) -> bool:
     """Pin the agent's stored context to the chat. Without `replace`, a chat that has pinned an
     earlier context of the same agent keeps it. False if nothing was pinned."""
-    return bool(await conn.fetchval(PIN_CONTEXT, chat_id, agent_id, replace))
+    reach = chat_reach(actor, "chats.write")
+    return bool(await conn.fetchval(PIN_CONTEXT, chat_id, agent_id, replace, *reach))
 
 
-async def get_pinned_context(conn: Conn, chat_id: ChatId) -> PinnedContext | None:
-    row = await conn.fetchrow(GET_PINNED_CONTEXT, chat_id)
+async def get_pinned_context(conn: Conn, actor: Actor, chat_id: ChatId) -> PinnedContext | None:
+    row = await conn.fetchrow(GET_PINNED_CONTEXT, chat_id, *chat_reach(actor, "chats.read"))
     if row is None:
         return None
     return PinnedContext(

@@ -11,6 +11,7 @@ from typing import Final, Literal, LiteralString
 import msgspec
 from msgspec import Struct
 
+from chatd.domain.access import Actor
 from chatd.domain.ids import WorkerId
 from chatd.domain.workspace.entities import (
     AgentSpec,
@@ -24,6 +25,7 @@ from chatd.domain.workspace.entities import (
     Workspace,
 )
 from chatd.store.conn import Conn, json_text, named_statement, strip_unstorable
+from chatd.store.row_access import workspace_condition, workspace_reach
 
 _WORKSPACE: Final = msgspec.json.Decoder(Workspace)
 _BUILD: Final = msgspec.json.Decoder(Build)
@@ -276,9 +278,12 @@ APPEND_LOG: Final[LiteralString] = """
         WITH ORDINALITY AS l (stage, level, output, place)
     ORDER BY l.place"""
 
-LIST_LOG: Final[LiteralString] = """
+LIST_LOG: Final[LiteralString] = f"""
     SELECT id, build_id, at, stage, level, output FROM workspace_build_logs
-    WHERE build_id = $1 AND id > $2 ORDER BY id LIMIT $3"""
+    WHERE build_id = $1 AND id > $2
+      AND EXISTS (SELECT FROM workspace_builds b JOIN workspaces w ON w.id = b.workspace_id
+                  WHERE b.id = $1 AND {workspace_condition("$4")})
+    ORDER BY id LIMIT $3"""
 
 
 class BuildLogLine(Struct, frozen=True, kw_only=True):
@@ -300,6 +305,8 @@ async def append_log(conn: Conn, lease: BuildLease, lines: Sequence[BuildLogLine
 
 
 async def list_log(
-    conn: Conn, build_id: BuildId, *, after: int = 0, limit: int = 1000
+    conn: Conn, actor: Actor, build_id: BuildId, *, after: int = 0, limit: int = 1000
 ) -> list[BuildLog]:
-    return [BuildLog(**dict(row)) for row in await conn.fetch(LIST_LOG, build_id, after, limit)]
+    reach = workspace_reach(actor, "workspaces.read")
+    rows = await conn.fetch(LIST_LOG, build_id, after, limit, reach)
+    return [BuildLog(**dict(row)) for row in rows]

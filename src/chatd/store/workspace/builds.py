@@ -9,9 +9,12 @@ from typing import Final, LiteralString
 import msgspec
 from msgspec import Struct
 
+from chatd.domain.access import Actor
 from chatd.domain.ids import UserId, WorkspaceId
 from chatd.domain.workspace.entities import Build, BuildId, BuildReason, BuildTransition, VersionId
+from chatd.domain.workspace.rules import build_permission
 from chatd.store.conn import Conn, json_text, named_statement
+from chatd.store.row_access import workspace_condition, workspace_reach
 
 _BUILD: Final = msgspec.json.Decoder(Build)
 
@@ -19,8 +22,9 @@ _BUILD: Final = msgspec.json.Decoder(Build)
 # the second one see the new number.
 INSERT: Final = named_statement("""
     WITH next AS (
-        UPDATE workspaces SET latest_build = latest_build + 1
+        UPDATE workspaces w SET latest_build = latest_build + 1
         WHERE id = :workspace_id AND NOT deleted AND latest_build = :after
+          AND (:reach::uuid IS NULL OR w.owner_id = :reach)
           AND NOT EXISTS (SELECT FROM workspace_builds WHERE made_by = :made_by)
           AND NOT EXISTS (SELECT FROM workspace_builds
                           WHERE workspace_id = :workspace_id AND completed_at IS NULL)
@@ -36,21 +40,27 @@ INSERT: Final = named_statement("""
         FROM next RETURNING *)
     SELECT row_to_json(built) FROM built""")
 
-FIND_BY_REQUEST_KEY: Final[LiteralString] = """
-    SELECT row_to_json(b) FROM workspace_builds b WHERE b.made_by = $1"""
+_REACHED_BUILDS: Final[LiteralString] = """
+    SELECT row_to_json(b) AS build
+    FROM workspace_builds b JOIN workspaces w ON w.id = b.workspace_id"""
 
-GET: Final[LiteralString] = "SELECT row_to_json(b) FROM workspace_builds b WHERE b.id = $1"
+FIND_BY_REQUEST_KEY: Final[LiteralString] = f"""{_REACHED_BUILDS}
+    WHERE b.made_by = $1 AND {workspace_condition("$2")}"""
 
-LIST_BUILDS: Final[LiteralString] = """
-    SELECT row_to_json(b) AS build FROM workspace_builds b
-    WHERE b.workspace_id = $1 AND b.build_number < $3
+GET: Final[LiteralString] = f"{_REACHED_BUILDS} WHERE b.id = $1 AND {workspace_condition('$2')}"
+
+LIST_BUILDS: Final[LiteralString] = f"""{_REACHED_BUILDS}
+    WHERE b.workspace_id = $1 AND b.build_number < $3 AND {workspace_condition("$4")}
     ORDER BY b.build_number DESC LIMIT $2"""
 
-CANCEL: Final[LiteralString] = """
+CANCEL: Final[LiteralString] = f"""
     UPDATE workspace_builds b SET
         status = CASE b.status WHEN 'pending' THEN 'canceled' ELSE 'canceling' END,
         completed_at = CASE b.status WHEN 'pending' THEN now() END
-    WHERE b.id = $1 AND b.status IN ('pending', 'running') RETURNING row_to_json(b)"""
+    WHERE b.id = $1 AND b.status IN ('pending', 'running')
+      AND EXISTS (SELECT FROM workspaces w
+                  WHERE w.id = b.workspace_id AND {workspace_condition("$2")})
+    RETURNING row_to_json(b)"""
 
 _PAST_THE_END: Final = 2**31 - 1
 
@@ -71,40 +81,52 @@ class NewBuild(Struct, frozen=True, kw_only=True):
     """Not while a chat of the workspace is in a turn."""
 
 
-async def insert(conn: Conn, new: NewBuild) -> Build | None:
+async def insert(conn: Conn, actor: Actor, new: NewBuild) -> Build | None:
     """The new build, or the one that an earlier try of the same request inserted. None if the
     workspace has another latest build, or is in a turn: read again, decide again."""
     values: dict[str, object] = {name: getattr(new, name) for name in new.__struct_fields__}
-    values["params"] = json_text(new.params)
+    reach = workspace_reach(actor, build_permission(new.transition))
+    values.update(params=json_text(new.params), reach=reach)
     found = await conn.fetchval(INSERT.text, *INSERT.args(values))
     if found is None and new.made_by is not None:
-        found = await conn.fetchval(FIND_BY_REQUEST_KEY, new.made_by)
+        found = await conn.fetchval(FIND_BY_REQUEST_KEY, new.made_by, reach)
     return None if found is None else _BUILD.decode(found)
 
 
-async def get(conn: Conn, build_id: BuildId) -> Build | None:
-    found = await conn.fetchval(GET, build_id)
+async def get(conn: Conn, actor: Actor, build_id: BuildId) -> Build | None:
+    """None also for a build that the actor may not read."""
+    found = await conn.fetchval(GET, build_id, workspace_reach(actor, "workspaces.read"))
     return None if found is None else _BUILD.decode(found)
 
 
-async def find_by_request_key(conn: Conn, key: str) -> Build | None:
-    found = await conn.fetchval(FIND_BY_REQUEST_KEY, key)
+async def find_by_request_key(
+    conn: Conn, actor: Actor, key: str, transition: BuildTransition
+) -> Build | None:
+    """None also for a build of a workspace on which the actor may not run `transition`."""
+    reach = workspace_reach(actor, build_permission(transition))
+    found = await conn.fetchval(FIND_BY_REQUEST_KEY, key, reach)
     return None if found is None else _BUILD.decode(found)
 
 
 async def list_builds(
-    conn: Conn, workspace_id: WorkspaceId, *, limit: int = 20, before: int | None = None
+    conn: Conn,
+    actor: Actor,
+    workspace_id: WorkspaceId,
+    *,
+    limit: int = 20,
+    before: int | None = None,
 ) -> list[Build]:
     """The newest first, with numbers below `before`."""
     top = min(before or _PAST_THE_END, _PAST_THE_END)
-    rows = await conn.fetch(LIST_BUILDS, workspace_id, limit, top)
+    reach = workspace_reach(actor, "workspaces.read")
+    rows = await conn.fetch(LIST_BUILDS, workspace_id, limit, top, reach)
     return [_BUILD.decode(row["build"]) for row in rows]
 
 
-async def cancel(conn: Conn, build_id: BuildId) -> Build | None:
+async def cancel(conn: Conn, actor: Actor, build_id: BuildId) -> Build | None:
     """A pending build is canceled at once, a running one when its backend has stopped. None if it
     has ended or is being canceled."""
-    found = await conn.fetchval(CANCEL, build_id)
+    found = await conn.fetchval(CANCEL, build_id, workspace_reach(actor, "workspaces.control"))
     return None if found is None else _BUILD.decode(found)
 
 
@@ -144,7 +166,7 @@ async def list_overdue(conn: Conn, *, retry_delay_s: float, limit: int) -> list[
 
 
 async def insert_stop_build(
-    conn: Conn, overdue: OverdueWorkspace, build_id: BuildId
+    conn: Conn, actor: Actor, overdue: OverdueWorkspace, build_id: BuildId
 ) -> Build | None:
     """None if the workspace has got another build or a turn since."""
     new = NewBuild(
@@ -157,4 +179,4 @@ async def insert_stop_build(
         reason="autostop",
         only_idle=True,
     )
-    return await insert(conn, new)
+    return await insert(conn, actor, new)

@@ -6,6 +6,7 @@ from typing import Final, LiteralString
 import msgspec
 from msgspec import Struct
 
+from chatd.domain.access import Actor, require_allowed
 from chatd.domain.ids import UserId
 from chatd.domain.workspace.entities import (
     Parameter,
@@ -160,7 +161,10 @@ async def get_version(conn: Conn, version_id: VersionId) -> TemplateVersion | No
     return None if found is None else _VERSION.decode(found)
 
 
-async def list_usage(conn: Conn, owner_id: UserId) -> dict[TemplateId, TemplateUsage]:
+async def list_usage(conn: Conn, actor: Actor, owner_id: UserId) -> dict[TemplateId, TemplateUsage]:
+    """How this owner has used templates. Raises Forbidden if the actor may not read that owner's
+    workspaces."""
+    require_allowed(actor, "workspaces.read", owner_id)
     rows = await conn.fetch(LIST_USAGE, owner_id)
     return {
         TemplateId(row["template_id"]): TemplateUsage(

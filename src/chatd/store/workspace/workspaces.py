@@ -12,6 +12,13 @@ from uuid import UUID
 import msgspec
 from msgspec import Struct
 
+from chatd.domain.access import (
+    Actor,
+    Permission,
+    UserActor,
+    require_allowed,
+    require_permission,
+)
 from chatd.domain.chat.row import Fence
 from chatd.domain.errors import StaleFence
 from chatd.domain.ids import ChatId, UserId, WorkspaceId
@@ -27,6 +34,7 @@ from chatd.domain.workspace.entities import (
 from chatd.domain.workspace.rules import WorkspaceSnapshot
 from chatd.store.conn import Conn, Row, json_text, named_statement
 from chatd.store.errors import DuplicateRow
+from chatd.store.row_access import visible_workspaces, workspace_condition, workspace_reach
 
 _WORKSPACE: Final = msgspec.json.Decoder(Workspace)
 _BUILD: Final = msgspec.json.Decoder(Build)
@@ -83,12 +91,13 @@ CREATE_FOR_CHAT: Final = named_statement(
     _CREATED,
 )
 
-FIND_BY_REQUEST_KEY: Final[LiteralString] = """
+FIND_BY_REQUEST_KEY: Final[LiteralString] = f"""
     SELECT true AS held, row_to_json(w) AS workspace, row_to_json(b) AS build
     FROM workspaces w JOIN workspace_builds b ON b.workspace_id = w.id AND b.build_number = 1
-    WHERE w.made_by = $1"""
+    WHERE w.made_by = $1 AND {workspace_condition("$2")}"""
 
-GET: Final[LiteralString] = "SELECT row_to_json(w) FROM workspaces w WHERE w.id = $1"
+GET: Final[LiteralString] = f"""
+    SELECT row_to_json(w) FROM workspaces w WHERE w.id = $1 AND {workspace_condition("$2")}"""
 
 _SNAPSHOT: Final[LiteralString] = """
     SELECT now() AS now, row_to_json(w) AS workspace, row_to_json(b) AS build,
@@ -96,7 +105,8 @@ _SNAPSHOT: Final[LiteralString] = """
             AS agents
     FROM workspaces w
     LEFT JOIN workspace_builds b ON b.workspace_id = w.id AND b.build_number = w.latest_build"""
-GET_SNAPSHOT: Final[LiteralString] = f"{_SNAPSHOT} WHERE w.id = $1"
+GET_SNAPSHOT: Final[LiteralString] = f"""{_SNAPSHOT}
+    WHERE w.id = $1 AND {workspace_condition("$2")}"""
 LIST_ON_HOST: Final[LiteralString] = f"""{_SNAPSHOT}
     JOIN templates t ON t.id = w.template_id
     WHERE NOT w.deleted AND w.host_id = ANY ($1::text[]) AND t.backend = $2 AND w.id > $3
@@ -168,10 +178,17 @@ class CreatedWorkspace(Struct, frozen=True, kw_only=True):
 
 
 async def create(
-    conn: Conn, new: NewWorkspace, *, chat_id: ChatId | None = None, fence: Fence | None = None
+    conn: Conn,
+    actor: Actor,
+    new: NewWorkspace,
+    *,
+    chat_id: ChatId | None = None,
+    fence: Fence | None = None,
 ) -> CreatedWorkspace:
     """Create a workspace and its first build, pending; for a chat also its binding. Raises
-    WorkspaceNameTaken, and StaleFence if the worker no longer owns the chat."""
+    WorkspaceNameTaken, Forbidden, and StaleFence if the worker no longer owns the chat."""
+    require_allowed(actor, "workspaces.write", new.owner_id)
+    reach = workspace_reach(actor, "workspaces.write")
     values: dict[str, object] = {name: getattr(new, name) for name in new.__struct_fields__}
     values["params"] = json_text(new.params)
     statement = CREATE
@@ -182,7 +199,7 @@ async def create(
     try:
         row = await conn.fetchrow(statement.text, *statement.args(values))
     except DuplicateRow as error:
-        row = await conn.fetchrow(FIND_BY_REQUEST_KEY, new.made_by)
+        row = await conn.fetchrow(FIND_BY_REQUEST_KEY, new.made_by, reach)
         if row is None:
             if error.constraint == "workspaces_name":
                 raise WorkspaceNameTaken(error.constraint) from error
@@ -192,14 +209,15 @@ async def create(
         raise StaleFence(f"Chat {chat_id} is no longer owned under this fence.")
     if row["workspace"] is not None:
         return _created(row, replayed=False)
-    if (row := await conn.fetchrow(FIND_BY_REQUEST_KEY, new.made_by)) is None:
+    if (row := await conn.fetchrow(FIND_BY_REQUEST_KEY, new.made_by, reach)) is None:
         # The key that conflicted has expired and was cleared in between.
-        return await create(conn, new, chat_id=chat_id, fence=fence)
+        return await create(conn, actor, new, chat_id=chat_id, fence=fence)
     return _created(row, replayed=True)
 
 
-async def find_by_request_key(conn: Conn, key: str) -> CreatedWorkspace | None:
-    row = await conn.fetchrow(FIND_BY_REQUEST_KEY, key)
+async def find_by_request_key(conn: Conn, actor: Actor, key: str) -> CreatedWorkspace | None:
+    reach = workspace_reach(actor, "workspaces.write")
+    row = await conn.fetchrow(FIND_BY_REQUEST_KEY, key, reach)
     return None if row is None else _created(row, replayed=True)
 
 
@@ -211,15 +229,26 @@ def _created(row: Row, *, replayed: bool) -> CreatedWorkspace:
     )
 
 
-async def get(conn: Conn, workspace_id: WorkspaceId) -> Workspace | None:
-    found = await conn.fetchval(GET, workspace_id)
+async def get(
+    conn: Conn, actor: Actor, workspace_id: WorkspaceId, permission: Permission = "workspaces.read"
+) -> Workspace | None:
+    """None also for a workspace on which the actor lacks the permission."""
+    found = await conn.fetchval(GET, workspace_id, workspace_reach(actor, permission))
     return None if found is None else _WORKSPACE.decode(found)
 
 
-async def load_snapshot(conn: Conn, workspace_id: WorkspaceId) -> WorkspaceSnapshot | None:
-    """The workspace, its latest build and that build's agents, from one database snapshot."""
-    row = await conn.fetchrow(GET_SNAPSHOT, workspace_id)
-    return None if row is None else _snapshot(row)
+async def load_snapshot(
+    conn: Conn, actor: Actor, workspace_id: WorkspaceId, permission: Permission = "workspaces.read"
+) -> WorkspaceSnapshot | None:
+    """The workspace, its latest build and that build's agents, from one database snapshot. None
+    also if the actor may not read it. Raises Forbidden if the actor lacks the permission on it."""
+    row = await conn.fetchrow(GET_SNAPSHOT, workspace_id, visible_workspaces(actor, permission))
+    if row is None:
+        return None
+    snapshot = _snapshot(row)
+    if snapshot.workspace is not None and permission != "workspaces.read":
+        require_allowed(actor, permission, snapshot.workspace.owner_id)
+    return snapshot
 
 
 async def list_on_host(
@@ -232,12 +261,13 @@ async def list_on_host(
 
 
 async def list_page(
-    conn: Conn, owner_id: UserId, *, after: tuple[datetime, WorkspaceId] | None, limit: int
+    conn: Conn, actor: UserActor, *, after: tuple[datetime, WorkspaceId] | None, limit: int
 ) -> list[WorkspaceSnapshot]:
-    """The owner's workspaces that are not deleted, the newest first. `after` is the creation and
+    """The user's own workspaces that are not deleted, the newest first. `after` is the creation and
     the id of the last one on the page before."""
+    require_permission(actor, "workspaces.read")
     at, last = after or (None, None)
-    return [_snapshot(row) for row in await conn.fetch(LIST_PAGE, owner_id, at, last, limit)]
+    return [_snapshot(row) for row in await conn.fetch(LIST_PAGE, actor.user_id, at, last, limit)]
 
 
 def _snapshot(row: Row) -> WorkspaceSnapshot:

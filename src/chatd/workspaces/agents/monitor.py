@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+from chatd.domain.access import WORKER
 from chatd.domain.errors import ChatdError, InvalidInput
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Env
@@ -127,8 +128,8 @@ class ContextSync:
         """The context of the chat. Pins the agent's latest context if none is pinned, or that of
         another agent. None if no agent has sent a context yet."""
         if agent_id is not None:
-            await bindings.pin_context(self._conn, chat_id, agent_id)
-        return await bindings.get_pinned_context(self._conn, chat_id)
+            await bindings.pin_context(self._conn, WORKER, chat_id, agent_id)
+        return await bindings.get_pinned_context(self._conn, WORKER, chat_id)
 
 
 CONTEXT_CHECK_INTERVAL_S: Final = 30.0

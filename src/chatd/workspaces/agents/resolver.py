@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
+from chatd.domain.access import WORKER
 from chatd.domain.chat.row import Fence
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId, WorkspaceId
@@ -75,14 +76,14 @@ class StoredBindings:
         self._conn = conn
 
     async def binding(self, chat_id: ChatId) -> WorkspaceBinding | None:
-        return await bindings.get(self._conn, chat_id)
+        return await bindings.get(self._conn, WORKER, chat_id)
 
     async def agent(self, agent_id: AgentId) -> AgentObservation | None:
         found = await agents.get_with_time(self._conn, agent_id)
         return None if found is None else AgentObservation(agent=found[0], now=found[1])
 
     async def latest_agent(self, workspace_id: WorkspaceId) -> AgentObservation:
-        snapshot = await workspaces.load_snapshot(self._conn, workspace_id)
+        snapshot = await workspaces.load_snapshot(self._conn, WORKER, workspace_id)
         if snapshot is None or snapshot.workspace is None or snapshot.workspace.deleted:
             text = "The chat's workspace is deleted. Call list_templates, then create_workspace."
             raise NoAgent(text, code=WORKSPACE_DELETED)
@@ -93,6 +94,7 @@ class StoredBindings:
             return False
         return await bindings.save_bound_agent(
             self._conn,
+            WORKER,
             binding.chat_id,
             binding.workspace_id,
             build_id=binding.build_id,

@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
+from chatd.domain.access import SystemActor
 from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import WorkspaceId
 from chatd.domain.ports import Env
@@ -25,6 +26,8 @@ from chatd.workspaces.builds.backend import Backend
 RECONCILE_PAGE_SIZE: Final = 100
 INSPECT_TIMEOUT_S: Final = 10.0
 REMOVE_TIMEOUT_S: Final = 60.0
+RECONCILER: Final = SystemActor(reason="reconcile workspaces with their host")
+AUTOSTOP: Final = SystemActor(reason="stop workspaces that are not used")
 _FAILURES: Final = (ChatdError, OSError)  # TimeoutError is one of the latter
 
 
@@ -83,7 +86,7 @@ class Reconciler:
             reason="autostop",
             made_by=f"reconcile:{build.id}",
         )
-        if await builds.insert(self._conn, new) is not None:
+        if await builds.insert(self._conn, RECONCILER, new) is not None:
             self._env.emit("workspace_down", workspace_id=build.workspace_id, build_id=build.id)
 
     async def _remove_deleted(self) -> None:
@@ -151,7 +154,7 @@ class Autostop:
             if late.in_turn:
                 continue
             build_id = BuildId(self._env.new_id())
-            if await builds.insert_stop_build(self._conn, late, build_id) is not None:
+            if await builds.insert_stop_build(self._conn, AUTOSTOP, late, build_id) is not None:
                 asked += 1
                 self._env.emit("workspace_overdue", workspace_id=late.workspace_id)
         return asked

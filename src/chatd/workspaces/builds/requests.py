@@ -6,6 +6,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chatd.domain.access import WORKER
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ToolError
 from chatd.domain.ids import ChatId, WorkspaceId
@@ -116,7 +117,7 @@ class BuildRequests:
             return _refused(workspace_result(seen), values.problems)
         new = self._new_build(context, seen.workspace, after, version_id)
         build = await builds.insert(
-            self._conn, replace(new, transition="start", params=values.values)
+            self._conn, WORKER, replace(new, transition="start", params=values.values)
         )
         if build is None:
             return None
@@ -136,7 +137,7 @@ class BuildRequests:
             return no_workspace_result(deleted=False)
         version = seen.build.template_version_id
         new = self._new_build(context, seen.workspace, after, version)
-        build = await builds.insert(self._conn, replace(new, params=seen.build.params))
+        build = await builds.insert(self._conn, WORKER, replace(new, params=seen.build.params))
         if build is None:
             return None
         self._wake_worker()
@@ -189,7 +190,7 @@ class BuildRequests:
         """Wait for the build, then for the agent."""
         if (failed := await self.wait_for_build(build_id, result)) is not None:
             return failed
-        snapshot = await workspaces.load_snapshot(self._conn, workspace_id)
+        snapshot = await workspaces.load_snapshot(self._conn, WORKER, workspace_id)
         agents = () if snapshot is None else snapshot.agents
         try:
             agent = choose_agent(agents)
@@ -250,11 +251,13 @@ class BuildRequests:
         """If the name is taken, try once more with a suffix from the random id."""
         chat = context.chat
         try:
-            return await workspaces.create(self._conn, new, chat_id=chat.id, fence=context.fence)
+            return await workspaces.create(
+                self._conn, WORKER, new, chat_id=chat.id, fence=context.fence
+            )
         except WorkspaceNameTaken:
             other = generated_name(new.name or template.name, new.id.bytes[2:])
             return await workspaces.create(
-                self._conn, replace(new, name=other), chat_id=chat.id, fence=context.fence
+                self._conn, WORKER, replace(new, name=other), chat_id=chat.id, fence=context.fence
             )
 
 

@@ -7,6 +7,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chatd.domain.access import WORKER
 from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ports import Clock, ProvisionResult
 from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable
@@ -74,7 +75,7 @@ class BuildWaits:
         poll = PollBackoff(self._clock, self._timeouts.build_s, "build")
         while True:
             try:
-                found = await builds.get(self._conn, build_id)
+                found = await builds.get(self._conn, WORKER, build_id)
             except Unavailable:
                 found = None
             if found is not None and not found.active:

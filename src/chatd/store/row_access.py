@@ -1,0 +1,47 @@
+"""SQL conditions for the rows that an actor reaches. `domain.access` decides which those are.
+
+A condition takes two parameters, the values of `chat_reach` or `workspace_reach`. The owner is
+compared first, so that shares are looked up only for other users' chats.
+"""
+
+from typing import LiteralString
+
+from chatd.domain.access import Actor, Permission, RowFilter, row_filter, visible_filter
+from chatd.domain.ids import UserId
+
+ChatReach = tuple[UserId | None, bool]
+
+
+def chat_condition(owner: LiteralString, shared: LiteralString) -> LiteralString:
+    """For rows of `chats c`. `owner` and `shared` are the parameters, such as `$2` and `$3`."""
+    return f"""({owner}::uuid IS NULL OR c.owner_id = {owner} OR ({shared}::boolean AND EXISTS (
+        SELECT FROM chat_shares s WHERE s.chat_id = c.root_chat_id AND (s.user_id = {owner}
+            OR s.group_id IN (SELECT m.group_id FROM group_members m
+                              WHERE m.user_id = {owner})))))"""
+
+
+def workspace_condition(owner: LiteralString) -> LiteralString:
+    """For rows of `workspaces w`. Workspaces are not shared."""
+    return f"({owner}::uuid IS NULL OR w.owner_id = {owner})"
+
+
+def chat_reach(actor: Actor, permission: Permission) -> ChatReach:
+    """Raises Forbidden if the actor has the permission on no chat."""
+    return _parameters(row_filter(actor, permission))
+
+
+def visible_chats(actor: Actor, permission: Permission) -> ChatReach:
+    """Of a command: other chats are not found, and of these a refusal is Forbidden."""
+    return _parameters(visible_filter(actor, permission, "chats.read"))
+
+
+def workspace_reach(actor: Actor, permission: Permission) -> UserId | None:
+    return row_filter(actor, permission).owner_id
+
+
+def visible_workspaces(actor: Actor, permission: Permission) -> UserId | None:
+    return visible_filter(actor, permission, "workspaces.read").owner_id
+
+
+def _parameters(reach: RowFilter) -> ChatReach:
+    return reach.owner_id, reach.shared
