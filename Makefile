@@ -48,11 +48,17 @@ check: dev ## lint and types only, a minute or two
 # Collecting the tests leaves them compiled, once, for the processes that then run them; whether they
 # can be collected, those will say.
 test: BESIDE = $(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1 || true;
-test: dev ## every check and every test, as CI runs them (ARGS="-k name" goes to pytest)
+test: dev tests/oidc/node_modules/.package-lock.json ## every check and every test, as CI runs them (ARGS="-k name" goes to pytest)
 	@echo "Checking lint, imports and types: a minute or two ..."
 	@$(CHECKS)
 	@echo "Running the tests, which takes many minutes; the percentage says how far they are ..."
 	@$(BIN)/python tools/run_tests.py $(if $(RETRY),--retry) -n $(JOBS) --dist worksteal $(ARGS)
+
+# A certified OpenID provider, for tests of the sign-in. Without node they are skipped.
+tests/oidc/node_modules/.package-lock.json: tests/oidc/package-lock.json
+	@if command -v npm >/dev/null; then cd tests/oidc \
+	&& npm ci --ignore-scripts --no-audit --no-fund --loglevel=error && touch node_modules/.package-lock.json; \
+	else echo "npm is not installed: the tests with a real OpenID provider are skipped."; fi
 
 test-model: model ## the wires of three vendors against a small real model (fetches 200 MB once)
 	@exec $(BIN)/python -m pytest -m real_model -p no:randomly $(ARGS) tests/real

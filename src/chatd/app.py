@@ -17,6 +17,7 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from chatd.api.accounts.accounts import AccountsConfig, build_accounts
+from chatd.api.accounts.oidc_client import OidcConfig
 from chatd.api.accounts.rate_limits import RequestLimits
 from chatd.api.accounts.sign_in import create_link, local_url, sign_in_link
 from chatd.api.accounts.site import Site, SiteConfig
@@ -32,6 +33,7 @@ from chatd.automation.webhook_sender import WebhookSender
 from chatd.clock import new_change_id
 from chatd.database import connect_config, keep_database_up, open_database
 from chatd.domain.access import ADMIN_USER_ID, SystemActor
+from chatd.domain.account.identity import IdentityRules
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ChatdError, NotFound
 from chatd.domain.file.entities import FileLimits
@@ -44,7 +46,7 @@ from chatd.replica import Replica, replica_config
 from chatd.runtime_settings import PromptedTools, RuntimeSettings
 from chatd.sealed_secrets import KeyRing
 from chatd.secret_keys import KeySource, SecretKeys, key_source
-from chatd.settings.schema import Settings, SettingsError
+from chatd.settings.schema import OidcSettings, Settings, SettingsError
 from chatd.store import migrator
 from chatd.telemetry import Gauges, Telemetry
 from chatd.workspace_services import (
@@ -387,6 +389,31 @@ def _accounts_config(settings: Settings) -> AccountsConfig:
             files=limits.uploads_per_minute,
         ),
         has_passwords=settings.sign_in.passwords,
+        oidc=_oidc_config(settings.oidc),
+        identity_rules=IdentityRules(
+            allowed_domains=settings.oidc.allowed_domains,
+            auto_create=settings.oidc.auto_create,
+            link_by_email=settings.oidc.link_by_email,
+            groups_claim=settings.oidc.groups_claim,
+            admin_groups=settings.oidc.admin_groups,
+            viewer_groups=settings.oidc.viewer_groups,
+        ),
+        managed_groups=settings.oidc.groups,
+    )
+
+
+def _oidc_config(oidc: OidcSettings) -> OidcConfig | None:
+    """Raises SettingsError."""
+    if oidc.issuer is None:
+        return None
+    if oidc.client_id is None:
+        raise SettingsError("oidc.client_id is missing: oidc.issuer is set")
+    return OidcConfig(
+        issuer=oidc.issuer,
+        client_id=oidc.client_id,
+        client_secret=oidc.client_secret,
+        name=oidc.name,
+        scopes=oidc.scopes,
     )
 
 
@@ -418,6 +445,7 @@ def _deps(settings: Settings, process: RunningProcess) -> ApiDeps:
             replica.config_changes,
             _accounts_config(settings),
             fixed={token: ADMIN_USER_ID},
+            key_ring=process.key_ring,
         ),
         env=replica.env,
         registry=process.registry,

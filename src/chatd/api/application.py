@@ -37,6 +37,7 @@ from chatd.api.routes.files import FileRoutes
 from chatd.api.routes.groups import GroupRoutes
 from chatd.api.routes.messages import MessageRoutes
 from chatd.api.routes.models import ModelRoutes
+from chatd.api.routes.oidc import OidcRoutes
 from chatd.api.routes.prompts import PromptRoutes
 from chatd.api.routes.queue import QueueRoutes
 from chatd.api.routes.runtime_settings import RuntimeSettingsRoutes
@@ -89,6 +90,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *BuildRoutes(deps).routes(),
         *FileRoutes(deps).routes(),
         *SignInRoutes(deps).routes(),
+        *OidcRoutes(deps).routes(),
         *TokenRoutes(deps).routes(),
         *UserRoutes(deps).routes(),
         *GroupRoutes(deps).routes(),

@@ -45,6 +45,15 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     "invalid_link": ErrorCode(
         401, "The sign-in link was used already or is too old.", "Ask for a new link."
     ),
+    "identity_refused": ErrorCode(
+        401, "The answer of the OpenID provider is refused.", "Begin the sign-in again."
+    ),
+    "identity_not_allowed": ErrorCode(
+        403, "The OpenID provider's user has no account here.", "Ask an administrator."
+    ),
+    "identity_provider_failed": ErrorCode(
+        502, "The OpenID provider failed.", "Retry; if it lasts, the operator must act."
+    ),
     "forbidden": ErrorCode(
         403,
         "The caller may see this, but its role does not allow the action.",
@@ -246,6 +255,10 @@ CODES_OF_EVERY_ROUTE: Final = (
     *("csrf_token_required", "cross_site_request", "host_not_allowed", "rate_limited"),
 )
 SIGN_IN_CODES: Final = ("invalid_login", "invalid_link", "insecure_connection")
+IDENTITY_CODES: Final = (
+    *("identity_refused", "identity_not_allowed", "identity_provider_failed"),
+    *("insecure_connection", "secret_key_missing", "not_found"),
+)
 DATABASE_CODES: Final = tuple(
     code for code in ERROR_CODES if code == "unavailable" or code.startswith("database_")
 )

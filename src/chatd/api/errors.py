@@ -132,6 +132,15 @@ class RateLimited(RequestError):
         super().__init__(message or f"Too many requests. Try again in {seconds}.")
 
 
+class IdentityProviderFailed(ChatdError):
+    """The OpenID provider did not answer, or not as it should."""
+
+    code = "identity_provider_failed"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"The OpenID provider failed: {reason}. Try again in a moment.")
+
+
 class TooManyStreams(RequestError):
     code = "too_many_streams"
 
@@ -163,6 +172,7 @@ _STATUSES: Final[tuple[tuple[type[ChatdError], int], ...]] = (
     (AgentRefused, 409),
     (RequestError, 400),
     (TitleFailed, 502),
+    (IdentityProviderFailed, 502),
     (Unavailable, 503),
     (Draining, 503),
 )
@@ -175,6 +185,10 @@ _HEADERS: Final[Mapping[int, Mapping[str, str]]] = {
     413: {"connection": "close"},
     503: {"retry-after": "1"},
 }
+
+
+_EXPLAINED: Final = (Draining, TitleFailed, IdentityProviderFailed)
+"""Errors of the server with a message that clients may see."""
 
 
 def error_reply(error: Exception) -> ErrorReply:
@@ -211,7 +225,9 @@ def _error_body(error: Exception, status: int) -> ErrorBody:
             # The error's own message may contain the address of the database.
             text = "The database is not reachable. Nothing was lost; retry in a moment."
             return ErrorBody(code=error.code, message=text)
-        case ChatdError() if status < 500 or isinstance(error, Draining | TitleFailed):
+        case ChatdError() if status < 500 or isinstance(
+            error, Draining | TitleFailed | IdentityProviderFailed
+        ):
             return ErrorBody(code=error.code, message=error.message)
         case _:
             return ErrorBody(code="internal", message=INTERNAL_ERROR_TEXT)

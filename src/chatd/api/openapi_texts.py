@@ -63,6 +63,7 @@ STATUS_TEXTS: Final[Mapping[int, str]] = {
     202: "Accepted; it takes effect as soon as possible",
     204: "Done; the reply has no body",
     206: "The requested part of the file",
+    302: "Go to the address in the header `Location`",
     304: "The client has this content already; the reply has no body",
     400: "The request is not valid",
     401: "The caller is not known",

@@ -74,6 +74,7 @@ class ApiReply(Struct, frozen=True, kw_only=True):
     body: bytes = b""
     headers: Mapping[str, str] = {}
     media_type: str = "application/json"
+    cookies: tuple[str, ...] = ()
 
 
 class StreamedReply(ApiReply, frozen=True, kw_only=True):
@@ -109,7 +110,9 @@ async def send_reply(send: Send, answer: ApiReply, *, prefix: str = "") -> None:
     headers: dict[str, str] = {}
     if answer.status not in (204, 304):
         headers = {"content-type": answer.media_type, "content-length": str(len(answer.body))}
-    await send(response_start(answer.status, {**headers, **answer.headers}, prefix=prefix))
+    start = response_start(answer.status, {**headers, **answer.headers}, prefix=prefix)
+    cookies = [(b"set-cookie", cookie.encode("latin-1")) for cookie in answer.cookies]
+    await send({**start, "headers": [*start["headers"], *cookies]} if cookies else start)
     await send(response_body(answer.body, prefix=prefix))
 
 

@@ -95,6 +95,46 @@ class SignInSettings(msgspec.Struct, frozen=True, kw_only=True):
     passwords: Annotated[bool, Meta(description="Whether users may sign in with a password")] = True
 
 
+class OidcSettings(msgspec.Struct, frozen=True, kw_only=True):
+    issuer: Annotated[
+        Annotated[str, Meta(pattern=r"^https?://\S+$")] | None,
+        Meta(
+            description="Issuer of an OpenID provider that signs users in; none without it",
+            extra={"expected": "an address such as https://login.example.com"},
+        ),
+    ] = None
+    client_id: Annotated[str | None, Meta(description="Client id of chatd at the provider")] = None
+    client_secret: Annotated[
+        str | None, Meta(description="Client secret of chatd; none for a public client")
+    ] = None
+    name: Annotated[str, Meta(description="Name of the provider on the sign-in page")] = "OpenID"
+    scopes: Annotated[str, Meta(description="Scopes to ask for")] = "openid email profile"
+    allowed_domains: Annotated[
+        tuple[str, ...], Meta(description="Domains of verified emails that may sign in; none: all")
+    ] = ()
+    auto_create: Annotated[
+        bool, Meta(description="Create an account at the first sign-in of a user")
+    ] = False
+    link_by_email: Annotated[
+        bool, Meta(description="Sign in as the existing user with the same verified email")
+    ] = False
+    groups_claim: Annotated[
+        str | None, Meta(description="Claim with the names of the user's groups")
+    ] = None
+    groups: Annotated[
+        tuple[str, ...], Meta(description="Groups of chatd that follow the claim at each sign-in")
+    ] = ()
+    admin_groups: Annotated[
+        tuple[str, ...], Meta(description="Groups of the claim with users who are administrators")
+    ] = ()
+    viewer_groups: Annotated[
+        tuple[str, ...], Meta(description="Groups of the claim with users who are viewers")
+    ] = ()
+
+    def __repr__(self) -> str:
+        return f"OidcSettings(issuer={self.issuer!r}, client_id={self.client_id!r})"
+
+
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     slots: Annotated[
         int, Meta(ge=1, le=10_000, description="Chats that this process may run at once")
@@ -340,6 +380,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log: LogSettings = LogSettings()
     server: ServerSettings = ServerSettings()
     sign_in: SignInSettings = SignInSettings()
+    oidc: OidcSettings = OidcSettings()
     worker: WorkerSettings = WorkerSettings()
     limits: LimitSettings = LimitSettings()
     chats: ChatSettings = ChatSettings()

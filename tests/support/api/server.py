@@ -337,6 +337,7 @@ def build_deps(replica: StreamReplica, options: ApiOptions, clock: Clock) -> Api
             options.changes or heard_changes(),
             options.accounts,
             fixed={token: actor.user_id for token, actor in USERS.items()},
+            key_ring=KEY_RING,
             hasher=QUICK_HASHER,
         ),
         env=env,

@@ -6,12 +6,16 @@ from argon2 import PasswordHasher
 from msgspec import Struct
 
 from chatd.api.accounts.authenticator import Authenticator
+from chatd.api.accounts.oidc_client import OidcClient, OidcConfig
+from chatd.api.accounts.oidc_sign_in import OidcSignIn
 from chatd.api.accounts.passwords import Passwords
 from chatd.api.accounts.rate_limits import RateLimits, RequestLimits
 from chatd.api.accounts.sign_in import SignIn
 from chatd.api.accounts.site import Site, SiteConfig
+from chatd.domain.account.identity import IdentityRules
 from chatd.domain.ids import UserId
 from chatd.domain.ports import Env
+from chatd.sealed_secrets import KeyRing
 from chatd.store.config_changes import ConfigChanges
 from chatd.store.pool import Pool
 
@@ -22,6 +26,9 @@ class AccountsConfig(Struct, frozen=True, kw_only=True):
     site: SiteConfig = SiteConfig()
     limits: RequestLimits = RequestLimits()
     has_passwords: bool = True
+    oidc: OidcConfig | None = None
+    identity_rules: IdentityRules = IdentityRules()
+    managed_groups: tuple[str, ...] = ()
 
 
 class Accounts(Struct, frozen=True, kw_only=True):
@@ -31,10 +38,11 @@ class Accounts(Struct, frozen=True, kw_only=True):
     sign_in: SignIn
     limits: RateLimits
     has_passwords: bool = True
+    oidc: OidcSignIn | None = None
 
     @property
     def oidc_name(self) -> str | None:
-        return None
+        return None if self.oidc is None else self.oidc.name
 
 
 def build_accounts(
@@ -44,17 +52,32 @@ def build_accounts(
     config: AccountsConfig,
     *,
     fixed: Mapping[str, UserId],
+    key_ring: KeyRing,
     hasher: PasswordHasher | None = None,
 ) -> Accounts:
     """`fixed` are tokens that no row holds. `hasher` is given by tests. Raises ValueError for an
     address or a network of the settings that is none."""
     site = Site(config.site)
     passwords = Passwords(hasher)
+    sign_in = SignIn(pool, env, site, passwords)
+    oidc = None
+    if config.oidc is not None:
+        oidc = OidcSignIn(
+            pool,
+            env,
+            site,
+            sign_in,
+            OidcClient(config.oidc, env.clock),
+            key_ring=key_ring,
+            rules=config.identity_rules,
+            managed_groups=config.managed_groups,
+        )
     return Accounts(
         site=site,
         authenticator=Authenticator(pool, env.clock, changes, site, fixed=fixed),
         passwords=passwords,
-        sign_in=SignIn(pool, env, site, passwords),
+        sign_in=sign_in,
         limits=RateLimits(config.limits, env.clock),
         has_passwords=config.has_passwords,
+        oidc=oidc,
     )

@@ -123,8 +123,13 @@ class SignIn:
 
     def check_browser(self, scope: Scope) -> None:
         """Raises Forbidden for a page of another site, which could sign a victim in as another
-        user, and for a connection on which a cookie could be read."""
+        user."""
         self._site.require_same_site(scope, needs_proof=False)
+        self.require_cookie(scope)
+
+    def require_cookie(self, scope: Scope) -> None:
+        """Raises Forbidden for a connection on which a cookie could be read."""
+        self._site.require_host(scope)
         if not self._site.can_hold_cookie(scope):
             raise Forbidden(
                 "Browsers sign in over https, or from this machine. The operator can put a proxy"

@@ -69,6 +69,30 @@ class SignInMethodsReply(Struct, frozen=True, kw_only=True):
     ]
 
 
+class OidcStartQuery(Struct, frozen=True, kw_only=True):
+    """Where to go after the sign-in."""
+
+    next: Annotated[
+        Annotated[str, Meta(max_length=1000)] | None,
+        describe("A path of this server. Anything else leads to the first page.", "/docs"),
+    ] = None
+
+
+class OidcCallbackQuery(Struct, frozen=True, kw_only=True):
+    """The provider's answer. Further parameters are ignored."""
+
+    code: Annotated[str | None, describe("The authorization code.", "SplxlOBeZQQYbYS6WxSbIA")] = (
+        None
+    )
+    state: Annotated[
+        str | None,
+        describe("That of the request.", "Jq3vW8bT0cY5rA9dK2xN7mP4sF6hL1zE0uG8iO5tB3w"),
+    ] = None
+    error: Annotated[str | None, describe("Why the user was not signed in.", "access_denied")] = (
+        None
+    )
+
+
 class LoginBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A sign-in with a password."""
 

@@ -69,6 +69,9 @@ LOCK_ADMINISTRATORS: Final[LiteralString] = "SELECT pg_advisory_xact_lock(716308
 HAS_ADMINISTRATOR: Final[LiteralString] = """
     SELECT EXISTS (SELECT FROM users WHERE role = 'admin' AND status = 'active'
                    AND deleted_at IS NULL AND NOT is_service)"""
+HAS_OTHER_ADMINISTRATOR: Final[LiteralString] = """
+    SELECT EXISTS (SELECT FROM users WHERE role = 'admin' AND status = 'active'
+                   AND deleted_at IS NULL AND NOT is_service AND id <> $1)"""
 NEEDS_SETUP: Final[LiteralString] = """
     SELECT NOT EXISTS (
         SELECT FROM users u WHERE u.role = 'admin' AND u.deleted_at IS NULL AND NOT u.is_service
@@ -145,6 +148,18 @@ async def find_by_login(
     if row is None and "@" in text:
         row = await conn.fetchrow(FIND_BY_EMAIL, text)
     return None if row is None else (_user(row), row["password_hash"])
+
+
+async def find_by_email(conn: Conn, actor: SystemActor, email: str) -> User | None:
+    del actor
+    row = await conn.fetchrow(FIND_BY_EMAIL, strip_unstorable(email))
+    return None if row is None else _user(row)
+
+
+async def has_other_administrator(session: DatabaseSession, user_id: UserId) -> bool:
+    """Beside this user. Holds until the end of the transaction."""
+    await session.execute(LOCK_ADMINISTRATORS)
+    return bool(await session.fetchval(HAS_OTHER_ADMINISTRATOR, user_id))
 
 
 async def update(
