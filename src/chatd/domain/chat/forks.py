@@ -1,6 +1,6 @@
 """What a fork of a chat is made of beside the copied messages."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from chatd.domain.chat.change import INTERRUPTED_CALL_TEXT, error_result
@@ -22,5 +22,8 @@ def closing_results(tail: Sequence[Message]) -> tuple[Draft, ...]:
     """Error results for the calls that the copied messages do not answer: providers refuse a
     history in which a user message follows a pending call. `tail` begins with the last answer."""
     calls = pending_calls(tail)
-    pending = (PendingCall(id=call.tool_call_id, name=call.tool_name) for call in calls)
-    return tuple(error_result(call, INTERRUPTED_CALL_TEXT) for call in pending)
+    return close_calls(PendingCall(id=call.tool_call_id, name=call.tool_name) for call in calls)
+
+
+def close_calls(calls: Iterable[PendingCall]) -> tuple[Draft, ...]:
+    return tuple(error_result(call, INTERRUPTED_CALL_TEXT) for call in calls)

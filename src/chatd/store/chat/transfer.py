@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from chatd.domain.chat.change import INTERRUPTED_CALL_TEXT, error_result
+from chatd.domain.chat.forks import close_calls
 from chatd.domain.chat.messages import Message, Role, Visibility, decode_parts, encode_parts
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.transfer import ChatLine, MessageLine, content_fields, one_line
@@ -137,7 +137,7 @@ async def read_messages(conn: Conn, chat: Chat) -> AsyncGenerator[tuple[Exported
 
 def _closing_results(chat: Chat, last: int, at: datetime) -> list[ExportedMessage]:
     """A history with an open call could not go on."""
-    drafts = [error_result(call, INTERRUPTED_CALL_TEXT) for call in chat.pending_calls]
+    drafts = close_calls(chat.pending_calls)
     return [
         ExportedMessage(
             id=last + number,
