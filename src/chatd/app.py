@@ -26,6 +26,7 @@ from chatd.api.auth import ADMIN_TOKEN_FILE as TOKEN_FILE
 from chatd.api.auth import admin_token
 from chatd.api.deps import ApiDeps, StreamLimits
 from chatd.api.health import HealthRoutes
+from chatd.api.model_ports import ModelServices
 from chatd.api.server import Application, BoundAddress, ListenError, bind
 from chatd.api.server import serve as listen
 from chatd.automation.schedule_runner import ScheduleRunner
@@ -40,8 +41,13 @@ from chatd.domain.file.entities import FileLimits
 from chatd.domain.ids import CredentialId, WorkerId
 from chatd.domain.ports import Clock, Env, Tool
 from chatd.domain.prompt.instructions import Instructions
+from chatd.model_administration import ModelAdministration
 from chatd.model_directory import ModelDirectory
 from chatd.model_settings import build_registry, settings_gaps
+from chatd.provider_administration import ProviderAdministration
+from chatd.provider_clients import ProviderClients
+from chatd.provider_trials import ProviderTrials
+from chatd.providers.registry import ProviderRegistry
 from chatd.replica import Replica, replica_config
 from chatd.runtime_settings import PromptedTools, RuntimeSettings
 from chatd.sealed_secrets import KeyRing
@@ -132,9 +138,10 @@ async def serve(
                 new_change_id=new_change_id,
                 jitter=random.random,
             )
-            models = ModelDirectory(provider_registry, environment)
             process_name = f"{socket.gethostname()}, process {os.getpid()}"
             secret_keys = SecretKeys(keys_from, environment, process_name)
+            clients = ProviderClients(secret_keys.ring, environment, env)
+            models = ModelDirectory(provider_registry, environment, clients)
             for gap in settings_gaps(settings, env):
                 environment.emit("settings_incomplete", gap=gap)
             connect = connect_config(settings, server.dsn)
@@ -160,6 +167,11 @@ async def serve(
             )
             pool = replica.database.pool
             runtime_settings.attach(pool, replica.config_changes)
+            models.listen_to(replica.config_changes)
+            replica.config_changes.subscribe(secret_keys.on_config_change)
+            model_services = _model_services(
+                models, clients, provider_registry, replica, secret_keys.ring
+            )
             workspace_control = (
                 None
                 if config is None
@@ -174,11 +186,10 @@ async def serve(
             replica.on_turn_end = webhook_sender.wake
             gauges = _gauges(registry, settings, replica)
             async with (
-                _prepared(replica, secret_keys),
+                _prepared(replica, secret_keys, models),
                 replica.running(),
                 _running(services),
             ):
-                await models.declare(pool)
                 readers = [
                     group.create_task(models.run(), name="models"),
                     group.create_task(secret_keys.run(pool), name="secret keys"),
@@ -192,6 +203,7 @@ async def serve(
                 process = RunningProcess(
                     replica=replica,
                     models=models,
+                    model_services=model_services,
                     registry=registry,
                     key_ring=secret_keys.ring,
                     stop=stop,
@@ -210,6 +222,21 @@ async def serve(
         return 0 if services is None else await services.left_running()
     finally:
         await provider_registry.close()
+
+
+def _model_services(
+    models: ModelDirectory,
+    clients: ProviderClients,
+    own: ProviderRegistry,
+    replica: Replica,
+    ring: KeyRing,
+) -> ModelServices:
+    pool, env = replica.database.pool, replica.env
+    return ModelServices(
+        models=ModelAdministration(models, env),
+        providers=ProviderAdministration(pool, models, clients, ring, env),
+        calls=ProviderTrials(models, clients, own, env),
+    )
 
 
 def _gauges(registry: CollectorRegistry, settings: Settings, replica: Replica) -> Gauges:
@@ -235,6 +262,7 @@ class RunningProcess(msgspec.Struct, frozen=True, kw_only=True):
 
     replica: Replica
     models: ModelDirectory
+    model_services: ModelServices
     registry: CollectorRegistry
     key_ring: KeyRing
     stop: asyncio.Event
@@ -327,12 +355,16 @@ def _key_source(settings: Settings, env: Mapping[str, str]) -> KeySource:
 
 
 @asynccontextmanager
-async def _prepared(replica: Replica, secret_keys: SecretKeys) -> AsyncGenerator[None]:
+async def _prepared(
+    replica: Replica, secret_keys: SecretKeys, models: ModelDirectory
+) -> AsyncGenerator[None]:
     """What must be known before the worker acquires chats. An error ends the start."""
     try:
         await secret_keys.start(replica.database.pool)
+        await models.declare(replica.database.pool)
         yield
     finally:
+        await models.close()
         await replica.database.close()
 
 
@@ -439,6 +471,7 @@ def _deps(settings: Settings, process: RunningProcess) -> ApiDeps:
         feeds=replica.feeds,
         chat_lists=replica.chat_lists,
         models=process.models,
+        model_services=process.model_services,
         accounts=build_accounts(
             replica.database.pool,
             replica.env,

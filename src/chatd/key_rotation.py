@@ -11,11 +11,13 @@ from typing import Final
 
 from msgspec import Struct
 
+from chatd.domain.config_change import ConfigChange
 from chatd.domain.errors import ChatdError
 from chatd.domain.ports import Clock
 from chatd.sealed_secrets import KeyRing, SecretKey, SecretUnreadable, check_value, new_key
 from chatd.secret_keys import KEY_VARIABLES, KeySource, current_key, decide_start
 from chatd.store import sealed_columns, secret_keys
+from chatd.store.config_changes import publish
 from chatd.store.pool import Pool
 from chatd.store.sealed_columns import SEALED_COLUMNS, SealedColumn
 from chatd.store.secret_keys import KeyRecord
@@ -65,6 +67,7 @@ class KeyRotation:
             async with self._pool.transaction() as session:
                 await secret_keys.lock(session)
                 await secret_keys.make_current(session, key.id)
+                await publish(session, ConfigChange(kind="secret_key", id=key.id))
             self._report(f"key {key.id} is the current key")
         return await self._reseal(key)
 

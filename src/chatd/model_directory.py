@@ -1,70 +1,49 @@
-"""The models of a deployment: those of this process's settings, those that other replicas have
-declared in the database, and the demo model.
+"""The models of a deployment: those of this process's settings and environment, those that other
+replicas have declared, those that administrators made, and the demo model.
 
-Owns the part of the models that the API shows, and a copy of the database's list, read again at
-intervals. `model_settings` converts the settings.
+Owns this replica's copy of the database's lists. The copy is used only while this replica hears of
+changes; otherwise every use reads the lists again.
 """
 
-from collections.abc import Sequence
-from contextlib import suppress
-from datetime import datetime
-from typing import Final
-from urllib.parse import urlsplit, urlunsplit
-from uuid import UUID, uuid5
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import Final, cast
+from uuid import UUID
 
-import msgspec
+from msgspec.structs import replace
 
-from chatd.domain.errors import ChatdError, Unavailable
-from chatd.domain.ids import ModelConfigId
-from chatd.domain.model.protocol import ModelConfig
+from chatd.domain.config_change import ConfigChange, ConfigKind
+from chatd.domain.errors import ChatdError, InvariantBroken
+from chatd.domain.ids import ModelConfigId, UserId
+from chatd.domain.model.accepted_files import FileInputKind
+from chatd.domain.model.capabilities import ModelCapabilities, merge_capabilities
+from chatd.domain.model.config import is_priced
+from chatd.domain.model.failures import ModelError
+from chatd.domain.model.protocol import DEFAULT_MAX_OUTPUT_TOKENS, ModelConfig
 from chatd.domain.ports import Env, ModelChoice
 from chatd.domain.prompt.titles import TitleModel, list_title_models
 from chatd.model_settings import derive_model_id
-from chatd.providers.registry import MODEL_NOT_CONFIGURED_TEXT, ProviderRegistry, config_error
-from chatd.store import model_configs, model_declarations
-from chatd.store.model_configs import StoredModel, StoredProvider
-from chatd.store.model_declarations import DeclaredProvider, ModelDeclaration
+from chatd.provider_clients import ProviderClients
+from chatd.providers.config import ProviderKind
+from chatd.providers.known_models import known_capabilities
+from chatd.providers.registry import (
+    MODEL_NOT_CONFIGURED_TEXT,
+    ProviderRegistry,
+    accepted_files,
+    build_limits,
+    config_error,
+)
+from chatd.settings_declaration import SettingsDeclaration
+from chatd.store import model_configs, model_declarations, providers
+from chatd.store.config_changes import ConfigChanges, publish
+from chatd.store.conn import DatabaseSession
+from chatd.store.model_configs import StoredModel
 from chatd.store.pool import Pool
-
-_PROVIDER_NAMES: Final = UUID("0d9a5f6e-3c1b-4b6a-8a57-2f4e9b7c6d12")
+from chatd.store.providers import StoredProvider
 
 MODELS_REFRESH_INTERVAL_S: Final = 10.0
-DECLARATION_DEAD_AFTER_S: Final = 120.0
-"""A process that has not renewed its declaration for this long no longer keeps models enabled."""
-MAX_DECLARE_ATTEMPTS: Final = 4
-"""Meanwhile the statement timeout ends a declaration of another replica that hangs."""
-
-
-def build_declaration(known: ProviderRegistry) -> ModelDeclaration:
-    """The part of these models that every replica and the API may show: no key, no header."""
-    return ModelDeclaration(
-        providers=tuple(
-            DeclaredProvider(
-                id=uuid5(_PROVIDER_NAMES, name),
-                name=name,
-                kind=provider.kind,
-                base_url=_without_secrets(provider.base_url),
-                has_api_key=bool(provider.api_key),
-            )
-            for name, provider in known.providers.items()
-        ),
-        models=tuple(known.models),
-        has_models=any(known.providers[one.provider].kind != "demo" for one in known.models),
-    )
-
-
-def _without_secrets(url: str | None) -> str | None:
-    """Drop user, password and query, which may hold a key."""
-    if url is None:
-        return None
-    try:
-        pieces = urlsplit(url.strip())
-        host, port = pieces.hostname or "", pieces.port
-    except ValueError:
-        return None
-    where = f"[{host}]" if ":" in host else host
-    where = where if port is None else f"{where}:{port}"
-    return urlunsplit((pieces.scheme, where, pieces.path, "", ""))
+CHANGE_KINDS: Final = frozenset({"provider", "model", "secret_key"})
 
 
 class ModelDirectory:
@@ -72,141 +51,259 @@ class ModelDirectory:
     has declared can be used here too if this replica has its provider, and so its key.
 
     Before `declare` it knows the models of its own settings only, and only the engine may use it.
+    Before `listen_to` it reads the lists again at intervals only.
     """
 
-    def __init__(self, own: ProviderRegistry, env: Env) -> None:
+    def __init__(
+        self, own: ProviderRegistry, env: Env, clients: ProviderClients | None = None
+    ) -> None:
         self._own = own
         self._env = env
-        self._process_id = env.new_id()
+        self._clients = clients
+        self._changes: ConfigChanges | None = None
+        self._declaration = SettingsDeclaration(own, env)
         self._pool: Pool | None = None
-        self._known: Sequence[StoredModel] = ()
-        self._renewals: dict[UUID, tuple[datetime, float]] = {}
+        self._models: Sequence[StoredModel] = ()
+        self._providers: Mapping[UUID, StoredProvider] = {}
+        self._overrides: Mapping[str, ModelConfigId] = {}
+        self._is_stale = True
+        self._reads = count(1)
+        self._last_read = 0
+
+    def listen_to(self, changes: ConfigChanges) -> None:
+        """From now on the copy is used only while these changes are heard."""
+        self._changes = changes
+        changes.subscribe(self._on_change)
 
     async def declare(self, pool: Pool) -> None:
-        """Write the models of these settings to the database, and log how other running
-        processes differ."""
-        declaration = build_declaration(self._own)
-        for left in reversed(range(MAX_DECLARE_ATTEMPTS)):
-            try:
-                found = await model_declarations.declare(pool, self._process_id, declaration)
-                break
-            except Unavailable:
-                if left == 0:
-                    raise
-        else:
-            raise AssertionError  # the last attempt returns or raises
+        """Write the models of these settings to the database, and read all models."""
+        await self._declaration.declare(pool)
         self._pool = pool
-        if found.different:
-            self._env.emit("settings_differ", models=", ".join(found.different))
-        if found.missing:
-            self._env.emit("settings_lack_models", models=", ".join(found.missing))
         await self._read()
 
     async def withdraw(self) -> None:
-        """At exit: the next process to start need not wait until this one counts as dead."""
         if self._pool is not None:
-            with suppress(Unavailable):
-                await model_declarations.withdraw(self._pool, self._process_id)
+            await self._declaration.withdraw(self._pool)
 
     async def run(self) -> None:
-        """Renew the declaration and read the list again at intervals: a replica with other
+        """Renew the declaration and read the lists again at intervals: a replica with other
         settings may have started or stopped."""
         failures = 0
         while True:
             await self._env.clock.sleep(MODELS_REFRESH_INTERVAL_S, "models_read")
             try:
-                await self._renew()
+                if self._pool is not None:
+                    await self._declaration.renew(self._pool)
                 await self._read()
                 failures = 0
             except ChatdError as error:
                 failures += 1
                 self._env.emit("models_read_failed", error_kind=error.code, failures=failures)
+            if self._clients is not None:
+                await self._clients.close_unused()
 
-    async def _renew(self) -> None:
-        """A process is dead if its time of renewal has not changed for long, by this process's
-        own clock: the database's clock may jump."""
+    @asynccontextmanager
+    async def change(self, kind: ConfigKind, object_id: UUID) -> AsyncGenerator[DatabaseSession]:
+        """One transaction that changes providers or models, one at a time, and that all replicas
+        hear of."""
         if self._pool is None:
-            return
-        now = self._env.clock.monotonic()
-        renewals = await model_declarations.renew(self._pool, self._process_id)
-        if self._process_id not in renewals:  # this process was suspended for long
-            await self.declare(self._pool)
-        known, self._renewals = self._renewals, {}
-        for process_id, at in renewals.items():
-            seen = known.get(process_id)
-            self._renewals[process_id] = seen if seen is not None and seen[0] == at else (at, now)
-        dead = {
-            process_id: at
-            for process_id, (at, since) in self._renewals.items()
-            if process_id != self._process_id and now - since >= DECLARATION_DEAD_AFTER_S
-        }
-        if dead or known.keys() - renewals.keys():
-            await model_declarations.withdraw_dead(self._pool, dead)
+            raise InvariantBroken("Models are changed before the database is known.")
+        async with self._pool.transaction() as session:
+            await model_declarations.lock(session)
+            yield session
+            await publish(session, ConfigChange(kind=kind, id=str(object_id)))
+        self._is_stale = True
+
+    def _on_change(self, change: ConfigChange | None) -> None:
+        if change is None or change.kind in CHANGE_KINDS:
+            self._is_stale = True
+
+    async def _refresh(self) -> None:
+        is_heard = self._changes is None or self._changes.is_current
+        if self._changes is not None and (self._is_stale or not is_heard):
+            await self._read()
 
     async def _read(self) -> None:
-        if self._pool is not None:
-            self._known = await model_configs.list_models(self._pool)
+        if self._pool is None:
+            return
+        self._is_stale = False  # first: a change during the read must be read too
+        number = next(self._reads)
+        try:
+            found = await providers.list_providers(self._pool)
+            models = await model_configs.list_models(self._pool)
+            overrides = await model_configs.list_overrides(self._pool)
+        except BaseException:
+            self._is_stale = True
+            raise
+        if number < self._last_read:
+            return  # a later read has ended before this one
+        self._last_read = number
+        self._models, self._overrides = models, overrides
+        self._providers = {one.id: one for one in found}
+        if self._clients is not None:
+            self._clients.keep_only(found)
 
     # For the engine
 
-    async def choose(self, model_config_id: ModelConfigId | None) -> ModelChoice:
-        choice = await self._choose(model_config_id)
-        return msgspec.structs.replace(choice, origins=self._origins())
+    async def choose(
+        self, model_config_id: ModelConfigId | None, owner_id: UserId | None = None
+    ) -> ModelChoice:
+        await self._refresh()
+        choice = await self._choose(model_config_id, owner_id)
+        return replace(
+            choice,
+            origins=self._origins(),
+            owner_id=owner_id,
+            summary_model=await self._model_of_task("compaction", owner_id),
+        )
 
-    async def _choose(self, model_config_id: ModelConfigId | None) -> ModelChoice:
-        if self._own.find(model_config_id) is not None or model_config_id is None:
-            return await self._own.choose(model_config_id)
-        known = await self.get(model_config_id)
-        if known is None:
-            raise config_error(MODEL_NOT_CONFIGURED_TEXT)
+    async def _choose(
+        self, model_config_id: ModelConfigId | None, owner_id: UserId | None
+    ) -> ModelChoice:
+        known = await self.default() if model_config_id is None else await self.get(model_config_id)
+        if known is None or (known.source != "database" and not self._is_ours(known)):
+            if model_config_id is None or self._own.find(model_config_id) is not None:
+                return await self._own.choose(model_config_id)
+            if known is None:
+                raise config_error(MODEL_NOT_CONFIGURED_TEXT)
         if not known.enabled:
-            name = known.config.name
-            raise config_error(f"The model {name} is not configured any more. Choose another one.")
-        return await self._own.open(known.config)
+            raise config_error(_unusable_text(known))
+        return await self._open(known, owner_id)
+
+    def _is_ours(self, known: StoredModel) -> bool:
+        """Whether administrators made the model's provider."""
+        provider = self._providers.get(known.provider_id)
+        return provider is not None and provider.source == "database"
+
+    async def _open(self, known: StoredModel, owner_id: UserId | None) -> ModelChoice:
+        provider = self._providers.get(known.provider_id)
+        config = self._effective(known)
+        if provider is None or provider.source != "database" or self._clients is None:
+            return await self._own.open(config)
+        if not provider.enabled:
+            text = f"The provider {provider.name} of the model {config.name} is disabled."
+            raise config_error(f"{text} Choose another model.", "provider_disabled")
+        user_key = None
+        if provider.user_keys and owner_id is not None and self._pool is not None:
+            user_key = await providers.find_user_key(self._pool, owner_id, provider.id)
+        client, public = (
+            self._clients.open(provider, user_key),
+            self._clients.public_config(provider),
+        )
+        kind = cast("ProviderKind", provider.kind)
+        return ModelChoice(
+            config=await self._own.fill_missing(config, kind, provider.base_url),
+            provider=client,
+            kind=kind,
+            limits=build_limits(config, public),
+            files=accepted_files(config, public),
+        )
+
+    def _effective(self, known: StoredModel) -> ModelConfig:
+        """With the limits that an administrator or the provider told."""
+        if known.source != "database":
+            return known.config
+        told = self._capabilities(known)
+        config = known.config
+        most = told.max_output_tokens
+        is_less = most is not None and most < DEFAULT_MAX_OUTPUT_TOKENS
+        return replace(
+            config,
+            context_limit=config.context_limit or told.context_limit,
+            max_output_tokens=config.max_output_tokens or (most if is_less else None),
+            file_inputs=_file_inputs(merge_capabilities(known.capabilities, known.reported)),
+        )
+
+    def _capabilities(self, known: StoredModel) -> ModelCapabilities:
+        provider = self._providers.get(known.provider_id)
+        kind = cast("ProviderKind", "openai-compat" if provider is None else provider.kind)
+        shipped = known_capabilities(kind, known.config.model)
+        return merge_capabilities(known.capabilities, known.reported, shipped)
 
     def _origins(self) -> dict[ModelConfigId, str]:
         """The provider of each model, also of disabled ones: the answers of a chat that has
         changed its model stay readable by their own provider only."""
-        stored = {one.config.id: one.config.provider for one in self._known}
-        return stored | {one.id: one.provider for one in self._own.models}
+        stored = {one.config.id: one.config.provider for one in self._models}
+        return stored | {one.id: one.provider for one in self._own.models if one.id not in stored}
+
+    async def _model_of_task(self, task: str, owner_id: UserId | None) -> ModelChoice | None:
+        """None if no model was chosen for the task, or if it cannot be used."""
+        if (model_id := self._overrides.get(task)) is None:
+            return None
+        try:
+            choice = await self._choose(model_id, owner_id)
+        except ModelError as error:
+            kind = error.classified.kind
+            self._env.emit("task_model_unusable", task=task, model_id=model_id, error_kind=kind)
+            return None
+        return replace(choice, origins=self._origins(), owner_id=owner_id)
 
     async def title_models(self, choice: ModelChoice) -> Sequence[ModelChoice]:
-        """The models that may title a chat with this model, in order: a small model of the same
-        provider, then the chat's own."""
+        """The models that may title a chat with this model, in order: the one that an
+        administrator chose; else a small model of the same provider, then the chat's own."""
+        if "title" in self._overrides:
+            chosen = await self._model_of_task("title", choice.owner_id)
+            return (choice,) if chosen is None else (chosen,)
         own = TitleModel(provider=choice.kind, model=choice.config.model)
         return [
-            choice if found == own else await self._own.open(self._small_model(choice, found.model))
+            choice if found == own else await self._small_model(choice, found.model)
             for found in list_title_models({choice.kind}, own)
         ]
 
-    def _small_model(self, choice: ModelChoice, model: str) -> ModelConfig:
+    async def _small_model(self, choice: ModelChoice, model: str) -> ModelChoice:
         """As configured, if it is; otherwise with the provider's defaults."""
-        provider = choice.config.provider
-        configured = (one for one in self._own.models if one.provider == provider)
+        name = choice.config.provider
         config = ModelConfig(
-            id=derive_model_id(f"title/{provider}/{model}"),
-            name=model,
-            provider=provider,
-            model=model,
+            id=derive_model_id(f"title/{name}/{model}"), name=model, provider=name, model=model
         )
-        return next((one for one in configured if one.model == model), config)
+        configured = (one.config for one in self._models if one.enabled)
+        every = (*self._own.models, *configured)
+        config = next((one for one in every if one.provider == name and one.model == model), config)
+        if name in self._own.providers and choice.provider.name not in self._client_names():
+            return await self._own.open(config)
+        kind = cast("ProviderKind", choice.kind)
+        filled = await self._own.fill_missing(config, kind, None)
+        return replace(choice, config=filled, summary_model=None)
+
+    def _client_names(self) -> set[str]:
+        return {one.name for one in self._providers.values() if one.source == "database"}
 
     # For the API
 
     async def all(self) -> Sequence[StoredModel]:
-        return self._known
+        await self._refresh()
+        return self._models
 
     async def get(self, model_id: ModelConfigId) -> StoredModel | None:
         """Reads the list again if the copy lacks the model: it may be new."""
+        await self._refresh()
         if (found := self._by_id(model_id)) is None:
             await self._read()
             found = self._by_id(model_id)
         return found
 
     async def is_priced(self, model: StoredModel) -> bool:
-        return await self._own.is_priced(model.config)
+        provider = self._providers.get(model.provider_id)
+        if provider is None or provider.source != "database":
+            return await self._own.is_priced(model.config)
+        kind = cast("ProviderKind", provider.kind)
+        filled = await self._own.fill_missing(model.config, kind, provider.base_url)
+        return is_priced(filled.prices, kind)
+
+    async def capabilities(self, model: StoredModel) -> ModelCapabilities:
+        """What the model can do, as far as it is known. The configured window counts first."""
+        told = self._capabilities(model)
+        provider = self._providers.get(model.provider_id)
+        kind = cast("ProviderKind", "openai-compat" if provider is None else provider.kind)
+        url = None if provider is None else provider.base_url
+        config = replace(
+            model.config, context_limit=model.config.context_limit or told.context_limit
+        )
+        filled = await self._own.fill_missing(config, kind, url)
+        return replace(told, context_limit=filled.context_limit)
 
     async def by_name(self, name: str) -> StoredModel | None:
+        await self._refresh()
         if (found := self._by_name(name)) is None:
             await self._read()
             found = self._by_name(name)
@@ -214,18 +311,52 @@ class ModelDirectory:
 
     async def default(self) -> StoredModel | None:
         """The deployment's default; if its provider has no key here, the first usable model."""
-        here = [one for one in self._known if one.config.provider in self._own.providers]
-        usable = [one for one in here if one.enabled] or [one for one in self._known if one.enabled]
+        await self._refresh()
+        here = [one for one in self._models if self._can_use(one)]
+        usable = [one for one in here if one.enabled] or [
+            one for one in self._models if one.enabled
+        ]
         return next((one for one in usable if one.is_default), usable[0] if usable else None)
 
+    def _can_use(self, known: StoredModel) -> bool:
+        provider = self._providers.get(known.provider_id)
+        if provider is not None and provider.source == "database":
+            return provider.enabled and self._clients is not None
+        return known.config.provider in self._own.providers
+
     async def providers(self) -> Sequence[StoredProvider]:
-        return () if self._pool is None else await model_configs.list_providers(self._pool)
+        await self._refresh()
+        return [one for one in self._providers.values() if not one.is_deleted]
+
+    async def overrides(self) -> Mapping[str, ModelConfigId]:
+        await self._refresh()
+        return self._overrides
 
     async def close(self) -> None:
         await self._own.close()
+        if self._clients is not None:
+            await self._clients.close()
 
     def _by_id(self, model_id: ModelConfigId) -> StoredModel | None:
-        return next((known for known in self._known if known.config.id == model_id), None)
+        return next((known for known in self._models if known.config.id == model_id), None)
 
     def _by_name(self, name: str) -> StoredModel | None:
-        return next((known for known in self._known if known.config.name == name), None)
+        live = (known for known in self._models if not known.is_deleted)
+        return next((known for known in live if known.config.name == name), None)
+
+
+def _file_inputs(told: ModelCapabilities) -> tuple[FileInputKind, ...] | None:
+    """The files that the model takes. None: all that its API takes."""
+    if told.images is not False and told.pdfs is not False:
+        return None
+    kinds: dict[FileInputKind, bool | None] = {"image": told.images, "pdf": told.pdfs}
+    return tuple(kind for kind, takes in kinds.items() if takes is not False)
+
+
+def _unusable_text(known: StoredModel) -> str:
+    name = known.config.name
+    if known.is_deleted:
+        return f"The model {name} was deleted. Choose another one."
+    if known.source == "database":
+        return f"The model {name} is disabled. Choose another one."
+    return f"The model {name} is not configured any more. Choose another one."

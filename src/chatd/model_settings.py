@@ -2,13 +2,14 @@
 converted for the provider registry.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final, cast, get_args
 from uuid import UUID, uuid5
 
 import msgspec
 from msgspec import UNSET, Raw
+from msgspec.structs import replace
 
 from chatd.domain.decode_errors import show_value, suggest_name
 from chatd.domain.ids import ModelConfigId
@@ -23,6 +24,7 @@ from chatd.providers.config import (
     is_valid_header,
 )
 from chatd.providers.http import HttpConfig
+from chatd.providers.known_models import PRESET_MODELS
 from chatd.providers.network import (
     ProxyRules,
     TlsFiles,
@@ -37,10 +39,10 @@ from chatd.settings.schema import ModelEntry, PriceEntry, ProviderEntry, Setting
 _NAMES: Final = UUID("5c3f1a52-9d0e-4f6e-9a63-6f5d1b0c7a11")
 MAX_MODEL_NAME_CHARS: Final = 200
 
-_KINDS_WITH_KEY: Final = frozenset(
+KINDS_WITH_KEY: Final = frozenset(
     {"anthropic", "azure", "google", "openai", "openrouter", "vercel"}
 )
-_KINDS_WITH_ADDRESS: Final = frozenset({"azure", "openai-compat"})
+KINDS_WITH_ADDRESS: Final = frozenset({"azure", "openai-compat"})
 
 DEMO_MODEL: Final = ModelEntry(name="demo", provider="demo", model="demo")
 
@@ -54,7 +56,7 @@ def build_registry(settings: Settings, env: Mapping[str, str], clock: Clock) -> 
     """Raises SettingsError if a model names a provider that is not there."""
     _check_names("providers", [entry.name for entry in settings.providers])
     _check_names("models", [entry.name for entry in settings.models])
-    providers = {entry.name: _provider(entry, env) for entry in settings.providers}
+    providers = {entry.name: build_provider_config(entry, env) for entry in settings.providers}
     providers.setdefault("demo", ProviderConfig(kind="demo", name="demo"))
     for entry in settings.models:
         if entry.provider not in providers:
@@ -66,11 +68,32 @@ def build_registry(settings: Settings, env: Mapping[str, str], clock: Clock) -> 
         text = f"{' and '.join(defaults)} are all the default; set default = true for one of them"
         raise SettingsError(f"models: {text}")
     chosen = sorted(settings.models, key=lambda entry: not entry.default)
+    presets = _presets(settings, env, providers)
+    providers |= {name: replace(config, is_preset=True) for name, config in presets.items()}
+    names = {entry.name for entry in chosen}
+    chosen += [
+        ModelEntry(name=model, provider=name, model=model)
+        for name, config in presets.items()
+        for model in PRESET_MODELS[config.kind]
+        if model not in names
+    ]
     # A model or a provider of the settings with the name `demo` replaces the built-in one.
     is_named = any(entry.name == DEMO_MODEL.name for entry in chosen)
     if not is_named and providers["demo"].kind == "demo":
         chosen.append(DEMO_MODEL)
     return ProviderRegistry([_model(entry) for entry in chosen], providers, clock)
+
+
+def _presets(
+    settings: Settings, env: Mapping[str, str], taken: Collection[str]
+) -> dict[str, ProviderConfig]:
+    """A provider for each vendor that only a key in the environment names."""
+    kinds = {entry.kind for entry in settings.providers}
+    return {
+        kind: build_provider_config(ProviderEntry(name=kind, kind=kind), env)
+        for kind in PRESET_MODELS
+        if kind not in kinds and kind not in taken and env.get(KEY_VARIABLES[kind], "").strip()
+    }
 
 
 def settings_gaps(settings: Settings, env: Mapping[str, str]) -> list[str]:
@@ -82,9 +105,9 @@ def settings_gaps(settings: Settings, env: Mapping[str, str]) -> list[str]:
         usual = KEY_VARIABLES.get(cast("ProviderKind", entry.kind))
         if entry.api_key is None and entry.api_key_env and not env.get(entry.api_key_env):
             gaps.append(f"{where}: api_key_env: {entry.api_key_env} is not set")
-        elif entry.kind in _KINDS_WITH_KEY and not (entry.api_key or env.get(usual or "")):
+        elif entry.kind in KINDS_WITH_KEY and not (entry.api_key or env.get(usual or "")):
             gaps.append(f"{where} has no API key: set api_key, api_key_env or {usual}")
-        if entry.kind in _KINDS_WITH_ADDRESS and not entry.base_url:
+        if entry.kind in KINDS_WITH_ADDRESS and not entry.base_url:
             gaps.append(f"{where} has no base_url")
     return gaps
 
@@ -98,7 +121,8 @@ def _check_names(section: str, names: list[str]) -> None:
             raise SettingsError(f"{section} {show_value(name)}: there are two of that name")
 
 
-def _provider(entry: ProviderEntry, env: Mapping[str, str]) -> ProviderConfig:
+def build_provider_config(entry: ProviderEntry, env: Mapping[str, str]) -> ProviderConfig:
+    """Raises SettingsError that names the provider and the key."""
     if entry.kind not in get_args(ProviderKind):
         known = ", ".join(sorted(get_args(ProviderKind)))
         hint = suggest_name(entry.kind, get_args(ProviderKind))

@@ -15,6 +15,8 @@ from uuid import UUID
 from msgspec import Struct
 
 from chatd import secret_files
+from chatd.aio import InterruptibleSleep
+from chatd.domain.config_change import ConfigChange
 from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ports import Env
 from chatd.sealed_secrets import (
@@ -128,7 +130,12 @@ class SecretKeys:
         self._env = env
         self._name = process_name
         self._process_id: UUID = env.new_id()
+        self._pause = InterruptibleSleep(env.clock)
         self.ring = KeyRing(remedy=source.remedy)
+
+    def on_config_change(self, change: ConfigChange | None) -> None:
+        if change is None or change.kind == "secret_key":
+            self._pause.wake()
 
     async def start(self, pool: Pool) -> None:
         """Create and register a key if the database knows none. Raises WrongSecretKey.
@@ -170,10 +177,10 @@ class SecretKeys:
             self._env.emit("secret_key_created", key=held[-1].id, file=file)
 
     async def run(self, pool: Pool) -> None:
-        """Read the file and the database's keys again at intervals."""
+        """Read the file and the database's keys again at intervals, and after a rotation."""
         failures = 0
         while True:
-            await self._env.clock.sleep(KEYS_REFRESH_INTERVAL_S, "secret_keys")
+            await self._pause.sleep(KEYS_REFRESH_INTERVAL_S, "secret_keys")
             try:
                 await self.refresh(pool)
                 failures = 0

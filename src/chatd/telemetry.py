@@ -75,6 +75,9 @@ _LEVELS: Final[Mapping[str, int]] = {
     "signed_in": logging.INFO,
     "settings_differ": logging.WARNING,
     "settings_incomplete": logging.WARNING,
+    "settings_shadowed": logging.WARNING,
+    "task_model_unusable": logging.WARNING,
+    "provider_key_rests": logging.WARNING,
     "settings_lack_models": logging.WARNING,
     "runner_past_lost": logging.WARNING,
     "task_not_cancelled": logging.WARNING,
@@ -134,6 +137,11 @@ _EXPLANATIONS: Final[Mapping[str, str]] = {
     "secret_key_outdated": "the key was rotated: copy this file from a host that has the new key;"
     " it is read within seconds",
     "settings_incomplete": "models of this provider fail until this is corrected",
+    "settings_shadowed": "administrators made providers or models of these names, which are used;"
+    " remove them from these settings, or give them other names",
+    "task_model_unusable": "the model that was chosen for this task cannot be used; the chat's own"
+    " is used instead",
+    "provider_key_rests": "the provider refused or limited a key; calls use the next key meanwhile",
     "settings_differ": "other running replicas define these models differently; each uses its own"
     " definition: give all replicas the same settings",
     "settings_lack_models": "other running replicas have these models and these settings do not;"

@@ -249,16 +249,3 @@ async def test_an_idle_chat_can_be_compacted_but_not_a_busy_or_new_one(server: A
     await server.ask("POST", f"/chats/{new}/interrupt")
     refused = await server.ask("POST", f"/chats/{new}/compact")
     assert refused.code == (409, "nothing_to_compact")
-
-
-# Models
-
-
-async def test_models_are_listed_with_ids_and_without_secrets(server: ApiServer) -> None:
-    configs = (await server.ask("GET", "/chats/model-configs")).items
-    expected = [("fast", True), ("clever", False)]
-    assert [(config["name"], config["is_default"]) for config in configs] == expected
-    assert configs[0]["id"] == str(FAST.id)
-    assert "options" not in configs[0]
-    listed = await server.ask("GET", "/chats/models")
-    assert [provider["provider"] for provider in listed.at("providers")] == ["acme", "other"]

@@ -23,7 +23,7 @@ from chatd.api.schemas.messages import MessageListQuery
 from chatd.domain.access import UserActor
 from chatd.domain.ids import UserId
 from tests.api.workspace_api import WorkspaceApi
-from tests.support.api.server import OTHER_OWNER, ApiServer
+from tests.support.api.server import ADMINISTRATOR, OTHER_OWNER, ApiServer
 from tests.support.factories import OWNER
 
 IDS = [UUID(int=number) for number in range(1, 8)]
@@ -112,15 +112,15 @@ def test_a_list_that_changed_goes_on_after_the_last_item_or_in_its_place() -> No
 
 async def test_models_and_providers_are_listed_by_page(server: ApiServer) -> None:
     for path in ("/models?include_disabled=true", "/providers?include_disabled=true"):
-        everything = (await server.ask("GET", path)).items
-        first = await server.ask("GET", f"{path}&limit=1")
-        rest = await server.ask("GET", f"{path}&cursor={first.cursor}")
+        everything = (await server.ask("GET", path, token=ADMINISTRATOR)).items
+        first = await server.ask("GET", f"{path}&limit=1", token=ADMINISTRATOR)
+        rest = await server.ask("GET", f"{path}&cursor={first.cursor}", token=ADMINISTRATOR)
         assert first.items + rest.items == everything
         assert not rest.json["has_more"]
 
 
 async def test_a_cursor_of_another_list_is_refused(api: WorkspaceApi) -> None:
-    first = await api.ask("GET", "/providers?limit=1")
-    for path in ("/templates", "/models", "/chats", "/workspaces", "/chats/model-configs"):
+    first = await api.ask("GET", "/models?limit=1")
+    for path in ("/templates", "/user-keys", "/chats", "/workspaces"):
         refused = await api.ask("GET", f"{path}?cursor={first.cursor}")
         assert (refused.code, refused.field) == ((400, "invalid_cursor"), "cursor")

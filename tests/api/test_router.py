@@ -15,7 +15,7 @@ from tests.support.outcomes import present
     [
         ("/api/v1/chats", "/api/v1/chats", {}),
         ("/api/v1//chats/", "/api/v1/chats", {}),
-        ("/api/v1/chats/models", "/api/v1/chats/models", {}),
+        ("/api/v1/model-options/schema", "/api/v1/model-options/schema", {}),
         ("/api/v1/chats/{}", "/api/v1/chats/{chat_id}", {"chat_id": "{}"}),
         ("/api/v1/chats/models/queue", "/api/v1/chats/{chat_id}/queue", {"chat_id": "models"}),
         (

@@ -106,6 +106,16 @@ OTHER_ROWS: list[tuple[str, LiteralString]] = [
            SELECT id, 'm', id, 'demo', 0, '{}', false, true, 'settings' FROM chats""",
     ),
     (
+        "a_deleted_model_is_disabled",
+        """INSERT INTO model_configs (id, name, provider_id, model, position, parameters, enabled,
+               is_default, source, deleted_at)
+           SELECT id, 'm', id, 'demo', 0, '{}', true, false, 'database', now() FROM chats""",
+    ),
+    (
+        "override_task_is_known",
+        "INSERT INTO model_overrides (task, model_config_id) SELECT 'poetry', id FROM chats",
+    ),
+    (
         "secret_key_state_is_known",
         "INSERT INTO secret_keys (id, check_value, state) VALUES ('k', '', 'lost')",
     ),

@@ -96,8 +96,10 @@ class OneModel:
             prices=Prices(input="1", output="2"),
         )
 
-    async def choose(self, model_config_id: ModelConfigId | None) -> ModelChoice:
-        del model_config_id
+    async def choose(
+        self, model_config_id: ModelConfigId | None, owner_id: UserId | None = None
+    ) -> ModelChoice:
+        del model_config_id, owner_id
         return ModelChoice(config=self.config, provider=self.provider, kind=self.kind)
 
 

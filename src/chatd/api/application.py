@@ -39,6 +39,7 @@ from chatd.api.routes.messages import MessageRoutes
 from chatd.api.routes.models import ModelRoutes
 from chatd.api.routes.oidc import OidcRoutes
 from chatd.api.routes.prompts import PromptRoutes
+from chatd.api.routes.providers import ProviderRoutes
 from chatd.api.routes.queue import QueueRoutes
 from chatd.api.routes.runtime_settings import RuntimeSettingsRoutes
 from chatd.api.routes.schedules import ScheduleRoutes
@@ -80,6 +81,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *TitleRoutes(deps).routes(),
         *ChatWorkspaceRoutes(deps).routes(),
         *ModelRoutes(deps).routes(),
+        *ProviderRoutes(deps).routes(),
         *RuntimeSettingsRoutes(deps).routes(),
         *SpendLimitRoutes(deps).routes(),
         *CostRoutes(deps).routes(),

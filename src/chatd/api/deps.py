@@ -9,9 +9,10 @@ from prometheus_client import CollectorRegistry
 
 from chatd.aio import retry_unavailable
 from chatd.api.accounts.accounts import Accounts
+from chatd.api.model_ports import ModelListing, ModelServices
 from chatd.domain.chat.row import Chat
 from chatd.domain.file.entities import FileLimits
-from chatd.domain.ids import ChatId, ModelConfigId, WorkerId, WorkspaceId
+from chatd.domain.ids import ChatId, WorkerId, WorkspaceId
 from chatd.domain.ports import Env
 from chatd.domain.spend import SpendRefusal
 from chatd.domain.workspace.agent_api import GitChanges
@@ -19,7 +20,6 @@ from chatd.domain.workspace.entities import FieldProblem, Template, TemplateSpec
 from chatd.sealed_secrets import KeyRing
 from chatd.store.chat.transactor import Transactor
 from chatd.store.file.stores import FileStores
-from chatd.store.model_configs import StoredModel, StoredProvider
 from chatd.store.pool import Pool
 from chatd.store.spend import DefaultLimit
 from chatd.stream.chat_list import ChatListFeeds
@@ -32,19 +32,6 @@ class ReserveSlot(Protocol):
     """Reserve a slot of this replica's worker until the write has ended. None if it has none."""
 
     def __call__(self, *, root: bool) -> AbstractContextManager[WorkerId | None]: ...
-
-
-class ModelListing(Protocol):
-    """Configured models and providers, and those configured earlier, with `enabled` false."""
-
-    async def by_name(self, name: str) -> StoredModel | None: ...
-    async def get(self, model_id: ModelConfigId) -> StoredModel | None: ...
-    async def default(self) -> StoredModel | None: ...
-    async def all(self) -> Sequence[StoredModel]: ...
-    async def providers(self) -> Sequence[StoredProvider]: ...
-    async def is_priced(self, model: StoredModel) -> bool:
-        """By its configured prices, the public price list, or the provider's own figures."""
-        ...
 
 
 class AnnounceChat(Protocol):
@@ -125,6 +112,7 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     feeds: FeedRegistry
     chat_lists: ChatListFeeds
     models: ModelListing
+    model_services: ModelServices
     accounts: Accounts
     env: Env
     registry: CollectorRegistry

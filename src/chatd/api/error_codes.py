@@ -22,6 +22,24 @@ _READ: Final = "Get the object and decide again."
 _AGENT: Final = "Start the workspace, or wait until its agent is connected."
 
 ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
+    # Models and providers
+    "invalid_options": ErrorCode(
+        400,
+        "An option is unknown to this kind of provider, or has a wrong value.",
+        "Read `GET /model-options/schema`.",
+    ),
+    "managed_by_settings": ErrorCode(
+        409,
+        "A running server declares this model or provider in its settings or its environment.",
+        "Change it there and restart that server, or choose another name.",
+    ),
+    "provider_in_use": ErrorCode(
+        409, "Models use the provider.", "Delete them or give them another provider first."
+    ),
+    "provider_failed": ErrorCode(
+        409, "The provider did not answer as expected.", "Read `message`; test the provider."
+    ),
+    "too_many_keys": ErrorCode(409, "The provider has 20 keys.", "Delete one first."),
     # The request itself
     "bad_request": ErrorCode(400, "The request is not valid.", "Read `message`."),
     "invalid_input": ErrorCode(
@@ -85,11 +103,6 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     ),
     "method_not_allowed": ErrorCode(
         405, "The path has no such method.", "Use one of those in the header `Allow`."
-    ),
-    "managed_by_settings": ErrorCode(
-        405,
-        "Models and providers are declared in the settings.",
-        "Change the settings and restart chatd.",
     ),
     "request_timeout": ErrorCode(408, "The body did not arrive in time.", "Send it again."),
     "too_large": ErrorCode(413, "The body is too large.", "Send less, in several messages."),

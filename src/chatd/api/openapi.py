@@ -27,6 +27,7 @@ from chatd.api.openapi_texts import (
     HEADERS,
     STATUS_TEXTS,
     TAGS,
+    TAGS_OF_PATHS,
 )
 from chatd.api.request import KEY_HEADER
 from chatd.api.route import PREFIX, ApiRoute, StreamRoute
@@ -163,10 +164,10 @@ def _text(route: ApiRoute | StreamRoute) -> str:
 
 
 def _tag(path: str) -> str:
-    if path in ("/chats/models", "/chats/model-configs"):
-        return "models"
     pieces = path.split("/")
-    return pieces[3] if len(pieces) > 3 and pieces[3] in TAGS else pieces[1]
+    if len(pieces) > 3 and pieces[3] in TAGS:
+        return pieces[3]
+    return TAGS_OF_PATHS.get(pieces[1], pieces[1])
 
 
 def _stream(stream: StreamRoute, schemas: SchemaCollection) -> Json:

@@ -57,6 +57,13 @@ TAGS: Final[Mapping[str, str]] = {
     "builds": "Starts, stops and deletions of workspaces.",
 }
 
+TAGS_OF_PATHS: Final[Mapping[str, str]] = {
+    "model-options": "models",
+    "model-overrides": "models",
+    "user-keys": "account",
+}
+"""Of paths that have no tag of their own."""
+
 STATUS_TEXTS: Final[Mapping[int, str]] = {
     200: "Done",
     201: "Created",

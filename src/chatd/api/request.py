@@ -178,6 +178,14 @@ class ApiRequest:
         return ModelConfigId(read_uuid("model_id", self._path["model_id"]))
 
     @cached_property
+    def provider_id(self) -> UUID:
+        return read_uuid("provider_id", self._path["provider_id"])
+
+    @cached_property
+    def key_id(self) -> UUID:
+        return read_uuid("key_id", self._path["key_id"])
+
+    @cached_property
     def template_id(self) -> TemplateId:
         return TemplateId(read_uuid("template_id", self._path["template_id"]))
 

@@ -23,10 +23,6 @@ LATENCY_BUCKETS_S: Final = (
 )
 
 _PARAMETER: Final = "{}"
-_DECLARED: Final = (f"{PREFIX}/models", f"{PREFIX}/providers")
-_DECLARED_TEXT: Final = (
-    "Models and providers are declared in chatd.toml. Change them there and restart chatd."
-)
 
 
 class Handle(Protocol):
@@ -133,8 +129,6 @@ class RoutePath:
             return handler
         if method == "OPTIONS" and self.handlers:
             return None
-        if self.template.startswith(_DECLARED):
-            raise MethodNotAllowed(_DECLARED_TEXT, self.allow, code="managed_by_settings")
         raise MethodNotAllowed(f"{method} is not allowed here, only {self.allow}.", self.allow)
 
 

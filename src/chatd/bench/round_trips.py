@@ -19,7 +19,7 @@ from chatd.bench.fake_provider import TOKEN_MARK, AnswerScript
 from chatd.bench.http_client import BenchConnection, open_connection
 from chatd.bench.report import ReportRow, at_most
 from chatd.pg.layout import SOCKET_NAME
-from chatd.store import model_configs, notifications
+from chatd.store import model_configs, notifications, providers
 from chatd.store.chat import chats, journal, open_calls, usage, workers
 from chatd.store.workspace import agents, build_leases
 
@@ -127,7 +127,9 @@ SHARED_STATEMENTS: Final[Mapping[str, str]] = {
     build_leases.ACQUIRE: "builds",
     agents.LIST_ON_HOST: "agents",
     model_configs.LIST_MODELS: "models",
-    model_configs.LIST_PROVIDERS: "models",
+    model_configs.LIST_OVERRIDES: "models",
+    providers.LIST: "models",
+    providers.LIST_KEYS: "models",
     workers.READ_BACKLOG: "backlog",
 }
 _TOOL_CALLS: Final = 10

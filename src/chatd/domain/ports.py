@@ -16,7 +16,7 @@ from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.file.byte_range import ByteRange
 from chatd.domain.file.entities import StoredFile
-from chatd.domain.ids import ChangeId, FileId, ModelConfigId, ToolCallId
+from chatd.domain.ids import ChangeId, FileId, ModelConfigId, ToolCallId, UserId
 from chatd.domain.model.accepted_files import ANY_IMAGE_OR_PDF, AcceptedFiles
 from chatd.domain.model.protocol import ModelConfig, ModelEvent, ModelRequest, ToolSpec
 from chatd.domain.model.retry import CallLimits
@@ -107,6 +107,8 @@ class ModelChoice(Struct, frozen=True, kw_only=True):
     `origins` maps each model to the provider that serves or served it, so that a provider is not
     sent another provider's encrypted content. None: unknown. `limits` are those of one call.
     `files` are those that the model takes.
+    `owner_id` is the user that it was chosen for, by the user's own key if there is one.
+    `summary_model` writes the chat's summaries instead, if an administrator chose one.
     """
 
     config: ModelConfig
@@ -115,12 +117,16 @@ class ModelChoice(Struct, frozen=True, kw_only=True):
     origins: Mapping[ModelConfigId, str] | None = None
     limits: CallLimits = CallLimits()
     files: AcceptedFiles = ANY_IMAGE_OR_PDF
+    owner_id: UserId | None = None
+    summary_model: "ModelChoice | None" = None
 
 
 class ModelSource(Protocol):
-    async def choose(self, model_config_id: ModelConfigId | None) -> ModelChoice:
-        """The requested model, or the default. Raises ProviderError if no model is usable; its
-        fault says which setting is missing."""
+    async def choose(
+        self, model_config_id: ModelConfigId | None, owner_id: UserId | None = None
+    ) -> ModelChoice:
+        """The requested model, or the default, for a chat of this owner. Raises ModelError if it
+        cannot be used; the error says what is missing."""
         ...
 
 

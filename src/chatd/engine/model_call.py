@@ -83,6 +83,12 @@ class TurnContext(Struct, frozen=True, kw_only=True):
         return self.choice.config
 
     @property
+    def for_summary(self) -> "TurnContext":
+        """With the model that writes summaries, if it is another one."""
+        writer = self.choice.summary_model
+        return self if writer is None else replace(self, choice=writer)
+
+    @property
     def specs(self) -> tuple[ToolSpec, ...]:
         """The server's tools, then the client's. The server's tool wins a name clash."""
         own = tuple(tool.spec for tool in self.tools.values())

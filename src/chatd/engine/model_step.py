@@ -106,10 +106,11 @@ class ModelStep(Struct, frozen=True, kw_only=True):
     ) -> AppliedChange:
         """`action` is None if the provider rejected the prompt as too long. A compaction that a
         user requested ends the turn; any other continues it."""
-        if (refused := self.circuits.request_call(context.config.provider)) is not None:
+        writer = context.for_summary
+        if (refused := self.circuits.request_call(writer.config.provider)) is not None:
             return await self._wait_for_provider(attempt, refused)
         try:
-            with self.circuits.watch_call(context.config.provider):
+            with self.circuits.watch_call(writer.config.provider):
                 rows = await self.summary_call.summarize(attempt, context, action)
         except SpendRefused as error:
             return await self._refuse(attempt, error)

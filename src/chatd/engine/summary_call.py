@@ -57,7 +57,7 @@ class SummaryCall(Struct, frozen=True, kw_only=True):
         recorder.add("assistant", (summary_call(plan),))
         try:
             return await self._call_until_fitting(
-                attempt, context, plan, recorder, halvings=int(action is None)
+                attempt, context.for_summary, plan, recorder, halvings=int(action is None)
             )
         except (ModelCallError, SpendRefused) as error:
             recorder.add("tool", (summary_failed(plan, error.message),))

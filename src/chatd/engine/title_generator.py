@@ -95,7 +95,7 @@ class TitleGenerator:
     async def suggest(self, chat: Chat, excerpt: str) -> str:
         """A title for this excerpt of the chat. Raises UsageLimit, TitleFailed."""
         try:
-            choice = await self._models.choose(chat.model_config_id)
+            choice = await self._models.choose(chat.model_config_id, chat.owner_id)
         except ProviderError as error:
             raise TitleFailed(f"No model can name the chat: {error.fault.message}") from error
         title, refusal = await self._ask(

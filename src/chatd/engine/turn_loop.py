@@ -216,7 +216,7 @@ class TurnLoop:
 async def _load_turn_context(chat: Chat, models: ModelSource, tools: ToolSource) -> TurnContext:
     """Loaded again for every step, because model, tools and instructions can change during a turn.
     Raises ModelError if the chat's model cannot be used."""
-    choice = await models.choose(chat.model_config_id)
+    choice = await models.choose(chat.model_config_id, chat.owner_id)
     found = await tools.tools(chat)
     client = () if chat.client_tools is UNSET else _CLIENT_TOOLS.decode(chat.client_tools)
     return TurnContext(

@@ -59,7 +59,8 @@ class AwsCredentials(Struct, frozen=True, kw_only=True):
 
 class ProviderConfig(Struct, frozen=True, kw_only=True):
     """`headers` are sent with every request and replace chatd's own. They may contain keys.
-    `default_region` is the machine's, for a provider that names none."""
+    `default_region` is the machine's, for a provider that names none. `is_preset`: it is not in the
+    settings; the environment has its key."""
 
     kind: ProviderKind
     name: str = ""
@@ -71,6 +72,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     aws: AwsCredentials | None = None
     use_responses_api: bool | None = None
     http: HttpConfig = HttpConfig()
+    is_preset: bool = False
 
     @property
     def label(self) -> str:
@@ -166,6 +168,12 @@ def request_headers(
         **auth,
     }
     return merge_headers(request.headers, own, configured_headers(config))
+
+
+def list_headers(config: ProviderConfig, auth: Mapping[str, str]) -> dict[str, str]:
+    """The headers of a request for the provider's models."""
+    own = {"accept": "application/json", "user-agent": user_agent(), **auth}
+    return merge_headers(own, configured_headers(config))
 
 
 def configured_headers(config: ProviderConfig) -> dict[str, str]:

@@ -35,6 +35,9 @@ from chatd.providers.request_body import body_slices
 from chatd.providers.secret import Secret, redact_secrets
 
 MAX_ERROR_BODY_BYTES: Final = 16 * 1024
+MAX_READ_BODY_BYTES: Final = 8 * 1024 * 1024
+"""Of a reply that is no stream. The list of a gateway with hundreds of models has 1 MB."""
+READ_TIMEOUT_S: Final = 20.0
 # A connection can be reused once its reply has been read to the end; wait this long for the end.
 _DRAIN_TIMEOUT_S: Final = 0.25
 _MAX_UNSTREAMED_BODY_BYTES: Final = 512 * 1024
@@ -116,6 +119,37 @@ class ProviderSession:
         finally:
             response.close()
 
+    async def read(self, url: str, headers: Mapping[str, str]) -> bytes:
+        """GET a JSON reply of bounded size, in bounded time."""
+        fault: ProviderFault
+        try:
+            async with asyncio.timeout(READ_TIMEOUT_S):
+                response = await self._request("GET", url, headers, None, keep=False)
+                assert response is not None  # None only for a reused connection
+                async with response:
+                    return await self._read_reply(response)
+        except TimeoutError as error:
+            fault = transport_fault(error, url)
+        except (aiohttp.ClientError, OSError) as error:
+            fault = transport_fault(error, url)
+        raise self.build_failure(fault)
+
+    async def _read_reply(self, response: aiohttp.ClientResponse) -> bytes:
+        self._has_answered = True
+        body = bytearray()
+        while chunk := await response.content.readany():
+            body += chunk
+            if len(body) > MAX_READ_BODY_BYTES:
+                raise self.build_failure(
+                    ProviderFault(message="the reply is too large: check the base URL")
+                )
+        if response.status == 200 and bytes(body[:64]).lstrip()[:1] in (b"{", b"["):
+            return bytes(body)
+        fault = _reply_fault(response, bytes(body[:MAX_ERROR_BODY_BYTES]))
+        if fault.status_code in (200, 404, 405):
+            fault = structs.replace(fault, hint=self._wrong_path_hint)
+        raise self.build_failure(fault)
+
     def build_failure(self, fault: ProviderFault) -> ProviderError:
         """The exception for a fault, with the provider's name and without secrets."""
         return ProviderError(
@@ -145,6 +179,17 @@ class ProviderSession:
     async def _post(
         self, url: str, headers: Mapping[str, str], body: bytes, *, keep: bool
     ) -> aiohttp.ClientResponse | None:
+        return await self._request("POST", url, headers, body, keep=keep)
+
+    async def _request(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        *,
+        keep: bool,
+    ) -> aiohttp.ClientResponse | None:
         """None if the server had closed a reused connection."""
         # aiohttp's errors contain the request's headers. The fault is raised outside the handler,
         # so that it does not keep such an error as its context.
@@ -158,14 +203,13 @@ class ProviderSession:
             raise self.build_failure(ProviderFault(message=UNSUPPORTED_PROXY_TEXT, type="config"))
         connection = _Connection()
         try:
-            return await self._session(keep=keep).post(
+            is_large = body is not None and len(body) > _MAX_UNSTREAMED_BODY_BYTES
+            size = {} if body is None else {"Content-Length": str(len(body))}
+            return await self._session(keep=keep).request(
+                method,
                 url,
-                data=body_slices(body) if len(body) > _MAX_UNSTREAMED_BODY_BYTES else body,
-                headers={
-                    "Accept-Encoding": "identity",
-                    "Content-Length": str(len(body)),
-                    **headers,
-                },
+                data=body_slices(body) if body is not None and is_large else body,
+                headers={"Accept-Encoding": "identity", **size, **headers},
                 allow_redirects=False,
                 proxy=proxy,
                 trace_request_ctx=connection,

@@ -12,11 +12,11 @@ from msgspec import Struct
 
 from chatd.domain.chat.row import ChatError
 from chatd.domain.errors import InvariantBroken
-from chatd.domain.ids import ModelConfigId
+from chatd.domain.ids import ModelConfigId, UserId
 from chatd.domain.model.accepted_files import AcceptedFiles
 from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.config import is_priced
-from chatd.domain.model.failures import ClassifiedFailure, ModelError
+from chatd.domain.model.failures import ClassifiedFailure, FailureKind, ModelError
 from chatd.domain.model.protocol import ModelConfig, ProviderError
 from chatd.domain.model.retry import CallLimits
 from chatd.domain.ports import Clock, ModelChoice, Provider
@@ -120,7 +120,7 @@ class ProviderRegistry:
         self._clock = clock
         self._prices = PriceTable()
         self._open: dict[str, Provider] = {}
-        self._filled: dict[ModelConfigId, ModelConfig] = {}
+        self._filled: dict[ModelConfigId, tuple[ModelConfig, ModelConfig]] = {}
 
     @property
     def models(self) -> Sequence[ModelConfig]:
@@ -130,7 +130,11 @@ class ProviderRegistry:
     def providers(self) -> Mapping[str, ProviderConfig]:
         return self._configs
 
-    async def choose(self, model_config_id: ModelConfigId | None) -> ModelChoice:
+    async def choose(
+        self, model_config_id: ModelConfigId | None, owner_id: UserId | None = None
+    ) -> ModelChoice:
+        """The keys of the settings are for all users."""
+        del owner_id
         model = self.find(model_config_id)
         if model is None:
             raise config_error(MODEL_NOT_CONFIGURED_TEXT)
@@ -149,7 +153,7 @@ class ProviderRegistry:
         except ProviderError as failed:
             raise ModelError(classify_fault(failed.fault)) from failed
         return ModelChoice(
-            config=await self._fill_missing(config, provider_config),
+            config=await self.fill_missing(config, provider_config.kind, provider_config.base_url),
             provider=provider,
             kind=provider_config.kind,
             limits=build_limits(config, provider_config),
@@ -166,7 +170,8 @@ class ProviderRegistry:
         provider = self._configs.get(config.provider)
         if provider is None:
             return is_priced(config.prices, "")
-        return is_priced((await self._fill_missing(config, provider)).prices, provider.kind)
+        filled = await self.fill_missing(config, provider.kind, provider.base_url)
+        return is_priced(filled.prices, provider.kind)
 
     async def close(self) -> None:
         for provider in self._open.values():
@@ -179,18 +184,18 @@ class ProviderRegistry:
             found = self._open[name] = build_provider(config, self._clock)
         return found
 
-    async def _fill_missing(self, model: ModelConfig, config: ProviderConfig) -> ModelConfig:
+    async def fill_missing(
+        self, model: ModelConfig, kind: ProviderKind, base_url: str | None
+    ) -> ModelConfig:
         """In a thread: the first look-up of a price takes half a second."""
         found = self._filled.get(model.id)
-        if found is None:
-            found = await asyncio.to_thread(
-                self._prices.fill_missing, model, config.kind, self._clock.now(), config.base_url
+        if found is None or found[0] != model:
+            filled = await asyncio.to_thread(
+                self._prices.fill_missing, model, kind, self._clock.now(), base_url
             )
-            self._filled[model.id] = found
-        return found
+            found = self._filled[model.id] = (model, filled)
+        return found[1]
 
 
-def config_error(message: str) -> ModelError:
-    return ModelError(
-        ClassifiedFailure(kind="config", error=ChatError(message=message, kind="config"))
-    )
+def config_error(message: str, kind: FailureKind = "config") -> ModelError:
+    return ModelError(ClassifiedFailure(kind=kind, error=ChatError(message=message, kind=kind)))

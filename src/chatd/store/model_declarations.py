@@ -1,8 +1,9 @@
-"""The models that running processes declare by their settings.
+"""The models that running processes declare by their settings and their environment.
 
 A model is enabled while any running process declares it: a replica that starts without the settings
 disables nothing. The default is that of the process that runs longest of those that have models in
-their settings. If processes define one model differently, the last definition is stored.
+their settings. If processes define one model differently, the last definition is stored. A provider
+or a model that administrators made wins over a declared one of the same name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from msgspec import Struct
 
 from chatd.domain.model.protocol import ModelConfig
 from chatd.store.conn import Conn, DatabaseSession, json_text
-from chatd.store.model_configs import StoredParameters
+from chatd.store.model_configs import elect_default, stored_parameters
 from chatd.store.pool import Pool
 
 LOCK_KEY: Final = 0x6368_6174_6D6F_6465  # "chatmode": an arbitrary key for the advisory lock
@@ -44,37 +45,48 @@ COMPARE: Final[LiteralString] = """
 
 UPSERT_PROVIDERS: Final[LiteralString] = """
     INSERT INTO providers AS p (id, name, kind, base_url, has_api_key, enabled, source)
-    SELECT x.id, x.name, x.kind, x.base_url, x.has_api_key, true, 'settings'
+    SELECT x.id, x.name, x.kind, x.base_url, x.has_api_key, true, x.source
     FROM json_to_recordset($1::json) AS x (
-        id uuid, name text, kind text, base_url text, has_api_key boolean)
+        id uuid, name text, kind text, base_url text, has_api_key boolean, source text)
+    WHERE NOT EXISTS (SELECT FROM providers o WHERE o.name = x.name AND o.id <> x.id)
     ON CONFLICT (id) DO UPDATE SET
         name = excluded.name, kind = excluded.kind, base_url = excluded.base_url,
-        has_api_key = excluded.has_api_key, enabled = true, source = 'settings',
+        has_api_key = excluded.has_api_key, enabled = true, source = excluded.source,
         updated_at = now()
-    WHERE (p.name, p.kind, p.base_url, p.has_api_key, p.enabled, p.source) IS DISTINCT FROM
+    WHERE p.source <> 'database'
+      AND (p.name, p.kind, p.base_url, p.has_api_key, p.enabled, p.source) IS DISTINCT FROM
           (excluded.name, excluded.kind, excluded.base_url, excluded.has_api_key, true,
-           'settings')"""
+           excluded.source)"""
+FIND_PROVIDERS: Final[LiteralString] = """
+    SELECT id, name, source = 'database' AS is_shadowed FROM providers WHERE name = ANY ($1)"""
+FIND_SHADOWED_MODELS: Final[LiteralString] = """
+    SELECT name FROM model_configs
+    WHERE name = ANY ($1) AND source = 'database' AND deleted_at IS NULL ORDER BY name"""
 
 UPSERT_MODELS: Final[LiteralString] = """
     INSERT INTO model_configs AS m (id, name, provider_id, model, position, context_limit,
         compaction_threshold, prices, parameters, enabled, is_default, source)
     SELECT x.id, x.name, x.provider_id, x.model, x.position, x.context_limit,
-        x.compaction_threshold, x.prices, x.parameters, true, false, 'settings'
+        x.compaction_threshold, x.prices, x.parameters, true, false, x.source
     FROM json_to_recordset($1::json) AS x (
         id uuid, name text, provider_id uuid, model text, position integer,
-        context_limit integer, compaction_threshold smallint, prices json, parameters json)
+        context_limit integer, compaction_threshold smallint, prices json, parameters json,
+        source text)
+    WHERE NOT EXISTS (SELECT FROM model_configs o
+        WHERE o.name = x.name AND o.deleted_at IS NULL AND o.id <> x.id)
     ON CONFLICT (id) DO UPDATE SET
         name = excluded.name, provider_id = excluded.provider_id, model = excluded.model,
         position = excluded.position, context_limit = excluded.context_limit,
         compaction_threshold = excluded.compaction_threshold, prices = excluded.prices,
-        parameters = excluded.parameters, enabled = true,
-        source = 'settings', updated_at = now()
-    WHERE (m.name, m.provider_id, m.model, m.position, m.context_limit,
+        parameters = excluded.parameters, enabled = true, deleted_at = NULL,
+        source = excluded.source, updated_at = now()
+    WHERE (m.source <> 'database' OR m.deleted_at IS NOT NULL)
+      AND (m.name, m.provider_id, m.model, m.position, m.context_limit,
            m.compaction_threshold, m.prices::text, m.parameters::text, m.enabled,
            m.source) IS DISTINCT FROM
           (excluded.name, excluded.provider_id, excluded.model, excluded.position,
            excluded.context_limit, excluded.compaction_threshold, excluded.prices::text,
-           excluded.parameters::text, true, 'settings')"""
+           excluded.parameters::text, true, excluded.source)"""
 
 
 # Two statements: a unique index refuses two defaults even for a moment.
@@ -87,20 +99,20 @@ ENABLE_MODELS: Final[LiteralString] = """
         enabled = m.id IN (SELECT unnest(models) FROM model_declarations),
         is_default = m.is_default AND m.id IN (SELECT id FROM chosen),
         updated_at = now()
-    WHERE m.source = 'settings'
+    WHERE m.source <> 'database'
       AND (m.enabled <> (m.id IN (SELECT unnest(models) FROM model_declarations))
            OR (m.is_default AND m.id NOT IN (SELECT id FROM chosen)))"""
 SET_DEFAULT: Final[LiteralString] = """
     UPDATE model_configs SET is_default = true, updated_at = now()
     WHERE NOT is_default AND enabled AND id = (
         SELECT default_model FROM model_declarations
-        WHERE default_model IS NOT NULL
-        ORDER BY has_models DESC, declared_at, process_id LIMIT 1)
+        WHERE default_model IS NOT NULL AND has_models
+        ORDER BY declared_at, process_id LIMIT 1)
       AND NOT EXISTS (SELECT FROM model_configs WHERE is_default)"""
 ENABLE_PROVIDERS: Final[LiteralString] = """
     UPDATE providers p SET
         enabled = p.id IN (SELECT unnest(providers) FROM model_declarations), updated_at = now()
-    WHERE p.source = 'settings'
+    WHERE p.source <> 'database'
       AND p.enabled <> (p.id IN (SELECT unnest(providers) FROM model_declarations))"""
 
 DECLARE: Final[LiteralString] = """
@@ -119,13 +131,15 @@ WITHDRAW_DEAD: Final[LiteralString] = """
 
 
 class DeclaredProvider(Struct, frozen=True, kw_only=True):
-    """Public facts of a provider. `base_url` contains no user and no query."""
+    """Public facts of a provider. `base_url` contains no user and no query. `source` is `settings`
+    or `environment`, also of its models."""
 
     id: UUID
     name: str
     kind: str
     base_url: str | None = None
     has_api_key: bool = False
+    source: str = "settings"
 
 
 class ModelDeclaration(Struct, frozen=True, kw_only=True):
@@ -138,35 +152,51 @@ class ModelDeclaration(Struct, frozen=True, kw_only=True):
 
 
 class SettingsDifference(Struct, frozen=True, kw_only=True):
-    """Names of models that other running processes define differently, or have in addition."""
+    """Names of models that other running processes define differently, or have in addition, and
+    of providers and models that have the name of one that administrators made."""
 
     different: Sequence[str]
     missing: Sequence[str]
+    shadowed: Sequence[str] = ()
 
 
 async def declare(
     pool: Pool, process_id: UUID, declaration: ModelDeclaration
 ) -> SettingsDifference:
     """Store the declaration, after any declaration in progress."""
-    ids = {provider.name: provider.id for provider in declaration.providers}
-    models = json_text([_row(at, config, ids) for at, config in enumerate(declaration.models)])
     model_ids = [config.id for config in declaration.models]
     async with pool.transaction() as session:
-        await session.execute(LOCK, LOCK_KEY)
+        await lock(session)
+        await session.execute(UPSERT_PROVIDERS, json_text(declaration.providers))
+        names = [provider.name for provider in declaration.providers]
+        rows = await session.fetch(FIND_PROVIDERS, names)
+        ids = {row["name"]: row["id"] for row in rows}
+        models = json_text(_rows(declaration, ids))
         found = await session.fetchrow(COMPARE, process_id, models)
         assert found is not None  # a SELECT without FROM has one row
-        await session.execute(UPSERT_PROVIDERS, json_text(declaration.providers))
         await session.execute(UPSERT_MODELS, models)
         await session.execute(
             DECLARE,
             process_id,
-            list(ids.values()),
+            [provider.id for provider in declaration.providers],
             model_ids,
             model_ids[0] if model_ids else None,
             declaration.has_models,
         )
-        await _enable_declared(session)
-    return SettingsDifference(different=found["different"], missing=found["missing"])
+        await enable_declared(session)
+        shadowed = [row["name"] for row in rows if row["is_shadowed"]]
+        model_names = [config.name for config in declaration.models]
+        shadowing = await session.fetch(FIND_SHADOWED_MODELS, model_names)
+    return SettingsDifference(
+        different=found["different"],
+        missing=found["missing"],
+        shadowed=[*shadowed, *(row["name"] for row in shadowing)],
+    )
+
+
+async def lock(session: DatabaseSession) -> None:
+    """Until the end of the transaction: one process changes models at a time."""
+    await session.execute(LOCK, LOCK_KEY)
 
 
 async def renew(conn: Conn, process_id: UUID) -> Mapping[UUID, datetime]:
@@ -183,27 +213,32 @@ async def withdraw_dead(pool: Pool, dead: Mapping[UUID, datetime]) -> None:
     """Delete the declarations of processes that still have the observed time of renewal, and
     disable what no process declares any more."""
     async with pool.transaction() as session:
-        await session.execute(LOCK, LOCK_KEY)
+        await lock(session)
         await session.execute(WITHDRAW_DEAD, list(dead.keys()), list(dead.values()))
-        await _enable_declared(session)
+        await enable_declared(session)
 
 
-async def _enable_declared(session: DatabaseSession) -> None:
+async def enable_declared(session: DatabaseSession) -> None:
+    """Enable what processes declare, and elect their default model if there is none."""
     for statement in (ENABLE_MODELS, SET_DEFAULT, ENABLE_PROVIDERS):
         await session.execute(statement)
+    await elect_default(session)
 
 
-def _row(at: int, config: ModelConfig, provider_ids: Mapping[str, UUID]) -> dict[str, object]:
-    return {
-        "id": config.id,
-        "name": config.name,
-        "provider_id": provider_ids[config.provider],
-        "model": config.model,
-        "position": LAST_POSITION if config.provider == "demo" else at,
-        "context_limit": config.context_limit,
-        "compaction_threshold": config.compaction_threshold,
-        "prices": config.prices,
-        "parameters": StoredParameters(
-            **{name: getattr(config, name) for name in StoredParameters.__struct_fields__}
-        ),
-    }
+def _rows(declaration: ModelDeclaration, ids: Mapping[str, UUID]) -> list[dict[str, object]]:
+    sources = {provider.name: provider.source for provider in declaration.providers}
+    return [
+        {
+            "id": config.id,
+            "name": config.name,
+            "provider_id": ids[config.provider],
+            "model": config.model,
+            "position": LAST_POSITION if config.provider == "demo" else at,
+            "context_limit": config.context_limit,
+            "compaction_threshold": config.compaction_threshold,
+            "prices": config.prices,
+            "parameters": stored_parameters(config),
+            "source": sources[config.provider],
+        }
+        for at, config in enumerate(declaration.models)
+    ]

@@ -26,7 +26,13 @@ class SealedColumn(Struct, frozen=True, kw_only=True):
         return seal_context(self.table, self.column, row_id)
 
 
-SEALED_COLUMNS: Final[tuple[SealedColumn, ...]] = (SealedColumn(table="webhooks", column="secret"),)
+PROVIDER_CONFIG: Final = SealedColumn(table="provider_details", column="sealed_config")
+PROVIDER_KEY: Final = SealedColumn(table="provider_keys", column="sealed_key")
+SEALED_COLUMNS: Final[tuple[SealedColumn, ...]] = (
+    PROVIDER_CONFIG,
+    PROVIDER_KEY,
+    SealedColumn(table="webhooks", column="secret"),
+)
 """A test compares this list with the schema."""
 
 

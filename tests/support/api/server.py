@@ -32,6 +32,7 @@ from chatd.domain.chat.row import Chat, Hint
 from chatd.domain.errors import ChatdError
 from chatd.domain.file.entities import FileLimits
 from chatd.domain.ids import ChatId, ModelConfigId, UserId, WorkerId
+from chatd.domain.model.capabilities import ModelCapabilities
 from chatd.domain.model.protocol import EffortRange, ModelConfig, Prices
 from chatd.domain.ports import Clock
 from chatd.sealed_secrets import KeyRing, SecretKey
@@ -39,9 +40,11 @@ from chatd.store.chat import chats
 from chatd.store.config_changes import ConfigChanges
 from chatd.store.file.database_store import DATABASE_CHUNK_BYTES, DatabaseFileStore
 from chatd.store.file.stores import FileStores
-from chatd.store.model_configs import StoredModel, StoredProvider
+from chatd.store.model_configs import StoredModel
 from chatd.store.pool import Pool
+from chatd.store.providers import StoredProvider
 from tests.support.factories import HARNESS, OWNER
+from tests.support.models import ModelRig
 from tests.support.operations import deciding, deciding_transactor, operation
 from tests.support.outcomes import present
 from tests.support.providers.server import Gate
@@ -104,6 +107,12 @@ class FakeModelDirectory:
 
     async def all(self) -> Sequence[StoredModel]:
         return self.models
+
+    async def overrides(self) -> Mapping[str, ModelConfigId]:
+        return {}
+
+    async def capabilities(self, model: StoredModel) -> ModelCapabilities:
+        return ModelCapabilities(context_limit=model.config.context_limit)
 
     async def is_priced(self, model: StoredModel) -> bool:
         return model.config.prices is not None
@@ -293,7 +302,7 @@ def message_body(words: str, **fields: object) -> Json:
 
 
 class ApiOptions(Struct, frozen=True, kw_only=True):
-    """What a test changes about its API server."""
+    """What a test changes about its API server. `models` is None for those of the database."""
 
     clock: Clock | None = None
     accounts: AccountsConfig = AccountsConfig()
@@ -302,7 +311,7 @@ class ApiOptions(Struct, frozen=True, kw_only=True):
     file_limits: FileLimits = FileLimits()
     chunk_bytes: int = DATABASE_CHUNK_BYTES
     stores: FileStores | None = None
-    models: tuple[ModelConfig, ...] = (FAST, CLEVER)
+    models: tuple[ModelConfig, ...] | None = (FAST, CLEVER)
     draining: Callable[[], bool] = lambda: False
     database_error: Callable[[], str | None] = lambda: None
     known: Callable[[ChatId], Chat | None] = lambda _chat_id: None
@@ -316,7 +325,7 @@ def heard_changes() -> ConfigChanges:
     return changes
 
 
-def build_deps(replica: StreamReplica, options: ApiOptions, clock: Clock) -> ApiDeps:
+def build_deps(replica: StreamReplica, options: ApiOptions, clock: Clock, rig: ModelRig) -> ApiDeps:
     def announce(chat: Chat, kind: str) -> None:
         replica.watches.on_metadata_changed(chat, kind)
         replica.network.publish(Hint.of(chat, kind))
@@ -330,7 +339,10 @@ def build_deps(replica: StreamReplica, options: ApiOptions, clock: Clock) -> Api
         titles=FakeTitles(),
         feeds=replica.feeds,
         chat_lists=replica.watches,
-        models=FakeModelDirectory(*options.models, gone=(RETIRED,)),
+        models=rig.directory
+        if options.models is None
+        else FakeModelDirectory(*options.models, gone=(RETIRED,)),
+        model_services=rig.services,
         accounts=build_accounts(
             replica.pool,
             env,
@@ -366,7 +378,9 @@ async def serve_api(dsn: str, options: ApiOptions | None = None) -> AsyncGenerat
     options = options or ApiOptions()
     clock = options.clock or SystemClock()
     async with replica_on(dsn, clock, HintNetwork(), A) as (replica, sent):
-        deps = build_deps(replica, options, clock)
+        rig = ModelRig(replica.pool, clock)
+        await rig.start()
+        deps = build_deps(replica, options, clock, rig)
         api = build_application(deps)
         async with listening(api) as bound:
             server = ApiServer(replica, deps, api, bound)
@@ -377,6 +391,7 @@ async def serve_api(dsn: str, options: ApiOptions | None = None) -> AsyncGenerat
                 yield server
             finally:
                 await server.http.close()
+                await rig.directory.close()
 
 
 @asynccontextmanager

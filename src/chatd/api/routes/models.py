@@ -1,37 +1,35 @@
-"""Routes that list models and providers, and the model that a request selects.
-
-Models are declared in the settings; the API cannot change them.
-"""
+"""Routes of models, and the model that a request selects."""
 
 from collections.abc import Sequence
-from itertools import groupby
-from typing import Final
+from typing import Final, cast
 
-from chatd.api.deps import ApiDeps, ModelListing
+from chatd.api.deps import ApiDeps
+from chatd.api.model_ports import ModelListing
 from chatd.api.pages import ItemPosition, Paging, cut_whole
-from chatd.api.request import ApiReply, ApiRequest, reply
+from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.schemas.messages import ModelSelection
 from chatd.api.schemas.models import (
-    ListedModel,
+    CreateModelBody,
     ModelPage,
-    ModelParameters,
     ModelReply,
     ModelsQuery,
-    ModelsReply,
-    PriceList,
-    ProviderModels,
-    ProviderPage,
-    ProviderReply,
+    OptionsSchemaReply,
+    OverridesBody,
+    OverridesReply,
+    Source,
+    UpdateModelBody,
+    convert_prices,
 )
 from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.ids import ModelConfigId
-from chatd.domain.model.protocol import Prices
+from chatd.domain.model.capabilities import ModelCapabilities
 from chatd.domain.text import clip
-from chatd.store.model_configs import StoredModel, StoredProvider
+from chatd.store.model_configs import StoredModel
 
-KINDS_WITHOUT_KEY: Final = frozenset({"demo", "openai-compat"})
-"""Provider kinds that work without an API key."""
+CREATE: Final = BodySpec(CreateModelBody)
+UPDATE: Final = BodySpec(UpdateModelBody)
+OVERRIDES: Final = BodySpec(OverridesBody)
 
 
 async def find_model(models: ModelListing, selection: ModelSelection) -> ModelConfigId | None:
@@ -70,47 +68,95 @@ async def find_model_or_default(models: ModelListing, selection: ModelSelection)
 class ModelRoutes:
     def __init__(self, deps: ApiDeps) -> None:
         self._models = deps.models
+        self._control = deps.model_services.models
 
     def routes(self) -> tuple[ApiRoute, ...]:
+        return (*self._model_routes(), *self._task_routes())
+
+    def _model_routes(self) -> tuple[ApiRoute, ...]:
         return (
             ApiRoute(
                 endpoint="GET /models",
                 permission="catalog.read",
                 summary="List models, the default first",
+                description="One list of all models: those of the settings, of the environment"
+                " and of the database. `source` tells which.",
                 handle=self.list_models,
                 query=ModelsQuery,
                 replies={200: ModelPage},
             ),
             ApiRoute(
-                endpoint="GET /chats/model-configs",
-                permission="catalog.read",
-                name="list_model_configs",
-                summary="List models, as /models does",
-                handle=self.list_models,
-                query=ModelsQuery,
-                replies={200: ModelPage},
+                endpoint="POST /models",
+                permission="config.write",
+                summary="Create a model",
+                description="Every replica knows it within a second. The first model beside the"
+                " demo becomes the default. A name that only stopped servers have declared is"
+                " taken over with its id, so that chats keep their model.",
+                handle=self.create_model,
+                body_spec=CREATE,
+                replies={201: ModelReply},
+                errors=("invalid_options", "name_taken", "managed_by_settings"),
             ),
             ApiRoute(
                 endpoint="GET /models/{model_id}",
                 permission="catalog.read",
-                summary="Get a model, also if it is disabled",
+                summary="Get a model, also if it is disabled or deleted",
+                description="Chats name models by this id.",
                 handle=self.get_model,
                 replies={200: ModelReply},
             ),
             ApiRoute(
-                endpoint="GET /providers",
-                permission="catalog.read",
-                summary="List providers, without their keys",
-                handle=self.list_providers,
-                query=ModelsQuery,
-                replies={200: ProviderPage},
+                endpoint="PATCH /models/{model_id}",
+                permission="config.write",
+                summary="Change a model; the next model call uses it",
+                description="Exactly one model is the default: if the default is disabled or"
+                " given up, another one takes its place.",
+                handle=self.update_model,
+                body_spec=UPDATE,
+                replies={200: ModelReply},
+                errors=("invalid_options", "name_taken", "managed_by_settings"),
             ),
             ApiRoute(
-                endpoint="GET /chats/models",
+                endpoint="DELETE /models/{model_id}",
+                permission="config.write",
+                summary="Delete a model; chats that use it keep its name and need another one",
+                description="The row stays, because chats and usage name it. The name can be"
+                " used again.",
+                handle=self.delete_model,
+                replies={204: None},
+                errors=("managed_by_settings",),
+            ),
+        )
+
+    def _task_routes(self) -> tuple[ApiRoute, ...]:
+        return (
+            ApiRoute(
+                endpoint="GET /model-options/schema",
                 permission="catalog.read",
-                summary="List enabled models by provider",
-                handle=self.list_models_by_provider,
-                replies={200: ModelsReply},
+                summary="Get the JSON Schema of the options of models, by kind of provider",
+                description="A JSON Schema with one property per kind of provider, to check"
+                " `options` of a model or to make a form of it.",
+                handle=self.get_model_options_schema,
+                replies={200: OptionsSchemaReply},
+            ),
+            ApiRoute(
+                endpoint="GET /model-overrides",
+                permission="config.read",
+                summary="Get the models that write titles and summaries",
+                description="Null: the chat's own model, and for titles a small model of its"
+                " provider.",
+                handle=self.get_model_overrides,
+                replies={200: OverridesReply},
+            ),
+            ApiRoute(
+                endpoint="PATCH /model-overrides",
+                permission="config.write",
+                summary="Choose the models that write titles and summaries",
+                description="A model that cannot be used later is skipped: the chat's own model"
+                " does the task.",
+                handle=self.set_model_overrides,
+                body_spec=OVERRIDES,
+                replies={200: OverridesReply},
             ),
         )
 
@@ -122,105 +168,76 @@ class ModelRoutes:
         items = tuple([await self._public(one) for one in shown])
         return reply(ModelPage(items=items, has_more=cursor is not None, next_cursor=cursor))
 
+    async def create_model(self, request: ApiRequest) -> ApiReply:
+        created = await self._control.create_model(await request.body(CREATE))
+        return reply(await self._public(created), 201)
+
     async def get_model(self, request: ApiRequest) -> ApiReply:
         found = await self._models.get(request.model_id)
         if found is None:
             raise NotFound("There is no such model.")
         return reply(await self._public(found))
 
-    async def _public(self, known: StoredModel) -> ModelReply:
-        return _public(known, is_priced=await self._models.is_priced(known))
+    async def update_model(self, request: ApiRequest) -> ApiReply:
+        body = await request.body(UPDATE)
+        return reply(await self._public(await self._control.update_model(request.model_id, body)))
 
-    async def list_providers(self, request: ApiRequest) -> ApiReply:
-        query = request.query(ModelsQuery)
-        paging = Paging(request, query, ItemPosition)
-        every = await self._models.providers()
-        found = [one for one in every if one.enabled or query.include_disabled]
-        shown, cursor = cut_whole(paging, found, lambda row: row.id)
-        items = tuple(map(_provider, shown))
-        return reply(ProviderPage(items=items, has_more=cursor is not None, next_cursor=cursor))
+    async def delete_model(self, request: ApiRequest) -> ApiReply:
+        await self._control.delete_model(request.model_id)
+        return NO_CONTENT
 
-    async def list_models_by_provider(self, request: ApiRequest) -> ApiReply:
+    async def get_model_options_schema(self, request: ApiRequest) -> ApiReply:
         del request
-        providers = {one.name: one for one in await self._models.providers()}
-        usable = [one for one in await self._models.all() if one.enabled]
-        usable.sort(key=lambda one: one.config.provider)
-        return reply(
-            ModelsReply(
-                providers=tuple(
-                    _listed(name, providers.get(name), tuple(found))
-                    for name, found in groupby(usable, key=lambda one: one.config.provider)
-                )
-            )
+        return reply(self._control.options_schema())
+
+    async def get_model_overrides(self, request: ApiRequest) -> ApiReply:
+        del request
+        return reply(await self._overrides())
+
+    async def set_model_overrides(self, request: ApiRequest) -> ApiReply:
+        await self._control.set_overrides(await request.body(OVERRIDES))
+        return reply(await self._overrides())
+
+    async def _overrides(self) -> OverridesReply:
+        names = {one.config.id: one.config.name for one in await self._models.all()}
+        chosen = await self._models.overrides()
+        tasks = {task: names.get(model_id) for task, model_id in chosen.items()}
+        return OverridesReply(title=tasks.get("title"), compaction=tasks.get("compaction"))
+
+    async def _public(self, known: StoredModel) -> ModelReply:
+        return _public(
+            known,
+            capabilities=await self._models.capabilities(known),
+            is_priced=await self._models.is_priced(known),
         )
 
 
-def _listed(
-    name: str, provider: StoredProvider | None, found: Sequence[StoredModel]
-) -> ProviderModels:
-    has_key = provider is None or provider.has_api_key or provider.kind in KINDS_WITHOUT_KEY
-    return ProviderModels(
-        provider=name,
-        available=has_key,
-        unavailable_reason=None if has_key else "missing_api_key",
-        models=tuple(
-            ListedModel(
-                id=f"{name}:{one.config.model}",
-                provider=name,
-                model=one.config.model,
-                display_name=one.config.name,
-            )
-            for one in found
-        ),
-    )
-
-
-def _public(known: StoredModel, *, is_priced: bool) -> ModelReply:
+def _public(known: StoredModel, *, capabilities: ModelCapabilities, is_priced: bool) -> ModelReply:
     config = known.config
     return ModelReply(
         id=config.id,
         name=config.name,
         provider=config.provider,
+        provider_id=known.provider_id,
         model=config.model,
-        display_name=config.name,
+        display_name=known.display_name or config.name,
         enabled=known.enabled,
         is_default=known.is_default,
-        source="database" if known.source == "database" else "settings",
+        source=cast("Source", known.source),
         created_at=known.created_at,
         updated_at=known.updated_at,
+        capabilities=capabilities,
         context_limit=config.context_limit,
-        compression_threshold=config.compaction_threshold,
+        compaction_threshold=config.compaction_threshold,
+        max_output_tokens=config.max_output_tokens,
+        temperature=config.temperature,
+        top_p=config.top_p,
+        top_k=config.top_k,
+        presence_penalty=config.presence_penalty,
+        frequency_penalty=config.frequency_penalty,
         reasoning_effort=config.reasoning_effort,
+        prices=None if config.prices is None else convert_prices(config.prices),
+        options=config.options,
         unpriced=not is_priced,
-        model_config=ModelParameters(
-            max_output_tokens=config.max_output_tokens,
-            temperature=config.temperature,
-            top_p=config.top_p,
-            cost=None if config.prices is None else _prices(config.prices),
-        ),
-    )
-
-
-def _prices(prices: Prices) -> PriceList:
-    return PriceList(
-        input_price_per_million_tokens=prices.input,
-        output_price_per_million_tokens=prices.output,
-        cache_read_price_per_million_tokens=prices.cache_read,
-        cache_write_price_per_million_tokens=prices.cache_write,
-        web_search_price_per_thousand=prices.web_search,
-    )
-
-
-def _provider(known: StoredProvider) -> ProviderReply:
-    return ProviderReply(
-        id=known.id,
-        name=known.name,
-        provider=known.kind,
-        display_name=known.name,
-        enabled=known.enabled,
-        has_api_key=known.has_api_key,
-        source="database" if known.source == "database" else "settings",
-        created_at=known.created_at,
-        updated_at=known.updated_at,
-        base_url=known.base_url,
+        deleted=known.is_deleted,
     )

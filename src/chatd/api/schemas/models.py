@@ -1,139 +1,213 @@
-"""Queries and replies about models and providers.
+"""Queries, bodies and replies about models.
 
 Docstrings and descriptions here are part of the OpenAPI document.
 """
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from msgspec import Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from chatd.api.schemas.lists import ListPage, ListQuery
 from chatd.domain.description import CREATED_AT, MODEL_ID, PROVIDER_ID, UPDATED_AT, describe
 from chatd.domain.ids import ModelConfigId
-from chatd.domain.model.protocol import EffortRange
+from chatd.domain.model.capabilities import ModelCapabilities, TokenCount
+from chatd.domain.model.protocol import EffortRange, Prices
+
+Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^\S(.*\S)?$")]
+VendorName = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^\S+$")]
+DisplayName = Annotated[str, Meta(min_length=1, max_length=200)]
+Price = Annotated[str, Meta(pattern=r"^\d{1,6}(\.\d{1,9})?$")]
+Percent = Annotated[int, Meta(ge=0, le=100)]
+Temperature = Annotated[float, Meta(ge=0, le=2)]
+TopP = Annotated[float, Meta(ge=0, le=1)]
+TopK = Annotated[int, Meta(ge=1, le=10_000)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Source = Literal["settings", "environment", "database"]
+
+_NAME = describe("Its name in requests. Unique.", "sonnet")
+_PROVIDER = describe("The name of its provider.", "anthropic")
+_MODEL = describe("Its name at the provider.", "claude-sonnet-4-5")
+_DISPLAY_NAME = describe("Its name for people.", "Sonnet")
+_ENABLED = describe("Whether chats can use it. Old chats may refer to one that is not.")
+_IS_DEFAULT = describe("Whether chats use it that name no model.")
+_CONTEXT = describe("How many tokens its context can hold, if it is set here.", 200_000)
+_THRESHOLD = describe(
+    "The share of the context, in percent, at which history is summarized. 100: never.", 70
+)
+_MAX_OUTPUT = describe("The longest answer, in tokens.", 32_000)
+_TEMPERATURE = describe("How varied the answers are.", 0.7)
+_TOP_P = describe("How unlikely the words may be.", 0.9)
+_TOP_K = describe("Among how many words the next one is chosen.", 40)
+_PRESENCE = describe("Against repeated subjects.", 0.5)
+_FREQUENCY = describe("Against repeated words.", 0.5)
+_EFFORT = describe("Its range of reasoning effort, if it has one.")
+_PRICES = describe("The prices set here; without them the public price list applies.")
+_OPTIONS = describe(
+    "Options of the provider's kind, as `GET /model-options/schema` describes them.",
+    {"web_search_enabled": True},
+)
+_CAPABILITIES = describe("What the model can do, where chatd does not know it better.")
 
 
 class ModelsQuery(ListQuery, frozen=True, kw_only=True):
-    """`include_disabled` also lists models that are no longer configured."""
+    """`include_disabled` also lists what is disabled, deleted or no longer configured."""
 
-    include_disabled: Annotated[bool, describe("Also list what is no longer configured.")] = False
+    include_disabled: Annotated[bool, describe("Also list what cannot be used.")] = False
 
 
-class PriceList(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Prices in US dollars, as decimal text: per million tokens, or per thousand web searches."""
+class ModelPrices(
+    Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """Prices in US dollars, as decimal text: per million tokens, or per thousand web searches. 0 is
+    free; a missing price is unknown."""
 
-    input_price_per_million_tokens: Annotated[str | None, describe("For input.", "3")] = None
-    output_price_per_million_tokens: Annotated[str | None, describe("For output.", "15")] = None
-    cache_read_price_per_million_tokens: Annotated[
-        str | None, describe("For input that the provider has cached.", "0.3")
+    input: Annotated[Price | None, describe("For input.", "3")] = None
+    output: Annotated[Price | None, describe("For output.", "15")] = None
+    cache_read: Annotated[
+        Price | None, describe("For input that the provider has cached.", "0.3")
     ] = None
-    cache_write_price_per_million_tokens: Annotated[
-        str | None, describe("For writing to the provider's cache.", "3.75")
+    cache_write: Annotated[
+        Price | None, describe("For writing to the provider's cache.", "3.75")
     ] = None
-    web_search_price_per_thousand: Annotated[str | None, describe("For web searches.", "10")] = None
+    web_search: Annotated[Price | None, describe("For web searches.", "10")] = None
 
 
-class ModelParameters(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Parameters of a model's calls."""
+def convert_prices(prices: Prices) -> ModelPrices:
+    names = ModelPrices.__struct_fields__
+    return ModelPrices(**{name: getattr(prices, name) for name in names})
 
-    max_output_tokens: Annotated[int | None, describe("The longest answer.", 32000)] = None
-    temperature: Annotated[float | None, describe("How varied the answers are.", 0.7)] = None
-    top_p: Annotated[float | None, describe("How unlikely the words may be.", 0.9)] = None
-    cost: Annotated[
-        PriceList | None,
-        describe("The prices set here; without them the public price list applies."),
+
+class CreateModelBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A new model. What is left out follows from the model's name, where it is known."""
+
+    name: Annotated[Name, _NAME]
+    provider: Annotated[str, _PROVIDER]
+    model: Annotated[VendorName, _MODEL]
+    display_name: Annotated[DisplayName | None, _DISPLAY_NAME] = None
+    enabled: Annotated[bool, _ENABLED] = True
+    is_default: Annotated[
+        bool | None,
+        describe(
+            "Use it for chats that name no model. Without it: if no other model but the demo is"
+            " the default."
+        ),
     ] = None
+    context_limit: Annotated[TokenCount | None, _CONTEXT] = None
+    compaction_threshold: Annotated[Percent | None, _THRESHOLD] = None
+    max_output_tokens: Annotated[TokenCount | None, _MAX_OUTPUT] = None
+    temperature: Annotated[Temperature | None, _TEMPERATURE] = None
+    top_p: Annotated[TopP | None, _TOP_P] = None
+    top_k: Annotated[TopK | None, _TOP_K] = None
+    presence_penalty: Annotated[Penalty | None, _PRESENCE] = None
+    frequency_penalty: Annotated[Penalty | None, _FREQUENCY] = None
+    reasoning_effort: Annotated[EffortRange | None, _EFFORT] = None
+    prices: Annotated[ModelPrices | None, _PRICES] = None
+    options: Annotated[Raw | UnsetType, _OPTIONS] = UNSET
+    capabilities: Annotated[ModelCapabilities | None, _CAPABILITIES] = None
 
 
-Source = Literal["settings", "database"]
+class UpdateModelBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is left out stays; null removes a value. `options` are replaced as a whole."""
+
+    name: Annotated[Name | UnsetType, _NAME] = UNSET
+    provider: Annotated[str | UnsetType, _PROVIDER] = UNSET
+    model: Annotated[VendorName | UnsetType, _MODEL] = UNSET
+    display_name: Annotated[DisplayName | UnsetType | None, _DISPLAY_NAME] = UNSET
+    enabled: Annotated[bool | UnsetType, _ENABLED] = UNSET
+    is_default: Annotated[bool | UnsetType, _IS_DEFAULT] = UNSET
+    context_limit: Annotated[TokenCount | UnsetType | None, _CONTEXT] = UNSET
+    compaction_threshold: Annotated[Percent | UnsetType | None, _THRESHOLD] = UNSET
+    max_output_tokens: Annotated[TokenCount | UnsetType | None, _MAX_OUTPUT] = UNSET
+    temperature: Annotated[Temperature | UnsetType | None, _TEMPERATURE] = UNSET
+    top_p: Annotated[TopP | UnsetType | None, _TOP_P] = UNSET
+    top_k: Annotated[TopK | UnsetType | None, _TOP_K] = UNSET
+    presence_penalty: Annotated[Penalty | UnsetType | None, _PRESENCE] = UNSET
+    frequency_penalty: Annotated[Penalty | UnsetType | None, _FREQUENCY] = UNSET
+    reasoning_effort: Annotated[EffortRange | UnsetType | None, _EFFORT] = UNSET
+    prices: Annotated[ModelPrices | UnsetType | None, _PRICES] = UNSET
+    options: Annotated[Raw | UnsetType, _OPTIONS] = UNSET
+    capabilities: Annotated[ModelCapabilities | UnsetType | None, _CAPABILITIES] = UNSET
 
 
 class ModelReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A model as it is configured."""
 
     id: Annotated[ModelConfigId, describe("The model's id.", MODEL_ID)]
-    name: Annotated[str, describe("Its name in requests.", "sonnet")]
-    provider: Annotated[str, describe("The name of its provider.", "anthropic")]
-    model: Annotated[str, describe("Its name at the provider.", "claude-sonnet-4-5")]
-    display_name: Annotated[str, describe("Its name for people.", "Sonnet")]
-    enabled: Annotated[
-        bool, describe("Whether chats can use it. Old chats may refer to one that is not.")
+    name: Annotated[str, _NAME]
+    provider: Annotated[str, _PROVIDER]
+    provider_id: Annotated[UUID, describe("The id of its provider.", PROVIDER_ID)]
+    model: Annotated[str, _MODEL]
+    display_name: Annotated[str, _DISPLAY_NAME]
+    enabled: Annotated[bool, _ENABLED]
+    is_default: Annotated[bool, _IS_DEFAULT]
+    source: Annotated[
+        Source,
+        describe("Where it is configured. Only `database` is changed over the API.", "database"),
     ]
-    is_default: Annotated[bool, describe("Whether chats use it that name no model.")]
-    source: Annotated[Source, describe("Where it is configured.", "settings")]
     created_at: Annotated[datetime, describe("When it was first configured.", CREATED_AT)]
     updated_at: Annotated[datetime, describe("When it last changed.", UPDATED_AT)]
-    context_limit: Annotated[
-        int | None, describe("How many tokens its context can hold.", 200000)
-    ] = None
-    compression_threshold: Annotated[
-        int | None,
-        describe("The share of the context, in percent, at which history is summarized.", 70),
-    ] = None
-    reasoning_effort: Annotated[
-        EffortRange | None, describe("Its range of reasoning effort, if it has one.")
-    ] = None
+    capabilities: Annotated[
+        ModelCapabilities, describe("What it can do: set here, told by the provider, or known.")
+    ]
+    context_limit: Annotated[int | None, _CONTEXT] = None
+    compaction_threshold: Annotated[int | None, _THRESHOLD] = None
+    max_output_tokens: Annotated[int | None, _MAX_OUTPUT] = None
+    temperature: Annotated[float | None, _TEMPERATURE] = None
+    top_p: Annotated[float | None, _TOP_P] = None
+    top_k: Annotated[int | None, _TOP_K] = None
+    presence_penalty: Annotated[float | None, _PRESENCE] = None
+    frequency_penalty: Annotated[float | None, _FREQUENCY] = None
+    reasoning_effort: Annotated[EffortRange | None, _EFFORT] = None
+    prices: Annotated[ModelPrices | None, _PRICES] = None
+    options: Annotated[Raw | UnsetType, _OPTIONS] = UNSET
     unpriced: Annotated[
-        bool, describe("No price is known: its calls count as nothing towards a spend limit.")
+        bool,
+        describe("No price is known: its calls count as nothing towards a spend limit."),
     ] = False
-    model_config: Annotated[ModelParameters, describe("Parameters of its calls.")]
-
-
-class ProviderReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A provider as it is configured."""
-
-    id: Annotated[UUID, describe("The provider's id.", PROVIDER_ID)]
-    name: Annotated[str, describe("Its name.", "anthropic")]
-    provider: Annotated[str, describe("The kind of API that it speaks.", "anthropic")]
-    display_name: Annotated[str, describe("Its name for people.", "Anthropic")]
-    enabled: Annotated[bool, describe("Whether its models can be used.")]
-    has_api_key: Annotated[
-        bool, describe("Whether a key is configured. The key is never returned.")
-    ]
-    source: Annotated[Source, describe("Where it is configured.", "settings")]
-    created_at: Annotated[datetime, describe("When it was first configured.", CREATED_AT)]
-    updated_at: Annotated[datetime, describe("When it last changed.", UPDATED_AT)]
-    base_url: Annotated[
-        str | None,
-        describe(
-            "The address of its API, if it is not the vendor's.", "https://llm.example.com/v1"
-        ),
-    ] = None
+    deleted: Annotated[bool, describe("It was deleted; old chats refer to it.")] = False
 
 
 class ModelPage(ListPage[ModelReply], frozen=True, kw_only=True):
     """A page of models."""
 
 
-class ProviderPage(ListPage[ProviderReply], frozen=True, kw_only=True):
-    """A page of providers."""
+_TITLE = describe("The model that writes titles, by name.", "haiku")
+_COMPACTION = describe("The model that writes summaries of long chats, by name.", "haiku")
 
 
-class ListedModel(Struct, frozen=True, kw_only=True):
-    """A model of a provider."""
+class OverridesBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The models that do a task for all chats. What is left out stays; null: the chat's own model,
+    and for titles a small model of its provider."""
 
-    id: Annotated[
-        str, describe("Provider and model, as `provider:model`.", "anthropic:claude-sonnet-4-5")
+    title: Annotated[str | UnsetType | None, _TITLE] = UNSET
+    compaction: Annotated[str | UnsetType | None, _COMPACTION] = UNSET
+
+
+class OverridesReply(Struct, frozen=True, kw_only=True):
+    """The models that do a task for all chats, by name."""
+
+    title: Annotated[str | None, _TITLE]
+    compaction: Annotated[str | None, _COMPACTION]
+
+
+class OptionsSchemaReply(Struct, frozen=True, kw_only=True):
+    """A JSON Schema of the options of models, with one property per kind of provider."""
+
+    dialect: Annotated[
+        str,
+        describe("The version of JSON Schema.", "https://json-schema.org/draft/2020-12/schema"),
+    ] = field(name="$schema", default="https://json-schema.org/draft/2020-12/schema")
+    type: Annotated[str, describe("A JSON object.", "object")] = "object"
+    properties: Annotated[
+        dict[str, dict[str, Any]],
+        describe(
+            "The schema of the options of each kind.",
+            {"anthropic": {"type": "object"}},
+        ),
     ]
-    provider: Annotated[str, describe("The name of its provider.", "anthropic")]
-    model: Annotated[str, describe("Its name at the provider.", "claude-sonnet-4-5")]
-    display_name: Annotated[str, describe("Its name for people.", "sonnet")]
-
-
-class ProviderModels(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A provider with its models."""
-
-    provider: Annotated[str, describe("The name of the provider.", "anthropic")]
-    available: Annotated[bool, describe("Whether its models can be used.")]
-    models: Annotated[tuple[ListedModel, ...], describe("Its enabled models.")]
-    unavailable_reason: Annotated[
-        Literal["missing_api_key"] | None, describe("Why not.", "missing_api_key")
-    ] = None
-
-
-class ModelsReply(Struct, frozen=True, kw_only=True):
-    """Models by provider."""
-
-    providers: Annotated[tuple[ProviderModels, ...], describe("The providers with enabled models.")]
+    definitions: Annotated[
+        dict[str, dict[str, Any]],
+        describe("The schemas that others refer to.", {"AnthropicOptions": {"type": "object"}}),
+    ] = field(name="$defs")

@@ -13,6 +13,7 @@ from chatd.providers.config import (
     base_url,
     config_fault,
     join_url,
+    list_headers,
     request_headers,
     require_key,
 )
@@ -55,6 +56,7 @@ class AnthropicProvider:
         self._config = config
         # Operators write the base URL with or without the version.
         base = base_url(config, ANTHROPIC_URL).removesuffix("/v1")
+        self._base = base
         self._url = join_url(base, "/v1/messages")
         names = {name.lower() for name in config.headers}
         self._auth: dict[str, str] = {}
@@ -91,6 +93,12 @@ class AnthropicProvider:
             decoder=AnthropicDecoder(encoded.names),
         ) as events:
             yield events
+
+    async def read_model_list(self) -> bytes:
+        auth = {"anthropic-version": API_VERSION, **self._auth}
+        url = join_url(self._base, "/v1/models")
+        url = f"{url}{'&' if '?' in url else '?'}limit=1000"
+        return await self._session.read(url, list_headers(self._config, auth))
 
     async def close(self) -> None:
         await self._session.close()

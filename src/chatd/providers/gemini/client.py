@@ -14,6 +14,7 @@ from chatd.providers.config import (
     base_url,
     config_fault,
     join_url,
+    list_headers,
     request_headers,
     require_key,
 )
@@ -70,6 +71,11 @@ class GeminiProvider:
         else:
             return
         raise self._session.build_failure(fault)
+
+    async def read_model_list(self) -> bytes:
+        url = join_url(self._base, "/models")
+        url = f"{url}{'&' if '?' in url else '?'}pageSize=1000"
+        return await self._session.read(url, list_headers(self._config, self._auth))
 
     async def close(self) -> None:
         await self._session.close()

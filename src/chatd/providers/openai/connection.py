@@ -16,6 +16,7 @@ from chatd.providers.config import (
     base_url,
     config_fault,
     join_url,
+    list_headers,
     request_headers,
     require_key,
 )
@@ -67,6 +68,11 @@ class OpenAIConnection:
             headers=request_headers(self.config, request, self._auth()),
             body=body,
             decoder=decoder,
+        )
+
+    async def read_model_list(self) -> bytes:
+        return await self._session.read(
+            join_url(self.base, "/models"), list_headers(self.config, self._auth())
         )
 
     async def close(self) -> None:

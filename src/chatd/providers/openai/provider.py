@@ -58,6 +58,9 @@ class OpenAIProvider:
         async with opened as events:
             yield events
 
+    async def read_model_list(self) -> bytes:
+        return await self._connection.read_model_list()
+
     async def close(self) -> None:
         await self._connection.close()
 

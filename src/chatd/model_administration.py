@@ -1,0 +1,183 @@
+"""What administrators do with models: create, change and delete them, and choose those of tasks.
+
+Every write is one transaction, which also publishes the change to all replicas.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from msgspec import UNSET, structs
+
+from chatd.api.schemas.models import (
+    CreateModelBody,
+    ModelPrices,
+    OptionsSchemaReply,
+    OverridesBody,
+    UpdateModelBody,
+    convert_prices,
+)
+from chatd.domain.errors import InvalidInput, NotFound
+from chatd.domain.ids import ModelConfigId
+from chatd.domain.model.capabilities import ModelCapabilities
+from chatd.domain.model.protocol import ModelConfig, Prices
+from chatd.domain.ports import Env
+from chatd.model_directory import ModelDirectory
+from chatd.provider_checks import (
+    check_effort,
+    check_options,
+    check_storable,
+    options_schema,
+    plain_price,
+)
+from chatd.store import model_configs, providers
+from chatd.store.conn import DatabaseSession
+from chatd.store.model_configs import NO_MODEL, ModelTask, ModelWrite, StoredModel
+from chatd.store.providers import StoredProvider, managed_elsewhere
+
+_CONFIG_FIELDS: Final = frozenset(ModelConfig.__struct_fields__) - {"id", "provider"}
+TASKS: Final[tuple[ModelTask, ...]] = ("title", "compaction")
+
+
+class ModelAdministration:
+    """Satisfies the API's port of the same purpose."""
+
+    def __init__(self, directory: ModelDirectory, env: Env) -> None:
+        self._directory = directory
+        self._env = env
+
+    def options_schema(self) -> OptionsSchemaReply:
+        return options_schema()
+
+    async def create_model(self, body: CreateModelBody) -> StoredModel:
+        """The first model beside the demo model becomes the default. Raises Conflict for a taken
+        name and InvalidInput for an invalid field."""
+        new_id = self._env.new_id()
+        given = structs.asdict(body)
+        is_default = cast("bool | None", given.pop("is_default"))
+        async with self._directory.change("model", new_id) as session:
+            freed = await model_configs.find_free_name(session, body.name, None)
+            model_id = ModelConfigId(freed or new_id)
+            provider = await _find_provider(session, body.provider)
+            row = _write(model_id, provider, given)
+            await model_configs.write(session, row)
+            if is_default is None:
+                is_default = row.enabled and await model_configs.is_demo_default(session)
+            await _set_default(session, row, wanted=is_default)
+        return await self._get(model_id)
+
+    async def update_model(self, model_id: ModelConfigId, body: UpdateModelBody) -> StoredModel:
+        given = {name: value for name, value in structs.asdict(body).items() if value is not UNSET}
+        is_default = cast("bool | None", given.pop("is_default", None))
+        async with self._directory.change("model", model_id) as session:
+            known = await _find_own(session, model_id)
+            fields = _fields(known) | given
+            await model_configs.find_free_name(session, fields["name"], model_id)
+            provider = await _find_provider(session, fields["provider"])
+            row = _write(model_id, provider, fields)
+            await model_configs.write(session, row)
+            await _set_default(session, row, wanted=is_default)
+        return await self._get(model_id)
+
+    async def delete_model(self, model_id: ModelConfigId) -> None:
+        """Chats that use it keep its name and fail with an error until they use another one."""
+        async with self._directory.change("model", model_id) as session:
+            await _find_own(session, model_id)
+            await model_configs.delete(session, model_id)
+            await model_configs.elect_default(session)
+
+    async def set_overrides(self, body: OverridesBody) -> None:
+        async with self._directory.change("model", NO_MODEL) as session:
+            live = [one for one in await model_configs.list_models(session) if one.enabled]
+            ids = {one.config.name: one.config.id for one in live}
+            for task in TASKS:
+                name = getattr(body, task)
+                if name is UNSET:
+                    continue
+                if name is not None and name not in ids:
+                    raise InvalidInput(task, "there is no such model, or it is disabled")
+                await model_configs.set_override(session, task, name and ids[name])
+
+    async def _get(self, model_id: ModelConfigId) -> StoredModel:
+        found = await self._directory.get(model_id)
+        if found is None:
+            raise NotFound("There is no such model.")
+        return found
+
+
+async def _find_own(session: DatabaseSession, model_id: ModelConfigId) -> StoredModel:
+    """Raises Conflict for a model that a process declares."""
+    models = await model_configs.list_models(session)
+    known = next((one for one in models if one.config.id == model_id), None)
+    if known is None or known.is_deleted:
+        raise NotFound("There is no such model.")
+    if known.source != "database":
+        raise managed_elsewhere("model", known.config.name, known.source)
+    return known
+
+
+async def _find_provider(session: DatabaseSession, name: object) -> StoredProvider:
+    found = await providers.list_providers(session)
+    live = {one.name: one for one in found if not one.is_deleted}
+    provider = live.get(str(name))
+    if provider is None:
+        known = ", ".join(live)
+        raise InvalidInput("provider", f"there is no such provider; there are {known[:300]}")
+    return provider
+
+
+async def _set_default(session: DatabaseSession, row: ModelWrite, *, wanted: bool | None) -> None:
+    """Exactly one model is the default: without it another one is elected."""
+    if wanted and not row.enabled:
+        raise InvalidInput("is_default", "a disabled model cannot be the default")
+    if wanted:
+        await model_configs.make_default(session, row.config.id)
+    elif wanted is False:
+        await model_configs.drop_default(session, row.config.id)
+    await model_configs.elect_default(session, row.config.id)
+
+
+def _fields(known: StoredModel) -> dict[str, Any]:
+    """A stored model in the fields of a body."""
+    fields = structs.asdict(known.config)
+    prices = known.config.prices
+    shown = None if prices is None else convert_prices(prices)
+    return fields | {
+        "prices": shown,
+        "display_name": None if known.display_name == known.config.name else known.display_name,
+        "enabled": known.enabled,
+        "capabilities": known.capabilities,
+    }
+
+
+def _write(
+    model_id: ModelConfigId, provider: StoredProvider, given: Mapping[str, Any]
+) -> ModelWrite:
+    fields = {name: value for name, value in given.items() if name in _CONFIG_FIELDS}
+    prices = cast("ModelPrices | None", given["prices"])
+    config = ModelConfig(id=model_id, provider=provider.name, **fields)
+    config = structs.replace(
+        config,
+        prices=None if prices is None else _prices(prices),
+        options=check_options(provider.kind, config.options),
+        reasoning_effort=check_effort(config.reasoning_effort),
+    )
+    check_storable("name", config.name)
+    check_storable("model", config.model)
+    shown = cast("str | None", given["display_name"])
+    return ModelWrite(
+        config=config,
+        provider_id=provider.id,
+        display_name=check_storable("display_name", shown or config.name),
+        enabled=bool(given["enabled"]),
+        capabilities=cast("ModelCapabilities | None", given["capabilities"]),
+    )
+
+
+def _prices(given: ModelPrices) -> Prices:
+    return Prices(
+        input=plain_price(given.input),
+        output=plain_price(given.output),
+        cache_read=plain_price(given.cache_read),
+        cache_write=plain_price(given.cache_write),
+        web_search=plain_price(given.web_search),
+    )

@@ -1,0 +1,193 @@
+"""Clients of the providers that administrators made: built from the stored rows and the opened
+secrets, kept for the next call, and replaced when a row changes.
+
+A secret is opened only here and when an administrator changes it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, cast
+from uuid import UUID
+
+import msgspec
+from msgspec import Struct
+
+from chatd.domain.model.classify import classify_fault
+from chatd.domain.model.failures import ModelError
+from chatd.domain.model.protocol import ProviderError
+from chatd.domain.ports import Env
+from chatd.model_settings import KINDS_WITH_KEY, build_provider_config
+from chatd.providers.config import KEY_VARIABLES, AwsCredentials, ProviderConfig, ProviderKind
+from chatd.providers.keyed_provider import KeyedProvider, KeyRests
+from chatd.providers.registry import build_provider, config_error
+from chatd.providers.secret import Secret
+from chatd.sealed_secrets import KeyRing, SecretUnreadable
+from chatd.settings.schema import ProviderEntry, SettingsError
+from chatd.store.providers import StoredKey, StoredProvider
+from chatd.store.sealed_columns import PROVIDER_CONFIG, PROVIDER_KEY
+
+MAX_USER_CLIENTS: Final = 500
+"""Clients with keys of users; the oldest is closed first."""
+NO_KEY: Final = UUID(int=0)
+AUTH_HEADERS: Final = frozenset({"authorization", "x-api-key", "api-key", "x-goog-api-key"})
+
+
+class AwsKeys(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    access_key_id: str
+    secret_access_key: str
+    session_token: str | None = None
+
+    def __repr__(self) -> str:
+        return "AwsKeys(***)"
+
+
+class ProviderSecrets(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What `sealed_config` holds. `proxy` may contain a password."""
+
+    headers: dict[str, str] = {}
+    proxy: str | None = None
+    aws: AwsKeys | None = None
+
+    def __repr__(self) -> str:
+        return "ProviderSecrets(***)"
+
+
+_SECRETS: Final = msgspec.json.Decoder(ProviderSecrets)
+
+_ClientKey = tuple[StoredProvider, StoredKey | None]
+
+
+class ProviderClients:
+    """`variables` is the environment of this process: its proxies apply, its keys do not."""
+
+    def __init__(self, ring: KeyRing, env: Env, variables: Mapping[str, str]) -> None:
+        self._ring = ring
+        self._env = env
+        keys = frozenset(KEY_VARIABLES.values())
+        self._variables = {name: text for name, text in variables.items() if name not in keys}
+        self._clients: dict[_ClientKey, KeyedProvider] = {}
+        self._unused: list[KeyedProvider] = []
+        self._rests: KeyRests = {}
+
+    def open(self, provider: StoredProvider, user_key: StoredKey | None) -> KeyedProvider:
+        """With the user's key, else with the keys for all users. Raises ModelError."""
+        found = self._clients.get((provider, user_key))
+        if found is None:
+            try:
+                found = self.build(provider, user_key)
+            except ProviderError as failed:
+                raise ModelError(classify_fault(failed.fault)) from failed
+            except (SecretUnreadable, SettingsError) as error:
+                raise config_error(error.message) from error
+            self._clients[(provider, user_key)] = found
+            self._drop_oldest()
+        return found
+
+    def build(self, provider: StoredProvider, user_key: StoredKey | None = None) -> KeyedProvider:
+        """Sends nothing. Raises ProviderError, SecretUnreadable and SettingsError."""
+        keys = provider.keys if user_key is None else (user_key,)
+        secrets = self.open_secrets(provider)
+        if not keys and self._needs_key(provider, secrets):
+            raise config_error(missing_key_text(provider), "missing_key")
+        configs = {key.id: self.config(provider, secrets, self.open_key(key)) for key in keys}
+        if not keys:
+            configs = {NO_KEY: self.config(provider, secrets, None)}
+        return KeyedProvider(
+            provider.name,
+            {key: build_provider(config, self._env.clock) for key, config in configs.items()},
+            clock=self._env.clock,
+            emit=self._env.emit,
+            rests=self._rests,
+            on_unused=self._unused.append,
+        )
+
+    def config(
+        self, provider: StoredProvider, secrets: ProviderSecrets, key: str | None
+    ) -> ProviderConfig:
+        """Raises SettingsError that names the field."""
+        config = build_provider_config(_entry(provider, secrets, key), self._variables)
+        if (aws := secrets.aws) is None:
+            return config
+        token = None if aws.session_token is None else Secret(aws.session_token)
+        credentials = AwsCredentials(
+            access_key_id=aws.access_key_id,
+            secret_access_key=Secret(aws.secret_access_key),
+            session_token=token,
+        )
+        return msgspec.structs.replace(config, aws=credentials)
+
+    def public_config(self, provider: StoredProvider) -> ProviderConfig:
+        """Without any secret."""
+        return self.config(provider, ProviderSecrets(), None)
+
+    def open_secrets(self, provider: StoredProvider) -> ProviderSecrets:
+        if provider.sealed_config is None:
+            return ProviderSecrets()
+        context = PROVIDER_CONFIG.context(provider.id)
+        return _SECRETS.decode(self._ring.open(provider.sealed_config, context))
+
+    def open_key(self, key: StoredKey) -> str:
+        return self._ring.open(key.sealed_key, PROVIDER_KEY.context(key.id))
+
+    def keep_only(self, providers: Sequence[StoredProvider]) -> None:
+        """After a change: clients of other rows, and those with keys of users, end after their
+        last call."""
+        kept = set(providers)
+        for key in [
+            (provider, user_key)
+            for provider, user_key in self._clients
+            if provider not in kept or user_key is not None
+        ]:
+            self._clients.pop(key).retire()
+
+    async def close_unused(self) -> None:
+        unused, self._unused[:] = list(self._unused), []
+        for client in unused:
+            if client.is_unused:
+                await client.close()
+
+    async def close(self) -> None:
+        clients = [*self._clients.values(), *self._unused]
+        self._clients.clear()
+        self._unused.clear()
+        for client in clients:
+            await client.close()
+
+    def _needs_key(self, provider: StoredProvider, secrets: ProviderSecrets) -> bool:
+        named = {name.lower() for name in secrets.headers}
+        return provider.kind in KINDS_WITH_KEY and not named & AUTH_HEADERS
+
+    def _drop_oldest(self) -> None:
+        of_users = [key for key in self._clients if key[1] is not None]
+        for key in of_users[: max(0, len(of_users) - MAX_USER_CLIENTS)]:
+            self._clients.pop(key).retire()
+
+
+def missing_key_text(provider: StoredProvider) -> str:
+    if provider.user_keys:
+        return (
+            f"The provider {provider.name} needs an API key of your own. Add it to your account"
+            " (POST /api/v1/user-keys), or choose another model."
+        )
+    return (
+        f"The provider {provider.name} has no API key. An administrator must add one"
+        f" (POST /api/v1/providers/{provider.id}/keys)."
+    )
+
+
+def _entry(provider: StoredProvider, secrets: ProviderSecrets, key: str | None) -> ProviderEntry:
+    told = provider.parameters
+    return ProviderEntry(
+        name=provider.name,
+        kind=cast("ProviderKind", provider.kind),
+        base_url=provider.base_url,
+        api_key=key,
+        headers=secrets.headers,
+        region=told.region,
+        proxy=secrets.proxy,
+        ca_file=told.ca_file,
+        client_cert=told.client_cert,
+        client_key=told.client_key,
+        connect_timeout_s=told.connect_timeout_s,
+        silence_timeout_s=told.silence_timeout_s,
+        answer_timeout_s=told.answer_timeout_s,
+    )

@@ -1,0 +1,169 @@
+"""Calls to a provider that an administrator asks for: one small call as a test, and the list of the
+models that it offers."""
+
+from collections.abc import AsyncGenerator, Collection, Sequence
+from contextlib import asynccontextmanager
+from typing import cast
+from uuid import UUID
+
+from msgspec import structs
+
+from chatd.api.schemas.providers import OfferedModelReply, TrialReply
+from chatd.domain.errors import Conflict, InvalidInput, NotFound
+from chatd.domain.model.capabilities import ModelCapabilities, merge_capabilities
+from chatd.domain.model.classify import classify_fault
+from chatd.domain.model.failures import ClassifiedFailure, ModelError
+from chatd.domain.model.protocol import ProviderError, ProviderFault
+from chatd.domain.ports import Env, Provider
+from chatd.domain.prompt.titles import CHEAP_TITLE_MODELS
+from chatd.model_directory import ModelDirectory
+from chatd.provider_clients import ProviderClients
+from chatd.providers.config import ProviderConfig, ProviderKind
+from chatd.providers.known_models import known_capabilities
+from chatd.providers.offered_models import OfferedModel, list_offered
+from chatd.providers.registry import ProviderRegistry, build_provider
+from chatd.providers.trial_call import explain_failure, try_provider
+from chatd.sealed_secrets import SecretUnreadable
+from chatd.settings.schema import SettingsError
+from chatd.store import model_configs
+from chatd.store.providers import StoredProvider
+
+
+class ProviderUnreachable(Conflict):
+    """The provider did not give its list of models. The text says why."""
+
+    code = "provider_failed"
+
+
+class ProviderTrials:
+    """Uses the provider as it is stored, also if it is disabled."""
+
+    def __init__(
+        self, directory: ModelDirectory, clients: ProviderClients, own: ProviderRegistry, env: Env
+    ) -> None:
+        self._directory = directory
+        self._clients = clients
+        self._own = own
+        self._env = env
+
+    async def test(self, provider_id: UUID, model: str | None, key_id: UUID | None) -> TrialReply:
+        provider = await self._find(provider_id)
+        try:
+            async with self._client(provider, key_id) as client:
+                chosen = model or await self._any_model(provider, client)
+                result = await try_provider(client, chosen, self._env.clock)
+                return TrialReply(model=chosen, **structs.asdict(result))
+        except ProviderError as failed:
+            return _failed(model, failed.fault)
+        except ModelError as error:
+            return _refused(model, error.classified)
+
+    async def list_offers(self, provider_id: UUID) -> Sequence[OfferedModelReply]:
+        """Also stores what the provider tells of models that are configured. Raises
+        ProviderUnreachable."""
+        provider = await self._find(provider_id)
+        kind = cast("ProviderKind", provider.kind)
+        try:
+            async with self._client(provider, None) as client:
+                offers = await list_offered(client, kind)
+        except ProviderError as failed:
+            failure = classify_fault(failed.fault)
+            text = explain_failure(failed.fault, failure, "")
+            raise ProviderUnreachable(f"{text} ({failed.fault.message})") from None
+        except ModelError as error:
+            raise ProviderUnreachable(error.message) from None
+        used: dict[str, list[str]] = {}
+        for one in await self._directory.all():
+            if one.provider_id == provider.id and not one.is_deleted:
+                used.setdefault(one.config.model, []).append(one.config.name)
+        await self._store(provider, offers, used.keys())
+        return [
+            OfferedModelReply(
+                model=one.model,
+                display_name=one.display_name,
+                capabilities=merge_capabilities(
+                    one.capabilities, known_capabilities(kind, one.model)
+                ),
+                configured_as=tuple(used.get(one.model, ())),
+            )
+            for one in offers
+        ]
+
+    async def _store(
+        self, provider: StoredProvider, offers: Sequence[OfferedModel], used: Collection[str]
+    ) -> None:
+        told = {
+            one.model: one.capabilities
+            for one in offers
+            if one.model in used and one.capabilities != ModelCapabilities()
+        }
+        if told:
+            async with self._directory.change("model", provider.id) as session:
+                await model_configs.set_reported(session, provider.id, told)
+
+    async def _find(self, provider_id: UUID) -> StoredProvider:
+        found = await self._directory.providers()
+        provider = next((one for one in found if one.id == provider_id), None)
+        if provider is None:
+            raise NotFound("There is no such provider.")
+        return provider
+
+    @asynccontextmanager
+    async def _client(
+        self, provider: StoredProvider, key_id: UUID | None
+    ) -> AsyncGenerator[Provider]:
+        """A client of its own, with one key. Raises ProviderError and ModelError."""
+        client = build_provider(self._config(provider, key_id), self._env.clock)
+        try:
+            yield client
+        finally:
+            await client.close()
+
+    def _config(self, provider: StoredProvider, key_id: UUID | None) -> ProviderConfig:
+        if provider.source != "database":
+            config = self._own.providers.get(provider.name)
+            if config is None:
+                text = f"The provider {provider.name} is not configured on this server."
+                raise ProviderUnreachable(f"{text} Ask a server that declares it.")
+            return config
+        keys = {key.id: key for key in provider.keys}
+        if key_id is not None and key_id not in keys:
+            raise InvalidInput("key_id", "the provider has no such key")
+        key = keys[key_id] if key_id is not None else next(iter(provider.keys), None)
+        try:
+            opened = None if key is None else self._clients.open_key(key)
+            secrets = self._clients.open_secrets(provider)
+            return self._clients.config(provider, secrets, opened)
+        except (SecretUnreadable, SettingsError) as error:
+            raise ProviderError(ProviderFault(message=error.message, type="config")) from None
+
+    async def _any_model(self, provider: StoredProvider, client: Provider) -> str:
+        """One that is configured, a small known one, or the first of the provider's list."""
+        models = await self._directory.all()
+        mine = [one for one in models if one.provider_id == provider.id and not one.is_deleted]
+        if mine:
+            return mine[0].config.model
+        small = [one.model for one in CHEAP_TITLE_MODELS if one.provider == provider.kind]
+        if small:
+            return small[0]
+        offers = await list_offered(client, cast("ProviderKind", provider.kind))
+        if not offers:
+            raise ProviderError(ProviderFault(message="the provider lists no model", type="config"))
+        return offers[0].model
+
+
+def _failed(model: str | None, fault: ProviderFault) -> TrialReply:
+    failure = classify_fault(fault)
+    text = explain_failure(fault, failure, model or "")
+    detail = failure.error.detail or fault.message
+    return structs.replace(_refused(model, failure), explanation=text, detail=detail)
+
+
+def _refused(model: str | None, failure: ClassifiedFailure) -> TrialReply:
+    return TrialReply(
+        ok=False,
+        model=model or "",
+        duration_ms=0,
+        error_kind=failure.kind,
+        explanation=failure.error.message,
+    )

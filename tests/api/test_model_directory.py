@@ -1,0 +1,282 @@
+"""Which provider, key and model a chat's call uses, and how a change reaches other replicas."""
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from chatd.api.schemas.models import CreateModelBody, OverridesBody, UpdateModelBody
+from chatd.api.schemas.providers import (
+    CreateProviderBody,
+    UpdateProviderBody,
+    UserKeyBody,
+)
+from chatd.clock import SystemClock
+from chatd.domain.config_change import ConfigChange
+from chatd.domain.errors import Conflict
+from chatd.domain.ids import UserId
+from chatd.domain.model.failures import ModelError
+from chatd.domain.ports import ModelChoice
+from chatd.settings.schema import ModelEntry, ProviderEntry, Settings
+from chatd.store.conn import ConnectConfig
+from chatd.store.model_configs import StoredModel
+from chatd.store.notifications import HintListener, ListenConfig
+from chatd.store.pool import Pool
+from chatd.store.providers import StoredProvider
+from tests.support.clock import FakeClock
+from tests.support.factories import OWNER
+from tests.support.models import ModelRig, model_rig
+from tests.support.outcomes import present
+from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk, stream
+from tests.support.providers.prompts import request
+from tests.support.providers.server import Gate
+
+CENTRAL, MINE = "sk-central-key", "sk-my-own-key"
+OTHER_OWNER = UserId(UUID(int=77))
+
+
+async def create_provider(rig: ModelRig, url: str, **more: object) -> StoredProvider:
+    fields: dict[str, object] = {"api_keys": (CENTRAL,), **more}
+    body = CreateProviderBody(name="house", kind="openai-compat", base_url=f"{url}/v1")
+    return await rig.providers.create_provider(
+        CreateProviderBody(**{**_fields(body), **fields})  # pyright: ignore[reportArgumentType]
+    )
+
+
+def _fields(body: CreateProviderBody) -> dict[str, object]:
+    return {name: getattr(body, name) for name in body.__struct_fields__}
+
+
+async def create_model(rig: ModelRig, name: str = "m", provider: str = "house") -> StoredModel:
+    return await rig.models.create_model(CreateModelBody(name=name, provider=provider, model="m"))
+
+
+async def answer(fake: FakeCompatible, choice: ModelChoice) -> str:
+    """Make a call; return the key that the provider got."""
+    fake.script(stream("text"))
+    async with choice.provider.stream(request(model="m")) as events:
+        assert [event async for event in events]
+    return fake.requests[-1].headers["authorization"].removeprefix("Bearer ")
+
+
+# Keys
+
+
+async def test_a_call_uses_the_key_of_the_chats_owner_then_the_central_one(pool: Pool) -> None:
+    async with FakeCompatible.running() as fake, model_rig(pool) as rig:
+        await create_provider(rig, fake.url, user_keys=True)
+        model = (await create_model(rig)).config.id
+        await rig.providers.set_user_key(OWNER, UserKeyBody(provider="house", api_key=MINE))
+        assert await answer(fake, await rig.directory.choose(model, OWNER)) == MINE
+        assert await answer(fake, await rig.directory.choose(model, OTHER_OWNER)) == CENTRAL
+        assert await answer(fake, await rig.directory.choose(model)) == CENTRAL
+
+
+async def test_keys_of_users_count_only_while_the_provider_takes_them(pool: Pool) -> None:
+    async with FakeCompatible.running() as fake, model_rig(pool) as rig:
+        provider = await create_provider(rig, fake.url, user_keys=True)
+        model = (await create_model(rig)).config.id
+        await rig.providers.set_user_key(OWNER, UserKeyBody(provider="house", api_key=MINE))
+        off = UpdateProviderBody(user_keys=False)
+        await rig.providers.update_provider(provider.id, off)
+        assert await answer(fake, await rig.directory.choose(model, OWNER)) == CENTRAL
+
+
+@pytest.mark.parametrize(
+    ("takes_user_keys", "words"),
+    [(True, "needs an API key of your own"), (False, "An administrator must add one")],
+)
+async def test_a_missing_key_is_an_error_that_says_which_key_is_missing(
+    pool: Pool,
+    takes_user_keys: bool,  # noqa: FBT001
+    words: str,
+) -> None:
+    async with model_rig(pool) as rig:
+        body = CreateProviderBody(name="house", kind="anthropic", user_keys=takes_user_keys)
+        await rig.providers.create_provider(body)
+        model = (await create_model(rig)).config.id
+        with pytest.raises(ModelError, match=words) as missing:
+            await rig.directory.choose(model, OWNER)
+        assert missing.value.classified.kind == "missing_key"
+
+
+async def test_a_key_of_the_environment_is_not_sent_to_an_administrators_provider(
+    pool: Pool,
+) -> None:
+    """Its address may be any host."""
+    variables = {"OPENAI_COMPAT_API_KEY": "sk-of-the-environment"}
+    async with (
+        FakeCompatible.running() as fake,
+        model_rig(pool, variables=variables) as rig,
+    ):
+        await create_provider(rig, fake.url, api_keys=())
+        model = (await create_model(rig)).config.id
+        fake.script(stream("text"))
+        choice = await rig.directory.choose(model)
+        async with choice.provider.stream(request(model="m")) as events:
+            assert [event async for event in events]
+    assert "authorization" not in fake.requests[0].headers
+
+
+async def test_without_the_secret_key_only_calls_that_need_it_fail(pool: Pool) -> None:
+    async with FakeCompatible.running() as fake, model_rig(pool) as rig:
+        await create_provider(rig, fake.url)
+        model = (await create_model(rig)).config.id
+        rig.ring.replace((), rig.ring.current)
+        with pytest.raises(ModelError, match="does not hold key"):
+            await rig.directory.choose(model)
+        assert await rig.directory.choose(present(await rig.directory.by_name("demo")).config.id)
+        with pytest.raises(Conflict, match="does not hold key") as refused:
+            await create_provider(rig, fake.url, name="second")
+        assert refused.value.code == "secret_key_missing"
+
+
+# Changes
+
+
+async def test_a_running_call_ends_normally_and_the_next_one_fails_clearly(pool: Pool) -> None:
+    async with FakeCompatible.running() as fake, model_rig(pool) as rig, asyncio.timeout(30):
+        provider = await create_provider(rig, fake.url)
+        model = (await create_model(rig)).config.id
+        choice = await rig.directory.choose(model)
+        gate = Gate()
+        fake.script(chunk(content="a"), gate, chunk(content="b"), chunk("stop"), DONE)
+        async with choice.provider.stream(request(model="m")) as events:
+            await gate.reached.wait()
+            await rig.providers.update_provider(provider.id, UpdateProviderBody(enabled=False))
+            with pytest.raises(ModelError, match="provider house of the model m is disabled") as no:
+                await rig.directory.choose(model)
+            assert no.value.classified.kind == "provider_disabled"
+            await rig.clients.close_unused()
+            gate.open()
+            assert len([event async for event in events]) > 2
+        await rig.clients.close_unused()
+
+
+async def test_a_changed_address_is_used_by_the_next_call(pool: Pool) -> None:
+    async with (
+        FakeCompatible.running() as old,
+        FakeCompatible.running() as new,
+        model_rig(pool) as rig,
+    ):
+        provider = await create_provider(rig, old.url)
+        model = (await create_model(rig)).config.id
+        await answer(old, await rig.directory.choose(model))
+        body = UpdateProviderBody(base_url=f"{new.url}/v1")
+        await rig.providers.update_provider(provider.id, body)
+        await answer(new, await rig.directory.choose(model))
+        assert (len(old.requests), len(new.requests)) == (1, 1)
+
+
+async def test_another_replica_hears_of_a_change(dsn: str, pool: Pool) -> None:
+    """And while it hears nothing, it reads the lists before every use."""
+    async with (
+        model_rig(pool) as here,
+        model_rig(pool) as there,
+        asyncio.timeout(30),
+        asyncio.TaskGroup() as group,
+    ):
+        heard: asyncio.Queue[ConfigChange | None] = asyncio.Queue()
+        there.changes.subscribe(heard.put_nowait)
+        listener = HintListener(
+            ListenConfig(connect=ConnectConfig(dsn=dsn)),
+            SystemClock(),
+            on_hint=lambda _hint: None,
+            on_connected=lambda: None,
+            config_changes=there.changes,
+        )
+        listening = group.create_task(listener.run())
+        assert await heard.get() is None  # connected
+        provider = await create_provider(here, "http://127.0.0.1:1")
+        assert await heard.get() == ConfigChange(kind="provider", id=str(provider.id))
+        model = await create_model(here)
+        assert await heard.get() == ConfigChange(kind="model", id=str(model.config.id))
+        assert model.config.id in {one.config.id for one in await there.directory.all()}
+        listening.cancel()
+        with suppress(asyncio.CancelledError):
+            await listening
+        await here.models.update_model(model.config.id, UpdateModelBody(enabled=False))
+        with pytest.raises(ModelError, match="is disabled"):
+            await there.directory.choose(model.config.id)
+        assert heard.empty()
+
+
+# Tasks
+
+
+async def test_the_models_of_tasks_are_used_instead_of_the_chats_own(pool: Pool) -> None:
+    async with model_rig(pool) as rig:
+        await create_provider(rig, "http://127.0.0.1:1")
+        own, small = await create_model(rig, "own"), await create_model(rig, "small")
+        choice = await rig.directory.choose(own.config.id, OWNER)
+        assert choice.summary_model is None
+        assert [one.config.name for one in await rig.directory.title_models(choice)] == ["own"]
+        await rig.models.set_overrides(OverridesBody(title="small", compaction="small"))
+        choice = await rig.directory.choose(own.config.id, OWNER)
+        assert present(choice.summary_model).config.name == "small"
+        assert [one.config.name for one in await rig.directory.title_models(choice)] == ["small"]
+        # A model that cannot be used is left out.
+        await rig.models.update_model(small.config.id, UpdateModelBody(enabled=False))
+        choice = await rig.directory.choose(own.config.id, OWNER)
+        assert choice.summary_model is None
+        assert [one.config.name for one in await rig.directory.title_models(choice)] == ["own"]
+        assert {event["task"] for event in rig.emitted.of("task_model_unusable")} == {
+            "title",
+            "compaction",
+        }
+
+
+# Settings and environment
+
+
+HOUSE = ProviderEntry(name="house", kind="openai-compat", base_url="http://127.0.0.1:1/v1")
+ENTRY = ModelEntry(name="m", provider="house", model="m")
+BOTH = Settings(data_dir=Path("/nowhere"), providers=(HOUSE,), models=(ENTRY,))
+
+
+async def test_what_administrators_made_wins_over_settings_of_the_same_name(pool: Pool) -> None:
+    async with FakeCompatible.running() as fake, model_rig(pool) as rig:
+        await create_provider(rig, fake.url)
+        made = await create_model(rig)
+        async with model_rig(pool, settings=BOTH) as later:
+            assert [one["names"] for one in later.emitted.of("settings_shadowed")] == ["house, m"]
+            found = present(await later.directory.by_name("m"))
+            assert (found.config.id, found.source) == (made.config.id, "database")
+            assert await answer(fake, await later.directory.choose(found.config.id)) == CENTRAL
+
+
+async def test_a_model_that_left_the_settings_is_taken_over_with_its_chats(pool: Pool) -> None:
+    """It keeps its id."""
+    async with model_rig(pool, settings=BOTH) as before:
+        declared = present(await before.directory.by_name("m"))
+        with pytest.raises(Conflict, match=r"declared in chatd\.toml"):
+            await create_model(before)
+        await before.directory.withdraw()
+    async with FakeCompatible.running() as fake, model_rig(pool) as rig:
+        provider = await create_provider(rig, fake.url)
+        made = await create_model(rig)
+        assert made.config.id == declared.config.id
+        assert provider.id == declared.provider_id
+        assert await answer(fake, await rig.directory.choose(made.config.id)) == CENTRAL
+
+
+async def test_a_key_in_the_environment_gives_a_provider_and_its_models(pool: Pool) -> None:
+    variables = {"ANTHROPIC_API_KEY": "sk-ant-from-the-environment"}
+    async with model_rig(pool, FakeClock(), variables=variables) as rig:
+        found = {one.name: one for one in await rig.directory.providers()}
+        assert (found["anthropic"].source, found["anthropic"].has_api_key) == ("environment", True)
+        default = present(await rig.directory.default())
+        assert (default.config.provider, default.source) == ("anthropic", "environment")
+        assert (await rig.directory.choose(default.config.id)).kind == "anthropic"
+        with pytest.raises(Conflict, match="declared in the environment"):
+            await rig.models.update_model(default.config.id, UpdateModelBody(enabled=False))
+
+
+async def test_a_vendor_that_the_settings_configure_gets_no_preset(pool: Pool) -> None:
+    own = ProviderEntry(name="ours", kind="anthropic", api_key="sk-ant-ours")
+    settings = Settings(data_dir=Path("/nowhere"), providers=(own,))
+    variables = {"ANTHROPIC_API_KEY": "sk-ant-from-the-environment"}
+    async with model_rig(pool, settings=settings, variables=variables) as rig:
+        assert {one.name for one in await rig.directory.providers()} == {"ours", "demo"}

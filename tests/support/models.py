@@ -1,0 +1,78 @@
+"""The models of one replica as the composition builds them: directory, clients and administration
+over a real database, with keys of their own."""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from chatd.api.model_ports import ModelServices
+from chatd.clock import SystemClock
+from chatd.domain.ports import Clock
+from chatd.model_administration import ModelAdministration
+from chatd.model_directory import ModelDirectory
+from chatd.model_settings import build_registry
+from chatd.provider_administration import ProviderAdministration
+from chatd.provider_clients import ProviderClients
+from chatd.provider_trials import ProviderTrials
+from chatd.sealed_secrets import KeyRing, SecretKey, check_value
+from chatd.settings.schema import Settings
+from chatd.store import secret_keys
+from chatd.store.config_changes import ConfigChanges
+from chatd.store.pool import Pool
+from chatd.store.secret_keys import KeyRecord
+from tests.support.stream_replica import Emitted, env_with
+
+TEST_KEY: Final = SecretKey(bytes(range(32)))
+NO_SETTINGS: Final = Settings(data_dir=Path("/nowhere"))
+
+
+class ModelRig:
+    """`changes` is heard from the start; a test connects it to a listener, or reports changes
+    itself."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        clock: Clock,
+        settings: Settings = NO_SETTINGS,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        self.pool = pool
+        self.emitted = Emitted()
+        self.env = env_with(clock, self.emitted)
+        self.ring = KeyRing([TEST_KEY], TEST_KEY.id)
+        self.own = build_registry(settings, variables or {}, clock)
+        self.clients = ProviderClients(self.ring, self.env, variables or {})
+        self.directory = ModelDirectory(self.own, self.env, self.clients)
+        self.changes = ConfigChanges()
+        self.changes.on_connected()
+        self.directory.listen_to(self.changes)
+        self.models = ModelAdministration(self.directory, self.env)
+        self.providers = ProviderAdministration(
+            pool, self.directory, self.clients, self.ring, self.env
+        )
+        self.calls = ProviderTrials(self.directory, self.clients, self.own, self.env)
+        self.services = ModelServices(
+            models=self.models, providers=self.providers, calls=self.calls
+        )
+
+    async def start(self) -> None:
+        record = KeyRecord(id=TEST_KEY.id, check_value=check_value(TEST_KEY), state="current")
+        await secret_keys.insert_key(self.pool, record)
+        await self.directory.declare(self.pool)
+
+
+@asynccontextmanager
+async def model_rig(
+    pool: Pool,
+    clock: Clock | None = None,
+    settings: Settings = NO_SETTINGS,
+    variables: Mapping[str, str] | None = None,
+) -> AsyncGenerator[ModelRig]:
+    rig = ModelRig(pool, clock or SystemClock(), settings, variables)
+    await rig.start()
+    try:
+        yield rig
+    finally:
+        await rig.directory.close()
