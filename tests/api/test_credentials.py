@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 
 import pytest
+from aiohttp import WSMsgType
 
 from chatd.api.accounts.accounts import AccountsConfig
 from chatd.api.accounts.rate_limits import RequestLimits
@@ -15,8 +17,10 @@ from tests.support.api.server import (
     ApiOptions,
     ApiServer,
     Json,
+    authorized,
     serve_api,
 )
+from tests.support.api.sse_viewer import event_source
 from tests.support.clock import FakeClock
 
 
@@ -225,3 +229,35 @@ async def test_users_are_limited_by_group_of_routes_and_administrators_are_not(d
         assert listed == [200] * 5 + [429]
         for _ in range(8):
             assert (await server.ask("GET", "/chats", token=ADMINISTRATOR)).status == 200
+
+
+@pytest.mark.promise("P12")
+@pytest.mark.parametrize("end", [suspend, delete, revoke])
+async def test_open_streams_end_with_the_token_that_opened_them(dsn: str, end: Revocation) -> None:
+    async with listening_changes(dsn) as changes, serve_api(dsn, ApiOptions(changes=changes)) as at:
+        user, browser, token = await ada(at)
+        headers = authorized(token)
+        async with (
+            event_source(at, "/events", token=token) as source,
+            event_source(at, "/events", token=ME) as other,
+            at.http.ws_connect("/api/v1/ws", headers=headers) as socket,
+        ):
+            await source.json()
+            await other.json()
+            await end(at, browser, user)
+            assert (await source.json())["code"] == "signed_out"
+            closed = await socket.receive(timeout=30)
+            assert (closed.type, closed.data) == (WSMsgType.CLOSE, 1008)
+            await at.create("still here")
+            assert (await other.json())["type"] == "chat"
+
+
+async def test_a_stream_ends_when_its_token_expires(dsn: str) -> None:
+    clock = FakeClock()
+    async with serve_api(dsn, ApiOptions(clock=clock)) as server:
+        expires_at = clock.now() + timedelta(days=10_000)
+        _, _, token = await ada(server, expires_at=expires_at.isoformat())
+        async with event_source(server, "/events", token=token) as source:
+            await source.json()
+            clock.advance(10_001 * 86_400)
+            assert (await source.json())["code"] == "signed_out"

@@ -224,6 +224,19 @@ async def test_a_changed_password_ends_all_other_sessions(dsn: str) -> None:
         await Browser(at).sign_in("ada", "another passphrase")
 
 
+@pytest.mark.promise("P12")
+async def test_a_token_with_scopes_cannot_set_the_first_password_of_its_user(
+    server: ApiServer,
+) -> None:
+    """Such a password would give its holder a session with all scopes."""
+    wanted = {"name": "narrow", "scopes": ["account"]}
+    made = await server.ask("POST", "/auth/tokens", wanted, token=ADMINISTRATOR)
+    body, token = {"new_password": "another passphrase"}, str(made.json["token"])
+    refused = await server.ask("POST", "/auth/password", body, token=token)
+    assert refused.code == (403, "missing_scope")
+    assert (await server.ask("POST", "/auth/password", body, token=ADMINISTRATOR)).status == 204
+
+
 async def test_a_link_signs_in_once(server: ApiServer) -> None:
     async def link(number: int) -> str:
         made = await create_link(

@@ -97,3 +97,15 @@ async def test_a_schedule_of_a_suspended_user_waits(dsn: str) -> None:
         await add_schedule(rig)
         await rig.pool.execute("UPDATE users SET status = 'suspended' WHERE id = $1", rig.owner)
         assert await runner(rig).run_due() == 0
+
+
+@pytest.mark.promise("P12")
+async def test_a_schedule_of_a_user_that_became_a_viewer_starts_no_chat(dsn: str) -> None:
+    async with engine_rig(dsn) as rig:
+        schedule = await add_schedule(rig)
+        await rig.pool.execute("UPDATE users SET role = 'viewer' WHERE id = $1", rig.owner)
+        assert await runner(rig).run_due() == 1
+        found = await read(rig, schedule)
+        assert found.last_chat_id is None
+        assert found.last_error == "Not allowed for the role viewer (chats.create)."
+        assert await rig.pool.fetchval("SELECT count(*) FROM chats") == 0

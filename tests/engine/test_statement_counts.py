@@ -5,7 +5,13 @@ from collections import Counter
 import pytest
 
 from chatd.store.chat import journal
-from chatd.store.chat.apply import APPLY, APPLY_STEP, APPLY_WITHOUT_QUEUE, INSERT_CHAT
+from chatd.store.chat.apply import (
+    APPLY,
+    APPLY_LAST_STEP,
+    APPLY_STEP,
+    APPLY_WITHOUT_QUEUE,
+    INSERT_CHAT,
+)
 from chatd.store.chat.chats import LOAD
 from chatd.store.chat.messages import HISTORY
 from tests.support.engine_rig import EngineRig, engine_rig
@@ -18,6 +24,7 @@ NAMES = {
     LOAD: "load",
     APPLY_WITHOUT_QUEUE: "plain",
     APPLY_STEP.text: "step",
+    APPLY_LAST_STEP.text: "step",
 }
 BACKGROUND = {journal.APPEND}
 """Written in the background."""

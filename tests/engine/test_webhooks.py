@@ -166,7 +166,14 @@ async def test_a_receiver_that_is_gone_disables_its_webhook(dsn: str) -> None:
 
 
 @pytest.mark.promise("P13")
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "169.254.169.254"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("127.0.0.1", "localhost", "[::1]", "169.254.169.254"),
+        # Other ways to write 127.0.0.1.
+        *("2130706433", "127.1", "0177.0.0.1", "0x7f000001", "[::ffff:127.0.0.1]"),
+    ],
+)
 async def test_a_webhook_does_not_reach_this_host_or_a_private_network(dsn: str, host: str) -> None:
     async with receiver() as hook, engine_rig(dsn) as rig, sending(rig, allow_private=False):
         port = hook.url.rpartition(":")[2]
@@ -196,3 +203,14 @@ async def test_no_user_reads_or_changes_another_users_webhook(dsn: str) -> None:
                 await webhooks.list_deliveries(rig.pool, stranger, webhook_id, before=None, limit=9)
                 == []
             )
+
+
+@pytest.mark.promise("P1")
+async def test_a_turn_ends_while_a_webhook_of_its_owner_is_deleted(dsn: str) -> None:
+    async with receiver() as hook, engine_rig(dsn) as rig:
+        webhook_id = await add_webhook(rig, hook.url)
+        async with rig.pool.transaction() as session:
+            await session.execute("DELETE FROM webhooks WHERE id = $1", webhook_id)
+            chat_id = await rig.ask("hi", "hello")
+            await rig.wait_state(chat_id, "W")
+        assert await rig.pool.fetch("SELECT FROM webhook_deliveries") == []

@@ -110,7 +110,9 @@ class ApiApplication:
         self._deps = deps
         self._accounts = deps.accounts
         self._metrics = ApiMetrics(deps.registry)
-        self._streams = StreamRegistry(deps.env.clock, deps.limits, self._metrics)
+        self._streams = StreamRegistry(
+            deps.env.clock, deps.limits, self._metrics, deps.accounts.changes
+        )
         self._sockets = WebSockets(deps, self._streams)
         routes = all_routes(deps)
         streams = (

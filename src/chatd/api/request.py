@@ -156,11 +156,6 @@ class ApiRequest:
     def path_segments(self) -> list[str]:
         return [segment for segment in self._scope["path"].split("/") if segment]
 
-    @property
-    def client_ip(self) -> str | None:
-        client = self._scope.get("client")
-        return None if client is None else str(client[0])
-
     @cached_property
     def chat_id(self) -> ChatId:
         return ChatId(read_uuid("chat_id", self._path["chat_id"]))

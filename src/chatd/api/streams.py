@@ -9,6 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from typing import Final
 
 from msgspec import Struct
@@ -18,11 +19,13 @@ from chatd.api.deps import StreamLimits
 from chatd.api.errors import INTERNAL_ERROR_TEXT, STOPPING_TEXT, Draining, TooManyStreams
 from chatd.api.request import Message, Send
 from chatd.api.route import ApiMetrics
+from chatd.domain.config_change import ConfigChange
 from chatd.domain.errors import ChatdError, NotFound, Unavailable
 from chatd.domain.ids import UserId
 from chatd.domain.ports import Clock
 from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable
 from chatd.log_event import LogEvent
+from chatd.store.config_changes import ConfigChanges
 from chatd.stream.fanout import Lagged
 
 log = logging.getLogger(__name__)
@@ -50,6 +53,9 @@ LAGGED_END: Final = StreamEnd(
     "lagged", "The client reads too slowly; connect again with the last version seen.", 1013
 )
 NOT_READING_END: Final = StreamEnd("not_reading", "The client does not read.", 1013)
+SIGNED_OUT_END: Final = StreamEnd(
+    "signed_out", "The credential or its user has changed or ended; connect again.", 1008
+)
 _NOT_FOUND_END: Final = StreamEnd("not_found", "There is no such chat.", 1008)
 _INTERNAL_END: Final = StreamEnd("internal", INTERNAL_ERROR_TEXT, 1011)
 
@@ -72,8 +78,12 @@ def end_for_error(error: ChatdError) -> StreamEnd:
 class ClientStream:
     """One connection to write to. The first call of `end` decides how it ends."""
 
-    def __init__(self, send: Send, clock: Clock, limits: StreamLimits) -> None:
+    def __init__(
+        self, send: Send, clock: Clock, limits: StreamLimits, expires_at: datetime | None = None
+    ) -> None:
+        """`expires_at` is that of the credential."""
         self._send = send
+        self._expires_at = expires_at
         self._clock = clock
         self._limits = limits
         self._writers = 0
@@ -129,8 +139,8 @@ class ClientStream:
             self.end(CLIENT_GONE_END)
 
     async def watch(self, ping: Message | None = None) -> None:
-        """Send pings, and end the stream if the client reads nothing for too long. Never
-        returns."""
+        """Send pings, and end the stream if the client reads nothing for too long or its credential
+        expires. Never returns."""
         interval_s = self._limits.write_timeout_s / 2
         idle_s = 0.0
         while True:
@@ -138,6 +148,8 @@ class ClientStream:
             idle_s += interval_s
             if self._is_stuck:
                 self.end(NOT_READING_END)
+            elif self._expires_at is not None and self._clock.now() >= self._expires_at:
+                self.end(SIGNED_OUT_END)
             elif ping is not None and idle_s >= self._limits.ping_interval_s:
                 idle_s = 0.0
                 await self._write_ping(ping)
@@ -164,16 +176,20 @@ class ClientStream:
 
 
 class StreamRegistry:
-    """All open streams of this replica, limited per user."""
+    """All open streams of this replica, limited per user. A stream ends when this replica hears
+    that its credential or user has changed: the client connects again if it still may."""
 
-    def __init__(self, clock: Clock, limits: StreamLimits, metrics: ApiMetrics) -> None:
+    def __init__(
+        self, clock: Clock, limits: StreamLimits, metrics: ApiMetrics, changes: ConfigChanges
+    ) -> None:
         self._clock = clock
         self._limits = limits
         self._metrics = metrics
-        self._open: set[ClientStream] = set()
+        self._open: dict[ClientStream, ApiCaller] = {}
         self._by_user: Counter[UserId] = Counter()
         self._closed = False
         self._none_open = asyncio.Event()
+        changes.subscribe(self._on_change)
 
     @contextmanager
     def open(self, caller: ApiCaller, transport: str, send: Send) -> Generator[ClientStream]:
@@ -182,15 +198,15 @@ class StreamRegistry:
         user, limit = caller.user_id, self._limits.streams_per_user
         if self._by_user[user] >= limit:
             raise TooManyStreams(f"A user can have {limit} open streams. Close one first.")
-        stream = ClientStream(send, self._clock, self._limits)
+        stream = ClientStream(send, self._clock, self._limits, caller.expires_at)
         self._by_user[user] += 1
-        self._open.add(stream)
+        self._open[stream] = caller
         self._metrics.on_stream_open(transport)
         try:
             yield stream
         finally:
             self._metrics.on_stream_end(transport, (stream.ended or CLIENT_GONE_END).code)
-            self._open.discard(stream)
+            del self._open[stream]
             self._by_user[user] -= 1
             if self._by_user[user] == 0:
                 del self._by_user[user]
@@ -207,3 +223,11 @@ class StreamRegistry:
                 while self._open:
                     self._none_open.clear()
                     await self._none_open.wait()
+
+    def _on_change(self, change: ConfigChange | None) -> None:
+        if change is None or change.kind not in ("user", "credential"):
+            return
+        for stream, caller in self._open.items():
+            changed = caller.user_id if change.kind == "user" else caller.credential_id
+            if change.id in ("", str(changed)):
+                stream.end(SIGNED_OUT_END)

@@ -8,12 +8,11 @@ one at least once.
 import asyncio
 import errno
 import socket
-from ipaddress import ip_address
 from typing import Final
-from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
+from yarl import URL
 
 from chatd.aio import first_of
 from chatd.domain.addresses import is_public
@@ -171,10 +170,8 @@ async def _wait_for(event: asyncio.Event) -> None:
 
 
 def _is_private_address(url: str) -> bool:
-    """A resolver sees names only."""
-    host = urlsplit(url).hostname or ""
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return not is_public(host)
+    """The client asks no resolver for a host of digits and dots, and the system connects to
+    127.0.0.1 for 127.1 and 2130706433 too: such a host must be a public address in full."""
+    host = URL(url).host or ""
+    is_address = ":" in host or host.replace(".", "").isdigit()
+    return is_address and not is_public(host)

@@ -37,6 +37,7 @@ class Accounts(Struct, frozen=True, kw_only=True):
     passwords: Passwords
     sign_in: SignIn
     limits: RateLimits
+    changes: ConfigChanges
     has_passwords: bool = True
     oidc: OidcSignIn | None = None
 
@@ -78,6 +79,7 @@ def build_accounts(
         passwords=passwords,
         sign_in=sign_in,
         limits=RateLimits(config.limits, env.clock),
+        changes=changes,
         has_passwords=config.has_passwords,
         oidc=oidc,
     )

@@ -70,12 +70,13 @@ class RuntimeSettingsRoutes:
 
     async def change_settings(self, request: ApiRequest) -> ApiReply:
         deps, actor, patch = self._deps, request.caller.actor, await request.body(_DEPLOYMENT)
+        ip = deps.accounts.site.address(request.scope)
         async with deps.pool.transaction() as session:
             stored = await runtime_settings.get_deployment(session, actor)
             document = patched(stored.document, patch)
             before = replace(stored, version=_expected(patch.version, stored.version))
             version = await runtime_settings.save_deployment(
-                session, actor, document, before=before, ip=request.client_ip
+                session, actor, document, before=before, ip=ip
             )
         return reply(_deployment_reply(StoredDeployment(version=version, document=document)))
 

@@ -25,7 +25,7 @@ from chatd.domain.access import SystemActor
 from chatd.domain.account.entities import User
 from chatd.domain.account.rules import check_password
 from chatd.domain.account.secret_text import SECRET_BYTES, csrf_token, digest, secret_text
-from chatd.domain.errors import Conflict
+from chatd.domain.errors import Conflict, Forbidden
 from chatd.domain.ids import CredentialId
 from chatd.store.account import credentials, users
 from chatd.store.account.credentials import TICKET_LIFETIME, NewCredential
@@ -176,6 +176,13 @@ class SignInRoutes:
         if user.is_service:
             raise Conflict("A service account has no password.", code="service_account")
         known = await users.get_password_hash(deps.pool, caller.actor, user_id)
+        if known is None and caller.actor.scopes is not None:
+            # A sign-in with the new password would have all scopes.
+            raise Forbidden(
+                "A token with scopes cannot set the first password. Sign in, or use a token without"
+                " scopes.",
+                code="missing_scope",
+            )
         await self._accounts.sign_in.check_current_password(user, body.current_password, known)
         new_hash = await passwords.make_hash(new)
         ip = self._accounts.site.address(request.scope)

@@ -13,7 +13,8 @@ class StreamEnded(Struct, frozen=True, kw_only=True):
     code: Annotated[
         str,
         describe(
-            "Why: `going_away`, `lagged`, `not_found`, `build_ended`, `over`, or an error code.",
+            "Why: `going_away`, `lagged`, `not_found`, `build_ended`, `over`, `signed_out`, or an"
+            " error code.",
             "going_away",
         ),
     ]

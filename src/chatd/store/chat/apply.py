@@ -243,14 +243,16 @@ linked AS (
     ON CONFLICT DO NOTHING)
 """
 
-# The end of a turn, for the owner's webhooks. Subagents belong to their root's turn.
+# The end of a turn, for the owner's webhooks. Subagents belong to their root's turn. The lock
+# leaves out a webhook that is being deleted: its foreign key would refuse the whole commit.
 _TOLD: Final = """,
 told AS (
     INSERT INTO webhook_deliveries (webhook_id, event, chat_id, version, title, labels, error)
     SELECT w.id, :event::text, c.id, c.snapshot_version, c.title, c.labels, c.last_error
     FROM changed c JOIN webhooks w ON w.owner_id = c.owner_id
     WHERE :event::text IS NOT NULL AND c.parent_chat_id IS NULL
-      AND w.enabled AND :event::text = ANY (w.events))
+      AND w.enabled AND :event::text = ANY (w.events)
+    FOR KEY SHARE OF w SKIP LOCKED)
 """
 
 # Filters by :chat_id, because the planner does not know the id of the row in `changed`. The join
