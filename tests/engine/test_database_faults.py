@@ -16,7 +16,7 @@ from chatd.engine.acquirer import SlotsConfig
 from chatd.engine.worker import WorkerConfig
 from chatd.store import migrator
 from chatd.store.chat import idempotency
-from chatd.store.chat.apply import APPLY_STEP
+from chatd.store.chat.apply import APPLY_LAST_STEP, APPLY_STEP
 from tests.support.clock import FakeClock
 from tests.support.database import OwnServer, insert_test_users
 from tests.support.engine_rig import NO_SLOTS, EngineRig, advancing, engine_rig, engine_rig_with
@@ -78,7 +78,7 @@ async def lossy_replica(
 @pytest.mark.promise("P1")
 async def test_an_answer_with_an_unconfirmed_commit_is_stored_once(dsn: str, proxy: Proxy) -> None:
     async with lossy_replica(dsn, proxy) as (rig, observer, connection):
-        connection.drop_reply_to(APPLY_STEP.text)
+        connection.drop_reply_to(APPLY_LAST_STEP.text)
         chat_id = await rig.ask("go", "once")
         await observer.wait_state(chat_id, "W")
         connection.cut()
