@@ -68,7 +68,7 @@ PROMISES = (
     ),
     Promise(
         id="P11",
-        text="Spend is counted for every model call, and a limit is checked before each.",
+        text="Spend is counted for every model call, and limited before each and while it streams.",
     ),
     Promise(
         id="P12",

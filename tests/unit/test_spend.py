@@ -17,6 +17,7 @@ from chatd.domain.spend import (
     due_warnings,
     effective_limit,
     first_reservation,
+    fits_alone,
     grant,
     next_reservation,
     refusal,
@@ -75,6 +76,12 @@ def test_a_call_reserves_what_is_left_and_not_less_than_it_surely_costs(
 ) -> None:
     found = grant(accounts, needed=needed, wanted=wanted)
     assert (None if isinstance(found, SpendRefusal) else found) == granted
+
+
+def test_a_call_waits_only_for_what_other_calls_have_reserved() -> None:
+    assert fits_alone([account(100, 80, 50)], 5)
+    assert not fits_alone([account(100, 95, 0)], 5)
+    assert not fits_alone([account(100, 0), account(20, 16)], 5)
 
 
 def test_a_message_is_refused_by_what_is_spent_and_not_by_what_is_reserved() -> None:

@@ -112,6 +112,11 @@ def grant(accounts: Sequence[SpendAccount], *, needed: int, wanted: int) -> int 
     return min(wanted, tightest.room)
 
 
+def fits_alone(accounts: Iterable[SpendAccount], needed: int) -> bool:
+    """Whether only what other open calls have reserved forbids the call. They may not need it."""
+    return all(one.limit_micros - one.spent_micros > needed for one in accounts)
+
+
 def check_reached(accounts: Iterable[SpendAccount]) -> SpendRefusal | None:
     """For a message, whose calls are not known yet. What open calls have reserved they may not
     need."""

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from chatd.aio import BackgroundTasks
+from chatd.aio import BackgroundTasks, Backoff
 from chatd.domain.answer.answer import StartedCall
 from chatd.domain.chat.row import Chat
 from chatd.domain.config_change import ConfigChange
@@ -27,6 +27,7 @@ from chatd.domain.spend import (
     check_reached,
     due_warnings,
     first_reservation,
+    fits_alone,
     grant,
     next_reservation,
 )
@@ -36,6 +37,8 @@ from chatd.store.pool import Pool
 from chatd.store.spend import DefaultLimit, Spending
 
 EXTENSION_TIMEOUT_S: Final = 2.0
+MAX_RESERVE_TRIES: Final = 6
+RESERVE_BACKOFF: Final = Backoff(first_delay_s=0.02, max_delay_s=0.3)
 MAX_WARNINGS_REMEMBERED: Final = 10_000
 
 
@@ -99,6 +102,10 @@ class SpendBudget:
     async def set_reserved(self, call_id: UUID, micros: int) -> None:
         await spend.set_reserved(self._pool, call_id, micros)
 
+    async def back_off(self, tries: int) -> None:
+        delay_s = RESERVE_BACKOFF.delay(tries, self._env.jitter)
+        await self._env.clock.sleep(delay_s, "reserve_retry")
+
     def report_failure(self, chat: Chat, kind: str) -> None:
         self._env.emit("spend_check_failed", chat_id=chat.id, error_kind=kind)
 
@@ -157,6 +164,10 @@ class SpendBooks(Protocol):
 
     async def set_reserved(self, call_id: UUID, micros: int) -> None: ...
 
+    async def back_off(self, tries: int) -> None:
+        """Wait for a short time by chance, longer after more tries."""
+        ...
+
     def report_failure(self, chat: Chat, kind: str) -> None: ...
 
 
@@ -165,13 +176,22 @@ async def reserve_call(
 ) -> "CallAllowance | SpendRefusal | None":
     """For a call that is open: its record has its first reservation, which other calls see. None if
     no limit holds."""
-    accounts = (await books.read(chat, call.id)).accounts
-    if not accounts:
-        return None
     prices = call.config.prices
     needed = cost_micros(call.usage, prices) or 0
     wanted = first_reservation(call.usage, prices) or 0
-    granted = grant(accounts, needed=needed, wanted=wanted)
+    accounts, granted = (), 0
+    for tries in range(1, MAX_RESERVE_TRIES + 1):
+        accounts = (await books.read(chat, call.id)).accounts
+        if not accounts:
+            return None
+        granted = grant(accounts, needed=needed, wanted=wanted)
+        is_last = tries == MAX_RESERVE_TRIES or not fits_alone(accounts, needed)
+        if not isinstance(granted, SpendRefusal) or is_last:
+            break
+        # Calls that begin together see each other. Give way, so that some of them are made.
+        await books.set_reserved(call.id, 0)
+        await books.back_off(tries)
+        await books.set_reserved(call.id, wanted)
     if isinstance(granted, SpendRefusal):
         return granted
     if granted < wanted:
