@@ -108,8 +108,8 @@ class Site:
             is_same = not needs_proof
         if not is_same:
             raise Forbidden(
-                "A page of another site sent this request. The operator can add that site to"
-                " server.allowed_origins.",
+                "A page of another site sent this request, or it does not tell its origin. The"
+                " operator can add the site to server.allowed_origins.",
                 code="cross_site_request",
             )
 
