@@ -244,7 +244,7 @@ def test_every_code_has_a_meaning_and_a_remedy() -> None:
         assert error.remedy.endswith("."), code
 
 
-UNLISTED = {"bad_request", "method_not_allowed", "managed_by_settings", "secret_unreadable"}
+UNLISTED = {"bad_request", "method_not_allowed"}
 """Codes of every path, and the bases of more exact ones."""
 
 
