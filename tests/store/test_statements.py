@@ -58,7 +58,9 @@ def test_every_string_is_a_statement_a_fragment_or_plain_text() -> None:
     ]
     for name, text in ALL.items():
         piece = any(_unnumbered(text) in _unnumbered(other) for other in whole)
-        assert piece or re.fullmatch(r"[a-z_ -]+", text), f"{name} is SQL that no test prepares"
+        assert piece or re.fullmatch(r"[a-z_ -]+|AWS4-HMAC-SHA256", text), (
+            f"{name} is SQL that no test prepares"
+        )
 
 
 def _unnumbered(sql: str) -> str:
