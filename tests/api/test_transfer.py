@@ -151,6 +151,9 @@ async def test_a_wrong_file_is_refused_with_its_line_and_writes_nothing(server: 
         f"line {len(lines)} ": cut(lines, len(lines) - 1, b'{"type":"end","chats":2,"messages":5}'),
         f"line {len(lines) + 1}": b"\n".join([*lines, lines[-1]]),
         "chat 1": b"\n".join(lines).replace(b'"labels":{', b'"labels":{"":"x",', 1),
+        # A worker could not decode them.
+        "chat 1 ": b"\n".join(lines).replace(b'"client_tools":[', b'"client_tools":[7,', 1),
+        "chat 1  ": b"\n".join(lines).replace(b'"name":"ask"', b'"name":""', 1),
     }
     for where, body in wrong.items():
         refused = await imported(server, body)

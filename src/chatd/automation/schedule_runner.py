@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from chatd.domain.access import require_permission
 from chatd.domain.errors import ChatdError, RequestError, Unavailable
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Env
@@ -77,7 +76,6 @@ class ScheduleRunner:
     async def _start_chat(self, due: DueSchedule) -> ChatId:
         """Raises Forbidden if the owner may start no chats any more."""
         schedule = due.schedule
-        require_permission(due.actor, "chats.create")
         assert schedule.next_at is not None  # it is due
         command = chat_of_run(schedule, schedule.next_at)
         operation = Operation(

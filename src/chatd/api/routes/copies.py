@@ -5,6 +5,9 @@ from collections.abc import AsyncGenerator
 from typing import Final
 from uuid import UUID
 
+import msgspec
+from msgspec import UNSET
+
 from chatd.aio import run_other_tasks
 from chatd.api import validation
 from chatd.api.deps import ApiDeps
@@ -14,10 +17,11 @@ from chatd.api.request import (
     BodySpec,
     StreamedReply,
     read_body,
+    read_json,
     reply,
 )
 from chatd.api.route import ApiRoute
-from chatd.api.schemas.chats import ExportQuery, ForkBody
+from chatd.api.schemas.chats import ClientTool, ExportQuery, ForkBody
 from chatd.domain.chat.markdown import chat_heading, message_markdown
 from chatd.domain.chat.public_chat import PublicChat, public_chat
 from chatd.domain.chat.row import Chat
@@ -39,6 +43,7 @@ MAX_CONCURRENT_IMPORTS: Final = 2
 MAX_IMPORTED_FILES: Final = 50
 _LINES_PER_TURN: Final = 50
 _FORK: Final = BodySpec(ForkBody)
+_CLIENT_TOOLS: Final = msgspec.json.Decoder(tuple[ClientTool, ...])
 
 
 class CopyRoutes:
@@ -188,6 +193,8 @@ async def _read_file(body: bytes) -> TransferReader:
         try:
             validation.check_title(chat.title)
             validation.check_labels(chat.labels)
+            if chat.client_tools is not UNSET:
+                validation.check_client_tools(read_json(_CLIENT_TOOLS, bytes(chat.client_tools)))
         except InvalidInput as error:
             raise InvalidInput(f"chat {number}", error.message) from None
     return reader
