@@ -23,7 +23,7 @@ from chatd.store.pool import Pool
 from chatd.store.secret_keys import KeyRecord
 from tests.support.stream_replica import Emitted, env_with
 
-TEST_KEY: Final = SecretKey(bytes(range(32)))
+TEST_KEY: Final = SecretKey(bytes(32))
 NO_SETTINGS: Final = Settings(data_dir=Path("/nowhere"))
 
 

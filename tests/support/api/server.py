@@ -35,7 +35,7 @@ from chatd.domain.ids import ChatId, ModelConfigId, UserId, WorkerId
 from chatd.domain.model.capabilities import ModelCapabilities
 from chatd.domain.model.protocol import EffortRange, ModelConfig, Prices
 from chatd.domain.ports import Clock
-from chatd.sealed_secrets import KeyRing, SecretKey
+from chatd.sealed_secrets import KeyRing
 from chatd.store.chat import chats
 from chatd.store.config_changes import ConfigChanges
 from chatd.store.file.database_store import DATABASE_CHUNK_BYTES, DatabaseFileStore
@@ -44,7 +44,7 @@ from chatd.store.model_configs import StoredModel
 from chatd.store.pool import Pool
 from chatd.store.providers import StoredProvider
 from tests.support.factories import HARNESS, OWNER
-from tests.support.models import ModelRig
+from tests.support.models import TEST_KEY, ModelRig
 from tests.support.operations import deciding, deciding_transactor, operation
 from tests.support.outcomes import present
 from tests.support.providers.server import Gate
@@ -54,7 +54,7 @@ QUICK_HASHER: Final = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 ME: Final = "my-token"
 OTHER_USER: Final = "a-strangers-token"
 ADMINISTRATOR: Final = "an-administrators-token"
-KEY: Final = SecretKey(bytes(32))
+KEY: Final = TEST_KEY
 KEY_RING: Final = KeyRing([KEY], KEY.id)
 OTHER_OWNER: Final = UserId(UUID(int=77))
 USERS: Final = {
