@@ -1,6 +1,7 @@
 """The HTTP session of a provider, over real sockets."""
 
 import asyncio
+import os
 import pickle
 import re
 import ssl
@@ -408,6 +409,17 @@ async def test_a_client_certificate_is_shown_to_a_server_that_requires_it(tmp_pa
             assert (await ask(http, fake.url))[-1] == END
         finally:
             await http.close()
+
+
+@pytest.mark.parametrize("setting", ["ca_file", "client_cert"])
+def test_a_pipe_instead_of_a_certificate_is_refused_without_waiting(
+    tmp_path: Path, setting: str
+) -> None:
+    """An administrator names the path over the API: the event loop must not wait for a writer."""
+    pipe = tmp_path / "pipe.pem"
+    os.mkfifo(pipe)
+    with pytest.raises(ProviderError, match="not a regular file"):
+        ProviderSession("acme", (), HttpConfig(tls=TlsFiles(**{setting: str(pipe)})))
 
 
 @pytest.mark.parametrize("setting", ["ca_file", "client_cert"])

@@ -5,7 +5,9 @@ chatd's own certificate.
 """
 
 import errno
+import os
 import ssl
+import stat
 from collections.abc import Mapping
 from ipaddress import ip_address, ip_network
 from typing import Final
@@ -114,15 +116,24 @@ def build_tls_context(files: TlsFiles) -> ssl.SSLContext | None:
     context = ssl.create_default_context()
     if files.ca_file is not None:
         try:
+            _require_regular_file(files.ca_file)
             context.load_verify_locations(files.ca_file)
         except (OSError, ssl.SSLError) as error:
             raise _unusable("ca_file", files.ca_file, error) from None
     if files.client_cert is not None:
         try:
+            _require_regular_file(files.client_cert)
+            _require_regular_file(files.client_key or files.client_cert)
             context.load_cert_chain(files.client_cert, files.client_key, _refuse_password)
         except (OSError, ssl.SSLError) as error:
             raise _unusable("client_cert", files.client_cert, error) from None
     return context
+
+
+def _require_regular_file(path: str) -> None:
+    """To open a pipe or a terminal could wait for ever. Raises OSError."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(errno.EINVAL, "not a regular file")
 
 
 def _refuse_password() -> str:
