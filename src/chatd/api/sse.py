@@ -13,6 +13,7 @@ import msgspec
 from chatd.api.auth import ApiCaller
 from chatd.api.deps import ApiDeps
 from chatd.api.error_codes import AGENT_CODES
+from chatd.api.read_audit import audit_read
 from chatd.api.request import (
     ApiRequest,
     Receive,
@@ -108,6 +109,8 @@ class ChatEventStreams:
             viewer = await self._deps.retry(
                 lambda: held.enter_async_context(feeds.open_viewer(actor, chat_id, after))
             )
+            if (chat := feeds.known(chat_id)) is not None:
+                await audit_read(self._deps, request.caller, chat)
             await serve_events(stream, request.receive, _encoded(viewer.next))
 
     async def serve_user(self, request: ApiRequest, send: Send) -> None:
@@ -160,6 +163,7 @@ class WorkspaceEventStreams:
         actor = request.caller.actor
         chat = require_chat(await deps.retry(lambda: chats.get(deps.pool, actor, request.chat_id)))
         control = require_workspaces(deps)
+        await audit_read(deps, request.caller, chat)
         async with AsyncExitStack() as held:
             stream = held.enter_context(self._streams.open(request.caller, "sse", send))
             try:

@@ -16,6 +16,7 @@ from msgspec import Struct
 from chatd.api.auth import ApiCaller
 from chatd.api.deps import ApiDeps
 from chatd.api.errors import error_reply
+from chatd.api.read_audit import audit_read
 from chatd.api.request import Message, Receive, Send, read_cursor, read_json, read_uuid
 from chatd.api.schemas.values import CursorText, Version
 from chatd.api.streams import ClientStream, StreamRegistry, end_for_error
@@ -214,6 +215,8 @@ class _Socket:
         viewer = await deps.retry(
             lambda: held.enter_async_context(feeds.open_viewer(actor, chat_id, after))
         )
+        if (chat := feeds.known(chat_id)) is not None:
+            await audit_read(deps, self._caller, chat)
         return viewer.next
 
     async def _refuse(self, error: ChatdError, topic: str | None = None) -> None:

@@ -8,6 +8,7 @@ import msgspec
 from chatd.api.auth import ApiCaller
 from chatd.api.deps import ApiDeps
 from chatd.api.error_codes import CHAT_STATE_CODES
+from chatd.api.read_audit import audit_read
 from chatd.api.request import ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.chats import get_mark
@@ -75,8 +76,10 @@ class ChatWorkspaceRoutes:
     async def get_chat(self, request: ApiRequest) -> ApiReply:
         deps = self._deps
         actor = request.caller.actor
-        chat = await deps.retry(lambda: chats.get(deps.pool, actor, request.chat_id))
-        return await self._reply(require_chat(chat), request.caller)
+        found = await deps.retry(lambda: chats.get(deps.pool, actor, request.chat_id))
+        chat = require_chat(found)
+        await audit_read(deps, request.caller, chat)
+        return await self._reply(chat, request.caller)
 
     async def pin_context(self, request: ApiRequest) -> ApiReply:
         deps = self._deps

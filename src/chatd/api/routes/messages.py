@@ -15,6 +15,7 @@ from chatd.api.operations import (
     send_result,
 )
 from chatd.api.pages import NumberPosition, Paging
+from chatd.api.read_audit import audit_read
 from chatd.api.request import LARGE_BODY_BYTES, NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.models import find_model
@@ -118,6 +119,7 @@ class MessageRoutes:
         )
         if found is None:
             raise NotFound("There is no such chat.")
+        await audit_read(self._deps, request.caller, found.chat)
         cursor = (
             paging.make_cursor(NumberPosition(found.messages[-1].id)) if found.has_more else None
         )
