@@ -183,7 +183,7 @@ async def serve(
                 environment,
                 allow_private=settings.webhooks.private_addresses,
             )
-            replica.on_turn_end = webhook_sender.wake
+            replica.on_turn_end = webhook_sender.on_turn_end
             gauges = _gauges(registry, settings, replica)
             async with (
                 _prepared(replica, secret_keys, models),
@@ -206,6 +206,7 @@ async def serve(
                     model_services=model_services,
                     registry=registry,
                     key_ring=secret_keys.ring,
+                    wake_webhooks=webhook_sender.wake,
                     stop=stop,
                     workspaces=workspace_control,
                     port=port,
@@ -265,6 +266,7 @@ class RunningProcess(msgspec.Struct, frozen=True, kw_only=True):
     model_services: ModelServices
     registry: CollectorRegistry
     key_ring: KeyRing
+    wake_webhooks: Callable[[], None]
     stop: asyncio.Event
     workspaces: LocalWorkspaceControl | None
     port: socket.socket | None
@@ -484,7 +486,7 @@ def _deps(settings: Settings, process: RunningProcess) -> ApiDeps:
         registry=process.registry,
         files=replica.files,
         key_ring=process.key_ring,
-        wake_webhooks=replica.on_turn_end,
+        wake_webhooks=process.wake_webhooks,
         file_limits=FileLimits(
             max_bytes=settings.files.max_bytes,
             user_bytes=settings.files.user_bytes,

@@ -66,14 +66,20 @@ async def receiver() -> AsyncGenerator[Receiver]:
 @asynccontextmanager
 async def sending(rig: EngineRig, *, allow_private: bool = True) -> AsyncGenerator[WebhookSender]:
     sender = WebhookSender(rig.pool, RING, rig.replica.env, allow_private=allow_private)
-    rig.replica.on_turn_end = sender.wake
+    rig.replica.on_turn_end = sender.on_turn_end
     async with asyncio.TaskGroup() as group:
         task = group.create_task(sender.run())
         yield sender
         task.cancel()
 
 
-async def add_webhook(rig: EngineRig, url: str, events: tuple[str, ...] = ALL) -> UUID:
+async def add_webhook(
+    rig: EngineRig,
+    url: str,
+    events: tuple[str, ...] = ALL,
+    *,
+    sender: WebhookSender | None = None,
+) -> UUID:
     await rig.pool.execute(
         "INSERT INTO secret_keys (id, check_value, state) VALUES ($1, '', 'current')"
         " ON CONFLICT DO NOTHING",
@@ -83,6 +89,8 @@ async def add_webhook(rig: EngineRig, url: str, events: tuple[str, ...] = ALL) -
     sealed = RING.seal(SECRET, SECRET_COLUMN.context(webhook_id))
     owner = UserActor(user_id=rig.owner, role="member")
     await webhooks.insert(rig.pool, owner, webhook_id, url=url, events=events, secret=sealed)
+    if sender is not None:
+        sender.wake()
     return webhook_id
 
 
@@ -103,8 +111,8 @@ async def until_recorded(rig: EngineRig, condition: str, count: int = 1) -> None
 
 @pytest.mark.promise("P1")
 async def test_the_end_of_a_turn_is_delivered_with_a_valid_signature(dsn: str) -> None:
-    async with receiver() as hook, engine_rig(dsn) as rig, sending(rig):
-        await add_webhook(rig, hook.url)
+    async with receiver() as hook, engine_rig(dsn) as rig, sending(rig) as sender:
+        await add_webhook(rig, hook.url, sender=sender)
         chat_id = await rig.ask("hi", "hello")
         await until_got(hook, 1)
         headers, body = hook.got[0]
@@ -117,8 +125,8 @@ async def test_the_end_of_a_turn_is_delivered_with_a_valid_signature(dsn: str) -
 
 
 async def test_a_webhook_gets_only_the_events_that_it_named(dsn: str) -> None:
-    async with receiver() as hook, engine_rig(dsn) as rig, sending(rig):
-        await add_webhook(rig, hook.url, ("turn.failed",))
+    async with receiver() as hook, engine_rig(dsn) as rig, sending(rig) as sender:
+        await add_webhook(rig, hook.url, ("turn.failed",), sender=sender)
         chat_id = await rig.ask("hi", "hello")
         await rig.wait_runner_left(chat_id)
         assert await rig.pool.fetchval("SELECT count(*) FROM webhook_deliveries") == 0
@@ -127,7 +135,7 @@ async def test_a_webhook_gets_only_the_events_that_it_named(dsn: str) -> None:
 async def test_a_refused_delivery_is_sent_again_with_the_same_id(dsn: str) -> None:
     async with receiver() as hook, engine_rig(dsn) as rig, sending(rig) as sender:
         hook.replies = [500]
-        await add_webhook(rig, hook.url)
+        await add_webhook(rig, hook.url, sender=sender)
         await rig.ask("hi", "hello")
         await until_recorded(rig, "reply_status")
         webhook = (await rig.pool.fetch("SELECT * FROM webhooks"))[0]
@@ -154,9 +162,9 @@ async def test_a_delivery_of_a_sender_that_died_is_sent_when_its_claim_ends(dsn:
 
 
 async def test_a_receiver_that_is_gone_disables_its_webhook(dsn: str) -> None:
-    async with receiver() as hook, engine_rig(dsn) as rig, sending(rig):
+    async with receiver() as hook, engine_rig(dsn) as rig, sending(rig) as sender:
         hook.replies = [410]
-        webhook_id = await add_webhook(rig, hook.url)
+        webhook_id = await add_webhook(rig, hook.url, sender=sender)
         await rig.ask("hi", "hello")
         await until_recorded(rig, "ended_at")
         owner = UserActor(user_id=rig.owner, role="member")
@@ -175,9 +183,13 @@ async def test_a_receiver_that_is_gone_disables_its_webhook(dsn: str) -> None:
     ],
 )
 async def test_a_webhook_does_not_reach_this_host_or_a_private_network(dsn: str, host: str) -> None:
-    async with receiver() as hook, engine_rig(dsn) as rig, sending(rig, allow_private=False):
+    async with (
+        receiver() as hook,
+        engine_rig(dsn) as rig,
+        sending(rig, allow_private=False) as sender,
+    ):
         port = hook.url.rpartition(":")[2]
-        await add_webhook(rig, f"http://{host}:{port}")
+        await add_webhook(rig, f"http://{host}:{port}", sender=sender)
         await rig.ask("hi", "hello")
         await until_recorded(rig, "failure")
         row = (await rig.pool.fetch("SELECT failure FROM webhook_deliveries"))[0]

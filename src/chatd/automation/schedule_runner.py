@@ -19,7 +19,7 @@ from chatd.store.chat.transactor import Transactor
 from chatd.store.conn import Conn
 from chatd.store.schedules import DueSchedule
 
-POLL_INTERVAL_S: Final = 5.0
+POLL_INTERVAL_S: Final = 15.0
 MAX_RUNS_PER_POLL: Final = 20
 
 

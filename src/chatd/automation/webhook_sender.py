@@ -31,6 +31,7 @@ from chatd.store.conn import Conn
 from chatd.store.webhooks import SECRET_COLUMN, ClaimedDelivery
 
 POLL_INTERVAL_S: Final = 5.0
+IDLE_POLL_INTERVAL_S: Final = 60.0
 SEND_TIMEOUT_S: Final = 15.0
 CLAIM_S: Final = 60.0
 MAX_AT_ONCE: Final = 16
@@ -70,7 +71,8 @@ class GuardedResolver(AbstractResolver):
 
 
 class WebhookSender:
-    """`run` sends until it is cancelled; `wake` lets it look for deliveries now."""
+    """`run` sends until it is cancelled; `wake` lets it look for deliveries now. While there is no
+    webhook, it looks seldom, and the ends of turns do not wake it."""
 
     def __init__(self, conn: Conn, ring: KeyRing, env: Env, *, allow_private: bool) -> None:
         self._conn = conn
@@ -78,9 +80,14 @@ class WebhookSender:
         self._env = env
         self._allow_private = allow_private
         self._wake = asyncio.Event()
+        self._has_webhooks = True
 
     def wake(self) -> None:
         self._wake.set()
+
+    def on_turn_end(self) -> None:
+        if self._has_webhooks:
+            self.wake()
 
     async def run(self) -> None:
         async with self._session() as http:
@@ -90,7 +97,8 @@ class WebhookSender:
                     await self._wait()
 
     async def _wait(self) -> None:
-        await first_of(self._env.clock.sleep(POLL_INTERVAL_S, "webhooks"), _wait_for(self._wake))
+        interval_s = POLL_INTERVAL_S if self._has_webhooks else IDLE_POLL_INTERVAL_S
+        await first_of(self._env.clock.sleep(interval_s, "webhooks"), _wait_for(self._wake))
 
     async def _send_due(self, http: aiohttp.ClientSession) -> bool:
         """Whether there were any, and perhaps there are more."""
@@ -98,6 +106,7 @@ class WebhookSender:
             due = await webhooks.claim(
                 self._conn, limit=MAX_AT_ONCE, per_webhook=MAX_PER_WEBHOOK, claim_s=CLAIM_S
             )
+            self._has_webhooks = bool(due) or await webhooks.has_any(self._conn)
         except ChatdError as error:
             self._env.emit("webhooks_unread", error_kind=error.code)
             return False

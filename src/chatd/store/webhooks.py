@@ -87,6 +87,7 @@ FINISH: Final[LiteralString] = """
     FROM finished f
     WHERE w.id = f.webhook_id
       AND (w.failing_since IS NOT NULL OR NOT $5 OR $7::text IS NOT NULL)"""
+HAS_ANY: Final[LiteralString] = "SELECT EXISTS (SELECT FROM webhooks)"
 DELETE_ENDED: Final[LiteralString] = """
     DELETE FROM webhook_deliveries WHERE id IN (
         SELECT id FROM webhook_deliveries
@@ -183,6 +184,11 @@ async def claim(
         )
         for row in await conn.fetch(CLAIM, limit, per_webhook, claim_s)
     ]
+
+
+async def has_any(conn: Conn) -> bool:
+    """Whether any user has a webhook."""
+    return await conn.fetchval(HAS_ANY)
 
 
 async def finish(

@@ -104,6 +104,7 @@ class WebhookRoutes:
         made = await webhooks.insert(
             deps.pool, request.caller.actor, webhook_id, url=url, events=events, secret=sealed
         )
+        deps.wake_webhooks()
         headers = {"location": f"/api/v1/webhooks/{made.id}"}
         return reply(NewWebhookReply(webhook=_webhook_reply(made), secret=secret), 201, headers)
 
