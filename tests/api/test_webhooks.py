@@ -2,17 +2,12 @@
 
 import pytest
 
-from tests.support.api.server import KEY, OTHER_USER, ApiServer
+from tests.support.api.server import OTHER_USER, ApiServer
 
 URL = "https://ci.example.com/hook"
 
 
 async def create(server: ApiServer, **fields: object) -> dict[str, object]:
-    await server.replica.pool.execute(
-        "INSERT INTO secret_keys (id, check_value, state) VALUES ($1, '', 'current')"
-        " ON CONFLICT DO NOTHING",
-        KEY.id,
-    )
     body = {"url": URL, "events": ["turn.finished"], **fields}
     made = await server.ask("POST", "/webhooks", body)
     assert made.status == 201, made.content

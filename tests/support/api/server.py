@@ -55,7 +55,7 @@ ME: Final = "my-token"
 OTHER_USER: Final = "a-strangers-token"
 ADMINISTRATOR: Final = "an-administrators-token"
 KEY: Final = TEST_KEY
-KEY_RING: Final = KeyRing([KEY], KEY.id)
+KEY_RING: Final = KeyRing([TEST_KEY], TEST_KEY.id)
 OTHER_OWNER: Final = UserId(UUID(int=77))
 USERS: Final = {
     token: UserActor(user_id=user, role="member")
