@@ -395,3 +395,19 @@ async def test_usage_is_recorded_after_an_outage_of_the_database(
         await rig.replica.usage_writer.wait_idle()
         kinds = await observer.pool.fetch("SELECT kind FROM usage_events WHERE kind = 'title'")
         assert len(kinds) == 1
+
+
+async def test_a_call_with_an_unreadable_record_is_given_up_after_two_days(dsn: str) -> None:
+    """Its reservation would count against the limits of its owner for ever."""
+    async with engine_rig(dsn) as rig:
+        for days in (1, 3):
+            await rig.pool.execute(
+                """INSERT INTO open_calls (call_id, at, owner_id, chat_id, root_chat_id, worker_id,
+                       epoch, history_version, attempt, reserved_micros, record)
+                   VALUES (gen_random_uuid(), now() - $2 * interval '25 hours', $1, $1, $1, $1, 1,
+                       1, 1, 100, '{}')""",
+                rig.owner,
+                days,
+            )
+        await rig.replica.usage_writer.settle_abandoned()
+        assert await rig.pool.fetchval("SELECT count(*) FROM open_calls") == 1

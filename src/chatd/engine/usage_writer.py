@@ -70,6 +70,8 @@ class UsageWriter:
     async def settle_abandoned(self) -> None:
         """Record the open calls that no living worker knows."""
         await self._settle(await open_calls.list_abandoned(self._conn))
+        for chat_id in await open_calls.give_up(self._conn):
+            self._env.emit("usage_write_failed", chat_id=chat_id, error_kind="unreadable_record")
 
     async def wait_idle(self) -> None:
         await self._idle.wait()

@@ -44,6 +44,10 @@ LIST_ABANDONED: Final[LiteralString] = f"""
     WHERE o.at < now() - interval '1 day' OR o.at < now() - interval '30 s'
         AND NOT EXISTS (SELECT FROM chat_workers w WHERE w.worker_id = o.worker_id) LIMIT $1"""
 
+# A record of another version that no replica has read: its reservation must not count for ever.
+GIVE_UP: Final[LiteralString] = """
+    DELETE FROM open_calls WHERE at < now() - interval '2 days' RETURNING chat_id"""
+
 MAX_CALLS_LISTED: Final = 1_000
 
 
@@ -86,6 +90,11 @@ async def list_of_workers(conn: Conn, workers: Sequence[WorkerId]) -> list[OpenC
 async def list_abandoned(conn: Conn) -> list[OpenCall]:
     """Calls of workers that are gone, and calls older than any call can be."""
     return [_open_call(row) for row in await conn.fetch(LIST_ABANDONED, MAX_CALLS_LISTED)]
+
+
+async def give_up(conn: Conn) -> list[ChatId]:
+    """Delete the calls that could not be recorded for two days. The chats of these calls."""
+    return [ChatId(row["chat_id"]) for row in await conn.fetch(GIVE_UP)]
 
 
 def _open_call(row: Row) -> OpenCall:
