@@ -1,8 +1,8 @@
 """Send the deliveries of webhooks that are due.
 
 Every replica may send: a claim in the database keeps two of them from sending one delivery at the
-same time. A delivery whose sender dies, or whose answer is lost, is sent again: receivers get each
-one at least once.
+same time. A delivery is sent again if its sender dies or the answer is lost: receivers get each one
+at least once.
 """
 
 import asyncio

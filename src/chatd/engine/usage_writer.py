@@ -1,6 +1,6 @@
 """Write usage that no commit of a step records, in the background.
 
-This is the usage of titles, of answers that were dropped, and of calls whose chat another worker
+This is the usage of titles, of answers that were dropped, and of calls of chats that another worker
 owns now. The open calls of a worker that died are recorded by the next owner of the chat, or by the
 worker that finds the death: as estimates, from the record that was written before the request, and
 from the journal. Each call has one entry, so nothing is counted twice. A process that ends writes

@@ -1,4 +1,4 @@
-"""Signs users in whom an OpenID provider vouches for: authorization code flow with PKCE.
+"""Signs users in by an OpenID provider: authorization code flow with PKCE.
 
 What must survive the visit at the provider is in a sealed cookie for ten minutes, so any replica
 can finish a sign-in that another has begun. An answer is used once over all replicas.

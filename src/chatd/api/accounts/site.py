@@ -4,7 +4,7 @@ and the page that sent it. Pure rules over headers.
 A browser sends a cookie with requests that other sites start, and a site can point its own name at
 this server's address (DNS rebinding). So a request with a cookie, and a sign-in, must name a host
 of this server, and come from a page of it. A request with a bearer token is exempt: no other site
-knows the token. An address instead of a name is always accepted: no one can rebind it.
+knows the token. An address instead of a name is always accepted: it cannot be rebound.
 """
 
 from collections.abc import Mapping

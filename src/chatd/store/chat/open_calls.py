@@ -1,6 +1,6 @@
-"""Open calls: model calls whose usage is not recorded yet.
+"""Open calls: model calls without recorded usage.
 
-A row is written before the request is sent, so that a call whose worker dies is found. The
+A row is written before the request is sent, so that the call of a worker that dies is found. The
 statement that records the usage deletes the row.
 """
 
