@@ -51,12 +51,12 @@ async def test_a_read_by_the_role_is_recorded_and_a_read_of_the_owner_is_not(
     server: ApiServer,
 ) -> None:
     chat_id = await server.create()
-    for where in (f"/chats/{chat_id}", f"/chats/{chat_id}/messages"):
+    for where in (f"/chats/{chat_id}", f"/chats/{chat_id}/messages", f"/chats/{chat_id}/queue"):
         await server.ask("GET", where)
     assert await recorded_reads(server) == []
-    for where in (f"/chats/{chat_id}", f"/chats/{chat_id}/messages"):
+    for where in (f"/chats/{chat_id}", f"/chats/{chat_id}/messages", f"/chats/{chat_id}/queue"):
         await server.ask("GET", where, token=ADMINISTRATOR)
-    assert await recorded_reads(server) == [(ADMIN_USER_ID, str(chat_id))] * 2
+    assert await recorded_reads(server) == [(ADMIN_USER_ID, str(chat_id))] * 3
 
 
 @pytest.mark.promise("P12")

@@ -116,7 +116,7 @@ WITHOUT_ACTOR: Final[Mapping[str, str]] = {
 OTHER_MODULES: Final = frozenset(
     {"account", "costs", "file", "runtime_settings", "schedules", "spend_limits", "webhooks"}
 )
-"""Their own tests ask as a stranger. The modules of chats and workspaces have a case below."""
+"""These have no case here yet: only the modules of chats and workspaces have."""
 
 STRANGER: Final = member(UserId(UUID(int=999)))
 KEY: Final = IdempotencyKey(scope=CHAT, id=RequestId(UUID(int=1)), op="send", fingerprint="f")

@@ -7,6 +7,7 @@ import msgspec
 from chatd.api.deps import ApiDeps
 from chatd.api.error_codes import CHAT_STATE_CODES
 from chatd.api.operations import appended_result, queued_result, run_operation
+from chatd.api.read_audit import audit_read
 from chatd.api.request import LARGE_BODY_BYTES, NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.messages import build_user_input
@@ -80,7 +81,9 @@ class QueueRoutes:
         )
 
     async def list_queue(self, request: ApiRequest) -> ApiReply:
-        return reply(_public(await self._load(request)))
+        found = await self._load(request)
+        await audit_read(self._deps, request.caller, found.chat)
+        return reply(_public(found))
 
     async def edit_queued(self, request: ApiRequest) -> ApiReply:
         body = await request.body(_EDIT)
