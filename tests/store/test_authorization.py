@@ -100,6 +100,7 @@ WITHOUT_ACTOR: Final[Mapping[str, str]] = {
     "spend": "the limit check of the server",
     "webhooks.claim": "the sender of all webhooks",
     "webhooks.finish": "the sender of all webhooks",
+    "webhooks.has_any": "tells the sender whether there is any webhook, and no content",
     "webhooks.delete_ended": "maintenance",
     "workspace.agents": "the monitor of a host's agents",
     "workspace.bindings.is_owner": "fenced: only the worker that owns the chat",
