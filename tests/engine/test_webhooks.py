@@ -226,3 +226,31 @@ async def test_a_turn_ends_while_a_webhook_of_its_owner_is_deleted(dsn: str) -> 
             chat_id = await rig.ask("hi", "hello")
             await rig.wait_state(chat_id, "W")
         assert await rig.pool.fetch("SELECT FROM webhook_deliveries") == []
+
+
+async def test_what_was_due_while_a_webhook_was_disabled_is_not_delivered_later(dsn: str) -> None:
+    async with engine_rig(dsn) as rig:
+        webhook_id = await add_webhook(rig, "https://example.com/hook")
+        chat_id = await rig.ask("hi", "hello")
+        await rig.wait_runner_left(chat_id)
+        owner = UserActor(user_id=rig.owner, role="member")
+        for enabled in (False, True):
+            await webhooks.update(
+                rig.pool, owner, webhook_id, url=None, events=None, enabled=enabled
+            )
+        assert await webhooks.claim(rig.pool, limit=9, per_webhook=2, claim_s=60) == []
+        (record,) = await webhooks.list_deliveries(
+            rig.pool, owner, webhook_id, before=None, limit=9
+        )
+        assert record.row["failure"] == "The webhook was disabled."
+
+
+async def test_deliveries_of_a_suspended_user_wait(dsn: str) -> None:
+    async with engine_rig(dsn) as rig:
+        await add_webhook(rig, "https://example.com/hook")
+        chat_id = await rig.ask("hi", "hello")
+        await rig.wait_runner_left(chat_id)
+        for status, count in (("suspended", 0), ("active", 1)):
+            await rig.pool.execute("UPDATE users SET status = $2 WHERE id = $1", rig.owner, status)
+            claimed = await webhooks.claim(rig.pool, limit=9, per_webhook=2, claim_s=60)
+            assert len(claimed) == count

@@ -36,7 +36,14 @@ GET: Final[LiteralString] = f"""
     SELECT {_COLUMNS} FROM webhooks WHERE id = $1 AND ($2::uuid IS NULL OR owner_id = $2)"""
 LIST: Final[LiteralString] = f"""
     SELECT {_COLUMNS} FROM webhooks WHERE owner_id = $1 ORDER BY created_at, id LIMIT $2"""
+# What was due when it was disabled is not delivered when it is enabled again.
 UPDATE: Final[LiteralString] = f"""
+    WITH ended AS (
+        UPDATE webhook_deliveries d
+        SET due_at = NULL, ended_at = now(), failure = 'The webhook was disabled.'
+        FROM webhooks w
+        WHERE w.id = $1 AND ($2::uuid IS NULL OR w.owner_id = $2) AND NOT w.enabled AND $5
+          AND d.webhook_id = w.id AND d.due_at IS NOT NULL AND d.event <> 'ping')
     UPDATE webhooks SET url = coalesce($3, url), events = coalesce($4::text[], events),
         enabled = coalesce($5, enabled),
         disabled_by = CASE WHEN $5 THEN NULL ELSE disabled_by END,
@@ -57,14 +64,14 @@ LIST_DELIVERIES: Final[LiteralString] = f"""
     ORDER BY d.id DESC LIMIT $4"""
 
 # At most $2 of each webhook, so that a slow receiver does not hold up the others. A ping is sent
-# also if the webhook is disabled.
+# also if the webhook is disabled. Deliveries of suspended users wait.
 CLAIM: Final[LiteralString] = f"""
     UPDATE webhook_deliveries d
     SET due_at = now() + $3::float8 * interval '1 s', attempts = d.attempts + 1
     FROM (
         SELECT due.id, w.url, w.secret,
             coalesce(extract(epoch FROM now() - w.failing_since), 0)::float8 AS failing_for_s
-        FROM webhooks w, LATERAL (
+        FROM webhooks w JOIN users u ON u.id = w.owner_id AND u.status = 'active', LATERAL (
             SELECT id FROM webhook_deliveries
             WHERE webhook_id = w.id AND due_at <= now() AND (w.enabled OR event = 'ping')
             ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED) due

@@ -41,5 +41,3 @@ CREATE TABLE spend_warnings (
 
 -- The budget of a chat and its subagents, set when the root is created.
 ALTER TABLE chats ADD COLUMN max_cost_micros bigint;
-
-CREATE INDEX usage_daily_by_day ON usage_daily (day);
