@@ -30,6 +30,7 @@ from chatd.provider_checks import (
     plain_price,
 )
 from chatd.store import model_configs, providers
+from chatd.store.account.audit import ChangeAuthor
 from chatd.store.conn import DatabaseSession
 from chatd.store.model_configs import NO_MODEL, ModelTask, ModelWrite, StoredModel
 from chatd.store.providers import StoredProvider, managed_elsewhere
@@ -48,13 +49,13 @@ class ModelAdministration:
     def options_schema(self) -> OptionsSchemaReply:
         return options_schema()
 
-    async def create_model(self, body: CreateModelBody) -> StoredModel:
+    async def create_model(self, by: ChangeAuthor, body: CreateModelBody) -> StoredModel:
         """The first model beside the demo model becomes the default. Raises Conflict for a taken
         name and InvalidInput for an invalid field."""
         new_id = self._env.new_id()
         given = structs.asdict(body)
         is_default = cast("bool | None", given.pop("is_default"))
-        async with self._directory.change("model", new_id) as session:
+        async with self._directory.change("model", new_id, by, "create", given) as session:
             freed = await model_configs.find_free_name(session, body.name, None)
             model_id = ModelConfigId(freed or new_id)
             provider = await _find_provider(session, body.provider)
@@ -65,10 +66,14 @@ class ModelAdministration:
             await _set_default(session, row, wanted=is_default)
         return await self._get(model_id)
 
-    async def update_model(self, model_id: ModelConfigId, body: UpdateModelBody) -> StoredModel:
+    async def update_model(
+        self, by: ChangeAuthor, model_id: ModelConfigId, body: UpdateModelBody
+    ) -> StoredModel:
         given = {name: value for name, value in structs.asdict(body).items() if value is not UNSET}
         is_default = cast("bool | None", given.pop("is_default", None))
-        async with self._directory.change("model", model_id) as session:
+        async with self._directory.change(
+            "model", model_id, by, "update", structs.asdict(body)
+        ) as session:
             known = await _find_own(session, model_id)
             fields = _fields(known) | given
             await model_configs.find_free_name(session, fields["name"], model_id)
@@ -78,15 +83,15 @@ class ModelAdministration:
             await _set_default(session, row, wanted=is_default)
         return await self._get(model_id)
 
-    async def delete_model(self, model_id: ModelConfigId) -> None:
+    async def delete_model(self, by: ChangeAuthor, model_id: ModelConfigId) -> None:
         """Chats that use it keep its name and fail with an error until they use another one."""
-        async with self._directory.change("model", model_id) as session:
+        async with self._directory.change("model", model_id, by, "delete") as session:
             await _find_own(session, model_id)
             await model_configs.delete(session, model_id)
             await model_configs.elect_default(session)
 
-    async def set_overrides(self, body: OverridesBody) -> None:
-        async with self._directory.change("model", NO_MODEL) as session:
+    async def set_overrides(self, by: ChangeAuthor, body: OverridesBody) -> None:
+        async with self._directory.change("model", NO_MODEL, by, "override", TASKS) as session:
             live = [one for one in await model_configs.list_models(session) if one.enabled]
             ids = {one.config.name: one.config.id for one in live}
             for task in TASKS:

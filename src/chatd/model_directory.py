@@ -5,7 +5,7 @@ Owns this replica's copy of the database's lists. The copy is used only while th
 changes; otherwise every use reads the lists again.
 """
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 from typing import Final, cast
@@ -36,6 +36,8 @@ from chatd.providers.registry import (
 )
 from chatd.settings_declaration import SettingsDeclaration
 from chatd.store import model_configs, model_declarations, providers
+from chatd.store.account import audit
+from chatd.store.account.audit import ChangeAuthor
 from chatd.store.config_changes import ConfigChanges, publish
 from chatd.store.conn import DatabaseSession
 from chatd.store.model_configs import StoredModel
@@ -103,14 +105,30 @@ class ModelDirectory:
                 await self._clients.close_unused()
 
     @asynccontextmanager
-    async def change(self, kind: ConfigKind, object_id: UUID) -> AsyncGenerator[DatabaseSession]:
+    async def change(
+        self,
+        kind: ConfigKind,
+        object_id: UUID,
+        by: ChangeAuthor,
+        verb: str,
+        fields: Iterable[str] = (),
+    ) -> AsyncGenerator[DatabaseSession]:
         """One transaction that changes providers or models, one at a time, and that all replicas
-        hear of."""
+        hear of. The audit log gets the names of the changed fields, not their values."""
         if self._pool is None:
             raise InvariantBroken("Models are changed before the database is known.")
         async with self._pool.transaction() as session:
             await model_declarations.lock(session)
             yield session
+            await audit.record(
+                session,
+                by.actor,
+                action=f"{kind}.{verb}",
+                object_type=kind,
+                object_id=object_id,
+                ip=by.ip,
+                detail={"fields": sorted(fields)},
+            )
             await publish(session, ConfigChange(kind=kind, id=str(object_id)))
         self._is_stale = True
 

@@ -30,6 +30,7 @@ from chatd.provider_clients import AwsKeys, ProviderClients, ProviderSecrets
 from chatd.sealed_secrets import KeyRing
 from chatd.settings.schema import SettingsError
 from chatd.store import providers
+from chatd.store.account.audit import ChangeAuthor
 from chatd.store.conn import DatabaseSession
 from chatd.store.pool import Pool
 from chatd.store.providers import (
@@ -70,10 +71,12 @@ class ProviderAdministration:
         self._ring = ring
         self._env = env
 
-    async def create_provider(self, body: CreateProviderBody) -> StoredProvider:
+    async def create_provider(self, by: ChangeAuthor, body: CreateProviderBody) -> StoredProvider:
         """Raises Conflict for a taken name and InvalidInput for an invalid field."""
         new_id = self._env.new_id()
-        async with self._directory.change("provider", new_id) as session:
+        async with self._directory.change(
+            "provider", new_id, by, "create", structs.asdict(body)
+        ) as session:
             freed = await providers.find_free_name(session, body.name, None)
             provider_id = freed or new_id
             row = self._write(provider_id, body.kind, structs.asdict(body), ProviderSecrets())
@@ -82,9 +85,11 @@ class ProviderAdministration:
                 await providers.insert_key(session, self._sealed_key(provider_id, key), None)
         return await self.get_provider(provider_id)
 
-    async def update_provider(self, provider_id: UUID, body: UpdateProviderBody) -> StoredProvider:
+    async def update_provider(
+        self, by: ChangeAuthor, provider_id: UUID, body: UpdateProviderBody
+    ) -> StoredProvider:
         given = {name: value for name, value in structs.asdict(body).items() if value is not UNSET}
-        async with self._directory.change("provider", provider_id) as session:
+        async with self._directory.change("provider", provider_id, by, "update", given) as session:
             known = await _find_own(session, provider_id)
             secrets = ProviderSecrets()
             if given.keys() & {"headers", "proxy", "aws"}:
@@ -106,9 +111,9 @@ class ProviderAdministration:
             await providers.write(session, row)
         return await self.get_provider(provider_id)
 
-    async def delete_provider(self, provider_id: UUID) -> None:
+    async def delete_provider(self, by: ChangeAuthor, provider_id: UUID) -> None:
         """Raises Conflict that names the models that use it."""
-        async with self._directory.change("provider", provider_id) as session:
+        async with self._directory.change("provider", provider_id, by, "delete") as session:
             known = await _find_own(session, provider_id)
             used = await providers.list_models_using(session, provider_id)
             if used:
@@ -128,9 +133,9 @@ class ProviderAdministration:
 
     # Keys for all users
 
-    async def add_key(self, provider_id: UUID, body: CreateKeyBody) -> StoredKey:
+    async def add_key(self, by: ChangeAuthor, provider_id: UUID, body: CreateKeyBody) -> StoredKey:
         key = self._sealed_key(provider_id, body.api_key, body.name)
-        async with self._directory.change("provider", provider_id) as session:
+        async with self._directory.change("provider", provider_id, by, "add_key") as session:
             known = await _find_own(session, provider_id)
             if len(known.keys) >= MAX_KEYS_PER_PROVIDER:
                 text = f"A provider has at most {MAX_KEYS_PER_PROVIDER} keys. Delete one first."
@@ -138,13 +143,15 @@ class ProviderAdministration:
             await providers.insert_key(session, key, None)
         return await self._get_key(provider_id, key.id)
 
-    async def update_key(self, provider_id: UUID, key_id: UUID, body: UpdateKeyBody) -> StoredKey:
+    async def update_key(
+        self, by: ChangeAuthor, provider_id: UUID, key_id: UUID, body: UpdateKeyBody
+    ) -> StoredKey:
         masked = sealed = None
         if body.api_key is not UNSET:
             masked = mask_key(body.api_key)
             sealed = self._ring.seal(body.api_key, PROVIDER_KEY.context(key_id))
         name = None if body.name is UNSET else check_storable("name", body.name)
-        async with self._directory.change("provider", provider_id) as session:
+        async with self._directory.change("provider", provider_id, by, "update_key") as session:
             await _find_own(session, provider_id)
             if not await providers.update_key(
                 session, provider_id, key_id, name=name, masked=masked, sealed_key=sealed
@@ -152,8 +159,8 @@ class ProviderAdministration:
                 raise NotFound("There is no such key.")
         return await self._get_key(provider_id, key_id)
 
-    async def delete_key(self, provider_id: UUID, key_id: UUID) -> None:
-        async with self._directory.change("provider", provider_id) as session:
+    async def delete_key(self, by: ChangeAuthor, provider_id: UUID, key_id: UUID) -> None:
+        async with self._directory.change("provider", provider_id, by, "delete_key") as session:
             await _find_own(session, provider_id)
             if not await providers.delete_key(session, provider_id, key_id):
                 raise NotFound("There is no such key.")
@@ -169,20 +176,20 @@ class ProviderAdministration:
             if one.user_keys and one.enabled
         ]
 
-    async def set_user_key(self, user: UserId, body: UserKeyBody) -> UserKeyReply:
+    async def set_user_key(self, by: ChangeAuthor, user: UserId, body: UserKeyBody) -> UserKeyReply:
         found = await self._directory.providers()
         provider = next((one for one in found if one.name == body.provider), None)
         if provider is None or not provider.user_keys:
             text = "there is no such provider, or it takes no keys of users"
             raise InvalidInput("provider", text)
         key = self._sealed_key(provider.id, body.api_key)
-        async with self._directory.change("provider", provider.id) as session:
+        async with self._directory.change("provider", provider.id, by, "set_user_key") as session:
             await providers.insert_key(session, key, user)
             stored = await providers.find_user_key(session, user, provider.id)
         return _user_key(provider, stored)
 
-    async def delete_user_key(self, user: UserId, key_id: UUID) -> None:
-        async with self._directory.change("provider", key_id) as session:
+    async def delete_user_key(self, by: ChangeAuthor, user: UserId, key_id: UUID) -> None:
+        async with self._directory.change("provider", key_id, by, "delete_user_key") as session:
             if not await providers.delete_user_key(session, user, key_id):
                 raise NotFound("There is no such key.")
 

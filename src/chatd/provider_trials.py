@@ -3,12 +3,13 @@ models that it offers."""
 
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import asynccontextmanager
-from typing import cast
+from typing import Final, cast
 from uuid import UUID
 
 from msgspec import structs
 
 from chatd.api.schemas.providers import OfferedModelReply, TrialReply
+from chatd.domain.access import SystemActor
 from chatd.domain.errors import Conflict, InvalidInput, NotFound
 from chatd.domain.model.capabilities import ModelCapabilities, merge_capabilities
 from chatd.domain.model.classify import classify_fault
@@ -26,7 +27,10 @@ from chatd.providers.trial_call import explain_failure, try_provider
 from chatd.sealed_secrets import SecretUnreadable
 from chatd.settings.schema import SettingsError
 from chatd.store import model_configs
+from chatd.store.account.audit import ChangeAuthor
 from chatd.store.providers import StoredProvider
+
+_REPORTED: Final = ChangeAuthor(actor=SystemActor(reason="list of models"))
 
 
 class ProviderUnreachable(Conflict):
@@ -98,7 +102,9 @@ class ProviderTrials:
             if one.model in used and one.capabilities != ModelCapabilities()
         }
         if told:
-            async with self._directory.change("model", provider.id) as session:
+            async with self._directory.change(
+                "model", provider.id, _REPORTED, "report", ("capabilities",)
+            ) as session:
                 await model_configs.set_reported(session, provider.id, told)
 
     async def _find(self, provider_id: UUID) -> StoredProvider:

@@ -14,12 +14,14 @@ from chatd.api.schemas.providers import (
     UserKeyBody,
 )
 from chatd.clock import SystemClock
+from chatd.domain.access import UserActor
 from chatd.domain.config_change import ConfigChange
 from chatd.domain.errors import Conflict
 from chatd.domain.ids import UserId
 from chatd.domain.model.failures import ModelError
 from chatd.domain.ports import ModelChoice
 from chatd.settings.schema import ModelEntry, ProviderEntry, Settings
+from chatd.store.account.audit import ChangeAuthor
 from chatd.store.conn import ConnectConfig
 from chatd.store.model_configs import StoredModel
 from chatd.store.notifications import HintListener, ListenConfig
@@ -35,13 +37,15 @@ from tests.support.providers.server import Gate
 
 CENTRAL, MINE = "sk-central-key", "sk-my-own-key"
 OTHER_OWNER = UserId(UUID(int=77))
+AUTHOR = ChangeAuthor(actor=UserActor(user_id=OWNER, role="admin"))
 
 
 async def create_provider(rig: ModelRig, url: str, **more: object) -> StoredProvider:
     fields: dict[str, object] = {"api_keys": (CENTRAL,), **more}
     body = CreateProviderBody(name="house", kind="openai-compat", base_url=f"{url}/v1")
     return await rig.providers.create_provider(
-        CreateProviderBody(**{**_fields(body), **fields})  # pyright: ignore[reportArgumentType]
+        AUTHOR,
+        CreateProviderBody(**{**_fields(body), **fields}),  # pyright: ignore[reportArgumentType]
     )
 
 
@@ -50,7 +54,9 @@ def _fields(body: CreateProviderBody) -> dict[str, object]:
 
 
 async def create_model(rig: ModelRig, name: str = "m", provider: str = "house") -> StoredModel:
-    return await rig.models.create_model(CreateModelBody(name=name, provider=provider, model="m"))
+    return await rig.models.create_model(
+        AUTHOR, CreateModelBody(name=name, provider=provider, model="m")
+    )
 
 
 async def answer(fake: FakeCompatible, choice: ModelChoice) -> str:
@@ -68,7 +74,7 @@ async def test_a_call_uses_the_key_of_the_chats_owner_then_the_central_one(pool:
     async with FakeCompatible.running() as fake, model_rig(pool) as rig:
         await create_provider(rig, fake.url, user_keys=True)
         model = (await create_model(rig)).config.id
-        await rig.providers.set_user_key(OWNER, UserKeyBody(provider="house", api_key=MINE))
+        await rig.providers.set_user_key(AUTHOR, OWNER, UserKeyBody(provider="house", api_key=MINE))
         assert await answer(fake, await rig.directory.choose(model, OWNER)) == MINE
         assert await answer(fake, await rig.directory.choose(model, OTHER_OWNER)) == CENTRAL
         assert await answer(fake, await rig.directory.choose(model)) == CENTRAL
@@ -78,9 +84,9 @@ async def test_keys_of_users_count_only_while_the_provider_takes_them(pool: Pool
     async with FakeCompatible.running() as fake, model_rig(pool) as rig:
         provider = await create_provider(rig, fake.url, user_keys=True)
         model = (await create_model(rig)).config.id
-        await rig.providers.set_user_key(OWNER, UserKeyBody(provider="house", api_key=MINE))
+        await rig.providers.set_user_key(AUTHOR, OWNER, UserKeyBody(provider="house", api_key=MINE))
         off = UpdateProviderBody(user_keys=False)
-        await rig.providers.update_provider(provider.id, off)
+        await rig.providers.update_provider(AUTHOR, provider.id, off)
         assert await answer(fake, await rig.directory.choose(model, OWNER)) == CENTRAL
 
 
@@ -95,7 +101,7 @@ async def test_a_missing_key_is_an_error_that_says_which_key_is_missing(
 ) -> None:
     async with model_rig(pool) as rig:
         body = CreateProviderBody(name="house", kind="anthropic", user_keys=takes_user_keys)
-        await rig.providers.create_provider(body)
+        await rig.providers.create_provider(AUTHOR, body)
         model = (await create_model(rig)).config.id
         with pytest.raises(ModelError, match=words) as missing:
             await rig.directory.choose(model, OWNER)
@@ -145,7 +151,9 @@ async def test_a_running_call_ends_normally_and_the_next_one_fails_clearly(pool:
         fake.script(chunk(content="a"), gate, chunk(content="b"), chunk("stop"), DONE)
         async with choice.provider.stream(request(model="m")) as events:
             await gate.reached.wait()
-            await rig.providers.update_provider(provider.id, UpdateProviderBody(enabled=False))
+            await rig.providers.update_provider(
+                AUTHOR, provider.id, UpdateProviderBody(enabled=False)
+            )
             with pytest.raises(ModelError, match="provider house of the model m is disabled") as no:
                 await rig.directory.choose(model)
             assert no.value.classified.kind == "provider_disabled"
@@ -165,7 +173,7 @@ async def test_a_changed_address_is_used_by_the_next_call(pool: Pool) -> None:
         model = (await create_model(rig)).config.id
         await answer(old, await rig.directory.choose(model))
         body = UpdateProviderBody(base_url=f"{new.url}/v1")
-        await rig.providers.update_provider(provider.id, body)
+        await rig.providers.update_provider(AUTHOR, provider.id, body)
         await answer(new, await rig.directory.choose(model))
         assert (len(old.requests), len(new.requests)) == (1, 1)
 
@@ -197,7 +205,7 @@ async def test_another_replica_hears_of_a_change(dsn: str, pool: Pool) -> None:
         listening.cancel()
         with suppress(asyncio.CancelledError):
             await listening
-        await here.models.update_model(model.config.id, UpdateModelBody(enabled=False))
+        await here.models.update_model(AUTHOR, model.config.id, UpdateModelBody(enabled=False))
         with pytest.raises(ModelError, match="is disabled"):
             await there.directory.choose(model.config.id)
         assert heard.empty()
@@ -213,12 +221,12 @@ async def test_the_models_of_tasks_are_used_instead_of_the_chats_own(pool: Pool)
         choice = await rig.directory.choose(own.config.id, OWNER)
         assert choice.summary_model is None
         assert [one.config.name for one in await rig.directory.title_models(choice)] == ["own"]
-        await rig.models.set_overrides(OverridesBody(title="small", compaction="small"))
+        await rig.models.set_overrides(AUTHOR, OverridesBody(title="small", compaction="small"))
         choice = await rig.directory.choose(own.config.id, OWNER)
         assert present(choice.summary_model).config.name == "small"
         assert [one.config.name for one in await rig.directory.title_models(choice)] == ["small"]
         # A model that cannot be used is left out.
-        await rig.models.update_model(small.config.id, UpdateModelBody(enabled=False))
+        await rig.models.update_model(AUTHOR, small.config.id, UpdateModelBody(enabled=False))
         choice = await rig.directory.choose(own.config.id, OWNER)
         assert choice.summary_model is None
         assert [one.config.name for one in await rig.directory.title_models(choice)] == ["own"]
@@ -271,7 +279,7 @@ async def test_a_key_in_the_environment_gives_a_provider_and_its_models(pool: Po
         assert (default.config.provider, default.source) == ("anthropic", "environment")
         assert (await rig.directory.choose(default.config.id)).kind == "anthropic"
         with pytest.raises(Conflict, match="declared in the environment"):
-            await rig.models.update_model(default.config.id, UpdateModelBody(enabled=False))
+            await rig.models.update_model(AUTHOR, default.config.id, UpdateModelBody(enabled=False))
 
 
 async def test_a_vendor_that_the_settings_configure_gets_no_preset(pool: Pool) -> None:

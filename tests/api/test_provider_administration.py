@@ -256,3 +256,22 @@ async def test_a_user_sees_and_changes_only_keys_of_the_own_account(server: ApiS
     closed = await server.ask("POST", "/user-keys", {"provider": "closed", "api_key": KEY})
     assert (closed.status, closed.field) == (400, "provider")
     assert KEY not in await stored_text(server.replica.pool)
+
+
+@pytest.mark.promise("P13")
+async def test_changes_of_providers_and_models_are_recorded_without_values(
+    server: ApiServer,
+) -> None:
+    provider = await create(server, api_keys=[KEY])
+    await ask(server, "PATCH", f"/providers/{provider}", {"enabled": False})
+    await ask(server, "POST", "/models", {"name": "m", "provider": "local", "model": "m-1"})
+    await server.ask("PATCH", f"/providers/{provider}", {"enabled": True})
+    rows = await server.replica.pool.fetch("SELECT * FROM audit_log ORDER BY id")
+    assert [row["action"] for row in rows] == [
+        "provider.create",
+        "provider.update",
+        "model.create",
+    ]
+    assert all(row["actor"] == "admin" and row["ip"] == "127.0.0.1" for row in rows)
+    assert KEY not in str([row["detail"] for row in rows])
+    assert msgspec.json.decode(rows[1]["detail"]) == {"fields": ["enabled"]}

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from chatd.aio import retry_unavailable
 from chatd.api.accounts.accounts import Accounts
 from chatd.api.model_ports import ModelListing, ModelServices
+from chatd.api.request import ApiRequest
 from chatd.domain.chat.row import Chat
 from chatd.domain.file.entities import FileLimits
 from chatd.domain.ids import ChatId, WorkerId, WorkspaceId
@@ -18,6 +19,7 @@ from chatd.domain.spend import SpendRefusal
 from chatd.domain.workspace.agent_api import GitChanges
 from chatd.domain.workspace.entities import FieldProblem, Template, TemplateSpec
 from chatd.sealed_secrets import KeyRing
+from chatd.store.account.audit import ChangeAuthor
 from chatd.store.chat.transactor import Transactor
 from chatd.store.file.stores import FileStores
 from chatd.store.pool import Pool
@@ -131,3 +133,9 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     async def retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Repeat a read or an idempotent write for a moment while the database is unavailable."""
         return await retry_unavailable(self.env.clock, attempt)
+
+    def author(self, request: ApiRequest) -> ChangeAuthor:
+        """The caller as the author of an administrative change."""
+        return ChangeAuthor(
+            actor=request.caller.actor, ip=self.accounts.site.address(request.scope)
+        )

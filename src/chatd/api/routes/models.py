@@ -68,6 +68,7 @@ async def find_model_or_default(models: ModelListing, selection: ModelSelection)
 class ModelRoutes:
     def __init__(self, deps: ApiDeps) -> None:
         self._models = deps.models
+        self._author = deps.author
         self._control = deps.model_services.models
 
     def routes(self) -> tuple[ApiRoute, ...]:
@@ -169,7 +170,9 @@ class ModelRoutes:
         return reply(ModelPage(items=items, has_more=cursor is not None, next_cursor=cursor))
 
     async def create_model(self, request: ApiRequest) -> ApiReply:
-        created = await self._control.create_model(await request.body(CREATE))
+        created = await self._control.create_model(
+            self._author(request), await request.body(CREATE)
+        )
         return reply(await self._public(created), 201)
 
     async def get_model(self, request: ApiRequest) -> ApiReply:
@@ -180,10 +183,14 @@ class ModelRoutes:
 
     async def update_model(self, request: ApiRequest) -> ApiReply:
         body = await request.body(UPDATE)
-        return reply(await self._public(await self._control.update_model(request.model_id, body)))
+        return reply(
+            await self._public(
+                await self._control.update_model(self._author(request), request.model_id, body)
+            )
+        )
 
     async def delete_model(self, request: ApiRequest) -> ApiReply:
-        await self._control.delete_model(request.model_id)
+        await self._control.delete_model(self._author(request), request.model_id)
         return NO_CONTENT
 
     async def get_model_options_schema(self, request: ApiRequest) -> ApiReply:
@@ -195,7 +202,7 @@ class ModelRoutes:
         return reply(await self._overrides())
 
     async def set_model_overrides(self, request: ApiRequest) -> ApiReply:
-        await self._control.set_overrides(await request.body(OVERRIDES))
+        await self._control.set_overrides(self._author(request), await request.body(OVERRIDES))
         return reply(await self._overrides())
 
     async def _overrides(self) -> OverridesReply:

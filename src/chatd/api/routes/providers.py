@@ -40,6 +40,7 @@ SECRET_CODES: Final = ("secret_key_missing", "secret_unreadable")
 class ProviderRoutes:
     def __init__(self, deps: ApiDeps) -> None:
         self._models = deps.models
+        self._author = deps.author
         self._providers = deps.model_services.providers
         self._calls = deps.model_services.calls
 
@@ -201,17 +202,25 @@ class ProviderRoutes:
 
     async def create_provider(self, request: ApiRequest) -> ApiReply:
         body = await request.body(CREATE)
-        return reply(_public(await self._providers.create_provider(body)), 201)
+        return reply(
+            _public(await self._providers.create_provider(self._author(request), body)), 201
+        )
 
     async def get_provider(self, request: ApiRequest) -> ApiReply:
         return reply(_public(await self._providers.get_provider(request.provider_id)))
 
     async def update_provider(self, request: ApiRequest) -> ApiReply:
         body = await request.body(UPDATE)
-        return reply(_public(await self._providers.update_provider(request.provider_id, body)))
+        return reply(
+            _public(
+                await self._providers.update_provider(
+                    self._author(request), request.provider_id, body
+                )
+            )
+        )
 
     async def delete_provider(self, request: ApiRequest) -> ApiReply:
-        await self._providers.delete_provider(request.provider_id)
+        await self._providers.delete_provider(self._author(request), request.provider_id)
         return NO_CONTENT
 
     async def test_provider(self, request: ApiRequest) -> ApiReply:
@@ -231,15 +240,22 @@ class ProviderRoutes:
 
     async def create_provider_key(self, request: ApiRequest) -> ApiReply:
         body = await request.body(CREATE_KEY)
-        return reply(convert_key(await self._providers.add_key(request.provider_id, body)), 201)
+        return reply(
+            convert_key(
+                await self._providers.add_key(self._author(request), request.provider_id, body)
+            ),
+            201,
+        )
 
     async def update_provider_key(self, request: ApiRequest) -> ApiReply:
         body = await request.body(UPDATE_KEY)
-        key = await self._providers.update_key(request.provider_id, request.key_id, body)
+        key = await self._providers.update_key(
+            self._author(request), request.provider_id, request.key_id, body
+        )
         return reply(convert_key(key))
 
     async def delete_provider_key(self, request: ApiRequest) -> ApiReply:
-        await self._providers.delete_key(request.provider_id, request.key_id)
+        await self._providers.delete_key(self._author(request), request.provider_id, request.key_id)
         return NO_CONTENT
 
     async def list_user_keys(self, request: ApiRequest) -> ApiReply:
@@ -253,10 +269,15 @@ class ProviderRoutes:
 
     async def set_user_key(self, request: ApiRequest) -> ApiReply:
         body = await request.body(USER_KEY)
-        return reply(await self._providers.set_user_key(request.caller.user_id, body), 201)
+        return reply(
+            await self._providers.set_user_key(self._author(request), request.caller.user_id, body),
+            201,
+        )
 
     async def delete_user_key(self, request: ApiRequest) -> ApiReply:
-        await self._providers.delete_user_key(request.caller.user_id, request.key_id)
+        await self._providers.delete_user_key(
+            self._author(request), request.caller.user_id, request.key_id
+        )
         return NO_CONTENT
 
 

@@ -36,6 +36,13 @@ DELETE_OLD: Final[LiteralString] = """
 _MAX_ID: Final = 2**63 - 1
 
 
+class ChangeAuthor(Struct, frozen=True, kw_only=True):
+    """The actor of an administrative change, and the address that it came from."""
+
+    actor: Actor
+    ip: str | None = None
+
+
 class AuditFilter(Struct, frozen=True, kw_only=True):
     """By one actor, or by one object, or neither."""
 
