@@ -268,15 +268,16 @@ async def test_a_draining_server_keeps_its_port_open_and_refuses_new_work(
     assert serving.done()
 
 
-async def test_limits_of_the_settings_are_enforced(dsn: str, tmp_path: Path) -> None:
-    """One chat runs at a time, and the first answer, although interrupted, spends the whole
-    limit."""
+@asynccontextmanager
+async def limited_server(
+    dsn: str, tmp_path: Path, limits: LimitSettings
+) -> AsyncGenerator[ClientSession]:
+    """A server with one dear model: a dollar for each token of an answer."""
     stop = asyncio.Event()
     ready: asyncio.Future[app.ReadyInfo] = asyncio.get_running_loop().create_future()
     dear = ModelEntry(
         name="dear", provider="demo", model="demo", prices=PriceEntry(input=1, output=10**6)
     )
-    limits = LimitSettings(running_per_user=1, spend_micros=1, spend_period="day")
     # With titles, the first title would reach the limit before the first answer does.
     settings = replace(
         plain_settings(dsn, tmp_path),
@@ -291,22 +292,40 @@ async def test_limits_of_the_settings_are_enforced(dsn: str, tmp_path: Path) -> 
             app.serve(settings, env, clock=SystemClock(), stop=stop, callbacks=callbacks)
         )
         async with client_of((await ready).url or "", TOKEN) as client:
-            first = await create_chat(client, "tell me a long story")
-            async with client.get(f"/api/v1/chats/{first}/events") as stream:
-                await until_event(stream.content, b"message_part")
-            second = await create_chat(client, "answer fast")
-            assert await status_of(client, second) == "pending"
-            async with client.post(f"/api/v1/chats/{first}/interrupt") as interrupted:
-                assert interrupted.status == 200
-
-            async def is_refused() -> bool:
-                return await status_of(client, second) == "error"
-
-            await eventually(is_refused)
-            async with client.post("/api/v1/chats", json=message_body("answer fast")) as refused:
-                assert refused.status == 409
-                assert (await refused.json())["code"] == "usage_limit_exceeded"
+            yield client
         stop.set()
+
+
+async def until_status(client: ClientSession, chat_id: str, status: str) -> None:
+    async def is_there() -> bool:
+        return await status_of(client, chat_id) == status
+
+    await eventually(is_there)
+
+
+async def test_the_running_limit_of_the_settings_is_enforced(dsn: str, tmp_path: Path) -> None:
+    async with limited_server(dsn, tmp_path, LimitSettings(running_per_user=1)) as client:
+        first = await create_chat(client, "tell me a long story")
+        await until_status(client, first, "running")
+        second = await create_chat(client, "answer fast")
+        assert await status_of(client, second) == "pending"
+        async with client.post(f"/api/v1/chats/{first}/interrupt") as interrupted:
+            assert interrupted.status == 200
+        await until_status(client, second, "waiting")
+
+
+async def test_the_spend_limit_of_the_settings_stops_an_answer_and_refuses_the_next(
+    dsn: str, tmp_path: Path
+) -> None:
+    limits = LimitSettings(spend_micros=2_000_000, spend_period="day")
+    async with limited_server(dsn, tmp_path, limits) as client:
+        first = await create_chat(client, "tell me a long story")
+        await until_status(client, first, "error")
+        async with client.post("/api/v1/chats", json=message_body("answer fast")) as refused:
+            assert refused.status == 409
+            body = await refused.json()
+        assert body["code"] == "usage_limit_exceeded"
+        assert body["spent_micros"] >= body["limit_micros"] == 2_000_000
 
 
 def plain_settings(dsn: str, data_dir: Path) -> Settings:
