@@ -1,0 +1,35 @@
+import js from "@eslint/js";
+import hooks from "eslint-plugin-react-hooks";
+import globals from "globals";
+import ts from "typescript-eslint";
+
+export default ts.config(
+  { ignores: ["node_modules", "src/api/schema.d.ts", "public", "test-results", "playwright-report"] },
+  js.configs.recommended,
+  ...ts.configs.strictTypeChecked,
+  ...ts.configs.stylisticTypeChecked,
+  hooks.configs.flat["recommended-latest"],
+  {
+    languageOptions: {
+      globals: globals.browser,
+      parserOptions: { projectService: true, tsconfigRootDir: import.meta.dirname },
+    },
+    rules: {
+      "@typescript-eslint/restrict-template-expressions": ["error", { allowNumber: true }],
+      "@typescript-eslint/no-confusing-void-expression": ["error", { ignoreArrowShorthand: true }],
+      "no-restricted-properties": [
+        "error",
+        { object: "window", property: "open", message: "Use a link with rel=noreferrer." },
+      ],
+      "no-restricted-syntax": [
+        "error",
+        {
+          selector: "JSXAttribute[name.name='dangerouslySetInnerHTML']",
+          message: "Text of models, tools and users is never HTML.",
+        },
+      ],
+      eqeqeq: "error",
+    },
+  },
+  { files: ["*.js", "*.config.ts"], ...ts.configs.disableTypeChecked },
+);

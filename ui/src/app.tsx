@@ -1,0 +1,4 @@
+/** Routes of the page. */
+export function App() {
+  return <main className="chat">chatd</main>;
+}

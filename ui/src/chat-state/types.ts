@@ -1,0 +1,43 @@
+/**
+ * The state of one chat as a viewer has it: committed messages, and beside them the live parts of
+ * the answer that is being written. Events of the server change it (`reduce`), nothing else does.
+ */
+import type { components } from "@/api/schema";
+
+type Schemas = components["schemas"];
+
+export type Message = Schemas["PublicMessage"];
+export type QueuedMessage = Schemas["PublicQueuedMessage"];
+export type Part = Message["content"][number];
+export type PartOf<T extends Part["type"]> = Extract<Part, { type: T }>;
+export type ChatStatus = Schemas["StatusEvent"]["status"]["status"];
+export type RetryState = NonNullable<Schemas["RetryEvent"]["retry"]>;
+export type ChatError = Schemas["ErrorEvent"]["error"];
+export type RequestedCall = Schemas["ActionRequired"]["action_required"]["tool_calls"][number];
+
+/** Parts of an answer before its commit. `seq` is the number of the last part that was applied. */
+export interface LiveParts {
+  readonly historyVersion: number;
+  readonly attempt: number;
+  readonly seq: number;
+  readonly parts: readonly Part[];
+}
+
+export interface ChatState {
+  readonly chatId: string;
+  /** False until the first whole group of events has arrived. */
+  readonly loaded: boolean;
+  readonly version: number;
+  /** Resume the stream with it. */
+  readonly cursor: string | null;
+  readonly status: ChatStatus;
+  /** By id, ascending; ids are the order. */
+  readonly messages: readonly Message[];
+  readonly hasOlder: boolean;
+  readonly queue: readonly QueuedMessage[];
+  readonly retry: RetryState | null;
+  readonly error: ChatError | null;
+  readonly requestedCalls: readonly RequestedCall[];
+  /** Null while no answer is being written. Never there together with its committed message. */
+  readonly live: LiveParts | null;
+}

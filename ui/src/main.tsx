@@ -1,0 +1,14 @@
+import "@fontsource-variable/inter/wght.css";
+import "@fontsource-variable/jetbrains-mono/wght.css";
+import "@/styles/index.css";
+import { StrictMode } from "react";
+import { createRoot } from "react-dom/client";
+import { App } from "@/app";
+
+const root = document.getElementById("root");
+if (root === null) throw new Error("index.html has no element with the id root");
+createRoot(root).render(
+  <StrictMode>
+    <App />
+  </StrictMode>,
+);
