@@ -55,6 +55,7 @@ from chatd.secret_keys import KeySource, SecretKeys, key_source
 from chatd.settings.schema import OidcSettings, Settings, SettingsError
 from chatd.store import migrator
 from chatd.telemetry import Gauges, Telemetry
+from chatd.user_keys import UserKeys
 from chatd.workspace_services import (
     LocalWorkspaceControl,
     WorkspaceServices,
@@ -235,7 +236,8 @@ def _model_services(
     pool, env = replica.database.pool, replica.env
     return ModelServices(
         models=ModelAdministration(models, env),
-        providers=ProviderAdministration(pool, models, clients, ring, env),
+        providers=ProviderAdministration(models, clients, ring, env),
+        user_keys=UserKeys(pool, models, ring, env),
         calls=ProviderTrials(models, clients, own, env),
     )
 

@@ -24,7 +24,7 @@ from chatd.domain.model.protocol import DEFAULT_MAX_OUTPUT_TOKENS, ModelConfig
 from chatd.domain.ports import Env, ModelChoice
 from chatd.domain.prompt.titles import TitleModel, list_title_models
 from chatd.model_settings import derive_model_id
-from chatd.provider_clients import ProviderClients
+from chatd.provider_clients import ProviderClients, moved_key_text, usable_keys
 from chatd.providers.config import ProviderKind
 from chatd.providers.known_models import known_capabilities
 from chatd.providers.registry import (
@@ -42,7 +42,7 @@ from chatd.store.config_changes import ConfigChanges, publish
 from chatd.store.conn import DatabaseSession
 from chatd.store.model_configs import StoredModel
 from chatd.store.pool import Pool
-from chatd.store.providers import StoredProvider
+from chatd.store.providers import StoredKey, StoredProvider
 
 MODELS_REFRESH_INTERVAL_S: Final = 10.0
 CHANGE_KINDS: Final = frozenset({"provider", "model", "secret_key"})
@@ -112,9 +112,12 @@ class ModelDirectory:
         by: ChangeAuthor,
         verb: str,
         fields: Iterable[str] = (),
+        *,
+        detail: Mapping[str, object] | None = None,
     ) -> AsyncGenerator[DatabaseSession]:
         """One transaction that changes providers or models, one at a time, and that all replicas
-        hear of. The audit log gets the names of the changed fields, not their values."""
+        hear of. The audit log gets the names of the changed fields, not their values, and what
+        `detail` has at the end."""
         if self._pool is None:
             raise InvariantBroken("Models are changed before the database is known.")
         async with self._pool.transaction() as session:
@@ -127,7 +130,7 @@ class ModelDirectory:
                 object_type=kind,
                 object_id=object_id,
                 ip=by.ip,
-                detail={"fields": sorted(fields)},
+                detail={"fields": sorted(fields), **(detail or {})},
             )
             await publish(session, ConfigChange(kind=kind, id=str(object_id)))
         self._is_stale = True
@@ -135,6 +138,8 @@ class ModelDirectory:
     def _on_change(self, change: ConfigChange | None) -> None:
         if change is None or change.kind in CHANGE_KINDS:
             self._is_stale = True
+        elif change.kind == "user_key" and self._clients is not None:
+            self._clients.retire_key(change.id)
 
     async def _refresh(self) -> None:
         is_heard = self._changes is None or self._changes.is_current
@@ -201,9 +206,7 @@ class ModelDirectory:
         if not provider.enabled:
             text = f"The provider {provider.name} of the model {config.name} is disabled."
             raise config_error(f"{text} Choose another model.", "provider_disabled")
-        user_key = None
-        if provider.user_keys and owner_id is not None and self._pool is not None:
-            user_key = await providers.find_user_key(self._pool, owner_id, provider.id)
+        user_key = await self._user_key(provider, owner_id)
         client, public = (
             self._clients.open(provider, user_key),
             self._clients.public_config(provider),
@@ -216,6 +219,19 @@ class ModelDirectory:
             limits=build_limits(config, public),
             files=accepted_files(config, public),
         )
+
+    async def _user_key(
+        self, provider: StoredProvider, owner_id: UserId | None
+    ) -> StoredKey | None:
+        """Raises ModelError if the owner's key is for another address and there is no other."""
+        if not provider.user_keys or owner_id is None or self._pool is None:
+            return None
+        found = await providers.find_user_key(self._pool, owner_id, provider.id)
+        if found is None or found.destination == provider.destination:
+            return found
+        if not usable_keys(provider):
+            raise config_error(moved_key_text(provider), "missing_key")
+        return None
 
     def _effective(self, known: StoredModel) -> ModelConfig:
         """With the limits that an administrator or the provider told."""

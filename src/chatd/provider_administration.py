@@ -1,10 +1,10 @@
-"""What administrators do with providers and their keys, and users with keys of their own.
+"""What administrators do with providers and their keys.
 
 Every write is one transaction, which also publishes the change to all replicas. Secrets are sealed
 before they reach a statement.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, cast
 from uuid import UUID
 
@@ -15,14 +15,12 @@ from chatd.api.schemas.providers import (
     AwsCredentialsBody,
     CreateKeyBody,
     CreateProviderBody,
+    DroppedSecretsReply,
     UpdateKeyBody,
     UpdateProviderBody,
-    UserKeyBody,
-    UserKeyReply,
-    convert_key,
 )
-from chatd.domain.errors import Conflict, InvalidInput, NotFound
-from chatd.domain.ids import UserId
+from chatd.domain.errors import Conflict, NotFound
+from chatd.domain.model.key_destination import proxy_origin
 from chatd.domain.ports import Env
 from chatd.model_directory import ModelDirectory
 from chatd.provider_checks import check_config, check_storable, invalid_setting, mask_key
@@ -32,7 +30,6 @@ from chatd.settings.schema import SettingsError
 from chatd.store import providers
 from chatd.store.account.audit import ChangeAuthor
 from chatd.store.conn import DatabaseSession
-from chatd.store.pool import Pool
 from chatd.store.providers import (
     ProviderParameters,
     ProviderWrite,
@@ -43,6 +40,7 @@ from chatd.store.providers import (
 from chatd.store.sealed_columns import PROVIDER_CONFIG, PROVIDER_KEY
 
 MAX_KEYS_PER_PROVIDER: Final = 20
+_SEALED_OR_ADDRESS: Final = frozenset({"headers", "proxy", "aws", "base_url", "ca_file"})
 _PLAIN_PARAMETERS: Final = (
     "region",
     "ca_file",
@@ -59,13 +57,11 @@ class ProviderAdministration:
 
     def __init__(
         self,
-        pool: Pool,
         directory: ModelDirectory,
         clients: ProviderClients,
         ring: KeyRing,
         env: Env,
     ) -> None:
-        self._pool = pool
         self._directory = directory
         self._clients = clients
         self._ring = ring
@@ -82,34 +78,50 @@ class ProviderAdministration:
             row = self._write(provider_id, body.kind, structs.asdict(body), ProviderSecrets())
             await providers.write(session, row)
             for key in body.api_keys:
-                await providers.insert_key(session, self._sealed_key(provider_id, key), None)
+                await providers.insert_key(session, self._sealed_key(row, key), None)
         return await self.get_provider(provider_id)
 
     async def update_provider(
         self, by: ChangeAuthor, provider_id: UUID, body: UpdateProviderBody
-    ) -> StoredProvider:
+    ) -> tuple[StoredProvider, DroppedSecretsReply | None]:
+        """A change of the address drops the secrets that were given for the former one."""
         given = {name: value for name, value in structs.asdict(body).items() if value is not UNSET}
-        async with self._directory.change("provider", provider_id, by, "update", given) as session:
+        detail: dict[str, object] = {}
+        async with self._directory.change(
+            "provider", provider_id, by, "update", given, detail=detail
+        ) as session:
             known = await _find_own(session, provider_id)
-            secrets = ProviderSecrets()
-            if given.keys() & {"headers", "proxy", "aws"}:
-                secrets = self._clients.open_secrets(known)
-            fields = _fields(known) | given
-            await providers.find_free_name(session, fields["name"], provider_id)
-            row = self._write(provider_id, known.kind, fields, secrets)
-            if not given.keys() & {"headers", "proxy", "aws"}:
-                row = structs.replace(
-                    row,
-                    sealed_config=known.sealed_config,
-                    parameters=structs.replace(
-                        row.parameters,
-                        header_names=known.parameters.header_names,
-                        has_proxy=known.parameters.has_proxy,
-                        has_aws_credentials=known.parameters.has_aws_credentials,
-                    ),
-                )
+            await providers.find_free_name(session, given.get("name", known.name), provider_id)
+            row = self._changed(known, given)
             await providers.write(session, row)
-        return await self.get_provider(provider_id)
+            dropped = None
+            if row.destination != known.destination:
+                dropped = await _dropped(session, known, row, given)
+                detail["dropped"] = structs.asdict(dropped)
+            if dropped is not None or "api_keys" in given:
+                await providers.delete_shared_keys(session, provider_id)
+                for key in given.get("api_keys", ()):
+                    await providers.insert_key(session, self._sealed_key(row, key), None)
+        return await self.get_provider(provider_id), dropped
+
+    def _changed(self, known: StoredProvider, given: Mapping[str, Any]) -> ProviderWrite:
+        fields = {**_fields(known), **given}
+        if not given.keys() & _SEALED_OR_ADDRESS:
+            row = self._write(known.id, known.kind, fields, ProviderSecrets())
+            told = structs.replace(
+                row.parameters,
+                header_names=known.parameters.header_names,
+                has_proxy=known.parameters.has_proxy,
+                proxy_origin=known.parameters.proxy_origin,
+                has_aws_credentials=known.parameters.has_aws_credentials,
+            )
+            return structs.replace(row, sealed_config=known.sealed_config, parameters=told)
+        secrets = self._clients.open_secrets(known)
+        row = self._write(known.id, known.kind, fields, secrets)
+        if row.destination == known.destination:
+            return row
+        # The password of a proxy goes to the proxy, wherever the provider is.
+        return self._write(known.id, known.kind, fields, ProviderSecrets(proxy=secrets.proxy))
 
     async def delete_provider(self, by: ChangeAuthor, provider_id: UUID) -> None:
         """Raises Conflict that names the models that use it."""
@@ -134,27 +146,33 @@ class ProviderAdministration:
     # Keys for all users
 
     async def add_key(self, by: ChangeAuthor, provider_id: UUID, body: CreateKeyBody) -> StoredKey:
-        key = self._sealed_key(provider_id, body.api_key, body.name)
         async with self._directory.change("provider", provider_id, by, "add_key") as session:
             known = await _find_own(session, provider_id)
             if len(known.keys) >= MAX_KEYS_PER_PROVIDER:
                 text = f"A provider has at most {MAX_KEYS_PER_PROVIDER} keys. Delete one first."
                 raise Conflict(text, code="too_many_keys")
+            key = self._sealed_key(known, body.api_key, body.name)
             await providers.insert_key(session, key, None)
         return await self._get_key(provider_id, key.id)
 
     async def update_key(
         self, by: ChangeAuthor, provider_id: UUID, key_id: UUID, body: UpdateKeyBody
     ) -> StoredKey:
-        masked = sealed = None
-        if body.api_key is not UNSET:
-            masked = mask_key(body.api_key)
-            sealed = self._ring.seal(body.api_key, PROVIDER_KEY.context(key_id))
+        masked = sealed = destination = None
         name = None if body.name is UNSET else check_storable("name", body.name)
         async with self._directory.change("provider", provider_id, by, "update_key") as session:
-            await _find_own(session, provider_id)
+            known = await _find_own(session, provider_id)
+            if body.api_key is not UNSET:
+                masked, destination = mask_key(body.api_key), known.destination
+                sealed = self._ring.seal(body.api_key, PROVIDER_KEY.context(key_id))
             if not await providers.update_key(
-                session, provider_id, key_id, name=name, masked=masked, sealed_key=sealed
+                session,
+                provider_id,
+                key_id,
+                name=name,
+                masked=masked,
+                sealed_key=sealed,
+                destination=destination,
             ):
                 raise NotFound("There is no such key.")
         return await self._get_key(provider_id, key_id)
@@ -165,46 +183,12 @@ class ProviderAdministration:
             if not await providers.delete_key(session, provider_id, key_id):
                 raise NotFound("There is no such key.")
 
-    # Keys of users
-
-    async def list_user_keys(self, user: UserId) -> Sequence[UserKeyReply]:
-        found = await providers.list_user_keys(self._pool, user)
-        keys = {key.provider_id: key for key in found}
-        return [
-            _user_key(one, keys.get(one.id))
-            for one in await self._directory.providers()
-            if one.user_keys and one.enabled
-        ]
-
-    async def set_user_key(self, by: ChangeAuthor, user: UserId, body: UserKeyBody) -> UserKeyReply:
-        found = await self._directory.providers()
-        provider = next((one for one in found if one.name == body.provider), None)
-        if provider is None or not provider.user_keys:
-            text = "there is no such provider, or it takes no keys of users"
-            raise InvalidInput("provider", text)
-        key = self._sealed_key(provider.id, body.api_key)
-        async with self._directory.change("provider", provider.id, by, "set_user_key") as session:
-            await providers.insert_key(session, key, user)
-            stored = await providers.find_user_key(session, user, provider.id)
-        return _user_key(provider, stored)
-
-    async def delete_user_key(self, by: ChangeAuthor, user: UserId, key_id: UUID) -> None:
-        async with self._directory.change("provider", key_id, by, "delete_user_key") as session:
-            if not await providers.delete_user_key(session, user, key_id):
-                raise NotFound("There is no such key.")
-
     # Sealing
 
-    def _sealed_key(self, provider_id: UUID, api_key: str, name: str = "") -> StoredKey:
-        key_id = self._env.new_id()
-        return StoredKey(
-            id=key_id,
-            provider_id=provider_id,
-            name=check_storable("name", name),
-            masked=mask_key(api_key),
-            sealed_key=self._ring.seal(api_key, PROVIDER_KEY.context(key_id)),
-            created_at=self._env.clock.now(),  # the database sets its own
-        )
+    def _sealed_key(
+        self, provider: ProviderWrite | StoredProvider, api_key: str, name: str = ""
+    ) -> StoredKey:
+        return seal_key(self._ring, self._env, provider, api_key, name)
 
     async def _get_key(self, provider_id: UUID, key_id: UUID) -> StoredKey:
         provider = await self.get_provider(provider_id)
@@ -223,6 +207,7 @@ class ProviderAdministration:
             **{field: given.get(field) for field in _PLAIN_PARAMETERS},
             header_names=tuple(sorted(secrets.headers)),
             has_proxy=secrets.proxy is not None,
+            proxy_origin=proxy_origin(secrets.proxy),
             has_aws_credentials=secrets.aws is not None,
         )
         row = ProviderWrite(
@@ -255,12 +240,19 @@ class ProviderAdministration:
             raise invalid_setting(error, row.name) from None
 
 
-def _user_key(provider: StoredProvider, key: StoredKey | None) -> UserKeyReply:
-    return UserKeyReply(
-        provider=provider.name,
-        provider_id=provider.id,
-        display_name=provider.display_name,
-        key=None if key is None else convert_key(key),
+async def _dropped(
+    session: DatabaseSession, known: StoredProvider, row: ProviderWrite, given: Mapping[str, Any]
+) -> DroppedSecretsReply:
+    """What was given for the former address and is not in this request."""
+    kept = {name.lower() for name in row.parameters.header_names}
+    headers = [name for name in known.parameters.header_names if name.lower() not in kept]
+    had_aws, has_aws = (one.parameters.has_aws_credentials for one in (known, row))
+    others = await providers.count_other_user_keys(session, known.id, row.destination)
+    return DroppedSecretsReply(
+        keys=0 if given.get("api_keys") else len(known.keys),
+        header_names=tuple(headers),
+        aws_credentials=had_aws and not has_aws,
+        user_keys=others,
     )
 
 
@@ -273,6 +265,26 @@ async def _find_own(session: DatabaseSession, provider_id: UUID) -> StoredProvid
     if known.source != "database":
         raise managed_elsewhere("provider", known.name, known.source)
     return known
+
+
+def seal_key(
+    ring: KeyRing,
+    env: Env,
+    provider: ProviderWrite | StoredProvider,
+    api_key: str,
+    name: str = "",
+) -> StoredKey:
+    """A new key, bound to the address that the provider has now."""
+    key_id = env.new_id()
+    return StoredKey(
+        id=key_id,
+        provider_id=provider.id,
+        name=check_storable("name", name),
+        masked=mask_key(api_key),
+        sealed_key=ring.seal(api_key, PROVIDER_KEY.context(key_id)),
+        destination=provider.destination,
+        created_at=env.clock.now(),  # the database sets its own
+    )
 
 
 def _fields(known: StoredProvider) -> dict[str, Any]:

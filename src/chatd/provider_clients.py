@@ -84,7 +84,7 @@ class ProviderClients:
 
     def build(self, provider: StoredProvider, user_key: StoredKey | None = None) -> KeyedProvider:
         """Sends nothing. Raises ProviderError, SecretUnreadable and SettingsError."""
-        keys = provider.keys if user_key is None else (user_key,)
+        keys = usable_keys(provider) if user_key is None else (user_key,)
         secrets = self.open_secrets(provider)
         if not keys and self._needs_key(provider, secrets):
             raise config_error(missing_key_text(provider), "missing_key")
@@ -139,6 +139,13 @@ class ProviderClients:
         ]:
             self._clients.pop(key).retire()
 
+    def retire_key(self, key_id: str) -> None:
+        """A key of a user that was replaced or deleted: its client ends after its last call."""
+        for key in [
+            one for one in self._clients if one[1] is not None and str(one[1].id) == key_id
+        ]:
+            self._clients.pop(key).retire()
+
     async def close_unused(self) -> None:
         unused, self._unused[:] = list(self._unused), []
         for client in unused:
@@ -162,6 +169,11 @@ class ProviderClients:
             self._clients.pop(key).retire()
 
 
+def usable_keys(provider: StoredProvider) -> Sequence[StoredKey]:
+    """The keys for all users that were given for the provider's present address."""
+    return [key for key in provider.keys if key.destination == provider.destination]
+
+
 def missing_key_text(provider: StoredProvider) -> str:
     if provider.user_keys:
         return (
@@ -171,6 +183,13 @@ def missing_key_text(provider: StoredProvider) -> str:
     return (
         f"The provider {provider.name} has no API key. An administrator must add one"
         f" (POST /api/v1/providers/{provider.id}/keys)."
+    )
+
+
+def moved_key_text(provider: StoredProvider) -> str:
+    return (
+        f"The address of the provider {provider.name} has changed since you added your key, so the"
+        " key was not sent. Add it again (POST /api/v1/user-keys), or choose another model."
     )
 
 

@@ -18,7 +18,7 @@ from chatd.domain.model.protocol import ProviderError, ProviderFault
 from chatd.domain.ports import Env, Provider
 from chatd.domain.prompt.titles import CHEAP_TITLE_MODELS
 from chatd.model_directory import ModelDirectory
-from chatd.provider_clients import ProviderClients
+from chatd.provider_clients import ProviderClients, usable_keys
 from chatd.providers.config import ProviderConfig, ProviderKind
 from chatd.providers.known_models import known_capabilities
 from chatd.providers.offered_models import OfferedModel, list_offered
@@ -132,10 +132,10 @@ class ProviderTrials:
                 text = f"The provider {provider.name} is not configured on this server."
                 raise ProviderUnreachable(f"{text} Ask a server that declares it.")
             return config
-        keys = {key.id: key for key in provider.keys}
+        keys = {key.id: key for key in usable_keys(provider)}
         if key_id is not None and key_id not in keys:
             raise InvalidInput("key_id", "the provider has no such key")
-        key = keys[key_id] if key_id is not None else next(iter(provider.keys), None)
+        key = keys[key_id] if key_id is not None else next(iter(keys.values()), None)
         try:
             opened = None if key is None else self._clients.open_key(key)
             secrets = self._clients.open_secrets(provider)

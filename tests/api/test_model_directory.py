@@ -74,7 +74,7 @@ async def test_a_call_uses_the_key_of_the_chats_owner_then_the_central_one(pool:
     async with FakeCompatible.running() as fake, model_rig(pool) as rig:
         await create_provider(rig, fake.url, user_keys=True)
         model = (await create_model(rig)).config.id
-        await rig.providers.set_user_key(AUTHOR, OWNER, UserKeyBody(provider="house", api_key=MINE))
+        await rig.user_keys.set_user_key(AUTHOR, OWNER, UserKeyBody(provider="house", api_key=MINE))
         assert await answer(fake, await rig.directory.choose(model, OWNER)) == MINE
         assert await answer(fake, await rig.directory.choose(model, OTHER_OWNER)) == CENTRAL
         assert await answer(fake, await rig.directory.choose(model)) == CENTRAL
@@ -84,7 +84,7 @@ async def test_keys_of_users_count_only_while_the_provider_takes_them(pool: Pool
     async with FakeCompatible.running() as fake, model_rig(pool) as rig:
         provider = await create_provider(rig, fake.url, user_keys=True)
         model = (await create_model(rig)).config.id
-        await rig.providers.set_user_key(AUTHOR, OWNER, UserKeyBody(provider="house", api_key=MINE))
+        await rig.user_keys.set_user_key(AUTHOR, OWNER, UserKeyBody(provider="house", api_key=MINE))
         off = UpdateProviderBody(user_keys=False)
         await rig.providers.update_provider(AUTHOR, provider.id, off)
         assert await answer(fake, await rig.directory.choose(model, OWNER)) == CENTRAL
@@ -172,7 +172,7 @@ async def test_a_changed_address_is_used_by_the_next_call(pool: Pool) -> None:
         provider = await create_provider(rig, old.url)
         model = (await create_model(rig)).config.id
         await answer(old, await rig.directory.choose(model))
-        body = UpdateProviderBody(base_url=f"{new.url}/v1")
+        body = UpdateProviderBody(base_url=f"{new.url}/v1", api_keys=(CENTRAL,))
         await rig.providers.update_provider(AUTHOR, provider.id, body)
         await answer(new, await rig.directory.choose(model))
         assert (len(old.requests), len(new.requests)) == (1, 1)

@@ -21,6 +21,7 @@ from chatd.store import secret_keys
 from chatd.store.config_changes import ConfigChanges
 from chatd.store.pool import Pool
 from chatd.store.secret_keys import KeyRecord
+from chatd.user_keys import UserKeys
 from tests.support.stream_replica import Emitted, env_with
 
 TEST_KEY: Final = SecretKey(bytes(32))
@@ -49,12 +50,14 @@ class ModelRig:
         self.changes.on_connected()
         self.directory.listen_to(self.changes)
         self.models = ModelAdministration(self.directory, self.env)
-        self.providers = ProviderAdministration(
-            pool, self.directory, self.clients, self.ring, self.env
-        )
+        self.providers = ProviderAdministration(self.directory, self.clients, self.ring, self.env)
+        self.user_keys = UserKeys(pool, self.directory, self.ring, self.env)
         self.calls = ProviderTrials(self.directory, self.clients, self.own, self.env)
         self.services = ModelServices(
-            models=self.models, providers=self.providers, calls=self.calls
+            models=self.models,
+            providers=self.providers,
+            user_keys=self.user_keys,
+            calls=self.calls,
         )
 
     async def start(self) -> None:

@@ -15,6 +15,7 @@ from chatd.api.schemas.models import (
 from chatd.api.schemas.providers import (
     CreateKeyBody,
     CreateProviderBody,
+    DroppedSecretsReply,
     OfferedModelReply,
     TrialReply,
     UpdateKeyBody,
@@ -60,7 +61,7 @@ class ModelControl(Protocol):
 
 
 class ProviderControl(Protocol):
-    """Changes of providers by administrators, and of a user's own keys."""
+    """Changes of providers by administrators."""
 
     async def get_provider(self, provider_id: UUID) -> StoredProvider: ...
     async def create_provider(
@@ -68,7 +69,7 @@ class ProviderControl(Protocol):
     ) -> StoredProvider: ...
     async def update_provider(
         self, by: ChangeAuthor, provider_id: UUID, body: UpdateProviderBody
-    ) -> StoredProvider: ...
+    ) -> tuple[StoredProvider, DroppedSecretsReply | None]: ...
     async def delete_provider(self, by: ChangeAuthor, provider_id: UUID) -> None: ...
     async def add_key(
         self, by: ChangeAuthor, provider_id: UUID, body: CreateKeyBody
@@ -77,6 +78,11 @@ class ProviderControl(Protocol):
         self, by: ChangeAuthor, provider_id: UUID, key_id: UUID, body: UpdateKeyBody
     ) -> StoredKey: ...
     async def delete_key(self, by: ChangeAuthor, provider_id: UUID, key_id: UUID) -> None: ...
+
+
+class UserKeyControl(Protocol):
+    """A user's own keys."""
+
     async def list_user_keys(self, user: UserId) -> Sequence[UserKeyReply]: ...
     async def set_user_key(
         self, by: ChangeAuthor, user: UserId, body: UserKeyBody
@@ -96,4 +102,5 @@ class ProviderCalls(Protocol):
 class ModelServices(Struct, frozen=True, kw_only=True):
     models: ModelControl
     providers: ProviderControl
+    user_keys: UserKeyControl
     calls: ProviderCalls

@@ -11,6 +11,7 @@ ConfigKind = Literal[
     "credential",
     "share",
     "provider",
+    "user_key",
     "model",
     "settings",
     "limit",

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from chatd.domain.errors import Conflict
 from chatd.domain.ids import UserId
+from chatd.domain.model.key_destination import key_destination
 from chatd.store.conn import Conn, DatabaseSession, Row, json_text
 
 LIST: Final[LiteralString] = """
@@ -46,30 +47,39 @@ DELETE_DETAILS: Final[LiteralString] = """
 DELETE_KEYS: Final[LiteralString] = "DELETE FROM provider_keys WHERE provider_id = $1"
 
 LIST_KEYS: Final[LiteralString] = """
-    SELECT id, provider_id, name, masked, sealed_key, created_at FROM provider_keys
+    SELECT id, provider_id, name, masked, sealed_key, destination, created_at
+    FROM provider_keys
     WHERE user_id IS NULL ORDER BY provider_id, created_at, id"""
 INSERT_KEY: Final[LiteralString] = """
-    INSERT INTO provider_keys (id, provider_id, user_id, name, masked, sealed_key)
-    VALUES ($1, $2, $3, $4, $5, $6)
+    INSERT INTO provider_keys (id, provider_id, user_id, name, masked, sealed_key, destination)
+    VALUES ($1, $2, $3, $4, $5, $6, $7)
     ON CONFLICT (user_id, provider_id) WHERE user_id IS NOT NULL DO UPDATE SET
         id = excluded.id, name = excluded.name, masked = excluded.masked,
-        sealed_key = excluded.sealed_key, created_at = clock_timestamp()"""
+        sealed_key = excluded.sealed_key, destination = excluded.destination,
+        created_at = clock_timestamp()"""
 UPDATE_KEY: Final[LiteralString] = """
     UPDATE provider_keys SET name = coalesce($3, name), masked = coalesce($4, masked),
-        sealed_key = coalesce($5, sealed_key)
+        sealed_key = coalesce($5, sealed_key), destination = coalesce($6, destination)
     WHERE provider_id = $1 AND id = $2 AND user_id IS NULL"""
 DELETE_KEY: Final[LiteralString] = """
     DELETE FROM provider_keys WHERE provider_id = $1 AND id = $2 AND user_id IS NULL"""
+DELETE_SHARED_KEYS: Final[LiteralString] = """
+    DELETE FROM provider_keys WHERE provider_id = $1 AND user_id IS NULL"""
+COUNT_USER_KEYS: Final[LiteralString] = """
+    SELECT count(*) FROM provider_keys
+    WHERE provider_id = $1 AND user_id IS NOT NULL AND destination <> $2"""
 TOUCH: Final[LiteralString] = """
     UPDATE providers p SET updated_at = now(), has_api_key = EXISTS (
         SELECT FROM provider_keys k WHERE k.provider_id = p.id AND k.user_id IS NULL)
     WHERE id = $1"""
 
 FIND_USER_KEY: Final[LiteralString] = """
-    SELECT id, provider_id, name, masked, sealed_key, created_at FROM provider_keys
+    SELECT id, provider_id, name, masked, sealed_key, destination, created_at
+    FROM provider_keys
     WHERE user_id = $1 AND provider_id = $2"""
 LIST_USER_KEYS: Final[LiteralString] = """
-    SELECT id, provider_id, name, masked, sealed_key, created_at FROM provider_keys
+    SELECT id, provider_id, name, masked, sealed_key, destination, created_at
+    FROM provider_keys
     WHERE user_id = $1 ORDER BY created_at, id"""
 DELETE_USER_KEY: Final[LiteralString] = """
     DELETE FROM provider_keys WHERE user_id = $1 AND id = $2 RETURNING provider_id"""
@@ -88,15 +98,19 @@ class ProviderParameters(Struct, frozen=True, kw_only=True, omit_defaults=True):
     answer_timeout_s: float | None = None
     header_names: tuple[str, ...] = ()
     has_proxy: bool = False
+    proxy_origin: str | None = None
     has_aws_credentials: bool = False
 
 
 class StoredKey(Struct, frozen=True, kw_only=True):
+    """`destination`: where it may be sent (`domain.model.key_destination`)."""
+
     id: UUID
     provider_id: UUID
     name: str
     masked: str
     sealed_key: str
+    destination: str
     created_at: datetime
 
 
@@ -119,6 +133,11 @@ class StoredProvider(Struct, frozen=True, kw_only=True):
     is_deleted: bool = False
     keys: tuple[StoredKey, ...] = ()
 
+    @property
+    def destination(self) -> str:
+        told = self.parameters
+        return key_destination(self.base_url, told.proxy_origin, told.ca_file)
+
 
 class ProviderWrite(Struct, frozen=True, kw_only=True):
     id: UUID
@@ -130,6 +149,11 @@ class ProviderWrite(Struct, frozen=True, kw_only=True):
     parameters: ProviderParameters
     sealed_config: str | None
     user_keys: bool
+
+    @property
+    def destination(self) -> str:
+        told = self.parameters
+        return key_destination(self.base_url, told.proxy_origin, told.ca_file)
 
 
 _PARAMETERS: Final = msgspec.json.Decoder(ProviderParameters)
@@ -200,7 +224,14 @@ async def delete(session: DatabaseSession, provider_id: UUID) -> None:
 async def insert_key(session: DatabaseSession, key: StoredKey, user: UserId | None) -> None:
     """A user has one key per provider; a second one replaces it."""
     await session.execute(
-        INSERT_KEY, key.id, key.provider_id, user, key.name, key.masked, key.sealed_key
+        INSERT_KEY,
+        key.id,
+        key.provider_id,
+        user,
+        key.name,
+        key.masked,
+        key.sealed_key,
+        key.destination,
     )
     if user is None:
         await session.execute(TOUCH, key.provider_id)
@@ -214,8 +245,10 @@ async def update_key(
     name: str | None = None,
     masked: str | None = None,
     sealed_key: str | None = None,
+    destination: str | None = None,
 ) -> bool:
-    done = await session.execute(UPDATE_KEY, provider_id, key_id, name, masked, sealed_key)
+    values = (name, masked, sealed_key, destination)
+    done = await session.execute(UPDATE_KEY, provider_id, key_id, *values)
     await session.execute(TOUCH, provider_id)
     return done == "UPDATE 1"
 
@@ -224,6 +257,16 @@ async def delete_key(session: DatabaseSession, provider_id: UUID, key_id: UUID) 
     done = await session.execute(DELETE_KEY, provider_id, key_id)
     await session.execute(TOUCH, provider_id)
     return done == "DELETE 1"
+
+
+async def delete_shared_keys(session: DatabaseSession, provider_id: UUID) -> None:
+    await session.execute(DELETE_SHARED_KEYS, provider_id)
+    await session.execute(TOUCH, provider_id)
+
+
+async def count_other_user_keys(conn: Conn, provider_id: UUID, destination: str) -> int:
+    """Keys of users that were given for another destination."""
+    return await conn.fetchval(COUNT_USER_KEYS, provider_id, destination)
 
 
 async def find_user_key(conn: Conn, user: UserId, provider_id: UUID) -> StoredKey | None:
@@ -236,4 +279,5 @@ async def list_user_keys(conn: Conn, user: UserId) -> Sequence[StoredKey]:
 
 
 async def delete_user_key(session: DatabaseSession, user: UserId, key_id: UUID) -> bool:
+    """The caller's own keys only."""
     return await session.fetchval(DELETE_USER_KEY, user, key_id) is not None

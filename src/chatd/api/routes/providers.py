@@ -11,6 +11,7 @@ from chatd.api.schemas.models import ModelsQuery, Source
 from chatd.api.schemas.providers import (
     CreateKeyBody,
     CreateProviderBody,
+    DroppedSecretsReply,
     KeyReply,
     OfferedModelPage,
     ProviderPage,
@@ -42,6 +43,7 @@ class ProviderRoutes:
         self._models = deps.models
         self._author = deps.author
         self._providers = deps.model_services.providers
+        self._user_keys = deps.model_services.user_keys
         self._calls = deps.model_services.calls
 
     def routes(self) -> tuple[ApiRoute, ...]:
@@ -85,7 +87,10 @@ class ProviderRoutes:
                 permission="config.write",
                 summary="Change a provider",
                 description="The next model call uses it, on every replica. A running call ends"
-                " normally; a call of a disabled provider fails with `provider_disabled`.",
+                " normally; a call of a disabled provider fails with `provider_disabled`. A key is"
+                " sent only to the address that it was given for: after a change of scheme, host or"
+                " port (of a plain address also of the proxy), `dropped` counts the secrets that"
+                " the request did not contain again.",
                 handle=self.update_provider,
                 body_spec=UPDATE,
                 replies={200: ProviderReply},
@@ -211,13 +216,10 @@ class ProviderRoutes:
 
     async def update_provider(self, request: ApiRequest) -> ApiReply:
         body = await request.body(UPDATE)
-        return reply(
-            _public(
-                await self._providers.update_provider(
-                    self._author(request), request.provider_id, body
-                )
-            )
+        provider, dropped = await self._providers.update_provider(
+            self._author(request), request.provider_id, body
         )
+        return reply(_public(provider, dropped))
 
     async def delete_provider(self, request: ApiRequest) -> ApiReply:
         await self._providers.delete_provider(self._author(request), request.provider_id)
@@ -261,7 +263,7 @@ class ProviderRoutes:
     async def list_user_keys(self, request: ApiRequest) -> ApiReply:
         query = request.query(ListQuery)
         paging = Paging(request, query, ItemPosition)
-        every = await self._providers.list_user_keys(request.caller.user_id)
+        every = await self._user_keys.list_user_keys(request.caller.user_id)
         shown, cursor = cut_whole(paging, every, lambda one: one.provider_id)
         return reply(
             UserKeyPage(items=tuple(shown), has_more=cursor is not None, next_cursor=cursor)
@@ -270,18 +272,18 @@ class ProviderRoutes:
     async def set_user_key(self, request: ApiRequest) -> ApiReply:
         body = await request.body(USER_KEY)
         return reply(
-            await self._providers.set_user_key(self._author(request), request.caller.user_id, body),
+            await self._user_keys.set_user_key(self._author(request), request.caller.user_id, body),
             201,
         )
 
     async def delete_user_key(self, request: ApiRequest) -> ApiReply:
-        await self._providers.delete_user_key(
+        await self._user_keys.delete_user_key(
             self._author(request), request.caller.user_id, request.key_id
         )
         return NO_CONTENT
 
 
-def _public(known: StoredProvider) -> ProviderReply:
+def _public(known: StoredProvider, dropped: DroppedSecretsReply | None = None) -> ProviderReply:
     told = known.parameters
     return ProviderReply(
         id=known.id,
@@ -306,4 +308,5 @@ def _public(known: StoredProvider) -> ProviderReply:
         silence_timeout_s=told.silence_timeout_s,
         answer_timeout_s=told.answer_timeout_s,
         user_keys=known.user_keys,
+        dropped=dropped,
     )

@@ -119,13 +119,21 @@ class CreateProviderBody(Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class UpdateProviderBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is left out stays; null removes a value, also that of a single header. Keys are changed
-    by their own routes."""
+    """What is left out stays; null removes a value, also that of a single header. A single key is
+    changed by its own route. If the address changes to another host, keys, headers and AWS
+    credentials are dropped unless they are in the same request."""
 
     name: Annotated[Name | UnsetType, _NAME] = UNSET
     display_name: Annotated[DisplayName | UnsetType | None, _DISPLAY_NAME] = UNSET
     enabled: Annotated[bool | UnsetType, _ENABLED] = UNSET
     base_url: Annotated[BaseUrl | UnsetType | None, _BASE_URL] = UNSET
+    api_keys: Annotated[
+        Annotated[tuple[ApiKey, ...], Meta(max_length=20)] | UnsetType,
+        describe(
+            "Replaces all keys for all users, in the order of their use. Stored sealed.",
+            ["sk-ant-api03-..."],
+        ),
+    ] = UNSET
     headers: Annotated[dict[str, HeaderValue | None] | UnsetType, _HEADERS] = UNSET
     proxy: Annotated[ProxyUrl | UnsetType | None, _PROXY] = UNSET
     region: Annotated[Region | UnsetType | None, _REGION] = UNSET
@@ -201,6 +209,25 @@ def convert_key(key: StoredKey) -> KeyReply:
     return KeyReply(id=key.id, name=key.name, masked=key.masked, created_at=key.created_at)
 
 
+class DroppedSecretsReply(Struct, frozen=True, kw_only=True):
+    """Secrets that were given for the former address of a provider. They are not sent to the new
+    one."""
+
+    keys: Annotated[int, describe("How many keys for all users were deleted.", 1)]
+    header_names: Annotated[
+        tuple[str, ...], describe("The headers whose values were deleted.", ["x-team"])
+    ]
+    aws_credentials: Annotated[bool, describe("Whether AWS credentials were deleted.")]
+    user_keys: Annotated[
+        int,
+        describe(
+            "How many keys of users are not used until their users add them again, or until the"
+            " address is as before.",
+            3,
+        ),
+    ]
+
+
 class ProviderReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A provider as it is configured, without its secrets."""
 
@@ -237,6 +264,10 @@ class ProviderReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     silence_timeout_s: Annotated[float | None, _SILENCE] = None
     answer_timeout_s: Annotated[float | None, _ANSWER] = None
     user_keys: Annotated[bool, _USER_KEYS] = False
+    dropped: Annotated[
+        DroppedSecretsReply | None,
+        describe("In the reply to a change of the address: the secrets that it dropped."),
+    ] = None
 
 
 class ProviderPage(ListPage[ProviderReply], frozen=True, kw_only=True):
@@ -285,7 +316,22 @@ class UserKeyReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     provider: Annotated[str, describe("The provider's name.", "anthropic")]
     provider_id: Annotated[UUID, describe("The provider's id.", PROVIDER_ID)]
     display_name: Annotated[str, describe("The provider's name for people.", "Anthropic")]
+    destination: Annotated[
+        str,
+        describe(
+            "Where a key is sent: the origin of the provider's address, or `vendor` for that of"
+            " its vendor.",
+            "https://llm.example.com",
+        ),
+    ]
     key: Annotated[KeyReply | None, describe("The caller's key, if there is one.")] = None
+    is_moved: Annotated[
+        bool,
+        describe(
+            "Whether the key was given for another address and is not sent. Add it again to use it"
+            " with the present one."
+        ),
+    ] = False
 
 
 class UserKeyPage(ListPage[UserKeyReply], frozen=True, kw_only=True):
