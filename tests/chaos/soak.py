@@ -94,7 +94,7 @@ class Soak:
             if self._config.checks_billing:
                 with _collected(broken):
                     booked = await check_billing(
-                        pool, self._model.served, judge.sent, judge.lost_pasts
+                        pool, self._model.served, judge.sent, judge.lost_pasts, judge.crashes
                     )
             broken += await self._viewers.check(pool, last)
         finally:

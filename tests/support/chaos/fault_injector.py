@@ -12,7 +12,7 @@ from msgspec import Struct
 from chatd.domain.errors import Unavailable
 from tests.support.chaos.accidents import ACCIDENTS
 from tests.support.chaos.killable_server import KillableServer
-from tests.support.chaos.lost_past import LostPast
+from tests.support.chaos.lost_past import Crash, LostPast
 from tests.support.chaos.replica_process import DieAt
 from tests.support.chaos.replicas import ReplicaProcess
 from tests.support.chaos.running_replicas import RunningReplicas
@@ -150,9 +150,15 @@ class FaultInjector:
         self._outage = asyncio.get_running_loop().create_task(accident)
 
     async def _restart_database(self) -> None:
+        began = asyncio.get_running_loop().time()
         await self._server.kill()
+        self._record_crash(began)
         await asyncio.sleep(self._dice.choice((0.1, 3.0)))
         await self._server.restart()
+
+    def _record_crash(self, began: float) -> None:
+        latest = asyncio.get_running_loop().time()
+        self._judge.record_crash(Crash(earliest=began, latest=latest))
 
     async def _set_clock(self) -> None:
         # Sessions of frozen replicas may use up all connections.
@@ -175,7 +181,9 @@ class FaultInjector:
 
     async def _fill_disk(self) -> None:
         """A server that has to write its log to a full disk dies."""
+        began = asyncio.get_running_loop().time()
         await self._server.disk.fill()
         await asyncio.sleep(self._dice.uniform(1, 8))
         self._server.disk.free()
+        self._record_crash(began)
         await self._server.restart()

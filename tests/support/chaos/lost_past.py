@@ -21,6 +21,14 @@ class SentInChat(Protocol):
     acked_at: float
 
 
+class Crash(Struct, frozen=True, kw_only=True):
+    """The database died between these times of the event loop's clock. What it had confirmed is
+    kept, but for commits that do not wait for the disk."""
+
+    earliest: float
+    latest: float
+
+
 class LostPast(Struct, frozen=True, kw_only=True):
     """The database went back to its state of `copied_at`. It stopped at `stopped_at` and could be
     used again at `back_at`. All by the event loop's clock."""

@@ -16,7 +16,7 @@ from chatd.domain.chat.parts import TextPart
 from chatd.domain.ids import ChatId
 from chatd.store.conn import Conn
 from tests.support.change_log import first_text, prompt_texts
-from tests.support.chaos.lost_past import LostPast
+from tests.support.chaos.lost_past import Crash, LostPast
 from tests.support.chaos.patience import Patience
 from tests.support.stored import Stored, check_all, stored
 
@@ -61,6 +61,7 @@ class TranscriptJudge:
         self.stopped: set[ChatId] = set()
         self.hurried: set[ChatId] = set()
         self.lost_pasts: list[LostPast] = []
+        self.crashes: list[Crash] = []
         self._removed_at: dict[ChatId, float] = {}
         self._by_chat: dict[ChatId, dict[str, SentMessage]] = {}
         self._places: dict[tuple[ChatId, int], list[SentMessage]] = {}
@@ -113,6 +114,10 @@ class TranscriptJudge:
     def record_failover(self, past: LostPast) -> None:
         """The database has lost its last commits."""
         self.lost_pasts.append(past)
+
+    def record_crash(self, crash: Crash) -> None:
+        """Commits that did not wait for the disk may be lost."""
+        self.crashes.append(crash)
 
     def may_be_lost(self, sent: SentMessage) -> bool:
         """Queue items of a lost past are numbered again: a removal may have hit another one."""
