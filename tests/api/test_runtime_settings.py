@@ -11,6 +11,7 @@ UNTOUCHED: Final = {
     "version": 0,
     "system_prompt": "",
     "include_default_prompt": True,
+    "sharing_enabled": True,
     "default_system_prompt": DEFAULT_SYSTEM_PROMPT,
 }
 

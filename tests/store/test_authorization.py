@@ -14,6 +14,7 @@ from chatd.domain.access import UserActor
 from chatd.domain.chat.change import IdempotencyKey
 from chatd.domain.chat.commands import UpdateChat
 from chatd.domain.chat.row import Chat
+from chatd.domain.chat.shares import ShareRequest
 from chatd.domain.chat.states import State
 from chatd.domain.errors import Forbidden, InvalidInput, InvariantBroken, NotFound
 from chatd.domain.ids import ChangeId, ChatId, MessageId, RequestId, UserId
@@ -27,6 +28,7 @@ from chatd.store.chat import (
     prompts,
     read_marks,
     search,
+    shares,
     title_leases,
     updates,
 )
@@ -144,6 +146,13 @@ async def _update(pool: Pool, who: UserActor, chat: Chat) -> object:
         return await updates.update_chat(session, who, chat, UpdateChat(title="Mine"))
 
 
+async def _share(pool: Pool, who: UserActor) -> object:
+    async with pool.transaction() as session:
+        return await shares.update(
+            session, who, CHAT, ShareRequest(users={STRANGER.user_id: "read"})
+        )
+
+
 async def _mark_deleted(pool: Pool, who: UserActor) -> object:
     async with pool.transaction() as session:
         return await updates.mark_deleted(session, who, CHAT)
@@ -181,6 +190,8 @@ CASES: Final[Mapping[str, Case]] = {
     "chat.operation.load_applied": _messages_of_replay,
     "chat.read_marks.move": lambda pool, who, _: read_marks.move(pool, who, CHAT, MessageId(1)),
     "chat.read_marks.list_marks_of": lambda pool, who, _: read_marks.list_marks_of(pool, who, []),
+    "chat.shares.list_readers": lambda pool, who, _: shares.list_readers(pool, who, CHAT),
+    "chat.shares.update": lambda pool, who, _: _share(pool, who),
     "chat.title_leases.acquire": lambda pool, who, _: title_leases.acquire(
         pool, who, CHAT, UUID(int=5), seconds=60
     ),

@@ -36,6 +36,7 @@ TABLE: list[tuple[Permission, str, str, str, bool]] = [
     ("chats.write", "am", "", "", True),
     ("chats.control", "am", "a", "a", True),
     ("chats.share", "am", "a", "a", False),
+    ("shares.read", "amv", "av", "av", False),
     ("files.read", "amv", "amv", "av", True),
     ("files.write", "am", "", "", False),
     ("workspaces.read", "amv", "av", "av", True),

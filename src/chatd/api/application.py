@@ -43,6 +43,7 @@ from chatd.api.routes.providers import ProviderRoutes
 from chatd.api.routes.queue import QueueRoutes
 from chatd.api.routes.runtime_settings import RuntimeSettingsRoutes
 from chatd.api.routes.schedules import ScheduleRoutes
+from chatd.api.routes.shares import ShareRoutes
 from chatd.api.routes.sign_in import SignInRoutes
 from chatd.api.routes.spend_limits import SpendLimitRoutes
 from chatd.api.routes.templates import TemplateRoutes
@@ -76,6 +77,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *ChatListRoutes(deps).routes(),
         *MessageRoutes(deps).routes(),
         *QueueRoutes(deps).routes(),
+        *ShareRoutes(deps).routes(),
         *PromptRoutes(deps).routes(),
         *CopyRoutes(deps).routes(),
         *TitleRoutes(deps).routes(),

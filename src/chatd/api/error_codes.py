@@ -118,7 +118,13 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
         409, "The parent chat is archived or deleted.", "Take the parent out of the archive first."
     ),
     "not_a_root_chat": ErrorCode(
-        409, "A subagent cannot be deleted alone.", "Delete its root chat."
+        409, "A subagent cannot be deleted or shared alone.", "Delete or share its root chat."
+    ),
+    "sharing_disabled": ErrorCode(
+        403, "Sharing is disabled on this server.", "An administrator can enable it in `/settings`."
+    ),
+    "too_many_readers": ErrorCode(
+        409, "A chat is shared with at most 100 users and groups.", "Share it with a group."
     ),
     "queued_message_gone": ErrorCode(
         409, "The message has left the queue.", "Read history; edit the message there."

@@ -58,6 +58,7 @@ TAGS: Final[Mapping[str, str]] = {
 }
 
 TAGS_OF_PATHS: Final[Mapping[str, str]] = {
+    "directory": "chats",
     "model-options": "models",
     "model-overrides": "models",
     "user-keys": "account",

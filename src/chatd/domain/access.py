@@ -23,6 +23,7 @@ Permission = Literal[
     "chats.write",
     "chats.control",
     "chats.share",
+    "shares.read",
     "files.read",
     "files.write",
     "workspaces.read",
@@ -35,10 +36,10 @@ Permission = Literal[
     "config.read",
     "config.write",
 ]
-"""`control` is what an administrator may do to stop another user's chat or workspace. `catalog` is
-the models and templates that a user can choose. `account` is the user's own account, tokens, keys,
-prompt and cost. `costs` is the spend of all users. `config` is users, groups, providers, limits,
-settings and the audit log."""
+"""`control` is what an administrator may do to stop another user's chat or workspace. `share` is
+to change who reads a chat, and `shares.read` to see it. `catalog` is the models and templates that
+a user can choose. `account` is the user's own account, tokens, keys, prompt and cost. `costs` is
+the spend of all users. `config` is users, groups, providers, limits, settings and the audit log."""
 
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 TOKEN_SCOPES: Final[tuple[TokenScope, ...]] = get_args(TokenScope)
@@ -98,6 +99,7 @@ RULES: Final[Mapping[Permission, PermissionRule]] = {
     "chats.write": PermissionRule(scope="chat:write", own=_CREATORS, worker=True),
     "chats.control": PermissionRule(scope="chat:write", own=_CREATORS, every=_ADMIN, worker=True),
     "chats.share": PermissionRule(scope="chat:write", own=_CREATORS, every=_ADMIN),
+    "shares.read": PermissionRule(scope="chat:read", own=_ALL, every=_READERS),
     "files.read": PermissionRule(scope="files", own=_ALL, shared=True, every=_READERS, worker=True),
     "files.write": PermissionRule(scope="files", own=_CREATORS),
     "workspaces.read": PermissionRule(scope="chat:read", own=_ALL, every=_READERS, worker=True),
@@ -178,6 +180,26 @@ def require_allowed(actor: Actor, permission: Permission, owner_id: UserId) -> N
     require_permission(actor, permission)
     if not is_allowed(actor, permission, owner_id):
         raise Forbidden(f"Only the owner may do this ({permission}).")
+
+
+def require_share_change(actor: Actor, owner_id: UserId, *, adds: bool) -> None:
+    """For one chat that the actor can read. The owner adds and removes readers, an administrator
+    only removes them. Raises Forbidden."""
+    require_allowed(actor, "chats.share", owner_id)
+    if not adds:
+        return
+    if not isinstance(actor, UserActor) or actor.user_id != owner_id:
+        raise Forbidden("Only the owner may share a chat. Administrators may remove its readers.")
+    require_sharing(actor)
+
+
+def require_sharing(actor: UserActor) -> None:
+    """Raises Forbidden if the settings disable sharing."""
+    if not actor.reads_shared:
+        raise Forbidden(
+            "Sharing is disabled on this server. An administrator can enable it.",
+            code="sharing_disabled",
+        )
 
 
 def visible_filter(actor: Actor, permission: Permission, read: Permission) -> RowFilter:

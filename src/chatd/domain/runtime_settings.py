@@ -22,10 +22,12 @@ PromptText = Annotated[str, Meta(max_length=PROMPT_BODY_BYTES)]
 
 class DeploymentSettings(Struct, frozen=True, kw_only=True):
     """`system_prompt` begins every new chat; the built-in prompt comes before it if
-    `include_default_prompt` is true."""
+    `include_default_prompt` is true. `sharing_enabled`: users may share chats, and read what is
+    shared with them."""
 
     system_prompt: str = ""
     include_default_prompt: bool = True
+    sharing_enabled: bool = True
 
 
 class UserSettings(Struct, frozen=True, kw_only=True):
@@ -51,6 +53,19 @@ class DeploymentPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         Annotated[
             bool,
             Meta(description="Whether new chats begin with the built-in prompt.", examples=[True]),
+        ]
+        | UnsetType
+    ) = UNSET
+    sharing_enabled: (
+        Annotated[
+            bool,
+            Meta(
+                description=(
+                    "Whether users may share chats. False also ends what is shared; true restores"
+                    " it."
+                ),
+                examples=[True],
+            ),
         ]
         | UnsetType
     ) = UNSET

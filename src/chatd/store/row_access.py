@@ -4,10 +4,14 @@ A condition takes two parameters, the values of `chat_reach` or `workspace_reach
 compared first, so that shares are looked up only for other users' chats.
 """
 
-from typing import LiteralString
+from typing import Final, LiteralString
 
 from chatd.domain.access import Actor, Permission, RowFilter, row_filter, visible_filter
 from chatd.domain.ids import UserId
+
+SHARING_ENABLED: Final[LiteralString] = """
+    coalesce((SELECT (document ->> 'sharing_enabled')::boolean FROM deployment_settings), true)"""
+"""Whether the settings let users read what is shared with them. An actor carries it."""
 
 ChatReach = tuple[UserId | None, bool]
 

@@ -40,6 +40,18 @@ async def listening_changes(dsn: str) -> AsyncGenerator[ConfigChanges]:
         task.cancel()
 
 
+def hears(changes: ConfigChanges, kind: str) -> asyncio.Event:
+    """Set at the next change of this kind, after all who subscribed before have heard it."""
+    heard = asyncio.Event()
+
+    def on_change(change: ConfigChange | None) -> None:
+        if change is not None and change.kind == kind:
+            heard.set()
+
+    changes.subscribe(on_change)
+    return heard
+
+
 async def create_user(server: ApiServer, username: str = "ada", **fields: object) -> Json:
     body = {"username": username, **fields}
     if not fields.get("is_service"):

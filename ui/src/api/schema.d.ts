@@ -212,6 +212,38 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/chats/{chat_id}/acl": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["get_acl"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch: operations["change_acl"];
+        trace?: never;
+    };
+    "/api/v1/directory": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["search_directory"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/chats/{chat_id}/prompts": {
         parameters: {
             query?: never;
@@ -1528,6 +1560,41 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        AclBody: {
+            user_roles?: {
+                [key: string]: ("" | "read") | null;
+            };
+            group_roles?: {
+                [key: string]: ("" | "read") | null;
+            };
+        };
+        AclGroup: {
+            /** Format: uuid */
+            id: string;
+            name: string;
+            /**
+             * @default read
+             * @enum {unknown}
+             */
+            role: "read";
+        };
+        AclReply: {
+            /** Format: uuid */
+            chat_id: string;
+            users: components["schemas"]["AclUser"][];
+            groups: components["schemas"]["AclGroup"][];
+        };
+        AclUser: {
+            /** Format: uuid */
+            id: string;
+            username: string;
+            name: string;
+            /**
+             * @default read
+             * @enum {unknown}
+             */
+            role: "read";
+        };
         ActionPayload: {
             tool_calls: components["schemas"]["RequestedCall"][];
         };
@@ -1957,13 +2024,30 @@ export interface components {
         DeploymentPatch: {
             system_prompt?: string;
             include_default_prompt?: boolean;
+            sharing_enabled?: boolean;
             version?: number;
         };
         DeploymentSettingsReply: {
             version: number;
             system_prompt: string;
             include_default_prompt: boolean;
+            sharing_enabled: boolean;
             default_system_prompt: string;
+        };
+        DirectoryGroup: {
+            /** Format: uuid */
+            id: string;
+            name: string;
+        };
+        DirectoryReply: {
+            users: components["schemas"]["DirectoryUser"][];
+            groups: components["schemas"]["DirectoryGroup"][];
+        };
+        DirectoryUser: {
+            /** Format: uuid */
+            id: string;
+            username: string;
+            name: string;
         };
         DownloadUrlReply: {
             url: string;
@@ -1972,6 +2056,12 @@ export interface components {
             media_type: string;
             size_bytes: number;
             sha256: string;
+        };
+        DroppedSecretsReply: {
+            keys: number;
+            header_names: string[];
+            aws_credentials: boolean;
+            user_keys: number;
         };
         EditMessageBody: {
             /** @default null */
@@ -2545,6 +2635,8 @@ export interface components {
             answer_timeout_s: number | null;
             /** @default false */
             user_keys: boolean;
+            /** @default null */
+            dropped: components["schemas"]["DroppedSecretsReply"] | null;
         };
         PublicChat: {
             /** Format: uuid */
@@ -3103,6 +3195,7 @@ export interface components {
             display_name?: string | null;
             enabled?: boolean;
             base_url?: string | null;
+            api_keys?: string[];
             headers?: {
                 [key: string]: string | null;
             };
@@ -3140,8 +3233,11 @@ export interface components {
             /** Format: uuid */
             provider_id: string;
             display_name: string;
+            destination: string;
             /** @default null */
             key: components["schemas"]["KeyReply"] | null;
+            /** @default false */
+            is_moved: boolean;
         };
         UserLimitPage: {
             items: components["schemas"]["UserLimitReply"][];
@@ -3697,6 +3793,74 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["SentReply"];
+                };
+            };
+        };
+    };
+    get_acl: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                chat_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AclReply"];
+                };
+            };
+        };
+    };
+    change_acl: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                chat_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AclBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AclReply"];
+                };
+            };
+        };
+    };
+    search_directory: {
+        parameters: {
+            query?: {
+                q?: string;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DirectoryReply"];
                 };
             };
         };

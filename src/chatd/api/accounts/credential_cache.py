@@ -13,6 +13,7 @@ from chatd.api.auth import ApiCaller
 from chatd.domain.config_change import ConfigChange
 from chatd.domain.ports import Clock
 from chatd.store.config_changes import ConfigChanges
+from chatd.store.runtime_settings import DEPLOYMENT
 
 MAX_CACHED_CREDENTIALS: Final = 20_000
 CREDENTIAL_CACHE_S: Final = 60.0
@@ -59,13 +60,20 @@ class CredentialCache:
             self._entries.popitem(last=False)
 
     def _on_change(self, change: ConfigChange | None) -> None:
-        if change is None or (change.kind in ("user", "credential") and not change.id):
+        if change is None or _concerns_all(change):
             self.generation += 1
             self._entries.clear()
         elif change.kind in ("user", "credential"):
             self.generation += 1
             for digest in [key for key, one in self._entries.items() if _is_of(one, change)]:
                 del self._entries[digest]
+
+
+def _concerns_all(change: ConfigChange) -> bool:
+    """An actor carries a switch of the deployment's settings."""
+    if change.kind == "settings":
+        return change.id in ("", DEPLOYMENT)
+    return change.kind in ("user", "credential") and not change.id
 
 
 def _is_of(entry: CachedCredential, change: ConfigChange) -> bool:

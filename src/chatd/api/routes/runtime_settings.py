@@ -107,6 +107,7 @@ def _deployment_reply(stored: StoredDeployment) -> DeploymentSettingsReply:
         version=stored.version,
         system_prompt=stored.document.system_prompt,
         include_default_prompt=stored.document.include_default_prompt,
+        sharing_enabled=stored.document.sharing_enabled,
         default_system_prompt=DEFAULT_SYSTEM_PROMPT,
     )
 

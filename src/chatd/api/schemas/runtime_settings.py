@@ -24,6 +24,13 @@ class DeploymentSettingsReply(Struct, frozen=True, kw_only=True):
         bool,
         Meta(description="Whether new chats begin with the built-in prompt.", examples=[True]),
     ]
+    sharing_enabled: Annotated[
+        bool,
+        Meta(
+            description="Whether users may share chats and read what is shared with them.",
+            examples=[True],
+        ),
+    ]
     default_system_prompt: Annotated[
         str, Meta(description="The built-in prompt.", examples=["You are an engineer who ..."])
     ]

@@ -24,6 +24,7 @@ from chatd.store.account import audit
 from chatd.store.account.reach import readable_user, writable_user
 from chatd.store.conn import Conn, DatabaseSession, Row, strip_unstorable
 from chatd.store.errors import MissingReference
+from chatd.store.row_access import SHARING_ENABLED
 
 SESSION_IDLE: Final = timedelta(hours=24)
 SESSION_LIFETIME: Final = timedelta(days=30)
@@ -52,9 +53,9 @@ INSERT: Final[LiteralString] = f"""
       AND ($2 <> 'token' OR $12::uuid IS NULL OR u.is_service = (u.id <> $12))
     RETURNING {_COLUMNS}"""
 
-_ACTIVE: Final[LiteralString] = """
+_ACTIVE: Final[LiteralString] = f"""
     SELECT c.id, c.kind, c.scopes, c.expires_at, c.last_used_at, c.parent_id, u.id AS user_id,
-        u.role, u.username, u.last_seen_at
+        u.role, u.username, u.last_seen_at, {SHARING_ENABLED} AS sharing
     FROM credentials c JOIN users u ON u.id = c.user_id
     WHERE c.secret_sha256 = $1 AND c.kind = $2
       AND (c.expires_at IS NULL OR c.expires_at > now())
@@ -79,6 +80,7 @@ LOAD: Final[LiteralString] = f"""
             SELECT u.id FROM users u JOIN found ON found.user_id = u.id
             WHERE EXISTS (SELECT FROM due) FOR NO KEY UPDATE OF u SKIP LOCKED))
     SELECT found.id, found.kind, found.scopes, found.user_id, found.role, found.username,
+        found.sharing,
         coalesce(used.expires_at, found.expires_at) AS expires_at,
         extract(epoch FROM coalesce(used.expires_at, found.expires_at) - now())::float8
             AS valid_for_s
@@ -89,17 +91,17 @@ USE: Final[LiteralString] = f"""
     used AS (DELETE FROM credentials c USING found WHERE c.id = found.id RETURNING c.id)
     SELECT p.id, coalesce(p.kind, found.kind) AS kind,
         CASE WHEN p.id IS NULL THEN found.scopes ELSE p.scopes END AS scopes,
-        found.user_id, found.role, found.username, p.expires_at,
+        found.user_id, found.role, found.username, found.sharing, p.expires_at,
         extract(epoch FROM p.expires_at - now())::float8 AS valid_for_s
     FROM used JOIN found ON found.id = used.id LEFT JOIN credentials p ON p.id = found.parent_id
     WHERE p.expires_at IS NULL OR p.expires_at > now()"""
-LOAD_USER: Final[LiteralString] = """
+LOAD_USER: Final[LiteralString] = f"""
     WITH due AS MATERIALIZED (
         SELECT u.id FROM users u
         WHERE u.id = $1 AND (u.last_seen_at IS NULL OR u.last_seen_at < now() - interval '1 hour')
         FOR NO KEY UPDATE OF u SKIP LOCKED),
     seen AS (UPDATE users u SET last_seen_at = now() FROM due WHERE u.id = due.id)
-    SELECT u.id AS user_id, u.role, u.username FROM users u
+    SELECT u.id AS user_id, u.role, u.username, {SHARING_ENABLED} AS sharing FROM users u
     WHERE u.id = $1 AND u.status = 'active' AND u.deleted_at IS NULL"""
 LIST: Final[LiteralString] = f"""
     SELECT {_COLUMNS} FROM credentials c
@@ -184,7 +186,9 @@ async def load_user(conn: Conn, user_id: UserId) -> ActiveCredential | None:
     return ActiveCredential(
         id=None,
         kind="token",
-        actor=UserActor(user_id=UserId(row["user_id"]), role=row["role"]),
+        actor=UserActor(
+            user_id=UserId(row["user_id"]), role=row["role"], reads_shared=row["sharing"]
+        ),
         username=row["username"],
         expires_at=None,
         valid_for_s=None,
@@ -268,6 +272,7 @@ def _active(row: Row) -> ActiveCredential:
             user_id=UserId(row["user_id"]),
             role=row["role"],
             scopes=None if scopes is None else frozenset(scopes),
+            reads_shared=row["sharing"],
         ),
         username=row["username"],
         expires_at=row["expires_at"],

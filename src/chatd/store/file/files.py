@@ -17,6 +17,7 @@ from chatd.domain.ids import ChatId, FileId, UserId
 from chatd.store.conn import Conn
 from chatd.store.errors import MissingReference
 from chatd.store.file.uploads import FILE_COLUMNS, DeadUpload, file_from_row
+from chatd.store.row_access import SHARING_ENABLED
 
 # $2 is the user who must own the file or a chat that names it, or NULL for every file. $3: such a
 # chat may also be shared with the user. It counts, because the planner may turn EXISTS into a scan
@@ -91,8 +92,9 @@ CLEAR_OLD_KEYS: Final[LiteralString] = """
         WHERE request_key IS NOT NULL AND created_at < now() - $1::interval
         LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED))"""
 
-GET_LINK_USER: Final[LiteralString] = """
-    SELECT role FROM users WHERE id = $1 AND status = 'active' AND deleted_at IS NULL"""
+GET_LINK_USER: Final[LiteralString] = f"""
+    SELECT role, {SHARING_ENABLED} AS sharing FROM users
+    WHERE id = $1 AND status = 'active' AND deleted_at IS NULL"""
 
 SHARED_KEY: Final[LiteralString] = "SELECT secret FROM shared_keys WHERE name = $1"
 # Replicas that start together agree on the first key. Two random UUIDs are 244 random bits.
@@ -117,8 +119,7 @@ async def list_attachable(
 ) -> dict[FileId, StoredFile]:
     """Those of the files that the user may name in a message: own ones, and ones in chats that the
     user can read. A role that may read all files does not count."""
-    with_shared = True
-    rows = await conn.fetch(GET_MANY, list(ids), actor.user_id, with_shared)
+    rows = await conn.fetch(GET_MANY, list(ids), actor.user_id, actor.reads_shared)
     return {FileId(row["id"]): file_from_row(row) for row in rows}
 
 
@@ -188,10 +189,15 @@ async def clear_old_keys(conn: Conn, after: timedelta, *, limit: int) -> int:
 
 async def get_link_user(conn: Conn, user_id: UserId) -> UserActor:
     """The user who made a link, with the rights of now, for files only. Raises Forbidden."""
-    role = await conn.fetchval(GET_LINK_USER, user_id)
-    if role is None:
+    row = await conn.fetchrow(GET_LINK_USER, user_id)
+    if row is None:
         raise Forbidden("The user who made the link has no access any more.", code="link_invalid")
-    return UserActor(user_id=user_id, role=role, scopes=frozenset({"files"}))
+    return UserActor(
+        user_id=user_id,
+        role=row["role"],
+        scopes=frozenset({"files"}),
+        reads_shared=row["sharing"],
+    )
 
 
 async def link_key(conn: Conn) -> bytes:

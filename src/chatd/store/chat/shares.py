@@ -1,0 +1,155 @@
+"""With whom chats are shared. Every write is audited, and published to all replicas.
+
+`domain.chat.shares` decides; the statements repeat that only the owner adds readers, to a root chat
+that is not deleted.
+"""
+
+from typing import Final, LiteralString
+
+from msgspec import Struct
+
+from chatd.domain.access import Permission, UserActor
+from chatd.domain.chat.row import Chat
+from chatd.domain.chat.shares import (
+    ShareChange,
+    ShareRequest,
+    ShareTarget,
+    UnknownReaders,
+    decide_shares,
+)
+from chatd.domain.config_change import ConfigChange
+from chatd.domain.errors import NotFound
+from chatd.domain.ids import ChatId
+from chatd.store import config_changes
+from chatd.store.account import audit
+from chatd.store.account.directory import NamedGroup, NamedReaders, NamedUser
+from chatd.store.chat import chats
+from chatd.store.conn import Conn, DatabaseSession
+from chatd.store.errors import MissingReference
+from chatd.store.row_access import chat_condition, chat_reach
+
+# Of the root of the chat, for a subagent too.
+_SHARES: Final[LiteralString] = f"""
+    FROM chats c JOIN chat_shares s ON s.chat_id = c.root_chat_id
+    WHERE c.id = $1 AND c.deleted_at IS NULL AND {chat_condition("$2", "$3")}"""
+LIST_USERS: Final[LiteralString] = f"""
+    SELECT u.id, u.username, u.name
+    FROM users u WHERE u.deleted_at IS NULL AND u.id IN (SELECT s.user_id {_SHARES})
+    ORDER BY lower(u.username)"""
+LIST_GROUPS: Final[LiteralString] = f"""
+    SELECT g.id, g.name FROM groups g WHERE g.id IN (SELECT s.group_id {_SHARES})
+    ORDER BY lower(g.name)"""
+REMOVE: Final[LiteralString] = f"""
+    DELETE FROM chat_shares s USING chats c
+    WHERE c.id = $1 AND s.chat_id = c.id AND c.parent_chat_id IS NULL AND c.deleted_at IS NULL
+      AND {chat_condition("$2", "$3")}
+      AND (s.user_id = ANY ($4::uuid[]) OR s.group_id = ANY ($5::uuid[]))"""
+_SHARED: Final[LiteralString] = """
+    c.id = $1 AND c.owner_id = $2 AND c.parent_chat_id IS NULL AND c.deleted_at IS NULL"""
+ADD_USERS: Final[LiteralString] = f"""
+    INSERT INTO chat_shares (chat_id, user_id, created_by)
+    SELECT c.id, u.id, $2 FROM chats c JOIN users u ON u.id = ANY ($3::uuid[])
+    WHERE {_SHARED} AND u.id <> c.owner_id AND u.status = 'active' AND u.deleted_at IS NULL
+    ON CONFLICT (chat_id, user_id) WHERE user_id IS NOT NULL DO NOTHING
+    RETURNING user_id"""
+ADD_GROUPS: Final[LiteralString] = f"""
+    INSERT INTO chat_shares (chat_id, group_id, created_by)
+    SELECT c.id, g.id, $2 FROM chats c JOIN groups g ON g.id = ANY ($3::uuid[])
+    WHERE {_SHARED}
+    ON CONFLICT (chat_id, group_id) WHERE group_id IS NOT NULL DO NOTHING
+    RETURNING group_id"""
+
+
+class SharedChat(Struct, frozen=True, kw_only=True):
+    """A root chat and its readers."""
+
+    chat_id: ChatId
+    readers: NamedReaders
+
+
+async def list_readers(conn: Conn, actor: UserActor, chat_id: ChatId) -> SharedChat:
+    """Of the chat's root. Raises NotFound, and Forbidden for a reader."""
+    chat = await _require(conn, actor, chat_id, "shares.read")
+    return SharedChat(chat_id=chat.root_chat_id, readers=await _load(conn, actor, chat_id))
+
+
+async def update(
+    session: DatabaseSession,
+    actor: UserActor,
+    chat_id: ChatId,
+    request: ShareRequest,
+    *,
+    ip: str | None = None,
+) -> SharedChat:
+    """All or nothing, in the caller's transaction. Raises NotFound, Forbidden, Conflict,
+    InvalidInput, UnknownReaders."""
+    chat = await _require(session, actor, chat_id, "chats.share")
+    await chats.lock(session, chat_id)
+    before = await _load(session, actor, chat_id)
+    target = ShareTarget(
+        chat_id=chat.id,
+        owner_id=chat.owner_id,
+        is_root=chat.parent_chat_id is None,
+        readers=before.ids,
+    )
+    change = decide_shares(actor, target, request)
+    if change.is_empty:
+        return SharedChat(chat_id=chat.id, readers=before)
+    await _apply(session, actor, chat.id, change)
+    await audit.record(
+        session,
+        actor,
+        action="chat.share",
+        object_type="chat",
+        object_id=chat.id,
+        ip=ip,
+        detail={"owner_id": str(chat.owner_id)} | _detail(change),
+    )
+    await config_changes.publish(session, ConfigChange(kind="share", id=str(chat.id)))
+    return SharedChat(chat_id=chat.id, readers=await _load(session, actor, chat_id))
+
+
+async def _load(conn: Conn, actor: UserActor, chat_id: ChatId) -> NamedReaders:
+    reach = chat_reach(actor, "shares.read")
+    users = await conn.fetch(LIST_USERS, chat_id, *reach)
+    groups = await conn.fetch(LIST_GROUPS, chat_id, *reach)
+    return NamedReaders(
+        users=[NamedUser(**dict(row)) for row in users],
+        groups=[NamedGroup(**dict(row)) for row in groups],
+    )
+
+
+async def _apply(
+    session: DatabaseSession, actor: UserActor, chat_id: ChatId, change: ShareChange
+) -> None:
+    if change.removed.count:
+        reach = chat_reach(actor, "chats.share")
+        gone = change.removed
+        await session.execute(REMOVE, chat_id, *reach, list(gone.users), list(gone.groups))
+    added = change.added
+    try:
+        users = await session.fetch(ADD_USERS, chat_id, actor.user_id, list(added.users))
+        groups = await session.fetch(ADD_GROUPS, chat_id, actor.user_id, list(added.groups))
+    except MissingReference:  # a group that is deleted at this moment
+        raise UnknownReaders(frozenset(), added.groups) from None
+    unknown_users = added.users - {row["user_id"] for row in users}
+    unknown_groups = added.groups - {row["group_id"] for row in groups}
+    if unknown_users or unknown_groups:
+        raise UnknownReaders(unknown_users, unknown_groups)
+
+
+async def _require(conn: Conn, actor: UserActor, chat_id: ChatId, permission: Permission) -> Chat:
+    chat = await chats.get_for_command(conn, actor, chat_id, permission)
+    if chat is None:
+        raise NotFound("There is no such chat.")
+    return chat
+
+
+def _detail(change: ShareChange) -> dict[str, object]:
+    parts = {
+        "added_users": change.added.users,
+        "added_groups": change.added.groups,
+        "removed_users": change.removed.users,
+        "removed_groups": change.removed.groups,
+    }
+    return {name: sorted(map(str, ids)) for name, ids in parts.items() if ids}
