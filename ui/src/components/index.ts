@@ -1,0 +1,18 @@
+export { announce, Announcer } from "./announcer";
+export { Button, type ButtonProps, IconButton, type IconButtonProps } from "./button";
+export { type Option, Segmented, Tabs } from "./choice";
+export { ConfirmDialog, Dialog, Drawer } from "./dialog";
+export { EmptyState } from "./empty-state";
+export { ErrorNote, errorWords } from "./error-note";
+export { Field, type FieldNames, Switch, TextField } from "./field";
+export { classes, DrawnIcon, Icon, type IconSize, Logo } from "./icon";
+export { Menu, MenuChoice, MenuHeading, MenuItem, MenuSeparator } from "./menu";
+export { Popover, PopoverClose } from "./popover";
+export { Skeleton } from "./skeleton";
+export { Spinner } from "./spinner";
+export { type Status, STATUS_LOOKS, StatusIcon, StatusState } from "./status";
+export { Chip, Meter, PlusMinus, Tag, type Tone } from "./tag";
+export { Countdown, Elapsed, Time, useNow } from "./time";
+export { daysBetween, durationText, fullText, relativeText } from "./time-text";
+export { toast, type ToastMessage, Toasts } from "./toasts";
+export { Tooltip } from "./tooltip";

@@ -1,0 +1,115 @@
+import { Check, type LucideIcon } from "lucide-react";
+import { DropdownMenu as Primitive } from "radix-ui";
+import type { ReactElement, ReactNode } from "react";
+import { classes, Icon } from "./icon";
+
+interface MenuProps {
+  /** The button that opens it. */
+  trigger: ReactElement;
+  label?: string | undefined;
+  align?: "start" | "center" | "end" | undefined;
+  side?: "top" | "right" | "bottom" | "left" | undefined;
+  open?: boolean | undefined;
+  onOpenChange?: ((open: boolean) => void) | undefined;
+  /** Where focus goes after it closed; the opener unless this prevents the default. */
+  onCloseAutoFocus?: ((event: Event) => void) | undefined;
+  children: ReactNode;
+}
+
+/** A menu of up to eight choices. On a phone it is a sheet at the bottom. */
+export function Menu({ trigger, label, align = "end", side = "bottom", open, onOpenChange, onCloseAutoFocus, children }: MenuProps) {
+  return (
+    <Primitive.Root modal={false} {...(open === undefined ? {} : { open })} {...(onOpenChange ? { onOpenChange } : {})}>
+      <Primitive.Trigger asChild>{trigger}</Primitive.Trigger>
+      <Primitive.Portal>
+        <Primitive.Content
+          className="menu pop"
+          align={align}
+          side={side}
+          sideOffset={4}
+          collisionPadding={8}
+          aria-label={label}
+          {...(onCloseAutoFocus ? { onCloseAutoFocus } : {})}
+        >
+          {label !== undefined && <h5>{label}</h5>}
+          {children}
+        </Primitive.Content>
+      </Primitive.Portal>
+    </Primitive.Root>
+  );
+}
+
+interface MenuItemProps {
+  icon?: LucideIcon | undefined;
+  /** A second line that says the effect, or why it cannot be chosen. */
+  hint?: ReactNode;
+  shortcut?: string | undefined;
+  danger?: boolean | undefined;
+  disabled?: boolean | undefined;
+  onSelect?: ((event: Event) => void) | undefined;
+  children: ReactNode;
+}
+
+function ItemText({ hint, shortcut, children }: Pick<MenuItemProps, "hint" | "shortcut" | "children">) {
+  return (
+    <>
+      <b>{children}</b>
+      {shortcut !== undefined ? <kbd>{shortcut}</kbd> : <span />}
+      {hint !== undefined && hint !== null && <p>{hint}</p>}
+    </>
+  );
+}
+
+export function MenuItem({ icon, hint, shortcut, danger, disabled, onSelect, children }: MenuItemProps) {
+  return (
+    <Primitive.Item
+      className={classes("mi", danger && "danger")}
+      disabled={disabled ?? false}
+      {...(onSelect ? { onSelect } : {})}
+    >
+      {icon ? <Icon of={icon} /> : <span />}
+      <ItemText hint={hint} shortcut={shortcut}>
+        {children}
+      </ItemText>
+    </Primitive.Item>
+  );
+}
+
+interface MenuChoiceProps extends Omit<MenuItemProps, "onSelect" | "danger" | "shortcut"> {
+  checked: boolean;
+  onChecked: (checked: boolean) => void;
+  /** The menu stays open, for choices that are combined. */
+  keepOpen?: boolean | undefined;
+}
+
+/** A choice that is on or off; a tick shows it. */
+export function MenuChoice({ icon, hint, checked, onChecked, disabled, keepOpen, children }: MenuChoiceProps) {
+  return (
+    <Primitive.CheckboxItem
+      className={classes("mi", checked && "on")}
+      checked={checked}
+      disabled={disabled ?? false}
+      onCheckedChange={onChecked}
+      onSelect={(event) => {
+        if (keepOpen === true) event.preventDefault();
+      }}
+    >
+      {icon ? <Icon of={icon} /> : <span />}
+      <b>{children}</b>
+      {checked ? <Icon of={Check} className="acc" /> : <span />}
+      {hint !== undefined && hint !== null && <p>{hint}</p>}
+    </Primitive.CheckboxItem>
+  );
+}
+
+export const MenuHeading = ({ children }: { children: ReactNode }) => (
+  <Primitive.Label asChild>
+    <h5>{children}</h5>
+  </Primitive.Label>
+);
+
+export const MenuSeparator = () => (
+  <Primitive.Separator asChild>
+    <hr />
+  </Primitive.Separator>
+);

@@ -1,0 +1,116 @@
+import type { ReactNode } from "react";
+import { classes, DrawnIcon, type IconSize } from "./icon";
+
+export type Status =
+  | "waiting"
+  | "pending"
+  | "running"
+  | "retrying"
+  | "interrupting"
+  | "requires_action"
+  | "error"
+  | "done"
+  | "stopped";
+
+interface StatusLook {
+  /** The word; also the icon's name. */
+  word: string;
+  tone: "s" | "m" | "acc" | "warn" | "danger" | "ok";
+  spins?: boolean;
+  shape: ReactNode;
+}
+
+const ring = <circle cx="8" cy="8" r="5.75" />;
+
+/** Icon, word and colour of each status. No status is shown by one of them alone. */
+export const STATUS_LOOKS: Readonly<Record<Status, StatusLook>> = {
+  waiting: { word: "Waiting for you", tone: "s", shape: <circle cx="8" cy="8" r="5.25" opacity=".55" /> },
+  pending: { word: "Waiting for a worker", tone: "m", shape: <circle cx="8" cy="8" r="5.5" strokeDasharray="2.2 2.6" /> },
+  running: { word: "Working", tone: "acc", spins: true, shape: <path d="M8 2.25A5.75 5.75 0 1 1 2.25 8" /> },
+  retrying: {
+    word: "Retrying",
+    tone: "warn",
+    shape: (
+      <>
+        {ring}
+        <path d="M8 4.75V8l2.25 1.5" />
+      </>
+    ),
+  },
+  interrupting: {
+    word: "Stopping",
+    tone: "m",
+    shape: (
+      <>
+        {ring}
+        <rect x="6" y="6" width="4" height="4" rx=".5" />
+      </>
+    ),
+  },
+  requires_action: {
+    word: "Needs you",
+    tone: "warn",
+    shape: (
+      <>
+        <path d="M8 2.1 13.9 8 8 13.9 2.1 8z" />
+        <path d="M8 5.75v2.75M8 10.4v.05" />
+      </>
+    ),
+  },
+  error: {
+    word: "Failed",
+    tone: "danger",
+    shape: (
+      <>
+        <path d="M8 2.5 14.25 13H1.75z" />
+        <path d="M8 6.5v3M8 11.1v.05" />
+      </>
+    ),
+  },
+  done: {
+    word: "Done",
+    tone: "s",
+    shape: (
+      <>
+        {ring}
+        <path d="m5.5 8.25 1.75 1.75 3.25-3.75" />
+      </>
+    ),
+  },
+  stopped: {
+    word: "Stopped",
+    tone: "s",
+    shape: (
+      <>
+        {ring}
+        <rect x="6" y="6" width="4" height="4" rx=".5" />
+      </>
+    ),
+  },
+};
+
+/** The icon of a status, named by its word. `decorative` where the word stands beside it. */
+export function StatusIcon({ status, size, decorative }: { status: Status; size?: IconSize; decorative?: boolean }) {
+  const look = STATUS_LOOKS[status];
+  return (
+    <DrawnIcon
+      size={size}
+      className={classes(look.tone, look.spins && "spin")}
+      label={decorative === true ? undefined : look.word}
+    >
+      {look.shape}
+    </DrawnIcon>
+  );
+}
+
+/** Icon and word, and after them what changes with time ("2 m 14 s", "in 8 s"). */
+export function StatusState({ status, detail }: { status: Status; detail?: ReactNode }) {
+  const look = STATUS_LOOKS[status];
+  return (
+    <span className={classes("state", look.tone)}>
+      <StatusIcon status={status} size="sm" decorative />
+      {look.word}
+      {detail !== undefined && detail !== null && <span className="s num detail">{detail}</span>}
+    </span>
+  );
+}
