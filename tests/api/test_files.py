@@ -11,8 +11,9 @@ import pytest
 from chatd.domain.access import UserActor
 from chatd.domain.file.entities import FileLimits
 from chatd.domain.ids import FileId
-from chatd.store.file import files, uploads
+from chatd.store.file import uploads
 from chatd.store.pool import Pool
+from chatd.store.shared_keys import DOWNLOAD_LINKS, shared_key
 from tests.support.api.server import (
     ME,
     OTHER_USER,
@@ -386,7 +387,7 @@ async def test_a_link_gives_no_more_than_its_user_may_read_now(server: ApiServer
 
 async def test_all_replicas_sign_links_with_one_key(server: ApiServer) -> None:
     pool = server.replica.pool
-    keys = await asyncio.gather(*(files.link_key(pool) for _ in range(5)))
+    keys = await asyncio.gather(*(shared_key(pool, DOWNLOAD_LINKS) for _ in range(5)))
     assert len(set(keys)) == 1
     assert len(keys[0]) == 32
 

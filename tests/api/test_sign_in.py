@@ -58,7 +58,7 @@ async def test_a_session_that_was_signed_out_is_refused(dsn: str) -> None:
         browser = await Browser(at).sign_in()
         old = browser.cookie
         assert (await browser.ask("POST", "/auth/logout")).status == 204
-        assert browser.cookie == "chatd_session="
+        assert browser.cookies["chatd_session"] == ""
         async with asyncio.timeout(10):
             while (await browser.ask("GET", "/auth/me", headers={"Cookie": old})).status != 401:
                 pass
@@ -95,45 +95,6 @@ async def test_a_suspended_user_cannot_sign_in(server: ApiServer) -> None:
         "POST", "/auth/login", {"username": "ada", "password": PASSWORD}
     )
     assert reply.code == (401, "invalid_login")
-
-
-async def test_ten_wrong_passwords_lock_a_user_for_seconds_on_all_replicas(
-    dsn: str, server: ApiServer
-) -> None:
-    await create_user(server)
-    await create_user(server, "bob")
-    wrong = {"username": "Ada", "password": "a wrong password"}
-    async with serve_api(dsn) as other:
-        replies = [
-            await Browser(at).ask("POST", "/auth/login", wrong) for at in (server, other) * 6
-        ]
-        right = await Browser(other).ask(
-            "POST", "/auth/login", {"username": "ada", "password": PASSWORD}
-        )
-    assert [reply.status for reply in replies] == [401] * 10 + [429] * 2
-    assert right.code == (429, "rate_limited")
-    assert int(right.headers["retry-after"]) == 6
-    await Browser(server).sign_in("bob")
-    await server.replica.pool.execute(
-        "UPDATE sign_in_attempts SET updated_at = now() - interval '7 seconds'"
-    )
-    await Browser(server).sign_in()
-    replies = [await Browser(server).ask("POST", "/auth/login", wrong) for _ in range(10)]
-    assert {reply.status for reply in replies} == {401}, "a success sets the count back"
-
-
-async def test_the_sign_ins_of_an_address_are_limited_on_all_replicas(server: ApiServer) -> None:
-    async def attempt(name: str) -> int:
-        body = {"username": name, "password": PASSWORD}
-        return (await Browser(server).ask("POST", "/auth/login", body)).status
-
-    assert await attempt("a") == 401
-    left = await server.replica.pool.fetchval(
-        "UPDATE sign_in_attempts SET tokens = 0.5, updated_at = now() + interval '1 hour'"
-        " WHERE bucket = 'address:127.0.0.1' RETURNING tokens"
-    )
-    assert left == 0.5
-    assert await attempt("b") == 429
 
 
 @pytest.mark.parametrize(
@@ -191,9 +152,9 @@ async def test_a_public_server_gives_a_cookie_for_https_only(dsn: str) -> None:
         reply = await browser.ask(
             "POST", "/auth/login", {"username": "ada", "password": PASSWORD}, headers=page
         )
-        cookie = reply.headers["set-cookie"]
-        assert cookie.startswith("__Host-chatd_session=")
-        assert cookie.endswith("; HttpOnly; SameSite=Lax; Secure")
+        assert set(browser.cookies) == {"__Host-chatd_session", "__Host-chatd_device"}
+        for cookie in reply.set_cookies:
+            assert cookie.endswith("; HttpOnly; SameSite=Lax; Secure")
         assert (await browser.ask("GET", "/auth/me", headers=page)).status == 200
         other = {"Host": "chat.example.com", "Origin": "https://app.example.com"}
         answer = await browser.ask("GET", "/auth/me", headers=other)
@@ -264,11 +225,13 @@ async def test_a_link_signs_in_once(server: ApiServer) -> None:
     for wrong in (old, "", "x" * 43, "x" * 1000):
         reply = await Browser(server).ask("POST", "/auth/link", {"secret": wrong})
         assert reply.code == (401, "invalid_link")
-    statuses = [
-        (await Browser(server).ask("POST", "/auth/link", {"secret": "y" * 43})).status
-        for _ in range(70)
-    ]
-    assert statuses[-1] == 429
+    fresh = await link(3)
+    for number in range(70):
+        await Browser(server).ask("POST", "/auth/link", {"secret": f"{number:043}"})
+    reply = await Browser(server).ask("POST", "/auth/link", {"secret": fresh})
+    assert reply.status == 200, "guesses keep no valid link out"
+    refused = [entry for entry in await audit_actions(server) if entry[0] == "refused"]
+    assert 60 <= len(refused) < 70, "a flood fills no audit log"
 
 
 async def test_a_session_is_revoked_by_its_id_and_only_by_its_user(server: ApiServer) -> None:

@@ -83,7 +83,7 @@ WITHOUT_ACTOR: Final[Mapping[str, str]] = {
     "file.files.sweep": "maintenance",
     "file.files.clear_old_keys": "maintenance",
     "file.files.get_link_user": "finds the actor of a signed link",
-    "file.files.link_key": "the server's own key",
+    "shared_keys": "the server's own keys",
     "file.uploads.finish": "by the id of the upload, which its request made",
     "file.uploads.abandon": "by the id of the upload, which its request made",
     "file.uploads.list_dead": "maintenance",

@@ -72,8 +72,13 @@ class Browser:
 
     def __init__(self, server: ApiServer) -> None:
         self.server = server
-        self.cookie: str | None = None
+        self.cookies: dict[str, str] = {}
         self.csrf_token: str | None = None
+
+    @property
+    def cookie(self) -> str | None:
+        """The value of a Cookie header."""
+        return "; ".join(f"{name}={value}" for name, value in self.cookies.items()) or None
 
     @property
     def origin(self) -> str:
@@ -98,8 +103,9 @@ class Browser:
         sent |= {"Cookie": self.cookie} | dict(headers or {})
         present = {name: value for name, value in sent.items() if value is not None}
         reply = await (at or self.server).ask(method, path, body, token=None, headers=present)
-        if (cookie := reply.headers.get("set-cookie")) is not None:
-            self.cookie = cookie.partition(";")[0]
+        for cookie in reply.set_cookies:
+            name, _, value = cookie.partition(";")[0].partition("=")
+            self.cookies[name] = value
         if reply.status == 200 and path in ("/auth/login", "/auth/link"):
             self.csrf_token = str(reply.json["csrf_token"])
         return reply

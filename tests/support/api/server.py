@@ -175,6 +175,7 @@ class ApiReply(Struct, frozen=True, kw_only=True):
     status: int
     headers: Mapping[str, str]
     content: bytes
+    set_cookies: tuple[str, ...] = ()
 
     @property
     def json(self) -> Json:
@@ -252,7 +253,12 @@ class ApiServer:
         ):
             content = await response.read()
             found = {name.lower(): value for name, value in response.headers.items()}
-            reply = ApiReply(status=response.status, headers=found, content=content)
+            reply = ApiReply(
+                status=response.status,
+                headers=found,
+                content=content,
+                set_cookies=tuple(response.headers.getall("set-cookie", [])),
+            )
             if response.status >= 400 and method != "HEAD":
                 check_documented(self.api.table, method, path, reply.code)
             return reply

@@ -6,6 +6,7 @@ from argon2 import PasswordHasher
 from msgspec import Struct
 
 from chatd.api.accounts.authenticator import Authenticator
+from chatd.api.accounts.look_up_lanes import LookUpLanes
 from chatd.api.accounts.oidc_client import OidcClient, OidcConfig
 from chatd.api.accounts.oidc_sign_in import OidcSignIn
 from chatd.api.accounts.passwords import Passwords
@@ -60,7 +61,8 @@ def build_accounts(
     address or a network of the settings that is none."""
     site = Site(config.site)
     passwords = Passwords(hasher)
-    sign_in = SignIn(pool, env, site, passwords)
+    lanes = LookUpLanes(env.clock)
+    sign_in = SignIn(pool, env, site, passwords, lanes)
     oidc = None
     if config.oidc is not None:
         oidc = OidcSignIn(
@@ -75,7 +77,7 @@ def build_accounts(
         )
     return Accounts(
         site=site,
-        authenticator=Authenticator(pool, env.clock, changes, site, fixed=fixed),
+        authenticator=Authenticator(pool, env.clock, changes, site, lanes=lanes, fixed=fixed),
         passwords=passwords,
         sign_in=sign_in,
         limits=RateLimits(config.limits, env.clock),

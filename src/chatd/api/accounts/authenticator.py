@@ -1,10 +1,9 @@
 """Finds the caller of a request: by a bearer token, a one-time ticket, or the cookie of a session.
 
 A secret that this replica has read lately costs no look-up. An unknown one is looked up once, and
-each address may try only so many of them a minute, so that guesses do not load the database.
+guesses take a slow lane, so that they neither load the database nor keep valid secrets out.
 """
 
-import asyncio
 import hmac
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
@@ -13,7 +12,7 @@ from urllib.parse import parse_qsl, urlencode
 from chatd.aio import retry_unavailable
 from chatd.api.accounts.cookies import session_secret
 from chatd.api.accounts.credential_cache import CredentialCache
-from chatd.api.accounts.rate_limits import GUESSES_PER_MINUTE, Buckets
+from chatd.api.accounts.look_up_lanes import LookUpLanes
 from chatd.api.accounts.site import SAFE_METHODS, Site
 from chatd.api.auth import ApiCaller
 from chatd.api.errors import Unauthorized
@@ -29,8 +28,6 @@ from chatd.store.conn import Conn
 
 CSRF_HEADER: Final = "x-csrf-token"
 TICKET_PARAMETER: Final = "ticket"
-MAX_LOOKUPS_AT_ONCE: Final = 4
-"""Of credentials: the other connections of the pool stay free for callers that are known."""
 
 _BEARER: Final = "bearer "
 _NO_CREDENTIAL: Final = (
@@ -53,6 +50,7 @@ class Authenticator:
         changes: ConfigChanges,
         site: Site,
         *,
+        lanes: LookUpLanes,
         fixed: Mapping[str, UserId],
     ) -> None:
         """`fixed` are tokens that no row holds, such as the administrator's, and their users."""
@@ -62,8 +60,7 @@ class Authenticator:
         self._cache = CredentialCache(changes, clock)
         # Digests only, so that a memory dump contains no token.
         self._fixed = [(digest(token), user_id) for token, user_id in fixed.items()]
-        self._guesses = Buckets(clock)
-        self._lookups = asyncio.Semaphore(MAX_LOOKUPS_AT_ONCE)
+        self._lanes = lanes
 
     async def caller(self, scope: Scope, *, is_stream: bool = False) -> ApiCaller:
         """Raises Unauthorized, RateLimited, and Forbidden for a request of another site's page.
@@ -111,13 +108,13 @@ class Authenticator:
     async def _by_ticket(self, scope: Scope, ticket: str) -> ApiCaller:
         """Every ticket is looked up: it is used once."""
         address = self._site.address(scope)
-        self._guesses.check(address, GUESSES_PER_MINUTE)
         found = None
         if is_opaque_secret(ticket):
-            # Not repeated after a lost reply: the ticket may be used already.
-            found = await credentials.use(self._conn, digest(ticket), "ticket")
+            async with self._lanes.lane(address):
+                # Not repeated after a lost reply: the ticket may be used already.
+                found = await credentials.use(self._conn, digest(ticket), "ticket")
         if found is None:
-            self._guesses.take(address, GUESSES_PER_MINUTE)
+            self._lanes.count_wrong(address)
             raise Unauthorized(_INVALID_TICKET)
         return _caller(found)
 
@@ -133,13 +130,13 @@ class Authenticator:
         cached = self._cache.get(key)
         if cached is None:
             address = self._site.address(scope)
-            self._guesses.check(address, GUESSES_PER_MINUTE)
-            async with self._lookups:
+            is_known = self._cache.was_valid(key) or self._fixed_user(key) is not None
+            async with self._lanes.lane(address, is_known=is_known):
                 # Requests with one secret that arrive together cost one look-up.
                 cached = self._cache.get(key)
                 caller = await self._look_up(key, load) if cached is None else cached.caller
             if caller is None and cached is None:
-                self._guesses.take(address, GUESSES_PER_MINUTE)
+                self._lanes.count_wrong(address)
         else:
             caller = cached.caller
         if caller is None:

@@ -5,9 +5,11 @@ at once, and a bounded number waits.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
@@ -18,7 +20,10 @@ T = TypeVar("T")
 
 MAX_HASHES_AT_ONCE: Final = 2
 MAX_WAITING_HASHES: Final = 32
-"""More sign-ins at once than this are told to come again."""
+"""More sign-ins at once than this, in each lane, are told to come again."""
+PasswordLane = Literal["known", "usual", "slow"]
+"""`known`: of users in browsers that they have used before; one hash at once is theirs alone.
+`slow`: of addresses with many failures; one at once of the usual ones."""
 _NO_PASSWORD: Final = "a text that is no user's password"
 
 
@@ -27,15 +32,19 @@ class Passwords:
         """`hasher` is given by tests, which need no slow one."""
         self._hasher = hasher or PasswordHasher()
         self._slots = asyncio.Semaphore(MAX_HASHES_AT_ONCE)
-        self._pending = 0
+        self._known_slot = asyncio.Semaphore(1)
+        self._slow_slot = asyncio.Semaphore(1)
+        self._pending: Counter[PasswordLane] = Counter()
         self._unused_hash: str | None = None
 
     async def make_hash(self, password: str) -> str:
-        return await self._run(partial(self._hasher.hash, password))
+        return await self._run(partial(self._hasher.hash, password), "known")
 
-    async def is_correct(self, password: str, password_hash: str | None) -> bool:
+    async def is_correct(
+        self, password: str, password_hash: str | None, lane: PasswordLane = "usual"
+    ) -> bool:
         """Takes as long without a hash, so that the time does not tell whether a user exists."""
-        return await self._run(partial(self._verify, password, password_hash))
+        return await self._run(partial(self._verify, password, password_hash), lane)
 
     def needs_new_hash(self, password_hash: str) -> bool:
         """It was made with other parameters than those of today."""
@@ -50,12 +59,16 @@ class Passwords:
             return False
         return password_hash is not None
 
-    async def _run(self, work: Callable[[], T]) -> T:
-        if self._pending >= MAX_WAITING_HASHES:
+    async def _run(self, work: Callable[[], T], lane: PasswordLane) -> T:
+        if self._pending[lane] >= MAX_WAITING_HASHES:
             raise RateLimited(1.0)
-        self._pending += 1
+        self._pending[lane] += 1
         try:
-            async with self._slots:
+            async with AsyncExitStack() as held:
+                if lane == "slow":
+                    await held.enter_async_context(self._slow_slot)
+                slots = self._known_slot if lane == "known" else self._slots
+                await held.enter_async_context(slots)
                 return await asyncio.to_thread(work)
         finally:
-            self._pending -= 1
+            self._pending[lane] -= 1

@@ -3,6 +3,7 @@ limits keep one client from taking all of a replica, and need not hold over seve
 """
 
 from collections import OrderedDict
+from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -13,8 +14,8 @@ from chatd.domain.account.buckets import Bucket, is_full, take
 from chatd.domain.ports import Clock
 
 MAX_BUCKETS: Final = 50_000
-GUESSES_PER_MINUTE: Final = 60
-"""Requests of one address with an unknown secret. Only the first of each secret is looked up."""
+IPV6_GROUP_BITS: Final = 64
+"""One subscriber has this prefix, and all addresses in it."""
 
 RouteGroup = Literal["requests", "chats", "files"]
 
@@ -44,18 +45,16 @@ class Buckets:
         if wait_s > 0:
             raise RateLimited(wait_s)
 
-    def check(self, key: object, per_minute: int) -> None:
-        """Without taking. Raises RateLimited."""
+    def is_empty(self, key: object, per_minute: int) -> bool:
+        """Whether `take` would raise. Takes nothing."""
         now = self._clock.monotonic()
         bucket = self._buckets.get(key)
         if bucket is None:
-            return
+            return False
         if is_full(bucket, per_minute, now):
             del self._buckets[key]
-            return
-        _, wait_s = take(bucket, per_minute, now)
-        if wait_s > 0:
-            raise RateLimited(wait_s)
+            return False
+        return take(bucket, per_minute, now)[1] > 0
 
 
 class RateLimits:
@@ -72,6 +71,19 @@ class RateLimits:
         per_minute = self._limits[group]
         if per_minute and caller.actor.role != "admin":
             self._buckets.take((caller.user_id, group), per_minute)
+
+
+def address_group(address: str | None) -> str | None:
+    """What counts as one address: a subscriber can use every address of an IPv6 prefix."""
+    try:
+        parsed = None if address is None else ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(parsed, IPv6Address):
+        if parsed.ipv4_mapped is not None:
+            return str(parsed.ipv4_mapped)
+        return str(ip_network((parsed, IPV6_GROUP_BITS), strict=False))
+    return address
 
 
 def route_group(method: str, path: str) -> RouteGroup:

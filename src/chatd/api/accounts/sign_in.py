@@ -10,9 +10,12 @@ from typing import Final
 from msgspec import Struct
 
 from chatd.api.accounts.cookies import session_cookie, user_agent
+from chatd.api.accounts.device_cookies import DeviceCookies
+from chatd.api.accounts.look_up_lanes import LookUpLanes
 from chatd.api.accounts.pages import SIGN_IN_PATH
 from chatd.api.accounts.passwords import Passwords
-from chatd.api.accounts.rate_limits import GUESSES_PER_MINUTE, Buckets
+from chatd.api.accounts.rate_limits import Buckets, address_group
+from chatd.api.accounts.sign_in_limits import Attempt, SignInLimits
 from chatd.api.accounts.site import Site
 from chatd.api.errors import RateLimited, Unauthorized
 from chatd.api.request import Scope
@@ -28,7 +31,7 @@ from chatd.domain.account.secret_text import (
 from chatd.domain.errors import Forbidden, InvalidInput
 from chatd.domain.ids import CredentialId, UserId
 from chatd.domain.ports import Env
-from chatd.store.account import audit, credentials, sign_in_attempts, users
+from chatd.store.account import audit, credentials, users
 from chatd.store.account.credentials import (
     LINK_LIFETIME,
     SESSION_IDLE,
@@ -38,11 +41,8 @@ from chatd.store.account.credentials import (
 from chatd.store.conn import Conn, DatabaseSession
 from chatd.store.pool import Pool
 
-ACCOUNT_ATTEMPTS_PER_MINUTE: Final = 10
-"""Wrong passwords for one username, on all replicas. A right one sets the count back."""
-ADDRESS_ATTEMPTS_PER_MINUTE: Final = 60
-"""Sign-ins of one address, on all replicas."""
-
+MAX_RECORDED_REFUSALS_PER_MINUTE: Final = 60
+"""Entries of the audit log for one address on one replica. The log of the server has them all."""
 SIGN_IN: Final = SystemActor(reason="sign-in")
 _WRONG: Final = "The username or the password is wrong."
 _USED: Final = (
@@ -52,40 +52,44 @@ _USED: Final = (
 
 
 class SignedIn(Struct, frozen=True, kw_only=True):
-    """`cookie` is the value of a Set-Cookie header."""
+    """`cookies` are values of Set-Cookie headers: the session's, and the browser's mark."""
 
     user: User
-    cookie: str
+    cookies: tuple[str, ...]
     csrf_token: str
     expires_at: datetime | None
 
 
 class SignIn:
-    def __init__(self, pool: Pool, env: Env, site: Site, passwords: Passwords) -> None:
+    def __init__(
+        self, pool: Pool, env: Env, site: Site, passwords: Passwords, lanes: LookUpLanes
+    ) -> None:
         self._pool = pool
         self._env = env
         self._site = site
         self._passwords = passwords
-        self._attempts = Buckets(env.clock)
+        self._lanes = lanes
+        self._limits = SignInLimits(pool, env)
+        self._recorded = Buckets(env.clock)
+        self._devices = DeviceCookies(site)
 
     async def by_password(self, scope: Scope, login: str, password: str) -> SignedIn:
         """Raises Unauthorized, Forbidden, RateLimited. An unknown user costs the same time and
         gets the same reply as a wrong password."""
         self.check_browser(scope)
-        ip = self._site.address(scope)
-        account = _account_bucket(login.strip())
-        await self._take_attempt(ip, account)
-        found = await users.find_by_login(self._pool, SIGN_IN, login.strip())
+        ip, login = self._site.address(scope), login.strip()
+        found = await users.find_by_login(self._pool, SIGN_IN, login)
         user, known_hash = (None, None) if found is None else found
+        attempt = await self._admit(scope, login, user)
         usable = known_hash if user is not None and user.is_active else None
-        if not await self._passwords.is_correct(password, usable) or user is None:
+        if not await self._passwords.is_correct(password, usable, attempt.lane) or user is None:
             await self._refuse(ip, user, "password")
             raise Unauthorized(_WRONG, code="invalid_login")
         if known_hash is not None and self._passwords.needs_new_hash(known_hash):
             new_hash = await self._passwords.make_hash(password)
             await users.replace_hash(self._pool, SIGN_IN, user.id, known_hash, new_hash)
         async with self._pool.transaction() as session:
-            await sign_in_attempts.clear(session, account)
+            await self._limits.settle(session, attempt)
             return await self.open_session(session, scope, user, "password")
 
     async def by_link(self, scope: Scope, secret: str) -> SignedIn:
@@ -93,15 +97,13 @@ class SignIn:
         session that it gives."""
         self.check_browser(scope)
         ip = self._site.address(scope)
-        self._attempts.check(("link", ip), GUESSES_PER_MINUTE)
-        async with self._pool.transaction() as session:
-            found = None
-            if is_opaque_secret(secret):
+        if is_opaque_secret(secret):
+            async with self._lanes.lane(ip), self._pool.transaction() as session:
                 found = await credentials.use(session, digest(secret), "link")
-            user = None if found is None else await self._user(session, found.actor.user_id)
-            if user is not None:
-                return await self.open_session(session, scope, user, "link")
-        self._attempts.take(("link", ip), GUESSES_PER_MINUTE)
+                user = None if found is None else await self._user(session, found.actor.user_id)
+                if user is not None:
+                    return await self.open_session(session, scope, user, "link")
+        self._lanes.count_wrong(ip)
         await self._refuse(ip, None, "link")
         raise Unauthorized(_USED, code="invalid_link")
 
@@ -109,17 +111,13 @@ class SignIn:
         self, user: User, given: str | None, known_hash: str | None
     ) -> None:
         """Before a change of the password; nothing to check without one. Raises InvalidInput,
-        RateLimited."""
+        RateLimited. Sign-ins of others do not count."""
         if known_hash is None:
             return
-        account = _account_bucket(user.username)
-        if not await sign_in_attempts.take(
-            self._pool, account, per_minute=ACCOUNT_ATTEMPTS_PER_MINUTE
-        ):
-            raise RateLimited(60 / ACCOUNT_ATTEMPTS_PER_MINUTE)
-        if given is None or not await self._passwords.is_correct(given, known_hash):
+        attempt = await self._limits.admit_change(user.id)
+        if given is None or not await self._passwords.is_correct(given, known_hash, attempt.lane):
             raise InvalidInput("current_password", "is wrong", code="wrong_password")
-        await sign_in_attempts.clear(self._pool, account)
+        await self._limits.settle(self._pool, attempt)
 
     def check_browser(self, scope: Scope) -> None:
         """Raises Forbidden for a page of another site, which could sign a victim in as another
@@ -160,30 +158,29 @@ class SignIn:
         self._env.emit("signed_in", user_id=user.id, method=method)
         return SignedIn(
             user=user,
-            cookie=session_cookie(secret, secure=self._site.is_secure(scope)),
+            cookies=(
+                session_cookie(secret, secure=self._site.is_secure(scope)),
+                await self._devices.issue(session, scope, user.id),
+            ),
             csrf_token=csrf_token(secret),
             expires_at=made.expires_at,
         )
 
-    async def _take_attempt(self, ip: str | None, account: str) -> None:
-        """The replica's own count comes first, so that a flood does not reach the database."""
-        limit = ADDRESS_ATTEMPTS_PER_MINUTE
-        try:
-            self._attempts.take(("password", ip), 2 * limit)
-            for bucket, per_minute in (
-                (f"address:{ip}", limit),
-                (account, ACCOUNT_ATTEMPTS_PER_MINUTE),
-            ):
-                if not await sign_in_attempts.take(self._pool, bucket, per_minute=per_minute):
-                    raise RateLimited(60 / per_minute)
-        except RateLimited as error:
-            self._env.emit("sign_in_limited", ip=ip)
-            text = f"Too many sign-ins. Try again in {error.retry_after_s} seconds."
-            raise RateLimited(error.retry_after_s, text) from None
+    async def _admit(self, scope: Scope, login: str, user: User | None) -> Attempt:
+        ip = self._site.address(scope)
+        if user is None:
+            return await self._limits.admit(ip, login, None, None)
+        device = await self._devices.find_device(self._pool, scope, user.id)
+        return await self._limits.admit(ip, login, user.id, device)
 
     async def _refuse(self, ip: str | None, user: User | None, method: str) -> None:
-        await self._record(self._pool, ip, user, {"method": method}, "refused")
+        """A flood of one address leaves a bounded number of entries in the audit log."""
         self._env.emit("sign_in_refused", method=method, ip=ip)
+        try:
+            self._recorded.take(address_group(ip), MAX_RECORDED_REFUSALS_PER_MINUTE)
+        except RateLimited:
+            return
+        await self._record(self._pool, ip, user, {"method": method}, "refused")
 
     async def _record(
         self,
@@ -211,11 +208,6 @@ class SignIn:
 
     async def _user(self, session: DatabaseSession, user_id: UserId) -> User | None:
         return await users.get(session, SIGN_IN, user_id)
-
-
-def _account_bucket(login: str) -> str:
-    """A digest: a name of any length fits, and the table shows no names."""
-    return f"account:{digest(login.lower()).hex()[:32]}"
 
 
 async def create_link(

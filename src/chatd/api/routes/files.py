@@ -47,6 +47,7 @@ from chatd.domain.file.media_types import PDF, is_text_type
 from chatd.domain.file.names import content_disposition
 from chatd.domain.ids import FileId
 from chatd.store.file import files
+from chatd.store.shared_keys import DOWNLOAD_LINKS, shared_key
 
 _SANDBOX: Final = "default-src 'none'; sandbox"
 _KEPT: Final = "private, max-age=31536000, immutable"
@@ -220,7 +221,9 @@ class FileRoutes:
     async def _key(self) -> bytes:
         """Never changes, so that it is read once."""
         if self._link_key is None:
-            self._link_key = await self._deps.retry(lambda: files.link_key(self._deps.pool))
+            self._link_key = await self._deps.retry(
+                lambda: shared_key(self._deps.pool, DOWNLOAD_LINKS)
+            )
         return self._link_key
 
 

@@ -45,7 +45,9 @@ class OidcRoutes:
     async def finish_oidc_sign_in(self, request: ApiRequest) -> ApiReply:
         answer = _read_answer(request.scope["query_string"])
         signed_in, path, cookie = await self._oidc().finish(request.scope, answer)
-        return ApiReply(status=302, headers={"location": path}, cookies=(signed_in.cookie, cookie))
+        return ApiReply(
+            status=302, headers={"location": path}, cookies=(*signed_in.cookies, cookie)
+        )
 
     def _oidc(self) -> OidcSignIn:
         if self._deps.accounts.oidc is None:

@@ -3,6 +3,8 @@
 import secrets
 from typing import Final
 
+from msgspec import structs
+
 from chatd.api.accounts.cookies import cleared_cookie, session_secret
 from chatd.api.accounts.sign_in import SignedIn
 from chatd.api.deps import ApiDeps
@@ -221,4 +223,4 @@ def _signed_in(done: SignedIn) -> ApiReply:
     body = SignedInReply(
         user=user_reply(done.user), csrf_token=done.csrf_token, expires_at=done.expires_at
     )
-    return reply(body, headers={"set-cookie": done.cookie})
+    return structs.replace(reply(body), cookies=done.cookies)

@@ -11,7 +11,6 @@ from msgspec import Struct
 
 from chatd.domain.access import Actor, UserActor, row_filter
 from chatd.domain.errors import Conflict, Forbidden, NotFound
-from chatd.domain.file.download_link import KEY_BYTES
 from chatd.domain.file.entities import StoredFile
 from chatd.domain.ids import ChatId, FileId, UserId
 from chatd.store.conn import Conn
@@ -95,14 +94,6 @@ CLEAR_OLD_KEYS: Final[LiteralString] = """
 GET_LINK_USER: Final[LiteralString] = f"""
     SELECT role, {SHARING_ENABLED} AS sharing FROM users
     WHERE id = $1 AND status = 'active' AND deleted_at IS NULL"""
-
-SHARED_KEY: Final[LiteralString] = "SELECT secret FROM shared_keys WHERE name = $1"
-# Replicas that start together agree on the first key. Two random UUIDs are 244 random bits.
-CREATE_SHARED_KEY: Final[LiteralString] = """
-    INSERT INTO shared_keys (name, secret)
-    VALUES ($1, sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())))
-    ON CONFLICT (name) DO NOTHING"""
-LINK_KEY_NAME: Final = "download_links"
 
 
 async def get(conn: Conn, file_id: FileId, actor: Actor) -> StoredFile:
@@ -198,14 +189,3 @@ async def get_link_user(conn: Conn, user_id: UserId) -> UserActor:
         scopes=frozenset({"files"}),
         reads_shared=row["sharing"],
     )
-
-
-async def link_key(conn: Conn) -> bytes:
-    """The key that signs download links; created with its first use."""
-    found: bytes | None = await conn.fetchval(SHARED_KEY, LINK_KEY_NAME)
-    if found is None:
-        await conn.execute(CREATE_SHARED_KEY, LINK_KEY_NAME)
-        found = await conn.fetchval(SHARED_KEY, LINK_KEY_NAME)
-    if found is None or len(found) != KEY_BYTES:
-        raise NotFound("The key of download links is missing.")
-    return found
