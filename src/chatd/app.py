@@ -8,7 +8,7 @@ import math
 import os
 import random
 import socket
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, Literal
 from uuid import uuid4
@@ -29,6 +29,7 @@ from chatd.api.health import HealthRoutes
 from chatd.api.model_ports import ModelServices
 from chatd.api.server import Application, BoundAddress, ListenError, bind
 from chatd.api.server import serve as listen
+from chatd.automation.push_requests import DEFAULT_CONTACT, PushRequests
 from chatd.automation.schedule_runner import ScheduleRunner
 from chatd.automation.webhook_sender import WebhookSender
 from chatd.clock import new_change_id
@@ -54,6 +55,7 @@ from chatd.sealed_secrets import KeyRing
 from chatd.secret_keys import KeySource, SecretKeys, key_source
 from chatd.settings.schema import OidcSettings, Settings, SettingsError
 from chatd.store import migrator
+from chatd.store.pool import Pool
 from chatd.telemetry import Gauges, Telemetry
 from chatd.user_keys import UserKeys
 from chatd.workspace_services import (
@@ -178,12 +180,7 @@ async def serve(
                 if config is None
                 else LocalWorkspaceControl(config, environment, pool, services)
             )
-            webhook_sender = WebhookSender(
-                pool,
-                secret_keys.ring,
-                environment,
-                allow_private=settings.webhooks.private_addresses,
-            )
+            webhook_sender = _webhook_sender(settings, pool, secret_keys.ring, environment)
             replica.on_turn_end = webhook_sender.on_turn_end
             gauges = _gauges(registry, settings, replica)
             async with (
@@ -208,6 +205,7 @@ async def serve(
                     registry=registry,
                     key_ring=secret_keys.ring,
                     wake_webhooks=webhook_sender.wake,
+                    push_public_key=webhook_sender.pushes.public_key,
                     stop=stop,
                     workspaces=workspace_control,
                     port=port,
@@ -269,6 +267,7 @@ class RunningProcess(msgspec.Struct, frozen=True, kw_only=True):
     registry: CollectorRegistry
     key_ring: KeyRing
     wake_webhooks: Callable[[], None]
+    push_public_key: Callable[[], Awaitable[str]]
     stop: asyncio.Event
     workspaces: LocalWorkspaceControl | None
     port: socket.socket | None
@@ -410,6 +409,19 @@ async def _running(services: WorkspaceServices | None) -> AsyncGenerator[None]:
         yield
 
 
+def _webhook_sender(settings: Settings, pool: Pool, ring: KeyRing, env: Env) -> WebhookSender:
+    pushes = PushRequests(pool, ring, env, contact=_push_contact(settings))
+    return WebhookSender(pool, ring, env, pushes, allow_private=settings.webhooks.private_addresses)
+
+
+def _push_contact(settings: Settings) -> str:
+    """Push services refuse addresses that are not public, so loopback is never named."""
+    url = settings.server.url
+    if settings.webhooks.push_contact is not None:
+        return settings.webhooks.push_contact
+    return url if url is not None and url.startswith("https://") else DEFAULT_CONTACT
+
+
 def _accounts_config(settings: Settings) -> AccountsConfig:
     server, limits = settings.server, settings.limits
     return AccountsConfig(
@@ -489,6 +501,7 @@ def _deps(settings: Settings, process: RunningProcess) -> ApiDeps:
         files=replica.files,
         key_ring=process.key_ring,
         wake_webhooks=process.wake_webhooks,
+        push_public_key=process.push_public_key,
         file_limits=FileLimits(
             max_bytes=settings.files.max_bytes,
             user_bytes=settings.files.user_bytes,

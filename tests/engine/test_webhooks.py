@@ -12,13 +12,20 @@ from uuid import UUID
 import msgspec
 import pytest
 from aiohttp import web
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from chatd.automation.push_requests import PushRequests
 from chatd.automation.webhook_sender import PRIVATE_TEXT, WebhookSender
 from chatd.domain.access import UserActor
 from chatd.domain.ids import UserId
+from chatd.domain.push import SubscriptionKeys
 from chatd.domain.webhooks import encode_secret
 from chatd.sealed_secrets import KeyRing, SecretKey
-from chatd.store import webhooks
+from chatd.store import push, webhooks
 from chatd.store.webhooks import SECRET_COLUMN
 from tests.support.engine_rig import EngineRig, engine_rig
 from tests.support.eventually import eventually
@@ -65,12 +72,21 @@ async def receiver() -> AsyncGenerator[Receiver]:
 
 @asynccontextmanager
 async def sending(rig: EngineRig, *, allow_private: bool = True) -> AsyncGenerator[WebhookSender]:
-    sender = WebhookSender(rig.pool, RING, rig.replica.env, allow_private=allow_private)
+    pushes = PushRequests(rig.pool, RING, rig.replica.env, contact="mailto:ops@example.com")
+    sender = WebhookSender(rig.pool, RING, rig.replica.env, pushes, allow_private=allow_private)
     rig.replica.on_turn_end = sender.on_turn_end
     async with asyncio.TaskGroup() as group:
         task = group.create_task(sender.run())
         yield sender
         task.cancel()
+
+
+async def add_key(rig: EngineRig) -> None:
+    await rig.pool.execute(
+        "INSERT INTO secret_keys (id, check_value, state) VALUES ($1, '', 'current')"
+        " ON CONFLICT DO NOTHING",
+        KEY.id,
+    )
 
 
 async def add_webhook(
@@ -80,11 +96,7 @@ async def add_webhook(
     *,
     sender: WebhookSender | None = None,
 ) -> UUID:
-    await rig.pool.execute(
-        "INSERT INTO secret_keys (id, check_value, state) VALUES ($1, '', 'current')"
-        " ON CONFLICT DO NOTHING",
-        KEY.id,
-    )
+    await add_key(rig)
     webhook_id = rig.replica.env.new_id()
     sealed = RING.seal(SECRET, SECRET_COLUMN.context(webhook_id))
     owner = UserActor(user_id=rig.owner, role="member")
@@ -254,3 +266,83 @@ async def test_deliveries_of_a_suspended_user_wait(dsn: str) -> None:
             await rig.pool.execute("UPDATE users SET status = $2 WHERE id = $1", rig.owner, status)
             claimed = await webhooks.claim(rig.pool, limit=9, per_webhook=2, claim_s=60)
             assert len(claimed) == count
+
+
+class Browser:
+    """Holds the keys of a subscription, and reads what was encrypted for them (RFC 8291)."""
+
+    def __init__(self) -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._auth = bytes(range(16))
+
+    @property
+    def keys(self) -> SubscriptionKeys:
+        return SubscriptionKeys(p256dh=self._public(self._key.public_key()), auth=self._auth)
+
+    def read(self, message: bytes) -> dict[str, str]:
+        salt, sender, sealed = message[:16], message[21:86], message[86:]
+        point = ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), sender)
+        info = b"WebPush: info\x00" + self.keys.p256dh + sender
+        material = self._derive(self._auth, self._key.exchange(ec.ECDH(), point), info, 32)
+        key = self._derive(salt, material, b"Content-Encoding: aes128gcm\x00", 16)
+        nonce = self._derive(salt, material, b"Content-Encoding: nonce\x00", 12)
+        return msgspec.json.decode(AESGCM(key).decrypt(nonce, sealed, None).removesuffix(b"\x02"))
+
+    @staticmethod
+    def _public(key: ec.EllipticCurvePublicKey) -> bytes:
+        return key.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
+
+    @staticmethod
+    def _derive(salt: bytes, material: bytes, info: bytes, length: int) -> bytes:
+        return HKDF(algorithm=SHA256(), length=length, salt=salt, info=info).derive(material)
+
+
+async def subscribe(rig: EngineRig, url: str, browser: Browser, sender: WebhookSender) -> UUID:
+    await add_key(rig)
+    subscription_id = rig.replica.env.new_id()
+    sealed = RING.seal(browser.keys.encode(), SECRET_COLUMN.context(subscription_id))
+    owner = UserActor(user_id=rig.owner, role="member")
+    await push.subscribe(rig.pool, owner, subscription_id, endpoint=url, secret=sealed)
+    sender.wake()
+    return subscription_id
+
+
+async def test_a_browser_is_told_of_the_end_of_a_turn_in_words_that_only_it_can_read(
+    dsn: str,
+) -> None:
+    browser = Browser()
+    async with receiver() as hook, engine_rig(dsn) as rig, sending(rig) as sender:
+        await subscribe(rig, hook.url, browser, sender)
+        chat_id = await rig.ask("hi", "hello there")
+        await until_got(hook, 1)
+        headers, body = hook.got[0]
+        told = browser.read(body)
+        assert (told["event"], told["body"]) == ("turn.finished", "hello there")
+        assert told["url"] == f"/c/{chat_id}"
+        assert headers["authorization"].startswith("vapid t=")
+        assert headers["content-encoding"] == "aes128gcm"
+        assert b"hello there" not in body
+
+
+async def test_a_subscription_that_the_browser_ended_gets_no_more_messages(dsn: str) -> None:
+    async with receiver() as hook, engine_rig(dsn) as rig, sending(rig) as sender:
+        hook.replies = [404]
+        await subscribe(rig, hook.url, Browser(), sender)
+        await rig.ask("hi", "hello")
+        await until_got(hook, 1)
+        await until_recorded(rig, "ended_at")
+        owner = UserActor(user_id=rig.owner, role="member")
+        (found,) = await push.list_own(rig.pool, owner)
+        assert (found.enabled, found.disabled_by) == (
+            False,
+            "The browser has ended its subscription.",
+        )
+
+
+async def test_replicas_that_begin_together_sign_with_one_key(dsn: str) -> None:
+    async with engine_rig(dsn) as rig:
+        await add_key(rig)
+        env = rig.replica.env
+        replicas = [PushRequests(rig.pool, RING, env, contact="mailto:a@b.example") for _ in "abc"]
+        keys = await asyncio.gather(*(one.public_key() for one in replicas))
+        assert len(set(keys)) == 1

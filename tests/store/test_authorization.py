@@ -91,6 +91,9 @@ WITHOUT_ACTOR: Final[Mapping[str, str]] = {
     "migrator": "the schema",
     "model_configs": "no rows of users",
     "model_declarations": "no rows of users",
+    "push.insert_signing_key": "the server's own key",
+    "push.load_signing_key": "the server's own key",
+    "push.last_answer": "the sender of all webhooks, to the chat's owner",
     "providers": "configuration; a user's own keys have the user in the statement",
     "retention": "maintenance",
     "schedules.list_due": "the runner of all schedules",
@@ -117,7 +120,16 @@ WITHOUT_ACTOR: Final[Mapping[str, str]] = {
 """A function, or a module for all its functions without an actor, and why it has none."""
 
 OTHER_MODULES: Final = frozenset(
-    {"account", "costs", "file", "runtime_settings", "schedules", "spend_limits", "webhooks"}
+    {
+        "account",
+        "costs",
+        "file",
+        "push",
+        "runtime_settings",
+        "schedules",
+        "spend_limits",
+        "webhooks",
+    }
 )
 """These have no case here yet: only the modules of chats and workspaces have."""
 

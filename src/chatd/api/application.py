@@ -40,6 +40,7 @@ from chatd.api.routes.models import ModelRoutes
 from chatd.api.routes.oidc import OidcRoutes
 from chatd.api.routes.prompts import PromptRoutes
 from chatd.api.routes.providers import ProviderRoutes
+from chatd.api.routes.push import PushRoutes
 from chatd.api.routes.queue import QueueRoutes
 from chatd.api.routes.runtime_settings import RuntimeSettingsRoutes
 from chatd.api.routes.schedules import ScheduleRoutes
@@ -88,6 +89,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *SpendLimitRoutes(deps).routes(),
         *CostRoutes(deps).routes(),
         *WebhookRoutes(deps).routes(),
+        *PushRoutes(deps).routes(),
         *ScheduleRoutes(deps).routes(),
         *TemplateRoutes(deps).routes(),
         *WorkspaceRoutes(deps).routes(),

@@ -12,6 +12,7 @@ from chatd.api.accounts.accounts import Accounts
 from chatd.api.model_ports import ModelListing, ModelServices
 from chatd.api.request import ApiRequest
 from chatd.domain.chat.row import Chat
+from chatd.domain.errors import NotFound
 from chatd.domain.file.entities import FileLimits
 from chatd.domain.ids import ChatId, WorkerId, WorkspaceId
 from chatd.domain.ports import Env
@@ -101,6 +102,10 @@ def _unknown(_chat_id: ChatId) -> Chat | None:
     return None
 
 
+async def _no_push_key() -> str:
+    raise NotFound("This server sends no notifications to browsers.")
+
+
 class ApiDeps(Struct, frozen=True, kw_only=True):
     """`known` returns a chat's row as this replica read it last, which may save a read. Without
     `workspaces` workspaces are disabled. Without a `budget` spending is not limited;
@@ -129,6 +134,7 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     file_limits: FileLimits = FileLimits()
     database_error: Callable[[], str | None] = lambda: None
     wake_webhooks: Callable[[], None] = lambda: None
+    push_public_key: Callable[[], Awaitable[str]] = _no_push_key
 
     async def retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Repeat a read or an idempotent write for a moment while the database is unavailable."""

@@ -193,6 +193,9 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     "too_many_webhooks": ErrorCode(
         409, "The user has as many webhooks as a user may have.", "Delete one first."
     ),
+    "too_many_subscriptions": ErrorCode(
+        409, "The user has 20 browsers with notifications.", "Remove one first."
+    ),
     "secret_key_missing": ErrorCode(
         409,
         "This server does not hold the key that seals secrets.",

@@ -46,6 +46,7 @@ TAGS: Final[Mapping[str, str]] = {
     "settings": "Prompts and other settings of the deployment and of the caller.",
     "schedules": "Chats that start by themselves at the times of a cron expression.",
     "webhooks": "URLs of yours that are called when a turn of your chats ends.",
+    "push": "Browsers of yours that are notified when a turn of your chats ends.",
     "auth": "Sign in and out; your sessions, tokens and tickets.",
     "setup": "Whether the server waits for its first sign-in.",
     "users": "The users of the server, for administrators.",

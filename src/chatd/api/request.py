@@ -201,6 +201,10 @@ class ApiRequest:
         return read_uuid("webhook_id", self._path["webhook_id"])
 
     @cached_property
+    def subscription_id(self) -> UUID:
+        return read_uuid("subscription_id", self._path["subscription_id"])
+
+    @cached_property
     def user_id(self) -> UserId:
         return UserId(read_uuid("user_id", self._path["user_id"]))
 

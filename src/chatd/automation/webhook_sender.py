@@ -1,4 +1,4 @@
-"""Send the deliveries of webhooks that are due.
+"""Send the deliveries of webhooks that are due, those to browsers among them.
 
 Every replica may send: a claim in the database keeps two of them from sending one delivery at the
 same time. A delivery is sent again if its sender dies or the answer is lost: receivers get each one
@@ -15,6 +15,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from chatd.aio import first_of
+from chatd.automation.push_requests import DeliveryRequest, PushRequests
 from chatd.domain.addresses import is_public
 from chatd.domain.errors import ChatdError
 from chatd.domain.ports import Env
@@ -74,7 +75,10 @@ class WebhookSender:
     """`run` sends until it is cancelled; `wake` lets it look for deliveries now. While there is no
     webhook, it looks seldom, and the ends of turns do not wake it."""
 
-    def __init__(self, conn: Conn, ring: KeyRing, env: Env, *, allow_private: bool) -> None:
+    def __init__(
+        self, conn: Conn, ring: KeyRing, env: Env, pushes: PushRequests, *, allow_private: bool
+    ) -> None:
+        self.pushes = pushes
         self._conn = conn
         self._ring = ring
         self._env = env
@@ -121,7 +125,7 @@ class WebhookSender:
         retry_after_s = None
         if not reply.is_success and delivery.event != "ping":
             retry_after_s = retry_delay_s(delivery.attempts, self._env.jitter())
-        disable = reason_to_disable(reply, claimed.failing_for_s)
+        disable = reason_to_disable(reply, claimed.failing_for_s, claimed.kind)
         if not reply.is_success:
             self._env.emit(
                 "webhook_failed",
@@ -149,13 +153,14 @@ class WebhookSender:
             secret = self._ring.open(claimed.sealed_secret, context)
             if not self._allow_private and _is_private_address(claimed.url):
                 return DeliveryReply(failure=PRIVATE_TEXT)
-            body = body_of(delivery)
-            now_s = int(self._env.clock.now().timestamp())
-            headers = signed_headers(delivery, body, secret, now_s)
+            request = await self._request(claimed, secret)
             async with (
                 asyncio.timeout(SEND_TIMEOUT_S),
                 http.post(
-                    claimed.url, data=body, headers=headers, allow_redirects=False
+                    claimed.url,
+                    data=request.body,
+                    headers=request.headers,
+                    allow_redirects=False,
                 ) as response,
             ):
                 return DeliveryReply(status=response.status)
@@ -165,6 +170,14 @@ class WebhookSender:
             return DeliveryReply(failure=str(error)[:MAX_FAILURE_CHARS] or type(error).__name__)
         except ChatdError as error:
             return DeliveryReply(failure=error.message[:MAX_FAILURE_CHARS])
+
+    async def _request(self, claimed: ClaimedDelivery, secret: str) -> DeliveryRequest:
+        if claimed.kind == "push":
+            return await self.pushes.make(claimed, secret)
+        body = body_of(claimed.delivery)
+        now_s = int(self._env.clock.now().timestamp())
+        headers = signed_headers(claimed.delivery, body, secret, now_s)
+        return DeliveryRequest(headers=headers, body=body)
 
     def _session(self) -> aiohttp.ClientSession:
         if self._allow_private:

@@ -21,6 +21,8 @@ from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import ChatId, UserId
 
 WebhookEvent = Literal["ping"] | TurnEvent
+WebhookKind = Literal["http", "push"]
+"""`push`: the endpoint of a browser, see `domain.push`."""
 
 SECRET_PREFIX: Final = "whsec_"
 SECRET_BYTES: Final = 32
@@ -31,6 +33,8 @@ RETRY_DELAYS_S: Final = (5.0, 30.0, 120.0, 600.0, 1800.0, 3600.0, 10_800.0, 21_6
 DISABLE_AFTER_S: Final = 3 * 86_400.0
 """A webhook that has failed for so long without a success is disabled."""
 GONE: Final = 410
+NO_SUBSCRIPTION: Final = (404, GONE)
+"""A push service answers so when the browser has ended its subscription."""
 
 
 class Webhook(Struct, frozen=True, kw_only=True):
@@ -125,8 +129,12 @@ def retry_delay_s(attempts: int, jitter: float) -> float | None:
     return RETRY_DELAYS_S[attempts - 1] * (0.8 + 0.4 * jitter)
 
 
-def reason_to_disable(reply: DeliveryReply, failing_for_s: float) -> str | None:
+def reason_to_disable(
+    reply: DeliveryReply, failing_for_s: float, kind: WebhookKind = "http"
+) -> str | None:
     """None: the webhook stays enabled."""
+    if kind == "push" and reply.status in NO_SUBSCRIPTION:
+        return "The browser has ended its subscription."
     if reply.status == GONE:
         return "The receiver answered 410 Gone."
     if not reply.is_success and failing_for_s >= DISABLE_AFTER_S:

@@ -318,6 +318,14 @@ class WebhookSettings(msgspec.Struct, frozen=True, kw_only=True):
             " user can reach services there"
         ),
     ] = False
+    push_contact: Annotated[
+        Annotated[str, Meta(pattern=r"^(mailto:[^\s@]+@[^\s@]+|https://\S+)$")] | None,
+        Meta(
+            description="How the push services of browser vendors reach the operator; without it"
+            " the https URL of the server",
+            extra={"expected": "an address such as mailto:ops@example.com"},
+        ),
+    ] = None
 
 
 class ProviderEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -31,6 +31,7 @@ PROVIDER_KEY: Final = SealedColumn(table="provider_keys", column="sealed_key")
 SEALED_COLUMNS: Final[tuple[SealedColumn, ...]] = (
     PROVIDER_CONFIG,
     PROVIDER_KEY,
+    SealedColumn(table="push_keys", column="private_key"),
     SealedColumn(table="webhooks", column="secret"),
 )
 """A test compares this list with the schema."""

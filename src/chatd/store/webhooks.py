@@ -14,12 +14,18 @@ from msgspec import Raw, Struct
 from chatd.domain.access import Actor, UserActor, row_filter
 from chatd.domain.errors import Conflict
 from chatd.domain.ids import ChatId
-from chatd.domain.webhooks import MAX_WEBHOOKS_PER_USER, Delivery, DeliveryReply, Webhook
+from chatd.domain.webhooks import (
+    MAX_WEBHOOKS_PER_USER,
+    Delivery,
+    DeliveryReply,
+    Webhook,
+    WebhookKind,
+)
 from chatd.store.conn import Conn, Row
 from chatd.store.sealed_columns import SealedColumn
 
 SECRET_COLUMN: Final = SealedColumn(table="webhooks", column="secret")
-_COLUMNS: Final[LiteralString] = (
+WEBHOOK_COLUMNS: Final[LiteralString] = (
     "id, owner_id, url, events, enabled, disabled_by, failing_since, created_at, updated_at"
 )
 _DELIVERY: Final[LiteralString] = (
@@ -30,36 +36,41 @@ _DELIVERY: Final[LiteralString] = (
 INSERT: Final[LiteralString] = f"""
     INSERT INTO webhooks (id, owner_id, url, events, secret)
     SELECT $1, $2, $3, $4::text[], $5
-    WHERE (SELECT count(*) FROM webhooks WHERE owner_id = $2) < $6
-    RETURNING {_COLUMNS}"""
+    WHERE (SELECT count(*) FROM webhooks WHERE owner_id = $2 AND kind = 'http') < $6
+    RETURNING {WEBHOOK_COLUMNS}"""
 GET: Final[LiteralString] = f"""
-    SELECT {_COLUMNS} FROM webhooks WHERE id = $1 AND ($2::uuid IS NULL OR owner_id = $2)"""
+    SELECT {WEBHOOK_COLUMNS} FROM webhooks
+    WHERE id = $1 AND kind = 'http' AND ($2::uuid IS NULL OR owner_id = $2)"""
 LIST: Final[LiteralString] = f"""
-    SELECT {_COLUMNS} FROM webhooks WHERE owner_id = $1 ORDER BY created_at, id LIMIT $2"""
+    SELECT {WEBHOOK_COLUMNS} FROM webhooks WHERE owner_id = $1 AND kind = 'http'
+    ORDER BY created_at, id LIMIT $2"""
 # What was due when it was disabled is not delivered when it is enabled again.
 UPDATE: Final[LiteralString] = f"""
     WITH ended AS (
         UPDATE webhook_deliveries d
         SET due_at = NULL, ended_at = now(), failure = 'The webhook was disabled.'
         FROM webhooks w
-        WHERE w.id = $1 AND ($2::uuid IS NULL OR w.owner_id = $2) AND NOT w.enabled AND $5
+        WHERE w.id = $1 AND w.kind = 'http' AND ($2::uuid IS NULL OR w.owner_id = $2)
+          AND NOT w.enabled AND $5
           AND d.webhook_id = w.id AND d.due_at IS NOT NULL AND d.event <> 'ping')
     UPDATE webhooks SET url = coalesce($3, url), events = coalesce($4::text[], events),
         enabled = coalesce($5, enabled),
         disabled_by = CASE WHEN $5 THEN NULL ELSE disabled_by END,
         failing_since = CASE WHEN $5 THEN NULL ELSE failing_since END, updated_at = now()
-    WHERE id = $1 AND ($2::uuid IS NULL OR owner_id = $2)
-    RETURNING {_COLUMNS}"""
+    WHERE id = $1 AND kind = 'http' AND ($2::uuid IS NULL OR owner_id = $2)
+    RETURNING {WEBHOOK_COLUMNS}"""
 DELETE: Final[LiteralString] = """
-    DELETE FROM webhooks WHERE id = $1 AND ($2::uuid IS NULL OR owner_id = $2) RETURNING id"""
+    DELETE FROM webhooks
+    WHERE id = $1 AND kind = 'http' AND ($2::uuid IS NULL OR owner_id = $2) RETURNING id"""
 INSERT_PING: Final[LiteralString] = """
     INSERT INTO webhook_deliveries (webhook_id, event)
-    SELECT id, 'ping' FROM webhooks WHERE id = $1 AND ($2::uuid IS NULL OR owner_id = $2)
+    SELECT id, 'ping' FROM webhooks
+    WHERE id = $1 AND kind = 'http' AND ($2::uuid IS NULL OR owner_id = $2)
     RETURNING id"""
 LIST_DELIVERIES: Final[LiteralString] = f"""
     SELECT {_DELIVERY}, d.due_at, d.ended_at, d.delivered, d.reply_status, d.failure
     FROM webhook_deliveries d JOIN webhooks w ON w.id = d.webhook_id
-    WHERE d.webhook_id = $1 AND ($2::uuid IS NULL OR w.owner_id = $2)
+    WHERE d.webhook_id = $1 AND w.kind = 'http' AND ($2::uuid IS NULL OR w.owner_id = $2)
       AND ($3::bigint IS NULL OR d.id < $3)
     ORDER BY d.id DESC LIMIT $4"""
 
@@ -69,7 +80,7 @@ CLAIM: Final[LiteralString] = f"""
     UPDATE webhook_deliveries d
     SET due_at = now() + $3::float8 * interval '1 s', attempts = d.attempts + 1
     FROM (
-        SELECT due.id, w.url, w.secret,
+        SELECT due.id, w.url, w.secret, w.kind,
             coalesce(extract(epoch FROM now() - w.failing_since), 0)::float8 AS failing_for_s
         FROM webhooks w JOIN users u ON u.id = w.owner_id AND u.status = 'active', LATERAL (
             SELECT id FROM webhook_deliveries
@@ -77,7 +88,7 @@ CLAIM: Final[LiteralString] = f"""
             ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED) due
         LIMIT $1) claimed
     WHERE d.id = claimed.id
-    RETURNING {_DELIVERY}, claimed.url, claimed.secret, claimed.failing_for_s"""
+    RETURNING {_DELIVERY}, claimed.url, claimed.secret, claimed.kind, claimed.failing_for_s"""
 # Only of the attempt that was claimed: a late answer of an earlier one changes nothing.
 FINISH: Final[LiteralString] = """
     WITH finished AS (
@@ -107,6 +118,7 @@ class ClaimedDelivery(Struct, frozen=True, kw_only=True):
     """`sealed_secret` is opened by the sender. `failing_for_s`: how long nothing has succeeded."""
 
     delivery: Delivery
+    kind: WebhookKind
     url: str
     sealed_secret: str
     failing_for_s: float
@@ -129,18 +141,20 @@ async def insert(
             f"You have {MAX_WEBHOOKS_PER_USER} webhooks. Delete one first.",
             code="too_many_webhooks",
         )
-    return _webhook(row)
+    return webhook_from_row(row)
 
 
 async def get(conn: Conn, actor: Actor, webhook_id: UUID) -> Webhook | None:
     owner = row_filter(actor, "account.read").owner_id
     row = await conn.fetchrow(GET, webhook_id, owner)
-    return None if row is None else _webhook(row)
+    return None if row is None else webhook_from_row(row)
 
 
 async def list_own(conn: Conn, actor: UserActor) -> list[Webhook]:
     row_filter(actor, "account.read")
-    return [_webhook(r) for r in await conn.fetch(LIST, actor.user_id, MAX_WEBHOOKS_PER_USER)]
+    return [
+        webhook_from_row(r) for r in await conn.fetch(LIST, actor.user_id, MAX_WEBHOOKS_PER_USER)
+    ]
 
 
 async def update(
@@ -156,7 +170,7 @@ async def update(
     owner = row_filter(actor, "account.write").owner_id
     chosen = None if events is None else list(events)
     row = await conn.fetchrow(UPDATE, webhook_id, owner, url, chosen, enabled)
-    return None if row is None else _webhook(row)
+    return None if row is None else webhook_from_row(row)
 
 
 async def delete(conn: Conn, actor: UserActor, webhook_id: UUID) -> bool:
@@ -185,6 +199,7 @@ async def claim(
     return [
         ClaimedDelivery(
             delivery=_delivery(row),
+            kind=row["kind"],
             url=row["url"],
             sealed_secret=row["secret"],
             failing_for_s=row["failing_for_s"],
@@ -225,7 +240,7 @@ async def delete_ended(conn: Conn, *, after_s: float, limit: int) -> int:
     return int(status.rpartition(" ")[2])
 
 
-def _webhook(row: Row) -> Webhook:
+def webhook_from_row(row: Row) -> Webhook:
     return Webhook(
         id=row["id"],
         owner_id=row["owner_id"],

@@ -1,0 +1,139 @@
+"""Routes by which a browser subscribes to notifications of the ends of turns."""
+
+from typing import Final
+from urllib.parse import urlsplit
+from uuid import UUID, uuid5
+
+from chatd.api.deps import ApiDeps
+from chatd.api.pages import ItemPosition, Paging, cut_whole
+from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
+from chatd.api.route import ApiRoute
+from chatd.api.schemas.lists import ListQuery
+from chatd.api.schemas.push import (
+    PushKeyReply,
+    SubscriptionBody,
+    SubscriptionPage,
+    SubscriptionReply,
+)
+from chatd.api.validation import check_webhook_url
+from chatd.domain.errors import InvalidInput, NotFound
+from chatd.domain.ids import UserId
+from chatd.domain.push import decode_keys
+from chatd.domain.webhooks import Webhook
+from chatd.store import push
+from chatd.store.webhooks import SECRET_COLUMN
+
+_MISSING_TEXT: Final = "There is no such subscription."
+_SUBSCRIBE: Final = BodySpec(SubscriptionBody)
+
+
+class PushRoutes:
+    def __init__(self, deps: ApiDeps) -> None:
+        self._deps = deps
+
+    def routes(self) -> tuple[ApiRoute, ...]:
+        one = "/push/subscriptions/{subscription_id}"
+        return (
+            ApiRoute(
+                endpoint="GET /push/key",
+                permission="account.read",
+                summary="Get the public key with which a browser subscribes to notifications",
+                handle=self.get_push_key,
+                replies={200: PushKeyReply},
+                errors=("secret_key_missing",),
+            ),
+            ApiRoute(
+                endpoint="POST /push/subscriptions",
+                permission="account.write",
+                summary="Send notifications of your chats to a browser; again: with its new keys",
+                handle=self.subscribe,
+                body_spec=_SUBSCRIBE,
+                replies={201: SubscriptionReply},
+                errors=("too_many_subscriptions", "secret_key_missing"),
+            ),
+            ApiRoute(
+                endpoint="GET /push/subscriptions",
+                permission="account.read",
+                summary="List your browsers that get notifications",
+                handle=self.list_subscriptions,
+                query=ListQuery,
+                replies={200: SubscriptionPage},
+            ),
+            ApiRoute(
+                endpoint=f"DELETE {one}",
+                permission="account.write",
+                summary="Send no more notifications to a browser",
+                handle=self.unsubscribe,
+                replies={204: None},
+            ),
+            ApiRoute(
+                endpoint=f"POST {one}/test",
+                permission="account.write",
+                summary="Send a test notification to a browser",
+                handle=self.send_test,
+                replies={202: None},
+            ),
+        )
+
+    async def get_push_key(self, request: ApiRequest) -> ApiReply:
+        del request
+        return reply(PushKeyReply(public_key=await self._deps.push_public_key()))
+
+    async def subscribe(self, request: ApiRequest) -> ApiReply:
+        deps, body, actor = self._deps, await request.body(_SUBSCRIBE), request.caller.actor
+        endpoint = _check_endpoint(body.endpoint)
+        keys = decode_keys(body.keys.p256dh, body.keys.auth)
+        subscription_id = _id_of(actor.user_id, endpoint)
+        sealed = deps.key_ring.seal(keys.encode(), SECRET_COLUMN.context(subscription_id))
+        made = await push.subscribe(
+            deps.pool, actor, subscription_id, endpoint=endpoint, secret=sealed
+        )
+        deps.wake_webhooks()
+        headers = {"location": f"/api/v1/push/subscriptions/{made.id}"}
+        return reply(_subscription_reply(made), 201, headers)
+
+    async def list_subscriptions(self, request: ApiRequest) -> ApiReply:
+        pool, actor = self._deps.pool, request.caller.actor
+        paging = Paging(request, request.query(ListQuery), ItemPosition)
+        found = await self._deps.retry(lambda: push.list_own(pool, actor))
+        shown, cursor = cut_whole(paging, found, lambda one: one.id)
+        items = tuple(_subscription_reply(one) for one in shown)
+        return reply(SubscriptionPage(items=items, has_more=cursor is not None, next_cursor=cursor))
+
+    async def unsubscribe(self, request: ApiRequest) -> ApiReply:
+        if not await push.delete(self._deps.pool, request.caller.actor, request.subscription_id):
+            raise NotFound(_MISSING_TEXT)
+        return NO_CONTENT
+
+    async def send_test(self, request: ApiRequest) -> ApiReply:
+        actor = request.caller.actor
+        if await push.insert_ping(self._deps.pool, actor, request.subscription_id) is None:
+            raise NotFound(_MISSING_TEXT)
+        self._deps.wake_webhooks()
+        return ApiReply(status=202)
+
+
+def _check_endpoint(endpoint: str) -> str:
+    """Raises InvalidInput. A push service is always reached over https."""
+    try:
+        checked = check_webhook_url(endpoint)
+    except InvalidInput as error:
+        raise InvalidInput("endpoint", error.detail) from None
+    if not checked.startswith("https://"):
+        raise InvalidInput("endpoint", "must be an https URL")
+    return checked
+
+
+def _id_of(user_id: UserId, endpoint: str) -> UUID:
+    """The same for the same browser, so that it subscribes once; its sealed keys belong to it."""
+    return uuid5(user_id, endpoint)
+
+
+def _subscription_reply(one: Webhook) -> SubscriptionReply:
+    return SubscriptionReply(
+        id=one.id,
+        service=urlsplit(one.url).hostname or "",
+        enabled=one.enabled,
+        disabled_by=one.disabled_by,
+        created_at=one.created_at,
+    )

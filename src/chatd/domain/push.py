@@ -1,0 +1,91 @@
+"""Web push: what a browser subscribes with, and what it is told when a turn of a chat ends.
+
+A subscription is kept like a webhook: its URL is the endpoint of the browser vendor, its secret are
+the keys by which only that browser can read a message.
+"""
+
+import base64
+import binascii
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from chatd.domain.errors import InvalidInput
+from chatd.domain.webhooks import Delivery
+
+PUBLIC_KEY_BYTES: Final = 65
+"""A point of the curve P-256, uncompressed."""
+AUTH_BYTES: Final = 16
+MAX_SUBSCRIPTIONS_PER_USER: Final = 20
+MAX_TITLE_CHARS: Final = 80
+MAX_BODY_CHARS: Final = 160
+PUSH_EVENTS: Final = ("turn.finished", "turn.failed", "turn.needs_action")
+"""A user who interrupts a turn is there and needs no message."""
+PUSH_TTL_S: Final = 86_400
+_TEXTS: Final = {
+    "ping": "Notifications of chatd arrive here.",
+    "turn.finished": "The answer is complete.",
+    "turn.failed": "The chat stopped with an error.",
+    "turn.needs_action": "The chat needs you.",
+}
+
+
+class SubscriptionKeys(Struct, frozen=True, kw_only=True):
+    """`p256dh`: the browser's public key; `auth`: a secret that it shares with this server."""
+
+    p256dh: bytes
+    auth: bytes
+
+    def encode(self) -> str:
+        return f"{encode_base64url(self.p256dh)}.{encode_base64url(self.auth)}"
+
+
+class _ChatFailure(Struct):
+    message: str = ""
+
+
+def decode_keys(p256dh: str, auth: str) -> SubscriptionKeys:
+    """Raises InvalidInput. Whether the key is a point of the curve is checked when it is used."""
+    key, secret = _decode("keys.p256dh", p256dh), _decode("keys.auth", auth)
+    if len(key) != PUBLIC_KEY_BYTES or key[0] != 4:
+        raise InvalidInput("keys.p256dh", f"must be {PUBLIC_KEY_BYTES} bytes in base64url")
+    if len(secret) != AUTH_BYTES:
+        raise InvalidInput("keys.auth", f"must be {AUTH_BYTES} bytes in base64url")
+    return SubscriptionKeys(p256dh=key, auth=secret)
+
+
+def push_payload(delivery: Delivery, answer: str | None) -> bytes:
+    """What the page's service worker shows. `answer`: the text of the last answer, if any.
+    Messages of one chat replace each other, by `tag`."""
+    text = _TEXTS.get(delivery.event, delivery.event)
+    if delivery.event == "turn.finished" and answer:
+        text = answer
+    if delivery.error is not None:
+        text = msgspec.json.decode(delivery.error, type=_ChatFailure).message or text
+    return msgspec.json.encode(
+        {
+            "title": _clip(delivery.title or "chatd", MAX_TITLE_CHARS),
+            "body": _clip(text, MAX_BODY_CHARS),
+            "event": delivery.event,
+            "tag": None if delivery.chat_id is None else str(delivery.chat_id),
+            "url": "/" if delivery.chat_id is None else f"/c/{delivery.chat_id}",
+        }
+    )
+
+
+def encode_base64url(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def _clip(text: str, most: int) -> str:
+    words = " ".join(text.split())
+    return words if len(words) <= most else words[: most - 1].rstrip() + "…"
+
+
+def _decode(field: str, text: str) -> bytes:
+    try:
+        plain = text.rstrip("=")
+        return base64.b64decode(plain + "=" * (-len(plain) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidInput(field, "must be base64url") from None
