@@ -20,24 +20,33 @@ class FakeProvider:
         self.keys = [RSAKey.generate_key(2048, {"kid": "first"})]
         self.issuer = ""
         self.named_issuer: str | None = None
+        self.userinfo: dict[str, object] | None = None
 
     async def discovery(self, request: web.Request) -> web.Response:
         self.asked["discovery"] += 1
         named = self.named_issuer or self.issuer
         endpoints = ("authorization_endpoint", "token_endpoint")
         body = {"issuer": named, "jwks_uri": f"{self.issuer}/keys"}
+        if self.userinfo is not None:
+            body["userinfo_endpoint"] = f"{self.issuer}/userinfo"
         return web.json_response(body | {name: f"{self.issuer}/{name}" for name in endpoints})
 
     async def jwks(self, request: web.Request) -> web.Response:
         self.asked["keys"] += 1
         return web.json_response({"keys": [key.as_dict(private=False) for key in self.keys]})
 
+    async def tell_user(self, request: web.Request) -> web.Response:
+        self.asked["userinfo"] += 1
+        assert request.headers["authorization"] == "Bearer an access token"
+        return web.json_response(self.userinfo)
+
     def token(self, clock: FakeClock, key: RSAKey | OctKey, alg: str = "RS256") -> ProviderTokens:
         now = clock.now().timestamp()
         claims = {"iss": self.issuer, "aud": "chatd", "sub": "1", "nonce": "n", "email": "a@b.c"}
         claims |= {"iat": int(now), "exp": int(now) + 300}
         head = {"alg": alg, "kid": key.kid}
-        return ProviderTokens(id_token=jwt.encode(head, claims, key, algorithms=[alg]))
+        made = jwt.encode(head, claims, key, algorithms=[alg])
+        return ProviderTokens(id_token=made, access_token="an access token")
 
 
 @asynccontextmanager
@@ -46,6 +55,7 @@ async def fake_provider() -> AsyncGenerator[FakeProvider]:
     app = web.Application()
     app.router.add_get("/.well-known/openid-configuration", provider.discovery)
     app.router.add_get("/keys", provider.jwks)
+    app.router.add_get("/userinfo", provider.tell_user)
     runner = web.AppRunner(app)
     await runner.setup()
     try:
@@ -95,6 +105,22 @@ async def test_a_new_key_is_read_at_once_and_unknown_ones_at_most_once_a_minute(
             with pytest.raises(Unauthorized):
                 await client.read_claims(provider.token(clock, unknown), "n")
         assert provider.asked == {"discovery": 1, "keys": 2}
+
+
+async def test_groups_that_only_userinfo_has_are_read_for_the_same_user() -> None:
+    clock = FakeClock()
+    async with fake_provider() as provider:
+        provider.userinfo = {"sub": "1", "groups": ["ops"], "email_verified": True, "iss": "x"}
+        client = OidcClient(OidcConfig(issuer=provider.issuer, client_id="chatd"), clock)
+        tokens = provider.token(clock, provider.keys[0])
+        assert "groups" not in await client.read_claims(tokens, "n")
+        assert provider.asked["userinfo"] == 0, "the token has all that is wanted"
+        claims = await client.read_claims(tokens, "n", ("email", "groups"))
+        assert (claims["groups"], claims["iss"]) == (["ops"], provider.issuer)
+        assert "email_verified" not in claims, "it is not about the email of the token"
+        provider.userinfo["sub"] = "2"
+        with pytest.raises(Unauthorized, match="about another user"):
+            await client.read_claims(tokens, "n", ("email", "groups"))
 
 
 async def test_a_provider_that_names_another_issuer_is_refused() -> None:

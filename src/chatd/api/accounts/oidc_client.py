@@ -5,7 +5,7 @@ not known, at most once a minute, so that forged tokens do not load the provider
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, TypeVar, cast
 from urllib.parse import quote
 
@@ -104,9 +104,11 @@ class OidcClient:
         reply = await self._request("POST", described.token_endpoint, form=form, headers=headers)
         return _convert(reply, ProviderTokens)
 
-    async def read_claims(self, tokens: ProviderTokens, nonce: str) -> Claims:
-        """The checked claims of the ID token and of the userinfo endpoint. Raises Unauthorized,
-        IdentityProviderFailed."""
+    async def read_claims(
+        self, tokens: ProviderTokens, nonce: str, wanted: Collection[str] = ("email",)
+    ) -> Claims:
+        """The checked claims of the ID token. If it lacks one that is wanted, those of the userinfo
+        endpoint too. Raises Unauthorized, IdentityProviderFailed."""
         claims = await self._verify(tokens.id_token)
         expected = ExpectedToken(
             issuer=self.config.issuer,
@@ -119,7 +121,8 @@ class OidcClient:
                 f"The provider's answer is refused: {fault}.", code="identity_refused"
             )
         described = await self.describe()
-        if "email" in claims or tokens.access_token is None or not described.userinfo_endpoint:
+        has_all = all(name in claims for name in wanted)
+        if has_all or tokens.access_token is None or not described.userinfo_endpoint:
             return claims
         headers = {"authorization": f"Bearer {tokens.access_token}"}
         more = await self._request("GET", described.userinfo_endpoint, headers=headers)
@@ -127,6 +130,8 @@ class OidcClient:
             raise Unauthorized(
                 "The provider's answer is refused: about another user.", code="identity_refused"
             )
+        if "email" in claims:
+            more.pop("email_verified", None)  # it is said of the other email
         return {**more, **claims}
 
     async def _verify(self, token: str) -> Claims:

@@ -137,7 +137,8 @@ class OidcSignIn:
         if not await identities.use_answer(self._pool, digest(state.state)):
             raise Unauthorized(_BEGIN_AGAIN, code="identity_refused")
         tokens = await self._client.exchange(answer.code, state.verifier, self._redirect_uri(scope))
-        identity = read_identity(await self._client.read_claims(tokens, state.nonce), self._rules)
+        claims = await self._client.read_claims(tokens, state.nonce, self._wanted_claims())
+        identity = read_identity(claims, self._rules)
         check_domain(identity, self._rules)
         async with self._pool.transaction() as session:
             user = await self._find_user(session, identity)
@@ -217,6 +218,10 @@ class OidcSignIn:
                 await groups.add_member(session, SIGN_IN, group.id, user.id)
             elif name.lower() in mine and name.lower() not in wanted and group is not None:
                 await groups.remove_member(session, SIGN_IN, group.id, user.id)
+
+    def _wanted_claims(self) -> tuple[str, ...]:
+        groups = self._rules.groups_claim
+        return ("email",) if groups is None else ("email", groups)
 
     def _read_state(self, scope: Scope) -> OidcState | None:
         sealed = read_cookie(scope, self._cookie_name(scope))
