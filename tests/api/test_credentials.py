@@ -67,6 +67,48 @@ async def test_scopes_and_expiry_of_a_new_token_are_checked(server: ApiServer) -
     assert made.json["scopes"] == ["account"], "as narrow as its creator"
 
 
+async def test_a_token_that_a_token_made_does_not_outlive_it(dsn: str, server: ApiServer) -> None:
+    end = "2100-01-01T00:00:00Z"
+    _, browser, token = await ada(server, expires_at=end)
+    path = "/auth/tokens"
+    later = {"name": "x", "expires_at": "2100-01-01T00:00:01Z"}
+    refused = await server.ask("POST", path, later, token=token)
+    assert (refused.status, refused.field) == (400, "expires_at")
+    sooner = {"name": "x", "expires_at": "2099-01-01T00:00:00Z"}
+    first = await server.ask("POST", path, sooner, token=token)
+    assert first.json["expires_at"] == "2099-01-01T00:00:00Z"
+    made = await server.ask("POST", path, {"name": "child"}, token=token)
+    assert made.json["expires_at"] == end
+    child = str(made.json["token"])
+    grandchild = await server.ask("POST", path, {"name": "grandchild"}, token=child)
+    assert grandchild.json["expires_at"] == end
+    by_session = await browser.ask("POST", path, {"name": "for ever"})
+    assert by_session.json["expires_at"] is None
+    async with listening_changes(dsn) as changes, serve_api(dsn, ApiOptions(changes=changes)) as at:
+        last = str(grandchild.json["token"])
+        assert (await at.ask("GET", "/chats", token=last)).status == 200
+        [parent] = [one for one in (await browser.ask("GET", path)).items if one["name"] == "a job"]
+        assert (await browser.ask("DELETE", f"{path}/{parent['id']}")).status == 204
+        async with asyncio.timeout(10):
+            while (await at.ask("GET", "/chats", token=last)).status != 401:
+                pass
+        assert (await at.ask("GET", "/chats", token=str(by_session.json["token"]))).status == 200
+
+
+async def test_a_token_of_a_service_account_expires_with_the_token_that_made_it(
+    server: ApiServer,
+) -> None:
+    root = {"name": "root", "expires_at": "2100-01-01T00:00:00Z"}
+    token = str((await server.ask("POST", "/auth/tokens", root, token=ADMINISTRATOR)).json["token"])
+    robot = {"username": "robot", "is_service": True}
+    user = await server.ask("POST", "/users", robot, token=token)
+    path = f"/users/{user.json['id']}/tokens"
+    made = await server.ask("POST", path, {"name": "job"}, token=token)
+    assert made.json["expires_at"] == root["expires_at"]
+    free = await server.ask("POST", path, {"name": "job"}, token=ADMINISTRATOR)
+    assert free.json["expires_at"] is None
+
+
 async def test_only_known_tokens_authenticate(server: ApiServer) -> None:
     for value in (
         "",

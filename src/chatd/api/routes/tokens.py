@@ -19,7 +19,7 @@ from chatd.api.schemas.accounts import (
 )
 from chatd.api.schemas.lists import ListQuery
 from chatd.domain.account.entities import Credential, CredentialKind
-from chatd.domain.account.rules import redacted_diff, token_scopes
+from chatd.domain.account.rules import redacted_diff, token_expiry, token_scopes
 from chatd.domain.account.secret_text import SECRET_BYTES, digest, token_text
 from chatd.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
 from chatd.domain.ids import CredentialId, UserId
@@ -65,6 +65,8 @@ class TokenRoutes:
                 endpoint="POST /auth/tokens",
                 permission="account.write",
                 summary="Create an API token; only this reply shows it",
+                description="A token that is made with a token has at most its scopes, expires no"
+                " later, and is revoked with it.",
                 handle=self.create_token,
                 body_spec=_NEW,
                 replies={201: CreatedTokenReply},
@@ -170,6 +172,8 @@ class TokenRoutes:
         scopes = token_scopes(actor, body.scopes)
         if body.expires_at is not None and body.expires_at <= deps.env.clock.now():
             raise InvalidInput("expires_at", "must be in the future")
+        caller = request.caller
+        maker = caller.credential_id if caller.kind == "token" else None
         token_id = CredentialId(deps.env.new_id())
         text = token_text(token_id, secrets.token_bytes(SECRET_BYTES))
         new = NewCredential(
@@ -179,7 +183,10 @@ class TokenRoutes:
             secret_sha256=digest(text),
             name=body.name,
             scopes=scopes,
-            expires_at=body.expires_at,
+            expires_at=token_expiry(None if maker is None else caller.expires_at, body.expires_at),
+            made_by=maker,
+            # Tokens of a service account are revoked on their own.
+            parent_id=maker if user_id == caller.user_id else None,
         )
         async with deps.pool.transaction() as session:
             made = await credentials.insert(session, actor, new)

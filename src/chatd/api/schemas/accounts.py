@@ -246,7 +246,11 @@ class NewTokenBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ] = None
     expires_at: Annotated[
         Annotated[datetime, Meta(tz=True)] | None,
-        describe("When it expires. Null: never.", "2027-01-01T00:00:00Z"),
+        describe(
+            "When it expires. Null: never. A token that a token makes expires with that one at the"
+            " latest.",
+            "2027-01-01T00:00:00Z",
+        ),
     ] = None
 
 

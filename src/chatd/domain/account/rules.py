@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping
+from datetime import datetime
 from typing import Final
 
 from chatd.domain.access import TOKEN_SCOPES, UserActor
@@ -58,6 +59,19 @@ def token_scopes(creator: UserActor, wanted: Collection[str] | None) -> tuple[st
     if creator.scopes is not None and not set(wanted) <= creator.scopes:
         raise Forbidden("A token cannot have a scope that its creator lacks.", code="missing_scope")
     return _in_order(wanted)
+
+
+def token_expiry(creator: datetime | None, wanted: datetime | None) -> datetime | None:
+    """When a new token expires: as wanted, or with the token that makes it. Raises InvalidInput
+    if it would outlive that one."""
+    if creator is None or (wanted is not None and wanted <= creator):
+        return wanted
+    if wanted is not None:
+        text = (
+            f"must not be after {creator:%Y-%m-%dT%H:%M:%SZ}, when the token that makes it expires"
+        )
+        raise InvalidInput("expires_at", text)
+    return creator
 
 
 def _in_order(scopes: Collection[str]) -> tuple[str, ...]:

@@ -38,19 +38,22 @@ _COLUMNS: Final[LiteralString] = """
     c.id, c.kind, c.user_id, c.name, c.scopes, c.created_at, c.expires_at, c.ends_at,
     c.last_used_at, c.ip, c.user_agent, c.created_by"""
 # $13 is the only user that the actor reaches, or NULL. A user makes tokens for the own account,
-# and an administrator for service accounts too, which have nothing else.
+# and an administrator for service accounts too, which have nothing else. $15 is the token that makes
+# the new one, which does not outlive it.
 INSERT: Final[LiteralString] = f"""
     INSERT INTO credentials AS c (id, kind, user_id, name, secret_sha256, scopes, expires_at,
         ends_at, last_used_at, ip, user_agent, created_by, parent_id)
     SELECT $1, $2, u.id, $4, $5, $6::text[],
         CASE WHEN $2 = 'session' THEN least(now() + $7::interval, now() + $8::interval)
-             ELSE coalesce($9::timestamptz, now() + $7::interval) END,
+             ELSE least(coalesce($9::timestamptz, now() + $7::interval),
+                 (SELECT m.expires_at FROM credentials m WHERE m.id = $15)) END,
         now() + $8::interval, CASE WHEN $2 = 'session' THEN now() END, $10, $11, $12, $14
     FROM users u
     WHERE u.id = $3 AND u.status = 'active' AND u.deleted_at IS NULL
       AND ($13::uuid IS NULL OR u.id = $13)
       AND ($2 NOT IN ('session', 'link') OR NOT u.is_service)
       AND ($2 <> 'token' OR $12::uuid IS NULL OR u.is_service = (u.id <> $12))
+      AND ($15::uuid IS NULL OR EXISTS (SELECT FROM credentials m WHERE m.id = $15))
     RETURNING {_COLUMNS}"""
 
 _ACTIVE: Final[LiteralString] = f"""
@@ -109,6 +112,12 @@ LIST: Final[LiteralString] = f"""
       AND ($3::uuid IS NULL OR c.user_id = $3)
       AND ($4::timestamptz IS NULL OR (c.created_at, c.id) < ($4, $5::uuid))
     ORDER BY c.created_at DESC, c.id DESC LIMIT $6"""
+# Tickets and tokens that it made, and tokens that these made. They are deleted with it.
+LIST_DESCENDANTS: Final[LiteralString] = """
+    WITH RECURSIVE made AS (
+        SELECT c.id FROM credentials c WHERE c.parent_id = $1
+        UNION ALL SELECT c.id FROM credentials c JOIN made ON c.parent_id = made.id)
+    SELECT id FROM made"""
 DELETE: Final[LiteralString] = f"""
     DELETE FROM credentials c
     WHERE c.id = $1 AND c.kind = ANY ($2::text[]) AND ($3::uuid IS NULL OR c.user_id = $3)
@@ -126,7 +135,8 @@ DELETE_EXPIRED: Final[LiteralString] = """
 
 
 class NewCredential(Struct, frozen=True, kw_only=True):
-    """Valid until `expires_at`, or for `lifetime`, or for ever."""
+    """Valid until `expires_at`, or for `lifetime`, or for ever; but not longer than the token
+    `made_by`. Deleted with `parent_id`."""
 
     id: CredentialId
     kind: CredentialKind
@@ -140,6 +150,7 @@ class NewCredential(Struct, frozen=True, kw_only=True):
     ip: str | None = None
     user_agent: str | None = None
     parent_id: UUID | None = None
+    made_by: UUID | None = None
 
 
 async def insert(conn: Conn, actor: Actor, new: NewCredential) -> Credential:
@@ -155,7 +166,7 @@ async def insert(conn: Conn, actor: Actor, new: NewCredential) -> Credential:
             *(new.id, new.kind, new.user_id, strip_unstorable(new.name), new.secret_sha256),
             None if new.scopes is None else list(new.scopes),
             *(new.lifetime, new.ends_after, new.expires_at, new.ip, agent, created_by),
-            *(reach, new.parent_id),
+            *(reach, new.parent_id, new.made_by),
         )
     except MissingReference:
         row = None  # the credential that asks for a ticket was revoked meanwhile
@@ -219,7 +230,8 @@ async def revoke(
     of: UserId | None = None,
     ip: str | None = None,
 ) -> Credential:
-    """`of`: only if it belongs to this user. Raises NotFound."""
+    """With the tokens that it made. `of`: only if it belongs to this user. Raises NotFound."""
+    made = await session.fetch(LIST_DESCENDANTS, credential_id)
     row = await session.fetchrow(DELETE, credential_id, list(kinds), of, writable_user(actor))
     if row is None:
         raise NotFound("There is no such credential.")
@@ -233,7 +245,7 @@ async def revoke(
         ip=ip,
         detail={"user_id": gone.user_id, "name": gone.name},
     )
-    await config_changes.publish(session, ConfigChange(kind="credential", id=str(gone.id)))
+    await _publish_end(session, [str(gone.id), *(str(one["id"]) for one in made)])
     return gone
 
 
@@ -247,10 +259,13 @@ async def revoke_of_user(
 ) -> int:
     """The number of revoked ones. The caller audits the reason."""
     rows = await session.fetch(DELETE_OF_USER, user_id, list(kinds), keep, writable_user(actor))
-    ids = [str(row["id"]) for row in rows]
+    await _publish_end(session, [str(row["id"]) for row in rows])
+    return len(rows)
+
+
+async def _publish_end(session: DatabaseSession, ids: Sequence[str]) -> None:
     for changed in ids if len(ids) <= MAX_PUBLISHED_REVOCATIONS else [""]:
         await config_changes.publish(session, ConfigChange(kind="credential", id=changed))
-    return len(ids)
 
 
 async def delete_expired(conn: Conn, actor: SystemActor, *, limit: int) -> int:
