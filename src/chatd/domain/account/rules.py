@@ -67,10 +67,8 @@ def token_expiry(creator: datetime | None, wanted: datetime | None) -> datetime 
     if creator is None or (wanted is not None and wanted <= creator):
         return wanted
     if wanted is not None:
-        text = (
-            f"must not be after {creator:%Y-%m-%dT%H:%M:%SZ}, when the token that makes it expires"
-        )
-        raise InvalidInput("expires_at", text)
+        end = f"{creator:%Y-%m-%dT%H:%M:%SZ}"
+        raise InvalidInput("expires_at", f"must not be after {end}, the end of the creating token")
     return creator
 
 

@@ -38,8 +38,8 @@ _COLUMNS: Final[LiteralString] = """
     c.id, c.kind, c.user_id, c.name, c.scopes, c.created_at, c.expires_at, c.ends_at,
     c.last_used_at, c.ip, c.user_agent, c.created_by"""
 # $13 is the only user that the actor reaches, or NULL. A user makes tokens for the own account,
-# and an administrator for service accounts too, which have nothing else. $15 is the token that makes
-# the new one, which does not outlive it.
+# and an administrator for service accounts too, which have nothing else. $15 is the token that
+# makes the new one, which does not outlive it.
 INSERT: Final[LiteralString] = f"""
     INSERT INTO credentials AS c (id, kind, user_id, name, secret_sha256, scopes, expires_at,
         ends_at, last_used_at, ip, user_agent, created_by, parent_id)
