@@ -1,0 +1,55 @@
+/** Addresses of the page. Everything that can be shared or reloaded is in them. */
+import { useLocation, useSearch } from "wouter";
+import type { PanelTab } from "./actions";
+
+export const PANEL_TABS: readonly PanelTab[] = ["changes", "runs", "terminal", "files", "workspace", "debug"];
+
+export const HOME_PATH = "/";
+/** The empty composer as a screen of its own: on a phone the home is the list of chats. */
+export const NEW_CHAT_PATH = "/new";
+export const SIGN_IN_PATH = "/sign-in";
+
+export const chatPath = (chatId: string, messageId?: number | null): string =>
+  messageId === undefined || messageId === null ? `/c/${chatId}` : `/c/${chatId}?m=${messageId}`;
+
+/** The chat of a path, or null. */
+export function chatOfPath(path: string): string | null {
+  return /^\/c\/([0-9a-f-]{36})$/.exec(path)?.[1] ?? null;
+}
+
+export const isSettingsPath = (path: string): boolean => /^\/(settings|admin)(\/|$)/.test(path);
+
+/** Where to go after a sign-in: only a path of this server. */
+export function safeNextPath(next: string | null): string {
+  if (next === null || !/^\/(?![/\\])/.test(next) || next.startsWith(SIGN_IN_PATH)) return HOME_PATH;
+  return next;
+}
+
+/** The path with some of its query changed; null takes a name away. */
+export function withQuery(path: string, search: string, changes: Readonly<Record<string, string | null>>): string {
+  const query = new URLSearchParams(search);
+  for (const [name, value] of Object.entries(changes)) {
+    if (value === null) query.delete(name);
+    else query.set(name, value);
+  }
+  const text = query.toString();
+  return text === "" ? path : `${path}?${text}`;
+}
+
+/** The open chat, by the address. */
+export function useChatId(): string | null {
+  const [path] = useLocation();
+  return chatOfPath(path);
+}
+
+/** The tab of the panel that the address names, and how to change it. */
+export function usePanelTab(): [PanelTab | null, (tab: PanelTab | null) => void] {
+  const [path, navigate] = useLocation();
+  const search = useSearch();
+  const named = new URLSearchParams(search).get("panel");
+  const tab = PANEL_TABS.find((one) => one === named) ?? null;
+  const setTab = (next: PanelTab | null) => {
+    if (next !== tab) navigate(withQuery(path, search, { panel: next }), { replace: tab !== null && next !== null });
+  };
+  return [tab, setTab];
+}

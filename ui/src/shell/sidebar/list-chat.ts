@@ -1,0 +1,43 @@
+/** A chat of the list as the sidebar reads it: also fields that only newer servers send. */
+import type { components } from "@/api/schema";
+import type { Status } from "@/components";
+
+type Schemas = components["schemas"];
+
+export type ListChat = Schemas["PublicChat"] & Partial<Pick<Schemas["ListedChat"], "children" | "match">> & Partial<NewerFields>;
+
+/** Fields that a server of an earlier version does not send. */
+interface NewerFields {
+  last_turn_summary: string | null;
+  /** What a chat that needs you asks for, and what a working one does. */
+  action_summary: string | null;
+  activity: string | null;
+  diff_status: { additions: number; deletions: number } | null;
+  shared: boolean;
+  owner_username: string | null;
+}
+
+/** The status that the icon shows. A subagent that waits has done its work. */
+export function shownStatus(chat: ListChat): Status {
+  if (chat.status === "archived") return "waiting";
+  if (chat.status === "waiting" && chat.parent_chat_id !== null) return "done";
+  return chat.status;
+}
+
+export const needsYou = (chat: ListChat): boolean => chat.status === "requires_action";
+
+/** Whether it, or one of its subagents, waits for a person. */
+export const familyNeedsYou = (chat: ListChat): boolean => needsYou(chat) || (chat.children ?? []).some(needsYou);
+
+export const isActive = (chat: ListChat): boolean => ["pending", "running", "interrupting"].includes(chat.status);
+
+/** The second line, first that applies: what it needs, why it failed, what it does now, last summary, model. */
+export function subtitle(chat: ListChat, modelName: string | null): string | null {
+  if (needsYou(chat)) return chat.action_summary ?? "Needs your answer";
+  if ((chat.children ?? []).some(needsYou)) return "A subagent needs you";
+  if (chat.status === "error") return chat.last_error?.message ?? "Failed";
+  if (chat.status === "pending") return "Waiting for a worker";
+  if (chat.status === "interrupting") return "Stopping";
+  if (chat.status === "running") return chat.activity ?? (chat.queue_len > 0 ? `Working, ${chat.queue_len} queued` : "Working");
+  return chat.last_turn_summary ?? modelName;
+}

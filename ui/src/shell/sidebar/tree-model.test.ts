@@ -1,0 +1,104 @@
+import { describe, expect, it } from "vitest";
+import { type ListChat, shownStatus, subtitle } from "./list-chat";
+import { buildSections, nodeOf, pinMoves, treeMove, visibleRows } from "./tree-model";
+import { makeChat } from "./test-chats";
+
+const now = new Date(2026, 10, 17, 12, 0);
+const at = (day: number, hour = 9) => new Date(2026, 10, day, hour).toISOString();
+const keysOf = (chats: readonly ListChat[]) =>
+  buildSections(chats, [], now).map((section) => [section.name, ...section.nodes.map((node) => node.key)]);
+
+describe("the sections of the list", () => {
+  it("puts chats by the calendar day of their last change", () => {
+    const chats = [
+      makeChat("a", { updated_at: at(17, 0) }),
+      makeChat("b", { updated_at: at(16, 23) }),
+      makeChat("c", { updated_at: at(12) }),
+      makeChat("d", { updated_at: at(10) }),
+    ];
+    expect(keysOf(chats)).toEqual([["today", "a"], ["yesterday", "b"], ["week", "c"], ["older", "d"]]);
+  });
+
+  it("shows a chat that needs you first and once, also when only its subagent does", () => {
+    const child = makeChat("kid", { parent_chat_id: "b", status: "requires_action" });
+    const chats = [makeChat("a", { pin_order: 1 }), makeChat("b", { pin_order: 2, children: [child] })];
+    expect(keysOf(chats)).toEqual([["needs", "b"], ["pinned", "a"]]);
+  });
+
+  it("sorts pinned chats by their place and leaves repeats out", () => {
+    const twice = makeChat("a", { pin_order: 2 });
+    expect(keysOf([twice, makeChat("b", { pin_order: 1 }), twice])).toEqual([["pinned", "b", "a"]]);
+  });
+
+  it("nests subagents to any depth, and hangs one with a missing parent on the root", () => {
+    const root = makeChat("r", {
+      children: [
+        makeChat("c", { parent_chat_id: "b" }),
+        makeChat("b", { parent_chat_id: "r" }),
+        makeChat("lost", { parent_chat_id: "nobody" }),
+      ],
+    });
+    const node = nodeOf(root);
+    expect(node.children.map((child) => child.key)).toEqual(["b", "lost"]);
+    expect(node.children[0]?.children.map((child) => child.key)).toEqual(["c"]);
+  });
+});
+
+describe("keys in the tree", () => {
+  const kid = makeChat("kid", { parent_chat_id: "a", title: "Find callers" });
+  const sections = buildSections([makeChat("a", { updated_at: at(17), children: [kid] }), makeChat("b", { updated_at: at(17), title: "Docs" })], [], now);
+  const open = visibleRows(sections, new Set());
+
+  it("goes up and down over what can be seen, and stops at the ends", () => {
+    expect(open.map((row) => row.key)).toEqual(["today", "a", "kid", "b"]);
+    expect(treeMove(open, "a", "ArrowDown")).toEqual({ focus: "kid" });
+    expect(treeMove(open, "b", "ArrowDown")).toBeNull();
+    expect(treeMove(open, "today", "ArrowUp")).toBeNull();
+    expect(treeMove(open, "a", "End")).toEqual({ focus: "b" });
+    expect(treeMove(open, "b", "Home")).toEqual({ focus: "today" });
+  });
+
+  it("closes with Left, then goes to the parent; opens with Right, then goes to the first child", () => {
+    expect(treeMove(open, "a", "ArrowLeft")).toEqual({ close: "a" });
+    expect(treeMove(open, "kid", "ArrowLeft")).toEqual({ focus: "a" });
+    const folded = visibleRows(sections, new Set(["a"]));
+    expect(folded.map((row) => row.key)).toEqual(["today", "a", "b"]);
+    expect(treeMove(folded, "a", "ArrowLeft")).toEqual({ focus: "today" });
+    expect(treeMove(folded, "a", "ArrowRight")).toEqual({ open: "a" });
+    expect(treeMove(open, "a", "ArrowRight")).toEqual({ focus: "kid" });
+    expect(treeMove(open, "b", "ArrowRight")).toBeNull();
+  });
+
+  it("finds the next row that begins with a letter", () => {
+    expect(treeMove(open, "a", "d")).toEqual({ focus: "b" });
+    expect(treeMove(open, "b", "F")).toEqual({ focus: "kid" });
+    expect(treeMove(open, "a", "z")).toBeNull();
+  });
+});
+
+describe("the second line of a row", () => {
+  it("says first what is needed, then why it failed, what it does, its summary, its model", () => {
+    const error = { message: "The provider refused the key", kind: "auth", detail: null, provider: null, retryable: false, status_code: 401 };
+    const all = { action_summary: "Approve: git push", last_error: error, activity: "Running pytest", last_turn_summary: "Done" };
+    expect(subtitle(makeChat("a", { ...all, status: "requires_action" }), "Sable")).toBe("Approve: git push");
+    expect(subtitle(makeChat("a", { ...all, status: "error" }), "Sable")).toBe("The provider refused the key");
+    expect(subtitle(makeChat("a", { ...all, status: "running" }), "Sable")).toBe("Running pytest");
+    expect(subtitle(makeChat("a", { ...all, status: "waiting" }), "Sable")).toBe("Done");
+    expect(subtitle(makeChat("a", { status: "waiting" }), "Sable")).toBe("Sable");
+  });
+
+  it("shows a subagent that waits as done", () => {
+    expect(shownStatus(makeChat("kid", { parent_chat_id: "a", status: "waiting" }))).toBe("done");
+    expect(shownStatus(makeChat("a", { status: "waiting" }))).toBe("waiting");
+  });
+});
+
+describe("moving pinned chats", () => {
+  const pinned = [makeChat("a", { pin_order: 1 }), makeChat("b", { pin_order: 2 }), makeChat("c", { pin_order: 3 })];
+
+  it("changes only the places that differ", () => {
+    expect(pinMoves(pinned, "b", 0)).toEqual([{ id: "b", pin_order: 1 }, { id: "a", pin_order: 2 }]);
+    expect(pinMoves(pinned, "a", 0)).toEqual([]);
+    expect(pinMoves(pinned, "gone", 0)).toEqual([]);
+  });
+});
