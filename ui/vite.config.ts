@@ -1,16 +1,39 @@
+import { readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { extname, join } from "node:path";
 import { fileURLToPath } from "node:url";
+import { gzipSync } from "node:zlib";
 import tailwindcss from "@tailwindcss/vite";
 import react from "@vitejs/plugin-react";
+import type { Plugin } from "vite";
 import { defineConfig } from "vitest/config";
 
 const server = process.env.CHATD_URL ?? "http://127.0.0.1:7870";
+const page = fileURLToPath(new URL("../src/chatd/page", import.meta.url));
+const compressed = new Set([".css", ".html", ".js", ".svg", ".webmanifest"]);
+const smallestCompressedBytes = 1024;
+
+/** The server sends `<file>.gz` to browsers that take it; it compresses nothing itself. */
+function compressFiles(): Plugin {
+  return {
+    name: "compress-files",
+    apply: "build",
+    closeBundle() {
+      for (const entry of readdirSync(page, { recursive: true, withFileTypes: true })) {
+        const path = join(entry.parentPath, entry.name);
+        if (!entry.isFile() || !compressed.has(extname(entry.name))) continue;
+        const content = readFileSync(path);
+        if (content.length >= smallestCompressedBytes) writeFileSync(`${path}.gz`, gzipSync(content, { level: 9 }));
+      }
+    },
+  };
+}
 
 export default defineConfig({
-  plugins: [react(), tailwindcss()],
+  plugins: [react(), tailwindcss(), compressFiles()],
   base: "/",
   resolve: { alias: { "@": fileURLToPath(new URL("./src", import.meta.url)) } },
   build: {
-    outDir: "../src/chatd/page",
+    outDir: page,
     emptyOutDir: true,
     target: "es2023",
     assetsDir: "assets",
@@ -18,7 +41,7 @@ export default defineConfig({
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
   },
-  server: { proxy: { "/api": { target: server, ws: true } } },
+  server: { proxy: { "/api": { target: server, ws: true }, "/sign-in": server, "/docs": server, "/lite": server } },
   test: {
     environment: "happy-dom",
     include: ["src/**/*.test.{ts,tsx}"],

@@ -7,7 +7,7 @@ import pytest
 from tests.support.api.server import ApiServer
 
 
-@pytest.mark.parametrize("path", ["/sign-in", "/"])
+@pytest.mark.parametrize("path", ["/sign-in", "/lite", "/"])
 async def test_a_page_loads_only_scripts_of_this_server_and_cannot_be_framed(
     server: ApiServer, path: str
 ) -> None:
@@ -20,7 +20,7 @@ async def test_a_page_loads_only_scripts_of_this_server_and_cannot_be_framed(
     assert page.headers["x-content-type-options"] == "nosniff"
     assert page.headers["referrer-policy"] == "no-referrer"
     text = page.content.decode()
-    scripts = re.findall(r"<script src='([^']+)'", text)
+    scripts = re.findall(r"<script src=['\"]([^'\"]+)['\"]", text)
     assert scripts
     assert "<script>" not in text
     for script in scripts:

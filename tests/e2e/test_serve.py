@@ -86,9 +86,7 @@ async def lines_until(process: Process, last: str) -> list[str]:
 async def address(process: Process) -> str:
     """The URL of the API, once the server listens."""
     lines = await lines_until(process, LAST_LINE)
-    return next(word for line in lines for word in line.split() if word.startswith("http"))[
-        : -len("/api/v1,")
-    ]
+    return api_of(lines).removesuffix("/api/v1")
 
 
 def data_and_database_lines(lines: list[str]) -> list[str]:

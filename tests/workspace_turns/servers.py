@@ -202,7 +202,7 @@ class WorkspaceServer:
             line = await self.process.stdout.readline()
             assert line, f"it ended after {lines}"
             lines.append(line.decode().removesuffix("\n"))
-        api = next(word for line in lines for word in line.split() if word.startswith("http"))
+        api = next(line.split()[1] for line in lines if line.startswith("  API  "))
         self.url = api.removesuffix("/api/v1,")
         token = self._token or (self._site.data_dir / "admin-token").read_text().strip()
         headers = {"Authorization": f"Bearer {token}"}

@@ -26,7 +26,7 @@ from chatd.api.request import (
     Send,
     send_reply,
 )
-from chatd.api.route import PREFIX, ApiMetrics, ApiRoute, RouteTable, StreamRoute
+from chatd.api.route import PREFIX, ApiMetrics, ApiRoute, PageRoute, RouteTable, StreamRoute
 from chatd.api.routes.builds import BuildRoutes
 from chatd.api.routes.chat_lists import ChatListRoutes
 from chatd.api.routes.chat_workspaces import ChatWorkspaceRoutes
@@ -55,6 +55,9 @@ from chatd.api.routes.webhooks import WebhookRoutes
 from chatd.api.routes.workspaces import WorkspaceRoutes
 from chatd.api.sse import ChatEventStreams, WorkspaceEventStreams
 from chatd.api.streams import StreamRegistry
+from chatd.api.web_page.files import PageFiles
+from chatd.api.web_page.lite import LitePage
+from chatd.api.web_page.routes import WebPage
 from chatd.api.websocket import WebSockets
 from chatd.domain.access import require_permission
 from chatd.domain.errors import ChatdError, NotFound
@@ -124,11 +127,19 @@ class ApiApplication:
             *WorkspaceEventStreams(deps, self._streams).routes(),
         )
         health = HealthRoutes(deps.pool, deps.registry, deps.draining, deps.database_error)
+        page = PageFiles(deps.page_dir)
+        lite = LitePage(page)
         self.table = RouteTable(
-            {**health.pages, **ApiDocs(routes, streams).pages, **SignInPages().pages},
+            {
+                **health.pages,
+                **ApiDocs(routes, streams).pages,
+                **SignInPages().pages,
+                **lite.pages,
+            },
             routes,
             streams,
         )
+        self._web_page = WebPage(page, lite)
 
     async def close(self) -> None:
         await self._streams.close()
@@ -145,7 +156,8 @@ class ApiApplication:
         began = clock.monotonic()
         label, handler = _UNMATCHED, None
         try:
-            if (found := self.table.find(scope["path"])) is None:
+            found = self.table.find(scope["path"]) or self._web_page.find(scope["path"])
+            if found is None:
                 raise NotFound(_NO_ROUTE_TEXT)
             endpoint, path = found
             handler = endpoint.select(scope)
@@ -160,6 +172,8 @@ class ApiApplication:
                     raise Draining(STOPPING_TEXT)
                 request = await self._call(scope, path, receive, handler)
                 await send_reply(send, await handler.handle(request))
+            elif isinstance(handler, PageRoute):
+                await send_reply(send, await handler.serve(scope))
             else:
                 await send_reply(send, await handler())
         except Exception as error:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 from msgspec import Struct
@@ -11,6 +12,7 @@ from chatd.aio import retry_unavailable
 from chatd.api.accounts.accounts import Accounts
 from chatd.api.model_ports import ModelListing, ModelServices
 from chatd.api.request import ApiRequest
+from chatd.api.web_page.files import PACKAGED_PAGE
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import NotFound
 from chatd.domain.file.entities import FileLimits
@@ -109,7 +111,7 @@ async def _no_push_key() -> str:
 class ApiDeps(Struct, frozen=True, kw_only=True):
     """`known` returns a chat's row as this replica read it last, which may save a read. Without
     `workspaces` workspaces are disabled. Without a `budget` spending is not limited;
-    `default_limit` is that of the settings."""
+    `default_limit` is that of the settings. `page_dir` has the files of the built page."""
 
     pool: Pool
     transactor: Transactor
@@ -135,6 +137,7 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     database_error: Callable[[], str | None] = lambda: None
     wake_webhooks: Callable[[], None] = lambda: None
     push_public_key: Callable[[], Awaitable[str]] = _no_push_key
+    page_dir: Path = PACKAGED_PAGE
 
     async def retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Repeat a read or an idempotent write for a moment while the database is unavailable."""

@@ -1,4 +1,4 @@
-"""Pages about the API: the index, the OpenAPI document, and Swagger UI, which shows it.
+"""Pages about the API: the OpenAPI document, and Swagger UI, which shows it.
 
 Swagger UI is in the wheel of chatd; an editable install has it as a package of its own. The pages
 load nothing from elsewhere, and a content policy makes the browser refuse to.
@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from chatd.api.accounts.pages import PAGE_HEAD, WHO_SCRIPT_PATH, html_page
+from chatd.api.accounts.pages import PAGE_HEAD, html_page
 from chatd.api.openapi import build_openapi
 from chatd.api.request import ApiReply
 from chatd.api.route import PREFIX, ApiRoute, Page, StreamRoute
@@ -34,18 +34,6 @@ _DOCS_POLICY: Final = (
 )
 _HEAD: Final = """<!doctype html><html lang=en><meta charset=utf-8>
 <meta name=viewport content='width=device-width, initial-scale=1'>"""
-_INDEX_PAGE: Final = f"""{PAGE_HEAD}<title>chatd</title>
-<h1>chatd</h1>
-<p id=who></p>
-<p>This server runs AI agent chats. Use its HTTP API under <code>/api/v1</code>.</p>
-<ul>
-<li><a href='/docs'>/docs</a>: the API's reference, where you can try it
-<li><a href='{OPENAPI_PATH}'>{OPENAPI_PATH}</a>: the OpenAPI document
-<li><a href='/healthz'>/healthz</a>: whether the process is alive
-<li><a href='/readyz'>/readyz</a>: whether it accepts requests
-<li><a href='/metrics'>/metrics</a>: metrics for Prometheus
-</ul><script src='{WHO_SCRIPT_PATH}'></script></html>
-"""
 _DOCS_PAGE: Final = f"""{_HEAD}<title>chatd: API</title>
 <link rel=stylesheet href='/docs/swagger-ui.css'>
 <link rel=icon href='data:,'>
@@ -94,7 +82,6 @@ class ApiDocs:
     @property
     def pages(self) -> Mapping[str, Page]:
         return {
-            "/": self.index,
             "/docs": self.docs,
             "/docs/start.js": self.start_script,
             **{f"/docs/{name}": partial(self.asset, name) for name in SWAGGER_UI_FILES},
@@ -104,9 +91,6 @@ class ApiDocs:
     @cached_property
     def _document(self) -> bytes:
         return build_openapi(self._routes, self._streams)
-
-    async def index(self) -> ApiReply:
-        return html_page(_INDEX_PAGE)
 
     async def docs(self) -> ApiReply:
         if find_swagger_ui() is None:

@@ -37,7 +37,14 @@ RouteAccess = Permission | Literal["public", "signed_in"]
 a sign-in."""
 Authenticate = Callable[[Scope, Mapping[str, str]], Awaitable[ApiCaller]]
 Page = Callable[[], Awaitable[ApiReply]]
+ServePage = Callable[[Scope], Awaitable[ApiReply]]
 ServeStream = Callable[[ApiRequest, Send], Awaitable[None]]
+
+
+class PageRoute(Struct, frozen=True, kw_only=True):
+    """A page with a reply that depends on the request's headers."""
+
+    serve: ServePage
 
 
 class ApiRoute(Struct, frozen=True, kw_only=True):
@@ -108,7 +115,7 @@ class RoutePath:
 
     def __init__(self, template: str) -> None:
         self.template = template
-        self.handlers: dict[str, ApiRoute | Page] = {}
+        self.handlers: dict[str, ApiRoute | Page | PageRoute] = {}
         self.stream: StreamRoute | None = None
 
     @property
@@ -119,7 +126,7 @@ class RoutePath:
         head = {"HEAD"} if "GET" in self.handlers else set[str]()
         return ", ".join(sorted({*self.handlers, *head, "OPTIONS"}))
 
-    def select(self, scope: Scope) -> ApiRoute | Page | StreamRoute | None:
+    def select(self, scope: Scope) -> ApiRoute | Page | PageRoute | StreamRoute | None:
         """None for OPTIONS. Raises MethodNotAllowed."""
         method = scope["method"]
         if method == "GET" and self.stream is not None and self.stream.is_requested(scope):
@@ -134,7 +141,10 @@ class RoutePath:
 
 class RouteTable:
     def __init__(
-        self, pages: Mapping[str, Page], routes: Iterable[ApiRoute], streams: Iterable[StreamRoute]
+        self,
+        pages: Mapping[str, Page | PageRoute],
+        routes: Iterable[ApiRoute],
+        streams: Iterable[StreamRoute],
     ) -> None:
         self._root = _Node()
         for path, page in pages.items():

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from importlib import metadata
 
 from chatd import app
+from chatd.api.web_page.files import is_built
 from chatd.cli.browser import can_open_browser, forget_browser_page, open_browser
 from chatd.cli.process import StopSignal
 from chatd.clock import SystemClock
@@ -123,6 +124,7 @@ async def serve(
         _print_line(f"  database  {_database_name(settings)}, {_schema(info)}")
         _print_line(f"  model     {info.model}")
         if role.serves == "api":
+            _print_line(f"  page      {_page(info)}")
             _print_line(f"  API       {info.url}/api/v1, described at {info.url}/docs")
             _print_line(f"  token     {info.token_file or 'that of CHATD_ADMIN_TOKEN'}")
             if info.sign_in_link is not None:
@@ -155,6 +157,12 @@ async def serve(
     _print_line(
         "Stopped." if workspaces == 0 else f"Stopped. {_running_workspaces(workspaces, settings)}"
     )
+
+
+def _page(info: app.ReadyInfo) -> str:
+    if is_built():
+        return f"{info.url}/"
+    return f"{info.url}/lite (the full page is not built: install Node 20, run make serve)"
 
 
 def _first_chat(api: str, token_file: str | None) -> str:

@@ -8,6 +8,7 @@ import io
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import unquote
 from uuid import UUID
@@ -308,7 +309,8 @@ def message_body(words: str, **fields: object) -> Json:
 
 
 class ApiOptions(Struct, frozen=True, kw_only=True):
-    """What a test changes about its API server. `models` is None for those of the database."""
+    """What a test changes about its API server. `models` is None for those of the database. The
+    page is not built, unless the test names its directory."""
 
     clock: Clock | None = None
     accounts: AccountsConfig = AccountsConfig()
@@ -322,6 +324,7 @@ class ApiOptions(Struct, frozen=True, kw_only=True):
     database_error: Callable[[], str | None] = lambda: None
     known: Callable[[ChatId], Chat | None] = lambda _chat_id: None
     workspaces: Callable[[Pool], WorkspaceControl | None] = lambda _pool: None
+    page_dir: Path = Path("/nonexistent/page")
 
 
 def heard_changes() -> ConfigChanges:
@@ -369,6 +372,7 @@ def build_deps(replica: StreamReplica, options: ApiOptions, clock: Clock, rig: M
         known=options.known,
         workspaces=options.workspaces(replica.pool),
         limits=options.limits,
+        page_dir=options.page_dir,
     )
 
 

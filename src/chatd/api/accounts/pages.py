@@ -1,4 +1,4 @@
-"""The page to sign in on, and the script that shows on other pages who is signed in.
+"""The page to sign in on.
 
 The secret of a one-time link is in its fragment, which browsers do not send: a preview or a
 prefetch of the link does not use it up, and no proxy logs it. The button of the page sends it.
@@ -11,7 +11,6 @@ from chatd.api.request import ApiReply
 from chatd.api.route import PREFIX, Page
 
 SIGN_IN_PATH: Final = "/sign-in"
-WHO_SCRIPT_PATH: Final = f"{SIGN_IN_PATH}/who.js"
 PAGE_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self';"
     " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -83,28 +82,6 @@ find("password").addEventListener("submit", (event) => {{
 addEventListener("hashchange", show);
 show();
 """
-_WHO_SCRIPT: Final = f"""const place = document.getElementById("who");
-const show = async () => {{
-  const reply = await fetch("{PREFIX}/auth/me");
-  if (!reply.ok) {{
-    const link = document.createElement("a");
-    link.href = "{SIGN_IN_PATH}";
-    link.textContent = "Sign in";
-    place.replaceChildren(link);
-    return;
-  }}
-  const me = await reply.json();
-  const button = document.createElement("button");
-  button.textContent = "Sign out";
-  button.addEventListener("click", async () => {{
-    const headers = {{"x-csrf-token": me.csrf_token}};
-    await fetch("{PREFIX}/auth/logout", {{method: "POST", headers}});
-    await show();
-  }});
-  place.replaceChildren(`Signed in as ${{me.user.username}} (${{me.user.role}}) `, button);
-}};
-show();
-"""
 
 
 class SignInPages:
@@ -113,7 +90,6 @@ class SignInPages:
         return {
             SIGN_IN_PATH: self.sign_in,
             f"{SIGN_IN_PATH}/sign-in.js": self.sign_in_script,
-            WHO_SCRIPT_PATH: self.who_script,
         }
 
     async def sign_in(self) -> ApiReply:
@@ -121,9 +97,6 @@ class SignInPages:
 
     async def sign_in_script(self) -> ApiReply:
         return _script(_SIGN_IN_SCRIPT)
-
-    async def who_script(self) -> ApiReply:
-        return _script(_WHO_SCRIPT)
 
 
 def html_page(text: str, policy: str = PAGE_POLICY) -> ApiReply:

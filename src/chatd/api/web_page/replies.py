@@ -1,0 +1,52 @@
+"""Replies with a file of a page: compressed if the browser takes it, and 304 if it has it."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from chatd.api.request import ApiReply, Scope, header
+from chatd.api.web_page.files import PageFile
+
+REVALIDATED: Final = "no-cache"
+IMMUTABLE: Final = "public, max-age=31536000, immutable"
+"""For files with a hash of their content in their names."""
+_ISOLATION: Final[Mapping[str, str]] = {
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "x-frame-options": "DENY",
+}
+
+
+def reply_file(
+    scope: Scope, file: PageFile, policy: str, *, is_immutable: bool = False
+) -> ApiReply:
+    zipped = file.gzip if file.gzip is not None and accepts_gzip(scope) else None
+    etag = f'"{file.etag}{"" if zipped is None else "-gzip"}"'
+    headers = {
+        **_ISOLATION,
+        "content-security-policy": policy,
+        "cache-control": IMMUTABLE if is_immutable else REVALIDATED,
+        "etag": etag,
+    }
+    if file.gzip is not None:
+        headers["vary"] = "accept-encoding"
+    if _is_known(etag, header(scope, b"if-none-match")):
+        return ApiReply(status=304, headers=headers)
+    if zipped is not None:
+        headers["content-encoding"] = "gzip"
+    body = file.body if zipped is None else zipped
+    return ApiReply(body=body, media_type=file.media_type, headers=headers)
+
+
+def accepts_gzip(scope: Scope) -> bool:
+    """`gzip;q=0` refuses it; what is unreadable counts as a refusal."""
+    for choice in (header(scope, b"accept-encoding") or "").split(","):
+        name, _, weight = choice.strip().lower().partition(";")
+        if name.strip() in ("gzip", "*"):
+            value = weight.strip().removeprefix("q=").strip() or "1"
+            return value.replace(".", "", 1).isdecimal() and float(value) > 0
+    return False
+
+
+def _is_known(etag: str, asked: str | None) -> bool:
+    known = {one.strip().removeprefix("W/") for one in (asked or "").split(",")}
+    return etag in known or "*" in known

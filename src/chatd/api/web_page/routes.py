@@ -1,0 +1,70 @@
+"""Serves the page: its document for the addresses that it handles itself, its assets and icons.
+
+The files are the same for everyone and need no credential; all data comes from the API, which
+does. Where the page was not built, the lite page takes its place.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from chatd.api.request import ApiReply, Scope
+from chatd.api.route import PageRoute, RoutePath, ServePage
+from chatd.api.web_page.files import ASSETS, PageFile, PageFiles
+from chatd.api.web_page.lite import LitePage
+from chatd.api.web_page.replies import reply_file
+from chatd.domain.errors import NotFound
+
+PAGE_ADDRESSES: Final = frozenset({"c", "search", "settings", "admin", "shared"})
+"""The first segments of the page's own addresses, beside `/`: ui/src/app.tsx."""
+PAGE_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:;"
+    " font-src 'self'; connect-src 'self'; manifest-src 'self'; worker-src 'self';"
+    " frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
+)
+
+
+class WebPage:
+    """Finds what belongs to the page among the paths that no route has."""
+
+    def __init__(self, files: PageFiles, lite: LitePage) -> None:
+        self._files = files
+        self._lite = lite
+        self._document = _get("/{page}", self._serve_document)
+        self._asset = _get("/assets/{name}", self._serve_asset)
+        self._file = _get("/{file}", self._serve_file)
+
+    def find(self, path: str) -> tuple[RoutePath, Mapping[str, str]] | None:
+        """The endpoint of a decoded path, in which a `/` may have been `%2F`."""
+        segments = [segment for segment in path.split("/") if segment]
+        if not segments or segments[0] in PAGE_ADDRESSES:
+            return self._document, {}
+        if segments[0] == ASSETS:
+            return self._asset, {}
+        return (self._file, {}) if len(segments) == 1 else None
+
+    async def _serve_document(self, scope: Scope) -> ApiReply:
+        page = await self._files.latest()
+        if page is None:
+            return await self._lite.document(scope)
+        return reply_file(scope, page.document, PAGE_POLICY)
+
+    async def _serve_asset(self, scope: Scope) -> ApiReply:
+        found = await self._find(scope["path"])
+        return reply_file(scope, found, PAGE_POLICY, is_immutable=True)
+
+    async def _serve_file(self, scope: Scope) -> ApiReply:
+        return reply_file(scope, await self._find(scope["path"]), PAGE_POLICY)
+
+    async def _find(self, path: str) -> PageFile:
+        page = await self._files.known()
+        found = None if page is None else page.files.get(path.removeprefix("/"))
+        if found is None:
+            raise NotFound("There is no such path. The API is described at /docs.")
+        return found
+
+
+def _get(template: str, serve: ServePage) -> RoutePath:
+    """The template is the label of metrics."""
+    endpoint = RoutePath(template)
+    endpoint.handlers["GET"] = PageRoute(serve=serve)
+    return endpoint
