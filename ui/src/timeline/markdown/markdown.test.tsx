@@ -1,0 +1,124 @@
+import { cleanup, fireEvent, render, screen } from "@testing-library/react";
+import { afterEach, describe, expect, it } from "vitest";
+import { BlockReader, readBlocks } from "./blocks";
+import { CORPUS, HOSTILE } from "./corpus";
+import { Markdown } from "./markdown";
+
+afterEach(cleanup);
+
+function html(text: string, isLive = false): string {
+  const { container } = render(<Markdown text={text} isLive={isLive} />);
+  const found = container.firstElementChild?.innerHTML ?? "";
+  cleanup();
+  return found;
+}
+
+describe("markdown", () => {
+  it.each([
+    ["*em* **strong** ~~del~~", "<p><em>em</em> <strong>strong</strong> <del>del</del></p>"],
+    ["`a < b`", "<p><code>a &lt; b</code></p>"],
+    ["# One\n\n### Three", '<h3 class="h1">One</h3><h4 class="h3">Three</h4>'],
+    ["- a\n- b", "<ul><li><span>a</span></li><li><span>b</span></li></ul>"],
+    ["3. a\n4. b", '<ol start="3"><li><span>a</span></li><li><span>b</span></li></ol>'],
+    ["> quoted", "<blockquote><p>quoted</p></blockquote>"],
+    ["a\n\n---\n\nb", "<p>a</p><hr><p>b</p>"],
+    ["line  \nbreak", "<p>line<br>break</p>"],
+    ["\\*not em\\*", "<p>*not em*</p>"],
+    ["&amp; &copy; &#65; &#x42; &nope;", "<p>&amp; © A B &amp;nope;</p>"],
+    ["<b>bold?</b>", "<p>&lt;b&gt;bold?&lt;/b&gt;</p>"],
+    ["<div>\nhi\n</div>", '<p class="raw">&lt;div&gt;\nhi\n&lt;/div&gt;</p>'],
+    ["[a]: https://x.test/\n\nsee [a]", '<p>see <a class="link" href="https://x.test/" target="_blank" rel="noreferrer noopener">a</a></p>'],
+    ["[local](../etc/passwd)", "<p><span>local</span></p>"],
+    ["[js](javascript:alert(1))", "<p><span>js</span></p>"],
+  ])("%s", (text, expected) => {
+    expect(html(text)).toBe(expected);
+  });
+
+  it("renders tables with their alignment", () => {
+    render(<Markdown text={"| a | b |\n|---|--:|\n| 1 | 2 |"} />);
+    expect(screen.getAllByRole("columnheader").map((cell) => cell.textContent)).toEqual(["a", "b"]);
+    expect(screen.getByRole("cell", { name: "2" }).dataset.align).toBe("right");
+  });
+
+  it("renders task lists with boxes that cannot be changed", () => {
+    render(<Markdown text={"- [x] done\n- [ ] open"} />);
+    const boxes = screen.getAllByRole<HTMLInputElement>("checkbox");
+    expect(boxes.map((box) => [box.checked, box.disabled])).toEqual([
+      [true, true],
+      [false, true],
+    ]);
+  });
+
+  it("names the language of code and wraps its lines by choice", () => {
+    render(<Markdown text={"```python\nx = 1\n```"} />);
+    const code = screen.getByLabelText("Code, python");
+    expect(code.textContent).toBe("x = 1");
+    fireEvent.click(screen.getByRole("button", { name: "Wrap lines" }));
+    expect(code.className).toBe("wrap");
+  });
+
+  it("never fetches an image", () => {
+    expect(html("![logo](https://tracker.test/x.png)")).not.toContain("<img");
+  });
+
+  it("shows a caret after the last character of live text", () => {
+    expect(html("- a\n- b", true)).toMatch(/b<\/span><span class="caret"[^>]*><\/span><\/span><\/li><\/ul>$/);
+  });
+
+  it("closes what the model has not closed yet", () => {
+    expect(html("**bold", true)).toContain("<strong>");
+    expect(html("see `co", true)).toContain("<code>co</code>");
+    expect(html("```py\nx = 1", true)).toContain("x = 1");
+    expect(html("a [link](https://x.te", true)).not.toContain("href");
+  });
+});
+
+describe("text that streams", () => {
+  it.each(CORPUS.map((text, index) => [index, text] as const))("never throws on a prefix of text %i", (_, text) => {
+    for (let end = 0; end <= text.length; end += 1) expect(() => html(text.slice(0, end), true)).not.toThrow();
+  });
+
+  it.each(CORPUS.map((text, index) => [index, text] as const))("ends as text %i would be read at once", (_, text) => {
+    const reader = new BlockReader();
+    for (let end = 0; end < text.length; end += 7) reader.read(text.slice(0, end));
+    const streamed = reader.read(text).map((block) => block.raw.trim());
+    expect(streamed.slice(0, -1)).toEqual(readBlocks(text).slice(0, -1).map((block) => block.raw.trim()));
+  });
+
+  it("keeps the blocks before the last two", () => {
+    const reader = new BlockReader();
+    const text = "one\n\ntwo\n\nthree\n\nfour";
+    const [before] = reader.read(text);
+    expect(reader.read(`${text} and more`)[0]).toBe(before);
+  });
+});
+
+describe("hostile text", () => {
+  const ELEMENTS = new Set(
+    "P EM STRONG DEL CODE PRE BR H3 H4 H5 UL OL LI BLOCKQUOTE HR A SPAN DIV TABLE THEAD TBODY TR TH TD INPUT FIGURE FIGCAPTION BUTTON svg path rect circle".split(" "),
+  );
+  const ATTRIBUTES = new Set(
+    "class href target rel title start type checked disabled readonly aria-label aria-hidden aria-busy aria-pressed role tabindex scope data-align".split(" "),
+  );
+
+  it.each(HOSTILE.map((text) => [text]))("%s", (text) => {
+    for (const isLive of [false, true]) {
+      const { container } = render(<Markdown text={text} isLive={isLive} />);
+      for (const element of container.querySelectorAll("*")) {
+        if (element.closest("svg") !== null) continue;
+        expect(ELEMENTS, element.outerHTML).toContain(element.tagName);
+        for (const { name } of element.attributes) expect(ATTRIBUTES, element.outerHTML).toContain(name);
+        const href = element.getAttribute("href");
+        if (href !== null) expect(href).toMatch(/^(?:https?:\/\/|mailto:)/);
+        if (href !== null) expect(element.getAttribute("rel")).toBe("noreferrer noopener");
+      }
+      cleanup();
+    }
+  });
+
+  it("survives nesting without end", () => {
+    for (const text of [">".repeat(20_000), "- ".repeat(3000), "[".repeat(20_000), "*".repeat(20_000), "`".repeat(20_000)]) {
+      expect(() => html(text)).not.toThrow();
+    }
+  });
+});

@@ -1,0 +1,176 @@
+/** Markdown of a model as React nodes. A block that has not changed is not rendered again. */
+import type { MarkedToken, Token, Tokens } from "marked";
+import { memo, useMemo, useState, type ReactNode } from "react";
+import { BlockReader, readBlocks } from "./blocks";
+import { CodeBlock } from "./code-block";
+import { inline } from "./inline";
+
+const MAX_DEPTH = 16;
+
+export interface MarkdownProps {
+  readonly text: string;
+  /** The text is being written: it ends with a caret, and its last block may be incomplete. */
+  readonly isLive?: boolean;
+  readonly className?: string;
+}
+
+export function Markdown({ text, isLive = false, className = "md" }: MarkdownProps) {
+  const [reader] = useState(() => new BlockReader());
+  const blocks = useMemo(() => (isLive ? reader.read(text) : readBlocks(text)), [reader, text, isLive]);
+  const last = blocks.length - 1;
+  return (
+    <div className={isLive ? `${className} live` : className} aria-busy={isLive || undefined}>
+      {blocks.map((block, index) => (
+        <BlockView key={index} raw={block.raw} token={block.token} isLive={isLive && index === last} />
+      ))}
+      {isLive && last < 0 && <Caret />}
+    </div>
+  );
+}
+
+interface BlockViewProps {
+  readonly raw: string;
+  readonly token: Token;
+  readonly isLive: boolean;
+}
+
+const BlockView = memo(
+  function BlockView({ token, isLive }: BlockViewProps) {
+    return block(token, { isLive, tail: isLive ? <Caret /> : null }, 0);
+  },
+  (before, after) => before.raw === after.raw && before.isLive === after.isLive,
+);
+
+function Caret() {
+  return <span className="caret" aria-hidden="true" />;
+}
+
+interface BlockOptions {
+  readonly isLive: boolean;
+  /** Stands after the last character. */
+  readonly tail: ReactNode;
+}
+
+function block(token: Token, options: BlockOptions, depth: number, key?: number): ReactNode {
+  const found = token as MarkedToken;
+  if (depth > MAX_DEPTH) return <p key={key}>{found.raw}</p>;
+  switch (found.type) {
+    case "paragraph":
+    case "text":
+      return (
+        <p key={key}>
+          {found.tokens === undefined ? found.text : inline(found.tokens, options)}
+          {options.tail}
+        </p>
+      );
+    case "heading":
+      return heading(found, options, key);
+    case "code":
+      return <CodeBlock key={key} text={found.text} language={found.lang ?? ""} isLive={options.isLive} />;
+    case "blockquote":
+      return <blockquote key={key}>{blocks(found.tokens, options, depth)}</blockquote>;
+    case "list":
+      return list(found, options, depth, key);
+    case "table":
+      return table(found, options, key);
+    case "hr":
+      return <hr key={key} />;
+    case "space":
+    case "def":
+      return null;
+    default:
+      return (
+        <p key={key} className="raw">
+          {found.raw.trimEnd()}
+          {options.tail}
+        </p>
+      );
+  }
+}
+
+function blocks(tokens: readonly Token[], options: BlockOptions, depth: number): ReactNode {
+  const shown = tokens.filter((token) => token.type !== "space");
+  return shown.map((token, index) => {
+    const isLast = index === shown.length - 1;
+    return block(token, isLast ? options : { isLive: false, tail: null }, depth + 1, index);
+  });
+}
+
+/** Headings of a message are below those of the page. */
+function heading(token: Tokens.Heading, options: BlockOptions, key?: number): ReactNode {
+  const Tag = token.depth <= 2 ? "h3" : token.depth === 3 ? "h4" : "h5";
+  return (
+    <Tag key={key} className={`h${Math.min(token.depth, 4)}`}>
+      {inline(token.tokens, options)}
+      {options.tail}
+    </Tag>
+  );
+}
+
+function list(token: Tokens.List, options: BlockOptions, depth: number, key?: number): ReactNode {
+  const items = token.items.map((item, index) => {
+    const isLast = index === token.items.length - 1;
+    return listItem(item, isLast ? options : { isLive: false, tail: null }, depth, index);
+  });
+  if (!token.ordered) return <ul key={key}>{items}</ul>;
+  return (
+    <ol key={key} start={token.start === "" || token.start === 1 ? undefined : token.start}>
+      {items}
+    </ol>
+  );
+}
+
+function listItem(item: Tokens.ListItem, options: BlockOptions, depth: number, key: number): ReactNode {
+  const tokens = item.tokens.filter((token) => token.type !== "space" && token.type !== "checkbox");
+  const content = tokens.map((token, index) => {
+    const isLast = index === tokens.length - 1;
+    const own = isLast ? options : { isLive: false, tail: null };
+    if (token.type !== "text" || item.loose) return block(token, own, depth + 1, index);
+    return (
+      <span key={index}>
+        {token.tokens === undefined ? token.raw : inline(token.tokens, own)}
+        {own.tail}
+      </span>
+    );
+  });
+  return (
+    <li key={key} className={item.task ? "task" : undefined}>
+      {item.task && <input type="checkbox" checked={item.checked === true} readOnly disabled aria-label={taskLabel(item)} />}
+      {content.length === 0 ? options.tail : content}
+    </li>
+  );
+}
+
+function taskLabel(item: Tokens.ListItem): string {
+  return item.checked === true ? "Done" : "To do";
+}
+
+function table(token: Tokens.Table, options: BlockOptions, key?: number): ReactNode {
+  return (
+    <div key={key} className="table" role="group" aria-label="Table" tabIndex={0}>
+      <table>
+        <thead>
+          <tr>
+            {token.header.map((cell, index) => (
+              <th key={index} scope="col" data-align={cell.align ?? undefined}>
+                {inline(cell.tokens, { isLive: false })}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {token.rows.map((row, index) => (
+            <tr key={index}>
+              {row.map((cell, column) => (
+                <td key={column} data-align={cell.align ?? undefined}>
+                  {inline(cell.tokens, { isLive: false })}
+                </td>
+              ))}
+            </tr>
+          ))}
+        </tbody>
+      </table>
+      {options.tail}
+    </div>
+  );
+}

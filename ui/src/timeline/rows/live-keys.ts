@@ -1,0 +1,48 @@
+/**
+ * Keys of messages. The message that an answer becomes when it is committed keeps the key that its
+ * live parts had, so that its rows stay where they are.
+ */
+import type { ChatState } from "@/chat-state/types";
+
+interface LiveAnswer {
+  readonly episode: string;
+  readonly key: string;
+  readonly afterId: number;
+}
+
+export class LiveKeys {
+  private readonly aliases = new Map<number, string>();
+  private readonly used = new Set<string>();
+  private answer: LiveAnswer | null = null;
+
+  /** The key of the live answer, if there is one. */
+  follow(state: ChatState): string | null {
+    const lastId = state.messages.at(-1)?.id ?? 0;
+    this.adopt(state);
+    if (state.live === null) return null;
+    const episode = `live-${state.live.historyVersion}-${state.live.attempt}`;
+    if (this.answer?.episode !== episode) {
+      const key = this.used.has(episode) ? `${episode}-${lastId}` : episode;
+      this.used.add(key);
+      this.answer = { episode, key, afterId: lastId };
+    }
+    return this.answer.key;
+  }
+
+  of(messageId: number): string {
+    return this.aliases.get(messageId) ?? `m${messageId}`;
+  }
+
+  /** The first answer after the live one began is what it became. */
+  private adopt(state: ChatState): void {
+    const answer = this.answer;
+    if (answer === null) return;
+    for (let index = state.messages.length - 1; index >= 0; index -= 1) {
+      const message = state.messages[index];
+      if (message === undefined || message.id <= answer.afterId) return;
+      const isFirst = (state.messages[index - 1]?.id ?? 0) <= answer.afterId;
+      if (isFirst && message.role === "assistant") this.aliases.set(message.id, answer.key);
+      if (isFirst) this.answer = null;
+    }
+  }
+}

@@ -1,0 +1,127 @@
+/** The rows of one message, without its tool results, which belong to the calls they answer. */
+import type { Message, Part } from "@/chat-state/types";
+import { asObject, numberOf, textOf } from "./json";
+import { splitTitle } from "./reasoning-title";
+import type { FileChip, Mark, MarkRow, Note, Reference, Row, Source, UserRow } from "./row";
+import { time, type CallContext, type CallRecord } from "./tool-call";
+
+export const SUMMARY_TOOL = "chat_summarized";
+const NOTES = new Set<string>(["length", "content-filter", "refusal", "error"]);
+
+export interface PartsContext extends CallContext {
+  readonly key: string;
+  readonly messageId: number | null;
+  readonly records: ReadonlyMap<string, CallRecord>;
+  /** The parts are still being written: the last one has the caret. */
+  readonly isLive: boolean;
+}
+
+/** Rows of what an assistant wrote. Keys count the parts of each kind, so that live and durable agree. */
+export function partRows(parts: readonly Part[], context: PartsContext): Row[] {
+  const rows: Row[] = [];
+  const sources: Source[] = [];
+  const files: FileChip[] = [];
+  const seen = new Set<string>();
+  let texts = 0;
+  let thoughts = 0;
+  const base = { messageId: context.messageId, isTight: false };
+  parts.forEach((part, index) => {
+    const isLive = context.isLive && index === parts.length - 1;
+    switch (part.type) {
+      case "text":
+        if (part.text.trim() === "") break;
+        rows.push({ ...base, kind: "prose", key: `${context.key}-t${texts++}`, text: part.text, isLive });
+        break;
+      case "reasoning": {
+        if (part.text.trim() === "") break;
+        const { title, body } = splitTitle(part.text);
+        const startedAt = time(part.created_at);
+        const endedAt = time(part.completed_at);
+        const durationMs = startedAt === null || endedAt === null || isLive ? null : endedAt - startedAt;
+        const key = `${context.key}-r${thoughts++}`;
+        rows.push({ ...base, kind: "reasoning", key, text: body, title, durationMs, startedAt, isLive });
+        break;
+      }
+      case "tool-call":
+      case "tool-result": {
+        const record = context.records.get(part.tool_call_id);
+        if (record === undefined || seen.has(part.tool_call_id)) break;
+        seen.add(part.tool_call_id);
+        rows.push(callRow(record, context));
+        break;
+      }
+      case "source":
+        sources.push(part);
+        break;
+      case "file":
+        files.push(part);
+        break;
+      default:
+        break;
+    }
+  });
+  if (files.length > 0) rows.push({ ...base, kind: "files", key: `${context.key}-f`, files });
+  if (sources.length > 0) rows.push({ ...base, kind: "sources", key: `${context.key}-s`, sources });
+  return rows;
+}
+
+function callRow(record: CallRecord, context: PartsContext): Row {
+  const call = record.view(context);
+  const base = { key: `call-${record.id}`, messageId: context.messageId, isTight: false };
+  if (call.name !== SUMMARY_TOOL) return { ...base, kind: "tool", call, isLast: false };
+  const result = asObject(call.result);
+  const mark: Mark =
+    call.state === "failed"
+      ? { type: "compaction_failed", reason: textOf(result, "error") }
+      : {
+          type: "compacted",
+          summary: textOf(result, "summary"),
+          tokens: numberOf(result, "context_tokens"),
+          isLive: call.state === "running" || call.state === "streaming",
+        };
+  return { ...base, kind: "mark", mark };
+}
+
+/** A user message; a mark if it only holds files of the workspace that the model got as context. */
+export function userRow(message: Message, key: string, isSteering: boolean): UserRow | MarkRow {
+  const base = { key, messageId: message.id, isTight: false };
+  const texts: string[] = [];
+  const files: FileChip[] = [];
+  const references: Reference[] = [];
+  const context: string[] = [];
+  const skills: string[] = [];
+  for (const part of message.content) {
+    if (part.type === "text") texts.push(part.text);
+    if (part.type === "file") files.push(part);
+    if (part.type === "file-reference") references.push(part);
+    if (part.type === "context-file" && part.context_file_path !== "") context.push(part.context_file_path);
+    if (part.type === "skill") skills.push(part.skill_name);
+  }
+  const text = texts.join("\n\n");
+  if (text === "" && files.length === 0 && references.length === 0) {
+    return { ...base, kind: "mark", mark: { type: "context", files: context, skills } };
+  }
+  return {
+    ...base,
+    kind: "user",
+    text,
+    files,
+    references,
+    at: time(message.created_at),
+    createdBy: message.created_by ?? null,
+    isSteering,
+    pending: null,
+  };
+}
+
+/** What to say about how an answer ended. Null: nothing. */
+export function endNote(message: Message): Note | null {
+  const reason = message.finish_reason ?? "";
+  return NOTES.has(reason) ? (reason as Note) : null;
+}
+
+/** Somebody stopped the answer: it has no reason why it ended. */
+export function isStopped(message: Message): boolean {
+  const ended = message.finish_reason ?? null;
+  return ended === null && !message.content.some((part) => part.type === "tool-call" && part.tool_name === SUMMARY_TOOL);
+}

@@ -1,0 +1,123 @@
+/** Rows of the timeline: what one chat shows, from top to bottom. Plain data, made by `rows`. */
+import type { ChatError, PartOf, RetryState } from "@/chat-state/types";
+import type { ToolCall } from "./tool-call";
+
+export type FileChip = PartOf<"file">;
+export type Reference = PartOf<"file-reference">;
+export type Source = PartOf<"source">;
+
+interface RowBase {
+  /** Stays the same when a live row becomes durable, and when older pages are put in front. */
+  readonly key: string;
+  /** The message that the row belongs to; null while it has none. */
+  readonly messageId: number | null;
+  /** Lines of finished calls stand close together. */
+  readonly isTight: boolean;
+}
+
+/** A message that was sent and is not in the chat yet. */
+export interface PendingSend {
+  readonly id: string;
+  readonly text: string;
+  readonly files: readonly FileChip[];
+  readonly references: readonly Reference[];
+  /** Null: on its way. */
+  readonly error: string | null;
+}
+
+export interface UserRow extends RowBase {
+  readonly kind: "user";
+  readonly text: string;
+  readonly files: readonly FileChip[];
+  readonly references: readonly Reference[];
+  readonly at: number | null;
+  readonly createdBy: string | null;
+  readonly isSteering: boolean;
+  readonly pending: PendingSend | null;
+}
+export interface ProseRow extends RowBase {
+  readonly kind: "prose";
+  readonly text: string;
+  readonly isLive: boolean;
+}
+export interface ReasoningRow extends RowBase {
+  readonly kind: "reasoning";
+  readonly text: string;
+  readonly title: string | null;
+  readonly durationMs: number | null;
+  readonly startedAt: number | null;
+  readonly isLive: boolean;
+}
+export interface ToolRow extends RowBase {
+  readonly kind: "tool";
+  readonly call: ToolCall;
+  readonly isLast: boolean;
+}
+export interface ReadsRow extends RowBase {
+  readonly kind: "reads";
+  readonly calls: readonly ToolCall[];
+}
+export interface SourcesRow extends RowBase {
+  readonly kind: "sources";
+  readonly sources: readonly Source[];
+}
+export interface FilesRow extends RowBase {
+  readonly kind: "files";
+  readonly files: readonly FileChip[];
+}
+
+export type Mark =
+  | { readonly type: "compacted"; readonly summary: string; readonly tokens: number | null; readonly isLive: boolean }
+  | { readonly type: "compaction_failed"; readonly reason: string }
+  | { readonly type: "takeover"; readonly takeover: Takeover }
+  | { readonly type: "stopped" }
+  | { readonly type: "context"; readonly files: readonly string[]; readonly skills: readonly string[] };
+
+/** Another worker has the chat, because the one before it died. */
+export interface Takeover {
+  readonly messageId: number;
+  readonly worker: string;
+  readonly afterMs: number | null;
+  readonly resumedCalls: number;
+}
+
+export interface MarkRow extends RowBase {
+  readonly kind: "mark";
+  readonly mark: Mark;
+}
+
+export type Note = "length" | "content-filter" | "refusal" | "error";
+export interface NoteRow extends RowBase {
+  readonly kind: "note";
+  readonly note: Note;
+  readonly canContinue: boolean;
+}
+
+export type Callout =
+  | { readonly type: "retrying"; readonly retry: RetryState }
+  | { readonly type: "failed"; readonly error: ChatError }
+  | { readonly type: "held"; readonly error: ChatError; readonly queued: number };
+export interface CalloutRow extends RowBase {
+  readonly kind: "callout";
+  readonly callout: Callout;
+}
+
+/** One quiet line at the end: what the chat does, when no other row says it. */
+export type Activity = "working" | "pending" | "interrupting";
+export interface ActivityRow extends RowBase {
+  readonly kind: "activity";
+  readonly activity: Activity;
+}
+
+export type Row =
+  | UserRow
+  | ProseRow
+  | ReasoningRow
+  | ToolRow
+  | ReadsRow
+  | SourcesRow
+  | FilesRow
+  | MarkRow
+  | NoteRow
+  | CalloutRow
+  | ActivityRow;

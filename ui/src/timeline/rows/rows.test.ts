@@ -1,0 +1,287 @@
+import { describe, expect, it } from "vitest";
+import type { ChatState } from "@/chat-state/types";
+import { call, callDelta, chat, live, message, result, resultDelta, text, thought } from "../fixtures/builders";
+import type { Row } from "./row";
+import { RowModel, rows } from "./rows";
+
+const read = (id: string) => [
+  message(Number(id), "assistant", call(`c${id}`, "read_file", { path: `/a/${id}.py` })),
+  message(Number(id) + 1, "tool", result(`c${id}`, "read_file", { content: "1\tx", total_lines: 1 })),
+];
+const question = message(1, "user", text("why?"));
+const failed = { message: "Refused.", kind: "auth", detail: null, provider: "p", retryable: false, status_code: 401 };
+const retry = {
+  attempt: 1,
+  delay_ms: 8000,
+  error: "Overloaded.",
+  kind: "overloaded",
+  provider: null,
+  status_code: 529,
+  detail: null,
+  retrying_at: null,
+};
+
+/** One word or two for each row, so that a table shows a whole timeline. */
+function brief(row: Row): string {
+  switch (row.kind) {
+    case "tool":
+      return `${row.call.name}:${row.call.state}`;
+    case "reads":
+      return `reads:${row.calls.length}`;
+    case "mark":
+      return `mark:${row.mark.type}`;
+    case "note":
+      return `note:${row.note}${row.canContinue ? "+" : ""}`;
+    case "callout":
+      return `callout:${row.callout.type}`;
+    case "activity":
+      return `activity:${row.activity}`;
+    case "prose":
+      return row.isLive ? "prose~" : "prose";
+    case "reasoning":
+      return row.isLive ? "reasoning~" : "reasoning";
+    case "user":
+      return row.isSteering ? "user:steers" : row.pending ? "user:pending" : "user";
+    default:
+      return row.kind;
+  }
+}
+
+const TABLE: readonly (readonly [string, ChatState, string])[] = [
+  ["an empty chat has no rows", chat([]), ""],
+  ["question and answer", chat([question, message(2, "assistant", text("so"))]), "user prose"],
+  ["blank text is left out", chat([question, message(2, "assistant", text(" \n"), text("so"))]), "user prose"],
+  [
+    "a thought comes before its answer",
+    chat([question, message(2, "assistant", thought("**Look**\nhm", 0, 6), text("so"))]),
+    "user reasoning prose",
+  ],
+  ["reads in a row become one line", chat([question, ...read("2"), ...read("4"), ...read("6")]), "user reads:3"],
+  [
+    "text between reads parts them",
+    chat([question, ...read("2"), message(4, "assistant", text("now")), ...read("6")]),
+    "user reads:1 prose reads:1",
+  ],
+  [
+    "a failed read is a card",
+    chat([
+      message(2, "assistant", call("c", "read_file", { path: "/a" })),
+      message(3, "tool", result("c", "read_file", { error: "no such file" }, { is_error: true })),
+    ]),
+    "read_file:failed",
+  ],
+  [
+    "a command that exits with 1 has failed",
+    chat([
+      message(2, "assistant", call("c", "execute", { command: "false" })),
+      message(3, "tool", result("c", "execute", { success: false, exit_code: 1 })),
+    ]),
+    "execute:failed",
+  ],
+  [
+    "a command in the background goes on",
+    chat([
+      message(2, "assistant", call("c", "execute", { command: "serve &" })),
+      message(3, "tool", result("c", "execute", { success: true, running: true, backgrounded: true })),
+    ]),
+    "execute:background",
+  ],
+  [
+    "a call without a result runs while the chat is busy",
+    chat([message(2, "assistant", call("c", "execute", {}))], { status: "running" }),
+    "execute:running",
+  ],
+  [
+    "a call without a result was interrupted when the chat is idle",
+    chat([message(2, "assistant", call("c", "execute", {}))]),
+    "execute:interrupted",
+  ],
+  [
+    "only calls of the last answer can run",
+    chat([message(2, "assistant", call("c", "execute", {})), question, message(5, "assistant", text("x"))], {
+      status: "running",
+    }),
+    "execute:interrupted user prose activity:working",
+  ],
+  [
+    "a requested call waits",
+    chat([message(2, "assistant", call("c", "open_page", {}))], {
+      status: "requires_action",
+      requestedCalls: [{ tool_call_id: "c", tool_name: "open_page" }],
+    }),
+    "open_page:waiting",
+  ],
+  [
+    "a call that was cut off never runs",
+    chat([message(2, "assistant", { ...call("c", "write_file", undefined), cut: true })], { status: "running" }),
+    "write_file:interrupted activity:working",
+  ],
+  [
+    "the server's words for an interrupted call",
+    chat([
+      message(2, "assistant", call("c", "execute", {})),
+      message(3, "tool", result("c", "execute", { error: "The tool call was interrupted before…" }, { is_error: true })),
+    ]),
+    "execute:interrupted",
+  ],
+  [
+    "a message between a result and the next answer steers",
+    chat([question, ...read("2"), message(4, "user", text("also")), message(5, "assistant", text("ok"))]),
+    "user reads:1 user:steers prose",
+  ],
+  [
+    "a message after an interrupted call does not steer",
+    chat([
+      message(2, "assistant", call("c", "execute", {})),
+      message(3, "tool", result("c", "execute", { error: "stopped before it ended", running: true })),
+      message(4, "user", text("no")),
+    ]),
+    "execute:interrupted user",
+  ],
+  [
+    "an answer that was stopped says so",
+    chat([question, { ...message(2, "assistant", text("half")), finish_reason: null }]),
+    "user prose mark:stopped",
+  ],
+  [
+    "a cut answer can be continued while it is the last",
+    chat([question, { ...message(2, "assistant", text("half")), finish_reason: "length" }]),
+    "user prose note:length+",
+  ],
+  [
+    "an older cut answer cannot be continued",
+    chat([{ ...message(2, "assistant", text("half")), finish_reason: "length" }, message(3, "user", text("go on"))]),
+    "prose note:length user",
+  ],
+  [
+    "a summary is a mark",
+    chat([
+      { ...message(2, "assistant", call("s", "chat_summarized", {})), finish_reason: null },
+      message(3, "tool", result("s", "chat_summarized", { summary: "So far…", context_tokens: 148000 })),
+    ]),
+    "mark:compacted",
+  ],
+  [
+    "files of the workspace are a mark",
+    chat([message(1, "user", { type: "context-file", context_file_path: "/w/AGENTS.md", context_file_truncated: false, context_file_agent_id: null })]),
+    "mark:context",
+  ],
+  ["a busy chat that says nothing works", chat([question], { status: "running" }), "user activity:working"],
+  ["no worker has the chat yet", chat([question], { status: "pending" }), "user activity:pending"],
+  [
+    "live text has the caret and needs no other sign",
+    chat([question], { status: "running", live: live([thought("hm"), text("so f")]) }),
+    "user reasoning prose~",
+  ],
+  [
+    "stopping is said beside the live text",
+    chat([question], { status: "interrupting", live: live([text("so f")]) }),
+    "user prose~ activity:interrupting",
+  ],
+  [
+    "arguments that are being written",
+    chat([question], { status: "running", live: live([callDelta("c", "execute", '{"comm')]) }),
+    "user execute:streaming",
+  ],
+  [
+    "retrying takes the place of the live text",
+    chat([question], { status: "running", retry, live: live([text("so f")]) }),
+    "user callout:retrying",
+  ],
+  ["an error is the last row", chat([question], { status: "error", error: failed }), "user callout:failed"],
+  [
+    "a held queue is no failure",
+    chat([question], { status: "error", error: { ...failed, kind: "queue_held" } }),
+    "user callout:held",
+  ],
+  [
+    "a retry that is over shows nothing",
+    chat([question], { status: "waiting", retry }),
+    "user",
+  ],
+];
+
+describe("rows", () => {
+  it.each(TABLE)("%s", (_, state, expected) => {
+    expect(rows(state).map(brief).join(" ")).toBe(expected);
+  });
+
+  it("shows what a running command has printed", () => {
+    const state = chat([message(2, "assistant", call("c", "execute", { command: "make" }))], {
+      status: "running",
+      live: live([resultDelta("c", "execute", "one\n"), resultDelta("c", "execute", "two\n")]),
+    });
+    const [row, ...rest] = rows(state);
+    expect(row?.kind === "tool" && row.call.liveOutput).toBe("one\ntwo\n");
+    expect(rest).toEqual([]);
+  });
+
+  it("fills arguments in while the model writes them", () => {
+    const parts = [callDelta("c", "execute", '{"command":"py'), callDelta("c", "execute", "test -")];
+    const [row] = rows(chat([], { status: "running", live: live(parts) }));
+    expect(row?.kind === "tool" && row.call.args?.command).toBe("pytest -");
+  });
+
+  it("puts a takeover after the last message before it", () => {
+    const takeover = { messageId: 2, worker: "pumov", afterMs: 2100, resumedCalls: 0 };
+    const state = chat([question, message(2, "assistant", text("so")), message(3, "user", text("and"))]);
+    const shown = rows(state, { takeovers: [takeover] }).map(brief);
+    expect(shown).toEqual(["user", "prose", "mark:takeover", "user"]);
+  });
+
+  it("shows a message that is on its way, unless the chat is busy and queues it", () => {
+    const pendingSends = [{ id: "p", text: "hi", files: [], references: [], error: null }];
+    expect(rows(chat([]), { pendingSends }).map(brief)).toEqual(["user:pending"]);
+    expect(rows(chat([question], { status: "running" }), { pendingSends }).map(brief)).not.toContain("user:pending");
+  });
+
+  it("lifts the title of a thought from its first line", () => {
+    const [row] = rows(chat([message(2, "assistant", thought("## Two dispatchers\n\nThe claim…", 0, 11))]));
+    expect(row).toMatchObject({ title: "Two dispatchers", text: "The claim…", durationMs: 11000 });
+  });
+
+  it("has no two rows with the same key", () => {
+    for (const [name, state] of TABLE) {
+      const keys = rows(state).map((row) => row.key);
+      expect(new Set(keys).size, name).toBe(keys.length);
+    }
+  });
+});
+
+describe("keys", () => {
+  const question2 = message(3, "user", text("and?"));
+
+  it("stay the same when a live answer is committed", () => {
+    const model = new RowModel();
+    const parts = [thought("hm"), text("so far"), callDelta("c", "execute", "{")];
+    const before = model.rows(chat([question], { status: "running", live: live(parts) }));
+    const committed = message(2, "assistant", thought("hm", 0, 1), text("so far"), call("c", "execute", {}));
+    const after = model.rows(chat([question, committed], { status: "running" }));
+    expect(after.map((row) => row.key)).toEqual(before.map((row) => row.key));
+  });
+
+  it("stay the same when older messages are put in front", () => {
+    const model = new RowModel();
+    const tail = [question2, message(4, "assistant", text("so"))];
+    const before = model.rows(chat(tail)).map((row) => row.key);
+    const after = model.rows(chat([question, message(2, "assistant", text("x")), ...tail])).map((row) => row.key);
+    expect(after.slice(2)).toEqual(before);
+  });
+
+  it("differ between two answers of one episode", () => {
+    const model = new RowModel();
+    const first = message(2, "assistant", text("one"));
+    model.rows(chat([question], { status: "running", live: live([text("one")], 7) }));
+    const all = model.rows(chat([question, first], { status: "running", live: live([text("two")], 7) }));
+    expect(new Set(all.map((row) => row.key)).size).toBe(all.length);
+  });
+
+  it("come from memory while only live parts change", () => {
+    const model = new RowModel();
+    const messages = [question, ...read("2")];
+    const one = model.rows(chat(messages, { status: "running", live: live([text("a")]) }));
+    const two = model.rows(chat(messages, { status: "running", live: live([text("ab")]) }));
+    expect(two[0]).toBe(one[0]);
+    expect(two[1]).toBe(one[1]);
+  });
+});

@@ -1,0 +1,205 @@
+/**
+ * The rows of a chat's timeline, from its state. Pure but for its memory: `RowModel` remembers keys
+ * of live answers, and the rows of messages while they do not change.
+ */
+import type { ChatState, Message, Part } from "@/chat-state/types";
+import { endRow } from "./end-row";
+import { LiveKeys } from "./live-keys";
+import { endNote, isStopped, partRows, userRow, type PartsContext } from "./message-rows";
+import { isQuiet, isRead } from "./quiet";
+import type { PendingSend, Row, Takeover } from "./row";
+import { CallRecord } from "./tool-call";
+
+export interface RowOptions {
+  readonly pendingSends?: readonly PendingSend[];
+  readonly takeovers?: readonly Takeover[];
+}
+
+interface Settled {
+  readonly messages: readonly Message[];
+  readonly takeovers: readonly Takeover[];
+  /** Rows of all messages before `openFrom`. */
+  readonly rows: readonly Row[];
+  readonly records: ReadonlyMap<string, CallRecord>;
+  /** The last answer, if it has calls without a result; else the number of messages. */
+  readonly openFrom: number;
+}
+
+const BUSY = new Set(["pending", "running", "interrupting", "requires_action"]);
+const NONE: readonly never[] = [];
+const ASKING_TOOLS = new Set(["ask_user_question", "propose_plan"]);
+
+export function rows(state: ChatState, options: RowOptions = {}): readonly Row[] {
+  return new RowModel().rows(state, options);
+}
+
+export class RowModel {
+  private readonly keys = new LiveKeys();
+  private settled: Settled | null = null;
+
+  rows(state: ChatState, options: RowOptions = {}): readonly Row[] {
+    const liveKey = this.keys.follow(state);
+    const settled = this.settle(state.messages, options.takeovers ?? NONE);
+    const list = new RowList(settled.rows);
+    const isBusy = BUSY.has(state.status);
+    const live = state.retry === null ? (state.live?.parts ?? NONE) : NONE;
+    const records = withLive(settled.records, live);
+    const context = {
+      isBusy,
+      requestedIds: new Set(state.requestedCalls.map((call) => call.tool_call_id)),
+      records,
+    };
+    this.addMessages(list, state.messages, settled.openFrom, { ...context, takeovers: settled.takeovers });
+    const fresh = live.filter((part) => !settled.records.has(callId(part)));
+    const liveContext: PartsContext = { ...context, key: liveKey ?? "live", messageId: null, isLive: true };
+    list.addAll(partRows(fresh, liveContext));
+    if (!isBusy) list.addAll((options.pendingSends ?? NONE).map(pendingRow));
+    const end = endRow(state, list.last);
+    if (end !== null) list.add(end);
+    return isBusy ? list.rows : withLastAsk(list.rows);
+  }
+
+  private settle(messages: readonly Message[], takeovers: readonly Takeover[]): Settled {
+    const known = this.settled;
+    if (known?.messages === messages && known.takeovers === takeovers) return known;
+    const records = new Map<string, CallRecord>();
+    for (const message of messages) for (const part of message.content) record(records, part);
+    const openFrom = findOpen(messages, records);
+    const list = new RowList(NONE);
+    const context = { isBusy: false, requestedIds: new Set<string>(), records, takeovers };
+    this.addMessages(list, messages.slice(0, openFrom), 0, context);
+    this.settled = { messages, takeovers, rows: list.rows, records, openFrom };
+    return this.settled;
+  }
+
+  private addMessages(
+    list: RowList,
+    messages: readonly Message[],
+    from: number,
+    context: Omit<PartsContext, "key" | "messageId" | "isLive"> & { readonly takeovers: readonly Takeover[] },
+  ): void {
+    for (let index = from; index < messages.length; index += 1) {
+      const message = messages[index];
+      if (message === undefined) break;
+      const key = this.keys.of(message.id);
+      if (message.role === "user") {
+        list.add(userRow(message, key, joinsTurn(messages, index, context.records)));
+      } else if (message.role === "assistant") {
+        list.addAll(partRows(message.content, { ...context, key, messageId: message.id, isLive: false }));
+        list.addAll(endRows(message, key, messages[index + 1], context.records));
+      }
+      for (const takeover of context.takeovers) {
+        const next = messages[index + 1]?.id ?? Number.POSITIVE_INFINITY;
+        if (takeover.messageId < message.id || takeover.messageId >= next) continue;
+        list.add({
+          kind: "mark",
+          key: `takeover-${takeover.messageId}-${takeover.worker}`,
+          messageId: null,
+          isTight: false,
+          mark: { type: "takeover", takeover },
+        });
+      }
+    }
+  }
+}
+
+/** Joins reads that follow each other, and sets lines of finished calls close together. */
+class RowList {
+  readonly rows: Row[];
+
+  constructor(start: readonly Row[]) {
+    this.rows = [...start];
+  }
+
+  get last(): Row | undefined {
+    return this.rows.at(-1);
+  }
+
+  addAll(rows: readonly Row[]): void {
+    for (const row of rows) this.add(row);
+  }
+
+  add(row: Row): void {
+    const last = this.last;
+    if (row.kind === "tool" && isRead(row.call)) {
+      if (last?.kind === "reads") this.rows[this.rows.length - 1] = { ...last, calls: [...last.calls, row.call] };
+      else this.rows.push({ ...row, kind: "reads", calls: [row.call], isTight: isLine(last) });
+      return;
+    }
+    this.rows.push(isLine(row) && isLine(last) ? { ...row, isTight: true } : row);
+  }
+}
+
+function isLine(row: Row | undefined): boolean {
+  return row?.kind === "reads" || (row?.kind === "tool" && isQuiet(row.call));
+}
+
+function endRows(
+  message: Message,
+  key: string,
+  next: Message | undefined,
+  records: ReadonlyMap<string, CallRecord>,
+): Row[] {
+  const base = { messageId: message.id, isTight: false };
+  const note = endNote(message);
+  if (note !== null) return [{ ...base, kind: "note", key: `${key}-end`, note, canContinue: next === undefined }];
+  const hasCalls = message.content.some((part) => records.has(callId(part)));
+  if (!isStopped(message) || hasCalls || message.content.length === 0) return [];
+  return [{ ...base, kind: "mark", key: `${key}-end`, mark: { type: "stopped" } }];
+}
+
+function pendingRow(pending: PendingSend): Row {
+  const { text, files, references } = pending;
+  const base = { key: `send-${pending.id}`, messageId: null, isTight: false };
+  return { ...base, kind: "user", text, files, references, at: null, createdBy: null, isSteering: false, pending };
+}
+
+/** True if the message came while the turn was running, and the turn went on with it. */
+function joinsTurn(messages: readonly Message[], index: number, records: ReadonlyMap<string, CallRecord>): boolean {
+  const before = messages[index - 1];
+  if (before?.role !== "tool") return false;
+  const context = { isBusy: false, requestedIds: new Set<string>() };
+  return before.content.every((part) => records.get(callId(part))?.view(context).state !== "interrupted");
+}
+
+function findOpen(messages: readonly Message[], records: ReadonlyMap<string, CallRecord>): number {
+  const last = messages.findLastIndex((message) => message.role === "assistant");
+  const parts = messages[last]?.content ?? NONE;
+  return parts.some((part) => records.get(callId(part))?.isOpen) ? last : messages.length;
+}
+
+function withLive(records: ReadonlyMap<string, CallRecord>, live: readonly Part[]): ReadonlyMap<string, CallRecord> {
+  if (!live.some((part) => callId(part) !== "")) return records;
+  const all = new Map(records);
+  const copied = new Set<string>();
+  for (const part of live) {
+    const known = all.get(callId(part));
+    if (known !== undefined && !copied.has(known.id)) all.set(known.id, known.copy());
+    record(all, part);
+    copied.add(callId(part));
+  }
+  return all;
+}
+
+function record(records: Map<string, CallRecord>, part: Part): void {
+  const id = callId(part);
+  if (id === "") return;
+  const found = records.get(id) ?? new CallRecord(id);
+  records.set(id, found);
+  found.add(part);
+}
+
+function callId(part: Part): string {
+  return part.type === "tool-call" || part.type === "tool-result" ? part.tool_call_id : "";
+}
+
+/** The last question or plan waits for the user, unless a message came after it. */
+function withLastAsk(rows: Row[]): readonly Row[] {
+  for (let index = rows.length - 1; index >= 0; index -= 1) {
+    const row = rows[index];
+    if (row?.kind === "user") break;
+    if (row?.kind !== "tool" || !ASKING_TOOLS.has(row.call.name) || row.call.state !== "done") continue;
+    rows[index] = { ...row, isLast: true };
+  }
+  return rows;
+}
