@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from chatd.api.auth import ApiCaller
 from chatd.api.deps import StreamLimits
 from chatd.api.request import Message
+from chatd.api.stream_access import AccessChecks
 from chatd.api.streams import CLIENT_GONE_END, ClientStream
 from chatd.domain.chat.change import Change
 from chatd.domain.chat.cursor import Cursor
@@ -19,6 +21,7 @@ from chatd.domain.ids import ChatId
 from tests.support.api.server import (
     ME,
     OTHER_USER,
+    USERS,
     ApiOptions,
     ApiServer,
     authorized,
@@ -247,12 +250,13 @@ async def test_a_disconnected_stream_leaves_no_viewer(server: ApiServer) -> None
     ids=["peer", "server", "event loop"],
 )
 async def test_a_write_to_a_closed_connection_ends_the_stream_as_client_gone(
-    error: Exception, clock: FakeClock, caplog: pytest.LogCaptureFixture
+    error: Exception, server: ApiServer, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def send(_message: Message) -> None:
         raise error
 
-    stream = ClientStream(send, clock, StreamLimits())
+    checks = AccessChecks(server.replica.pool, server.deps.env)
+    stream = ClientStream(send, clock, StreamLimits(), ApiCaller(actor=USERS[ME]), checks)
 
     async def pump() -> None:
         await stream.write({})

@@ -54,6 +54,7 @@ from chatd.api.routes.users import UserRoutes
 from chatd.api.routes.webhooks import WebhookRoutes
 from chatd.api.routes.workspaces import WorkspaceRoutes
 from chatd.api.sse import ChatEventStreams, WorkspaceEventStreams
+from chatd.api.stream_access import AccessChecks
 from chatd.api.streams import StreamRegistry
 from chatd.api.web_page.files import PageFiles
 from chatd.api.web_page.lite import LitePage
@@ -117,9 +118,8 @@ class ApiApplication:
         self._deps = deps
         self._accounts = deps.accounts
         self._metrics = ApiMetrics(deps.registry)
-        self._streams = StreamRegistry(
-            deps.env.clock, deps.limits, self._metrics, deps.accounts.changes
-        )
+        checks = AccessChecks(deps.pool, deps.env)
+        self._streams = StreamRegistry(checks, deps.limits, self._metrics, deps.accounts.changes)
         self._sockets = WebSockets(deps, self._streams)
         routes = all_routes(deps)
         streams = (

@@ -6,6 +6,7 @@ A request that cannot be served gets an ordinary error reply, before the stream 
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -34,7 +35,7 @@ from chatd.api.schemas.streams import StreamEnded
 from chatd.api.schemas.values import MAX_INT64
 from chatd.api.schemas.workspace_replies import build_log_reply, build_reply
 from chatd.api.schemas.workspaces import BuildLogReply, BuildReply, LogsQuery
-from chatd.api.streams import ClientStream, StreamEnd, StreamRegistry
+from chatd.api.streams import NOT_FOUND_END, ClientStream, StreamEnd, StreamRegistry
 from chatd.domain.chat.cursor import Cursor
 from chatd.domain.chat.events import Event
 from chatd.domain.chat.public_chat import ChatListEvent, ChatListReady
@@ -105,11 +106,14 @@ class ChatEventStreams:
         after = _last_cursor(request)
         async with AsyncExitStack() as held:
             stream = held.enter_context(self._streams.open(request.caller, "sse", send))
-            actor = request.caller.actor
+            actor, access = request.caller.actor, stream.access
+            read = held.enter_context(access.read(chat_id))
+            read.lost = partial(stream.end, NOT_FOUND_END)
             viewer = await self._deps.retry(
                 lambda: held.enter_async_context(feeds.open_viewer(actor, chat_id, after))
             )
             if (chat := feeds.known(chat_id)) is not None:
+                access.on_read(read, chat)
                 await audit_read(self._deps, request.caller, chat)
             await serve_events(stream, request.receive, _encoded(viewer.next))
 
@@ -160,12 +164,15 @@ class WorkspaceEventStreams:
 
     async def serve_git(self, request: ApiRequest, send: Send) -> None:
         deps = self._deps
-        actor = request.caller.actor
-        chat = require_chat(await deps.retry(lambda: chats.get(deps.pool, actor, request.chat_id)))
-        control = require_workspaces(deps)
-        await audit_read(deps, request.caller, chat)
+        actor, chat_id = request.caller.actor, request.chat_id
         async with AsyncExitStack() as held:
             stream = held.enter_context(self._streams.open(request.caller, "sse", send))
+            read = held.enter_context(stream.access.read(chat_id))
+            read.lost = partial(stream.end, NOT_FOUND_END)
+            chat = require_chat(await deps.retry(lambda: chats.get(deps.pool, actor, chat_id)))
+            stream.access.on_read(read, chat)
+            control = require_workspaces(deps)
+            await audit_read(deps, request.caller, chat)
             try:
                 changes = await held.enter_async_context(control.git(chat))
             except AgentRefused as error:

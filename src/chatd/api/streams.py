@@ -9,7 +9,6 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, suppress
-from datetime import datetime
 from typing import Final
 
 from msgspec import Struct
@@ -19,6 +18,7 @@ from chatd.api.deps import StreamLimits
 from chatd.api.errors import INTERNAL_ERROR_TEXT, STOPPING_TEXT, Draining, TooManyStreams
 from chatd.api.request import Message, Send
 from chatd.api.route import ApiMetrics
+from chatd.api.stream_access import AccessChecks, StreamAccess
 from chatd.domain.config_change import ConfigChange
 from chatd.domain.errors import ChatdError, NotFound, Unavailable
 from chatd.domain.ids import UserId
@@ -56,7 +56,7 @@ NOT_READING_END: Final = StreamEnd("not_reading", "The client does not read.", 1
 SIGNED_OUT_END: Final = StreamEnd(
     "signed_out", "The credential or its user has changed or ended; connect again.", 1008
 )
-_NOT_FOUND_END: Final = StreamEnd("not_found", "There is no such chat.", 1008)
+NOT_FOUND_END: Final = StreamEnd("not_found", "There is no such chat.", 1008)
 _INTERNAL_END: Final = StreamEnd("internal", INTERNAL_ERROR_TEXT, 1011)
 
 
@@ -65,7 +65,7 @@ def end_for_error(error: ChatdError) -> StreamEnd:
         case Lagged():
             return LAGGED_END
         case NotFound():
-            return _NOT_FOUND_END
+            return NOT_FOUND_END
         case AgentUnreachable() | AgentRefused():
             return StreamEnd(error.code, error.message, 1013)
         case Unavailable():
@@ -79,11 +79,16 @@ class ClientStream:
     """One connection to write to. The first call of `end` decides how it ends."""
 
     def __init__(
-        self, send: Send, clock: Clock, limits: StreamLimits, expires_at: datetime | None = None
+        self,
+        send: Send,
+        clock: Clock,
+        limits: StreamLimits,
+        caller: ApiCaller,
+        checks: AccessChecks,
     ) -> None:
-        """`expires_at` is that of the credential."""
+        self.access = StreamAccess(checks, caller, lambda: self.end(SIGNED_OUT_END))
         self._send = send
-        self._expires_at = expires_at
+        self._expires_at = caller.expires_at
         self._clock = clock
         self._limits = limits
         self._writers = 0
@@ -111,12 +116,13 @@ class ClientStream:
                 self._cut.reschedule(asyncio.get_running_loop().time())
 
     async def run(self, *parts: Callable[[], Awaitable[None]]) -> StreamEnd:
-        """Run all parts concurrently until one returns or raises, or `end` is called."""
+        """Run all parts concurrently until one returns or raises, or `end` is called. The access
+        of the stream is checked meanwhile."""
         try:
             async with asyncio.timeout(None) as self._cut:
                 if self.ended is None:
                     async with asyncio.TaskGroup() as group:
-                        for part in parts:
+                        for part in (*parts, self.access.follow):
                             group.create_task(self._run_part(part))
         except TimeoutError:
             if self.ended is None:
@@ -177,12 +183,17 @@ class ClientStream:
 
 class StreamRegistry:
     """All open streams of this replica, limited per user. A stream ends when this replica hears
-    that its credential or user has changed: the client connects again if it still may."""
+    that its credential or user has changed: the client connects again if it still may. After other
+    changes, and after a time in which this replica heard nothing, its access is checked."""
 
     def __init__(
-        self, clock: Clock, limits: StreamLimits, metrics: ApiMetrics, changes: ConfigChanges
+        self,
+        checks: AccessChecks,
+        limits: StreamLimits,
+        metrics: ApiMetrics,
+        changes: ConfigChanges,
     ) -> None:
-        self._clock = clock
+        self._checks = checks
         self._limits = limits
         self._metrics = metrics
         self._open: dict[ClientStream, ApiCaller] = {}
@@ -198,7 +209,8 @@ class StreamRegistry:
         user, limit = caller.user_id, self._limits.streams_per_user
         if self._by_user[user] >= limit:
             raise TooManyStreams(f"A user can have {limit} open streams. Close one first.")
-        stream = ClientStream(send, self._clock, self._limits, caller.expires_at)
+        clock = self._checks.env.clock
+        stream = ClientStream(send, clock, self._limits, caller, self._checks)
         self._by_user[user] += 1
         self._open[stream] = caller
         self._metrics.on_stream_open(transport)
@@ -226,6 +238,8 @@ class StreamRegistry:
 
     def _on_change(self, change: ConfigChange | None) -> None:
         if change is None or change.kind not in ("user", "credential"):
+            for stream in self._open:
+                stream.access.on_change(change)
             return
         for stream, caller in self._open.items():
             changed = caller.user_id if change.kind == "user" else caller.credential_id

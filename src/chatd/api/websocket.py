@@ -211,11 +211,14 @@ class _Socket:
             return held.enter_context(deps.chat_lists.watch(self._caller.user_id)).next
         chat_id = _chat_id(frame.topic)
         after = None if frame.after is None else read_cursor("after", str(frame.after))
-        actor = self._caller.actor
+        access = self._stream.access
+        read = held.enter_context(access.read(chat_id))
         viewer = await deps.retry(
-            lambda: held.enter_async_context(feeds.open_viewer(actor, chat_id, after))
+            lambda: held.enter_async_context(feeds.open_viewer(access.actor, chat_id, after))
         )
+        read.lost = viewer.revoke
         if (chat := feeds.known(chat_id)) is not None:
+            access.on_read(read, chat)
             await audit_read(deps, self._caller, chat)
         return viewer.next
 

@@ -32,11 +32,17 @@ class Viewer(Subscription[EventGroup]):
         self._episode: Episode | None = None
         self._seq = 0
         self._frames: deque[Frame] = deque()
+        self._is_revoked = False
 
     async def join(self) -> None:
         """Read the changes since the client's cursor. Raises NotFound, Unavailable."""
         self.skip_to_end()
         self._advance_to(await self._feed.join(self._cursor))
+
+    def revoke(self) -> None:
+        """The client may no longer read the chat: nothing more is sent."""
+        self._is_revoked = True
+        self.wake()
 
     async def frames(self) -> AsyncIterator[Frame]:
         """Ends only by raising Lagged, NotFound, Unavailable, or by cancellation."""
@@ -47,9 +53,9 @@ class Viewer(Subscription[EventGroup]):
         """A group is always sent whole, even if the viewer lags for the next one: the client then
         has a version to resume from."""
         while True:
-            if self._frames:
+            if self._frames and not self._is_revoked:
                 return self._frames.popleft()
-            if self._feed.is_gone:
+            if self._feed.is_gone or self._is_revoked:
                 raise NotFound("There is no such chat.")
             if (group := self.pull()) is not None:
                 await self._on_group(group)

@@ -4,8 +4,8 @@ A file is served so that a browser runs nothing in it: with the type that its by
 sniffing, in a sandbox, and a PDF only as a download.
 """
 
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing, suppress
 from typing import Final
 
 from chatd.api.auth import ApiCaller
@@ -14,6 +14,7 @@ from chatd.api.error_codes import FILE_STORE_CODES, UPLOAD_CODES
 from chatd.api.errors import RangeNotSatisfiable
 from chatd.api.operations import REPLAYED
 from chatd.api.pages import Paging, TimePosition
+from chatd.api.read_audit import audit_file_read
 from chatd.api.request import (
     NO_CONTENT,
     ApiReply,
@@ -34,7 +35,8 @@ from chatd.api.schemas.files import (
 )
 from chatd.api.schemas.lists import ListQuery
 from chatd.api.uploads import FileUpload
-from chatd.domain.errors import Unavailable
+from chatd.domain.config_change import ConfigChange
+from chatd.domain.errors import NotFound, Unavailable
 from chatd.domain.file.byte_range import ByteRange, RangeOutside, select_range
 from chatd.domain.file.download_link import (
     LINK_LIFETIME_S,
@@ -46,10 +48,13 @@ from chatd.domain.file.entities import StoredFile
 from chatd.domain.file.media_types import PDF, is_text_type
 from chatd.domain.file.names import content_disposition
 from chatd.domain.ids import FileId
+from chatd.store.account import credentials
 from chatd.store.file import files
 from chatd.store.shared_keys import DOWNLOAD_LINKS, shared_key
 
 _SANDBOX: Final = "default-src 'none'; sandbox"
+ACCESS_KINDS: Final = frozenset({"user", "credential", "group", "share", "settings"})
+"""Changes after which a user may have lost access to a file."""
 _KEPT: Final = "private, max-age=31536000, immutable"
 
 
@@ -57,6 +62,8 @@ class FileRoutes:
     def __init__(self, deps: ApiDeps) -> None:
         self._deps = deps
         self._link_key: bytes | None = None
+        self._access_changes = 0
+        deps.accounts.changes.subscribe(self._on_change)
 
     def routes(self) -> tuple[ApiRoute, ...]:
         return (
@@ -210,13 +217,40 @@ class FileRoutes:
             status=206 if is_part else 200,
             headers=headers,
             media_type=file.media_type + charset,
-            pieces=self._deps.files.of(file.store).read(file, part),
+            pieces=self._while_readable(request, self._deps.files.of(file.store).read(file, part)),
             length=part.length,
         )
 
     async def _get(self, request: ApiRequest) -> StoredFile:
         deps, actor = self._deps, request.caller.actor
-        return await deps.retry(lambda: files.get(deps.pool, request.file_id, actor))
+        file = await deps.retry(lambda: files.get(deps.pool, request.file_id, actor))
+        await audit_file_read(deps, request.caller, file)
+        return file
+
+    def _on_change(self, change: ConfigChange | None) -> None:
+        if change is None or change.kind in ACCESS_KINDS:
+            self._access_changes += 1
+
+    async def _while_readable(
+        self, request: ApiRequest, pieces: AsyncGenerator[bytes]
+    ) -> AsyncGenerator[bytes]:
+        """After a change of users, credentials or shares no piece is sent before the caller's
+        access is checked again. A client that has lost it finds the body cut."""
+        checked = self._access_changes
+        async with aclosing(pieces):
+            async for piece in pieces:
+                if checked != self._access_changes:
+                    checked = self._access_changes
+                    await self._deps.retry(lambda: self._require_access(request))
+                yield piece
+
+    async def _require_access(self, request: ApiRequest) -> None:
+        """Raises NotFound."""
+        pool, caller = self._deps.pool, request.caller
+        actor = await credentials.check(pool, caller.actor, caller.credential_id)
+        if actor is None:
+            raise NotFound("There is no such file.")
+        await files.get(pool, request.file_id, actor)
 
     async def _key(self) -> bytes:
         """Never changes, so that it is read once."""

@@ -106,6 +106,13 @@ LOAD_USER: Final[LiteralString] = f"""
     seen AS (UPDATE users u SET last_seen_at = now() FROM due WHERE u.id = due.id)
     SELECT u.id AS user_id, u.role, u.username, {SHARING_ENABLED} AS sharing FROM users u
     WHERE u.id = $1 AND u.status = 'active' AND u.deleted_at IS NULL"""
+# Without a credential ($2) the user is enough.
+CHECK: Final[LiteralString] = f"""
+    SELECT u.role, c.scopes, {SHARING_ENABLED} AS sharing
+    FROM users u LEFT JOIN credentials c ON c.id = $2 AND c.user_id = u.id
+        AND (c.expires_at IS NULL OR c.expires_at > now())
+    WHERE u.id = $1 AND u.status = 'active' AND u.deleted_at IS NULL
+      AND ($2::uuid IS NULL OR c.id IS NOT NULL)"""
 LIST: Final[LiteralString] = f"""
     SELECT {_COLUMNS} FROM credentials c
     WHERE c.user_id = $1 AND c.kind = $2 AND (c.expires_at IS NULL OR c.expires_at > now())
@@ -203,6 +210,22 @@ async def load_user(conn: Conn, user_id: UserId) -> ActiveCredential | None:
         username=row["username"],
         expires_at=None,
         valid_for_s=None,
+    )
+
+
+async def check(
+    conn: Conn, actor: UserActor, credential_id: CredentialId | None
+) -> UserActor | None:
+    """The actor as it is now; None if the credential or the user is no longer valid."""
+    row = await conn.fetchrow(CHECK, actor.user_id, credential_id)
+    if row is None:
+        return None
+    scopes = actor.scopes if credential_id is None else row["scopes"]
+    return UserActor(
+        user_id=actor.user_id,
+        role=row["role"],
+        scopes=None if scopes is None else frozenset(scopes),
+        reads_shared=row["sharing"],
     )
 
 
