@@ -5,8 +5,10 @@ hint. A received hint goes to the same services.
 """
 
 import asyncio
+import platform
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from importlib import metadata
 from typing import Final
 
 from msgspec import Struct
@@ -311,7 +313,12 @@ def replica_config(
     return ReplicaConfig(
         connect=connect,
         pool_size=settings.database.pool_size,
-        worker=WorkerConfig(slots=slots, drain_timeout_s=settings.worker.drain_s),
+        worker=WorkerConfig(
+            slots=slots,
+            drain_timeout_s=settings.worker.drain_s,
+            host=platform.node(),
+            version=metadata.version("chatd"),
+        ),
         runs_chats=runs_chats,
         retention=RetentionConfig(
             archive_after=settings.chats.auto_archive_days,

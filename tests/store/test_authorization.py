@@ -27,6 +27,7 @@ from chatd.store.chat import (
     operation,
     prompts,
     read_marks,
+    runs,
     search,
     shares,
     title_leases,
@@ -68,6 +69,7 @@ WITHOUT_ACTOR: Final[Mapping[str, str]] = {
     "chat.messages.decode_in_slices": "reads no row",
     "chat.open_calls": "model calls of workers, for billing",
     "chat.read_marks.list_marks": "the feeds ask for the users that watch their lists",
+    "chat.runs.list_lanes": "the workers of the deployment, no rows of users",
     "chat.search_index": "maintenance of the index",
     "chat.title_leases.release": "by the id of the lease, which only its holder knows",
     "chat.transfer": "the owner is in the statement, or the rows were loaded for the owner",
@@ -171,6 +173,9 @@ async def _mark_deleted(pool: Pool, who: UserActor) -> object:
 
 
 CASES: Final[Mapping[str, Case]] = {
+    "chat.runs.list_runs": lambda pool, who, _: runs.list_runs(pool, who, CHAT),
+    "chat.runs.get_holder": lambda pool, who, _: runs.get_holder(pool, who, CHAT),
+    "chat.runs.list_workers": lambda pool, who, _: runs.list_workers(pool, who),
     "chat.chats.get": lambda pool, who, _: chats.get(pool, who, CHAT),
     "chat.chats.get_for_command": lambda pool, who, _: chats.get_for_command(
         pool, who, CHAT, "chats.write"
@@ -284,7 +289,11 @@ OWNER_READS: Final = (
     *("chat.chats.list_roots", "chat.chats.list_versions", "chat.message_pages.load_page"),
     *("chat.messages.load_history", "chat.search.load_messages", "workspace.bindings.get"),
     *("workspace.builds.get", "workspace.builds.list_builds", "workspace.workspaces.get"),
-    *("workspace.workspaces.load_snapshot", "workspace.workspaces.list_page"),
+    *(
+        "chat.runs.get_holder",
+        "workspace.workspaces.load_snapshot",
+        "workspace.workspaces.list_page",
+    ),
 )
 
 

@@ -95,6 +95,8 @@ async def test_no_time_of_a_workers_own_clock_reaches_the_database(dsn: str) -> 
         "double precision",
         "boolean",
         "boolean[]",
+        "text",
+        "integer",
     }
 
 

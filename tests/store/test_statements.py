@@ -101,12 +101,18 @@ LONG = """
     WHERE (c.id, n) <> ($1, 1)"""
 
 
+RUNS = """
+    INSERT INTO chat_runs (chat_id, run_no, turn_no, epoch, attempt, worker_id, first_message_id)
+    SELECT c.id, n, n, n, 1, c.id, n FROM chats c, generate_series(2, 5) n"""
+
+
 async def fill_large_database(session: DatabaseSession) -> None:
     """Many idle chats, one of them long, and many runnable children."""
     await open_chat(session, CHAT.int, free=WORKER)
     await session.execute(MANY, CHAT, OWNER)
     await session.execute(LONG, CHAT)
-    await session.execute("ANALYZE chats, chat_messages")
+    await session.execute(RUNS)
+    await session.execute("ANALYZE chats, chat_messages, chat_runs")
 
 
 async def test_the_hot_statements_do_not_read_what_they_do_not_return(dsn: str) -> None:

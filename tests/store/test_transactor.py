@@ -15,7 +15,13 @@ from chatd.domain.chat.user_transitions import send_message
 from chatd.domain.errors import NotFound, StaleFence, TransitionNotAllowed
 from chatd.domain.ids import ChangeId, WorkerId
 from chatd.store.chat import chats, workers
-from chatd.store.chat.apply import APPLY, APPLY_STEP, APPLY_WITHOUT_QUEUE, INSERT_CHAT
+from chatd.store.chat.apply import (
+    APPLY,
+    APPLY_LAST_STEP,
+    APPLY_STEP,
+    APPLY_WITHOUT_QUEUE,
+    INSERT_CHAT,
+)
 from chatd.store.chat.chats import LOAD, LOCK
 from chatd.store.chat.operation import AppliedChange, NoChange, Operation
 from chatd.store.chat.transactor import Decide, Transactor
@@ -106,7 +112,9 @@ WRITE = "write"
 
 
 def shown(sent: list[str]) -> list[str]:
-    writes = {statement.text for statement in (APPLY, APPLY_WITHOUT_QUEUE, APPLY_STEP)}
+    writes = {
+        statement.text for statement in (APPLY, APPLY_WITHOUT_QUEUE, APPLY_STEP, APPLY_LAST_STEP)
+    }
     return [WRITE if text in writes else text for text in sent]
 
 

@@ -25,6 +25,7 @@ from chatd.domain.chat.events import (
     RequestedCall,
     RetryEvent,
     StatusEvent,
+    TakeoverEvent,
     VersionReached,
 )
 from chatd.domain.chat.public_messages import (
@@ -36,6 +37,7 @@ from chatd.domain.chat.public_messages import (
 from chatd.domain.chat.row import ChatError, RetryState
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.ids import ChatId, MessageId
+from chatd.domain.takeover import TakeoverPayload, takeover_payload
 from chatd.store.chat import chats
 from chatd.store.conn import Conn
 from tests.support.factories import HARNESS
@@ -53,6 +55,7 @@ class ClientState(Struct, frozen=True, kw_only=True):
     retry: RetryState | None = None
     error: ChatError | None = None
     asked: tuple[RequestedCall, ...] = ()
+    takeover: TakeoverPayload | None = None
     episode: tuple[int, int] | None = None
     preview: tuple[PartPayload, ...] = ()
 
@@ -62,7 +65,7 @@ class ClientState(Struct, frozen=True, kw_only=True):
             state = state._apply_one(event)
         return state
 
-    def _apply_one(self, event: Event) -> "ClientState":
+    def _apply_one(self, event: Event) -> "ClientState":  # noqa: C901
         match event:
             case StatusEvent(status=payload):
                 return replace(self, status=payload.status, error=None, asked=())
@@ -85,6 +88,8 @@ class ClientState(Struct, frozen=True, kw_only=True):
                 return replace(self, error=error)
             case ActionRequired(action_required=payload):
                 return replace(self, asked=payload.tool_calls)
+            case TakeoverEvent(takeover=takeover):
+                return replace(self, takeover=takeover)
             case VersionReached(version=version, has_older=older):
                 return replace(self, version=version, has_older=self.has_older or older)
 
@@ -117,6 +122,7 @@ class ClientState(Struct, frozen=True, kw_only=True):
                 RequestedCall(tool_call_id=call.id, tool_name=call.name, args=call.args)
                 for call in asked
             ),
+            takeover=None if chat.takeover is None else takeover_payload(chat.takeover),
             episode=(chat.history_version, chat.attempt),
         )
 

@@ -78,6 +78,7 @@ def timeless(chat: Chat, messages: Sequence[Message], queue: Sequence[QueuedMess
             action_deadline=_flag(chat.action_deadline),
             interrupt_deadline=_flag(chat.interrupt_deadline),
             recent_changes=(),
+            takeover=chat.takeover and replace(chat.takeover, after_ms=None),
         ),
         messages=tuple(replace(message, created_at=AT) for message in messages),
         queue=tuple(replace(item, created_at=AT) for item in sort_queue(queue)),

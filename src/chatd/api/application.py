@@ -42,6 +42,7 @@ from chatd.api.routes.prompts import PromptRoutes
 from chatd.api.routes.providers import ProviderRoutes
 from chatd.api.routes.push import PushRoutes
 from chatd.api.routes.queue import QueueRoutes
+from chatd.api.routes.runs import RunRoutes
 from chatd.api.routes.runtime_settings import RuntimeSettingsRoutes
 from chatd.api.routes.schedules import ScheduleRoutes
 from chatd.api.routes.shares import ShareRoutes
@@ -84,6 +85,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *QueueRoutes(deps).routes(),
         *ShareRoutes(deps).routes(),
         *PromptRoutes(deps).routes(),
+        *RunRoutes(deps).routes(),
         *CopyRoutes(deps).routes(),
         *TitleRoutes(deps).routes(),
         *ChatWorkspaceRoutes(deps).routes(),

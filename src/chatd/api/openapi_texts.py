@@ -45,6 +45,7 @@ TAGS: Final[Mapping[str, str]] = {
     "workspaces": "Where the tools of chats act.",
     "settings": "Prompts and other settings of the deployment and of the caller.",
     "schedules": "Chats that start by themselves at the times of a cron expression.",
+    "workers": "The processes of the server that run chats.",
     "webhooks": "URLs of yours that are called when a turn of your chats ends.",
     "push": "Browsers of yours that are notified when a turn of your chats ends.",
     "auth": "Sign in and out; your sessions, tokens and tickets.",

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chatd.domain.ids import WorkerId
+from chatd.domain.takeover import DeathNotice
 
 LEASE_TTL_S: Final = 30.0
 """Without a heartbeat for this long a worker has lost its chats."""
@@ -104,6 +105,15 @@ class WorkerObservation(Struct, frozen=True, kw_only=True):
         )
         return is_judged_by_lock and self.unchanged_s >= LOCK_GONE_AFTER_S
 
+    def death_notice(self, interval_s: float) -> DeathNotice:
+        """`interval_s`: how often a worker renews its lease."""
+        by_lock = self.sights_without_lock >= MIN_SIGHTS_WITHOUT_LOCK
+        return DeathNotice(
+            sign="lock_gone" if by_lock else "lease_stale",
+            seen_at_us=self.seen.renewal,
+            missed=int(self.unchanged_s / interval_s),
+        )
+
 
 class WorkerObservations(Struct, frozen=True, kw_only=True):
     """What an unbroken run of heartbeats has shown of the other workers. A worker that was itself
@@ -131,6 +141,13 @@ class WorkerObservations(Struct, frozen=True, kw_only=True):
     def dead(self, now: float) -> tuple[SeenWorker, ...]:
         scope = may_reap(self.history, now)
         return tuple(one.seen for one in self.workers.values() if one.is_dead(scope))
+
+    def death_notices(self, dead: Collection[WorkerId]) -> Mapping[WorkerId, DeathNotice]:
+        return {
+            id_: one.death_notice(self.history.interval_s)
+            for id_, one in self.workers.items()
+            if id_ in dead
+        }
 
     def has_suspects(self, judged: Collection[SeenWorker]) -> bool:
         """Whether a worker without its lock is still to be judged."""

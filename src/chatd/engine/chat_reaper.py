@@ -73,7 +73,11 @@ class ChatReaper:
         conclusive = await self._find_conclusive(result)
         for chat_id in self._in_order(result.orphaned):
             command = ReapChat(
-                worker_ids=result.dead, conclusive=conclusive, jitter=self._env.jitter()
+                worker_ids=result.dead,
+                conclusive=conclusive,
+                jitter=self._env.jitter(),
+                notices=result.notices,
+                reaper=self._worker_id,
             )
             await self._write(chat_id, command)
         if result.dead:

@@ -7,8 +7,10 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from msgspec.structs import replace
+
 from chatd.domain.errors import Unavailable
-from chatd.domain.ids import ChatId, WorkerId
+from chatd.domain.ids import ChatId
 from chatd.domain.lease import (
     LEASE_TTL_S,
     HeartbeatHistory,
@@ -76,7 +78,7 @@ class HeartbeatLoop:
 
     def __init__(
         self,
-        worker_id: WorkerId,
+        me: workers.WorkerDescription,
         conn: Conn,
         env: Env,
         lease: WorkerLease,
@@ -86,7 +88,7 @@ class HeartbeatLoop:
         running: Callable[[], Mapping[ChatId, int]],
         on_heartbeat: Callable[[workers.HeartbeatResult], None],
     ) -> None:
-        self._worker_id = worker_id
+        self._me = me
         self._conn = conn
         self._env = env
         self._lease = lease
@@ -129,9 +131,11 @@ class HeartbeatLoop:
 
     async def _send(self) -> None:
         sent_at = self._env.clock.monotonic()
-        self._judged = self._observations.dead(sent_at)
+        observed = self._observations
+        self._judged = observed.dead(sent_at)
         heartbeat = workers.Heartbeat(
-            worker_id=self._worker_id,
+            worker_id=self._me.worker_id,
+            description=self._me,
             running=self._running(),
             dead=self._judged,
             draining=self.draining,
@@ -142,4 +146,6 @@ class HeartbeatLoop:
             result.others, sent_at=sent_at, now=self._env.clock.monotonic()
         )
         self._lease.renew(sent_at)
+        if result.dead:
+            result = replace(result, notices=observed.death_notices(result.dead))
         self._on_heartbeat(result)

@@ -327,6 +327,7 @@ class RunnerPool:
             epoch=runner.epoch,
             is_runner_crash=True,
             jitter=self._env.jitter(),
+            reaper=self._worker_id,
         )
         await self._committer.run(runner.chat.id, command)
 

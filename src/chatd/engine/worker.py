@@ -40,6 +40,8 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
     slots: SlotsConfig = SlotsConfig()
     heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S
     drain_timeout_s: float = DRAIN_TIMEOUT_S
+    host: str = ""
+    version: str = ""
 
 
 class WorkerDeps(Struct, frozen=True, kw_only=True):
@@ -88,7 +90,13 @@ class Worker:
             self._pool, deps.committer, worker_id, env, usage_writer=deps.usage_writer
         )
         self._heartbeats = HeartbeatLoop(
-            worker_id,
+            workers.WorkerDescription(
+                worker_id=worker_id,
+                host=config.host,
+                version=config.version,
+                slots=config.slots.roots,
+                child_slots=config.slots.children,
+            ),
             deps.database.heartbeat,
             env,
             self._lease,

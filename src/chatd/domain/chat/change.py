@@ -17,6 +17,7 @@ from chatd.domain.chat.row import NO_SETBACKS, Chat, ChatError, RetryState
 from chatd.domain.chat.states import ARCHIVED_STATES, TRANSITIONS, State, Transition, TransitionSide
 from chatd.domain.errors import StaleFence, TransitionNotAllowed
 from chatd.domain.ids import MessageId, QueueId, RequestId, WorkerId
+from chatd.domain.takeover import LostOwner, Takeover
 
 MAX_ORPHAN_COUNT: Final = 1000
 CLIENT_TOOL_DEADLINE_S: Final = 300.0
@@ -159,7 +160,9 @@ class Change(Struct, frozen=True, kw_only=True):
         """The next message to join history starts a turn."""
         changed = self.answer_pending_calls()
         first_id = changed.after.next_message_id
-        return changed._set(turn_message_id=first_id, compaction_requested=False).mark_touched()
+        return changed._set(
+            turn_message_id=first_id, compaction_requested=False, lost=None
+        ).mark_touched()
 
     def delete_messages_from(self, first: MessageId) -> Self:
         """Soft-delete, so that usage and audit stay. Also clears the pending calls."""
@@ -294,6 +297,7 @@ class Change(Struct, frozen=True, kw_only=True):
             last_error=error,
             compaction_requested=False,
             queue_held=False,
+            lost=None,
             **self._retry_cleared(),
         )
         return changed.set_owner(None).mark_touched()
@@ -312,13 +316,19 @@ class Change(Struct, frozen=True, kw_only=True):
             worker_id=worker,
             epoch=row.epoch + 1,
             attempt=row.attempt + is_next,
+            lost=None,
+            takeover=(
+                row.takeover
+                if row.lost is None
+                else Takeover.of(row.lost, worker, row.snapshot_version)
+            ),
             **self._retry_cleared(),
         )
 
     def _delay(self, seconds: float) -> Self:
         return msgspec.structs.replace(self, delay_s=seconds)
 
-    def record_worker_death(self, *, is_lone: bool, delay_s: float) -> Self:
+    def record_worker_death(self, lost: LostOwner, *, is_lone: bool, delay_s: float) -> Self:
         """`is_lone`: the chat was the only suspect."""
         was = self.after.setbacks or NO_SETBACKS
         setbacks = msgspec.structs.replace(was, lone_deaths=was.lone_deaths + is_lone)
@@ -326,6 +336,7 @@ class Change(Struct, frozen=True, kw_only=True):
             self._set(
                 orphan_count=min(self.after.orphan_count + 1, MAX_ORPHAN_COUNT),
                 setbacks=None if setbacks == NO_SETBACKS else setbacks,
+                lost=lost,
             )
             .set_owner(None)
             ._delay(delay_s)

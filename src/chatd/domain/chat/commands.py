@@ -22,6 +22,7 @@ from chatd.domain.ids import (
     WorkerId,
     WorkspaceId,
 )
+from chatd.domain.takeover import DeathNotice
 from chatd.domain.text import Json
 
 WhenBusy = Literal["queue", "steer", "interrupt", "rollback", "reject"]
@@ -188,13 +189,15 @@ class ReapChat(Struct, frozen=True, kw_only=True):
 
     `conclusive`: workers with a death that tells against the isolated chat they ran.
     `is_runner_crash`: the worker lives, and only this chat's runner ended. `jitter` is from 0
-    to 1."""
+    to 1. `notices` tell how the deaths were noticed, `reaper` by which worker."""
 
     worker_ids: frozenset[WorkerId]
     epoch: int | None = None
     conclusive: frozenset[WorkerId] = frozenset()
     is_runner_crash: bool = False
     jitter: float = 0.0
+    notices: Mapping[WorkerId, DeathNotice] = {}
+    reaper: WorkerId | None = None
 
 
 class ExpireDeadline(Struct, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ from chatd.domain.chat.events import (
     RetryEvent,
     StatusEvent,
     StatusPayload,
+    TakeoverEvent,
     VersionReached,
     preview_reset,
     requested_call,
@@ -32,6 +33,7 @@ from chatd.domain.chat.row import Chat, ChatError, Episode
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.errors import InvariantBroken
 from chatd.domain.ids import MessageId
+from chatd.domain.takeover import takeover_payload
 
 
 class ChatSnapshot(Struct, frozen=True, kw_only=True):
@@ -116,6 +118,7 @@ def _full_group(snapshot: ChatSnapshot, *, reset: bool) -> Iterator[DurableEvent
     yield from _status_details(chat)
     if reset or chat.retry_state is not None:
         yield RetryEvent(chat_id=chat.id, retry=chat.retry_state)
+    yield from _takeover(chat, 0)
     yield preview_reset(chat)
     yield _version_reached(snapshot)
 
@@ -131,6 +134,7 @@ def _change_group(snapshot: ChatSnapshot, position: ViewerPosition) -> Iterator[
         yield from _status_details(chat)
     if chat.retry_version > position.version:
         yield RetryEvent(chat_id=chat.id, retry=chat.retry_state)
+    yield from _takeover(chat, position.version)
     if position.shown is None or position.shown.episode != Episode.of(chat):
         yield preview_reset(chat)
     yield _version_reached(snapshot)
@@ -174,6 +178,11 @@ def _status_details(chat: Chat) -> Iterator[DurableEvent]:
     if chat.public_status == "requires_action":
         calls = tuple(requested_call(call) for call in chat.pending_calls)
         yield ActionRequired(chat_id=chat.id, action_required=ActionPayload(tool_calls=calls))
+
+
+def _takeover(chat: Chat, version: int) -> Iterator[DurableEvent]:
+    if chat.takeover is not None and chat.takeover.version > version:
+        yield TakeoverEvent(chat_id=chat.id, takeover=takeover_payload(chat.takeover))
 
 
 def _deleted(snapshot: ChatSnapshot, version: int) -> Iterator[DurableEvent]:

@@ -25,6 +25,7 @@ from chatd.domain.chat.row import Chat, ChatError, Episode, RetryState
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.description import CHAT_ID, STREAM_CURSOR, describe
 from chatd.domain.ids import ChatId, MessageId, ToolCallId
+from chatd.domain.takeover import TakeoverPayload
 from chatd.domain.text import Json
 
 
@@ -139,6 +140,12 @@ class ActionRequired(_Event, frozen=True, kw_only=True, tag="action_required"):
     action_required: Annotated[ActionPayload, describe("The calls.")]
 
 
+class TakeoverEvent(_Event, frozen=True, kw_only=True, tag="takeover"):
+    """Show that another worker took the chat over. Keep the last one: it stays true."""
+
+    takeover: Annotated[TakeoverPayload, describe("The takeover.")]
+
+
 class VersionReached(_Event, frozen=True, kw_only=True, omit_defaults=True, tag="version"):
     """Ends a group: the client has the chat's state at this version. It resumes by the `cursor`,
     with which the server recognizes a version that the database has lost. `has_older`: only the
@@ -163,6 +170,7 @@ DurableEvent = (
     | RetryEvent
     | ErrorEvent
     | ActionRequired
+    | TakeoverEvent
     | VersionReached
 )
 Event = DurableEvent | MessagePart

@@ -25,6 +25,7 @@ from chatd.domain.ids import (
     WorkerId,
     WorkspaceId,
 )
+from chatd.domain.takeover import LostOwner, Takeover
 from chatd.domain.text import Json
 
 MAX_QUEUED_MESSAGES = 20
@@ -168,6 +169,8 @@ class Chat(Struct, frozen=True, kw_only=True):
     epoch: int = 0
     orphan_count: int = 0
     setbacks: Setbacks | None = None
+    lost: LostOwner | None = None
+    takeover: Takeover | None = None
     runnable_at: datetime | None = None
     action_deadline: datetime | None = None
     interrupt_deadline: datetime | None = None

@@ -22,7 +22,8 @@ from chatd.domain.chat.suspicion import (
     suspect_delay_s,
 )
 from chatd.domain.errors import InvariantBroken, StaleFence
-from chatd.domain.ids import ToolCallId, WorkerId
+from chatd.domain.ids import MessageId, ToolCallId, WorkerId
+from chatd.domain.takeover import DeathNotice, DeathSign, LostOwner
 
 EXPIRED_CALL_TEXT = "The tool call was not answered in time."
 
@@ -106,11 +107,29 @@ def reap(chat: Chat, command: ReapChat) -> Change:
     if (chat.setbacks or NO_SETBACKS).lone_deaths + is_lone < MAX_LONE_DEATHS:
         is_running = chat.status == "running"
         delay_s = suspect_delay_s(chat.orphan_count + 1, command.jitter) if is_running else 0.0
-        return Change.of(chat).record_worker_death(is_lone=is_lone, delay_s=delay_s)
+        lost = _lost_owner(chat, command)
+        return Change.of(chat).record_worker_death(lost, is_lone=is_lone, delay_s=delay_s)
     change = Change.of(chat)
     if chat.status == "interrupting":
         return _after_interrupt(change.answer_pending_calls(), keep_owner=False)
     return change.fail(WORKER_CRASHED_ERROR)
+
+
+def _lost_owner(chat: Chat, command: ReapChat) -> LostOwner:
+    owner = chat.worker_id
+    assert owner is not None  # only an owner dies
+    sign: DeathSign = "runner_crashed" if command.is_runner_crash else "lock_gone"
+    notice = command.notices.get(owner, DeathNotice(sign=sign))
+    return LostOwner(
+        lost_worker_id=owner,
+        sign=notice.sign,
+        seen_at_us=notice.seen_at_us,
+        missed=notice.missed,
+        reaped_by=command.reaper,
+        message_id=MessageId(chat.next_message_id - 1),
+        open_calls=len(chat.pending_calls),
+        repeats_answer=chat.status == "running" and not chat.pending_calls,
+    )
 
 
 def expire_deadline(chat: Chat, command: ExpireDeadline) -> Change:

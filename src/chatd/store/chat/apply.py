@@ -13,6 +13,7 @@ in two thirds of the server time. `change_writer` chooses the statement and its 
 
 from typing import Final
 
+from chatd.store.chat.run_statements import BEGIN_RUN, END_RUN, take_over
 from chatd.store.conn import named_statement
 
 # Parameters in the order in which `change_writer` lists their values: `_row`, `_message`, `_call`.
@@ -99,6 +100,8 @@ changed AS (
         retry_version = :retry_version, retry_state = :retry_state, attempt = :attempt,
         next_message_id = :next_message_id, pending_calls = :pending_calls,
         turn_message_id = :turn_message_id, compaction_requested = :compaction_requested,
+        turn_no = c.turn_no + (:turn_message_id::bigint IS NOT NULL
+            AND :turn_message_id IS DISTINCT FROM c.turn_message_id)::int,
         queue_held = :queue_held,
         worker_id = :worker_id::uuid, epoch = :epoch, orphan_count = :orphan_count,
         setbacks = :setbacks,
@@ -113,6 +116,13 @@ changed AS (
         interrupt_deadline = CASE WHEN :status::text = 'interrupting'
             THEN coalesce(c.interrupt_deadline, now() + :interrupt_s * interval '1 s') END,
         recent_changes = (ARRAY[:change_id::bigint] || c.recent_changes)[1:8],
+"""
+
+# For a change that begins or ends an attempt, or forgets the death of the last owner.
+_RUN_COLUMNS: Final = f"""
+        run_no = c.run_no + :run_begins::boolean::int, lost = :lost::jsonb,
+        takeover = CASE WHEN :takes_over::boolean THEN {take_over(":worker_id::uuid")}
+            ELSE c.takeover END,
 """
 
 _CHANGED: Final = """
@@ -147,11 +157,12 @@ changed AS (
     INSERT INTO chats (id, owner_id, root_chat_id, parent_chat_id, title, model_config_id,
         reasoning_effort, labels, workspace_id, mode, client_tools, max_cost_micros, status,
         snapshot_version, history_version, attempt, next_message_id, pending_calls,
-        turn_message_id, worker_id, epoch, runnable_at, recent_changes)
+        turn_message_id, turn_no, run_no, worker_id, epoch, runnable_at, recent_changes)
     SELECT :chat_id::uuid, :owner_id, :root_chat_id::uuid, :parent_chat_id::uuid, :title,
         :model_config_id, :reasoning_effort, :labels, :workspace_id, :mode, :client_tools,
         :max_cost_micros, :status::text, 1, :history_version, :attempt, :next_message_id,
-        :pending_calls, :turn_message_id, :worker_id::uuid, :epoch,
+        :pending_calls, :turn_message_id, 1, (:worker_id::uuid IS NOT NULL)::int,
+        :worker_id::uuid, :epoch,
         CASE WHEN :worker_id::uuid IS NULL THEN now() END, ARRAY[:change_id::bigint]
     WHERE :parent_chat_id IS NULL OR (SELECT count(*) FROM family)
         = CASE WHEN :parent_chat_id = :root_chat_id THEN 1 ELSE 2 END
@@ -295,12 +306,28 @@ placed AS (
     WHERE q.chat_id = :chat_id AND q.id = p.id)
 """
 
+_RUNS: Final = f""",
+{END_RUN},
+{BEGIN_RUN}
+"""
+_FIRST_RUN: Final = f""",
+{BEGIN_RUN}
+"""
+RUN_NAMES: Final = (
+    "run_begins",
+    "run_outcome",
+    "run_end_message_id",
+    "run_detail",
+    "lost",
+    "takes_over",
+)
+
 # A timestamp costs the driver as much as ten other values. created_at and updated_at are known: the
 # ones from before, or `written_at`.
 _RESULT: Final = """
 SELECT id, worker_id, title, labels, pin_order, workspace_id,
     model_config_id, reasoning_effort, runnable_at, action_deadline, interrupt_deadline,
-    now() AS written_at
+    now() AS written_at, takeover
 """
 
 _NOTHING_MORE: Final = ", NULL AS promoted, NULL AS forgotten FROM changed"
@@ -310,9 +337,11 @@ _WRITTEN_BY_STEP: Final = (_APPENDED, _ONE_MESSAGE, _PAID, _ONE_CALL, _PAID_ONCE
 APPLY: Final = named_statement(
     _JOINING,
     _ROW,
+    _RUN_COLUMNS,
     _CHANGED_WITH_QUEUE,
     *_WRITTEN,
     _TOLD,
+    _RUNS,
     _QUEUE,
     _RESULT,
     ", (SELECT json_agg(p) FROM promoted p) AS promoted"
@@ -321,7 +350,7 @@ APPLY: Final = named_statement(
 """Any change to a chat that exists."""
 
 APPLY_WITHOUT_QUEUE: Final = named_statement(
-    "WITH", _ROW, _CHANGED, *_WRITTEN, _TOLD, _RESULT, _NOTHING_MORE
+    "WITH", _ROW, _RUN_COLUMNS, _CHANGED, *_WRITTEN, _TOLD, _RUNS, _RESULT, _NOTHING_MORE
 )
 """A change that does not touch the queue or earlier messages."""
 
@@ -334,18 +363,28 @@ APPLY_STEP: Final = named_statement(
     _NOTHING_MORE,
     order=(*ROW_NAMES, "expected", "expected_change", *_MESSAGE_NAMES, *CALL_NAMES),
 )
-"""Such a change with one message and at most one usage entry: most steps."""
+"""Such a change with one message and at most one usage entry, inside an attempt: most steps."""
 
 APPLY_LAST_STEP: Final = named_statement(
     "WITH",
     _ROW,
+    _RUN_COLUMNS,
     _CHANGED,
     *_WRITTEN_BY_STEP,
     _TOLD,
+    _RUNS,
     _RESULT,
     _NOTHING_MORE,
-    order=(*ROW_NAMES, "expected", "expected_change", *_MESSAGE_NAMES, *CALL_NAMES, "event"),
+    order=(
+        *ROW_NAMES,
+        "expected",
+        "expected_change",
+        *_MESSAGE_NAMES,
+        *CALL_NAMES,
+        "event",
+        *RUN_NAMES,
+    ),
 )
-"""The same at the end of a turn, which webhooks are told."""
+"""The same at the end of a turn, which webhooks are told, and where an attempt begins or ends."""
 
-INSERT_CHAT: Final = named_statement(_CREATED, *_WRITTEN, _RESULT, _NOTHING_MORE)
+INSERT_CHAT: Final = named_statement(_CREATED, *_WRITTEN, _FIRST_RUN, _RESULT, _NOTHING_MORE)

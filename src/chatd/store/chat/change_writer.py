@@ -25,6 +25,7 @@ from chatd.domain.chat.messages import (
 )
 from chatd.domain.chat.parts import CONTENT_VERSION
 from chatd.domain.chat.row import RECENT_CHANGES_KEPT, Chat
+from chatd.domain.chat.runs import RunChange, run_change
 from chatd.domain.chat.transitions import LoadedChat
 from chatd.domain.chat.turn_events import turn_event
 from chatd.domain.errors import InvalidInput, InvariantBroken
@@ -37,7 +38,9 @@ from chatd.store.chat.apply import (
     CALL_NAMES,
     INSERT_CHAT,
     ROW_NAMES,
+    RUN_NAMES,
 )
+from chatd.store.chat.chats import read_takeover
 from chatd.store.chat.messages import messages_written
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.conn import (
@@ -99,8 +102,13 @@ def _chat_after_write(change: Change, change_id: ChangeId, row: Row) -> Chat:
         runnable_at=row["runnable_at"],
         action_deadline=row["action_deadline"],
         interrupt_deadline=row["interrupt_deadline"],
+        takeover=(read_takeover(row["takeover"]) if _takes_over(change) else change.after.takeover),
         recent_changes=(change_id, *recent)[:RECENT_CHANGES_KEPT],
     )
+
+
+def _takes_over(change: Change) -> bool:
+    return change.before is not None and change.after.takeover != change.before.takeover
 
 
 class _BoundStatement(Struct, frozen=True):
@@ -127,7 +135,7 @@ def _bind_change(change: Change, change_id: ChangeId) -> _BoundStatement:
 def _bind(
     change: Change, change_id: ChangeId, contents: list[str]
 ) -> tuple[LiteralString, Sequence[object]]:
-    row, event = _row(change, change_id), turn_event(change)
+    row, event, run = _row(change, change_id), turn_event(change), run_change(change)
     values: _Values = {"event": event}
     if change.before is None:
         statement = INSERT_CHAT
@@ -145,13 +153,15 @@ def _bind(
         message = _message(change.messages[0], contents[0])
         before = change.before
         expected = (before.snapshot_version, before.change_id)
-        if event is not None:
-            return APPLY_LAST_STEP.text, (*row, *expected, *message, *call, event)
+        if event is not None or run is not None or change.after.lost != before.lost:
+            ends = (event, *_run(change, run))
+            return APPLY_LAST_STEP.text, (*row, *expected, *message, *call, *ends)
         return APPLY_STEP.text, (*row, *expected, *message, *call)
     else:
         statement = APPLY_WITHOUT_QUEUE
         values.update(_expected(change.before))
     values.update(zip(ROW_NAMES, row, strict=True))
+    values.update(zip(RUN_NAMES, _run(change, run), strict=True))
     values.update(_added_rows(change, contents))
     return statement.text, statement.args(values)
 
@@ -203,6 +213,17 @@ def _row(change: Change, change_id: ChangeId) -> tuple[object, ...]:
         CLIENT_TOOL_DEADLINE_S,
         INTERRUPT_DEADLINE_S,
     )
+
+
+def _run(change: Change, run: RunChange | None) -> tuple[object, ...]:
+    """The values of RUN_NAMES."""
+    row = (json_or_none(change.after.lost), _takes_over(change))
+    if run is None:
+        return False, None, None, None, *row
+    if run.end is None:
+        return run.begins, None, None, None, *row
+    end = run.end
+    return run.begins, end.outcome, end.end_message_id, json_text(end.detail), *row
 
 
 def _new_chat(change: Change) -> _Values:

@@ -23,6 +23,7 @@ from chatd.domain.chat.row import Chat, ChatError, RetryState, Setbacks
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.chat.transitions import LoadedChat
 from chatd.domain.ids import ChangeId, ChatId, MessageId, UserId
+from chatd.domain.takeover import LostOwner, Takeover
 from chatd.store.chat.messages import (
     MAX_READ_BYTES,
     MESSAGE_COLUMNS,
@@ -39,6 +40,8 @@ T = TypeVar("T")
 _ERROR = msgspec.json.Decoder(ChatError)
 _RETRY = msgspec.json.Decoder(RetryState)
 _SETBACKS = msgspec.json.Decoder(Setbacks)
+_LOST = msgspec.json.Decoder(LostOwner)
+_TAKEOVER = msgspec.json.Decoder(Takeover)
 _CALLS = msgspec.json.Decoder(tuple[PendingCall, ...])
 _LABELS = msgspec.json.Decoder(dict[str, str])
 
@@ -127,6 +130,10 @@ def _read(decoder: msgspec.json.Decoder[T], text: str | None) -> T | None:
     return None if text is None else decoder.decode(text)
 
 
+def read_takeover(text: str | None) -> Takeover | None:
+    return _read(_TAKEOVER, text)
+
+
 def chat_from_row(row: Row) -> Chat:
     columns = dict(row)
     client_tools: str | None = columns["client_tools"]
@@ -136,6 +143,8 @@ def chat_from_row(row: Row) -> Chat:
         last_error=_read(_ERROR, columns["last_error"]),
         retry_state=_read(_RETRY, columns["retry_state"]),
         setbacks=_read(_SETBACKS, columns["setbacks"]),
+        lost=_read(_LOST, columns["lost"]),
+        takeover=read_takeover(columns["takeover"]),
         pending_calls=_CALLS.decode(columns["pending_calls"]),
         recent_changes=tuple(columns["recent_changes"]),
     )

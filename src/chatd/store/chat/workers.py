@@ -15,7 +15,9 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.chat.suspicion import WorkerDeath
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.lease import LEASE_TTL_S, SeenWorker
+from chatd.domain.takeover import DeathNotice
 from chatd.store.chat.chats import chat_from_row
+from chatd.store.chat.run_statements import BEGIN_RUNS, RELEASE_RUNS, take_over
 from chatd.store.conn import Conn
 
 # A chat that waits has a runnable_at in the future: at most the delay of its retry away, or the
@@ -50,9 +52,11 @@ ACQUIRE: Final[LiteralString] = f"""
           AND (orphan_count <= 1 OR status = 'interrupting')
         ORDER BY (status <> 'interrupting'), runnable_at, id
         LIMIT $3 - (SELECT count(*) FROM suspect WHERE parent_chat_id IS NOT NULL)
-        FOR NO KEY UPDATE SKIP LOCKED)
-    UPDATE chats c SET
-        worker_id = $1, epoch = c.epoch + 1, runnable_at = NULL,
+        FOR NO KEY UPDATE SKIP LOCKED),
+    changed AS (UPDATE chats c SET
+        worker_id = $1, epoch = c.epoch + 1, runnable_at = NULL, run_no = c.run_no + 1,
+        takeover = CASE WHEN c.lost IS NULL THEN c.takeover ELSE {take_over("$1::uuid")} END,
+        lost = NULL,
         attempt = c.attempt + (c.status = 'running' AND c.retry_state IS NULL)::int,
         retry_state = NULL,
         retry_version = CASE WHEN c.retry_state IS NULL THEN c.retry_version
@@ -61,7 +65,9 @@ ACQUIRE: Final[LiteralString] = f"""
         recent_changes = (ARRAY[1 + (random() * 2^53)::bigint] || c.recent_changes)[1:8]
     WHERE c.id = ANY (ARRAY(
         SELECT id FROM suspect UNION ALL SELECT id FROM roots UNION ALL SELECT id FROM children))
-    RETURNING c.*"""
+    RETURNING c.*),
+    {BEGIN_RUNS}
+    SELECT c.* FROM changed c"""
 
 # The same, limited per owner and in total. A concurrent statement of another replica does not see
 # what this one acquires, so a limit may be exceeded by one chat per replica.
@@ -91,9 +97,11 @@ ACQUIRE_WITHIN_LIMITS: Final[LiteralString] = f"""
         ORDER BY (status <> 'interrupting'), runnable_at, id
         LIMIT least($3, 1, greatest($9 - (SELECT coalesce(sum(running), 0)
                                        FROM busy WHERE NOT is_root), 0))
-        FOR NO KEY UPDATE SKIP LOCKED)
-    UPDATE chats c SET
-        worker_id = $1, epoch = c.epoch + 1, runnable_at = NULL,
+        FOR NO KEY UPDATE SKIP LOCKED),
+    changed AS (UPDATE chats c SET
+        worker_id = $1, epoch = c.epoch + 1, runnable_at = NULL, run_no = c.run_no + 1,
+        takeover = CASE WHEN c.lost IS NULL THEN c.takeover ELSE {take_over("$1::uuid")} END,
+        lost = NULL,
         attempt = c.attempt + (c.status = 'running' AND c.retry_state IS NULL)::int,
         retry_state = NULL,
         retry_version = CASE WHEN c.retry_state IS NULL THEN c.retry_version
@@ -101,14 +109,16 @@ ACQUIRE_WITHIN_LIMITS: Final[LiteralString] = f"""
         snapshot_version = c.snapshot_version + 1,
         recent_changes = (ARRAY[1 + (random() * 2^53)::bigint] || c.recent_changes)[1:8]
     WHERE c.id = ANY (ARRAY(SELECT id FROM roots UNION ALL SELECT id FROM children))
-    RETURNING c.*"""
+    RETURNING c.*),
+    {BEGIN_RUNS}
+    SELECT c.* FROM changed c"""
 
 # Locked in the order of `lock_tree`, so that the two cannot deadlock.
-RELEASE: Final[LiteralString] = """
+RELEASE: Final[LiteralString] = f"""
     WITH mine AS MATERIALIZED (
         SELECT id FROM chats WHERE worker_id = $1 AND ($2::uuid[] IS NULL OR id = ANY ($2))
-        ORDER BY root_chat_id, (id <> root_chat_id), id FOR NO KEY UPDATE)
-    UPDATE chats c SET
+        ORDER BY root_chat_id, (id <> root_chat_id), id FOR NO KEY UPDATE),
+    changed AS (UPDATE chats c SET
         worker_id = NULL, epoch = c.epoch + 1, runnable_at = now(),
         retry_state = NULL,
         retry_version = CASE WHEN c.retry_state IS NULL THEN c.retry_version
@@ -116,7 +126,9 @@ RELEASE: Final[LiteralString] = """
         snapshot_version = c.snapshot_version + 1,
         recent_changes = (ARRAY[1 + (random() * 2^53)::bigint] || c.recent_changes)[1:8]
     WHERE c.id = ANY (ARRAY(SELECT id FROM mine))
-    RETURNING c.*"""
+    RETURNING c.*),
+    {RELEASE_RUNS}
+    SELECT c.* FROM changed c"""
 
 # pg_locks shows an advisory lock with a one-part key as classid (upper half) and objid (lower).
 # A chat's owner may have no row: the worker was deleted while a slow statement of it acquired one
@@ -124,8 +136,9 @@ RELEASE: Final[LiteralString] = """
 # lock is not back. `runnable` orders by the index: for EXISTS the planner may choose a scan.
 HEARTBEAT: Final[LiteralString] = f"""
     WITH renewed AS (
-        INSERT INTO chat_workers AS w (worker_id, lock_key, lease_until, draining)
-        VALUES ($1, $2, now() + $3::float8 * interval '1 s', $4)
+        INSERT INTO chat_workers AS w (worker_id, lock_key, lease_until, draining, host, version,
+            slots, child_slots)
+        VALUES ($1, $2, now() + $3::float8 * interval '1 s', $4, $11, $12, $13, $14)
         ON CONFLICT (worker_id) DO UPDATE
         SET renewed_at = now(), lease_until = excluded.lease_until,
             draining = excluded.draining),
@@ -186,13 +199,24 @@ READ_DEATHS: Final[LiteralString] = """
                                     WHERE datname = current_database())) AS lock_held
     FROM chat_workers w WHERE w.worker_id = ANY ($1::uuid[])"""
 
-# All replicas delete the same dead workers at once, hence SKIP LOCKED.
-DELETE_WORKERS: Final[LiteralString] = """
-    DELETE FROM chat_workers WHERE worker_id IN (
-        SELECT w.worker_id FROM chat_workers w
-        WHERE w.worker_id = ANY ($1::uuid[])
-          AND NOT EXISTS (SELECT FROM chats c WHERE c.worker_id = w.worker_id)
-        FOR UPDATE SKIP LOCKED)"""
+FORMER_WORKERS_KEPT_DAYS: Final = 90
+"""So long the record of attempts can name the hosts of workers that have ended."""
+
+# All replicas delete the same dead workers at once, hence SKIP LOCKED. A worker that was cut off
+# may register and end again.
+DELETE_WORKERS: Final[LiteralString] = f"""
+    WITH gone AS (
+        DELETE FROM chat_workers WHERE worker_id IN (
+            SELECT w.worker_id FROM chat_workers w
+            WHERE w.worker_id = ANY ($1::uuid[])
+              AND NOT EXISTS (SELECT FROM chats c WHERE c.worker_id = w.worker_id)
+            FOR UPDATE SKIP LOCKED)
+        RETURNING worker_id, host, version, started_at, renewed_at),
+    trimmed AS (
+        DELETE FROM former_workers
+        WHERE deleted_at < now() - interval '{FORMER_WORKERS_KEPT_DAYS} days')
+    INSERT INTO former_workers (worker_id, host, version, started_at, renewed_at)
+    SELECT * FROM gone ON CONFLICT (worker_id) DO NOTHING"""
 
 
 _NO_LIMIT: Final = 2**31 - 1
@@ -218,10 +242,21 @@ class IsolatedVacancy(Struct, frozen=True, kw_only=True):
 _ONE_ISOLATED: Final = IsolatedVacancy()
 
 
+class WorkerDescription(Struct, frozen=True, kw_only=True):
+    """What a worker tells about itself when it registers."""
+
+    worker_id: WorkerId
+    host: str = ""
+    version: str = ""
+    slots: int = 0
+    child_slots: int = 0
+
+
 class Heartbeat(Struct, frozen=True, kw_only=True):
     """`running` maps the chats that the worker runs to their epochs."""
 
     worker_id: WorkerId
+    description: WorkerDescription | None = None
     running: Mapping[ChatId, int]
     dead: Sequence[SeenWorker] = ()
     """Workers that earlier heartbeats have shown to be dead."""
@@ -242,6 +277,8 @@ class HeartbeatResult(Struct, frozen=True, kw_only=True):
     runnable: bool
     at: datetime
     """The database's time, which the deadlines of expired chats are compared with."""
+    notices: Mapping[WorkerId, DeathNotice] = {}
+    """How this worker noticed the deaths of `dead`; its own heartbeats know, not the database."""
 
 
 def worker_lock_key(worker_id: WorkerId) -> int:
@@ -293,6 +330,7 @@ async def release(conn: Conn, worker_id: WorkerId, only: list[ChatId] | None = N
 
 
 async def send_heartbeat(conn: Conn, heartbeat: Heartbeat) -> HeartbeatResult:
+    me = heartbeat.description or WorkerDescription(worker_id=heartbeat.worker_id)
     row = await conn.fetchrow(
         HEARTBEAT,
         heartbeat.worker_id,
@@ -305,6 +343,10 @@ async def send_heartbeat(conn: Conn, heartbeat: Heartbeat) -> HeartbeatResult:
         list(heartbeat.running.keys()),
         list(heartbeat.running.values()),
         heartbeat.limit,
+        me.host,
+        me.version,
+        me.slots,
+        me.child_slots,
     )
     assert row is not None  # a SELECT without FROM has one row
     return HeartbeatResult(

@@ -1,0 +1,136 @@
+"""Read the record of attempts, the worker that has a chat, and the workers that are alive."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, LiteralString
+
+import msgspec
+from msgspec import Struct
+
+from chatd.domain.access import Actor, require_permission
+from chatd.domain.chat.runs import RunDetail
+from chatd.domain.ids import ChatId, MessageId, WorkerId
+from chatd.domain.takeover import Takeover
+from chatd.store.chat.run_statements import RUNS_KEPT_PER_CHAT
+from chatd.store.conn import Conn, Row
+from chatd.store.row_access import chat_condition, chat_reach
+
+MAX_WORKERS_LISTED: Final = 1000
+
+_DETAIL = msgspec.json.Decoder(RunDetail)
+_TAKEOVER = msgspec.json.Decoder(Takeover)
+
+# An attempt without an end is the one in progress, unless the chat has another or no owner: a
+# server of an earlier release ended it and wrote no record.
+LIST_RUNS: Final[LiteralString] = f"""
+    SELECT r.*, coalesce(w.host, f.host, '') AS host,
+        r.ended_at IS NULL AND c.worker_id = r.worker_id AND c.run_no = r.run_no AS is_running,
+        coalesce(r.end_message_id, c.next_message_id) - r.first_message_id AS messages
+    FROM chat_runs r JOIN chats c ON c.id = r.chat_id
+    LEFT JOIN chat_workers w ON w.worker_id = r.worker_id
+    LEFT JOIN former_workers f ON f.worker_id = r.worker_id
+    WHERE r.chat_id = $1 AND c.deleted_at IS NULL AND {chat_condition("$2", "$3")}
+      AND ($4::bigint IS NULL OR r.turn_no < $4)
+    ORDER BY r.run_no DESC LIMIT {RUNS_KEPT_PER_CHAT}"""
+
+GET_HOLDER: Final[LiteralString] = f"""
+    SELECT c.worker_id, coalesce(w.host, '') AS host,
+        CASE WHEN c.status IN ('running', 'interrupting') THEN c.runnable_at END AS next_at,
+        greatest(0, extract(epoch FROM now() - w.renewed_at) * 1000)::bigint AS renewed_ms
+    FROM chats c LEFT JOIN chat_workers w ON w.worker_id = c.worker_id
+    WHERE c.id = $1 AND c.deleted_at IS NULL AND {chat_condition("$2", "$3")}"""
+
+# The chats of each worker by the index of owned chats.
+LIST_WORKERS: Final[LiteralString] = f"""
+    WITH owned AS MATERIALIZED (
+        SELECT worker_id, count(*) AS chats FROM chats WHERE worker_id IS NOT NULL GROUP BY 1)
+    SELECT w.worker_id, w.host, w.version, w.started_at, w.renewed_at, w.draining, w.slots,
+        w.child_slots, w.lease_until > now() AS is_alive, coalesce(o.chats, 0) AS chats,
+        greatest(0, extract(epoch FROM now() - w.renewed_at) * 1000)::bigint AS renewed_ms
+    FROM chat_workers w LEFT JOIN owned o USING (worker_id)
+    ORDER BY w.started_at, w.worker_id LIMIT {MAX_WORKERS_LISTED}"""
+
+
+class RunRow(Struct, frozen=True, kw_only=True):
+    """One attempt. `messages` counts what it has committed."""
+
+    run_no: int
+    turn_no: int
+    turn_message_id: MessageId | None
+    epoch: int
+    attempt: int
+    worker_id: WorkerId
+    host: str
+    started_at: datetime
+    ended_at: datetime | None
+    outcome: str | None
+    is_running: bool
+    messages: int
+    detail: RunDetail
+    takeover: Takeover | None
+
+
+class Holder(Struct, frozen=True, kw_only=True):
+    """Who has the chat now. `next_at`: when the next attempt may begin, if no worker has it."""
+
+    worker_id: WorkerId | None
+    host: str
+    renewed_ms: int | None
+    next_at: datetime | None
+
+
+class WorkerRow(Struct, frozen=True, kw_only=True):
+    worker_id: WorkerId
+    host: str
+    version: str
+    started_at: datetime
+    renewed_at: datetime
+    renewed_ms: int
+    draining: bool
+    slots: int
+    child_slots: int
+    chats: int
+    is_alive: bool
+
+
+async def list_runs(
+    conn: Conn, actor: Actor, chat_id: ChatId, before_turn: int | None = None
+) -> list[RunRow]:
+    """The attempts of the turns before this one, newest first. Empty for an unreadable chat."""
+    reach = chat_reach(actor, "chats.read")
+    return [_run(row) for row in await conn.fetch(LIST_RUNS, chat_id, *reach, before_turn)]
+
+
+async def get_holder(conn: Conn, actor: Actor, chat_id: ChatId) -> Holder | None:
+    """None for a chat that the actor may not read."""
+    row = await conn.fetchrow(GET_HOLDER, chat_id, *chat_reach(actor, "chats.read"))
+    return None if row is None else Holder(**dict(row))
+
+
+async def list_workers(conn: Conn, actor: Actor) -> list[WorkerRow]:
+    """For administrators."""
+    require_permission(actor, "config.read")
+    return await list_lanes(conn)
+
+
+async def list_lanes(conn: Conn) -> list[WorkerRow]:
+    """The workers beside which a chat's attempts are shown."""
+    return [WorkerRow(**dict(row)) for row in await conn.fetch(LIST_WORKERS)]
+
+
+def _run(row: Row) -> RunRow:
+    columns = dict(row)
+    detail, takeover = columns["detail"], columns["takeover"]
+    columns.update(
+        detail=RunDetail() if detail is None else _DETAIL.decode(detail),
+        takeover=None if takeover is None else _TAKEOVER.decode(takeover),
+    )
+    return RunRow(**{name: columns[name] for name in RunRow.__struct_fields__})
+
+
+def group_by_turn(runs: Sequence[RunRow]) -> list[list[RunRow]]:
+    """Turns newest first, the attempts of each in the order of time."""
+    turns: dict[int, list[RunRow]] = {}
+    for run in runs:
+        turns.setdefault(run.turn_no, []).insert(0, run)
+    return list(turns.values())
