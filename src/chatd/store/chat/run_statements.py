@@ -7,7 +7,8 @@ attempt in progress.
 
 from typing import Final, LiteralString
 
-RUNS_KEPT_PER_CHAT: Final = 200
+_KEPT: Final[LiteralString] = "200"
+RUNS_KEPT_PER_CHAT: Final = int(_KEPT)
 """Older rows are deleted one by one as new ones are written."""
 
 
@@ -32,14 +33,14 @@ BEGIN_RUNS: Final[LiteralString] = f"""
 begun AS ({_BEGUN}),
 trimmed AS (
     DELETE FROM chat_runs r USING changed c
-    WHERE r.chat_id = c.id AND r.run_no = c.run_no - {RUNS_KEPT_PER_CHAT})"""
+    WHERE r.chat_id = c.id AND r.run_no = c.run_no - {_KEPT})"""
 """For all chats in `changed`."""
 
 BEGIN_RUN: Final[LiteralString] = f"""
 begun AS ({_BEGUN} WHERE :run_begins::boolean),
 trimmed AS (
     DELETE FROM chat_runs r USING changed c
-    WHERE :run_begins AND r.chat_id = :chat_id AND r.run_no = c.run_no - {RUNS_KEPT_PER_CHAT})"""
+    WHERE :run_begins AND r.chat_id = :chat_id AND r.run_no = c.run_no - {_KEPT})"""
 """For the one chat of a change, which may begin none."""
 
 END_RUN: Final[LiteralString] = """

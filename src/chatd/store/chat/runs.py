@@ -31,7 +31,7 @@ LIST_RUNS: Final[LiteralString] = f"""
     LEFT JOIN former_workers f ON f.worker_id = r.worker_id
     WHERE r.chat_id = $1 AND c.deleted_at IS NULL AND {chat_condition("$2", "$3")}
       AND ($4::bigint IS NULL OR r.turn_no < $4)
-    ORDER BY r.run_no DESC LIMIT {RUNS_KEPT_PER_CHAT}"""
+    ORDER BY r.run_no DESC LIMIT $5"""
 
 GET_HOLDER: Final[LiteralString] = f"""
     SELECT c.worker_id, coalesce(w.host, '') AS host,
@@ -41,14 +41,14 @@ GET_HOLDER: Final[LiteralString] = f"""
     WHERE c.id = $1 AND c.deleted_at IS NULL AND {chat_condition("$2", "$3")}"""
 
 # The chats of each worker by the index of owned chats.
-LIST_WORKERS: Final[LiteralString] = f"""
+LIST_WORKERS: Final[LiteralString] = """
     WITH owned AS MATERIALIZED (
         SELECT worker_id, count(*) AS chats FROM chats WHERE worker_id IS NOT NULL GROUP BY 1)
     SELECT w.worker_id, w.host, w.version, w.started_at, w.renewed_at, w.draining, w.slots,
         w.child_slots, w.lease_until > now() AS is_alive, coalesce(o.chats, 0) AS chats,
         greatest(0, extract(epoch FROM now() - w.renewed_at) * 1000)::bigint AS renewed_ms
     FROM chat_workers w LEFT JOIN owned o USING (worker_id)
-    ORDER BY w.started_at, w.worker_id LIMIT {MAX_WORKERS_LISTED}"""
+    ORDER BY w.started_at, w.worker_id LIMIT $1"""
 
 
 class RunRow(Struct, frozen=True, kw_only=True):
@@ -98,7 +98,8 @@ async def list_runs(
 ) -> list[RunRow]:
     """The attempts of the turns before this one, newest first. Empty for an unreadable chat."""
     reach = chat_reach(actor, "chats.read")
-    return [_run(row) for row in await conn.fetch(LIST_RUNS, chat_id, *reach, before_turn)]
+    rows = await conn.fetch(LIST_RUNS, chat_id, *reach, before_turn, RUNS_KEPT_PER_CHAT)
+    return [_run(row) for row in rows]
 
 
 async def get_holder(conn: Conn, actor: Actor, chat_id: ChatId) -> Holder | None:
@@ -115,7 +116,8 @@ async def list_workers(conn: Conn, actor: Actor) -> list[WorkerRow]:
 
 async def list_lanes(conn: Conn) -> list[WorkerRow]:
     """The workers beside which a chat's attempts are shown."""
-    return [WorkerRow(**dict(row)) for row in await conn.fetch(LIST_WORKERS)]
+    rows = await conn.fetch(LIST_WORKERS, MAX_WORKERS_LISTED)
+    return [WorkerRow(**dict(row)) for row in rows]
 
 
 def _run(row: Row) -> RunRow:

@@ -199,12 +199,12 @@ READ_DEATHS: Final[LiteralString] = """
                                     WHERE datname = current_database())) AS lock_held
     FROM chat_workers w WHERE w.worker_id = ANY ($1::uuid[])"""
 
-FORMER_WORKERS_KEPT_DAYS: Final = 90
+FORMER_WORKERS_KEPT_DAYS: Final = 90.0
 """So long the record of attempts can name the hosts of workers that have ended."""
 
 # All replicas delete the same dead workers at once, hence SKIP LOCKED. A worker that was cut off
 # may register and end again.
-DELETE_WORKERS: Final[LiteralString] = f"""
+DELETE_WORKERS: Final[LiteralString] = """
     WITH gone AS (
         DELETE FROM chat_workers WHERE worker_id IN (
             SELECT w.worker_id FROM chat_workers w
@@ -214,7 +214,7 @@ DELETE_WORKERS: Final[LiteralString] = f"""
         RETURNING worker_id, host, version, started_at, renewed_at),
     trimmed AS (
         DELETE FROM former_workers
-        WHERE deleted_at < now() - interval '{FORMER_WORKERS_KEPT_DAYS} days')
+        WHERE deleted_at < now() - $2::float8 * interval '1 day')
     INSERT INTO former_workers (worker_id, host, version, started_at, renewed_at)
     SELECT * FROM gone ON CONFLICT (worker_id) DO NOTHING"""
 
@@ -377,7 +377,7 @@ async def read_deaths(conn: Conn, worker_ids: frozenset[WorkerId]) -> dict[Worke
 
 async def delete_workers(conn: Conn, worker_ids: frozenset[WorkerId]) -> None:
     """Delete dead workers that own no chat any more."""
-    await conn.execute(DELETE_WORKERS, list(worker_ids))
+    await conn.execute(DELETE_WORKERS, list(worker_ids), FORMER_WORKERS_KEPT_DAYS)
 
 
 # One branch for each partial index, so that idle chats are not read. `greatest` avoids a negative
