@@ -276,6 +276,38 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/chats/{chat_id}/runs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_runs"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/workers": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_workers"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/chats/{chat_id}/fork": {
         parameters: {
             query?: never;
@@ -1691,6 +1723,29 @@ export interface components {
             /** @default null */
             disconnected_at: string | null;
         };
+        AttemptItem: {
+            number: number;
+            worker: components["schemas"]["RunWorker"];
+            epoch: number;
+            started_at: string;
+            ended_at: string | null;
+            /** @enum {unknown} */
+            outcome: "archived" | "failed" | "finished" | "interrupted" | "lost" | "needs_action" | "released" | "replaced" | "retry" | "running" | "unknown";
+            messages: number;
+            takeover: components["schemas"]["TakeoverPayload"] | null;
+            error: string | null;
+            error_kind: string | null;
+            provider: string | null;
+            status_code: number | null;
+            retry_delay_ms: number | null;
+            queue_held: boolean;
+            kept_chars: number;
+            noticed_by: ("lease_stale" | "lock_gone" | "runner_crashed") | null;
+            missed_renewals: number;
+            last_seen_at: string | null;
+            noticed_by_worker: components["schemas"]["NamedWorker"] | null;
+            open_calls: string[];
+        };
         AuditEntryReply: {
             id: number;
             at: string;
@@ -2274,6 +2329,10 @@ export interface components {
             /** Format: uuid */
             chat_id: string;
         };
+        HolderItem: {
+            worker: components["schemas"]["RunWorker"];
+            renewed_ms_ago: number | null;
+        };
         InputFile: {
             /** @enum {unknown} */
             type: "file";
@@ -2306,6 +2365,13 @@ export interface components {
             name: string;
             masked: string;
             created_at: string;
+        };
+        LaneItem: {
+            /** Format: uuid */
+            id: string;
+            name: string;
+            host: string;
+            draining: boolean;
         };
         LimitBody: {
             spend_limit_micros: number;
@@ -2478,6 +2544,11 @@ export interface components {
         };
         MoveQueuedBody: {
             before: number | null;
+        };
+        NamedWorker: {
+            /** Format: uuid */
+            id: string;
+            name: string;
         };
         NewBuildBody: {
             /** @enum {unknown} */
@@ -2854,6 +2925,20 @@ export interface components {
             /** @default null */
             retrying_at: string | null;
         };
+        RunPage: {
+            items: components["schemas"]["TurnItem"][];
+            has_more: boolean;
+            next_cursor: string | null;
+            holder: components["schemas"]["HolderItem"] | null;
+            next_attempt_at: string | null;
+            workers: components["schemas"]["LaneItem"][];
+        };
+        RunWorker: {
+            /** Format: uuid */
+            id: string;
+            name: string;
+            host: string;
+        };
         SchedulePage: {
             items: components["schemas"]["ScheduleReply"][];
             has_more: boolean;
@@ -3059,6 +3144,25 @@ export interface components {
             disabled_by: string | null;
             created_at: string;
         };
+        TakeoverEvent: {
+            /** @enum {unknown} */
+            type: "takeover";
+            /** Format: uuid */
+            chat_id: string;
+            takeover: components["schemas"]["TakeoverPayload"];
+        };
+        TakeoverPayload: {
+            worker: components["schemas"]["NamedWorker"];
+            lost_worker: components["schemas"]["NamedWorker"];
+            after_ms: number | null;
+            /** @enum {unknown} */
+            noticed_by: "lease_stale" | "lock_gone" | "runner_crashed";
+            missed_renewals: number;
+            message_id: number;
+            resumed_calls: number;
+            repeats_answer: boolean;
+            version: number;
+        };
         TemplateItem: {
             /** Format: uuid */
             id: string;
@@ -3230,6 +3334,15 @@ export interface components {
             explanation: string | null;
             /** @default null */
             detail: string | null;
+        };
+        TurnItem: {
+            turn: number;
+            message_id: number | null;
+            started_at: string;
+            ended_at: string | null;
+            /** @enum {unknown} */
+            outcome: "archived" | "failed" | "finished" | "interrupted" | "lost" | "needs_action" | "released" | "replaced" | "retry" | "running" | "unknown";
+            attempts: components["schemas"]["AttemptItem"][];
         };
         Unsubscribe: {
             /** @enum {unknown} */
@@ -3412,6 +3525,26 @@ export interface components {
             failing_since: string | null;
             created_at: string;
             updated_at: string;
+        };
+        WorkerItem: {
+            /** Format: uuid */
+            id: string;
+            name: string;
+            host: string;
+            version: string;
+            started_at: string;
+            renewed_at: string;
+            renewed_ms_ago: number;
+            is_alive: boolean;
+            draining: boolean;
+            chats: number;
+            slots: number;
+            child_slots: number;
+        };
+        WorkerPage: {
+            items: components["schemas"]["WorkerItem"][];
+            has_more: boolean;
+            next_cursor: string | null;
         };
         WorkspacePage: {
             items: components["schemas"]["WorkspaceReply"][];
@@ -3997,6 +4130,52 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["PromptPage"];
+                };
+            };
+        };
+    };
+    list_runs: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string;
+            };
+            header?: never;
+            path: {
+                chat_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RunPage"];
+                };
+            };
+        };
+    };
+    list_workers: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WorkerPage"];
                 };
             };
         };
