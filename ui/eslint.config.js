@@ -28,7 +28,8 @@ export default ts.config(
           message: "Text of models, tools and users is never HTML.",
         },
       ],
-      eqeqeq: "error",
+      // `== null` also covers a field that the server leaves out.
+      eqeqeq: ["error", "always", { null: "ignore" }],
     },
   },
   { files: ["*.js", "*.config.ts"], ...ts.configs.disableTypeChecked },

@@ -3,12 +3,18 @@ import "@fontsource-variable/jetbrains-mono/wght.css";
 import "@/styles/index.css";
 import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
+import { QueryProvider } from "@/api/queries";
 import { App } from "@/app";
+import { ConnectionProvider } from "@/connection";
 
 const root = document.getElementById("root");
 if (root === null) throw new Error("index.html has no element with the id root");
 createRoot(root).render(
   <StrictMode>
-    <App />
+    <QueryProvider>
+      <ConnectionProvider>
+        <App />
+      </ConnectionProvider>
+    </QueryProvider>
   </StrictMode>,
 );

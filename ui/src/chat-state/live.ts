@@ -1,0 +1,82 @@
+/** The preview: live parts of the answer that is being written, joined into the parts they become. */
+import type { MessagePartEvent } from "./events";
+import type { LiveParts, Part, PartOf } from "./types";
+
+/** Names the live parts of one attempt at one answer. */
+export interface Episode {
+  readonly historyVersion: number;
+  readonly attempt: number;
+}
+
+export function isSameEpisode(a: Episode | null, b: Episode | null): boolean {
+  return a !== null && b !== null && a.historyVersion === b.historyVersion && a.attempt === b.attempt;
+}
+
+/**
+ * The preview with one more part. A part that it has already is ignored: after a reconnect the
+ * server sends all parts of the episode again. So is one after a gap, which the server never makes.
+ */
+export function addLivePart(
+  live: LiveParts | null,
+  payload: MessagePartEvent["message_part"],
+): LiveParts | null {
+  const episode = { historyVersion: payload.history_version, attempt: payload.attempt };
+  const seq = live === null ? 0 : live.seq;
+  if (payload.seq !== seq + 1) return live;
+  return { ...episode, seq: payload.seq, parts: joinPart(live?.parts ?? [], payload.part) };
+}
+
+function joinPart(parts: readonly Part[], part: Part): readonly Part[] {
+  const last = parts.at(-1);
+  switch (part.type) {
+    case "text":
+      return last?.type === "text" ? replaceAt(parts, parts.length - 1, appendText(last, part)) : [...parts, part];
+    case "reasoning":
+      return last?.type === "reasoning"
+        ? replaceAt(parts, parts.length - 1, appendReasoning(last, part))
+        : [...parts, part];
+    case "tool-call":
+      return joinCall(parts, part);
+    case "tool-result":
+      return joinResult(parts, part);
+    default:
+      return [...parts, part];
+  }
+}
+
+function appendText(last: PartOf<"text">, part: PartOf<"text">): PartOf<"text"> {
+  return { ...last, text: last.text + part.text };
+}
+
+function appendReasoning(last: PartOf<"reasoning">, part: PartOf<"reasoning">): PartOf<"reasoning"> {
+  return { ...last, ...part, text: last.text + part.text };
+}
+
+/** Arguments are collected in `args_delta`. The complete call takes their place, where it began. */
+function joinCall(parts: readonly Part[], part: PartOf<"tool-call">): readonly Part[] {
+  const index = parts.findIndex((one) => one.type === "tool-call" && one.tool_call_id === part.tool_call_id);
+  if (index < 0) return [...parts, part];
+  const known = parts[index] as PartOf<"tool-call">;
+  if (isComplete(known)) return parts;
+  if (isComplete(part)) return replaceAt(parts, index, part);
+  return replaceAt(parts, index, { ...known, args_delta: (known.args_delta ?? "") + (part.args_delta ?? "") });
+}
+
+function isComplete(call: PartOf<"tool-call">): boolean {
+  return call.args_delta === undefined || call.args_delta === null;
+}
+
+function joinResult(parts: readonly Part[], part: PartOf<"tool-result">): readonly Part[] {
+  const index = parts.findIndex((one) => one.type === "tool-result" && one.tool_call_id === part.tool_call_id);
+  if (index < 0) return [...parts, part];
+  const known = parts[index] as PartOf<"tool-result">;
+  if (known.result_delta === undefined || known.result_delta === null) return parts;
+  if (part.result_delta === undefined || part.result_delta === null) return replaceAt(parts, index, part);
+  return replaceAt(parts, index, { ...known, result_delta: known.result_delta + part.result_delta });
+}
+
+function replaceAt(parts: readonly Part[], index: number, part: Part): readonly Part[] {
+  const copy = parts.slice();
+  copy[index] = part;
+  return copy;
+}

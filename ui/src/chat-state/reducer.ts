@@ -1,0 +1,150 @@
+/**
+ * `reduce(feed, event)`: the state of a chat from the server's events.
+ *
+ * Durable events come in groups that end with `version`. A group is collected and applied at once,
+ * so nobody sees half of a change: the committed answer comes in and its live parts go out in the
+ * same state. A group of an older version changes nothing, unless it begins with `history_reset`.
+ */
+import type { ChatEvent, VersionReached } from "./events";
+import { addLivePart, isSameEpisode, type Episode } from "./live";
+import { deleteMessages, upsertMessages } from "./messages";
+import type { ChatState, ChatStatus, Message } from "./types";
+
+/** What a viewer has received. Only `shown` is for the screen. */
+export interface ChatFeed {
+  readonly shown: ChatState;
+  /** Events of a group whose `version` has not arrived. */
+  readonly group: readonly ChatEvent[];
+  /** Whose live parts may follow. */
+  readonly episode: Episode | null;
+  /** The last version that deleted messages: a page that was read before it may contain them. */
+  readonly rewrittenAt: number;
+}
+
+export function initialState(chatId: string): ChatState {
+  return {
+    chatId,
+    loaded: false,
+    version: 0,
+    cursor: null,
+    status: "waiting",
+    messages: [],
+    hasOlder: false,
+    queue: [],
+    retry: null,
+    error: null,
+    requestedCalls: [],
+    live: null,
+  };
+}
+
+export function initialFeed(chatId: string): ChatFeed {
+  return { shown: initialState(chatId), group: [], episode: null, rewrittenAt: 0 };
+}
+
+const LIVE_STATUSES: ReadonlySet<ChatStatus> = new Set<ChatStatus>(["pending", "running", "interrupting"]);
+
+export function isBusy(status: ChatStatus): boolean {
+  return LIVE_STATUSES.has(status) || status === "requires_action";
+}
+
+export function reduce(feed: ChatFeed, event: ChatEvent): ChatFeed {
+  if (event.chat_id !== feed.shown.chatId) return feed;
+  switch (event.type) {
+    case "message_part":
+      return applyPart(feed, event);
+    case "version":
+      return applyGroup(feed, event);
+    default:
+      return { ...feed, group: [...feed.group, event] };
+  }
+}
+
+/** The same as reducing one event after the other, with one copy per group instead of one per event. */
+export function reduceAll(feed: ChatFeed, events: readonly ChatEvent[]): ChatFeed {
+  let at = feed;
+  let group: ChatEvent[] | null = null;
+  for (const event of events) {
+    const isCollected = event.type !== "message_part" && event.type !== "version";
+    if (isCollected && event.chat_id === at.shown.chatId) {
+      group ??= [...at.group];
+      group.push(event);
+      continue;
+    }
+    if (group !== null) at = { ...at, group };
+    group = null;
+    at = reduce(at, event);
+  }
+  return group === null ? at : { ...at, group };
+}
+
+/** The connection was lost: what is missing of the group comes again, after the last cursor. */
+export function dropPartialGroup(feed: ChatFeed): ChatFeed {
+  return feed.group.length === 0 ? feed : { ...feed, group: [] };
+}
+
+function applyPart(feed: ChatFeed, event: Extract<ChatEvent, { type: "message_part" }>): ChatFeed {
+  const { history_version: historyVersion, attempt } = event.message_part;
+  if (!isSameEpisode(feed.episode, { historyVersion, attempt })) return feed;
+  if (!LIVE_STATUSES.has(feed.shown.status)) return feed;
+  const live = addLivePart(feed.shown.live, event.message_part);
+  return live === feed.shown.live ? feed : { ...feed, shown: { ...feed.shown, live } };
+}
+
+function applyGroup(feed: ChatFeed, end: VersionReached): ChatFeed {
+  const events = feed.group;
+  const isReset = events.some((event) => event.type === "history_reset");
+  if (!isReset && feed.shown.loaded && end.version < feed.shown.version) return { ...feed, group: [] };
+  const isFull = isReset || !feed.shown.loaded;
+  const before = isReset ? { ...initialState(feed.shown.chatId), live: feed.shown.live } : feed.shown;
+  const after = applyEvents(before, events);
+  const episode = episodeAfter(feed.episode, events);
+  const keepsLive = LIVE_STATUSES.has(after.status) && isSameEpisode(episode, before.live);
+  const shown: ChatState = {
+    ...after,
+    loaded: true,
+    version: end.version,
+    cursor: end.cursor ?? null,
+    hasOlder: isFull ? (end.has_older ?? false) : before.hasOlder,
+    live: keepsLive ? before.live : null,
+  };
+  const isRewritten = isReset || events.some((event) => event.type === "messages_deleted");
+  return { shown, group: [], episode, rewrittenAt: isRewritten ? end.version : feed.rewrittenAt };
+}
+
+function applyEvents(state: ChatState, events: readonly ChatEvent[]): ChatState {
+  const changed: Message[] = [];
+  const deleted = new Set<number>();
+  let next = state;
+  for (const event of events) {
+    if (event.type === "message") changed.push(event.message);
+    else if (event.type === "messages_deleted") event.ids.forEach((id) => deleted.add(id));
+    else next = applyDetail(next, event);
+  }
+  // Within a group deletions come first: an id is never used again.
+  const messages = upsertMessages(deleteMessages(state.messages, deleted), changed, state.hasOlder);
+  return messages === next.messages ? next : { ...next, messages };
+}
+
+function applyDetail(state: ChatState, event: ChatEvent): ChatState {
+  switch (event.type) {
+    case "status":
+      return { ...state, status: event.status.status, error: null, requestedCalls: [] };
+    case "queue_update":
+      return { ...state, queue: event.queued_messages };
+    case "retry":
+      return { ...state, retry: event.retry };
+    case "error":
+      return { ...state, error: event.error };
+    case "action_required":
+      return { ...state, requestedCalls: event.action_required.tool_calls };
+    default:
+      return state;
+  }
+}
+
+function episodeAfter(known: Episode | null, events: readonly ChatEvent[]): Episode | null {
+  const reset = events.findLast((event) => event.type === "preview_reset");
+  if (reset === undefined) return known;
+  return { historyVersion: reset.history_version, attempt: reset.attempt };
+}

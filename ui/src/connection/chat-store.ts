@@ -1,0 +1,120 @@
+/** One chat as this tab has it: its feed, older pages, and the listeners that show it. */
+import { api, ApiError } from "@/api/client";
+import {
+  addOlderPage,
+  dropPartialGroup,
+  initialFeed,
+  reduceAll,
+  type ChatEvent,
+  type ChatFeed,
+  type ChatState,
+  type OutboxItem,
+} from "@/chat-state";
+import type { ServerEvent } from "./frames";
+import type { TopicHandler } from "./topics";
+
+/** What `useChat` shows. A new object whenever something in it has changed. */
+export interface ChatView {
+  readonly state: ChatState;
+  readonly loadingOlder: boolean;
+  readonly olderError: ApiError | null;
+  readonly gone: boolean;
+  readonly pendingSends: readonly OutboxItem[];
+}
+
+export const PAGE_SIZE = 100;
+const MAX_STALE_PAGES = 5;
+
+export class ChatStore implements TopicHandler {
+  readonly chatId: string;
+  #feed: ChatFeed;
+  #view: ChatView;
+  readonly #listeners = new Set<() => void>();
+
+  constructor(chatId: string) {
+    this.chatId = chatId;
+    this.#feed = initialFeed(chatId);
+    this.#view = { state: this.#feed.shown, loadingOlder: false, olderError: null, gone: false, pendingSends: [] };
+  }
+
+  get view(): ChatView {
+    return this.#view;
+  }
+
+  readonly subscribe = (listener: () => void): (() => void) => {
+    this.#listeners.add(listener);
+    return () => this.#listeners.delete(listener);
+  };
+
+  cursor(): string | null {
+    return this.#feed.shown.cursor;
+  }
+
+  onRestart(): void {
+    this.#feed = dropPartialGroup(this.#feed);
+    if (this.#view.gone) this.#show({ gone: false });
+  }
+
+  onEvents(events: readonly ServerEvent[]): void {
+    this.#feed = reduceAll(this.#feed, events as unknown as readonly ChatEvent[]);
+    this.#showFeed();
+  }
+
+  onGone(): void {
+    this.#show({ gone: true });
+  }
+
+  /** Sent items leave in the same state in which their message comes in. */
+  showPending(items: readonly OutboxItem[]): void {
+    const pendingSends = withoutArrived(items, this.#feed.shown.version);
+    if (pendingSends.length > 0 || this.#view.pendingSends.length > 0) this.#show({ pendingSends });
+  }
+
+  readonly loadOlder = async (): Promise<void> => {
+    if (this.#view.loadingOlder || !this.#feed.shown.hasOlder) return;
+    this.#show({ loadingOlder: true, olderError: null });
+    try {
+      await this.#readOlder();
+      this.#show({ loadingOlder: false });
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      this.#show({ loadingOlder: false, olderError: error });
+    }
+  };
+
+  /** A page that was read before messages were deleted is read again. */
+  async #readOlder(): Promise<void> {
+    for (let tries = 0; tries < MAX_STALE_PAGES; tries += 1) {
+      const before = this.#feed.shown.messages[0]?.id;
+      if (before === undefined) return;
+      const page = await api.GET("/api/v1/chats/{chat_id}/messages", {
+        path: { chat_id: this.chatId },
+        query: { before_id: before, limit: PAGE_SIZE },
+      });
+      const feed = addOlderPage(this.#feed, before, page);
+      if (feed === null) continue;
+      this.#feed = feed;
+      this.#showFeed();
+      return;
+    }
+  }
+
+  #showFeed(): void {
+    const state = this.#feed.shown;
+    if (state === this.#view.state) return;
+    this.#show({ state, pendingSends: withoutArrived(this.#view.pendingSends, state.version) });
+  }
+
+  #show(change: Partial<ChatView>): void {
+    this.#view = { ...this.#view, ...change };
+    for (const listener of [...this.#listeners]) listener();
+  }
+}
+
+function withoutArrived(items: readonly OutboxItem[], version: number): readonly OutboxItem[] {
+  return items.some((item) => hasArrived(item, version)) ? items.filter((item) => !hasArrived(item, version)) : items;
+}
+
+export function hasArrived(item: OutboxItem, version: number): boolean {
+  return item.state === "sent" && item.version !== null && item.version <= version;
+}
