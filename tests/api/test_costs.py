@@ -2,10 +2,14 @@
 
 import csv
 import io
+from datetime import date
 
 import pytest
 
+from chatd.api.routes.costs import csv_pieces
 from chatd.domain.chat.states import State
+from chatd.store.costs import ExportedCost
+from tests.engine.test_event_loop import ticking
 from tests.support.api.server import ADMINISTRATOR, OTHER_OWNER, OTHER_USER, ApiServer
 from tests.support.factories import CHAT, OWNER
 from tests.support.seeds import Seed
@@ -148,3 +152,13 @@ async def test_a_chat_is_created_with_a_budget(server: ApiServer) -> None:
     assert found.json["max_cost_micros"] == 500
     refused = await server.ask("POST", "/chats", {**body, "max_cost_micros": 0})
     assert (refused.code, refused.field) == ((400, "invalid_input"), "max_cost_micros")
+
+
+async def test_other_tasks_run_while_a_long_export_is_written() -> None:
+    row = ExportedCost(
+        day=date(2026, 1, 1), user_id=OWNER, username="ada", groups="", provider="p", model="m"
+    )
+    async with ticking() as ticker:
+        pieces = [piece async for piece in csv_pieces([row] * 5_000)]
+        assert ticker.ticks >= 9
+    assert len(b"".join(pieces).splitlines()) == 5_001

@@ -11,6 +11,7 @@ from chatd.domain.chat.states import State
 from chatd.domain.chat.worker_transitions import acquire, commit_step, finish_turn
 from chatd.domain.ids import ChatId, ToolCallId
 from chatd.store.chat import transfer
+from tests.engine.test_event_loop import ticking
 from tests.support.api.server import OTHER_USER, ApiReply, ApiServer, Json, message_body
 from tests.support.factories import CHAT, WORKER, draft, result, text
 from tests.support.seeds import Seed, step
@@ -177,6 +178,58 @@ async def test_an_import_is_bounded(server: ApiServer, monkeypatch: pytest.Monke
     content = await exported(server, await rich_chat(server))
     monkeypatch.setattr(copies, "MAX_IMPORT_BYTES", 100)
     assert (await imported(server, content)).code == (413, "too_large")
+
+
+async def test_an_export_has_all_subagents_and_can_be_imported(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = await rich_chat(server)
+    for number in range(20, 27):
+        await open_child(server.replica.pool, number, root=chat.int)
+    monkeypatch.setattr(transfer, "MAX_CHATS_PER_READ", 3)
+    monkeypatch.setattr(transfer, "MAX_BYTES_PER_WRITE", 30)
+    content = await exported(server, chat)
+    assert b'"chats":9' in content.splitlines()[-1]
+    made = await imported(server, content)
+    assert made.status == 201, made.content
+    assert await exported(server, made.json["id"]) == content
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b'"' + b"x" * (16 * 1024 * 1024) + b'"', b"longer than 16 MiB"),
+        (b"[" + b"[]," * 100_000 + b"[]]", b"more than 100,000 values"),
+        (b'[{"type":"text","text":"' + b"a, " * 100_001 + b'\\", "}]', None),
+    ],
+    ids=["long", "many values", "many commas in a text"],
+)
+async def test_a_line_that_would_hold_the_loop_is_refused(
+    server: ApiServer, content: bytes, reason: bytes | None
+) -> None:
+    lines = (await exported(server, await server.create())).splitlines()
+    number = next(i for i, line in enumerate(lines) if b'"type":"message"' in line)
+    head, _, _ = lines[number].partition(b'"content":')
+    _, _, tail = lines[number].partition(b'],"')
+    lines[number] = head + b'"content":' + content + b',"' + tail
+    made = await imported(server, b"\n".join(lines))
+    if reason is None:
+        assert made.status == 201, made.content[:300]
+    else:
+        assert made.status == 400
+        assert reason in made.content
+
+
+async def test_other_tasks_run_while_an_import_is_read(server: ApiServer) -> None:
+    lines = (await exported(server, await server.create())).splitlines()
+    number = next(i for i, line in enumerate(lines) if b'"type":"message"' in line)
+    many = [lines[number].replace(b'"id":1', b'"id":%d' % (one + 1)) for one in range(5_000)]
+    end = lines[-1].replace(b'"messages":1', b'"messages":5000')
+    body = b"\n".join([*lines[:number], *many, end])
+    async with ticking() as ticker:
+        reader = await copies.read_file(body)
+        assert len(reader.messages) == 5_000
+        assert ticker.ticks > 3
 
 
 async def test_only_an_own_root_chat_can_be_exported(server: ApiServer) -> None:

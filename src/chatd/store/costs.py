@@ -11,6 +11,7 @@ from typing import Final, LiteralString, TypeVar
 
 from msgspec import Struct
 
+from chatd.aio import run_other_tasks
 from chatd.domain.access import Actor, UserActor, has_permission, require_permission
 from chatd.domain.errors import NotFound
 from chatd.domain.ids import ChatId, UserId
@@ -97,6 +98,8 @@ FIND_USER: Final[LiteralString] = "SELECT EXISTS (SELECT FROM users WHERE id = $
 
 MAX_CHATS_SUMMED: Final = 200
 MAX_EXPORTED_ROWS: Final = 100_000
+ROWS_PER_SLICE: Final = 500
+"""Of an export. Other tasks run after each."""
 
 
 class CostSums(Struct, frozen=True, kw_only=True):
@@ -199,7 +202,11 @@ async def export(conn: Conn, actor: Actor, days: DayRange) -> Sequence[ExportedC
     """One row for each day, user and model; at most `MAX_EXPORTED_ROWS` and one more."""
     require_permission(actor, "costs.read")
     rows = await conn.fetch(EXPORT, days.start, days.end, MAX_EXPORTED_ROWS + 1)
-    return [_of(ExportedCost, row) for row in rows]
+    found: list[ExportedCost] = []
+    for start in range(0, len(rows), ROWS_PER_SLICE):
+        found += [_of(ExportedCost, row) for row in rows[start : start + ROWS_PER_SLICE]]
+        await run_other_tasks()
+    return found
 
 
 def _of(kind: type[C], row: Row) -> C:

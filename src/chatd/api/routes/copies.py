@@ -8,7 +8,6 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET
 
-from chatd.aio import run_other_tasks
 from chatd.api import validation
 from chatd.api.deps import ApiDeps
 from chatd.api.request import (
@@ -27,6 +26,8 @@ from chatd.domain.chat.public_chat import PublicChat, public_chat
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.transfer import (
     FORMAT_VERSION,
+    MAX_LINE_BYTES,
+    MAX_LINE_VALUES,
     EndLine,
     HeaderLine,
     TransferReader,
@@ -41,7 +42,6 @@ from chatd.store.chat.transfer import ImportRequest
 MAX_IMPORT_BYTES: Final = 64 * 1024 * 1024
 MAX_CONCURRENT_IMPORTS: Final = 2
 MAX_IMPORTED_FILES: Final = 50
-_LINES_PER_TURN: Final = 50
 _FORK: Final = BodySpec(ForkBody)
 _CLIENT_TOOLS: Final = msgspec.json.Decoder(tuple[ClientTool, ...])
 
@@ -88,8 +88,9 @@ class CopyRoutes:
                 summary="Import a chat that was exported as JSON lines",
                 description=(
                     f"The body is the file, of at most {MAX_IMPORT_BYTES // 1024 // 1024} MiB. It"
-                    " is checked line by line; if one is wrong, nothing is written. The chats get"
-                    " new ids and wait for a message."
+                    " is checked line by line; if one is wrong, nothing is written. A line has at"
+                    f" most {MAX_LINE_BYTES // 1024 // 1024} MiB and {MAX_LINE_VALUES:,} JSON"
+                    " values. The chats get new ids and wait for a message."
                 ),
                 handle=self.import_chat,
                 raw_body=True,
@@ -119,13 +120,13 @@ class CopyRoutes:
     async def export_chat(self, request: ApiRequest) -> ApiReply:
         deps, query = self._deps, request.query(ExportQuery)
         chat_id, user = request.chat_id, request.caller.user_id
-        family = await deps.retry(lambda: transfer.load_family(deps.pool, chat_id, user))
-        if not family:
+        root = await deps.retry(lambda: transfer.load_root(deps.pool, chat_id, user))
+        if root is None:
             raise NotFound("There is no such root chat.")
         if query.format == "markdown":
-            pieces, media_type, suffix = self._markdown(family), "text/markdown", "md"
+            pieces, media_type, suffix = self._markdown(root), "text/markdown", "md"
         else:
-            pieces, media_type, suffix = self._lines(family), "application/jsonl", "jsonl"
+            pieces, media_type, suffix = self._lines(root), "application/jsonl", "jsonl"
         name = f"chat-{chat_id}.{suffix}"
         return StreamedReply(
             pieces=pieces,
@@ -134,11 +135,12 @@ class CopyRoutes:
             headers={"content-disposition": f'attachment; filename="{name}"'},
         )
 
-    async def _lines(self, family: list[Chat]) -> AsyncGenerator[bytes]:
-        numbers = {chat.id: number for number, chat in enumerate(family, 1)}
+    async def _lines(self, root: Chat) -> AsyncGenerator[bytes]:
+        numbers: dict[ChatId, int] = {}
         total = 0
         yield encode_line(HeaderLine(version=FORMAT_VERSION))
-        for chat in family:
+        async for chat in transfer.read_family(self._deps.pool, root):
+            numbers[chat.id] = len(numbers) + 1
             yield encode_line(transfer.chat_line(chat, numbers))
             number = 0
             async for batch in transfer.read_messages(self._deps.pool, chat):
@@ -149,10 +151,10 @@ class CopyRoutes:
                     lines.append(encode_line(line))
                 yield b"".join(lines)
             total += number
-        yield encode_line(EndLine(chats=len(family), messages=total))
+        yield encode_line(EndLine(chats=len(numbers), messages=total))
 
-    async def _markdown(self, family: list[Chat]) -> AsyncGenerator[bytes]:
-        for chat in family:
+    async def _markdown(self, root: Chat) -> AsyncGenerator[bytes]:
+        async for chat in transfer.read_family(self._deps.pool, root):
             yield chat_heading(chat.title, is_root=chat.is_root).encode()
             async for batch in transfer.read_messages(self._deps.pool, chat):
                 texts = (message_markdown(message.message()) for message in batch)
@@ -163,7 +165,7 @@ class CopyRoutes:
         async with self._imports:
             length = request.header("content-length")
             body = await read_body(request.receive, length, MAX_IMPORT_BYTES)
-            found = await _read_file(body)
+            found = await read_file(body)
             wanted = ImportRequest(
                 owner_id=request.caller.user_id,
                 change_id=deps.env.new_change_id(),
@@ -175,19 +177,22 @@ class CopyRoutes:
             made = await deps.retry(
                 lambda: transfer.write_import(deps.pool, wanted, max_files=MAX_IMPORTED_FILES)
             )
-        return self._created(made[0])
+        return self._created(made)
 
 
-async def _read_file(body: bytes) -> TransferReader:
-    """Raises InvalidInput, which names the line."""
-    reader, start, count = TransferReader(), 0, 0
+async def read_file(body: bytes) -> TransferReader:
+    """In a thread: a file of the largest size takes seconds. Raises InvalidInput, which names the
+    line."""
+    return await asyncio.to_thread(_read_file, body)
+
+
+def _read_file(body: bytes) -> TransferReader:
+    reader, start = TransferReader(), 0
     while start < len(body):
         end = body.find(b"\n", start)
         end = len(body) if end < 0 else end
         reader.read(body[start:end])
-        start, count = end + 1, count + 1
-        if count % _LINES_PER_TURN == 0:
-            await run_other_tasks()
+        start = end + 1
     reader.finish()
     for number, chat in enumerate(reader.chats, 1):
         try:

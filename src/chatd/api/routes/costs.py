@@ -2,15 +2,17 @@
 
 import csv
 import io
+from collections.abc import AsyncGenerator, Sequence
 from datetime import date, timedelta
 from typing import Final
 from uuid import UUID
 
 from msgspec import Struct
 
+from chatd.aio import run_other_tasks
 from chatd.api.deps import ApiDeps
 from chatd.api.pages import Paging
-from chatd.api.request import ApiReply, ApiRequest, reply
+from chatd.api.request import ApiReply, ApiRequest, StreamedReply, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.chat_workspaces import require_chat
 from chatd.api.schemas.costs import (
@@ -28,7 +30,7 @@ from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import UserId
 from chatd.store import costs
 from chatd.store.chat import chats, usage
-from chatd.store.costs import MAX_EXPORTED_ROWS, CostSums, DayRange, ExportedCost
+from chatd.store.costs import MAX_EXPORTED_ROWS, ROWS_PER_SLICE, CostSums, DayRange, ExportedCost
 
 DEFAULT_DAYS: Final = 30
 MAX_DAYS: Final = 3700
@@ -171,13 +173,10 @@ class CostRoutes:
         if len(rows) > MAX_EXPORTED_ROWS:
             text = f"the export has more than {MAX_EXPORTED_ROWS:,} rows; ask for fewer days"
             raise InvalidInput("end_date", text)
-        text = io.StringIO()
-        writer = csv.writer(text)
-        writer.writerow(CSV_COLUMNS)
-        writer.writerows(map(_csv_row, rows))
         name = f"costs-{days.start}-{days.end}.csv"
-        return ApiReply(
-            body=text.getvalue().encode(),
+        return StreamedReply(
+            pieces=csv_pieces(rows),
+            length=None,
             media_type="text/csv; charset=utf-8",
             headers={"content-disposition": f'attachment; filename="{name}"'},
         )
@@ -224,6 +223,18 @@ def _totals(*sums: CostSums) -> dict[str, int]:
         "total_cache_read_tokens": sum(one.cache_read_tokens for one in sums),
         "total_cache_creation_tokens": sum(one.cache_creation_tokens for one in sums),
     }
+
+
+async def csv_pieces(rows: Sequence[ExportedCost]) -> AsyncGenerator[bytes]:
+    """In slices: the rows of a year would hold the loop for a second."""
+    for start in range(0, max(len(rows), 1), ROWS_PER_SLICE):
+        text = io.StringIO()
+        writer = csv.writer(text)
+        if start == 0:
+            writer.writerow(CSV_COLUMNS)
+        writer.writerows(map(_csv_row, rows[start : start + ROWS_PER_SLICE]))
+        yield text.getvalue().encode()
+        await run_other_tasks()
 
 
 def _csv_row(row: ExportedCost) -> list[str]:

@@ -6,6 +6,7 @@ from 1 within the file, so that the export of an imported chat equals the file. 
 is kept byte for byte, with the provider's metadata that a later model call needs.
 """
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Final, Literal
@@ -27,8 +28,13 @@ from chatd.domain.ids import ModelConfigId, ToolCallId
 from chatd.domain.text import Json
 
 FORMAT_VERSION: Final = 1
-MAX_TRANSFER_CHATS: Final = 200
+MAX_TRANSFER_CHATS: Final = 10_000
 MAX_TRANSFER_MESSAGES: Final = 100_000
+MAX_LINE_BYTES: Final = 16 * 1024 * 1024
+MAX_LINE_VALUES: Final = 100_000
+"""JSON values in one line. A decoder builds an object of each, and all other threads wait: 16 MiB
+of empty lists took half a minute."""
+_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
 
 Number = Annotated[int, Meta(ge=1, le=MAX_TRANSFER_MESSAGES)]
 Time = Annotated[datetime, Meta(tz=True)]
@@ -101,6 +107,11 @@ def encode_line(line: Line) -> bytes:
     return _ENCODER.encode(line) + b"\n"
 
 
+def count_values(text: bytes) -> int:
+    """About how many values a JSON text has: a comma stands between two of them."""
+    return _STRING.sub(b"", text).count(b",") + 1
+
+
 def one_line(raw: Json) -> Json:
     """JSON without line breaks between its values."""
     if raw is UNSET or (b"\n" not in bytes(raw) and b"\r" not in bytes(raw)):
@@ -153,6 +164,10 @@ class TransferReader:
             raise self._wrong("the file was cut off: it has no line of the type end")
 
     def _decode(self, text: bytes) -> Line:
+        if len(text) > MAX_LINE_BYTES:
+            raise self._wrong(f"is longer than {MAX_LINE_BYTES // 1024 // 1024} MiB")
+        if text.count(b",") >= MAX_LINE_VALUES and count_values(text) > MAX_LINE_VALUES:
+            raise self._wrong(f"has more than {MAX_LINE_VALUES:,} values")
         try:
             return _DECODER.decode(text)
         except msgspec.ValidationError as error:

@@ -4,8 +4,8 @@ An export reads in batches and still shows one state of each chat: up to its las
 start, with the messages that were deleted since. An import is one transaction.
 """
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Final, LiteralString
 from uuid import UUID
 
@@ -25,13 +25,18 @@ from chatd.store.pool import Pool
 MAX_MESSAGES_PER_READ: Final = 200
 MAX_BYTES_PER_READ: Final = 4 * 1024 * 1024
 MAX_MESSAGES_PER_WRITE: Final = 200
-MAX_CHATS_PER_EXPORT: Final = 200
+MAX_BYTES_PER_WRITE: Final = 4 * 1024 * 1024
+MAX_CHATS_PER_READ: Final = 200
 
-LOAD_FAMILY: Final[LiteralString] = """
+LOAD_ROOT: Final[LiteralString] = """
     SELECT c.* FROM chats c
-    WHERE c.root_chat_id = (SELECT id FROM chats WHERE id = $1 AND owner_id = $2
-                            AND parent_chat_id IS NULL AND deleted_at IS NULL)
-    ORDER BY (c.id <> c.root_chat_id), c.created_at, c.id LIMIT $3"""
+    WHERE c.id = $1 AND c.owner_id = $2 AND c.parent_chat_id IS NULL AND c.deleted_at IS NULL"""
+# A subagent is younger than its parent.
+LOAD_SUBAGENTS: Final[LiteralString] = """
+    SELECT c.* FROM chats c
+    WHERE c.root_chat_id = $1 AND c.owner_id = $2 AND c.id <> $1
+      AND (c.created_at, c.id) > ($3, $4::uuid)
+    ORDER BY c.created_at, c.id LIMIT $5"""
 
 # Also messages that were deleted after the version with which the export began.
 _MESSAGES: Final[LiteralString] = """
@@ -75,6 +80,9 @@ MARK_READ: Final[LiteralString] = """
     WHERE root_chat_id = $1 AND next_message_id > 1"""
 
 
+_EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
+
+
 class ExportedMessage(Struct, frozen=True, kw_only=True):
     """A message as it is stored."""
 
@@ -106,10 +114,26 @@ class ExportedMessage(Struct, frozen=True, kw_only=True):
 _MESSAGES_DECODER: Final = msgspec.json.Decoder(tuple[ExportedMessage, ...])
 
 
-async def load_family(conn: Conn, root: ChatId, owner: UserId) -> list[Chat]:
-    """The root chat first; nothing if `owner` has no such root chat."""
-    rows = await conn.fetch(LOAD_FAMILY, root, owner, MAX_CHATS_PER_EXPORT)
-    return [chat_from_row(row) for row in rows]
+async def load_root(conn: Conn, root: ChatId, owner: UserId) -> Chat | None:
+    """None if `owner` has no such root chat."""
+    row = await conn.fetchrow(LOAD_ROOT, root, owner)
+    return None if row is None else chat_from_row(row)
+
+
+async def read_family(conn: Conn, root: Chat) -> AsyncGenerator[Chat]:
+    """The root chat, then all of its subagents, read in batches."""
+    yield root
+    at, last = _EARLIEST, root.id
+    while True:
+        rows = await conn.fetch(
+            LOAD_SUBAGENTS, root.id, root.owner_id, at, last, MAX_CHATS_PER_READ
+        )
+        if not rows:
+            return
+        for row in rows:
+            chat = chat_from_row(row)
+            at, last = chat.created_at, chat.id
+            yield chat
 
 
 async def read_messages(conn: Conn, chat: Chat) -> AsyncGenerator[tuple[ExportedMessage, ...]]:
@@ -160,7 +184,8 @@ def _closing_results(chat: Chat, last: int, at: datetime) -> list[ExportedMessag
 def chat_line(chat: Chat, numbers: Mapping[ChatId, int]) -> ChatLine:
     return ChatLine(
         number=numbers[chat.id],
-        parent=None if chat.parent_chat_id is None else numbers[chat.parent_chat_id],
+        # A parent with a later time than its subagent comes from a file: then the root stands in.
+        parent=None if chat.parent_chat_id is None else numbers.get(chat.parent_chat_id, 1),
         title=chat.title,
         labels=chat.labels,
         created_at=chat.created_at,
@@ -200,14 +225,15 @@ class ImportRequest(Struct, frozen=True, kw_only=True):
     file_ids: Sequence[UUID] = ()
 
 
-async def write_import(pool: Pool, request: ImportRequest, *, max_files: int) -> list[Chat]:
-    """All chats or none. A repeated attempt after a lost reply finds what the first one wrote."""
+async def write_import(pool: Pool, request: ImportRequest, *, max_files: int) -> Chat:
+    """The new root chat. All chats or none are written. A repeated attempt after a lost reply finds
+    what the first one wrote."""
     async with pool.transaction() as session:
-        made = await load_family(session, request.ids[0], request.owner_id)
+        made = await load_root(session, request.ids[0], request.owner_id)
         return made or await _insert(session, request, max_files)
 
 
-async def _insert(session: DatabaseSession, request: ImportRequest, max_files: int) -> list[Chat]:
+async def _insert(session: DatabaseSession, request: ImportRequest, max_files: int) -> Chat:
     root, owner = request.ids[0], request.owner_id
     counts = dict.fromkeys(range(1, len(request.chats) + 1), 0)
     for message in request.messages:
@@ -215,8 +241,7 @@ async def _insert(session: DatabaseSession, request: ImportRequest, max_files: i
     made = [
         await _insert_chat(session, request, line, counts[line.number]) for line in request.chats
     ]
-    for start in range(0, len(request.messages), MAX_MESSAGES_PER_WRITE):
-        batch = request.messages[start : start + MAX_MESSAGES_PER_WRITE]
+    for batch in _batches(request.messages):
         ids = [request.ids[line.chat - 1] for line in batch]
         await session.execute(
             INSERT_MESSAGES, root, owner, request.change_id, ids, *_columns(batch)
@@ -224,7 +249,21 @@ async def _insert(session: DatabaseSession, request: ImportRequest, max_files: i
     if request.file_ids:
         await session.execute(LINK_FILES, root, owner, request.file_ids, max_files)
     await session.execute(MARK_READ, root)
-    return made
+    return made[0]
+
+
+def _batches(messages: Sequence[MessageLine]) -> Generator[Sequence[MessageLine]]:
+    """Of a bounded number and size: the connection encodes each at once."""
+    batch: list[MessageLine] = []
+    size = 0
+    for message in messages:
+        length = len(message.stored_content)
+        if batch and (len(batch) == MAX_MESSAGES_PER_WRITE or size + length > MAX_BYTES_PER_WRITE):
+            yield batch
+            batch, size = [], 0
+        batch.append(message)
+        size += length
+    yield batch
 
 
 async def _insert_chat(
