@@ -204,7 +204,9 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     "username_taken": ErrorCode(409, "Another user has this name.", "Choose another name."),
     "email_taken": ErrorCode(409, "Another user has this address.", "Use another address."),
     "service_account": ErrorCode(
-        409, "A service account has no password and no sessions.", "Use a token."
+        409,
+        "A service account has no password and no sessions, and creates no tokens.",
+        "Use a token that an administrator created.",
     ),
     "not_a_service_account": ErrorCode(
         403,

@@ -6,7 +6,7 @@ document are both built from that declaration, so they cannot differ. Templates 
 a trailing slash makes no difference.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Final, Literal, Protocol
 
 from msgspec import Struct
@@ -163,6 +163,9 @@ class RouteTable:
         pairs = zip(_split(endpoint.template), segments, strict=True)
         return endpoint, {name[1:-1]: value for name, value in pairs if name[0] == "{"}
 
+    def __iter__(self) -> Iterator[RoutePath]:
+        return self._root.walk()
+
     def _add(self, template: str) -> RoutePath:
         node = self._root
         for segment in _split(template):
@@ -188,6 +191,12 @@ class _Node:
             if child is not None and (found := child.find(segments, depth + 1)) is not None:
                 return found
         return None
+
+    def walk(self) -> Iterator[RoutePath]:
+        if self.endpoint is not None:
+            yield self.endpoint
+        for child in self.children.values():
+            yield from child.walk()
 
 
 def _split(path: str) -> list[str]:

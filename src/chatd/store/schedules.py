@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Struct
 
-from chatd.domain.access import UserActor, require_permission
+from chatd.domain.access import Permission, UserActor, require_permission
 from chatd.domain.errors import Conflict
 from chatd.domain.ids import ChatId
 from chatd.domain.schedules import MAX_SCHEDULES_PER_USER, Schedule
@@ -76,8 +76,11 @@ async def insert(conn: Conn, actor: UserActor, schedule: Schedule) -> Schedule:
     return _schedule(row)
 
 
-async def get(conn: Conn, actor: UserActor, schedule_id: UUID) -> Schedule | None:
-    require_permission(actor, "account.read")
+async def get(
+    conn: Conn, actor: UserActor, schedule_id: UUID, permission: Permission = "account.read"
+) -> Schedule | None:
+    """`permission` is that of the request."""
+    require_permission(actor, permission)
     return _or_none(await conn.fetchrow(GET, schedule_id, actor.user_id))
 
 

@@ -26,6 +26,7 @@ from chatd.api.error_codes import ERROR_CODES
 from chatd.api.openapi import list_codes
 from chatd.api.route import PREFIX, ApiRoute, RouteTable, StreamRoute
 from chatd.api.server import BoundAddress, bind, serve
+from chatd.automation.push_requests import PushRequests
 from chatd.clock import SystemClock
 from chatd.domain.access import ADMIN_USER_ID, UserActor
 from chatd.domain.chat.change import Change
@@ -361,6 +362,7 @@ def build_deps(replica: StreamReplica, options: ApiOptions, clock: Clock, rig: M
             key_ring=KEY_RING,
             hasher=QUICK_HASHER,
         ),
+        push_public_key=PushRequests(replica.pool, KEY_RING, env, contact="").public_key,
         env=env,
         registry=CollectorRegistry(),
         key_ring=KEY_RING,

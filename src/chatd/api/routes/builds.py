@@ -23,6 +23,7 @@ from chatd.api.schemas.workspaces import (
     LogsQuery,
     NewBuildBody,
 )
+from chatd.domain.access import Permission
 from chatd.domain.errors import Conflict, NotFound
 from chatd.domain.workspace.entities import Build, BuildId, BuildLog
 from chatd.store.workspace import build_leases, builds, workspaces
@@ -122,10 +123,10 @@ class BuildRoutes:
         """Cancelling a build twice is not an error."""
         deps, build_id = self._deps, request.build_id
         control = require_workspaces(deps)
-        await require_build(deps, request.caller, build_id)
+        await require_build(deps, request.caller, build_id, "workspaces.control")
         build = await deps.retry(lambda: builds.cancel(deps.pool, request.caller.actor, build_id))
         if build is None:
-            build = await require_build(deps, request.caller, build_id)
+            build = await require_build(deps, request.caller, build_id, "workspaces.control")
             if build.status not in ("canceling", "canceled"):
                 raise Conflict(f"The build has already {build.status}.", code="build_ended")
         control.wake()
@@ -149,9 +150,14 @@ class BuildRoutes:
         )
 
 
-async def require_build(deps: ApiDeps, caller: ApiCaller, build_id: BuildId) -> Build:
-    """The build, if the caller may read it. Raises NotFound."""
-    build = await deps.retry(lambda: builds.get(deps.pool, caller.actor, build_id))
+async def require_build(
+    deps: ApiDeps,
+    caller: ApiCaller,
+    build_id: BuildId,
+    permission: Permission = "workspaces.read",
+) -> Build:
+    """The build, if the caller may see it. Raises NotFound."""
+    build = await deps.retry(lambda: builds.get(deps.pool, caller.actor, build_id, permission))
     if build is None:
         raise NotFound("There is no such build.")
     return build

@@ -10,6 +10,7 @@ from msgspec import UNSET
 
 from chatd.api import validation
 from chatd.api.deps import ApiDeps
+from chatd.api.read_audit import audit_read
 from chatd.api.request import (
     ApiReply,
     ApiRequest,
@@ -119,10 +120,11 @@ class CopyRoutes:
 
     async def export_chat(self, request: ApiRequest) -> ApiReply:
         deps, query = self._deps, request.query(ExportQuery)
-        chat_id, user = request.chat_id, request.caller.user_id
-        root = await deps.retry(lambda: transfer.load_root(deps.pool, chat_id, user))
+        chat_id, actor = request.chat_id, request.caller.actor
+        root = await deps.retry(lambda: transfer.load_root(deps.pool, actor, chat_id))
         if root is None:
             raise NotFound("There is no such root chat.")
+        await audit_read(deps, request.caller, root)
         if query.format == "markdown":
             pieces, media_type, suffix = self._markdown(root), "text/markdown", "md"
         else:
@@ -167,7 +169,6 @@ class CopyRoutes:
             body = await read_body(request.receive, length, MAX_IMPORT_BYTES)
             found = await read_file(body)
             wanted = ImportRequest(
-                owner_id=request.caller.user_id,
                 change_id=deps.env.new_change_id(),
                 ids=[ChatId(deps.env.new_id()) for _ in found.chats],
                 chats=found.chats,
@@ -175,7 +176,9 @@ class CopyRoutes:
                 file_ids=_uuids(found.file_ids),
             )
             made = await deps.retry(
-                lambda: transfer.write_import(deps.pool, wanted, max_files=MAX_IMPORTED_FILES)
+                lambda: transfer.write_import(
+                    deps.pool, request.caller.actor, wanted, max_files=MAX_IMPORTED_FILES
+                )
             )
         return self._created(made)
 

@@ -12,6 +12,7 @@ from chatd.api.request import LARGE_BODY_BYTES, NO_CONTENT, ApiReply, ApiRequest
 from chatd.api.route import ApiRoute
 from chatd.api.routes.messages import build_user_input
 from chatd.api.schemas.messages import EditMessageBody, MoveQueuedBody, QueueReply, SentReply
+from chatd.domain.access import Permission
 from chatd.domain.chat.commands import DeleteQueued, EditQueued, MoveQueued, PromoteQueued
 from chatd.domain.chat.messages import QueuedMessage
 from chatd.domain.chat.public_messages import PublicQueuedMessage, public_queued
@@ -90,7 +91,9 @@ class QueueRoutes:
         user_input = await build_user_input(self._deps, request.caller, body)
         command = EditQueued(id=request.queue_id, prompt=user_input)
         outcome = await run_operation(self._deps, request.caller, request.chat_id, command)
-        seen = _rewritten(outcome) or _find(await self._load(request), request.queue_id)
+        seen = _rewritten(outcome) or _find(
+            await self._load(request, "chats.write"), request.queue_id
+        )
         if seen is None:
             raise QueuedMessageGone(
                 "The message left the queue after it was edited; its new text is in history."
@@ -102,7 +105,7 @@ class QueueRoutes:
         before = None if body.before is None else QueueId(body.before)
         command = MoveQueued(id=request.queue_id, before=before)
         await run_operation(self._deps, request.caller, request.chat_id, command)
-        return reply(_public(await self._load(request)))
+        return reply(_public(await self._load(request, "chats.write")))
 
     async def promote_queued(self, request: ApiRequest) -> ApiReply:
         item = request.queue_id
@@ -119,13 +122,13 @@ class QueueRoutes:
         await run_operation(self._deps, request.caller, request.chat_id, command)
         return NO_CONTENT
 
-    async def _load(self, request: ApiRequest) -> LoadedChat:
+    async def _load(self, request: ApiRequest, permission: Permission = "chats.read") -> LoadedChat:
         found = await self._deps.retry(
             lambda: chats.load_for_transition(
                 self._deps.pool,
                 request.caller.actor,
                 request.chat_id,
-                "chats.read",
+                permission,
                 with_queue=True,
             ),
         )

@@ -20,6 +20,7 @@ from chatd.api.schemas.schedules import (
     SchedulePatch,
     ScheduleReply,
 )
+from chatd.domain.access import Permission
 from chatd.domain.errors import Conflict, InvalidInput, NotFound
 from chatd.domain.schedules import Schedule, parse_cron
 from chatd.store import schedules
@@ -132,7 +133,7 @@ class ScheduleRoutes:
 
     async def change_schedule(self, request: ApiRequest) -> ApiReply:
         deps, body = self._deps, await request.body(_PATCH)
-        old = await self._get(request)
+        old = await self._get(request, "chats.create")
         now = await deps.retry(lambda: schedules.read_time(deps.pool))
         changed = replace(
             old,
@@ -162,9 +163,11 @@ class ScheduleRoutes:
             raise NotFound(_MISSING_TEXT)
         return reply(_schedule_reply(found), 202)
 
-    async def _get(self, request: ApiRequest) -> Schedule:
+    async def _get(self, request: ApiRequest, permission: Permission = "account.read") -> Schedule:
         pool, actor = self._deps.pool, request.caller.actor
-        found = await self._deps.retry(lambda: schedules.get(pool, actor, request.schedule_id))
+        found = await self._deps.retry(
+            lambda: schedules.get(pool, actor, request.schedule_id, permission)
+        )
         if found is None:
             raise NotFound(_MISSING_TEXT)
         return found

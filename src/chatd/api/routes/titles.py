@@ -9,7 +9,7 @@ from chatd.api.error_codes import CHAT_STATE_CODES
 from chatd.api.request import ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
 from chatd.api.schemas.chats import TitleReply
-from chatd.domain.access import Actor
+from chatd.domain.access import WORKER
 from chatd.domain.chat.messages import Message
 from chatd.domain.chat.public_chat import PublicChat, public_chat
 from chatd.domain.chat.row import Chat
@@ -68,7 +68,7 @@ class TitleRoutes:
     async def regenerate_title(self, request: ApiRequest) -> ApiReply:
         deps = self._deps
         async with self._leased(request) as chat:
-            title = await self._suggest(request.caller.actor, chat)
+            title = await self._suggest(chat)
             named = await deps.retry(
                 lambda: chats.set_title(
                     deps.pool, request.caller.actor, chat.id, expected=chat.title, title=title
@@ -80,7 +80,7 @@ class TitleRoutes:
 
     async def propose_title(self, request: ApiRequest) -> ApiReply:
         async with self._leased(request) as chat:
-            return reply(TitleReply(title=await self._suggest(request.caller.actor, chat)))
+            return reply(TitleReply(title=await self._suggest(chat)))
 
     @asynccontextmanager
     async def _leased(self, request: ApiRequest) -> AsyncGenerator[Chat]:
@@ -112,11 +112,14 @@ class TitleRoutes:
             raise NotFound("There is no such chat.")
         return found
 
-    async def _suggest(self, actor: Actor, chat: Chat) -> str:
+    async def _suggest(self, chat: Chat) -> str:
+        """The model reads the messages, as in a turn: a token that may only write can ask."""
         deps = self._deps
-        first = await deps.retry(lambda: message_pages.load_page(deps.pool, actor, chat.id, _FIRST))
+        first = await deps.retry(
+            lambda: message_pages.load_page(deps.pool, WORKER, chat.id, _FIRST)
+        )
         recent = await deps.retry(
-            lambda: message_pages.load_page(deps.pool, actor, chat.id, _RECENT)
+            lambda: message_pages.load_page(deps.pool, WORKER, chat.id, _RECENT)
         )
         if first is None or recent is None:
             raise NotFound("There is no such chat.")

@@ -18,7 +18,7 @@ from chatd.api.schemas.accounts import (
     TokenPage,
 )
 from chatd.api.schemas.lists import ListQuery
-from chatd.domain.account.entities import Credential, CredentialKind
+from chatd.domain.account.entities import Credential, CredentialKind, User
 from chatd.domain.account.rules import redacted_diff, token_expiry, token_scopes
 from chatd.domain.account.secret_text import SECRET_BYTES, digest, token_text
 from chatd.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
@@ -70,7 +70,7 @@ class TokenRoutes:
                 handle=self.create_token,
                 body_spec=_NEW,
                 replies={201: CreatedTokenReply},
-                errors=("not_found",),
+                errors=("service_account",),
             ),
             ApiRoute(
                 endpoint="DELETE /auth/tokens/{token_id}",
@@ -119,17 +119,19 @@ class TokenRoutes:
         return await self._list_tokens(request, request.caller.user_id)
 
     async def list_user_tokens(self, request: ApiRequest) -> ApiReply:
+        await self._require_user(request)
         return await self._list_tokens(request, request.user_id)
 
     async def create_token(self, request: ApiRequest) -> ApiReply:
-        return await self._create(request, request.caller.user_id)
+        try:
+            return await self._create(request, request.caller.user_id)
+        except NotFound:
+            text = "Administrators create the tokens of a service account."
+            raise Conflict(text, code="service_account") from None
 
     async def create_user_token(self, request: ApiRequest) -> ApiReply:
         """Not for other users: a token made for them would act in their name."""
-        pool, actor, user_id = self._deps.pool, request.caller.actor, request.user_id
-        user = await self._deps.retry(lambda: users.get(pool, actor, user_id))
-        if user is None:
-            raise NotFound("There is no such user.")
+        user = await self._require_user(request)
         if not user.is_service:
             raise Forbidden(
                 "Administrators create tokens for service accounts only.",
@@ -137,7 +139,14 @@ class TokenRoutes:
             )
         if not user.is_active:
             raise Conflict("This user is suspended.", code="user_suspended")
-        return await self._create(request, user_id)
+        return await self._create(request, user.id)
+
+    async def _require_user(self, request: ApiRequest) -> User:
+        pool, actor, user_id = self._deps.pool, request.caller.actor, request.user_id
+        user = await self._deps.retry(lambda: users.get(pool, actor, user_id))
+        if user is None:
+            raise NotFound("There is no such user.")
+        return user
 
     async def revoke_session(self, request: ApiRequest) -> ApiReply:
         return await self._revoke(request, request.session_id, "session", request.caller.user_id)

@@ -15,6 +15,7 @@ from chatd.domain.access import (
     Actor,
     Permission,
     UserActor,
+    is_allowed,
     require_allowed,
     require_permission,
 )
@@ -166,9 +167,11 @@ async def get_for_command(
     with_deleted: bool = False,
 ) -> Chat | None:
     """None also for a chat that the actor may not read. Raises Forbidden for one that the actor
-    may not change."""
+    may not change. `with_deleted`: deleted chats too, for those who may change them."""
     reach = visible_chats(actor, permission)
     chat = _chat_or_none(await conn.fetchrow(GET, chat_id, *reach, with_deleted))
+    if chat is not None and chat.deleted_at is not None:
+        return chat if is_allowed(actor, permission, chat.owner_id) else None
     if chat is not None:
         require_allowed(actor, permission, chat.owner_id)
     return chat

@@ -82,13 +82,15 @@ class ForkRequest(Struct, frozen=True, kw_only=True):
 
 
 async def fork(pool: Pool, actor: UserActor, request: ForkRequest) -> Chat:
-    """Raises NotFound. A repeated attempt after a lost reply finds the chat that the first made."""
+    """Raises NotFound, and Forbidden for a chat that the actor may read and not change. A repeated
+    attempt after a lost reply finds the chat that the first made."""
     async with pool.transaction() as session:
-        made = await chats.get(session, actor, request.id)
+        made = await chats.get_for_command(session, actor, request.id, "chats.write")
         return made or await _copy(session, actor, request)
 
 
 async def _copy(session: DatabaseSession, actor: UserActor, request: ForkRequest) -> Chat:
+    await chats.get_for_command(session, actor, request.source_id, "chats.write")
     source = await session.fetchrow(LOCK_SOURCE, request.source_id, actor.user_id)
     if source is None:
         raise NotFound("There is no such chat.")

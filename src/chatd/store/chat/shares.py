@@ -70,7 +70,8 @@ class SharedChat(Struct, frozen=True, kw_only=True):
 async def list_readers(conn: Conn, actor: UserActor, chat_id: ChatId) -> SharedChat:
     """Of the chat's root. Raises NotFound, and Forbidden for a reader."""
     chat = await _require(conn, actor, chat_id, "shares.read")
-    return SharedChat(chat_id=chat.root_chat_id, readers=await _load(conn, actor, chat_id))
+    readers = await _load(conn, actor, chat_id, "shares.read")
+    return SharedChat(chat_id=chat.root_chat_id, readers=readers)
 
 
 async def update(
@@ -85,7 +86,7 @@ async def update(
     InvalidInput, UnknownReaders."""
     chat = await _require(session, actor, chat_id, "chats.share")
     await chats.lock(session, chat_id)
-    before = await _load(session, actor, chat_id)
+    before = await _load(session, actor, chat_id, "chats.share")
     target = ShareTarget(
         chat_id=chat.id,
         owner_id=chat.owner_id,
@@ -106,11 +107,14 @@ async def update(
         detail={"owner_id": str(chat.owner_id)} | _detail(change),
     )
     await config_changes.publish(session, ConfigChange(kind="share", id=str(chat.id)))
-    return SharedChat(chat_id=chat.id, readers=await _load(session, actor, chat_id))
+    after = await _load(session, actor, chat_id, "chats.share")
+    return SharedChat(chat_id=chat.id, readers=after)
 
 
-async def _load(conn: Conn, actor: UserActor, chat_id: ChatId) -> NamedReaders:
-    reach = chat_reach(actor, "shares.read")
+async def _load(
+    conn: Conn, actor: UserActor, chat_id: ChatId, permission: Permission
+) -> NamedReaders:
+    reach = chat_reach(actor, permission)
     users = await conn.fetch(LIST_USERS, chat_id, *reach)
     groups = await conn.fetch(LIST_GROUPS, chat_id, *reach)
     return NamedReaders(

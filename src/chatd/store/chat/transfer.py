@@ -12,6 +12,7 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
+from chatd.domain.access import Actor, Permission, UserActor
 from chatd.domain.chat.forks import close_calls
 from chatd.domain.chat.messages import Message, Role, Visibility, decode_parts, encode_parts
 from chatd.domain.chat.row import Chat
@@ -21,6 +22,7 @@ from chatd.store.chat.chats import chat_from_row
 from chatd.store.chat.messages import take_within_bytes
 from chatd.store.conn import Conn, DatabaseSession, json_or_none, json_text
 from chatd.store.pool import Pool
+from chatd.store.row_access import chat_condition, visible_chats
 
 MAX_MESSAGES_PER_READ: Final = 200
 MAX_BYTES_PER_READ: Final = 4 * 1024 * 1024
@@ -28,9 +30,10 @@ MAX_MESSAGES_PER_WRITE: Final = 200
 MAX_BYTES_PER_WRITE: Final = 4 * 1024 * 1024
 MAX_CHATS_PER_READ: Final = 200
 
-LOAD_ROOT: Final[LiteralString] = """
+LOAD_ROOT: Final[LiteralString] = f"""
     SELECT c.* FROM chats c
-    WHERE c.id = $1 AND c.owner_id = $2 AND c.parent_chat_id IS NULL AND c.deleted_at IS NULL"""
+    WHERE c.id = $1 AND c.parent_chat_id IS NULL AND c.deleted_at IS NULL
+      AND {chat_condition("$2", "$3")}"""
 # A subagent is younger than its parent.
 LOAD_SUBAGENTS: Final[LiteralString] = """
     SELECT c.* FROM chats c
@@ -114,14 +117,17 @@ class ExportedMessage(Struct, frozen=True, kw_only=True):
 _MESSAGES_DECODER: Final = msgspec.json.Decoder(tuple[ExportedMessage, ...])
 
 
-async def load_root(conn: Conn, root: ChatId, owner: UserId) -> Chat | None:
-    """None if `owner` has no such root chat."""
-    row = await conn.fetchrow(LOAD_ROOT, root, owner)
+async def load_root(
+    conn: Conn, actor: Actor, root: ChatId, permission: Permission = "chats.read"
+) -> Chat | None:
+    """None also for a chat that the actor may not see. `permission` is that of the request."""
+    row = await conn.fetchrow(LOAD_ROOT, root, *visible_chats(actor, permission))
     return None if row is None else chat_from_row(row)
 
 
 async def read_family(conn: Conn, root: Chat) -> AsyncGenerator[Chat]:
-    """The root chat, then all of its subagents, read in batches."""
+    """The root chat, then all of its subagents, read in batches. The caller has loaded
+    the root for its actor."""
     yield root
     at, last = _EARLIEST, root.id
     while True:
@@ -217,7 +223,6 @@ def message_line(message: ExportedMessage, chat: int, number: int) -> MessageLin
 class ImportRequest(Struct, frozen=True, kw_only=True):
     """`ids` are those of the new chats, in the order of the file."""
 
-    owner_id: UserId
     change_id: ChangeId
     ids: Sequence[ChatId]
     chats: Sequence[ChatLine]
@@ -225,21 +230,26 @@ class ImportRequest(Struct, frozen=True, kw_only=True):
     file_ids: Sequence[UUID] = ()
 
 
-async def write_import(pool: Pool, request: ImportRequest, *, max_files: int) -> Chat:
+async def write_import(
+    pool: Pool, actor: UserActor, request: ImportRequest, *, max_files: int
+) -> Chat:
     """The new root chat. All chats or none are written. A repeated attempt after a lost reply finds
     what the first one wrote."""
     async with pool.transaction() as session:
-        made = await load_root(session, request.ids[0], request.owner_id)
-        return made or await _insert(session, request, max_files)
+        made = await load_root(session, actor, request.ids[0], "chats.create")
+        return made or await _insert(session, actor.user_id, request, max_files)
 
 
-async def _insert(session: DatabaseSession, request: ImportRequest, max_files: int) -> Chat:
-    root, owner = request.ids[0], request.owner_id
+async def _insert(
+    session: DatabaseSession, owner: UserId, request: ImportRequest, max_files: int
+) -> Chat:
+    root = request.ids[0]
     counts = dict.fromkeys(range(1, len(request.chats) + 1), 0)
     for message in request.messages:
         counts[message.chat] += 1
     made = [
-        await _insert_chat(session, request, line, counts[line.number]) for line in request.chats
+        await _insert_chat(session, owner, request, line, counts[line.number])
+        for line in request.chats
     ]
     for batch in _batches(request.messages):
         ids = [request.ids[line.chat - 1] for line in batch]
@@ -267,12 +277,12 @@ def _batches(messages: Sequence[MessageLine]) -> Generator[Sequence[MessageLine]
 
 
 async def _insert_chat(
-    session: DatabaseSession, request: ImportRequest, line: ChatLine, messages: int
+    session: DatabaseSession, owner: UserId, request: ImportRequest, line: ChatLine, messages: int
 ) -> Chat:
     row = await session.fetchrow(
         INSERT_CHAT,
         request.ids[line.number - 1],
-        request.owner_id,
+        owner,
         request.ids[0],
         None if line.parent is None else request.ids[line.parent - 1],
         line.title,

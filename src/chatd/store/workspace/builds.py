@@ -9,12 +9,12 @@ from typing import Final, LiteralString
 import msgspec
 from msgspec import Struct
 
-from chatd.domain.access import Actor
+from chatd.domain.access import Actor, Permission
 from chatd.domain.ids import UserId, WorkspaceId
 from chatd.domain.workspace.entities import Build, BuildId, BuildReason, BuildTransition, VersionId
 from chatd.domain.workspace.rules import build_permission
 from chatd.store.conn import Conn, json_text, named_statement
-from chatd.store.row_access import workspace_condition, workspace_reach
+from chatd.store.row_access import visible_workspaces, workspace_condition, workspace_reach
 
 _BUILD: Final = msgspec.json.Decoder(Build)
 
@@ -93,9 +93,11 @@ async def insert(conn: Conn, actor: Actor, new: NewBuild) -> Build | None:
     return None if found is None else _BUILD.decode(found)
 
 
-async def get(conn: Conn, actor: Actor, build_id: BuildId) -> Build | None:
-    """None also for a build that the actor may not read."""
-    found = await conn.fetchval(GET, build_id, workspace_reach(actor, "workspaces.read"))
+async def get(
+    conn: Conn, actor: Actor, build_id: BuildId, permission: Permission = "workspaces.read"
+) -> Build | None:
+    """None also for a build that the actor may not read. `permission` is that of the request."""
+    found = await conn.fetchval(GET, build_id, visible_workspaces(actor, permission))
     return None if found is None else _BUILD.decode(found)
 
 

@@ -1,0 +1,356 @@
+"""Who may do what over HTTP: one row for every operation of the API.
+
+A row names the rule that holds, the scope that a token needs, and a valid request. The tests send
+it as every caller. A route without a row fails a test.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from chatd.domain.access import TokenScope
+from chatd.domain.chat.states import State
+
+Caller = Literal["owner", "reader", "stranger", "viewer", "admin", "service"]
+
+CALLERS: Final[tuple[Caller, ...]] = (
+    *("owner", "reader", "stranger", "viewer", "admin", "service"),
+)
+_OUTCOMES: Final[Mapping[str, str]] = {
+    # owner reader stranger viewer admin service, on an object of the owner
+    "public": "ok ok ok ok ok ok",
+    "any role": "ok ok ok ok ok ok",
+    "own": "ok 404 404 404 404 404",
+    "own, of creators": "ok 404 404 403 404 404",
+    "read": "ok ok 404 ok ok 404",
+    "read files": "ok ok 404 ok ok 404",
+    "read unshared": "ok 404 404 ok ok 404",
+    "write": "ok 403 404 403 403 404",
+    "see readers": "ok 403 404 ok ok 404",
+    "control": "ok 403 404 403 ok 404",
+    "delete files": "ok 404 404 403 404 404",
+    "write unshared": "ok 404 404 403 403 404",
+    "control unshared": "ok 404 404 403 ok 404",
+    "create": "ok ok ok 403 ok ok",
+    "administration read": "403 403 403 ok ok 403",
+    "administration": "403 403 403 403 ok 403",
+    "costs": "ok 404 404 ok ok 404",
+}
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """`state` is that of the chat. `says` are the error codes of an allowed request that
+    fails later, by the state of its object: authorization comes first."""
+
+    endpoint: str
+    rule: str
+    scope: TokenScope | None
+    body: object = None
+    query: str = ""
+    state: State = State.W
+    says: str = ""
+    content_type: str = "application/json"
+    is_stream: bool = False
+    is_audited: bool = False
+    """Reads of the content by the role alone are recorded."""
+    works_deleted: bool = False
+    """Those who may do it may do it to a deleted object too."""
+
+    @property
+    def method(self) -> str:
+        return self.endpoint.partition(" ")[0]
+
+    @property
+    def path(self) -> str:
+        return self.endpoint.partition(" ")[2]
+
+    @property
+    def outcomes(self) -> Mapping[Caller, str]:
+        return dict(zip(CALLERS, _OUTCOMES[self.rule].split(), strict=True))
+
+    @property
+    def parameters(self) -> list[str]:
+        return re.findall(r"{(\w+)}", self.path + self.query)
+
+    @property
+    def allowed(self) -> Caller:
+        """Somebody who may, on an object of the owner."""
+        return "owner" if self.outcomes["owner"] == "ok" else "admin"
+
+    @property
+    def other_owners(self) -> tuple[Caller, ...]:
+        """Callers that may do it to an object of their own, though not to one of the owner."""
+        if self.rule in ("any role", "create", "public") or self.outcomes["owner"] != "ok":
+            return ()
+        if "session_id" in self.parameters:
+            return ("stranger",)  # a service account has no sessions
+        return ("service", "stranger") if self.outcomes["stranger"] == "404" else ()
+
+
+def row(
+    endpoint: str, rule: str, scope: TokenScope | None, body: object = None, **more: object
+) -> Row:
+    plain = Row(endpoint=endpoint, rule=rule, scope=scope, body=body)
+    return msgspec.structs.replace(plain, **more)
+
+
+MESSAGE: Final = {"content": [{"type": "text", "text": "hello"}]}
+RESULTS: Final = {
+    "results": [{"tool_call_id": call, "output": {"ok": True}} for call in ("c1", "c2")]
+}
+WEBHOOK: Final = {"url": "https://example.com/hook", "events": ["turn.finished"]}
+SUBSCRIPTION: Final = {
+    "endpoint": "https://push.example.com/send/{n}",
+    "keys": {
+        "p256dh": (
+            "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4"
+        ),
+        "auth": "BTBZMqHH6r4Tts7J_aSIgg",
+    },
+}
+SCHEDULE: Final = {"name": "nightly", "cron": "@daily", "prompt": "Say hello."}
+KEY: Final = {"api_key": "sk-very-secret-a1b2"}
+PROVIDER: Final = {
+    "name": "new-{n}",
+    "kind": "openai-compat",
+    "base_url": "http://127.0.0.1:1/v1",
+}
+PASSWORD: Final = "correct horse battery"
+LIMIT: Final = {"spend_limit_micros": 5_000_000}
+IMPORT: Final = b"""{"type":"chatd","version":1}
+{"type":"chat","number":1,"title":"Imported","labels":{},"created_at":"2026-01-01T00:00:00Z"}
+{"type":"message","chat":1,"id":1,"role":"user","content":[{"type":"text","text":"hi"}],\
+"created_at":"2026-01-01T00:00:00Z"}
+{"type":"end","chats":1,"messages":1}
+"""
+
+CHATS: Final = (
+    row("POST /chats", "create", "chat:write", MESSAGE),
+    row("GET /chats", "any role", "chat:read"),
+    row("GET /chats/by-workspace", "any role", "chat:read", query="?workspace_ids={workspace_id}"),
+    row("GET /chats/{chat_id}", "read", "chat:read", is_audited=True),
+    row("PATCH /chats/{chat_id}", "write", "chat:write", {"title": "Mine"}),
+    row("DELETE /chats/{chat_id}", "control", "chat:write", works_deleted=True),
+    row("POST /chats/{chat_id}/read", "read", "chat:read", {"message_id": 2}),
+    row("POST /chats/{chat_id}/interrupt", "control", "chat:write", state=State.R0),
+    row("POST /chats/{chat_id}/resume", "write", "chat:write", state=State.E1),
+    row("POST /chats/{chat_id}/compact", "write", "chat:write"),
+    row(
+        "PUT /chats/{chat_id}/context",
+        "write",
+        "chat:write",
+        says="no_workspace",
+    ),
+    row("POST /chats/import", "create", "chat:write", IMPORT),
+    row("GET /chats/{chat_id}/acl", "see readers", "chat:read"),
+    row("PATCH /chats/{chat_id}/acl", "write", "chat:write", {"user_roles": {"{viewer}": "read"}}),
+    row("PATCH /chats/{chat_id}/acl", "control", "chat:write", {"user_roles": {"{viewer}": None}}),
+    row("GET /directory", "create", "chat:write", query="?q=the"),
+    row("POST /chats/{chat_id}/fork", "write", "chat:write", {}),
+    row("GET /chats/{chat_id}/export", "read", "chat:read", is_audited=True),
+    row("GET /chats/{chat_id}/runs", "read", "chat:read", is_audited=True),
+    row("GET /chats/{chat_id}/cost", "read", "chat:read"),
+    row("POST /chats/{chat_id}/title/regenerate", "write", "chat:write"),
+    row("POST /chats/{chat_id}/title/propose", "write", "chat:write"),
+    row("GET /chats/{chat_id}/messages", "read", "chat:read", is_audited=True),
+    row("POST /chats/{chat_id}/messages", "write", "chat:write", MESSAGE),
+    row("PATCH /chats/{chat_id}/messages/{message_id}", "write", "chat:write", MESSAGE),
+    row("POST /chats/{chat_id}/tool-results", "write", "chat:write", RESULTS, state=State.A0),
+    row("GET /chats/{chat_id}/prompts", "read", "chat:read"),
+    row("GET /prompts", "any role", "chat:read"),
+    row("GET /chats/{chat_id}/queue", "read", "chat:read", state=State.R1, is_audited=True),
+    row("PATCH /chats/{chat_id}/queue/{queue_id}", "write", "chat:write", MESSAGE, state=State.R1),
+    row(
+        "POST /chats/{chat_id}/queue/{queue_id}/move",
+        "write",
+        "chat:write",
+        {"before": None},
+        state=State.R1,
+    ),
+    row(
+        "POST /chats/{chat_id}/queue/{queue_id}/promote",
+        "write",
+        "chat:write",
+        state=State.R1,
+    ),
+    row("DELETE /chats/{chat_id}/queue/{queue_id}", "write", "chat:write", state=State.R1),
+    row("GET /events", "any role", "chat:read", is_stream=True),
+    row("GET /chats/{chat_id}/events", "read", "chat:read", is_stream=True, is_audited=True),
+    row(
+        "GET /chats/{chat_id}/git",
+        "read",
+        "chat:read",
+        is_stream=True,
+        is_audited=True,
+        says="no_workspace",
+    ),
+)
+FILES_AND_WORKSPACES: Final = (
+    row("POST /files", "create", "files", b"words", content_type="text/plain"),
+    row("GET /files", "any role", "files"),
+    row("GET /files/{file_id}", "read files", "files", is_audited=True),
+    row("GET /files/{file_id}/content", "read files", "files", is_audited=True),
+    row("POST /files/{file_id}/download-url", "read files", "files", is_audited=True),
+    row("GET /files/{file_id}/download", "public", None, query="?token={link}"),
+    row("DELETE /files/{file_id}", "delete files", "files", says="file_in_use"),
+    row("POST /workspaces", "create", "chat:write", {"template": "scratch"}),
+    row("GET /workspaces", "any role", "chat:read"),
+    row("GET /workspaces/{workspace_id}", "read unshared", "chat:read"),
+    row("DELETE /workspaces/{workspace_id}", "control unshared", "chat:write"),
+    row("GET /workspaces/{workspace_id}/builds", "read unshared", "chat:read"),
+    row(
+        "POST /workspaces/{workspace_id}/builds",
+        "write unshared",
+        "chat:write",
+        {"transition": "start"},
+    ),
+    row(
+        "POST /workspaces/{workspace_id}/builds",
+        "control unshared",
+        "chat:write",
+        {"transition": "stop"},
+    ),
+    row("GET /builds/{build_id}", "read unshared", "chat:read"),
+    row("POST /builds/{build_id}/cancel", "control unshared", "chat:write"),
+    row("GET /builds/{build_id}/logs", "read unshared", "chat:read"),
+    row("GET /builds/{build_id}/logs", "read unshared", "chat:read", is_stream=True),
+    row("GET /templates", "any role", "chat:read"),
+    row("GET /templates/{template_id}", "any role", "chat:read"),
+    row("GET /models", "any role", "chat:read"),
+    row("GET /models/{model_id}", "any role", "chat:read"),
+    row("GET /model-options/schema", "any role", "chat:read"),
+)
+ACCOUNT: Final = (
+    row("GET /setup", "public", None),
+    row("GET /auth/methods", "public", None),
+    row(
+        "POST /auth/login",
+        "public",
+        None,
+        {"username": "the-owner", "password": PASSWORD},
+    ),
+    row("POST /auth/link", "public", None, {"secret": "x" * 43}, says="invalid_link"),
+    row("GET /auth/oidc/start", "public", None, says="not_found"),
+    row("GET /auth/oidc/callback", "public", None, says="not_found"),
+    row("POST /auth/logout", "any role", None),
+    row("GET /auth/me", "any role", None),
+    row("POST /auth/ticket", "any role", None),
+    row(
+        "POST /auth/password",
+        "any role",
+        "account",
+        {"current_password": "not the password", "new_password": PASSWORD},
+        says="wrong_password service_account",
+    ),
+    row("GET /auth/sessions", "any role", "account"),
+    row("DELETE /auth/sessions/{session_id}", "own", "account"),
+    row("GET /auth/tokens", "any role", "account"),
+    row(
+        "POST /auth/tokens",
+        "any role",
+        "account",
+        {"name": "job", "scopes": ["account"]},
+        says="service_account",
+    ),
+    row("DELETE /auth/tokens/{token_id}", "own", "account"),
+    row("GET /settings/me", "any role", "account"),
+    row("PATCH /settings/me", "any role", "account", {"custom_prompt": "Short."}),
+    row("GET /user-keys", "any role", "account"),
+    row("POST /user-keys", "any role", "account", {"provider": "{provider}", **KEY}),
+    row("DELETE /user-keys/{key_id}", "own", "account"),
+    row("GET /cost/me/summary", "any role", "account"),
+    row("GET /usage-limits/status", "any role", "account"),
+    row("POST /webhooks", "any role", "account", WEBHOOK),
+    row("GET /webhooks", "any role", "account"),
+    row("GET /webhooks/{webhook_id}", "own", "account"),
+    row("PATCH /webhooks/{webhook_id}", "own", "account", {"enabled": False}),
+    row("DELETE /webhooks/{webhook_id}", "own", "account"),
+    row("POST /webhooks/{webhook_id}/ping", "own", "account"),
+    row("GET /webhooks/{webhook_id}/deliveries", "own", "account"),
+    row("GET /push/key", "any role", "account"),
+    row("POST /push/subscriptions", "any role", "account", SUBSCRIPTION),
+    row("GET /push/subscriptions", "any role", "account"),
+    row("DELETE /push/subscriptions/{subscription_id}", "own", "account"),
+    row("POST /push/subscriptions/{subscription_id}/test", "own", "account"),
+    row("POST /schedules", "create", "chat:write", SCHEDULE),
+    row("GET /schedules", "any role", "account"),
+    row("GET /schedules/{schedule_id}", "own", "account"),
+    row("PATCH /schedules/{schedule_id}", "own, of creators", "chat:write", {"name": "other"}),
+    row("DELETE /schedules/{schedule_id}", "own, of creators", "chat:write"),
+    row("POST /schedules/{schedule_id}/run", "own, of creators", "chat:write"),
+    row("GET /cost/{user_id}/summary", "costs", "account"),
+)
+ADMINISTRATION: Final = (
+    row("GET /cost/users", "administration read", "admin"),
+    row("GET /cost/export.csv", "administration read", "admin"),
+    row("GET /workers", "administration read", "admin"),
+    row("GET /users", "administration read", "admin"),
+    row("POST /users", "administration", "admin", {"username": "new-{n}"}),
+    row("GET /users/{user_id}", "administration read", "admin"),
+    row("PATCH /users/{user_id}", "administration", "admin", {"name": "Other"}),
+    row("DELETE /users/{user_id}", "administration", "admin"),
+    row("POST /users/{user_id}/password", "administration", "admin", {"password": PASSWORD}),
+    row("GET /users/{user_id}/tokens", "administration read", "admin"),
+    row(
+        "POST /users/{user_id}/tokens",
+        "administration",
+        "admin",
+        {"name": "job"},
+        says="not_a_service_account",
+    ),
+    row("DELETE /users/{user_id}/tokens/{token_id}", "administration", "admin"),
+    row("GET /audit", "administration read", "admin"),
+    row("GET /groups", "administration read", "admin"),
+    row("POST /groups", "administration", "admin", {"name": "new-{n}"}),
+    row("GET /groups/{group_id}", "administration read", "admin"),
+    row("PATCH /groups/{group_id}", "administration", "admin", {"name": "new-{n}"}),
+    row("DELETE /groups/{group_id}", "administration", "admin"),
+    row("GET /groups/{group_id}/members", "administration read", "admin"),
+    row("PUT /groups/{group_id}/members/{user_id}", "administration", "admin"),
+    row("DELETE /groups/{group_id}/members/{user_id}", "administration", "admin"),
+    row("GET /settings", "administration read", "admin"),
+    row("PATCH /settings", "administration", "admin", {"system_prompt": "Be kind."}),
+    row("GET /providers", "administration read", "admin"),
+    row("POST /providers", "administration", "admin", PROVIDER),
+    row("GET /providers/{provider_id}", "administration read", "admin"),
+    row("PATCH /providers/{provider_id}", "administration", "admin", {"enabled": False}),
+    row("DELETE /providers/{provider_id}", "administration", "admin"),
+    row("POST /providers/{provider_id}/test", "administration", "admin", {"model": "m"}),
+    row(
+        "GET /providers/{provider_id}/models",
+        "administration read",
+        "admin",
+        says="provider_failed",
+    ),
+    row("POST /providers/{provider_id}/keys", "administration", "admin", KEY),
+    row("PATCH /providers/{provider_id}/keys/{key_id}", "administration", "admin", KEY),
+    row("DELETE /providers/{provider_id}/keys/{key_id}", "administration", "admin"),
+    row(
+        "POST /models",
+        "administration",
+        "admin",
+        {"name": "new-{n}", "provider": "{provider}", "model": "m"},
+    ),
+    row("PATCH /models/{model_id}", "administration", "admin", {"display_name": "Other"}),
+    row("DELETE /models/{model_id}", "administration", "admin"),
+    row("GET /model-overrides", "administration read", "admin"),
+    row("PATCH /model-overrides", "administration", "admin", {"title": None}),
+    row("GET /usage-limits", "administration read", "admin"),
+    row("PUT /usage-limits", "administration", "admin", {**LIMIT, "period": "month"}),
+    row("DELETE /usage-limits", "administration", "admin"),
+    row("GET /usage-limits/overrides", "administration read", "admin"),
+    row("PUT /usage-limits/overrides/{user_id}", "administration", "admin", LIMIT),
+    row("DELETE /usage-limits/overrides/{user_id}", "administration", "admin", works_deleted=True),
+    row("GET /usage-limits/group-overrides", "administration read", "admin"),
+    row("PUT /usage-limits/group-overrides/{group_id}", "administration", "admin", LIMIT),
+    row("DELETE /usage-limits/group-overrides/{group_id}", "administration", "admin"),
+)
+PARTS: Final[Mapping[str, tuple[Row, ...]]] = {
+    "chats": CHATS,
+    "files and workspaces": FILES_AND_WORKSPACES,
+    "account": ACCOUNT,
+    "administration": ADMINISTRATION,
+}

@@ -1,0 +1,274 @@
+"""For every function of the store that takes an actor: a call that gives the owner of the chat or
+workspace something, and nobody else."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+from uuid import UUID
+
+from chatd.domain.access import UserActor
+from chatd.domain.chat.change import IdempotencyKey
+from chatd.domain.chat.commands import UpdateChat
+from chatd.domain.chat.row import Chat
+from chatd.domain.chat.shares import ShareRequest
+from chatd.domain.chat.states import State
+from chatd.domain.chat.transfer import ChatLine
+from chatd.domain.errors import Forbidden, InvalidInput, InvariantBroken, NotFound
+from chatd.domain.ids import ChangeId, ChatId, MessageId, RequestId, UserId
+from chatd.domain.workspace.agent_api import WorkspaceContext
+from chatd.store.chat import (
+    chats,
+    forks,
+    idempotency,
+    message_pages,
+    messages,
+    operation,
+    prompts,
+    read_marks,
+    runs,
+    search,
+    search_index,
+    shares,
+    title_leases,
+    transfer,
+    updates,
+)
+from chatd.store.chat.chats import ChatListFilter
+from chatd.store.errors import DuplicateRow
+from chatd.store.pool import Pool
+from chatd.store.workspace import bindings, build_leases, builds, templates, workspaces
+from tests.support.factories import AT, CHAT, HARNESS, OWNER, WORKER, member
+from tests.support.outcomes import present
+from tests.support.seeds import Seed
+from tests.support.store import insert_seed, open_child
+from tests.support.workspaces import (
+    VERSION,
+    agent_id,
+    agent_spec,
+    build_id,
+    hold,
+    insert_workspace,
+    new_build,
+    new_workspace,
+    wanted,
+    workspace_id,
+)
+
+STRANGER: Final = member(UserId(UUID(int=999)))
+KEY: Final = IdempotencyKey(scope=CHAT, id=RequestId(UUID(int=1)), op="send", fingerprint="f")
+REFUSALS: Final = (NotFound, Forbidden, InvalidInput, InvariantBroken, DuplicateRow)
+OVERDUE: Final = builds.OverdueWorkspace(
+    workspace_id=workspace_id(3),
+    owner_id=OWNER,
+    latest_build=1,
+    build_id=build_id(3),
+    version_id=VERSION,
+    in_turn=False,
+)
+
+READER: Final = UserId(UUID(int=5))
+ARCHIVED: Final = ChatId(UUID(int=11))
+CHILD: Final = 12
+CONTEXT: Final = WorkspaceContext(version=1, hash="h", directory="/", os="linux")
+IMPORT: Final = transfer.ImportRequest(
+    change_id=ChangeId(8),
+    ids=[CHAT],
+    chats=[ChatLine(number=1, title="Mine", labels={}, created_at=AT)],
+    messages=[],
+)
+"""A repeated import of the chat."""
+
+Case = Callable[[Pool, UserActor, Chat], Awaitable[object]]
+
+
+async def _messages_of_replay(pool: Pool, who: UserActor, chat: Chat) -> object:
+    change_id = chat.recent_changes[0]
+    return list((await operation.load_applied(pool, who, chat, change_id)).messages)
+
+
+async def _update(pool: Pool, who: UserActor, chat: Chat) -> object:
+    async with pool.transaction() as session:
+        return await updates.update_chat(session, who, chat, UpdateChat(title="Mine"))
+
+
+async def _share(pool: Pool, who: UserActor) -> object:
+    async with pool.transaction() as session:
+        return await shares.update(session, who, CHAT, ShareRequest(users={READER: "read"}))
+
+
+async def _mark_deleted(pool: Pool, who: UserActor) -> object:
+    async with pool.transaction() as session:
+        return await updates.mark_deleted(session, who, ARCHIVED)
+
+
+async def _own_mark(pool: Pool, who: UserActor) -> object:
+    """0: the actor has read nothing of the chat."""
+    return (await read_marks.list_marks_of(pool, who, [CHAT]))[CHAT]
+
+
+async def _is_usable(pool: Pool, who: UserActor) -> object:
+    """Raises NotFound if it is not."""
+    await bindings.require_usable_workspace(pool, who, workspace_id(1), OWNER)
+    return True
+
+
+CASES: Final[Mapping[str, Case]] = {
+    "chat.runs.list_runs": lambda pool, who, _: runs.list_runs(pool, who, CHAT),
+    "chat.runs.get_holder": lambda pool, who, _: runs.get_holder(pool, who, CHAT),
+    "chat.runs.list_workers": lambda pool, who, _: runs.list_workers(pool, who),
+    "chat.chats.get": lambda pool, who, _: chats.get(pool, who, CHAT),
+    "chat.chats.get_for_command": lambda pool, who, _: chats.get_for_command(
+        pool, who, CHAT, "chats.write"
+    ),
+    "chat.chats.get_many": lambda pool, who, _: chats.get_many(pool, who, [CHAT]),
+    "chat.chats.load_for_transition": lambda pool, who, _: chats.load_for_transition(
+        pool, who, CHAT, "chats.write"
+    ),
+    "chat.chats.load_changes_since": lambda pool, who, _: chats.load_changes_since(
+        pool, who, CHAT, 0
+    ),
+    "chat.chats.lock_tree": lambda pool, who, _: chats.lock_tree(pool, who, CHAT, "chats.control"),
+    "chat.chats.set_title": lambda pool, who, chat: chats.set_title(
+        pool, who, CHAT, expected=chat.title, title="Mine"
+    ),
+    "chat.chats.list_roots": lambda pool, who, _: chats.list_roots(pool, who, ChatListFilter()),
+    "chat.chats.list_pinned": lambda pool, who, _: chats.list_pinned(pool, who),
+    "chat.chats.list_children": lambda pool, who, _: chats.list_children(pool, who, [CHAT]),
+    "chat.chats.list_versions": lambda pool, who, _: chats.list_versions(pool, who, [CHAT]),
+    "chat.message_pages.load_page": lambda pool, who, _: message_pages.load_page(
+        pool, who, CHAT, message_pages.MessageRange()
+    ),
+    "chat.messages.load_history": lambda pool, who, _: messages.load_history(pool, who, CHAT),
+    "chat.messages.has_answer_since_boundary": lambda pool, who, _: (
+        messages.has_answer_since_boundary(pool, who, CHAT)
+    ),
+    "chat.idempotency.get": lambda pool, who, _: idempotency.get(pool, who, KEY),
+    "chat.operation.find_replay": lambda pool, who, _: operation.find_replay(pool, who, KEY),
+    "chat.operation.load_applied": _messages_of_replay,
+    "chat.read_marks.move": lambda pool, who, _: read_marks.move(pool, who, CHAT, MessageId(1)),
+    "chat.read_marks.list_marks_of": lambda pool, who, _: _own_mark(pool, who),
+    "chat.shares.list_readers": lambda pool, who, _: shares.list_readers(pool, who, CHAT),
+    "chat.shares.update": lambda pool, who, _: _share(pool, who),
+    "chat.title_leases.acquire": lambda pool, who, _: title_leases.acquire(
+        pool, who, CHAT, UUID(int=5), seconds=60
+    ),
+    "chat.updates.update_chat": _update,
+    "chat.updates.mark_deleted": lambda pool, who, _: _mark_deleted(pool, who),
+    "chat.search.search": lambda pool, who, _: search.search(
+        pool, who, ChatListFilter(), ("first",), ()
+    ),
+    "chat.search.load_messages": lambda pool, who, chat: search.load_messages(
+        pool,
+        who,
+        [search.SearchHit(root=chat, chat_id=CHAT, message_id=MessageId(1), at=chat.created_at)],
+    ),
+    "chat.prompts.list_of_chat": lambda pool, who, _: prompts.list_of_chat(
+        pool, who, CHAT, None, limit=9
+    ),
+    "chat.prompts.list_of_user": lambda pool, who, _: prompts.list_of_user(
+        pool, who, None, limit=9
+    ),
+    "chat.forks.fork": lambda pool, who, _: forks.fork(
+        pool,
+        who,
+        forks.ForkRequest(id=ChatId(UUID(int=77)), source_id=CHAT, change_id=ChangeId(9)),
+    ),
+    "chat.transfer.write_import": lambda pool, who, _: transfer.write_import(
+        pool, who, IMPORT, max_files=1
+    ),
+    "chat.transfer.load_root": lambda pool, who, _: transfer.load_root(pool, who, CHAT),
+    "workspace.bindings.get": lambda pool, who, _: bindings.get(pool, who, CHAT),
+    "workspace.bindings.bind": lambda pool, who, _: bindings.bind(
+        pool, who, CHAT, expected=None, workspace_id=workspace_id(1)
+    ),
+    "workspace.bindings.save_bound_agent": lambda pool, who, _: bindings.save_bound_agent(
+        pool, who, CHAT, workspace_id(1), build_id=build_id(1), agent_id=agent_id(1)
+    ),
+    "workspace.bindings.require_usable_workspace": lambda pool, who, _: _is_usable(pool, who),
+    "workspace.bindings.latest_chat_per_workspace": lambda pool, who, _: (
+        bindings.latest_chat_per_workspace(pool, who, [workspace_id(1)])
+    ),
+    "workspace.bindings.pin_context": lambda pool, who, _: bindings.pin_context(
+        pool, who, CHAT, agent_id(2)
+    ),
+    "workspace.bindings.get_pinned_context": lambda pool, who, _: bindings.get_pinned_context(
+        pool, who, CHAT
+    ),
+    "workspace.builds.insert": lambda pool, who, _: builds.insert(
+        pool, who, new_build(12, workspace_id=workspace_id(2), made_by="b")
+    ),
+    "workspace.builds.get": lambda pool, who, _: builds.get(pool, who, build_id(1)),
+    "workspace.builds.find_by_request_key": lambda pool, who, _: builds.find_by_request_key(
+        pool, who, "b", "stop"
+    ),
+    "workspace.builds.list_builds": lambda pool, who, _: builds.list_builds(
+        pool, who, workspace_id(1)
+    ),
+    "workspace.builds.cancel": lambda pool, who, _: builds.cancel(pool, who, build_id(1)),
+    "workspace.builds.insert_stop_build": lambda pool, who, _: builds.insert_stop_build(
+        pool, who, OVERDUE, build_id(13)
+    ),
+    "workspace.build_leases.list_log": lambda pool, who, _: build_leases.list_log(
+        pool, who, build_id(1)
+    ),
+    "workspace.workspaces.create": lambda pool, who, _: workspaces.create(
+        pool, who, new_workspace(4)
+    ),
+    "workspace.workspaces.find_by_request_key": lambda pool, who, _: workspaces.find_by_request_key(
+        pool, who, "k"
+    ),
+    "workspace.workspaces.get": lambda pool, who, _: workspaces.get(pool, who, workspace_id(1)),
+    "workspace.workspaces.load_snapshot": lambda pool, who, _: workspaces.load_snapshot(
+        pool, who, workspace_id(1)
+    ),
+    "workspace.workspaces.list_page": lambda pool, who, _: workspaces.list_page(
+        pool, who, after=None, limit=9
+    ),
+    "workspace.templates.list_usage": lambda pool, who, _: templates.list_usage(pool, who, OWNER),
+}
+
+
+def allowed(name: str) -> UserActor:
+    """The owner, or an administrator for what is about the deployment."""
+    role = "admin" if name == "chat.runs.list_workers" else "member"
+    return UserActor(user_id=OWNER, role=role)
+
+
+def is_nothing(found: object) -> bool:
+    """Nothing found, or a page without rows."""
+    return not found or found == (list[object](), False)
+
+
+async def prepare(pool: Pool) -> Chat:
+    """Rows that every case finds or changes, all of one owner."""
+    chat = await insert_seed(pool, Seed(state=State.W))
+    await insert_seed(pool, Seed(state=State.XW0, chat_id=ARCHIVED))
+    await open_child(pool, CHILD, 1)
+    await pool.execute("UPDATE chats SET pin_order = 1 WHERE id = $1", CHAT)
+    await pool.execute(
+        "INSERT INTO chat_requests (scope, request_id, chat_id, op, fingerprint, version)"
+        " VALUES ($1, $2, $1, $3, $4, $5)",
+        *(CHAT, KEY.id, KEY.op, KEY.fingerprint, chat.snapshot_version),
+    )
+    await pool.execute(
+        "INSERT INTO chat_workers (worker_id, lock_key, lease_until) VALUES ($1, 1, now())", WORKER
+    )
+    while await search_index.index_batch(pool):
+        pass
+    await _prepare_workspaces(pool)
+    return present(await chats.get(pool, HARNESS, CHAT))
+
+
+async def _prepare_workspaces(pool: Pool) -> None:
+    """The first has a pending build, the others run."""
+    for number in (2, 3):
+        await insert_workspace(pool, number)
+        [taken] = await build_leases.acquire_builds(pool, wanted())
+        ended = build_leases.BuildResult(status="succeeded", agents=(agent_spec(number),))
+        assert await build_leases.finish_build(pool, hold(taken.build), ended)
+    await insert_workspace(pool, 1, made_by="k")
+    await pool.execute(
+        "INSERT INTO workspace_build_logs (build_id, stage, level, output)"
+        " VALUES ($1, 'start', 'info', 'hello')",
+        build_id(1),
+    )
+    assert await bindings.save_context(pool, agent_id(2), CONTEXT, initial=True)
