@@ -32,5 +32,7 @@ export default ts.config(
       eqeqeq: ["error", "always", { null: "ignore" }],
     },
   },
+  // A fixture of Playwright is given `use`, which is no hook of React.
+  { files: ["e2e/**"], rules: { "react-hooks/rules-of-hooks": "off" } },
   { files: ["*.js", "*.config.ts"], ...ts.configs.disableTypeChecked },
 );

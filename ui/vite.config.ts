@@ -28,8 +28,25 @@ function compressFiles(): Plugin {
   };
 }
 
+const adoptedStyle = fileURLToPath(new URL("./src/styles/adopted-style.ts", import.meta.url));
+const stylingLibraries = /node_modules\/(sonner|react-style-singleton|@xterm\/xterm)\//;
+
+/** Libraries that make style elements at run time, which the content policy refuses. */
+function adoptStyles(): Plugin {
+  return {
+    name: "adopt-styles",
+    apply: "build",
+    transform(code, id) {
+      if (!stylingLibraries.test(id) || !/\.m?js$/.test(id)) return null;
+      const adopted = code.replaceAll(/[\w.]+\.createElement\((["'`])style\1\)/g, "createAdoptedStyle()");
+      if (adopted === code) return null;
+      return { code: `import { createAdoptedStyle } from ${JSON.stringify(adoptedStyle)};\n${adopted}`, map: null };
+    },
+  };
+}
+
 export default defineConfig({
-  plugins: [react(), tailwindcss(), compressFiles()],
+  plugins: [react(), tailwindcss(), adoptStyles(), compressFiles()],
   base: "/",
   resolve: { alias: { "@": fileURLToPath(new URL("./src", import.meta.url)) } },
   build: {

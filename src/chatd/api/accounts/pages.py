@@ -19,6 +19,7 @@ PAGE_HEAD: Final = """<!doctype html><html lang=en><meta charset=utf-8>
 <meta name=viewport content='width=device-width, initial-scale=1'>
 <link rel=icon href="data:,">
 <style>
+[hidden] { display: none !important }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
 form { display: grid; gap: .8rem; max-width: 20rem }
 label { display: grid; gap: .2rem }

@@ -70,7 +70,9 @@ function follow(path, handlers, onState) {
     const source = new EventSource(API + path);
     stream.source = source;
     source.onopen = () => onState("open");
-    source.onerror = () => {
+    source.onerror = (event) => {
+      // The event `error` of a chat comes here too, with data.
+      if (event.data !== undefined) return;
       onState("waiting");
       if (source.readyState !== EventSource.CLOSED || stream.closed) return;
       fetch(API + "/auth/me").then((reply) => {

@@ -14,8 +14,8 @@ from chatd.api.web_page.lite import LitePage
 from chatd.api.web_page.replies import reply_file
 from chatd.domain.errors import NotFound
 
-PAGE_ADDRESSES: Final = frozenset({"c", "search", "settings", "admin", "shared"})
-"""The first segments of the page's own addresses, beside `/`: ui/src/app.tsx."""
+PAGE_ADDRESSES: Final = frozenset({"c", "new", "search", "settings", "admin", "shared"})
+"""The first segments of the page's own addresses, beside `/`: ui/src/shell/routes.ts."""
 PAGE_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:;"
     " font-src 'self'; connect-src 'self'; manifest-src 'self'; worker-src 'self';"

@@ -1,0 +1,136 @@
+/**
+ * What every test of the page has: a server that the tests of a worker share, a signed-in browser,
+ * and rules that always hold. Nothing is loaded from elsewhere, the content policy refuses nothing,
+ * no script throws, and nothing that a model, a tool or a user wrote runs.
+ */
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { type BrowserContext, type Page, test as base, expect } from "@playwright/test";
+import { ChatdServer } from "./chatd-server";
+
+declare global {
+  interface Window {
+    /** Set by hostile content, if it ever runs. */
+    hostile?: unknown;
+    refusedByPolicy: string[];
+  }
+}
+
+/** Faults of the pages of a context, in the order in which they were seen. */
+export class PageFaults {
+  readonly found: string[] = [];
+  private readonly expected: RegExp[] = [];
+
+  constructor(private readonly origin: string) {}
+
+  /** A fault that the test provokes. */
+  expect(fault: RegExp): void {
+    this.expected.push(fault);
+  }
+
+  async watch(context: BrowserContext): Promise<void> {
+    await context.route("**/*", async (route) => {
+      const url = new URL(route.request().url());
+      if (url.origin === this.origin || ["data:", "blob:"].includes(url.protocol)) return route.fallback();
+      this.found.push(`request to ${url.href}`);
+      return route.abort();
+    });
+    await context.exposeBinding("reportRefusal", (_source, text: string) => this.found.push(`content policy: ${text}`));
+    await context.addInitScript(() => {
+      const report = (window as unknown as { reportRefusal: (text: string) => void }).reportRefusal;
+      document.addEventListener("securitypolicyviolation", (event) =>
+        report(`${event.violatedDirective} ${event.blockedURI} ${event.sourceFile}:${event.lineNumber}`),
+      );
+    });
+    context.on("weberror", (error) => this.found.push(`error: ${error.error().stack ?? error.error().message}`));
+    context.on("page", (page) => {
+      page.on("console", (message) => {
+        const isNetwork = message.text().startsWith("Failed to load resource") || message.text().includes("WebSocket connection");
+        if (message.type() === "error" && !isNetwork) this.found.push(`console: ${message.text()}`);
+      });
+    });
+  }
+
+  async check(context: BrowserContext): Promise<void> {
+    for (const page of context.pages()) {
+      if (page.url().startsWith(this.origin)) expect(await page.evaluate(() => window.hostile)).toBeUndefined();
+    }
+    expect(this.found.filter((fault) => !this.expected.some((one) => one.test(fault)))).toEqual([]);
+  }
+}
+
+interface WorkerFixtures {
+  server: ChatdServer;
+  /** Cookies of the administrator. */
+  signedIn: Awaited<ReturnType<BrowserContext["storageState"]>>;
+}
+
+interface TestFixtures {
+  faults: PageFaults;
+}
+
+export const test = base.extend<TestFixtures, WorkerFixtures>({
+  server: [
+    // eslint-disable-next-line no-empty-pattern
+    async ({}, use) => {
+      const server = new ChatdServer();
+      try {
+        await server.start();
+        await use(server);
+      } finally {
+        await server.dispose();
+      }
+    },
+    { scope: "worker", timeout: 90_000 },
+  ],
+  signedIn: [
+    async ({ server, browser }, use) => {
+      const context = await browser.newContext();
+      await signIn(await context.newPage(), server);
+      await use(await context.storageState());
+      await context.close();
+    },
+    { scope: "worker", timeout: 60_000 },
+  ],
+  baseURL: async ({ server }, use) => use(server.url),
+  faults: async ({ server }, use) => use(new PageFaults(server.url)),
+  context: async ({ browser, contextOptions, baseURL, viewport, colorScheme, locale, timezoneId, signedIn, faults }, use) => {
+    const context = await browser.newContext({
+      ...contextOptions,
+      ...(baseURL === undefined ? {} : { baseURL }),
+      viewport: viewport ?? null,
+      colorScheme: colorScheme ?? null,
+      ...(locale === undefined ? {} : { locale }),
+      ...(timezoneId === undefined ? {} : { timezoneId }),
+      storageState: signedIn,
+    });
+    await faults.watch(context);
+    await use(context);
+    await faults.check(context);
+    await context.close();
+  },
+});
+
+export { expect } from "@playwright/test";
+
+/** By a one-time link, as an administrator gets it. */
+export async function signIn(page: Page, server: ChatdServer, user = "admin"): Promise<void> {
+  const link = new URL(await server.admin("sign-in-link", "--user", user));
+  await page.goto(`${server.url}${link.pathname}${link.hash}`);
+  await page.getByRole("button", { name: "Sign in" }).click();
+  await page.waitForURL((url) => !url.pathname.startsWith("/sign-in"));
+}
+
+const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+const rules = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"];
+
+/** Fails if the page, as it is now, violates a rule of accessibility. */
+export async function expectAccessible(page: Page): Promise<void> {
+  await page.evaluate(axe);
+  const violations = await page.evaluate(async (tags) => {
+    const { axe } = window as unknown as { axe: typeof import("axe-core") };
+    const result = await axe.run(document, { runOnly: { type: "tag", values: tags } });
+    return result.violations.flatMap((one) => one.nodes.map((node) => `${one.id}: ${node.target.join(" ")}: ${node.failureSummary ?? ""}`));
+  }, rules);
+  expect(violations).toEqual([]);
+}

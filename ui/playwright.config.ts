@@ -1,0 +1,38 @@
+import { defineConfig } from "@playwright/test";
+
+/** Debian's Chromium; its sandbox does not work for root. */
+const executablePath = process.env.CHATD_CHROMIUM ?? "/usr/bin/chromium";
+const args = [
+  ...(process.getuid?.() === 0 ? ["--no-sandbox"] : []),
+  "--disable-gpu",
+  "--no-first-run",
+  "--disable-background-networking",
+  "--disable-component-update",
+  "--disable-sync",
+];
+
+export default defineConfig({
+  testDir: "e2e",
+  testMatch: "*.spec.ts",
+  outputDir: "test-results",
+  fullyParallel: false,
+  forbidOnly: true,
+  workers: 2,
+  // A busy machine is slow: a test waits for events, and this is only where it gives up.
+  timeout: 60_000,
+  expect: { timeout: 20_000 },
+  retries: process.env.CHATD_RETRY === "1" ? 1 : 0,
+  reporter: [["list"]],
+  use: {
+    browserName: "chromium",
+    headless: true,
+    launchOptions: { executablePath, args },
+    viewport: { width: 1280, height: 800 },
+    colorScheme: "light",
+    locale: "en-GB",
+    timezoneId: "UTC",
+    contextOptions: { reducedMotion: "reduce" },
+    screenshot: "only-on-failure",
+    trace: "off",
+  },
+});
