@@ -326,6 +326,7 @@ def replica_config(
             clear_deleted_after=settings.chats.deleted_messages_days,
             remove_usage_after=settings.chats.usage_days,
             remove_workspaces_after=settings.workspaces.retention_days,
+            remove_audit_after=settings.audit.retention_days,
         ),
         spend_limit=_spend(settings),
         titles=settings.chats.titles,

@@ -12,7 +12,7 @@ from tests.support.api.sse_viewer import event_source
 from tests.support.factories import CHAT, HARNESS
 from tests.support.outcomes import present
 from tests.support.seeds import Seed
-from tests.support.store import insert_seed
+from tests.support.store import insert_seed, open_child
 
 STORED = """
     SELECT role, visibility, content::text, content_version, compressed, model_config_id,
@@ -108,3 +108,13 @@ async def test_only_own_chats_and_visible_messages_can_be_forked(server: ApiServ
     assert present(await server.replica.pool.fetchval("SELECT count(*) FROM chats")) == 1
     copy = await fork(server, chat, 2)
     assert len(await stored(server, copy)) == 2, "with the system prompt"
+
+
+async def test_a_fork_has_the_budget_of_its_source_for_calls_of_its_own(server: ApiServer) -> None:
+    chat = await server.create("hello", max_cost_micros=700)
+    child = await open_child(server.replica.pool, 7, root=chat.int)
+    for source in (chat, child.id):
+        made = await server.ask("POST", f"/chats/{source}/fork", {})
+        assert made.status == 201, made.content
+        cost = (await server.ask("GET", f"/chats/{made.json['id']}/cost")).json
+        assert (cost["max_cost_micros"], cost["total_cost_micros"]) == (700, 0)

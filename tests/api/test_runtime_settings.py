@@ -2,16 +2,20 @@
 
 from typing import Final
 
+import msgspec
 import pytest
 
+from chatd.domain.experiments import EXPERIMENTS
 from chatd.domain.prompt.default_prompt import DEFAULT_SYSTEM_PROMPT
 from tests.support.api.server import ADMINISTRATOR, OTHER_USER, ApiServer
 
-UNTOUCHED: Final = {
+UNTOUCHED: Final[dict[str, object]] = {
     "version": 0,
     "system_prompt": "",
     "include_default_prompt": True,
     "sharing_enabled": True,
+    "experiments": [],
+    "available_experiments": {},
     "default_system_prompt": DEFAULT_SYSTEM_PROMPT,
 }
 
@@ -50,9 +54,9 @@ async def test_other_users_neither_read_nor_change_the_deployments_settings(
 
 async def test_each_user_has_its_own_prompt(server: ApiServer) -> None:
     mine = await server.ask("PATCH", "/settings/me", {"custom_prompt": "I like tables."})
-    assert mine.json == {"version": 1, "custom_prompt": "I like tables."}
+    assert mine.json == {"version": 1, "custom_prompt": "I like tables.", "experiments": []}
     theirs = await server.ask("GET", "/settings/me", token=OTHER_USER)
-    assert theirs.json == {"version": 0, "custom_prompt": ""}
+    assert theirs.json == {"version": 0, "custom_prompt": "", "experiments": []}
 
 
 @pytest.mark.parametrize(
@@ -81,3 +85,24 @@ async def test_a_change_is_recorded_in_the_audit_log(server: ApiServer) -> None:
         "done",
     )
     assert "Be kind." in row["detail"]
+
+
+async def test_experiments_are_switched_on_by_name_and_shown_to_every_user(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(EXPERIMENTS, "kites", "Fly kites.")
+    monkeypatch.setitem(EXPERIMENTS, "boats", "Sail.")
+    unknown = {"experiments": ["kites", "cars"]}
+    refused = await server.ask("PATCH", "/settings", unknown, token=ADMINISTRATOR)
+    assert (refused.status, refused.field) == (400, "experiments")
+    assert b"there are boats, kites" in refused.content
+    body = {"experiments": ["kites", "boats", "kites"]}
+    changed = await server.ask("PATCH", "/settings", body, token=ADMINISTRATOR)
+    assert changed.json["experiments"] == ["boats", "kites"]
+    assert changed.json["available_experiments"] == {"kites": "Fly kites.", "boats": "Sail."}
+    assert (await server.ask("GET", "/settings/me")).json["experiments"] == ["boats", "kites"]
+    [entry] = (await server.ask("GET", "/audit", token=ADMINISTRATOR)).items
+    assert b"kites" in msgspec.json.encode(entry["detail"])
+    monkeypatch.delitem(EXPERIMENTS, "boats")
+    shown = await server.ask("GET", "/settings/me")
+    assert shown.json["experiments"] == ["kites"], "a finished feature has no name any more"

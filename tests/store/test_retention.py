@@ -11,6 +11,7 @@ from chatd.domain.ids import ChangeId, ChatId
 from chatd.engine.attempt import Committer
 from chatd.engine.maintenance import RetentionConfig, retention_tasks
 from chatd.store import retention
+from chatd.store.account import audit
 from chatd.store.chat import chats, usage
 from chatd.store.chat.operation import NoChange
 from chatd.store.chat.transactor import Transactor
@@ -249,6 +250,27 @@ async def test_a_workspace_that_cannot_be_stopped_keeps_its_agents(pool: Pool) -
     await work(pool, RetentionConfig(remove_workspaces_after=2), AppliedRecorder())
     rows = await pool.fetch("SELECT build_number AS n FROM workspace_builds ORDER BY 1")
     assert [row["n"] for row in rows] == [1, 3, *range(6, kept + 6)]
+
+
+async def test_old_entries_of_the_audit_log_are_deleted_in_batches(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "MAX_ENTRIES_PER_BATCH", 2)
+    for days in (9, 8, 8, 7, 1, 0):
+        await audit.record(pool, HARNESS, action="x.y", object_type="x", object_id=days)
+        await pool.execute(
+            "UPDATE audit_log SET at = now() - $1::interval WHERE object_id = $2",
+            days * DAY,
+            str(days),
+        )
+    assert await audit.delete_old(pool, 5 * DAY) == 2
+    env = env_with(FakeClock())
+    config = RetentionConfig(remove_audit_after=5)
+    committer = Committer(Transactor(pool, AppliedRecorder()), env)
+    [task] = retention_tasks(config, pool, env, committer)
+    await task.work()
+    left = await pool.fetch("SELECT object_id FROM audit_log ORDER BY id")
+    assert [row["object_id"] for row in left] == ["1", "0"]
 
 
 async def test_retention_without_days_has_no_tasks(pool: Pool) -> None:

@@ -9,6 +9,7 @@ from chatd.settings.config_file import default_data_dir, read_config
 from chatd.settings.keys import setting_keys
 from chatd.settings.loader import ConfigFile, load_settings
 from chatd.settings.schema import (
+    AuditSettings,
     ChatSettings,
     DatabaseSettings,
     FileSettings,
@@ -153,7 +154,9 @@ def test_every_key_can_be_set_in_the_environment() -> None:
         "CHATD_WORKSPACES_RETENTION_DAYS": "15",
         "CHATD_WORKSPACES_BUILD_SLOTS": "13",
         "CHATD_WORKSPACES_CLONE_TIMEOUT_S": "14",
+        "CHATD_AUDIT_RETENTION_DAYS": "24",
         "CHATD_WEBHOOKS_PRIVATE_ADDRESSES": "true",
+        "CHATD_WEBHOOKS_PUSH_CONTACT": "mailto:ops@example.com",
         "CHATD_TEMPLATES": "[]",
         "CHATD_PROVIDERS": '[{"name": "a", "kind": "anthropic"}]',
         "CHATD_MODELS": '[{"name": "m", "provider": "a", "model": "x"}]',
@@ -212,6 +215,7 @@ def test_every_key_can_be_set_in_the_environment() -> None:
             deleted_messages_days=13,
             usage_days=14,
         ),
+        audit=AuditSettings(retention_days=24),
         files=FileSettings(
             store="s3",
             max_bytes=18,
@@ -233,7 +237,7 @@ def test_every_key_can_be_set_in_the_environment() -> None:
             build_slots=13,
             clone_timeout_s=14,
         ),
-        webhooks=WebhookSettings(private_addresses=True),
+        webhooks=WebhookSettings(private_addresses=True, push_contact="mailto:ops@example.com"),
         providers=(ProviderEntry(name="a", kind="anthropic"),),
         models=(ModelEntry(name="m", provider="a", model="x"),),
     )

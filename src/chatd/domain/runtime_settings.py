@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import asdict, replace
 
 from chatd.domain.errors import InvalidInput
+from chatd.domain.experiments import check_experiments
 from chatd.domain.prompt.instructions import strip_invisible
 from chatd.domain.text import clip
 
@@ -23,11 +24,12 @@ PromptText = Annotated[str, Meta(max_length=PROMPT_BODY_BYTES)]
 class DeploymentSettings(Struct, frozen=True, kw_only=True):
     """`system_prompt` begins every new chat; the built-in prompt comes before it if
     `include_default_prompt` is true. `sharing_enabled`: users may share chats, and read what is
-    shared with them."""
+    shared with them. `experiments` are names of unfinished features that are switched on."""
 
     system_prompt: str = ""
     include_default_prompt: bool = True
     sharing_enabled: bool = True
+    experiments: tuple[str, ...] = ()
 
 
 class UserSettings(Struct, frozen=True, kw_only=True):
@@ -65,6 +67,20 @@ class DeploymentPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                     " it."
                 ),
                 examples=[True],
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    experiments: (
+        Annotated[
+            tuple[Annotated[str, Meta(max_length=100)], ...],
+            Meta(
+                max_length=100,
+                description=(
+                    "The unfinished features to switch on, by the names in"
+                    " `available_experiments`; all others are off."
+                ),
+                examples=[[]],
             ),
         ]
         | UnsetType
@@ -118,6 +134,8 @@ def patched(document: D, patch: DeploymentPatch | UserPatch) -> D:
         for name, value in asdict(patch).items()
         if value is not UNSET and name != "version"
     }
+    if "experiments" in changes:
+        changes["experiments"] = check_experiments(changes["experiments"])
     return replace(document, **changes)
 
 

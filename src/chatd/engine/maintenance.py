@@ -19,7 +19,7 @@ from chatd.domain.ports import Env
 from chatd.engine.attempt import Committer
 from chatd.engine.usage_writer import UsageWriter
 from chatd.store import retention, webhooks
-from chatd.store.account import credentials, sign_in_attempts
+from chatd.store.account import audit, credentials, sign_in_attempts
 from chatd.store.chat import idempotency, search_index, usage
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool
@@ -46,6 +46,7 @@ class RetentionConfig(Struct, frozen=True, kw_only=True):
     clear_deleted_after: int = 0
     remove_usage_after: int = 0
     remove_workspaces_after: int = 0
+    remove_audit_after: int = 0
 
 
 def maintenance_tasks(pool: Pool, env: Env, usage_writer: UsageWriter) -> tuple[PeriodicTask, ...]:
@@ -140,6 +141,7 @@ def retention_tasks(
             config.remove_workspaces_after,
             _in_batches(pool, retention.delete_builds),
         ),
+        ("remove_audit", config.remove_audit_after, _in_batches(pool, audit.delete_old)),
     )
     return tuple(
         PeriodicTask(

@@ -233,6 +233,12 @@ class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 400
 
 
+class AuditSettings(msgspec.Struct, frozen=True, kw_only=True):
+    retention_days: Annotated[
+        Days, Meta(description="Delete entries of the audit log after so many days; 0 disables")
+    ] = 400
+
+
 class FileSettings(msgspec.Struct, frozen=True, kw_only=True):
     store: Annotated[
         Literal["database", "s3"],
@@ -392,6 +398,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     worker: WorkerSettings = WorkerSettings()
     limits: LimitSettings = LimitSettings()
     chats: ChatSettings = ChatSettings()
+    audit: AuditSettings = AuditSettings()
     files: FileSettings = FileSettings()
     workspaces: WorkspaceSettings = WorkspaceSettings()
     webhooks: WebhookSettings = WebhookSettings()

@@ -60,7 +60,8 @@ class CopyRoutes:
                 summary="Copy a chat up to a message into a new chat",
                 description=(
                     "The new chat has the same messages, model, labels and workspace, and waits for"
-                    " a message. Calls without a result get an error result. Usage, the queue and"
+                    " a message. It has the same budget, of which nothing is spent. Calls without a"
+                    " result get an error result. Usage, the queue and"
                     " subagents are not copied."
                 ),
                 handle=self.fork_chat,

@@ -9,6 +9,8 @@ from chatd.api.deps import ApiDeps
 from chatd.api.request import ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.schemas.runtime_settings import DeploymentSettingsReply, UserSettingsReply
+from chatd.domain.access import SystemActor
+from chatd.domain.experiments import EXPERIMENTS, active_experiments
 from chatd.domain.prompt.default_prompt import DEFAULT_SYSTEM_PROMPT
 from chatd.domain.runtime_settings import (
     PROMPT_BODY_BYTES,
@@ -20,6 +22,7 @@ from chatd.store import runtime_settings
 from chatd.store.runtime_settings import StoredDeployment, StoredUser
 
 _DEPLOYMENT: Final = BodySpec(DeploymentPatch, PROMPT_BODY_BYTES)
+_SERVER: Final = SystemActor(reason="settings of the deployment")
 _USER: Final = BodySpec(UserPatch, PROMPT_BODY_BYTES)
 
 
@@ -85,7 +88,7 @@ class RuntimeSettingsRoutes:
         stored = await self._deps.retry(
             lambda: runtime_settings.get_user(pool, actor, actor.user_id)
         )
-        return reply(_user_reply(stored))
+        return reply(_user_reply(stored, await self._deployment()))
 
     async def change_my_settings(self, request: ApiRequest) -> ApiReply:
         deps, actor, patch = self._deps, request.caller.actor, await request.body(_USER)
@@ -95,7 +98,13 @@ class RuntimeSettingsRoutes:
             version = await runtime_settings.save_user(
                 session, actor, document, version=_expected(patch.version, stored.version)
             )
-        return reply(_user_reply(StoredUser(version=version, document=document)))
+        stored = StoredUser(version=version, document=document)
+        return reply(_user_reply(stored, await self._deployment()))
+
+    async def _deployment(self) -> StoredDeployment:
+        """For every user: which unfinished features are on."""
+        pool = self._deps.pool
+        return await self._deps.retry(lambda: runtime_settings.get_deployment(pool, _SERVER))
 
 
 def _expected(given: int | UnsetType, current: int) -> int:
@@ -108,9 +117,15 @@ def _deployment_reply(stored: StoredDeployment) -> DeploymentSettingsReply:
         system_prompt=stored.document.system_prompt,
         include_default_prompt=stored.document.include_default_prompt,
         sharing_enabled=stored.document.sharing_enabled,
+        experiments=active_experiments(stored.document.experiments),
+        available_experiments=EXPERIMENTS,
         default_system_prompt=DEFAULT_SYSTEM_PROMPT,
     )
 
 
-def _user_reply(stored: StoredUser) -> UserSettingsReply:
-    return UserSettingsReply(version=stored.version, custom_prompt=stored.document.custom_prompt)
+def _user_reply(stored: StoredUser, deployment: StoredDeployment) -> UserSettingsReply:
+    return UserSettingsReply(
+        version=stored.version,
+        custom_prompt=stored.document.custom_prompt,
+        experiments=active_experiments(deployment.document.experiments),
+    )

@@ -9,6 +9,12 @@ DocumentVersion = Annotated[
 ]
 
 
+Experiments = Annotated[
+    tuple[str, ...],
+    Meta(description="Names of the unfinished features that are switched on.", examples=[[]]),
+]
+
+
 class DeploymentSettingsReply(Struct, frozen=True, kw_only=True):
     """The settings of this deployment that are changed over the API."""
 
@@ -31,6 +37,11 @@ class DeploymentSettingsReply(Struct, frozen=True, kw_only=True):
             examples=[True],
         ),
     ]
+    experiments: Experiments
+    available_experiments: Annotated[
+        dict[str, str],
+        Meta(description="Names of unfinished features, and what each does.", examples=[{}]),
+    ]
     default_system_prompt: Annotated[
         str, Meta(description="The built-in prompt.", examples=["You are an engineer who ..."])
     ]
@@ -47,3 +58,4 @@ class UserSettingsReply(Struct, frozen=True, kw_only=True):
             examples=["I work on the billing team. Prefer short answers."],
         ),
     ]
+    experiments: Experiments

@@ -32,7 +32,9 @@ LIST_BY_OBJECT: Final[LiteralString] = (
 )
 DELETE_OLD: Final[LiteralString] = """
     DELETE FROM audit_log WHERE id IN (
-        SELECT id FROM audit_log WHERE at < now() - $1::interval ORDER BY id LIMIT $2)"""
+        SELECT id FROM (SELECT id, at FROM audit_log ORDER BY id LIMIT $2) oldest
+        WHERE at < now() - $1::interval)"""
+MAX_ENTRIES_PER_BATCH: Final = 1000
 _MAX_ID: Final = 2**63 - 1
 
 
@@ -92,9 +94,10 @@ async def list_page(
     return [_entry(row) for row in rows]
 
 
-async def delete_old(conn: Conn, after: timedelta, *, limit: int) -> int:
-    """The number of deleted entries."""
-    return int((await conn.execute(DELETE_OLD, after, limit)).rpartition(" ")[2])
+async def delete_old(conn: Conn, after: timedelta) -> int:
+    """A batch of the oldest entries. The number of deleted ones."""
+    done = await conn.execute(DELETE_OLD, after, MAX_ENTRIES_PER_BATCH)
+    return int(done.rpartition(" ")[2])
 
 
 def _name(actor: Actor) -> str:

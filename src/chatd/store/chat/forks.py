@@ -2,7 +2,8 @@
 
 The database copies the messages, so that their content is the same byte for byte. Ids count from 1
 without the deleted messages. Usage stays with the source; the token counts of the answers are
-copied, because the size of the prompt is computed from them.
+copied, because the size of the prompt is computed from them. The fork has the budget of the tree of
+its source, for calls of its own.
 """
 
 from typing import Final, LiteralString
@@ -44,10 +45,13 @@ COPY: Final[LiteralString] = """
     total AS (SELECT (SELECT count(*) FROM kept) AS kept, (SELECT count(*) FROM added) AS added),
     made AS (
         INSERT INTO chats (id, owner_id, root_chat_id, title, model_config_id, reasoning_effort,
-            labels, workspace_id, mode, client_tools, status, snapshot_version, history_version,
-            next_message_id, recent_changes, forked_from_chat_id, forked_from_message_id)
+            labels, workspace_id, mode, client_tools, max_cost_micros, status, snapshot_version,
+            history_version, next_message_id, recent_changes, forked_from_chat_id,
+            forked_from_message_id)
         SELECT $3, owner_id, $3, $4, model_config_id, reasoning_effort, labels, workspace_id, mode,
-            client_tools, 'waiting', 1, 1, kept + added + 1, ARRAY[$5::bigint], id, $2
+            client_tools,
+            (SELECT r.max_cost_micros FROM chats r WHERE r.id = chats.root_chat_id), 'waiting', 1,
+            1, kept + added + 1, ARRAY[$5::bigint], id, $2
         FROM chats, total WHERE id = $1
         RETURNING *),
     copied AS (
