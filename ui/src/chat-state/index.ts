@@ -11,3 +11,4 @@ export {
   type ChatFeed,
 } from "./reducer";
 export * from "./outbox";
+export { PartialJsonReader, type PartialJson } from "./partial-json";
