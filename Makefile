@@ -33,7 +33,7 @@ CHECKS = types=$$(mktemp) || exit 1; failed=0; \
 	$(BIN)/lint-imports --no-logo || failed=1; $(BESIDE) \
 	wait $$typing || failed=1; cat "$$types"; exit $$failed
 
-.PHONY: help serve check test fuzz chaos rolling soak test-model fmt bench docs lock clean runtime dev model
+.PHONY: help serve check test fuzz chaos rolling upgrade soak test-model fmt bench docs lock clean runtime dev model
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,6 +76,12 @@ chaos: dev ## a chat that kills its workers; then random kills for half an hour 
 
 rolling: dev ## restart three servers in turn under 50 chats (ARGS="--seconds 60 --chats 8")
 	@exec $(BIN)/python -m tests.chaos.rolling $(ARGS)
+
+# The version before accounts, the largest change of the schema so far.
+OLD ?= a1ccccf
+upgrade: dev ## replace servers of an older version by this one under running chats (OLD=commit)
+	@dir=build/version-$(OLD); test -d $$dir || git worktree add -f --detach $$dir $(OLD) >/dev/null; \
+	(cd $$dir && python3 tools/environment.py runtime) && exec $(BIN)/python -m tests.chaos.upgrade $(ARGS) $$dir
 
 soak: dev ## 10,000 turns on one replica: it must not grow (ARGS="--turns 500")
 	@exec $(BIN)/python -m tests.chaos.endurance $(ARGS)

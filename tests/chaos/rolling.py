@@ -15,6 +15,7 @@ from pathlib import Path
 
 from aiohttp import ClientSession, TCPConnector
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
@@ -29,13 +30,17 @@ TURN_TIMEOUT_S = 120.0
 
 
 class RestartPlan(Struct, frozen=True, kw_only=True):
-    """`restarts` in all; `pause_s` from one to the next; an answer takes `answer_s`."""
+    """`restarts` in all; `pause_s` from one to the next; an answer takes `answer_s`. A client sends
+    `at_once` messages, all but the first into the queue. `old` is the program that the first
+    servers run."""
 
     restarts: int = 15
     pause_s: float = 20.0
     chats: int = 50
     replicas: int = 3
     answer_s: float = 4.0
+    at_once: int = 1
+    old: Path | None = None
 
 
 class RestartReport(Struct, frozen=True, kw_only=True):
@@ -56,9 +61,15 @@ class ChattingClient:
     """Has one chat, and sends the next message after each answer."""
 
     def __init__(
-        self, number: int, client: HttpClient, judge: TranscriptJudge, done: asyncio.Event
+        self,
+        number: int,
+        client: HttpClient,
+        judge: TranscriptJudge,
+        done: asyncio.Event,
+        at_once: int = 1,
     ) -> None:
         self._number = number
+        self._at_once = at_once
         self._client = client
         self._judge = judge
         self._done = done
@@ -68,8 +79,9 @@ class ChattingClient:
         async with asyncio.TaskGroup() as group:
             turn = 0
             while turn == 0 or not self._done.is_set():
-                turn += 1
-                await self._say(turn)
+                for _ in range(self._at_once):
+                    turn += 1
+                    await self._say(turn)
                 watching = watching or group.create_task(self._client.watch())
                 await self._client.until(_answered(turn), TURN_TIMEOUT_S)
             if watching is not None:
@@ -96,7 +108,9 @@ async def roll(dsn: str, plan: RestartPlan) -> RestartReport:
         http = await stack.enter_async_context(ClientSession(connector=TCPConnector(limit=0)))
         installation = Installation(dsn=dsn, model_url=model.url, data_dir=Path(data_dir))
         servers = ServerGroup(installation, stack)
-        await asyncio.gather(*(servers.add() for _ in range(plan.replicas)))
+        first = installation if plan.old is None else replace(installation, program=plan.old)
+        await servers.add(first)  # creates the schema of its version
+        await asyncio.gather(*(servers.add(first) for _ in range(plan.replicas - 1)))
         clients = [HttpClient(servers, http) for _ in range(plan.chats)]
         slowest_s = await _restart_under(clients, servers, model, judge, plan)
         await _look(dsn, judge, clients)
@@ -118,13 +132,23 @@ async def _restart_under(
     plan: RestartPlan,
 ) -> float:
     done = asyncio.Event()
+    chatting = [
+        ChattingClient(number, client, judge, done, plan.at_once)
+        for number, client in enumerate(clients, 1)
+    ]
+    # Of two versions, half of the chats begin when both of them run.
+    early = len(chatting) if plan.old is None else len(chatting) // 2
     async with asyncio.TaskGroup() as group:
-        for number, client in enumerate(clients, 1):
-            group.create_task(ChattingClient(number, client, judge, done).chat_until_done())
-        await model.busy(plan.chats)
-        slowest_s = await servers.restart_in_turn(plan.restarts, plan.pause_s)
+        for one in chatting[:early]:
+            group.create_task(one.chat_until_done())
+        await model.busy(early)
+        first_s = await servers.restart_in_turn(1, plan.pause_s)
+        for one in chatting[early:]:
+            group.create_task(one.chat_until_done())
+        await model.busy(len(chatting))
+        slowest_s = await servers.restart_in_turn(plan.restarts - 1, plan.pause_s)
         done.set()
-    return slowest_s
+    return max(first_s, slowest_s)
 
 
 def _paid_once(model: SteadyModel) -> None:

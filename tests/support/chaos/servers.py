@@ -33,11 +33,12 @@ RETRYABLE_STATUSES: Final = frozenset({502, 503, 504})
 
 
 class Installation(Struct, frozen=True, kw_only=True):
-    """The settings that all servers share."""
+    """The settings that all servers share, and the program that they run."""
 
     dsn: str
     model_url: str
     data_dir: Path
+    program: Path = Path(sys.executable).with_name("chatd")
 
     @property
     def env(self) -> dict[str, str]:
@@ -85,7 +86,7 @@ class ServerProcess:
 async def server(installation: Installation) -> AsyncGenerator[ServerProcess]:
     """Killed at the end if it still runs."""
     process = await asyncio.create_subprocess_exec(
-        Path(sys.executable).with_name("chatd"),
+        installation.program,
         "serve",
         "--port",
         "0",
@@ -120,17 +121,21 @@ class ServerGroup:
         self._installation = installation
         self._stack = stack
         self._turn = 0
+        self._restarts = 0
         self.now: list[ServerProcess] = []
 
-    async def add(self) -> None:
-        self.now.append(await self._stack.enter_async_context(server(self._installation)))
+    async def add(self, installation: Installation | None = None) -> None:
+        """Another one than those that replace it, if given."""
+        started = server(installation or self._installation)
+        self.now.append(await self._stack.enter_async_context(started))
 
     async def restart_in_turn(self, times: int, pause_s: float) -> float:
         """Stop one server, then start its replacement; after a pause the next. Returns how long
         the slowest took to stop."""
         loop, slowest_s = asyncio.get_running_loop(), 0.0
-        for number in range(times):
-            began, place = loop.time(), number % len(self.now)
+        for _ in range(times):
+            began, place = loop.time(), self._restarts % len(self.now)
+            self._restarts += 1
             await self.now[place].terminate()
             slowest_s = max(slowest_s, loop.time() - began)
             self.now[place] = await self._stack.enter_async_context(server(self._installation))
