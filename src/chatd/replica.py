@@ -111,6 +111,7 @@ class Replica:
         live_parts = LivePartSource(self.episodes, self.tail, self.worker_id)
         self.feeds = FeedRegistry(pool, env, live_parts)
         self.chat_lists = ChatListFeeds(pool, env)
+        self.config_changes.subscribe(self.chat_lists.on_config_change)
         self.files = build_file_stores(config.files, pool, env.clock)
         retention = retention_tasks(config.retention, pool, env, self._committer)
         self.usage_writer = UsageWriter(pool, env)

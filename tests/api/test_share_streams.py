@@ -1,8 +1,7 @@
 """Streams and downloads of a reader end, on every replica, once the chat is no longer shared."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 
 import aiohttp
 import pytest
@@ -25,7 +24,7 @@ from tests.support.api.server import (
     heard_changes,
     serve_api,
 )
-from tests.support.api.shares import READER, create_group, set_sharing, share
+from tests.support.api.shares import READER, create_group, set_sharing, share, two_replicas
 from tests.support.api.sse_viewer import SseViewer, event_source, narrow_socket, reached
 from tests.support.factories import WORKER
 from tests.support.outcomes import present
@@ -35,18 +34,6 @@ from tests.workspaces.agent_process import AGENT, Workbench
 __all__ = ["bench"]
 
 MIB = 1024 * 1024
-
-
-@asynccontextmanager
-async def two_replicas(dsn: str) -> AsyncGenerator[tuple[ApiServer, ApiServer]]:
-    async with (
-        listening_changes(dsn) as changes,
-        listening_changes(dsn) as other_changes,
-        serve_api(dsn, ApiOptions(changes=changes)) as server,
-        serve_api(dsn, ApiOptions(changes=other_changes)) as other,
-        asyncio.timeout(45),
-    ):
-        yield server, other
 
 
 async def share_with_group(server: ApiServer, chat_id: ChatId) -> str:

@@ -195,7 +195,7 @@ async def test_a_user_is_warned_once_in_a_period(rig: EngineRig) -> None:
 async def test_a_warning_reaches_the_open_streams_of_the_user_once(rig: EngineRig) -> None:
     await limit_owner(rig, 5_000)
     await spend_some(rig, 4_100)
-    with rig.replica.chat_lists.watch(rig.owner) as stream:
+    with rig.replica.chat_lists.watch(rig.owner, "me") as stream:
         await stream.next()
         for _ in range(2):
             rig.answer("hello")

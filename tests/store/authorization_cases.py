@@ -102,7 +102,7 @@ async def _mark_deleted(pool: Pool, who: UserActor) -> object:
 
 async def _own_mark(pool: Pool, who: UserActor) -> object:
     """0: the actor has read nothing of the chat."""
-    return (await read_marks.list_marks_of(pool, who, [CHAT]))[CHAT]
+    return (await read_marks.list_views_of(pool, who, [CHAT]))[CHAT].read_up_to
 
 
 async def _is_usable(pool: Pool, who: UserActor) -> object:
@@ -145,7 +145,7 @@ CASES: Final[Mapping[str, Case]] = {
     "chat.operation.find_replay": lambda pool, who, _: operation.find_replay(pool, who, KEY),
     "chat.operation.load_applied": _messages_of_replay,
     "chat.read_marks.move": lambda pool, who, _: read_marks.move(pool, who, CHAT, MessageId(1)),
-    "chat.read_marks.list_marks_of": lambda pool, who, _: _own_mark(pool, who),
+    "chat.read_marks.list_views_of": lambda pool, who, _: _own_mark(pool, who),
     "chat.shares.list_readers": lambda pool, who, _: shares.list_readers(pool, who, CHAT),
     "chat.shares.update": lambda pool, who, _: _share(pool, who),
     "chat.title_leases.acquire": lambda pool, who, _: title_leases.acquire(

@@ -25,7 +25,8 @@ async def test_the_read_mark_never_goes_back_nor_ahead_of_the_last_message(
     assert chat.next_message_id == 4
     for mark in marks:
         assert await read_marks.move(pool, member(OWNER), CHAT, MessageId(mark)) is not None
-    assert await read_marks.list_marks_of(pool, member(OWNER), [CHAT]) == {CHAT: read}
+    views = await read_marks.list_views_of(pool, member(OWNER), [CHAT])
+    assert views[CHAT].read_up_to == read
 
 
 async def test_a_move_says_whether_the_mark_has_moved(pool: Pool) -> None:
@@ -41,9 +42,10 @@ async def test_a_mark_belongs_to_a_reader_of_the_chat(pool: Pool) -> None:
     assert await read_marks.move(pool, member(STRANGER), CHAT, MessageId(2)) is None
     assert await read_marks.move(pool, member(OWNER), chat_id(9), MessageId(2)) is None
     await read_marks.move(pool, member(OWNER), CHAT, MessageId(2))
-    assert await read_marks.list_marks(pool, [(OWNER, CHAT), (STRANGER, CHAT)]) == {
-        (OWNER, CHAT): 2,
-        (STRANGER, CHAT): NOTHING_READ,
+    views = await read_marks.list_views(pool, [(OWNER, CHAT), (STRANGER, CHAT)])
+    assert {user: view.read_up_to for (user, _), view in views.items()} == {
+        OWNER: 2,
+        STRANGER: NOTHING_READ,
     }
     await pool.execute("DELETE FROM chats")
-    assert await read_marks.list_marks_of(pool, member(OWNER), [CHAT]) == {CHAT: NOTHING_READ}
+    assert await read_marks.list_views_of(pool, member(OWNER), [CHAT]) == {}

@@ -5,12 +5,13 @@ from uuid import UUID
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from chatd.domain.chat.public_chat import (
-    NOTHING_READ,
     ChatListEvent,
     ChatListReady,
     PublicChat,
+    ReaderView,
     public_chat,
 )
 from chatd.domain.chat.row import RECENT_CHANGES_KEPT, Chat, Hint
@@ -27,6 +28,8 @@ from tests.support.factories import HARNESS, OWNER, member
 from tests.support.store import write
 
 SOMEBODY_ELSE = UserId(UUID(int=77))
+USERNAME, OTHER_USERNAME = "test-user-2", "test-user-77"
+UNREAD = ReaderView(is_owner=True, owner_username=USERNAME)
 
 _EVENT = msgspec.json.Decoder(ChatListEvent | ChatListReady)
 
@@ -44,41 +47,44 @@ async def change(watcher: ChatListSubscription) -> tuple[str, PublicChat]:
 
 
 async def test_a_chat_list_begins_with_a_ready_event(pair: ReplicaPair) -> None:
-    with pair.here.watches.watch(OWNER) as watcher:
+    with pair.here.watches.watch(OWNER, USERNAME) as watcher:
         assert await told(watcher) == ChatListReady()
 
 
 async def test_own_writes_are_sent_without_a_query(pair: ReplicaPair) -> None:
-    with pair.here.watches.watch(OWNER) as watcher:
+    with pair.here.watches.watch(OWNER, USERNAME) as watcher:
         await told(watcher)
         chat = await pair.here.create()
-        assert await change(watcher) == ("created", public_chat(chat, NOTHING_READ))
+        assert await change(watcher) == ("created", public_chat(chat, UNREAD))
         chat = await pair.here.do(chat, finishes("done"))
-        assert await change(watcher) == ("changed", public_chat(chat, NOTHING_READ))
+        assert await change(watcher) == ("changed", public_chat(chat, UNREAD))
         chat = await pair.here.do(chat, archive)
-        assert await change(watcher) == ("archived", public_chat(chat, NOTHING_READ))
-        assert public_chat(chat, NOTHING_READ).status == "archived"
+        assert await change(watcher) == ("archived", public_chat(chat, UNREAD))
+        assert public_chat(chat, UNREAD).status == "archived"
         assert chats.GET_MANY not in pair.sent_here
 
 
 async def test_writes_of_other_replicas_are_read_in_batches(
     pair: ReplicaPair, clock: FakeClock
 ) -> None:
-    with pair.there.watches.watch(OWNER) as watcher:
+    with pair.there.watches.watch(OWNER, USERNAME) as watcher:
         await told(watcher)
         first = await pair.here.create(1)
-        assert await change(watcher) == ("created", public_chat(first, NOTHING_READ))
+        assert await change(watcher) == ("created", public_chat(first, UNREAD))
         second, third = await pair.here.create(2), await pair.here.create(3)
         first = await pair.here.do(first, says("one"))
         await clock.advance_past("chat_list_read")
         seen = {chat.id: chat for _, chat in [await change(watcher) for _ in range(3)]}
-        assert seen == {chat.id: public_chat(chat, NOTHING_READ) for chat in (first, second, third)}
+        assert seen == {chat.id: public_chat(chat, UNREAD) for chat in (first, second, third)}
         assert pair.sent_there.count(chats.GET_MANY) == 2
 
 
 async def test_a_new_title_is_sent_although_no_version_changes(pair: ReplicaPair) -> None:
     chat = await pair.here.create()
-    with pair.here.watches.watch(OWNER) as near, pair.there.watches.watch(OWNER) as far:
+    with (
+        pair.here.watches.watch(OWNER, USERNAME) as near,
+        pair.there.watches.watch(OWNER, USERNAME) as far,
+    ):
         await told(near)
         await told(far)
         retitled = await chats.set_title(
@@ -87,13 +93,16 @@ async def test_a_new_title_is_sent_although_no_version_changes(pair: ReplicaPair
         assert retitled is not None
         pair.here.watches.on_metadata_changed(retitled, "title")
         pair.network.publish(Hint.of(retitled, "title"))
-        assert await change(near) == ("title", public_chat(retitled, NOTHING_READ))
-        assert await change(far) == ("title", public_chat(retitled, NOTHING_READ))
+        assert await change(near) == ("title", public_chat(retitled, UNREAD))
+        assert await change(far) == ("title", public_chat(retitled, UNREAD))
 
 
 async def test_unversioned_changes_are_sent_on_every_replica(pair: ReplicaPair) -> None:
     chat = await pair.here.create()
-    with pair.here.watches.watch(OWNER) as near, pair.there.watches.watch(OWNER) as far:
+    with (
+        pair.here.watches.watch(OWNER, USERNAME) as near,
+        pair.there.watches.watch(OWNER, USERNAME) as far,
+    ):
         for watcher, watches in ((near, pair.here.watches), (far, pair.there.watches)):
             await told(watcher)
             watches.on_metadata_changed(chat)
@@ -101,13 +110,13 @@ async def test_unversioned_changes_are_sent_on_every_replica(pair: ReplicaPair) 
         pair.here.watches.on_metadata_changed(chat)
         pair.here.watches.on_metadata_changed(chat, "workspace")
         pair.network.publish(Hint.of(chat, "workspace"))
-        assert await change(near) == ("changed", public_chat(chat, NOTHING_READ))
-        assert await change(far) == ("changed", public_chat(chat, NOTHING_READ))
+        assert await change(near) == ("changed", public_chat(chat, UNREAD))
+        assert await change(far) == ("changed", public_chat(chat, UNREAD))
 
 
 async def test_the_same_row_is_not_sent_twice(pair: ReplicaPair, clock: FakeClock) -> None:
     """The replica's own hint, late hints and the poll bring rows that were already sent."""
-    with pair.here.watches.watch(OWNER) as watcher:
+    with pair.here.watches.watch(OWNER, USERNAME) as watcher:
         await told(watcher)
         first = await pair.here.create(1)
         first = await pair.here.do(first, says("more"))
@@ -125,7 +134,7 @@ async def test_the_same_row_is_not_sent_twice(pair: ReplicaPair, clock: FakeCloc
 
 async def test_a_row_far_behind_the_last_one_leads_to_a_read(pair: ReplicaPair) -> None:
     """It may be late, or all that the database has left after a failover."""
-    with pair.here.watches.watch(OWNER) as watcher:
+    with pair.here.watches.watch(OWNER, USERNAME) as watcher:
         await told(watcher)
         first = chat = await pair.here.create()
         for number in range(RECENT_CHANGES_KEPT):
@@ -133,42 +142,45 @@ async def test_a_row_far_behind_the_last_one_leads_to_a_read(pair: ReplicaPair) 
         for _ in range(1 + RECENT_CHANGES_KEPT):
             await change(watcher)
         pair.here.watches.on_metadata_changed(first)
-        assert await change(watcher) == ("changed", public_chat(chat, NOTHING_READ))
+        assert await change(watcher) == ("changed", public_chat(chat, UNREAD))
 
 
 async def test_no_user_sees_the_chats_of_others(pair: ReplicaPair) -> None:
-    with pair.here.watches.watch(SOMEBODY_ELSE) as watcher:
+    with pair.here.watches.watch(SOMEBODY_ELSE, OTHER_USERNAME) as watcher:
         await told(watcher)
         await pair.here.create(1)
         theirs = await pair.here.create(2, owner_id=SOMEBODY_ELSE)
-        assert await change(watcher) == ("created", public_chat(theirs, NOTHING_READ))
+        assert await change(watcher) == (
+            "created",
+            public_chat(theirs, replace(UNREAD, owner_username=OTHER_USERNAME)),
+        )
 
 
 async def test_the_poll_finds_a_change_without_a_hint(pair: ReplicaPair, clock: FakeClock) -> None:
     chat = await pair.here.create()
     chat = await pair.here.do(chat, finishes("done"))
     pair.network.hold()
-    with pair.there.watches.watch(OWNER) as watcher:
+    with pair.there.watches.watch(OWNER, USERNAME) as watcher:
         await told(watcher)
         chat = (await write(pair.pool, sends("unheard")(chat), 9)).chat
         await clock.advance_past("chat_list_poll")
-        assert await change(watcher) == ("changed", public_chat(chat, NOTHING_READ))
+        assert await change(watcher) == ("changed", public_chat(chat, UNREAD))
 
 
 async def test_after_lost_hints_the_client_is_asked_to_list_again(pair: ReplicaPair) -> None:
-    with pair.here.watches.watch(OWNER) as watcher:
+    with pair.here.watches.watch(OWNER, USERNAME) as watcher:
         await told(watcher)
         pair.here.without_hints()
         assert await told(watcher) == ChatListReady()
 
 
 async def test_nothing_is_polled_without_subscribers(pair: ReplicaPair, clock: FakeClock) -> None:
-    with pair.there.watches.watch(OWNER) as watcher:
+    with pair.there.watches.watch(OWNER, USERNAME) as watcher:
         await told(watcher)
         await clock.wait_for_sleeper("chat_list_poll")
     await pair.here.create()
     await clock.advance_past("chat_list_poll")
-    with pair.there.watches.watch(OWNER) as watcher:
+    with pair.there.watches.watch(OWNER, USERNAME) as watcher:
         await told(watcher)
         await clock.wait_for_sleeper("chat_list_poll")
     assert chats.GET_MANY not in pair.sent_there
@@ -178,7 +190,10 @@ async def test_a_subscriber_that_does_not_keep_up_is_disconnected(
     pair: ReplicaPair, clock: FakeClock
 ) -> None:
     chat = await pair.here.create()
-    with pair.here.watches.watch(OWNER) as stuck, pair.here.watches.watch(OWNER) as quick:
+    with (
+        pair.here.watches.watch(OWNER, USERNAME) as stuck,
+        pair.here.watches.watch(OWNER, USERNAME) as quick,
+    ):
         await told(stuck)
         await told(quick)
         await pair.here.do(chat, says("one"))
@@ -192,7 +207,7 @@ async def test_a_subscriber_that_does_not_keep_up_is_disconnected(
 
 async def test_an_unreadable_row_stops_no_subscriber(pair: ReplicaPair, clock: FakeClock) -> None:
     bad = await pair.here.create(1)
-    with pair.there.watches.watch(OWNER) as watcher:
+    with pair.there.watches.watch(OWNER, USERNAME) as watcher:
         await told(watcher)
         await pair.pool.execute("UPDATE chats SET retry_state = '[]' WHERE id = $1", bad.id)
         pair.there.watches.on_hint(Hint.of(msgspec.structs.replace(bad, snapshot_version=2)))
@@ -207,7 +222,7 @@ async def test_an_unreadable_row_stops_no_subscriber(pair: ReplicaPair, clock: F
         # The other row may be sent as well, now that it can be read.
         while (found := await change(watcher))[1].id == bad.id:
             pass
-        assert found == ("created", public_chat(good, NOTHING_READ))
+        assert found == ("created", public_chat(good, UNREAD))
 
 
 # Read marks
@@ -230,7 +245,10 @@ async def test_a_moved_read_mark_is_sent_on_every_replica(
         while True:
             await clock.advance_past("chat_list_read")
 
-    with pair.here.watches.watch(OWNER) as near, pair.there.watches.watch(OWNER) as far:
+    with (
+        pair.here.watches.watch(OWNER, USERNAME) as near,
+        pair.there.watches.watch(OWNER, USERNAME) as far,
+    ):
         await told(near)
         await told(far)
         async with asyncio.TaskGroup() as group:
@@ -243,5 +261,8 @@ async def test_a_moved_read_mark_is_sent_on_every_replica(
                 assert (event[1].has_unread, event[1].last_read_message_id) == (True, None)
             await read(pair, chat, 2)
             for watcher in (near, far):
-                assert await change(watcher) == ("changed", public_chat(chat, MessageId(2)))
+                assert await change(watcher) == (
+                    "changed",
+                    public_chat(chat, replace(UNREAD, read_up_to=MessageId(2))),
+                )
             pump.cancel()

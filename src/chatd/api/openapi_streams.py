@@ -18,7 +18,7 @@ from chatd.api.route import StreamRoute
 from chatd.api.schemas.streams import StreamEnded
 from chatd.api.websocket import ClientFrame, ServerFrame
 from chatd.domain.chat.events import Event
-from chatd.domain.chat.public_chat import ChatListEvent, ChatListReady
+from chatd.domain.chat.public_chat import ChatListEvent, ChatListReady, ChatListRemoved
 from chatd.domain.spend import SpendWarningEvent
 
 EVENT_STREAM: Final = "text/event-stream"
@@ -51,7 +51,8 @@ def describe_websocket(schemas: SchemaCollection) -> Json:
     sent = _described(_by_name(ClientFrame), schemas)
     received = _described(_by_name(ServerFrame), schemas)
     events = _described(
-        _by_name(Event | ChatListReady | ChatListEvent | SpendWarningEvent), schemas
+        _by_name(Event | ChatListReady | ChatListEvent | ChatListRemoved | SpendWarningEvent),
+        schemas,
     )
     tables = "\n\n".join(
         f"{title}\n\n{_table('type', frames)}"

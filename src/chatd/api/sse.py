@@ -38,7 +38,7 @@ from chatd.api.schemas.workspaces import BuildLogReply, BuildReply, LogsQuery
 from chatd.api.streams import NOT_FOUND_END, ClientStream, StreamEnd, StreamRegistry
 from chatd.domain.chat.cursor import Cursor
 from chatd.domain.chat.events import Event
-from chatd.domain.chat.public_chat import ChatListEvent, ChatListReady
+from chatd.domain.chat.public_chat import ChatListEvent, ChatListReady, ChatListRemoved
 from chatd.domain.errors import Conflict, InvalidInput
 from chatd.domain.spend import SpendWarningEvent
 from chatd.domain.workspace.agent_api import AgentRefused, GitChanges
@@ -95,9 +95,12 @@ class ChatEventStreams:
                 permission="chats.read",
                 name="events",
                 summary="Stream the events of the caller's chat list",
-                description="List the chats at every `ready` event.",
+                description=(
+                    "Own chats and those that are shared with the caller. List the chats at every"
+                    " `ready` event."
+                ),
                 serve=self.serve_user,
-                events=ChatListReady | ChatListEvent | SpendWarningEvent,
+                events=ChatListReady | ChatListEvent | ChatListRemoved | SpendWarningEvent,
             ),
         )
 
@@ -120,7 +123,7 @@ class ChatEventStreams:
     async def serve_user(self, request: ApiRequest, send: Send) -> None:
         with (
             self._streams.open(request.caller, "sse", send) as stream,
-            self._deps.chat_lists.watch(request.caller.user_id) as watcher,
+            self._deps.chat_lists.watch(request.caller.user_id, request.caller.username) as watcher,
         ):
             await serve_events(stream, request.receive, _encoded(watcher.next))
 

@@ -208,7 +208,8 @@ class _Socket:
     async def _open(self, held: AsyncExitStack, frame: Subscribe) -> NextFrame:
         deps, feeds = self._deps, self._deps.feeds
         if frame.topic == CHAT_LIST_TOPIC:
-            return held.enter_context(deps.chat_lists.watch(self._caller.user_id)).next
+            caller = self._caller
+            return held.enter_context(deps.chat_lists.watch(caller.user_id, caller.username)).next
         chat_id = _chat_id(frame.topic)
         after = None if frame.after is None else read_cursor("after", str(frame.after))
         access = self._stream.access

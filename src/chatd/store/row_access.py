@@ -24,6 +24,14 @@ def chat_condition(owner: LiteralString, shared: LiteralString) -> LiteralString
                               WHERE m.user_id = {owner})))))"""
 
 
+def shared_roots(user: LiteralString) -> LiteralString:
+    """A query for the ids of the root chats that are shared with the user of this parameter."""
+    return f"""
+        SELECT s.chat_id FROM chat_shares s WHERE s.user_id = {user}
+        UNION SELECT s.chat_id FROM group_members m JOIN chat_shares s ON s.group_id = m.group_id
+        WHERE m.user_id = {user}"""
+
+
 def workspace_condition(owner: LiteralString) -> LiteralString:
     """For rows of `workspaces w`. Workspaces are not shared."""
     return f"({owner}::uuid IS NULL OR w.owner_id = {owner})"

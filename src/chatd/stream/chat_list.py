@@ -1,15 +1,15 @@
-"""The chat list of each user as a stream: one event per changed chat.
+"""The chat list of each user as a stream: one event per changed chat, own or shared with the user.
 
 There is no replay. A stream begins with `ready`: the client then lists its chats, and again at
 every later `ready`, which means that changes may have been missed. Changes written by this replica
-need no query once the user's read mark of the chat is known; after hints of other replicas the
-chats are read, many in one statement, and likewise their read marks. A poll finds changes that no
-hint announced.
+need no query once it is known how the user sees the chat; after hints of other replicas the chats
+are read, many in one statement, and likewise how users see them. A poll finds changes that no hint
+announced. `share_watch` knows which chats of others a user reads.
 """
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Final
@@ -20,24 +20,28 @@ from msgspec import Struct
 from chatd.aio import Backoff
 from chatd.domain.chat.events import encode_value
 from chatd.domain.chat.public_chat import (
-    NOTHING_READ,
+    SHARE_HINT_KIND,
     ChatListEvent,
     ChatListReady,
+    ChatListRemoved,
     PublicChat,
+    ReaderView,
     chat_list_change,
     public_chat,
 )
 from chatd.domain.chat.row import Chat, Hint
+from chatd.domain.config_change import ConfigChange
 from chatd.domain.errors import ChatdError, Unavailable
-from chatd.domain.ids import ChatId, MessageId, UserId
+from chatd.domain.ids import ChatId, UserId
 from chatd.domain.ports import Clock, Env
 from chatd.parts.journal_writer import TAILED_HINT_KIND
-from chatd.store.chat import chats, read_marks
+from chatd.store.chat import chats, read_marks, shares
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.conn import Conn
 from chatd.stream.chat_feed import FEEDS
 from chatd.stream.fanout import Broadcast, Subscription
 from chatd.stream.frames import Frame
+from chatd.stream.share_watch import ShareListener, ShareWatch
 
 READY_FRAME: Final = encode_value(ChatListReady())
 WORKSPACE_HINT_KIND: Final = "workspace"
@@ -45,6 +49,7 @@ WORKSPACE_HINT_KIND: Final = "workspace"
 workspace is ready. Such a change is sent although the public row is equal."""
 READ_HINT_KIND: Final = "read"
 """The kind of a moved read mark, which is not in the row: it is read again."""
+VIEW_HINT_KINDS: Final = (READ_HINT_KIND, SHARE_HINT_KIND)
 READ_ERRORS: Final = (ChatdError, msgspec.DecodeError)
 """A row that cannot be decoded must not end the task that reads all rows."""
 
@@ -65,8 +70,12 @@ DEFAULT_CHAT_LIST_CONFIG: Final = ChatListConfig()
 class ChatListSubscription(Subscription[bytes]):
     """One client connection. Created by `ChatListFeeds.watch`."""
 
-    def __init__(self, broadcast: Broadcast[bytes], clock: Clock) -> None:
+    def __init__(
+        self, broadcast: Broadcast[bytes], clock: Clock, is_complete: asyncio.Event
+    ) -> None:
+        """`is_complete`: from then on no change is missed."""
         super().__init__(broadcast, clock)
+        self._is_complete = is_complete
         self._sent_ready = False
 
     async def frames(self) -> AsyncIterator[Frame]:
@@ -76,6 +85,7 @@ class ChatListSubscription(Subscription[bytes]):
 
     async def next(self) -> Frame:
         if not self._sent_ready:
+            await self._is_complete.wait()
             self._sent_ready = True
             return Frame(events=(READY_FRAME,))
         while (event := self.pull()) is None:
@@ -84,20 +94,33 @@ class ChatListSubscription(Subscription[bytes]):
 
 
 class _UserList:
-    """The state for one user with open chat-list streams."""
+    """The state for one user with open chat-list streams. `is_complete`: it is known what is shared
+    with the user."""
 
-    def __init__(self) -> None:
+    def __init__(self, username: str) -> None:
+        self.username = username
+        self.is_complete = asyncio.Event()
         self.broadcast: Broadcast[bytes] = Broadcast()
         self.subscriptions: set[ChatListSubscription] = set()
         self.last_sent: dict[ChatId, tuple[Chat, PublicChat]] = {}
+        self.views: dict[ChatId, ReaderView] = {}
 
-    def known_mark(self, chat: Chat) -> MessageId | None:
-        """The read mark as far as it is known. A new chat that runs has none yet; a copy has."""
-        last = self.last_sent.get(chat.id)
-        if last is not None:
-            return last[1].last_read_message_id or NOTHING_READ
+    def known_view(self, user_id: UserId, chat: Chat) -> ReaderView | None:
+        """How the user sees the chat, as far as it is known. A new root chat that runs is not
+        shared and not read yet; a copy is read."""
+        if (view := self.views.get(chat.id)) is not None:
+            return view
         is_new = chat.snapshot_version == 1 and chat.status == "running"
-        return NOTHING_READ if is_new else None
+        if is_new and chat.owner_id == user_id and chat.parent_chat_id is None:
+            return ReaderView(is_owner=True, owner_username=self.username)
+        return None
+
+    def forget(self, concerns: Callable[[Chat], bool], *, views_only: bool = False) -> None:
+        """What was sent of these chats. `views_only`: how the user sees them is read again."""
+        for chat_id in [key for key, (chat, _) in self.last_sent.items() if concerns(chat)]:
+            self.views.pop(chat_id, None)
+            if not views_only:
+                del self.last_sent[chat_id]
 
     def send(self, event: bytes) -> None:
         self.broadcast.append(event, len(event))
@@ -121,14 +144,27 @@ class ChatListFeeds:
         self._config = config
         self._draw = draw
         self._users: dict[UserId, _UserList] = {}
+        listener = ShareListener(
+            loaded=self._on_loaded,
+            gained=self._on_gained,
+            lost=self._on_lost,
+            changed=self._on_readers_changed,
+            switched=self.mark_all_dirty,
+        )
+        self._shares = ShareWatch(conn, env, listener, draw=draw)
         self._unread: dict[ChatId, str | None] = {}
         self._has_unread = asyncio.Event()
         self._has_users = asyncio.Event()
 
     @contextmanager
-    def watch(self, owner: UserId) -> Generator[ChatListSubscription]:
-        user_list = self._users.setdefault(owner, _UserList())
-        subscription = ChatListSubscription(user_list.broadcast, self._env.clock)
+    def watch(self, owner: UserId, username: str) -> Generator[ChatListSubscription]:
+        user_list = self._users.get(owner)
+        if user_list is None:
+            user_list = self._users[owner] = _UserList(username)
+            self._shares.add_user(owner)
+        subscription = ChatListSubscription(
+            user_list.broadcast, self._env.clock, user_list.is_complete
+        )
         user_list.subscriptions.add(subscription)
         self._has_users.set()
         try:
@@ -137,6 +173,7 @@ class ChatListFeeds:
             user_list.subscriptions.discard(subscription)
             if not user_list.subscriptions:
                 self._users.pop(owner, None)
+                self._shares.remove_user(owner)
 
     def is_watched(self, owner: UserId) -> bool:
         return owner in self._users
@@ -153,25 +190,29 @@ class ChatListFeeds:
 
     def on_metadata_changed(self, chat: Chat, kind: str | None = None) -> None:
         """This replica has just written or read the row."""
-        user_list = self._users.get(chat.owner_id)
-        if user_list is None:
-            return
-        mark = user_list.known_mark(chat)
-        if mark is None or kind == READ_HINT_KIND:
-            self._request_read(chat.id, kind)
-        else:
-            self._send(user_list, chat, kind, mark)
+        for user_id, user_list in self._interested(chat.owner_id, chat.root_chat_id):
+            view = user_list.known_view(user_id, chat)
+            if view is None or kind in VIEW_HINT_KINDS:
+                self._request_read(chat.id, kind)
+            else:
+                self._send(user_list, chat, kind, view)
 
-    def _send(
-        self, user_list: _UserList, chat: Chat, kind: str | None, read_up_to: MessageId
-    ) -> None:
-        public = public_chat(chat, read_up_to)
+    def _interested(self, owner: UserId, root: ChatId) -> Iterator[tuple[UserId, _UserList]]:
+        """The owner and the readers who watch their lists here."""
+        for user_id in (owner, *self._shares.readers(root)):
+            if (user_list := self._users.get(user_id)) is not None:
+                yield user_id, user_list
+
+    def _send(self, user_list: _UserList, chat: Chat, kind: str | None, view: ReaderView) -> None:
+        public = public_chat(chat, view)
         last = user_list.last_sent.pop(chat.id, None)
         if last is not None:
             is_known = last[1] == public and kind != WORKSPACE_HINT_KIND
             is_older = last[0].snapshot_version > chat.snapshot_version
             if is_known or (is_older and last[0].follows(chat)):
                 user_list.last_sent[chat.id] = last
+                if is_known:
+                    user_list.views[chat.id] = view
                 return
             if is_older and last[0].may_follow(chat):
                 # Late, or all that the database has left: the next row that is read is sent.
@@ -179,19 +220,49 @@ class ChatListFeeds:
                 return
         # Ordered by the last event; the oldest is forgotten.
         user_list.last_sent[chat.id] = (chat, public)
+        user_list.views[chat.id] = view
         if len(user_list.last_sent) > self._config.max_remembered_chats:
-            del user_list.last_sent[next(iter(user_list.last_sent))]
-        user_list.send(encode_value(ChatListEvent(kind=chat_list_change(chat, kind), chat=public)))
+            oldest = next(iter(user_list.last_sent))
+            del user_list.last_sent[oldest]
+            user_list.views.pop(oldest, None)
+        change = chat_list_change(chat, kind, is_owner=view.is_owner)
+        user_list.send(encode_value(ChatListEvent(kind=change, chat=public)))
 
     def on_hint(self, hint: Hint) -> None:
-        user_list = self._users.get(hint.owner_id)
-        if user_list is None or hint.kind == TAILED_HINT_KIND:
+        if hint.kind == TAILED_HINT_KIND:
             return
-        last = user_list.last_sent.get(hint.chat_id)
-        is_known = last and last[0].contains(hint.snapshot_version, hint.change_id)
-        if hint.kind is None and is_known:
-            return
-        self._request_read(hint.chat_id, hint.kind)
+        for _, user_list in self._interested(hint.owner_id, hint.root_id):
+            last = user_list.last_sent.get(hint.chat_id)
+            is_known = last and last[0].contains(hint.snapshot_version, hint.change_id)
+            if hint.kind is not None or not is_known:
+                self._request_read(hint.chat_id, hint.kind)
+                return
+
+    def on_config_change(self, change: ConfigChange | None) -> None:
+        """A chat is shared or no longer, or a user has another name."""
+        self._shares.on_config_change(change)
+        if change is not None and change.kind == "user":
+            for user_list in self._users.values():
+                user_list.forget(lambda chat: str(chat.owner_id) == change.id, views_only=True)
+
+    def _on_loaded(self, user: UserId) -> None:
+        self._users[user].is_complete.set()
+
+    def _on_gained(self, user: UserId, root: ChatId) -> None:
+        """Before the first `ready` the client has no list yet."""
+        if self._users[user].is_complete.is_set():
+            self._request_read(root, SHARE_HINT_KIND)
+
+    def _on_lost(self, user: UserId, root: ChatId) -> None:
+        user_list = self._users[user]
+        user_list.forget(lambda chat: chat.root_chat_id == root)
+        user_list.send(encode_value(ChatListRemoved(chat_id=root)))
+
+    def _on_readers_changed(self, root: ChatId) -> None:
+        """The owner and the other readers see whether the chat is shared."""
+        for user_list in self._users.values():
+            user_list.forget(lambda chat: chat.root_chat_id == root, views_only=True)
+        self._request_read(root, SHARE_HINT_KIND)
 
     def _request_read(self, chat_id: ChatId, kind: str | None) -> None:
         """A request with a kind is not replaced by one without."""
@@ -202,6 +273,7 @@ class ChatListFeeds:
         """Changes may have been missed, or lost by the database: clients must list again."""
         for user_list in self._users.values():
             user_list.last_sent.clear()
+            user_list.views.clear()
             user_list.send(READY_FRAME)
 
     # Background tasks
@@ -210,6 +282,7 @@ class ChatListFeeds:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._read_unread(), name="chat_list_read")
             group.create_task(self._poll_periodically(), name="chat_list_poll")
+            group.create_task(self._shares.run(), name="chat_list_shares")
 
     async def _read_unread(self) -> None:
         failures = 0
@@ -221,8 +294,8 @@ class ChatListFeeds:
             for chat_id in batch:
                 del self._unread[chat_id]
             try:
-                rows = await chats.get_many(self._conn, FEEDS, list(batch))
-                marks = await read_marks.list_marks(self._conn, self._missing_marks(rows, batch))
+                rows = await self._read_rows(batch)
+                views = await read_marks.list_views(self._conn, self._missing_views(rows, batch))
             except Unavailable as error:
                 failures += 1
                 self._env.emit("chat_list_read_failed", error_kind=error.code, failures=failures)
@@ -236,27 +309,43 @@ class ChatListFeeds:
                 continue
             failures = 0
             for row in rows:
-                self._on_read(row, batch[row.id], marks.get((row.owner_id, row.id)))
+                self._on_read(row, batch.get(row.id), views)
             await self._env.clock.sleep(self._config.coalesce_s, "chat_list_read")
 
-    def _missing_marks(
+    async def _read_rows(self, batch: Mapping[ChatId, str | None]) -> list[Chat]:
+        """Of a chat whose readers changed also the subagents."""
+        rows = await chats.get_many(self._conn, FEEDS, list(batch))
+        shared = [row.id for row in rows if batch[row.id] == SHARE_HINT_KIND]
+        if shared:
+            known = {row.id for row in rows}
+            children = await chats.list_children(self._conn, FEEDS, shared)
+            rows += [child for child in children if child.id not in known]
+        return rows
+
+    def _missing_views(
         self, rows: Sequence[Chat], batch: Mapping[ChatId, str | None]
     ) -> list[tuple[UserId, ChatId]]:
         return [
-            (row.owner_id, row.id)
+            (user_id, row.id)
             for row in rows
-            if (user_list := self._users.get(row.owner_id)) is not None
-            and (batch[row.id] == READ_HINT_KIND or user_list.known_mark(row) is None)
+            for user_id, user_list in self._interested(row.owner_id, row.root_chat_id)
+            if batch.get(row.id) in VIEW_HINT_KINDS or user_list.known_view(user_id, row) is None
         ]
 
-    def _on_read(self, row: Chat, kind: str | None, found: MessageId | None) -> None:
-        """`found` is the mark if it was read: another read may have brought a later one."""
-        user_list = self._users.get(row.owner_id)
-        if user_list is None:
-            return
-        known = user_list.known_mark(row)
-        mark = max(known or NOTHING_READ, found or NOTHING_READ)
-        self._send(user_list, row, kind, mark)
+    def _on_read(
+        self, row: Chat, kind: str | None, views: Mapping[tuple[UserId, ChatId], ReaderView]
+    ) -> None:
+        """Users of whom the view was neither read nor known have begun to watch since, and list the
+        chat. Another read may have brought a later read mark."""
+        for user_id, user_list in self._interested(row.owner_id, row.root_chat_id):
+            known = user_list.known_view(user_id, row)
+            view = views.get((user_id, row.id)) or known
+            if view is None:
+                continue
+            if known is not None:
+                read_up_to = max(known.read_up_to, view.read_up_to)
+                view = msgspec.structs.replace(view, read_up_to=read_up_to)
+            self._send(user_list, row, kind, view)
 
     async def _poll_periodically(self) -> None:
         while True:
@@ -266,11 +355,13 @@ class ChatListFeeds:
             await self._env.clock.sleep(self._config.poll_s, "chat_list_poll")
             try:
                 # Look further back than the last poll, which may have been slow or have failed.
-                rows = await chats.list_recently_active(
-                    self._conn, list(self._users), max_age_s=3 * self._config.poll_s
-                )
+                users, max_age_s = list(self._users), 3 * self._config.poll_s
+                rows = await chats.list_recently_active(self._conn, users, max_age_s=max_age_s)
+                shared = await shares.list_recently_active(self._conn, users, max_age_s=max_age_s)
             except READ_ERRORS as error:
                 self._env.emit("chat_list_poll_failed", error=error)
                 continue
-            for row in rows:
+            for user_id, row in shared:
+                self._shares.add_root(user_id, row.id)
+            for row in (*rows, *(row for _, row in shared)):
                 self.on_metadata_changed(row)

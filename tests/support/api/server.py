@@ -316,6 +316,7 @@ class ApiOptions(Struct, frozen=True, kw_only=True):
     clock: Clock | None = None
     accounts: AccountsConfig = AccountsConfig()
     changes: ConfigChanges | None = None
+    network: HintNetwork | None = None
     limits: StreamLimits = StreamLimits()
     file_limits: FileLimits = FileLimits()
     chunk_bytes: int = DATABASE_CHUNK_BYTES
@@ -341,6 +342,8 @@ def build_deps(replica: StreamReplica, options: ApiOptions, clock: Clock, rig: M
         replica.network.publish(Hint.of(chat, kind))
 
     env = env_with(clock)
+    changes = options.changes or heard_changes()
+    changes.subscribe(replica.watches.on_config_change)
     return ApiDeps(
         pool=replica.pool,
         transactor=replica.transactor,
@@ -356,7 +359,7 @@ def build_deps(replica: StreamReplica, options: ApiOptions, clock: Clock, rig: M
         accounts=build_accounts(
             replica.pool,
             env,
-            options.changes or heard_changes(),
+            changes,
             options.accounts,
             fixed={token: actor.user_id for token, actor in USERS.items()},
             key_ring=KEY_RING,
@@ -389,7 +392,7 @@ async def sign_all_in(deps: ApiDeps) -> None:
 async def serve_api(dsn: str, options: ApiOptions | None = None) -> AsyncGenerator[ApiServer]:
     options = options or ApiOptions()
     clock = options.clock or SystemClock()
-    async with replica_on(dsn, clock, HintNetwork(), A) as (replica, sent):
+    async with replica_on(dsn, clock, options.network or HintNetwork(), A) as (replica, sent):
         rig = ModelRig(replica.pool, clock)
         await rig.start()
         deps = build_deps(replica, options, clock, rig)

@@ -1,8 +1,21 @@
 """Share chats over HTTP: `ME` owns them, and `OTHER_USER` reads them."""
 
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Final
 
-from tests.support.api.server import ADMINISTRATOR, ME, OTHER_OWNER, ApiReply, ApiServer
+from tests.support.api.accounts import listening_changes
+from tests.support.api.server import (
+    ADMINISTRATOR,
+    ME,
+    OTHER_OWNER,
+    ApiOptions,
+    ApiReply,
+    ApiServer,
+    serve_api,
+)
+from tests.support.stream_replica import HintNetwork
 
 READER: Final = str(OTHER_OWNER)
 
@@ -29,3 +42,17 @@ async def set_sharing(server: ApiServer, *, enabled: bool) -> None:
     changed = await server.ask("PATCH", "/settings", body, token=ADMINISTRATOR)
     assert changed.status == 200
     assert changed.json["sharing_enabled"] is enabled
+
+
+@asynccontextmanager
+async def two_replicas(dsn: str) -> AsyncGenerator[tuple[ApiServer, ApiServer]]:
+    """They hear each other's changes and hints."""
+    network = HintNetwork()
+    async with (
+        listening_changes(dsn) as changes,
+        listening_changes(dsn) as other_changes,
+        serve_api(dsn, ApiOptions(changes=changes, network=network)) as server,
+        serve_api(dsn, ApiOptions(changes=other_changes, network=network)) as other,
+        asyncio.timeout(50),
+    ):
+        yield server, other

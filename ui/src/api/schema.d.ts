@@ -1862,6 +1862,12 @@ export interface components {
             /** @enum {unknown} */
             type: "ready";
         };
+        ChatListRemoved: {
+            /** @enum {unknown} */
+            type: "removed";
+            /** Format: uuid */
+            chat_id: string;
+        };
         ChatPage: {
             items: components["schemas"]["ListedChat"][];
             has_more: boolean;
@@ -1872,6 +1878,10 @@ export interface components {
             id: string;
             /** Format: uuid */
             owner_id: string;
+            /** @default null */
+            owner_username?: string | null;
+            is_owner?: boolean;
+            shared?: boolean;
             /** Format: uuid */
             root_chat_id: string;
             /** @default null */
@@ -2384,6 +2394,10 @@ export interface components {
             id: string;
             /** Format: uuid */
             owner_id: string;
+            /** @default null */
+            owner_username?: string | null;
+            is_owner?: boolean;
+            shared?: boolean;
             /** Format: uuid */
             root_chat_id: string;
             /** @default null */
@@ -2782,6 +2796,10 @@ export interface components {
             id: string;
             /** Format: uuid */
             owner_id: string;
+            /** @default null */
+            owner_username?: string | null;
+            is_owner?: boolean;
+            shared?: boolean;
             /** Format: uuid */
             root_chat_id: string;
             /** @default null */
@@ -3594,6 +3612,7 @@ export interface operations {
                 label?: string[];
                 status?: "archived" | "error" | "interrupting" | "pending" | "requires_action" | "running" | "waiting";
                 archived?: boolean;
+                source?: "all" | "mine" | "shared";
                 pinned?: boolean;
             };
             header?: never;

@@ -39,7 +39,8 @@ class ChatListRoutes:
                 permission="chats.read",
                 summary="List chats: pinned first, then newest; or search them",
                 description=(
-                    "The first page without filters begins with the pinned chats. Subagents are in"
+                    "Your own chats; `source` also lists those that others share with you. The"
+                    " first page without filters begins with the pinned chats. Subagents are in"
                     " `children` of their root. A search lists the chats by the time of their"
                     " newest hit."
                 ),
@@ -55,6 +56,7 @@ class ChatListRoutes:
         paging = Paging(request, query, TimePosition)
         last = paging.position
         which = ChatListFilter(
+            source=wanted.source or "mine",
             archived=wanted.archived or False,
             labels=wanted.labels,
             status=wanted.status,
@@ -78,9 +80,12 @@ def read_filters(query: ChatListQuery) -> SearchQuery:
             raise InvalidInput("label", f"{key} cannot have two values")
     status = _one("status", found.status, query.status)
     archived = _one("archived", found.archived, query.archived)
+    source = _one("source", found.source, query.source)
     if status == "archived":
         status, archived = None, _one("archived", archived, given=True)
-    return msgspec.structs.replace(found, labels=labels, status=status, archived=archived)
+    return msgspec.structs.replace(
+        found, labels=labels, status=status, archived=archived, source=source
+    )
 
 
 def _checked_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
@@ -110,8 +115,8 @@ class ChatListPage(Struct, frozen=True, kw_only=True):
         which = self.which
         found = await chats.list_roots(self.conn, self.actor, which)
         roots, cursor = self.paging.cut(found, lambda chat: TimePosition(chat.updated_at, chat.id))
-        plain = ChatListFilter(limit=which.limit)
-        if which == plain:
+        plain = ChatListFilter(source=which.source, limit=which.limit)
+        if which == plain and which.source != "shared":
             pinned = await chats.list_pinned(self.conn, self.actor)
             known = {chat.id for chat in pinned}
             roots = [*pinned, *(chat for chat in roots if chat.id not in known)]
@@ -149,21 +154,21 @@ class ChatListPage(Struct, frozen=True, kw_only=True):
 
 
 async def with_children(conn: Conn, actor: UserActor, roots: Sequence[Chat]) -> list[ListedChat]:
-    """With the children and the reader's marks of all roots: two statements."""
+    """With the children and the reader's view of all roots: two statements."""
     children: list[Chat] = []
     if roots:
         archived, ids = roots[0].archived, [root.id for root in roots]
         found = await chats.list_children(conn, actor, ids)
         children = [child for child in found if child.archived == archived]
     shown = [chat.id for chat in (*roots, *children)]
-    marks = await read_marks.list_marks_of(conn, actor, shown)
+    views = await read_marks.list_views_of(conn, actor, shown)
     below: defaultdict[ChatId, list[PublicChat]] = defaultdict(list)
     for child in children:
-        below[child.root_chat_id].append(public_chat(child, marks[child.id]))
+        below[child.root_chat_id].append(public_chat(child, views.get(child.id)))
     return [
         ListedChat(
             children=tuple(below[root.id]),
-            **msgspec.structs.asdict(public_chat(root, marks[root.id])),
+            **msgspec.structs.asdict(public_chat(root, views.get(root.id))),
         )
         for root in roots
     ]

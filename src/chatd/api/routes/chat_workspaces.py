@@ -11,7 +11,7 @@ from chatd.api.error_codes import CHAT_STATE_CODES
 from chatd.api.read_audit import audit_read
 from chatd.api.request import ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
-from chatd.api.routes.chats import get_mark
+from chatd.api.routes.chats import get_view
 from chatd.api.schemas.workspace_replies import context_reply
 from chatd.api.schemas.workspaces import ChatReply, LatestChats, LatestChatsQuery
 from chatd.domain.access import Actor
@@ -125,8 +125,8 @@ class ChatWorkspaceRoutes:
             raise Conflict(error.message, code=error.code) from None
 
     async def _reply(self, chat: Chat, reader: ApiCaller) -> ApiReply:
-        read_up_to = await get_mark(self._deps, reader, chat)
-        found = ChatReply(**msgspec.structs.asdict(public_chat(chat, read_up_to)))
+        view = await get_view(self._deps, reader, chat)
+        found = ChatReply(**msgspec.structs.asdict(public_chat(chat, view)))
         if chat.workspace_id is not None:
             found = await self._deps.retry(lambda: self._with_context(reader.actor, found))
         return reply(found)

@@ -32,7 +32,7 @@ from chatd.domain.chat.commands import (
 )
 from chatd.domain.chat.messages import Draft, UserInput
 from chatd.domain.chat.parts import TextPart
-from chatd.domain.chat.public_chat import NOTHING_READ, PublicChat, public_chat
+from chatd.domain.chat.public_chat import NOTHING_READ, PublicChat, ReaderView, public_chat
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import NotFound
 from chatd.domain.ids import ChatId, MessageId
@@ -145,11 +145,11 @@ class ChatRoutes:
         command = await self._command(request, body)
         outcome = await create_chat(self._deps, request.caller, command, key)
         headers = {"location": f"/api/v1/chats/{outcome.chat.id}"}
-        chat, read_up_to = outcome.chat, NOTHING_READ
+        chat, view = outcome.chat, new_view(request.caller)
         if isinstance(outcome, AppliedChange) and outcome.request is not None:
             headers |= REPLAYED
-            read_up_to = await get_mark(self._deps, request.caller, chat)
-        return reply(public_chat(chat, read_up_to), 201, headers)
+            view = await get_view(self._deps, request.caller, chat)
+        return reply(public_chat(chat, view), 201, headers)
 
     async def _command(self, request: ApiRequest, body: CreateChatBody) -> CreateChat:
         workspace_id = validation.clean_workspace_id(body.workspace_id)
@@ -238,11 +238,16 @@ class ChatRoutes:
         return reply(public_chat(outcome.chat), 202)
 
 
-async def get_mark(deps: ApiDeps, reader: ApiCaller, chat: Chat) -> MessageId:
-    """The last message that the reader has read of the chat."""
+async def get_view(deps: ApiDeps, reader: ApiCaller, chat: Chat) -> ReaderView | None:
+    """How the reader sees a chat that was read for this reader. None if it is removed meanwhile."""
     actor = reader.actor
-    marks = await deps.retry(lambda: read_marks.list_marks_of(deps.pool, actor, [chat.id]))
-    return marks[chat.id]
+    views = await deps.retry(lambda: read_marks.list_views_of(deps.pool, actor, [chat.id]))
+    return views.get(chat.id)
+
+
+def new_view(owner: ApiCaller, read_up_to: MessageId = NOTHING_READ) -> ReaderView:
+    """How the owner sees a new chat."""
+    return ReaderView(is_owner=True, owner_username=owner.username, read_up_to=read_up_to)
 
 
 def _update(body: UpdateChatBody) -> UpdateChat:

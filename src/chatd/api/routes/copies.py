@@ -21,6 +21,7 @@ from chatd.api.request import (
     reply,
 )
 from chatd.api.route import ApiRoute
+from chatd.api.routes.chats import new_view
 from chatd.api.schemas.chats import ClientTool, ExportQuery, ForkBody
 from chatd.domain.chat.markdown import chat_heading, message_markdown
 from chatd.domain.chat.public_chat import PublicChat, public_chat
@@ -111,13 +112,15 @@ class CopyRoutes:
             message_id=None if body.message_id is None else MessageId(body.message_id),
         )
         actor = request.caller.actor
-        return self._created(await deps.retry(lambda: forks.fork(deps.pool, actor, wanted)))
+        chat = await deps.retry(lambda: forks.fork(deps.pool, actor, wanted))
+        return self._created(request, chat)
 
-    def _created(self, chat: Chat) -> ApiReply:
+    def _created(self, request: ApiRequest, chat: Chat) -> ApiReply:
         """The reply for a new chat that its user has read."""
         self._deps.announce(chat, "created")
         headers = {"location": f"/api/v1/chats/{chat.id}"}
-        return reply(public_chat(chat, MessageId(chat.next_message_id - 1)), 201, headers)
+        view = new_view(request.caller, MessageId(chat.next_message_id - 1))
+        return reply(public_chat(chat, view), 201, headers)
 
     async def export_chat(self, request: ApiRequest) -> ApiReply:
         deps, query = self._deps, request.query(ExportQuery)
@@ -181,7 +184,7 @@ class CopyRoutes:
                     deps.pool, request.caller.actor, wanted, max_files=MAX_IMPORTED_FILES
                 )
             )
-        return self._created(made)
+        return self._created(request, made)
 
 
 async def read_file(body: bytes) -> TransferReader:

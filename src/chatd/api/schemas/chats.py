@@ -15,6 +15,7 @@ from chatd.api.schemas.lists import ListPage, ListQuery
 from chatd.api.schemas.messages import Content, ModelSelection
 from chatd.api.schemas.values import MAX_INT32, MAX_INT64, CursorText, Id, NonBlankText
 from chatd.domain.chat.public_chat import PublicChat
+from chatd.domain.chat.search import ChatSource
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.chat.transfer import ExportFormat
 from chatd.domain.description import CHAT_ID, CREATED_AT, STREAM_CURSOR, WORKSPACE_ID, describe
@@ -163,8 +164,9 @@ class ChatListQuery(ListQuery, frozen=True, kw_only=True):
     q: Annotated[
         str | None,
         describe(
-            "Terms that must all match: `archived:true`, `status:error`, `label:key:value`,"
-            ' `title:word` (the beginning of a word of the title), and words or "quoted phrases" of'
+            "Terms that must all match: `archived:true`, `status:error`, `source:shared`,"
+            " `label:key:value`, `title:word` (the beginning of a word of the title), and words or"
+            ' "quoted phrases" of'
             " one message or the title. With words or `title:` the chats come by the time of their"
             " newest hit, with a `match`; a new text can be found some seconds later.",
             'title:build "out of memory"',
@@ -182,6 +184,14 @@ class ChatListQuery(ListQuery, frozen=True, kw_only=True):
     )
     archived: Annotated[
         bool | None, describe("Whether to list the archived chats; without it the others.")
+    ] = None
+    source: Annotated[
+        ChatSource | None,
+        describe(
+            "Your own chats (`mine`, the default), chats of other users that are shared with you"
+            " (`shared`), or both (`all`).",
+            "shared",
+        ),
     ] = None
     pinned: Annotated[
         bool | None, describe("Only chats that are pinned, or only those that are not.")

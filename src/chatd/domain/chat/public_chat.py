@@ -36,6 +36,24 @@ class PublicChat(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     id: Annotated[ChatId, describe("The chat's id.", CHAT_ID)]
     owner_id: Annotated[UserId, describe("The user it belongs to.", USER_ID)]
+    owner_username: Annotated[
+        str | None,
+        describe("The name of that user. Absent in replies to an action on the chat.", "ada"),
+    ] = None
+    is_owner: Annotated[
+        bool | UnsetType,
+        describe(
+            "Whether it belongs to you. If not, you read it because it is shared with you, or by"
+            " your role. Absent in replies to an action on the chat."
+        ),
+    ] = UNSET
+    shared: Annotated[
+        bool | UnsetType,
+        describe(
+            "Whether it is shared with users or groups; subagents are with their root. Absent in"
+            " replies to an action on the chat."
+        ),
+    ] = UNSET
     root_chat_id: Annotated[
         ChatId,
         describe("The chat at the root of its tree; its own id unless it is a subagent.", CHAT_ID),
@@ -50,7 +68,7 @@ class PublicChat(Struct, frozen=True, kw_only=True, omit_defaults=True):
         ChatError | None, describe("Why it stopped, if its status is `error`; else null.")
     ]
     pin_order: Annotated[
-        int, describe("Its place among the pinned chats; 0 if it is not pinned.", 0)
+        int, describe("Its place among your pinned chats; 0 if it is not pinned.", 0)
     ]
     labels: Annotated[Mapping[str, str], describe("Its labels.", {"team": "blue"})]
     queue_len: Annotated[int, describe("How many messages wait in its queue.", 0)]
@@ -110,7 +128,25 @@ class ChatListEvent(Struct, frozen=True, kw_only=True, tag_field="type", tag="ch
     chat: Annotated[PublicChat, describe("The chat after the change.")]
 
 
+class ChatListRemoved(Struct, frozen=True, kw_only=True, tag_field="type", tag="removed"):
+    """A chat of another user is no longer shared with you: remove it, with its subagents."""
+
+    chat_id: Annotated[ChatId, describe("The root chat.", CHAT_ID)]
+
+
 NOTHING_READ: Final = MessageId(0)
+SHARE_HINT_KIND: Final = "share"
+"""The kind of a change of a chat's readers."""
+
+
+class ReaderView(Struct, frozen=True, kw_only=True):
+    """What a user sees of a chat beside its row. `read_up_to` is the last message that the user has
+    read, or NOTHING_READ."""
+
+    is_owner: bool
+    owner_username: str
+    shared: bool = False
+    read_up_to: MessageId = NOTHING_READ
 
 
 def has_unread(chat: Chat, read_up_to: MessageId) -> bool:
@@ -119,20 +155,23 @@ def has_unread(chat: Chat, read_up_to: MessageId) -> bool:
     return chat.next_message_id - 1 > max(read_up_to, chat.turn_message_id or 0)
 
 
-def public_chat(chat: Chat, read_up_to: MessageId | None = None) -> PublicChat:
-    """`read_up_to` is the last message that the user has read, NOTHING_READ, or None if it is not
-    known."""
+def public_chat(chat: Chat, view: ReaderView | None = None) -> PublicChat:
+    """Without a view: for a user who has just acted on the chat."""
     last = MessageId(chat.next_message_id - 1)
+    is_foreign = view is not None and not view.is_owner
     return PublicChat(
         id=chat.id,
         owner_id=chat.owner_id,
+        owner_username=None if view is None else view.owner_username,
+        is_owner=UNSET if view is None else view.is_owner,
+        shared=UNSET if view is None else view.shared,
         root_chat_id=chat.root_chat_id,
         parent_chat_id=chat.parent_chat_id,
         title=chat.title,
         status=chat.public_status,
         archived=chat.archived,
         last_error=chat.last_error if chat.status == "error" else None,
-        pin_order=chat.pin_order,
+        pin_order=0 if is_foreign else chat.pin_order,
         labels=chat.labels,
         queue_len=chat.queue_len,
         queue_held=chat.queue_held or _is_held(chat.last_error),
@@ -144,8 +183,8 @@ def public_chat(chat: Chat, read_up_to: MessageId | None = None) -> PublicChat:
         workspace_id=chat.workspace_id,
         max_cost_micros=chat.max_cost_micros,
         last_message_id=last if last > 0 else None,
-        last_read_message_id=read_up_to or None,
-        has_unread=UNSET if read_up_to is None else has_unread(chat, read_up_to),
+        last_read_message_id=None if view is None else view.read_up_to or None,
+        has_unread=UNSET if view is None else has_unread(chat, view.read_up_to),
         forked_from=_origin(chat),
     )
 
@@ -161,14 +200,17 @@ def _origin(chat: Chat) -> ForkOrigin | None:
     return ForkOrigin(chat_id=source, message_id=message)
 
 
-def chat_list_change(chat: Chat, hint_kind: str | None) -> ChatListChange:
-    """Unknown kinds of hints count as "changed"."""
+def chat_list_change(chat: Chat, hint_kind: str | None, *, is_owner: bool = True) -> ChatListChange:
+    """Unknown kinds of hints count as "changed". A chat is created for a reader when it is
+    shared."""
     if chat.deleted_at is not None:
         return "deleted"
     if hint_kind == "title":
         return "title"
     if chat.archived:
         return "archived"
+    if not is_owner:
+        return "created" if hint_kind == SHARE_HINT_KIND else "changed"
     # A chat at its first version may still have got labels or a pin, which a kind announces.
     is_new = chat.snapshot_version == 1 and hint_kind in (None, "created")
     return "created" if is_new else "changed"

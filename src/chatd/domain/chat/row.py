@@ -317,14 +317,16 @@ _HINT_KEYS = {
     "delayed": "d",
     "kind": "k",
     "change_id": "i",
+    "root_chat_id": "t",
 }
 
 
 class Hint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename=_HINT_KEYS):
     """The versions of one chat after a commit.
 
-    `kind` ("created", "archived", "title", ...) is for chat lists. It and `status` are plain
-    strings: during a deploy a newer replica may send values that this one does not know.
+    `root_chat_id` is given for a subagent. `kind` ("created", "archived", "title", ...) is for chat
+    lists. It and `status` are plain strings: during a deploy a newer replica may send values that
+    this one does not know.
     """
 
     chat_id: ChatId
@@ -341,6 +343,7 @@ class Hint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     delayed: bool = False
     kind: str | None = None
     change_id: ChangeId = UNKNOWN_CHANGE
+    root_chat_id: ChatId | None = None
 
     @staticmethod
     def of(chat: Chat, kind: str | None = None) -> "Hint":
@@ -359,7 +362,12 @@ class Hint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
             delayed=chat.waits_for_retry,
             kind=kind,
             change_id=chat.change_id,
+            root_chat_id=None if chat.parent_chat_id is None else chat.root_chat_id,
         )
+
+    @property
+    def root_id(self) -> ChatId:
+        return self.root_chat_id or self.chat_id
 
     @property
     def is_runnable(self) -> bool:

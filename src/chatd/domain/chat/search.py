@@ -1,7 +1,7 @@
 """The query language of the chat list, and the snippet of a hit. Pure.
 
-A query is a list of terms, all of which must match: `title:`, `archived:`, `label:` and `status:`
-with a value, and words or quoted phrases of the text. A value may be quoted too.
+A query is a list of terms, all of which must match: `title:`, `archived:`, `label:`, `source:` and
+`status:` with a value, and words or quoted phrases of the text. A value may be quoted too.
 """
 
 import re
@@ -22,8 +22,11 @@ SNIPPET_CHARS: Final = 160
 _SNIPPET_LEAD_CHARS: Final = 40
 
 ActiveStatus = Literal["waiting", "pending", "running", "interrupting", "requires_action", "error"]
+ChatSource = Literal["mine", "shared", "all"]
+"""Own chats, chats of other users that are shared with the user, or both."""
+_SOURCES: Final = get_args(ChatSource)
 _STATUSES: Final = get_args(PublicStatus)
-_KEYS: Final = ("archived", "label", "search", "status", "title")
+_KEYS: Final = ("archived", "label", "search", "source", "status", "title")
 _TERM: Final = re.compile(
     r"(?:(?P<key>[A-Za-z_]+):)?(?:\"(?P<quoted>[^\"]*)(?P<close>\"?)|(?P<plain>[^\s\"]*))"
 )
@@ -38,6 +41,7 @@ class SearchQuery(Struct, frozen=True, kw_only=True):
     titles: tuple[str, ...] = ()
     archived: bool | None = None
     status: PublicStatus | None = None
+    source: ChatSource | None = None
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -80,6 +84,7 @@ class _Terms:
         self._labels: dict[str, str] = {}
         self._archived: bool | None = None
         self._status: PublicStatus | None = None
+        self._source: ChatSource | None = None
 
     def add(self, at: int, key: str | None, value: str) -> None:
         if not value.strip():
@@ -95,6 +100,8 @@ class _Terms:
                 self._add_archived(at, value)
             case "status":
                 self._add_status(at, value)
+            case "source":
+                self._add_source(at, value)
             case _:
                 known = ", ".join(f"{name}:" for name in _KEYS)
                 _refuse(at, f"there is no {key}: term, only {known}; quote text with a colon")
@@ -121,12 +128,21 @@ class _Terms:
             _refuse(at, "status: cannot have two values")
         self._status = status
 
+    def _add_source(self, at: int, value: str) -> None:
+        source: ChatSource | None = next((one for one in _SOURCES if one == value), None)
+        if source is None:
+            _refuse(at, f"source: is one of {', '.join(_SOURCES)}")
+        if self._source not in (None, source):
+            _refuse(at, "source: cannot have two values")
+        self._source = source
+
     def query(self) -> SearchQuery:
         return SearchQuery(
             texts=tuple(self._texts),
             titles=tuple(self._titles),
             archived=self._archived,
             status=self._status,
+            source=self._source,
             labels=self._labels,
         )
 

@@ -21,6 +21,7 @@ from chatd.domain.access import (
 )
 from chatd.domain.chat.messages import Message, PendingCall, QueuedMessage
 from chatd.domain.chat.row import Chat, ChatError, RetryState, Setbacks
+from chatd.domain.chat.search import ChatSource
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.chat.transitions import LoadedChat
 from chatd.domain.ids import ChangeId, ChatId, MessageId, UserId
@@ -34,7 +35,7 @@ from chatd.store.chat.messages import (
     take_within_bytes,
 )
 from chatd.store.conn import Conn, Row, json_text, strip_unstorable
-from chatd.store.row_access import chat_condition, chat_reach, visible_chats
+from chatd.store.row_access import chat_condition, chat_reach, shared_roots, visible_chats
 
 T = TypeVar("T")
 
@@ -278,6 +279,7 @@ class ChatListFilter(Struct, frozen=True, kw_only=True):
     """`after` is the time and id of the last row of the previous page. A `status` of None and
     `pinned` of None let all chats pass."""
 
+    source: ChatSource = "mine"
     archived: bool = False
     labels: Mapping[str, str] = {}
     status: PublicStatus | None = None
@@ -297,13 +299,25 @@ LIST: Final[LiteralString] = f"""
 LIST_LABELLED: Final[LiteralString] = f"""
     SELECT * FROM chats WHERE {_PAGE} AND labels @> $6 AND labels <> '{{}}'
     ORDER BY updated_at DESC, id DESC LIMIT $5"""
+# A pin is the owner's: what others share is not pinned.
 FILTERS: Final[LiteralString] = """
     ($6::jsonb IS NULL OR labels @> $6)
     AND ($7::text IS NULL
          OR $7 = CASE WHEN status = 'running' AND worker_id IS NULL THEN 'pending' ELSE status END)
-    AND ($8::boolean IS NULL OR $8 = (pin_order > 0))"""
+    AND ($8::boolean IS NULL OR $8 = (pin_order > 0 AND owner_id = $1))"""
 LIST_FILTERED: Final[LiteralString] = f"""
     SELECT * FROM chats WHERE {_PAGE} AND {FILTERS}
+    ORDER BY updated_at DESC, id DESC LIMIT $5"""
+# All shares of the user are read for a page, each by its key. $9: whether sharing is enabled.
+_SHARED_PAGE: Final[LiteralString] = f"""
+    SELECT * FROM chats WHERE $9::boolean AND id IN ({shared_roots("$1")})
+      AND owner_id <> $1 AND parent_chat_id IS NULL AND archived = $2 AND deleted_at IS NULL
+      AND (updated_at, id) < (coalesce($3, 'infinity'::timestamptz), coalesce($4, $1))
+      AND {FILTERS}
+    ORDER BY updated_at DESC, id DESC LIMIT $5"""
+LIST_SHARED: Final[LiteralString] = _SHARED_PAGE
+LIST_ALL: Final[LiteralString] = f"""
+    SELECT * FROM (({LIST_FILTERED}) UNION ALL ({_SHARED_PAGE})) either
     ORDER BY updated_at DESC, id DESC LIMIT $5"""
 LIST_PINNED: Final[LiteralString] = """
     SELECT * FROM chats WHERE owner_id = $1 AND pin_order > 0 ORDER BY pin_order, id LIMIT 200"""
@@ -315,10 +329,13 @@ LIST_CHILDREN: Final[LiteralString] = f"""
 
 
 async def list_roots(conn: Conn, actor: UserActor, list_filter: ChatListFilter) -> list[Chat]:
-    """The user's own chats, newest first. The order is total, so pages neither repeat nor skip an
-    unchanged chat."""
+    """The user's own chats, or those that are shared with the user by name or by a group, or both;
+    newest first. The order is total, so pages neither repeat nor skip an unchanged chat."""
     values = filter_values(actor, list_filter)
-    if list_filter.status is not None or list_filter.pinned is not None:
+    if list_filter.source != "mine":
+        statement = LIST_SHARED if list_filter.source == "shared" else LIST_ALL
+        rows = await conn.fetch(statement, *values, actor.reads_shared)
+    elif list_filter.status is not None or list_filter.pinned is not None:
         rows = await conn.fetch(LIST_FILTERED, *values)
     elif list_filter.labels:
         rows = await conn.fetch(LIST_LABELLED, *values[:6])
@@ -328,7 +345,7 @@ async def list_roots(conn: Conn, actor: UserActor, list_filter: ChatListFilter) 
 
 
 def filter_values(actor: UserActor, list_filter: ChatListFilter) -> tuple[object, ...]:
-    """The parameters $1 to $8 of a list of the user's own chats."""
+    """The parameters $1 to $8 of a list of chats."""
     require_permission(actor, "chats.read")
     at, chat_id = list_filter.after or (None, None)
     return (

@@ -19,14 +19,14 @@ from chatd.domain.chat.shares import (
 )
 from chatd.domain.config_change import ConfigChange
 from chatd.domain.errors import NotFound
-from chatd.domain.ids import ChatId
+from chatd.domain.ids import ChatId, UserId
 from chatd.store import config_changes
 from chatd.store.account import audit
 from chatd.store.account.directory import NamedGroup, NamedReaders, NamedUser
 from chatd.store.chat import chats
 from chatd.store.conn import Conn, DatabaseSession
 from chatd.store.errors import MissingReference
-from chatd.store.row_access import chat_condition, chat_reach
+from chatd.store.row_access import SHARING_ENABLED, chat_condition, chat_reach, shared_roots
 
 # Of the root of the chat, for a subagent too.
 _SHARES: Final[LiteralString] = f"""
@@ -58,6 +58,29 @@ ADD_GROUPS: Final[LiteralString] = f"""
     WHERE {_SHARED}
     ON CONFLICT (chat_id, group_id) WHERE group_id IS NOT NULL DO NOTHING
     RETURNING group_id"""
+IS_ENABLED: Final[LiteralString] = f"SELECT {SHARING_ENABLED}"
+# For the chat lists of many users: the newest $2 of each.
+LIST_ROOTS: Final[LiteralString] = f"""
+    SELECT w.user_id, r.id FROM unnest($1::uuid[]) AS w (user_id), LATERAL (
+        SELECT c.id FROM chats c
+        WHERE c.id IN ({shared_roots("w.user_id")}) AND c.owner_id <> w.user_id
+          AND c.deleted_at IS NULL
+        ORDER BY c.updated_at DESC LIMIT $2) r
+    WHERE {SHARING_ENABLED}"""
+_READERS: Final[LiteralString] = """
+    CROSS JOIN LATERAL (
+        SELECT s.user_id FROM chat_shares s WHERE s.chat_id = c.id AND s.user_id = ANY ($2)
+        UNION SELECT m.user_id FROM chat_shares s JOIN group_members m ON m.group_id = s.group_id
+        WHERE s.chat_id = c.id AND m.user_id = ANY ($2)) r"""
+LIST_READERS: Final[LiteralString] = f"""
+    SELECT c.id, r.user_id FROM chats c {_READERS}
+    WHERE c.id = ANY ($1::uuid[]) AND c.deleted_at IS NULL AND c.owner_id <> r.user_id
+      AND {SHARING_ENABLED}"""
+LIST_RECENTLY_ACTIVE: Final[LiteralString] = f"""
+    SELECT c.*, r.user_id AS reader_id FROM chats c {_READERS}
+    WHERE c.updated_at > now() - $1::float8 * interval '1 s' AND c.parent_chat_id IS NULL
+      AND c.owner_id <> r.user_id AND {SHARING_ENABLED}
+    ORDER BY c.updated_at DESC LIMIT $3"""
 
 
 class SharedChat(Struct, frozen=True, kw_only=True):
@@ -109,6 +132,36 @@ async def update(
     await config_changes.publish(session, ConfigChange(kind="share", id=str(chat.id)))
     after = await _load(session, actor, chat_id, "chats.share")
     return SharedChat(chat_id=chat.id, readers=after)
+
+
+async def is_enabled(conn: Conn) -> bool:
+    return await conn.fetchval(IS_ENABLED)
+
+
+async def list_roots_of(
+    conn: Conn, users: list[UserId], *, limit: int
+) -> dict[UserId, set[ChatId]]:
+    """The root chats of others that each of the users reads by a share."""
+    found: dict[UserId, set[ChatId]] = {}
+    for row in await conn.fetch(LIST_ROOTS, users, limit):
+        found.setdefault(row["user_id"], set()).add(row["id"])
+    return found
+
+
+async def list_readers_of(
+    conn: Conn, roots: list[ChatId], users: list[UserId]
+) -> set[tuple[ChatId, UserId]]:
+    """Which of the users read which of the root chats by a share."""
+    return {(row["id"], row["user_id"]) for row in await conn.fetch(LIST_READERS, roots, users)}
+
+
+async def list_recently_active(
+    conn: Conn, users: list[UserId], *, max_age_s: float, limit: int = 1000
+) -> list[tuple[UserId, Chat]]:
+    """Root chats that the users read by a share, with an `updated_at` of the last `max_age_s`,
+    deleted ones too."""
+    rows = await conn.fetch(LIST_RECENTLY_ACTIVE, max_age_s, users, limit)
+    return [(row["reader_id"], chats.chat_from_row(row)) for row in rows]
 
 
 async def _load(
