@@ -33,14 +33,22 @@ CHECKS = types=$$(mktemp) || exit 1; failed=0; \
 	$(BIN)/lint-imports --no-logo || failed=1; $(BESIDE) \
 	wait $$typing || failed=1; cat "$$types"; exit $$failed
 
-.PHONY: help serve check test fuzz chaos rolling upgrade soak test-model fmt bench docs lock clean runtime dev model
+# CI, which sets RETRY, must not miss the tests in the browser because Chromium is missing.
+PAGE_TESTS = $(BIN)/python -m tools.page_tests $(if $(RETRY),--retry --require-browser)
+
+.PHONY: help serve page check test test-page fuzz chaos rolling upgrade soak test-model fmt bench docs lock clean runtime dev model
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-serve: runtime ## set up what is needed and start the server (ARGS="--data-dir DIR" adds flags)
+serve: runtime page ## set up what is needed and start the server (ARGS="--data-dir DIR" adds flags)
 	@exec $(BIN)/chatd serve $(ARGS)
 
+# Quick if nothing has changed. Without Node the server serves the lite page.
+page: runtime ## build the page, if its sources have changed and Node 20 is installed
+	@$(BIN)/python tools/page_build.py
+
+check: BESIDE = test ! -d ui/node_modules || $(BIN)/python -m tools.page_tests --check-only || failed=1;
 check: dev ## lint and types only, a minute or two
 	@echo "Checking lint, imports and types: a minute or two ..."
 	@$(CHECKS)
@@ -51,8 +59,13 @@ test: BESIDE = $(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1 || tru
 test: dev tests/oidc/node_modules/.package-lock.json ## every check and every test, as CI runs them (ARGS="-k name" goes to pytest)
 	@echo "Checking lint, imports and types: a minute or two ..."
 	@$(CHECKS)
-	@echo "Running the tests, which takes many minutes; the percentage says how far they are ..."
-	@$(BIN)/python tools/run_tests.py $(if $(RETRY),--retry) -n $(JOBS) --dist worksteal $(ARGS)
+	@failed=0; $(if $(ARGS),echo "Not testing the page: ARGS chooses tests of pytest.",$(PAGE_TESTS)) || failed=1; \
+	echo "Running the tests, which takes many minutes; the percentage says how far they are ..."; \
+	$(BIN)/python tools/run_tests.py $(if $(RETRY),--retry) -n $(JOBS) --dist worksteal $(ARGS) || failed=1; \
+	exit $$failed
+
+test-page: dev ## every check and test of the page, in Chromium too
+	@$(PAGE_TESTS)
 
 # A certified OpenID provider, for tests of the sign-in. Without node they are skipped.
 tests/oidc/node_modules/.package-lock.json: tests/oidc/package-lock.json

@@ -2,9 +2,10 @@
 
 Owns what is in .venv and the note of what was put there (.venv/chatd-setup.json), so that a run
 with nothing to do does nothing. Uses the standard library only: it runs before anything is
-installed. It installs into .venv only, and only packages whose hash is in a lock file. The one
-exception is bubblewrap, which keeps workspaces apart and comes from the system's own packages:
-root gets it where there is apt-get, once, unless CHATD_SETUP_SYSTEM=0 says not to.
+installed. It installs into .venv only, and only packages whose hash is in a lock file. Two come
+from the system's own packages instead: bubblewrap, which keeps workspaces apart, and chromium, for
+tests of the page. Root gets them where there is apt-get, once, unless CHATD_SETUP_SYSTEM=0 says not
+to.
 """
 
 import argparse
@@ -141,7 +142,9 @@ def install(arguments: list[str]) -> None:
 def run_installer(command: list[str]) -> int:
     """Say how far pip is. It names each package once when it collects it; its errors and those of
     uv, which is quiet and fast, go to standard error unchanged."""
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+    # The Makefile builds the page, where that can be seen.
+    env = {**os.environ, "CHATD_UI": "skip"}
+    with subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         collected = 0
         for line in process.stdout:
@@ -175,23 +178,31 @@ def installers() -> Iterator[list[str]]:
 
 
 def wants_bubblewrap() -> bool:
-    """Whether it is missing, can be had, and has not been tried before."""
+    return shutil.which("bwrap") is None and can_install_packages("bubblewrap")
+
+
+def can_install_packages(name: str) -> bool:
+    """Whether a package of the system can be had here, and has not been tried before."""
     return (
         os.geteuid() == 0
-        and shutil.which("bwrap") is None
         and shutil.which("apt-get") is not None
         and os.environ.get("CHATD_SETUP_SYSTEM") != "0"
-        and read_note().get("bubblewrap") != "tried"
+        and read_note().get(name) != "tried"
     )
 
 
 def install_bubblewrap() -> None:
     """Without it everything works, workspaces are just kept apart less well: never a failure."""
     say("Installing bubblewrap with apt-get: it isolates workspaces. This takes up to a minute ...")
-    install = ["install", "--yes", "--no-install-recommends", "bubblewrap"]
+    install_package("bubblewrap")
+
+
+def install_package(name: str) -> None:
+    """With apt-get, once."""
+    install = ["install", "--yes", "--no-install-recommends", name]
     if not (apt_get(install) or (apt_get(["update"]) and apt_get(install))):
-        say("That did not work. To have it, install the package bubblewrap by hand.")
-    write_note({**read_note(), "bubblewrap": "tried"})
+        say(f"That did not work. To have it, install the package {name} by hand.")
+    write_note({**read_note(), name: "tried"})
 
 
 def apt_get(words: list[str]) -> bool:

@@ -1,11 +1,14 @@
-"""Puts Swagger UI into the wheel, from the package that carries its files. Run by hatchling.
+"""Builds the page, and puts Swagger UI into the wheel. Run by hatchling.
 
-An editable install needs none of this: chatd finds the package itself.
+The page is built as tools/page_build.py says. Swagger UI comes from the package that carries its
+files; an editable install needs none of that: chatd finds the package itself.
 """
 
 import hashlib
-from importlib.util import find_spec
+import os
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from hatchling.builders.config import BuilderConfig
@@ -20,10 +23,22 @@ SHA256 = {
 }
 
 
-class SwaggerUiHook(BuildHookInterface[BuilderConfig]):
+class ChatdHook(BuildHookInterface[BuilderConfig]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        if version == "standard":
+        mode = os.environ.get("CHATD_UI", "auto")
+        page_build(Path(self.root)).build_page(Path(self.root), mode, self.app.display_warning)
+        if self.target_name == "wheel" and version == "standard":
             build_data["force_include"].update(swagger_ui_files())
+
+
+def page_build(root: Path) -> ModuleType:
+    """The module beside this one. While hatchling runs it, tools is no package on its path."""
+    spec = spec_from_file_location("page_build", root / "tools" / "page_build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def swagger_ui_files() -> dict[str, str]:

@@ -1,0 +1,125 @@
+"""Checks and tests of the page: types and lint, the types of the API, unit tests, and the page in
+Chromium against a real server. Run by the Makefile after the checks of the Python code.
+
+Without Node nothing of this runs, and without Chromium the tests in the browser do not; both are
+said. With --require-browser it is a failure if Node is there and Chromium is not.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tools.environment import can_install_packages, install_package
+from tools.page_build import NODE_TEXT, ROOT, PageNotBuilt, build_page, has_node, install_packages
+
+UI = ROOT / "ui"
+SCHEMA = UI / "src" / "api" / "schema.d.ts"
+CHROMIUM = Path("/usr/bin/chromium")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Check and test the page.")
+    parser.add_argument("--retry", action="store_true", help="repeat failed browser tests once")
+    parser.add_argument("--require-browser", action="store_true", help="fail without Chromium")
+    parser.add_argument("--check-only", action="store_true", help="types and lint only")
+    options = parser.parse_args()
+    if not has_node():
+        say(f"{NODE_TEXT} is not installed: the page is neither checked nor tested.")
+        return
+    try:
+        install_packages(ROOT, say)
+    except PageNotBuilt as error:
+        sys.exit(f"error: {error}")
+    if options.check_only:
+        sys.exit(0 if run_step("types and lint", npm("check")) else 1)
+    say("Checking and testing the page: two or three minutes ...")
+    sys.exit(0 if test_page(retry=options.retry, needs_browser=options.require_browser) else 1)
+
+
+def test_page(*, retry: bool, needs_browser: bool) -> bool:
+    """All of it, whichever fails, but no browser for a page that does not build."""
+    with ThreadPoolExecutor(2) as pool:
+        checked = pool.submit(run_step, "types and lint", npm("check"))
+        tested = run_step("unit tests", npm("test"))
+        described = is_schema_current()
+        passed = all([checked.result(), tested, described])
+    try:
+        build_page(ROOT, "require", say)
+    except PageNotBuilt as error:
+        say(f"error: {error}")
+        return False
+    return test_in_browser(retry=retry, is_needed=needs_browser) and passed
+
+
+def test_in_browser(*, retry: bool, is_needed: bool) -> bool:
+    program = chromium()
+    if program is None:
+        say("Chromium is not installed: the page is not tested in a browser (package chromium).")
+        return not is_needed
+    env = {"CHATD_CHROMIUM": str(program), "CHATD_RETRY": "1" if retry else "0"}
+    return run_step("tests in Chromium", npm("e2e"), env)
+
+
+def chromium() -> Path | None:
+    """Debian's, installed if that is possible; or the one that CHATD_CHROMIUM names."""
+    named = os.environ.get("CHATD_CHROMIUM")
+    if named is not None:
+        return Path(named)
+    if not CHROMIUM.exists() and can_install_packages("chromium"):
+        say("Installing chromium with apt-get, for the page's tests: a minute or two ...")
+        install_package("chromium")
+    return CHROMIUM if CHROMIUM.exists() else None
+
+
+def is_schema_current() -> bool:
+    """Whether the types in ui/ are those of this server's OpenAPI document."""
+    built = ROOT / "build"
+    built.mkdir(exist_ok=True)
+    found = built / "schema.d.ts"
+    described = [sys.executable, "-m", "tools.openapi", str(built / "openapi.json"), "--slim"]
+    command = ["npx", "openapi-typescript", str(built / "openapi.json"), "--output", str(found)]
+    if not (run_step("OpenAPI document", described, cwd=ROOT) and run_step("API types", command)):
+        return False
+    if found.read_bytes() == SCHEMA.read_bytes():
+        return True
+    say("ui/src/api/schema.d.ts is not up to date: run npm run types in ui/.")
+    return False
+
+
+def npm(script: str) -> list[str]:
+    return ["npm", "run", "--silent", script]
+
+
+def run_step(
+    name: str, command: list[str], more: dict[str, str] | None = None, cwd: Path = UI
+) -> bool:
+    """Its output is shown if it fails; that of the browser's tests, as it comes."""
+    is_long = more is not None
+    began = time.monotonic()
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env={**os.environ, **(more or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=None if is_long else subprocess.PIPE,
+        stderr=None if is_long else subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0 and done.stdout:
+        say(done.stdout)
+    outcome = "" if done.returncode == 0 else " FAILED"
+    say(f"  page: {name}, {time.monotonic() - began:.0f} s{outcome}")
+    return done.returncode == 0
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    main()
