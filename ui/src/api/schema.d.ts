@@ -1672,7 +1672,7 @@ export interface components {
              * @default read
              * @enum {unknown}
              */
-            role: "read";
+            role?: "read";
         };
         AclReply: {
             /** Format: uuid */
@@ -1689,7 +1689,7 @@ export interface components {
              * @default read
              * @enum {unknown}
              */
-            role: "read";
+            role?: "read";
         };
         ActionPayload: {
             tool_calls: components["schemas"]["RequestedCall"][];
@@ -1715,13 +1715,13 @@ export interface components {
             arch: string;
             created_at: string;
             /** @default null */
-            parent_id: string | null;
+            parent_id?: string | null;
             /** @default null */
-            first_connected_at: string | null;
+            first_connected_at?: string | null;
             /** @default null */
-            last_connected_at: string | null;
+            last_connected_at?: string | null;
             /** @default null */
-            disconnected_at: string | null;
+            disconnected_at?: string | null;
         };
         AttemptItem: {
             number: number;
@@ -1768,7 +1768,7 @@ export interface components {
             access_key_id: string;
             secret_access_key: string;
             /** @default null */
-            session_token: string | null;
+            session_token?: string | null;
         };
         BrowserKeys: {
             p256dh: string;
@@ -1815,17 +1815,17 @@ export interface components {
             attempt: number;
             created_at: string;
             /** @default  */
-            error: string;
+            error?: string;
             /** @default  */
-            error_code: string;
+            error_code?: string;
             /** @default null */
-            deadline: string | null;
+            deadline?: string | null;
             /** @default null */
-            max_deadline: string | null;
+            max_deadline?: string | null;
             /** @default null */
-            started_at: string | null;
+            started_at?: string | null;
             /** @default null */
-            completed_at: string | null;
+            completed_at?: string | null;
         };
         ChatCostReply: {
             /** Format: uuid */
@@ -1841,15 +1841,15 @@ export interface components {
         ChatError: {
             message: string;
             /** @default generic */
-            kind: string;
+            kind?: string;
             /** @default null */
-            detail: string | null;
+            detail?: string | null;
             /** @default null */
-            provider: string | null;
+            provider?: string | null;
             /** @default false */
-            retryable: boolean;
+            retryable?: boolean;
             /** @default null */
-            status_code: number | null;
+            status_code?: number | null;
         };
         ChatListEvent: {
             /** @enum {unknown} */
@@ -1885,7 +1885,7 @@ export interface components {
             /** Format: uuid */
             root_chat_id: string;
             /** @default null */
-            parent_chat_id: string | null;
+            parent_chat_id?: string | null;
             title: string;
             /** @enum {unknown} */
             status: "archived" | "error" | "interrupting" | "pending" | "requires_action" | "running" | "waiting";
@@ -1897,31 +1897,31 @@ export interface components {
             };
             queue_len: number;
             /** @default false */
-            queue_held: boolean;
+            queue_held?: boolean;
             version: number;
             created_at: string;
             updated_at: string;
             /** @default null */
-            last_model_config_id: string | null;
+            last_model_config_id?: string | null;
             /** @default null */
-            reasoning_effort: string | null;
+            reasoning_effort?: string | null;
             /** @default null */
-            workspace_id: string | null;
+            workspace_id?: string | null;
             /** @default null */
-            max_cost_micros: number | null;
+            max_cost_micros?: number | null;
             /** @default null */
-            last_message_id: number | null;
+            last_message_id?: number | null;
             /** @default null */
-            last_read_message_id: number | null;
+            last_read_message_id?: number | null;
             has_unread?: boolean;
             /** @default null */
-            forked_from: components["schemas"]["ForkOrigin"] | null;
+            forked_from?: components["schemas"]["ForkOrigin"] | null;
             /** @default null */
-            build_id: string | null;
+            build_id?: string | null;
             /** @default null */
-            agent_id: string | null;
+            agent_id?: string | null;
             /** @default null */
-            context: components["schemas"]["ContextReply"] | null;
+            context?: components["schemas"]["ContextReply"] | null;
         };
         ClientTool: {
             name: string;
@@ -1933,9 +1933,9 @@ export interface components {
             type: "context-file";
             context_file_path: string;
             /** @default false */
-            context_file_truncated: boolean;
+            context_file_truncated?: boolean;
             /** @default null */
-            context_file_agent_id: string | null;
+            context_file_agent_id?: string | null;
         };
         ContextItem: {
             kind: string;
@@ -1943,9 +1943,9 @@ export interface components {
             status: string;
             size: number;
             /** @default  */
-            name: string;
+            name?: string;
             /** @default  */
-            error: string;
+            error?: string;
         };
         ContextReply: {
             dirty: boolean;
@@ -2000,7 +2000,7 @@ export interface components {
             username: string;
             name: string;
             /** @default null */
-            avatar_url: string | null;
+            avatar_url?: string | null;
         };
         CostSummaryReply: {
             total_cost_micros: number;
@@ -2022,101 +2022,101 @@ export interface components {
         };
         CreateChatBody: {
             /** @default null */
-            model: string | null;
+            model?: string | null;
             /** @default null */
-            model_config_id: string | null;
+            model_config_id?: string | null;
             /** @default null */
-            reasoning_effort: ("high" | "low" | "max" | "medium" | "minimal" | "none" | "xhigh") | null;
+            reasoning_effort?: ("high" | "low" | "max" | "medium" | "minimal" | "none" | "xhigh") | null;
             content: (components["schemas"]["InputText"] | components["schemas"]["InputFile"] | components["schemas"]["InputFileReference"])[];
             /** @default null */
-            system_prompt: string | null;
+            system_prompt?: string | null;
             labels?: {
                 [key: string]: string;
             };
             /** @default [] */
-            client_tools: components["schemas"]["ClientTool"][];
+            client_tools?: components["schemas"]["ClientTool"][];
             /** @default null */
-            workspace_id: string | null;
+            workspace_id?: string | null;
             /** @default null */
-            max_cost_micros: number | null;
+            max_cost_micros?: number | null;
             /** @default null */
-            mcp_server_ids: string[] | null;
+            mcp_server_ids?: string[] | null;
         };
         CreateKeyBody: {
             api_key: string;
             /** @default  */
-            name: string;
+            name?: string;
         };
         CreateModelBody: {
             name: string;
             provider: string;
             model: string;
             /** @default null */
-            display_name: string | null;
+            display_name?: string | null;
             /** @default true */
-            enabled: boolean;
+            enabled?: boolean;
             /** @default null */
-            is_default: boolean | null;
+            is_default?: boolean | null;
             /** @default null */
-            context_limit: number | null;
+            context_limit?: number | null;
             /** @default null */
-            compaction_threshold: number | null;
+            compaction_threshold?: number | null;
             /** @default null */
-            max_output_tokens: number | null;
+            max_output_tokens?: number | null;
             /** @default null */
-            temperature: number | null;
+            temperature?: number | null;
             /** @default null */
-            top_p: number | null;
+            top_p?: number | null;
             /** @default null */
-            top_k: number | null;
+            top_k?: number | null;
             /** @default null */
-            presence_penalty: number | null;
+            presence_penalty?: number | null;
             /** @default null */
-            frequency_penalty: number | null;
+            frequency_penalty?: number | null;
             /** @default null */
-            reasoning_effort: components["schemas"]["EffortRange"] | null;
+            reasoning_effort?: components["schemas"]["EffortRange"] | null;
             /** @default null */
-            prices: components["schemas"]["ModelPrices"] | null;
+            prices?: components["schemas"]["ModelPrices"] | null;
             options?: unknown;
             /** @default null */
-            capabilities: components["schemas"]["ModelCapabilities"] | null;
+            capabilities?: components["schemas"]["ModelCapabilities"] | null;
         };
         CreateProviderBody: {
             name: string;
             /** @enum {unknown} */
             kind: "anthropic" | "azure" | "bedrock" | "demo" | "google" | "openai" | "openai-compat" | "openrouter" | "vercel";
             /** @default null */
-            display_name: string | null;
+            display_name?: string | null;
             /** @default true */
-            enabled: boolean;
+            enabled?: boolean;
             /** @default null */
-            base_url: string | null;
+            base_url?: string | null;
             /** @default [] */
-            api_keys: string[];
+            api_keys?: string[];
             /** @default {} */
-            headers: {
+            headers?: {
                 [key: string]: string;
             };
             /** @default null */
-            proxy: string | null;
+            proxy?: string | null;
             /** @default null */
-            region: string | null;
+            region?: string | null;
             /** @default null */
-            aws: components["schemas"]["AwsCredentialsBody"] | null;
+            aws?: components["schemas"]["AwsCredentialsBody"] | null;
             /** @default null */
-            ca_file: string | null;
+            ca_file?: string | null;
             /** @default null */
-            client_cert: string | null;
+            client_cert?: string | null;
             /** @default null */
-            client_key: string | null;
+            client_key?: string | null;
             /** @default null */
-            connect_timeout_s: number | null;
+            connect_timeout_s?: number | null;
             /** @default null */
-            silence_timeout_s: number | null;
+            silence_timeout_s?: number | null;
             /** @default null */
-            answer_timeout_s: number | null;
+            answer_timeout_s?: number | null;
             /** @default false */
-            user_keys: boolean;
+            user_keys?: boolean;
         };
         CreatedTokenReply: {
             /** Format: uuid */
@@ -2136,7 +2136,7 @@ export interface components {
              * @default month
              * @enum {unknown}
              */
-            period: "day" | "month" | "week";
+            period?: "day" | "month" | "week";
         };
         DeliveryPage: {
             items: components["schemas"]["DeliveryRecordReply"][];
@@ -2203,48 +2203,48 @@ export interface components {
         };
         EditMessageBody: {
             /** @default null */
-            model: string | null;
+            model?: string | null;
             /** @default null */
-            model_config_id: string | null;
+            model_config_id?: string | null;
             /** @default null */
-            reasoning_effort: ("high" | "low" | "max" | "medium" | "minimal" | "none" | "xhigh") | null;
+            reasoning_effort?: ("high" | "low" | "max" | "medium" | "minimal" | "none" | "xhigh") | null;
             content: (components["schemas"]["InputText"] | components["schemas"]["InputFile"] | components["schemas"]["InputFileReference"])[];
         };
         EffectiveLimits: {
             /** @default 2147483648 */
-            memory_bytes: number;
+            memory_bytes?: number;
             /** @default 512 */
-            processes: number;
+            processes?: number;
             /** @default 1073741824 */
-            file_bytes: number;
+            file_bytes?: number;
             /** @default 10737418240 */
-            disk_bytes: number;
+            disk_bytes?: number;
             /** @default 4096 */
-            open_files: number;
+            open_files?: number;
             /** @default 100 */
-            cpu_weight: number;
+            cpu_weight?: number;
             /** @default [] */
-            per_process: string[];
+            per_process?: string[];
         };
         EffortRange: {
             /** @default null */
-            default: ("high" | "low" | "max" | "medium" | "minimal" | "none" | "xhigh") | null;
+            default?: ("high" | "low" | "max" | "medium" | "minimal" | "none" | "xhigh") | null;
             /** @default null */
-            max: ("high" | "low" | "max" | "medium" | "minimal" | "none" | "xhigh") | null;
+            max?: ("high" | "low" | "max" | "medium" | "minimal" | "none" | "xhigh") | null;
         };
         ErrorBody: {
             code: string;
             message: string;
             /** @default null */
-            detail: string | null;
+            detail?: string | null;
             /** @default [] */
-            validations: components["schemas"]["FieldError"][];
+            validations?: components["schemas"]["FieldError"][];
             /** @default null */
-            spent_micros: number | null;
+            spent_micros?: number | null;
             /** @default null */
-            limit_micros: number | null;
+            limit_micros?: number | null;
             /** @default null */
-            resets_at: string | null;
+            resets_at?: string | null;
         };
         ErrorEvent: {
             /** @enum {unknown} */
@@ -2267,11 +2267,11 @@ export interface components {
             type: "file";
             media_type: string;
             /** @default null */
-            file_id: string | null;
+            file_id?: string | null;
             /** @default null */
-            name: string | null;
+            name?: string | null;
             /** @default null */
-            data: string | null;
+            data?: string | null;
         };
         FileReferencePart: {
             /** @enum {unknown} */
@@ -2294,7 +2294,7 @@ export interface components {
         };
         ForkBody: {
             /** @default null */
-            message_id: number | null;
+            message_id?: number | null;
         };
         ForkOrigin: {
             /** Format: uuid */
@@ -2372,7 +2372,7 @@ export interface components {
              * @default continue
              * @enum {unknown}
              */
-            queue: "continue" | "hold";
+            queue?: "continue" | "hold";
         };
         KeyReply: {
             /** Format: uuid */
@@ -2406,7 +2406,7 @@ export interface components {
             /** Format: uuid */
             root_chat_id: string;
             /** @default null */
-            parent_chat_id: string | null;
+            parent_chat_id?: string | null;
             title: string;
             /** @enum {unknown} */
             status: "archived" | "error" | "interrupting" | "pending" | "requires_action" | "running" | "waiting";
@@ -2418,28 +2418,28 @@ export interface components {
             };
             queue_len: number;
             /** @default false */
-            queue_held: boolean;
+            queue_held?: boolean;
             version: number;
             created_at: string;
             updated_at: string;
             /** @default null */
-            last_model_config_id: string | null;
+            last_model_config_id?: string | null;
             /** @default null */
-            reasoning_effort: string | null;
+            reasoning_effort?: string | null;
             /** @default null */
-            workspace_id: string | null;
+            workspace_id?: string | null;
             /** @default null */
-            max_cost_micros: number | null;
+            max_cost_micros?: number | null;
             /** @default null */
-            last_message_id: number | null;
+            last_message_id?: number | null;
             /** @default null */
-            last_read_message_id: number | null;
+            last_read_message_id?: number | null;
             has_unread?: boolean;
             /** @default null */
-            forked_from: components["schemas"]["ForkOrigin"] | null;
+            forked_from?: components["schemas"]["ForkOrigin"] | null;
             children: components["schemas"]["PublicChat"][];
             /** @default null */
-            match: components["schemas"]["SearchMatch"] | null;
+            match?: components["schemas"]["SearchMatch"] | null;
         };
         ListedPrompt: {
             /** Format: uuid */
@@ -2490,17 +2490,17 @@ export interface components {
         };
         ModelCapabilities: {
             /** @default null */
-            context_limit: number | null;
+            context_limit?: number | null;
             /** @default null */
-            max_output_tokens: number | null;
+            max_output_tokens?: number | null;
             /** @default null */
-            efforts: ("high" | "low" | "max" | "medium" | "minimal" | "none" | "xhigh")[] | null;
+            efforts?: ("high" | "low" | "max" | "medium" | "minimal" | "none" | "xhigh")[] | null;
             /** @default null */
-            images: boolean | null;
+            images?: boolean | null;
             /** @default null */
-            pdfs: boolean | null;
+            pdfs?: boolean | null;
             /** @default null */
-            web_search: boolean | null;
+            web_search?: boolean | null;
         };
         ModelPage: {
             items: components["schemas"]["ModelReply"][];
@@ -2509,15 +2509,15 @@ export interface components {
         };
         ModelPrices: {
             /** @default null */
-            input: string | null;
+            input?: string | null;
             /** @default null */
-            output: string | null;
+            output?: string | null;
             /** @default null */
-            cache_read: string | null;
+            cache_read?: string | null;
             /** @default null */
-            cache_write: string | null;
+            cache_write?: string | null;
             /** @default null */
-            web_search: string | null;
+            web_search?: string | null;
         };
         ModelReply: {
             /** Format: uuid */
@@ -2536,30 +2536,30 @@ export interface components {
             updated_at: string;
             capabilities: components["schemas"]["ModelCapabilities"];
             /** @default null */
-            context_limit: number | null;
+            context_limit?: number | null;
             /** @default null */
-            compaction_threshold: number | null;
+            compaction_threshold?: number | null;
             /** @default null */
-            max_output_tokens: number | null;
+            max_output_tokens?: number | null;
             /** @default null */
-            temperature: number | null;
+            temperature?: number | null;
             /** @default null */
-            top_p: number | null;
+            top_p?: number | null;
             /** @default null */
-            top_k: number | null;
+            top_k?: number | null;
             /** @default null */
-            presence_penalty: number | null;
+            presence_penalty?: number | null;
             /** @default null */
-            frequency_penalty: number | null;
+            frequency_penalty?: number | null;
             /** @default null */
-            reasoning_effort: components["schemas"]["EffortRange"] | null;
+            reasoning_effort?: components["schemas"]["EffortRange"] | null;
             /** @default null */
-            prices: components["schemas"]["ModelPrices"] | null;
+            prices?: components["schemas"]["ModelPrices"] | null;
             options?: unknown;
             /** @default false */
-            unpriced: boolean;
+            unpriced?: boolean;
             /** @default false */
-            deleted: boolean;
+            deleted?: boolean;
         };
         MoveQueuedBody: {
             before: number | null;
@@ -2573,7 +2573,7 @@ export interface components {
             /** @enum {unknown} */
             transition: "delete" | "start" | "stop";
             /** @default {} */
-            parameters: {
+            parameters?: {
                 [key: string]: string;
             };
         };
@@ -2582,31 +2582,31 @@ export interface components {
         };
         NewScheduleBody: {
             /** @default null */
-            model: string | null;
+            model?: string | null;
             /** @default null */
-            model_config_id: string | null;
+            model_config_id?: string | null;
             /** @default null */
-            reasoning_effort: ("high" | "low" | "max" | "medium" | "minimal" | "none" | "xhigh") | null;
+            reasoning_effort?: ("high" | "low" | "max" | "medium" | "minimal" | "none" | "xhigh") | null;
             name: string;
             cron: string;
             /** @default UTC */
-            timezone: string;
+            timezone?: string;
             prompt: string;
             /** @default {} */
-            labels: {
+            labels?: {
                 [key: string]: string;
             };
             /** @default null */
-            workspace_id: string | null;
+            workspace_id?: string | null;
             /** @default true */
-            enabled: boolean;
+            enabled?: boolean;
         };
         NewTokenBody: {
             name: string;
             /** @default null */
-            scopes: ("account" | "admin" | "chat:read" | "chat:write" | "files")[] | null;
+            scopes?: ("account" | "admin" | "chat:read" | "chat:write" | "files")[] | null;
             /** @default null */
-            expires_at: string | null;
+            expires_at?: string | null;
         };
         NewUserBody: {
             username: string;
@@ -2614,21 +2614,21 @@ export interface components {
              * @default member
              * @enum {unknown}
              */
-            role: "admin" | "member" | "viewer";
+            role?: "admin" | "member" | "viewer";
             /** @default null */
-            email: string | null;
+            email?: string | null;
             /** @default  */
-            name: string;
+            name?: string;
             /** @default null */
-            password: string | null;
+            password?: string | null;
             /** @default false */
-            is_service: boolean;
+            is_service?: boolean;
         };
         NewWebhookBody: {
             url: string;
             events: ("turn.failed" | "turn.finished" | "turn.interrupted" | "turn.needs_action")[];
             /** @default null */
-            secret: string | null;
+            secret?: string | null;
         };
         NewWebhookReply: {
             webhook: components["schemas"]["WebhookReply"];
@@ -2636,13 +2636,13 @@ export interface components {
         };
         NewWorkspaceBody: {
             /** @default null */
-            template: string | null;
+            template?: string | null;
             /** @default null */
-            template_id: string | null;
+            template_id?: string | null;
             /** @default null */
-            name: string | null;
+            name?: string | null;
             /** @default {} */
-            parameters: {
+            parameters?: {
                 [key: string]: string;
             };
         };
@@ -2656,13 +2656,13 @@ export interface components {
             display_name: string;
             capabilities: components["schemas"]["ModelCapabilities"];
             /** @default [] */
-            configured_as: string[];
+            configured_as?: string[];
         };
         OptionsSchemaReply: {
             /** @default https://json-schema.org/draft/2020-12/schema */
-            $schema: string;
+            $schema?: string;
             /** @default object */
-            type: string;
+            type?: string;
             properties: {
                 [key: string]: Record<string, never>;
             };
@@ -2684,37 +2684,37 @@ export interface components {
              * @default string
              * @enum {unknown}
              */
-            type: "bool" | "list(string)" | "number" | "string";
+            type?: "bool" | "list(string)" | "number" | "string";
             /** @default false */
-            required: boolean;
+            required?: boolean;
             /** @default null */
-            default: string | null;
+            default?: string | null;
             /** @default true */
-            mutable: boolean;
+            mutable?: boolean;
             /** @default false */
-            ephemeral: boolean;
+            ephemeral?: boolean;
             /** @default  */
-            display_name: string;
+            display_name?: string;
             /** @default  */
-            description: string;
+            description?: string;
             /** @default  */
-            form_type: string;
+            form_type?: string;
             /** @default [] */
-            options: components["schemas"]["ParameterOption"][];
+            options?: components["schemas"]["ParameterOption"][];
             /** @default  */
-            regex: string;
+            regex?: string;
             /** @default  */
-            regex_error: string;
+            regex_error?: string;
             /** @default null */
-            min: number | null;
+            min?: number | null;
             /** @default null */
-            max: number | null;
+            max?: number | null;
         };
         ParameterOption: {
             name: string;
             value: string;
             /** @default  */
-            description: string;
+            description?: string;
         };
         PartPayload: {
             /** @enum {unknown} */
@@ -2726,7 +2726,7 @@ export interface components {
         };
         PasswordBody: {
             /** @default null */
-            current_password: string | null;
+            current_password?: string | null;
             new_password: string;
         };
         Ping: {
@@ -2768,33 +2768,33 @@ export interface components {
             created_at: string;
             updated_at: string;
             /** @default [] */
-            keys: components["schemas"]["KeyReply"][];
+            keys?: components["schemas"]["KeyReply"][];
             /** @default null */
-            base_url: string | null;
+            base_url?: string | null;
             /** @default [] */
-            header_names: string[];
+            header_names?: string[];
             /** @default false */
-            has_proxy: boolean;
+            has_proxy?: boolean;
             /** @default false */
-            has_aws_credentials: boolean;
+            has_aws_credentials?: boolean;
             /** @default null */
-            region: string | null;
+            region?: string | null;
             /** @default null */
-            ca_file: string | null;
+            ca_file?: string | null;
             /** @default null */
-            client_cert: string | null;
+            client_cert?: string | null;
             /** @default null */
-            client_key: string | null;
+            client_key?: string | null;
             /** @default null */
-            connect_timeout_s: number | null;
+            connect_timeout_s?: number | null;
             /** @default null */
-            silence_timeout_s: number | null;
+            silence_timeout_s?: number | null;
             /** @default null */
-            answer_timeout_s: number | null;
+            answer_timeout_s?: number | null;
             /** @default false */
-            user_keys: boolean;
+            user_keys?: boolean;
             /** @default null */
-            dropped: components["schemas"]["DroppedSecretsReply"] | null;
+            dropped?: components["schemas"]["DroppedSecretsReply"] | null;
         };
         PublicChat: {
             /** Format: uuid */
@@ -2808,7 +2808,7 @@ export interface components {
             /** Format: uuid */
             root_chat_id: string;
             /** @default null */
-            parent_chat_id: string | null;
+            parent_chat_id?: string | null;
             title: string;
             /** @enum {unknown} */
             status: "archived" | "error" | "interrupting" | "pending" | "requires_action" | "running" | "waiting";
@@ -2820,25 +2820,25 @@ export interface components {
             };
             queue_len: number;
             /** @default false */
-            queue_held: boolean;
+            queue_held?: boolean;
             version: number;
             created_at: string;
             updated_at: string;
             /** @default null */
-            last_model_config_id: string | null;
+            last_model_config_id?: string | null;
             /** @default null */
-            reasoning_effort: string | null;
+            reasoning_effort?: string | null;
             /** @default null */
-            workspace_id: string | null;
+            workspace_id?: string | null;
             /** @default null */
-            max_cost_micros: number | null;
+            max_cost_micros?: number | null;
             /** @default null */
-            last_message_id: number | null;
+            last_message_id?: number | null;
             /** @default null */
-            last_read_message_id: number | null;
+            last_read_message_id?: number | null;
             has_unread?: boolean;
             /** @default null */
-            forked_from: components["schemas"]["ForkOrigin"] | null;
+            forked_from?: components["schemas"]["ForkOrigin"] | null;
         };
         PublicMessage: {
             id: number;
@@ -2849,13 +2849,13 @@ export interface components {
             content: (components["schemas"]["TextPart"] | components["schemas"]["ReasoningPart"] | components["schemas"]["ToolCallPart"] | components["schemas"]["ToolResultPart"] | components["schemas"]["SourcePart"] | components["schemas"]["FilePart"] | components["schemas"]["FileReferencePart"] | components["schemas"]["ContextFilePart"] | components["schemas"]["SkillPart"])[];
             created_at: string;
             /** @default null */
-            created_by: string | null;
+            created_by?: string | null;
             /** @default null */
-            model_config_id: string | null;
+            model_config_id?: string | null;
             /** @default null */
-            usage: components["schemas"]["TokenUsage"] | null;
+            usage?: components["schemas"]["TokenUsage"] | null;
             /** @default null */
-            finish_reason: string | null;
+            finish_reason?: string | null;
         };
         PublicQueuedMessage: {
             id: number;
@@ -2866,9 +2866,9 @@ export interface components {
             /** Format: uuid */
             created_by: string;
             /** @default false */
-            steer: boolean;
+            steer?: boolean;
             /** @default null */
-            model_config_id: string | null;
+            model_config_id?: string | null;
         };
         PushKeyReply: {
             public_key: string;
@@ -2892,20 +2892,20 @@ export interface components {
             type: "reasoning";
             text: string;
             /** @default null */
-            created_at: string | null;
+            created_at?: string | null;
             /** @default null */
-            completed_at: string | null;
+            completed_at?: string | null;
         };
         RepositoryDiff: {
             repo_root: string;
             /** @default  */
-            branch: string;
+            branch?: string;
             /** @default  */
-            remote_origin: string;
+            remote_origin?: string;
             /** @default  */
-            unified_diff: string;
+            unified_diff?: string;
             /** @default false */
-            removed: boolean;
+            removed?: boolean;
         };
         RequestedCall: {
             tool_call_id: string;
@@ -2914,17 +2914,17 @@ export interface components {
         };
         ResourceLimits: {
             /** @default 2147483648 */
-            memory_bytes: number;
+            memory_bytes?: number;
             /** @default 512 */
-            processes: number;
+            processes?: number;
             /** @default 1073741824 */
-            file_bytes: number;
+            file_bytes?: number;
             /** @default 10737418240 */
-            disk_bytes: number;
+            disk_bytes?: number;
             /** @default 4096 */
-            open_files: number;
+            open_files?: number;
             /** @default 100 */
-            cpu_weight: number;
+            cpu_weight?: number;
         };
         RetryEvent: {
             /** @enum {unknown} */
@@ -2938,15 +2938,15 @@ export interface components {
             delay_ms: number;
             error: string;
             /** @default generic */
-            kind: string;
+            kind?: string;
             /** @default null */
-            provider: string | null;
+            provider?: string | null;
             /** @default null */
-            status_code: number | null;
+            status_code?: number | null;
             /** @default null */
-            detail: string | null;
+            detail?: string | null;
             /** @default null */
-            retrying_at: string | null;
+            retrying_at?: string | null;
         };
         RunPage: {
             items: components["schemas"]["TurnItem"][];
@@ -2999,29 +2999,29 @@ export interface components {
             /** Format: uuid */
             chat_id: string;
             /** @default null */
-            message_id: number | null;
+            message_id?: number | null;
             text: string;
             /** @default [] */
-            highlights: [
+            highlights?: [
                 number,
                 number
             ][];
         };
         SendMessageBody: {
             /** @default null */
-            model: string | null;
+            model?: string | null;
             /** @default null */
-            model_config_id: string | null;
+            model_config_id?: string | null;
             /** @default null */
-            reasoning_effort: ("high" | "low" | "max" | "medium" | "minimal" | "none" | "xhigh") | null;
+            reasoning_effort?: ("high" | "low" | "max" | "medium" | "minimal" | "none" | "xhigh") | null;
             content: (components["schemas"]["InputText"] | components["schemas"]["InputFile"] | components["schemas"]["InputFileReference"])[];
             /**
              * @default queue
              * @enum {unknown}
              */
-            busy_behavior: "interrupt" | "queue" | "reject" | "rollback" | "steer";
+            busy_behavior?: "interrupt" | "queue" | "reject" | "rollback" | "steer";
             /** @default null */
-            mcp_server_ids: string[] | null;
+            mcp_server_ids?: string[] | null;
         };
         SentReply: {
             queued: boolean;
@@ -3031,13 +3031,13 @@ export interface components {
             chat_id: string;
             version: number;
             /** @default null */
-            message: components["schemas"]["PublicMessage"] | null;
+            message?: components["schemas"]["PublicMessage"] | null;
             /** @default null */
-            queued_message: components["schemas"]["PublicQueuedMessage"] | null;
+            queued_message?: components["schemas"]["PublicQueuedMessage"] | null;
             /** @default null */
-            message_id: number | null;
+            message_id?: number | null;
             /** @default null */
-            queue_id: number | null;
+            queue_id?: number | null;
         };
         SessionPage: {
             items: components["schemas"]["SessionReply"][];
@@ -3073,16 +3073,16 @@ export interface components {
             type: "skill";
             skill_name: string;
             /** @default null */
-            skill_description: string | null;
+            skill_description?: string | null;
         };
         SourcePart: {
             /** @enum {unknown} */
             type: "source";
             url: string;
             /** @default null */
-            source_id: string | null;
+            source_id?: string | null;
             /** @default null */
-            title: string | null;
+            title?: string | null;
         };
         SpendLimitsReply: {
             spend_limit_micros: number | null;
@@ -3135,7 +3135,7 @@ export interface components {
             type: "subscribe";
             topic: string;
             /** @default null */
-            after: number | string | null;
+            after?: number | string | null;
         };
         SubscribeRefused: {
             /** @enum {unknown} */
@@ -3143,7 +3143,7 @@ export interface components {
             code: string;
             message: string;
             /** @default null */
-            topic: string | null;
+            topic?: string | null;
         };
         Subscribed: {
             /** @enum {unknown} */
@@ -3272,29 +3272,29 @@ export interface components {
         };
         TokenUsage: {
             /** @default 0 */
-            input_tokens: number;
+            input_tokens?: number;
             /** @default 0 */
-            output_tokens: number;
+            output_tokens?: number;
             /** @default 0 */
-            total_tokens: number;
+            total_tokens?: number;
             /** @default 0 */
-            reasoning_tokens: number;
+            reasoning_tokens?: number;
             /** @default 0 */
-            cache_creation_tokens: number;
+            cache_creation_tokens?: number;
             /** @default 0 */
-            cache_read_tokens: number;
+            cache_read_tokens?: number;
             /** @default null */
-            context_limit: number | null;
+            context_limit?: number | null;
             /** @default null */
-            context_tokens: number | null;
+            context_tokens?: number | null;
             /** @default 0 */
-            web_searches: number;
+            web_searches?: number;
             /** @default null */
-            provider_cost_micros: number | null;
+            provider_cost_micros?: number | null;
             /** @default false */
-            estimated: boolean;
+            estimated?: boolean;
             /** @default false */
-            unpriced: boolean;
+            unpriced?: boolean;
         };
         ToolCallPart: {
             /** @enum {unknown} */
@@ -3303,21 +3303,21 @@ export interface components {
             tool_name: string;
             args?: unknown;
             /** @default null */
-            args_delta: string | null;
+            args_delta?: string | null;
             /** @default false */
-            provider_executed: boolean;
+            provider_executed?: boolean;
             /** @default false */
-            cut: boolean;
+            cut?: boolean;
             /** @default null */
-            mcp_server_config_id: string | null;
+            mcp_server_config_id?: string | null;
             /** @default null */
-            created_at: string | null;
+            created_at?: string | null;
         };
         ToolResultIn: {
             tool_call_id: string;
             output: unknown;
             /** @default false */
-            is_error: boolean;
+            is_error?: boolean;
         };
         ToolResultPart: {
             /** @enum {unknown} */
@@ -3326,37 +3326,37 @@ export interface components {
             tool_name: string;
             result?: unknown;
             /** @default null */
-            result_delta: string | null;
+            result_delta?: string | null;
             /** @default false */
-            is_error: boolean;
+            is_error?: boolean;
             /** @default false */
-            is_media: boolean;
+            is_media?: boolean;
             /** @default false */
-            provider_executed: boolean;
+            provider_executed?: boolean;
             /** @default null */
-            mcp_server_config_id: string | null;
+            mcp_server_config_id?: string | null;
             /** @default null */
-            created_at: string | null;
+            created_at?: string | null;
         };
         ToolResultsBody: {
             results: components["schemas"]["ToolResultIn"][];
         };
         TrialBody: {
             /** @default null */
-            model: string | null;
+            model?: string | null;
             /** @default null */
-            key_id: string | null;
+            key_id?: string | null;
         };
         TrialReply: {
             ok: boolean;
             model: string;
             duration_ms: number;
             /** @default null */
-            error_kind: string | null;
+            error_kind?: string | null;
             /** @default null */
-            explanation: string | null;
+            explanation?: string | null;
             /** @default null */
-            detail: string | null;
+            detail?: string | null;
         };
         TurnItem: {
             turn: number;
@@ -3377,9 +3377,9 @@ export interface components {
             type: "unsubscribed";
             topic: string;
             /** @default null */
-            code: string | null;
+            code?: string | null;
             /** @default null */
-            message: string | null;
+            message?: string | null;
         };
         UpdateChatBody: {
             title?: string;
@@ -3459,9 +3459,9 @@ export interface components {
             display_name: string;
             destination: string;
             /** @default null */
-            key: components["schemas"]["KeyReply"] | null;
+            key?: components["schemas"]["KeyReply"] | null;
             /** @default false */
-            is_moved: boolean;
+            is_moved?: boolean;
         };
         UserLimitPage: {
             items: components["schemas"]["UserLimitReply"][];
@@ -3474,7 +3474,7 @@ export interface components {
             username: string;
             name: string;
             /** @default null */
-            avatar_url: string | null;
+            avatar_url?: string | null;
             spend_limit_micros: number;
         };
         UserPage: {
@@ -3525,9 +3525,9 @@ export interface components {
             chat_id: string;
             version: number;
             /** @default  */
-            cursor: string;
+            cursor?: string;
             /** @default false */
-            has_older: boolean;
+            has_older?: boolean;
         };
         WebhookPage: {
             items: components["schemas"]["WebhookReply"][];
@@ -3590,15 +3590,15 @@ export interface components {
             latest_build: components["schemas"]["BuildReply"] | null;
             agents: components["schemas"]["AgentReply"][];
             /** @default null */
-            isolation: string | null;
+            isolation?: string | null;
             /** @default null */
-            network: ("full" | "none") | null;
+            network?: ("full" | "none") | null;
             /** @default null */
-            limits: components["schemas"]["EffectiveLimits"] | null;
+            limits?: components["schemas"]["EffectiveLimits"] | null;
             /** @default null */
-            directory: string | null;
+            directory?: string | null;
             /** @default null */
-            deadline: string | null;
+            deadline?: string | null;
         };
     };
     responses: never;
