@@ -5,6 +5,7 @@ import type { components } from "@/api/schema";
 import {
   applyToPage,
   applyToPages,
+  removeFromPages,
   type ChatChange,
   type ChatFilters,
   type ChatListPages,
@@ -47,6 +48,7 @@ export class ChatListSync implements TopicHandler {
     for (const event of events as unknown as readonly (ListEvent | SpendWarning)[]) {
       if (event.type === "ready") this.#refetch();
       else if (event.type === "chat") this.apply({ chat: event.chat, isDeleted: event.kind === "deleted" });
+      else if (event.type === "removed") this.remove(event.chat_id);
       else this.#client.setQueryData(SPEND_WARNING_KEY, event);
     }
   }
@@ -60,6 +62,16 @@ export class ChatListSync implements TopicHandler {
       );
     }
     this.#applyToChat(change);
+  }
+
+  /** The chat is no longer shared with the user. A list that is being fetched may still have it. */
+  remove(chatId: string): void {
+    this.#recent.delete(chatId);
+    this.#client.setQueriesData<ChatListPages>({ queryKey: [CHATS_KEY] }, (pages) =>
+      pages === undefined ? undefined : removeFromPages(pages, chatId),
+    );
+    this.#client.removeQueries({ queryKey: [CHAT_KEY, chatId] });
+    void this.#client.invalidateQueries({ queryKey: [CHATS_KEY] });
   }
 
   /** A page of the list with what has changed while it was read. */

@@ -35,10 +35,16 @@ export function compareChats(a: PublicChat, b: PublicChat): number {
 }
 
 export function matches(chat: PublicChat, filters: ChatFilters): boolean {
+  if (!isFrom(chat, filters.source ?? "mine")) return false;
   if (chat.archived !== (filters.archived ?? false)) return false;
   if (filters.status !== undefined && chat.status !== filters.status) return false;
   if (filters.pinned !== undefined && filters.pinned !== chat.pin_order > 0) return false;
   return (filters.label ?? []).every((label) => hasLabel(chat, label));
+}
+
+/** A reply to an action does not say whose the chat is: it is the user's own. */
+function isFrom(chat: PublicChat, source: "mine" | "shared" | "all"): boolean {
+  return source === "all" || (source === "mine") === (chat.is_owner ?? true);
 }
 
 function hasLabel(chat: PublicChat, label: string): boolean {
@@ -77,6 +83,14 @@ export function applyToPage(page: ChatPage, change: ChatChange, filters: ChatFil
   }
   if (!isKept) return { ...page, items: page.items.filter((item) => item.id !== chat.id) };
   return { ...page, items: page.items.map((item) => (item.id === chat.id ? merge(item, chat) : item)) };
+}
+
+/** Without a root chat that is no longer shared with the user. */
+export function removeFromPages(pages: ChatListPages, chatId: string): ChatListPages {
+  return {
+    ...pages,
+    pages: pages.pages.map((page) => ({ ...page, items: page.items.filter((chat) => chat.id !== chatId) })),
+  };
 }
 
 function applyToChildren(page: ChatPage, change: ChatChange): ChatPage {

@@ -6,11 +6,12 @@ type Schemas = components["schemas"];
 
 export type ClientFrame = Schemas["Subscribe"] | Schemas["Unsubscribe"] | Schemas["Ping"];
 export type TopicEvent = Schemas["Subscribed"] | Schemas["Unsubscribed"] | Schemas["SubscribeRefused"];
-export type ListEvent = Schemas["ChatListReady"] | Schemas["ChatListEvent"];
+export type ListEvent = Schemas["ChatListReady"] | Schemas["ChatListEvent"] | Schemas["ChatListRemoved"];
 export type SpendWarning = Schemas["SpendWarningEvent"];
 export type Topic = "chats" | `chat:${string}`;
 
 export const CHAT_LIST_TOPIC = "chats";
+const LIST_EVENTS: ReadonlySet<string> = new Set(["ready", "chat", "removed", "spend_warning"]);
 
 export function chatTopic(chatId: string): Topic {
   return `chat:${chatId}`;
@@ -30,7 +31,7 @@ function isEvent(value: unknown): value is ServerEvent {
 
 /** The topic of an event; null for `pong` and for events that this page does not know. */
 export function topicOf(event: ServerEvent): Topic | null {
-  if (event.type === "chat" || event.type === "ready" || event.type === "spend_warning") return CHAT_LIST_TOPIC;
+  if (LIST_EVENTS.has(event.type)) return CHAT_LIST_TOPIC;
   if (isTopicEvent(event)) return (event.topic ?? null) as Topic | null;
   return isChatEvent(event) ? chatTopic((event).chat_id) : null;
 }
