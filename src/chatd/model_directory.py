@@ -1,20 +1,18 @@
 """The models of a deployment: those of this process's settings and environment, those that other
 replicas have declared, those that administrators made, and the demo model.
 
-Owns this replica's copy of the database's lists. The copy is used only while this replica hears of
-changes; otherwise every use reads the lists again.
+Chooses the model, the provider and the key of a call. The lists are in `model_lists`.
 """
 
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from itertools import count
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Final, cast
 from uuid import UUID
 
 from msgspec.structs import replace
 
 from chatd.domain.config_change import ConfigChange, ConfigKind
-from chatd.domain.errors import ChatdError, InvariantBroken
+from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ModelConfigId, UserId
 from chatd.domain.model.accepted_files import FileInputKind
 from chatd.domain.model.capabilities import ModelCapabilities, merge_capabilities
@@ -23,6 +21,7 @@ from chatd.domain.model.failures import ModelError
 from chatd.domain.model.protocol import DEFAULT_MAX_OUTPUT_TOKENS, ModelConfig
 from chatd.domain.ports import Env, ModelChoice
 from chatd.domain.prompt.titles import TitleModel, list_title_models
+from chatd.model_lists import ModelLists
 from chatd.model_settings import derive_model_id
 from chatd.provider_clients import ProviderClients, moved_key_text, usable_keys
 from chatd.providers.config import ProviderKind
@@ -35,17 +34,15 @@ from chatd.providers.registry import (
     config_error,
 )
 from chatd.settings_declaration import SettingsDeclaration
-from chatd.store import model_configs, model_declarations, providers
-from chatd.store.account import audit
+from chatd.store import providers
 from chatd.store.account.audit import ChangeAuthor
-from chatd.store.config_changes import ConfigChanges, publish
+from chatd.store.config_changes import ConfigChanges
 from chatd.store.conn import DatabaseSession
 from chatd.store.model_configs import StoredModel
 from chatd.store.pool import Pool
 from chatd.store.providers import StoredKey, StoredProvider
 
 MODELS_REFRESH_INTERVAL_S: Final = 10.0
-CHANGE_KINDS: Final = frozenset({"provider", "model", "secret_key"})
 
 
 class ModelDirectory:
@@ -62,30 +59,23 @@ class ModelDirectory:
         self._own = own
         self._env = env
         self._clients = clients
-        self._changes: ConfigChanges | None = None
         self._declaration = SettingsDeclaration(own, env)
-        self._pool: Pool | None = None
-        self._models: Sequence[StoredModel] = ()
-        self._providers: Mapping[UUID, StoredProvider] = {}
-        self._overrides: Mapping[str, ModelConfigId] = {}
-        self._is_stale = True
-        self._reads = count(1)
-        self._last_read = 0
+        self._lists = ModelLists(None if clients is None else clients.keep_only)
 
     def listen_to(self, changes: ConfigChanges) -> None:
         """From now on the copy is used only while these changes are heard."""
-        self._changes = changes
+        self._lists.listen_to(changes)
         changes.subscribe(self._on_change)
 
     async def declare(self, pool: Pool) -> None:
         """Write the models of these settings to the database, and read all models."""
         await self._declaration.declare(pool)
-        self._pool = pool
-        await self._read()
+        self._lists.pool = pool
+        await self._lists.read()
 
     async def withdraw(self) -> None:
-        if self._pool is not None:
-            await self._declaration.withdraw(self._pool)
+        if self._lists.pool is not None:
+            await self._declaration.withdraw(self._lists.pool)
 
     async def run(self) -> None:
         """Renew the declaration and read the lists again at intervals: a replica with other
@@ -94,9 +84,9 @@ class ModelDirectory:
         while True:
             await self._env.clock.sleep(MODELS_REFRESH_INTERVAL_S, "models_read")
             try:
-                if self._pool is not None:
-                    await self._declaration.renew(self._pool)
-                await self._read()
+                if self._lists.pool is not None:
+                    await self._declaration.renew(self._lists.pool)
+                await self._lists.read()
                 failures = 0
             except ChatdError as error:
                 failures += 1
@@ -104,8 +94,7 @@ class ModelDirectory:
             if self._clients is not None:
                 await self._clients.close_unused()
 
-    @asynccontextmanager
-    async def change(
+    def change(
         self,
         kind: ConfigKind,
         object_id: UUID,
@@ -114,64 +103,20 @@ class ModelDirectory:
         fields: Iterable[str] = (),
         *,
         detail: Mapping[str, object] | None = None,
-    ) -> AsyncGenerator[DatabaseSession]:
-        """One transaction that changes providers or models, one at a time, and that all replicas
-        hear of. The audit log gets the names of the changed fields, not their values, and what
-        `detail` has at the end."""
-        if self._pool is None:
-            raise InvariantBroken("Models are changed before the database is known.")
-        async with self._pool.transaction() as session:
-            await model_declarations.lock(session)
-            yield session
-            await audit.record(
-                session,
-                by.actor,
-                action=f"{kind}.{verb}",
-                object_type=kind,
-                object_id=object_id,
-                ip=by.ip,
-                detail={"fields": sorted(fields), **(detail or {})},
-            )
-            await publish(session, ConfigChange(kind=kind, id=str(object_id)))
-        self._is_stale = True
+    ) -> AbstractAsyncContextManager[DatabaseSession]:
+        """As `ModelLists.change`."""
+        return self._lists.change(kind, object_id, by, verb, fields, detail=detail)
 
     def _on_change(self, change: ConfigChange | None) -> None:
-        if change is None or change.kind in CHANGE_KINDS:
-            self._is_stale = True
-        elif change.kind == "user_key" and self._clients is not None:
+        if change is not None and change.kind == "user_key" and self._clients is not None:
             self._clients.retire_key(change.id)
-
-    async def _refresh(self) -> None:
-        is_heard = self._changes is None or self._changes.is_current
-        if self._changes is not None and (self._is_stale or not is_heard):
-            await self._read()
-
-    async def _read(self) -> None:
-        if self._pool is None:
-            return
-        self._is_stale = False  # first: a change during the read must be read too
-        number = next(self._reads)
-        try:
-            found = await providers.list_providers(self._pool)
-            models = await model_configs.list_models(self._pool)
-            overrides = await model_configs.list_overrides(self._pool)
-        except BaseException:
-            self._is_stale = True
-            raise
-        if number < self._last_read:
-            return  # a later read has ended before this one
-        self._last_read = number
-        self._models, self._overrides = models, overrides
-        self._providers = {one.id: one for one in found}
-        if self._clients is not None:
-            self._clients.keep_only(found)
 
     # For the engine
 
     async def choose(
         self, model_config_id: ModelConfigId | None, owner_id: UserId | None = None
     ) -> ModelChoice:
-        await self._refresh()
+        await self._lists.refresh()
         choice = await self._choose(model_config_id, owner_id)
         return replace(
             choice,
@@ -195,11 +140,11 @@ class ModelDirectory:
 
     def _is_ours(self, known: StoredModel) -> bool:
         """Whether administrators made the model's provider."""
-        provider = self._providers.get(known.provider_id)
+        provider = self._lists.providers.get(known.provider_id)
         return provider is not None and provider.source == "database"
 
     async def _open(self, known: StoredModel, owner_id: UserId | None) -> ModelChoice:
-        provider = self._providers.get(known.provider_id)
+        provider = self._lists.providers.get(known.provider_id)
         config = self._effective(known)
         if provider is None or provider.source != "database" or self._clients is None:
             return await self._own.open(config)
@@ -224,9 +169,9 @@ class ModelDirectory:
         self, provider: StoredProvider, owner_id: UserId | None
     ) -> StoredKey | None:
         """Raises ModelError if the owner's key is for another address and there is no other."""
-        if not provider.user_keys or owner_id is None or self._pool is None:
+        if not provider.user_keys or owner_id is None or self._lists.pool is None:
             return None
-        found = await providers.find_user_key(self._pool, owner_id, provider.id)
+        found = await providers.find_user_key(self._lists.pool, owner_id, provider.id)
         if found is None or found.destination == provider.destination:
             return found
         if not usable_keys(provider):
@@ -249,7 +194,7 @@ class ModelDirectory:
         )
 
     def _capabilities(self, known: StoredModel) -> ModelCapabilities:
-        provider = self._providers.get(known.provider_id)
+        provider = self._lists.providers.get(known.provider_id)
         kind = cast("ProviderKind", "openai-compat" if provider is None else provider.kind)
         shipped = known_capabilities(kind, known.config.model)
         return merge_capabilities(known.capabilities, known.reported, shipped)
@@ -257,12 +202,12 @@ class ModelDirectory:
     def _origins(self) -> dict[ModelConfigId, str]:
         """The provider of each model, also of disabled ones: the answers of a chat that has
         changed its model stay readable by their own provider only."""
-        stored = {one.config.id: one.config.provider for one in self._models}
+        stored = {one.config.id: one.config.provider for one in self._lists.models}
         return stored | {one.id: one.provider for one in self._own.models if one.id not in stored}
 
     async def _model_of_task(self, task: str, owner_id: UserId | None) -> ModelChoice | None:
         """None if no model was chosen for the task, or if it cannot be used."""
-        if (model_id := self._overrides.get(task)) is None:
+        if (model_id := self._lists.overrides.get(task)) is None:
             return None
         try:
             choice = await self._choose(model_id, owner_id)
@@ -275,7 +220,7 @@ class ModelDirectory:
     async def title_models(self, choice: ModelChoice) -> Sequence[ModelChoice]:
         """The models that may title a chat with this model, in order: the one that an
         administrator chose; else a small model of the same provider, then the chat's own."""
-        if "title" in self._overrides:
+        if "title" in self._lists.overrides:
             chosen = await self._model_of_task("title", choice.owner_id)
             return (choice,) if chosen is None else (chosen,)
         own = TitleModel(provider=choice.kind, model=choice.config.model)
@@ -290,7 +235,7 @@ class ModelDirectory:
         config = ModelConfig(
             id=derive_model_id(f"title/{name}/{model}"), name=model, provider=name, model=model
         )
-        configured = (one.config for one in self._models if one.enabled)
+        configured = (one.config for one in self._lists.models if one.enabled)
         every = (*self._own.models, *configured)
         config = next((one for one in every if one.provider == name and one.model == model), config)
         if name in self._own.providers and choice.provider.name not in self._client_names():
@@ -300,24 +245,24 @@ class ModelDirectory:
         return replace(choice, config=filled, summary_model=None)
 
     def _client_names(self) -> set[str]:
-        return {one.name for one in self._providers.values() if one.source == "database"}
+        return {one.name for one in self._lists.providers.values() if one.source == "database"}
 
     # For the API
 
     async def all(self) -> Sequence[StoredModel]:
-        await self._refresh()
-        return self._models
+        await self._lists.refresh()
+        return self._lists.models
 
     async def get(self, model_id: ModelConfigId) -> StoredModel | None:
         """Reads the list again if the copy lacks the model: it may be new."""
-        await self._refresh()
-        if (found := self._by_id(model_id)) is None:
-            await self._read()
-            found = self._by_id(model_id)
+        await self._lists.refresh()
+        if (found := self._lists.by_id(model_id)) is None:
+            await self._lists.read()
+            found = self._lists.by_id(model_id)
         return found
 
     async def is_priced(self, model: StoredModel) -> bool:
-        provider = self._providers.get(model.provider_id)
+        provider = self._lists.providers.get(model.provider_id)
         if provider is None or provider.source != "database":
             return await self._own.is_priced(model.config)
         kind = cast("ProviderKind", provider.kind)
@@ -327,7 +272,7 @@ class ModelDirectory:
     async def capabilities(self, model: StoredModel) -> ModelCapabilities:
         """What the model can do, as far as it is known. The configured window counts first."""
         told = self._capabilities(model)
-        provider = self._providers.get(model.provider_id)
+        provider = self._lists.providers.get(model.provider_id)
         kind = cast("ProviderKind", "openai-compat" if provider is None else provider.kind)
         url = None if provider is None else provider.base_url
         config = replace(
@@ -337,46 +282,39 @@ class ModelDirectory:
         return replace(told, context_limit=filled.context_limit)
 
     async def by_name(self, name: str) -> StoredModel | None:
-        await self._refresh()
-        if (found := self._by_name(name)) is None:
-            await self._read()
-            found = self._by_name(name)
+        await self._lists.refresh()
+        if (found := self._lists.by_name(name)) is None:
+            await self._lists.read()
+            found = self._lists.by_name(name)
         return found
 
     async def default(self) -> StoredModel | None:
         """The deployment's default; if its provider has no key here, the first usable model."""
-        await self._refresh()
-        here = [one for one in self._models if self._can_use(one)]
+        await self._lists.refresh()
+        here = [one for one in self._lists.models if self._can_use(one)]
         usable = [one for one in here if one.enabled] or [
-            one for one in self._models if one.enabled
+            one for one in self._lists.models if one.enabled
         ]
         return next((one for one in usable if one.is_default), usable[0] if usable else None)
 
     def _can_use(self, known: StoredModel) -> bool:
-        provider = self._providers.get(known.provider_id)
+        provider = self._lists.providers.get(known.provider_id)
         if provider is not None and provider.source == "database":
             return provider.enabled and self._clients is not None
         return known.config.provider in self._own.providers
 
     async def providers(self) -> Sequence[StoredProvider]:
-        await self._refresh()
-        return [one for one in self._providers.values() if not one.is_deleted]
+        await self._lists.refresh()
+        return [one for one in self._lists.providers.values() if not one.is_deleted]
 
     async def overrides(self) -> Mapping[str, ModelConfigId]:
-        await self._refresh()
-        return self._overrides
+        await self._lists.refresh()
+        return self._lists.overrides
 
     async def close(self) -> None:
         await self._own.close()
         if self._clients is not None:
             await self._clients.close()
-
-    def _by_id(self, model_id: ModelConfigId) -> StoredModel | None:
-        return next((known for known in self._models if known.config.id == model_id), None)
-
-    def _by_name(self, name: str) -> StoredModel | None:
-        live = (known for known in self._models if not known.is_deleted)
-        return next((known for known in live if known.config.name == name), None)
 
 
 def _file_inputs(told: ModelCapabilities) -> tuple[FileInputKind, ...] | None:
