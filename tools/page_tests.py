@@ -61,7 +61,7 @@ def test_in_browser(*, retry: bool, is_needed: bool) -> bool:
         say("Chromium is not installed: the page is not tested in a browser (package chromium).")
         return not is_needed
     env = {"CHATD_CHROMIUM": str(program), "CHATD_RETRY": "1" if retry else "0"}
-    return run_step("tests in Chromium", npm("e2e"), env)
+    return run_step("tests in Chromium", npm("e2e"), env, is_shown=True)
 
 
 def chromium() -> Path | None:
@@ -77,12 +77,9 @@ def chromium() -> Path | None:
 
 def is_schema_current() -> bool:
     """Whether the types in ui/ are those of this server's OpenAPI document."""
-    built = ROOT / "build"
-    built.mkdir(exist_ok=True)
-    found = built / "schema.d.ts"
-    described = [sys.executable, "-m", "tools.openapi", str(built / "openapi.json"), "--slim"]
-    command = ["npx", "openapi-typescript", str(built / "openapi.json"), "--output", str(found)]
-    if not (run_step("OpenAPI document", described, cwd=ROOT) and run_step("API types", command)):
+    found = ROOT / "build" / "schema.d.ts"
+    found.parent.mkdir(exist_ok=True)
+    if not run_step("types of the API", npm("types"), {"CHATD_TYPES": str(found)}):
         return False
     if found.read_bytes() == SCHEMA.read_bytes():
         return True
@@ -95,18 +92,17 @@ def npm(script: str) -> list[str]:
 
 
 def run_step(
-    name: str, command: list[str], more: dict[str, str] | None = None, cwd: Path = UI
+    name: str, command: list[str], more: dict[str, str] | None = None, *, is_shown: bool = False
 ) -> bool:
-    """Its output is shown if it fails; that of the browser's tests, as it comes."""
-    is_long = more is not None
+    """What it prints is shown if it fails; or as it comes."""
     began = time.monotonic()
     done = subprocess.run(
         command,
-        cwd=cwd,
+        cwd=UI,
         env={**os.environ, **(more or {})},
         stdin=subprocess.DEVNULL,
-        stdout=None if is_long else subprocess.PIPE,
-        stderr=None if is_long else subprocess.STDOUT,
+        stdout=None if is_shown else subprocess.PIPE,
+        stderr=None if is_shown else subprocess.STDOUT,
         text=True,
         check=False,
     )
