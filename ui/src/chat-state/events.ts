@@ -13,6 +13,7 @@ export type ChatEvent =
   | Schemas["RetryEvent"]
   | Schemas["ErrorEvent"]
   | Schemas["ActionRequired"]
+  | Schemas["TakeoverEvent"]
   | Schemas["VersionReached"]
   | Schemas["MessagePart"];
 
@@ -29,6 +30,7 @@ const TYPES: ReadonlySet<string> = new Set<ChatEvent["type"]>([
   "retry",
   "error",
   "action_required",
+  "takeover",
   "version",
   "message_part",
 ]);

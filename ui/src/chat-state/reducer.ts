@@ -34,6 +34,7 @@ export function initialState(chatId: string): ChatState {
     retry: null,
     error: null,
     requestedCalls: [],
+    takeover: null,
     live: null,
   };
 }
@@ -138,6 +139,8 @@ function applyDetail(state: ChatState, event: ChatEvent): ChatState {
       return { ...state, error: event.error };
     case "action_required":
       return { ...state, requestedCalls: event.action_required.tool_calls };
+    case "takeover":
+      return { ...state, takeover: event.takeover };
     default:
       return state;
   }

@@ -14,6 +14,7 @@ export type ChatStatus = Schemas["StatusEvent"]["status"]["status"];
 export type RetryState = NonNullable<Schemas["RetryEvent"]["retry"]>;
 export type ChatError = Schemas["ErrorEvent"]["error"];
 export type RequestedCall = Schemas["ActionRequired"]["action_required"]["tool_calls"][number];
+export type Takeover = Schemas["TakeoverPayload"];
 
 /** Parts of an answer before its commit. `seq` is the number of the last part that was applied. */
 export interface LiveParts {
@@ -38,6 +39,8 @@ export interface ChatState {
   readonly retry: RetryState | null;
   readonly error: ChatError | null;
   readonly requestedCalls: readonly RequestedCall[];
+  /** The last time another worker took the chat over from one that died. */
+  readonly takeover: Takeover | null;
   /** Null while no answer is being written. Never there together with its committed message. */
   readonly live: LiveParts | null;
 }
