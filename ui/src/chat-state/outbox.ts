@@ -30,7 +30,7 @@ export interface OutboxItem {
   readonly createdAt: number;
   readonly state: OutboxState;
   readonly failures: number;
-  readonly error: { readonly code: string; readonly message: string } | null;
+  readonly error: components["schemas"]["ErrorBody"] | null;
   /** Of a sent one: the version of the chat that has it. */
   readonly version: number | null;
 }

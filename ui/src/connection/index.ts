@@ -5,6 +5,7 @@ export {
   useAmendChat,
   useChatDetails,
   useChatList,
+  useCreatedChat,
   useDeleteChat,
   type ChatAmendment,
   type ChatList,

@@ -137,13 +137,12 @@ export class Outbox {
 
   #onFailure(item: OutboxItem, error: ApiError): void {
     const failures = item.failures + 1;
-    const told = { code: error.code, message: error.message };
     const isFault = error.code === "internal" && failures >= MAX_SERVER_FAULTS;
     if ((!error.isTemporary && error.status !== 401) || isFault) {
-      this.#change(item, { state: "refused", failures, error: told });
+      this.#change(item, { state: "refused", failures, error: error.body });
       return;
     }
-    this.#change(item, { state: "waiting", failures, error: told });
+    this.#change(item, { state: "waiting", failures, error: error.body });
     if (this.#storage === null) return;
     const delay = Math.max(backoffDelay(item.failures, RETRY), error.retryAfterMs ?? 0);
     const again = () => {

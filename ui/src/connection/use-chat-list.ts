@@ -86,6 +86,12 @@ export function useAmendChat(): (chat: PublicChat, change: ChatAmendment) => Pro
   };
 }
 
+/** Shows a chat that this tab has just created, before its event comes. */
+export function useCreatedChat(): (chat: PublicChat) => void {
+  const sync = useChatListSync();
+  return (chat) => sync.apply({ chat, isDeleted: false });
+}
+
 /** Hides the chat at once; a refusal brings it back. */
 export function useDeleteChat(): (chat: PublicChat) => Promise<void> {
   const client = useQueryClient();

@@ -1,0 +1,167 @@
+import { useCallback, useMemo, useRef, useState } from "react";
+import { useLocation } from "wouter";
+import { api } from "@/api/client";
+import type { BusyBehavior, ChatState } from "@/chat-state";
+import { useChat, useChatDetails, useOutbox } from "@/connection";
+import { announce, focusComposer, toast, useAction, useCommand } from "@/shell";
+import { behaviorText, runsTools, takesBehaviors } from "./behavior";
+import { draftOf, EMPTY_DRAFT, contentOf, type MessageDraft } from "./draft/draft";
+import { changeDraft, clearDraft } from "./draft/draft-store";
+import { MessageBox } from "./message-box";
+import { EditNotice, Unsent } from "./notices";
+import { QueueActions, textOf } from "./queue/queue-actions";
+import { QueueList, type Editing } from "./queue/queue-list";
+import { runSlash } from "./run-slash";
+import { tell } from "./tell";
+
+const SECOND_PRESS_MS = 3000;
+
+/** The composer of a chat that exists. */
+export function ChatComposer({ chatId }: { chatId: string }) {
+  const chat = useChat(chatId);
+  const { state } = chat;
+  const details = useChatDetails(chatId).data;
+  const outbox = useOutbox();
+  const [, navigate] = useLocation();
+  const [behavior, setBehavior] = useState<BusyBehavior>("queue");
+  const [queueEdit, setQueueEdit] = useState<Editing | null>(null);
+  const [edited, setEdited] = useState<number | null>(null);
+  const [isSaving, setSaving] = useState(false);
+  const actions = useMemo(() => new QueueActions(chatId), [chatId]);
+  const stop = useStop(chatId, state);
+  const isBusy = takesBehaviors(state);
+  const isArchived = details?.archived === true;
+  const draftKey = edited === null ? chatId : `${chatId}.edit`;
+
+  useAction("editMessage", (id) => {
+    const message = state.messages.find((one) => one.id === id);
+    if (message?.role !== "user") return;
+    changeDraft(`${chatId}.edit`, () => draftOf(message.content));
+    setEdited(id);
+    focusComposer();
+  });
+  const cancelEdit = useCallback(() => {
+    changeDraft(`${chatId}.edit`, () => EMPTY_DRAFT);
+    setEdited(null);
+  }, [chatId]);
+  useCommand("escape", () => {
+    if (edited !== null) cancelEdit();
+    else return stop.byKey();
+    return true;
+  });
+
+  const saveEdit = async (id: number, draft: MessageDraft) => {
+    setSaving(true);
+    try {
+      const body = { content: contentOf(draft), ...modelOf(draft) };
+      await api.PATCH("/api/v1/chats/{chat_id}/messages/{message_id}", { path: { chat_id: chatId, message_id: id }, body });
+      cancelEdit();
+    } finally {
+      setSaving(false);
+    }
+  };
+  const send = (draft: MessageDraft, as: BusyBehavior) => {
+    if (edited !== null) {
+      tell(saveEdit(edited, draft));
+      return;
+    }
+    const sent = chat.send({
+      content: contentOf(draft),
+      busyBehavior: isBusy ? as : "queue",
+      modelConfigId: draft.modelConfigId,
+      reasoningEffort: draft.effort,
+    });
+    if (sent === null) {
+      toast({ text: "Too many messages are unsent. Discard some first.", tone: "danger" });
+      return;
+    }
+    clearDraft(draftKey);
+    setBehavior("queue");
+    announce(isBusy ? sentWords(as) : "Sent");
+  };
+  const editUnsent = (id: string) => {
+    const draft = outbox.discard(id);
+    if (draft === null) return;
+    changeDraft(chatId, (was) => ({ ...was, ...draftOf(draft.content) }));
+    focusComposer();
+  };
+  const last = state.queue.findLast((one) => one.steer !== true) ?? state.queue.at(-1);
+  return (
+    <MessageBox
+      chatId={chatId}
+      draftKey={draftKey}
+      state={state}
+      verb={edited !== null ? "Save and run again" : isBusy ? behaviorText(behavior).verb : "Send"}
+      placeholder={placeholderOf(isBusy, isArchived)}
+      behavior={behavior}
+      hasChoice={isBusy && edited === null}
+      isSending={isSaving}
+      canStop={state.status === "running" || state.status === "pending" || state.status === "interrupting" || state.status === "requires_action"}
+      onBehavior={setBehavior}
+      onSend={send}
+      onStop={stop.now}
+      onSlash={(command) => tell(runSlash(command.name, { chatId, actions, navigate, stop: stop.now }))}
+      onEditLast={() => {
+        if (last === undefined || edited !== null) return false;
+        setQueueEdit({ id: last.id, text: textOf(last) });
+        return true;
+      }}
+    >
+      <Unsent items={chat.pendingSends} onRetry={(id) => outbox.retry(id)} onEdit={editUnsent} onDiscard={(id) => outbox.discard(id)} />
+      {edited !== null && <EditNotice onCancel={cancelEdit} />}
+      <QueueList
+        queue={state.queue}
+        actions={actions}
+        isHeld={details?.queue_held === true && !isBusy}
+        isBusy={isBusy}
+        editing={queueEdit}
+        onEditing={setQueueEdit}
+        onDone={focusComposer}
+      />
+    </MessageBox>
+  );
+}
+
+function modelOf(draft: MessageDraft) {
+  return {
+    ...(draft.modelConfigId === null ? {} : { model_config_id: draft.modelConfigId }),
+    ...(draft.effort === null ? {} : { reasoning_effort: draft.effort }),
+  };
+}
+
+function sentWords(behavior: BusyBehavior): string {
+  const words: Record<BusyBehavior, string> = {
+    queue: "Queued",
+    steer: "It joins before the next step",
+    interrupt: "Interrupting",
+    rollback: "Replacing the turn",
+  };
+  return words[behavior];
+}
+
+function placeholderOf(isBusy: boolean, isArchived: boolean): string {
+  if (isArchived) return "This chat is archived";
+  return isBusy ? "Add a message while it works" : "Write a message";
+}
+
+/** Stopping: at once by the button; by Esc with a second press while a tool runs. */
+function useStop(chatId: string, state: ChatState) {
+  const pressedAt = useRef(0);
+  const now = useCallback(() => {
+    tell(api.POST("/api/v1/chats/{chat_id}/interrupt", { path: { chat_id: chatId } }));
+  }, [chatId]);
+  const byKey = (): boolean => {
+    if (state.status !== "running" && state.status !== "pending" && state.status !== "requires_action") return false;
+    const isSecond = Date.now() - pressedAt.current < SECOND_PRESS_MS;
+    if (runsTools(state) && !isSecond) {
+      pressedAt.current = Date.now();
+      toast("A tool is running. Press Esc again to stop it.");
+      announce("A tool is running. Press Escape again to stop it.");
+      return true;
+    }
+    pressedAt.current = 0;
+    now();
+    return true;
+  };
+  return { now, byKey };
+}

@@ -1,0 +1,114 @@
+import { Check, ChevronDown, Search } from "lucide-react";
+import { useState } from "react";
+import type { Model } from "@/api/models";
+import { classes, Icon, Popover, Segmented } from "@/components";
+import type { Effort } from "@/chat-state";
+import { effortBars, effortName, effortsOf, groupModels, priceText, sizeText } from "./model-choice";
+
+interface ModelPickerProps {
+  models: readonly Model[];
+  model: Model | null;
+  effort: Effort | null;
+  open: boolean;
+  onOpenChange: (open: boolean) => void;
+  onModel: (model: Model) => void;
+  onEffort: (effort: Effort) => void;
+}
+
+/** The model and the reasoning effort of the next message. */
+export function ModelPicker(props: ModelPickerProps) {
+  const { model, effort, open, onOpenChange } = props;
+  const name = model?.display_name ?? "No model";
+  const efforts = model === null ? [] : effortsOf(model);
+  const trigger = (
+    <button type="button" className={classes("pick", open && "on")} aria-label={`Model: ${name}${effort === null ? "" : `, effort ${effortName(effort)}`}`}>
+      <b className="cut">{name}</b>
+      {efforts.length > 0 && effort !== null && (
+        <>
+          <EffortBars effort={effort} efforts={efforts} />
+          <span className="wide-only">{effortName(effort)}</span>
+        </>
+      )}
+      <Icon of={ChevronDown} size="sm" />
+    </button>
+  );
+  return (
+    <Popover trigger={trigger} label="Model" side="top" open={open} onOpenChange={onOpenChange} className="models">
+      <ModelList {...props} efforts={efforts} />
+    </Popover>
+  );
+}
+
+function EffortBars({ effort, efforts }: { effort: Effort; efforts: readonly Effort[] }) {
+  return (
+    <span className="effort" aria-hidden="true">
+      {effortBars(effort, efforts).map((isOn, index) => (
+        <i key={index} className={classes(`h${index + 1}`, isOn && "on")} />
+      ))}
+    </span>
+  );
+}
+
+function ModelList({ models, model, effort, efforts, onModel, onEffort, onOpenChange }: ModelPickerProps & { efforts: readonly Effort[] }) {
+  const [query, setQuery] = useState("");
+  const groups = groupModels(models, query);
+  return (
+    <>
+      <label className="field find">
+        <Icon of={Search} size="sm" className="s" />
+        <input
+          type="search"
+          aria-label="Find a model"
+          placeholder="Find a model"
+          value={query}
+          onChange={(event) => setQuery(event.target.value)}
+          onKeyDown={(event) => {
+            const first = groups[0]?.models[0];
+            if (event.key !== "Enter" || first === undefined) return;
+            onModel(first);
+            onOpenChange(false);
+          }}
+        />
+      </label>
+      <div className="model-list">
+        {groups.length === 0 && <p className="none">{models.length === 0 ? "No models are set up." : `No model fits "${query}".`}</p>}
+        {groups.map((group) => (
+          <section key={group.provider} aria-label={group.provider}>
+            <h5>{group.provider}</h5>
+            {group.models.map((one) => (
+              <button
+                key={one.id}
+                type="button"
+                className={classes("mi", one.id === model?.id && "on")}
+                aria-pressed={one.id === model?.id}
+                onClick={() => {
+                  onModel(one);
+                  if (effortsOf(one).length === 0) onOpenChange(false);
+                }}
+              >
+                {one.id === model?.id ? <Icon of={Check} /> : <span />}
+                <b className="cut">{one.display_name}</b>
+                <span className="s num">{sizeText(one)}</span>
+                {priceText(one) !== "" && <p>{priceText(one)}</p>}
+              </button>
+            ))}
+          </section>
+        ))}
+      </div>
+      {efforts.length > 0 && (
+        <>
+          <hr />
+          <div className="effort-pick">
+            <span>Reasoning effort</span>
+            <Segmented
+              label="Reasoning effort"
+              options={efforts.map((one) => ({ value: one, label: effortName(one) }))}
+              value={effort ?? efforts[0] ?? "none"}
+              onChange={(value) => onEffort(value)}
+            />
+          </div>
+        </>
+      )}
+    </>
+  );
+}
