@@ -53,16 +53,18 @@ check: dev ## lint and types only, a minute or two
 	@echo "Checking lint, imports and types: a minute or two ..."
 	@$(CHECKS)
 
-# Collecting the tests leaves them compiled, once, for the processes that then run them; whether they
-# can be collected, those will say.
-test: BESIDE = $(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1 || true;
-test: dev tests/oidc/node_modules/.package-lock.json ## every check and every test, as CI runs them (ARGS="-k name" goes to pytest)
-	@echo "Checking lint, imports and types: a minute or two ..."
-	@$(CHECKS)
-	@failed=0; $(if $(ARGS),echo "Not testing the page: ARGS chooses tests of pytest.",$(PAGE_TESTS)) || failed=1; \
+# The types take one core for a minute, and the tests wait a third of their time: they run together.
+# Collecting leaves the tests of a new checkout compiled, once, for the processes that then run them;
+# whether they can be collected, those will say.
+test: BESIDE = if [ $$failed = 0 ]; then test -d tests/unit/__pycache__ \
+	|| $(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1 || true; \
+	$(if $(ARGS),echo "Not testing the page: ARGS chooses tests of pytest.",$(PAGE_TESTS)) || failed=1; \
 	echo "Running the tests, which takes many minutes; the percentage says how far they are ..."; \
-	$(BIN)/python tools/run_tests.py $(if $(RETRY),--retry) -n $(JOBS) --dist worksteal $(ARGS) || failed=1; \
-	exit $$failed
+	$(BIN)/python tools/run_tests.py $(if $(RETRY),--retry) -n $(JOBS) --dist worksteal $(ARGS) \
+	|| failed=1; echo "Waiting for the types ..."; fi;
+test: dev tests/oidc/node_modules/.package-lock.json ## every check and every test, as CI runs them (ARGS="-k name" goes to pytest)
+	@echo "Checking lint, imports and types ..."
+	@$(CHECKS)
 
 test-page: dev ## every check and test of the page, in Chromium too
 	@$(PAGE_TESTS)

@@ -90,7 +90,7 @@ async def test_a_service_account_uses_tokens_that_administrators_make(server: Ap
         await administer(server, "GET", f"/users/{robot['id']}")
     ).json
     own = await server.ask("POST", "/auth/tokens", {"name": "more"}, token=token)
-    assert own.code == (404, "not_found")
+    assert own.code == (409, "service_account")
     password = await administer(
         server, "POST", f"/users/{robot['id']}/password", {"password": PASSWORD}
     )
