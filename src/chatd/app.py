@@ -108,6 +108,11 @@ class NoTools:
         return Instructions()
 
 
+def _attach_settings(settings: RuntimeSettings, replica: Replica) -> None:
+    settings.attach(replica.database.pool, replica.config_changes)
+    replica.debug_recorder.gate = settings.records_calls
+
+
 async def serve(
     settings: Settings,
     env: Mapping[str, str],
@@ -169,7 +174,7 @@ async def serve(
                 worker_id=worker_id,
             )
             pool = replica.database.pool
-            runtime_settings.attach(pool, replica.config_changes)
+            _attach_settings(runtime_settings, replica)
             models.listen_to(replica.config_changes)
             replica.config_changes.subscribe(secret_keys.on_config_change)
             model_services = _model_services(

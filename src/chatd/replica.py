@@ -22,6 +22,7 @@ from chatd.engine.acquirer import SlotsConfig
 from chatd.engine.attempt import Committer
 from chatd.engine.budget import SpendBudget, SpendLimit
 from chatd.engine.circuits import Circuits
+from chatd.engine.debug_recorder import DebugRecorder
 from chatd.engine.file_loader import FileLoader
 from chatd.engine.file_removal import file_tasks
 from chatd.engine.lease import WorkerLease
@@ -30,7 +31,7 @@ from chatd.engine.model_step import ModelStep
 from chatd.engine.open_call_writer import OpenCallWriter
 from chatd.engine.spend_guard import SpendGuard
 from chatd.engine.summary_call import SummaryCall
-from chatd.engine.title_generator import TitleGenerator, TitleModelChoice, own_model
+from chatd.engine.title_generator import CallRecords, TitleGenerator, TitleModelChoice, own_model
 from chatd.engine.tool_runner import ToolDeps
 from chatd.engine.turn_loop import TurnLoop, TurnLoopDeps
 from chatd.engine.usage_writer import UsageWriter
@@ -115,6 +116,7 @@ class Replica:
         self.files = build_file_stores(config.files, pool, env.clock)
         retention = retention_tasks(config.retention, pool, env, self._committer)
         self.usage_writer = UsageWriter(pool, env)
+        self.debug_recorder = DebugRecorder(pool, env)
         maintenance = maintenance_tasks(pool, env, self.usage_writer)
         files = file_tasks(pool, env, self.files)
         self.background_tasks = BackgroundTasks(env, (*maintenance, *files, *retention))
@@ -163,7 +165,7 @@ class Replica:
             self.background_tasks,
             spend_guard,
             models=models,
-            usage_writer=self.usage_writer,
+            records=CallRecords(usage=self.usage_writer, debug=self.debug_recorder),
             announce=self.announce_chat,
             title_models=title_models,
         )
@@ -175,9 +177,11 @@ class Replica:
             committer=self._committer,
             spend_guard=spend_guard,
             circuits=Circuits(self.env),
+            debug=self.debug_recorder,
             summary_call=SummaryCall(
                 episodes=self.episodes,
                 spend_guard=spend_guard,
+                debug=self.debug_recorder,
                 env=self.env,
                 files=loader,
             ),
@@ -299,6 +303,7 @@ class Replica:
             ("watches", self.chat_lists.run()),
             ("chores", self.background_tasks.run()),
             ("usage", self.usage_writer.run()),
+            ("debug", self.debug_recorder.run()),
             ("open_calls", self.open_calls.run()),
         ]
 
@@ -326,6 +331,7 @@ def replica_config(
             remove_after=settings.chats.retention_days,
             clear_deleted_after=settings.chats.deleted_messages_days,
             remove_usage_after=settings.chats.usage_days,
+            remove_debug_after=settings.chats.debug_days,
             remove_workspaces_after=settings.workspaces.retention_days,
             remove_audit_after=settings.audit.retention_days,
         ),

@@ -68,6 +68,13 @@ class RuntimeSettings:
                 self._users.popitem(last=False)
         return found
 
+    async def records_calls(self, owner_id: UserId) -> bool:
+        """Whether the model calls of this user's chats are recorded for debugging."""
+        mode = (await self.deployment()).debug_recording
+        if mode == "allow_users":
+            return (await self.user(owner_id)).debug_recording
+        return mode == "forced"
+
     @property
     def _attached(self) -> Conn:
         assert self._conn is not None, "attach comes first"

@@ -16,6 +16,7 @@ UNTOUCHED: Final[dict[str, object]] = {
     "sharing_enabled": True,
     "experiments": [],
     "available_experiments": {},
+    "debug_recording": "off",
     "default_system_prompt": DEFAULT_SYSTEM_PROMPT,
 }
 
@@ -54,9 +55,11 @@ async def test_other_users_neither_read_nor_change_the_deployments_settings(
 
 async def test_each_user_has_its_own_prompt(server: ApiServer) -> None:
     mine = await server.ask("PATCH", "/settings/me", {"custom_prompt": "I like tables."})
-    assert mine.json == {"version": 1, "custom_prompt": "I like tables.", "experiments": []}
+    debug = {"debug_recording": False, "debug_mode": "off"}
+    rest = {"experiments": [], **debug}
+    assert mine.json == {"version": 1, "custom_prompt": "I like tables.", **rest}
     theirs = await server.ask("GET", "/settings/me", token=OTHER_USER)
-    assert theirs.json == {"version": 0, "custom_prompt": "", "experiments": []}
+    assert theirs.json == {"version": 0, "custom_prompt": "", **rest}
 
 
 @pytest.mark.parametrize(

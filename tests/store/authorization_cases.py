@@ -17,6 +17,7 @@ from chatd.domain.ids import ChangeId, ChatId, MessageId, RequestId, UserId
 from chatd.domain.workspace.agent_api import WorkspaceContext
 from chatd.store.chat import (
     chats,
+    debug_calls,
     forks,
     idempotency,
     message_pages,
@@ -112,6 +113,10 @@ async def _is_usable(pool: Pool, who: UserActor) -> object:
 
 
 CASES: Final[Mapping[str, Case]] = {
+    "chat.debug_calls.list_of_chat": lambda pool, who, _: debug_calls.list_of_chat(
+        pool, who, CHAT, None, limit=5
+    ),
+    "chat.debug_calls.get": lambda pool, who, _: debug_calls.get(pool, who, CHAT, UUID(int=1)),
     "chat.runs.list_runs": lambda pool, who, _: runs.list_runs(pool, who, CHAT),
     "chat.runs.get_holder": lambda pool, who, _: runs.get_holder(pool, who, CHAT),
     "chat.runs.list_workers": lambda pool, who, _: runs.list_workers(pool, who),

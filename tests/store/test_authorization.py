@@ -42,6 +42,8 @@ WITHOUT_ACTOR: Final[Mapping[str, str]] = {
     "chat.chats.has_change": "tells the feeds whether a change was stored, and no content",
     "chat.chats.lock": "returns nothing",
     "chat.chats.list_recently_active": "the feeds ask for the owners that watch their lists",
+    "chat.debug_calls.insert": "the worker that made the call",
+    "chat.debug_calls.delete_old": "maintenance",
     "chat.idempotency.delete_old_requests": "maintenance",
     "chat.idempotency.clear_old_request_keys": "maintenance",
     "chat.idempotency.mark_tool_started": "fenced: only the worker that owns the chat",

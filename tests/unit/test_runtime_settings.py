@@ -73,6 +73,12 @@ def test_the_built_in_prompt_needs_no_cleaning() -> None:
 
 def test_an_audit_record_shows_long_texts_clipped() -> None:
     after = patched(BEFORE, DeploymentPatch(system_prompt="x" * 10_000))
-    shown = {"system_prompt": "Be kind.", "include_default_prompt": False, "sharing_enabled": True}
-    assert shown_fields(BEFORE) == {**shown, "experiments": ()}
+    shown = {
+        "system_prompt": "Be kind.",
+        "include_default_prompt": False,
+        "sharing_enabled": True,
+        "experiments": (),
+        "debug_recording": "off",
+    }
+    assert shown_fields(BEFORE) == shown
     assert shown_fields(after)["system_prompt"] == "x" * (MAX_AUDITED_CHARS - 1) + "…"

@@ -137,6 +137,7 @@ def test_every_key_can_be_set_in_the_environment() -> None:
         "CHATD_CHATS_RETENTION_DAYS": "11",
         "CHATD_CHATS_DELETED_MESSAGES_DAYS": "13",
         "CHATD_CHATS_USAGE_DAYS": "14",
+        "CHATD_CHATS_DEBUG_DAYS": "3",
         "CHATD_FILES_STORE": "s3",
         "CHATD_FILES_S3_ENDPOINT": "https://s3.test",
         "CHATD_FILES_S3_BUCKET": "files",
@@ -214,6 +215,7 @@ def test_every_key_can_be_set_in_the_environment() -> None:
             retention_days=11,
             deleted_messages_days=13,
             usage_days=14,
+            debug_days=3,
         ),
         audit=AuditSettings(retention_days=24),
         files=FileSettings(

@@ -33,6 +33,7 @@ from chatd.api.routes.chat_workspaces import ChatWorkspaceRoutes
 from chatd.api.routes.chats import ChatRoutes
 from chatd.api.routes.copies import CopyRoutes
 from chatd.api.routes.costs import CostRoutes
+from chatd.api.routes.debug import DebugRoutes
 from chatd.api.routes.files import FileRoutes
 from chatd.api.routes.groups import GroupRoutes
 from chatd.api.routes.messages import MessageRoutes
@@ -86,6 +87,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *ShareRoutes(deps).routes(),
         *PromptRoutes(deps).routes(),
         *RunRoutes(deps).routes(),
+        *DebugRoutes(deps).routes(),
         *CopyRoutes(deps).routes(),
         *TitleRoutes(deps).routes(),
         *ChatWorkspaceRoutes(deps).routes(),

@@ -187,6 +187,14 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     "version_conflict": ErrorCode(
         409, "The settings have changed since the given version.", "Get them and decide again."
     ),
+    "debug_forced": ErrorCode(
+        409,
+        "The deployment records the model calls of all chats: users have no choice.",
+        "Ask an administrator.",
+    ),
+    "debug_off": ErrorCode(
+        403, "The deployment records no model calls.", "Ask an administrator to allow it."
+    ),
     "too_many_schedules": ErrorCode(
         409, "The user has as many schedules as a user may have.", "Delete one first."
     ),

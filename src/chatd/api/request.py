@@ -193,6 +193,10 @@ class ApiRequest:
         return BuildId(read_uuid("build_id", self._path["build_id"]))
 
     @cached_property
+    def debug_run_id(self) -> UUID:
+        return read_uuid("debug_run_id", self._path["debug_run_id"])
+
+    @cached_property
     def schedule_id(self) -> UUID:
         return read_uuid("schedule_id", self._path["schedule_id"])
 

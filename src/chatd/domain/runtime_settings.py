@@ -4,12 +4,12 @@ Every change is a patch: fields that it does not name stay. The settings of `cha
 they need a restart.
 """
 
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final, Literal, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import asdict, replace
 
-from chatd.domain.errors import InvalidInput
+from chatd.domain.errors import Conflict, Forbidden, InvalidInput
 from chatd.domain.experiments import check_experiments
 from chatd.domain.prompt.instructions import strip_invisible
 from chatd.domain.text import clip
@@ -17,6 +17,12 @@ from chatd.domain.text import clip
 MAX_PROMPT_BYTES: Final = 131_072
 PROMPT_BODY_BYTES: Final = 262_144
 MAX_AUDITED_CHARS: Final = 500
+
+DebugMode = Literal["off", "allow_users", "forced"]
+DEBUG_MODE_TEXT: Final = (
+    "Whether requests and answers of model calls are recorded for debugging: `off`, in the chats of"
+    " users that enable it (`allow_users`), or in all chats (`forced`)."
+)
 
 PromptText = Annotated[str, Meta(max_length=PROMPT_BODY_BYTES)]
 
@@ -30,12 +36,15 @@ class DeploymentSettings(Struct, frozen=True, kw_only=True):
     include_default_prompt: bool = True
     sharing_enabled: bool = True
     experiments: tuple[str, ...] = ()
+    debug_recording: DebugMode = "off"
 
 
 class UserSettings(Struct, frozen=True, kw_only=True):
-    """`custom_prompt` is told to the model in all chats of the user."""
+    """`custom_prompt` is told to the model in all chats of the user. `debug_recording` counts only
+    while the deployment lets users choose."""
 
     custom_prompt: str = ""
+    debug_recording: bool = False
 
 
 class DeploymentPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -85,6 +94,10 @@ class DeploymentPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         ]
         | UnsetType
     ) = UNSET
+    debug_recording: (
+        Annotated[DebugMode, Meta(description=DEBUG_MODE_TEXT, examples=["allow_users"])]
+        | UnsetType
+    ) = UNSET
     version: (
         Annotated[
             int,
@@ -107,6 +120,16 @@ class UserPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             Meta(
                 description="Told to the model in all your chats. Empty: nothing.",
                 examples=["I work on the billing team. Prefer short answers."],
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    debug_recording: (
+        Annotated[
+            bool,
+            Meta(
+                description="Record requests and answers of the model calls of your chats.",
+                examples=[True],
             ),
         ]
         | UnsetType
@@ -137,6 +160,17 @@ def patched(document: D, patch: DeploymentPatch | UserPatch) -> D:
     if "experiments" in changes:
         changes["experiments"] = check_experiments(changes["experiments"])
     return replace(document, **changes)
+
+
+def check_debug_choice(mode: DebugMode, patch: UserPatch) -> None:
+    """Raises Forbidden or Conflict if the user has no choice."""
+    if patch.debug_recording is UNSET:
+        return
+    if mode == "forced":
+        raise Conflict("Model calls of all chats are recorded.", code="debug_forced")
+    if mode == "off" and patch.debug_recording:
+        text = "Model calls are not recorded. An administrator can allow it in the settings."
+        raise Forbidden(text, code="debug_off")
 
 
 def clean_prompt(field: str, text: str) -> str:

@@ -20,7 +20,7 @@ from chatd.engine.attempt import Committer
 from chatd.engine.usage_writer import UsageWriter
 from chatd.store import retention, webhooks
 from chatd.store.account import audit, credentials, sign_in_attempts
-from chatd.store.chat import idempotency, search_index, usage
+from chatd.store.chat import debug_calls, idempotency, search_index, usage
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool
 
@@ -45,6 +45,7 @@ class RetentionConfig(Struct, frozen=True, kw_only=True):
     remove_after: int = 0
     clear_deleted_after: int = 0
     remove_usage_after: int = 0
+    remove_debug_after: int = 0
     remove_workspaces_after: int = 0
     remove_audit_after: int = 0
 
@@ -130,6 +131,11 @@ def retention_tasks(
             "remove_usage",
             config.remove_usage_after,
             _in_batches(pool, retention.delete_usage_events),
+        ),
+        (
+            "remove_debug_calls",
+            config.remove_debug_after,
+            _in_batches(pool, debug_calls.delete_old),
         ),
         (
             "remove_workspaces",

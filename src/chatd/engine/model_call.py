@@ -159,6 +159,7 @@ class ModelCall:
         notice: Draft | None = None,
     ) -> None:
         self.on_answering: Callable[[], None] = _ignore
+        self.first_part_at: float | None = None
         self._kind: Final = kind
         self._choice = context.choice
         self._provider = context.choice.provider
@@ -184,6 +185,13 @@ class ModelCall:
         if self._kind == "compaction" or isinstance(judge_answer(answer, ""), EmptyAnswer):
             return ()
         return self.messages(answer)
+
+    @property
+    def kind(self) -> Literal["turn", "compaction"]:
+        return self._kind
+
+    def answer_so_far(self) -> Answer:
+        return self._assembler.finished()
 
     def messages(self, answer: Answer) -> tuple[Draft, ...]:
         answered = answer_message(answer, self.record)
@@ -283,6 +291,8 @@ class ModelCall:
             parts = self._assembler.feed(event, utc_text(self._env.clock.now()))
             if parts:
                 self.on_answering()
+                if self.first_part_at is None:
+                    self.first_part_at = self._env.clock.monotonic()
             if parts and self._kind == "turn":
                 recorder.add("assistant", parts)
             elif isinstance(event, UsageReported) and not had_usage:

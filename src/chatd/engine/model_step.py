@@ -40,6 +40,7 @@ from chatd.domain.prompt.provider_content import drop_unpaired_in_answer
 from chatd.domain.text import utc_text
 from chatd.engine.attempt import Attempt, Committer
 from chatd.engine.circuits import Circuits
+from chatd.engine.debug_recorder import DebugRecorder
 from chatd.engine.file_loader import FileLoader
 from chatd.engine.model_call import (
     STRICT_PAIRING_KINDS,
@@ -68,6 +69,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
     committer: Committer
     spend_guard: SpendGuard
     circuits: Circuits
+    debug: DebugRecorder
     summary_call: SummaryCall
     env: Env
     files: FileLoader | None = None
@@ -139,7 +141,12 @@ class ModelStep(Struct, frozen=True, kw_only=True):
         recorder = self.episodes.open(Episode.of(attempt.chat))
         try:
             request = await build_request(attempt, context, notice, self.files)
-            answer = await call.run(attempt, request, self.spend_guard, recorder)
+            answer = await self.debug.observe(
+                attempt.chat,
+                call,
+                request,
+                lambda: call.run(attempt, request, self.spend_guard, recorder),
+            )
         finally:
             recorder.close()
         # A call and its result may be on two sides of a pause.

@@ -1,11 +1,13 @@
 """The model call that writes a summary of a chat, so that it fits its context window again."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chatd.domain.answer.answer import Answer
 from chatd.domain.chat.messages import Message, UsageEntry, local_calls
 from chatd.domain.chat.row import Episode
 from chatd.domain.decisions import Compact
@@ -27,6 +29,7 @@ from chatd.domain.prompt.compaction import (
 )
 from chatd.domain.prompt.overflow import shrink_prompt
 from chatd.engine.attempt import Attempt
+from chatd.engine.debug_recorder import DebugRecorder
 from chatd.engine.file_loader import FileLoader
 from chatd.engine.model_call import (
     CallRows,
@@ -44,6 +47,7 @@ MAX_PROMPT_HALVINGS: Final = 5
 class SummaryCall(Struct, frozen=True, kw_only=True):
     episodes: EpisodeRegistry
     spend_guard: SpendGuard
+    debug: DebugRecorder
     env: Env
     files: FileLoader | None = None
 
@@ -93,7 +97,9 @@ class SummaryCall(Struct, frozen=True, kw_only=True):
             has_called = False
             try:
                 shrunk = summary_request(_shrunk(request, halvings))
-                answer = await call.run(attempt, shrunk, self.spend_guard, recorder)
+                answer = await self.debug.observe(
+                    attempt.chat, call, shrunk, partial(self._run, attempt, call, shrunk, recorder)
+                )
                 text = summary_text(answer)
                 has_called = bool(local_calls(answer.content))
                 if text is None:
@@ -114,6 +120,11 @@ class SummaryCall(Struct, frozen=True, kw_only=True):
                     plan, text, call.record, answer, newest_context(attempt.history)
                 )
                 return CallRows(messages=rows, usage=call.usage_entries(ok=True))
+
+    async def _run(
+        self, attempt: Attempt, call: ModelCall, request: ModelRequest, recorder: PartRecorder
+    ) -> Answer:
+        return await call.run(attempt, request, self.spend_guard, recorder)
 
 
 def _shrunk(request: ModelRequest, halvings: int) -> ModelRequest:

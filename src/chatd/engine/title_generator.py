@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+from msgspec import Struct
+
 from chatd.aio import BackgroundTasks
 from chatd.domain.access import WORKER
 from chatd.domain.answer.answer import Answer, ModelCallRecord, started_call, usage_entry
@@ -32,6 +34,7 @@ from chatd.domain.prompt.titles import (
     without_temperature,
 )
 from chatd.domain.spend import SpendRefusal
+from chatd.engine.debug_recorder import DebugRecorder
 from chatd.engine.spend_guard import SpendGuard, SpendRefused
 from chatd.engine.usage_writer import UsageWriter
 from chatd.store.chat import chats
@@ -48,6 +51,13 @@ async def own_model(choice: ModelChoice) -> Sequence[ModelChoice]:
     return (choice,)
 
 
+class CallRecords(Struct, frozen=True, kw_only=True):
+    """Where the calls for titles are recorded."""
+
+    usage: UsageWriter
+    debug: DebugRecorder
+
+
 class TitleGenerator:
     """`title_models` gives the models to try, in order, for a chat with the given model."""
 
@@ -59,7 +69,7 @@ class TitleGenerator:
         spend_guard: SpendGuard,
         *,
         models: ModelSource,
-        usage_writer: UsageWriter,
+        records: CallRecords,
         announce: AnnounceChat,
         title_models: TitleModelChoice = own_model,
     ) -> None:
@@ -68,7 +78,8 @@ class TitleGenerator:
         self._background_tasks = background_tasks
         self._spend_guard = spend_guard
         self._models = models
-        self._usage_writer = usage_writer
+        self._usage_writer = records.usage
+        self._debug = records.debug
         self._announce = announce
         self._title_models = title_models
         self._started: dict[ChatId, None] = {}
@@ -164,6 +175,8 @@ class TitleGenerator:
         record = ModelCallRecord(config=model.config, id=call_id)
         call = started_call("title", call_id, model.config, assembler.usage)
         is_charged, is_opened, fault = False, False, None
+        is_recorded = await self._debug.is_on(chat.owner_id)
+        debug = self._debug.begin(chat, "title", model.config, request) if is_recorded else None
         try:
             async with asyncio.timeout_at(deadline):
                 await self._spend_guard.open(chat, call, model)
@@ -182,6 +195,9 @@ class TitleGenerator:
             fault = ProviderFault(message="no title in time", transport="timeout")
         finally:
             answer = assembler.finished()
+            if debug is not None:
+                failure = None if fault is None else classify_fault(fault).error
+                self._debug.end(debug, answer, failure)
             if is_charged:
                 is_ok = answer.finished is not None
                 entry = usage_entry("title", record, answer.usage, ok=is_ok)

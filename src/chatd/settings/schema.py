@@ -231,6 +231,10 @@ class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
             " sums stay; 0 disables"
         ),
     ] = 400
+    debug_days: Annotated[
+        Days,
+        Meta(description="Delete debug records of model calls after so many days; 0 disables"),
+    ] = 30
 
 
 class AuditSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -308,6 +308,38 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/chats/{chat_id}/debug/runs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_debug_runs"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/chats/{chat_id}/debug/runs/{debug_run_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["get_debug_run"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/chats/{chat_id}/fork": {
         parameters: {
             query?: never;
@@ -2130,6 +2162,55 @@ export interface components {
             last_used_at: string | null;
             token: string;
         };
+        DebugRunItem: {
+            /** Format: uuid */
+            id: string;
+            /** @enum {unknown} */
+            kind: "compaction" | "title" | "turn";
+            model_config_id: string | null;
+            provider: string;
+            model: string;
+            attempt: number;
+            history_version: number;
+            turn_message_id: number | null;
+            started_at: string;
+            duration_ms: number;
+            first_part_ms: number | null;
+            error: string | null;
+            error_kind: string | null;
+            status_code: number | null;
+            finish_reason: string | null;
+            usage: components["schemas"]["TokenUsage"];
+            is_cut: boolean;
+        };
+        DebugRunPage: {
+            items: components["schemas"]["DebugRunItem"][];
+            has_more: boolean;
+            next_cursor: string | null;
+        };
+        DebugRunReply: {
+            /** Format: uuid */
+            id: string;
+            /** @enum {unknown} */
+            kind: "compaction" | "title" | "turn";
+            model_config_id: string | null;
+            provider: string;
+            model: string;
+            attempt: number;
+            history_version: number;
+            turn_message_id: number | null;
+            started_at: string;
+            duration_ms: number;
+            first_part_ms: number | null;
+            error: string | null;
+            error_kind: string | null;
+            status_code: number | null;
+            finish_reason: string | null;
+            usage: components["schemas"]["TokenUsage"];
+            is_cut: boolean;
+            request: unknown;
+            response: unknown;
+        };
         DefaultLimitBody: {
             spend_limit_micros: number | null;
             /**
@@ -2159,6 +2240,8 @@ export interface components {
             include_default_prompt?: boolean;
             sharing_enabled?: boolean;
             experiments?: string[];
+            /** @enum {unknown} */
+            debug_recording?: "allow_users" | "forced" | "off";
             version?: number;
         };
         DeploymentSettingsReply: {
@@ -2170,6 +2253,8 @@ export interface components {
             available_experiments: {
                 [key: string]: string;
             };
+            /** @enum {unknown} */
+            debug_recording: "allow_users" | "forced" | "off";
             default_system_prompt: string;
         };
         DirectoryGroup: {
@@ -3484,6 +3569,7 @@ export interface components {
         };
         UserPatch: {
             custom_prompt?: string;
+            debug_recording?: boolean;
             version?: number;
         };
         UserPatchBody: {
@@ -3517,6 +3603,9 @@ export interface components {
             version: number;
             custom_prompt: string;
             experiments: string[];
+            debug_recording: boolean;
+            /** @enum {unknown} */
+            debug_mode: "allow_users" | "forced" | "off";
         };
         VersionReached: {
             /** @enum {unknown} */
@@ -4201,6 +4290,52 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["WorkerPage"];
+                };
+            };
+        };
+    };
+    list_debug_runs: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string;
+            };
+            header?: never;
+            path: {
+                chat_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DebugRunPage"];
+                };
+            };
+        };
+    };
+    get_debug_run: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                chat_id: string;
+                debug_run_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DebugRunReply"];
                 };
             };
         };

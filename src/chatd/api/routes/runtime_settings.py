@@ -16,6 +16,7 @@ from chatd.domain.runtime_settings import (
     PROMPT_BODY_BYTES,
     DeploymentPatch,
     UserPatch,
+    check_debug_choice,
     patched,
 )
 from chatd.store import runtime_settings
@@ -62,7 +63,7 @@ class RuntimeSettingsRoutes:
                 handle=self.change_my_settings,
                 body_spec=_USER,
                 replies={200: UserSettingsReply},
-                errors=("version_conflict",),
+                errors=("version_conflict", "debug_forced", "debug_off"),
             ),
         )
 
@@ -94,6 +95,8 @@ class RuntimeSettingsRoutes:
         deps, actor, patch = self._deps, request.caller.actor, await request.body(_USER)
         async with deps.pool.transaction() as session:
             stored = await runtime_settings.get_user(session, actor, actor.user_id)
+            deployment = await runtime_settings.get_deployment(session, _SERVER)
+            check_debug_choice(deployment.document.debug_recording, patch)
             document = patched(stored.document, patch)
             version = await runtime_settings.save_user(
                 session, actor, document, version=_expected(patch.version, stored.version)
@@ -119,6 +122,7 @@ def _deployment_reply(stored: StoredDeployment) -> DeploymentSettingsReply:
         sharing_enabled=stored.document.sharing_enabled,
         experiments=active_experiments(stored.document.experiments),
         available_experiments=EXPERIMENTS,
+        debug_recording=stored.document.debug_recording,
         default_system_prompt=DEFAULT_SYSTEM_PROMPT,
     )
 
@@ -128,4 +132,6 @@ def _user_reply(stored: StoredUser, deployment: StoredDeployment) -> UserSetting
         version=stored.version,
         custom_prompt=stored.document.custom_prompt,
         experiments=active_experiments(deployment.document.experiments),
+        debug_recording=stored.document.debug_recording,
+        debug_mode=deployment.document.debug_recording,
     )

@@ -4,6 +4,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from chatd.domain.runtime_settings import DEBUG_MODE_TEXT, DebugMode
+
 DocumentVersion = Annotated[
     int, Meta(description="Counts the changes of this document.", examples=[3])
 ]
@@ -42,6 +44,9 @@ class DeploymentSettingsReply(Struct, frozen=True, kw_only=True):
         dict[str, str],
         Meta(description="Names of unfinished features, and what each does.", examples=[{}]),
     ]
+    debug_recording: Annotated[
+        DebugMode, Meta(description=DEBUG_MODE_TEXT, examples=["allow_users"])
+    ]
     default_system_prompt: Annotated[
         str, Meta(description="The built-in prompt.", examples=["You are an engineer who ..."])
     ]
@@ -59,3 +64,11 @@ class UserSettingsReply(Struct, frozen=True, kw_only=True):
         ),
     ]
     experiments: Experiments
+    debug_recording: Annotated[
+        bool,
+        Meta(
+            description="Record the model calls of your chats, if `debug_mode` lets you choose.",
+            examples=[True],
+        ),
+    ]
+    debug_mode: Annotated[DebugMode, Meta(description=DEBUG_MODE_TEXT, examples=["allow_users"])]
