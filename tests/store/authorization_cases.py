@@ -6,6 +6,8 @@ from typing import Final
 from uuid import UUID
 
 from chatd.domain.access import UserActor
+from chatd.domain.answer.answer import Answer
+from chatd.domain.answer.debug_calls import build_document
 from chatd.domain.chat.change import IdempotencyKey
 from chatd.domain.chat.commands import UpdateChat
 from chatd.domain.chat.row import Chat
@@ -14,6 +16,7 @@ from chatd.domain.chat.states import State
 from chatd.domain.chat.transfer import ChatLine
 from chatd.domain.errors import Forbidden, InvalidInput, InvariantBroken, NotFound
 from chatd.domain.ids import ChangeId, ChatId, MessageId, RequestId, UserId
+from chatd.domain.model.protocol import ModelRequest
 from chatd.domain.workspace.agent_api import WorkspaceContext
 from chatd.store.chat import (
     chats,
@@ -37,6 +40,7 @@ from chatd.store.chat.chats import ChatListFilter
 from chatd.store.errors import DuplicateRow
 from chatd.store.pool import Pool
 from chatd.store.workspace import bindings, build_leases, builds, templates, workspaces
+from tests.support.debug_calls import debug_call
 from tests.support.factories import AT, CHAT, HARNESS, OWNER, WORKER, member
 from tests.support.outcomes import present
 from tests.support.seeds import Seed
@@ -257,6 +261,8 @@ async def prepare(pool: Pool) -> Chat:
     await pool.execute(
         "INSERT INTO chat_workers (worker_id, lock_key, lease_until) VALUES ($1, 1, now())", WORKER
     )
+    call = debug_call(ModelRequest(model="m", messages=()), Answer(content=()))
+    await debug_calls.insert(pool, call, build_document(call))
     while await search_index.index_batch(pool):
         pass
     await _prepare_workspaces(pool)
