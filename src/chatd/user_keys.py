@@ -8,7 +8,8 @@ close a client that holds a replaced key.
 from collections.abc import Sequence
 from uuid import UUID
 
-from chatd.api.schemas.providers import UserKeyBody, UserKeyReply, convert_key
+from chatd.api.schemas.providers import convert_key
+from chatd.api.schemas.user_keys import UserKeyBody, UserKeyReply
 from chatd.domain.config_change import ConfigChange
 from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.ids import UserId

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
+from chatd.api.accounts import passwords
 from chatd.api.accounts.accounts import AccountsConfig
 from chatd.api.accounts.look_up_lanes import (
     MAX_SLOW_LOOKUPS_WAITING,
@@ -12,7 +13,11 @@ from chatd.api.accounts.look_up_lanes import (
     LookUpLanes,
 )
 from chatd.api.accounts.rate_limits import address_group
-from chatd.api.accounts.sign_in_limits import MAX_SIGN_IN_DELAY_S, delay_s
+from chatd.api.accounts.sign_in_limits import (
+    ADDRESS_ATTEMPTS_PER_MINUTE,
+    MAX_SIGN_IN_DELAY_S,
+    delay_s,
+)
 from chatd.api.accounts.site import SiteConfig
 from chatd.api.errors import RateLimited
 from tests.support.api.accounts import PASSWORD, Browser, create_token, create_user
@@ -187,6 +192,20 @@ async def test_an_address_with_many_failures_is_slower_and_not_refused(server: A
     )
     assert taken == "UPDATE 1"
     assert (await sign_in(server, RIGHT)).status == 200
+
+
+async def test_a_flood_of_sign_ins_reaches_no_database_and_keeps_no_known_browser_out(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create_user(server)
+    ada = await Browser(server).sign_in()
+    for number in range(2 * ADDRESS_ATTEMPTS_PER_MINUTE + 10):
+        await sign_in(server, {**WRONG, "username": f"user{number}"})
+    monkeypatch.setattr(passwords, "MAX_WAITING_SLOW_HASHES", 0)
+    server.sent.clear()
+    assert (await sign_in(server, WRONG)).code == (429, "rate_limited")
+    assert not server.sent
+    assert (await ada.ask("POST", "/auth/login", RIGHT)).status == 200
 
 
 async def test_a_success_takes_nothing_from_the_counts(server: ApiServer) -> None:

@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from chatd.api.schemas.providers import UpdateProviderBody, UserKeyBody
+from chatd.api.schemas.providers import UpdateProviderBody
+from chatd.api.schemas.user_keys import UserKeyBody
 from chatd.domain.model.failures import ModelError
 from chatd.store.pool import Pool
 from tests.api.test_model_directory import (

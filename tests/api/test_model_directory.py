@@ -11,8 +11,8 @@ from chatd.api.schemas.models import CreateModelBody, OverridesBody, UpdateModel
 from chatd.api.schemas.providers import (
     CreateProviderBody,
     UpdateProviderBody,
-    UserKeyBody,
 )
+from chatd.api.schemas.user_keys import UserKeyBody
 from chatd.clock import SystemClock
 from chatd.domain.access import UserActor
 from chatd.domain.config_change import ConfigChange

@@ -20,9 +20,8 @@ from chatd.api.schemas.providers import (
     TrialReply,
     UpdateKeyBody,
     UpdateProviderBody,
-    UserKeyBody,
-    UserKeyReply,
 )
+from chatd.api.schemas.user_keys import UserKeyBody, UserKeyReply
 from chatd.domain.ids import ModelConfigId, UserId
 from chatd.domain.model.capabilities import ModelCapabilities
 from chatd.store.account.audit import ChangeAuthor

@@ -5,6 +5,7 @@ keeping this browser out: its attempts are counted apart.
 """
 
 import hmac
+import re
 import secrets
 from datetime import timedelta
 from typing import Final
@@ -22,6 +23,7 @@ DEVICE_COOKIE_LIFETIME: Final = timedelta(days=365)
 _SECURE_COOKIE: Final = "__Host-chatd_device"
 _PLAIN_COOKIE: Final = "chatd_device"
 _DEVICE_BYTES: Final = 16
+_USER_ID: Final = re.compile(r"[0-9a-f]{32}")
 _MAX_CHARS: Final = 200
 
 
@@ -39,6 +41,13 @@ class DeviceCookies:
             return None
         expected = await self._mark(conn, user_id, device)
         return device if hmac.compare_digest(expected, mark.encode("latin-1")) else None
+
+    async def is_marked(self, conn: Conn, scope: Scope) -> bool:
+        """Whether any user has signed in with this browser before."""
+        owner = (read_cookie(scope, self._name(scope)) or "").partition(".")[0]
+        if not _USER_ID.fullmatch(owner):
+            return False
+        return await self.find_device(conn, scope, UserId(UUID(hex=owner))) is not None
 
     async def issue(self, conn: Conn, scope: Scope, user_id: UserId) -> str:
         """The value of a Set-Cookie header."""

@@ -21,6 +21,7 @@ T = TypeVar("T")
 MAX_HASHES_AT_ONCE: Final = 2
 MAX_WAITING_HASHES: Final = 32
 """More sign-ins at once than this, in each lane, are told to come again."""
+MAX_WAITING_SLOW_HASHES: Final = 16
 PasswordLane = Literal["known", "usual", "slow"]
 """`known`: of users in browsers that they have used before; one hash at once is theirs alone.
 `slow`: of addresses with many failures; one at once of the usual ones."""
@@ -59,8 +60,12 @@ class Passwords:
             return False
         return password_hash is not None
 
+    def is_full(self, lane: PasswordLane) -> bool:
+        most = MAX_WAITING_SLOW_HASHES if lane == "slow" else MAX_WAITING_HASHES
+        return self._pending[lane] >= most
+
     async def _run(self, work: Callable[[], T], lane: PasswordLane) -> T:
-        if self._pending[lane] >= MAX_WAITING_HASHES:
+        if self.is_full(lane):
             raise RateLimited(1.0)
         self._pending[lane] += 1
         try:

@@ -43,6 +43,7 @@ from chatd.store.pool import Pool
 
 MAX_RECORDED_REFUSALS_PER_MINUTE: Final = 60
 """Entries of the audit log for one address on one replica. The log of the server has them all."""
+FLOOD_RETRY_S: Final = 5.0
 SIGN_IN: Final = SystemActor(reason="sign-in")
 _WRONG: Final = "The username or the password is wrong."
 _USED: Final = (
@@ -78,6 +79,7 @@ class SignIn:
         gets the same reply as a wrong password."""
         self.check_browser(scope)
         ip, login = self._site.address(scope), login.strip()
+        await self._stop_flood(scope, ip)
         found = await users.find_by_login(self._pool, SIGN_IN, login)
         user, known_hash = (None, None) if found is None else found
         attempt = await self._admit(scope, login, user)
@@ -165,6 +167,13 @@ class SignIn:
             csrf_token=csrf_token(secret),
             expires_at=made.expires_at,
         )
+
+    async def _stop_flood(self, scope: Scope, ip: str | None) -> None:
+        """Before the first read. Raises RateLimited for an address with far too many attempts if
+        too many of such addresses wait. Browsers that users have used before pass."""
+        is_marked = await self._devices.is_marked(self._pool, scope)
+        if not is_marked and self._limits.is_flooding(ip) and self._passwords.is_full("slow"):
+            raise self._limits.refusal(FLOOD_RETRY_S, ip)
 
     async def _admit(self, scope: Scope, login: str, user: User | None) -> Attempt:
         ip = self._site.address(scope)

@@ -49,6 +49,14 @@ class SignInLimits:
         self._addresses = Buckets(env.clock)
         self._delayed = 0
 
+    def is_flooding(self, ip: str | None) -> bool:
+        """Counts an attempt of the address on this replica alone, before anything is read."""
+        try:
+            self._addresses.take(address_group(ip), 2 * ADDRESS_ATTEMPTS_PER_MINUTE)
+        except RateLimited:
+            return True
+        return False
+
     async def admit(
         self, ip: str | None, login: str, user_id: UserId | None, device: str | None
     ) -> Attempt:
@@ -61,7 +69,8 @@ class SignInLimits:
         group = address_group(ip)
         own = f"pair:{account}:{group}"
         await self._take_own(own, ip)
-        lane = await self._address_lane(f"address:{group}")
+        limit = ADDRESS_ATTEMPTS_PER_MINUTE
+        is_usual = await sign_in_attempts.take(self._conn, f"address:{group}", per_minute=limit)
         level = await sign_in_attempts.take_below(
             self._conn,
             f"account:{account}",
@@ -73,7 +82,7 @@ class SignInLimits:
             (f"address:{group}", ADDRESS_ATTEMPTS_PER_MINUTE),
             (f"account:{account}", ACCOUNT_ATTEMPTS_PER_MINUTE),
         )
-        return Attempt(own=own, lane=lane, shared=shared)
+        return Attempt(own=own, lane="usual" if is_usual else "slow", shared=shared)
 
     async def settle(self, conn: Conn, attempt: Attempt) -> None:
         """After a success."""
@@ -90,30 +99,20 @@ class SignInLimits:
     async def _take_own(self, bucket: str, ip: str | None) -> None:
         limit = BROWSER_ATTEMPTS_PER_MINUTE
         if not await sign_in_attempts.take(self._conn, bucket, per_minute=limit):
-            raise self._refusal(60 / limit, ip)
-
-    async def _address_lane(self, bucket: str) -> PasswordLane:
-        """The replica's own count comes first, so that a flood writes no rows."""
-        limit = ADDRESS_ATTEMPTS_PER_MINUTE
-        try:
-            self._addresses.take(bucket, 2 * limit)
-        except RateLimited:
-            return "slow"
-        is_usual = await sign_in_attempts.take(self._conn, bucket, per_minute=limit)
-        return "usual" if is_usual else "slow"
+            raise self.refusal(60 / limit, ip)
 
     async def _delay(self, seconds: float, ip: str | None) -> None:
         if seconds <= 0:
             return
         if self._delayed >= MAX_DELAYED_SIGN_INS:
-            raise self._refusal(MAX_SIGN_IN_DELAY_S, ip)
+            raise self.refusal(MAX_SIGN_IN_DELAY_S, ip)
         self._delayed += 1
         try:
             await self._env.clock.sleep(seconds, "sign_in_delay")
         finally:
             self._delayed -= 1
 
-    def _refusal(self, wait_s: float, ip: str | None) -> RateLimited:
+    def refusal(self, wait_s: float, ip: str | None) -> RateLimited:
         self._env.emit("sign_in_limited", ip=ip)
         seconds = RateLimited(wait_s).retry_after_s
         return RateLimited(wait_s, f"Too many sign-ins. Try again in {seconds} seconds.")

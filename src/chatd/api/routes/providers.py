@@ -20,11 +20,9 @@ from chatd.api.schemas.providers import (
     TrialReply,
     UpdateKeyBody,
     UpdateProviderBody,
-    UserKeyBody,
-    UserKeyPage,
-    UserKeyReply,
     convert_key,
 )
+from chatd.api.schemas.user_keys import UserKeyBody, UserKeyPage, UserKeyReply
 from chatd.store.providers import StoredProvider
 
 CREATE: Final = BodySpec(CreateProviderBody)

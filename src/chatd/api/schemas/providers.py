@@ -47,7 +47,7 @@ _BASE_URL = describe(
     " it, such as /v1.",
     "https://llm.example.com/v1",
 )
-_API_KEY = describe("An API key. Stored sealed, and never returned.", "sk-ant-api03-...")
+API_KEY = describe("An API key. Stored sealed, and never returned.", "sk-ant-api03-...")
 _HEADERS = describe(
     "Headers that are sent with every request and replace chatd's own. Stored sealed.",
     {"x-team": "a"},
@@ -153,7 +153,7 @@ class UpdateProviderBody(Struct, frozen=True, kw_only=True, forbid_unknown_field
 class CreateKeyBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A key that is used after the provider's other keys."""
 
-    api_key: Annotated[ApiKey, _API_KEY]
+    api_key: Annotated[ApiKey, API_KEY]
     name: Annotated[KeyName, _KEY_NAME] = ""
 
     def __repr__(self) -> str:
@@ -163,21 +163,11 @@ class CreateKeyBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class UpdateKeyBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is left out stays."""
 
-    api_key: Annotated[ApiKey | UnsetType, _API_KEY] = UNSET
+    api_key: Annotated[ApiKey | UnsetType, API_KEY] = UNSET
     name: Annotated[KeyName | UnsetType, _KEY_NAME] = UNSET
 
     def __repr__(self) -> str:
         return "UpdateKeyBody(***)"
-
-
-class UserKeyBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A key of the caller's own. It replaces an earlier one for the same provider."""
-
-    provider: Annotated[str, describe("The name of a provider.", "anthropic")]
-    api_key: Annotated[ApiKey, _API_KEY]
-
-    def __repr__(self) -> str:
-        return f"UserKeyBody(provider={self.provider!r})"
 
 
 class TrialBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -308,31 +298,3 @@ class OfferedModelReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class OfferedModelPage(ListPage[OfferedModelReply], frozen=True, kw_only=True):
     """A page of the models that a provider offers."""
-
-
-class UserKeyReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A provider that takes keys of users."""
-
-    provider: Annotated[str, describe("The provider's name.", "anthropic")]
-    provider_id: Annotated[UUID, describe("The provider's id.", PROVIDER_ID)]
-    display_name: Annotated[str, describe("The provider's name for people.", "Anthropic")]
-    destination: Annotated[
-        str,
-        describe(
-            "Where a key is sent: the origin of the provider's address, or `vendor` for that of"
-            " its vendor.",
-            "https://llm.example.com",
-        ),
-    ]
-    key: Annotated[KeyReply | None, describe("The caller's key, if there is one.")] = None
-    is_moved: Annotated[
-        bool,
-        describe(
-            "Whether the key was given for another address and is not sent. Add it again to use it"
-            " with the present one."
-        ),
-    ] = False
-
-
-class UserKeyPage(ListPage[UserKeyReply], frozen=True, kw_only=True):
-    """A page of providers that take keys of users."""
