@@ -15,7 +15,15 @@ from tests.support.api.server import ApiOptions, ApiReply, ApiServer, serve_api
 
 DOCUMENT = '<!doctype html><title>chatd</title><script src="/assets/index-1.js"></script>'
 SCRIPT = "export const built = 1;\n" * 50
-ADDRESSES = ["/", "/c/0198", "/search", "/settings/general", "/admin/models/7", "/shared/tok"]
+ADDRESSES = [
+    "/",
+    "/c/0198",
+    "/new",
+    "/search",
+    "/settings/general",
+    "/admin/models/7",
+    "/shared/tok",
+]
 
 
 @pytest.fixture
@@ -210,6 +218,15 @@ async def test_without_a_built_page_every_address_gives_the_lite_page(server: Ap
         assert "data-built" not in text
     for path in ("/assets/index-1.js", "/theme.js"):
         assert (await get(server, path)).status == 404
+
+
+async def test_the_page_signs_people_in_itself_and_a_plain_page_does_where_it_was_not_built(
+    server: ApiServer, page: ApiServer
+) -> None:
+    assert (await get(page, "/sign-in")).content.decode() == DOCUMENT
+    plain = (await get(server, "/sign-in")).content.decode()
+    assert "Sign in to chatd" in plain
+    assert "/sign-in/sign-in.js" in plain
 
 
 async def test_the_lite_page_links_to_the_other_pages_and_knows_of_the_full_one(

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from chatd.api.accounts.pages import SignInPages
+from chatd.api.accounts.pages import SIGN_IN_PATH, SignInPages
 from chatd.api.accounts.rate_limits import route_group
 from chatd.api.deps import ApiDeps
 from chatd.api.docs_pages import ApiDocs
@@ -132,18 +132,19 @@ class ApiApplication:
         )
         health = HealthRoutes(deps.pool, deps.registry, deps.draining, deps.database_error)
         page = PageFiles(deps.page_dir)
-        lite = LitePage(page)
+        lite, sign_in = LitePage(page), SignInPages()
+        self._web_page = WebPage(page, lite, sign_in.sign_in)
         self.table = RouteTable(
             {
                 **health.pages,
                 **ApiDocs(routes, streams).pages,
-                **SignInPages().pages,
+                **sign_in.pages,
+                SIGN_IN_PATH: PageRoute(serve=self._web_page.sign_in),
                 **lite.pages,
             },
             routes,
             streams,
         )
-        self._web_page = WebPage(page, lite)
 
     async def close(self) -> None:
         await self._streams.close()

@@ -7,6 +7,7 @@ export const PANEL_TABS: readonly PanelTab[] = ["changes", "runs", "terminal", "
 export const HOME_PATH = "/";
 /** The empty composer as a screen of its own: on a phone the home is the list of chats. */
 export const NEW_CHAT_PATH = "/new";
+export const SEARCH_PATH = "/search";
 export const SIGN_IN_PATH = "/sign-in";
 
 export const chatPath = (chatId: string, messageId?: number | null): string =>
@@ -16,6 +17,9 @@ export const chatPath = (chatId: string, messageId?: number | null): string =>
 export function chatOfPath(path: string): string | null {
   return /^\/c\/([0-9a-f-]{36})$/.exec(path)?.[1] ?? null;
 }
+
+/** Pages that show the empty composer. */
+export const isKnownPath = (path: string): boolean => path === HOME_PATH || path === NEW_CHAT_PATH;
 
 export const isSettingsPath = (path: string): boolean => /^\/(settings|admin)(\/|$)/.test(path);
 

@@ -1,4 +1,4 @@
-"""The page to sign in on.
+"""The plain page to sign in on, for a server whose page was not built.
 
 The secret of a one-time link is in its fragment, which browsers do not send: a preview or a
 prefetch of the link does not use it up, and no proxy logs it. The button of the page sends it.

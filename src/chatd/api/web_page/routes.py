@@ -1,14 +1,14 @@
 """Serves the page: its document for the addresses that it handles itself, its assets and icons.
 
 The files are the same for everyone and need no credential; all data comes from the API, which
-does. Where the page was not built, the lite page takes its place.
+does. Where the page was not built, the lite page takes its place, and a plain page to sign in on.
 """
 
 from collections.abc import Mapping
 from typing import Final
 
 from chatd.api.request import ApiReply, Scope
-from chatd.api.route import PageRoute, RoutePath, ServePage
+from chatd.api.route import Page, PageRoute, RoutePath, ServePage
 from chatd.api.web_page.files import ASSETS, PageFile, PageFiles
 from chatd.api.web_page.lite import LitePage
 from chatd.api.web_page.replies import reply_file
@@ -24,11 +24,13 @@ PAGE_POLICY: Final = (
 
 
 class WebPage:
-    """Finds what belongs to the page among the paths that no route has."""
+    """Finds what belongs to the page among the paths that no route has. `sign_in` is the page to
+    sign in on where the page was not built."""
 
-    def __init__(self, files: PageFiles, lite: LitePage) -> None:
+    def __init__(self, files: PageFiles, lite: LitePage, sign_in: Page) -> None:
         self._files = files
         self._lite = lite
+        self._plain_sign_in = sign_in
         self._document = _get("/{page}", self._serve_document)
         self._asset = _get("/assets/{name}", self._serve_asset)
         self._file = _get("/{file}", self._serve_file)
@@ -46,6 +48,12 @@ class WebPage:
         page = await self._files.latest()
         if page is None:
             return await self._lite.document(scope)
+        return reply_file(scope, page.document, PAGE_POLICY)
+
+    async def sign_in(self, scope: Scope) -> ApiReply:
+        page = await self._files.latest()
+        if page is None:
+            return await self._plain_sign_in()
         return reply_file(scope, page.document, PAGE_POLICY)
 
     async def _serve_asset(self, scope: Scope) -> ApiReply:

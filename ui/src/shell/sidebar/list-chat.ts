@@ -17,10 +17,13 @@ interface NewerFields {
   owner_username: string | null;
 }
 
+/** The server leaves fields out that have their default. */
+export const isSubagent = (chat: ListChat): boolean => (chat.parent_chat_id ?? null) !== null;
+
 /** The status that the icon shows. A subagent that waits has done its work. */
 export function shownStatus(chat: ListChat): Status {
   if (chat.status === "archived") return "waiting";
-  if (chat.status === "waiting" && chat.parent_chat_id !== null) return "done";
+  if (chat.status === "waiting" && isSubagent(chat)) return "done";
   return chat.status;
 }
 

@@ -49,7 +49,8 @@ export function nodeOf(root: ListChat): ChatNode {
   const known = new Set(family.map((chat) => chat.id));
   const byParent = new Map<string, ListChat[]>();
   for (const chat of family) {
-    const parent = chat.parent_chat_id != null && known.has(chat.parent_chat_id) ? chat.parent_chat_id : root.id;
+    const named = chat.parent_chat_id ?? root.id;
+    const parent = known.has(named) ? named : root.id;
     byParent.set(parent, [...(byParent.get(parent) ?? []), chat]);
   }
   const build = (chat: ListChat): ChatNode => ({

@@ -1,0 +1,45 @@
+import { Unplug } from "lucide-react";
+import { Suspense } from "react";
+import { Link } from "wouter";
+import { ApiError } from "@/api/client";
+import { Button, EmptyState, ErrorNote } from "@/components";
+import { useChat, useChatDetails } from "@/connection";
+import { CoachMark, Composer, Timeline } from "./areas";
+import { NEW_CHAT_PATH } from "./routes";
+import { useReadMark } from "./read-mark";
+import { useSpeech } from "./speech";
+import { SidebarButton, TopBar } from "./top-bar/top-bar";
+
+/** A chat that is not there, or not for this user; the two cannot be told apart. */
+export function GonePage() {
+  return (
+    <>
+      <header className="bar">
+        <SidebarButton />
+      </header>
+      <EmptyState icon={Unplug} actions={<Link className="btn" href={NEW_CHAT_PATH}>New chat</Link>}>
+        This chat does not exist, or is not shared with you.
+      </EmptyState>
+    </>
+  );
+}
+
+/** One chat: bar, timeline, composer. */
+export function ChatPage({ chatId }: { chatId: string }) {
+  const { gone } = useChat(chatId);
+  const details = useChatDetails(chatId);
+  useSpeech(chatId);
+  useReadMark(chatId);
+  if (gone || (details.error instanceof ApiError && [403, 404, 400].includes(details.error.status))) return <GonePage />;
+  return (
+    <>
+      <TopBar chatId={chatId} />
+      {details.error !== null && <ErrorNote error={details.error} action={<Button size="xs" onClick={() => void details.refetch()}>Try again</Button>} />}
+      <Suspense fallback={<div className="log" />}>
+        <Timeline key={chatId} chatId={chatId} />
+        <Composer key={`${chatId}-box`} chatId={chatId} />
+        <CoachMark chatId={chatId} />
+      </Suspense>
+    </>
+  );
+}

@@ -1,0 +1,32 @@
+import { Suspense } from "react";
+import { Composer, FirstScreen } from "./areas";
+import { useIsDemo } from "./demo-model";
+import { SidebarButton } from "./top-bar/top-bar";
+import { useIsPhone } from "./layout/use-media";
+import { usePreference } from "./preferences";
+
+/** An empty composer. Without a provider it is the first screen, with the demos. */
+export function NewChatPage() {
+  const isDemo = useIsDemo();
+  const isPhone = useIsPhone();
+  const [hidden] = usePreference("sidebarHidden");
+  return (
+    <>
+      {(isPhone || hidden) && (
+        <header className="bar plain">
+          <SidebarButton />
+        </header>
+      )}
+      <div className="home">
+        <div className="home-in">
+          <h1>What should the agent do?</h1>
+          <p className="lead">It keeps working when you close this page, and goes on where it was if something breaks.</p>
+          <Suspense>
+            <Composer chatId={null} />
+            {isDemo && <FirstScreen />}
+          </Suspense>
+        </div>
+      </div>
+    </>
+  );
+}

@@ -1,0 +1,84 @@
+import { lazy, Suspense, useEffect, useState } from "react";
+import { useLocation, useSearch } from "wouter";
+import { useAction } from "./actions";
+import { Panel } from "./areas";
+import { ChatDialogs } from "./chat-dialogs";
+import { ChatPage, GonePage } from "./chat-page";
+import { HelpDialog } from "./keys/help-dialog";
+import { useKeys } from "./keys/use-keys";
+import { Columns } from "./layout/columns";
+import { useIsPhone } from "./layout/use-media";
+import { NewChatPage } from "./new-chat-page";
+import { useNotices } from "./notices";
+import { chatOfPath, HOME_PATH, isKnownPath, NEW_CHAT_PATH, SEARCH_PATH, usePanelTab } from "./routes";
+import { useShellCommands } from "./shell-commands";
+import { Sidebar } from "./sidebar/sidebar";
+import { setPreference } from "./preferences";
+
+const Palette = lazy(async () => ({ default: (await import("./palette/palette")).Palette }));
+const SearchPage = lazy(async () => ({ default: (await import("./palette/search-page")).SearchPage }));
+
+function MainScreen({ path }: { path: string }) {
+  const chatId = chatOfPath(path);
+  if (chatId !== null) return <ChatPage key={chatId} chatId={chatId} />;
+  if (path === SEARCH_PATH) return <Suspense><SearchPage /></Suspense>;
+  return isKnownPath(path) ? <NewChatPage /> : <GonePage />;
+}
+
+/** After another page was opened, focus is on it and not on a link that is gone. */
+function useFocusOnMove(path: string): void {
+  useEffect(() => {
+    if (document.activeElement === document.body) document.getElementById("main")?.focus({ preventScroll: true });
+  }, [path]);
+}
+
+/** The page of somebody who is signed in: list, chat, panel. */
+export function Shell() {
+  const [path] = useLocation();
+  const search = useSearch();
+  const chatId = chatOfPath(path);
+  const [tab, setTab] = usePanelTab();
+  const [paletteOpen, setPaletteOpen] = useState(false);
+  const [helpOpen, setHelpOpen] = useState(false);
+  const isPhone = useIsPhone();
+  useKeys();
+  useNotices(chatId);
+  useFocusOnMove(path);
+  useShellCommands({ chatId, tab, setTab, openPalette: () => setPaletteOpen(true), openHelp: () => setHelpOpen(true) });
+  useAction("openPalette", () => setPaletteOpen(true));
+  useAction("openPanel", (wanted) => {
+    if (chatId !== null) setTab(wanted);
+  });
+  useAction("closePanel", () => setTab(null));
+
+  const hasPanel = chatId !== null && tab !== null;
+  const isList = isPhone && path === HOME_PATH && !new URLSearchParams(search).has("new");
+  return (
+    <>
+      <a className="skip" href="#box" onClick={skipToBox}>
+        Skip to the message box
+      </a>
+      <Columns
+        sidebar={<Sidebar onHide={() => setPreference("sidebarHidden", true)} />}
+        main={<MainScreen path={path} />}
+        mainLabel={chatId === null ? (path === NEW_CHAT_PATH || path === HOME_PATH ? "New chat" : "Page") : "Chat"}
+        panel={hasPanel ? <Suspense><Panel chatId={chatId} tab={tab} onTab={setTab} onClose={() => setTab(null)} /></Suspense> : null}
+        onClosePanel={() => setTab(null)}
+        screen={isList ? "list" : hasPanel ? "panel" : "main"}
+      />
+      <ChatDialogs />
+      <HelpDialog open={helpOpen} onOpenChange={setHelpOpen} />
+      {paletteOpen && (
+        <Suspense>
+          <Palette onClose={() => setPaletteOpen(false)} />
+        </Suspense>
+      )}
+    </>
+  );
+}
+
+function skipToBox(event: { preventDefault: () => void }): void {
+  event.preventDefault();
+  const box = document.querySelector<HTMLElement>("#main textarea") ?? document.getElementById("main");
+  box?.focus();
+}

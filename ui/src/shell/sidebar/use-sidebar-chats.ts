@@ -1,0 +1,54 @@
+import { useQuery } from "@tanstack/react-query";
+import { useMemo } from "react";
+import { useLocation, useSearch } from "wouter";
+import { api } from "@/api/client";
+import { useNow } from "@/components";
+import { type ChatFilters, useChatList } from "@/connection";
+import { type ListFilters, passes, readFilters, writeFilters } from "./filters";
+import type { ListChat } from "./list-chat";
+import { buildSections, type Section } from "./tree-model";
+
+const NONE: readonly ListChat[] = [];
+
+/** Filters of the address, and how to change them. */
+export function useListFilters(): [ListFilters, (filters: ListFilters) => void] {
+  const [path, navigate] = useLocation();
+  const search = useSearch();
+  const filters = useMemo(() => readFilters(search), [search]);
+  const change = (next: ListFilters) => {
+    const query = writeFilters(search, next);
+    navigate(query === "" ? path : `${path}?${query}`, { replace: true });
+  };
+  return [filters, change];
+}
+
+function requestOf(filters: ListFilters): ChatFilters {
+  return {
+    ...(filters.archived ? { archived: true } : {}),
+    ...(filters.status === null ? {} : { status: filters.status }),
+    ...(filters.labels.length === 0 ? {} : { label: [...filters.labels] }),
+  };
+}
+
+/** The list in sections, as the filters of the address want it. */
+export function useSections(filters: ListFilters) {
+  const request = useMemo(() => requestOf(filters), [filters]);
+  const list = useChatList(request);
+  const today = new Date(useNow("minute")).toDateString();
+  const sections = useMemo((): Section[] => {
+    const shown = list.chats.filter((chat) => passes(chat, filters));
+    return buildSections(shown, NONE, new Date(today));
+  }, [list.chats, filters, today]);
+  return { ...list, sections };
+}
+
+/** Names of models by their id. */
+export function useModelNames(): (id: string | null) => string | null {
+  const { data } = useQuery({
+    queryKey: ["model-names"],
+    queryFn: ({ signal }) => api.GET("/api/v1/models", { query: { limit: 200, include_disabled: true }, signal }),
+    select: (page) => new Map(page.items.map((model) => [model.id, model.display_name === "" ? model.name : model.display_name])),
+    staleTime: 5 * 60_000,
+  });
+  return (id) => (id === null ? null : (data?.get(id) ?? null));
+}
