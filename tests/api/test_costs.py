@@ -63,6 +63,8 @@ async def test_a_summary_sums_by_model_day_and_chat(server: ApiServer) -> None:
     assert models == [("m1", 150), ("m2", 0)]
     days = [(one["day"], one["total_cost_micros"]) for one in summary.at("by_day")]
     assert days == [(await day(server, 2), 50), (await day(server, 0), 100)]
+    newest_first = list(dict.fromkeys(one["day"] for one in summary.at("by_day_and_model")))
+    assert newest_first == [await day(server, 0), await day(server, 2)]
     (chat,) = summary.at("by_chat")
     assert (chat["root_chat_id"], chat["total_cost_micros"]) == (str(CHAT), 150)
     assert chat["chat_title"]
@@ -89,7 +91,7 @@ async def test_a_range_ends_before_its_last_day(server: ApiServer) -> None:
     ],
 )
 async def test_a_bad_range_is_refused(server: ApiServer, query: str, field: str) -> None:
-    for path in ("/cost/me/summary", "/cost/users", "/cost/export.csv"):
+    for path in ("/cost/me/summary", "/cost/summary", "/cost/users", "/cost/export.csv"):
         refused = await server.ask("GET", f"{path}?{query}", token=ADMINISTRATOR)
         assert refused.code == (400, "invalid_input")
         assert refused.field == field
@@ -104,8 +106,20 @@ async def test_costs_of_others_are_hidden_from_members_and_shown_to_administrato
     assert (await server.ask("GET", path)).code == NOT_FOUND
     assert (await server.ask("GET", path, token=OTHER_USER)).json["total_cost_micros"] == 5
     assert (await server.ask("GET", path, token=ADMINISTRATOR)).json["total_cost_micros"] == 5
-    for closed in ("/cost/users", "/cost/export.csv"):
+    for closed in ("/cost/summary", "/cost/users", "/cost/export.csv"):
         assert (await server.ask("GET", closed)).code == (403, "forbidden")
+
+
+async def test_costs_of_all_users_are_summed_by_model_and_day(server: ApiServer) -> None:
+    await add_users(server)
+    await spend(server, 5)
+    await spend(server, 9, owner=OTHER_OWNER, days=1)
+    summary = await server.ask("GET", "/cost/summary", token=ADMINISTRATOR)
+    assert (summary.json["total_cost_micros"], summary.json["call_count"]) == (14, 2)
+    days = [(one["day"], one["total_cost_micros"]) for one in summary.at("by_day_and_model")]
+    assert days == [(await day(server, 0), 5), (await day(server, 1), 9)]
+    (model,) = summary.at("by_model")
+    assert model["total_cost_micros"] == 14
 
 
 async def test_all_users_are_listed_by_cost_and_name(server: ApiServer) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 from uuid import UUID
 
 import msgspec
-from msgspec.structs import replace
 
 from chatd.clock import SystemClock
 from chatd.domain.chat.row import Chat
@@ -102,16 +101,13 @@ async def end_build(api: WorkspaceApi, **agent: object) -> None:
 
 
 @asynccontextmanager
-async def workspace_api(
-    dsn: str, options: ApiOptions | None = None
-) -> AsyncGenerator[WorkspaceApi]:
+async def workspace_api(dsn: str) -> AsyncGenerator[WorkspaceApi]:
     controls: list[RecordingWorkspaces] = []
 
     def make(pool: Pool) -> RecordingWorkspaces:
         controls.append(RecordingWorkspaces(pool))
         return controls[0]
 
-    options = replace(options or ApiOptions(), workspaces=make)
-    async with serve_api(dsn, options) as server:
+    async with serve_api(dsn, ApiOptions(workspaces=make)) as server:
         await insert_template(server.replica.pool)
         yield WorkspaceApi(server, controls[0])

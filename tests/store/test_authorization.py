@@ -67,6 +67,7 @@ WITHOUT_ACTOR: Final[Mapping[str, str]] = {
     "conn": "no rows of users",
     "costs.by_model": "after require_readable",
     "costs.by_day": "after require_readable",
+    "costs.by_day_and_model": "after require_readable",
     "costs.by_chat": "after require_readable",
     "file.files.list_of_chat": "for the worker that runs the chat",
     "file.files.sweep": "maintenance",

@@ -60,6 +60,19 @@ BY_MODEL: Final[LiteralString] = f"""
     ORDER BY cost_micros DESC, 1, 2 LIMIT 1000"""
 BY_DAY: Final[LiteralString] = f"""
     WITH {_CALLS_OF_USER} SELECT c.day, {_SUMS} FROM calls c GROUP BY 1 ORDER BY 1"""
+# The newest days first, so that a cut leaves the oldest out.
+BY_DAY_AND_MODEL: Final[LiteralString] = f"""
+    WITH {_CALLS_OF_USER}
+    SELECT c.day, c.provider, c.model, {_SUMS} FROM calls c GROUP BY 1, 2, 3
+    ORDER BY 1 DESC, cost_micros DESC, 2, 3 LIMIT $4"""
+ALL_BY_DAY_AND_MODEL: Final[LiteralString] = f"""
+    WITH {_CALLS_OF_ALL}
+    SELECT c.day, c.provider, c.model, {_SUMS} FROM calls c GROUP BY 1, 2, 3
+    ORDER BY 1 DESC, cost_micros DESC, 2, 3 LIMIT $3"""
+ALL_BY_MODEL: Final[LiteralString] = f"""
+    WITH {_CALLS_OF_ALL}
+    SELECT c.provider, c.model, {_SUMS} FROM calls c GROUP BY 1, 2
+    ORDER BY cost_micros DESC, 1, 2 LIMIT 1000"""
 BY_CHAT: Final[LiteralString] = f"""
     WITH calls AS (
         SELECT e.root_chat_id, {_COUNTS} FROM usage_events e
@@ -97,6 +110,7 @@ EXPORT: Final[LiteralString] = f"""
 FIND_USER: Final[LiteralString] = "SELECT EXISTS (SELECT FROM users WHERE id = $1)"
 
 MAX_CHATS_SUMMED: Final = 200
+MAX_DAYS_AND_MODELS: Final = 5000
 MAX_EXPORTED_ROWS: Final = 100_000
 ROWS_PER_SLICE: Final = 500
 """Of an export. Other tasks run after each."""
@@ -122,6 +136,12 @@ class ModelCost(CostSums, frozen=True, kw_only=True):
 
 class DayCost(CostSums, frozen=True, kw_only=True):
     day: date
+
+
+class DayModelCost(CostSums, frozen=True, kw_only=True):
+    day: date
+    provider: str
+    model: str
 
 
 class ChatCost(CostSums, frozen=True, kw_only=True):
@@ -173,6 +193,25 @@ async def by_model(conn: Conn, user_id: UserId, days: DayRange) -> Sequence[Mode
 
 async def by_day(conn: Conn, user_id: UserId, days: DayRange) -> Sequence[DayCost]:
     return [_of(DayCost, row) for row in await conn.fetch(BY_DAY, user_id, days.start, days.end)]
+
+
+async def by_day_and_model(conn: Conn, user_id: UserId, days: DayRange) -> Sequence[DayModelCost]:
+    """At most `MAX_DAYS_AND_MODELS`, the newest days first."""
+    rows = await conn.fetch(BY_DAY_AND_MODEL, user_id, days.start, days.end, MAX_DAYS_AND_MODELS)
+    return [_of(DayModelCost, row) for row in rows]
+
+
+async def all_by_day_and_model(conn: Conn, actor: Actor, days: DayRange) -> Sequence[DayModelCost]:
+    """Of all users. At most `MAX_DAYS_AND_MODELS`, the newest days first."""
+    require_permission(actor, "costs.read")
+    rows = await conn.fetch(ALL_BY_DAY_AND_MODEL, days.start, days.end, MAX_DAYS_AND_MODELS)
+    return [_of(DayModelCost, row) for row in rows]
+
+
+async def all_by_model(conn: Conn, actor: Actor, days: DayRange) -> Sequence[ModelCost]:
+    """Of all users."""
+    require_permission(actor, "costs.read")
+    return [_of(ModelCost, row) for row in await conn.fetch(ALL_BY_MODEL, days.start, days.end)]
 
 
 async def by_chat(conn: Conn, user_id: UserId, days: DayRange) -> Sequence[ChatCost]:

@@ -285,6 +285,7 @@ ACCOUNT: Final = (
 )
 ADMINISTRATION: Final = (
     row("GET /cost/users", "administration read", "admin"),
+    row("GET /cost/summary", "administration read", "admin"),
     row("GET /cost/export.csv", "administration read", "admin"),
     row("GET /workers", "administration read", "admin"),
     row("GET /users", "administration read", "admin"),

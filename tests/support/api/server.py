@@ -25,7 +25,7 @@ from chatd.api.deps import ApiDeps, StreamLimits, WorkspaceControl
 from chatd.api.error_codes import ERROR_CODES
 from chatd.api.openapi import list_codes
 from chatd.api.route import PREFIX, ApiRoute, RouteTable, StreamRoute
-from chatd.api.server import Application, BoundAddress, bind, serve
+from chatd.api.server import BoundAddress, bind, serve
 from chatd.automation.push_requests import PushRequests
 from chatd.clock import SystemClock
 from chatd.domain.access import ADMIN_USER_ID, UserActor
@@ -322,7 +322,6 @@ class ApiOptions(Struct, frozen=True, kw_only=True):
     chunk_bytes: int = DATABASE_CHUNK_BYTES
     stores: FileStores | None = None
     models: tuple[ModelConfig, ...] | None = (FAST, CLEVER)
-    around: Callable[[ApiApplication], Application] = lambda api: api
     draining: Callable[[], bool] = lambda: False
     database_error: Callable[[], str | None] = lambda: None
     known: Callable[[ChatId], Chat | None] = lambda _chat_id: None
@@ -398,7 +397,7 @@ async def serve_api(dsn: str, options: ApiOptions | None = None) -> AsyncGenerat
         await rig.start()
         deps = build_deps(replica, options, clock, rig)
         api = build_application(deps)
-        async with listening(options.around(api)) as bound:
+        async with listening(api) as bound:
             server = ApiServer(replica, deps, api, bound)
             await sign_all_in(deps)
             sent.clear()
@@ -411,7 +410,7 @@ async def serve_api(dsn: str, options: ApiOptions | None = None) -> AsyncGenerat
 
 
 @asynccontextmanager
-async def listening(api: Application) -> AsyncGenerator[BoundAddress]:
+async def listening(api: ApiApplication) -> AsyncGenerator[BoundAddress]:
     """Aborts all connections at the end instead of stopping gracefully."""
     bound: asyncio.Future[BoundAddress] = asyncio.get_running_loop().create_future()
     async with asyncio.TaskGroup() as group:

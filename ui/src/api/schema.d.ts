@@ -804,6 +804,22 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/cost/summary": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["get_all_costs"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/cost/users": {
         parameters: {
             query?: never;
@@ -1755,6 +1771,21 @@ export interface components {
             /** @default null */
             disconnected_at?: string | null;
         };
+        AllCostsReply: {
+            total_cost_micros: number;
+            call_count: number;
+            unpriced_call_count: number;
+            total_input_tokens: number;
+            total_output_tokens: number;
+            total_cache_read_tokens: number;
+            total_cache_creation_tokens: number;
+            /** Format: date */
+            start_date: string;
+            /** Format: date */
+            end_date: string;
+            by_model: components["schemas"]["CostByModel"][];
+            by_day_and_model: components["schemas"]["CostByDayAndModel"][];
+        };
         AttemptItem: {
             number: number;
             worker: components["schemas"]["RunWorker"];
@@ -2008,6 +2039,19 @@ export interface components {
             /** Format: date */
             day: string;
         };
+        CostByDayAndModel: {
+            total_cost_micros: number;
+            call_count: number;
+            unpriced_call_count: number;
+            total_input_tokens: number;
+            total_output_tokens: number;
+            total_cache_read_tokens: number;
+            total_cache_creation_tokens: number;
+            /** Format: date */
+            day: string;
+            provider: string;
+            model: string;
+        };
         CostByModel: {
             total_cost_micros: number;
             call_count: number;
@@ -2050,6 +2094,7 @@ export interface components {
             end_date: string;
             by_model: components["schemas"]["CostByModel"][];
             by_day: components["schemas"]["CostByDay"][];
+            by_day_and_model: components["schemas"]["CostByDayAndModel"][];
             by_chat: components["schemas"]["CostByChat"][];
         };
         CreateChatBody: {
@@ -5308,6 +5353,28 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["CostSummaryReply"];
+                };
+            };
+        };
+    };
+    get_all_costs: {
+        parameters: {
+            query?: {
+                start_date?: string;
+                end_date?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AllCostsReply"];
                 };
             };
         };

@@ -16,9 +16,11 @@ from chatd.api.request import ApiReply, ApiRequest, StreamedReply, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.chat_workspaces import require_chat
 from chatd.api.schemas.costs import (
+    AllCostsReply,
     ChatCostReply,
     CostByChat,
     CostByDay,
+    CostByDayAndModel,
     CostByModel,
     CostByUser,
     CostSummaryReply,
@@ -30,7 +32,15 @@ from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import UserId
 from chatd.store import costs
 from chatd.store.chat import chats, usage
-from chatd.store.costs import MAX_EXPORTED_ROWS, ROWS_PER_SLICE, CostSums, DayRange, ExportedCost
+from chatd.store.costs import (
+    MAX_EXPORTED_ROWS,
+    ROWS_PER_SLICE,
+    CostSums,
+    DayModelCost,
+    DayRange,
+    ExportedCost,
+    ModelCost,
+)
 
 DEFAULT_DAYS: Final = 30
 MAX_DAYS: Final = 3700
@@ -72,6 +82,14 @@ class CostRoutes:
                 replies={200: CostSummaryReply},
             ),
             ApiRoute(
+                endpoint="GET /cost/summary",
+                permission="costs.read",
+                summary="Sum the costs of all users by model and day",
+                handle=self.get_all_costs,
+                query=DayRangeQuery,
+                replies={200: AllCostsReply},
+            ),
+            ApiRoute(
                 endpoint="GET /cost/users",
                 permission="costs.read",
                 summary="List the costs of all users, the dearest first",
@@ -109,17 +127,16 @@ class CostRoutes:
         await deps.retry(lambda: costs.require_readable(pool, actor, user_id))
         models = await deps.retry(lambda: costs.by_model(pool, user_id, days))
         by_day = await deps.retry(lambda: costs.by_day(pool, user_id, days))
+        detail = await deps.retry(lambda: costs.by_day_and_model(pool, user_id, days))
         by_chat = await deps.retry(lambda: costs.by_chat(pool, user_id, days))
         return reply(
             CostSummaryReply(
                 user_id=user_id,
                 start_date=days.start,
                 end_date=days.end,
-                by_model=tuple(
-                    CostByModel(provider=one.provider, model=one.model, **_totals(one))
-                    for one in models
-                ),
+                by_model=_by_model(models),
                 by_day=tuple(CostByDay(day=one.day, **_totals(one)) for one in by_day),
+                by_day_and_model=_by_day_and_model(detail),
                 by_chat=tuple(
                     CostByChat(
                         root_chat_id=one.root_chat_id, chat_title=one.chat_title, **_totals(one)
@@ -127,6 +144,21 @@ class CostRoutes:
                     for one in by_chat
                 ),
                 **_totals(*by_day),
+            )
+        )
+
+    async def get_all_costs(self, request: ApiRequest) -> ApiReply:
+        deps, query = self._deps, request.query(DayRangeQuery)
+        days, actor = self._days(query.start_date, query.end_date), request.caller.actor
+        models = await deps.retry(lambda: costs.all_by_model(deps.pool, actor, days))
+        detail = await deps.retry(lambda: costs.all_by_day_and_model(deps.pool, actor, days))
+        return reply(
+            AllCostsReply(
+                start_date=days.start,
+                end_date=days.end,
+                by_model=_by_model(models),
+                by_day_and_model=_by_day_and_model(detail),
+                **_totals(*models),
             )
         )
 
@@ -210,6 +242,19 @@ class CostRoutes:
         if (last - first).days > MAX_DAYS:
             raise InvalidInput("start_date", f"the range must not exceed {MAX_DAYS} days")
         return DayRange(start=first, end=last)
+
+
+def _by_model(models: Sequence[ModelCost]) -> tuple[CostByModel, ...]:
+    return tuple(
+        CostByModel(provider=one.provider, model=one.model, **_totals(one)) for one in models
+    )
+
+
+def _by_day_and_model(detail: Sequence[DayModelCost]) -> tuple[CostByDayAndModel, ...]:
+    return tuple(
+        CostByDayAndModel(day=one.day, provider=one.provider, model=one.model, **_totals(one))
+        for one in detail
+    )
 
 
 def _totals(*sums: CostSums) -> dict[str, int]:

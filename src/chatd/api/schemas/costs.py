@@ -59,6 +59,14 @@ class CostByDay(CostTotals, frozen=True, kw_only=True):
     day: Annotated[date, describe("The day.", "2026-11-16")]
 
 
+class CostByDayAndModel(CostTotals, frozen=True, kw_only=True):
+    """Of one model on one day."""
+
+    day: Annotated[date, describe("The day.", "2026-11-16")]
+    provider: Annotated[str, describe("The provider's name.", "anthropic")]
+    model: Annotated[str, describe("The provider's name of the model.", "claude-sonnet-4-5")]
+
+
 class CostByChat(CostTotals, frozen=True, kw_only=True):
     """Of a chat with its subagents."""
 
@@ -76,12 +84,28 @@ class CostSummaryReply(CostTotals, frozen=True, kw_only=True):
     end_date: EndDate
     by_model: Annotated[tuple[CostByModel, ...], describe("By model, the dearest first.")]
     by_day: Annotated[tuple[CostByDay, ...], describe("By day, without days that have no calls.")]
+    by_day_and_model: Annotated[
+        tuple[CostByDayAndModel, ...],
+        describe("By day and model, the newest day first; at most 5,000 of them."),
+    ]
     by_chat: Annotated[
         tuple[CostByChat, ...],
         describe(
             "The 200 dearest chats with their subagents. Chats whose usage retention has deleted"
             " are only in the other sums."
         ),
+    ]
+
+
+class AllCostsReply(CostTotals, frozen=True, kw_only=True):
+    """The costs of all users."""
+
+    start_date: StartDate
+    end_date: EndDate
+    by_model: Annotated[tuple[CostByModel, ...], describe("By model, the dearest first.")]
+    by_day_and_model: Annotated[
+        tuple[CostByDayAndModel, ...],
+        describe("By day and model, the newest day first; at most 5,000 of them."),
     ]
 
 

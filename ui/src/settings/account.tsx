@@ -1,0 +1,96 @@
+/** The user's own account: password and the browsers that are signed in. */
+import { type SyntheticEvent, useState } from "react";
+import { api, ApiError } from "@/api/client";
+import type { components } from "@/api/schema";
+import { Button, ErrorNote, Tag, TextField, Time } from "@/components";
+import { useMe } from "@/connection";
+import { Loaded, Section, SettingsPage, Table } from "./frame";
+import { fieldErrors } from "./provider-drawer";
+import { readAll, useResource, useSave } from "./resource";
+
+export function AccountPage() {
+  const me = useMe();
+  return (
+    <SettingsPage title="Account" lead={me.data ? `Signed in as ${me.data.user.username}, ${roleText(me.data.user.role)}.` : undefined}>
+      <PasswordForm hasPassword={me.data?.user.has_password === true} />
+      <Sessions />
+    </SettingsPage>
+  );
+}
+
+export function roleText(role: components["schemas"]["UserReply"]["role"]): string {
+  return { admin: "administrator", member: "member", viewer: "viewer: reads everything, changes nothing" }[role];
+}
+
+function PasswordForm({ hasPassword }: { hasPassword: boolean }) {
+  const [current, setCurrent] = useState("");
+  const [next, setNext] = useState("");
+  const save = useSave(
+    () => api.POST("/api/v1/auth/password", { body: { current_password: hasPassword ? current : null, new_password: next } }),
+    {
+      refresh: [["sessions"]],
+      quiet: true,
+      done: "The password is set. Other browsers are signed out.",
+      onDone: () => {
+        setCurrent("");
+        setNext("");
+      },
+    },
+  );
+  const wrong = fieldErrors(save.error);
+  const refused = save.error instanceof ApiError && save.error.code === "wrong_password";
+  const submit = (event: SyntheticEvent) => {
+    event.preventDefault();
+    save.mutate(undefined);
+  };
+  return (
+    <Section title="Password" hint={hasPassword ? undefined : "There is none yet: you sign in by a link or your organization"}>
+      <form className="cardx" onSubmit={submit}>
+        <div className="form">
+          {hasPassword && (
+            <TextField label="Current password" type="password" autoComplete="current-password" value={current} error={refused ? "This is not the current password." : undefined} onChange={(event) => setCurrent(event.target.value)} />
+          )}
+          <TextField label="New password" type="password" autoComplete="new-password" hint="At least 12 characters." value={next} error={wrong.get("new_password")} onChange={(event) => setNext(event.target.value)} />
+          {save.error !== null && !refused && wrong.size === 0 && <div className="f w"><ErrorNote error={save.error} /></div>}
+        </div>
+        <div className="savebar">
+          <Button type="submit" variant="primary" busy={save.isPending} disabled={next === ""}>Set the password</Button>
+        </div>
+      </form>
+    </Section>
+  );
+}
+
+function Sessions() {
+  const sessions = useResource(["sessions"], () => readAll((query) => api.GET("/api/v1/auth/sessions", { query })));
+  const end = useSave((id: string) => api.DELETE("/api/v1/auth/sessions/{session_id}", { path: { session_id: id } }), {
+    refresh: [["sessions"]],
+    done: "That browser is signed out.",
+  });
+  return (
+    <Section title="Signed-in browsers">
+      <Loaded query={sessions}>
+        {(list) => (
+          <Table label="Signed-in browsers" heads={["Browser", "Address", "Last used", ""]}>
+            {list.map((session) => (
+              <tr key={session.id}>
+                <td>{browserText(session.user_agent)} {session.is_current && <Tag tone="acc">this one</Tag>}</td>
+                <td><code>{session.ip ?? ""}</code></td>
+                <td>{session.last_used_at ? <Time at={session.last_used_at} /> : "never"}</td>
+                <td className="r">{!session.is_current && <Button size="sm" onClick={() => end.mutate(session.id)}>Sign out</Button>}</td>
+              </tr>
+            ))}
+          </Table>
+        )}
+      </Loaded>
+    </Section>
+  );
+}
+
+/** "Firefox on Linux" of a user agent. */
+export function browserText(agent: string | null | undefined): string {
+  if (!agent) return "Unknown browser";
+  const browser = (/(Firefox|Edg|OPR|Chrome|Safari)\//.exec(agent)?.[1] ?? "Browser").replace("Edg", "Edge").replace("OPR", "Opera");
+  const system = /(Android|iPhone|iPad|Windows|Mac OS X|Linux)/.exec(agent)?.[1]?.replace("Mac OS X", "macOS");
+  return system === undefined ? browser : `${browser} on ${system}`;
+}

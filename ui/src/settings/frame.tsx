@@ -1,0 +1,89 @@
+/** What every page of the settings is made of: heading, sections, tables, and the state of a request. */
+import type { UseQueryResult } from "@tanstack/react-query";
+import type { ReactNode } from "react";
+import { Button, ErrorNote, Skeleton } from "@/components";
+
+interface PageProps {
+  title: string;
+  lead?: ReactNode;
+  /** Buttons beside the heading. */
+  end?: ReactNode;
+  children: ReactNode;
+}
+
+export function SettingsPage({ title, lead, end, children }: PageProps) {
+  return (
+    <main className="set" id="main" tabIndex={-1}>
+      <div className="set-in">
+        <div className="flex items-end gap-3">
+          <div className="grow">
+            <h1>{title}</h1>
+            {lead !== undefined && <p className="lead">{lead}</p>}
+          </div>
+          {end}
+        </div>
+        {children}
+      </div>
+    </main>
+  );
+}
+
+export function Section({ title, hint, end, children }: { title: string; hint?: ReactNode; end?: ReactNode; children: ReactNode }) {
+  return (
+    <section>
+      <div className="sh">
+        <h2>{title}</h2>
+        {hint !== undefined && <span className="m">{hint}</span>}
+        <span className="grow" />
+        {end}
+      </div>
+      {children}
+    </section>
+  );
+}
+
+/** Shows what was read, or that it is being read, or why it could not be. */
+export function Loaded<T>({ query, children }: { query: UseQueryResult<T>; children: (value: T) => ReactNode }) {
+  if (query.data !== undefined) return <>{children(query.data)}</>;
+  if (query.error !== null) {
+    return <ErrorNote error={query.error} action={<Button size="sm" onClick={() => void query.refetch()}>Try again</Button>} />;
+  }
+  return (
+    <div className="cardx p-4">
+      <Skeleton rows={4} />
+    </div>
+  );
+}
+
+/** A table in a card. `heads` that begin with ">" stand at the right; "" has no heading of its own. */
+export function Table({ label, heads, children }: { label: string; heads: readonly string[]; children: ReactNode }) {
+  return (
+    <div className="cardx tbl-scroll">
+      <table className="tbl" aria-label={label}>
+        <thead>
+          <tr>
+            {heads.map((head, place) => (
+              <th key={`${place}${head}`} className={head.startsWith(">") ? "r" : undefined} scope="col">
+                {head === "" ? <span className="sr">Actions</span> : head.replace(/^>/, "")}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>{children}</tbody>
+      </table>
+    </div>
+  );
+}
+
+/** A row of a card: a name, what it means, and a control at the right. */
+export function SettingRow({ title, hint, children }: { title: ReactNode; hint?: ReactNode; children: ReactNode }) {
+  return (
+    <div className="setting">
+      <div className="grow">
+        <div className="b">{title}</div>
+        {hint !== undefined && <p className="m">{hint}</p>}
+      </div>
+      {children}
+    </div>
+  );
+}

@@ -1,0 +1,174 @@
+/** Adds or changes a model: what is known of it is filled in, the options of its provider come from a schema. */
+import { type SyntheticEvent, useState } from "react";
+import { api } from "@/api/client";
+import type { components } from "@/api/schema";
+import { Button, Drawer, ErrorNote, Field, Segmented, TextField } from "@/components";
+import { type Definitions, fieldsOf, withoutDefaults } from "./json-schema";
+import { type Draft, draftOf, modelBody } from "./model-draft";
+import type { Model } from "./models";
+import { fieldErrors, slugOf } from "./provider-drawer";
+import { useProviders } from "./providers";
+import { readAll, useResource, useSave } from "./resource";
+import { SchemaForm } from "./schema-form";
+
+type Offered = components["schemas"]["OfferedModelReply"];
+
+export function ModelDrawer({ model, onClose }: { model: Model | null; onClose: () => void }) {
+  const providers = (useProviders().data ?? []).filter((one) => one.enabled);
+  const [draft, setDraft] = useState(() => draftOf(model));
+  const provider = providers.find((one) => one.name === draft.provider) ?? (model === null ? providers[0] : undefined);
+  const schema = useResource(["options-schema"], () => api.GET("/api/v1/model-options/schema"));
+  const definitions = (schema.data?.$defs ?? {}) as Definitions;
+  const options = provider && schema.data ? fieldsOf((schema.data.properties[provider.kind] ?? {}), definitions) : [];
+  const set = (change: Partial<Draft>) => setDraft({ ...draft, ...change });
+  const saving = useSave(
+    (given: Draft) => {
+      const body = modelBody({ ...given, provider: provider?.name ?? given.provider, options: withoutDefaults(given.options, options) });
+      return model === null
+        ? api.POST("/api/v1/models", { body: { ...body, name: slugOf(given.displayName || given.model) || "model" } })
+        : api.PATCH("/api/v1/models/{model_id}", { path: { model_id: model.id }, body });
+    },
+    { refresh: [["models"]], quiet: true, done: "Saved. All replicas use it now.", onDone: onClose },
+  );
+  const wrong = fieldErrors(saving.error);
+  const submit = (event: SyntheticEvent) => {
+    event.preventDefault();
+    saving.mutate(draft);
+  };
+  return (
+    <Drawer
+      open
+      onOpenChange={(open) => {
+        if (!open) onClose();
+      }}
+      title={model === null ? "Add a model" : `Edit ${model.display_name}`}
+      footer={
+        <>
+          <Button type="submit" form="model" variant="primary" busy={saving.isPending}>Save</Button>
+          <Button variant="quiet" onClick={onClose}>Discard</Button>
+          {wrong.size > 0 && <span className="danger">{wrong.size === 1 ? "1 field needs a look" : `${wrong.size} fields need a look`}</span>}
+        </>
+      }
+    >
+      <form id="model" className="form" onSubmit={submit}>
+        <Field label="Provider" wide>
+          {(names) => (
+            <select {...names} className="select" value={provider?.name ?? ""} onChange={(event) => set({ provider: event.target.value, options: {} })}>
+              {providers.map((one) => (
+                <option key={one.id} value={one.name}>{one.display_name}</option>
+              ))}
+            </select>
+          )}
+        </Field>
+        {provider && <OfferedModels providerId={provider.id} value={draft.model} error={wrong.get("model")} onChoose={(one) => set(filledIn(one))} onType={(name) => set({ model: name })} />}
+        <TextField label="Name" wide value={draft.displayName} placeholder={draft.model} error={wrong.get("display_name") ?? wrong.get("name")} onChange={(event) => set({ displayName: event.target.value })} />
+        <NumberField label="Context window" aside="tokens" value={draft.contextLimit} error={wrong.get("context_limit")} onChange={(contextLimit) => set({ contextLimit })} />
+        <NumberField label="Longest answer" aside="tokens" value={draft.maxOutputTokens} error={wrong.get("max_output_tokens")} onChange={(maxOutputTokens) => set({ maxOutputTokens })} />
+        <Compaction value={draft.compaction} limit={Number(draft.contextLimit)} onChange={(compaction) => set({ compaction })} />
+        <Effort value={draft.effort} efforts={draft.efforts} onChange={(effort) => set({ effort })} />
+        <NumberField label="Price in" aside="$ per 1M" value={draft.priceIn} error={wrong.get("prices.input")} onChange={(priceIn) => set({ priceIn })} />
+        <NumberField label="Price out" aside="$ per 1M" value={draft.priceOut} error={wrong.get("prices.output")} onChange={(priceOut) => set({ priceOut })} />
+        <NumberField label="Price cached" aside="$ per 1M" value={draft.priceCached} error={wrong.get("prices.cache_read")} onChange={(priceCached) => set({ priceCached })} />
+        {options.length > 0 && (
+          <details className="f w more-fields">
+            <summary className="b">{options.length} more fields</summary>
+            <div className="form">
+              <SchemaForm fields={options} values={draft.options} errors={wrong} prefix="options." onChange={(given) => set({ options: given })} />
+            </div>
+          </details>
+        )}
+        {saving.error !== null && <div className="f w"><ErrorNote error={saving.error} /></div>}
+      </form>
+    </Drawer>
+  );
+}
+
+/** What the provider says of its model. */
+function filledIn(one: Offered): Partial<Draft> {
+  const known = one.capabilities;
+  return {
+    model: one.model,
+    displayName: one.display_name,
+    contextLimit: known.context_limit?.toString() ?? "",
+    maxOutputTokens: known.max_output_tokens?.toString() ?? "",
+    efforts: known.efforts ?? [],
+  };
+}
+
+interface OfferedModelsProps {
+  providerId: string;
+  value: string;
+  error: string | undefined;
+  onChoose: (one: Offered) => void;
+  onType: (name: string) => void;
+}
+
+function OfferedModels({ providerId, value, error, onChoose, onType }: OfferedModelsProps) {
+  const offered = useResource(["offered", providerId], () =>
+    readAll((query) => api.GET("/api/v1/providers/{provider_id}/models", { path: { provider_id: providerId }, query })),
+  );
+  const list = offered.data ?? [];
+  const hint = offered.error !== null ? "The provider did not list its models; type the name." : list.length > 0 ? `The provider offers ${list.length}.` : undefined;
+  return (
+    <>
+      <TextField
+        label="Model id"
+        wide
+        list="offered-models"
+        required
+        value={value}
+        error={error}
+        hint={hint}
+        onChange={(event) => {
+          const found = list.find((one) => one.model === event.target.value);
+          if (found) onChoose(found);
+          else onType(event.target.value);
+        }}
+      />
+      <datalist id="offered-models">
+        {list.map((one) => (
+          <option key={one.model} value={one.model}>{one.display_name}</option>
+        ))}
+      </datalist>
+    </>
+  );
+}
+
+interface NumberFieldProps {
+  label: string;
+  aside: string;
+  value: string;
+  error: string | undefined;
+  onChange: (value: string) => void;
+}
+
+const NumberField = ({ label, aside, value, error, onChange }: NumberFieldProps) => (
+  <TextField label={label} aside={aside} inputMode="decimal" value={value} error={error} onChange={(event) => onChange(event.target.value)} />
+);
+
+function Compaction({ value, limit, onChange }: { value: number; limit: number; onChange: (value: number) => void }) {
+  const hint = limit > 0 ? `${Math.round((limit * value) / 100).toLocaleString("en-US")} of ${limit.toLocaleString("en-US")} tokens. ` : "";
+  return (
+    <Field label="Compact the chat at" aside={`${value}%`} wide hint={`${hint}Earlier messages stay readable.`}>
+      {(names) => (
+        <input {...names} type="range" className="slider" min={10} max={100} step={5} value={value} onChange={(event) => onChange(Number(event.target.value))} />
+      )}
+    </Field>
+  );
+}
+
+function Effort({ value, efforts, onChange }: { value: string; efforts: readonly string[]; onChange: (value: string) => void }) {
+  if (efforts.length === 0) return null;
+  return (
+    <Field label="Reasoning effort" wide hint="The default. Each chat may choose its own.">
+      {() => (
+        <Segmented
+          label="Reasoning effort"
+          value={value}
+          options={[{ value: "", label: "Auto" }, ...efforts.map((effort) => ({ value: effort, label: effort }))]}
+          onChange={onChange}
+        />
+      )}
+    </Field>
+  );
+}

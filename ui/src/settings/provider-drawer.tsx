@@ -1,0 +1,209 @@
+/** Adds or changes a provider: its address, keys and what few need. */
+import { Plus, Trash2 } from "lucide-react";
+import { type SyntheticEvent, useState } from "react";
+import { api, ApiError } from "@/api/client";
+import { Button, ConfirmDialog, Drawer, ErrorNote, Field, IconButton, Switch, TextField } from "@/components";
+import { SettingRow } from "./frame";
+import { kindWords, PROVIDER_KINDS, type ProviderKind } from "./provider-kinds";
+import type { Provider } from "./providers";
+import { useSave } from "./resource";
+
+const REFRESH = [["providers"], ["models"]] as const;
+
+interface Draft {
+  kind: ProviderKind;
+  name: string;
+  displayName: string;
+  address: string;
+  key: string;
+  region: string;
+  enabled: boolean;
+  userKeys: boolean;
+}
+
+function draftOf(provider: Provider | null): Draft {
+  return {
+    kind: (provider?.kind ?? "anthropic") as ProviderKind,
+    name: provider?.name ?? "",
+    displayName: provider?.display_name ?? "",
+    address: provider?.base_url ?? "",
+    key: "",
+    region: provider?.region ?? "",
+    enabled: provider?.enabled ?? true,
+    userKeys: provider?.user_keys ?? false,
+  };
+}
+
+const orNull = (text: string): string | null => (text.trim() === "" ? null : text.trim());
+
+/** "My gateway" becomes "my-gateway": the name in the API and in chatd.toml. */
+export const slugOf = (text: string): string =>
+  text.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-+|-+$/g, "").slice(0, 60);
+
+async function save(provider: Provider | null, draft: Draft): Promise<Provider> {
+  const common = {
+    display_name: orNull(draft.displayName),
+    base_url: orNull(draft.address),
+    region: orNull(draft.region),
+    enabled: draft.enabled,
+    user_keys: draft.userKeys,
+    ...(draft.key.trim() === "" ? {} : { api_keys: [draft.key.trim()] }),
+  };
+  if (provider === null) {
+    const name = draft.name || slugOf(draft.displayName) || draft.kind;
+    return api.POST("/api/v1/providers", { body: { ...common, kind: draft.kind, name } });
+  }
+  return api.PATCH("/api/v1/providers/{provider_id}", { path: { provider_id: provider.id }, body: common });
+}
+
+export function ProviderDrawer({ provider, onClose }: { provider: Provider | null; onClose: () => void }) {
+  const [draft, setDraft] = useState(() => draftOf(provider));
+  const [deleting, setDeleting] = useState(false);
+  const saving = useSave((given: Draft) => save(provider, given), {
+    refresh: REFRESH,
+    quiet: true,
+    done: "Saved. All replicas use it now.",
+    onDone: onClose,
+  });
+  const words = kindWords(draft.kind);
+  const set = (change: Partial<Draft>) => setDraft({ ...draft, ...change });
+  const wrong = fieldErrors(saving.error);
+  const submit = (event: SyntheticEvent) => {
+    event.preventDefault();
+    saving.mutate(draft);
+  };
+  return (
+    <Drawer
+      open
+      onOpenChange={(open) => {
+        if (!open) onClose();
+      }}
+      title={provider === null ? "Add a provider" : `Edit ${provider.display_name}`}
+      footer={
+        <>
+          <Button type="submit" form="provider" variant="primary" busy={saving.isPending}>Save</Button>
+          <Button variant="quiet" onClick={onClose}>Discard</Button>
+          <span className="grow" />
+          {provider !== null && <Button variant="danger" size="sm" onClick={() => setDeleting(true)}>Delete</Button>}
+        </>
+      }
+    >
+      <form id="provider" className="form" onSubmit={submit}>
+        <Field label="Kind" wide>
+          {(names) => (
+            <select
+              {...names}
+              className="select"
+              value={draft.kind}
+              disabled={provider !== null}
+              onChange={(event) => set({ kind: event.target.value as ProviderKind })}
+            >
+              {PROVIDER_KINDS.map((one) => (
+                <option key={one.kind} value={one.kind}>{`${one.name} (${one.api})`}</option>
+              ))}
+            </select>
+          )}
+        </Field>
+        <TextField label="Name" wide value={draft.displayName} placeholder={words?.name} error={wrong.get("name") ?? wrong.get("display_name")} onChange={(event) => set({ displayName: event.target.value })} />
+        <TextField
+          label="Address"
+          wide
+          aside={words?.needsAddress === true ? undefined : "optional"}
+          placeholder={words?.addressHint}
+          value={draft.address}
+          error={wrong.get("base_url")}
+          hint={provider !== null ? "Another host gets none of the stored keys: enter the key again." : undefined}
+          onChange={(event) => set({ address: event.target.value })}
+        />
+        {words?.takesKey === true && (
+          <TextField
+            label={provider === null ? "Key" : "New key"}
+            wide
+            type="password"
+            autoComplete="off"
+            aside={provider === null ? undefined : "replaces the stored ones"}
+            value={draft.key}
+            error={wrong.get("api_keys") ?? wrong.get("api_keys[0]")}
+            hint="Stored encrypted, never shown again."
+            onChange={(event) => set({ key: event.target.value })}
+          />
+        )}
+        {draft.kind === "bedrock" && (
+          <TextField label="Region" wide placeholder="eu-central-1" value={draft.region} error={wrong.get("region")} onChange={(event) => set({ region: event.target.value })} />
+        )}
+        <div className="f w">
+          <div className="abl">
+            <SettingRow title="Enabled" hint="Chats may use its models.">
+              <Switch label="Enabled" checked={draft.enabled} onChange={(enabled) => set({ enabled })} />
+            </SettingRow>
+            <SettingRow title="Own keys" hint="Users may enter a key of their own, which is used for their chats.">
+              <Switch label="Users may enter own keys" checked={draft.userKeys} onChange={(userKeys) => set({ userKeys })} />
+            </SettingRow>
+          </div>
+        </div>
+        {saving.error !== null && <div className="f w"><ErrorNote error={saving.error} /></div>}
+      </form>
+      {provider !== null && words?.takesKey === true && <StoredKeys provider={provider} />}
+      {provider !== null && (
+        <ConfirmDialog
+          open={deleting}
+          onOpenChange={setDeleting}
+          title={`Delete ${provider.display_name}?`}
+          description="Its keys are deleted. It cannot be deleted while models use it."
+          action="Delete"
+          onConfirm={async () => {
+            await api.DELETE("/api/v1/providers/{provider_id}", { path: { provider_id: provider.id } });
+            saving.reset();
+            onClose();
+          }}
+        />
+      )}
+    </Drawer>
+  );
+}
+
+function StoredKeys({ provider }: { provider: Provider }) {
+  const [keys, setKeys] = useState(provider.keys ?? []);
+  const [adding, setAdding] = useState("");
+  const path = { provider_id: provider.id };
+  const add = useSave((key: string) => api.POST("/api/v1/providers/{provider_id}/keys", { path, body: { api_key: key } }), {
+    refresh: REFRESH,
+    onDone: (made) => {
+      setKeys([...keys, made]);
+      setAdding("");
+    },
+  });
+  const remove = useSave(
+    async (keyId: string) => {
+      await api.DELETE("/api/v1/providers/{provider_id}/keys/{key_id}", { path: { ...path, key_id: keyId } });
+      return keyId;
+    },
+    { refresh: REFRESH, onDone: (gone) => setKeys(keys.filter((key) => key.id !== gone)) },
+  );
+  return (
+    <div className="form">
+      <div className="f w">
+        <span className="lb">Stored keys</span>
+        <ul className="abl">
+          {keys.map((key) => (
+            <li key={key.id}>
+              <code className="grow">{key.masked}</code>
+              <IconButton icon={Trash2} label={`Delete key ${key.masked}`} onClick={() => remove.mutate(key.id)} />
+            </li>
+          ))}
+          <li>
+            <input className="grow" aria-label="Another key" placeholder="Another key" type="password" autoComplete="off" value={adding} onChange={(event) => setAdding(event.target.value)} />
+            <Button size="xs" icon={Plus} busy={add.isPending} disabled={adding.trim() === ""} onClick={() => add.mutate(adding.trim())}>Add</Button>
+          </li>
+        </ul>
+        <small>Calls are spread over the keys; one that is refused or rate limited is left out for a while.</small>
+      </div>
+    </div>
+  );
+}
+
+/** What is wrong, by the name of the field in the request. */
+export function fieldErrors(error: unknown): ReadonlyMap<string, string> {
+  if (!(error instanceof ApiError)) return new Map();
+  return new Map(error.validations.map((wrong) => [wrong.field, wrong.detail]));
+}

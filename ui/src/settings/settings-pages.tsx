@@ -1,0 +1,96 @@
+/** The settings: a list of pages at the left, the chosen one beside it. Administrators see those of the server too. */
+import {
+  Activity, Bell, ChartColumn, ChevronLeft, Cpu, Gauge, Globe, Key, KeyRound, Keyboard, Layers, type LucideIcon, MessageSquare,
+  Package, ScrollText, SlidersHorizontal, User, Users,
+} from "lucide-react";
+import { type ComponentType, lazy, Suspense } from "react";
+import { Link, Redirect, Route, Switch as Routes, useLocation } from "wouter";
+import { useMe } from "@/connection";
+import { classes, Icon, Skeleton } from "@/components";
+import { ServerState } from "./server-state";
+
+interface PageEntry {
+  path: string;
+  name: string;
+  icon: LucideIcon;
+  page: ComponentType;
+}
+
+function load<K extends string>(module: () => Promise<Record<K, ComponentType>>, name: K): ComponentType {
+  return lazy<ComponentType>(async () => ({ default: (await module())[name] }));
+}
+
+const OWN: readonly PageEntry[] = [
+  { path: "/settings/general", name: "General", icon: SlidersHorizontal, page: load(() => import("./general"), "GeneralPage") },
+  { path: "/settings/account", name: "Account", icon: User, page: load(() => import("./account"), "AccountPage") },
+  { path: "/settings/notifications", name: "Notifications", icon: Bell, page: load(() => import("./notifications"), "NotificationsPage") },
+  { path: "/settings/keys", name: "Model keys", icon: KeyRound, page: load(() => import("./user-keys"), "UserKeysPage") },
+  { path: "/settings/tokens", name: "API tokens", icon: Key, page: load(() => import("./tokens"), "TokensPage") },
+  { path: "/settings/usage", name: "Usage", icon: Activity, page: load(() => import("./usage"), "OwnUsagePage") },
+  { path: "/settings/shortcuts", name: "Shortcuts", icon: Keyboard, page: load(() => import("./shortcuts"), "ShortcutsPage") },
+];
+
+const SERVER: readonly PageEntry[] = [
+  { path: "/admin/providers", name: "Providers", icon: Globe, page: load(() => import("./providers"), "ProvidersPage") },
+  { path: "/admin/models", name: "Models", icon: Layers, page: load(() => import("./models"), "ModelsPage") },
+  { path: "/admin/prompts", name: "Prompts", icon: MessageSquare, page: load(() => import("./prompts"), "PromptsPage") },
+  { path: "/admin/limits", name: "Limits", icon: Gauge, page: load(() => import("./limits"), "LimitsPage") },
+  { path: "/admin/usage", name: "Usage", icon: ChartColumn, page: load(() => import("./usage"), "ServerUsagePage") },
+  { path: "/admin/users", name: "Users", icon: User, page: load(() => import("./users"), "UsersPage") },
+  { path: "/admin/groups", name: "Groups", icon: Users, page: load(() => import("./groups"), "GroupsPage") },
+  { path: "/admin/templates", name: "Templates", icon: Package, page: load(() => import("./templates"), "TemplatesPage") },
+  { path: "/admin/workers", name: "Workers", icon: Cpu, page: load(() => import("./workers"), "WorkersPage") },
+  { path: "/admin/audit", name: "Audit log", icon: ScrollText, page: load(() => import("./audit"), "AuditPage") },
+];
+
+export function SettingsPages() {
+  const role = useMe().data?.user.role;
+  const pages = role === "admin" || role === "viewer" ? [...OWN, ...SERVER] : OWN;
+  return (
+    <div className="app two">
+      <nav className="side" aria-label="Settings">
+        <div className="side-head">
+          <Link className="brand" href="/">
+            <Icon of={ChevronLeft} />
+            Back to chats
+          </Link>
+        </div>
+        <div className="tree nav">
+          <PageList title="You" pages={OWN} />
+          {pages !== OWN && <PageList title="This server" pages={SERVER} />}
+        </div>
+        <ServerState />
+      </nav>
+      <Suspense fallback={<main className="set"><div className="set-in"><Skeleton rows={5} /></div></main>}>
+        <Routes>
+          {pages.map((entry) => (
+            <Route key={entry.path} path={entry.path} component={entry.page} />
+          ))}
+          <Route>{role === undefined ? null : <Redirect to="/settings/general" replace />}</Route>
+        </Routes>
+      </Suspense>
+    </div>
+  );
+}
+
+function PageList({ title, pages }: { title: string; pages: readonly PageEntry[] }) {
+  const [location] = useLocation();
+  return (
+    <>
+      <h2 className="sec">{title}</h2>
+      <ul>
+        {pages.map((entry) => {
+          const current = location === entry.path;
+          return (
+            <li key={entry.path}>
+              <Link href={entry.path} className={classes(current && "on")} aria-current={current ? "page" : undefined}>
+                <Icon of={entry.icon} />
+                {entry.name}
+              </Link>
+            </li>
+          );
+        })}
+      </ul>
+    </>
+  );
+}

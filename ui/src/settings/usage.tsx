@@ -1,0 +1,201 @@
+/** What model calls have cost: one's own, or those of all users. */
+import { Download } from "lucide-react";
+import { useState } from "react";
+import { Link } from "wouter";
+import { api } from "@/api/client";
+import type { components } from "@/api/schema";
+import { EmptyState, Icon, Meter, Segmented } from "@/components";
+import { CostBars } from "./cost-bars";
+import { makeChart } from "./cost-chart";
+import { Loaded, Section, SettingsPage } from "./frame";
+import { countText, moneyText } from "./money";
+import { readAll, useResource } from "./resource";
+
+type Totals = components["schemas"]["AllCostsReply"];
+type Range = "7" | "30" | "365";
+
+const DAY_MS = 86_400_000;
+
+/** The days up to and with today, in UTC as the server counts them. */
+export function rangeOf(days: number, now: number): { start_date: string; end_date: string } {
+  const text = (at: number) => new Date(at).toISOString().slice(0, 10);
+  return { start_date: text(now - (days - 1) * DAY_MS), end_date: text(now + DAY_MS) };
+}
+
+function useRange() {
+  const [range, setRange] = useState<Range>("30");
+  const [now] = useState(() => Date.now());
+  const choice = (
+    <Segmented
+      label="Time"
+      value={range}
+      options={[{ value: "7", label: "7 days" }, { value: "30", label: "30 days" }, { value: "365", label: "Year" }]}
+      onChange={setRange}
+    />
+  );
+  return { days: Number(range), query: rangeOf(Number(range), now), choice };
+}
+
+export function OwnUsagePage() {
+  const { days, query, choice } = useRange();
+  const costs = useResource(["my-costs", days], () => api.GET("/api/v1/cost/me/summary", { query }));
+  const status = useResource(["spend-status"], () => api.GET("/api/v1/usage-limits/status"));
+  return (
+    <SettingsPage title="Usage" lead="Every model call is counted when it is saved, also those of subagents." end={choice}>
+      <Loaded query={costs}>
+        {(found) => (
+          <>
+            <Figures totals={found} days={days}>
+              {status.data && <LimitFigure status={status.data} />}
+            </Figures>
+            <ByDay costs={found} />
+            <Section title="By chat">
+              <div className="cardx p-4">
+                {found.by_chat.length === 0 ? (
+                  <EmptyState>No calls in this time.</EmptyState>
+                ) : (
+                  <Bars
+                    grey
+                    rows={found.by_chat.slice(0, 12).map((chat) => ({
+                      name: chat.chat_title ?? "A deleted chat",
+                      href: chat.chat_title === null ? null : `/c/${chat.root_chat_id}`,
+                      micros: chat.total_cost_micros,
+                    }))}
+                  />
+                )}
+              </div>
+            </Section>
+          </>
+        )}
+      </Loaded>
+    </SettingsPage>
+  );
+}
+
+export function ServerUsagePage() {
+  const { days, query, choice } = useRange();
+  const costs = useResource(["all-costs", days], () => api.GET("/api/v1/cost/summary", { query }));
+  const users = useResource(["user-costs", days], () => readAll((page) => api.GET("/api/v1/cost/users", { query: { ...page, ...query } })));
+  const csv = `/api/v1/cost/export.csv?start_date=${query.start_date}&end_date=${query.end_date}`;
+  const end = (
+    <>
+      {choice}
+      <a className="btn" href={csv} download>
+        <Icon of={Download} />
+        Export CSV
+      </a>
+    </>
+  );
+  return (
+    <SettingsPage title="Usage" lead="Every model call is counted when it is saved, also those of subagents." end={end}>
+      <Loaded query={costs}>
+        {(found) => (
+          <>
+            <Figures totals={found} days={days} />
+            <ByDay costs={found} />
+            <div className="grid2">
+              <Section title="By model">
+                <div className="cardx p-4">
+                  <Bars rows={found.by_model.slice(0, 8).map((one) => ({ name: one.model, href: null, micros: one.total_cost_micros }))} />
+                </div>
+              </Section>
+              <Section title="By user">
+                <div className="cardx p-4">
+                  <Loaded query={users}>
+                    {(list) => <Bars grey rows={list.slice(0, 8).map((one) => ({ name: one.username, href: null, micros: one.total_cost_micros }))} />}
+                  </Loaded>
+                </div>
+              </Section>
+            </div>
+          </>
+        )}
+      </Loaded>
+    </SettingsPage>
+  );
+}
+
+type Sums = Pick<Totals, "total_cost_micros" | "call_count" | "unpriced_call_count" | "total_input_tokens" | "total_output_tokens" | "total_cache_read_tokens">;
+
+function Figures({ totals, days, children }: { totals: Sums; days: number; children?: React.ReactNode }) {
+  const input = totals.total_input_tokens + totals.total_cache_read_tokens;
+  const cached = input > 0 ? Math.round((totals.total_cache_read_tokens / input) * 100) : 0;
+  return (
+    <dl className="cardx kpi mt-5">
+      <div>
+        <dt>Spent in {days} days</dt>
+        <dd>{moneyText(totals.total_cost_micros)}</dd>
+        {children ?? <small className="m">{moneyText(Math.round(totals.total_cost_micros / days))} a day</small>}
+      </div>
+      <div>
+        <dt>Model calls</dt>
+        <dd>{countText(totals.call_count)}</dd>
+        <small className="m">{totals.unpriced_call_count > 0 ? `${countText(totals.unpriced_call_count)} without a price` : "all with a price"}</small>
+      </div>
+      <div>
+        <dt>Tokens in</dt>
+        <dd>{countText(input)}</dd>
+        <small className="m">{cached}% from cache</small>
+      </div>
+      <div>
+        <dt>Tokens out</dt>
+        <dd>{countText(totals.total_output_tokens)}</dd>
+        <small className="m">with reasoning</small>
+      </div>
+    </dl>
+  );
+}
+
+function LimitFigure({ status }: { status: components["schemas"]["SpendStatusReply"] }) {
+  const limit = status.spend_limit_micros;
+  if (limit === null) return <small className="m">No limit.</small>;
+  return (
+    <>
+      <Meter label="Spent of the limit" value={status.current_spend_micros} max={limit} />
+      <small className="m">
+        {moneyText(status.current_spend_micros)} of {moneyText(limit)} this {status.period}
+      </small>
+    </>
+  );
+}
+
+function ByDay({ costs }: { costs: Pick<Totals, "by_day_and_model" | "start_date" | "end_date"> }) {
+  const chart = makeChart(costs.by_day_and_model, costs.start_date, costs.end_date);
+  const legend = (
+    <span className="legend">
+      {chart.series.map((name, place) => (
+        <span key={name}>
+          <i style={{ background: `var(--chart-${(place % 5) + 1})` }} />
+          {name}
+        </span>
+      ))}
+    </span>
+  );
+  return (
+    <Section title="By day" end={legend}>
+      <CostBars chart={chart} />
+    </Section>
+  );
+}
+
+interface BarRow {
+  name: string;
+  href: string | null;
+  micros: number;
+}
+
+/** Horizontal bars, the longest first. Users and chats are grey: a hue would mean a model. */
+function Bars({ rows, grey = false }: { rows: readonly BarRow[]; grey?: boolean }) {
+  const most = Math.max(1, ...rows.map((row) => row.micros));
+  if (rows.length === 0) return <p className="m">No calls in this time.</p>;
+  return (
+    <ul className="bars">
+      {rows.map((row, place) => (
+        <li key={`${place}${row.name}`}>
+          <span className="cut">{row.href === null ? row.name : <Link className="link" href={row.href}>{row.name}</Link>}</span>
+          <span className="bar2" style={{ width: `${Math.max(0.5, (row.micros / most) * 100)}%`, background: grey ? "var(--chart-5)" : `var(--chart-${(place % 5) + 1})` }} />
+          <span className="r">{moneyText(row.micros)}</span>
+        </li>
+      ))}
+    </ul>
+  );
+}
