@@ -97,14 +97,14 @@ function follow(path, handlers, onState) {
 // ---- the list of chats
 
 async function listChats() {
-  const page = await ask("GET", "/chats?limit=50");
+  const page = await ask("GET", "/chats?source=all&limit=50");
   chats = new Map(page.items.map((one) => [one.id, one]));
   nextCursor = page.next_cursor;
   showChats();
 }
 
 async function listMore() {
-  const page = await ask("GET", `/chats?limit=50&cursor=${encodeURIComponent(nextCursor)}`);
+  const page = await ask("GET", `/chats?source=all&limit=50&cursor=${encodeURIComponent(nextCursor)}`);
   for (const one of page.items) chats.set(one.id, one);
   nextCursor = page.next_cursor;
   showChats();
@@ -118,12 +118,17 @@ function changeChat({ kind, chat: changed }) {
   showChats();
 }
 
+function removeChat({ chat_id }) {
+  chats.delete(chat_id);
+  showChats();
+}
+
 function showChats() {
   const rows = [...chats.values()].map((one) => {
     const link = make("a", one.title || "Untitled");
     link.href = `#${one.id}`;
     if (one.id === chat.id) link.setAttribute("aria-current", "page");
-    link.append(make("small", one.status + (one.queue_len ? `, ${one.queue_len} queued` : "")));
+    link.append(make("small", (one.is_owner === false ? `of ${one.owner_username}, ` : "") + one.status + (one.queue_len ? `, ${one.queue_len} queued` : "")));
     const row = make("li");
     row.append(link);
     return row;
@@ -335,7 +340,7 @@ async function start() {
     showSignedOut();
   }));
   find("who").replaceChildren(`Signed in as ${me.user.username} `, button);
-  follow("/events", { ready: () => attempt(listChats), chat: changeChat }, () => {});
+  follow("/events", { ready: () => attempt(listChats), chat: changeChat, removed: removeChat }, () => {});
   openChat(location.hash.slice(1) || location.pathname.match(/^\/c\/([^/]+)/)?.[1] || null);
 }
 attempt(start);
