@@ -13,7 +13,7 @@ from uuid import UUID
 import chatd.store
 from chatd.domain.errors import ChatdError
 from chatd.store import spend
-from chatd.store.chat import chats, idempotency, messages, workers
+from chatd.store.chat import chats, idempotency, messages, search, shares, workers
 from chatd.store.conn import Conn, DatabaseSession, NamedStatement, named_statement
 from chatd.store.pool import Pool
 from chatd.store.workspace import agents, bindings, build_leases, builds, workspaces
@@ -129,6 +129,28 @@ async def test_the_hot_statements_do_not_read_what_they_do_not_return(dsn: str) 
         assert await rows_read(session, chats.LIST, OWNER, "false", None, None, 50) <= 50
         assert await rows_read(session, workers.ACQUIRE, OTHER_WORKER, 5, 0, 1, 0) == 0
         assert await rows_read(session, workers.ACQUIRE, OTHER_WORKER, 0, 5, 1, 0) <= 10
+        await session.execute("ROLLBACK")
+
+
+async def test_the_lists_of_a_reader_read_the_shares_and_not_all_chats(dsn: str) -> None:
+    shared, reader = 300, UUID(int=77)
+    at_most = 3 * shared + 10  # the shares, their union, and their chats
+    async with session_to(dsn) as session:
+        await session.execute("BEGIN")
+        await fill_large_database(session)
+        await session.execute(
+            """INSERT INTO chat_shares (chat_id, user_id) SELECT id, $1 FROM chats
+               WHERE parent_chat_id IS NULL ORDER BY id LIMIT $2""",
+            reader,
+            shared,
+        )
+        await session.execute("ANALYZE chat_shares")
+        page = (reader, "false", None, None, 50, None, None, None)
+        assert await rows_read(session, chats.LIST_SHARED, *page, "true") <= at_most
+        assert await rows_read(session, chats.LIST_ALL, *page, "true") <= at_most + 50
+        assert await rows_read(session, shares.LIST_ROOTS, f"{{{reader}}}", 10_000) <= at_most
+        words = (*page, "walrus", None, "true")
+        assert await rows_read(session, search.SEARCH_SHARED, *words) <= at_most
         await session.execute("ROLLBACK")
 
 

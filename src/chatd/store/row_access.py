@@ -25,11 +25,12 @@ def chat_condition(owner: LiteralString, shared: LiteralString) -> LiteralString
 
 
 def shared_roots(user: LiteralString) -> LiteralString:
-    """A query for the ids of the root chats that are shared with the user of this parameter."""
-    return f"""
+    """The ids of the root chats that are shared with the user of this parameter, as an array: for a
+    join the planner would read all chats."""
+    return f"""ARRAY(
         SELECT s.chat_id FROM chat_shares s WHERE s.user_id = {user}
         UNION SELECT s.chat_id FROM group_members m JOIN chat_shares s ON s.group_id = m.group_id
-        WHERE m.user_id = {user}"""
+        WHERE m.user_id = {user})"""
 
 
 def workspace_condition(owner: LiteralString) -> LiteralString:

@@ -309,15 +309,17 @@ LIST_FILTERED: Final[LiteralString] = f"""
     SELECT * FROM chats WHERE {_PAGE} AND {FILTERS}
     ORDER BY updated_at DESC, id DESC LIMIT $5"""
 # All shares of the user are read for a page, each by its key. $9: whether sharing is enabled.
-_SHARED_PAGE: Final[LiteralString] = f"""
-    SELECT * FROM chats WHERE $9::boolean AND id IN ({shared_roots("$1")})
+LIST_SHARED: Final[LiteralString] = f"""
+    SELECT * FROM chats WHERE $9::boolean AND id = ANY ({shared_roots("$1")})
       AND owner_id <> $1 AND parent_chat_id IS NULL AND archived = $2 AND deleted_at IS NULL
       AND (updated_at, id) < (coalesce($3, 'infinity'::timestamptz), coalesce($4, $1))
       AND {FILTERS}
     ORDER BY updated_at DESC, id DESC LIMIT $5"""
-LIST_SHARED: Final[LiteralString] = _SHARED_PAGE
 LIST_ALL: Final[LiteralString] = f"""
-    SELECT * FROM (({LIST_FILTERED}) UNION ALL ({_SHARED_PAGE})) either
+    SELECT * FROM (({LIST}) UNION ALL ({LIST_SHARED})) either
+    ORDER BY updated_at DESC, id DESC LIMIT $5"""
+LIST_ALL_FILTERED: Final[LiteralString] = f"""
+    SELECT * FROM (({LIST_FILTERED}) UNION ALL ({LIST_SHARED})) either
     ORDER BY updated_at DESC, id DESC LIMIT $5"""
 LIST_PINNED: Final[LiteralString] = """
     SELECT * FROM chats WHERE owner_id = $1 AND pin_order > 0 ORDER BY pin_order, id LIMIT 200"""
@@ -332,10 +334,14 @@ async def list_roots(conn: Conn, actor: UserActor, list_filter: ChatListFilter) 
     """The user's own chats, or those that are shared with the user by name or by a group, or both;
     newest first. The order is total, so pages neither repeat nor skip an unchanged chat."""
     values = filter_values(actor, list_filter)
-    if list_filter.source != "mine":
-        statement = LIST_SHARED if list_filter.source == "shared" else LIST_ALL
+    is_filtered = list_filter.status is not None or list_filter.pinned is not None
+    if list_filter.source == "shared":
+        rows = await conn.fetch(LIST_SHARED, *values, actor.reads_shared)
+    elif list_filter.source == "all":
+        has_filter = is_filtered or bool(list_filter.labels)
+        statement = LIST_ALL_FILTERED if has_filter else LIST_ALL
         rows = await conn.fetch(statement, *values, actor.reads_shared)
-    elif list_filter.status is not None or list_filter.pinned is not None:
+    elif is_filtered:
         rows = await conn.fetch(LIST_FILTERED, *values)
     elif list_filter.labels:
         rows = await conn.fetch(LIST_LABELLED, *values[:6])

@@ -31,7 +31,7 @@ _SHARED_WORDS: Final[LiteralString] = """
 _SHARED: Final[LiteralString] = f"""
     shared AS MATERIALIZED (
         SELECT id, owner_id FROM chats
-        WHERE $11::boolean AND id IN ({shared_roots("$1")}) AND owner_id <> $1),"""
+        WHERE $11::boolean AND id = ANY ({shared_roots("$1")}) AND owner_id <> $1),"""
 _IS_SHARED: Final[LiteralString] = "IN (SELECT id FROM shared)"
 
 

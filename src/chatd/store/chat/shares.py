@@ -63,7 +63,7 @@ IS_ENABLED: Final[LiteralString] = f"SELECT {SHARING_ENABLED}"
 LIST_ROOTS: Final[LiteralString] = f"""
     SELECT w.user_id, r.id FROM unnest($1::uuid[]) AS w (user_id), LATERAL (
         SELECT c.id FROM chats c
-        WHERE c.id IN ({shared_roots("w.user_id")}) AND c.owner_id <> w.user_id
+        WHERE c.id = ANY ({shared_roots("w.user_id")}) AND c.owner_id <> w.user_id
           AND c.deleted_at IS NULL
         ORDER BY c.updated_at DESC LIMIT $2) r
     WHERE {SHARING_ENABLED}"""
