@@ -1,7 +1,7 @@
 /** A real `chatd serve` with the demo model and a database of its own. */
 import { type ChildProcess, execFile, spawn } from "node:child_process";
 import { once } from "node:events";
-import { chmodSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { chmodSync, cpSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
@@ -9,12 +9,15 @@ import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 
 const repository = fileURLToPath(new URL("../..", import.meta.url));
-const program = process.env.CHATD_PROGRAM ?? join(repository, ".venv/bin/chatd");
+const python = process.env.CHATD_PYTHON ?? join(repository, ".venv/bin/python");
+const program = ["-c", "from chatd.cli.main import main; main()"];
 const lastLine = "Ctrl-C stops.";
 
 export interface ServerOptions {
   /** The settings file. */
   readonly config?: string;
+  /** The directory of a copy of the package `chatd` that runs instead. */
+  readonly package?: string;
   readonly env?: Readonly<Record<string, string>>;
 }
 
@@ -46,7 +49,7 @@ export class ChatdServer {
     const config = join(this.dataDir, "chatd.toml");
     writeFileSync(config, this.options.config ?? "");
     const args = ["serve", "--no-browser", "--config", config, "--data-dir", this.dataDir, "--port", String(this.port)];
-    const started = spawn(program, args, { env: this.env, stdio: ["ignore", "pipe", "pipe"] });
+    const started = spawn(python, [...program, ...args], { env: this.env, stdio: ["ignore", "pipe", "pipe"] });
     this.process = started;
     const errors: string[] = [];
     started.stderr.on("data", (piece: Buffer) => errors.push(piece.toString()));
@@ -81,7 +84,7 @@ export class ChatdServer {
   /** Runs an administrative command on the server's database; returns what it prints. */
   async admin(...words: string[]): Promise<string> {
     const args = ["admin", ...words, "--data-dir", this.dataDir];
-    const { stdout } = await promisify(execFile)(program, args, { env: { ...this.env, CHATD_SERVER_PORT: String(this.port) } });
+    const { stdout } = await promisify(execFile)(python, [...program, ...args], { env: { ...this.env, CHATD_SERVER_PORT: String(this.port) } });
     return stdout.trim();
   }
 
@@ -98,8 +101,17 @@ export class ChatdServer {
   }
 
   private get env(): NodeJS.ProcessEnv {
-    return { HOME: "/nonexistent", PATH: process.env.PATH ?? "/usr/bin:/bin", ...this.options.env };
+    const copy = this.options.package === undefined ? {} : { PYTHONPATH: this.options.package };
+    return { HOME: "/nonexistent", PATH: process.env.PATH ?? "/usr/bin:/bin", ...copy, ...this.options.env };
   }
+}
+
+/** A copy of the package without the built page. Its caller removes it. */
+export function copyWithoutPage(): string {
+  const copy = mkdtempSync(join(tmpdir(), "chatd-package-"));
+  const page = join(repository, "src/chatd/page");
+  cpSync(join(repository, "src"), copy, { recursive: true, filter: (path) => path !== page });
+  return copy;
 }
 
 function endProcess(pidFile: string): void {

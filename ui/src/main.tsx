@@ -6,7 +6,9 @@ import { createRoot } from "react-dom/client";
 import { QueryProvider } from "@/api/queries";
 import { App } from "@/app";
 import { ConnectionProvider } from "@/connection";
+import { reloadWhenStale } from "@/stale-build";
 
+reloadWhenStale();
 const root = document.getElementById("root");
 if (root === null) throw new Error("index.html has no element with the id root");
 createRoot(root).render(
