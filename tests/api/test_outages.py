@@ -8,7 +8,9 @@ import pytest
 from chatd.domain.chat.states import State
 from chatd.store.chat import chats, messages
 from chatd.store.pool import Pool
-from tests.support.api.server import ApiOptions, ApiServer, message_body, serve_api
+from tests.support.api.server import OTHER_USER, ApiOptions, ApiServer, message_body, serve_api
+from tests.support.api.shares import share
+from tests.support.api.sse_viewer import SseViewer, event_source, reached
 from tests.support.change_log import prompt_texts
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
@@ -121,3 +123,39 @@ async def test_a_message_is_stored_and_published_once_although_the_reply_was_los
     assert (answer.status, answer.json["queued"]) == (200, True)
     queue = await server.ask("GET", f"/chats/{CHAT}/queue")
     assert queue.at("queued_messages") == [answer.json["queued_message"]]
+
+
+async def test_a_chat_list_is_ready_once_the_database_can_tell_what_is_shared(
+    server: ApiServer, proxy: Proxy, clock: FakeClock
+) -> None:
+    proxy.refuse(new=True)
+    proxy.cut()
+    async with event_source(server, "/events") as source, asyncio.TaskGroup() as group:
+        reading = group.create_task(source.json())
+        await clock.advance_past("share_read_retry")
+        await clock.wait_for_sleeper("share_read_retry")
+        assert not reading.done()
+        proxy.refuse(new=False)
+        await clock.advance_past("share_read_retry")
+        assert (await reading)["type"] == "ready"
+
+
+@pytest.mark.promise("P12")
+async def test_a_stream_is_checked_once_the_database_is_back(
+    server: ApiServer, pool: Pool, proxy: Proxy, clock: FakeClock
+) -> None:
+    await insert_seed(pool, Seed(state=State.W))
+    await share(server, CHAT)
+    reader = SseViewer(CHAT)
+    async with event_source(server, reader.path, token=OTHER_USER) as source:
+        await reader.watch(source, reached(1))
+        await pool.execute("DELETE FROM chat_shares")
+        proxy.refuse(new=True)
+        proxy.cut()
+        server.deps.accounts.changes.on_connected()
+        await clock.advance_past("stream_check_retry")
+        await clock.wait_for_sleeper("stream_check_retry")
+        proxy.refuse(new=False)
+        await clock.advance_past("stream_check_retry")
+        await reader.read_all(source)
+        assert reader.end == "not_found"

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from chatd.aio import Backoff
 from chatd.domain.config_change import ConfigChange
-from chatd.domain.errors import ChatdError, Unavailable
+from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId, UserId
 from chatd.domain.ports import Env
 from chatd.store.chat import shares
@@ -144,7 +144,7 @@ class ShareWatch:
         self._is_switch_stale = False
         try:
             is_enabled = await shares.is_enabled(self._conn)
-        except Unavailable:
+        except ChatdError:
             self._is_switch_stale = True
             raise
         if self._is_enabled not in (None, is_enabled):
@@ -158,7 +158,7 @@ class ShareWatch:
         watched = {user: self._roots[user] for user in users if user in self._roots}
         try:
             found = await shares.list_roots_of(self._conn, list(watched), limit=MAX_KNOWN_ROOTS)
-        except Unavailable:
+        except ChatdError:
             self._stale_users.update(dict.fromkeys(users))
             raise
         for user, before in watched.items():
@@ -185,7 +185,7 @@ class ShareWatch:
         watched = dict(self._roots)
         try:
             found = await shares.list_readers_of(self._conn, roots, list(watched))
-        except Unavailable:
+        except ChatdError:
             self._stale_roots.update(dict.fromkeys(roots))
             raise
         for root in roots:
