@@ -6,14 +6,21 @@ from typing import Final
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
+from chatd.domain.answer.answer import Answer
+from chatd.domain.answer.debug_calls import build_document
+from chatd.domain.chat.parts import TextPart
 from chatd.domain.chat.states import State
-from chatd.domain.ids import UserId
+from chatd.domain.ids import ChatId, UserId
+from chatd.domain.model.protocol import ModelRequest
+from chatd.store.chat import debug_calls
 from chatd.store.workspace import workspaces
 from tests.api.permissions.callers import Callers
 from tests.api.permissions.table import LIMIT, SCHEDULE, SUBSCRIPTION, WEBHOOK, Row
 from tests.api.workspace_api import HERE
 from tests.support.api.server import ApiServer, Json
+from tests.support.debug_calls import debug_call
 from tests.support.factories import HARNESS
 from tests.support.seeds import Seed
 from tests.support.store import chat_id, copy, insert_seed
@@ -50,6 +57,7 @@ class ObjectFactory:
             "chat_id": self._chat,
             "message_id": _constant("2"),
             "queue_id": _constant("1"),
+            "debug_run_id": self._debug_run,
             "file_id": self._file,
             "link": self._link,
             "workspace_id": self._workspace,
@@ -119,6 +127,13 @@ class ObjectFactory:
             statement = "INSERT INTO chat_shares (chat_id, user_id) VALUES ($1, $2)"
             await self._pool.execute(statement, chat, reader)
         return str(chat)
+
+    async def _debug_run(self, made: Objects, owner: str, row: Row) -> str:
+        answer = Answer(content=(TextPart(text="yes"),))
+        call = debug_call(ModelRequest(model="m", messages=()), answer, number=self._number())
+        call = replace(call, chat_id=ChatId(UUID(made["chat_id"])))
+        await debug_calls.insert(self._pool, call, build_document(call))
+        return str(call.id)
 
     async def _file(self, made: Objects, owner: str, row: Row) -> str:
         """In a chat that is shared with the reader, if it is the owner's."""

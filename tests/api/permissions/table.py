@@ -152,6 +152,8 @@ CHATS: Final = (
     row("POST /chats/{chat_id}/fork", "write", "chat:write", {}),
     row("GET /chats/{chat_id}/export", "read", "chat:read", is_audited=True),
     row("GET /chats/{chat_id}/runs", "read", "chat:read", is_audited=True),
+    row("GET /chats/{chat_id}/debug/runs", "read", "chat:read", is_audited=True),
+    row("GET /chats/{chat_id}/debug/runs/{debug_run_id}", "read", "chat:read", is_audited=True),
     row("GET /chats/{chat_id}/cost", "read", "chat:read"),
     row("POST /chats/{chat_id}/title/regenerate", "write", "chat:write"),
     row("POST /chats/{chat_id}/title/propose", "write", "chat:write"),
