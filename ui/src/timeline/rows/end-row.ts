@@ -18,7 +18,12 @@ export function calloutOf(state: ChatState): Callout | null {
     return { type: "failed", error };
   }
   const isRetrying = state.status === "running" || state.status === "pending";
-  return isRetrying && state.retry !== null ? { type: "retrying", retry: state.retry } : null;
+  return isRetrying && state.retry !== null ? { type: "retrying", retry: state.retry, canHurry: isUnanswered(state) } : null;
+}
+
+/** The turn has done nothing yet: its message can be sent again without losing work. */
+export function isUnanswered(state: ChatState): boolean {
+  return state.messages.at(-1)?.role === "user" && state.queue.length === 0;
 }
 
 function activityOf(state: ChatState, last: Row | undefined): Activity | null {

@@ -94,7 +94,7 @@ export interface NoteRow extends RowBase {
 }
 
 export type Callout =
-  | { readonly type: "retrying"; readonly retry: RetryState }
+  | { readonly type: "retrying"; readonly retry: RetryState; readonly canHurry: boolean }
   | { readonly type: "failed"; readonly error: ChatError }
   | { readonly type: "held"; readonly error: ChatError; readonly queued: number };
 export interface CalloutRow extends RowBase {

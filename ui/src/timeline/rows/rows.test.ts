@@ -162,6 +162,15 @@ const TABLE: readonly (readonly [string, ChatState, string])[] = [
     "mark:compacted",
   ],
   [
+    "a message after a summary does not steer",
+    chat([
+      message(2, "assistant", call("s", "chat_summarized", {})),
+      message(3, "tool", result("s", "chat_summarized", { summary: "So far…" })),
+      message(4, "user", text("go on")),
+    ]),
+    "mark:compacted user",
+  ],
+  [
     "files of the workspace are a mark",
     chat([message(1, "user", { type: "context-file", context_file_path: "/w/AGENTS.md", context_file_truncated: false, context_file_agent_id: null })]),
     "mark:context",

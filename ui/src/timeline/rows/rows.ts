@@ -5,7 +5,7 @@
 import type { ChatState, Message, Part } from "@/chat-state/types";
 import { endRow } from "./end-row";
 import { LiveKeys } from "./live-keys";
-import { endNote, isStopped, partRows, userRow, type PartsContext } from "./message-rows";
+import { endNote, isStopped, partRows, SUMMARY_TOOL, userRow, type PartsContext } from "./message-rows";
 import { isQuiet, isRead } from "./quiet";
 import type { PendingSend, Row, Takeover } from "./row";
 import { CallRecord } from "./tool-call";
@@ -158,6 +158,7 @@ function pendingRow(pending: PendingSend): Row {
 function joinsTurn(messages: readonly Message[], index: number, records: ReadonlyMap<string, CallRecord>): boolean {
   const before = messages[index - 1];
   if (before?.role !== "tool") return false;
+  if (before.content.some((part) => part.type === "tool-result" && part.tool_name === SUMMARY_TOOL)) return false;
   const context = { isBusy: false, requestedIds: new Set<string>() };
   return before.content.every((part) => records.get(callId(part))?.view(context).state !== "interrupted");
 }

@@ -1,0 +1,73 @@
+/** What rows can ask for. The timeline of a chat gives the real ones; a gallery gives others. */
+import { createContext, useContext } from "react";
+
+export interface BuildLine {
+  readonly id: number;
+  readonly at: string;
+  readonly level: "debug" | "info" | "warning" | "error";
+  readonly text: string;
+}
+
+export interface BuildLog {
+  readonly lines: readonly BuildLine[];
+  readonly hasEnded: boolean;
+}
+
+export interface TimelineActions {
+  readonly chatId: string;
+  /** Sends a message of the user. */
+  send: (text: string) => void;
+  /** Answers a call that waits for somebody outside. */
+  answer: (callId: string, output: unknown) => Promise<void>;
+  /** Goes on with the queue that waits. */
+  resume: () => Promise<void>;
+  /** Sends the last message of the user again, after an error that is out of the way. */
+  tryAgain: () => void;
+  switchModel: () => void;
+  openSettings: (path: string) => void;
+  edit: (messageId: number) => void;
+  fork: (messageId: number) => Promise<void>;
+  copyLink: (messageId: number) => void;
+  /** The panel's account of who had the chat, and why it changed. */
+  openRuns: (messageId: number | null) => void;
+  openChanges: (path: string) => void;
+  /** Null: the workspace of the chat is being built, and its build is not known yet. */
+  buildLog: (buildId: string | null, signal: AbortSignal) => Promise<BuildLog>;
+  fileText: (fileId: string, signal: AbortSignal) => Promise<string>;
+  discardSend: (id: string) => void;
+  retrySend: (id: string) => void;
+}
+
+const nothing = () => undefined;
+const nowhere = () => Promise.resolve();
+
+export const NO_ACTIONS: TimelineActions = {
+  chatId: "",
+  send: nothing,
+  answer: nowhere,
+  resume: nowhere,
+  tryAgain: nothing,
+  switchModel: nothing,
+  openSettings: nothing,
+  edit: nothing,
+  fork: nowhere,
+  copyLink: nothing,
+  openRuns: nothing,
+  openChanges: nothing,
+  buildLog: () => Promise.resolve({ lines: [], hasEnded: true }),
+  fileText: () => Promise.resolve(""),
+  discardSend: nothing,
+  retrySend: nothing,
+};
+
+const Context = createContext<TimelineActions>(NO_ACTIONS);
+
+export const ActionsProvider = Context.Provider;
+
+export function useTimelineActions(): TimelineActions {
+  return useContext(Context);
+}
+
+export function fileUrl(fileId: string): string {
+  return `/api/v1/files/${encodeURIComponent(fileId)}/content`;
+}

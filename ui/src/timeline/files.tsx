@@ -1,0 +1,100 @@
+/** Files of messages: chips, small previews of images, and a large view. */
+import { Download, File as FileIcon, FileText, X } from "lucide-react";
+import { Dialog as Primitive } from "radix-ui";
+import { useState } from "react";
+import { Icon, IconButton } from "@/components";
+import { fileUrl } from "./actions";
+import type { FileChip, Reference } from "./rows/row";
+import { fileName } from "./markdown/file-language";
+
+const PREVIEWS = new Set(["image/png", "image/jpeg", "image/gif", "image/webp"]);
+
+export function FileList({ files }: { readonly files: readonly FileChip[] }) {
+  return (
+    <div className="files">
+      {files.map((file, index) => (
+        <FileItem key={index} file={file} />
+      ))}
+    </div>
+  );
+}
+
+function FileItem({ file }: { readonly file: FileChip }) {
+  const [hasFailed, setFailed] = useState(false);
+  const name = file.name ?? "File";
+  const url = urlOf(file);
+  if (url !== null && PREVIEWS.has(file.media_type) && !hasFailed) {
+    return <ImagePreview url={url} name={name} onError={() => setFailed(true)} />;
+  }
+  const icon = file.media_type.startsWith("text/") ? FileText : FileIcon;
+  const label = (
+    <>
+      <Icon of={icon} size="sm" />
+      <span className="cut">{name}</span>
+      {hasFailed && <span className="s">cannot be shown</span>}
+    </>
+  );
+  if (url === null) return <span className="chip">{label}</span>;
+  return (
+    <a className="chip" href={url} download={name} title={`Download ${name}`}>
+      {label}
+      <Icon of={Download} size="sm" />
+    </a>
+  );
+}
+
+function urlOf(file: FileChip): string | null {
+  if (file.file_id) return fileUrl(file.file_id);
+  return file.data && PREVIEWS.has(file.media_type) ? `data:${file.media_type};base64,${file.data}` : null;
+}
+
+function ImagePreview({ url, name, onError }: { readonly url: string; readonly name: string; readonly onError: () => void }) {
+  return (
+    <Primitive.Root>
+      <Primitive.Trigger asChild>
+        <button type="button" className="preview" aria-label={`Show ${name}`}>
+          <img src={url} alt={name} loading="lazy" onError={onError} />
+        </button>
+      </Primitive.Trigger>
+      <Primitive.Portal>
+        <Primitive.Overlay className="lightbox">
+          <Primitive.Content aria-describedby={undefined} className="lightbox-in">
+            <header>
+              <Primitive.Title className="cut grow">{name}</Primitive.Title>
+              <a className="ib" href={url} download={name} aria-label={`Download ${name}`}>
+                <Icon of={Download} />
+              </a>
+              <Primitive.Close asChild>
+                <IconButton icon={X} label="Close" />
+              </Primitive.Close>
+            </header>
+            <img src={url} alt={name} />
+          </Primitive.Content>
+        </Primitive.Overlay>
+      </Primitive.Portal>
+    </Primitive.Root>
+  );
+}
+
+/** Lines of files that the user quoted. */
+export function ReferenceList({ references }: { readonly references: readonly Reference[] }) {
+  return (
+    <div className="files">
+      {references.map((reference, index) => (
+        <details key={index} className="quote">
+          <summary className="chip" title={reference.file_name}>
+            <Icon of={FileText} size="sm" />
+            <span className="cut">
+              {fileName(reference.file_name)}:{lineRange(reference)}
+            </span>
+          </summary>
+          <pre tabIndex={0}>{reference.content}</pre>
+        </details>
+      ))}
+    </div>
+  );
+}
+
+function lineRange({ start_line, end_line }: Reference): string {
+  return start_line === end_line ? String(start_line) : `${start_line}-${end_line}`;
+}

@@ -1,0 +1,184 @@
+/** The scrolling list of rows. Only rows near the window are in the document. */
+import { defaultRangeExtractor, useVirtualizer, type Range } from "@tanstack/react-virtual";
+import { ArrowDown, ArrowUp } from "lucide-react";
+import { useCallback, useEffect, useMemo, useRef, useState, type RefObject } from "react";
+import { Button, Spinner } from "@/components";
+import type { Row } from "../rows/row";
+import { estimateHeight } from "./estimate";
+import { RowShell } from "./row-shell";
+import { useRowKeys } from "./use-row-keys";
+import { useScroll, type ScrollPlace } from "./use-scroll";
+
+export interface RowListProps {
+  readonly rows: readonly Row[];
+  /** Older messages: whether there are any, and how to get them. */
+  readonly older: OlderPages;
+  /** A prompt was sent with this many messages in the chat: it is shown near the top. */
+  readonly promptAfter: number | null;
+  readonly markedMessageId: number | null;
+  readonly placeRef?: RefObject<ListPlace | null>;
+  readonly onSeen?: (messageId: number) => void;
+}
+
+export interface OlderPages {
+  readonly hasMore: boolean;
+  readonly isLoading: boolean;
+  readonly error: string | null;
+  load: () => void;
+}
+
+export interface ListPlace extends ScrollPlace {
+  readonly toMessage: (messageId: number) => boolean;
+}
+
+const TOP_PX = 52;
+const END_PX = 24;
+const PROMPT_PX = 4;
+const LOAD_OLDER_PX = 600;
+const OVERSCAN = 6;
+
+export function RowList({ rows, older, promptAfter, markedMessageId, placeRef, onSeen }: RowListProps) {
+  const log = useRef<HTMLDivElement>(null);
+  const [focusedKey, setFocusedKey] = useState<string | null>(null);
+  const focused = useMemo(() => (focusedKey === null ? -1 : rows.findIndex((row) => row.key === focusedKey)), [rows, focusedKey]);
+  const rangeExtractor = useCallback((range: Range) => withRow(defaultRangeExtractor(range), focused), [focused]);
+  const getItemKey = useCallback((index: number) => rows[index]?.key ?? index, [rows]);
+  // eslint-disable-next-line react-hooks/incompatible-library -- the list is not compiled; its rows are memoized
+  const virtualizer = useVirtualizer<HTMLDivElement, HTMLElement>({
+    count: rows.length,
+    getScrollElement: () => log.current,
+    estimateSize: (index) => estimateHeight(rows[index]),
+    getItemKey,
+    rangeExtractor,
+    overscan: OVERSCAN,
+    paddingStart: TOP_PX,
+    paddingEnd: END_PX,
+    // Rows that are put in front do not move the row that is read. Following is our own (useScroll).
+    anchorTo: "end",
+    scrollEndThreshold: -1,
+  });
+  const place = useScroll(log, virtualizer);
+  const toMessage = useCallback(
+    (messageId: number) => {
+      const index = rows.findIndex((row) => row.messageId !== null && row.messageId >= messageId);
+      if (index < 0) return false;
+      place.toRow(index, "start");
+      return true;
+    },
+    [rows, place],
+  );
+  useEffect(() => {
+    if (placeRef !== undefined) placeRef.current = { ...place, toMessage };
+  });
+  useRowKeys({ log, rows, focused, place });
+
+  const items = virtualizer.getVirtualItems();
+  const total = virtualizer.getTotalSize();
+  const spare = spareBelow(rows, promptAfter, virtualizer.scrollRect?.height ?? 0, total, (index) => virtualizer.measurementsCache[index]?.start);
+  const first = items[0]?.start ?? 0;
+  const scrollTop = virtualizer.scrollOffset ?? 0;
+  useEffect(() => {
+    if (older.hasMore && !older.isLoading && older.error === null && scrollTop < LOAD_OLDER_PX && first < LOAD_OLDER_PX * 2) older.load();
+  }, [older, scrollTop, first, rows.length]);
+  const lastShown = virtualizer.range?.endIndex ?? -1;
+  useEffect(() => {
+    for (let index = Math.min(lastShown, rows.length - 1); index >= 0; index -= 1) {
+      const id = rows[index]?.messageId ?? null;
+      if (id === null) continue;
+      onSeen?.(id);
+      return;
+    }
+  }, [rows, lastShown, onSeen]);
+
+  return (
+    <div className="log-box">
+      <div
+        ref={log}
+        className="log"
+        role="log"
+        aria-live="off"
+        aria-label="Messages"
+        tabIndex={0}
+        onFocus={(event) => setFocusedKey(rowKeyOf(event.target))}
+        onBlur={(event) => {
+          if (!event.currentTarget.contains(event.relatedTarget)) setFocusedKey(null);
+        }}
+      >
+        <div className="rows" style={{ height: total + spare }}>
+          <OlderPill older={older} isEmpty={rows.length === 0} />
+          {items.map((item) => {
+            const row = rows[item.index];
+            if (row === undefined) return null;
+            return (
+              <RowShell
+                key={row.key}
+                row={row}
+                index={item.index}
+                start={item.start}
+                isMarked={markedMessageId !== null && row.messageId === markedMessageId}
+                measure={virtualizer.measureElement}
+              />
+            );
+          })}
+        </div>
+      </div>
+      <JumpButton rows={rows} place={place} />
+    </div>
+  );
+}
+
+function rowKeyOf(target: EventTarget): string | null {
+  return target instanceof Element ? (target.closest("article")?.dataset.key ?? null) : null;
+}
+
+/** The row with the focus stays in the document wherever the list is. */
+function withRow(indexes: number[], index: number): number[] {
+  if (index < 0 || indexes.includes(index)) return indexes;
+  return [...indexes, index].sort((one, two) => one - two);
+}
+
+/** Empty space below the last row, so that the prompt that was just sent can stand near the top. */
+function spareBelow(
+  rows: readonly Row[],
+  promptAfter: number | null,
+  viewport: number,
+  total: number,
+  startOf: (index: number) => number | undefined,
+): number {
+  if (promptAfter === null) return 0;
+  const index = rows.findLastIndex((row) => row.kind === "user" && (row.pending !== null || (row.messageId ?? 0) > promptAfter));
+  const start = startOf(index);
+  return start === undefined ? 0 : Math.max(0, viewport - PROMPT_PX - (total - start));
+}
+
+function OlderPill({ older, isEmpty }: { readonly older: OlderPages; readonly isEmpty: boolean }) {
+  if (!older.hasMore || isEmpty) return null;
+  return (
+    <div className="older">
+      {older.isLoading ? (
+        <span className="btn xs quiet">
+          <Spinner />
+          Loading earlier messages
+        </span>
+      ) : (
+        <Button size="xs" variant="quiet" icon={ArrowUp} onClick={older.load}>
+          {older.error === null ? "Earlier messages" : "Earlier messages could not be loaded. Retry"}
+        </Button>
+      )}
+    </div>
+  );
+}
+
+/** Leads back to the end, and counts what has come since the reader left it. */
+function JumpButton({ rows, place }: { readonly rows: readonly Row[]; readonly place: ScrollPlace }) {
+  const lastId = rows.findLast((row) => row.messageId !== null)?.messageId ?? 0;
+  const [leftAt, setLeftAt] = useState(lastId);
+  if (place.isFollowing && leftAt !== lastId) setLeftAt(lastId);
+  if (place.isFollowing || rows.length === 0) return null;
+  const fresh = new Set(rows.filter((row) => (row.messageId ?? 0) > leftAt).map((row) => row.messageId)).size;
+  return (
+    <Button size="sm" icon={ArrowDown} className="jump" onClick={place.toEnd}>
+      {fresh === 0 ? "Latest" : `${fresh} new`}
+    </Button>
+  );
+}

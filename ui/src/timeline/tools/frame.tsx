@@ -1,0 +1,122 @@
+/** The frame of a tool call: a quiet line if it went well and only read, else a card. */
+import { ChevronRight, type LucideIcon } from "lucide-react";
+import type { ReactNode } from "react";
+import { classes, durationText, Elapsed, Icon, Spinner, StatusIcon } from "@/components";
+import { isQuiet } from "../rows/quiet";
+import { durationOf, type CallState, type ToolCall } from "../rows/tool-call";
+import { useOpen } from "./open-rows";
+
+export interface CardProps {
+  readonly call: ToolCall;
+  readonly rowKey: string;
+  /** The user may still answer it. */
+  readonly isLast: boolean;
+}
+
+export interface FrameProps {
+  readonly call: ToolCall;
+  readonly rowKey: string;
+  readonly icon: LucideIcon;
+  readonly verb: string;
+  readonly subject?: string | undefined;
+  /** The subject is a sentence, not code. */
+  readonly isSentence?: boolean;
+  readonly meta?: ReactNode;
+  readonly opens?: boolean;
+  readonly foot?: ReactNode;
+  readonly children?: ReactNode;
+}
+
+export const isGoing = (state: CallState): boolean =>
+  state === "streaming" || state === "running" || state === "waiting" || state === "background";
+
+const TONES: Readonly<Record<CallState, string | false>> = {
+  streaming: "go",
+  running: "go",
+  waiting: "go",
+  background: "go",
+  failed: "bad",
+  interrupted: "cutoff",
+  done: false,
+};
+
+export function ToolFrame(props: FrameProps) {
+  const { call, rowKey, icon, verb, subject, isSentence = false, meta, foot, children } = props;
+  const hasBody = hasContent(children) || hasContent(foot);
+  const byDefault = props.opens ?? (isGoing(call.state) || call.state === "failed");
+  const [isOpen, setOpen] = useOpen(rowKey, byDefault);
+  const isLine = isQuiet(call);
+  const summary = (
+    <>
+      {call.state === "interrupted" ? <StatusIcon status="stopped" decorative /> : <Icon of={icon} />}
+      <b>{verb}</b>
+      {subject !== undefined && subject !== "" && (isSentence ? <span className="cut m">{subject}</span> : <code title={subject}>{subject}</code>)}
+      <span className="meta">
+        {meta ?? <CallTime call={call} />}
+        {hasBody && <Icon of={ChevronRight} size="sm" className="chev" />}
+      </span>
+    </>
+  );
+  if (!hasBody) return <div className={isLine ? "line" : classes("tool bare", TONES[call.state])}>{isLine ? summary : <div className="head">{summary}</div>}</div>;
+  return (
+    <details className={isLine ? "quiet" : classes("tool", TONES[call.state])} open={isOpen}>
+      <summary
+        className={isLine ? "line" : undefined}
+        onClick={(event) => {
+          event.preventDefault();
+          setOpen(!isOpen);
+        }}
+      >
+        {summary}
+      </summary>
+      {isOpen && children}
+      {isOpen && hasContent(foot) && <div className="tool-foot">{foot}</div>}
+    </details>
+  );
+}
+
+function hasContent(node: ReactNode): boolean {
+  return node !== undefined && node !== null && node !== false && node !== "";
+}
+
+/** How long the call took, or takes. */
+export function CallTime({ call, word }: { readonly call: ToolCall; readonly word?: string }) {
+  if (isGoing(call.state)) {
+    return (
+      <>
+        <span className="state acc">
+          <Spinner />
+          {word ?? goingWord(call.state)}
+        </span>
+        {call.startedAt !== null && <Elapsed since={call.startedAt} />}
+      </>
+    );
+  }
+  const took = durationOf(call);
+  if (took === null) return null;
+  return <span>{call.state === "interrupted" ? `after ${durationText(took)}` : durationText(took)}</span>;
+}
+
+function goingWord(state: CallState): string {
+  if (state === "streaming") return "Writing";
+  if (state === "waiting") return "Waiting";
+  return state === "background" ? "Background" : "Live";
+}
+
+/** Why a call failed, in a sentence, and what it means. */
+export function Failure({ text, then }: { readonly text: string; readonly then?: string }) {
+  return (
+    <div className="err">
+      <span>{text}</span>
+      {then !== undefined && <span className="m">{then}</span>}
+    </div>
+  );
+}
+
+/** Verbs of a call: while it goes on, when it is done, when it failed. */
+export function verbOf(call: ToolCall, going: string, done: string, failed = `${done}, failed`): string {
+  if (call.isCut) return "Cut off";
+  if (call.state === "interrupted") return "Stopped by you";
+  if (call.state === "failed") return failed;
+  return isGoing(call.state) && call.state !== "background" ? going : done;
+}

@@ -1,0 +1,123 @@
+/** Workspaces: create, start and stop, with the log of the build; templates. */
+import { Box, LayoutTemplate } from "lucide-react";
+import { useEffect, useState } from "react";
+import { useTimelineActions, type BuildLog } from "../actions";
+import { asObject, objectsOf, textOf } from "../rows/json";
+import type { ToolCall } from "../rows/tool-call";
+import { Failure, isGoing, ToolFrame, verbOf, type CardProps } from "./frame";
+
+const VERBS: Readonly<Record<string, readonly [string, string, string]>> = {
+  create_workspace: ["Creating workspace", "Created workspace", "Workspace not created"],
+  start_workspace: ["Starting workspace", "Started workspace", "Workspace not started"],
+  stop_workspace: ["Stopping workspace", "Stopped workspace", "Workspace not stopped"],
+};
+const POLL_MS = 1500;
+const SHOWN_LINES = 12;
+
+export function WorkspaceCard({ call, rowKey }: CardProps) {
+  const result = asObject(call.result);
+  const [going, done, failed] = VERBS[call.name] ?? ["Changing workspace", "Changed workspace", "Workspace not changed"];
+  const isKept = result?.already_exists === true || result?.no_build === true;
+  const error = textOf(result, "error");
+  const buildId = textOf(result, "build_id");
+  return (
+    <ToolFrame
+      call={call}
+      rowKey={rowKey}
+      icon={Box}
+      verb={verbOf(call, going, isKept ? "Workspace is ready" : done, failed)}
+      subject={textOf(result, "workspace_name") || textOf(call.args, "name")}
+      foot={<WorkspaceNote call={call} />}
+    >
+      {error !== "" && call.state === "failed" && <Failure text={error} />}
+      {(isGoing(call.state) || buildId !== "") && <BuildOutput buildId={buildId === "" ? null : buildId} isGoing={isGoing(call.state)} />}
+    </ToolFrame>
+  );
+}
+
+function WorkspaceNote({ call }: { readonly call: ToolCall }) {
+  const result = asObject(call.result);
+  const agent = textOf(result, "agent_error");
+  const scripts = textOf(result, "startup_scripts");
+  const texts = [
+    textOf(result, "message"),
+    agent,
+    scripts === "startup_scripts_failed" && "A start-up script failed.",
+    scripts === "startup_scripts_timeout" && "The start-up scripts take long; they go on.",
+    textOf(result, "directory"),
+  ];
+  const shown = texts.filter(Boolean);
+  return shown.length === 0 ? <span>{isGoing(call.state) ? "This can take a few minutes." : "Its files are kept."}</span> : <span>{shown.join(" ")}</span>;
+}
+
+function BuildOutput({ buildId, isGoing }: { readonly buildId: string | null; readonly isGoing: boolean }) {
+  const log = useBuildLog(buildId, isGoing);
+  const [first] = log.lines;
+  const start = first === undefined ? 0 : Date.parse(first.at);
+  if (first === undefined) return null;
+  return (
+    <pre className="out" tabIndex={0} aria-label="Build log">
+      {log.lines.slice(-SHOWN_LINES).map((line) => (
+        <span key={line.id} className={line.level === "error" ? "danger" : line.level === "warning" ? "warn" : undefined}>
+          <span className="s">{((Date.parse(line.at) - start) / 1000).toFixed(1).padStart(4, "0")}</span>
+          {`  ${line.text}\n`}
+        </span>
+      ))}
+    </pre>
+  );
+}
+
+function useBuildLog(buildId: string | null, isGoing: boolean): BuildLog {
+  const { buildLog } = useTimelineActions();
+  const [log, setLog] = useState<BuildLog>({ lines: [], hasEnded: false });
+  useEffect(() => {
+    const stop = new AbortController();
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    const read = async () => {
+      try {
+        const found = await buildLog(buildId, stop.signal);
+        if (stop.signal.aborted) return;
+        setLog(found);
+        if (found.hasEnded && !isGoing) return;
+      } catch {
+        // The log is an extra: the card stands without it, and the next try may have it.
+      }
+      if (!stop.signal.aborted && isGoing) timer = setTimeout(() => void read(), POLL_MS);
+    };
+    void read();
+    return () => {
+      stop.abort();
+      clearTimeout(timer);
+    };
+  }, [buildLog, buildId, isGoing]);
+  return log;
+}
+
+export function TemplatesCard({ call, rowKey }: CardProps) {
+  const result = asObject(call.result);
+  const templates = objectsOf(result, "templates");
+  const one = asObject(result?.template);
+  const isList = call.name === "list_templates";
+  return (
+    <ToolFrame
+      call={call}
+      rowKey={rowKey}
+      icon={LayoutTemplate}
+      verb={isList ? verbOf(call, "Looking for templates", "Looked for templates") : verbOf(call, "Reading template", "Read template")}
+      subject={isList ? textOf(call.args, "query") : textOf(one, "name")}
+      meta={isList && call.state === "done" ? <span>{templates.length === 1 ? "1 template" : `${templates.length} templates`}</span> : undefined}
+    >
+      {call.state === "failed" && <Failure text={textOf(result, "error")} />}
+      {templates.length > 0 && (
+        <ul className="steps">
+          {templates.map((template, index) => (
+            <li key={index}>
+              <b className="b">{textOf(template, "display_name") || textOf(template, "name")}</b>
+              <span className="cut grow">{textOf(template, "description")}</span>
+            </li>
+          ))}
+        </ul>
+      )}
+    </ToolFrame>
+  );
+}

@@ -1,0 +1,104 @@
+/** Facts about the chat itself. One line, at most one link. */
+import { BookOpen, FoldVertical, ShieldCheck, CircleStop } from "lucide-react";
+import { useState, type ReactNode } from "react";
+import { durationText, Icon, Spinner } from "@/components";
+import { useTimelineActions } from "../actions";
+import { fileName } from "../markdown/file-language";
+import { Markdown } from "../markdown/markdown";
+import type { Mark, MarkRow, Takeover } from "../rows/row";
+
+export function MarkLine({ row }: { readonly row: MarkRow }) {
+  const { mark } = row;
+  switch (mark.type) {
+    case "compacted":
+      return <Compacted mark={mark} />;
+    case "compaction_failed":
+      return (
+        <Line icon={<Icon of={FoldVertical} className="danger" />}>
+          <b>Context not compacted.</b> {mark.reason}
+        </Line>
+      );
+    case "takeover":
+      return <TakenOver takeover={mark.takeover} />;
+    case "stopped":
+      return (
+        <Line icon={<Icon of={CircleStop} />}>
+          <b>Stopped by you.</b> What was said is kept.
+        </Line>
+      );
+    case "context":
+      return <ContextRead mark={mark} />;
+  }
+}
+
+interface LineProps {
+  readonly icon: ReactNode;
+  readonly link?: ReactNode;
+  readonly children: ReactNode;
+}
+
+function Line({ icon, link, children }: LineProps) {
+  return (
+    <div className="mark" role="note">
+      {icon}
+      <span>{children}</span>
+      {link}
+    </div>
+  );
+}
+
+function Compacted({ mark }: { readonly mark: Extract<Mark, { type: "compacted" }> }) {
+  const [isOpen, setOpen] = useState(false);
+  if (mark.isLive) {
+    return (
+      <Line icon={<Spinner className="acc" />}>
+        <b>Compacting the context</b>
+      </Line>
+    );
+  }
+  const link = mark.summary !== "" && (
+    <button type="button" className="link" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>
+      {isOpen ? "Hide summary" : "Show summary"}
+    </button>
+  );
+  return (
+    <>
+      <Line icon={<Icon of={FoldVertical} />} link={link}>
+        <b>Context compacted</b>
+        {mark.tokens !== null && `, from ${thousands(mark.tokens)} tokens`}
+      </Line>
+      {isOpen && <Markdown text={mark.summary} className="summary md" />}
+    </>
+  );
+}
+
+function TakenOver({ takeover }: { readonly takeover: Takeover }) {
+  const { openRuns } = useTimelineActions();
+  const link = (
+    <button type="button" className="link" onClick={() => openRuns(takeover.messageId)}>
+      Why?
+    </button>
+  );
+  return (
+    <Line icon={<Icon of={ShieldCheck} className="ok" />} link={link}>
+      <b>Recovered on worker {takeover.worker}</b>
+      {takeover.afterMs === null ? "." : ` after ${durationText(takeover.afterMs)}.`} Nothing was run twice.
+    </Line>
+  );
+}
+
+function ContextRead({ mark }: { readonly mark: Extract<Mark, { type: "context" }> }) {
+  const names = [...new Set(mark.files.map(fileName))];
+  const skills = mark.skills.length === 1 ? "1 skill" : `${mark.skills.length} skills`;
+  const parts = [names.join(", "), mark.skills.length > 0 && skills].filter(Boolean);
+  if (parts.length === 0) return null;
+  return (
+    <Line icon={<Icon of={BookOpen} />}>
+      <b>Read for this chat:</b> {parts.join(" and ")}
+    </Line>
+  );
+}
+
+function thousands(count: number): string {
+  return count >= 1000 ? `${Math.round(count / 1000)}k` : String(count);
+}

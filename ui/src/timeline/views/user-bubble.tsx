@@ -1,0 +1,61 @@
+/** What the user said, with files and quoted lines; or what is on its way. */
+import { CornerRightDown, RotateCcw } from "lucide-react";
+import { Button, Icon, Spinner } from "@/components";
+import { useTimelineActions } from "../actions";
+import { FileList, ReferenceList } from "../files";
+import { LongText } from "../long-text";
+import type { PendingSend, UserRow } from "../rows/row";
+
+export function UserBubble({ row }: { readonly row: UserRow }) {
+  return (
+    <>
+      <div className={row.pending === null ? "you" : "you pending"}>
+        <UserText text={row.text} />
+        {row.references.length > 0 && <ReferenceList references={row.references} />}
+        {row.files.length > 0 && <FileList files={row.files} />}
+      </div>
+      {row.isSteering && (
+        <div className="you-meta">
+          <Icon of={CornerRightDown} size="sm" />
+          Steered the running turn
+        </div>
+      )}
+      {row.pending !== null && <PendingNote pending={row.pending} />}
+    </>
+  );
+}
+
+/** Users write plain text; only `code` is set apart. */
+function UserText({ text }: { readonly text: string }) {
+  return (
+    <LongText
+      text={text}
+      render={(shown) =>
+        shown.split(/(`[^`\n]+`)/).map((piece, index) => (index % 2 === 1 ? <code key={index}>{piece.slice(1, -1)}</code> : piece))
+      }
+    />
+  );
+}
+
+function PendingNote({ pending }: { readonly pending: PendingSend }) {
+  const { discardSend, retrySend } = useTimelineActions();
+  if (pending.error === null) {
+    return (
+      <div className="you-meta">
+        <Spinner />
+        Sending
+      </div>
+    );
+  }
+  return (
+    <div className="you-meta" role="alert">
+      <span className="danger">Not sent. {pending.error}</span>
+      <Button size="xs" icon={RotateCcw} onClick={() => retrySend(pending.id)}>
+        Send again
+      </Button>
+      <Button size="xs" variant="quiet" onClick={() => discardSend(pending.id)}>
+        Discard
+      </Button>
+    </div>
+  );
+}
