@@ -38,7 +38,7 @@ function baseName(path: string): string {
 function FileChip({ attachment, onRemove }: { attachment: Attachment; onRemove: () => void }) {
   const isImage = attachment.mediaType.startsWith("image/");
   return (
-    <span className={classes("chip file", attachment.state === "failed" && "bad")} aria-busy={attachment.state === "uploading"}>
+    <span className={classes("chip upload", attachment.state === "failed" && "bad")} aria-busy={attachment.state === "uploading"}>
       {attachment.previewUrl === null ? (
         <Icon of={isImage ? ImageIcon : FileText} size="sm" />
       ) : (

@@ -54,7 +54,7 @@ function ModelList({ models, model, effort, efforts, onModel, onEffort, onOpenCh
   const groups = groupModels(models, query);
   return (
     <>
-      <label className="field find">
+      <label className="field">
         <Icon of={Search} size="sm" className="s" />
         <input
           type="search"

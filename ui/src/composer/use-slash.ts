@@ -9,7 +9,8 @@ export function useSlash(text: string, state: ChatState | null, onRun: (command:
   /** The text for which Esc closed the menu. */
   const [closedFor, setClosedFor] = useState<string | null>(null);
   const commands = closedFor === text ? null : matchSlash(text);
-  const active = commands?.find((one) => one.name === chosen)?.name ?? commands?.[0]?.name ?? "compact";
+  const usable = commands?.find((one) => one.reason(state) === null) ?? commands?.[0];
+  const active = commands?.find((one) => one.name === chosen)?.name ?? usable?.name ?? "compact";
   const run = (command: SlashCommand) => {
     if (command.reason(state) === null) onRun(command);
   };

@@ -1,7 +1,9 @@
+import { ChevronUp, ListOrdered } from "lucide-react";
 import { useEffect, useState, type DragEvent } from "react";
-import { Button, ConfirmDialog } from "@/components";
+import { Button, ConfirmDialog, Icon } from "@/components";
 import type { QueuedMessage } from "@/chat-state";
-import { keepLateEdit, type QueueActions } from "./queue-actions";
+import { useIsPhone } from "@/shell";
+import { keepLateEdit, textOf, type QueueActions } from "./queue-actions";
 import { moved, neighbour, useShownOrder } from "./queue-order";
 import { QueueRow } from "./queue-row";
 import { tell } from "../tell";
@@ -27,6 +29,8 @@ interface QueueListProps {
 export function QueueList({ queue, actions, isHeld, isBusy, editing, onEditing, onDone }: QueueListProps) {
   const { shown, reorder } = useShownOrder(queue);
   const [dragged, setDragged] = useState<number | null>(null);
+  const isPhone = useIsPhone();
+  const [isFolded, setFolded] = useState(true);
   const [isClearing, setClearing] = useState(false);
   const lost = editing !== null && !queue.some((one) => one.id === editing.id) ? editing.text : null;
   useEffect(() => {
@@ -47,6 +51,9 @@ export function QueueList({ queue, actions, isHeld, isBusy, editing, onEditing, 
     if (dragged !== null && dragged !== target.id) move(dragged, neighbour(shown, dragged, target.id));
     setDragged(null);
   };
+  if (isPhone && isFolded && editing === null) {
+    return <FoldedQueue queue={shown} isHeld={isHeld} onOpen={() => setFolded(false)} />;
+  }
   const numbered = shown.filter((one) => one.steer !== true);
   return (
     <section className="queue" aria-label="Queue">
@@ -54,6 +61,11 @@ export function QueueList({ queue, actions, isHeld, isBusy, editing, onEditing, 
         <span>{isHeld ? "Held" : "Next up"}</span>
         <span className="s num">{queue.length}</span>
         <span className="grow" />
+        {isPhone && (
+          <Button size="xs" variant="quiet" onClick={() => setFolded(true)}>
+            Fold
+          </Button>
+        )}
         {isHeld ? (
           <Button size="xs" variant="quiet" onClick={() => tell(actions.resume())}>
             Resume
@@ -109,4 +121,19 @@ function canMove(shown: readonly QueuedMessage[], message: QueuedMessage, step: 
 function stepTarget(shown: readonly QueuedMessage[], id: number, step: -1 | 1): number | null {
   const at = shown.findIndex((one) => one.id === id);
   return shown[step < 0 ? at - 1 : at + 2]?.id ?? null;
+}
+
+/** On a phone: one line that opens the queue. */
+function FoldedQueue({ queue, isHeld, onOpen }: { queue: readonly QueuedMessage[]; isHeld: boolean; onOpen: () => void }) {
+  const first = queue[0];
+  return (
+    <section className="queue folded" aria-label="Queue">
+      <button type="button" className="more" aria-expanded={false} onClick={onOpen}>
+        <Icon of={ListOrdered} className="m" />
+        {isHeld ? "Held" : "Next up"} {queue.length}
+        <span className="cut grow">{first === undefined ? "" : textOf(first)}</span>
+        <Icon of={ChevronUp} />
+      </button>
+    </section>
+  );
 }
