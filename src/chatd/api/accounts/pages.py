@@ -89,7 +89,6 @@ class SignInPages:
     @property
     def pages(self) -> Mapping[str, Page]:
         return {
-            SIGN_IN_PATH: self.sign_in,
             f"{SIGN_IN_PATH}/sign-in.js": self.sign_in_script,
         }
 

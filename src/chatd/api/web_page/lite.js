@@ -288,6 +288,7 @@ find("composer").addEventListener("submit", async (event) => {
   event.preventDefault();
   const box = find("text");
   const body = { content: [{ type: "text", text: box.value }] };
+  await started;
   await attempt(async () => {
     if (chat.id === null) {
       const created = await ask("POST", "/chats", body);
@@ -343,4 +344,4 @@ async function start() {
   follow("/events", { ready: () => attempt(listChats), chat: changeChat, removed: removeChat }, () => {});
   openChat(location.hash.slice(1) || location.pathname.match(/^\/c\/([^/]+)/)?.[1] || null);
 }
-attempt(start);
+const started = attempt(start);

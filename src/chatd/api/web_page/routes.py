@@ -7,6 +7,7 @@ does. Where the page was not built, the lite page takes its place, and a plain p
 from collections.abc import Mapping
 from typing import Final
 
+from chatd.api.accounts.pages import SIGN_IN_PATH
 from chatd.api.request import ApiReply, Scope
 from chatd.api.route import Page, PageRoute, RoutePath, ServePage
 from chatd.api.web_page.files import ASSETS, PageFile, PageFiles
@@ -35,6 +36,10 @@ class WebPage:
         self._asset = _get("/assets/{name}", self._serve_asset)
         self._file = _get("/{file}", self._serve_file)
 
+    @property
+    def pages(self) -> Mapping[str, PageRoute]:
+        return {SIGN_IN_PATH: PageRoute(serve=self._serve_sign_in), **self._lite.pages}
+
     def find(self, path: str) -> tuple[RoutePath, Mapping[str, str]] | None:
         """The endpoint of a decoded path, in which a `/` may have been `%2F`."""
         segments = [segment for segment in path.split("/") if segment]
@@ -55,6 +60,11 @@ class WebPage:
         if page is None:
             return await self._plain_sign_in()
         return reply_file(scope, page.document, PAGE_POLICY)
+
+    async def _serve_sign_in(self, scope: Scope) -> ApiReply:
+        if await self._files.latest() is None:
+            return await self._plain_sign_in()
+        return await self._serve_document(scope)
 
     async def _serve_asset(self, scope: Scope) -> ApiReply:
         found = await self._find(scope["path"])
