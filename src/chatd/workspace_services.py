@@ -26,7 +26,9 @@ from chatd.domain.ports import Env, ToolContext
 from chatd.domain.workspace.agent_api import (
     AgentApi,
     AgentUnreachable,
+    DiffScope,
     GitChanges,
+    ScopedDiff,
     WorkspaceContext,
 )
 from chatd.domain.workspace.entities import AgentRow, FieldProblem, Template, TemplateSpec
@@ -48,6 +50,7 @@ from chatd.workspaces.builds.maintenance import ActivityTracker, Autostop, Recon
 from chatd.workspaces.builds.requests import BuildRequests, BuildRequestsConfig
 from chatd.workspaces.builds.waits import BuildWaits, WaitTimeouts
 from chatd.workspaces.builds.worker import BuildWorker, BuildWorkerConfig
+from chatd.workspaces.diff_status import DiffStatusKeeper
 from chatd.workspaces.instructions import WorkspaceInstructions
 from chatd.workspaces.local.backend import LocalBackend, LocalConfig
 from chatd.workspaces.local.kit import agent_zip
@@ -173,7 +176,9 @@ class WorkspaceServices:
             connect=self._connector.connect_agent,
             clock=env.clock,
             on_use=self.activity.touch,
+            on_chat_request=self._on_chat_request,
         )
+        self.diff_status = DiffStatusKeeper(pool, env, self._read_sums, announce)
         self.access = AgentAccess(deps)
         self.instructions = WorkspaceInstructions(rows, self.context_sync, self._connect, env)
         making = BuildRequests(
@@ -187,6 +192,16 @@ class WorkspaceServices:
         )
         self.provisioning = WorkspaceProvisioner(pool, TemplateCatalog(pool, env.clock), making)
         self.tools = ChatTools(self, self.provisioning, self.instructions.instructions, env.clock)
+
+    def _on_chat_request(self, chat_id: ChatId) -> None:
+        self.diff_status.mark(chat_id)
+
+    async def _read_sums(self, chat: Chat) -> Sequence[ScopedDiff]:
+        if chat.workspace_id is None:
+            return ()
+        latest = await StoredBindings(self.pool).latest_agent(chat.workspace_id)
+        agent = await self._connector.connect_agent(latest.agent)
+        return await agent.git_diff(chat.id, "chat", chat.turn_message_id, with_text=False)
 
     async def connect(self, context: ToolContext) -> AgentApi:
         """Satisfies `agent_api.WorkspaceAccess`."""
@@ -263,6 +278,7 @@ class WorkspaceServices:
         return [
             ("isolation", self._prepare()),
             ("usage", self.activity.run()),
+            ("diff status", self.diff_status.run()),
             ("heartbeat", self._every(HEARTBEAT_S, "heartbeat", heartbeat.check_agents)),
             ("contexts", self._every(CONTEXTS_S, "contexts", watch.check_contexts)),
             ("reconcile", self._every(RECONCILE_INTERVAL_S, "reconcile", reconcile.reconcile_host)),
@@ -344,6 +360,16 @@ class LocalWorkspaceControl:
             raise AgentUnreachable("The workspace agent did not answer in time.") from None
         async with aclosing(connected.git_changes(chat.id)) as changes:
             yield changes
+
+    async def read_diff(self, chat: Chat, scope: DiffScope) -> Sequence[ScopedDiff]:
+        try:
+            async with asyncio.timeout(AGENT_CONNECT_TIMEOUT_S):
+                agent = await self._agent(chat)
+                connected = await self._connector.connect_agent(agent)
+                turn = chat.turn_message_id
+                return await connected.git_diff(chat.id, scope, turn, with_text=True)
+        except TimeoutError:
+            raise AgentUnreachable("The workspace agent did not answer in time.") from None
 
     async def _agent(self, chat: Chat) -> AgentRow:
         if chat.workspace_id is None:

@@ -71,3 +71,36 @@ async def test_an_agent_of_another_host_is_reported_as_elsewhere(api: WorkspaceA
 async def test_the_git_stream_is_refused_while_workspaces_are_disabled(server: ApiServer) -> None:
     chat_id = await server.create()
     assert (await server.ask("GET", f"/chats/{chat_id}/git")).code == (409, "workspaces_off")
+
+
+async def test_a_diff_is_of_the_turn_of_the_chat_or_of_the_working_tree(
+    api: WorkspaceApi, bench: Workbench
+) -> None:
+    made = await api.make()
+    await end_build(api, id=AGENT, endpoints=(bench.process.endpoint(),))
+    chat_id = await api.server.create(workspace_id=made["id"])
+    git(bench.process.home, "init", "-q", "-b", "trunk")
+    await bench.on_behalf(chat_id).write_file(bench.path("mine.txt"), b"of the user\n", key="k0")
+
+    async def diff(scope: str) -> Json:
+        reply = await api.ask("GET", f"/chats/{chat_id}/diff?scope={scope}")
+        assert reply.status == 200
+        (one,) = msgspec.convert(reply.json["repositories"], list[Json])
+        return one
+
+    await bench.on_behalf(chat_id, turn=99).write_file(bench.path("a.txt"), b"old\n", key="k1")
+    before = await diff("turn")
+    assert "nothing was changed" in str(before["omitted"])
+    started = await bench.on_behalf(chat_id, turn=1).start_process(
+        f"echo new >> {bench.path('b.txt')}", key="k2", workdir=str(bench.process.home)
+    )
+    await bench.on_behalf(chat_id).output(started.id, wait_s=30)
+    turn, chat, tree = await diff("turn"), await diff("chat"), await diff("git")
+    assert (turn["additions"], turn["changed_files"], turn["branch"]) == (1, 1, "trunk")
+    assert "+new" in str(turn["unified_diff"])
+    assert (chat["additions"], chat["changed_files"]) == (2, 2)
+    assert "mine.txt" not in str(chat["unified_diff"])
+    assert "mine.txt" in str(tree["unified_diff"])
+    reply = await api.ask("GET", f"/chats/{chat_id}/diff?scope=turn", token=OTHER_USER)
+    assert reply.code == (404, "not_found")
+    assert (await api.ask("GET", f"/chats/{chat_id}/diff?scope=all")).status == 400

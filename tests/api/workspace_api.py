@@ -10,7 +10,7 @@ import msgspec
 from chatd.clock import SystemClock
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId, WorkspaceId
-from chatd.domain.workspace.agent_api import GitChanges
+from chatd.domain.workspace.agent_api import DiffScope, GitChanges, ScopedDiff
 from chatd.domain.workspace.entities import EffectiveLimits, FieldProblem, Template, TemplateSpec
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool
@@ -51,6 +51,9 @@ class RecordingWorkspaces:
     async def on_bound(self, chat_id: ChatId, workspace_id: WorkspaceId | None) -> None:
         self.bound_to.append((chat_id, workspace_id))
         await self._control.on_bound(chat_id, workspace_id)
+
+    async def read_diff(self, chat: Chat, scope: DiffScope) -> Sequence[ScopedDiff]:
+        return await self._control.read_diff(chat, scope)
 
     def git(self, chat: Chat) -> AbstractAsyncContextManager[AsyncGenerator[GitChanges]]:
         return self._control.git(chat)

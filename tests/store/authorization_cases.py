@@ -10,7 +10,7 @@ from chatd.domain.answer.answer import Answer
 from chatd.domain.answer.debug_calls import build_document
 from chatd.domain.chat.change import IdempotencyKey
 from chatd.domain.chat.commands import UpdateChat
-from chatd.domain.chat.row import Chat
+from chatd.domain.chat.row import Chat, DiffStatus
 from chatd.domain.chat.shares import ShareRequest
 from chatd.domain.chat.states import State
 from chatd.domain.chat.transfer import ChatLine
@@ -117,6 +117,9 @@ async def _is_usable(pool: Pool, who: UserActor) -> object:
 
 
 CASES: Final[Mapping[str, Case]] = {
+    "chat.chats.set_diff_status": lambda pool, who, _: chats.set_diff_status(
+        pool, who, CHAT, DiffStatus(branch="main")
+    ),
     "chat.debug_calls.list_of_chat": lambda pool, who, _: debug_calls.list_of_chat(
         pool, who, CHAT, None, limit=5
     ),

@@ -11,7 +11,7 @@ from pathlib import Path
 from uuid import UUID
 
 from chatd.clock import SystemClock
-from chatd.domain.ids import ChatId
+from chatd.domain.ids import ChatId, MessageId
 from chatd.domain.workspace.agent_api import AgentUnreachable
 from chatd.domain.workspace.entities import AgentId, Endpoint
 from chatd.workspaces.agents.client import ConnectedAgent, HttpAgentClient
@@ -106,8 +106,11 @@ class Workbench:
         self.conn = self.on_behalf()
         self._place = place
 
-    def on_behalf(self, chat_id: ChatId | None = None, *, epoch: int = 1) -> HttpAgentClient:
-        identity = ChatIdentity(chat_id=chat_id or self.chat_id, epoch=epoch)
+    def on_behalf(
+        self, chat_id: ChatId | None = None, *, epoch: int = 1, turn: int | None = None
+    ) -> HttpAgentClient:
+        message = None if turn is None else MessageId(turn)
+        identity = ChatIdentity(chat_id=chat_id or self.chat_id, epoch=epoch, turn=message)
         return HttpAgentClient(self.connected, SystemClock(), identity)
 
     def key(self, name: str) -> str:

@@ -72,13 +72,15 @@ class AgentProcess:
             saved_results=SavedResults(config.run_dir),
             on_end=lambda chats, workdir: touched.add(chats, [workdir]),
         )
-        self._git = GitRoutes(touched, GitCommand(base=environment.build_variables({}, None)))
+        git = GitCommand(base=environment.build_variables({}, None))
+        self._git = GitRoutes(touched, git, config.directory)
         files = FileRoutes(
             home=config.home,
             threads=self._threads,
             journal=self._journal,
             fence=self._fence,
             on_touched=touched.add,
+            before_effect=self._git.before_effect,
         )
         self._watcher = ContextWatcher(
             ContextSources(home=config.home, directory=config.directory),
@@ -92,7 +94,7 @@ class AgentProcess:
         routes = [
             AgentRoute("GET", "/healthz", self._health, any_boot=True),
             *files.routes(),
-            *ProcessRoutes(self._processes, self._fence).routes(),
+            *ProcessRoutes(self._processes, self._fence, self._git.before_effect).routes(),
             *ContextRoutes(self._watcher).routes(),
             *self._git.routes(),
         ]

@@ -19,7 +19,7 @@ from chatd.domain.file.entities import FileLimits
 from chatd.domain.ids import ChatId, WorkerId, WorkspaceId
 from chatd.domain.ports import Env
 from chatd.domain.spend import SpendRefusal
-from chatd.domain.workspace.agent_api import GitChanges
+from chatd.domain.workspace.agent_api import DiffScope, GitChanges, ScopedDiff
 from chatd.domain.workspace.entities import FieldProblem, Template, TemplateSpec
 from chatd.sealed_secrets import KeyRing
 from chatd.store.account.audit import ChangeAuthor
@@ -78,6 +78,10 @@ class WorkspaceControl(Protocol):
 
     async def on_bound(self, chat_id: ChatId, workspace_id: WorkspaceId | None) -> None:
         """The chat's workspace or pinned instructions changed: forget the cached ones."""
+        ...
+
+    async def read_diff(self, chat: Chat, scope: DiffScope) -> Sequence[ScopedDiff]:
+        """What the scope has changed. Raises Conflict, AgentRefused or AgentLost within 30 s."""
         ...
 
     def git(self, chat: Chat) -> AbstractAsyncContextManager[AsyncGenerator[GitChanges]]:

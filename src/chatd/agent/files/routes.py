@@ -39,12 +39,14 @@ class FileRoutes:
         journal: IdempotencyJournal,
         fence: EpochFence,
         on_touched: Callable[[Sequence[str], Sequence[str]], None],
+        before_effect: Callable[[AgentCaller, Sequence[str]], Awaitable[None]],
     ) -> None:
         self._home = home
         self._threads = threads
         self._journal = journal
         self._fence = fence
         self._on_touched = on_touched
+        self._before_effect = before_effect
 
     def routes(self) -> list[AgentRoute]:
         return [
@@ -96,6 +98,7 @@ class FileRoutes:
         query.reject_unknown()
 
         async def effect() -> dict[str, object]:
+            await self._before_effect(request.caller, [path])
             await self._threads.run(partial(write_file, path, request.body))
             self._on_touched(request.caller.chat_and_ancestors, [path])
             return {"ok": True}
@@ -111,6 +114,7 @@ class FileRoutes:
             raise AgentError(400, f"at most {MAX_REQUEST_FILES} files can be edited at once")
 
         async def effect() -> dict[str, object]:
+            await self._before_effect(request.caller, [each.path for each in files])
             work = partial(edit_files, files, include_diff=include_diff)
             diffs = await self._threads.run(work)
             self._on_touched(request.caller.chat_and_ancestors, [each.path for each in files])

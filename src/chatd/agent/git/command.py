@@ -92,6 +92,7 @@ class GitCommand:
         limit: int = _CHUNK_BYTES,
         codes: Sequence[int] = (0,),
         settings: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
     ) -> GitOutput:
         """Raises GitError unless git exits with one of `codes` or prints more than `limit`."""
         command = ["git", "-C", root]
@@ -103,7 +104,7 @@ class GitCommand:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env=self._env,
+                env={**self._env, **(env or {})},
                 cwd="/",
                 start_new_session=True,
                 close_fds=True,

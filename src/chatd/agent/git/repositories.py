@@ -25,7 +25,7 @@ MIN_RESCAN_INTERVAL_S = 1.0
 RESCAN_INTERVAL_S = 5.0
 _MAX_NAMES_BYTES = 1 << 20
 _USERINFO = re.compile(r"^([A-Za-z][\w+.-]*://)[^/@]*@")
-_DIFF_COMMAND = (
+DIFF_COMMAND = (
     "diff",
     "--no-color",
     "--no-ext-diff",
@@ -100,13 +100,13 @@ def scan(git: GitCommand, root: str) -> RepositoryState:
         raise GitError(f"git reports {top} as the repository of {root}")
     return RepositoryState(
         repo_root=root,
-        branch=_read_branch(git, root),
+        branch=read_branch(git, root),
         remote_origin=_read_remote(git, root),
         unified_diff=_read_diff(git, root),
     )
 
 
-def _read_branch(git: GitCommand, root: str) -> str:
+def read_branch(git: GitCommand, root: str) -> str:
     result = git.run_git(root, "symbolic-ref", "--short", "-q", "HEAD", codes=(0, 1))
     if result.code == 1:  # detached: show the commit
         result = git.run_git(root, "rev-parse", "--short", "HEAD")
@@ -122,7 +122,7 @@ def _read_remote(git: GitCommand, root: str) -> str:
 def _read_diff(git: GitCommand, root: str) -> str:
     tracked = git.run_git(
         root,
-        *_DIFF_COMMAND,
+        *DIFF_COMMAND,
         _diff_base(git, root),
         "--",
         limit=MAX_DIFF_BYTES,
@@ -133,9 +133,9 @@ def _read_diff(git: GitCommand, root: str) -> str:
     )
     untracked = [name for name in os.fsdecode(names.output).split("\0") if name]
     if tracked.is_cut:
-        return _omitted_diff(f"it is over {MAX_DIFF_BYTES} bytes")
+        return omitted_diff(f"it is over {MAX_DIFF_BYTES} bytes")
     if names.is_cut or len(untracked) > MAX_UNTRACKED_FILES:
-        return _omitted_diff(
+        return omitted_diff(
             f"there are more than {MAX_UNTRACKED_FILES} files that git does not track"
         )
     pieces = [tracked.output.decode("utf-8", "replace")]
@@ -148,7 +148,7 @@ def _read_diff(git: GitCommand, root: str) -> str:
                 raise PatchTooLarge
             pieces.append(patch)
     except PatchTooLarge:
-        return _omitted_diff(f"it is over {MAX_DIFF_BYTES} bytes")
+        return omitted_diff(f"it is over {MAX_DIFF_BYTES} bytes")
     return "".join(pieces)
 
 
@@ -160,7 +160,7 @@ def _diff_base(git: GitCommand, root: str) -> str:
     return git.run_git(root, "hash-object", "-t", "tree", "/dev/null").output.decode().strip()
 
 
-def _omitted_diff(reason: str) -> str:
+def omitted_diff(reason: str) -> str:
     return f"The diff is not shown: {reason}.\n"
 
 

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import cast
 
 from chatd.agent.errors import AgentError
+from chatd.agent.files.paths import printable_name
 from chatd.agent.git.command import GitCommand
-from chatd.agent.git.repositories import GitWatch
+from chatd.agent.git.repositories import MAX_DIFF_BYTES, GitWatch, find_roots
+from chatd.agent.git.snapshots import TreeSnapshots, read_repository
 from chatd.agent.git.touched_paths import TouchedPaths
-from chatd.agent.server.dispatcher import AgentRoute, AgentRouteRequest
+from chatd.agent.server.dispatcher import AgentCaller, AgentRoute, AgentRouteRequest
 from chatd.agent.server.http_messages import AgentHttpReply, json_reply
 from chatd.agent.threads import AgentSystemClock, WorkerThreads
 
@@ -32,16 +35,20 @@ _KEEPALIVE_EVENTS: list[dict[str, object]] = [{"type": "alive"}]
 class GitRoutes:
     """Scans in its own threads, so that a large repository does not delay file operations."""
 
-    def __init__(self, paths: TouchedPaths, git: GitCommand) -> None:
+    def __init__(self, paths: TouchedPaths, git: GitCommand, directory: str = "") -> None:
+        """`directory` is where commands start: its repository is shown to every chat."""
         self._paths = paths
         self._git = git
+        self._directory = directory
         self._threads = WorkerThreads(GIT_THREADS, SCAN_TIMEOUT_S)
+        self._snapshots = TreeSnapshots(git, self._threads)
         self._watches = 0
 
     def routes(self) -> list[AgentRoute]:
         return [
             AgentRoute("GET", f"{GIT_API_PREFIX}/watch", self._watch),
             AgentRoute("POST", f"{GIT_API_PREFIX}/refresh", self._refresh),
+            AgentRoute("GET", f"{GIT_API_PREFIX}/diff", self._diff),
         ]
 
     def close(self) -> None:
@@ -52,6 +59,48 @@ class GitRoutes:
         if self._watches >= MAX_WATCHES:
             raise AgentError(503, f"there are already {MAX_WATCHES} watches", code="busy")
         return AgentHttpReply(200, content_type="application/x-ndjson", lines=self._lines(chat))
+
+    async def before_effect(self, caller: AgentCaller, paths: Sequence[str]) -> None:
+        """Keep the trees as they are before the first effect of a turn."""
+        if caller.chat_id and caller.turn:
+            chat, turn = caller.chat_id, caller.turn
+            known = [*self._paths.paths(chat), self._directory]
+            named = [os.path.join(self._directory, path) for path in paths if path]
+            await self._snapshots.take(chat, turn, [*known, *named])
+
+    async def _diff(self, request: AgentRouteRequest) -> AgentHttpReply:
+        """What a turn, a chat, or the working tree since the last commit has changed."""
+        query = request.query()
+        chat = query.text("chat_id", request.caller.chat_id)
+        scope, turn = query.text("scope", "git"), query.text("turn", "")
+        with_text = not query.flag("stat")
+        query.reject_unknown()
+        if scope not in ("turn", "chat", "git"):
+            raise AgentError(400, "scope must be turn, chat or git")
+        if request.caller.chat_id and chat != request.caller.chat_id:
+            raise AgentError(404, f"there is no chat {chat} that this chat may read")
+        known = [*self._paths.paths(chat), self._directory]
+        roots = await self._threads.run(lambda: find_roots([path for path in known if path]))
+        found: list[dict[str, object]] = []
+        left = MAX_DIFF_BYTES
+        for root in roots:
+            one = await self._threads.run(
+                lambda root=root: read_repository(self._git, root, chat, scope, turn)
+            )
+            if one is None:
+                continue
+            text = str(one["unified_diff"])
+            if not one.pop("has_snapshot"):
+                reason = self._snapshots.reason(chat, turn, root)
+                one["omitted"] = f"There is no diff of this {scope}: {reason}."
+            elif not with_text or len(text) > left:
+                one["unified_diff"] = ""
+                if with_text:
+                    one["omitted"] = f"The diffs together are over {MAX_DIFF_BYTES} bytes."
+            left -= len(str(one["unified_diff"]))
+            one["repo_root"] = printable_name(root)
+            found.append(one)
+        return json_reply({"repositories": found})
 
     async def _refresh(self, request: AgentRouteRequest) -> AgentHttpReply:
         self._paths.notify([_read_chat(request)])

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
+
 from chatd.agent.epochs import EpochFence
 from chatd.agent.processes.table import MAX_OUTPUT_WAIT_S, ProcessTable
-from chatd.agent.server.dispatcher import AgentRoute, AgentRouteRequest
+from chatd.agent.server.dispatcher import AgentCaller, AgentRoute, AgentRouteRequest
 from chatd.agent.server.http_messages import AgentHttpReply, json_reply
 
 PROCESS_API_PREFIX = "/api/v0/processes"
 
 
 class ProcessRoutes:
-    def __init__(self, processes: ProcessTable, fence: EpochFence) -> None:
+    def __init__(
+        self,
+        processes: ProcessTable,
+        fence: EpochFence,
+        before_effect: Callable[[AgentCaller, Sequence[str]], Awaitable[None]],
+    ) -> None:
         self._processes = processes
         self._fence = fence
+        self._before_effect = before_effect
 
     def routes(self) -> list[AgentRoute]:
         return [
@@ -32,6 +40,7 @@ class ProcessRoutes:
         background = fields.flag("background")
         fields.reject_unknown()
         self._fence.check_owner(caller.chat_id, caller.owner)
+        await self._before_effect(caller, [workdir])
         started = await self._processes.start(
             command,
             chat_id=caller.chat_id or None,

@@ -37,6 +37,7 @@ class AgentCaller:
     ancestors: tuple[str, ...] = ()
     owner: OwnerClaim | None = None
     key: str = ""
+    turn: str = ""
 
     @property
     def chat_and_ancestors(self) -> tuple[str, ...]:
@@ -184,6 +185,7 @@ def read_caller(head: RequestHead) -> AgentCaller:
         ancestors=_ancestors(headers.get("chatd-ancestor-chat-ids", "")),
         owner=None if epoch is None else parse_claim(epoch),
         key=key,
+        turn=headers.get("chatd-turn", "")[:64],
     )
 
 

@@ -7,11 +7,13 @@ import msgspec
 
 from chatd.api.auth import ApiCaller
 from chatd.api.deps import ApiDeps
-from chatd.api.error_codes import CHAT_STATE_CODES
+from chatd.api.error_codes import AGENT_CODES, CHAT_STATE_CODES
 from chatd.api.read_audit import audit_read
 from chatd.api.request import ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
+from chatd.api.routes.build_requests import require_workspaces
 from chatd.api.routes.chats import get_view
+from chatd.api.schemas.diffs import ChatDiffReply, DiffQuery
 from chatd.api.schemas.workspace_replies import context_reply
 from chatd.api.schemas.workspaces import ChatReply, LatestChats, LatestChatsQuery
 from chatd.domain.access import Actor
@@ -19,6 +21,7 @@ from chatd.domain.chat.public_chat import public_chat
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import Conflict, InvalidInput, NotFound
 from chatd.domain.ids import WorkspaceId
+from chatd.domain.workspace.agent_api import AgentRefused
 from chatd.domain.workspace.entities import AgentRow
 from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent, choose_agent
 from chatd.store.chat import chats
@@ -47,6 +50,15 @@ class ChatWorkspaceRoutes:
                 summary="Get a chat with its workspace binding and context",
                 handle=self.get_chat,
                 replies={200: ChatReply},
+            ),
+            ApiRoute(
+                endpoint="GET /chats/{chat_id}/diff",
+                permission="chats.read",
+                summary="Get what a turn, a chat or the working tree has changed, as unified diffs",
+                handle=self.get_diff,
+                query=DiffQuery,
+                replies={200: ChatDiffReply},
+                errors=(*AGENT_CODES, "workspaces_off"),
             ),
             ApiRoute(
                 endpoint="PUT /chats/{chat_id}/context",
@@ -80,6 +92,17 @@ class ChatWorkspaceRoutes:
         chat = require_chat(found)
         await audit_read(deps, request.caller, chat)
         return await self._reply(chat, request.caller)
+
+    async def get_diff(self, request: ApiRequest) -> ApiReply:
+        deps, actor, scope = self._deps, request.caller.actor, request.query(DiffQuery).scope
+        chat = require_chat(await deps.retry(lambda: chats.get(deps.pool, actor, request.chat_id)))
+        control = require_workspaces(deps)
+        await audit_read(deps, request.caller, chat)
+        try:
+            found = await control.read_diff(chat, scope)
+        except AgentRefused as error:
+            raise Conflict(error.message, code="agent_refused") from error
+        return reply(ChatDiffReply(scope=scope, repositories=tuple(found)))
 
     async def pin_context(self, request: ApiRequest) -> ApiReply:
         deps = self._deps

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 from msgspec import UNSET, Struct, UnsetType
 
 from chatd.domain.chat.change import QUEUE_HELD_ERROR
-from chatd.domain.chat.row import Chat, ChatError
+from chatd.domain.chat.row import Chat, ChatError, DiffStatus
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.description import (
     CHAT_ID,
@@ -112,6 +112,9 @@ class PublicChat(Struct, frozen=True, kw_only=True, omit_defaults=True):
             " Absent in replies to an action on the chat."
         ),
     ] = UNSET
+    diff_status: Annotated[
+        DiffStatus | None, describe("What it has changed in git repositories, as last seen.")
+    ] = None
     forked_from: Annotated[ForkOrigin | None, describe("Of a fork: where it comes from.")] = None
 
 
@@ -185,6 +188,7 @@ def public_chat(chat: Chat, view: ReaderView | None = None) -> PublicChat:
         last_message_id=last if last > 0 else None,
         last_read_message_id=None if view is None else view.read_up_to or None,
         has_unread=UNSET if view is None else has_unread(chat, view.read_up_to),
+        diff_status=chat.diff_status,
         forked_from=_origin(chat),
     )
 

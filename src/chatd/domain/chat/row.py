@@ -85,6 +85,18 @@ class Setbacks(Struct, frozen=True, kw_only=True, omit_defaults=True):
 NO_SETBACKS: Final = Setbacks()
 
 
+class DiffStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a chat has changed in its repositories, as last seen."""
+
+    branch: Annotated[str, describe("The branch that is checked out.", "fix-dispatch")] = ""
+    base: Annotated[
+        str, describe("The default branch of the remote `origin`, if known.", "origin/main")
+    ] = ""
+    additions: Annotated[int, describe("Added lines.", 48)] = 0
+    deletions: Annotated[int, describe("Deleted lines.", 12)] = 0
+    changed_files: Annotated[int, describe("Files with changes.", 3)] = 0
+
+
 # By status, archived, owned. The database schema refuses all other combinations.
 _LETTERS: Final[Mapping[tuple[Status, bool, bool], str]] = {
     ("waiting", False, False): "W",
@@ -141,6 +153,7 @@ class Chat(Struct, frozen=True, kw_only=True):
     mode: str | None = None
     client_tools: Json = UNSET
     max_cost_micros: int | None = None
+    diff_status: DiffStatus | None = None
     created_at: datetime
     updated_at: datetime
     deleted_at: datetime | None = None

@@ -325,7 +325,7 @@ RUN_NAMES: Final = (
 # A timestamp costs the driver as much as ten other values. created_at and updated_at are known: the
 # ones from before, or `written_at`.
 _RESULT: Final = """
-SELECT id, worker_id, title, labels, pin_order, workspace_id,
+SELECT id, worker_id, title, labels, pin_order, workspace_id, diff_status,
     model_config_id, reasoning_effort, runnable_at, action_deadline, interrupt_deadline,
     now() AS written_at, takeover
 """

@@ -40,7 +40,7 @@ from chatd.store.chat.apply import (
     ROW_NAMES,
     RUN_NAMES,
 )
-from chatd.store.chat.chats import read_takeover
+from chatd.store.chat.chats import read_diff_status, read_takeover
 from chatd.store.chat.messages import messages_written
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.conn import (
@@ -95,6 +95,7 @@ def _chat_after_write(change: Change, change_id: ChangeId, row: Row) -> Chat:
         labels=_LABELS.decode(row["labels"]),
         pin_order=row["pin_order"],
         workspace_id=row["workspace_id"],
+        diff_status=read_diff_status(row["diff_status"]),
         model_config_id=row["model_config_id"],
         reasoning_effort=row["reasoning_effort"],
         created_at=before.created_at if before else written_at,

@@ -20,7 +20,7 @@ from chatd.domain.access import (
     require_permission,
 )
 from chatd.domain.chat.messages import Message, PendingCall, QueuedMessage
-from chatd.domain.chat.row import Chat, ChatError, RetryState, Setbacks
+from chatd.domain.chat.row import Chat, ChatError, DiffStatus, RetryState, Setbacks
 from chatd.domain.chat.search import ChatSource
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.chat.transitions import LoadedChat
@@ -44,6 +44,7 @@ _RETRY = msgspec.json.Decoder(RetryState)
 _SETBACKS = msgspec.json.Decoder(Setbacks)
 _LOST = msgspec.json.Decoder(LostOwner)
 _TAKEOVER = msgspec.json.Decoder(Takeover)
+_DIFF_STATUS = msgspec.json.Decoder(DiffStatus)
 _CALLS = msgspec.json.Decoder(tuple[PendingCall, ...])
 _LABELS = msgspec.json.Decoder(dict[str, str])
 
@@ -119,6 +120,12 @@ SET_TITLE: Final[LiteralString] = f"""
     SELECT * FROM named"""
 
 
+SET_DIFF_STATUS: Final[LiteralString] = f"""
+    UPDATE chats c SET diff_status = $2::jsonb
+    WHERE c.id = $1 AND c.diff_status IS DISTINCT FROM $2::jsonb AND {chat_condition("$3", "$4")}
+    RETURNING c.*"""
+
+
 class ChatChanges(Struct, frozen=True, kw_only=True):
     """`queue` is None if it did not change; `truncated`: more messages changed than were read."""
 
@@ -136,6 +143,10 @@ def read_takeover(text: str | None) -> Takeover | None:
     return _read(_TAKEOVER, text)
 
 
+def read_diff_status(text: str | None) -> DiffStatus | None:
+    return _read(_DIFF_STATUS, text)
+
+
 def chat_from_row(row: Row) -> Chat:
     columns = dict(row)
     client_tools: str | None = columns["client_tools"]
@@ -145,6 +156,7 @@ def chat_from_row(row: Row) -> Chat:
         last_error=_read(_ERROR, columns["last_error"]),
         retry_state=_read(_RETRY, columns["retry_state"]),
         setbacks=_read(_SETBACKS, columns["setbacks"]),
+        diff_status=read_diff_status(columns["diff_status"]),
         lost=_read(_LOST, columns["lost"]),
         takeover=read_takeover(columns["takeover"]),
         pending_calls=_CALLS.decode(columns["pending_calls"]),
@@ -269,6 +281,15 @@ async def set_title(
     reach = chat_reach(actor, "chats.write")
     row = await conn.fetchrow(SET_TITLE, chat_id, expected, strip_unstorable(title), *reach)
     return _chat_or_none(row)
+
+
+async def set_diff_status(
+    conn: Conn, actor: Actor, chat_id: ChatId, status: DiffStatus
+) -> Chat | None:
+    """None if it is the same already, or the actor may not write to the chat."""
+    reach = chat_reach(actor, "chats.write")
+    text = strip_unstorable(json_text(status))
+    return _chat_or_none(await conn.fetchrow(SET_DIFF_STATUS, chat_id, text, *reach))
 
 
 def _chat_or_none(row: Row | None) -> Chat | None:

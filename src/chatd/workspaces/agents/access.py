@@ -69,6 +69,10 @@ def _ignore(workspace_id: WorkspaceId) -> None:
     del workspace_id
 
 
+def _ignore_chat(chat_id: ChatId) -> None:
+    del chat_id
+
+
 class AccessDeps(Struct, frozen=True, kw_only=True):
     """`connect` makes the handshake. `on_use` is called for every workspace that a chat uses."""
 
@@ -76,6 +80,7 @@ class AccessDeps(Struct, frozen=True, kw_only=True):
     connect: Callable[[AgentRow], Awaitable[AgentConnection]]
     clock: Clock
     on_use: Callable[[WorkspaceId], None] = _ignore
+    on_chat_request: Callable[[ChatId], None] = _ignore_chat
     check_after_s: float = REBIND_CHECK_AFTER_S
 
 
@@ -93,7 +98,12 @@ class AgentAccess:
         access = self._access(chat, context.fence)
         await access.resolver.resolve()
         parents = () if chat.parent_chat_id is None else (chat.parent_chat_id,)
-        identity = ChatIdentity(chat_id=chat.id, ancestors=parents, epoch=context.fence.epoch)
+        identity = ChatIdentity(
+            chat_id=chat.id,
+            ancestors=parents,
+            epoch=context.fence.epoch,
+            turn=chat.turn_message_id,
+        )
         return HttpAgentClient(access, self._deps.clock, identity)
 
     def in_use(self) -> set[WorkspaceId]:
@@ -196,6 +206,7 @@ class ChatAccess:
         """Raises AgentRefused, AgentUnreachable and WorkspaceUnavailable; OutcomeUnknown if the
         request may have taken effect."""
         delivery = _Delivery(request)
+        self._deps.on_chat_request(self.owner.chat_id)
         try:
             for _ in range(MAX_BIND_ATTEMPTS):
                 try:

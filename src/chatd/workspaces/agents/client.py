@@ -12,11 +12,12 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from chatd.domain.ids import ChatId
+from chatd.domain.ids import ChatId, MessageId
 from chatd.domain.ports import Clock
 from chatd.domain.workspace.agent_api import (
     AgentRefused,
     AgentUnreachable,
+    DiffScope,
     FileDiff,
     FileEdits,
     FileLines,
@@ -24,6 +25,7 @@ from chatd.domain.workspace.agent_api import (
     ProcessInfo,
     ProcessOutput,
     ProcessSignal,
+    ScopedDiff,
     StartedProcess,
     WorkspaceContext,
 )
@@ -36,6 +38,7 @@ from chatd.workspaces.agents.wire import (
     EditsBody,
     GitEvent,
     ProcessesBody,
+    ScopedDiffsBody,
     StartProcessBody,
     check_status,
     decode_effect_reply,
@@ -49,6 +52,7 @@ MAX_CONTEXT_BYTES: Final = 16 << 20
 """An agent keeps at most 2 MiB of context; JSON escapes can multiply that."""
 MAX_GIT_CHANGES_BYTES: Final = 24 << 20
 """A diff has at most 3 MiB; JSON escapes can multiply that."""
+GIT_DIFF_TIMEOUT_S: Final = 30.0
 OUTPUT_POLL_S: Final = 60.0
 """How long one request waits for output. The agent allows five minutes; a shorter request notices
 a lost agent sooner."""
@@ -140,6 +144,21 @@ class ConnectedAgent:
                 event = decode_reply(line, GitEvent)
                 if event.type == "changes":
                     yield GitChanges(scanned_at=event.scanned_at, repositories=event.repositories)
+
+    async def git_diff(
+        self, chat_id: ChatId, scope: DiffScope, turn: MessageId | None, *, with_text: bool
+    ) -> tuple[ScopedDiff, ...]:
+        """What the scope has changed. Raises AgentRefused and AgentUnreachable."""
+        query = {"chat_id": chat_id, "scope": scope, "turn": "" if turn is None else turn}
+        if not with_text:
+            query["stat"] = "true"
+        request = AgentRequest(
+            method="GET",
+            target=_target("/git/diff", query),
+            max_body_bytes=MAX_GIT_CHANGES_BYTES,
+            timeout_s=GIT_DIFF_TIMEOUT_S,
+        )
+        return decode_reply(await self.send(request), ScopedDiffsBody).repositories
 
 
 class HttpAgentClient:

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from chatd.domain.errors import ChatdError
-from chatd.domain.ids import ChatId
+from chatd.domain.ids import ChatId, MessageId
 from chatd.domain.workspace.agent_api import (
     AgentRefused,
     AgentUnreachable,
@@ -15,6 +15,7 @@ from chatd.domain.workspace.agent_api import (
     FileEdits,
     ProcessInfo,
     RepositoryDiff,
+    ScopedDiff,
 )
 from chatd.workspaces.agents.session import AgentResponse
 
@@ -89,14 +90,18 @@ class OwnerUnproven(AgentRefused):
 
 
 class ChatIdentity(Struct, frozen=True, kw_only=True):
-    """The chat that a request acts for, and the epoch of its worker."""
+    """The chat that a request acts for, the epoch of its worker, and the message that began the
+    turn: before its first effect the agent keeps the trees as they are."""
 
     chat_id: ChatId
     ancestors: tuple[ChatId, ...] = ()
     epoch: int = 0
+    turn: MessageId | None = None
 
     def headers(self) -> dict[str, str]:
         headers = {"Chatd-Chat-Id": str(self.chat_id), EPOCH_HEADER: str(self.epoch)}
+        if self.turn is not None:
+            headers["Chatd-Turn"] = str(self.turn)
         if self.ancestors:
             names = [str(chat_id) for chat_id in self.ancestors]
             headers["Chatd-Ancestor-Chat-Ids"] = msgspec.json.encode(names).decode()
@@ -107,6 +112,10 @@ class AgentErrorBody(Struct, frozen=True, kw_only=True):
     message: str = ""
     code: str | None = None
     fence: str = ""
+
+
+class ScopedDiffsBody(Struct, frozen=True, kw_only=True):
+    repositories: tuple[ScopedDiff, ...] = ()
 
 
 class DiffsBody(Struct, frozen=True, kw_only=True):

@@ -1,0 +1,222 @@
+"""Trees of repositories as they were when a chat and its current turn began to change them.
+
+A snapshot is a git tree under a private ref, `refs/chatd/<chat>/start` or `.../turn-<turn>`. It is
+made with an index file of its own: the user's index, branches and working tree stay as they are,
+and no hook or filter is run. A repository that is too large has none, and the diff says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import tempfile
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from chatd.agent.git.command import GitCommand, GitError
+from chatd.agent.git.repositories import (
+    DIFF_COMMAND,
+    MAX_DIFF_BYTES,
+    MAX_UNTRACKED_FILES,
+    find_roots,
+    omitted_diff,
+    read_branch,
+    scan,
+)
+from chatd.agent.threads import ThreadRunner
+
+MAX_INDEX_BYTES = 16 << 20
+"""Of a repository with snapshots: about a hundred thousand files."""
+MAX_UNTRACKED_BYTES = 32 << 20
+MAX_SNAPSHOT_CHATS = 200
+"""In one repository: the refs of older chats are deleted."""
+MAX_REMEMBERED_TURNS = 2000
+_MAX_NAMES_BYTES = 1 << 20
+_HUNK = re.compile(r"^@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
+_REF_NAME = re.compile(r"[A-Za-z0-9-]{1,64}")
+NO_SNAPSHOT_TEXT = "nothing was changed in it since the turn or the chat began"
+
+
+class TreeSnapshots:
+    """Used in the event loop's thread; git runs in `threads`."""
+
+    def __init__(self, git: GitCommand, threads: ThreadRunner) -> None:
+        self._git = git
+        self._threads = threads
+        self._taken: OrderedDict[tuple[str, str, str], str] = OrderedDict()
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    async def take(self, chat: str, turn: str, paths: Sequence[str]) -> None:
+        """Before an effect of this turn on these paths. Never raises: without a snapshot the diff
+        says why."""
+        if not (_REF_NAME.fullmatch(chat) and _REF_NAME.fullmatch(turn)):
+            return
+        try:
+            roots = await self._threads.run(lambda: _roots(paths))
+            for root in roots:
+                await self._take_once(chat, turn, root)
+        except Exception as error:  # noqa: BLE001 - an effect must not fail for its snapshot
+            self._remember((chat, turn, ""), str(error))
+
+    async def _take_once(self, chat: str, turn: str, root: str) -> None:
+        key = (chat, turn, root)
+        async with self._locks.setdefault(root, asyncio.Lock()):
+            if key not in self._taken:
+                reason = await self._threads.run(lambda: take_snapshot(self._git, root, chat, turn))
+                self._remember(key, reason)
+
+    def _remember(self, key: tuple[str, str, str], reason: str) -> None:
+        self._taken[key] = reason
+        while len(self._taken) > MAX_REMEMBERED_TURNS:
+            self._taken.popitem(last=False)
+
+    def reason(self, chat: str, turn: str, root: str) -> str:
+        """Why there is no snapshot."""
+        return self._taken.get((chat, turn, root)) or NO_SNAPSHOT_TEXT
+
+
+def _roots(paths: Sequence[str]) -> list[str]:
+    return find_roots([os.path.normpath(path) for path in paths if path.startswith("/")])
+
+
+def take_snapshot(git: GitCommand, root: str, chat: str, turn: str) -> str:
+    """Empty, or why there is none. Blocks. A snapshot that exists stays: the agent may have been
+    restarted within a turn."""
+    prefix = f"refs/chatd/{chat}"
+    try:
+        known = _refs(git, root, prefix)
+        wanted = [
+            name for name in (f"{prefix}/start", f"{prefix}/turn-{turn}") if name not in known
+        ]
+        if not wanted:
+            return ""
+        tree = write_tree(git, root)
+        for name in wanted:
+            git.run_git(root, "update-ref", "--no-deref", name, tree)
+        for name in known:
+            if "/turn-" in name and not name.endswith(f"/turn-{turn}"):
+                git.run_git(root, "update-ref", "-d", name)
+        _delete_old(git, root, chat)
+    except (GitError, OSError) as error:
+        return str(error) or "git has failed"
+    return ""
+
+
+def _refs(git: GitCommand, root: str, prefix: str) -> list[str]:
+    found = git.run_git(root, "for-each-ref", "--format=%(refname)", prefix, limit=1 << 20)
+    return found.output.decode("utf-8", "replace").split()
+
+
+def _delete_old(git: GitCommand, root: str, chat: str) -> None:
+    """Ids of chats grow with time, so the first names are the oldest."""
+    names = _refs(git, root, "refs/chatd/")
+    chats = sorted({name.split("/")[2] for name in names} - {chat})
+    for old in chats[: max(0, len(chats) + 1 - MAX_SNAPSHOT_CHATS)]:
+        for name in names:
+            if name.startswith(f"refs/chatd/{old}/"):
+                git.run_git(root, "update-ref", "-d", name)
+
+
+def write_tree(git: GitCommand, root: str) -> str:
+    """The working tree with its untracked files as a git tree. Blocks. Raises GitError, also if
+    the repository is too large."""
+    path = git.run_git(root, "rev-parse", "--git-path", "index").output
+    index = os.path.join(root, os.fsdecode(path).rstrip("\n"))
+    if os.path.exists(index) and os.path.getsize(index) > MAX_INDEX_BYTES:
+        raise GitError("the repository is too large for snapshots")
+    _check_untracked(git, root)
+    directory = tempfile.mkdtemp(prefix="chatd-index-")
+    try:
+        copy = os.path.join(directory, "index")
+        if os.path.exists(index):
+            shutil.copyfile(index, copy)
+        settings = [*git.settings_without_filters(root), "advice.addEmbeddedRepo=false"]
+        env = {"GIT_INDEX_FILE": copy}
+        git.run_git(root, "add", "-A", "--", ".", settings=settings, env=env)
+        return git.run_git(root, "write-tree", env=env).output.decode().strip()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _check_untracked(git: GitCommand, root: str) -> None:
+    names = git.run_git(
+        root, "ls-files", "--others", "--exclude-standard", "-z", limit=_MAX_NAMES_BYTES
+    )
+    untracked = [name for name in os.fsdecode(names.output).split("\0") if name]
+    if names.is_cut or len(untracked) > MAX_UNTRACKED_FILES:
+        raise GitError(f"there are more than {MAX_UNTRACKED_FILES} files that git does not track")
+    total = 0
+    for name in untracked:
+        try:
+            total += os.lstat(os.path.join(root, name)).st_size
+        except OSError:
+            continue
+    if total > MAX_UNTRACKED_BYTES:
+        raise GitError(f"files that git does not track have over {MAX_UNTRACKED_BYTES} bytes")
+
+
+def read_scope(git: GitCommand, root: str, chat: str, scope: str, turn: str) -> str | None:
+    """The diff of `turn`, `chat` or `git`; None without a snapshot. Blocks. Raises GitError."""
+    if scope == "git":
+        return scan(git, root).unified_diff
+    name = f"refs/chatd/{chat}/" + ("start" if scope == "chat" else f"turn-{turn}")
+    found = git.run_git(root, "rev-parse", "-q", "--verify", f"{name}^{{tree}}", codes=(0, 1))
+    if found.code != 0:
+        return None
+    now = write_tree(git, root)
+    diff = git.run_git(
+        root, *DIFF_COMMAND, found.output.decode().strip(), now, limit=MAX_DIFF_BYTES
+    )
+    if diff.is_cut:
+        return omitted_diff(f"it is over {MAX_DIFF_BYTES} bytes")
+    return diff.output.decode("utf-8", "replace")
+
+
+def read_repository(
+    git: GitCommand, root: str, chat: str, scope: str, turn: str
+) -> dict[str, object] | None:
+    """The reply about one repository; None if git failed or it has no snapshot of this scope."""
+    try:
+        diff = read_scope(git, root, chat, scope, turn)
+        branch, base = read_branch(git, root), _read_base(git, root)
+    except (GitError, OSError):
+        return None
+    added, deleted, files = count_changes(diff or "")
+    return {
+        "repo_root": root,
+        "branch": branch,
+        "base": base,
+        "unified_diff": diff or "",
+        "additions": added,
+        "deletions": deleted,
+        "changed_files": files,
+        "has_snapshot": diff is not None,
+    }
+
+
+def _read_base(git: GitCommand, root: str) -> str:
+    """The default branch of `origin`, as the last clone or fetch has it; empty if it is unknown."""
+    found = git.run_git(
+        root, "symbolic-ref", "--short", "-q", "refs/remotes/origin/HEAD", codes=(0, 1, 128)
+    )
+    return found.output.decode("utf-8", "replace").strip() if found.code == 0 else ""
+
+
+def count_changes(diff: str) -> tuple[int, int, int]:
+    """Added lines, deleted lines and files of a unified diff."""
+    added = deleted = files = old_left = new_left = 0
+    for line in diff.split("\n"):
+        if old_left > 0 or new_left > 0:
+            if line.startswith("+"):
+                added, new_left = added + 1, new_left - 1
+            elif line.startswith("-"):
+                deleted, old_left = deleted + 1, old_left - 1
+            elif not line.startswith("\\"):
+                old_left, new_left = old_left - 1, new_left - 1
+        elif line.startswith("diff --git "):
+            files += 1
+        elif found := _HUNK.match(line):
+            old_left, new_left = int(found[1] or 1), int(found[2] or 1)
+    return added, deleted, files

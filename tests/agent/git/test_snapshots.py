@@ -1,0 +1,100 @@
+"""Snapshots of trees: the diff of a turn and of a chat, without side effects on the repository."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from chatd.agent.git import snapshots
+from chatd.agent.git.command import GitCommand
+from chatd.agent.git.snapshots import count_changes, read_repository, read_scope, take_snapshot
+from tests.agent.git.git_fixture import HOME, run_git
+
+
+@pytest.fixture
+def git() -> GitCommand:
+    return GitCommand(base={"PATH": os.defpath, "HOME": HOME}, timeout_s=30)
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    root = tmp_path / "repo"
+    root.mkdir()
+    run_git(root, "init", "-q", "-b", "trunk")
+    (root / "a.txt").write_text("one\n")
+    run_git(root, "add", ".")
+    run_git(root, "commit", "-qm", "first")
+    return root
+
+
+def test_a_turn_shows_its_own_changes_and_the_chat_all_of_them(repo: Path, git: GitCommand) -> None:
+    (repo / "before.txt").write_text("of the user\n")
+    assert take_snapshot(git, str(repo), "c1", "1") == ""
+    (repo / "a.txt").write_text("two\n")
+    assert take_snapshot(git, str(repo), "c1", "1") == "", "a repeat keeps the first"
+    run_git(repo, "commit", "-qam", "by the agent")
+    assert take_snapshot(git, str(repo), "c1", "5") == ""
+    (repo / "new.txt").write_text("x\ny\n")
+    turn = read_scope(git, str(repo), "c1", "turn", "5") or ""
+    chat = read_scope(git, str(repo), "c1", "chat", "5") or ""
+    assert "+++ b/new.txt" in turn
+    assert "a.txt" not in turn
+    assert "-one\n+two" in chat
+    assert "+++ b/new.txt" in chat
+    assert "before.txt" not in turn + chat
+    assert "before.txt" in (read_scope(git, str(repo), "c1", "git", "") or "")
+    assert read_scope(git, str(repo), "c1", "turn", "1") is None
+    found = read_repository(git, str(repo), "c1", "chat", "5") or {}
+    assert (found["additions"], found["deletions"], found["changed_files"]) == (3, 1, 2)
+    assert found["branch"] == "trunk"
+
+
+def test_a_snapshot_changes_no_index_branch_or_working_tree_and_runs_no_hook(
+    repo: Path, git: GitCommand
+) -> None:
+    for name in ("reference-transaction", "post-index-change"):
+        hook = repo / ".git/hooks" / name
+        hook.write_text(f"#!/bin/sh\ntouch {repo}/hook-ran\n")
+        hook.chmod(0o755)
+    (repo / "staged").write_text("s\n")
+    run_git(repo, "add", "staged")
+    (repo / "hook-ran").unlink(missing_ok=True)
+    (repo / "untracked").write_text("u\n")
+    index = (repo / ".git/index").read_bytes()
+    status, branches = run_git(repo, "status", "--porcelain"), run_git(repo, "branch", "-a")
+    index = (repo / ".git/index").read_bytes()
+    (repo / "hook-ran").unlink(missing_ok=True)
+    assert take_snapshot(git, str(repo), "c1", "1") == ""
+    assert (repo / ".git/index").read_bytes() == index
+    assert not (repo / "hook-ran").exists()
+    assert run_git(repo, "status", "--porcelain") == status
+    assert run_git(repo, "branch", "-a") == branches
+    assert run_git(repo, "stash", "list") == run_git(repo, "tag")
+
+
+def test_a_repository_that_is_too_large_has_no_snapshot_and_says_so(
+    repo: Path, git: GitCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "MAX_UNTRACKED_BYTES", 10)
+    (repo / "big").write_text("x" * 100)
+    assert "over 10 bytes" in take_snapshot(git, str(repo), "c1", "1")
+    assert read_scope(git, str(repo), "c1", "turn", "1") is None
+
+
+def test_the_refs_of_old_chats_are_deleted(
+    repo: Path, git: GitCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "MAX_SNAPSHOT_CHATS", 2)
+    for chat in ("c1", "c2", "c3"):
+        assert take_snapshot(git, str(repo), chat, "1") == ""
+    kept = git.run_git(str(repo), "for-each-ref", "--format=%(refname)", "refs/chatd/")
+    names = kept.output.decode().split()
+    assert {name.split("/")[2] for name in names} == {"c2", "c3"}
+
+
+def test_lines_that_look_like_headers_are_counted_as_lines() -> None:
+    diff = (
+        "diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1,2 +1,2 @@\n--- old\n+++ new\n same\n"
+        "diff --git a/y b/y\nnew file mode 100644\n"
+    )
+    assert count_changes(diff) == (1, 1, 2)

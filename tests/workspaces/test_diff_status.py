@@ -1,0 +1,67 @@
+"""The diff status of chats: refreshed behind their requests, coalesced, and announced once."""
+
+import asyncio
+
+import pytest
+from msgspec.structs import replace
+
+from chatd.domain.chat.row import Chat, DiffStatus
+from chatd.domain.chat.states import State
+from chatd.domain.workspace.agent_api import AgentUnreachable, ScopedDiff
+from chatd.store.chat import chats
+from chatd.store.pool import Pool
+from chatd.workspaces.diff_status import DIFF_STATUS_DELAY_S, DiffStatusKeeper, sum_diffs
+from tests.support.clock import FakeClock
+from tests.support.factories import CHAT, HARNESS
+from tests.support.outcomes import present
+from tests.support.seeds import Seed
+from tests.support.store import insert_seed
+from tests.support.stream_replica import env_with
+
+APP = ScopedDiff(repo_root="/app", branch="fix", base="origin/main", additions=48, deletions=12)
+DOCS = ScopedDiff(repo_root="/docs", branch="main", additions=1, changed_files=1)
+
+
+def test_the_status_is_the_sum_with_the_branch_of_most_changes() -> None:
+    assert sum_diffs([DOCS, APP]) == DiffStatus(
+        branch="fix", base="origin/main", additions=49, deletions=12, changed_files=1
+    )
+    assert sum_diffs([]) is None
+
+
+@pytest.mark.promise("P14")
+async def test_requests_of_a_chat_lead_to_one_refresh_and_one_notice(pool: Pool) -> None:
+    await insert_seed(pool, Seed(state=State.W))
+    clock, announced, reads = FakeClock(), list[Chat](), list[Chat]()
+    answers: list[ScopedDiff | None] = [APP, APP, None, replace(APP, additions=50)]
+    done = asyncio.Event()
+
+    async def read(chat: Chat) -> list[ScopedDiff]:
+        reads.append(chat)
+        done.set()
+        answer = answers[len(reads) - 1]
+        if answer is None:
+            raise AgentUnreachable("away")
+        return [answer]
+
+    keeper = DiffStatusKeeper(
+        pool, env_with(clock), read, lambda chat, _kind: announced.append(chat)
+    )
+    running = asyncio.get_running_loop().create_task(keeper.run())
+    try:
+        for _ in answers:
+            for _ in range(3):
+                keeper.mark(CHAT)
+            await clock.wait_for_sleeper("diff_status")
+            done.clear()
+            clock.advance(DIFF_STATUS_DELAY_S)
+            async with asyncio.timeout(20):
+                await done.wait()
+        keeper.mark(CHAT)
+        await clock.wait_for_sleeper("diff_status")
+    finally:
+        running.cancel()
+    assert len(reads) == 4
+    assert [present(chat.diff_status).additions for chat in announced] == [48, 50]
+    stored = present(await chats.get(pool, HARNESS, CHAT))
+    assert present(stored.diff_status).additions == 50
