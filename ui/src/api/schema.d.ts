@@ -436,6 +436,22 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/chats/{chat_id}/diff": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["get_diff"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/chats/{chat_id}/context": {
         parameters: {
             query?: never;
@@ -1901,6 +1917,11 @@ export interface components {
             estimated_call_count: number;
             max_cost_micros: number | null;
         };
+        ChatDiffReply: {
+            /** @enum {unknown} */
+            scope: "chat" | "git" | "turn";
+            repositories: components["schemas"]["ScopedDiff"][];
+        };
         ChatError: {
             message: string;
             /** @default generic */
@@ -1977,6 +1998,8 @@ export interface components {
             /** @default null */
             last_read_message_id?: number | null;
             has_unread?: boolean;
+            /** @default null */
+            diff_status?: components["schemas"]["DiffStatus"] | null;
             /** @default null */
             forked_from?: components["schemas"]["ForkOrigin"] | null;
             /** @default null */
@@ -2302,6 +2325,18 @@ export interface components {
             debug_recording: "allow_users" | "forced" | "off";
             default_system_prompt: string;
         };
+        DiffStatus: {
+            /** @default  */
+            branch?: string;
+            /** @default  */
+            base?: string;
+            /** @default 0 */
+            additions?: number;
+            /** @default 0 */
+            deletions?: number;
+            /** @default 0 */
+            changed_files?: number;
+        };
         DirectoryGroup: {
             /** Format: uuid */
             id: string;
@@ -2565,6 +2600,8 @@ export interface components {
             /** @default null */
             last_read_message_id?: number | null;
             has_unread?: boolean;
+            /** @default null */
+            diff_status?: components["schemas"]["DiffStatus"] | null;
             /** @default null */
             forked_from?: components["schemas"]["ForkOrigin"] | null;
             children: components["schemas"]["PublicChat"][];
@@ -2968,6 +3005,8 @@ export interface components {
             last_read_message_id?: number | null;
             has_unread?: boolean;
             /** @default null */
+            diff_status?: components["schemas"]["DiffStatus"] | null;
+            /** @default null */
             forked_from?: components["schemas"]["ForkOrigin"] | null;
         };
         PublicMessage: {
@@ -3124,6 +3163,23 @@ export interface components {
             last_error: string | null;
             created_at: string;
             updated_at: string;
+        };
+        ScopedDiff: {
+            repo_root: string;
+            /** @default  */
+            branch?: string;
+            /** @default  */
+            base?: string;
+            /** @default  */
+            unified_diff?: string;
+            /** @default 0 */
+            additions?: number;
+            /** @default 0 */
+            deletions?: number;
+            /** @default 0 */
+            changed_files?: number;
+            /** @default  */
+            omitted?: string;
         };
         SearchMatch: {
             /** Format: uuid */
@@ -4521,6 +4577,29 @@ export interface operations {
                     "application/json": {
                         [key: string]: string;
                     };
+                };
+            };
+        };
+    };
+    get_diff: {
+        parameters: {
+            query?: {
+                scope?: "chat" | "git" | "turn";
+            };
+            header?: never;
+            path: {
+                chat_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChatDiffReply"];
                 };
             };
         };
