@@ -116,9 +116,11 @@ async def _is_usable(pool: Pool, who: UserActor) -> object:
     return True
 
 
+DIFF_STATUS: Final = DiffStatus(branch="main", base="", additions=1, deletions=0, changed_files=1)
+
 CASES: Final[Mapping[str, Case]] = {
     "chat.chats.set_diff_status": lambda pool, who, _: chats.set_diff_status(
-        pool, who, CHAT, DiffStatus(branch="main")
+        pool, who, CHAT, DIFF_STATUS
     ),
     "chat.debug_calls.list_of_chat": lambda pool, who, _: debug_calls.list_of_chat(
         pool, who, CHAT, None, limit=5

@@ -18,8 +18,17 @@ from tests.support.seeds import Seed
 from tests.support.store import insert_seed
 from tests.support.stream_replica import env_with
 
-APP = ScopedDiff(repo_root="/app", branch="fix", base="origin/main", additions=48, deletions=12)
-DOCS = ScopedDiff(repo_root="/docs", branch="main", additions=1, changed_files=1)
+PLAIN = ScopedDiff(
+    repo_root="/app",
+    branch="fix",
+    base="origin/main",
+    unified_diff="",
+    additions=0,
+    deletions=0,
+    changed_files=0,
+)
+APP = replace(PLAIN, additions=48, deletions=12)
+DOCS = replace(PLAIN, repo_root="/docs", branch="main", additions=1, changed_files=1)
 
 
 def test_the_status_is_the_sum_with_the_branch_of_most_changes() -> None:

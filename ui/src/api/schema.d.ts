@@ -2326,16 +2326,11 @@ export interface components {
             default_system_prompt: string;
         };
         DiffStatus: {
-            /** @default  */
-            branch?: string;
-            /** @default  */
-            base?: string;
-            /** @default 0 */
-            additions?: number;
-            /** @default 0 */
-            deletions?: number;
-            /** @default 0 */
-            changed_files?: number;
+            branch: string;
+            base: string;
+            additions: number;
+            deletions: number;
+            changed_files: number;
         };
         DirectoryGroup: {
             /** Format: uuid */
@@ -3166,18 +3161,12 @@ export interface components {
         };
         ScopedDiff: {
             repo_root: string;
-            /** @default  */
-            branch?: string;
-            /** @default  */
-            base?: string;
-            /** @default  */
-            unified_diff?: string;
-            /** @default 0 */
-            additions?: number;
-            /** @default 0 */
-            deletions?: number;
-            /** @default 0 */
-            changed_files?: number;
+            branch: string;
+            base: string;
+            unified_diff: string;
+            additions: number;
+            deletions: number;
+            changed_files: number;
             /** @default  */
             omitted?: string;
         };

@@ -85,16 +85,16 @@ class Setbacks(Struct, frozen=True, kw_only=True, omit_defaults=True):
 NO_SETBACKS: Final = Setbacks()
 
 
-class DiffStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DiffStatus(Struct, frozen=True, kw_only=True):
     """What a chat has changed in its repositories, as last seen."""
 
-    branch: Annotated[str, describe("The branch that is checked out.", "fix-dispatch")] = ""
+    branch: Annotated[str, describe("The branch that is checked out.", "fix-dispatch")]
     base: Annotated[
         str, describe("The default branch of the remote `origin`, if known.", "origin/main")
-    ] = ""
-    additions: Annotated[int, describe("Added lines.", 48)] = 0
-    deletions: Annotated[int, describe("Deleted lines.", 12)] = 0
-    changed_files: Annotated[int, describe("Files with changes.", 3)] = 0
+    ]
+    additions: Annotated[int, describe("Added lines.", 48)]
+    deletions: Annotated[int, describe("Deleted lines.", 12)]
+    changed_files: Annotated[int, describe("Files with changes.", 3)]
 
 
 # By status, archived, owned. The database schema refuses all other combinations.

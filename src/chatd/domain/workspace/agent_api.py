@@ -231,18 +231,18 @@ class RepositoryDiff(Struct, frozen=True, kw_only=True, omit_defaults=True):
 DiffScope = Literal["turn", "chat", "git"]
 
 
-class ScopedDiff(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ScopedDiff(Struct, frozen=True, kw_only=True):
     """What changed in one repository."""
 
     repo_root: Annotated[str, describe("The path of the repository.", "/home/dev/app")]
-    branch: Annotated[str, describe("The branch that is checked out.", "fix-dispatch")] = ""
+    branch: Annotated[str, describe("The branch that is checked out.", "fix-dispatch")]
     base: Annotated[
         str, describe("The default branch of the remote `origin`, if known.", "origin/main")
-    ] = ""
-    unified_diff: Annotated[str, describe("The changes.", "--- a/app.py\n+++ b/app.py\n")] = ""
-    additions: Annotated[int, describe("Added lines.", 48)] = 0
-    deletions: Annotated[int, describe("Deleted lines.", 12)] = 0
-    changed_files: Annotated[int, describe("Files with changes.", 3)] = 0
+    ]
+    unified_diff: Annotated[str, describe("The changes.", "--- a/app.py\n+++ b/app.py\n")]
+    additions: Annotated[int, describe("Added lines.", 48)]
+    deletions: Annotated[int, describe("Deleted lines.", 12)]
+    changed_files: Annotated[int, describe("Files with changes.", 3)]
     omitted: Annotated[
         str,
         describe("Why the diff is left out.", "There is no diff of this turn: it is too large."),
