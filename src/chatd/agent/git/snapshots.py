@@ -1,8 +1,9 @@
 """Trees of repositories as they were when a chat and its current turn began to change them.
 
-A snapshot is a git tree under a private ref, `refs/chatd/<chat>/start` or `.../turn-<turn>`. It is
-made with an index file of its own: the user's index, branches and working tree stay as they are,
-and no hook or filter is run. A repository that is too large has none, and the diff says so.
+A snapshot is a commit without a parent, under the private ref `refs/chatd/<chat>/start` or
+`.../turn-<turn>`. It is made with an index file of its own: the user's index, branches and working
+tree stay as they are, and no hook or filter is run. A repository that is too large has none, and
+the diff says so.
 """
 
 from __future__ import annotations
@@ -36,6 +37,11 @@ MAX_REMEMBERED_TURNS = 2000
 _MAX_NAMES_BYTES = 1 << 20
 _HUNK = re.compile(r"^@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 _REF_NAME = re.compile(r"[A-Za-z0-9-]{1,64}")
+_AUTHOR = {
+    f"GIT_{role}_{field}": value
+    for role in ("AUTHOR", "COMMITTER")
+    for field, value in (("NAME", "chatd"), ("EMAIL", "chatd@localhost"))
+}
 NO_SNAPSHOT_TEXT = "nothing was changed in it since the turn or the chat began"
 
 
@@ -93,8 +99,10 @@ def take_snapshot(git: GitCommand, root: str, chat: str, turn: str) -> str:
         if not wanted:
             return ""
         tree = write_tree(git, root)
+        made = git.run_git(root, "commit-tree", tree, "-m", "chatd", env=_AUTHOR)
+        commit = made.output.decode().strip()
         for name in wanted:
-            git.run_git(root, "update-ref", "--no-deref", name, tree)
+            git.run_git(root, "update-ref", "--no-deref", name, commit)
         for name in known:
             if "/turn-" in name and not name.endswith(f"/turn-{turn}"):
                 git.run_git(root, "update-ref", "-d", name)
@@ -105,14 +113,21 @@ def take_snapshot(git: GitCommand, root: str, chat: str, turn: str) -> str:
 
 
 def _refs(git: GitCommand, root: str, prefix: str) -> list[str]:
-    found = git.run_git(root, "for-each-ref", "--format=%(refname)", prefix, limit=1 << 20)
+    """The oldest first."""
+    found = git.run_git(
+        root,
+        "for-each-ref",
+        "--sort=committerdate",
+        "--format=%(refname)",
+        prefix,
+        limit=1 << 20,
+    )
     return found.output.decode("utf-8", "replace").split()
 
 
 def _delete_old(git: GitCommand, root: str, chat: str) -> None:
-    """Ids of chats grow with time, so the first names are the oldest."""
     names = _refs(git, root, "refs/chatd/")
-    chats = sorted({name.split("/")[2] for name in names} - {chat})
+    chats = [one for one in dict.fromkeys(name.split("/")[2] for name in names) if one != chat]
     for old in chats[: max(0, len(chats) + 1 - MAX_SNAPSHOT_CHATS)]:
         for name in names:
             if name.startswith(f"refs/chatd/{old}/"):
