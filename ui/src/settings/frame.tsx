@@ -1,7 +1,12 @@
 /** What every page of the settings is made of: heading, sections, tables, and the state of a request. */
 import type { UseQueryResult } from "@tanstack/react-query";
 import type { ReactNode } from "react";
-import { Button, ErrorNote, Skeleton } from "@/components";
+import { ChevronLeft } from "lucide-react";
+import { Link } from "wouter";
+import { Button, ErrorNote, Icon, Skeleton } from "@/components";
+
+/** On a phone the list of pages is a screen of its own. */
+export const SETTINGS_PATH = "/settings";
 
 interface PageProps {
   title: string;
@@ -15,7 +20,11 @@ export function SettingsPage({ title, lead, end, children }: PageProps) {
   return (
     <main className="set" id="main" tabIndex={-1}>
       <div className="set-in">
-        <div className="flex items-end gap-3">
+        <Link className="set-back link" href={SETTINGS_PATH}>
+          <Icon of={ChevronLeft} />
+          Settings
+        </Link>
+        <div className="set-top">
           <div className="grow">
             <h1>{title}</h1>
             {lead !== undefined && <p className="lead">{lead}</p>}

@@ -70,10 +70,10 @@ function ProviderRow({ provider, onEdit }: { provider: Provider; onEdit: () => v
         <h3>
           {provider.display_name}
           <Tag>{kindWords(provider.kind)?.api ?? provider.kind}</Tag>
-          {!editable && <Tag icon={Lock}>{provider.source === "settings" ? "chatd.toml" : "environment"}</Tag>}
+          {!editable && provider.kind !== "demo" && <Tag icon={Lock}>{provider.source === "settings" ? "chatd.toml" : "environment"}</Tag>}
           {!provider.enabled && <Tag>disabled</Tag>}
         </h3>
-        <p>{[hostText(provider.base_url), keyText(provider), editable ? null : changeText(provider)].filter(Boolean).join(" · ")}</p>
+        <p>{factsOf(provider, editable).join(" · ")}</p>
       </div>
       <div className="acts">
         <Button size="sm" busy={trial.isPending} onClick={() => trial.mutate(undefined)}>Test</Button>
@@ -83,6 +83,12 @@ function ProviderRow({ provider, onEdit }: { provider: Provider; onEdit: () => v
       {trial.data && <TrialResult trial={trial.data} {...(editable ? { onNewKey: onEdit } : {})} />}
     </div>
   );
+}
+
+function factsOf(provider: Provider, editable: boolean): string[] {
+  if (provider.kind === "demo") return ["needs no key", "answers by a script, in this process"];
+  const facts = [hostText(provider.base_url), keyText(provider), editable ? "" : changeText(provider)];
+  return facts.filter((fact) => fact !== "");
 }
 
 function keyText(provider: Provider): string {

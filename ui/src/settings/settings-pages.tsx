@@ -7,6 +7,8 @@ import { type ComponentType, lazy, Suspense } from "react";
 import { Link, Redirect, Route, Switch as Routes, useLocation } from "wouter";
 import { useMe } from "@/connection";
 import { classes, Icon, Skeleton } from "@/components";
+import { useIsPhone } from "@/shell";
+import { SETTINGS_PATH } from "./frame";
 import { ServerState } from "./server-state";
 
 interface PageEntry {
@@ -46,8 +48,11 @@ const SERVER: readonly PageEntry[] = [
 export function SettingsPages() {
   const role = useMe().data?.user.role;
   const pages = role === "admin" || role === "viewer" ? [...OWN, ...SERVER] : OWN;
+  const isPhone = useIsPhone();
+  const [location] = useLocation();
+  const atList = isPhone && location === SETTINGS_PATH;
   return (
-    <div className="app two">
+    <div className={classes("app two settings", atList && "at-list")}>
       <nav className="side" aria-label="Settings">
         <div className="side-head">
           <Link className="brand" href="/">
@@ -66,7 +71,7 @@ export function SettingsPages() {
           {pages.map((entry) => (
             <Route key={entry.path} path={entry.path} component={entry.page} />
           ))}
-          <Route>{role === undefined ? null : <Redirect to="/settings/general" replace />}</Route>
+          <Route>{role === undefined || atList ? null : <Redirect to="/settings/general" replace />}</Route>
         </Routes>
       </Suspense>
     </div>
