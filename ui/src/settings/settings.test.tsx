@@ -1,0 +1,141 @@
+import { cleanup, render, screen, within } from "@testing-library/react";
+import userEvent from "@testing-library/user-event";
+import type { ReactNode } from "react";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
+import { LimitsPage } from "./limits";
+import { ProvidersPage } from "./providers";
+import { TokensPage } from "./tokens";
+import { UsersPage } from "./users";
+
+interface Asked {
+  method: string;
+  path: string;
+  body: unknown;
+}
+
+/** What the server answers, by method and path; requests are kept in `asked`. */
+const replies = new Map<string, { status: number; body: unknown }>();
+const asked: Asked[] = [];
+
+const answer = (line: string, body: unknown, status = 200) => replies.set(line, { status, body });
+const page = (items: unknown[]) => ({ items, has_more: false, next_cursor: null });
+
+beforeEach(() => {
+  replies.clear();
+  asked.length = 0;
+  answer("GET /api/v1/auth/me", { user: { id: "u1", username: "ada", role: "admin" }, csrf_token: "t" });
+  vi.stubGlobal("fetch", (address: string, init: RequestInit) => {
+    const method = init.method ?? "GET";
+    const path = address.split("?")[0] ?? "";
+    asked.push({ method, path, body: typeof init.body === "string" ? JSON.parse(init.body) : null });
+    const found = replies.get(`${method} ${path}`) ?? { status: 404, body: { code: "not_found", message: `${method} ${path}` } };
+    const text = found.status === 204 ? null : JSON.stringify(found.body);
+    return Promise.resolve(new Response(text, { status: found.status, headers: { "Content-Type": "application/json" } }));
+  });
+});
+
+afterEach(() => {
+  cleanup();
+  vi.unstubAllGlobals();
+});
+
+function open(content: ReactNode) {
+  const client = new QueryClient({ defaultOptions: { queries: { retry: false } } });
+  render(<QueryClientProvider client={client}>{content}</QueryClientProvider>);
+  return userEvent.setup();
+}
+
+const sent = (method: string) => asked.filter((one) => one.method === method);
+
+const GATEWAY = {
+  id: "p1", name: "gateway", kind: "anthropic", display_name: "Main gateway", enabled: true, has_api_key: true, source: "database",
+  created_at: "2026-11-01T00:00:00Z", updated_at: "2026-11-01T00:00:00Z", base_url: "https://llm.example.com/v1",
+  keys: [{ id: "k1", name: "", masked: "…9fQ2", created_at: "2026-11-01T00:00:00Z" }],
+};
+
+describe("providers", () => {
+  it("shows where a provider is and the end of its key, and never more of the key", async () => {
+    answer("GET /api/v1/providers", page([GATEWAY]));
+    open(<ProvidersPage />);
+    expect(await screen.findByText("llm.example.com · key …9fQ2")).toBeTruthy();
+  });
+
+  it("says in words why a test failed, and offers a new key for a refused one", async () => {
+    answer("GET /api/v1/providers", page([GATEWAY]));
+    answer("POST /api/v1/providers/p1/test", { ok: false, model: "m", duration_ms: 80, error_kind: "auth", explanation: "The key was refused (401)." });
+    const user = open(<ProvidersPage />);
+    await user.click(await screen.findByRole("button", { name: "Test" }));
+    const alert = await screen.findByRole("alert");
+    expect(alert.textContent).toContain("The key was refused (401).");
+    expect(within(alert).getByRole("button", { name: "New key" })).toBeTruthy();
+  });
+
+  it("cannot be edited here if the settings file declares it", async () => {
+    answer("GET /api/v1/providers", page([{ ...GATEWAY, source: "settings" }]));
+    open(<ProvidersPage />);
+    expect(await screen.findByText("chatd.toml")).toBeTruthy();
+    expect(screen.queryByRole("button", { name: "Edit Main gateway" })).toBeNull();
+  });
+
+  it("shows what is wrong at the field, and keeps what was typed", async () => {
+    answer("GET /api/v1/providers", page([]));
+    answer("POST /api/v1/providers", { code: "invalid_input", message: "base_url: must be a URL", validations: [{ field: "base_url", detail: "must be a URL" }] }, 400);
+    const user = open(<ProvidersPage />);
+    await user.click(await screen.findByRole("button", { name: "Add a provider" }));
+    await user.type(screen.getByLabelText(/Address/), "nowhere");
+    await user.click(screen.getByRole("button", { name: "Save" }));
+    expect(await screen.findByText("must be a URL")).toBeTruthy();
+    expect(screen.getByLabelText<HTMLInputElement>(/Address/).value).toBe("nowhere");
+  });
+});
+
+describe("limits", () => {
+  beforeEach(() => answer("GET /api/v1/usage-limits", { spend_limit_micros: 10_000_000, period: "day", source: "database", updated_at: null, unpriced_model_count: 0, overrides: [], group_overrides: [] }));
+
+  it("sends an amount in micros of a dollar", async () => {
+    answer("PUT /api/v1/usage-limits", {});
+    const user = open(<LimitsPage />);
+    await user.click(await screen.findByRole("button", { name: "Change the limit of Everyone" }));
+    const amount = screen.getByLabelText(/Amount/);
+    await user.clear(amount);
+    await user.type(amount, "2.50");
+    await user.click(screen.getByRole("button", { name: "Save" }));
+    expect(sent("PUT")[0]?.body).toEqual({ spend_limit_micros: 2_500_000, period: "day" });
+  });
+
+  it("does not send what is not an amount", async () => {
+    const user = open(<LimitsPage />);
+    await user.click(await screen.findByRole("button", { name: "Change the limit of Everyone" }));
+    const amount = screen.getByLabelText(/Amount/);
+    await user.clear(amount);
+    await user.type(amount, "much");
+    await user.click(screen.getByRole("button", { name: "Save" }));
+    expect(await screen.findByText("An amount such as 10 or 2.50.")).toBeTruthy();
+    expect(sent("PUT")).toEqual([]);
+  });
+});
+
+it("shows a new token once, with the scopes that were chosen", async () => {
+  answer("GET /api/v1/auth/tokens", page([]));
+  answer("POST /api/v1/auth/tokens", { id: "t1", name: "CI", prefix: "chatd_x", scopes: ["chat:read"], token: "chatd_x_secret" }, 201);
+  const user = open(<TokensPage />);
+  await user.click(await screen.findByRole("button", { name: "Create a token" }));
+  await user.type(screen.getByLabelText("Name"), "CI");
+  await user.click(screen.getByRole("checkbox", { name: /Upload/ }));
+  await user.click(screen.getByRole("button", { name: "Create" }));
+  expect(await screen.findByText("chatd_x_secret")).toBeTruthy();
+  const made = sent("POST")[0]?.body as { scopes: string[] };
+  expect(made.scopes).toEqual(["chat:read", "chat:write"]);
+});
+
+it("does not let administrators change their own role", async () => {
+  answer("GET /api/v1/users", page([
+    { id: "u1", username: "ada", role: "admin", status: "active", name: "", email: null, is_service: false, has_password: true, last_seen_at: null },
+    { id: "u2", username: "bob", role: "member", status: "active", name: "", email: null, is_service: false, has_password: true, last_seen_at: null },
+  ]));
+  open(<UsersPage />);
+  const own = await screen.findByLabelText<HTMLSelectElement>("Role of ada");
+  await vi.waitFor(() => expect(own.disabled).toBe(true));
+  expect(screen.getByLabelText<HTMLSelectElement>("Role of bob").disabled).toBe(false);
+});
