@@ -41,6 +41,9 @@ LONGEST: Final = (
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--failed-file", help="write the ids of failed tests to this file")
+    parser.addoption(
+        "--record-events", action="store_true", help="write tests/data/events (tests/e2e)"
+    )
 
 
 def pytest_terminal_summary(

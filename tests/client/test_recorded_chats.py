@@ -1,0 +1,75 @@
+"""The client library's reducer against recorded logs, which the page replays too."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from chatd.client.event_reader import read_event
+from chatd.client.reducer import drop_partial_group, reduce_all, start
+from chatd.client.state import ReceivedChat, ShownChat
+from chatd.domain.chat.events import Event
+from chatd.domain.ids import ChatId
+from tests.support import event_fixtures
+from tests.support.event_recorder import RecordedChat
+from tests.support.outcomes import present
+
+
+def events_of(raw: list[msgspec.Raw]) -> list[Event]:
+    return [present(read_event(bytes(one))) for one in raw]
+
+
+def expected(log: RecordedChat) -> dict[str, object]:
+    return {
+        "version": log.chat["version"],
+        "status": log.chat["status"],
+        "messages": log.messages,
+        "queue": log.queued_messages,
+        "error": log.chat["last_error"],
+        "live": None,
+    }
+
+
+def shown_of(shown: ShownChat) -> dict[str, object]:
+    """As plain JSON: arguments of calls are kept as text, with its spaces."""
+    names = ("version", "status", "messages", "queue", "error", "live")
+    plain: object = msgspec.json.decode(
+        msgspec.json.encode({name: getattr(shown, name) for name in names})
+    )
+    return msgspec.convert(plain, dict[str, object])
+
+
+def empty(log: RecordedChat) -> ReceivedChat:
+    return start(msgspec.convert(log.chat_id, ChatId))
+
+
+@pytest.mark.parametrize("path", event_fixtures.files(), ids=lambda path: path.stem)
+def test_a_whole_log_gives_the_servers_own_state(path: Path) -> None:
+    log = event_fixtures.load(path)
+    received = empty(log)
+    for connection in log.connections:
+        received = reduce_all(drop_partial_group(received), events_of(connection))
+    assert shown_of(received.shown) == expected(log)
+
+
+@pytest.mark.parametrize("path", event_fixtures.files(), ids=lambda path: path.stem)
+def test_a_log_cut_anywhere_and_resumed_gives_the_servers_own_state(path: Path) -> None:
+    log = event_fixtures.load(path)
+    resumes = {cursor: events_of(raw) for cursor, raw in log.resumes.items()}
+    received = empty(log)
+    for connection in log.connections:
+        received = drop_partial_group(received)
+        for event in events_of(connection):
+            received = reduce_all(received, [event])
+            resumed = drop_partial_group(received)
+            resumed = reduce_all(resumed, resumes[resumed.shown.cursor])
+            assert shown_of(resumed.shown) == expected(log)
+
+
+def test_the_scenes_are_recorded() -> None:
+    names = {path.stem for path in event_fixtures.files()}
+    assert names >= {"text", "interrupt", "queue", "steer", "edit", "retry", "error", "takeover"}
+
+
+def test_an_event_of_an_unknown_type_is_skipped() -> None:
+    assert read_event(b'{"type":"of_a_later_release","chat_id":"x"}') is None
