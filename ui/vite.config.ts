@@ -63,5 +63,7 @@ export default defineConfig({
     environment: "happy-dom",
     include: ["src/**/*.test.{ts,tsx}"],
     restoreMocks: true,
+    // A test that hangs must fail; one of a few seconds must not, on a busy machine.
+    testTimeout: 60_000,
   },
 });

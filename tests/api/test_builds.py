@@ -1,7 +1,10 @@
 """Builds over HTTP: created, cancelled, and their logs read and streamed."""
 
 import asyncio
+from typing import Any
 
+import jsonschema_rs
+import msgspec
 import pytest
 
 from chatd.store.workspace import build_leases
@@ -158,6 +161,30 @@ async def test_a_build_log_streams_to_its_end_and_resumes_at_any_line(api: Works
         end = present(await source.event())
         assert (end.event, b"build_ended" in end.data) == ("end", True)
         assert await source.event() is None
+
+
+async def test_the_events_of_a_build_log_are_as_described(api: WorkspaceApi) -> None:
+    document = (await api.server.open_page("/api/v1/openapi.json")).json
+    described = msgspec.convert(document["paths"], dict[str, dict[str, Any]], strict=False)[
+        "/api/v1/builds/{build_id}/logs"
+    ]["get"]["responses"]["200"]["content"]
+    variants = {
+        one["properties"]["event"]["const"]: one["properties"]["data"]["contentSchema"]
+        for one in described["text/event-stream"]["schema"]["oneOf"]
+    }
+    build = first_build(await api.make())["id"]
+    held = await take(api)
+    await say(api, held, "one")
+    await build_leases.finish_build(
+        api.pool, held, build_leases.BuildResult(status="failed", error="broken")
+    )
+    seen: list[str] = []
+    async with event_source(api.server, f"/builds/{build}/logs?follow=true") as source:
+        while event := await source.event():
+            schema = variants[event.event or "message"] | {"components": document["components"]}
+            jsonschema_rs.Draft202012Validator(schema).validate(msgspec.json.decode(event.data))
+            seen.append(event.event or "message")
+    assert seen == ["message", "build", "end"]
 
 
 async def test_the_accept_header_selects_a_stream(api: WorkspaceApi) -> None:

@@ -1,7 +1,8 @@
 """The event streams and the WebSocket in the OpenAPI document.
 
-OpenAPI describes a whole reply, not the events in it. So `x-events` has a schema and an example of
-each event by its name, and the operation's description has the same as a table for people.
+OpenAPI 3.1 does not say what the schema of an event stream is about. Programs that read one take
+it for the schema of one event, so it is that here. `x-events` has a schema and an example of each
+event by its name, and the operation's description has the same as a table for people.
 """
 
 from collections.abc import Iterable, Mapping
@@ -36,7 +37,7 @@ def describe_events(operation: Json, stream: StreamRoute, schemas: SchemaCollect
     described = _described(events, schemas)
     replies = cast("dict[str, dict[str, Json]]", operation["responses"])
     replies["200"]["content"][EVENT_STREAM] = {
-        "schema": {"type": "string", "description": "Server-sent events; see `x-events`."},
+        "schema": _one_event(described),
         "x-events": described,
     }
     if stream.resumable:
@@ -44,6 +45,29 @@ def describe_events(operation: Json, stream: StreamRoute, schemas: SchemaCollect
             header_parameter("Last-Event-ID", {"type": "string"})
         )
     operation["description"] = f"{operation['description']}\n\n{_table('event', described)}"
+
+
+def _one_event(events: Mapping[str, Json]) -> Json:
+    """The fields of an event on the wire; its data is JSON."""
+    return {
+        "description": "One server-sent event of the stream; see `x-events`.",
+        "oneOf": [
+            {
+                "type": "object",
+                "properties": {
+                    "event": {"const": name},
+                    "id": {"type": "string"},
+                    "data": {
+                        "type": "string",
+                        "contentMediaType": "application/json",
+                        "contentSchema": event["schema"],
+                    },
+                },
+                "required": ["event", "data"],
+            }
+            for name, event in events.items()
+        ],
+    }
 
 
 def describe_websocket(schemas: SchemaCollection) -> Json:
@@ -102,16 +126,11 @@ def add_event_examples(operation: Json, components: dict[str, Json]) -> None:
             with suppress(ValueError):  # a test finds what has no example
                 event["example"] = build_example(cast("Json", event["schema"]), components)
     if media is not None:
-        media["example"] = _as_stream(groups[-1])
+        media["example"] = _event_example(*next(iter(groups[-1].items())))
 
 
-def _as_stream(events: Mapping[str, Json]) -> str:
-    lines: list[str] = []
-    for name, event in events.items():
-        if name != UNNAMED_EVENT:
-            lines.append(f"event: {name}")
-        lines += [f"data: {msgspec.json.encode(event.get('example')).decode()}", ""]
-    return "\n".join(lines) + "\n"
+def _event_example(name: str, event: Json) -> Json:
+    return {"event": name, "data": msgspec.json.encode(event.get("example")).decode()}
 
 
 def _table(title: str, rows: Mapping[str, Json]) -> str:

@@ -6165,7 +6165,22 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["BuildLogPage"];
-                    "text/event-stream": string;
+                    "text/event-stream": {
+                        /** @constant */
+                        event: "message";
+                        id?: string;
+                        data: string;
+                    } | {
+                        /** @constant */
+                        event: "build";
+                        id?: string;
+                        data: string;
+                    } | {
+                        /** @constant */
+                        event: "end";
+                        id?: string;
+                        data: string;
+                    };
                 };
             };
         };
@@ -7097,7 +7112,72 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "text/event-stream": string;
+                    "text/event-stream": {
+                        /** @constant */
+                        event: "status";
+                        id?: string;
+                        data: string;
+                    } | {
+                        /** @constant */
+                        event: "message";
+                        id?: string;
+                        data: string;
+                    } | {
+                        /** @constant */
+                        event: "messages_deleted";
+                        id?: string;
+                        data: string;
+                    } | {
+                        /** @constant */
+                        event: "history_reset";
+                        id?: string;
+                        data: string;
+                    } | {
+                        /** @constant */
+                        event: "preview_reset";
+                        id?: string;
+                        data: string;
+                    } | {
+                        /** @constant */
+                        event: "queue_update";
+                        id?: string;
+                        data: string;
+                    } | {
+                        /** @constant */
+                        event: "retry";
+                        id?: string;
+                        data: string;
+                    } | {
+                        /** @constant */
+                        event: "error";
+                        id?: string;
+                        data: string;
+                    } | {
+                        /** @constant */
+                        event: "action_required";
+                        id?: string;
+                        data: string;
+                    } | {
+                        /** @constant */
+                        event: "takeover";
+                        id?: string;
+                        data: string;
+                    } | {
+                        /** @constant */
+                        event: "version";
+                        id?: string;
+                        data: string;
+                    } | {
+                        /** @constant */
+                        event: "message_part";
+                        id?: string;
+                        data: string;
+                    } | {
+                        /** @constant */
+                        event: "end";
+                        id?: string;
+                        data: string;
+                    };
                 };
             };
         };
@@ -7118,7 +7198,17 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "text/event-stream": string;
+                    "text/event-stream": {
+                        /** @constant */
+                        event: "changes";
+                        id?: string;
+                        data: string;
+                    } | {
+                        /** @constant */
+                        event: "end";
+                        id?: string;
+                        data: string;
+                    };
                 };
             };
         };
@@ -7137,7 +7227,32 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "text/event-stream": string;
+                    "text/event-stream": {
+                        /** @constant */
+                        event: "ready";
+                        id?: string;
+                        data: string;
+                    } | {
+                        /** @constant */
+                        event: "chat";
+                        id?: string;
+                        data: string;
+                    } | {
+                        /** @constant */
+                        event: "removed";
+                        id?: string;
+                        data: string;
+                    } | {
+                        /** @constant */
+                        event: "spend_warning";
+                        id?: string;
+                        data: string;
+                    } | {
+                        /** @constant */
+                        event: "end";
+                        id?: string;
+                        data: string;
+                    };
                 };
             };
         };
