@@ -20,7 +20,7 @@ from chatd.api.accounts.accounts import AccountsConfig, build_accounts
 from chatd.api.accounts.oidc_client import OidcConfig
 from chatd.api.accounts.rate_limits import RequestLimits
 from chatd.api.accounts.sign_in import create_link, local_url, sign_in_link
-from chatd.api.accounts.site import Site, SiteConfig
+from chatd.api.accounts.site import Site, SiteConfig, is_loopback
 from chatd.api.application import HealthApplication, build_application
 from chatd.api.auth import ADMIN_TOKEN_FILE as TOKEN_FILE
 from chatd.api.auth import admin_token
@@ -34,6 +34,7 @@ from chatd.automation.schedule_runner import ScheduleRunner
 from chatd.automation.webhook_sender import WebhookSender
 from chatd.clock import new_change_id
 from chatd.database import connect_config, keep_database_up, open_database
+from chatd.demo_worker import DemoWorker, worker_environment
 from chatd.domain.access import ADMIN_USER_ID, SystemActor
 from chatd.domain.account.identity import IdentityRules
 from chatd.domain.chat.row import Chat
@@ -44,7 +45,7 @@ from chatd.domain.ports import Clock, Env, Tool
 from chatd.domain.prompt.instructions import Instructions
 from chatd.model_administration import ModelAdministration
 from chatd.model_directory import ModelDirectory
-from chatd.model_settings import build_registry, settings_gaps
+from chatd.model_settings import DEMO_MODEL, build_registry, settings_gaps
 from chatd.provider_administration import ProviderAdministration
 from chatd.provider_clients import ProviderClients
 from chatd.provider_trials import ProviderTrials
@@ -146,8 +147,9 @@ async def serve(
                 new_change_id=new_change_id,
                 jitter=random.random,
             )
-            process_name = f"{socket.gethostname()}, process {os.getpid()}"
-            secret_keys = SecretKeys(keys_from, environment, process_name)
+            secret_keys = SecretKeys(
+                keys_from, environment, f"{socket.gethostname()}, process {os.getpid()}"
+            )
             clients = ProviderClients(secret_keys.ring, environment, env)
             models = ModelDirectory(provider_registry, environment, clients)
             for gap in settings_gaps(settings, env):
@@ -188,6 +190,7 @@ async def serve(
             webhook_sender = _webhook_sender(settings, pool, secret_keys.ring, environment)
             replica.on_turn_end = webhook_sender.on_turn_end
             gauges = _gauges(registry, settings, replica)
+            demo = _demo_worker(settings, env, role, replica, models)
             async with (
                 _prepared(replica, secret_keys, models),
                 replica.running(),
@@ -202,6 +205,7 @@ async def serve(
                         name="schedules",
                     ),
                     group.create_task(gauges.run(pool, environment), name="backlog"),
+                    group.create_task(demo.run(), name="demo worker"),
                 ]
                 process = RunningProcess(
                     replica=replica,
@@ -215,6 +219,7 @@ async def serve(
                     workspaces=workspace_control,
                     port=port,
                     token=token,
+                    demo=demo,
                 )
                 await _serve_until_stopped(
                     settings, role, process, callbacks=callbacks, migrated=tuple(migrated)
@@ -277,6 +282,7 @@ class RunningProcess(msgspec.Struct, frozen=True, kw_only=True):
     workspaces: LocalWorkspaceControl | None
     port: socket.socket | None
     token: str | None
+    demo: DemoWorker
 
 
 async def _serve_until_stopped(
@@ -414,6 +420,30 @@ async def _running(services: WorkspaceServices | None) -> AsyncGenerator[None]:
         yield
 
 
+def _demo_worker(
+    settings: Settings,
+    env: Mapping[str, str],
+    role: ProcessRole,
+    replica: Replica,
+    models: ModelDirectory,
+) -> DemoWorker:
+    """Wanted only where this machine's browsers alone reach a server that runs chats itself."""
+    is_local = role.serves == "api" and role.runs_chats and is_loopback(settings.server.host)
+
+    async def is_wanted() -> bool:
+        if not is_local or not settings.demo.kill_worker:
+            return False
+        default = await models.default()
+        return default is not None and default.config.provider == DEMO_MODEL.provider
+
+    return DemoWorker(
+        worker_environment(settings, env),
+        replica.env.clock,
+        own=replica.worker,
+        is_wanted=is_wanted,
+    )
+
+
 def _webhook_sender(settings: Settings, pool: Pool, ring: KeyRing, env: Env) -> WebhookSender:
     pushes = PushRequests(pool, ring, env, contact=_push_contact(settings))
     return WebhookSender(pool, ring, env, pushes, allow_private=settings.webhooks.private_addresses)
@@ -521,4 +551,5 @@ def _deps(settings: Settings, process: RunningProcess) -> ApiDeps:
             streams_per_user=limits.streams_per_user, topics_per_socket=limits.topics_per_socket
         ),
         database_error=lambda: replica.lease.error_kind,
+        demo=process.demo,
     )

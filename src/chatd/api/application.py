@@ -34,6 +34,7 @@ from chatd.api.routes.chats import ChatRoutes
 from chatd.api.routes.copies import CopyRoutes
 from chatd.api.routes.costs import CostRoutes
 from chatd.api.routes.debug import DebugRoutes
+from chatd.api.routes.demo import DemoRoutes
 from chatd.api.routes.files import FileRoutes
 from chatd.api.routes.groups import GroupRoutes
 from chatd.api.routes.messages import MessageRoutes
@@ -108,6 +109,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *TokenRoutes(deps).routes(),
         *UserRoutes(deps).routes(),
         *GroupRoutes(deps).routes(),
+        *DemoRoutes(deps).routes(),
     )
 
 

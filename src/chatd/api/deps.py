@@ -89,6 +89,23 @@ class WorkspaceControl(Protocol):
         ...
 
 
+class DemoControl(Protocol):
+    """A worker process that may be killed, where the demo is shown."""
+
+    async def is_available(self) -> bool: ...
+
+    @property
+    def is_running(self) -> bool: ...
+
+    async def start(self) -> None:
+        """Returns when it runs. Raises Conflict, Unavailable."""
+        ...
+
+    async def kill(self) -> None:
+        """Returns when it is dead. Raises Conflict."""
+        ...
+
+
 class SpendCheck(Protocol):
     async def check(self, chat: Chat) -> SpendRefusal | None:
         """Why the chat's owner may not spend more. Quick, and does not raise."""
@@ -115,7 +132,8 @@ async def _no_push_key() -> str:
 class ApiDeps(Struct, frozen=True, kw_only=True):
     """`known` returns a chat's row as this replica read it last, which may save a read. Without
     `workspaces` workspaces are disabled. Without a `budget` spending is not limited;
-    `default_limit` is that of the settings. `page_dir` has the files of the built page."""
+    `default_limit` is that of the settings. `page_dir` has the files of the built page. Without a
+    `demo` no worker can be killed over the API."""
 
     pool: Pool
     transactor: Transactor
@@ -142,6 +160,7 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     wake_webhooks: Callable[[], None] = lambda: None
     push_public_key: Callable[[], Awaitable[str]] = _no_push_key
     page_dir: Path = PACKAGED_PAGE
+    demo: DemoControl | None = None
 
     async def retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Repeat a read or an idempotent write for a moment while the database is unavailable."""

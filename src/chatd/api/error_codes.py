@@ -120,6 +120,14 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     "not_a_root_chat": ErrorCode(
         409, "A subagent cannot be deleted or shared alone.", "Delete or share its root chat."
     ),
+    "not_in_demo": ErrorCode(
+        409,
+        "A worker can be killed over the API only in the demo.",
+        "Use a browser on the server's machine, as an administrator, with the demo model.",
+    ),
+    "no_demo_worker": ErrorCode(
+        409, "No worker process of the demo runs.", "Start one: `POST /demo/worker`."
+    ),
     "sharing_disabled": ErrorCode(
         403, "Sharing is disabled on this server.", "An administrator can enable it in `/settings`."
     ),

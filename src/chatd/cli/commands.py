@@ -13,6 +13,7 @@ from chatd.cli.browser import can_open_browser, forget_browser_page, open_browse
 from chatd.cli.process import StopSignal
 from chatd.clock import SystemClock
 from chatd.database import connect_config, open_database
+from chatd.demo_worker import READY_LINE
 from chatd.key_rotation import KeyRotation
 from chatd.secret_keys import key_source
 from chatd.settings.schema import Settings, SettingsError, redact_url
@@ -140,7 +141,7 @@ async def serve(
             _print_line("  chats     run on other replicas: this process has no worker")
         if role.serves == "api":
             _print_line(_first_chat(f"{info.url}/api/v1", info.token_file))
-        _print_line("Ctrl-C stops.")
+        _print_line(READY_LINE)
 
     def stopping(running: int) -> None:
         _print_line(_stopping_text(running, settings.worker.drain_s))

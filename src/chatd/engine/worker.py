@@ -106,6 +106,7 @@ class Worker:
             on_heartbeat=self._on_heartbeat,
         )
         self._polled_at = env.clock.monotonic()
+        self._is_paused = False
         self.registered = asyncio.Event()
         self._drained = asyncio.Event()
 
@@ -131,6 +132,16 @@ class Worker:
 
     def on_hint(self, hint: Hint) -> None:
         self._acquirer.on_hint(hint)
+
+    def pause(self) -> None:
+        """A paused worker finishes what it runs and acquires nothing more. It still reaps."""
+        self._is_paused = True
+        self._slots.is_open = False
+
+    def unpause(self) -> None:
+        self._is_paused = False
+        self._slots.is_open = self.registered.is_set() and not self.draining
+        self._acquirer.request_acquire()
 
     def mark_all_dirty(self) -> None:
         """Hints may have been lost: read every row again."""
@@ -219,7 +230,7 @@ class Worker:
 
     def _on_heartbeat(self, result: workers.HeartbeatResult) -> None:
         self.registered.set()
-        if not self.draining:
+        if not self.draining and not self._is_paused:
             self._slots.is_open = True
         self._acquirer.refresh_rows(result.lost)
         self._acquirer.on_unknown_chats(result.unknown)

@@ -243,6 +243,16 @@ class AuditSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 400
 
 
+class DemoSettings(msgspec.Struct, frozen=True, kw_only=True):
+    kill_worker: Annotated[
+        bool,
+        Meta(
+            description="Administrators may start and kill a worker process from the page, on this"
+            " machine and while the demo model is the default"
+        ),
+    ] = True
+
+
 class FileSettings(msgspec.Struct, frozen=True, kw_only=True):
     store: Annotated[
         Literal["database", "s3"],
@@ -403,6 +413,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     limits: LimitSettings = LimitSettings()
     chats: ChatSettings = ChatSettings()
     audit: AuditSettings = AuditSettings()
+    demo: DemoSettings = DemoSettings()
     files: FileSettings = FileSettings()
     workspaces: WorkspaceSettings = WorkspaceSettings()
     webhooks: WebhookSettings = WebhookSettings()

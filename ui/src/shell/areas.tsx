@@ -27,4 +27,5 @@ export const Composer = area<{ chatId: string | null }>("composer", "Composer");
 export const Panel = area<PanelProps>("panel", "Panel");
 export const SettingsPages = area<object>("settings", "SettingsPages");
 export const FirstScreen = area<object>("demo", "FirstScreen");
+export const DemoPanel = area<{ chatId: string }>("demo", "DemoPanel");
 export const CoachMark = area<{ chatId: string }>("demo", "CoachMark");

@@ -1,7 +1,7 @@
 import { lazy, Suspense, useEffect, useState } from "react";
 import { useLocation, useSearch } from "wouter";
-import { useAction } from "./actions";
-import { Panel } from "./areas";
+import { type PanelTab, useAction } from "./actions";
+import { DemoPanel, Panel } from "./areas";
 import { ChatDialogs } from "./chat-dialogs";
 import { ChatPage, GonePage } from "./chat-page";
 import { HelpDialog } from "./keys/help-dialog";
@@ -23,6 +23,15 @@ function MainScreen({ path }: { path: string }) {
   if (chatId !== null) return <ChatPage key={chatId} chatId={chatId} />;
   if (path === SEARCH_PATH) return <Suspense><SearchPage /></Suspense>;
   return isKnownPath(path) ? <NewChatPage /> : <GonePage />;
+}
+
+function PanelScreen({ chatId, tab, setTab }: { chatId: string; tab: PanelTab; setTab: (tab: PanelTab | null) => void }) {
+  return (
+    <Suspense>
+      <Panel chatId={chatId} tab={tab} onTab={setTab} onClose={() => setTab(null)} />
+      {tab === "runs" && <DemoPanel chatId={chatId} />}
+    </Suspense>
+  );
 }
 
 /** After another page was opened, focus is on it and not on a link that is gone. */
@@ -62,7 +71,7 @@ export function Shell() {
         sidebar={<Sidebar onHide={() => setPreference("sidebarHidden", true)} />}
         main={<MainScreen path={path} />}
         mainLabel={chatId === null ? (path === NEW_CHAT_PATH || path === HOME_PATH ? "New chat" : "Page") : "Chat"}
-        panel={hasPanel ? <Suspense><Panel chatId={chatId} tab={tab} onTab={setTab} onClose={() => setTab(null)} /></Suspense> : null}
+        panel={hasPanel ? <PanelScreen chatId={chatId} tab={tab} setTab={setTab} /> : null}
         onClosePanel={() => setTab(null)}
         screen={isList ? "list" : hasPanel ? "panel" : "main"}
       />

@@ -1,0 +1,59 @@
+import { STATUS_LOOKS, StatusIcon } from "@/components";
+import { useChatDetails } from "@/connection";
+import { useDemoModel } from "@/shell";
+import { KillCard } from "./kill-card";
+import { NextLinks } from "./next-links";
+import { nextStep, TOUR_STEPS, type TourStep, useTour } from "./tour";
+
+const TEXTS: Readonly<Record<TourStep, { text: string; key?: string }>> = {
+  start: { text: "Start a task" },
+  queue: { text: "Queue another request while it works" },
+  stop: { text: "Stop it, and keep what it said", key: "Esc" },
+  kill: { text: "Kill the worker, or reload the page" },
+  runs: { text: "See who went on, in Runs", key: "R" },
+};
+
+function Steps({ chatId }: { chatId: string }) {
+  const done = useTour(chatId, true);
+  const next = nextStep(done);
+  return (
+    <>
+      <h3 className="h">
+        Your first minute<span className="grow" />
+        <span className="meta s">
+          {done.length} of {TOUR_STEPS.length}
+        </span>
+      </h3>
+      <ol className="tour">
+        {TOUR_STEPS.map((step) => {
+          const isDone = done.includes(step);
+          return (
+            <li key={step} className={step === next ? "now" : undefined}>
+              {isDone ? <span className="ok"><StatusIcon status="done" /></span> : <StatusIcon status={step === next ? "running" : "waiting"} decorative />}
+              <span>
+                {step === next ? <b>{TEXTS[step].text}</b> : TEXTS[step].text}
+                <span className="sr">{isDone ? `, ${STATUS_LOOKS.done.word}` : ", to do"}</span>
+              </span>
+              {TEXTS[step].key === undefined ? <span /> : <kbd>{TEXTS[step].key}</kbd>}
+            </li>
+          );
+        })}
+      </ol>
+      <div className="nexts">
+        <NextLinks withDocs={false} />
+      </div>
+    </>
+  );
+}
+
+/** Below the panel Runs, in chats of the demo model: kill the worker, and what there is to try. */
+export function DemoPanel({ chatId }: { chatId: string }) {
+  const modelId = useChatDetails(chatId).data?.last_model_config_id ?? null;
+  if (!useDemoModel(modelId)) return null;
+  return (
+    <div className="demo-panel">
+      <KillCard />
+      <Steps chatId={chatId} />
+    </div>
+  );
+}
