@@ -1,0 +1,75 @@
+import { useNow } from "@/components";
+import { useWidth } from "../use-width";
+import { LABEL_PX, type LanesInput, layOutLanes } from "./lanes";
+
+const LANE = 30;
+const TOP = 6;
+const BAR = 16;
+const USUAL_WIDTH = 432;
+
+const middle = (lane: number): number => TOP + lane * LANE + BAR / 2;
+
+/** Who had the turn when, as lanes of time. The list below says the same in words. */
+export function LanesChart(input: Omit<LanesInput, "width" | "now">) {
+  const [ref, width] = useWidth();
+  const now = useNow();
+  const shown = width === 0 ? USUAL_WIDTH : width;
+  const layout = layOutLanes({ ...input, now, width: shown });
+  const bottom = TOP + layout.names.length * LANE - 8;
+  return (
+    <div className="lanes">
+      <div ref={ref}>
+        <svg viewBox={`0 0 ${shown} ${bottom + 22}`} role="img" aria-label={layout.description}>
+          {layout.ticks.map((tick) => (
+            <g key={tick.x}>
+              <path d={`M${tick.x} 0V${bottom}`} className="lane-grid" />
+              <text x={tick.x} y={bottom + 17} className="lane-tick" textAnchor={tick.x - LABEL_PX < 2 ? "start" : "middle"}>
+                {tick.text}
+              </text>
+            </g>
+          ))}
+          {layout.names.map((name, lane) => (
+            <text key={lane} x="0" y={middle(lane) + 4} className="lane-name">
+              {name}
+            </text>
+          ))}
+          {layout.idle.map((idle) => (
+            <g key={idle.lane}>
+              <path d={`M${LABEL_PX} ${middle(idle.lane)}H${idle.toX}`} className="lane-idle" />
+              <text x={LABEL_PX + 8} y={middle(idle.lane) + 4} className="lane-tick halo">
+                {idle.text}
+              </text>
+            </g>
+          ))}
+          {layout.nowX !== null && <path d={`M${layout.nowX} 0V${bottom}`} className="lane-now" />}
+          {layout.bars.map((bar) => (
+            <g key={bar.key} className={`lane-bar ${bar.look}`}>
+              <title>{bar.title}</title>
+              <rect x={bar.x} y={TOP + bar.lane * LANE} width={bar.width} height={BAR} rx={Math.min(4, bar.width / 2)} />
+              {bar.label !== "" && (
+                <text x={bar.x + 7} y={TOP + bar.lane * LANE + 11.5}>
+                  {bar.label}
+                </text>
+              )}
+            </g>
+          ))}
+          {layout.handovers.map((one) => (
+            <g key={one.key} className={`lane-link ${one.tone}`}>
+              <path d={linkPath(one.from, one.to)} />
+              {one.label !== null && (
+                <text x={one.label.x} y={middle(one.label.lane) + 4} textAnchor={one.label.anchor}>
+                  {one.label.text}
+                </text>
+              )}
+            </g>
+          ))}
+        </svg>
+      </div>
+    </div>
+  );
+}
+
+function linkPath(from: { x: number; lane: number }, to: { x: number; lane: number }): string {
+  const bend = Math.max(8, (to.x - from.x) / 2);
+  return `M${from.x} ${middle(from.lane)}C${from.x + bend} ${middle(from.lane)} ${to.x - bend} ${middle(to.lane)} ${to.x} ${middle(to.lane)}`;
+}

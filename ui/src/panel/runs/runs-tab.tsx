@@ -1,0 +1,88 @@
+/** Who ran the chat, attempt by attempt, and why it went on. */
+import { Waypoints } from "lucide-react";
+import { useState } from "react";
+import { Button, EmptyState, ErrorNote, Skeleton, StatusIcon, STATUS_LOOKS, type Status } from "@/components";
+import { useChatSelector } from "@/connection";
+import { AttemptList } from "./attempt-list";
+import { EarlierTurns } from "./earlier-turns";
+import { Lease } from "./lease";
+import { isOpen, type Turn } from "./record";
+import { ReplayBar } from "./replay-bar";
+import { useRuns } from "./use-runs";
+
+export function RunsTab({ chatId }: { chatId: string }) {
+  const runs = useRuns(chatId);
+  const status = useChatSelector(chatId, (state) => state.status);
+  const version = useChatSelector(chatId, (state) => state.version);
+  const [chosen, setChosen] = useState<number | null>(null);
+  const newest = runs.turns[0];
+  const turn = runs.turns.find((one) => one.turn === chosen) ?? newest;
+  if (runs.error !== null) {
+    return (
+      <div className="pscroll top">
+        <ErrorNote error={runs.error} action={<Button size="xs" onClick={runs.retry}>Try again</Button>} />
+      </div>
+    );
+  }
+  if (runs.isLoading || runs.newest === null) return <div className="pscroll"><Skeleton rows={5} /></div>;
+  if (turn === undefined || newest === undefined) return <EmptyState icon={Waypoints}>No turn yet. The first message starts one.</EmptyState>;
+  const isNewest = turn.turn === newest.turn;
+  const waits = isNewest && isOpen(turn) && turn.outcome !== "running";
+  const choose = (number: number) => setChosen(number === newest.turn ? null : number);
+  return (
+    <>
+      <div className="pscroll top" tabIndex={0} role="region" aria-label="Runs">
+        <Lease page={runs.newest} readAt={runs.readAt} turn={turn} isNewest={isNewest} status={status} />
+        <TurnHeading turn={turn} isNewest={isNewest} onLatest={() => setChosen(null)} />
+        <AttemptList turn={turn} nextIsDue={waits} nextAt={waits ? runs.newest.next_attempt_at : null} />
+        <EarlierTurns
+          turns={runs.turns.filter((one) => one.turn !== turn.turn)}
+          hasMore={runs.hasMore}
+          isLoadingMore={runs.isLoadingMore}
+          onMore={runs.loadMore}
+          onChoose={choose}
+        />
+      </div>
+      <ReplayBar chatId={chatId} turns={runs.turns} shown={turn.turn} version={version} onChoose={choose} />
+    </>
+  );
+}
+
+const TURN_STATUS: Readonly<Record<Turn["outcome"], Status>> = {
+  running: "running",
+  retry: "retrying",
+  lost: "pending",
+  released: "pending",
+  needs_action: "requires_action",
+  failed: "error",
+  finished: "done",
+  interrupted: "stopped",
+  replaced: "stopped",
+  archived: "stopped",
+  unknown: "stopped",
+};
+const TAG_TONES: Readonly<Record<string, string>> = { acc: "acc", warn: "warn", danger: "danger", ok: "ok" };
+
+function TurnHeading({ turn, isNewest, onLatest }: { turn: Turn; isNewest: boolean; onLatest: () => void }) {
+  const status = TURN_STATUS[turn.outcome];
+  const look = STATUS_LOOKS[status];
+  const attempts = turn.attempts.length;
+  return (
+    <h3 className="h">
+      Turn {turn.turn}
+      <span className={`tag ${TAG_TONES[look.tone] ?? ""}`}>
+        <StatusIcon status={status} decorative />
+        {look.word}
+      </span>
+      <span className="meta">
+        {isNewest ? (
+          `${attempts} ${attempts === 1 ? "attempt" : "attempts"}`
+        ) : (
+          <button type="button" className="link" onClick={onLatest}>
+            Show the latest
+          </button>
+        )}
+      </span>
+    </h3>
+  );
+}
