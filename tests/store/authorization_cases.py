@@ -1,9 +1,11 @@
-"""For every function of the store that takes an actor: a call that gives the owner of the chat or
-workspace something, and nobody else."""
+"""For every function of the store that takes an actor: a call that gives the owner of the rows, or
+an administrator, something, and nobody else. Here those of chats and workspaces."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from chatd.domain.access import UserActor
 from chatd.domain.answer.answer import Answer
@@ -14,7 +16,14 @@ from chatd.domain.chat.row import Chat, DiffStatus
 from chatd.domain.chat.shares import ShareRequest
 from chatd.domain.chat.states import State
 from chatd.domain.chat.transfer import ChatLine
-from chatd.domain.errors import Forbidden, InvalidInput, InvariantBroken, NotFound
+from chatd.domain.errors import (
+    Conflict,
+    Forbidden,
+    InvalidInput,
+    InvariantBroken,
+    NotFound,
+    TooManyUploads,
+)
 from chatd.domain.ids import ChangeId, ChatId, MessageId, RequestId, UserId
 from chatd.domain.model.protocol import ModelRequest
 from chatd.domain.workspace.agent_api import WorkspaceContext
@@ -40,6 +49,8 @@ from chatd.store.chat.chats import ChatListFilter
 from chatd.store.errors import DuplicateRow
 from chatd.store.pool import Pool
 from chatd.store.workspace import bindings, build_leases, builds, templates, workspaces
+from tests.store.account_cases import ADMINISTRATION, OWN_ACCOUNT, READER, prepare_accounts
+from tests.store.owned_row_cases import OWNED_ROWS, prepare_owned_rows
 from tests.support.debug_calls import debug_call
 from tests.support.factories import AT, CHAT, HARNESS, OWNER, WORKER, member
 from tests.support.outcomes import present
@@ -60,7 +71,10 @@ from tests.support.workspaces import (
 
 STRANGER: Final = member(UserId(UUID(int=999)))
 KEY: Final = IdempotencyKey(scope=CHAT, id=RequestId(UUID(int=1)), op="send", fingerprint="f")
-REFUSALS: Final = (NotFound, Forbidden, InvalidInput, InvariantBroken, DuplicateRow)
+REFUSALS: Final = (
+    *(NotFound, Forbidden, InvalidInput, InvariantBroken),
+    *(Conflict, DuplicateRow, TooManyUploads),
+)
 OVERDUE: Final = builds.OverdueWorkspace(
     workspace_id=workspace_id(3),
     owner_id=OWNER,
@@ -70,7 +84,6 @@ OVERDUE: Final = builds.OverdueWorkspace(
     in_turn=False,
 )
 
-READER: Final = UserId(UUID(int=5))
 ARCHIVED: Final = ChatId(UUID(int=11))
 CHILD: Final = 12
 CONTEXT: Final = WorkspaceContext(version=1, hash="h", directory="/", os="linux")
@@ -238,13 +251,23 @@ CASES: Final[Mapping[str, Case]] = {
         pool, who, after=None, limit=9
     ),
     "workspace.templates.list_usage": lambda pool, who, _: templates.list_usage(pool, who, OWNER),
+    **OWN_ACCOUNT,
+    **OWNED_ROWS,
+    **ADMINISTRATION,
 }
 
 
 def allowed(name: str) -> UserActor:
     """The owner, or an administrator for what is about the deployment."""
-    role = "admin" if name == "chat.runs.list_workers" else "member"
-    return UserActor(user_id=OWNER, role=role)
+    is_administration = name in ADMINISTRATION or name == "chat.runs.list_workers"
+    return UserActor(user_id=OWNER, role="admin" if is_administration else "member")
+
+
+def stranger(name: str) -> UserActor:
+    """Who may share chats finds the names of all users: not a viewer."""
+    return (
+        replace(STRANGER, role="viewer") if name == "account.directory.find_readers" else STRANGER
+    )
 
 
 def is_nothing(found: object) -> bool:
@@ -271,6 +294,8 @@ async def prepare(pool: Pool) -> Chat:
     while await search_index.index_batch(pool):
         pass
     await _prepare_workspaces(pool)
+    await prepare_accounts(pool)
+    await prepare_owned_rows(pool)
     return present(await chats.get(pool, HARNESS, CHAT))
 
 

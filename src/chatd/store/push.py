@@ -30,6 +30,7 @@ SUBSCRIBE: Final[LiteralString] = f"""
            WHERE owner_id = $2 AND kind = 'push' AND id <> $1) < $6
     ON CONFLICT (id) DO UPDATE SET secret = EXCLUDED.secret, events = EXCLUDED.events,
         enabled = true, disabled_by = NULL, failing_since = NULL, updated_at = now()
+    WHERE webhooks.owner_id = EXCLUDED.owner_id AND webhooks.kind = 'push'
     RETURNING {WEBHOOK_COLUMNS}"""
 LIST: Final[LiteralString] = f"""
     SELECT {WEBHOOK_COLUMNS} FROM webhooks WHERE owner_id = $1 AND kind = 'push'

@@ -27,7 +27,8 @@ BEGIN: Final[LiteralString] = """
     INSERT INTO file_uploads (id, owner_id, store, chunk_bytes)
     SELECT $1, $2, $3, $4
     WHERE (SELECT count(*) FROM file_uploads WHERE owner_id = $2 AND NOT abandoned) < $5
-    ON CONFLICT (id) DO UPDATE SET store = excluded.store"""
+    ON CONFLICT (id) DO UPDATE SET store = excluded.store
+        WHERE file_uploads.owner_id = excluded.owner_id"""
 
 HAS_ROOM: Final[LiteralString] = """
     SELECT files < $2 AND bytes + $3 <= $4 FROM file_totals WHERE owner_id = $1"""

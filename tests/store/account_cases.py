@@ -1,0 +1,176 @@
+"""Cases of accounts: what users do with their own, and what only administrators do."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import date
+from typing import Final
+from uuid import UUID
+
+from chatd.domain.access import UserActor
+from chatd.domain.chat.row import Chat
+from chatd.domain.ids import CredentialId, GroupId, UserId
+from chatd.domain.runtime_settings import DeploymentSettings
+from chatd.store import costs, runtime_settings, spend_limits
+from chatd.store.account import audit, credentials, directory, groups, users
+from chatd.store.account.credentials import NewCredential
+from chatd.store.account.users import NewUser, UserChanges
+from chatd.store.conn import DatabaseSession
+from chatd.store.costs import DayRange
+from chatd.store.pool import Pool
+from chatd.store.runtime_settings import StoredDeployment
+from tests.support.factories import CHAT, HARNESS, OWNER
+
+Case = Callable[[Pool, UserActor, Chat], Awaitable[object]]
+SessionCase = Callable[[DatabaseSession, UserActor], Awaitable[object]]
+
+READER: Final = UserId(UUID(int=5))
+LEAVER: Final = UserId(UUID(int=9))
+TOKEN: Final = CredentialId(UUID(int=31))
+GROUP: Final = GroupId(UUID(int=32))
+SPARE_GROUP: Final = GroupId(UUID(int=33))
+DAYS: Final = DayRange(start=date(2020, 1, 1), end=date(2200, 1, 1))
+
+
+def in_transaction(ask: SessionCase) -> Case:
+    """A function that returns nothing counts as done if it does not raise."""
+
+    async def call(pool: Pool, who: UserActor, _: Chat) -> object:
+        async with pool.transaction() as session:
+            found = await ask(session, who)
+            return True if found is None else found
+
+    return call
+
+
+def _token(number: int, user_id: UserId = OWNER) -> NewCredential:
+    return NewCredential(
+        id=CredentialId(UUID(int=number)),
+        kind="token",
+        user_id=user_id,
+        secret_sha256=number.to_bytes(32, "big"),
+    )
+
+
+async def _is_readable(pool: Pool, who: UserActor) -> object:
+    """Raises NotFound if it is not."""
+    await costs.require_readable(pool, who, OWNER)
+    return True
+
+
+OWN_ACCOUNT: Final[Mapping[str, Case]] = {
+    "account.users.get": lambda pool, who, _: users.get(pool, who, OWNER),
+    "account.users.list_page": lambda pool, who, _: users.list_page(pool, who, after=None, limit=9),
+    "account.users.update": in_transaction(
+        lambda session, who: users.update(session, who, OWNER, UserChanges(name="Mine"))
+    ),
+    "account.users.get_password_hash": lambda pool, who, _: users.get_password_hash(
+        pool, who, OWNER
+    ),
+    "account.users.set_password": in_transaction(
+        lambda session, who: users.set_password(session, who, OWNER, "other hash")
+    ),
+    "account.credentials.insert": lambda pool, who, _: credentials.insert(pool, who, _token(34)),
+    "account.credentials.check": lambda pool, who, _: credentials.check(pool, who, TOKEN),
+    "account.credentials.list_page": lambda pool, who, _: credentials.list_page(
+        pool, who, OWNER, "token", after=None, limit=9
+    ),
+    "account.credentials.revoke": in_transaction(
+        lambda session, who: credentials.revoke(session, who, TOKEN, ["token"])
+    ),
+    "account.credentials.revoke_of_user": in_transaction(
+        lambda session, who: credentials.revoke_of_user(session, who, OWNER, ["token"])
+    ),
+    "account.directory.find_readers": lambda pool, who, _: directory.find_readers(
+        pool, who, "test", limit=9
+    ),
+    "costs.require_readable": lambda pool, who, _: _is_readable(pool, who),
+}
+
+ADMINISTRATION: Final[Mapping[str, Case]] = {
+    "account.audit.list_page": lambda pool, who, _: audit.list_page(
+        pool, who, audit.AuditFilter(), before=None, limit=9
+    ),
+    "account.users.create": in_transaction(
+        lambda session, who: users.create(
+            session, who, NewUser(id=UserId(UUID(int=998)), username="new", role="member")
+        )
+    ),
+    "account.users.delete": in_transaction(lambda session, who: users.delete(session, who, LEAVER)),
+    "account.groups.create": in_transaction(
+        lambda session, who: groups.create(session, who, GroupId(UUID(int=35)), "New")
+    ),
+    "account.groups.get": lambda pool, who, _: groups.get(pool, who, GROUP),
+    "account.groups.find": lambda pool, who, _: groups.find(pool, who, "readers"),
+    "account.groups.list_page": lambda pool, who, _: groups.list_page(
+        pool, who, after=None, limit=9
+    ),
+    "account.groups.list_of_user": lambda pool, who, _: groups.list_of_user(pool, who, OWNER),
+    "account.groups.list_members": lambda pool, who, _: groups.list_members(
+        pool, who, GROUP, after=None, limit=9
+    ),
+    "account.groups.rename": in_transaction(
+        lambda session, who: groups.rename(session, who, GROUP, "Others")
+    ),
+    "account.groups.add_member": in_transaction(
+        lambda session, who: groups.add_member(session, who, GROUP, READER)
+    ),
+    "account.groups.remove_member": in_transaction(
+        lambda session, who: groups.remove_member(session, who, GROUP, OWNER)
+    ),
+    "account.groups.delete": in_transaction(
+        lambda session, who: groups.delete(session, who, SPARE_GROUP)
+    ),
+    "costs.all_by_day_and_model": lambda pool, who, _: costs.all_by_day_and_model(pool, who, DAYS),
+    "costs.all_by_model": lambda pool, who, _: costs.all_by_model(pool, who, DAYS),
+    "costs.by_user": lambda pool, who, _: costs.by_user(pool, who, DAYS, limit=9),
+    "costs.export": lambda pool, who, _: costs.export(pool, who, DAYS),
+    "runtime_settings.get_deployment": lambda pool, who, _: runtime_settings.get_deployment(
+        pool, who
+    ),
+    "runtime_settings.save_deployment": in_transaction(
+        lambda session, who: runtime_settings.save_deployment(
+            session, who, DeploymentSettings(), before=StoredDeployment(version=1)
+        )
+    ),
+    "spend_limits.get_default": lambda pool, who, _: spend_limits.get_default(pool, who),
+    "spend_limits.set_default": in_transaction(
+        lambda session, who: spend_limits.set_default(session, who, 7, "day")
+    ),
+    "spend_limits.delete_default": in_transaction(spend_limits.delete_default),
+    "spend_limits.list_users": lambda pool, who, _: spend_limits.list_users(pool, who, limit=9),
+    "spend_limits.set_user": in_transaction(
+        lambda session, who: spend_limits.set_user(session, who, OWNER, 7)
+    ),
+    "spend_limits.delete_user": in_transaction(
+        lambda session, who: spend_limits.delete_user(session, who, OWNER)
+    ),
+    "spend_limits.list_groups": lambda pool, who, _: spend_limits.list_groups(pool, who, limit=9),
+    "spend_limits.set_group": in_transaction(
+        lambda session, who: spend_limits.set_group(session, who, GROUP, 7)
+    ),
+    "spend_limits.delete_group": in_transaction(
+        lambda session, who: spend_limits.delete_group(session, who, GROUP)
+    ),
+}
+
+
+async def prepare_accounts(pool: Pool) -> None:
+    """A password, a token, a group, limits and a cost of the owner; settings and audited writes."""
+    await pool.execute("UPDATE users SET password_hash = 'hash' WHERE id = $1", OWNER)
+    await credentials.insert(pool, HARNESS, _token(TOKEN.int))
+    admin = UserActor(user_id=OWNER, role="admin")
+    async with pool.transaction() as session:
+        await groups.create(session, HARNESS, GROUP, "Readers")
+        await groups.create(session, HARNESS, SPARE_GROUP, "Spare")
+        await groups.add_member(session, HARNESS, GROUP, OWNER)
+        await spend_limits.set_default(session, admin, 5, "day")
+        await spend_limits.set_user(session, admin, OWNER, 5)
+        await spend_limits.set_group(session, admin, GROUP, 5)
+        before = StoredDeployment()
+        await runtime_settings.save_deployment(session, admin, before.document, before=before)
+    await pool.execute(
+        """INSERT INTO usage_events (at, owner_id, chat_id, root_chat_id, kind, provider, model,
+               input_tokens, output_tokens, reasoning_tokens, cache_creation_tokens,
+               cache_read_tokens, cost_micros, ok)
+           VALUES (now(), $1, $2, $2, 'turn', 'acme', 'm', 1, 1, 0, 0, 0, 5, true)""",
+        *(OWNER, CHAT),
+    )

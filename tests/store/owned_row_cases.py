@@ -1,0 +1,150 @@
+"""Cases of files, browsers that get notices, settings, schedules and webhooks of one user.
+
+A user may always make rows of its own, so a stranger tries to make one with the id of a row that
+the owner has: it must stay as it is.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+from uuid import UUID
+
+from chatd.domain.access import UserActor
+from chatd.domain.chat.row import Chat
+from chatd.domain.errors import Conflict
+from chatd.domain.file.entities import FileLimits, NewFile
+from chatd.domain.ids import FileId
+from chatd.domain.runtime_settings import UserSettings
+from chatd.domain.schedules import Schedule
+from chatd.store import push, runtime_settings, schedules, webhooks
+from chatd.store.file import files, uploads
+from chatd.store.pool import Pool
+from tests.support.factories import AT, OWNER, member
+from tests.support.outcomes import present
+
+Case = Callable[[Pool, UserActor, Chat], Awaitable[object]]
+
+FILE: Final = FileId(UUID(int=41))
+ROW: Final = UUID(int=42)
+"""The id of the owner's upload, subscription, schedule and webhook."""
+BROWSER: Final = UUID(int=43)
+
+
+def _row_to_make(who: UserActor) -> UUID:
+    """A new one for the owner, and the owner's for anybody else."""
+    return UUID(int=44) if who.user_id == OWNER else ROW
+
+
+def _schedule(row_id: UUID) -> Schedule:
+    return Schedule(
+        id=row_id,
+        owner_id=OWNER,
+        name="Report",
+        cron="@daily",
+        timezone="UTC",
+        prompt="Report.",
+        model_config_id=None,
+        reasoning_effort=None,
+        labels={},
+        workspace_id=None,
+        enabled=True,
+        next_at=AT,
+        last_at=None,
+        last_chat_id=None,
+        last_error=None,
+        created_at=AT,
+        updated_at=AT,
+    )
+
+
+async def _begin(pool: Pool, who: UserActor, file_id: UUID) -> object:
+    await uploads.begin(pool, FileId(file_id), who, store=f"of {who.user_id}", chunk_bytes=9)
+    return True
+
+
+async def _has_full_quota(pool: Pool, who: UserActor) -> object:
+    """Of one file, which the owner has."""
+    try:
+        await uploads.check_quota(pool, who, 1, FileLimits(user_files=1))
+    except Conflict:
+        return True
+    return None
+
+
+async def _save_settings(pool: Pool, who: UserActor) -> object:
+    async with pool.transaction() as session:
+        return await runtime_settings.save_user(session, who, UserSettings(), version=1)
+
+
+async def _subscribe(pool: Pool, who: UserActor, row_id: UUID) -> object:
+    return await push.subscribe(
+        pool, who, row_id, endpoint=f"https://push.test/{row_id}", secret=f"v1.key.{who.user_id}"
+    )
+
+
+async def _insert_webhook(pool: Pool, who: UserActor, row_id: UUID) -> object:
+    return await webhooks.insert(
+        pool, who, row_id, url="https://hooks.test/", events=["chat.idle"], secret="v1.key.sealed"
+    )
+
+
+async def _update_schedule(pool: Pool, who: UserActor) -> object:
+    now = present(await schedules.get(pool, member(), ROW))
+    return await schedules.update(pool, who, now)
+
+
+OWNED_ROWS: Final[Mapping[str, Case]] = {
+    "file.files.get": lambda pool, who, _: files.get(pool, FILE, who),
+    "file.files.list_attachable": lambda pool, who, _: files.list_attachable(pool, [FILE], who),
+    "file.files.get_by_request": lambda pool, who, _: files.get_by_request(pool, "key", who),
+    "file.files.list_own": lambda pool, who, _: files.list_own(pool, who, after=None, limit=9),
+    "file.uploads.check_quota": lambda pool, who, _: _has_full_quota(pool, who),
+    "file.uploads.begin": lambda pool, who, _: _begin(pool, who, _row_to_make(who)),
+    "file.files.delete_own": lambda pool, who, _: files.delete_own(pool, FILE, who),
+    "push.subscribe": lambda pool, who, _: _subscribe(
+        pool, who, BROWSER if who.user_id != OWNER else UUID(int=45)
+    ),
+    "push.list_own": lambda pool, who, _: push.list_own(pool, who),
+    "push.insert_ping": lambda pool, who, _: push.insert_ping(pool, who, BROWSER),
+    "push.delete": lambda pool, who, _: push.delete(pool, who, BROWSER),
+    "runtime_settings.get_user": lambda pool, who, _: runtime_settings.get_user(pool, who, OWNER),
+    "runtime_settings.save_user": lambda pool, who, _: _save_settings(pool, who),
+    "schedules.insert": lambda pool, who, _: schedules.insert(
+        pool, who, _schedule(_row_to_make(who))
+    ),
+    "schedules.get": lambda pool, who, _: schedules.get(pool, who, ROW),
+    "schedules.list_own": lambda pool, who, _: schedules.list_own(pool, who),
+    "schedules.update": lambda pool, who, _: _update_schedule(pool, who),
+    "schedules.set_due": lambda pool, who, _: schedules.set_due(pool, who, ROW),
+    "schedules.delete": lambda pool, who, _: schedules.delete(pool, who, ROW),
+    "webhooks.insert": lambda pool, who, _: _insert_webhook(pool, who, _row_to_make(who)),
+    "webhooks.get": lambda pool, who, _: webhooks.get(pool, who, ROW),
+    "webhooks.list_own": lambda pool, who, _: webhooks.list_own(pool, who),
+    "webhooks.update": lambda pool, who, _: webhooks.update(
+        pool, who, ROW, url="https://other.test/", events=None, enabled=None
+    ),
+    "webhooks.insert_ping": lambda pool, who, _: webhooks.insert_ping(pool, who, ROW),
+    "webhooks.list_deliveries": lambda pool, who, _: webhooks.list_deliveries(
+        pool, who, ROW, before=None, limit=9
+    ),
+    "webhooks.delete": lambda pool, who, _: webhooks.delete(pool, who, ROW),
+}
+
+
+async def prepare_owned_rows(pool: Pool) -> None:
+    """One of each, of the owner."""
+    owner = member()
+    await _begin(pool, owner, FILE)
+    new = NewFile(
+        name="a", media_type="text/plain", size_bytes=1, sha256="0" * 64, request_key="key"
+    )
+    await uploads.finish(pool, FILE, new, FileLimits())
+    await _begin(pool, owner, ROW)
+    await pool.execute(
+        "INSERT INTO secret_keys (id, check_value, state) VALUES ('key', '', 'current')"
+    )
+    await _subscribe(pool, owner, BROWSER)
+    await _insert_webhook(pool, owner, ROW)
+    await webhooks.insert_ping(pool, owner, ROW)
+    await schedules.insert(pool, owner, _schedule(ROW))
+    async with pool.transaction() as session:
+        await runtime_settings.save_user(session, owner, UserSettings(), version=0)
