@@ -37,6 +37,7 @@ TABLE: list[tuple[Permission, str, str, str, bool]] = [
     ("chats.control", "am", "a", "a", True),
     ("chats.share", "am", "a", "a", False),
     ("shares.read", "amv", "av", "av", False),
+    ("debug.read", "amv", "av", "av", False),
     ("files.read", "amv", "amv", "av", True),
     ("files.write", "am", "", "", False),
     ("workspaces.read", "amv", "av", "av", True),

@@ -24,6 +24,7 @@ Permission = Literal[
     "chats.control",
     "chats.share",
     "shares.read",
+    "debug.read",
     "files.read",
     "files.write",
     "workspaces.read",
@@ -37,7 +38,8 @@ Permission = Literal[
     "config.write",
 ]
 """`control` is what an administrator may do to stop another user's chat or workspace. `share` is
-to change who reads a chat, and `shares.read` to see it. `catalog` is the models and templates that
+to change who reads a chat, and `shares.read` to see it. `debug` is what models were sent, with the
+prompts of the owner and of the server. `catalog` is the models and templates that
 a user can choose. `account` is the user's own account, tokens, keys, prompt and cost. `costs` is
 the spend of all users. `config` is users, groups, providers, limits, settings and the audit log."""
 
@@ -100,6 +102,7 @@ RULES: Final[Mapping[Permission, PermissionRule]] = {
     "chats.control": PermissionRule(scope="chat:write", own=_CREATORS, every=_ADMIN, worker=True),
     "chats.share": PermissionRule(scope="chat:write", own=_CREATORS, every=_ADMIN),
     "shares.read": PermissionRule(scope="chat:read", own=_ALL, every=_READERS),
+    "debug.read": PermissionRule(scope="chat:read", own=_ALL, every=_READERS),
     "files.read": PermissionRule(scope="files", own=_ALL, shared=True, every=_READERS, worker=True),
     "files.write": PermissionRule(scope="files", own=_CREATORS),
     "workspaces.read": PermissionRule(scope="chat:read", own=_ALL, every=_READERS, worker=True),

@@ -23,7 +23,7 @@ class DebugRoutes:
         return (
             ApiRoute(
                 endpoint="GET /chats/{chat_id}/debug/runs",
-                permission="chats.read",
+                permission="debug.read",
                 summary="List the recorded model calls of a chat, newest first",
                 handle=self.list_debug_runs,
                 query=ListQuery,
@@ -31,7 +31,7 @@ class DebugRoutes:
             ),
             ApiRoute(
                 endpoint="GET /chats/{chat_id}/debug/runs/{debug_run_id}",
-                permission="chats.read",
+                permission="debug.read",
                 summary="Get a recorded model call with its request and its answer",
                 handle=self.get_debug_run,
                 replies={200: DebugRunReply},
@@ -68,7 +68,9 @@ class DebugRoutes:
 
     async def _require_readable(self, request: ApiRequest) -> None:
         deps, actor, chat_id = self._deps, request.caller.actor, request.chat_id
-        chat = require_chat(await deps.retry(lambda: chats.get(deps.pool, actor, chat_id)))
+        chat = require_chat(
+            await deps.retry(lambda: chats.get_for_command(deps.pool, actor, chat_id, "debug.read"))
+        )
         await audit_read(deps, request.caller, chat)
 
 

@@ -1,4 +1,5 @@
-"""Debug records of model calls: written behind, read by whoever may read the chat."""
+"""Debug records of model calls: written behind. Those with whom a chat is shared do not read them:
+they contain the prompts of its owner."""
 
 from datetime import datetime, timedelta
 from typing import Final, LiteralString
@@ -117,15 +118,15 @@ async def insert(conn: Conn, call: DebugCall, document: DebugDocument) -> None:
 async def list_of_chat(
     conn: Conn, actor: Actor, chat_id: ChatId, before: DebugCallPosition | None, *, limit: int
 ) -> list[StoredDebugCall]:
-    """Newest first. Empty for a chat that the actor may not read."""
+    """Newest first. Empty for a chat whose records the actor may not read."""
     at, last = before or (None, None)
-    reach = chat_reach(actor, "chats.read")
+    reach = chat_reach(actor, "debug.read")
     return [_stored(row) for row in await conn.fetch(LIST, chat_id, *reach, at, last, limit)]
 
 
 async def get(conn: Conn, actor: Actor, chat_id: ChatId, call_id: UUID) -> StoredDebugCall | None:
-    """None also for a chat that the actor may not read."""
-    row = await conn.fetchrow(GET, chat_id, *chat_reach(actor, "chats.read"), call_id)
+    """None also for a chat whose records the actor may not read."""
+    row = await conn.fetchrow(GET, chat_id, *chat_reach(actor, "debug.read"), call_id)
     return None if row is None else _stored(row)
 
 
