@@ -59,7 +59,7 @@ function Gallery() {
   const state = useStream(base, name === "stream");
   const [model] = useState(() => new RowModel());
   const rows = useMemo(
-    () => model.rows(state, { takeovers: name === "live" ? TAKEOVERS : [], pendingSends: name === "sending" ? PENDING : [] }),
+    () => model.rows(state, { ...(name === "live" ? { takeovers: TAKEOVERS } : {}), pendingSends: name === "sending" ? PENDING : [] }),
     [model, state, name],
   );
   return (

@@ -5,8 +5,16 @@ import { isQuiet } from "../rows/quiet";
 const LINE_CHARS = 78;
 const PROSE_LINE = 24;
 
+const known = new WeakMap<Row, number>();
+
 export function estimateHeight(row: Row | undefined): number {
   if (row === undefined) return 40;
+  const found = known.get(row) ?? estimate(row);
+  known.set(row, found);
+  return found;
+}
+
+function estimate(row: Row): number {
   const gap = row.isTight ? 0 : 12;
   switch (row.kind) {
     case "user":
@@ -29,7 +37,7 @@ function lines(text: string, width: number): number {
   let count = 0;
   let from = 0;
   // Long texts are as long as their beginning makes them look.
-  const end = Math.min(text.length, 8000);
+  const end = Math.min(text.length, 1000);
   while (from < end) {
     const next = text.indexOf("\n", from);
     const to = next < 0 || next > end ? end : next;

@@ -31,7 +31,8 @@ export interface ListPlace extends ScrollPlace {
   readonly toMessage: (messageId: number) => boolean;
 }
 
-const TOP_PX = 52;
+const TOP_PX = 8;
+const OLDER_PX = 44;
 const END_PX = 24;
 const PROMPT_PX = 4;
 const LOAD_OLDER_PX = 600;
@@ -42,7 +43,8 @@ export function RowList({ rows, older, promptAfter, markedMessageId, placeRef, o
   const [focusedKey, setFocusedKey] = useState<string | null>(null);
   const focused = useMemo(() => (focusedKey === null ? -1 : rows.findIndex((row) => row.key === focusedKey)), [rows, focusedKey]);
   const rangeExtractor = useCallback((range: Range) => withRow(defaultRangeExtractor(range), focused), [focused]);
-  const getItemKey = useCallback((index: number) => rows[index]?.key ?? index, [rows]);
+  const keys = useKeys(rows);
+  const getItemKey = useCallback((index: number) => keys[index] ?? index, [keys]);
   // eslint-disable-next-line react-hooks/incompatible-library -- the list is not compiled; its rows are memoized
   const virtualizer = useVirtualizer<HTMLDivElement, HTMLElement>({
     count: rows.length,
@@ -51,7 +53,7 @@ export function RowList({ rows, older, promptAfter, markedMessageId, placeRef, o
     getItemKey,
     rangeExtractor,
     overscan: OVERSCAN,
-    paddingStart: TOP_PX,
+    paddingStart: older.hasMore ? TOP_PX + OLDER_PX : TOP_PX,
     paddingEnd: END_PX,
     // Rows that are put in front do not move the row that is read. Following is our own (useScroll).
     anchorTo: "end",
@@ -125,6 +127,16 @@ export function RowList({ rows, older, promptAfter, markedMessageId, placeRef, o
       <JumpButton rows={rows} place={place} />
     </div>
   );
+}
+
+/** The same list as long as no row comes, goes or moves: the places of all rows are computed from it. */
+function useKeys(rows: readonly Row[]): readonly string[] {
+  const [keys, setKeys] = useState(() => rows.map((row) => row.key));
+  const isSame = keys.length === rows.length && rows.every((row, index) => row.key === keys[index]);
+  if (isSame) return keys;
+  const fresh = rows.map((row) => row.key);
+  setKeys(fresh);
+  return fresh;
 }
 
 function rowKeyOf(target: EventTarget): string | null {

@@ -147,7 +147,7 @@ function taskLabel(item: Tokens.ListItem): string {
 
 function table(token: Tokens.Table, options: BlockOptions, key?: number): ReactNode {
   return (
-    <div key={key} className="table" role="group" aria-label="Table" tabIndex={0}>
+    <div key={key} className="grid-table" role="group" aria-label="Table" tabIndex={0}>
       <table>
         <thead>
           <tr>
