@@ -6,7 +6,6 @@ import { Button, EmptyState, ErrorNote } from "@/components";
 import { useChat, useChatDetails } from "@/connection";
 import { CoachMark, Composer, Timeline } from "./areas";
 import { NEW_CHAT_PATH } from "./routes";
-import { useReadMark } from "./read-mark";
 import { useSpeech } from "./speech";
 import { SidebarButton, TopBar } from "./top-bar/top-bar";
 
@@ -29,7 +28,6 @@ export function ChatPage({ chatId }: { chatId: string }) {
   const { gone } = useChat(chatId);
   const details = useChatDetails(chatId);
   useSpeech(chatId);
-  useReadMark(chatId);
   if (gone || (details.error instanceof ApiError && [403, 404, 400].includes(details.error.status))) return <GonePage />;
   return (
     <>

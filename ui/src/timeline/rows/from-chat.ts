@@ -1,5 +1,4 @@
 /** What the row model takes, from what the connection gives. */
-import type { components } from "@/api/schema";
 import type { ChatState, OutboxItem } from "@/chat-state";
 import type { FileChip, PendingSend, Reference, Takeover } from "./row";
 
@@ -15,14 +14,12 @@ export function pendingSendOf(item: OutboxItem): PendingSend {
   return { id: item.id, text: texts.join("\n\n"), files, references, error: item.state === "refused" ? (item.error?.message ?? "It was refused.") : null };
 }
 
-type Payload = components["schemas"]["TakeoverPayload"];
-
 const NONE: readonly Takeover[] = [];
 const known = new WeakMap<object, readonly Takeover[]>();
 
 /** The same list as long as the takeover is the same. */
 export function takeoversOf(state: ChatState): readonly Takeover[] {
-  const takeover = (state as { readonly takeover?: Payload | null }).takeover ?? null;
+  const { takeover } = state;
   if (takeover === null) return NONE;
   const found = known.get(takeover) ?? [
     {
