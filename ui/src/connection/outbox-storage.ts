@@ -59,13 +59,20 @@ export class OutboxStorage {
 
 /** Hold a lock as long as this tab lives, so that others know whose messages are orphans. */
 export function holdTabLock(tab: string): void {
-  if (!("locks" in navigator)) return;
-  void navigator.locks.request(PREFIX + tab, () => new Promise<never>(() => undefined)).catch(() => undefined);
+  void locks()
+    ?.request(PREFIX + tab, () => new Promise<never>(() => undefined))
+    .catch(() => undefined);
 }
 
 /** Null if it cannot be known: then every tab sends, and the server runs each key once. */
 export async function livingTabs(): Promise<ReadonlySet<string> | null> {
-  if (!("locks" in navigator)) return null;
-  const { held } = await navigator.locks.query();
+  const manager = locks();
+  if (manager === null) return null;
+  const { held } = await manager.query();
   return new Set((held ?? []).map((lock) => (lock.name ?? "").slice(PREFIX.length)));
+}
+
+/** Only over https and on this machine. */
+function locks(): LockManager | null {
+  return (navigator as { locks?: LockManager | null }).locks ?? null;
 }

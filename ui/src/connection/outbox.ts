@@ -102,7 +102,7 @@ export class Outbox {
     if (this.#storage !== storage) return;
     const known = new Set(this.#items.map((item) => item.id));
     const orphans = storage.list().filter(({ tab, item }) => !known.has(item.id) && (tab === this.#tab || alive?.has(tab) !== true));
-    const adopted = orphans.map(({ item }) => ({ ...item, state: item.state === "refused" ? item.state : "waiting" }) as const);
+    const adopted = orphans.map(({ item }) => adoptedItem(item));
     this.#items = [...adopted, ...this.#items];
     for (const item of adopted) this.#store(item);
     for (const chatId of new Set(adopted.map((item) => item.chatId))) {
@@ -178,4 +178,10 @@ export class Outbox {
   #store(item: OutboxItem): void {
     this.#storage?.save({ tab: this.#tab, item });
   }
+}
+
+/** One that was on its way when its tab was closed may have arrived: that counts as a try. */
+function adoptedItem(item: OutboxItem): OutboxItem {
+  if (item.state === "refused") return item;
+  return { ...item, state: "waiting", failures: item.state === "sending" ? Math.max(1, item.failures) : item.failures };
 }

@@ -45,6 +45,8 @@ export class Socket {
   #openedAt = 0;
   #timer: ReturnType<typeof setTimeout> | undefined;
   #heard = 0;
+  /** Something came since the last ping. */
+  #isAnswered = true;
   #stopped = true;
   readonly #listener: SocketListener;
   readonly #deps: SocketDeps;
@@ -130,6 +132,7 @@ export class Socket {
   #onMessage(socket: WebSocket, data: unknown): void {
     if (socket !== this.#socket) return;
     this.#heard = Date.now();
+    this.#isAnswered = true;
     let events: readonly ServerEvent[];
     try {
       events = readFrame(data);
@@ -152,11 +155,11 @@ export class Socket {
   #ping(withinMs: number): void {
     const socket = this.#socket;
     if (socket === null) return;
-    const sentAt = Date.now();
+    this.#isAnswered = false;
     this.send({ type: "ping" });
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => {
-      if (this.#heard >= sentAt) this.#watch();
+      if (this.#isAnswered) this.#watch();
       else this.#fail(socket);
     }, withinMs);
   }
