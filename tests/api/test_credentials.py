@@ -20,6 +20,7 @@ from tests.support.api.server import (
     authorized,
     serve_api,
 )
+from tests.support.api.shares import two_replicas
 from tests.support.api.sse_viewer import event_source
 from tests.support.clock import FakeClock
 
@@ -255,22 +256,26 @@ async def test_users_are_limited_by_group_of_routes_and_administrators_are_not(d
 
 @pytest.mark.promise("P12")
 @pytest.mark.parametrize("end", [suspend, delete, revoke])
-async def test_open_streams_end_with_the_token_that_opened_them(dsn: str, end: Revocation) -> None:
-    async with listening_changes(dsn) as changes, serve_api(dsn, ApiOptions(changes=changes)) as at:
-        user, browser, token = await ada(at)
+async def test_open_streams_on_every_replica_end_with_the_token_that_opened_them(
+    dsn: str, end: Revocation
+) -> None:
+    async with two_replicas(dsn) as (here, there):
+        user, browser, token = await ada(here)
         headers = authorized(token)
         async with (
-            event_source(at, "/events", token=token) as source,
-            event_source(at, "/events", token=ME) as other,
-            at.http.ws_connect("/api/v1/ws", headers=headers) as socket,
+            event_source(here, "/events", token=token) as source,
+            event_source(there, "/events", token=token) as source_there,
+            event_source(there, "/events", token=ME) as other,
+            there.http.ws_connect("/api/v1/ws", headers=headers) as socket,
         ):
-            await source.json()
-            await other.json()
-            await end(at, browser, user)
-            assert (await source.json())["code"] == "signed_out"
+            for each in (source, source_there, other):
+                await each.json()
+            await end(here, browser, user)
+            for each in (source, source_there):
+                assert (await each.json())["code"] == "signed_out"
             closed = await socket.receive(timeout=30)
             assert (closed.type, closed.data) == (WSMsgType.CLOSE, 1008)
-            await at.create("still here")
+            await there.create("still here")
             assert (await other.json())["type"] == "chat"
 
 
