@@ -7,8 +7,15 @@ import pytest
 
 from chatd.agent.git import snapshots
 from chatd.agent.git.command import GitCommand
-from chatd.agent.git.snapshots import count_changes, read_repository, read_scope, take_snapshot
-from tests.agent.git.git_fixture import HOME, run_git
+from chatd.agent.git.snapshots import (
+    TreeSnapshots,
+    count_changes,
+    read_repository,
+    read_scope,
+    take_snapshot,
+)
+from chatd.agent.threads import WorkerThreads
+from tests.agent.git.git_fixture import HOME, fake_git, run_git
 
 
 @pytest.fixture
@@ -98,3 +105,24 @@ def test_lines_that_look_like_headers_are_counted_as_lines() -> None:
         "diff --git a/y b/y\nnew file mode 100644\n"
     )
     assert count_changes(diff) == (1, 1, 2)
+
+
+@pytest.mark.promise("P14")
+async def test_an_effect_waits_for_a_slow_snapshot_only_a_moment_and_once_in_a_turn(
+    repo: Path, tmp_path: Path
+) -> None:
+    """The snapshot that comes too late would have the effect in it: it is not kept."""
+    gate, asked = tmp_path / "gate", tmp_path / "asked"
+    os.mkfifo(gate)
+    add = f'case "$*" in *" add "*) echo >> {asked}; read line < {gate};; esac'
+    git = fake_git(tmp_path / "bin", f'{add}\nexec /usr/bin/git "$@"')
+    threads = WorkerThreads(1, 30.0)
+    taken = TreeSnapshots(git, threads, timeout_s=0.2)
+    for _ in range(2):
+        await taken.take("c1", "1", [str(repo)])
+    assert "0.2 seconds" in taken.reason("c1", "1", str(repo))
+    with gate.open("w") as opened:
+        opened.write("go\n")
+    assert await threads.run(asked.read_text) == "\n", "asked once; the thread is free"
+    assert run_git(repo, "for-each-ref", "refs/chatd") == ""
+    threads.close()

@@ -98,12 +98,11 @@ class FileRoutes:
         query.reject_unknown()
 
         async def effect() -> dict[str, object]:
-            await self._before_effect(request.caller, [path])
             await self._threads.run(partial(write_file, path, request.body))
             self._on_touched(request.caller.chat_and_ancestors, [path])
             return {"ok": True}
 
-        return await self._run_effect(request.caller, "write", effect)
+        return await self._run_effect(request.caller, "write", [path], effect)
 
     async def _edit_files(self, request: AgentRouteRequest) -> AgentHttpReply:
         fields = request.json()
@@ -112,20 +111,26 @@ class FileRoutes:
         fields.reject_unknown()
         if len(files) > MAX_REQUEST_FILES:
             raise AgentError(400, f"at most {MAX_REQUEST_FILES} files can be edited at once")
+        paths = [each.path for each in files]
 
         async def effect() -> dict[str, object]:
-            await self._before_effect(request.caller, [each.path for each in files])
             work = partial(edit_files, files, include_diff=include_diff)
             diffs = await self._threads.run(work)
-            self._on_touched(request.caller.chat_and_ancestors, [each.path for each in files])
+            self._on_touched(request.caller.chat_and_ancestors, paths)
             return {"ok": True, "files": _limit_diffs(diffs)}
 
-        return await self._run_effect(request.caller, "edit", effect)
+        return await self._run_effect(request.caller, "edit", paths, effect)
 
     async def _run_effect(
-        self, caller: AgentCaller, kind: str, effect: Callable[[], Awaitable[dict[str, object]]]
+        self,
+        caller: AgentCaller,
+        kind: str,
+        paths: Sequence[str],
+        effect: Callable[[], Awaitable[dict[str, object]]],
     ) -> AgentHttpReply:
         self._fence.check_owner(caller.chat_id, caller.owner)
+        await self._before_effect(caller, paths)
+        self._fence.check_owner(caller.chat_id, caller.owner)  # may have changed meanwhile
         if not caller.key:
             return json_reply(await effect())
         return json_reply(await self._journal.run_once(caller.key, kind, effect))

@@ -13,8 +13,9 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from chatd.agent.git.command import GitCommand, GitError
 from chatd.agent.git.repositories import (
@@ -34,6 +35,8 @@ MAX_UNTRACKED_BYTES = 32 << 20
 MAX_SNAPSHOT_CHATS = 200
 """In one repository: the refs of older chats are deleted."""
 MAX_REMEMBERED_TURNS = 2000
+SNAPSHOT_TIMEOUT_S = 5.0
+"""For all repositories of an effect, which waits for it."""
 _MAX_NAMES_BYTES = 1 << 20
 _HUNK = re.compile(r"^@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 _REF_NAME = re.compile(r"[A-Za-z0-9-]{1,64}")
@@ -48,29 +51,45 @@ NO_SNAPSHOT_TEXT = "nothing was changed in it since the turn or the chat began"
 class TreeSnapshots:
     """Used in the event loop's thread; git runs in `threads`."""
 
-    def __init__(self, git: GitCommand, threads: ThreadRunner) -> None:
+    def __init__(
+        self, git: GitCommand, threads: ThreadRunner, *, timeout_s: float = SNAPSHOT_TIMEOUT_S
+    ) -> None:
         self._git = git
         self._threads = threads
+        self._timeout_s = timeout_s
         self._taken: OrderedDict[tuple[str, str, str], str] = OrderedDict()
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def take(self, chat: str, turn: str, paths: Sequence[str]) -> None:
         """Before an effect of this turn on these paths. Never raises: without a snapshot the diff
-        says why."""
+        says why. After a failure or a timeout the turn has no more snapshots: they would have its
+        effects in them."""
+        whole_turn = (chat, turn, "")
         if not (_REF_NAME.fullmatch(chat) and _REF_NAME.fullmatch(turn)):
             return
+        if whole_turn in self._taken:
+            return
+        is_late = threading.Event()
         try:
-            roots = await self._threads.run(lambda: _roots(paths))
-            for root in roots:
-                await self._take_once(chat, turn, root)
+            async with asyncio.timeout(self._timeout_s):
+                for root in await self._threads.run(lambda: _roots(paths)):
+                    await self._take_once(chat, turn, root, is_late.is_set)
+        except TimeoutError:
+            self._remember(whole_turn, f"the snapshot took more than {self._timeout_s:g} seconds")
         except Exception as error:  # noqa: BLE001 - an effect must not fail for its snapshot
-            self._remember((chat, turn, ""), str(error))
+            self._remember(whole_turn, str(error))
+        finally:
+            is_late.set()
 
-    async def _take_once(self, chat: str, turn: str, root: str) -> None:
+    async def _take_once(
+        self, chat: str, turn: str, root: str, is_late: Callable[[], bool]
+    ) -> None:
         key = (chat, turn, root)
         async with self._locks.setdefault(root, asyncio.Lock()):
             if key not in self._taken:
-                reason = await self._threads.run(lambda: take_snapshot(self._git, root, chat, turn))
+                reason = await self._threads.run(
+                    lambda: take_snapshot(self._git, root, chat, turn, is_late)
+                )
                 self._remember(key, reason)
 
     def _remember(self, key: tuple[str, str, str], reason: str) -> None:
@@ -80,16 +99,23 @@ class TreeSnapshots:
 
     def reason(self, chat: str, turn: str, root: str) -> str:
         """Why there is no snapshot."""
-        return self._taken.get((chat, turn, root)) or NO_SNAPSHOT_TEXT
+        found = self._taken.get((chat, turn, root)) or self._taken.get((chat, turn, ""))
+        return found or NO_SNAPSHOT_TEXT
 
 
 def _roots(paths: Sequence[str]) -> list[str]:
     return find_roots([os.path.normpath(path) for path in paths if path.startswith("/")])
 
 
-def take_snapshot(git: GitCommand, root: str, chat: str, turn: str) -> str:
+def take_snapshot(
+    git: GitCommand,
+    root: str,
+    chat: str,
+    turn: str,
+    is_late: Callable[[], bool] = lambda: False,
+) -> str:
     """Empty, or why there is none. Blocks. A snapshot that exists stays: the agent may have been
-    restarted within a turn."""
+    restarted within a turn. `is_late`: the effect no longer waits, and the tree may have it."""
     prefix = f"refs/chatd/{chat}"
     try:
         known = _refs(git, root, prefix)
@@ -101,6 +127,8 @@ def take_snapshot(git: GitCommand, root: str, chat: str, turn: str) -> str:
         tree = write_tree(git, root)
         made = git.run_git(root, "commit-tree", tree, "-m", "chatd", env=_AUTHOR)
         commit = made.output.decode().strip()
+        if is_late():
+            raise GitError("the snapshot came too late")
         for name in wanted:
             git.run_git(root, "update-ref", "--no-deref", name, commit)
         for name in known:

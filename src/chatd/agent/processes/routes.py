@@ -41,6 +41,7 @@ class ProcessRoutes:
         fields.reject_unknown()
         self._fence.check_owner(caller.chat_id, caller.owner)
         await self._before_effect(caller, [workdir])
+        self._fence.check_owner(caller.chat_id, caller.owner)  # may have changed meanwhile
         started = await self._processes.start(
             command,
             chat_id=caller.chat_id or None,
