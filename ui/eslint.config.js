@@ -4,7 +4,7 @@ import globals from "globals";
 import ts from "typescript-eslint";
 
 export default ts.config(
-  { ignores: ["node_modules", "src/api/schema.d.ts", "public", "test-results", "playwright-report"] },
+  { ignores: ["node_modules", "src/api/schema.d.ts", "public", "tools", "test-results", "playwright-report"] },
   js.configs.recommended,
   ...ts.configs.strictTypeChecked,
   ...ts.configs.stylisticTypeChecked,

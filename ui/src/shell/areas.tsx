@@ -1,19 +1,6 @@
 /** The other areas of the page, each loaded when it is first shown. */
-import { type ComponentType, lazy, type LazyExoticComponent } from "react";
+import { type ComponentType, lazy } from "react";
 import type { PanelTab } from "./actions";
-
-type Area = Record<string, ComponentType<never>>;
-
-const found = import.meta.glob<Area>(["../timeline/index.ts", "../composer/index.ts", "../panel/index.ts", "../settings/index.ts", "../demo/index.ts"]);
-
-const Nothing: ComponentType = () => null;
-
-function area<P extends object>(directory: string, name: string): LazyExoticComponent<ComponentType<P>> {
-  return lazy(async () => {
-    const module = await found[`../${directory}/index.ts`]?.();
-    return { default: (module?.[name] ?? Nothing) as unknown as ComponentType<P> };
-  });
-}
 
 export interface PanelProps {
   chatId: string;
@@ -22,10 +9,14 @@ export interface PanelProps {
   onClose: () => void;
 }
 
-export const Timeline = area<{ chatId: string }>("timeline", "Timeline");
-export const Composer = area<{ chatId: string | null }>("composer", "Composer");
-export const Panel = area<PanelProps>("panel", "Panel");
-export const SettingsPages = area<object>("settings", "SettingsPages");
-export const FirstScreen = area<object>("demo", "FirstScreen");
-export const DemoPanel = area<{ chatId: string }>("demo", "DemoPanel");
-export const CoachMark = area<{ chatId: string }>("demo", "CoachMark");
+type PanelModule = Record<string, ComponentType<PanelProps>>;
+const panels = import.meta.glob<PanelModule>("../panel/index.ts");
+const Nothing: ComponentType<PanelProps> = () => null;
+
+export const Timeline = lazy(async () => ({ default: (await import("@/timeline")).Timeline }));
+export const Composer = lazy(async () => ({ default: (await import("@/composer")).Composer }));
+export const Panel = lazy(async () => ({ default: (await panels["../panel/index.ts"]?.())?.Panel ?? Nothing }));
+export const SettingsPages = lazy(async () => ({ default: (await import("@/settings")).SettingsPages }));
+export const FirstScreen = lazy(async () => ({ default: (await import("@/demo")).FirstScreen }));
+export const DemoPanel = lazy(async () => ({ default: (await import("@/demo")).DemoPanel }));
+export const CoachMark = lazy(async () => ({ default: (await import("@/demo")).CoachMark }));

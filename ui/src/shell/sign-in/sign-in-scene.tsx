@@ -6,19 +6,19 @@ export function SignInScene() {
   return (
     <div className="in-scene" aria-hidden="true">
       <div className="you">Rename the column, and migrate what is there.</div>
-      <div className="tool">
-        <div className="summary">
+      <details className="tool" open>
+        <summary tabIndex={-1}>
           <Icon of={SquareTerminal} />
           <b>Ran</b>
           <code>chatd migrate --dry-run</code>
           <span className="meta">
             1.2 s <Icon of={ChevronDown} size="sm" />
           </span>
-        </div>
+        </summary>
         <pre className="out">
           2 migrations, <span className="ok">0 conflicts</span>
         </pre>
-      </div>
+      </details>
       <div className="mark">
         <Icon of={Power} className="danger" />
         <span>
