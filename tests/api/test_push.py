@@ -2,6 +2,7 @@
 
 import pytest
 
+from chatd.store.pool import Pool
 from tests.support.api.server import OTHER_USER, ApiServer
 
 ENDPOINT = "https://push.example.com/send/abc"
@@ -63,3 +64,24 @@ async def test_a_user_has_at_most_twenty_browsers(server: ApiServer) -> None:
         assert (await server.ask("POST", "/push/subscriptions", body)).status == 201
     refused = await server.ask("POST", "/push/subscriptions", BODY)
     assert refused.code == (409, "too_many_subscriptions")
+
+
+async def test_the_places_of_browsers_that_ended_their_subscription_are_free_again(
+    server: ApiServer, pool: Pool
+) -> None:
+    for number in range(20):
+        body = {**BODY, "endpoint": f"{ENDPOINT}{number}"}
+        await server.ask("POST", "/push/subscriptions", body)
+    await pool.execute("UPDATE webhooks SET enabled = false, disabled_by = 'ended'")
+    assert (await server.ask("POST", "/push/subscriptions", BODY)).status == 201
+    assert len((await server.ask("GET", "/push/subscriptions")).items) == 1
+
+
+@pytest.mark.promise("P12")
+async def test_a_browser_that_another_user_takes_over_shows_no_chats_of_the_former(
+    server: ApiServer,
+) -> None:
+    await server.ask("POST", "/push/subscriptions", BODY)
+    assert (await server.ask("POST", "/push/subscriptions", BODY, token=OTHER_USER)).status == 201
+    assert (await server.ask("GET", "/push/subscriptions")).items == []
+    assert len((await server.ask("GET", "/push/subscriptions", token=OTHER_USER)).items) == 1

@@ -22,12 +22,16 @@ from chatd.store.webhooks import WEBHOOK_COLUMNS, webhook_from_row
 SIGNING_KEY: Final = SealedColumn(table="push_keys", column="private_key")
 _NAME: Final = "vapid"
 
-# The same browser again: its new keys replace the old ones.
+# The same browser again: its new keys replace the old ones. The browser may have been another
+# user's, whose chats it must not show any more. Subscriptions that have ended take no place.
 SUBSCRIBE: Final[LiteralString] = f"""
+    WITH former AS (
+        DELETE FROM webhooks WHERE kind = 'push' AND id <> $1
+          AND (url = $3 OR (owner_id = $2 AND NOT enabled)))
     INSERT INTO webhooks (id, owner_id, url, events, secret, kind)
     SELECT $1, $2, $3, $4::text[], $5, 'push'
     WHERE (SELECT count(*) FROM webhooks
-           WHERE owner_id = $2 AND kind = 'push' AND id <> $1) < $6
+           WHERE owner_id = $2 AND kind = 'push' AND enabled AND id <> $1) < $6
     ON CONFLICT (id) DO UPDATE SET secret = EXCLUDED.secret, events = EXCLUDED.events,
         enabled = true, disabled_by = NULL, failing_since = NULL, updated_at = now()
     WHERE webhooks.owner_id = EXCLUDED.owner_id AND webhooks.kind = 'push'
