@@ -16,6 +16,8 @@ export interface Preferences {
   panelWidth: number;
   /** Sections and chats of the list that are folded, by their key. */
   folded: readonly string[];
+  /** Diffs side by side, or one below the other; a narrow panel always shows the latter. */
+  diffView: "split" | "unified";
   /** The tour of the demo was skipped or done. */
   tourEnded: boolean;
 }
@@ -29,6 +31,7 @@ const DEFAULTS: Preferences = {
   sidebarWidth: 264,
   panelWidth: 480,
   folded: [],
+  diffView: "split",
   tourEnded: false,
 };
 

@@ -72,7 +72,7 @@ function splitLines(text: string): readonly string[] {
 }
 
 /** Pairs each deleted line with the added line most like it, within one change. */
-function markWords(lines: readonly DiffLine[]): readonly DiffLine[] {
+export function markWords(lines: readonly DiffLine[]): readonly DiffLine[] {
   const marked = [...lines];
   let index = 0;
   while (index < lines.length) {

@@ -1,0 +1,133 @@
+/** What the turn, the chat, or the working tree has changed. */
+import { FileDiff as FileDiffIcon, GitBranch, RefreshCw } from "lucide-react";
+import { useState } from "react";
+import type { ApiError } from "@/api/client";
+import { Button, EmptyState, ErrorNote, IconButton, PlusMinus, Segmented, Skeleton, Tag } from "@/components";
+import { openPanel, usePreference } from "@/shell";
+import { useWidth } from "../use-width";
+import { FileCard } from "./file-card";
+import { countLines, type RepositoryChanges } from "./repository";
+import { type Scope, useChanges } from "./use-changes";
+import { changeMark, useViewed } from "./viewed";
+
+const SCOPES = [
+  { value: "turn", label: "This turn" },
+  { value: "chat", label: "Chat" },
+  { value: "git", label: "Git" },
+] as const;
+const VIEWS = [
+  { value: "split", label: "Split" },
+  { value: "unified", label: "Unified" },
+] as const;
+const SPLIT_FROM_PX = 560;
+const FIRST_OPEN = 20;
+const FIRST_FILES = 100;
+
+export function ChangesTab({ chatId }: { chatId: string }) {
+  const [scope, setScope] = useState<Scope>("turn");
+  const [view, setView] = usePreference("diffView");
+  const [ref, width] = useWidth();
+  const changes = useChanges(chatId, scope);
+  const isWide = width >= SPLIT_FROM_PX;
+  const sums = countLines(changes.data ?? []);
+  return (
+    <div className="changes" ref={ref}>
+      <div className="pbar">
+        <Segmented label="Scope" value={scope} options={SCOPES} onChange={setScope} />
+        {sums.added + sums.removed > 0 && <PlusMinus {...sums} />}
+        <span className="grow" />
+        {isWide && <Segmented label="View" value={view} options={VIEWS} onChange={setView} />}
+        <IconButton icon={RefreshCw} label="Refresh" disabled={changes.isFetching} onClick={() => void changes.refetch()} />
+      </div>
+      <div className="pscroll" tabIndex={0} role="region" aria-label="Changed files">
+        {changes.data === undefined ? (
+          <Waiting error={changes.error} onRetry={() => void changes.refetch()} />
+        ) : (
+          <Files key={scope} chatId={chatId} repositories={changes.data} isSplit={isWide && view === "split"} scope={scope} onScope={setScope} />
+        )}
+      </div>
+    </div>
+  );
+}
+
+function Waiting({ error, onRetry }: { error: ApiError | null; onRetry: () => void }) {
+  if (error === null) return <Skeleton rows={4} />;
+  if (error.code === "no_workspace" || error.code === "workspaces_off") {
+    return <EmptyState icon={FileDiffIcon}>This chat has no workspace, so it has changed no files.</EmptyState>;
+  }
+  const isStopped = error.code === "no_agent" || error.code === "agent_refused";
+  return (
+    <ErrorNote
+      error={error}
+      action={
+        <Button size="xs" onClick={isStopped ? () => openPanel("workspace") : onRetry}>
+          {isStopped ? "Workspace" : "Try again"}
+        </Button>
+      }
+    />
+  );
+}
+
+interface FilesProps {
+  readonly chatId: string;
+  readonly repositories: readonly RepositoryChanges[];
+  readonly isSplit: boolean;
+  readonly scope: Scope;
+  readonly onScope: (scope: Scope) => void;
+}
+
+function Files({ chatId, repositories, isSplit, scope, onScope }: FilesProps) {
+  const [most, setMost] = useState(FIRST_FILES);
+  const [viewed, setViewed] = useViewed(chatId);
+  const listed = repositories.flatMap((repository) => repository.files.map((file) => ({ repository, file, mark: changeMark(repository.root, file) })));
+  const notes = repositories.filter((repository) => repository.note !== "");
+  if (listed.length === 0 && notes.length === 0) return <NoChanges scope={scope} onScope={onScope} />;
+  const shown = listed.slice(0, most);
+  return (
+    <>
+      {repositories.map((repository) => (
+        <div key={repository.root} className="repo">
+          {(repositories.length > 1 || scope === "git") && (
+            <h3 className="h">
+              <span className="cut">{repository.root}</span>
+              {repository.branch !== "" && <Tag icon={GitBranch}>{repository.branch}</Tag>}
+            </h3>
+          )}
+          {repository.note !== "" && <p className="m">{repository.note}</p>}
+          {shown.map(({ repository: owner, file, mark }, index) =>
+            owner === repository ? (
+              <FileCard
+                key={file.path}
+                file={file}
+                isSplit={isSplit}
+                isSeen={viewed.has(mark)}
+                startsOpen={index < FIRST_OPEN}
+                onSeen={(isSeen) => setViewed(mark, isSeen)}
+              />
+            ) : null,
+          )}
+        </div>
+      ))}
+      {listed.length > shown.length && (
+        <Button size="sm" variant="quiet" onClick={() => setMost(most + FIRST_FILES)}>
+          Show more of {listed.length.toLocaleString("en")} files
+        </Button>
+      )}
+    </>
+  );
+}
+
+const NOTHING: Readonly<Record<Scope, string>> = {
+  turn: "Nothing changed in this turn.",
+  chat: "This chat has changed nothing.",
+  git: "Nothing changed since the last commit.",
+};
+
+function NoChanges({ scope, onScope }: { scope: Scope; onScope: (scope: Scope) => void }) {
+  const next = scope === "turn" ? { scope: "chat" as const, label: "Look at the whole chat" } : scope === "chat" ? { scope: "git" as const, label: "Look at the working tree" } : null;
+  return (
+    <EmptyState icon={FileDiffIcon} actions={next !== null && <Button size="sm" onClick={() => onScope(next.scope)}>{next.label}</Button>}>
+      {NOTHING[scope]}
+    </EmptyState>
+  );
+}

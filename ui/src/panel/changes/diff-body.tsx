@@ -1,0 +1,177 @@
+/** The lines of a file's diff, side by side or one below the other; a press on a line opens a comment. */
+import { MessageSquarePlus } from "lucide-react";
+import { type CSSProperties, Fragment, type KeyboardEvent, type ReactNode, useMemo, useRef, useState } from "react";
+import { classes, Icon } from "@/components";
+import { languageOf, useHighlightedLines } from "@/timeline";
+import { cutHunks, pairLines, type ViewLine, viewHunks } from "./file-lines";
+import type { FileDiff } from "./git-diff";
+import { LineNote } from "./line-note";
+
+const FIRST = 400;
+const STEP = 2000;
+
+interface DiffBodyProps {
+  readonly file: FileDiff;
+  readonly isSplit: boolean;
+  readonly onComment: (line: ViewLine, text: string) => void;
+}
+
+type LineNodes = (line: ViewLine, side: "old" | "new") => ReactNode;
+
+export function DiffBody({ file, isSplit, onComment }: DiffBodyProps) {
+  const [most, setMost] = useState(FIRST);
+  const [active, setActive] = useState<string | null>(null);
+  const [noted, setNoted] = useState<string | null>(null);
+  const body = useRef<HTMLDivElement>(null);
+  const all = useMemo(() => viewHunks(file), [file]);
+  const hunks = useMemo(() => cutHunks(all, most), [all, most]);
+  const total = all.reduce((sum, one) => sum + one.lines.length, 0);
+  const lines = useMemo(() => hunks.flatMap((one) => one.lines), [hunks]);
+  const nodes = useLineNodes(lines, file.path);
+
+  const focusLine = (key: string) => {
+    setActive(key);
+    requestAnimationFrame(() => body.current?.querySelector<HTMLElement>(`[data-line="${key}"] .ln-add`)?.focus());
+  };
+  const press = (event: KeyboardEvent<HTMLDivElement>) => {
+    const step = event.key === "ArrowDown" ? 1 : event.key === "ArrowUp" ? -1 : 0;
+    if (step === 0 || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    const rows = [...(body.current?.querySelectorAll<HTMLElement>("[data-line]") ?? [])].map((row) => row.dataset.line ?? "");
+    const at = active === null ? -1 : rows.indexOf(active);
+    const next = rows[Math.min(rows.length - 1, Math.max(0, at + step))];
+    if (next !== undefined) focusLine(next);
+  };
+  const row = (line: ViewLine, content: ReactNode, className: string) => (
+    <Fragment key={line.key}>
+      <div className={classes(className, active === line.key && "active")} data-line={line.key} onClick={() => setActive(line.key)}>
+        {content}
+        <button type="button" className="ln-add" aria-label={`Comment on ${placeOf(line)}`} onClick={() => setNoted(line.key)}>
+          <Icon of={MessageSquarePlus} size="sm" />
+        </button>
+      </div>
+      {noted === line.key && (
+        <LineNote
+          place={placeOf(line)}
+          onCancel={() => {
+            setNoted(null);
+            focusLine(line.key);
+          }}
+          onAdd={(text) => {
+            setNoted(null);
+            onComment(line, text);
+          }}
+        />
+      )}
+    </Fragment>
+  );
+
+  return (
+    <div
+      ref={body}
+      className={isSplit ? "split" : "uni"}
+      tabIndex={0}
+      role="group"
+      aria-label={`Changes in ${file.path}`}
+      aria-description="Arrow keys move by line; a line can be commented."
+      onKeyDown={press}
+    >
+      {hunks.map((one) => (
+        <Fragment key={`${one.hunk.oldStart} ${one.hunk.newStart}`}>
+          <div className="hunk">{one.title}</div>
+          {isSplit
+            ? pairLines(one.lines).map(({ left, right }) => {
+                const line = right ?? left;
+                return line === null ? null : row(line, splitCells(left, right, nodes), "sp");
+              })
+            : one.lines.map((line) => row(line, unifiedCells(line, nodes), line.type === "context" ? "dl" : `dl ${line.type}`))}
+        </Fragment>
+      ))}
+      {total > most && (
+        <button type="button" className="more-lines" onClick={() => setMost(most + STEP)}>
+          {total - most <= STEP ? `Show all ${total.toLocaleString("en")} lines` : `Show ${STEP.toLocaleString("en")} of ${(total - most).toLocaleString("en")} more lines`}
+        </button>
+      )}
+    </div>
+  );
+}
+
+export function placeOf(line: ViewLine): string {
+  return line.newNumber === null ? `removed line ${line.oldNumber ?? 0}` : `Line ${line.newNumber}`;
+}
+
+/** Coloured text by side: a language is read as the file has it, not as the diff mixes it. */
+function useLineNodes(lines: readonly ViewLine[], path: string): LineNodes {
+  const language = languageOf(path);
+  const oldLines = useMemo(() => side(lines, "add"), [lines]);
+  const newLines = useMemo(() => side(lines, "del"), [lines]);
+  const oldNodes = useHighlightedLines(oldLines, language);
+  const newNodes = useHighlightedLines(newLines, language);
+  return (line, which) => {
+    const found = which === "old" ? oldNodes?.[line.oldIndex] : newNodes?.[line.newIndex];
+    return found ?? plainNode(line);
+  };
+}
+
+function side(lines: readonly ViewLine[], without: ViewLine["type"]): readonly { text: string; changed: ViewLine["changed"] }[] {
+  return lines.filter((line) => line.type !== without).map((line) => ({ text: line.body, changed: line.changed }));
+}
+
+function plainNode(line: ViewLine): ReactNode {
+  if (line.changed === null) return line.body;
+  const [from, to] = line.changed;
+  return (
+    <>
+      {line.body.slice(0, from)}
+      <mark>{line.body.slice(from, to)}</mark>
+      {line.body.slice(to)}
+    </>
+  );
+}
+
+const indentStyle = (line: ViewLine): CSSProperties => ({ "--in": Math.min(line.indent, 40) }) as CSSProperties;
+
+const endMark = (line: ViewLine): ReactNode => line.endsWithoutNewline && <span className="no-newline">no line break at the end</span>;
+
+function splitCells(left: ViewLine | null, right: ViewLine | null, nodes: LineNodes): ReactNode {
+  return (
+    <>
+      {left === null ? emptyCells() : splitSide(left, left.oldNumber, "−", nodes(left, "old"), left.type === "del" ? "del" : "")}
+      {right === null ? emptyCells() : splitSide(right, right.newNumber, "+", nodes(right, "new"), right.type === "add" ? "add" : "")}
+    </>
+  );
+}
+
+function splitSide(line: ViewLine, number: number | null, sign: string, node: ReactNode, className: string): ReactNode {
+  return (
+    <>
+      <span className={className}>{number}</span>
+      <code className={className} style={indentStyle(line)} data-s={className === "" ? " " : sign}>
+        {node}
+        {endMark(line)}
+      </code>
+    </>
+  );
+}
+
+function emptyCells(): ReactNode {
+  return (
+    <>
+      <span className="na" />
+      <code className="na" data-s="" />
+    </>
+  );
+}
+
+function unifiedCells(line: ViewLine, nodes: LineNodes): ReactNode {
+  return (
+    <>
+      <span>{line.newNumber ?? line.oldNumber}</span>
+      <span>{line.type === "add" ? "+" : line.type === "del" ? "−" : " "}</span>
+      <code style={indentStyle(line)}>
+        {nodes(line, line.type === "del" ? "old" : "new")}
+        {endMark(line)}
+      </code>
+    </>
+  );
+}

@@ -1,0 +1,83 @@
+import { Check, ChevronDown, ChevronRight, Eye } from "lucide-react";
+import { useState } from "react";
+import { Icon, IconButton, PlusMinus, Tag } from "@/components";
+import { closePanel, insertReference, insertText, useIsPhone } from "@/shell";
+import { DiffBody } from "./diff-body";
+import type { ViewLine } from "./file-lines";
+import type { FileDiff } from "./git-diff";
+
+const MAX_OPEN_LINES = 1500;
+
+interface FileCardProps {
+  readonly file: FileDiff;
+  readonly isSplit: boolean;
+  readonly isSeen: boolean;
+  /** Beyond the first files a diff opens by a press. */
+  readonly startsOpen: boolean;
+  readonly onSeen: (isSeen: boolean) => void;
+}
+
+/** One changed file: head with counts, and its lines unless it is folded or seen. */
+export function FileCard({ file, isSplit, isSeen, startsOpen, onSeen }: FileCardProps) {
+  const [chosen, setChosen] = useState<boolean | null>(null);
+  const isPhone = useIsPhone();
+  const isOpen = chosen ?? (startsOpen && !isSeen && file.added + file.removed <= MAX_OPEN_LINES);
+  const comment = (line: ViewLine, text: string) => {
+    const number = line.newNumber ?? line.oldNumber ?? 1;
+    insertReference({ type: "file-reference", file_name: file.path, start_line: number, end_line: number, content: line.text });
+    if (text !== "") insertText(text);
+    if (isPhone) closePanel();
+  };
+  return (
+    <section className="file" aria-label={file.path}>
+      <header>
+        <button type="button" className="file-fold" aria-expanded={isOpen} onClick={() => setChosen(!isOpen)}>
+          <Icon of={isOpen ? ChevronDown : ChevronRight} size="sm" className="s" />
+          <FilePath file={file} />
+        </button>
+        <KindTag file={file} />
+        <PlusMinus added={file.added} removed={file.removed} />
+        <IconButton
+          size="sm"
+          icon={isSeen ? Check : Eye}
+          label={isSeen ? "Seen; mark as not seen" : "Mark as seen"}
+          pressed={isSeen}
+          className={isSeen ? "seen" : ""}
+          onClick={() => {
+            setChosen(null);
+            onSeen(!isSeen);
+          }}
+        />
+      </header>
+      {isOpen && (file.hunks.length === 0 ? <p className="file-note">{emptyText(file)}</p> : <DiffBody file={file} isSplit={isSplit} onComment={comment} />)}
+    </section>
+  );
+}
+
+function FilePath({ file }: { file: FileDiff }) {
+  const at = file.path.lastIndexOf("/") + 1;
+  return (
+    <span className="path cut" title={file.oldPath === null ? file.path : `${file.oldPath} → ${file.path}`}>
+      {file.oldPath !== null && <span>{file.oldPath} → </span>}
+      <span>{file.path.slice(0, at)}</span>
+      {file.path.slice(at)}
+    </span>
+  );
+}
+
+function KindTag({ file }: { file: FileDiff }) {
+  if (file.kind === "added") return <Tag tone="ok">new</Tag>;
+  if (file.kind === "deleted") return <Tag tone="danger">deleted</Tag>;
+  if (file.kind === "renamed") return <Tag>renamed</Tag>;
+  if (file.kind === "copied") return <Tag>copied</Tag>;
+  if (file.kind === "conflict") return <Tag tone="warn">conflict</Tag>;
+  return file.modes === null ? null : <Tag>mode</Tag>;
+}
+
+function emptyText(file: FileDiff): string {
+  if (file.kind === "conflict") return "A merge is in progress. Its lines are shown once it is resolved.";
+  if (file.isBinary) return "A binary file. Its content is not shown.";
+  if (file.modes !== null) return `The mode changed from ${file.modes[0]} to ${file.modes[1]}.`;
+  if (file.kind === "renamed") return "Only its name changed.";
+  return "The file is empty.";
+}
