@@ -27,6 +27,7 @@ from chatd.api.auth import admin_token
 from chatd.api.deps import ApiDeps, StreamLimits
 from chatd.api.health import HealthRoutes
 from chatd.api.model_ports import ModelServices
+from chatd.api.schemas.runtime_settings import RetentionDays
 from chatd.api.server import Application, BoundAddress, ListenError, bind
 from chatd.api.server import serve as listen
 from chatd.automation.push_requests import DEFAULT_CONTACT, PushRequests
@@ -449,6 +450,19 @@ def _webhook_sender(settings: Settings, pool: Pool, ring: KeyRing, env: Env) -> 
     return WebhookSender(pool, ring, env, pushes, allow_private=settings.webhooks.private_addresses)
 
 
+def _retention(settings: Settings) -> RetentionDays:
+    chats = settings.chats
+    return RetentionDays(
+        auto_archive=chats.auto_archive_days,
+        archived_chats=chats.retention_days,
+        deleted_messages=chats.deleted_messages_days,
+        usage=chats.usage_days,
+        debug_records=chats.debug_days,
+        audit_log=settings.audit.retention_days,
+        workspaces=settings.workspaces.retention_days,
+    )
+
+
 def _push_contact(settings: Settings) -> str:
     """Push services refuse addresses that are not public, so loopback is never named."""
     url = settings.server.url
@@ -547,6 +561,7 @@ def _deps(settings: Settings, process: RunningProcess) -> ApiDeps:
         workspaces=process.workspaces,
         budget=replica.budget,
         default_limit=replica.default_limit,
+        retention=_retention(settings),
         limits=StreamLimits(
             streams_per_user=limits.streams_per_user, topics_per_socket=limits.topics_per_socket
         ),

@@ -5,6 +5,7 @@ from typing import Final
 import msgspec
 import pytest
 
+from chatd.api.schemas.runtime_settings import RetentionDays
 from chatd.domain.experiments import EXPERIMENTS
 from chatd.domain.prompt.default_prompt import DEFAULT_SYSTEM_PROMPT
 from tests.support.api.server import ADMINISTRATOR, OTHER_USER, ApiServer
@@ -18,6 +19,7 @@ UNTOUCHED: Final[dict[str, object]] = {
     "available_experiments": {},
     "debug_recording": "off",
     "default_system_prompt": DEFAULT_SYSTEM_PROMPT,
+    "retention": msgspec.to_builtins(RetentionDays()),
 }
 
 

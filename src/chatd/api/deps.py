@@ -12,6 +12,7 @@ from chatd.aio import retry_unavailable
 from chatd.api.accounts.accounts import Accounts
 from chatd.api.model_ports import ModelListing, ModelServices
 from chatd.api.request import ApiRequest
+from chatd.api.schemas.runtime_settings import RetentionDays
 from chatd.api.web_page.files import PACKAGED_PAGE
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import NotFound
@@ -156,6 +157,7 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     default_limit: DefaultLimit = DefaultLimit()
     limits: StreamLimits = StreamLimits()
     file_limits: FileLimits = FileLimits()
+    retention: RetentionDays = RetentionDays()
     database_error: Callable[[], str | None] = lambda: None
     wake_webhooks: Callable[[], None] = lambda: None
     push_public_key: Callable[[], Awaitable[str]] = _no_push_key

@@ -2376,6 +2376,7 @@ export interface components {
             /** @enum {unknown} */
             debug_recording: "allow_users" | "forced" | "off";
             default_system_prompt: string;
+            retention: components["schemas"]["RetentionDays"];
         };
         DiffStatus: {
             branch: string;
@@ -3141,6 +3142,22 @@ export interface components {
             open_files?: number;
             /** @default 100 */
             cpu_weight?: number;
+        };
+        RetentionDays: {
+            /** @default 0 */
+            auto_archive?: number;
+            /** @default 0 */
+            archived_chats?: number;
+            /** @default 0 */
+            deleted_messages?: number;
+            /** @default 0 */
+            usage?: number;
+            /** @default 0 */
+            debug_records?: number;
+            /** @default 0 */
+            audit_log?: number;
+            /** @default 0 */
+            workspaces?: number;
         };
         RetryEvent: {
             /** @enum {unknown} */

@@ -1,7 +1,7 @@
 /** The settings: a list of pages at the left, the chosen one beside it. Administrators see those of the server too. */
 import {
   Activity, Bell, ChartColumn, ChevronLeft, Cpu, Gauge, Globe, Key, KeyRound, Keyboard, Layers, type LucideIcon, MessageSquare,
-  Package, ScrollText, SlidersHorizontal, User, Users,
+  Package, ScrollText, SlidersHorizontal, ToggleRight, User, Users,
 } from "lucide-react";
 import { type ComponentType, lazy, Suspense } from "react";
 import { Link, Redirect, Route, Switch as Routes, useLocation } from "wouter";
@@ -23,26 +23,27 @@ function load<K extends string>(module: () => Promise<Record<K, ComponentType>>,
 }
 
 const OWN: readonly PageEntry[] = [
-  { path: "/settings/general", name: "General", icon: SlidersHorizontal, page: load(() => import("./general"), "GeneralPage") },
-  { path: "/settings/account", name: "Account", icon: User, page: load(() => import("./account"), "AccountPage") },
-  { path: "/settings/notifications", name: "Notifications", icon: Bell, page: load(() => import("./notifications"), "NotificationsPage") },
-  { path: "/settings/keys", name: "Model keys", icon: KeyRound, page: load(() => import("./user-keys"), "UserKeysPage") },
-  { path: "/settings/tokens", name: "API tokens", icon: Key, page: load(() => import("./tokens"), "TokensPage") },
-  { path: "/settings/usage", name: "Usage", icon: Activity, page: load(() => import("./usage"), "OwnUsagePage") },
-  { path: "/settings/shortcuts", name: "Shortcuts", icon: Keyboard, page: load(() => import("./shortcuts"), "ShortcutsPage") },
+  { path: "/settings/general", name: "General", icon: SlidersHorizontal, page: load(() => import("./own/general"), "GeneralPage") },
+  { path: "/settings/account", name: "Account", icon: User, page: load(() => import("./own/account"), "AccountPage") },
+  { path: "/settings/notifications", name: "Notifications", icon: Bell, page: load(() => import("./own/notifications"), "NotificationsPage") },
+  { path: "/settings/keys", name: "Model keys", icon: KeyRound, page: load(() => import("./own/user-keys"), "UserKeysPage") },
+  { path: "/settings/tokens", name: "API tokens", icon: Key, page: load(() => import("./own/tokens"), "TokensPage") },
+  { path: "/settings/usage", name: "Usage", icon: Activity, page: load(() => import("./usage/usage"), "OwnUsagePage") },
+  { path: "/settings/shortcuts", name: "Shortcuts", icon: Keyboard, page: load(() => import("./own/shortcuts"), "ShortcutsPage") },
 ];
 
 const SERVER: readonly PageEntry[] = [
-  { path: "/admin/providers", name: "Providers", icon: Globe, page: load(() => import("./providers"), "ProvidersPage") },
-  { path: "/admin/models", name: "Models", icon: Layers, page: load(() => import("./models"), "ModelsPage") },
-  { path: "/admin/prompts", name: "Prompts", icon: MessageSquare, page: load(() => import("./prompts"), "PromptsPage") },
-  { path: "/admin/limits", name: "Limits", icon: Gauge, page: load(() => import("./limits"), "LimitsPage") },
-  { path: "/admin/usage", name: "Usage", icon: ChartColumn, page: load(() => import("./usage"), "ServerUsagePage") },
-  { path: "/admin/users", name: "Users", icon: User, page: load(() => import("./users"), "UsersPage") },
-  { path: "/admin/groups", name: "Groups", icon: Users, page: load(() => import("./groups"), "GroupsPage") },
-  { path: "/admin/templates", name: "Templates", icon: Package, page: load(() => import("./templates"), "TemplatesPage") },
-  { path: "/admin/workers", name: "Workers", icon: Cpu, page: load(() => import("./workers"), "WorkersPage") },
-  { path: "/admin/audit", name: "Audit log", icon: ScrollText, page: load(() => import("./audit"), "AuditPage") },
+  { path: "/admin/providers", name: "Providers", icon: Globe, page: load(() => import("./server/providers"), "ProvidersPage") },
+  { path: "/admin/models", name: "Models", icon: Layers, page: load(() => import("./server/models"), "ModelsPage") },
+  { path: "/admin/behaviour", name: "Behaviour", icon: ToggleRight, page: load(() => import("./server/behavior"), "BehaviorPage") },
+  { path: "/admin/prompts", name: "Prompts", icon: MessageSquare, page: load(() => import("./server/prompts"), "PromptsPage") },
+  { path: "/admin/limits", name: "Limits", icon: Gauge, page: load(() => import("./server/limits"), "LimitsPage") },
+  { path: "/admin/usage", name: "Usage", icon: ChartColumn, page: load(() => import("./usage/usage"), "ServerUsagePage") },
+  { path: "/admin/users", name: "Users", icon: User, page: load(() => import("./server/users"), "UsersPage") },
+  { path: "/admin/groups", name: "Groups", icon: Users, page: load(() => import("./server/groups"), "GroupsPage") },
+  { path: "/admin/templates", name: "Templates", icon: Package, page: load(() => import("./server/templates"), "TemplatesPage") },
+  { path: "/admin/workers", name: "Workers", icon: Cpu, page: load(() => import("./server/workers"), "WorkersPage") },
+  { path: "/admin/audit", name: "Audit log", icon: ScrollText, page: load(() => import("./server/audit"), "AuditPage") },
 ];
 
 export function SettingsPages() {

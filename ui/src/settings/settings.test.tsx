@@ -3,10 +3,10 @@ import userEvent from "@testing-library/user-event";
 import type { ReactNode } from "react";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { LimitsPage } from "./limits";
-import { ProvidersPage } from "./providers";
-import { TokensPage } from "./tokens";
-import { UsersPage } from "./users";
+import { LimitsPage } from "./server/limits";
+import { ProvidersPage } from "./server/providers";
+import { TokensPage } from "./own/tokens";
+import { UsersPage } from "./server/users";
 
 interface Asked {
   method: string;

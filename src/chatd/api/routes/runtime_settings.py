@@ -70,7 +70,7 @@ class RuntimeSettingsRoutes:
     async def get_settings(self, request: ApiRequest) -> ApiReply:
         pool, actor = self._deps.pool, request.caller.actor
         stored = await self._deps.retry(lambda: runtime_settings.get_deployment(pool, actor))
-        return reply(_deployment_reply(stored))
+        return reply(self._deployment_reply(stored))
 
     async def change_settings(self, request: ApiRequest) -> ApiReply:
         deps, actor, patch = self._deps, request.caller.actor, await request.body(_DEPLOYMENT)
@@ -82,7 +82,7 @@ class RuntimeSettingsRoutes:
             version = await runtime_settings.save_deployment(
                 session, actor, document, before=before, ip=ip
             )
-        return reply(_deployment_reply(StoredDeployment(version=version, document=document)))
+        return reply(self._deployment_reply(StoredDeployment(version=version, document=document)))
 
     async def get_my_settings(self, request: ApiRequest) -> ApiReply:
         pool, actor = self._deps.pool, request.caller.actor
@@ -109,22 +109,22 @@ class RuntimeSettingsRoutes:
         pool = self._deps.pool
         return await self._deps.retry(lambda: runtime_settings.get_deployment(pool, _SERVER))
 
+    def _deployment_reply(self, stored: StoredDeployment) -> DeploymentSettingsReply:
+        return DeploymentSettingsReply(
+            version=stored.version,
+            system_prompt=stored.document.system_prompt,
+            include_default_prompt=stored.document.include_default_prompt,
+            sharing_enabled=stored.document.sharing_enabled,
+            experiments=active_experiments(stored.document.experiments),
+            available_experiments=EXPERIMENTS,
+            debug_recording=stored.document.debug_recording,
+            default_system_prompt=DEFAULT_SYSTEM_PROMPT,
+            retention=self._deps.retention,
+        )
+
 
 def _expected(given: int | UnsetType, current: int) -> int:
     return current if given is UNSET else given
-
-
-def _deployment_reply(stored: StoredDeployment) -> DeploymentSettingsReply:
-    return DeploymentSettingsReply(
-        version=stored.version,
-        system_prompt=stored.document.system_prompt,
-        include_default_prompt=stored.document.include_default_prompt,
-        sharing_enabled=stored.document.sharing_enabled,
-        experiments=active_experiments(stored.document.experiments),
-        available_experiments=EXPERIMENTS,
-        debug_recording=stored.document.debug_recording,
-        default_system_prompt=DEFAULT_SYSTEM_PROMPT,
-    )
 
 
 def _user_reply(stored: StoredUser, deployment: StoredDeployment) -> UserSettingsReply:

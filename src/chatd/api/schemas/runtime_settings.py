@@ -4,6 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from chatd.domain.description import describe
 from chatd.domain.runtime_settings import DEBUG_MODE_TEXT, DebugMode
 
 DocumentVersion = Annotated[
@@ -15,6 +16,33 @@ Experiments = Annotated[
     tuple[str, ...],
     Meta(description="Names of the unfinished features that are switched on.", examples=[[]]),
 ]
+
+
+class RetentionDays(Struct, frozen=True, kw_only=True):
+    """How long this server keeps what, in days; 0: for ever. From its settings file."""
+
+    auto_archive: Annotated[int, describe("Idle chats are archived after so many days.", 90)] = 0
+    archived_chats: Annotated[
+        int, describe("Archived chats are deleted after so many days.", 365)
+    ] = 0
+    deleted_messages: Annotated[
+        int, describe("Messages that an edit deleted are emptied after so many days.", 30)
+    ] = 0
+    usage: Annotated[
+        int, describe("Records of single model calls are deleted after so many days.", 400)
+    ] = 0
+    debug_records: Annotated[
+        int, describe("Debug records of model calls are deleted after so many days.", 30)
+    ] = 0
+    audit_log: Annotated[
+        int, describe("Entries of the audit log are deleted after so many days.", 400)
+    ] = 0
+    workspaces: Annotated[
+        int,
+        describe(
+            "Records of deleted workspaces and old builds are deleted after so many days.", 90
+        ),
+    ] = 0
 
 
 class DeploymentSettingsReply(Struct, frozen=True, kw_only=True):
@@ -49,6 +77,9 @@ class DeploymentSettingsReply(Struct, frozen=True, kw_only=True):
     ]
     default_system_prompt: Annotated[
         str, Meta(description="The built-in prompt.", examples=["You are an engineer who ..."])
+    ]
+    retention: Annotated[
+        RetentionDays, describe("How long things are kept. Changed in the settings file.")
     ]
 
 

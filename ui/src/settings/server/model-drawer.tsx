@@ -3,13 +3,13 @@ import { type SyntheticEvent, useState } from "react";
 import { api } from "@/api/client";
 import type { components } from "@/api/schema";
 import { Button, Drawer, ErrorNote, Field, Segmented, TextField } from "@/components";
-import { type Definitions, fieldsOf, withoutDefaults } from "./json-schema";
+import { type Definitions, fieldsOf, withoutDefaults } from "../form/json-schema";
 import { type Draft, draftOf, modelBody } from "./model-draft";
 import type { Model } from "./models";
 import { fieldErrors, slugOf } from "./provider-drawer";
 import { useProviders } from "./providers";
-import { readAll, useResource, useSave } from "./resource";
-import { SchemaForm } from "./schema-form";
+import { readAll, useResource, useSave } from "../resource";
+import { SchemaForm } from "../form/schema-form";
 
 type Offered = components["schemas"]["OfferedModelReply"];
 

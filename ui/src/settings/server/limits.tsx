@@ -4,9 +4,9 @@ import { type SyntheticEvent, useState } from "react";
 import { api } from "@/api/client";
 import type { components } from "@/api/schema";
 import { Button, Dialog, ErrorNote, Field, IconButton, Tag, TextField } from "@/components";
-import { Loaded, Section, SettingsPage, Table } from "./frame";
-import { moneyText, readMoney } from "./money";
-import { useResource, useSave } from "./resource";
+import { Loaded, Section, SettingsPage, Table } from "../frame";
+import { moneyText, readMoney } from "../usage/money";
+import { useResource, useSave } from "../resource";
 
 type Limits = components["schemas"]["SpendLimitsReply"];
 type Period = Limits["period"];

@@ -1,7 +1,7 @@
 /** Form fields made from a JSON Schema. */
 import { useId, useState } from "react";
 import { Field, Switch } from "@/components";
-import { SettingRow } from "./frame";
+import { SettingRow } from "../frame";
 import type { FormField } from "./json-schema";
 
 export type Values = Readonly<Record<string, unknown>>;

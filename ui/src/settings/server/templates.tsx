@@ -2,8 +2,8 @@
 import { api } from "@/api/client";
 import type { components } from "@/api/schema";
 import { EmptyState, Tag } from "@/components";
-import { Loaded, Section, SettingsPage } from "./frame";
-import { readAll, useResource } from "./resource";
+import { Loaded, Section, SettingsPage } from "../frame";
+import { readAll, useResource } from "../resource";
 
 type Template = components["schemas"]["TemplateReply"];
 

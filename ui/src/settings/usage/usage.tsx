@@ -7,9 +7,9 @@ import type { components } from "@/api/schema";
 import { EmptyState, Icon, Meter, Segmented } from "@/components";
 import { CostBars } from "./cost-bars";
 import { makeChart } from "./cost-chart";
-import { Loaded, Section, SettingsPage } from "./frame";
+import { Loaded, Section, SettingsPage } from "../frame";
 import { countText, moneyText } from "./money";
-import { readAll, useResource } from "./resource";
+import { readAll, useResource } from "../resource";
 
 type Totals = components["schemas"]["AllCostsReply"];
 type Range = "7" | "30" | "365";

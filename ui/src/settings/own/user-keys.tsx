@@ -3,8 +3,8 @@ import { useState } from "react";
 import { api } from "@/api/client";
 import type { components } from "@/api/schema";
 import { Button, EmptyState, Tag } from "@/components";
-import { Loaded, Section, SettingsPage } from "./frame";
-import { readAll, useResource, useSave } from "./resource";
+import { Loaded, Section, SettingsPage } from "../frame";
+import { readAll, useResource, useSave } from "../resource";
 
 type UserKey = components["schemas"]["UserKeyReply"];
 

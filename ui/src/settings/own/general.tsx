@@ -2,10 +2,10 @@
 import { useState } from "react";
 import { api } from "@/api/client";
 import type { components } from "@/api/schema";
-import { Button, ErrorNote, Segmented } from "@/components";
+import { Button, ErrorNote, Segmented, Switch } from "@/components";
 import { type Theme, usePreference } from "@/shell";
-import { Loaded, Section, SettingRow, SettingsPage } from "./frame";
-import { useResource, useSave } from "./resource";
+import { Loaded, Section, SettingRow, SettingsPage } from "../frame";
+import { useResource, useSave } from "../resource";
 
 const THEMES: readonly { value: Theme; label: string }[] = [
   { value: "system", label: "System" },
@@ -30,10 +30,27 @@ export function GeneralPage() {
           </SettingRow>
         </div>
       </Section>
+      <Loaded query={settings}>{(current) => <DebugChoice current={current} />}</Loaded>
       <Section title="Your instructions" hint="All your chats are told them, from the next message on">
         <Loaded query={settings}>{(current) => <OwnPrompt key={current.version} current={current} />}</Loaded>
       </Section>
     </SettingsPage>
+  );
+}
+
+/** Only where the administrator lets users choose. */
+function DebugChoice({ current }: { current: components["schemas"]["UserSettingsReply"] }) {
+  const save = useSave((on: boolean) => api.PATCH("/api/v1/settings/me", { body: { debug_recording: on } }), { refresh: [["me"]] });
+  if (current.debug_mode === "off") return null;
+  const forced = current.debug_mode === "forced";
+  return (
+    <Section title="Your chats">
+      <div className="cardx">
+        <SettingRow title="Debug records" hint={forced ? "The administrator records all model calls." : "Record requests to models and their answers, to see them in the panel Debug of a chat."}>
+          <Switch label="Debug records" checked={forced || current.debug_recording} disabled={forced} onChange={(on) => save.mutate(on)} />
+        </SettingRow>
+      </div>
+    </Section>
   );
 }
 

@@ -3,9 +3,9 @@ import { Trash2 } from "lucide-react";
 import { api } from "@/api/client";
 import { Button, ErrorNote, IconButton, Switch, Tag, Time } from "@/components";
 import { usePreference } from "@/shell";
-import { Loaded, Section, SettingRow, SettingsPage } from "./frame";
+import { Loaded, Section, SettingRow, SettingsPage } from "../frame";
 import { type PushState, readPushState, switchPushOff, switchPushOn } from "./push";
-import { readAll, useResource, useSave } from "./resource";
+import { readAll, useResource, useSave } from "../resource";
 
 const REASONS: Partial<Record<PushState, string>> = {
   unsupported: "This browser has no notifications by push. On an iPhone, add the page to the home screen first.",

@@ -4,11 +4,11 @@ import { useState } from "react";
 import { api } from "@/api/client";
 import type { components } from "@/api/schema";
 import { Button, ConfirmDialog, EmptyState, Field, IconButton, Menu, MenuItem, Tag } from "@/components";
-import { Loaded, Section, SettingsPage, Table } from "./frame";
+import { Loaded, Section, SettingsPage, Table } from "../frame";
 import { ModelDrawer } from "./model-drawer";
-import { tokensText } from "./money";
+import { tokensText } from "../usage/money";
 import { useProviders } from "./providers";
-import { readAll, useResource, useSave } from "./resource";
+import { readAll, useResource, useSave } from "../resource";
 
 export type Model = components["schemas"]["ModelReply"];
 

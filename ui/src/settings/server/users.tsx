@@ -5,10 +5,10 @@ import { api } from "@/api/client";
 import type { components } from "@/api/schema";
 import { Button, ConfirmDialog, Dialog, ErrorNote, Field, IconButton, Menu, MenuItem, MenuSeparator, Segmented, Tag, TextField, Time } from "@/components";
 import { useMe } from "@/connection";
-import { Loaded, Section, SettingsPage, Table } from "./frame";
+import { Loaded, Section, SettingsPage, Table } from "../frame";
 import { fieldErrors } from "./provider-drawer";
-import { readAll, useResource, useSave } from "./resource";
-import { ShownSecret } from "./tokens";
+import { readAll, useResource, useSave } from "../resource";
+import { ShownSecret } from "../own/tokens";
 
 export type User = components["schemas"]["UserReply"];
 type Role = User["role"];

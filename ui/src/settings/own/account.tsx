@@ -4,9 +4,9 @@ import { api, ApiError } from "@/api/client";
 import type { components } from "@/api/schema";
 import { Button, ErrorNote, Tag, TextField, Time } from "@/components";
 import { useMe } from "@/connection";
-import { Loaded, Section, SettingsPage, Table } from "./frame";
-import { fieldErrors } from "./provider-drawer";
-import { readAll, useResource, useSave } from "./resource";
+import { Loaded, Section, SettingsPage, Table } from "../frame";
+import { fieldErrors } from "../server/provider-drawer";
+import { readAll, useResource, useSave } from "../resource";
 
 export function AccountPage() {
   const me = useMe();

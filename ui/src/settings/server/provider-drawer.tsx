@@ -3,10 +3,10 @@ import { Plus, Trash2 } from "lucide-react";
 import { type SyntheticEvent, useState } from "react";
 import { api, ApiError } from "@/api/client";
 import { Button, ConfirmDialog, Drawer, ErrorNote, Field, IconButton, Switch, TextField } from "@/components";
-import { SettingRow } from "./frame";
+import { SettingRow } from "../frame";
 import { kindWords, PROVIDER_KINDS, type ProviderKind } from "./provider-kinds";
 import type { Provider } from "./providers";
-import { useSave } from "./resource";
+import { useSave } from "../resource";
 
 const REFRESH = [["providers"], ["models"]] as const;
 

@@ -4,8 +4,8 @@ import { type SyntheticEvent, useState } from "react";
 import { api } from "@/api/client";
 import type { components } from "@/api/schema";
 import { Button, Chip, ConfirmDialog, EmptyState, IconButton } from "@/components";
-import { Loaded, Section, SettingsPage } from "./frame";
-import { readAll, useResource, useSave } from "./resource";
+import { Loaded, Section, SettingsPage } from "../frame";
+import { readAll, useResource, useSave } from "../resource";
 import { useUsers } from "./users";
 
 type Group = components["schemas"]["GroupReply"];

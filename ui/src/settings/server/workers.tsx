@@ -2,8 +2,8 @@
 import { useQuery } from "@tanstack/react-query";
 import { api } from "@/api/client";
 import { Meter, Tag, Time } from "@/components";
-import { Loaded, Section, SettingsPage, Table } from "./frame";
-import { readAll } from "./resource";
+import { Loaded, Section, SettingsPage, Table } from "../frame";
+import { readAll } from "../resource";
 
 export function WorkersPage() {
   const workers = useQuery({

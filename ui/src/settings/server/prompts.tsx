@@ -3,9 +3,9 @@ import { useState } from "react";
 import { api, ApiError } from "@/api/client";
 import type { components } from "@/api/schema";
 import { Button, ErrorNote, Segmented, Switch } from "@/components";
-import { Loaded, Section, SettingRow, SettingsPage } from "./frame";
+import { Loaded, Section, SettingRow, SettingsPage } from "../frame";
 import { diffLines } from "./line-diff";
-import { useResource, useSave } from "./resource";
+import { useResource, useSave } from "../resource";
 
 type Deployment = components["schemas"]["DeploymentSettingsReply"];
 

@@ -4,8 +4,8 @@ import { type SyntheticEvent, useState } from "react";
 import { api } from "@/api/client";
 import type { components } from "@/api/schema";
 import { Button, ConfirmDialog, Dialog, EmptyState, ErrorNote, Field, IconButton, TextField, Time, toast } from "@/components";
-import { Loaded, Section, SettingsPage, Table } from "./frame";
-import { readAll, useResource, useSave } from "./resource";
+import { Loaded, Section, SettingsPage, Table } from "../frame";
+import { readAll, useResource, useSave } from "../resource";
 
 type Token = components["schemas"]["TokenReply"];
 type Scope = NonNullable<components["schemas"]["NewTokenBody"]["scopes"]>[number];

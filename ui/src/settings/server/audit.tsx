@@ -4,8 +4,8 @@ import { useState } from "react";
 import { api } from "@/api/client";
 import type { components } from "@/api/schema";
 import { Button, EmptyState, ErrorNote, Skeleton, Tag, TextField, Time } from "@/components";
-import { Section, SettingsPage, Table } from "./frame";
-import { labelOf } from "./json-schema";
+import { Section, SettingsPage, Table } from "../frame";
+import { labelOf } from "../form/json-schema";
 
 type Entry = components["schemas"]["AuditEntryReply"];
 

@@ -1,5 +1,5 @@
 import { ShortcutList } from "@/shell";
-import { Section, SettingsPage } from "./frame";
+import { Section, SettingsPage } from "../frame";
 
 export function ShortcutsPage() {
   return (

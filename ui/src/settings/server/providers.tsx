@@ -4,10 +4,10 @@ import { useState } from "react";
 import { api } from "@/api/client";
 import type { components } from "@/api/schema";
 import { Button, EmptyState, ErrorNote, Icon, IconButton, Tag } from "@/components";
-import { Loaded, Section, SettingsPage } from "./frame";
+import { Loaded, Section, SettingsPage } from "../frame";
 import { hostText, kindWords } from "./provider-kinds";
 import { ProviderDrawer } from "./provider-drawer";
-import { readAll, useResource, useSave } from "./resource";
+import { readAll, useResource, useSave } from "../resource";
 import { TrialResult } from "./trial-result";
 
 export type Provider = components["schemas"]["ProviderReply"];
