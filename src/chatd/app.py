@@ -60,8 +60,8 @@ from chatd.store import migrator
 from chatd.store.pool import Pool
 from chatd.telemetry import Gauges, Telemetry
 from chatd.user_keys import UserKeys
+from chatd.workspace_control import LocalWorkspaceControl
 from chatd.workspace_services import (
-    LocalWorkspaceControl,
     WorkspaceServices,
     check_workspace_settings,
     workspace_config,

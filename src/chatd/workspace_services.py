@@ -8,7 +8,7 @@ never delays a commit.
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -20,23 +20,19 @@ from chatd.aio import run_contained
 from chatd.domain.access import WORKER
 from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.decode_errors import describe_entry_error, describe_unknown_key
-from chatd.domain.errors import ChatdError, Conflict
+from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId, ToolCallId, WorkerId, WorkspaceId
 from chatd.domain.ports import Env, ToolContext
 from chatd.domain.workspace.agent_api import (
     AgentApi,
-    AgentUnreachable,
-    DiffScope,
-    GitChanges,
     ScopedDiff,
     WorkspaceContext,
 )
-from chatd.domain.workspace.entities import AgentRow, FieldProblem, Template, TemplateSpec
-from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent
+from chatd.domain.workspace.entities import AgentRow
 from chatd.log_event import LogEvent
 from chatd.settings.schema import Settings, SettingsError
 from chatd.store.chat import chats
-from chatd.store.conn import Conn, ConnectConfig
+from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
 from chatd.tools.chat_tools import ChatTools
 from chatd.workspaces.agents.access import AccessDeps, AgentAccess
@@ -63,7 +59,6 @@ log = logging.getLogger(__name__)
 RECONCILE_INTERVAL_S: Final = 30.0
 AUTOSTOP_INTERVAL_S: Final = 60.0
 CONTEXT_CONNECT_TIMEOUT_S: Final = 5.0
-AGENT_CONNECT_TIMEOUT_S: Final = 30.0
 FINAL_CHECK_TIMEOUT_S: Final = 1.0
 BUILD_WORKER_GONE_AFTER_S: Final = 15.0
 """A build without a heartbeat for this long is taken over if the row of its worker is deleted. It
@@ -312,71 +307,3 @@ class WorkspaceServices:
             await self._env.clock.sleep(seconds, name)
             if await run_contained(task(), failed):
                 logged.clear()
-
-
-class LocalWorkspaceControl:
-    """Satisfies `api.deps.WorkspaceControl`. Works without a build worker: another replica runs the
-    requested builds. Connects to agents of this host. `services` exist if chats run here."""
-
-    def __init__(
-        self,
-        config: WorkspaceServicesConfig,
-        env: Env,
-        conn: Conn,
-        services: WorkspaceServices | None,
-    ) -> None:
-        self.host_id = config.host_id
-        self.ttl_s = config.ttl_s
-        self._env = env
-        self._services = services
-        self._rows = StoredBindings(conn)
-        self._connector = AgentConnector(
-            secret=config.secret, host_id=config.host_id, clock=env.clock
-        )
-
-    def wake(self) -> None:
-        if self._services is not None:
-            self._services.build_worker.wake()
-
-    async def find_problems(
-        self, template: Template, spec: TemplateSpec, values: Mapping[str, str]
-    ) -> Sequence[FieldProblem]:
-        """Without a backend here the build itself reports the problems."""
-        if self._services is None or self._services.backend.kind != template.backend:
-            return ()
-        return await self._services.backend.validate(spec, values)
-
-    async def on_bound(self, chat_id: ChatId, workspace_id: WorkspaceId | None) -> None:
-        if self._services is not None:
-            await self._services.on_rebound(chat_id, workspace_id)
-
-    @asynccontextmanager
-    async def git(self, chat: Chat) -> AsyncGenerator[AsyncGenerator[GitChanges]]:
-        try:
-            async with asyncio.timeout(AGENT_CONNECT_TIMEOUT_S):
-                agent = await self._agent(chat)
-                connected = await self._connector.connect_agent(agent)
-        except TimeoutError:
-            raise AgentUnreachable("The workspace agent did not answer in time.") from None
-        async with aclosing(connected.git_changes(chat.id)) as changes:
-            yield changes
-
-    async def read_diff(self, chat: Chat, scope: DiffScope) -> Sequence[ScopedDiff]:
-        try:
-            async with asyncio.timeout(AGENT_CONNECT_TIMEOUT_S):
-                agent = await self._agent(chat)
-                connected = await self._connector.connect_agent(agent)
-                turn = chat.turn_message_id
-                return await connected.git_diff(chat.id, scope, turn, with_text=True)
-        except TimeoutError:
-            raise AgentUnreachable("The workspace agent did not answer in time.") from None
-
-    async def _agent(self, chat: Chat) -> AgentRow:
-        if chat.workspace_id is None:
-            raise Conflict("The chat has no workspace.", code="no_workspace")
-        try:
-            return (await self._rows.latest_agent(chat.workspace_id)).agent
-        except NoAgent:
-            raise Conflict("The chat's workspace does not run.", code="no_agent") from None
-        except AmbiguousAgent as error:
-            raise Conflict(error.message, code=error.code) from None

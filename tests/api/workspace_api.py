@@ -12,10 +12,12 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId, WorkspaceId
 from chatd.domain.workspace.agent_api import DiffScope, GitChanges, ScopedDiff
 from chatd.domain.workspace.entities import EffectiveLimits, FieldProblem, Template, TemplateSpec
+from chatd.domain.workspace.files import WorkspaceFiles
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool
 from chatd.store.workspace import build_leases
-from chatd.workspace_services import LocalWorkspaceControl, WorkspaceServicesConfig
+from chatd.workspace_control import LocalWorkspaceControl
+from chatd.workspace_services import WorkspaceServicesConfig
 from tests.support.api.server import ApiOptions, ApiReply, ApiServer, Json, serve_api
 from tests.support.stream_replica import env_with
 from tests.support.workspaces import agent_spec, hold, insert_template, wanted
@@ -57,6 +59,9 @@ class RecordingWorkspaces:
 
     def git(self, chat: Chat) -> AbstractAsyncContextManager[AsyncGenerator[GitChanges]]:
         return self._control.git(chat)
+
+    async def files(self, chat: Chat) -> WorkspaceFiles:
+        return await self._control.files(chat)
 
 
 class WorkspaceApi:

@@ -76,6 +76,7 @@ class AgentProcess:
         self._git = GitRoutes(touched, git, config.directory)
         files = FileRoutes(
             home=config.home,
+            directory=config.directory,
             threads=self._threads,
             journal=self._journal,
             fence=self._fence,

@@ -55,6 +55,7 @@ from chatd.api.routes.titles import TitleRoutes
 from chatd.api.routes.tokens import TokenRoutes
 from chatd.api.routes.users import UserRoutes
 from chatd.api.routes.webhooks import WebhookRoutes
+from chatd.api.routes.workspace_files import WorkspaceFileRoutes
 from chatd.api.routes.workspaces import WorkspaceRoutes
 from chatd.api.sse import ChatEventStreams, WorkspaceEventStreams
 from chatd.api.stream_access import AccessChecks
@@ -92,6 +93,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *CopyRoutes(deps).routes(),
         *TitleRoutes(deps).routes(),
         *ChatWorkspaceRoutes(deps).routes(),
+        *WorkspaceFileRoutes(deps).routes(),
         *ModelRoutes(deps).routes(),
         *ProviderRoutes(deps).routes(),
         *RuntimeSettingsRoutes(deps).routes(),

@@ -22,6 +22,7 @@ from chatd.domain.ports import Env
 from chatd.domain.spend import SpendRefusal
 from chatd.domain.workspace.agent_api import DiffScope, GitChanges, ScopedDiff
 from chatd.domain.workspace.entities import FieldProblem, Template, TemplateSpec
+from chatd.domain.workspace.files import WorkspaceFiles
 from chatd.sealed_secrets import KeyRing
 from chatd.store.account.audit import ChangeAuthor
 from chatd.store.chat.transactor import Transactor
@@ -87,6 +88,10 @@ class WorkspaceControl(Protocol):
 
     def git(self, chat: Chat) -> AbstractAsyncContextManager[AsyncGenerator[GitChanges]]:
         """Changes in the chat's git repositories. Raises Conflict or AgentLost within 30 s."""
+        ...
+
+    async def files(self, chat: Chat) -> WorkspaceFiles:
+        """The files of the chat's workspace. Raises Conflict or AgentLost within 30 s."""
         ...
 
 

@@ -265,6 +265,14 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     "agent_elsewhere": ErrorCode(
         409, "The workspace runs on another host.", "Ask the replica on that host."
     ),
+    "agent_outdated": ErrorCode(
+        409,
+        "An older version of chatd started the workspace; its agent cannot do this.",
+        "Stop the workspace and start it again.",
+    ),
+    "outside_workspace": ErrorCode(
+        403, "The path leads out of the workspace's home directory.", "Name a path inside it."
+    ),
     # The server
     "rate_limited": ErrorCode(
         429, "Too many requests in a minute.", "Retry after the seconds in `Retry-After`."
@@ -307,6 +315,7 @@ AGENT_CODES: Final = (
     *("no_workspace", "no_agent", "agent_selection", "agent_lost", "agent_refused"),
     *("agent_untrusted", "agent_elsewhere"),
 )
+BROWSE_CODES: Final = (*AGENT_CODES, "agent_outdated", "outside_workspace", "workspaces_off")
 UPLOAD_CODES: Final = (
     *("empty_file", "broken_file", "file_type_mismatch", "unsupported_file_type"),
     *("file_quota_exceeded", "upload_ended", "too_many_uploads", "file_store_missing"),

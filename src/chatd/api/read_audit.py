@@ -1,5 +1,5 @@
-"""The audit of reads: an administrator or a viewer who reads another user's chat or file by the
-role. A read that the owner or a share allows is not recorded."""
+"""The audit of reads: an administrator or a viewer who reads another user's chat, file or workspace
+by the role. A read that the owner or a share allows is not recorded."""
 
 from msgspec.structs import replace
 
@@ -35,6 +35,12 @@ async def audit_file_read(deps: ApiDeps, caller: ApiCaller, file: StoredFile) ->
         await deps.retry(lambda: files.get(deps.pool, file.id, by_share))
     except NotFound:
         await _record(deps, caller, "file", file.id, file.owner_id)
+
+
+async def audit_workspace_read(deps: ApiDeps, caller: ApiCaller, chat: Chat) -> None:
+    """Before files of the chat's workspace are sent. No share allows that, only the role."""
+    if needs_audit(caller.actor, chat.owner_id):
+        await _record(deps, caller, "workspace", chat.workspace_id or chat.id, chat.owner_id)
 
 
 async def _record(

@@ -197,6 +197,21 @@ CHATS: Final = (
     ),
 )
 FILES_AND_WORKSPACES: Final = (
+    row(
+        "GET /chats/{chat_id}/workspace/files",
+        "read, not by a share",
+        "chat:read",
+        is_audited=True,
+        says="no_workspace",
+    ),
+    row(
+        "GET /chats/{chat_id}/workspace/file",
+        "read, not by a share",
+        "chat:read",
+        query="?path=a.txt",
+        is_audited=True,
+        says="no_workspace",
+    ),
     row("POST /files", "create", "files", b"words", content_type="text/plain"),
     row("GET /files", "any role", "files"),
     row("GET /files/{file_id}", "read files", "files", is_audited=True),

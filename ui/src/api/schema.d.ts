@@ -468,6 +468,38 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/chats/{chat_id}/workspace/files": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_workspace_directory"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/chats/{chat_id}/workspace/file": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["load_workspace_file"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/models": {
         parameters: {
             query?: never;
@@ -3818,6 +3850,29 @@ export interface components {
             has_more: boolean;
             next_cursor: string | null;
         };
+        WorkspaceDirectory: {
+            path: string;
+            home: string;
+            directory: string;
+            entries: components["schemas"]["WorkspaceEntry"][];
+            /** @default false */
+            is_cut?: boolean;
+        };
+        WorkspaceEntry: {
+            name: string;
+            /** @enum {unknown} */
+            kind: "directory" | "file" | "link" | "other";
+            /** @default null */
+            size_bytes?: number | null;
+            /** @default null */
+            modified_at?: string | null;
+            /** @default null */
+            target?: string | null;
+            /** @default null */
+            target_kind?: ("directory" | "file") | null;
+            /** @default null */
+            detail?: string | null;
+        };
         WorkspacePage: {
             items: components["schemas"]["WorkspaceReply"][];
             has_more: boolean;
@@ -4679,6 +4734,60 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ChatReply"];
+                };
+            };
+        };
+    };
+    list_workspace_directory: {
+        parameters: {
+            query?: {
+                path?: string;
+            };
+            header?: never;
+            path: {
+                chat_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WorkspaceDirectory"];
+                };
+            };
+        };
+    };
+    load_workspace_file: {
+        parameters: {
+            query?: {
+                path?: string;
+                offset?: number;
+                limit?: number;
+                download?: boolean;
+            };
+            header?: never;
+            path: {
+                chat_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/octet-stream": string;
+                    "image/gif": string;
+                    "image/jpeg": string;
+                    "image/png": string;
+                    "image/webp": string;
+                    "text/plain": string;
                 };
             };
         };

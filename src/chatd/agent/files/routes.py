@@ -9,6 +9,7 @@ from functools import partial
 from chatd.agent.edits.editor import EditSpec, FileEditSpec, edit_files
 from chatd.agent.epochs import EpochFence
 from chatd.agent.errors import AgentError
+from chatd.agent.files.browser import MAX_PIECE_BYTES, browse_directory, read_piece
 from chatd.agent.files.paths import resolve_path
 from chatd.agent.files.reader import list_directory, read_file, read_lines
 from chatd.agent.files.writer import write_file
@@ -35,6 +36,7 @@ class FileRoutes:
         self,
         *,
         home: str,
+        directory: str,
         threads: WorkerThreads,
         journal: IdempotencyJournal,
         fence: EpochFence,
@@ -42,6 +44,7 @@ class FileRoutes:
         before_effect: Callable[[AgentCaller, Sequence[str]], Awaitable[None]],
     ) -> None:
         self._home = home
+        self._directory = directory
         self._threads = threads
         self._journal = journal
         self._fence = fence
@@ -58,7 +61,27 @@ class FileRoutes:
                 "POST", f"{API_PREFIX}/write-file", self._write_file, max_body=MAX_CONTENT_BYTES
             ),
             AgentRoute("POST", f"{API_PREFIX}/edit-files", self._edit_files),
+            AgentRoute("GET", f"{API_PREFIX}/files/list", self._browse),
+            AgentRoute("GET", f"{API_PREFIX}/files/read", self._read_piece),
         ]
+
+    async def _browse(self, request: AgentRouteRequest) -> AgentHttpReply:
+        query = request.query()
+        path = query.text("path", "")
+        query.reject_unknown()
+        work = partial(browse_directory, self._home, path, directory=self._directory)
+        return json_reply(await self._threads.run(work))
+
+    async def _read_piece(self, request: AgentRouteRequest) -> AgentHttpReply:
+        """A line of JSON about the file, and its bytes."""
+        query = request.query()
+        path = query.text("path")
+        offset, limit = query.count("offset"), query.count("limit", MAX_PIECE_BYTES)
+        query.reject_unknown()
+        work = partial(read_piece, self._home, path, offset=offset, limit=limit)
+        facts, content = await self._threads.run(work)
+        line = json.dumps(facts).encode()
+        return AgentHttpReply(200, line + b"\n" + content, "application/octet-stream")
 
     async def _list_directory(self, request: AgentRouteRequest) -> AgentHttpReply:
         fields = request.json()

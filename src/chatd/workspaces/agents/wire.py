@@ -42,6 +42,7 @@ KNOWN_ERROR_CODES: Final = frozenset(
         "not_noted",
         "not_running",
         "outcome_unknown",
+        "outside_workspace",
         "replayed",
         "result_not_kept",
         "stale_epoch",

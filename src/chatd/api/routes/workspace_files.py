@@ -1,0 +1,195 @@
+"""Routes that read the files of a chat's workspace.
+
+The files are whatever commands wrote there. They are served so that a browser runs nothing in them:
+as plain text, as an image by its bytes or as unknown bytes, without sniffing and in a sandbox.
+A share does not include them: the owner reads them, and roles that read all workspaces.
+"""
+
+from collections.abc import AsyncGenerator
+from typing import Final
+
+from chatd.api.deps import ApiDeps
+from chatd.api.error_codes import BROWSE_CODES
+from chatd.api.read_audit import audit_workspace_read
+from chatd.api.request import ApiReply, ApiRequest, StreamedReply, reply
+from chatd.api.route import ApiRoute
+from chatd.api.routes.build_requests import require_workspaces
+from chatd.api.routes.chat_workspaces import require_chat
+from chatd.api.routes.files import ACCESS_KINDS
+from chatd.api.schemas.workspace_files import DirectoryQuery, WorkspaceFileQuery
+from chatd.domain.access import UserActor
+from chatd.domain.chat.row import Chat
+from chatd.domain.config_change import ConfigChange
+from chatd.domain.errors import ChatdError, Conflict, Forbidden, InvalidInput, NotFound
+from chatd.domain.file.media_types import IMAGE_TYPES, PLAIN_TEXT, detect_type
+from chatd.domain.file.names import clean_file_name, content_disposition
+from chatd.domain.workspace.agent_api import AgentRefused
+from chatd.domain.workspace.files import (
+    MAX_PIECE_BYTES,
+    FilePiece,
+    WorkspaceDirectory,
+    WorkspaceFiles,
+    is_text,
+)
+from chatd.store.account import credentials
+from chatd.store.chat import chats
+
+BINARY: Final = "application/octet-stream"
+_FILE_TYPES: Final = (BINARY, *sorted(IMAGE_TYPES), PLAIN_TEXT)
+_SANDBOX: Final = "default-src 'none'; sandbox"
+_FILE_TEXT: Final = (
+    "At most `limit` bytes from `offset`. `X-File-Size` has the size of the whole file and"
+    " `X-File-Version` a mark that changes with it. Text is `text/plain` if it is UTF-8, an image"
+    " has its type by its bytes, anything else is `application/octet-stream`. With `download` the"
+    " whole file comes as an attachment; if it changes meanwhile the reply is cut."
+)
+
+
+class WorkspaceFileRoutes:
+    def __init__(self, deps: ApiDeps) -> None:
+        self._deps = deps
+        self._access_changes = 0
+        deps.accounts.changes.subscribe(self._on_change)
+
+    def routes(self) -> tuple[ApiRoute, ...]:
+        return (
+            ApiRoute(
+                endpoint="GET /chats/{chat_id}/workspace/files",
+                permission="workspaces.read",
+                summary="List one directory of a chat's workspace",
+                description="Links are shown, and followed only inside the home directory.",
+                handle=self.list_workspace_directory,
+                query=DirectoryQuery,
+                replies={200: WorkspaceDirectory},
+                errors=BROWSE_CODES,
+            ),
+            ApiRoute(
+                endpoint="GET /chats/{chat_id}/workspace/file",
+                permission="workspaces.read",
+                summary="Load a file of a chat's workspace, or a part of it",
+                description=_FILE_TEXT,
+                handle=self.load_workspace_file,
+                query=WorkspaceFileQuery,
+                replies={200: bytes},
+                reply_types=_FILE_TYPES,
+                errors=BROWSE_CODES,
+            ),
+        )
+
+    async def list_workspace_directory(self, request: ApiRequest) -> ApiReply:
+        query = request.query(DirectoryQuery)
+        files = await self._open(request)
+        try:
+            return reply(await files.list_directory(_check_path(query.path)))
+        except AgentRefused as error:
+            raise _explain(error) from error
+
+    async def load_workspace_file(self, request: ApiRequest) -> ApiReply:
+        query = request.query(WorkspaceFileQuery)
+        path = _check_path(query.path)
+        files = await self._open(request)
+        offset, limit = (0, MAX_PIECE_BYTES) if query.download else (query.offset, query.limit)
+        try:
+            piece = await files.read_piece(path, offset=offset, limit=limit)
+        except AgentRefused as error:
+            raise _explain(error) from error
+        if query.download:
+            return StreamedReply(
+                headers=_headers(piece, "attachment"),
+                media_type=BINARY,
+                pieces=self._rest(request, files, piece),
+                length=piece.size,
+            )
+        kind = media_type(piece, offset)
+        shown_as = "attachment" if kind == BINARY else "inline"
+        charset = "; charset=utf-8" if kind == PLAIN_TEXT else ""
+        headers = _headers(piece, shown_as)
+        return ApiReply(body=piece.content, headers=headers, media_type=kind + charset)
+
+    async def _rest(
+        self, request: ApiRequest, files: WorkspaceFiles, first: FilePiece
+    ) -> AsyncGenerator[bytes]:
+        """The whole file by pieces. After a change of users or credentials no piece is sent before
+        the caller's access is checked again."""
+        piece, sent, checked = first, 0, self._access_changes
+        while True:
+            content = piece.content[: first.size - sent]
+            if checked != self._access_changes:
+                checked = self._access_changes
+                await self._deps.retry(lambda: self._require_access(request))
+            sent += len(content)
+            yield content
+            if sent == first.size:
+                return
+            piece = await files.read_piece(first.path, offset=sent, limit=MAX_PIECE_BYTES)
+            if piece.version != first.version or not piece.content:
+                raise Conflict("The file changed while it was sent.")
+
+    async def _open(self, request: ApiRequest) -> WorkspaceFiles:
+        chat = await self._deps.retry(lambda: self._readable(request, request.caller.actor))
+        control = require_workspaces(self._deps)
+        await audit_workspace_read(self._deps, request.caller, chat)
+        try:
+            return await control.files(chat)
+        except AgentRefused as error:
+            raise _explain(error) from error
+
+    async def _readable(self, request: ApiRequest, actor: UserActor) -> Chat:
+        """Raises NotFound, and Forbidden for a reader by a share."""
+        pool, chat_id = self._deps.pool, request.chat_id
+        return require_chat(await chats.get_for_command(pool, actor, chat_id, "workspaces.read"))
+
+    async def _require_access(self, request: ApiRequest) -> None:
+        caller = request.caller
+        actor = await credentials.check(self._deps.pool, caller.actor, caller.credential_id)
+        if actor is None:
+            raise NotFound("There is no such chat.")
+        await self._readable(request, actor)
+
+    def _on_change(self, change: ConfigChange | None) -> None:
+        if change is None or change.kind in ACCESS_KINDS:
+            self._access_changes += 1
+
+
+def media_type(piece: FilePiece, offset: int) -> str:
+    """By the bytes alone: a name may lie."""
+    found = detect_type(piece.content) if offset == 0 else None
+    if found in IMAGE_TYPES:
+        return found
+    is_end = offset + len(piece.content) >= piece.size
+    is_plain = is_text(piece.content, is_beginning=offset == 0, is_end=is_end)
+    return PLAIN_TEXT if is_plain else BINARY
+
+
+def _headers(piece: FilePiece, kind: str) -> dict[str, str]:
+    return {
+        "content-disposition": content_disposition(kind, clean_file_name(piece.path)),
+        "content-security-policy": _SANDBOX,
+        "cross-origin-resource-policy": "same-origin",
+        "cache-control": "no-store",
+        "x-file-size": str(piece.size),
+        "x-file-version": clean_version(piece.version),
+    }
+
+
+def clean_version(text: str) -> str:
+    """The agent is not trusted: only what its own versions consist of may be in a header."""
+    return "".join(char for char in text if char.isascii() and (char.isalnum() or char == "-"))[:64]
+
+
+def _check_path(path: str) -> str:
+    if "\0" in path:
+        raise InvalidInput("path", "must not contain a NUL character")
+    return path
+
+
+def _explain(error: AgentRefused) -> ChatdError:
+    if error.code == "agent_outdated":
+        return Conflict(error.message, code="agent_outdated")
+    if error.code == "outside_workspace":
+        return Forbidden(error.message, code="outside_workspace")
+    if error.status == 404:
+        return NotFound(error.message)
+    if error.status == 400:
+        return InvalidInput("path", error.message)
+    return Conflict(error.message, code="agent_refused")
