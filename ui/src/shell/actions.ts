@@ -3,7 +3,7 @@
  * `focusComposer`, the layout takes `openPanel`. An action that nobody takes yet (its area is still
  * loading) is kept for two seconds and given to the first who listens.
  */
-import { useEffect, useRef } from "react";
+import { useEffect, useRef, useSyncExternalStore } from "react";
 import { announce as speak, toast as showToast, type ToastMessage } from "@/components";
 import type { Part } from "@/chat-state/types";
 
@@ -63,6 +63,20 @@ export function onAction<N extends ActionName>(name: N, taker: Taker<N>): () => 
   };
 }
 
+const askedOptions = new Map<PanelTab, PanelOptions>();
+const optionListeners = new Set<() => void>();
+
+/** What the last `openPanel` of this tab asked for, also if the tab was loaded for it. A new object each time. */
+export function usePanelOptions(tab: PanelTab): PanelOptions | null {
+  return useSyncExternalStore(
+    (listener) => {
+      optionListeners.add(listener);
+      return () => optionListeners.delete(listener);
+    },
+    () => askedOptions.get(tab) ?? null,
+  );
+}
+
 /** `onAction` for a component: always calls the newest taker, and ends with the component. */
 export function useAction<N extends ActionName>(name: N, taker: Taker<N>): void {
   const newest = useRef(taker);
@@ -75,7 +89,11 @@ export function useAction<N extends ActionName>(name: N, taker: Taker<N>): void 
 export const focusComposer = (): void => send("focusComposer");
 export const insertReference = (part: ReferencePart): void => send("insertReference", part);
 export const insertText = (text: string): void => send("insertText", text);
-export const openPanel = (tab: PanelTab, options: PanelOptions = {}): void => send("openPanel", tab, options);
+export function openPanel(tab: PanelTab, options: PanelOptions = {}): void {
+  askedOptions.set(tab, options);
+  for (const listener of optionListeners) listener();
+  send("openPanel", tab, options);
+}
 export const closePanel = (): void => send("closePanel");
 export const editMessage = (id: number): void => send("editMessage", id);
 export const openPalette = (): void => send("openPalette");

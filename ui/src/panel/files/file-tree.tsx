@@ -1,0 +1,122 @@
+/** The tree of files, for pointer and keyboard. One row takes the focus; arrows move it. */
+import { ChevronRight, File, FileSymlink, Folder, FolderOpen, type LucideIcon } from "lucide-react";
+import { type KeyboardEvent, useRef, useState } from "react";
+import { classes, errorWords, Icon } from "@/components";
+import { parentOf, type TreeRow } from "./tree-state";
+
+interface FileTreeProps {
+  readonly rows: readonly TreeRow[];
+  /** The file that is shown. */
+  readonly selected: string | null;
+  readonly onOpen: (path: string) => void;
+  readonly onToggle: (path: string, isExpanded: boolean) => void;
+}
+
+export function FileTree({ rows, selected, onOpen, onToggle }: FileTreeProps) {
+  const [focused, setFocused] = useState<string | null>(null);
+  const list = useRef<HTMLDivElement>(null);
+  const stops = rows.filter((row) => row.kind !== "note");
+  const stop = [focused, selected].find((path) => stops.some((row) => row.path === path)) ?? stops[0]?.path ?? null;
+
+  const move = (row: TreeRow | undefined) => {
+    if (row === undefined) return;
+    setFocused(row.path);
+    list.current?.querySelector<HTMLElement>(`[data-path="${CSS.escape(row.path)}"]`)?.focus();
+  };
+
+  const act = (row: TreeRow) => {
+    setFocused(row.path);
+    if (row.kind === "directory") onToggle(row.path, !row.isExpanded);
+    else if (row.kind === "file") onOpen(row.path);
+  };
+
+  const onKeyDown = (event: KeyboardEvent<HTMLDivElement>) => {
+    const index = stops.findIndex((row) => row.path === stop);
+    const row = stops[index];
+    if (row === undefined || event.ctrlKey || event.metaKey || event.altKey) return;
+    const target = keyTarget(event.key, stops, index);
+    if (target === undefined && !["ArrowRight", "ArrowLeft", "Enter", " "].includes(event.key)) return;
+    event.preventDefault();
+    event.stopPropagation();
+    if (event.key === "Enter" || event.key === " ") act(row);
+    else if (event.key === "ArrowRight" && row.kind === "directory" && !row.isExpanded) onToggle(row.path, true);
+    else if (event.key === "ArrowLeft" && row.isExpanded) onToggle(row.path, false);
+    else move(target);
+  };
+
+  return (
+    <div className="ftree" role="tree" aria-label="Files of the workspace" ref={list} onKeyDown={onKeyDown}>
+      {rows.map((row) =>
+        row.kind === "note" ? (
+          <TreeNote key={row.path} row={row} />
+        ) : (
+          <div
+            key={row.path}
+            role="treeitem"
+            data-path={row.path}
+            className={classes("frow", row.kind === "other" && "off")}
+            style={{ paddingLeft: indent(row.level) }}
+            aria-level={row.level}
+            aria-setsize={row.setSize}
+            aria-posinset={row.position}
+            aria-expanded={row.kind === "directory" ? row.isExpanded : undefined}
+            aria-selected={row.path === selected}
+            aria-disabled={row.kind === "other" ? true : undefined}
+            title={row.title}
+            tabIndex={row.path === stop ? 0 : -1}
+            onClick={() => act(row)}
+            onFocus={() => setFocused(row.path)}
+          >
+            {row.kind === "directory" ? <Icon of={ChevronRight} size="sm" className={row.isExpanded ? "open" : ""} /> : <i className="fgap" />}
+            <Icon of={iconOf(row)} size="sm" />
+            <span className="ell">{row.name}</span>
+          </div>
+        ),
+      )}
+    </div>
+  );
+}
+
+function TreeNote({ row }: { readonly row: TreeRow }) {
+  const reason = row.error === undefined ? "" : ` ${errorWords(row.error).text}`;
+  return (
+    <div className="fnote" role="none" style={{ paddingLeft: indent(row.level) + 20 }}>
+      {row.name}
+      {reason}
+    </div>
+  );
+}
+
+const indent = (level: number): number => 8 + (level - 1) * 14;
+
+function iconOf(row: TreeRow): LucideIcon {
+  if (row.kind === "directory") return row.isExpanded ? FolderOpen : Folder;
+  return row.isLink ? FileSymlink : File;
+}
+
+function keyTarget(key: string, stops: readonly TreeRow[], index: number): TreeRow | undefined {
+  const row = stops[index];
+  if (row === undefined) return undefined;
+  switch (key) {
+    case "ArrowDown":
+      return stops[index + 1] ?? row;
+    case "ArrowUp":
+      return stops[index - 1] ?? row;
+    case "Home":
+      return stops[0];
+    case "End":
+      return stops.at(-1);
+    case "ArrowRight":
+      return row.isExpanded ? stops[index + 1] : row;
+    case "ArrowLeft":
+      return stops.find((other) => other.path === parentOf(row.path)) ?? row;
+    default:
+      return key.length === 1 && key !== " " ? byLetter(key.toLowerCase(), stops, index) : undefined;
+  }
+}
+
+/** The next row that begins with the letter. */
+function byLetter(letter: string, stops: readonly TreeRow[], index: number): TreeRow | undefined {
+  const after = [...stops.slice(index + 1), ...stops.slice(0, index + 1)];
+  return after.find((row) => row.name.toLowerCase().startsWith(letter));
+}
