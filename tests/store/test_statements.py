@@ -13,7 +13,15 @@ from uuid import UUID
 import chatd.store
 from chatd.domain.errors import ChatdError
 from chatd.store import spend
-from chatd.store.chat import chats, idempotency, messages, search, shares, workers
+from chatd.store.chat import (
+    chats,
+    idempotency,
+    message_pages,
+    messages,
+    search,
+    shares,
+    workers,
+)
 from chatd.store.conn import Conn, DatabaseSession, NamedStatement, named_statement
 from chatd.store.pool import Pool
 from chatd.store.workspace import agents, bindings, build_leases, builds, workspaces
@@ -122,6 +130,9 @@ async def test_the_hot_statements_do_not_read_what_they_do_not_return(dsn: str) 
         await fill_large_database(session)
         assert await rows_read(session, chats.LOAD_CHANGES, CHAT, 2998, 1001, MIB, *OWN) <= 3
         assert await rows_read(session, chats.LOAD_NEWEST, CHAT, 51, MIB, *OWN) <= 52
+        page = (CHAT, 1500, 0, 51, "false", MIB, *OWN)
+        for statement in (message_pages.LOAD_NEWEST_PAGE, message_pages.LOAD_OLDEST_PAGE):
+            assert await rows_read(session, statement, *page) <= 52
         last = await session.fetchrow("SELECT updated_at, id FROM chats ORDER BY 1, 2 LIMIT 1")
         assert last is not None
         late_page = (OWNER, "false", last["updated_at"], last["id"], 50)

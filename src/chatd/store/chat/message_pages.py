@@ -20,10 +20,13 @@ from chatd.store.chat.messages import (
 from chatd.store.conn import Conn
 from chatd.store.row_access import chat_condition, chat_reach
 
-# Row, messages and queue of one version, without messages that only the model sees.
+# Row, messages and queue of one version, without messages that only the model sees. The ids are
+# compared together with the chat: with "id < $2" the planner, which takes every chat for a short
+# one, may read all of a long chat by the index of revisions and sort it.
 _VISIBLE_MESSAGES: Final[LiteralString] = f"""
     SELECT {MESSAGE_COLUMNS} FROM chat_messages
-    WHERE chat_id = c.id AND id < $2 AND id > $3 AND NOT deleted AND visibility <> 'model'"""
+    WHERE chat_id = c.id AND (chat_id, id) < (c.id, $2) AND (chat_id, id) > (c.id, $3)
+      AND NOT deleted AND visibility <> 'model'"""
 _QUEUE: Final[LiteralString] = f"""
     CASE WHEN c.queue_len > 0 AND $5 THEN (
         SELECT json_agg(q ORDER BY NOT q.steer, q.position) FROM (
