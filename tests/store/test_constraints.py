@@ -139,6 +139,15 @@ OTHER_ROWS: list[tuple[str, LiteralString]] = [
            SELECT id, owner_id, '', '{x}', 's.k.x', 'tired' FROM chats""",
     ),
     (
+        "known_kind_of_webhook",
+        """INSERT INTO webhooks (id, owner_id, url, events, secret, kind)
+           SELECT id, owner_id, '', '{x}', 's.k.x', 'pigeon' FROM chats""",
+    ),
+    (
+        "push_keys_name_check",
+        "INSERT INTO push_keys (id, name, private_key) SELECT id, 'other', 's.k.x' FROM chats",
+    ),
+    (
         "a_delivery_is_due_or_ended",
         """INSERT INTO webhook_deliveries (webhook_id, event, due_at)
            SELECT id, 'ping', NULL FROM chats""",
