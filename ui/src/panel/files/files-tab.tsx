@@ -1,4 +1,5 @@
 /** The files of the chat's workspace: a tree, and the file that was opened from it. */
+import "@/styles/lazy-files.css";
 import { Container, FolderX, RefreshCw, Search } from "lucide-react";
 import { useEffect, useMemo, useState } from "react";
 import { ApiError } from "@/api/client";

@@ -1,4 +1,5 @@
 /** Who ran the chat, attempt by attempt, and why it went on. */
+import "@/styles/lazy-runs.css";
 import { Waypoints } from "lucide-react";
 import { useState } from "react";
 import { Button, EmptyState, ErrorNote, Skeleton, StatusIcon, STATUS_LOOKS, type Status } from "@/components";
