@@ -3,6 +3,7 @@ import userEvent from "@testing-library/user-event";
 import type { ReactNode } from "react";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
+import { AccountPage } from "./own/account";
 import { LimitsPage } from "./server/limits";
 import { ProvidersPage } from "./server/providers";
 import { TokensPage } from "./own/tokens";
@@ -138,4 +139,26 @@ it("does not let administrators change their own role", async () => {
   const own = await screen.findByLabelText<HTMLSelectElement>("Role of ada");
   await vi.waitFor(() => expect(own.disabled).toBe(true));
   expect(screen.getByLabelText<HTMLSelectElement>("Role of bob").disabled).toBe(false);
+});
+
+describe("account", () => {
+  it("signs this browser out and leaves no draft in it", async () => {
+    localStorage.setItem("chatd.draft.new", "private");
+    answer("GET /api/v1/auth/sessions", page([]));
+    answer("POST /api/v1/auth/logout", null, 204);
+    const user = open(<AccountPage />);
+    await user.click(await screen.findByRole("button", { name: "Sign out" }));
+    await vi.waitFor(() => expect(localStorage.getItem("chatd.draft.new")).toBeNull());
+    expect(sent("POST").map((one) => one.path)).toEqual(["/api/v1/auth/logout"]);
+  });
+
+  it("says why a sign-out failed, and stays", async () => {
+    localStorage.setItem("chatd.draft.new", "private");
+    answer("GET /api/v1/auth/sessions", page([]));
+    answer("POST /api/v1/auth/logout", { code: "unavailable", message: "The database is away." }, 503);
+    const user = open(<AccountPage />);
+    await user.click(await screen.findByRole("button", { name: "Sign out" }));
+    await vi.waitFor(() => expect(sent("POST")).toHaveLength(1));
+    expect(localStorage.getItem("chatd.draft.new")).toBe("private");
+  });
 });

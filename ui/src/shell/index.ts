@@ -5,4 +5,5 @@ export { ShortcutList } from "./keys/help-dialog";
 export { useDemoModel, useIsDemo } from "./demo-model";
 export { useIsNarrow, useIsPhone, useMedia } from "./layout/use-media";
 export { readPreference, type Preferences, setPreference, type Theme, usePreference } from "./preferences";
+export { forgetUser } from "./sign-in/browser-owner";
 export { chatPath, HOME_PATH, NEW_CHAT_PATH, SIGN_IN_PATH, useChatId, usePanelTab } from "./routes";

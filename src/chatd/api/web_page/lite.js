@@ -26,6 +26,11 @@ function emptyChat(id) {
   };
 }
 
+// Of an address that anybody may have written: a chat's id, never another path of the API.
+function idIn(text) {
+  return text?.match(/^[0-9a-f-]{36}$/)?.[0] ?? null;
+}
+
 function randomKey() {
   return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16)).join("-");
 }
@@ -324,7 +329,7 @@ find("log").addEventListener("scroll", () => {
   chat.follows = log.scrollHeight - log.scrollTop - log.clientHeight < 48;
 });
 addEventListener("hashchange", () => {
-  const id = location.hash.slice(1) || null;
+  const id = idIn(location.hash.slice(1));
   if (id !== chat.id) openChat(id);
 });
 
@@ -342,6 +347,6 @@ async function start() {
   }));
   find("who").replaceChildren(`Signed in as ${me.user.username} `, button);
   follow("/events", { ready: () => attempt(listChats), chat: changeChat, removed: removeChat }, () => {});
-  openChat(location.hash.slice(1) || location.pathname.match(/^\/c\/([^/]+)/)?.[1] || null);
+  openChat(idIn(location.hash.slice(1)) ?? idIn(location.pathname.split("/c/")[1]));
 }
 const started = attempt(start);

@@ -4,18 +4,38 @@ import { api, ApiError } from "@/api/client";
 import type { components } from "@/api/schema";
 import { Button, ErrorNote, Tag, TextField, Time } from "@/components";
 import { useMe } from "@/connection";
+import { forgetUser, SIGN_IN_PATH } from "@/shell";
 import { Loaded, Section, SettingsPage, Table } from "../frame";
 import { fieldErrors } from "../server/provider-drawer";
 import { readAll, useResource, useSave } from "../resource";
+import { switchPushOff } from "./push";
 
 export function AccountPage() {
   const me = useMe();
   return (
-    <SettingsPage title="Account" lead={me.data ? `Signed in as ${me.data.user.username}, ${roleText(me.data.user.role)}.` : undefined}>
+    <SettingsPage title="Account" lead={me.data ? `Signed in as ${me.data.user.username}, ${roleText(me.data.user.role)}.` : undefined} end={<SignOutButton />}>
       <PasswordForm hasPassword={me.data?.user.has_password === true} />
       <Sessions />
     </SettingsPage>
   );
+}
+
+/** Notifications end first: they would go on to show chats in a browser where nobody is signed in. */
+function SignOutButton() {
+  const end = useSave(
+    async () => {
+      await switchPushOff().catch(() => undefined);
+      await api.POST("/api/v1/auth/logout");
+    },
+    {
+      refresh: [],
+      onDone: () => {
+        forgetUser(window.localStorage);
+        window.location.assign(SIGN_IN_PATH);
+      },
+    },
+  );
+  return <Button busy={end.isPending} onClick={() => end.mutate(undefined)}>Sign out</Button>;
 }
 
 export function roleText(role: components["schemas"]["UserReply"]["role"]): string {

@@ -10,9 +10,7 @@ export async function readPushState(): Promise<PushState> {
   if (!window.isSecureContext) return "insecure";
   if (!("serviceWorker" in navigator) || !("PushManager" in window)) return "unsupported";
   if (Notification.permission === "denied") return "denied";
-  const registration = await navigator.serviceWorker.getRegistration(WORKER);
-  const subscription = await registration?.pushManager.getSubscription();
-  return subscription === null || subscription === undefined ? "off" : "on";
+  return (await findSubscription()) === null ? "off" : "on";
 }
 
 /** Asks for the permission, subscribes, and tells the server. Returns the subscription's id. */
@@ -23,18 +21,36 @@ export async function switchPushOn(): Promise<string> {
   const { public_key } = await api.GET("/api/v1/push/key");
   const registration = await navigator.serviceWorker.register(WORKER, { scope: "/" });
   await navigator.serviceWorker.ready;
-  const subscription = await registration.pushManager.subscribe({ userVisibleOnly: true, applicationServerKey: decodeKey(public_key) });
+  return tellServer(await registration.pushManager.subscribe({ userVisibleOnly: true, applicationServerKey: decodeKey(public_key) }));
+}
+
+/** Ends the subscription, on the server too. */
+export async function switchPushOff(): Promise<void> {
+  const subscription = await findSubscription();
+  if (subscription === null) return;
+  try {
+    await api.DELETE("/api/v1/push/subscriptions/{subscription_id}", { path: { subscription_id: await tellServer(subscription) } });
+  } finally {
+    await subscription.unsubscribe();
+  }
+}
+
+/** Ends it in the browser alone, if it was another user's; the push service then tells the server. */
+export async function endSubscription(): Promise<void> {
+  if ("serviceWorker" in navigator) await (await findSubscription())?.unsubscribe();
+}
+
+async function findSubscription(): Promise<PushSubscription | null> {
+  const registration = await navigator.serviceWorker.getRegistration(WORKER);
+  return (await registration?.pushManager.getSubscription()) ?? null;
+}
+
+/** The same subscription always has the same id. */
+async function tellServer(subscription: PushSubscription): Promise<string> {
   const made = subscription.toJSON();
   const body = { endpoint: made.endpoint ?? "", keys: { p256dh: made.keys?.p256dh ?? "", auth: made.keys?.auth ?? "" } };
   const { id } = await api.POST("/api/v1/push/subscriptions", { body });
   return id;
-}
-
-/** Ends the subscription in the browser; the push service then tells the server. */
-export async function switchPushOff(): Promise<void> {
-  const registration = await navigator.serviceWorker.getRegistration(WORKER);
-  const subscription = await registration?.pushManager.getSubscription();
-  await subscription?.unsubscribe();
 }
 
 export function decodeKey(text: string): Uint8Array<ArrayBuffer> {

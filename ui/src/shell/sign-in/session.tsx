@@ -8,6 +8,7 @@ import { Button, EmptyState } from "@/components";
 import { useConnection, useMe } from "@/connection";
 import { CloudOff } from "lucide-react";
 import { SIGN_IN_PATH } from "../routes";
+import { claimBrowser } from "./browser-owner";
 import { ExpiredDialog } from "./expired-dialog";
 import { SignInPage } from "./sign-in-page";
 
@@ -46,6 +47,12 @@ export function Session({ children }: { children: ReactNode }) {
     const here = search === "" ? path : `${path}?${search}`;
     navigate(here === "/" ? SIGN_IN_PATH : `${SIGN_IN_PATH}?next=${encodeURIComponent(here)}`, { replace: true });
   }, [refused, isSignInPath, user, path, search, navigate]);
+
+  const userId = user?.id;
+  useEffect(() => {
+    // Another user than before: nothing of the former may stay in memory either.
+    if (userId !== undefined && claimBrowser(window.localStorage, userId)) window.location.reload();
+  }, [userId]);
 
   const enter = async (next: string) => {
     await client.resetQueries({ queryKey: ME_KEY });
