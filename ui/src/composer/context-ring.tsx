@@ -19,7 +19,7 @@ export function contextUse(messages: ChatState["messages"], modelLimit: number |
   if (limit == null || limit <= 0 || tokens <= 0) return null;
   const split = [
     { name: "Read from cache", tokens: cached },
-    { name: "Other input", tokens: Math.max(0, input - cached) },
+    { name: cached > 0 ? "Other input" : "Input", tokens: Math.max(0, input - cached) },
     { name: "Reasoning", tokens: usage.reasoning_tokens ?? 0 },
     { name: "Output", tokens: Math.max(0, output - (usage.reasoning_tokens ?? 0)) },
   ];

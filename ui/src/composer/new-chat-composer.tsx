@@ -1,10 +1,10 @@
-import { useState } from "react";
+import { useEffect, useState } from "react";
 import { useLocation } from "wouter";
 import { api, ApiError } from "@/api/client";
 import type { components } from "@/api/schema";
 import { ErrorNote } from "@/components";
 import { useCreatedChat } from "@/connection";
-import { chatPath } from "@/shell";
+import { chatPath, focusComposer } from "@/shell";
 import { creationKey, forgetCreation } from "./creation-key";
 import { contentOf, type MessageDraft } from "./draft/draft";
 import { clearDraft } from "./draft/draft-store";
@@ -22,6 +22,10 @@ export function NewChatComposer() {
   const [isSending, setSending] = useState(false);
   const [error, setError] = useState<ApiError | null>(null);
   const onCreated = useCreatedChat();
+  useEffect(() => {
+    // A keyboard on the screen would cover the page.
+    if (window.matchMedia("(pointer: fine)").matches) focusComposer();
+  }, []);
   const create = async (draft: MessageDraft) => {
     setSending(true);
     setError(null);
@@ -33,6 +37,7 @@ export function NewChatComposer() {
       clearDraft(DRAFT_KEY);
       onCreated(chat);
       navigate(chatPath(chat.id));
+      focusComposer();
     } catch (caught) {
       if (!(caught instanceof ApiError)) throw caught;
       if (!caught.isTemporary) forgetCreation();
@@ -47,7 +52,7 @@ export function NewChatComposer() {
       draftKey={DRAFT_KEY}
       state={null}
       verb="Send"
-      placeholder="What should be done?"
+      placeholder="Describe a task"
       behavior="queue"
       hasChoice={false}
       isSending={isSending}

@@ -40,7 +40,7 @@ export class Connection {
   }
 
   start(userId: string): void {
-    if (this.#userId !== userId) this.#stores.clear();
+    if (this.#userId !== null && this.#userId !== userId) this.#stores.clear();
     this.#userId = userId;
     this.#stopListening = this.#listen();
     this.outbox.start(userId);
