@@ -13,6 +13,7 @@ from chatd.domain.ids import ChatId, ToolCallId
 from chatd.store.chat import transfer
 from tests.engine.test_event_loop import ticking
 from tests.support.api.server import OTHER_USER, ApiReply, ApiServer, Json, message_body
+from tests.support.api.shares import share
 from tests.support.factories import CHAT, WORKER, draft, result, text
 from tests.support.seeds import Seed, step
 from tests.support.store import insert_seed, open_child
@@ -242,3 +243,20 @@ async def test_only_an_own_root_chat_can_be_exported(server: ApiServer) -> None:
     made = await server.ask("POST", "/chats/import", await exported(server, chat), token=OTHER_USER)
     assert made.status == 201
     assert (await server.ask("GET", f"/chats/{made.json['id']}")).status == 404
+
+
+@pytest.mark.promise("P12")
+async def test_a_reader_by_a_share_exports_what_readers_see_and_no_prompt(
+    server: ApiServer,
+) -> None:
+    chat = await rich_chat(server)
+    await share(server, chat)
+    whole = await exported(server, chat)
+    seen = (await server.ask("GET", f"/chats/{chat}/export", token=OTHER_USER)).content
+    for hidden in (b"Be kind.", b"signature", b"resp_1"):
+        assert hidden in whole
+        assert hidden not in seen
+    for shown in (b"again", b"let me see", b"execute"):
+        assert shown in seen
+    made = await server.ask("POST", "/chats/import", seen, token=OTHER_USER)
+    assert made.status == 201, made.content

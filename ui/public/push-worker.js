@@ -11,7 +11,7 @@ async function show(told) {
   await self.registration.showNotification(told.title || "chatd", {
     body: told.body || "",
     tag: told.tag || undefined,
-    icon: "/icon.svg",
+    icon: "/icon-192.png",
     data: { url: told.url || "/" },
     requireInteraction: told.event === "turn.needs_action",
   });

@@ -23,6 +23,7 @@ from chatd.api.request import (
 from chatd.api.route import ApiRoute
 from chatd.api.routes.chats import new_view
 from chatd.api.schemas.chats import ClientTool, ExportQuery, ForkBody
+from chatd.domain.access import is_allowed
 from chatd.domain.chat.markdown import chat_heading, message_markdown
 from chatd.domain.chat.public_chat import PublicChat, public_chat
 from chatd.domain.chat.row import Chat
@@ -129,10 +130,15 @@ class CopyRoutes:
         if root is None:
             raise NotFound("There is no such root chat.")
         await audit_read(deps, request.caller, root)
+        is_whole = is_allowed(actor, "debug.read", root.owner_id)
         if query.format == "markdown":
             pieces, media_type, suffix = self._markdown(root), "text/markdown", "md"
         else:
-            pieces, media_type, suffix = self._lines(root), "application/jsonl", "jsonl"
+            pieces, media_type, suffix = (
+                self._lines(root, is_whole=is_whole),
+                "application/jsonl",
+                "jsonl",
+            )
         name = f"chat-{chat_id}.{suffix}"
         return StreamedReply(
             pieces=pieces,
@@ -141,7 +147,8 @@ class CopyRoutes:
             headers={"content-disposition": f'attachment; filename="{name}"'},
         )
 
-    async def _lines(self, root: Chat) -> AsyncGenerator[bytes]:
+    async def _lines(self, root: Chat, *, is_whole: bool) -> AsyncGenerator[bytes]:
+        """Not whole: without prompts, which readers by a share do not see."""
         numbers: dict[ChatId, int] = {}
         total = 0
         yield encode_line(HeaderLine(version=FORMAT_VERSION))
@@ -151,11 +158,15 @@ class CopyRoutes:
             number = 0
             async for batch in transfer.read_messages(self._deps.pool, chat):
                 lines: list[bytes] = []
-                for message in batch:
+                for stored in batch:
+                    message = stored if is_whole else stored.as_readers_see()
+                    if message is None:
+                        continue
                     number += 1
                     line = transfer.message_line(message, numbers[chat.id], number)
                     lines.append(encode_line(line))
-                yield b"".join(lines)
+                if lines:
+                    yield b"".join(lines)
             total += number
         yield encode_line(EndLine(chats=len(numbers), messages=total))
 

@@ -15,6 +15,8 @@ from msgspec import UNSET, Raw, Struct
 from chatd.domain.access import Actor, Permission, UserActor
 from chatd.domain.chat.forks import close_calls
 from chatd.domain.chat.messages import Message, Role, Visibility, decode_parts, encode_parts
+from chatd.domain.chat.parts import UnknownPart
+from chatd.domain.chat.public_messages import public_parts
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.transfer import ChatLine, MessageLine, content_fields, one_line
 from chatd.domain.ids import ChangeId, ChatId, MessageId, ModelConfigId, UserId
@@ -111,6 +113,19 @@ class ExportedMessage(Struct, frozen=True, kw_only=True):
             content=decode_parts(bytes(self.content)),
             compressed=self.compressed,
             created_at=self.created_at,
+        )
+
+    def as_readers_see(self) -> "ExportedMessage | None":
+        """Without what only the model sees and internal fields. None if nothing is left."""
+        if self.visibility == "model":
+            return None
+        parts = public_parts(decode_parts(bytes(self.content)))
+        known = [part for part in parts if not isinstance(part, UnknownPart)]
+        return msgspec.structs.replace(
+            self,
+            content=Raw(encode_parts(known).encode()),
+            compressed=False,  # the summary that replaces it is not exported
+            provider_response_id=None,
         )
 
 
