@@ -138,6 +138,11 @@ async def test_the_hot_statements_do_not_read_what_they_do_not_return(dsn: str) 
         late_page = (OWNER, "false", last["updated_at"], last["id"], 50)
         assert await rows_read(session, chats.LIST, *late_page) <= 1
         assert await rows_read(session, chats.LIST, OWNER, "false", None, None, 50) <= 50
+        unpinned = (OWNER, "false", None, None, 50, None, "waiting", "false")
+        assert await rows_read(session, chats.LIST_MOST, *unpinned) <= 50
+        assert await rows_read(session, chats.LIST_ALL_MOST, *unpinned, "true") <= 50
+        pinned = (OWNER, "false", None, None, 50, None, None, "true")
+        assert await rows_read(session, chats.LIST_OWN_PINS, *pinned) == 0
         assert await rows_read(session, workers.ACQUIRE, OTHER_WORKER, 5, 0, 1, 0) == 0
         assert await rows_read(session, workers.ACQUIRE, OTHER_WORKER, 0, 5, 1, 0) <= 10
         await session.execute("ROLLBACK")
