@@ -1,5 +1,5 @@
 /** Small pictures on the demo cards. */
-const frame = { viewBox: "0 0 216 76", preserveAspectRatio: "xMidYMid slice", "aria-hidden": true } as const;
+const frame = { viewBox: "0 0 216 76", preserveAspectRatio: "xMidYMid meet", "aria-hidden": true } as const;
 
 export const FixArt = () => (
   <svg {...frame} className="mono">

@@ -3,7 +3,7 @@ import { useRef, useState } from "react";
 import { Link, useLocation } from "wouter";
 import { api } from "@/api/client";
 import { errorWords, Icon, Spinner, toast } from "@/components";
-import { useCreatedChat } from "@/connection";
+import { useCreatedChat, useMe } from "@/connection";
 import { chatPath } from "@/shell";
 
 /** Opens a run that any chatd has exported. */
@@ -47,12 +47,15 @@ function ImportLink() {
 
 /** Where to go after the demo. */
 export function NextLinks({ withDocs = true }: { withDocs?: boolean }) {
+  const isAdmin = useMe().data?.user.role === "admin";
   return (
     <>
-      <Link className="link" href="/admin/providers">
-        <Icon of={KeyRound} />
-        Add a provider
-      </Link>
+      {isAdmin && (
+        <Link className="link" href="/admin/providers">
+          <Icon of={KeyRound} />
+          Add a provider
+        </Link>
+      )}
       <ImportLink />
       {withDocs && (
         <a href="/docs">

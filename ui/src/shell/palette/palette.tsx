@@ -1,5 +1,5 @@
 import { Command as Cmdk } from "cmdk";
-import { CircleHelp, Filter, type LucideIcon, Monitor, Moon, PanelRight, Plus, Search, Settings2, Sun } from "lucide-react";
+import { CircleHelp, Filter, LogOut, type LucideIcon, Monitor, Moon, PanelRight, Plus, Search, Settings2, Sun } from "lucide-react";
 import { Dialog as Primitive } from "radix-ui";
 import { useState } from "react";
 import { useLocation } from "wouter";
@@ -31,6 +31,7 @@ const COMMANDS: readonly PaletteCommand[] = [
   { text: "Providers and models", icon: Settings2, path: "/admin/providers" },
   { text: "Archived chats", icon: Filter, path: "/?archived=true" },
   { text: "Shortcuts", icon: CircleHelp, command: "help.open" },
+  { text: "Account and sign out", icon: LogOut, path: "/settings/account" },
   { text: "Light theme", icon: Sun, run: () => setPreference("theme", "light") },
   { text: "Dark theme", icon: Moon, run: () => setPreference("theme", "dark") },
   { text: "Theme of the system", icon: Monitor, run: () => setPreference("theme", "system") },

@@ -1,11 +1,10 @@
 /** Who is signed in decides what is shown: the page, the sign-in page, or the dialog over the page. */
 import { useQueryClient } from "@tanstack/react-query";
-import { type ReactNode, useEffect, useState } from "react";
+import { Fragment, type ReactNode, useEffect, useState } from "react";
 import { useLocation, useSearch } from "wouter";
-import { onSignedOut } from "@/api/client";
 import { ME_KEY } from "@/api/queries";
 import { Button, EmptyState } from "@/components";
-import { useConnection, useMe } from "@/connection";
+import { type Me, useMe } from "@/connection";
 import { CloudOff } from "lucide-react";
 import { SIGN_IN_PATH } from "../routes";
 import { claimBrowser } from "./browser-owner";
@@ -22,12 +21,11 @@ function Unreachable({ onRetry }: { onRetry: () => void }) {
   );
 }
 
-function useExpired(isSignedIn: boolean): [boolean, (expired: boolean) => void] {
-  const [expired, setExpired] = useState(false);
-  useEffect(() => onSignedOut(() => {
-    if (isSignedIn) setExpired(true);
-  }), [isSignedIn]);
-  return [expired, setExpired];
+/** Who was signed in last on this page. The page stays as it is when the session ends. */
+function useKnownUser(user: Me["user"] | undefined): Me["user"] | null {
+  const [known, setKnown] = useState<Me["user"] | null>(user ?? null);
+  if (user !== undefined && user !== known) setKnown(user);
+  return user ?? known;
 }
 
 /** Shows its children to somebody who is signed in. */
@@ -36,14 +34,12 @@ export function Session({ children }: { children: ReactNode }) {
   const client = useQueryClient();
   const [path, navigate] = useLocation();
   const search = useSearch();
-  const user = me.data?.user;
-  const { state, retryNow } = useConnection();
-  const [expired, setExpired] = useExpired(user !== undefined);
+  const user = useKnownUser(me.data?.user);
   const refused = me.error?.status === 401;
   const isSignInPath = path === SIGN_IN_PATH;
 
   useEffect(() => {
-    if (!refused || isSignInPath || user !== undefined) return;
+    if (!refused || isSignInPath || user !== null) return;
     const here = search === "" ? path : `${path}?${search}`;
     navigate(here === "/" ? SIGN_IN_PATH : `${SIGN_IN_PATH}?next=${encodeURIComponent(here)}`, { replace: true });
   }, [refused, isSignInPath, user, path, search, navigate]);
@@ -59,9 +55,9 @@ export function Session({ children }: { children: ReactNode }) {
     navigate(next, { replace: true });
   };
   const resume = async () => {
+    // First who it is: with that the connection begins again. Then all that was refused meanwhile.
+    await client.resetQueries({ queryKey: ME_KEY });
     await client.invalidateQueries();
-    setExpired(false);
-    retryNow();
   };
   const leave = () => {
     client.clear();
@@ -69,13 +65,13 @@ export function Session({ children }: { children: ReactNode }) {
   };
 
   if (isSignInPath) return <SignInPage onSignedIn={(next) => void enter(next)} />;
-  if (user === undefined) {
+  if (user === null) {
     return me.error !== null && !refused ? <Unreachable onRetry={() => void me.refetch()} /> : null;
   }
   return (
     <>
-      {children}
-      {(expired || state === "signed_out") && <ExpiredDialog username={user.username} onSignedIn={() => void resume()} onLeave={leave} />}
+      <Fragment key={user.id}>{children}</Fragment>
+      {refused && <ExpiredDialog username={user.username} onSignedIn={() => void resume()} onLeave={leave} />}
     </>
   );
 }
