@@ -138,30 +138,25 @@ async def test_without_titles_a_chat_keeps_the_start_of_its_first_message(
     assert [kind for kind, _, _ in await recorded_calls(dsn)] == ["turn"]
 
 
-async def test_the_small_model_of_the_chats_provider_makes_the_title(
+async def test_the_providers_small_model_makes_the_title_and_without_one_the_chats_own(
     dsn: str, tmp_path: Path
 ) -> None:
+    """A missing model is asked for once, not for every new chat. One test: a server is slow to
+    start."""
     async with TitlingApi.running() as api, served(dsn, tmp_path, **models_at(api)) as (_, client):
         chat = await create_chat(client, QUESTION)
         await wait_title(client, chat, "Fences and leases")
         assert await is_answered(client, chat)
         assert api.title_models == [SMALL_MODEL]
-    assert await recorded_calls(dsn) == [
-        ("title", SMALL_MODEL, True),
-        ("turn", "claude-opus-4-5", True),
-    ]
-
-
-async def test_the_chats_own_model_makes_the_title_if_the_provider_has_no_small_one(
-    dsn: str, tmp_path: Path
-) -> None:
-    """The missing model is asked for once, not for every new chat."""
-    async with TitlingApi.running() as api, served(dsn, tmp_path, **models_at(api)) as (_, client):
+        assert await recorded_calls(dsn) == [
+            ("title", SMALL_MODEL, True),
+            ("turn", "claude-opus-4-5", True),
+        ]
         api.has_small_model = False
         for _ in range(2):
             chat = await create_chat(client, QUESTION)
             await wait_title(client, chat, "Fences and leases")
-        assert api.title_models == [SMALL_MODEL, "claude-opus-4-5", "claude-opus-4-5"]
+        assert api.title_models[1:] == [SMALL_MODEL, "claude-opus-4-5", "claude-opus-4-5"]
 
 
 async def test_a_server_killed_while_a_title_is_generated_leaves_the_old_title_and_a_usable_chat(
