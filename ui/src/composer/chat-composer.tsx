@@ -1,4 +1,4 @@
-import { useCallback, useMemo, useRef, useState } from "react";
+import { useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { useLocation } from "wouter";
 import { api } from "@/api/client";
 import type { BusyBehavior, ChatState } from "@/chat-state";
@@ -7,6 +7,7 @@ import { announce, focusComposer, toast, useAction, useCommand } from "@/shell";
 import { behaviorText, runsTools, takesBehaviors } from "./behavior";
 import { draftOf, EMPTY_DRAFT, contentOf, type MessageDraft } from "./draft/draft";
 import { changeDraft, clearDraft } from "./draft/draft-store";
+import { takeFocusWish } from "./focus-wish";
 import { MessageBox } from "./message-box";
 import { EditNotice, Unsent } from "./notices";
 import { QueueActions, textOf } from "./queue/queue-actions";
@@ -33,6 +34,9 @@ export function ChatComposer({ chatId }: { chatId: string }) {
   const isArchived = details?.archived === true;
   const draftKey = edited === null ? chatId : `${chatId}.edit`;
 
+  useEffect(() => {
+    if (takeFocusWish(chatId)) focusComposer();
+  }, [chatId]);
   useAction("editMessage", (id) => {
     const message = state.messages.find((one) => one.id === id);
     if (message?.role !== "user") return;

@@ -8,6 +8,7 @@ import { chatPath, focusComposer } from "@/shell";
 import { creationKey, forgetCreation } from "./creation-key";
 import { contentOf, type MessageDraft } from "./draft/draft";
 import { clearDraft } from "./draft/draft-store";
+import { wishFocus } from "./focus-wish";
 import { refusalText } from "./limit-text";
 import { MessageBox } from "./message-box";
 import type { SlashCommand } from "./slash-commands";
@@ -24,7 +25,7 @@ export function NewChatComposer() {
   const onCreated = useCreatedChat();
   useEffect(() => {
     // A keyboard on the screen would cover the page.
-    if (window.matchMedia("(pointer: fine)").matches) focusComposer();
+    if (!window.matchMedia("(pointer: coarse)").matches) focusComposer();
   }, []);
   const create = async (draft: MessageDraft) => {
     setSending(true);
@@ -36,8 +37,8 @@ export function NewChatComposer() {
       forgetCreation();
       clearDraft(DRAFT_KEY);
       onCreated(chat);
+      wishFocus(chat.id);
       navigate(chatPath(chat.id));
-      focusComposer();
     } catch (caught) {
       if (!(caught instanceof ApiError)) throw caught;
       if (!caught.isTemporary) forgetCreation();
