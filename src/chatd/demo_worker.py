@@ -7,6 +7,7 @@ of any worker.
 
 import asyncio
 import ctypes
+import logging
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -16,7 +17,10 @@ from typing import Final, Protocol
 from chatd.aio import first_of
 from chatd.domain.errors import Conflict, Unavailable
 from chatd.domain.ports import Clock
+from chatd.log_event import LogEvent
 from chatd.settings.schema import Settings
+
+log = logging.getLogger(__name__)
 
 READY_LINE: Final = "Ctrl-C stops."
 """The last line that `chatd serve` and `chatd worker` print once they run."""
@@ -89,6 +93,8 @@ class DemoWorker:
             self._asked.clear()
             try:
                 await self._run_process()
+            except (OSError, ValueError) as error:  # no such program, or a line without an end
+                log.error(LogEvent(event="demo_worker_failed", explanation=str(error)))
             finally:
                 self._process = None
                 self._own.unpause()
@@ -118,7 +124,7 @@ class DemoWorker:
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 async for line in process.stdout:
-                    if line.decode().strip() == READY_LINE:
+                    if line.decode(errors="replace").strip() == READY_LINE:
                         return True
         except TimeoutError:
             return False
