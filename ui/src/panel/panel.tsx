@@ -4,6 +4,7 @@ import { Suspense } from "react";
 import { IconButton, Menu, MenuItem, Skeleton, Tabs } from "@/components";
 import type { PanelTab } from "@/shell";
 import { useChangedFiles } from "./changes/changed-files";
+import { TabBoundary } from "./tab-boundary";
 import { TABS } from "./tabs";
 
 export interface PanelProps {
@@ -45,9 +46,11 @@ export function Panel({ chatId, tab, onTab, onClose }: PanelProps) {
         </>
       }
     >
-      <Suspense fallback={<div className="pscroll"><Skeleton rows={4} /></div>}>
-        <shown.Content key={`${shown.value} ${chatId}`} chatId={chatId} />
-      </Suspense>
+      <TabBoundary key={`${shown.value} ${chatId}`}>
+        <Suspense fallback={<div className="pscroll"><Skeleton rows={4} /></div>}>
+          <shown.Content chatId={chatId} />
+        </Suspense>
+      </TabBoundary>
     </Tabs>
   );
 }

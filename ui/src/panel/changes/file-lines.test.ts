@@ -1,0 +1,77 @@
+import { describe, expect, it } from "vitest";
+import { cutHunks, pairLines, viewHunks } from "./file-lines";
+import { parseGitDiff } from "./git-diff";
+import { keepSame, readRepository } from "./repository";
+import { changeMark, withMark } from "./viewed";
+
+const TEXT = `diff --git a/a.py b/a.py
+--- a/a.py
++++ b/a.py
+@@ -18,4 +18,4 @@ the loop
+ def drain(pool):
+-    rows = await pool.fetch(CLAIM, n)
+-    gone = 1
++    rows = await tx.fetch(CLAIM, n)
+ \treturn rows
+`;
+
+function fileOf(text: string) {
+  const file = parseGitDiff(text).files[0];
+  if (file === undefined) throw new Error("There is no file in the diff.");
+  return file;
+}
+
+describe("lines of a diff as they are drawn", () => {
+  const [hunk] = viewHunks(fileOf(TEXT));
+  const lines = hunk?.lines ?? [];
+
+  it("parts the indent from the text, and marks changed words in the text", () => {
+    const removed = lines[1];
+    expect([removed?.indent, removed?.body]).toEqual([4, "rows = await pool.fetch(CLAIM, n)"]);
+    expect(removed?.body.slice(...(removed.changed ?? [0, 0]))).toBe("pool");
+    expect(lines[3]?.body.slice(...(lines[3].changed ?? [0, 0]))).toBe("tx");
+    expect(lines[4]?.indent).toBe(4);
+  });
+
+  it("sets removed lines beside added ones", () => {
+    const pairs = pairLines(lines).map(({ left, right }) => [left?.oldNumber ?? null, right?.newNumber ?? null]);
+    expect(pairs).toEqual([[18, 18], [19, 19], [20, null], [21, 20]]);
+  });
+
+  it("has a key of its own for each line", () => {
+    expect(new Set(lines.map((line) => line.key)).size).toBe(lines.length);
+  });
+
+  it("cuts a huge diff within a hunk", () => {
+    expect(cutHunks(viewHunks(fileOf(TEXT)), 2).map((one) => one.lines.length)).toEqual([2]);
+  });
+});
+
+describe("repositories that are read again", () => {
+  const read = (text: string) => readRepository({ repo_root: "/home/dev/app", branch: "main", base: "", unified_diff: text, additions: 0, deletions: 0, changed_files: 0 });
+
+  it("stay the same objects while their diff is the same", () => {
+    const before = [read(TEXT)];
+    expect(keepSame(before, [read(TEXT)])).toBe(before);
+    expect(keepSame(before, [read("")])).not.toBe(before);
+  });
+
+  it("say why there is no diff", () => {
+    expect(read("The diff is not shown: it is too large.\n").note).toBe("The diff is not shown: it is too large.");
+  });
+});
+
+describe("files that were seen", () => {
+  it("are not seen any more when their changes differ", () => {
+    const changed = TEXT.replace("gone = 1", "gone = 2");
+    expect(changeMark("/r", fileOf(TEXT))).toBe(changeMark("/r", fileOf(TEXT)));
+    expect(changeMark("/r", fileOf(TEXT))).not.toBe(changeMark("/r", fileOf(changed)));
+  });
+
+  it("are remembered for a bounded number of chats", () => {
+    let stored = {};
+    for (let chat = 0; chat < 50; chat += 1) stored = withMark(stored, `chat ${chat}`, "a.py 1", true);
+    expect(Object.keys(stored)).toHaveLength(30);
+    expect(withMark(stored, "chat 49", "a.py 1", false)).toMatchObject({ "chat 49": [] });
+  });
+});
