@@ -1,6 +1,6 @@
 import { STATUS_LOOKS, StatusIcon } from "@/components";
 import { useChatDetails } from "@/connection";
-import { useDemoModel } from "@/shell";
+import { useDemoModel, usePreference } from "@/shell";
 import { KillCard } from "./kill-card";
 import { NextLinks } from "./next-links";
 import { nextStep, TOUR_STEPS, type TourStep, useTour } from "./tour";
@@ -49,11 +49,12 @@ function Steps({ chatId }: { chatId: string }) {
 /** Below the panel Runs, in chats of the demo model: kill the worker, and what there is to try. */
 export function DemoPanel({ chatId }: { chatId: string }) {
   const modelId = useChatDetails(chatId).data?.last_model_config_id ?? null;
+  const [ended] = usePreference("tourEnded");
   if (!useDemoModel(modelId)) return null;
   return (
     <div className="demo-panel">
       <KillCard />
-      <Steps chatId={chatId} />
+      {!ended && <Steps chatId={chatId} />}
     </div>
   );
 }
