@@ -48,6 +48,7 @@ async def test_only_its_owner_tests_and_ends_a_subscription(server: ApiServer) -
         ({**BODY, "endpoint": "nowhere"}, "endpoint"),
         ({**BODY, "keys": {**KEYS, "auth": "x"}}, "keys.auth"),
         ({**BODY, "keys": {**KEYS, "p256dh": "x"}}, "keys.p256dh"),
+        ({**BODY, "keys": {**KEYS, "p256dh": "B" + "A" * 86}}, "keys.p256dh"),
     ],
 )
 async def test_a_bad_subscription_is_refused_and_not_stored(

@@ -86,9 +86,8 @@ def test_keys_of_another_form_are_refused(p256dh: str, auth: str, field: str) ->
 
 
 def test_a_key_that_is_no_point_of_the_curve_is_refused() -> None:
-    keys = decode_keys(base64.urlsafe_b64encode(b"\x04" + bytes(64)).decode(), AUTH)
     with pytest.raises(InvalidInput):
-        encrypt_push(b"hello", keys)
+        decode_keys(base64.urlsafe_b64encode(b"\x04" + bytes(64)).decode(), AUTH)
 
 
 @pytest.mark.parametrize(

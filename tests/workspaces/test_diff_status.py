@@ -74,3 +74,14 @@ async def test_requests_of_a_chat_lead_to_one_refresh_and_one_notice(pool: Pool)
     assert [present(chat.diff_status).additions for chat in announced] == [48, 50]
     stored = present(await chats.get(pool, HARNESS, CHAT))
     assert present(stored.diff_status).additions == 50
+
+
+async def test_what_an_agent_says_is_stored_in_a_form_that_can_be_stored(pool: Pool) -> None:
+    """An agent is not trusted: a name of a branch may be anything."""
+    await insert_seed(pool, Seed(state=State.W))
+    evil = replace(APP, branch="a\0b\ud800" + "x" * 5000, additions=2**70, deletions=-5)
+    await chats.set_diff_status(pool, HARNESS, CHAT, present(sum_diffs([evil])))
+    stored = present(present(await chats.get(pool, HARNESS, CHAT)).diff_status)
+    assert stored.branch.startswith("a\ufffdb\ufffdx")
+    assert len(stored.branch) <= 255
+    assert (stored.additions, stored.deletions) == (1_000_000_000, 0)

@@ -19,7 +19,6 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from chatd.domain.errors import InvalidInput
 from chatd.domain.push import PUSH_TTL_S, SubscriptionKeys, encode_base64url
 
 RECORD_BYTES: Final = 4096
@@ -72,14 +71,10 @@ def encrypt_push(
     salt: bytes | None = None,
     sender: ec.EllipticCurvePrivateKey | None = None,
 ) -> bytes:
-    """One record, which only the browser can read. Raises InvalidInput if the browser's key is not
-    a point of the curve. `salt` and `sender` are random but in tests."""
+    """One record, which only the browser can read. `salt` and `sender` are random but in tests."""
     salt = salt or os.urandom(SALT_BYTES)
     sender = sender or ec.generate_private_key(_CURVE)
-    try:
-        receiver = ec.EllipticCurvePublicKey.from_encoded_point(_CURVE, keys.p256dh)
-    except ValueError:
-        raise InvalidInput("keys.p256dh", "is not a point of the curve P-256") from None
+    receiver = ec.EllipticCurvePublicKey.from_encoded_point(_CURVE, keys.p256dh)
     public = _point(sender.public_key())
     info = b"WebPush: info\x00" + keys.p256dh + public
     material = _derive(keys.auth, sender.exchange(ec.ECDH(), receiver), info, 32)

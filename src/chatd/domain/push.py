@@ -17,6 +17,9 @@ from chatd.domain.webhooks import Delivery
 PUBLIC_KEY_BYTES: Final = 65
 """A point of the curve P-256, uncompressed."""
 AUTH_BYTES: Final = 16
+_PRIME: Final = 2**256 - 2**224 + 2**192 + 2**96 - 1
+_B: Final = 0x5AC635D8AA3A93E7B3EBBD55769886BC651D06B0CC53B0F63BCE3C3E27D2604B
+"""The curve is y² = x³ - 3x + b."""
 MAX_SUBSCRIPTIONS_PER_USER: Final = 20
 MAX_TITLE_CHARS: Final = 80
 MAX_BODY_CHARS: Final = 160
@@ -46,10 +49,12 @@ class _ChatFailure(Struct):
 
 
 def decode_keys(p256dh: str, auth: str) -> SubscriptionKeys:
-    """Raises InvalidInput. Whether the key is a point of the curve is checked when it is used."""
+    """Raises InvalidInput."""
     key, secret = _decode("keys.p256dh", p256dh), _decode("keys.auth", auth)
     if len(key) != PUBLIC_KEY_BYTES or key[0] != 4:
         raise InvalidInput("keys.p256dh", f"must be {PUBLIC_KEY_BYTES} bytes in base64url")
+    if not _is_point(key):
+        raise InvalidInput("keys.p256dh", "is not a point of the curve P-256")
     if len(secret) != AUTH_BYTES:
         raise InvalidInput("keys.auth", f"must be {AUTH_BYTES} bytes in base64url")
     return SubscriptionKeys(p256dh=key, auth=secret)
@@ -76,6 +81,11 @@ def push_payload(delivery: Delivery, answer: str | None) -> bytes:
 
 def encode_base64url(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def _is_point(key: bytes) -> bool:
+    x, y = (int.from_bytes(half) for half in (key[1:33], key[33:]))
+    return max(x, y) < _PRIME and (y * y - x**3 + 3 * x - _B) % _PRIME == 0
 
 
 def _clip(text: str, most: int) -> str:

@@ -5,7 +5,7 @@ sums of the whole chat, and the row is written only if they changed. No step wai
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 from chatd.domain.access import WORKER
@@ -13,6 +13,7 @@ from chatd.domain.chat.row import Chat, DiffStatus
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Env
+from chatd.domain.text import clip, model_text
 from chatd.domain.workspace.agent_api import ScopedDiff
 from chatd.store.chat import chats
 from chatd.store.conn import Conn
@@ -21,22 +22,30 @@ DIFF_STATUS_DELAY_S: Final = 3.0
 """From the first request of a chat to its refresh; later requests in between are part of it."""
 DIFF_STATUS_TIMEOUT_S: Final = 20.0
 MAX_DIRTY_CHATS: Final = 1000
+MAX_BRANCH_CHARS: Final = 255
+MAX_COUNT: Final = 1_000_000_000
+"""An agent is not trusted, and each row of a chat list has this."""
 
 ReadSums = Callable[[Chat], Awaitable[Sequence[ScopedDiff]]]
 
 
 def sum_diffs(found: Sequence[ScopedDiff]) -> DiffStatus | None:
-    """Over all repositories, with the branch of the one with most changes. None without any."""
+    """Over all repositories, with the branch of the one with most changes. None without any.
+    Bounded, and in a form that can be stored."""
     if not found:
         return None
     main = max(found, key=lambda one: one.additions + one.deletions)
     return DiffStatus(
-        branch=main.branch,
-        base=main.base,
-        additions=sum(one.additions for one in found),
-        deletions=sum(one.deletions for one in found),
-        changed_files=sum(one.changed_files for one in found),
+        branch=clip(model_text(main.branch), MAX_BRANCH_CHARS),
+        base=clip(model_text(main.base), MAX_BRANCH_CHARS),
+        additions=_count(one.additions for one in found),
+        deletions=_count(one.deletions for one in found),
+        changed_files=_count(one.changed_files for one in found),
     )
+
+
+def _count(numbers: Iterable[int]) -> int:
+    return min(max(sum(numbers), 0), MAX_COUNT)
 
 
 class DiffStatusKeeper:

@@ -288,8 +288,8 @@ async def set_diff_status(
 ) -> Chat | None:
     """None if it is the same already, or the actor may not write to the chat."""
     reach = chat_reach(actor, "chats.write")
-    text = strip_unstorable(json_text(status))
-    return _chat_or_none(await conn.fetchrow(SET_DIFF_STATUS, chat_id, text, *reach))
+    row = await conn.fetchrow(SET_DIFF_STATUS, chat_id, json_text(status), *reach)
+    return _chat_or_none(row)
 
 
 def _chat_or_none(row: Row | None) -> Chat | None:
