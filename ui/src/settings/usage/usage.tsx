@@ -124,23 +124,31 @@ function Figures({ totals, days, children }: { totals: Sums; days: number; child
     <dl className="cardx kpi mt-5">
       <div>
         <dt>Spent in {days} days</dt>
-        <dd>{moneyText(totals.total_cost_micros)}</dd>
-        {children ?? <small className="m">{moneyText(Math.round(totals.total_cost_micros / days))} a day</small>}
+        <dd>
+          {moneyText(totals.total_cost_micros)}
+          {children ?? <small className="m">{moneyText(Math.round(totals.total_cost_micros / days))} a day</small>}
+        </dd>
       </div>
       <div>
         <dt>Model calls</dt>
-        <dd>{countText(totals.call_count)}</dd>
-        <small className="m">{totals.unpriced_call_count > 0 ? `${countText(totals.unpriced_call_count)} without a price` : "all with a price"}</small>
+        <dd>
+          {countText(totals.call_count)}
+          <small className="m">{totals.unpriced_call_count > 0 ? `${countText(totals.unpriced_call_count)} without a price` : "all with a price"}</small>
+        </dd>
       </div>
       <div>
         <dt>Tokens in</dt>
-        <dd>{countText(input)}</dd>
-        <small className="m">{cached}% from cache</small>
+        <dd>
+          {countText(input)}
+          <small className="m">{cached}% from cache</small>
+        </dd>
       </div>
       <div>
         <dt>Tokens out</dt>
-        <dd>{countText(totals.total_output_tokens)}</dd>
-        <small className="m">with reasoning</small>
+        <dd>
+          {countText(totals.total_output_tokens)}
+          <small className="m">with reasoning</small>
+        </dd>
       </div>
     </dl>
   );

@@ -1,0 +1,95 @@
+/** What the server refuses, and what the page says then: sign-in, sessions, limits, keys. */
+import type { Browser, Page } from "@playwright/test";
+import { ChatScreen } from "./chat-screen";
+import type { ChatdServer } from "./chatd-server";
+import { expect, expectAccessible, signIn, test } from "./test";
+
+interface User {
+  readonly id: string;
+  readonly username: string;
+}
+
+/** A page of another user, in a browser of its own. */
+async function openAs(browser: Browser, server: ChatdServer, user: User): Promise<Page> {
+  const context = await browser.newContext({ baseURL: server.url });
+  const page = await context.newPage();
+  await signIn(page, server, user.username);
+  await expect(new ChatScreen(page).box).toBeVisible();
+  return page;
+}
+
+const createUser = (server: ChatdServer, username: string): Promise<User> =>
+  server.api<User>("POST", "/users", { username, role: "member", password: "correct horse battery" });
+
+test("without a session the page asks to sign in, and then opens what was asked for", async ({ page, context, server, chat }) => {
+  await createUser(server, "grace");
+  await context.clearCookies();
+  await page.goto("/settings/general");
+  await page.waitForURL(/\/sign-in/);
+  await expect(page.getByRole("heading", { name: "Sign in to chatd" })).toBeVisible();
+  await expectAccessible(page);
+  await page.getByLabel("Username").fill("grace");
+  await page.getByLabel("Password").fill("wrong horse battery");
+  await page.getByRole("button", { name: "Sign in", exact: true }).click();
+  await expect(page.getByRole("alert").filter({ hasText: /\S/ }).first()).toBeVisible();
+  await page.getByLabel("Password").fill("correct horse battery");
+  await page.getByRole("button", { name: "Sign in", exact: true }).click();
+  await page.waitForURL(/\/settings\/general/);
+  await page.goto("/");
+  await expect(chat.box).toBeVisible();
+});
+
+test("a session that ends while the page is open asks to sign in again, and keeps what was written", async ({ server, browser }) => {
+  const user = await createUser(server, "ada");
+  const page = await openAs(browser, server, user);
+  const chat = new ChatScreen(page);
+  await chat.begin("answer fast");
+  await expect(chat.answers).toContainText("This is a fast answer");
+  await chat.box.fill("half a thought");
+  await server.api("POST", `/users/${user.id}/password`, { password: "another horse battery" });
+  const dialog = page.getByRole("dialog", { name: "Your session has ended" });
+  await expect(dialog).toBeVisible();
+  await expectAccessible(page);
+  await dialog.getByLabel("Password").fill("another horse battery");
+  await dialog.getByRole("button", { name: "Sign in", exact: true }).click();
+  await expect(dialog).toBeHidden();
+  await expect(chat.box).toHaveValue("half a thought");
+  await chat.box.press("Enter");
+  await expect(chat.log.getByRole("article", { name: "You" }).last()).toContainText("half a thought");
+  await page.context().close();
+});
+
+test("a suspended user is signed out at once, and cannot come back", async ({ server, browser }) => {
+  const user = await createUser(server, "mallory");
+  const page = await openAs(browser, server, user);
+  await server.api("PATCH", `/users/${user.id}`, { status: "suspended" });
+  const dialog = page.getByRole("dialog", { name: "Your session has ended" });
+  await expect(dialog).toBeVisible();
+  await dialog.getByLabel("Password").fill("correct horse battery");
+  await dialog.getByRole("button", { name: "Sign in", exact: true }).click();
+  await expect(dialog.getByRole("alert")).toBeVisible();
+  await expect(dialog).toBeVisible();
+  await page.context().close();
+});
+
+test("a spent limit is named, with its amount, and the message is kept", async ({ server, browser }) => {
+  const user = await createUser(server, "spender");
+  await server.api("PUT", `/usage-limits/overrides/${user.id}`, { spend_limit_micros: 0 });
+  const page = await openAs(browser, server, user);
+  const chat = new ChatScreen(page);
+  await chat.box.fill("answer fast");
+  await chat.box.press("Enter");
+  await expect(page.getByText(/limit/i).first()).toBeVisible();
+  await expectAccessible(page);
+  await expect(page.getByText("answer fast").first()).toBeVisible();
+  await page.context().close();
+});
+
+test("a user cannot open another user's chat", async ({ server, browser }) => {
+  const secret = await server.api<{ id: string }>("POST", "/chats", { content: [{ type: "text", text: "answer fast: a secret" }] });
+  const page = await openAs(browser, server, await createUser(server, "nosy"));
+  await page.goto(`/c/${secret.id}`);
+  await expect(page.getByText("This chat does not exist, or is not shared with you.")).toBeVisible();
+  await expect(page.getByText("a secret")).toHaveCount(0);
+  await page.context().close();
+});

@@ -1,0 +1,84 @@
+/** Every screen, light and dark, on a desktop and on a phone: it shows, and it is accessible. */
+import type { Page } from "@playwright/test";
+import { expect, expectAccessible, test } from "./test";
+
+const PATHS = {
+  "pages of chats": ["/", "/new", "/search?q=answer", "/c/00000000-0000-4000-8000-000000000000"],
+  settings: ["general", "account", "notifications", "keys", "tokens", "usage", "shortcuts"].map((name) => `/settings/${name}`),
+  "pages of administrators": ["providers", "models", "prompts", "limits", "usage", "users", "groups", "templates", "workers", "audit"].map(
+    (name) => `/admin/${name}`,
+  ),
+};
+
+/** Nothing is wider than the window, but what scrolls by itself. */
+async function expectNoSidewaysScroll(page: Page): Promise<void> {
+  const overflow = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+  expect.soft(overflow, `pixels beyond the window: ${page.url()}`).toBeLessThanOrEqual(0);
+}
+
+const DESKTOP = { width: 1280, height: 800 };
+const PHONE = { width: 390, height: 844 };
+
+/** The page as it is, in both themes and on both devices. */
+async function expectGoodEverywhere(page: Page): Promise<void> {
+  for (const [device, viewport] of [["phone", PHONE], ["desktop", DESKTOP]] as const) {
+    await page.setViewportSize(viewport);
+    await expectNoSidewaysScroll(page);
+    for (const colorScheme of ["dark", "light"] as const) {
+      await page.emulateMedia({ colorScheme });
+      await expectAccessible(page, `${page.url()}, ${device}, ${colorScheme}`);
+    }
+  }
+}
+
+test.describe.configure({ mode: "parallel" });
+
+for (const [name, paths] of Object.entries(PATHS)) {
+  test(`${name} are accessible and fit, in both themes, on a desktop and on a phone`, async ({ page }) => {
+    test.setTimeout(180_000);
+    for (const path of paths) {
+      await page.goto(path);
+      await expect(page.getByRole("main")).toBeVisible();
+      await page.waitForLoadState("networkidle");
+      await expectGoodEverywhere(page);
+    }
+  });
+}
+
+test("a chat at rest and its menu are accessible and fit", async ({ page, chat }) => {
+  await chat.begin("show me a table");
+  await expect(chat.log.getByRole("table")).toBeVisible();
+  await chat.waitUntilIdle();
+  await expectGoodEverywhere(page);
+  await page.getByRole("main").getByRole("button", { name: "More" }).click();
+  await expect(page.getByRole("menu")).toBeVisible();
+  await expectAccessible(page, "menu");
+});
+
+test.describe("on a phone", () => {
+  test.use({ viewport: PHONE });
+
+  test("the list comes first, then a chat, and back", async ({ page, chat, server }) => {
+    const { id } = await server.api<{ id: string }>("POST", "/chats", { content: [{ type: "text", text: "answer fast: on a phone" }] });
+    await page.goto("/");
+    await chat.sidebar.getByRole("treeitem", { name: /on a phone/i }).click();
+    await page.waitForURL(new RegExp(id));
+    await expect(chat.answers).toContainText("This is a fast answer");
+    await expectAccessible(page);
+    await page.goBack();
+    await expect(chat.sidebar).toBeVisible();
+    await expectAccessible(page);
+  });
+});
+
+test("search, help and menus are accessible while they are open", async ({ page }) => {
+  await page.goto("/");
+  await expect(page.getByRole("textbox", { name: "Message", exact: true })).toBeVisible();
+  await page.keyboard.press("Control+k");
+  await expect(page.getByRole("dialog")).toBeVisible();
+  await expectAccessible(page);
+  await page.keyboard.press("Escape");
+  await expect(page.getByRole("dialog")).toBeHidden();
+  await page.getByRole("button", { name: /^Model:/ }).click();
+  await expectAccessible(page);
+});
