@@ -80,9 +80,9 @@ export function ConnectionProvider({ children, connection }: { children: ReactNo
   return <ConnectionContext value={value}>{children}</ConnectionContext>;
 }
 
-/** The answer, 401, shows the sign-in page. It is not asked again because of that answer. */
+/** The answer, 401, asks the user to sign in again, over the page. It is not asked again because of that answer. */
 function askAgainWhoIsSignedIn(client: QueryClient): void {
   const state = client.getQueryState(ME_KEY);
   if (state?.status !== "success" || state.fetchStatus === "fetching") return;
-  void client.resetQueries({ queryKey: ME_KEY });
+  void client.invalidateQueries({ queryKey: ME_KEY });
 }
