@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from chatd.api.accounts.pages import SIGN_IN_PATH, SignInPages
+from chatd.api.accounts.pages import SignInPages
 from chatd.api.accounts.rate_limits import route_group
 from chatd.api.deps import ApiDeps
 from chatd.api.docs_pages import ApiDocs
@@ -143,8 +143,7 @@ class ApiApplication:
                 **health.pages,
                 **ApiDocs(routes, streams).pages,
                 **sign_in.pages,
-                SIGN_IN_PATH: PageRoute(serve=self._web_page.sign_in),
-                **lite.pages,
+                **self._web_page.pages,
             },
             routes,
             streams,

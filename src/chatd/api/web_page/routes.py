@@ -55,16 +55,11 @@ class WebPage:
             return await self._lite.document(scope)
         return reply_file(scope, page.document, PAGE_POLICY)
 
-    async def sign_in(self, scope: Scope) -> ApiReply:
+    async def _serve_sign_in(self, scope: Scope) -> ApiReply:
         page = await self._files.latest()
         if page is None:
             return await self._plain_sign_in()
         return reply_file(scope, page.document, PAGE_POLICY)
-
-    async def _serve_sign_in(self, scope: Scope) -> ApiReply:
-        if await self._files.latest() is None:
-            return await self._plain_sign_in()
-        return await self._serve_document(scope)
 
     async def _serve_asset(self, scope: Scope) -> ApiReply:
         found = await self._find(scope["path"])
