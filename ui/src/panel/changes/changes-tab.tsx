@@ -98,6 +98,8 @@ function Files({ chatId, repositories, isSplit, scope, onScope }: FilesProps) {
             owner === repository ? (
               <FileCard
                 key={file.path}
+                chatId={chatId}
+                root={repository.root}
                 file={file}
                 isSplit={isSplit}
                 isSeen={viewed.has(mark)}

@@ -1,16 +1,19 @@
 /** The lines of a file's diff, side by side or one below the other; a press on a line opens a comment. */
-import { MessageSquarePlus } from "lucide-react";
+import { MessageSquarePlus, UnfoldVertical } from "lucide-react";
 import { type CSSProperties, Fragment, type KeyboardEvent, type ReactNode, useMemo, useRef, useState } from "react";
 import { classes, Icon } from "@/components";
 import { languageOf, useHighlightedLines } from "@/timeline";
 import { cutHunks, pairLines, type ViewLine, viewHunks } from "./file-lines";
 import type { FileDiff } from "./git-diff";
 import { LineNote } from "./line-note";
+import { useExpanded } from "./use-expanded";
 
 const FIRST = 400;
 const STEP = 2000;
 
 interface DiffBodyProps {
+  readonly chatId: string;
+  readonly root: string;
   readonly file: FileDiff;
   readonly isSplit: boolean;
   readonly onComment: (line: ViewLine, text: string) => void;
@@ -18,7 +21,8 @@ interface DiffBodyProps {
 
 type LineNodes = (line: ViewLine, side: "old" | "new") => ReactNode;
 
-export function DiffBody({ file, isSplit, onComment }: DiffBodyProps) {
+export function DiffBody({ chatId, root, file: given, isSplit, onComment }: DiffBodyProps) {
+  const { file, hiddenAbove, expand } = useExpanded(chatId, `${root}/${given.path}`, given);
   const [most, setMost] = useState(FIRST);
   const [active, setActive] = useState<string | null>(null);
   const [noted, setNoted] = useState<string | null>(null);
@@ -76,9 +80,9 @@ export function DiffBody({ file, isSplit, onComment }: DiffBodyProps) {
       aria-description="Arrow keys move by line; a line can be commented."
       onKeyDown={press}
     >
-      {hunks.map((one) => (
-        <Fragment key={`${one.hunk.oldStart} ${one.hunk.newStart}`}>
-          <div className="hunk">{one.title}</div>
+      {hunks.map((one, index) => (
+        <Fragment key={index}>
+          <HunkHead title={one.title} hidden={hiddenAbove(index)} onExpand={() => expand(index)} />
           {isSplit
             ? pairLines(one.lines).map(({ left, right }) => {
                 const line = right ?? left;
@@ -92,6 +96,20 @@ export function DiffBody({ file, isSplit, onComment }: DiffBodyProps) {
           {total - most <= STEP ? `Show all ${total.toLocaleString("en")} lines` : `Show ${STEP.toLocaleString("en")} of ${(total - most).toLocaleString("en")} more lines`}
         </button>
       )}
+    </div>
+  );
+}
+
+/** Where a hunk stands, and a button for the unchanged lines above it. Nothing if none are left out. */
+function HunkHead({ title, hidden, onExpand }: { title: string; hidden: number; onExpand: () => void }) {
+  if (hidden === 0) return <div className="hunk">{title}</div>;
+  const lines = `${hidden.toLocaleString("en")} unchanged ${hidden === 1 ? "line" : "lines"}`;
+  return (
+    <div className="hunk with-more">
+      <button type="button" aria-label={`Show more of ${lines} above`} title={lines} onClick={onExpand}>
+        <Icon of={UnfoldVertical} size="sm" />
+      </button>
+      <span className="cut">{title}</span>
     </div>
   );
 }

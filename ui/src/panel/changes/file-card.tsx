@@ -9,6 +9,9 @@ import type { FileDiff } from "./git-diff";
 const MAX_OPEN_LINES = 1500;
 
 interface FileCardProps {
+  readonly chatId: string;
+  /** The repository of the file. */
+  readonly root: string;
   readonly file: FileDiff;
   readonly isSplit: boolean;
   readonly isSeen: boolean;
@@ -18,7 +21,7 @@ interface FileCardProps {
 }
 
 /** One changed file: head with counts, and its lines unless it is folded or seen. */
-export function FileCard({ file, isSplit, isSeen, startsOpen, onSeen }: FileCardProps) {
+export function FileCard({ chatId, root, file, isSplit, isSeen, startsOpen, onSeen }: FileCardProps) {
   const [chosen, setChosen] = useState<boolean | null>(null);
   const isPhone = useIsPhone();
   const isOpen = chosen ?? (startsOpen && !isSeen && file.added + file.removed <= MAX_OPEN_LINES);
@@ -49,7 +52,7 @@ export function FileCard({ file, isSplit, isSeen, startsOpen, onSeen }: FileCard
           }}
         />
       </header>
-      {isOpen && (file.hunks.length === 0 ? <p className="file-note">{emptyText(file)}</p> : <DiffBody file={file} isSplit={isSplit} onComment={comment} />)}
+      {isOpen && (file.hunks.length === 0 ? <p className="file-note">{emptyText(file)}</p> : <DiffBody chatId={chatId} root={root} file={file} isSplit={isSplit} onComment={comment} />)}
     </section>
   );
 }
