@@ -5,6 +5,14 @@ const STEP = 2000;
 const FULL_LINES = 400;
 const EDGE_LINES = 150;
 
+const LINE_CHARS = 5000;
+
+/** One line can be as long as a file. */
+function clipLine(line: string): string {
+  if (line.length <= LINE_CHARS) return line;
+  return `${line.slice(0, LINE_CHARS)}… (${(line.length - LINE_CHARS).toLocaleString("en")} more characters)`;
+}
+
 export interface LongTextProps {
   readonly text: string;
   /** Show only this many lines of the end, until asked for more. */
@@ -14,11 +22,11 @@ export interface LongTextProps {
 
 export function LongText({ text, tail, render = (shown) => shown }: LongTextProps) {
   const [extra, setExtra] = useState(0);
-  const lines = text.split("\n");
+  const lines = text.split("\n").map(clipLine);
   const head = tail === undefined ? EDGE_LINES : 0;
   const end = tail ?? EDGE_LINES;
   const limit = tail ?? FULL_LINES;
-  if (lines.length <= Math.max(limit, head + end) + extra) return render(text);
+  if (lines.length <= Math.max(limit, head + end) + extra) return render(lines.join("\n"));
   const hidden = lines.length - head - end - extra;
   const first = lines.slice(0, head).join("\n");
   const rest = lines.slice(lines.length - end - extra).join("\n");

@@ -79,6 +79,8 @@ function hasContent(node: ReactNode): boolean {
   return node !== undefined && node !== null && node !== false && node !== "";
 }
 
+const SHORTEST_MS = 50;
+
 /** How long the call took, or takes. */
 export function CallTime({ call, word }: { readonly call: ToolCall; readonly word?: string }) {
   if (isGoing(call.state)) {
@@ -93,7 +95,7 @@ export function CallTime({ call, word }: { readonly call: ToolCall; readonly wor
     );
   }
   const took = durationOf(call);
-  if (took === null) return null;
+  if (took === null || took < SHORTEST_MS) return null;
   return <span>{call.state === "interrupted" ? `after ${durationText(took)}` : durationText(took)}</span>;
 }
 

@@ -54,6 +54,8 @@ function webResults(result: unknown): readonly JsonObject[] {
   return [...listed, ...objectsOf(object, "results"), ...objectsOf(object, "sources")].filter((page) => textOf(page, "url") !== "");
 }
 
+const MAX_SKILL_CHARS = 30_000;
+
 export function SkillCard({ call, rowKey }: CardProps) {
   const result = asObject(call.result);
   const body = textOf(result, "body");
@@ -67,11 +69,12 @@ export function SkillCard({ call, rowKey }: CardProps) {
       subject={[textOf(call.args, "name"), textOf(call.args, "path")].filter(Boolean).join("/")}
     >
       {call.state === "failed" && <Failure text={textOf(result, "error")} />}
-      {body !== "" && (
+      {body !== "" && body.length <= MAX_SKILL_CHARS && (
         <div className="tool-text">
           <Markdown text={body} />
         </div>
       )}
+      {body.length > MAX_SKILL_CHARS && <Output text={body} label="Skill" />}
       {content !== "" && <Output text={content} label="Content" />}
     </ToolFrame>
   );
