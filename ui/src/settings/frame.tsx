@@ -67,7 +67,7 @@ export function Loaded<T>({ query, children }: { query: UseQueryResult<T>; child
 /** A table in a card. `heads` that begin with ">" stand at the right; "" has no heading of its own. */
 export function Table({ label, heads, children }: { label: string; heads: readonly string[]; children: ReactNode }) {
   return (
-    <div className="cardx tbl-scroll">
+    <div className="cardx tbl-scroll" role="group" aria-label={label} tabIndex={0}>
       <table className="tbl" aria-label={label}>
         <thead>
           <tr>
