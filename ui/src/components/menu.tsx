@@ -1,7 +1,10 @@
 import { Check, type LucideIcon } from "lucide-react";
 import { DropdownMenu as Primitive } from "radix-ui";
-import type { ReactElement, ReactNode } from "react";
+import { type ReactElement, type ReactNode, useRef } from "react";
 import { classes, Icon } from "./icon";
+
+/** Where a menu is a sheet, as in narrow.css. */
+const SHEET = "(max-width: 640px)";
 
 interface MenuProps {
   /** The button that opens it. */
@@ -18,9 +21,18 @@ interface MenuProps {
 
 /** A menu of up to eight choices. On a phone it is a sheet at the bottom. */
 export function Menu({ trigger, label, align = "end", side = "bottom", open, onOpenChange, onCloseAutoFocus, children }: MenuProps) {
+  // A sheet opens under the pointer: the end of the press that opened it must not choose an item.
+  const opening = useRef(false);
   return (
     <Primitive.Root modal={false} {...(open === undefined ? {} : { open })} {...(onOpenChange ? { onOpenChange } : {})}>
-      <Primitive.Trigger asChild>{trigger}</Primitive.Trigger>
+      <Primitive.Trigger
+        asChild
+        onPointerDown={() => {
+          opening.current = window.matchMedia(SHEET).matches;
+        }}
+      >
+        {trigger}
+      </Primitive.Trigger>
       <Primitive.Portal>
         <Primitive.Content
           className="menu pop"
@@ -29,6 +41,13 @@ export function Menu({ trigger, label, align = "end", side = "bottom", open, onO
           sideOffset={4}
           collisionPadding={8}
           aria-label={label}
+          onPointerDownCapture={() => {
+            opening.current = false;
+          }}
+          onPointerUpCapture={(event) => {
+            if (opening.current) event.stopPropagation();
+            opening.current = false;
+          }}
           {...(onCloseAutoFocus ? { onCloseAutoFocus } : {})}
         >
           {label !== undefined && <h5>{label}</h5>}

@@ -24,8 +24,12 @@ export const isSubagent = (chat: ListChat): boolean => (chat.parent_chat_id ?? n
 export function shownStatus(chat: ListChat): Status {
   if (chat.status === "archived") return "waiting";
   if (chat.status === "waiting" && isSubagent(chat)) return "done";
+  if (isHeld(chat)) return "stopped";
   return chat.status;
 }
+
+/** The user stopped the turn and holds the queue: nothing failed. */
+const isHeld = (chat: ListChat): boolean => chat.status === "error" && chat.last_error?.kind === "queue_held";
 
 export const needsYou = (chat: ListChat): boolean => chat.status === "requires_action";
 
@@ -38,6 +42,7 @@ export const isActive = (chat: ListChat): boolean => ["pending", "running", "int
 export function subtitle(chat: ListChat, modelName: string | null): string | null {
   if (needsYou(chat)) return chat.action_summary ?? "Needs your answer";
   if ((chat.children ?? []).some(needsYou)) return "A subagent needs you";
+  if (isHeld(chat)) return "Stopped by you, queue held";
   if (chat.status === "error") return chat.last_error?.message ?? "Failed";
   if (chat.status === "pending") return "Waiting for a worker";
   if (chat.status === "interrupting") return "Stopping";

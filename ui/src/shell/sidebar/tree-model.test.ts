@@ -82,6 +82,8 @@ describe("the second line of a row", () => {
     const all = { action_summary: "Approve: git push", last_error: error, activity: "Running pytest", last_turn_summary: "Done" };
     expect(subtitle(makeChat("a", { ...all, status: "requires_action" }), "Sable")).toBe("Approve: git push");
     expect(subtitle(makeChat("a", { ...all, status: "error" }), "Sable")).toBe("The provider refused the key");
+    const held = { ...error, kind: "queue_held", message: "The queue is held" };
+    expect(subtitle(makeChat("a", { ...all, status: "error", last_error: held }), "Sable")).toBe("Stopped by you, queue held");
     expect(subtitle(makeChat("a", { ...all, status: "running" }), "Sable")).toBe("Running pytest");
     expect(subtitle(makeChat("a", { ...all, status: "waiting" }), "Sable")).toBe("Done");
     expect(subtitle(makeChat("a", { status: "waiting" }), "Sable")).toBe("Sable");
