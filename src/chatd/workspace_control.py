@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Final
+from uuid import UUID
 
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import Conflict
@@ -17,11 +18,13 @@ from chatd.domain.workspace.agent_api import (
 )
 from chatd.domain.workspace.entities import AgentRow, FieldProblem, Template, TemplateSpec
 from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent
+from chatd.domain.workspace.terminals import TerminalSize
 from chatd.store.conn import Conn
 from chatd.workspace_services import WorkspaceServices, WorkspaceServicesConfig
 from chatd.workspaces.agents.client import ConnectedAgent
 from chatd.workspaces.agents.files import AgentFiles
 from chatd.workspaces.agents.resolver import AgentConnector, StoredBindings
+from chatd.workspaces.agents.terminals import AgentTerminal
 
 AGENT_CONNECT_TIMEOUT_S: Final = 30.0
 
@@ -76,6 +79,17 @@ class LocalWorkspaceControl:
                 return await connected.git_diff(chat.id, scope, turn, with_text=True)
         except TimeoutError:
             raise AgentUnreachable("The workspace agent did not answer in time.") from None
+
+    async def terminal(self, chat: Chat, terminal_id: UUID, size: TerminalSize) -> AgentTerminal:
+        agent = await self._connect(chat)
+        terminal = AgentTerminal(agent, chat.id, terminal_id, lambda: self._on_use(chat))
+        await terminal.open(size)
+        return terminal
+
+    def _on_use(self, chat: Chat) -> None:
+        """A replica without a worker does not count use; another one sees the chat's own calls."""
+        if self._services is not None and chat.workspace_id is not None:
+            self._services.activity.touch(chat.workspace_id)
 
     async def files(self, chat: Chat) -> AgentFiles:
         return AgentFiles(await self._connect(chat))

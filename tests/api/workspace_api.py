@@ -6,6 +6,7 @@ from pathlib import Path
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from chatd.clock import SystemClock
 from chatd.domain.chat.row import Chat
@@ -13,6 +14,7 @@ from chatd.domain.ids import ChatId, WorkspaceId
 from chatd.domain.workspace.agent_api import DiffScope, GitChanges, ScopedDiff
 from chatd.domain.workspace.entities import EffectiveLimits, FieldProblem, Template, TemplateSpec
 from chatd.domain.workspace.files import WorkspaceFiles
+from chatd.domain.workspace.terminals import TerminalSize, WorkspaceTerminal
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool
 from chatd.store.workspace import build_leases
@@ -63,6 +65,11 @@ class RecordingWorkspaces:
     async def files(self, chat: Chat) -> WorkspaceFiles:
         return await self._control.files(chat)
 
+    async def terminal(
+        self, chat: Chat, terminal_id: UUID, size: TerminalSize
+    ) -> WorkspaceTerminal:
+        return await self._control.terminal(chat, terminal_id, size)
+
 
 class WorkspaceApi:
     """An API server with the template `scratch`."""
@@ -109,13 +116,15 @@ async def end_build(api: WorkspaceApi, **agent: object) -> None:
 
 
 @asynccontextmanager
-async def workspace_api(dsn: str) -> AsyncGenerator[WorkspaceApi]:
+async def workspace_api(
+    dsn: str, options: ApiOptions | None = None
+) -> AsyncGenerator[WorkspaceApi]:
     controls: list[RecordingWorkspaces] = []
 
     def make(pool: Pool) -> RecordingWorkspaces:
         controls.append(RecordingWorkspaces(pool))
         return controls[0]
 
-    async with serve_api(dsn, ApiOptions(workspaces=make)) as server:
+    async with serve_api(dsn, replace(options or ApiOptions(), workspaces=make)) as server:
         await insert_template(server.replica.pool)
         yield WorkspaceApi(server, controls[0])

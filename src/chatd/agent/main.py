@@ -35,6 +35,8 @@ from chatd.agent.server.auth import RequestVerifier
 from chatd.agent.server.dispatcher import AgentRoute, AgentRouteRequest, Dispatcher
 from chatd.agent.server.http_messages import AgentHttpReply, json_reply
 from chatd.agent.server.server import AgentHttpServer, log_line
+from chatd.agent.terminals.routes import TerminalRoutes
+from chatd.agent.terminals.table import TerminalTable
 from chatd.agent.threads import AgentSystemClock, WorkerThreads
 
 VERSION = "2"
@@ -83,6 +85,7 @@ class AgentProcess:
             on_touched=touched.add,
             before_effect=self._git.before_effect,
         )
+        self._terminals = TerminalTable(environment, self._threads, on_used=touched.add)
         self._watcher = ContextWatcher(
             ContextSources(home=config.home, directory=config.directory),
             threads=self._threads,
@@ -98,6 +101,7 @@ class AgentProcess:
             *ProcessRoutes(self._processes, self._fence, self._git.before_effect).routes(),
             *ContextRoutes(self._watcher).routes(),
             *self._git.routes(),
+            *TerminalRoutes(self._terminals).routes(),
         ]
         self._server = AgentHttpServer(Dispatcher(verifier, routes))
 
@@ -106,6 +110,7 @@ class AgentProcess:
         every request needs the key."""
         config = self._config
         self._tasks.append(asyncio.ensure_future(self._watcher.run()))
+        self._tasks.append(asyncio.ensure_future(self._terminals.run()))
         if config.socket:
             os.makedirs(os.path.dirname(config.socket), mode=0o700, exist_ok=True)
             umask = os.umask(0o177)
@@ -127,6 +132,7 @@ class AgentProcess:
                 os.unlink(self._config.socket)
         for task in self._tasks:
             task.cancel()
+        await self._terminals.close()
         await self._processes.close()
         await self._journal.close()
         self._threads.close()

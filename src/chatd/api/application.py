@@ -60,6 +60,7 @@ from chatd.api.routes.workspaces import WorkspaceRoutes
 from chatd.api.sse import ChatEventStreams, WorkspaceEventStreams
 from chatd.api.stream_access import AccessChecks
 from chatd.api.streams import StreamRegistry
+from chatd.api.terminal_socket import TERMINAL_PATH, TerminalSockets, terminal_chat
 from chatd.api.web_page.files import PageFiles
 from chatd.api.web_page.lite import LitePage
 from chatd.api.web_page.routes import WebPage
@@ -129,6 +130,7 @@ class ApiApplication:
         checks = AccessChecks(deps.pool, deps.env)
         self._streams = StreamRegistry(checks, deps.limits, self._metrics, deps.accounts.changes)
         self._sockets = WebSockets(deps, self._streams)
+        self._terminals = TerminalSockets(deps, self._streams)
         routes = all_routes(deps)
         streams = (
             *ChatEventStreams(deps, self._streams).routes(),
@@ -217,11 +219,17 @@ class ApiApplication:
 
     async def _websocket(self, scope: Scope, receive: Receive, send: "_ObservedSend") -> None:
         try:
-            if scope["path"] != WEBSOCKET_PATH:
+            chat_id = terminal_chat(scope["path"])
+            if chat_id is None and scope["path"] != WEBSOCKET_PATH:
                 raise NotFound(_NO_ROUTE_TEXT)
             caller = await self._accounts.authenticator.caller(scope, is_stream=True)
-            require_permission(caller.actor, "chats.read")
-            await self._sockets.serve(receive, send, caller=caller)
+            if chat_id is None:
+                require_permission(caller.actor, "chats.read")
+                await self._sockets.serve(receive, send, caller=caller)
+            else:
+                require_permission(caller.actor, "workspaces.write")
+                self._accounts.limits.take(caller, route_group("GET", TERMINAL_PATH))
+                await self._terminals.serve(scope, receive, send, caller=caller, chat_id=chat_id)
         except ChatdError as error:
             if send.status:
                 raise

@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from pathlib import Path
 from typing import Protocol, TypeVar
+from uuid import UUID
 
 from msgspec import Struct
 from prometheus_client import CollectorRegistry
@@ -23,6 +24,7 @@ from chatd.domain.spend import SpendRefusal
 from chatd.domain.workspace.agent_api import DiffScope, GitChanges, ScopedDiff
 from chatd.domain.workspace.entities import FieldProblem, Template, TemplateSpec
 from chatd.domain.workspace.files import WorkspaceFiles
+from chatd.domain.workspace.terminals import TerminalSize, WorkspaceTerminal
 from chatd.sealed_secrets import KeyRing
 from chatd.store.account.audit import ChangeAuthor
 from chatd.store.chat.transactor import Transactor
@@ -92,6 +94,13 @@ class WorkspaceControl(Protocol):
 
     async def files(self, chat: Chat) -> WorkspaceFiles:
         """The files of the chat's workspace. Raises Conflict or AgentLost within 30 s."""
+        ...
+
+    async def terminal(
+        self, chat: Chat, terminal_id: UUID, size: TerminalSize
+    ) -> WorkspaceTerminal:
+        """Open a terminal in the chat's workspace, or find it again. Raises Conflict, AgentRefused
+        or AgentLost within a minute."""
         ...
 
 

@@ -273,6 +273,15 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     "outside_workspace": ErrorCode(
         403, "The path leads out of the workspace's home directory.", "Name a path inside it."
     ),
+    "no_terminal": ErrorCode(
+        409, "The workspace has no pseudoterminals.", "Use an isolation level with namespaces."
+    ),
+    "no_such_terminal": ErrorCode(409, "The terminal is gone.", "Open another one."),
+    "terminal_ended": ErrorCode(409, "The terminal's shell has ended.", "Open another one."),
+    "too_many_terminals": ErrorCode(409, "The workspace has 8 terminals.", "Close one first."),
+    "input_unread": ErrorCode(
+        409, "The program in the terminal does not read its input.", "Interrupt it."
+    ),
     # The server
     "rate_limited": ErrorCode(
         429, "Too many requests in a minute.", "Retry after the seconds in `Retry-After`."
@@ -316,6 +325,12 @@ AGENT_CODES: Final = (
     *("agent_untrusted", "agent_elsewhere"),
 )
 BROWSE_CODES: Final = (*AGENT_CODES, "agent_outdated", "outside_workspace", "workspaces_off")
+TERMINAL_CODES: Final = (
+    *AGENT_CODES,
+    *("agent_outdated", "workspaces_off", "no_terminal", "no_such_terminal", "terminal_ended"),
+    *("too_many_terminals", "input_unread"),
+)
+"""Most of them are told by a frame `refused`: a browser does not show the reply to a handshake."""
 UPLOAD_CODES: Final = (
     *("empty_file", "broken_file", "file_type_mismatch", "unsupported_file_type"),
     *("file_quota_exceeded", "upload_ended", "too_many_uploads", "file_store_missing"),

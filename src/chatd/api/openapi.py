@@ -12,6 +12,7 @@ from chatd.api.error_codes import (
     CODES_OF_EVERY_ROUTE,
     DATABASE_CODES,
     ERROR_CODES,
+    TERMINAL_CODES,
 )
 from chatd.api.errors import ErrorBody
 from chatd.api.openapi_parameters import header_parameter, path_parameters, query_parameters
@@ -19,6 +20,7 @@ from chatd.api.openapi_schemas import Json, SchemaCollection, build_example
 from chatd.api.openapi_streams import (
     add_event_examples,
     describe_events,
+    describe_terminal,
     describe_websocket,
 )
 from chatd.api.openapi_texts import (
@@ -32,6 +34,7 @@ from chatd.api.openapi_texts import (
 from chatd.api.request import KEY_HEADER
 from chatd.api.route import PREFIX, ApiRoute, StreamRoute
 from chatd.api.schemas.lists import ListQuery
+from chatd.api.terminal_socket import TERMINAL_PATH
 from chatd.domain.file.media_types import STORED_TYPES, UPLOAD_TYPES
 
 STREAM_CODES: Final = ("too_many_streams", "going_away")
@@ -74,6 +77,8 @@ def build_document(routes: Iterable[ApiRoute], streams: Iterable[StreamRoute]) -
     for _, stream in sorted(by_path.items()):
         paths[f"{PREFIX}{stream.path}"] = {"get": _stream(stream, schemas)}
     paths[f"{PREFIX}/ws"] = {"get": describe_websocket(schemas) | _websocket_replies(schemas)}
+    terminal = describe_terminal(schemas) | _websocket_replies(schemas, *TERMINAL_CODES)
+    paths[f"{PREFIX}{TERMINAL_PATH}"] = {"get": terminal}
     responses = _shared_errors(schemas)
     components = schemas.components()
     _add_examples(paths, components)
@@ -190,8 +195,8 @@ def _stream(stream: StreamRoute, schemas: SchemaCollection) -> Json:
     return operation
 
 
-def _websocket_replies(schemas: SchemaCollection) -> Json:
-    codes = (*CODES_OF_EVERY_ROUTE, *STREAM_CODES, "not_found")
+def _websocket_replies(schemas: SchemaCollection, *more_codes: str) -> Json:
+    codes = (*CODES_OF_EVERY_ROUTE, *STREAM_CODES, "not_found", *more_codes)
     switched: Json = {"101": {"description": "Frames follow, in both directions"}}
     return {"responses": switched | _errors(codes, schemas)}
 

@@ -13,10 +13,12 @@ import msgspec
 from msgspec import Struct
 from msgspec.inspect import StructType, UnionType, type_info
 
-from chatd.api.openapi_parameters import header_parameter
+from chatd.api.openapi_parameters import header_parameter, path_parameters, query_parameters
 from chatd.api.openapi_schemas import Json, SchemaCollection, build_example
 from chatd.api.route import StreamRoute
 from chatd.api.schemas.streams import StreamEnded
+from chatd.api.schemas.terminals import TerminalClientFrame, TerminalQuery, TerminalServerFrame
+from chatd.api.terminal_socket import TERMINAL_PATH
 from chatd.api.websocket import ClientFrame, ServerFrame
 from chatd.domain.chat.events import Event
 from chatd.domain.chat.public_chat import ChatListEvent, ChatListReady, ChatListRemoved
@@ -70,6 +72,14 @@ def _one_event(events: Mapping[str, Json]) -> Json:
     }
 
 
+_TERMINAL_TEXT: Final = (
+    "Only the owner of the chat may. Binary frames have what the shell prints; text frames are JSON"
+    " objects. A connection with the id of a terminal that is there shows its last output again and"
+    " takes it over from another connection, which is closed with `taken_over`. A closed connection"
+    " leaves the shell running for four hours."
+)
+
+
 def describe_websocket(schemas: SchemaCollection) -> Json:
     """The operation without its replies."""
     sent = _described(_by_name(ClientFrame), schemas)
@@ -93,6 +103,27 @@ def describe_websocket(schemas: SchemaCollection) -> Json:
         "tags": ["events"],
         "parameters": [],
         "x-websocket": {"client": sent, "server": received, "events": events},
+    }
+
+
+def describe_terminal(schemas: SchemaCollection) -> Json:
+    """The operation without its replies."""
+    sent = _described(_by_name(TerminalClientFrame), schemas)
+    received = _described(_by_name(TerminalServerFrame), schemas)
+    tables = "\n\n".join(
+        f"{title}\n\n{_table('type', frames)}"
+        for title, frames in (("The client sends:", sent), ("The server sends:", received))
+    )
+    return {
+        "operationId": "terminal",
+        "summary": "Open a terminal in a chat's workspace over a WebSocket",
+        "description": f"{_TERMINAL_TEXT}\n\n{tables}",
+        "tags": ["workspaces"],
+        "parameters": [
+            *path_parameters(TERMINAL_PATH),
+            *query_parameters(TerminalQuery, schemas),
+        ],
+        "x-websocket": {"client": sent, "server": received},
     }
 
 

@@ -1796,6 +1796,22 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/chats/{chat_id}/terminal": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["terminal"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
@@ -3517,6 +3533,46 @@ export interface components {
             has_startup_script: boolean;
             startup_timeout_s: number;
             directory: string;
+        };
+        TerminalClose: {
+            /** @enum {unknown} */
+            type: "close";
+        };
+        TerminalExit: {
+            /** @enum {unknown} */
+            type: "exit";
+            exit_code: number;
+        };
+        TerminalInput: {
+            /** @enum {unknown} */
+            type: "input";
+            data: string;
+        };
+        TerminalPing: {
+            /** @enum {unknown} */
+            type: "ping";
+        };
+        TerminalPong: {
+            /** @enum {unknown} */
+            type: "pong";
+        };
+        TerminalReady: {
+            /** @enum {unknown} */
+            type: "ready";
+            /** @default false */
+            again?: boolean;
+        };
+        TerminalRefused: {
+            /** @enum {unknown} */
+            type: "refused";
+            code: string;
+            message: string;
+        };
+        TerminalResize: {
+            /** @enum {unknown} */
+            type: "resize";
+            cols: number;
+            rows: number;
         };
         TextPart: {
             /** @enum {unknown} */
@@ -7495,6 +7551,22 @@ export interface operations {
             query?: never;
             header?: never;
             path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
+    terminal: {
+        parameters: {
+            query?: {
+                terminal?: string;
+                cols?: number;
+                rows?: number;
+            };
+            header?: never;
+            path: {
+                chat_id: string;
+            };
             cookie?: never;
         };
         requestBody?: never;

@@ -113,6 +113,15 @@ class ChildProcess:
             return _send_to_group(self.pid, number)
         return _has_live_process(self.pid) and signal_group(self.pid, number)
 
+    def pause(self) -> None:
+        """Read nothing until `resume`: the processes wait once their pipe is full."""
+        if self._is_reading:
+            self._loop.remove_reader(self._read_fd)
+
+    def resume(self) -> None:
+        if self._is_reading:
+            self._loop.add_reader(self._read_fd, self._on_readable)
+
     def kill_now(self) -> None:
         """Kill the group without grace, even if a process still holds the pipe."""
         self.signal(signal.SIGKILL)

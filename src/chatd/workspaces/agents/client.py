@@ -125,6 +125,14 @@ class ConnectedAgent:
                 raise AgentUnreachable("The workspace agent restarts again and again.")
         return check_status(response)
 
+    def stream_lines(
+        self, request: AgentRequest, *, idle_timeout_s: float
+    ) -> AsyncGenerator[bytes]:
+        """The lines of a streamed reply. Raises AgentRefused and AgentUnreachable."""
+        return self._session.stream_lines(
+            request, boot=self.hello.boot_id, idle_timeout_s=idle_timeout_s, refuse=check_status
+        )
+
     async def git_changes(self, chat_id: ChatId) -> AsyncGenerator[GitChanges]:
         """The state of the repositories that the chat has touched, then every change. The agent
         ends the stream after an hour. Raises AgentRefused and AgentUnreachable."""
@@ -133,12 +141,7 @@ class ConnectedAgent:
             target=_target("/git/watch", {"chat_id": chat_id}),
             max_body_bytes=MAX_GIT_CHANGES_BYTES,
         )
-        lines = self._session.stream_lines(
-            request,
-            boot=self.hello.boot_id,
-            idle_timeout_s=GIT_WATCH_IDLE_TIMEOUT_S,
-            refuse=check_status,
-        )
+        lines = self.stream_lines(request, idle_timeout_s=GIT_WATCH_IDLE_TIMEOUT_S)
         async with aclosing(lines):
             async for line in lines:
                 event = decode_reply(line, GitEvent)

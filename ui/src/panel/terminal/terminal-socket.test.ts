@@ -1,0 +1,122 @@
+import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { TerminalSocket, type TerminalState } from "./terminal-socket";
+
+class FakeSocket {
+  binaryType = "";
+  readyState = 1;
+  bufferedAmount = 0;
+  readonly sent: unknown[] = [];
+  onmessage: ((event: { data: unknown }) => void) | null = null;
+  onclose: ((event: { reason: string }) => void) | null = null;
+  send(text: string): void {
+    this.sent.push(JSON.parse(text));
+  }
+  close(): void {
+    this.readyState = 3;
+  }
+  says(frame: object): void {
+    this.onmessage?.({ data: JSON.stringify(frame) });
+  }
+  ends(reason: string): void {
+    this.onclose?.({ reason });
+  }
+}
+
+const sockets: FakeSocket[] = [];
+const states: TerminalState[] = [];
+const shown: number[] = [];
+let resets = 0;
+
+function terminal(): TerminalSocket {
+  const connect = () => {
+    const made = new FakeSocket();
+    sockets.push(made);
+    return made as unknown as WebSocket;
+  };
+  return new TerminalSocket(connect, { cols: 80, rows: 24 }, {
+    onState: (state) => states.push(state),
+    onReset: () => (resets += 1),
+    onOutput: (data) => shown.push(...data),
+    onNotice: () => undefined,
+  });
+}
+
+const last = (): FakeSocket => {
+  const found = sockets.at(-1);
+  if (found === undefined) throw new Error("no connection");
+  return found;
+};
+
+beforeEach(() => {
+  vi.useFakeTimers();
+  sockets.length = states.length = shown.length = resets = 0;
+});
+afterEach(() => vi.useRealTimers());
+
+describe("a terminal's connection", () => {
+  test("a lost connection is made again, and begins with an empty screen", () => {
+    const made = terminal();
+    made.start();
+    last().says({ type: "ready" });
+    last().onmessage?.({ data: new Uint8Array([104, 105]).buffer });
+    expect(shown).toEqual([104, 105]);
+    last().ends("");
+    expect(states.at(-1)?.name).toBe("waiting");
+    vi.advanceTimersByTime(1000);
+    expect(sockets).toHaveLength(2);
+    last().says({ type: "ready", again: true });
+    expect([resets, states.at(-1)?.name]).toEqual([2, "open"]);
+  });
+
+  test("a terminal that was opened elsewhere or has ended is left alone", () => {
+    const made = terminal();
+    made.start();
+    last().says({ type: "ready" });
+    last().ends("taken_over");
+    expect(states.at(-1)).toEqual({ name: "taken" });
+    made.start();
+    last().says({ type: "ready" });
+    last().says({ type: "exit", exit_code: 3 });
+    last().ends("exited");
+    expect(states.at(-1)).toEqual({ name: "exited", exitCode: 3 });
+    vi.advanceTimersByTime(60_000);
+    expect(sockets).toHaveLength(2);
+  });
+
+  test("a refusal that lasts is shown; a lost agent is tried again", () => {
+    const made = terminal();
+    made.start();
+    last().says({ type: "refused", code: "no_workspace", message: "The chat has no workspace." });
+    last().ends("no_workspace");
+    expect(states.at(-1)).toEqual({ name: "refused", code: "no_workspace", message: "The chat has no workspace." });
+    made.start();
+    last().says({ type: "refused", code: "agent_lost", message: "gone" });
+    last().ends("agent_lost");
+    expect(states.at(-1)?.name).toBe("waiting");
+  });
+
+  test("long input is sent in pieces, and the same size only once", () => {
+    const made = terminal();
+    made.start();
+    made.input("too early");
+    last().says({ type: "ready" });
+    made.input("x".repeat(40_000));
+    made.resize({ cols: 80, rows: 24 });
+    made.resize({ cols: 90, rows: 24 });
+    const kinds = last().sent.map((frame) => (frame as { type: string }).type);
+    expect(kinds).toEqual(["resize", "input", "input", "input", "resize"]);
+  });
+
+  test("a silent connection is given up after an unanswered ping", () => {
+    const made = terminal();
+    made.start();
+    last().says({ type: "ready" });
+    vi.advanceTimersByTime(20_000);
+    expect(last().sent.at(-1)).toEqual({ type: "ping" });
+    vi.advanceTimersByTime(10_000);
+    expect(states.at(-1)?.name).toBe("waiting");
+    made.stop();
+    vi.advanceTimersByTime(60_000);
+    expect(sockets).toHaveLength(1);
+  });
+});
