@@ -50,6 +50,9 @@ def _leaf(group: ExceptionGroup[ChatdError]) -> ChatdError:
 
 def read_settings(flags: dict[str, str | None], config: Path | None) -> Settings:
     cwd = Path.cwd()
+    if config is not None:
+        # A worker that this process starts reads the same file.
+        os.environ["CHATD_CONFIG"] = str(cwd / config)
     settings = load_settings(
         read_config(config, os.environ, cwd),
         os.environ,
