@@ -12,6 +12,7 @@ from chatd.settings.schema import (
     AuditSettings,
     ChatSettings,
     DatabaseSettings,
+    DemoSettings,
     FileSettings,
     LimitSettings,
     LogSettings,
@@ -158,6 +159,7 @@ def test_every_key_can_be_set_in_the_environment() -> None:
         "CHATD_AUDIT_RETENTION_DAYS": "24",
         "CHATD_WEBHOOKS_PRIVATE_ADDRESSES": "true",
         "CHATD_WEBHOOKS_PUSH_CONTACT": "mailto:ops@example.com",
+        "CHATD_DEMO_KILL_WORKER": "false",
         "CHATD_TEMPLATES": "[]",
         "CHATD_PROVIDERS": '[{"name": "a", "kind": "anthropic"}]',
         "CHATD_MODELS": '[{"name": "m", "provider": "a", "model": "x"}]',
@@ -179,6 +181,7 @@ def test_every_key_can_be_set_in_the_environment() -> None:
             open_browser=False,
         ),
         sign_in=SignInSettings(passwords=False),
+        demo=DemoSettings(kill_worker=False),
         oidc=OidcSettings(
             issuer="https://login.example.com",
             client_id="chatd",

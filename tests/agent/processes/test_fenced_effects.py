@@ -53,6 +53,7 @@ async def test_a_worker_that_lost_its_chat_during_the_snapshot_writes_no_file(
     takeover = Takeover()
     routes = FileRoutes(
         home=str(agent.home),
+        directory=str(agent.home),
         threads=WorkerThreads(),
         journal=agent.journal,
         fence=takeover.fence,

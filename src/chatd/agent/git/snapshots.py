@@ -71,15 +71,20 @@ class TreeSnapshots:
             return
         is_late = threading.Event()
         try:
-            async with asyncio.timeout(self._timeout_s):
-                for root in await self._threads.run(lambda: _roots(paths)):
-                    await self._take_once(chat, turn, root, is_late.is_set)
-        except TimeoutError:
+            taking = self._take_all(chat, turn, paths, is_late.is_set)
+            await asyncio.wait_for(taking, self._timeout_s)
+        except asyncio.TimeoutError:  # noqa: UP041 - another one before Python 3.11
             self._remember(whole_turn, f"the snapshot took more than {self._timeout_s:g} seconds")
         except Exception as error:  # noqa: BLE001 - an effect must not fail for its snapshot
             self._remember(whole_turn, str(error))
         finally:
             is_late.set()
+
+    async def _take_all(
+        self, chat: str, turn: str, paths: Sequence[str], is_late: Callable[[], bool]
+    ) -> None:
+        for root in await self._threads.run(lambda: _roots(paths)):
+            await self._take_once(chat, turn, root, is_late)
 
     async def _take_once(
         self, chat: str, turn: str, root: str, is_late: Callable[[], bool]
