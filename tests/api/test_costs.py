@@ -6,7 +6,7 @@ from datetime import date
 
 import pytest
 
-from chatd.api.routes.costs import csv_pieces
+from chatd.api.routes.administration.costs import csv_pieces
 from chatd.domain.chat.states import State
 from chatd.store.costs import ExportedCost
 from tests.engine.test_event_loop import ticking

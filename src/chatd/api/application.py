@@ -27,36 +27,36 @@ from chatd.api.request import (
     send_reply,
 )
 from chatd.api.route import PREFIX, ApiMetrics, ApiRoute, PageRoute, RouteTable, StreamRoute
-from chatd.api.routes.builds import BuildRoutes
+from chatd.api.routes.account.oidc import OidcRoutes
+from chatd.api.routes.account.push import PushRoutes
+from chatd.api.routes.account.schedules import ScheduleRoutes
+from chatd.api.routes.account.sign_in import SignInRoutes
+from chatd.api.routes.account.tokens import TokenRoutes
+from chatd.api.routes.account.webhooks import WebhookRoutes
+from chatd.api.routes.administration.costs import CostRoutes
+from chatd.api.routes.administration.demo import DemoRoutes
+from chatd.api.routes.administration.groups import GroupRoutes
+from chatd.api.routes.administration.models import ModelRoutes
+from chatd.api.routes.administration.providers import ProviderRoutes
+from chatd.api.routes.administration.runtime_settings import RuntimeSettingsRoutes
+from chatd.api.routes.administration.spend_limits import SpendLimitRoutes
+from chatd.api.routes.administration.users import UserRoutes
 from chatd.api.routes.chat_lists import ChatListRoutes
-from chatd.api.routes.chat_workspaces import ChatWorkspaceRoutes
 from chatd.api.routes.chats import ChatRoutes
 from chatd.api.routes.copies import CopyRoutes
-from chatd.api.routes.costs import CostRoutes
 from chatd.api.routes.debug import DebugRoutes
-from chatd.api.routes.demo import DemoRoutes
 from chatd.api.routes.files import FileRoutes
-from chatd.api.routes.groups import GroupRoutes
 from chatd.api.routes.messages import MessageRoutes
-from chatd.api.routes.models import ModelRoutes
-from chatd.api.routes.oidc import OidcRoutes
 from chatd.api.routes.prompts import PromptRoutes
-from chatd.api.routes.providers import ProviderRoutes
-from chatd.api.routes.push import PushRoutes
 from chatd.api.routes.queue import QueueRoutes
 from chatd.api.routes.runs import RunRoutes
-from chatd.api.routes.runtime_settings import RuntimeSettingsRoutes
-from chatd.api.routes.schedules import ScheduleRoutes
 from chatd.api.routes.shares import ShareRoutes
-from chatd.api.routes.sign_in import SignInRoutes
-from chatd.api.routes.spend_limits import SpendLimitRoutes
-from chatd.api.routes.templates import TemplateRoutes
 from chatd.api.routes.titles import TitleRoutes
-from chatd.api.routes.tokens import TokenRoutes
-from chatd.api.routes.users import UserRoutes
-from chatd.api.routes.webhooks import WebhookRoutes
-from chatd.api.routes.workspace_files import WorkspaceFileRoutes
-from chatd.api.routes.workspaces import WorkspaceRoutes
+from chatd.api.routes.workspace.builds import BuildRoutes
+from chatd.api.routes.workspace.chat_workspaces import ChatWorkspaceRoutes
+from chatd.api.routes.workspace.templates import TemplateRoutes
+from chatd.api.routes.workspace.workspace_files import WorkspaceFileRoutes
+from chatd.api.routes.workspace.workspaces import WorkspaceRoutes
 from chatd.api.sse import ChatEventStreams, WorkspaceEventStreams
 from chatd.api.stream_access import AccessChecks
 from chatd.api.streams import StreamRegistry

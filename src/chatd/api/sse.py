@@ -27,9 +27,9 @@ from chatd.api.request import (
     response_start,
 )
 from chatd.api.route import StreamRoute
-from chatd.api.routes.build_requests import require_workspaces
-from chatd.api.routes.builds import load_log, require_build
-from chatd.api.routes.chat_workspaces import require_chat
+from chatd.api.routes.workspace.build_requests import require_workspaces
+from chatd.api.routes.workspace.builds import load_log, require_build
+from chatd.api.routes.workspace.chat_workspaces import require_chat
 from chatd.api.schemas.chats import AfterQuery
 from chatd.api.schemas.streams import StreamEnded
 from chatd.api.schemas.values import MAX_INT64

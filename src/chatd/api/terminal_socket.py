@@ -27,8 +27,8 @@ from chatd.api.request import (
     read_uuid,
 )
 from chatd.api.route import PREFIX
-from chatd.api.routes.build_requests import require_workspaces
-from chatd.api.routes.chat_workspaces import require_chat
+from chatd.api.routes.workspace.build_requests import require_workspaces
+from chatd.api.routes.workspace.chat_workspaces import require_chat
 from chatd.api.schemas.terminals import (
     TerminalClientFrame,
     TerminalClose,

@@ -14,8 +14,8 @@ from chatd.api.error_codes import CHAT_STATE_CODES
 from chatd.api.operations import REPLAYED, create_chat, run_operation
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
+from chatd.api.routes.administration.models import find_model_or_default
 from chatd.api.routes.messages import build_content
-from chatd.api.routes.models import find_model_or_default
 from chatd.api.schemas.chats import (
     CreateChatBody,
     InterruptBody,

@@ -18,7 +18,7 @@ from chatd.api.pages import NumberPosition, Paging
 from chatd.api.read_audit import audit_read
 from chatd.api.request import LARGE_BODY_BYTES, NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
-from chatd.api.routes.models import find_model
+from chatd.api.routes.administration.models import find_model
 from chatd.api.schemas.messages import (
     EditMessageBody,
     InputPart,

@@ -8,7 +8,7 @@ from chatd.api.pages import ItemPosition, NumberPosition, Paging, cut_whole
 from chatd.api.read_audit import audit_read
 from chatd.api.request import ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
-from chatd.api.routes.chat_workspaces import require_chat
+from chatd.api.routes.workspace.chat_workspaces import require_chat
 from chatd.api.schemas.lists import ListQuery
 from chatd.api.schemas.runs import (
     AttemptItem,

@@ -8,7 +8,7 @@ from chatd.api.deps import ApiDeps
 from chatd.api.pages import NumberPosition, Paging
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import PREFIX, ApiRoute
-from chatd.api.routes.account_replies import audit_entry_reply, user_reply
+from chatd.api.routes.account.account_replies import audit_entry_reply, user_reply
 from chatd.api.schemas.accounts import (
     AuditPage,
     AuditQuery,

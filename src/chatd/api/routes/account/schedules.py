@@ -12,7 +12,7 @@ from chatd.api.deps import ApiDeps
 from chatd.api.pages import ItemPosition, Paging, cut_whole
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
-from chatd.api.routes.models import find_model_or_default
+from chatd.api.routes.administration.models import find_model_or_default
 from chatd.api.schemas.lists import ListQuery
 from chatd.api.schemas.schedules import (
     NewScheduleBody,

@@ -12,7 +12,7 @@ from chatd.api.error_codes import SIGN_IN_CODES
 from chatd.api.errors import Unauthorized
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
-from chatd.api.routes.account_replies import user_reply
+from chatd.api.routes.account.account_replies import user_reply
 from chatd.api.schemas.accounts import (
     LinkBody,
     LoginBody,

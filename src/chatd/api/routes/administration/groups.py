@@ -9,8 +9,8 @@ from chatd.api.deps import ApiDeps
 from chatd.api.pages import Paging
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import PREFIX, ApiRoute
-from chatd.api.routes.account_replies import group_reply, user_reply
-from chatd.api.routes.users import NamePosition
+from chatd.api.routes.account.account_replies import group_reply, user_reply
+from chatd.api.routes.administration.users import NamePosition
 from chatd.api.schemas.accounts import GroupBody, GroupPage, GroupReply, UserPage
 from chatd.api.schemas.lists import ListQuery
 from chatd.domain.ids import GroupId, UserId

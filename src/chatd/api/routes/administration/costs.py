@@ -14,7 +14,7 @@ from chatd.api.deps import ApiDeps
 from chatd.api.pages import Paging
 from chatd.api.request import ApiReply, ApiRequest, StreamedReply, reply
 from chatd.api.route import ApiRoute
-from chatd.api.routes.chat_workspaces import require_chat
+from chatd.api.routes.workspace.chat_workspaces import require_chat
 from chatd.api.schemas.costs import (
     AllCostsReply,
     ChatCostReply,

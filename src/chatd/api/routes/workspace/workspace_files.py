@@ -13,9 +13,9 @@ from chatd.api.error_codes import BROWSE_CODES
 from chatd.api.read_audit import audit_workspace_read
 from chatd.api.request import ApiReply, ApiRequest, StreamedReply, reply
 from chatd.api.route import ApiRoute
-from chatd.api.routes.build_requests import require_workspaces
-from chatd.api.routes.chat_workspaces import require_chat
 from chatd.api.routes.files import ACCESS_KINDS
+from chatd.api.routes.workspace.build_requests import require_workspaces
+from chatd.api.routes.workspace.chat_workspaces import require_chat
 from chatd.api.schemas.workspace_files import DirectoryQuery, WorkspaceFileQuery
 from chatd.domain.access import UserActor
 from chatd.domain.chat.row import Chat

@@ -9,7 +9,7 @@ from chatd.api.operations import REPLAYED
 from chatd.api.pages import NumberPosition, Paging
 from chatd.api.request import ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
-from chatd.api.routes.build_requests import (
+from chatd.api.routes.workspace.build_requests import (
     request_build,
     require_workspace,
     require_workspaces,

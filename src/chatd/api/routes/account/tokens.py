@@ -10,7 +10,7 @@ from chatd.api.deps import ApiDeps
 from chatd.api.pages import Paging, TimePosition
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import PREFIX, ApiRoute
-from chatd.api.routes.account_replies import session_reply, token_reply
+from chatd.api.routes.account.account_replies import session_reply, token_reply
 from chatd.api.schemas.accounts import (
     CreatedTokenReply,
     NewTokenBody,

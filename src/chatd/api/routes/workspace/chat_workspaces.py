@@ -11,8 +11,8 @@ from chatd.api.error_codes import AGENT_CODES, CHAT_STATE_CODES
 from chatd.api.read_audit import audit_read
 from chatd.api.request import ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
-from chatd.api.routes.build_requests import require_workspaces
 from chatd.api.routes.chats import get_view
+from chatd.api.routes.workspace.build_requests import require_workspaces
 from chatd.api.schemas.diffs import ChatDiffReply, DiffQuery
 from chatd.api.schemas.workspace_replies import context_reply
 from chatd.api.schemas.workspaces import ChatReply, LatestChats, LatestChatsQuery

@@ -11,13 +11,13 @@ from chatd.api.operations import REPLAYED
 from chatd.api.pages import Paging, TimePosition
 from chatd.api.request import ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
-from chatd.api.routes.build_requests import (
+from chatd.api.routes.workspace.build_requests import (
     parameters_error,
     request_build,
     require_workspace,
     require_workspaces,
 )
-from chatd.api.routes.templates import usable_template
+from chatd.api.routes.workspace.templates import usable_template
 from chatd.api.schemas.lists import ListQuery
 from chatd.api.schemas.workspace_replies import build_reply, workspace_reply
 from chatd.api.schemas.workspaces import (
