@@ -100,12 +100,15 @@ class TerminalTable:
             self.end_unused()
 
     async def close(self) -> None:
-        """Kill all shells and start no more."""
+        """Kill all shells, wait for their end, start no more."""
         self._is_closing = True
         if self._starting:
             await asyncio.wait(list(self._starting.values()), timeout=CLOSE_TIMEOUT_S)
         for terminal in self._terminals.values():
             terminal.kill()
+        ends = [asyncio.ensure_future(each.wait_ended()) for each in self._terminals.values()]
+        if ends:
+            await asyncio.wait(ends, timeout=CLOSE_TIMEOUT_S)
 
     def _check_limits(self) -> None:
         if self._is_closing:

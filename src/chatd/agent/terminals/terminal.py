@@ -211,6 +211,10 @@ class Terminal:
             signal_session(self._child.pid, signal.SIGKILL)
             self._child.kill_now()
 
+    async def wait_ended(self) -> None:
+        while self.is_running:
+            await wait(self._waiters, HANGUP_GRACE_S)
+
     def _kill(self) -> None:
         # The shell may be gone and a job of it not: the session's id is taken while it lives.
         with suppress(ProcessLookupError):
