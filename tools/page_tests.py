@@ -2,7 +2,7 @@
 Chromium against a real server. Run by the Makefile after the checks of the Python code.
 
 Without Node nothing of this runs, and without Chromium the tests in the browser do not; both are
-said. With --require-browser it is a failure if Node is there and Chromium is not.
+said.
 """
 
 import argparse
@@ -24,7 +24,6 @@ CHROMIUM = Path("/usr/bin/chromium")
 def main() -> None:
     parser = argparse.ArgumentParser(description="Check and test the page.")
     parser.add_argument("--retry", action="store_true", help="repeat failed browser tests once")
-    parser.add_argument("--require-browser", action="store_true", help="fail without Chromium")
     parser.add_argument("--check-only", action="store_true", help="types and lint only")
     options = parser.parse_args()
     if not has_node():
@@ -37,10 +36,10 @@ def main() -> None:
     if options.check_only:
         sys.exit(0 if run_step("types and lint", npm("check")) else 1)
     say("Checking and testing the page: two or three minutes ...")
-    sys.exit(0 if test_page(retry=options.retry, needs_browser=options.require_browser) else 1)
+    sys.exit(0 if test_page(retry=options.retry) else 1)
 
 
-def test_page(*, retry: bool, needs_browser: bool) -> bool:
+def test_page(*, retry: bool) -> bool:
     """All of it, whichever fails, but no browser for a page that does not build."""
     with ThreadPoolExecutor(2) as pool:
         checked = pool.submit(run_step, "types and lint", npm("check"))
@@ -52,14 +51,14 @@ def test_page(*, retry: bool, needs_browser: bool) -> bool:
     except PageNotBuilt as error:
         say(f"error: {error}")
         return False
-    return test_in_browser(retry=retry, is_needed=needs_browser) and passed
+    return test_in_browser(retry=retry) and passed
 
 
-def test_in_browser(*, retry: bool, is_needed: bool) -> bool:
+def test_in_browser(*, retry: bool) -> bool:
     program = chromium()
     if program is None:
         say("Chromium is not installed: the page is not tested in a browser (package chromium).")
-        return not is_needed
+        return True
     env = {"CHATD_CHROMIUM": str(program), "CHATD_RETRY": "1" if retry else "0"}
     return run_step("tests in Chromium", npm("e2e"), env, is_shown=True)
 

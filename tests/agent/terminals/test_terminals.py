@@ -3,6 +3,8 @@
 import asyncio
 import base64
 import os
+import signal
+import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from pathlib import Path
@@ -23,6 +25,14 @@ WAIT_S = 30.0
 SIZE = TerminalSize(80, 24)
 TRAPPED = b"""sh -c 'trap "echo \\$((40+2)) stopped; exit 0" INT; %b'"""
 """A program that tells when it is interrupted: what is typed before that may be discarded."""
+
+
+WAITS_FOR_CTRL_C = (
+    f"""{sys.executable} -c 'import signal as s; one = {{s.SIGINT}};"""
+    """ s.pthread_sigmask(s.SIG_BLOCK, one); print(6 * 7, end="ready\\n", flush=True);"""
+    """ s.sigwait(one); print(40 + 2, "stopped")'\r"""
+).encode()
+"""The signal is kept until the program waits for it, so that it cannot come too early."""
 
 
 class Clock:
@@ -111,12 +121,26 @@ async def test_ctrl_c_interrupts_the_program_and_not_the_shell(rig: Rig) -> None
     terminal = await rig.open()
     async with aclosing(terminal.follow()) as events:
         viewer = Viewer(events)
-        await terminal.write(TRAPPED % b"echo $((6*7))ready; sleep 600" + b"\r")
+        await terminal.write(WAITS_FOR_CTRL_C)
         await viewer.find(b"42ready")
         await terminal.write(b"\x03")
         await viewer.find(b"42 stopped")
         await terminal.write(b"echo al''ive\r")
         await viewer.find(b"alive")
+
+
+async def test_ctrl_c_works_also_if_the_agent_was_started_in_the_background(rig: Rig) -> None:
+    former = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        terminal = await rig.open()
+    finally:
+        signal.signal(signal.SIGINT, former)
+    async with aclosing(terminal.follow()) as events:
+        viewer = Viewer(events)
+        await terminal.write(WAITS_FOR_CTRL_C)
+        await viewer.find(b"42ready")
+        await terminal.write(b"\x03")
+        await viewer.find(b"42 stopped")
 
 
 @pytest.mark.promise("P13")

@@ -70,6 +70,7 @@ def spawn_shell(workdir: str, env: Mapping[str, str], size: TerminalSize) -> Ter
             env={**env, **TERMINAL_VARIABLES},
             start_new_session=True,
             close_fds=True,
+            preexec_fn=_restore_signals,  # noqa: PLW1509  it takes no lock
         )
         write_fd = os.dup(master)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
@@ -78,6 +79,13 @@ def spawn_shell(workdir: str, env: Mapping[str, str], size: TerminalSize) -> Ter
         text = f"The workspace cannot start a shell: {error}."
         raise AgentError(503, text, code="no_terminal") from error
     return TerminalShell(SpawnedShell(popen, master), write_fd, slave)
+
+
+def _restore_signals() -> None:
+    """Called in the child. A process that was started in the background ignores the signals of the
+    keyboard, and so would all that it starts: a shell cannot undo that."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def find_shell(env: Mapping[str, str]) -> str:
