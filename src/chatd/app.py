@@ -8,7 +8,7 @@ import math
 import os
 import random
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Final, Literal
 from uuid import uuid4
@@ -42,7 +42,7 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ChatdError, NotFound
 from chatd.domain.file.entities import FileLimits
 from chatd.domain.ids import CredentialId, WorkerId
-from chatd.domain.ports import Clock, Env, Tool
+from chatd.domain.ports import Clock, Env, ToolFamily
 from chatd.domain.prompt.instructions import Instructions
 from chatd.model_administration import ModelAdministration
 from chatd.model_directory import ModelDirectory
@@ -59,6 +59,7 @@ from chatd.settings.schema import OidcSettings, Settings, SettingsError
 from chatd.store import migrator
 from chatd.store.pool import Pool
 from chatd.telemetry import Gauges, Telemetry
+from chatd.tools.chat_tools import ChatTools
 from chatd.user_keys import UserKeys
 from chatd.workspace_control import LocalWorkspaceControl
 from chatd.workspace_services import (
@@ -98,16 +99,23 @@ class LifecycleCallbacks(msgspec.Struct, frozen=True, kw_only=True):
     stopping: Callable[[int], None] = lambda _running: None
 
 
-class NoTools:
-    """Satisfies `ports.ToolSource` for a process without workspaces."""
+def _report_gaps(settings: Settings, env: Mapping[str, str], environment: Env) -> None:
+    for gap in settings_gaps(settings, env):
+        environment.emit("settings_incomplete", gap=gap)
 
-    async def tools(self, chat: Chat) -> Sequence[Tool]:
-        del chat
-        return ()
 
-    async def instructions(self, chat: Chat) -> Instructions:
-        del chat
-        return Instructions()
+async def _no_instructions(chat: Chat) -> Instructions:
+    """Of a process without workspaces."""
+    del chat
+    return Instructions()
+
+
+def _chat_tools(services: WorkspaceServices | None, families: list[ToolFamily]) -> ChatTools:
+    """More families may be added to the list until chats run."""
+    if services is None:
+        return ChatTools(families, _no_instructions)
+    families.append(services.tools)
+    return ChatTools(families, services.instructions.instructions)
 
 
 def _attach_settings(settings: RuntimeSettings, replica: Replica) -> None:
@@ -140,24 +148,16 @@ async def serve(
             migrated = await migrator.up(server.dsn)
             watch = group.create_task(keep_database_up(server, clock), name="database watch")
             registry = CollectorRegistry()
-            telemetry = Telemetry(registry)
-            environment = Env(
-                clock=clock,
-                emit=telemetry,
-                new_id=uuid4,
-                new_change_id=new_change_id,
-                jitter=random.random,
-            )
+            environment = _environment(clock, registry)
             secret_keys = SecretKeys(
                 keys_from, environment, f"{socket.gethostname()}, process {os.getpid()}"
             )
             clients = ProviderClients(secret_keys.ring, environment, env)
             models = ModelDirectory(provider_registry, environment, clients)
-            for gap in settings_gaps(settings, env):
-                environment.emit("settings_incomplete", gap=gap)
+            _report_gaps(settings, env, environment)
             connect = connect_config(settings, server.dsn)
             worker_id = WorkerId(environment.new_id())
-            services = None
+            services: WorkspaceServices | None = None
 
             def announce(chat: Chat, kind: str) -> None:
                 replica.announce_chat(chat, kind)
@@ -166,7 +166,8 @@ async def serve(
             config = workspace_config(settings, env, connect) if enabled else None
             if config is not None and role.runs_chats:
                 services = WorkspaceServices(config, environment, worker_id, announce=announce)
-            tools = NoTools() if services is None else services.tools
+            families: list[ToolFamily] = []
+            tools = _chat_tools(services, families)
             runtime_settings = RuntimeSettings()
             replica = Replica(
                 replica_config(settings, connect, runs_chats=role.runs_chats),
@@ -197,17 +198,14 @@ async def serve(
                 replica.running(),
                 _running(services),
             ):
-                readers = [
-                    group.create_task(models.run(), name="models"),
-                    group.create_task(secret_keys.run(pool), name="secret keys"),
-                    group.create_task(webhook_sender.run(), name="webhooks"),
-                    group.create_task(
-                        ScheduleRunner(pool, replica.transactor, environment).run(),
-                        name="schedules",
-                    ),
-                    group.create_task(gauges.run(pool, environment), name="backlog"),
-                    group.create_task(demo.run(), name="demo worker"),
-                ]
+                works = {
+                    "models": models.run(),
+                    "secret keys": secret_keys.run(pool),
+                    "webhooks": webhook_sender.run(),
+                    "schedules": ScheduleRunner(pool, replica.transactor, environment).run(),
+                    "backlog": gauges.run(pool, environment),
+                    "demo worker": demo.run(),
+                }
                 process = RunningProcess(
                     replica=replica,
                     models=models,
@@ -222,17 +220,37 @@ async def serve(
                     token=token,
                     demo=demo,
                 )
-                await _serve_until_stopped(
-                    settings, role, process, callbacks=callbacks, migrated=tuple(migrated)
-                )
-                for reader in readers:
-                    reader.cancel()
+                async with _working(group, works):
+                    await _serve_until_stopped(
+                        settings, role, process, callbacks=callbacks, migrated=tuple(migrated)
+                    )
                 await models.withdraw()
                 await secret_keys.stop(pool)
             watch.cancel()
         return 0 if services is None else await services.left_running()
     finally:
         await provider_registry.close()
+
+
+def _environment(clock: Clock, registry: CollectorRegistry) -> Env:
+    return Env(
+        clock=clock,
+        emit=Telemetry(registry),
+        new_id=uuid4,
+        new_change_id=new_change_id,
+        jitter=random.random,
+    )
+
+
+@asynccontextmanager
+async def _working(
+    group: asyncio.TaskGroup, works: Mapping[str, Coroutine[object, object, None]]
+) -> AsyncGenerator[None]:
+    """Background work of the process, by name."""
+    tasks = [group.create_task(work, name=name) for name, work in works.items()]
+    yield
+    for task in tasks:
+        task.cancel()
 
 
 def _model_services(

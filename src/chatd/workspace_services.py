@@ -34,7 +34,7 @@ from chatd.settings.schema import Settings, SettingsError
 from chatd.store.chat import chats
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
-from chatd.tools.chat_tools import ChatTools
+from chatd.tools.chat_tools import WorkspaceTools
 from chatd.workspaces.agents.access import AccessDeps, AgentAccess
 from chatd.workspaces.agents.client import HttpAgentClient
 from chatd.workspaces.agents.identity import derive_agent_key, host_id, server_secret
@@ -186,7 +186,7 @@ class WorkspaceServices:
             on_bound=self._on_bound,
         )
         self.provisioning = WorkspaceProvisioner(pool, TemplateCatalog(pool, env.clock), making)
-        self.tools = ChatTools(self, self.provisioning, self.instructions.instructions, env.clock)
+        self.tools = WorkspaceTools(self, self.provisioning, env.clock)
 
     def _on_chat_request(self, chat_id: ChatId) -> None:
         self.diff_status.mark(chat_id)

@@ -24,7 +24,7 @@ from chatd.domain.workspace.agent_api import (
 )
 from chatd.domain.workspace.entities import AgentHealth, AgentId, AgentRow
 from chatd.store.pool import Pool
-from chatd.tools.chat_tools import ChatTools
+from chatd.tools.chat_tools import ChatTools, WorkspaceTools
 from chatd.workspaces.agents.access import AccessDeps, AgentAccess
 from chatd.workspaces.agents.client import AgentConnection
 from chatd.workspaces.agents.monitor import ContextSync
@@ -173,7 +173,8 @@ class FakeWorkspaceServices:
             on_bound=self._bound,
         )
         provisioning = WorkspaceProvisioner(pool, TemplateCatalog(pool, env.clock), making)
-        self.tools = ChatTools(self, provisioning, self.instructions.instructions, env.clock)
+        family = WorkspaceTools(self, provisioning, env.clock)
+        self.tools = ChatTools([family], self.instructions.instructions)
 
     async def connect(self, context: ToolContext) -> AgentApi:
         return await self.access.connect(context)

@@ -176,6 +176,12 @@ class Tool(Protocol):
         ...
 
 
+class ToolFamily(Protocol):
+    async def tools(self, chat: Chat) -> Sequence[Tool]:
+        """The family's tools for this chat. Returns quickly, whatever does not answer."""
+        ...
+
+
 class ToolSource(Protocol):
     """Tools and instructions of a chat, read before every step. Both return quickly even if the
     workspace does not answer."""

@@ -1,9 +1,10 @@
-"""The tools and instructions of a chat. A subagent has no tools that change its workspace."""
+"""The tools and instructions of a chat, from all families. A subagent has no tools that change its
+workspace."""
 
 from collections.abc import Awaitable, Callable, Sequence
 
 from chatd.domain.chat.row import Chat
-from chatd.domain.ports import Clock, Provisioner, Tool, WorkspaceAccess
+from chatd.domain.ports import Clock, Provisioner, Tool, ToolFamily, WorkspaceAccess
 from chatd.domain.prompt.instructions import Instructions
 from chatd.tools.execute import execute
 from chatd.tools.files import file_tools
@@ -13,28 +14,33 @@ from chatd.tools.workspaces import workspace_tools
 LoadInstructions = Callable[[Chat], Awaitable[Instructions]]
 
 
-class ChatTools:
-    """Satisfies `ports.ToolSource`. Tools are sorted by name: providers cache a prompt only while
-    it starts with the same tools in the same order."""
+class WorkspaceTools:
+    """Satisfies `ports.ToolFamily`: files, commands and workspaces."""
 
-    def __init__(
-        self,
-        access: WorkspaceAccess,
-        provisioner: Provisioner,
-        load_instructions: LoadInstructions,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, access: WorkspaceAccess, provisioner: Provisioner, clock: Clock) -> None:
         shared = (*file_tools(access), execute(access, clock), *process_tools(access))
-        self._subagent_tools = _sorted(shared)
-        self._root_tools = _sorted((*shared, *workspace_tools(provisioner)))
-        self._load_instructions = load_instructions
+        self._subagent_tools = shared
+        self._root_tools = (*shared, *workspace_tools(provisioner))
 
     async def tools(self, chat: Chat) -> Sequence[Tool]:
         return self._root_tools if chat.parent_chat_id is None else self._subagent_tools
 
+
+class ChatTools:
+    """Satisfies `ports.ToolSource`. Tools are sorted by name: providers cache a prompt only while
+    it starts with the same tools in the same order. Of two tools with one name the first family's
+    counts."""
+
+    def __init__(self, families: Sequence[ToolFamily], load_instructions: LoadInstructions) -> None:
+        self._families = families
+        self._load_instructions = load_instructions
+
+    async def tools(self, chat: Chat) -> Sequence[Tool]:
+        found: dict[str, Tool] = {}
+        for family in self._families:
+            for tool in await family.tools(chat):
+                found.setdefault(tool.spec.name, tool)
+        return tuple(found[name] for name in sorted(found))
+
     async def instructions(self, chat: Chat) -> Instructions:
         return await self._load_instructions(chat)
-
-
-def _sorted(tools: Sequence[Tool]) -> tuple[Tool, ...]:
-    return tuple(sorted(tools, key=lambda tool: tool.spec.name))
