@@ -62,18 +62,19 @@ test: BESIDE = if [ $$failed = 0 ]; then test -d tests/unit/__pycache__ \
 	echo "Running the tests, which takes many minutes; the percentage says how far they are ..."; \
 	$(BIN)/python tools/run_tests.py $(if $(RETRY),--retry) -n $(JOBS) --dist worksteal $(ARGS) \
 	|| failed=1; echo "Waiting for the types ..."; fi;
-test: dev tests/oidc/node_modules/.package-lock.json ## every check and every test, as CI runs them (ARGS="-k name" goes to pytest)
+test: dev tests/oidc/node_modules/.package-lock.json tests/mcp_conformance/node_modules/.package-lock.json ## every check and every test, as CI runs them (ARGS="-k name" goes to pytest)
 	@echo "Checking lint, imports and types ..."
 	@$(CHECKS)
 
 test-page: dev ## every check and test of the page, in Chromium too
 	@$(PAGE_TESTS)
 
-# A certified OpenID provider, for tests of the sign-in. Without node they are skipped.
-tests/oidc/node_modules/.package-lock.json: tests/oidc/package-lock.json
-	@if command -v npm >/dev/null; then cd tests/oidc \
+# A certified OpenID provider, for tests of the sign-in, and the conformance scenarios of MCP. Without
+# npm their tests are skipped.
+tests/%/node_modules/.package-lock.json: tests/%/package-lock.json
+	@if command -v npm >/dev/null; then cd tests/$* \
 	&& npm ci --ignore-scripts --no-audit --no-fund --loglevel=error && touch node_modules/.package-lock.json; \
-	else echo "npm is not installed: the tests with a real OpenID provider are skipped."; fi
+	else echo "npm is not installed: the tests that need tests/$* are skipped."; fi
 
 test-model: model ## the wires of three vendors against a small real model (fetches 200 MB once)
 	@exec $(BIN)/python -m pytest -m real_model -p no:randomly $(ARGS) tests/real
