@@ -1,6 +1,6 @@
 """The conformance scenarios of the Model Context Protocol: the program of `tests/mcp_conformance`.
 
-It needs Node 22: the locked Node of the development environment runs it, not the one of the machine.
+It needs Node 22, so it runs with the locked Node of the development environment.
 """
 
 import asyncio
