@@ -8,8 +8,6 @@ from msgspec import Raw
 from chatd.domain.answer.tool_calls import (
     ARGS_NOT_JSON_TEXT,
     CUT_CALL_TEXT,
-    EXCLUSIVE_TOOL_TEXT,
-    SKIPPED_CALL_TEXT,
 )
 from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.chat.row import Chat
@@ -155,15 +153,6 @@ async def test_serial_tools_run_one_by_one_after_the_others(dsn: str, gate: Gate
         assert serial.runs == ["c1", "c3"]
         expected = ["tool: result(c1)", "tool: result(c2)", "tool: result(c3)"]
         assert [line[:16] for line in (await rig.transcript(chat_id))[2:5]] == expected
-
-
-async def test_an_exclusive_tool_does_not_run_beside_another(dsn: str) -> None:
-    alone, other = GatedTool("alone", exclusive=True), GatedTool("other")
-    async with engine_rig(dsn, tools=[alone, other]) as rig:
-        lines = await results(rig, ("c1", "alone", "{}"), ("c2", "other", "{}"))
-        assert EXCLUSIVE_TOOL_TEXT in lines[0]
-        assert SKIPPED_CALL_TEXT in lines[1]
-        assert (alone.runs, other.runs) == ([], [])
 
 
 async def test_a_tool_that_stops_the_turn_is_followed_by_no_model_call(dsn: str) -> None:

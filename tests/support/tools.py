@@ -11,6 +11,7 @@ from chatd.domain.ids import ToolCallId
 from chatd.domain.model.protocol import ToolSpec
 from chatd.domain.ports import Tool, ToolContext, ToolEffect
 from chatd.domain.prompt.instructions import Instructions
+from chatd.domain.tool_modes import ToolOrigin
 from tests.support.providers.server import Gate
 
 SCHEMA = Raw(b'{"type":"object","properties":{"say":{"type":"string"}}}')
@@ -27,14 +28,13 @@ class GatedTool:
         gate: Gate | None = None,
         effect: ToolEffect = "read",
         serial: bool = False,
-        exclusive: bool = False,
         stops_turn: bool = False,
         timeout_s: float = 5.0,
     ) -> None:
         self.spec = ToolSpec(name=name, description="Says it again.", input_schema=SCHEMA)
         self.effect: ToolEffect = effect
         self.serial = serial
-        self.exclusive = exclusive
+        self.origin: ToolOrigin = "chatd"
         self.stops_turn = stops_turn
         self.timeout_s = timeout_s
         self.gate = gate

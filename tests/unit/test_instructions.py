@@ -83,7 +83,6 @@ def texts(given: Instructions) -> tuple[str, ...]:
 @pytest.mark.covers("instructions-1", "prompt-18")
 def test_instructions_have_a_fixed_order() -> None:
     given = Instructions(
-        advisor="G",
         modes=("E", "F"),
         user="D",
         skills="C",
@@ -91,7 +90,7 @@ def test_instructions_have_a_fixed_order() -> None:
         subagent="A",
     )
     user = "<user-instructions>\nD\n</user-instructions>"
-    assert texts(given) == ("A", "B", "C", user, "E\n\nF", "G")
+    assert texts(given) == ("A", "B", "C", user, "E\n\nF")
 
 
 def test_blank_instructions_are_left_out() -> None:

@@ -28,7 +28,6 @@ from tests.support.tables import table
 RULES = TurnRules(
     max_steps=3,
     client_tools=frozenset({"ask_client", "pick_file"}),
-    exclusive_tools=frozenset({"propose_plan"}),
     stop_after_tools=frozenset({"propose_plan"}),
     context_limit=100,
 )
@@ -82,10 +81,10 @@ def _messages(first_id: int, kind: str, *specs: str) -> list[Message]:
             ]
 
 
-def run(*calls: str, refused: bool = False) -> RunTools:
+def run(*calls: str) -> RunTools:
     specs = (spec.partition(":") for spec in calls)
     found = tuple(call(call_id, name or "execute") for call_id, _, name in specs)
-    return RunTools(calls=found, refused=refused)
+    return RunTools(calls=found)
 
 
 CLIENT = ("ask_client", "pick_file")
@@ -111,17 +110,6 @@ ALONE = "user, calls x:propose_plan"
             "user, calls c:ask_client a d:pick_file, done a",
             running("c:ask_client", "d:pick_file", client=CLIENT),
             RequireAction(calls=(call("c", "ask_client"), call("d", "pick_file"))),
-        ),
-        "an exclusive tool alone": (ALONE, running("x:propose_plan"), run("x:propose_plan")),
-        "an exclusive tool with others refuses the whole batch": (
-            "user, calls a x:propose_plan",
-            running("a", "x:propose_plan"),
-            run("a", "x:propose_plan", refused=True),
-        ),
-        "the client's are refused with the batch and the client is not asked": (
-            "user, calls c:ask_client x:propose_plan",
-            running("c:ask_client", "x:propose_plan", client=CLIENT),
-            run("c:ask_client", "x:propose_plan", refused=True),
         ),
         "a new message ends unanswered ones": ("user, calls a, user", running(), Generate()),
         "those of deleted and compressed messages are not pending": (

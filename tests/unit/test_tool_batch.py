@@ -9,8 +9,6 @@ from chatd.domain.answer.tool_calls import (
     ARGS_NOT_JSON_TEXT,
     ARGS_NOT_OBJECT_TEXT,
     CUT_CALL_TEXT,
-    EXCLUSIVE_TOOL_TEXT,
-    SKIPPED_CALL_TEXT,
     ToolBatch,
     ToolSet,
     find_ambiguous_key,
@@ -47,7 +45,6 @@ SCHEMA = Raw(
 class FakeTool(Struct, frozen=True, kw_only=True):
     name: str
     serial: bool = False
-    exclusive: bool = False
 
     @property
     def spec(self) -> ToolSpec:
@@ -60,7 +57,7 @@ TOOLS = {
         FakeTool(name="read"),
         FakeTool(name="write"),
         FakeTool(name="find", serial=True),
-        FakeTool(name="plan", exclusive=True),
+        FakeTool(name="plan"),
     )
 }
 TOOL_SET = ToolSet(tools=TOOLS, aliases={"cat": "read", "gone": "nowhere"})
@@ -93,26 +90,6 @@ def test_provider_executed_calls_are_left_out() -> None:
     assert plan_batch([search], TOOL_SET) == ToolBatch()
     beside = planned(search, call("2", "plan"))
     assert beside == {"concurrent": ["2"], "serial": [], "rejected": []}
-
-
-@pytest.mark.covers("loop-18")
-def test_an_exclusive_tool_runs_alone() -> None:
-    assert planned(call("1", "plan"))["concurrent"] == ["1"]
-
-
-@pytest.mark.covers("loop-18")
-def test_an_exclusive_tool_beside_others_rejects_the_whole_batch() -> None:
-    batch = plan_batch([call("1", "read"), call("2", "plan"), call("3", "nosuch")], TOOL_SET)
-    assert (batch.concurrent, batch.serial) == ((), ())
-    texts = {answer.call_id: answer.output.text for answer in batch.rejected}
-    assert texts == {"1": SKIPPED_CALL_TEXT, "2": EXCLUSIVE_TOOL_TEXT, "3": SKIPPED_CALL_TEXT}
-    assert all(answer.output.is_error for answer in batch.rejected)
-
-
-@pytest.mark.covers("loop-18")
-def test_two_exclusive_calls_reject_each_other() -> None:
-    batch = plan_batch([call("1", "plan"), call("2", "plan")], TOOL_SET)
-    assert [answer.output.text for answer in batch.rejected] == [EXCLUSIVE_TOOL_TEXT] * 2
 
 
 @pytest.mark.covers("loop-21")

@@ -50,7 +50,6 @@ class TurnRules(Struct, frozen=True, kw_only=True):
 
     max_steps: int = MAX_STEPS_PER_TURN
     client_tools: frozenset[str] = frozenset()
-    exclusive_tools: frozenset[str] = frozenset()
     stop_after_tools: frozenset[str] = frozenset()
     context_limit: int | None = None
     compaction_threshold: int = compaction.DEFAULT_THRESHOLD_PERCENT
@@ -61,14 +60,9 @@ class Generate(Struct, frozen=True, kw_only=True):
 
 
 class RunTools(Struct, frozen=True, kw_only=True):
-    """Answer these calls in one commit. A call without arguments gets an error result.
-
-    `refused`: an exclusive tool was called together with others. No call runs and each gets an
-    error. Client calls are included, so that the client is not asked for unused results.
-    """
+    """Answer these calls in one commit. A call without arguments gets an error result."""
 
     calls: tuple[ToolCallPart, ...]
-    refused: bool = False
 
 
 class RequireAction(Struct, frozen=True, kw_only=True):
@@ -130,8 +124,6 @@ def _current_turn(rows: Sequence[Message]) -> Sequence[Message]:
 
 
 def _answer_calls(calls: tuple[ToolCallPart, ...], chat: Chat, rules: TurnRules) -> Action:
-    if len(calls) > 1 and any(call.tool_name in rules.exclusive_tools for call in calls):
-        return RunTools(calls=calls, refused=True)
     # The client's tools may have changed since the call. Wait for the client only if the call is
     # marked as the client's and the client still has the tool; the runner refuses the others.
     for_client = {

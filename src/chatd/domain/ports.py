@@ -22,6 +22,7 @@ from chatd.domain.model.protocol import ModelConfig, ModelEvent, ModelRequest, T
 from chatd.domain.model.retry import CallLimits
 from chatd.domain.prompt.instructions import Instructions
 from chatd.domain.spend import SpendRefusal
+from chatd.domain.tool_modes import ToolOrigin
 from chatd.domain.workspace.agent_api import AgentApi
 from chatd.domain.workspace.entities import AgentLifecycle, FieldProblem, TemplateId
 
@@ -163,7 +164,10 @@ class Tool(Protocol):
     @property
     def serial(self) -> bool: ...
     @property
-    def exclusive(self) -> bool: ...
+    def origin(self) -> ToolOrigin:
+        """By which the mode of a chat decides whether it has the tool."""
+        ...
+
     @property
     def stops_turn(self) -> bool: ...
     @property

@@ -107,7 +107,6 @@ class TurnContext(Struct, frozen=True, kw_only=True):
         threshold = self.config.compaction_threshold
         return TurnRules(
             client_tools=self.client_names,
-            exclusive_tools=frozenset(n for n, tool in self.tools.items() if tool.exclusive),
             stop_after_tools=frozenset(n for n, tool in self.tools.items() if tool.stops_turn),
             context_limit=self.config.context_limit,
             compaction_threshold=DEFAULT_THRESHOLD_PERCENT if threshold is None else threshold,

@@ -8,6 +8,7 @@ from typing import Final, TypeVar, assert_never
 
 import msgspec
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from chatd.aio import retry_unavailable
 from chatd.domain.access import WORKER
@@ -36,6 +37,11 @@ from chatd.domain.model.failures import ModelError
 from chatd.domain.model.protocol import ProviderError, ToolSpec
 from chatd.domain.ports import Env, ModelSource, ToolSource
 from chatd.domain.text import utc_text
+from chatd.domain.tool_modes import (
+    allows_client_tools,
+    allows_provider_tools,
+    without_provider_tools,
+)
 from chatd.engine.attempt import Attempt, Committer
 from chatd.engine.model_call import TurnContext
 from chatd.engine.model_step import ModelStep
@@ -217,11 +223,19 @@ async def _load_turn_context(chat: Chat, models: ModelSource, tools: ToolSource)
     """Loaded again for every step, because model, tools and instructions can change during a turn.
     Raises ModelError if the chat's model cannot be used."""
     choice = await models.choose(chat.model_config_id, chat.owner_id)
+    if not allows_provider_tools(chat.mode, is_root=chat.is_root):
+        options = without_provider_tools(choice.config.options)
+        choice = replace(choice, config=replace(choice.config, options=options))
     found = await tools.tools(chat)
-    client = () if chat.client_tools is UNSET else _CLIENT_TOOLS.decode(chat.client_tools)
     return TurnContext(
         choice=choice,
         tools={tool.spec.name: tool for tool in found},
-        client_tools=client,
+        client_tools=_client_tools(chat),
         instructions=await tools.instructions(chat),
     )
+
+
+def _client_tools(chat: Chat) -> tuple[ToolSpec, ...]:
+    if chat.client_tools is UNSET or not allows_client_tools(chat.mode):
+        return ()
+    return _CLIENT_TOOLS.decode(chat.client_tools)

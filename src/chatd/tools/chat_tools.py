@@ -3,9 +3,13 @@ workspace."""
 
 from collections.abc import Awaitable, Callable, Sequence
 
+from msgspec.structs import replace
+
 from chatd.domain.chat.row import Chat
 from chatd.domain.ports import Clock, Provisioner, Tool, ToolFamily, WorkspaceAccess
 from chatd.domain.prompt.instructions import Instructions
+from chatd.domain.prompt.modes import mode_texts, plan_path
+from chatd.domain.tool_modes import allows_tool
 from chatd.tools.execute import execute
 from chatd.tools.files import file_tools
 from chatd.tools.processes import process_tools
@@ -29,7 +33,7 @@ class WorkspaceTools:
 class ChatTools:
     """Satisfies `ports.ToolSource`. Tools are sorted by name: providers cache a prompt only while
     it starts with the same tools in the same order. Of two tools with one name the first family's
-    counts."""
+    counts. The mode of the chat takes tools away."""
 
     def __init__(self, families: Sequence[ToolFamily], load_instructions: LoadInstructions) -> None:
         self._families = families
@@ -39,8 +43,14 @@ class ChatTools:
         found: dict[str, Tool] = {}
         for family in self._families:
             for tool in await family.tools(chat):
-                found.setdefault(tool.spec.name, tool)
+                if _is_allowed(chat, tool):
+                    found.setdefault(tool.spec.name, tool)
         return tuple(found[name] for name in sorted(found))
 
     async def instructions(self, chat: Chat) -> Instructions:
-        return await self._load_instructions(chat)
+        found = await self._load_instructions(chat)
+        return replace(found, modes=mode_texts(chat.mode), plan_path=plan_path(chat.id))
+
+
+def _is_allowed(chat: Chat, tool: Tool) -> bool:
+    return allows_tool(chat.mode, tool.spec.name, tool.origin, is_root=chat.is_root)

@@ -14,6 +14,7 @@ from chatd.domain.answer.tool_output import ToolOutput, error_output
 from chatd.domain.errors import ToolError, Unavailable
 from chatd.domain.model.protocol import ToolSpec
 from chatd.domain.ports import ToolContext, ToolEffect
+from chatd.domain.tool_modes import ToolOrigin
 from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable, WorkspaceUnavailable
 from chatd.tools.arguments import A, read_arguments, schema_of
 
@@ -36,7 +37,7 @@ class WorkspaceTool(Struct, frozen=True, kw_only=True):
     handle: Callable[[ToolContext, Raw], Awaitable[ToolOutput]]
     effect: ToolEffect = "idempotent"
     serial: bool = False
-    exclusive: bool = False
+    origin: ToolOrigin = "chatd"
     stops_turn: bool = False
     timeout_s: float = 60.0
 

@@ -18,6 +18,7 @@ from msgspec import Raw, Struct
 from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.model.protocol import ToolSpec
 from chatd.domain.ports import ToolContext, ToolEffect
+from chatd.domain.tool_modes import ToolOrigin
 from tests.support.outcomes import present
 from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
 from tests.support.providers.server import Gate, RecordedRequest, Reply
@@ -135,7 +136,7 @@ class RemoteTool:
     """Satisfies `ports.Tool`: has its effect in the tool server."""
 
     serial = False
-    exclusive = False
+    origin: ToolOrigin = "chatd"
     stops_turn = False
     timeout_s = 30.0
 

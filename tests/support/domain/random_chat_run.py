@@ -39,7 +39,6 @@ from tests.support.seeds import failing
 RULES = TurnRules(
     max_steps=3,
     client_tools=frozenset({"ask_client"}),
-    exclusive_tools=frozenset({"propose_plan"}),
     stop_after_tools=frozenset({"propose_plan"}),
     context_limit=100,
 )

@@ -70,10 +70,6 @@ def _mapping(value: object) -> Mapping[str, object]:
     return cast("Mapping[str, object]", value) if isinstance(value, dict) else _NO_SCHEMA
 
 
-EXCLUSIVE_TOOL_TEXT: Final = "This tool must be called alone. Call it again, without others."
-SKIPPED_CALL_TEXT: Final = (
-    "Not run: another tool in this batch must be called alone. Call this one again later."
-)
 ARGS_NOT_JSON_TEXT: Final = (
     "The arguments were not valid JSON. Send the call again with a JSON object."
 )
@@ -92,8 +88,6 @@ class ToolTraits(Protocol):
     def spec(self) -> ToolSpec: ...
     @property
     def serial(self) -> bool: ...
-    @property
-    def exclusive(self) -> bool: ...
 
 
 class ToolSet(Struct, frozen=True, kw_only=True):
@@ -123,8 +117,6 @@ class ToolBatch(Struct, frozen=True, kw_only=True):
 def plan_batch(calls: Sequence[ToolCallPart], tools: ToolSet) -> ToolBatch:
     """Provider-executed calls are left out."""
     local = [call for call in calls if not call.provider_executed]
-    if len(local) > 1 and any(_is_exclusive(call, tools) for call in local):
-        return ToolBatch(rejected=tuple(_reject_exclusive(call, tools) for call in local))
     concurrent: list[ToolCallPart] = []
     serial: list[ToolCallPart] = []
     rejected: list[AnsweredCall] = []
@@ -137,15 +129,6 @@ def plan_batch(calls: Sequence[ToolCallPart], tools: ToolSet) -> ToolBatch:
         runnable = serial if tools.tools[name].serial else concurrent
         runnable.append(msgspec.structs.replace(call, tool_name=name))
     return ToolBatch(concurrent=tuple(concurrent), serial=tuple(serial), rejected=tuple(rejected))
-
-
-def _is_exclusive(call: ToolCallPart, tools: ToolSet) -> bool:
-    tool = tools.tools.get(tools.resolve(call.tool_name))
-    return tool is not None and tool.exclusive
-
-
-def _reject_exclusive(call: ToolCallPart, tools: ToolSet) -> AnsweredCall:
-    return _reject(call, EXCLUSIVE_TOOL_TEXT if _is_exclusive(call, tools) else SKIPPED_CALL_TEXT)
 
 
 def _reject(call: ToolCallPart, reason: str) -> AnsweredCall:

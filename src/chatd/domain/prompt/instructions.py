@@ -81,7 +81,6 @@ class Instructions(Struct, frozen=True, kw_only=True):
     skills: str | None = None
     user: str | None = None
     modes: tuple[str, ...] = ()
-    advisor: str | None = None
     plan_path: str | None = None
 
     def sections(self) -> Iterator[tuple[str, str]]:
@@ -94,7 +93,6 @@ class Instructions(Struct, frozen=True, kw_only=True):
             "skills": self.skills,
             "user": None if self.user is None else _user_block(self.user),
             "modes": "\n\n".join(self.modes),
-            "advisor": self.advisor,
         }
         for section, text in ordered.items():
             if text is not None:
@@ -113,8 +111,7 @@ _TITLES: Final[Mapping[str, str]] = {
     "files": "instruction files of the workspace",
     "skills": "skills",
     "user": "user's instructions",
-    "modes": "mode of this chat",
-    "advisor": "advice",
+    "modes": "instructions of the chat's mode",
 }
 
 

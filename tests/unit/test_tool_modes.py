@@ -1,0 +1,135 @@
+"""Which tools the mode of a chat allows."""
+
+import pytest
+from msgspec import UNSET, Raw
+
+from chatd.domain.chat.parts import InstructionPart
+from chatd.domain.prompt.instructions import Instructions, update_block
+from chatd.domain.prompt.modes import EXPLORE_MODE_TEXT, mode_texts, plan_path
+from chatd.domain.tool_modes import (
+    ToolOrigin,
+    allows_client_tools,
+    allows_provider_tools,
+    allows_tool,
+    without_provider_tools,
+)
+from tests.support.factories import CHAT
+from tests.support.tables import table
+
+ALL = {
+    "read_file",
+    "execute",
+    "process_output",
+    "read_skill",
+    "read_skill_file",
+    "write_file",
+    "edit_files",
+    "list_templates",
+    "read_template",
+    "create_workspace",
+    "start_workspace",
+    "stop_workspace",
+    "propose_plan",
+    "spawn_agent",
+    "wait_agent",
+    "list_agents",
+    "list_subagent_models",
+    "ask_user_question",
+    "attach_file",
+    "process_list",
+    "process_signal",
+    "message_agent",
+    "interrupt_agent",
+}
+LOOKING = {"read_file", "execute", "process_output", "read_skill", "read_skill_file"}
+NEVER_IN_PLANS = {"process_list", "process_signal", "message_agent", "interrupt_agent"}
+
+
+def allowed(mode: str | None, *, is_root: bool) -> set[str]:
+    return {name for name in ALL if allows_tool(mode, name, "chatd", is_root=is_root)}
+
+
+@table(
+    "mode is_root names",
+    {
+        "a chat without a mode has all but the tools of plan mode": (
+            None,
+            True,
+            ALL - {"propose_plan"},
+        ),
+        "so has a subagent": (None, False, ALL - {"propose_plan"}),
+        "plan mode of a root chat": ("plan", True, ALL - NEVER_IN_PLANS),
+        "plan mode of a subagent": ("plan", False, LOOKING),
+        "explore mode of a root chat": ("explore", True, LOOKING),
+        "explore mode of a subagent": ("explore", False, LOOKING),
+        "a mode of a later release": ("review", True, LOOKING),
+    },
+)
+def test_a_mode_allows_tools_of_chatd_by_name(
+    mode: str | None,
+    is_root: bool,  # noqa: FBT001
+    names: set[str],
+) -> None:
+    assert allowed(mode, is_root=is_root) == names
+
+
+@table(
+    "origin modes",
+    {
+        "mcp": ("mcp", {(None, True), (None, False), ("explore", True), ("explore", False)}),
+        "mcp_in_plans": (
+            "mcp_in_plans",
+            {
+                (None, True),
+                (None, False),
+                ("explore", True),
+                ("explore", False),
+                ("plan", True),
+            },
+        ),
+        "workspace_mcp": ("workspace_mcp", {(None, True), (None, False)}),
+    },
+)
+def test_a_mode_allows_tools_of_mcp_servers_by_origin(
+    origin: ToolOrigin, modes: set[tuple[str | None, bool]]
+) -> None:
+    tried = [(mode, is_root) for mode in (None, "plan", "explore") for is_root in (True, False)]
+    # A server may have a tool with the name of one of chatd's: its origin counts.
+    for name in ("github__search", "read_file", "propose_plan"):
+        found = {one for one in tried if allows_tool(one[0], name, origin, is_root=one[1])}
+        assert found == modes
+
+
+def test_tools_of_clients_and_providers_are_for_chats_without_a_mode() -> None:
+    assert [allows_client_tools(mode) for mode in (None, "plan", "explore")] == [True, False, False]
+    tried = [(mode, is_root) for mode in (None, "plan", "explore") for is_root in (True, False)]
+    found = [one for one in tried if allows_provider_tools(one[0], is_root=one[1])]
+    assert found == [(None, True), (None, False), ("explore", False)]
+
+
+@pytest.mark.parametrize("kept", [UNSET, Raw(b"{}"), Raw(b'{"web_search_enabled":false}')])
+def test_options_without_provider_tools_stay_as_they_are(kept: Raw) -> None:
+    assert without_provider_tools(kept) is kept
+
+
+def test_provider_tools_are_disabled_and_other_options_kept() -> None:
+    given = Raw(b'{"temperature":1,"web_search_enabled":true}')
+    expected = Raw(b'{"temperature":1,"web_search_enabled":false}')
+    assert without_provider_tools(given) == expected
+
+
+def test_plan_mode_names_the_plan_of_the_chat() -> None:
+    told = Instructions(modes=mode_texts("plan"), plan_path=plan_path(CHAT))
+    (text,) = [text for section, text in told.sections() if section == "modes"]
+    assert f"to ~/.chatd/plans/PLAN-{CHAT}.md with" in text
+    assert "{" not in text
+
+
+def test_the_end_of_a_mode_is_told() -> None:
+    told = dict(Instructions(modes=mode_texts(None)).sections())
+    text = update_block([InstructionPart(section="modes", text=told["modes"])])
+    assert "The instructions of the chat's mode given earlier no longer apply." in text
+
+
+def test_an_unknown_mode_is_told_as_explore_mode() -> None:
+    assert mode_texts("review") == (EXPLORE_MODE_TEXT,)
