@@ -106,6 +106,8 @@ async def check_refused_answers(url: str) -> None:
         answer = await browser.answer("ada@example.com")
         denied = answer.replace("code=", "error=access_denied&was=")
         assert await browser.open(denied) == refused
+        page = (302, "/sign-in?problem=identity_refused")
+        assert await browser.open(denied, "text/html,*/*;q=0.8") == page
 
 
 async def test_an_existing_user_is_linked_by_email_only_if_that_is_allowed(dsn: str) -> None:

@@ -91,9 +91,10 @@ class OidcBrowser:
         async with self.http.post(target, data=form, allow_redirects=False) as done:
             return urljoin(str(done.url), done.headers["location"])
 
-    async def open(self, address: str) -> tuple[int, str]:
+    async def open(self, address: str, accept: str = "*/*") -> tuple[int, str]:
         """Status, and where it leads or the code of the error."""
-        async with self.http.get(address, allow_redirects=False) as reply:
+        headers = {"accept": accept}
+        async with self.http.get(address, allow_redirects=False, headers=headers) as reply:
             if "location" in reply.headers:
                 return reply.status, reply.headers["location"]
             return reply.status, (await reply.json())["code"]

@@ -89,6 +89,7 @@ export function ChatComposer({ chatId }: { chatId: string }) {
     changeDraft(chatId, (was) => ({ ...was, ...draftOf(draft.content) }));
     focusComposer();
   };
+  useAction("editUnsent", editUnsent);
   const last = state.queue.findLast((one) => one.steer !== true) ?? state.queue.at(-1);
   return (
     <MessageBox
@@ -111,7 +112,7 @@ export function ChatComposer({ chatId }: { chatId: string }) {
         return true;
       }}
     >
-      <Unsent items={chat.pendingSends} onRetry={(id) => outbox.retry(id)} onEdit={editUnsent} onDiscard={(id) => outbox.discard(id)} />
+      <Unsent items={chat.pendingSends} isBusy={isBusy} onRetry={(id) => outbox.retry(id)} onEdit={editUnsent} onDiscard={(id) => outbox.discard(id)} />
       {edited !== null && <EditNotice onCancel={cancelEdit} />}
       <QueueList
         queue={state.queue}

@@ -1,9 +1,9 @@
-import { act, fireEvent, screen, within } from "@testing-library/react";
+import { act, fireEvent, screen, waitFor, within } from "@testing-library/react";
 import userEvent from "@testing-library/user-event";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { ApiError } from "@/api/client";
 import { CHAT_ID, START, take, type ServerState } from "@/chat-state/testing/model-server";
-import { editMessage, insertReference, runCommand, setPreference } from "@/shell";
+import { editMessage, insertReference, openModelPicker, runCommand, setPreference } from "@/shell";
 import { TestPage } from "./testing";
 
 const idle = take(take(take(START, { do: "send", text: "hello" }), { do: "stream", text: "hi", kind: "text" }), { do: "commit" });
@@ -297,4 +297,18 @@ test("a chat that another user shares cannot be written in", async () => {
   await page.show(CHAT_ID);
   expect(await screen.findByText("You can read this chat. Only ada can write in it.")).toBeTruthy();
   expect(screen.queryByRole("textbox")).toBeNull();
+});
+
+test("a message that waits for the server is shown by the timeline, and by the composer only while the chat is busy", async () => {
+  page.postFailure = new ApiError(0, { code: "unreachable", message: "The server cannot be reached." });
+  await page.show(CHAT_ID, idle);
+  await userEvent.type(box(), "later{Enter}");
+  await waitFor(() => expect(box().value).toBe(""));
+  expect(screen.queryByText(/Kept here/)).toBeNull();
+});
+
+test("another part of the page opens the choice of models", async () => {
+  await page.show(CHAT_ID, idle);
+  act(() => openModelPicker());
+  expect(await screen.findByRole("searchbox", { name: "Find a model" })).toBeTruthy();
 });

@@ -70,6 +70,7 @@ export function MessageBox(props: MessageBoxProps) {
     if (leftOut !== null) toast({ text: leftOut, tone: "danger" });
   };
   useAction("focusComposer", () => box.current?.focus());
+  useAction("openModelPicker", () => setPicking(true));
   useAction("insertReference", (part) => {
     change((was) => ({ ...was, references: [...was.references, part] }));
     box.current?.focus();

@@ -19,14 +19,15 @@ export function EditNotice({ onCancel }: { onCancel: () => void }) {
 
 interface UnsentProps {
   items: readonly OutboxItem[];
+  isBusy: boolean;
   onRetry: (id: string) => void;
   onEdit: (id: string) => void;
   onDiscard: (id: string) => void;
 }
 
-/** Messages that the server has not taken: it refused them, or cannot be reached. */
-export function Unsent({ items, onRetry, onEdit, onDiscard }: UnsentProps) {
-  const shown = items.filter((item) => item.state === "refused" || (item.error !== null && item.state !== "sent"));
+/** Messages that the server has refused, and of a busy chat those that wait for the server: an idle chat has them in its timeline. */
+export function Unsent({ items, isBusy, onRetry, onEdit, onDiscard }: UnsentProps) {
+  const shown = items.filter((item) => item.state === "refused" || (isBusy && item.error !== null && item.state !== "sent"));
   return shown.map((item) => {
     const isRefused = item.state === "refused";
     const text = draftOf(item.draft.content).text;

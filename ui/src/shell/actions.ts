@@ -22,6 +22,7 @@ export type ReferencePart = Extract<Part, { type: "file-reference" }>;
 
 interface ActionArguments {
   focusComposer: [];
+  openModelPicker: [];
   /** Puts a reference to lines of a file into the message that is being written. */
   insertReference: [part: ReferencePart];
   /** Puts text into the composer, in place of what is there only if that is empty. */
@@ -29,6 +30,8 @@ interface ActionArguments {
   openPanel: [tab: PanelTab, options?: PanelOptions];
   closePanel: [];
   editMessage: [id: number];
+  /** Takes a message that could not be sent back into the composer. */
+  editUnsent: [id: string];
   openPalette: [];
 }
 
@@ -66,15 +69,20 @@ export function onAction<N extends ActionName>(name: N, taker: Taker<N>): () => 
 const askedOptions = new Map<PanelTab, PanelOptions>();
 const optionListeners = new Set<() => void>();
 
-/** What the last `openPanel` of this tab asked for, also if the tab was loaded for it. A new object each time. */
-export function usePanelOptions(tab: PanelTab): PanelOptions | null {
-  return useSyncExternalStore(
+/** Gives each `openPanel` of this tab to `take` once, also if the tab was loaded for it. */
+export function usePanelRequest(tab: PanelTab, take: (options: PanelOptions) => void): void {
+  const options = useSyncExternalStore(
     (listener) => {
       optionListeners.add(listener);
       return () => optionListeners.delete(listener);
     },
     () => askedOptions.get(tab) ?? null,
   );
+  useEffect(() => {
+    if (options === null || askedOptions.get(tab) !== options) return;
+    askedOptions.delete(tab);
+    take(options);
+  }, [tab, options, take]);
 }
 
 /** `onAction` for a component: always calls the newest taker, and ends with the component. */
@@ -87,6 +95,7 @@ export function useAction<N extends ActionName>(name: N, taker: Taker<N>): void 
 }
 
 export const focusComposer = (): void => send("focusComposer");
+export const openModelPicker = (): void => send("openModelPicker");
 export const insertReference = (part: ReferencePart): void => send("insertReference", part);
 export const insertText = (text: string): void => send("insertText", text);
 export function openPanel(tab: PanelTab, options: PanelOptions = {}): void {
@@ -96,6 +105,7 @@ export function openPanel(tab: PanelTab, options: PanelOptions = {}): void {
 }
 export const closePanel = (): void => send("closePanel");
 export const editMessage = (id: number): void => send("editMessage", id);
+export const editUnsent = (id: string): void => send("editUnsent", id);
 export const openPalette = (): void => send("openPalette");
 export const announce = (text: string, assertive = false): void => speak(text, assertive);
 export const toast = (message: string | ToastMessage): void => showToast(message);

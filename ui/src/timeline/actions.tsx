@@ -35,7 +35,8 @@ export interface TimelineActions {
   buildLog: (buildId: string | null, signal: AbortSignal) => Promise<BuildLog>;
   fileText: (fileId: string, signal: AbortSignal) => Promise<string>;
   discardSend: (id: string) => void;
-  retrySend: (id: string) => void;
+  /** Takes the text of an unsent message back into the composer. */
+  editSend: (id: string) => void;
 }
 
 const nothing = () => undefined;
@@ -57,7 +58,7 @@ export const NO_ACTIONS: TimelineActions = {
   buildLog: () => Promise.resolve({ lines: [], hasEnded: true }),
   fileText: () => Promise.resolve(""),
   discardSend: nothing,
-  retrySend: nothing,
+  editSend: nothing,
 };
 
 const Context = createContext<TimelineActions>(NO_ACTIONS);

@@ -52,6 +52,9 @@ const show = async () => {{
     find("password").hidden = true;
     return;
   }}
+  if (new URLSearchParams(location.search).has("problem"))
+    find("error").textContent =
+      "The sign-in at the provider did not work. Begin again, or ask an administrator.";
   const methods = await (await fetch("{PREFIX}/auth/methods")).json();
   find("password").hidden = !methods.password;
   if (methods.oidc) {{

@@ -1,13 +1,14 @@
 /** What the turn, the chat, or the working tree has changed. */
 import { FileDiff as FileDiffIcon, GitBranch, RefreshCw } from "lucide-react";
-import { useState } from "react";
+import { useCallback, useState } from "react";
 import type { ApiError } from "@/api/client";
 import { Button, EmptyState, ErrorNote, IconButton, PlusMinus, Segmented, Skeleton, Tag } from "@/components";
-import { openPanel, usePreference } from "@/shell";
+import { openPanel, type PanelOptions, usePanelRequest, usePreference } from "@/shell";
 import { useWidth } from "../use-width";
 import { FileCard } from "./file-card";
 import { countLines, type RepositoryChanges } from "./repository";
 import { type Scope, useChanges } from "./use-changes";
+import { findFile, nextScope } from "./wanted-file";
 import { changeMark, useViewed } from "./viewed";
 
 const SCOPES = [
@@ -30,20 +31,43 @@ export function ChangesTab({ chatId }: { chatId: string }) {
   const changes = useChanges(chatId, scope);
   const isWide = width >= SPLIT_FROM_PX;
   const sums = countLines(changes.data ?? []);
+  const [wanted, setWanted] = useState<string | null>(null);
+  const [target, setTarget] = useState<Target | null>(null);
+  const [missing, setMissing] = useState<string | null>(null);
+  const ask = useCallback(({ path }: PanelOptions) => {
+    setTarget(null);
+    setMissing(null);
+    setWanted(path ?? null);
+  }, []);
+  usePanelRequest("changes", ask);
+  if (wanted !== null && changes.data !== undefined) {
+    const found = findFile(changes.data, wanted);
+    const next = nextScope(scope);
+    if (found !== null) setTarget({ file: found });
+    else if (next !== null) setScope(next);
+    else setMissing(wanted);
+    if (found !== null || next === null) setWanted(null);
+  }
+  const choose = (next: Scope) => {
+    setScope(next);
+    setTarget(null);
+    setMissing(null);
+  };
   return (
     <div className="changes" ref={ref}>
       <div className="pbar">
-        <Segmented label="Scope" value={scope} options={SCOPES} onChange={setScope} />
+        <Segmented label="Scope" value={scope} options={SCOPES} onChange={choose} />
         {sums.added + sums.removed > 0 && <PlusMinus {...sums} />}
         <span className="grow" />
         {isWide && <Segmented label="View" value={view} options={VIEWS} onChange={setView} />}
         <IconButton icon={RefreshCw} label="Refresh" disabled={changes.isFetching} onClick={() => void changes.refetch()} />
       </div>
       <div className="pscroll" tabIndex={0} role="region" aria-label="Changed files">
+        {missing !== null && <p className="m" role="status">{missing} has no changes now.</p>}
         {changes.data === undefined ? (
           <Waiting error={changes.error} onRetry={() => void changes.refetch()} />
         ) : (
-          <Files key={scope} chatId={chatId} repositories={changes.data} isSplit={isWide && view === "split"} scope={scope} onScope={setScope} />
+          <Files key={scope} chatId={chatId} repositories={changes.data} isSplit={isWide && view === "split"} scope={scope} target={target} onScope={choose} />
         )}
       </div>
     </div>
@@ -73,16 +97,25 @@ interface FilesProps {
   readonly repositories: readonly RepositoryChanges[];
   readonly isSplit: boolean;
   readonly scope: Scope;
+  /** The file to open and scroll to. */
+  readonly target: Target | null;
   readonly onScope: (scope: Scope) => void;
 }
 
-function Files({ chatId, repositories, isSplit, scope, onScope }: FilesProps) {
+/** A new object for each wish. */
+interface Target {
+  readonly file: { readonly root: string; readonly path: string };
+}
+
+function Files({ chatId, repositories, isSplit, scope, target, onScope }: FilesProps) {
   const [most, setMost] = useState(FIRST_FILES);
   const [viewed, setViewed] = useViewed(chatId);
   const listed = repositories.flatMap((repository) => repository.files.map((file) => ({ repository, file, mark: changeMark(repository.root, file) })));
   const notes = repositories.filter((repository) => repository.note !== "");
   if (listed.length === 0 && notes.length === 0) return <NoChanges scope={scope} onScope={onScope} />;
-  const shown = listed.slice(0, most);
+  const isTarget = (root: string, path: string) => target?.file.root === root && target.file.path === path;
+  const targetAt = listed.findIndex(({ repository, file }) => isTarget(repository.root, file.path));
+  const shown = listed.slice(0, Math.max(most, targetAt + 1));
   return (
     <>
       {repositories.map((repository) => (
@@ -104,6 +137,7 @@ function Files({ chatId, repositories, isSplit, scope, onScope }: FilesProps) {
                 isSplit={isSplit}
                 isSeen={viewed.has(mark)}
                 startsOpen={index < FIRST_OPEN}
+                target={isTarget(repository.root, file.path) ? target : null}
                 onSeen={(isSeen) => setViewed(mark, isSeen)}
               />
             ) : null,

@@ -1,5 +1,5 @@
 import { Check, ChevronDown, ChevronRight, Eye } from "lucide-react";
-import { useState } from "react";
+import { useEffect, useRef, useState } from "react";
 import { Icon, IconButton, PlusMinus, Tag } from "@/components";
 import { closePanel, insertReference, insertText, useIsPhone } from "@/shell";
 import { DiffBody } from "./diff-body";
@@ -17,12 +17,25 @@ interface FileCardProps {
   readonly isSeen: boolean;
   /** Beyond the first files a diff opens by a press. */
   readonly startsOpen: boolean;
+  /** Set: the card opens, scrolls into view and takes the focus. */
+  readonly target: object | null;
   readonly onSeen: (isSeen: boolean) => void;
 }
 
 /** One changed file: head with counts, and its lines unless it is folded or seen. */
-export function FileCard({ chatId, root, file, isSplit, isSeen, startsOpen, onSeen }: FileCardProps) {
+export function FileCard({ chatId, root, file, isSplit, isSeen, startsOpen, target, onSeen }: FileCardProps) {
   const [chosen, setChosen] = useState<boolean | null>(null);
+  const [openedFor, setOpenedFor] = useState<object | null>(null);
+  const head = useRef<HTMLButtonElement>(null);
+  if (target !== null && target !== openedFor) {
+    setOpenedFor(target);
+    setChosen(true);
+  }
+  useEffect(() => {
+    if (target === null) return;
+    head.current?.scrollIntoView({ block: "start" });
+    head.current?.focus({ preventScroll: true });
+  }, [target]);
   const isPhone = useIsPhone();
   const isOpen = chosen ?? (startsOpen && !isSeen && file.added + file.removed <= MAX_OPEN_LINES);
   const comment = (line: ViewLine, text: string) => {
@@ -34,7 +47,7 @@ export function FileCard({ chatId, root, file, isSplit, isSeen, startsOpen, onSe
   return (
     <section className="file" aria-label={file.path}>
       <header>
-        <button type="button" className="file-fold" aria-expanded={isOpen} onClick={() => setChosen(!isOpen)}>
+        <button ref={head} type="button" className="file-fold" aria-expanded={isOpen} onClick={() => setChosen(!isOpen)}>
           <Icon of={isOpen ? ChevronDown : ChevronRight} size="sm" className="s" />
           <FilePath file={file} />
         </button>

@@ -1,10 +1,10 @@
 /** The files of the chat's workspace: a tree, and the file that was opened from it. */
 import "@/styles/lazy-files.css";
 import { Container, FolderX, RefreshCw, Search } from "lucide-react";
-import { useEffect, useMemo, useState } from "react";
+import { useCallback, useEffect, useMemo, useState } from "react";
 import { ApiError } from "@/api/client";
 import { Button, EmptyState, ErrorNote, Icon, IconButton, Skeleton } from "@/components";
-import { openPanel, usePanelOptions } from "@/shell";
+import { openPanel, type PanelOptions, usePanelRequest } from "@/shell";
 import { FileTree } from "./file-tree";
 import { FileView } from "./file-view";
 import { relativePath, treeRows } from "./tree-state";
@@ -17,16 +17,14 @@ interface Shown {
 
 export function FilesTab({ chatId }: { readonly chatId: string }) {
   const tree = useTree(chatId);
-  const options = usePanelOptions("files");
   const [shown, setShown] = useState<Shown | null>(null);
-  const [taken, setTaken] = useState<typeof options>(null);
   const [query, setQuery] = useState("");
   const rows = useMemo(() => treeRows(tree.state, query), [tree.state, query]);
   const { home } = tree.state;
-  if (options !== taken) {
-    setTaken(options);
-    if (options?.path !== undefined) setShown({ path: options.path, target: options.line === undefined ? null : { line: options.line } });
-  }
+  const open = useCallback(({ path, line }: PanelOptions) => {
+    if (path !== undefined) setShown({ path, target: line === undefined ? null : { line } });
+  }, []);
+  usePanelRequest("files", open);
 
   const { reveal } = tree;
   const path = shown?.path ?? null;

@@ -24,6 +24,12 @@ export function endOf(attempt: Attempt): number | null {
   return end === null ? null : Math.max(Date.parse(end), Date.parse(attempt.started_at));
 }
 
+/** The turn to which a message belongs: the last that began with it or before it. Null: not known yet. */
+export function turnOfMessage(turns: readonly Turn[], messageId: number, hasMore: boolean): number | null {
+  const found = turns.find((turn) => turn.message_id !== null && turn.message_id <= messageId);
+  return found?.turn ?? (hasMore ? null : (turns.at(-1)?.turn ?? null));
+}
+
 export const startOf = (item: Attempt | Turn): number => Date.parse(item.started_at);
 
 /** How long a turn took, or has been going on. */

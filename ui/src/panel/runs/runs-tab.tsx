@@ -1,13 +1,14 @@
 /** Who ran the chat, attempt by attempt, and why it went on. */
 import "@/styles/lazy-runs.css";
 import { Waypoints } from "lucide-react";
-import { useState } from "react";
+import { useCallback, useEffect, useState } from "react";
 import { Button, EmptyState, ErrorNote, Skeleton, StatusIcon, STATUS_LOOKS, type Status } from "@/components";
 import { useChatSelector } from "@/connection";
+import { type PanelOptions, usePanelRequest } from "@/shell";
 import { AttemptList } from "./attempt-list";
 import { EarlierTurns } from "./earlier-turns";
 import { Lease } from "./lease";
-import { isOpen, type Turn } from "./record";
+import { isOpen, type Turn, turnOfMessage } from "./record";
 import { ReplayBar } from "./replay-bar";
 import { useRuns } from "./use-runs";
 
@@ -16,7 +17,19 @@ export function RunsTab({ chatId }: { chatId: string }) {
   const status = useChatSelector(chatId, (state) => state.status);
   const version = useChatSelector(chatId, (state) => state.version);
   const [chosen, setChosen] = useState<number | null>(null);
+  const [wanted, setWanted] = useState<number | null>(null);
+  usePanelRequest("runs", useCallback(({ messageId }: PanelOptions) => setWanted(messageId ?? null), []));
   const newest = runs.turns[0];
+  const asked = wanted === null ? null : turnOfMessage(runs.turns, wanted, runs.hasMore);
+  if (asked !== null) {
+    setWanted(null);
+    setChosen(asked === newest?.turn ? null : asked);
+  }
+  const isSought = wanted !== null && asked === null && runs.hasMore && !runs.isLoadingMore;
+  const { loadMore } = runs;
+  useEffect(() => {
+    if (isSought) loadMore();
+  }, [isSought, loadMore]);
   const turn = runs.turns.find((one) => one.turn === chosen) ?? newest;
   if (runs.error !== null) {
     return (

@@ -2,7 +2,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { useSearch } from "wouter";
 import { api } from "@/api/client";
-import { Logo } from "@/components";
+import { ErrorNote, Logo } from "@/components";
 import { safeNextPath } from "../routes";
 import { LinkForm } from "./link-form";
 import { SignInForm, useSignInMethods } from "./sign-in-form";
@@ -37,9 +37,22 @@ function Footnote() {
   );
 }
 
+const PROBLEMS: Readonly<Record<string, string>> = {
+  identity_refused: "The sign-in at the provider did not come to an end: it was refused there, took longer than ten minutes, or began in another browser. Begin again here.",
+  identity_not_allowed: "The provider knows you, but there is no active account for you on this server. Ask an administrator to add you, with the email address that the provider has.",
+  identity_provider_failed: "The provider did not answer as it should. Try again in a minute. If it lasts, tell the administrator: the server's log says why.",
+};
+
+/** What went wrong at the OpenID provider, by the code that the server put into the address. */
+function identityProblem(code: string | null): string | null {
+  return code === null ? null : (PROBLEMS[code] ?? "The sign-in did not work. Begin again.");
+}
+
 /** Sign in by a password, an OpenID provider or a one-time link. */
 export function SignInPage({ onSignedIn }: { onSignedIn: (next: string) => void }) {
-  const next = safeNextPath(new URLSearchParams(useSearch()).get("next"));
+  const query = new URLSearchParams(useSearch());
+  const next = safeNextPath(query.get("next"));
+  const problem = identityProblem(query.get("problem"));
   const [secret, setSecret] = useState(secretOfHash);
   const done = () => onSignedIn(next);
   const useOther = () => {
@@ -55,6 +68,7 @@ export function SignInPage({ onSignedIn }: { onSignedIn: (next: string) => void 
             <h1>Sign in to chatd</h1>
             <p className="m in-host">{window.location.host}</p>
           </div>
+          {problem !== null && secret === "" && <ErrorNote error={new Error(problem)} />}
           {secret === "" ? <SignInForm next={next} onSignedIn={done} /> : <LinkForm secret={secret} onSignedIn={done} onOther={useOther} />}
           {secret === "" && <Footnote />}
         </div>

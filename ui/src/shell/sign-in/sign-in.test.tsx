@@ -58,6 +58,17 @@ afterEach(async () => {
 });
 
 describe("the sign-in page", () => {
+  it.each([
+    ["identity_not_allowed", "Ask an administrator to add you"],
+    ["identity_refused", "Begin again here"],
+    ["anything", "The sign-in did not work. Begin again."],
+  ])("says what to do after the provider's failure %s", async (code, words) => {
+    await serve({ ...standard, "/api/v1/auth/methods": [200, { password: true, oidc: "Example" }] });
+    show(`problem=${code}`);
+    expect((await screen.findByRole("alert")).textContent).toContain(words);
+    expect((await screen.findByRole("link", { name: "Example" })).getAttribute("href")).toContain("/auth/oidc/start");
+  });
+
   it("says what the server says about a refused password, and keeps the name", async () => {
     const refused = { code: "invalid_login", message: "The username or the password is wrong." };
     await serve({ ...standard, "/api/v1/auth/login": [401, refused] });

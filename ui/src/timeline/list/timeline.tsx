@@ -4,13 +4,14 @@ import { useSearch } from "wouter";
 import { EmptyState, Skeleton } from "@/components";
 import { useChat, useChatDetails, type OpenChat } from "@/connection";
 import { ActionsProvider } from "../actions";
-import { pendingSendOf, takeoversOf } from "../rows/from-chat";
+import { pendingSendsOf } from "../rows/from-chat";
 import { RowModel } from "../rows/rows";
 import { OpenRowsProvider } from "../tools/open-rows";
 import { RowList, type ListPlace, type OlderPages } from "./row-list";
 import { useAnnouncements } from "./use-announcements";
 import { useChatActions } from "./use-chat-actions";
 import { useReadMark } from "./use-read-mark";
+import { useTakeovers } from "./use-takeovers";
 
 export function Timeline({ chatId }: { readonly chatId: string }) {
   return <ChatTimeline key={chatId} chatId={chatId} />;
@@ -51,8 +52,8 @@ function Loading() {
 function LoadedTimeline({ chat }: { readonly chat: OpenChat }) {
   const { state, pendingSends } = chat;
   const [model] = useState(() => new RowModel());
-  const sends = useMemo(() => pendingSends.map(pendingSendOf), [pendingSends]);
-  const takeovers = takeoversOf(state);
+  const sends = useMemo(() => pendingSendsOf(pendingSends), [pendingSends]);
+  const takeovers = useTakeovers(state);
   const rows = useMemo(() => model.rows(state, { pendingSends: sends, takeovers }), [model, state, sends, takeovers]);
   const place = useRef<ListPlace>(null);
   const marked = useOpening(chat, place);

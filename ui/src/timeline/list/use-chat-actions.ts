@@ -3,7 +3,7 @@ import { useEffect, useMemo, useRef } from "react";
 import { useLocation } from "wouter";
 import { api, ApiError } from "@/api/client";
 import { useOutbox, type OpenChat } from "@/connection";
-import { chatPath, editMessage, focusComposer, openPanel, toast } from "@/shell";
+import { chatPath, editMessage, editUnsent, openModelPicker, openPanel, toast } from "@/shell";
 import { fileUrl, type BuildLog, type TimelineActions } from "../actions";
 import { copyText } from "../copy";
 import { isUnanswered } from "../rows/end-row";
@@ -45,7 +45,7 @@ export function useChatActions(chatId: string, chat: OpenChat): TimelineActions 
         const message = { ...path, message_id: last.id };
         void told(api.PATCH("/api/v1/chats/{chat_id}/messages/{message_id}", { path: message, body: { content: inputParts(last) } }));
       },
-      switchModel: focusComposer,
+      switchModel: openModelPicker,
       openSettings: navigate,
       edit: editMessage,
       fork: async (messageId) => {
@@ -65,7 +65,7 @@ export function useChatActions(chatId: string, chat: OpenChat): TimelineActions 
         return reply.text();
       },
       discardSend: (id) => void outbox.discard(id),
-      retrySend: (id) => outbox.retry(id),
+      editSend: editUnsent,
     };
   }, [chatId, navigate, outbox]);
 }

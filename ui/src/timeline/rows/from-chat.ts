@@ -1,8 +1,14 @@
 /** What the row model takes, from what the connection gives. */
-import type { ChatState, OutboxItem } from "@/chat-state";
+import type { OutboxItem } from "@/chat-state";
+import type { Takeover as TakeoverPayload } from "@/chat-state/types";
 import type { FileChip, PendingSend, Reference, Takeover } from "./row";
 
-export function pendingSendOf(item: OutboxItem): PendingSend {
+/** What is on its way. The composer shows what was refused. */
+export function pendingSendsOf(items: readonly OutboxItem[]): readonly PendingSend[] {
+  return items.filter((item) => item.state !== "refused").map(pendingSendOf);
+}
+
+function pendingSendOf(item: OutboxItem): PendingSend {
   const texts: string[] = [];
   const files: FileChip[] = [];
   const references: Reference[] = [];
@@ -11,24 +17,15 @@ export function pendingSendOf(item: OutboxItem): PendingSend {
     if (part.type === "file") files.push({ type: "file", file_id: part.file_id, media_type: "application/octet-stream" });
     if (part.type === "file-reference") references.push(part);
   }
-  return { id: item.id, text: texts.join("\n\n"), files, references, error: item.state === "refused" ? (item.error?.message ?? "It was refused.") : null };
+  return { id: item.id, text: texts.join("\n\n"), files, references, isKept: item.error !== null && item.state !== "sent" };
 }
 
-const NONE: readonly Takeover[] = [];
-const known = new WeakMap<object, readonly Takeover[]>();
-
-/** The same list as long as the takeover is the same. */
-export function takeoversOf(state: ChatState): readonly Takeover[] {
-  const { takeover } = state;
-  if (takeover === null) return NONE;
-  const found = known.get(takeover) ?? [
-    {
-      messageId: takeover.message_id,
-      worker: takeover.worker.name,
-      afterMs: takeover.after_ms,
-      resumedCalls: takeover.resumed_calls,
-    },
-  ];
-  known.set(takeover, found);
-  return found;
+export function takeoverOf(payload: TakeoverPayload): Takeover {
+  return {
+    messageId: payload.message_id,
+    worker: payload.worker.name,
+    afterMs: payload.after_ms,
+    resumedCalls: payload.resumed_calls,
+    version: payload.version,
+  };
 }

@@ -21,8 +21,8 @@ export interface PendingSend {
   readonly text: string;
   readonly files: readonly FileChip[];
   readonly references: readonly Reference[];
-  /** Null: on its way. */
-  readonly error: string | null;
+  /** The server cannot be reached: it is sent when it answers. */
+  readonly isKept: boolean;
 }
 
 export interface UserRow extends RowBase {
@@ -79,6 +79,8 @@ export interface Takeover {
   readonly worker: string;
   readonly afterMs: number | null;
   readonly resumedCalls: number;
+  /** The version of the chat since then. */
+  readonly version: number;
 }
 
 export interface MarkRow extends RowBase {

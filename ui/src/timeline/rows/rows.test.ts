@@ -232,14 +232,14 @@ describe("rows", () => {
   });
 
   it("puts a takeover after the last message before it", () => {
-    const takeover = { messageId: 2, worker: "pumov", afterMs: 2100, resumedCalls: 0 };
+    const takeover = { messageId: 2, worker: "pumov", afterMs: 2100, resumedCalls: 0, version: 7 };
     const state = chat([question, message(2, "assistant", text("so")), message(3, "user", text("and"))]);
     const shown = rows(state, { takeovers: [takeover] }).map(brief);
     expect(shown).toEqual(["user", "prose", "mark:takeover", "user"]);
   });
 
   it("shows a message that is on its way, unless the chat is busy and queues it", () => {
-    const pendingSends = [{ id: "p", text: "hi", files: [], references: [], error: null }];
+    const pendingSends = [{ id: "p", text: "hi", files: [], references: [], isKept: false }];
     expect(rows(chat([]), { pendingSends }).map(brief)).toEqual(["user:pending"]);
     expect(rows(chat([question], { status: "running" }), { pendingSends }).map(brief)).not.toContain("user:pending");
   });

@@ -93,7 +93,7 @@ export class RowModel {
         if (takeover.messageId < message.id || takeover.messageId >= next) continue;
         list.add({
           kind: "mark",
-          key: `takeover-${takeover.messageId}-${takeover.worker}`,
+          key: `takeover-${takeover.version}`,
           messageId: null,
           isTight: false,
           mark: { type: "takeover", takeover },

@@ -1,5 +1,5 @@
 /** What the user said, with files and quoted lines; or what is on its way. */
-import { CornerRightDown, RotateCcw } from "lucide-react";
+import { CloudOff, CornerRightDown } from "lucide-react";
 import { Button, Icon, Spinner } from "@/components";
 import { useTimelineActions } from "../actions";
 import { FileList, ReferenceList } from "../files";
@@ -38,8 +38,8 @@ function UserText({ text }: { readonly text: string }) {
 }
 
 function PendingNote({ pending }: { readonly pending: PendingSend }) {
-  const { discardSend, retrySend } = useTimelineActions();
-  if (pending.error === null) {
+  const { discardSend, editSend } = useTimelineActions();
+  if (!pending.isKept) {
     return (
       <div className="you-meta">
         <Spinner />
@@ -48,10 +48,11 @@ function PendingNote({ pending }: { readonly pending: PendingSend }) {
     );
   }
   return (
-    <div className="you-meta" role="alert">
-      <span className="danger">Not sent. {pending.error}</span>
-      <Button size="xs" icon={RotateCcw} onClick={() => retrySend(pending.id)}>
-        Send again
+    <div className="you-meta" role="status">
+      <Icon of={CloudOff} size="sm" />
+      <span>Kept here. It is sent when the server answers.</span>
+      <Button size="xs" variant="quiet" onClick={() => editSend(pending.id)}>
+        Edit
       </Button>
       <Button size="xs" variant="quiet" onClick={() => discardSend(pending.id)}>
         Discard
