@@ -108,6 +108,11 @@ async def _update(pool: Pool, who: UserActor, chat: Chat) -> object:
         return await updates.update_chat(session, who, chat, UpdateChat(title="Mine"))
 
 
+async def _choose_mcp_servers(pool: Pool, who: UserActor) -> object:
+    async with pool.transaction() as session:
+        return await updates.set_mcp_servers(session, who, CHAT, ())
+
+
 async def _share(pool: Pool, who: UserActor) -> object:
     async with pool.transaction() as session:
         return await shares.update(session, who, CHAT, ShareRequest(users={READER: "read"}))
@@ -179,6 +184,7 @@ CASES: Final[Mapping[str, Case]] = {
         pool, who, CHAT, UUID(int=5), seconds=60
     ),
     "chat.updates.update_chat": _update,
+    "chat.updates.set_mcp_servers": lambda pool, who, _: _choose_mcp_servers(pool, who),
     "chat.updates.mark_deleted": lambda pool, who, _: _mark_deleted(pool, who),
     "chat.search.search": lambda pool, who, _: search.search(
         pool, who, ChatListFilter(), ("first",), ()

@@ -17,8 +17,10 @@ from chatd.domain.runtime_settings import UserSettings
 from chatd.domain.schedules import Schedule
 from chatd.store import push, runtime_settings, schedules, webhooks
 from chatd.store.file import files, uploads
+from chatd.store.mcp import tokens
 from chatd.store.pool import Pool
 from tests.support.factories import AT, OWNER, member
+from tests.support.mcp_servers import insert_mcp_server, mcp_server_id, new_token
 from tests.support.outcomes import present
 
 Case = Callable[[Pool, UserActor, Chat], Awaitable[object]]
@@ -92,6 +94,18 @@ async def _update_schedule(pool: Pool, who: UserActor) -> object:
     return await schedules.update(pool, who, now)
 
 
+async def _save_token(pool: Pool, who: UserActor) -> object:
+    """A user may always have tokens of its own, so a stranger asks for an older configuration."""
+    version = 1 if who.user_id == OWNER else 0
+    async with pool.transaction() as session:
+        return await tokens.save(session, who, new_token(1, server_version=version))
+
+
+async def _delete_token(pool: Pool, who: UserActor) -> object:
+    async with pool.transaction() as session:
+        return await tokens.delete_own(session, who, mcp_server_id(1))
+
+
 OWNED_ROWS: Final[Mapping[str, Case]] = {
     "file.files.get": lambda pool, who, _: files.get(pool, FILE, who),
     "file.files.list_attachable": lambda pool, who, _: files.list_attachable(pool, [FILE], who),
@@ -100,6 +114,9 @@ OWNED_ROWS: Final[Mapping[str, Case]] = {
     "file.uploads.check_quota": lambda pool, who, _: _has_full_quota(pool, who),
     "file.uploads.begin": lambda pool, who, _: _begin(pool, who, _row_to_make(who)),
     "file.files.delete_own": lambda pool, who, _: files.delete_own(pool, FILE, who),
+    "mcp.tokens.list_own": lambda pool, who, _: tokens.list_own(pool, who),
+    "mcp.tokens.save": lambda pool, who, _: _save_token(pool, who),
+    "mcp.tokens.delete_own": lambda pool, who, _: _delete_token(pool, who),
     "push.subscribe": lambda pool, who, _: _subscribe(
         pool, who, BROWSER if who.user_id != OWNER else UUID(int=45)
     ),
@@ -142,6 +159,8 @@ async def prepare_owned_rows(pool: Pool) -> None:
     await pool.execute(
         "INSERT INTO secret_keys (id, check_value, state) VALUES ('key', '', 'current')"
     )
+    await insert_mcp_server(pool, 1)
+    await _save_token(pool, owner)
     await _subscribe(pool, owner, BROWSER)
     await _insert_webhook(pool, owner, ROW)
     await webhooks.insert_ping(pool, owner, ROW)

@@ -159,12 +159,6 @@ def clean_system_prompt(text: str | None) -> str | None:
     return None if text is None else clean_prompt("system_prompt", text) or None
 
 
-def check_mcp_servers(ids: Sequence[UUID] | None) -> None:
-    if ids:
-        missing = ", ".join(str(server) for server in ids)
-        raise InvalidInput("mcp_server_ids", f"there are no such servers: {missing}")
-
-
 def clean_workspace_id(given: UUID | None) -> WorkspaceId | None:
     """An id of zeros means none, for clients that cannot send null."""
     return WorkspaceId(given) if given is not None and given.int else None

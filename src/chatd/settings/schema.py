@@ -348,6 +348,16 @@ class WebhookSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
 
+class McpSettings(msgspec.Struct, frozen=True, kw_only=True):
+    private_hosts: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Host names and addresses of MCP servers and their authorization servers"
+            " that may be on this host or in private networks, also without https"
+        ),
+    ] = ()
+
+
 class ProviderEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[[providers]]` in chatd.toml. `api_key_env` names a variable with the key. `headers` are
     sent with every request and may contain keys; `region` is an AWS region. `proxy` is a URL, or
@@ -417,6 +427,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     files: FileSettings = FileSettings()
     workspaces: WorkspaceSettings = WorkspaceSettings()
     webhooks: WebhookSettings = WebhookSettings()
+    mcp: McpSettings = McpSettings()
     templates: Annotated[
         tuple[dict[str, Any], ...],  # the workspaces package checks them
         Meta(description="Templates of workspaces, as [[templates]] tables"),

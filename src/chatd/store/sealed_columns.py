@@ -29,6 +29,9 @@ class SealedColumn(Struct, frozen=True, kw_only=True):
 PROVIDER_CONFIG: Final = SealedColumn(table="provider_details", column="sealed_config")
 PROVIDER_KEY: Final = SealedColumn(table="provider_keys", column="sealed_key")
 SEALED_COLUMNS: Final[tuple[SealedColumn, ...]] = (
+    SealedColumn(table="mcp_registrations", column="sealed_secret"),
+    SealedColumn(table="mcp_servers", column="sealed_secrets"),
+    SealedColumn(table="mcp_tokens", column="sealed_tokens"),
     PROVIDER_CONFIG,
     PROVIDER_KEY,
     SealedColumn(table="push_keys", column="private_key"),

@@ -2090,6 +2090,8 @@ export interface components {
             /** @default null */
             max_cost_micros?: number | null;
             /** @default null */
+            mcp_server_ids?: string[] | null;
+            /** @default null */
             last_message_id?: number | null;
             /** @default null */
             last_read_message_id?: number | null;
@@ -2692,6 +2694,8 @@ export interface components {
             /** @default null */
             max_cost_micros?: number | null;
             /** @default null */
+            mcp_server_ids?: string[] | null;
+            /** @default null */
             last_message_id?: number | null;
             /** @default null */
             last_read_message_id?: number | null;
@@ -3095,6 +3099,8 @@ export interface components {
             workspace_id?: string | null;
             /** @default null */
             max_cost_micros?: number | null;
+            /** @default null */
+            mcp_server_ids?: string[] | null;
             /** @default null */
             last_message_id?: number | null;
             /** @default null */
@@ -3721,6 +3727,7 @@ export interface components {
                 [key: string]: string;
             };
             workspace_id?: string | null;
+            mcp_server_ids?: string[] | null;
         };
         UpdateKeyBody: {
             api_key?: string;

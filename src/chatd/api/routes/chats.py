@@ -5,7 +5,7 @@
 
 from typing import Final
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, UnsetType, structs
 
 from chatd.api import validation
 from chatd.api.auth import ApiCaller
@@ -15,7 +15,7 @@ from chatd.api.operations import REPLAYED, create_chat, run_operation
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.administration.models import find_model_or_default
-from chatd.api.routes.messages import build_content
+from chatd.api.routes.messages import build_content, choose_mcp_servers
 from chatd.api.schemas.chats import (
     CreateChatBody,
     InterruptBody,
@@ -75,7 +75,7 @@ class ChatRoutes:
             ApiRoute(
                 endpoint="PATCH /chats/{chat_id}",
                 permission="chats.write",
-                summary="Update title, labels, pin, workspace or archived; all or nothing",
+                summary="Update title, labels, pin, workspace, MCP servers or archived",
                 handle=self.amend_chat,
                 body_spec=_PATCH,
                 replies={204: None},
@@ -160,7 +160,6 @@ class ChatRoutes:
                     pool, caller.actor, workspace_id, caller.user_id
                 )
             )
-        validation.check_mcp_servers(body.mcp_server_ids)
         content = await build_content(self._deps, request.caller, body.content)
         model = await find_model_or_default(self._deps.models, body)
         system = validation.clean_system_prompt(body.system_prompt)
@@ -182,11 +181,15 @@ class ChatRoutes:
             workspace_id=workspace_id,
             client_tools=validation.check_client_tools(body.client_tools),
             max_cost_micros=body.max_cost_micros,
+            mcp_server_ids=await choose_mcp_servers(self._deps, body.mcp_server_ids),
         )
 
     async def amend_chat(self, request: ApiRequest) -> ApiReply:
         deps, body = self._deps, await request.body(_PATCH)
         command = _update(body)
+        if not isinstance(body.mcp_server_ids, UnsetType):
+            servers = await choose_mcp_servers(deps, body.mcp_server_ids)
+            command = structs.replace(command, mcp_server_ids=servers)
         outcome = await run_operation(deps, request.caller, request.chat_id, command)
         chat = outcome.chat
         if command.workspace_id is not UNSET:
@@ -195,7 +198,7 @@ class ChatRoutes:
             deps.announce(chat, "workspace")
         if command.title is not None:
             deps.announce(chat, "title")
-        elif command.labels is not None or command.pin_order is not None:
+        elif _is_amended(command):
             deps.announce(chat, "amended")
         for other in outcome.repinned:
             deps.announce(other, "amended")
@@ -248,6 +251,11 @@ async def get_view(deps: ApiDeps, reader: ApiCaller, chat: Chat) -> ReaderView |
 def new_view(owner: ApiCaller, read_up_to: MessageId = NOTHING_READ) -> ReaderView:
     """How the owner sees a new chat."""
     return ReaderView(is_owner=True, owner_username=owner.username, read_up_to=read_up_to)
+
+
+def _is_amended(command: UpdateChat) -> bool:
+    has_metadata = command.labels is not None or command.pin_order is not None
+    return has_metadata or command.mcp_server_ids is not UNSET
 
 
 def _update(body: UpdateChatBody) -> UpdateChat:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Final
+from uuid import UUID
 
 from chatd.api import validation
 from chatd.api.auth import ApiCaller
@@ -34,11 +35,12 @@ from chatd.domain.chat.parts import Part
 from chatd.domain.chat.public_messages import public_message, public_queued
 from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.file.entities import StoredFile
-from chatd.domain.ids import ChatId, FileId, MessageId
+from chatd.domain.ids import ChatId, FileId, McpServerId, MessageId
 from chatd.store.chat import message_pages
 from chatd.store.chat.message_pages import MessageRange, StoredMessagePage
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.file import files
+from chatd.store.mcp import selection
 
 _SEND: Final = BodySpec(SendMessageBody, LARGE_BODY_BYTES)
 _EDIT: Final = BodySpec(EditMessageBody, LARGE_BODY_BYTES)
@@ -127,11 +129,14 @@ class MessageRoutes:
 
     async def send_message(self, request: ApiRequest) -> ApiReply:
         body = await request.body(_SEND)
-        validation.check_mcp_servers(body.mcp_server_ids)
         key = request.idempotency_key("send", request.chat_id, body)
         deps, caller = self._deps, request.caller
         user_input = await build_user_input(deps, caller, body)
-        command = SendMessage(prompt=user_input, when_busy=body.busy_behavior)
+        command = SendMessage(
+            prompt=user_input,
+            when_busy=body.busy_behavior,
+            mcp_server_ids=await choose_mcp_servers(deps, body.mcp_server_ids),
+        )
         outcome = await run_operation(deps, caller, request.chat_id, command, key)
         if isinstance(outcome, AppliedChange) and outcome.request is not None:
             found = await replayed_result(deps, caller, outcome.chat, outcome.request)
@@ -164,6 +169,15 @@ async def build_user_input(
         model_config_id=model_id,
         reasoning_effort=body.reasoning_effort,
     )
+
+
+async def choose_mcp_servers(
+    deps: ApiDeps, ids: Sequence[UUID] | None
+) -> tuple[McpServerId, ...] | None:
+    """Raises InvalidInput that names all unknown ones."""
+    if not ids:
+        return None if ids is None else ()
+    return await deps.retry(lambda: selection.choose(deps.pool, ids))
 
 
 async def build_content(

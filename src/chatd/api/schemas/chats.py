@@ -13,12 +13,26 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from chatd.api.schemas.lists import ListPage, ListQuery
 from chatd.api.schemas.messages import Content, ModelSelection
-from chatd.api.schemas.values import MAX_INT32, MAX_INT64, CursorText, Id, NonBlankText
+from chatd.api.schemas.values import (
+    MAX_INT32,
+    MAX_INT64,
+    CursorText,
+    Id,
+    McpServerIds,
+    NonBlankText,
+)
 from chatd.domain.chat.public_chat import PublicChat
 from chatd.domain.chat.search import ChatSource
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.chat.transfer import ExportFormat
-from chatd.domain.description import CHAT_ID, CREATED_AT, STREAM_CURSOR, WORKSPACE_ID, describe
+from chatd.domain.description import (
+    CHAT_ID,
+    CREATED_AT,
+    MCP_SERVER_ID,
+    STREAM_CURSOR,
+    WORKSPACE_ID,
+    describe,
+)
 from chatd.domain.ids import ChatId, MessageId
 
 # Bodies of requests
@@ -92,10 +106,11 @@ class CreateChatBody(ModelSelection, frozen=True, kw_only=True, omit_defaults=Tr
         ),
     ] = None
     mcp_server_ids: Annotated[
-        Annotated[tuple[UUID, ...], Meta(max_length=100)] | None,
+        McpServerIds | None,
         describe(
-            "The MCP servers whose tools the chat may call.",
-            ["0193c5b0-4e2a-7d91-b0c3-6f7a8b9c0d1e"],
+            "The MCP servers whose tools the chat may call; null: those that are on by default."
+            " Servers that are forced on are used anyway.",
+            [MCP_SERVER_ID],
         ),
     ] = None
 
@@ -127,6 +142,14 @@ class UpdateChatBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     workspace_id: Annotated[
         UUID | UnsetType | None,
         describe("The workspace in which the chat's tools act; null: none.", WORKSPACE_ID),
+    ] = UNSET
+    mcp_server_ids: Annotated[
+        McpServerIds | UnsetType | None,
+        describe(
+            "All MCP servers whose tools the chat may call from its next step on; null: those that"
+            " are on by default.",
+            [MCP_SERVER_ID],
+        ),
     ] = UNSET
 
 

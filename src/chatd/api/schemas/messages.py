@@ -11,10 +11,18 @@ from uuid import UUID
 from msgspec import Meta, Raw, Struct
 
 from chatd.api.schemas.lists import ListPage, ListQuery
-from chatd.api.schemas.values import Id, LineNumber, NonBlankText, Version
+from chatd.api.schemas.values import Id, LineNumber, McpServerIds, NonBlankText, Version
 from chatd.domain.chat.commands import WhenBusy
 from chatd.domain.chat.public_messages import PublicMessage, PublicQueuedMessage
-from chatd.domain.description import CHAT_ID, CREATED_AT, FILE_ID, MODEL_ID, USER_ID, describe
+from chatd.domain.description import (
+    CHAT_ID,
+    CREATED_AT,
+    FILE_ID,
+    MCP_SERVER_ID,
+    MODEL_ID,
+    USER_ID,
+    describe,
+)
 from chatd.domain.ids import ChatId, MessageId, QueueId
 from chatd.domain.model.protocol import Effort
 
@@ -83,10 +91,10 @@ class SendMessageBody(ModelSelection, frozen=True, kw_only=True, omit_defaults=T
         "queue"
     )
     mcp_server_ids: Annotated[
-        Annotated[tuple[UUID, ...], Meta(max_length=100)] | None,
+        McpServerIds | None,
         describe(
-            "The MCP servers whose tools the chat may call.",
-            ["0193c5b0-4e2a-7d91-b0c3-6f7a8b9c0d1e"],
+            "All MCP servers whose tools the chat may call from now on; null: as before.",
+            [MCP_SERVER_ID],
         ),
     ] = None
 

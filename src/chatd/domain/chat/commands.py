@@ -14,6 +14,7 @@ from chatd.domain.chat.row import ChatError, Episode, Fence, RetryState
 from chatd.domain.chat.states import Transition
 from chatd.domain.ids import (
     ChatId,
+    McpServerId,
     MessageId,
     ModelConfigId,
     QueueId,
@@ -53,11 +54,15 @@ class CreateChat(Struct, frozen=True, kw_only=True):
     mode: str | None = None
     client_tools: Json = UNSET
     max_cost_micros: int | None = None
+    mcp_server_ids: tuple[McpServerId, ...] | None = None
 
 
 class SendMessage(Struct, frozen=True, kw_only=True):
+    """`mcp_server_ids` replaces those of the chat; None keeps them."""
+
     prompt: UserInput
     when_busy: WhenBusy = "queue"
+    mcp_server_ids: tuple[McpServerId, ...] | None = None
 
 
 class EditMessage(Struct, frozen=True, kw_only=True):
@@ -119,13 +124,15 @@ class DeleteQueued(QueueCommand, frozen=True, kw_only=True):
 
 class UpdateChat(Struct, frozen=True, kw_only=True):
     """Values to set on a chat, all or none. None leaves a value unchanged, except `workspace_id`,
-    where it removes the workspace. Archiving a root chat archives its chat tree."""
+    where it removes the workspace, and `mcp_server_ids`, where the default ones are used again.
+    Archiving a root chat archives its chat tree."""
 
     title: str | None = None
     labels: Mapping[str, str] | None = None
     pin_order: int | None = None
     archived: bool | None = None
     workspace_id: WorkspaceId | UnsetType | None = UNSET
+    mcp_server_ids: tuple[McpServerId, ...] | UnsetType | None = UNSET
 
 
 class ArchiveIdleTree(Struct, frozen=True, kw_only=True):

@@ -13,13 +13,14 @@ from chatd.domain.description import (
     CHAT_ID,
     CHILD_CHAT_ID,
     CREATED_AT,
+    MCP_SERVER_ID,
     MODEL_ID,
     UPDATED_AT,
     USER_ID,
     WORKSPACE_ID,
     describe,
 )
-from chatd.domain.ids import ChatId, MessageId, ModelConfigId, UserId, WorkspaceId
+from chatd.domain.ids import ChatId, McpServerId, MessageId, ModelConfigId, UserId, WorkspaceId
 
 ChatListChange = Literal["created", "changed", "archived", "deleted", "title"]
 
@@ -97,6 +98,14 @@ class PublicChat(Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_cost_micros: Annotated[
         int | None,
         describe("The budget of the chat and its subagents, in micros of a dollar.", 500_000),
+    ] = None
+    mcp_server_ids: Annotated[
+        tuple[McpServerId, ...] | None,
+        describe(
+            "The MCP servers that were chosen for it; absent if those are used that are on by"
+            " default. Servers that are forced on are used anyway.",
+            [MCP_SERVER_ID],
+        ),
     ] = None
     last_message_id: Annotated[MessageId | None, describe("The id of its newest message.", 7)] = (
         None
@@ -185,6 +194,7 @@ def public_chat(chat: Chat, view: ReaderView | None = None) -> PublicChat:
         reasoning_effort=chat.reasoning_effort,
         workspace_id=chat.workspace_id,
         max_cost_micros=chat.max_cost_micros,
+        mcp_server_ids=chat.mcp_server_ids,
         last_message_id=last if last > 0 else None,
         last_read_message_id=None if view is None else view.read_up_to or None,
         has_unread=UNSET if view is None else has_unread(chat, view.read_up_to),

@@ -18,6 +18,7 @@ from chatd.domain.errors import InvariantBroken, StaleFence
 from chatd.domain.ids import (
     ChangeId,
     ChatId,
+    McpServerId,
     MessageId,
     ModelConfigId,
     QueueId,
@@ -153,6 +154,8 @@ class Chat(Struct, frozen=True, kw_only=True):
     mode: str | None = None
     client_tools: Json = UNSET
     max_cost_micros: int | None = None
+    mcp_server_ids: tuple[McpServerId, ...] | None = None
+    """None: nobody chose, and the servers that are on by default are used."""
     diff_status: DiffStatus | None = None
     created_at: datetime
     updated_at: datetime

@@ -24,7 +24,7 @@ from chatd.domain.chat.messages import (
 )
 from chatd.domain.chat.parts import CONTENT_VERSION, FilePart, Part, validate_json
 from chatd.domain.errors import InvalidInput
-from chatd.domain.ids import ModelConfigId, ToolCallId
+from chatd.domain.ids import McpServerId, ModelConfigId, ToolCallId
 from chatd.domain.text import Json
 
 FORMAT_VERSION: Final = 1
@@ -65,6 +65,7 @@ class ChatLine(_Line, frozen=True, kw_only=True, tag="chat"):
     model_config_id: ModelConfigId | None = None
     reasoning_effort: ShortText | None = None
     client_tools: Json = UNSET
+    mcp_server_ids: Annotated[tuple[McpServerId, ...], Meta(max_length=100)] | None = None
 
 
 class MessageLine(_Line, frozen=True, kw_only=True, tag="message"):

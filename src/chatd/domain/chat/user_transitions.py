@@ -60,6 +60,7 @@ def create(command: CreateChat, worker: WorkerId | None) -> Change:
         mode=command.mode,
         client_tools=command.client_tools,
         max_cost_micros=command.max_cost_micros,
+        mcp_server_ids=command.mcp_server_ids,
         created_at=_UNSET_TIME,
         updated_at=_UNSET_TIME,
         status="running",

@@ -155,13 +155,14 @@ WITH family AS MATERIALIZED (
     ORDER BY (f.id <> f.root_chat_id), f.id FOR SHARE),
 changed AS (
     INSERT INTO chats (id, owner_id, root_chat_id, parent_chat_id, title, model_config_id,
-        reasoning_effort, labels, workspace_id, mode, client_tools, max_cost_micros, status,
-        snapshot_version, history_version, attempt, next_message_id, pending_calls,
-        turn_message_id, turn_no, run_no, worker_id, epoch, runnable_at, recent_changes)
+        reasoning_effort, labels, workspace_id, mode, client_tools, max_cost_micros,
+        mcp_server_ids, status, snapshot_version, history_version, attempt, next_message_id,
+        pending_calls, turn_message_id, turn_no, run_no, worker_id, epoch, runnable_at,
+        recent_changes)
     SELECT :chat_id::uuid, :owner_id, :root_chat_id::uuid, :parent_chat_id::uuid, :title,
         :model_config_id, :reasoning_effort, :labels, :workspace_id, :mode, :client_tools,
-        :max_cost_micros, :status::text, 1, :history_version, :attempt, :next_message_id,
-        :pending_calls, :turn_message_id, 1, (:worker_id::uuid IS NOT NULL)::int,
+        :max_cost_micros, :mcp_server_ids::uuid[], :status::text, 1, :history_version, :attempt,
+        :next_message_id, :pending_calls, :turn_message_id, 1, (:worker_id::uuid IS NOT NULL)::int,
         :worker_id::uuid, :epoch,
         CASE WHEN :worker_id::uuid IS NULL THEN now() END, ARRAY[:change_id::bigint]
     WHERE :parent_chat_id IS NULL OR (SELECT count(*) FROM family)
@@ -325,7 +326,7 @@ RUN_NAMES: Final = (
 # A timestamp costs the driver as much as ten other values. created_at and updated_at are known: the
 # ones from before, or `written_at`.
 _RESULT: Final = """
-SELECT id, worker_id, title, labels, pin_order, workspace_id, diff_status,
+SELECT id, worker_id, title, labels, pin_order, workspace_id, mcp_server_ids, diff_status,
     model_config_id, reasoning_effort, runnable_at, action_deadline, interrupt_deadline,
     now() AS written_at, takeover
 """

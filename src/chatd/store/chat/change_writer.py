@@ -40,7 +40,7 @@ from chatd.store.chat.apply import (
     ROW_NAMES,
     RUN_NAMES,
 )
-from chatd.store.chat.chats import read_diff_status, read_takeover
+from chatd.store.chat.chats import read_diff_status, read_mcp_servers, read_takeover
 from chatd.store.chat.messages import messages_written
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.conn import (
@@ -95,6 +95,7 @@ def _chat_after_write(change: Change, change_id: ChangeId, row: Row) -> Chat:
         labels=_LABELS.decode(row["labels"]),
         pin_order=row["pin_order"],
         workspace_id=row["workspace_id"],
+        mcp_server_ids=read_mcp_servers(row["mcp_server_ids"]),
         diff_status=read_diff_status(row["diff_status"]),
         model_config_id=row["model_config_id"],
         reasoning_effort=row["reasoning_effort"],
@@ -239,6 +240,7 @@ def _new_chat(change: Change) -> _Values:
         "mode": row.mode,
         "client_tools": json_or_none(row.client_tools),
         "max_cost_micros": row.max_cost_micros,
+        "mcp_server_ids": row.mcp_server_ids,
     }
 
 

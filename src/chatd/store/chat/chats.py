@@ -4,9 +4,10 @@ Also the cheap statements of the poll, each for many chats or owners at once. Th
 of which no hint arrived.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final, LiteralString, TypeVar
+from uuid import UUID
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
@@ -24,7 +25,7 @@ from chatd.domain.chat.row import Chat, ChatError, DiffStatus, RetryState, Setba
 from chatd.domain.chat.search import ChatSource
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.chat.transitions import LoadedChat
-from chatd.domain.ids import ChangeId, ChatId, MessageId, UserId
+from chatd.domain.ids import ChangeId, ChatId, McpServerId, MessageId, UserId
 from chatd.domain.takeover import LostOwner, Takeover
 from chatd.store.chat.messages import (
     MAX_READ_BYTES,
@@ -147,6 +148,10 @@ def read_diff_status(text: str | None) -> DiffStatus | None:
     return _read(_DIFF_STATUS, text)
 
 
+def read_mcp_servers(ids: Sequence[UUID] | None) -> tuple[McpServerId, ...] | None:
+    return None if ids is None else tuple(McpServerId(one) for one in ids)
+
+
 def chat_from_row(row: Row) -> Chat:
     columns = dict(row)
     client_tools: str | None = columns["client_tools"]
@@ -161,6 +166,7 @@ def chat_from_row(row: Row) -> Chat:
         takeover=read_takeover(columns["takeover"]),
         pending_calls=_CALLS.decode(columns["pending_calls"]),
         recent_changes=tuple(columns["recent_changes"]),
+        mcp_server_ids=read_mcp_servers(columns["mcp_server_ids"]),
     )
     return Chat(**{name: columns[name] for name in Chat.__struct_fields__})
 

@@ -20,6 +20,7 @@ from chatd.store.chat import chats
 from chatd.store.chat.chats import chat_from_row
 from chatd.store.chat.messages import MESSAGE_COLUMNS, messages_from_json
 from chatd.store.conn import DatabaseSession, strip_unstorable
+from chatd.store.mcp.selection import keep_usable
 from chatd.store.pool import Pool
 
 # The lock keeps the messages as they are until the copy is complete.
@@ -36,7 +37,7 @@ LOAD_TAIL: Final[LiteralString] = f"""
         WHERE chat_id = $1 AND id <= $2 AND NOT deleted AND id >= (
             SELECT max(id) FROM chat_messages
             WHERE chat_id = $1 AND id <= $2 AND NOT deleted AND role = 'assistant')) m"""
-COPY: Final[LiteralString] = """
+COPY: Final[LiteralString] = f"""
     WITH kept AS MATERIALIZED (
         SELECT id, row_number() OVER (ORDER BY id) AS number FROM chat_messages
         WHERE chat_id = $1 AND id <= $2 AND NOT deleted),
@@ -45,13 +46,14 @@ COPY: Final[LiteralString] = """
     total AS (SELECT (SELECT count(*) FROM kept) AS kept, (SELECT count(*) FROM added) AS added),
     made AS (
         INSERT INTO chats (id, owner_id, root_chat_id, title, model_config_id, reasoning_effort,
-            labels, workspace_id, mode, client_tools, max_cost_micros, status, snapshot_version,
-            history_version, next_message_id, recent_changes, forked_from_chat_id,
+            labels, workspace_id, mode, client_tools, max_cost_micros, mcp_server_ids, status,
+            snapshot_version, history_version, next_message_id, recent_changes, forked_from_chat_id,
             forked_from_message_id)
         SELECT $3, owner_id, $3, $4, model_config_id, reasoning_effort, labels, workspace_id, mode,
             client_tools,
-            (SELECT r.max_cost_micros FROM chats r WHERE r.id = chats.root_chat_id), 'waiting', 1,
-            1, kept + added + 1, ARRAY[$5::bigint], id, $2
+            (SELECT r.max_cost_micros FROM chats r WHERE r.id = chats.root_chat_id),
+            {keep_usable("chats.mcp_server_ids")}, 'waiting', 1, 1, kept + added + 1,
+            ARRAY[$5::bigint], id, $2
         FROM chats, total WHERE id = $1
         RETURNING *),
     copied AS (

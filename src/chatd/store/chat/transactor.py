@@ -96,6 +96,8 @@ class OperationRun:
                     return await self._create(command)
                 case UpdateChat() | ArchiveIdleTree() | DeleteTree() as command:
                     return await self._run_tree(command)
+                case SendMessage(mcp_server_ids=servers) as command if servers is not None:
+                    outcome = await self._run_locked(command)
                 case command:
                     known = self._usable_known_row(command)
                     # The first attempt almost always succeeds.
@@ -157,6 +159,13 @@ class OperationRun:
         """Wait for the row's lock, so that an operation on a busy chat cannot conflict for ever."""
         async with self._pool.transaction() as session:
             await chats.lock(session, self._operation.chat_id)
+            if isinstance(command, SendMessage) and command.mcp_server_ids is not None:
+                await updates.set_mcp_servers(
+                    session,
+                    self._operation.actor,
+                    self._operation.chat_id,
+                    command.mcp_server_ids,
+                )
             outcome = await self._run_loaded(session, command)
         if outcome is None:
             raise InvariantBroken(f"Chat {self._operation.chat_id} changed under its lock.")

@@ -23,6 +23,7 @@ from chatd.domain.ids import ChangeId, ChatId, MessageId, ModelConfigId, UserId
 from chatd.store.chat.chats import chat_from_row
 from chatd.store.chat.messages import take_within_bytes
 from chatd.store.conn import Conn, DatabaseSession, json_or_none, json_text
+from chatd.store.mcp.selection import keep_usable
 from chatd.store.pool import Pool
 from chatd.store.row_access import chat_condition, visible_chats
 
@@ -54,11 +55,12 @@ LOAD_MESSAGES: Final[LiteralString] = f"""
     SELECT m.messages, m.found
     FROM {take_within_bytes(_MESSAGES, order="id", max_bytes="$6")} m"""
 
-INSERT_CHAT: Final[LiteralString] = """
+INSERT_CHAT: Final[LiteralString] = f"""
     INSERT INTO chats (id, owner_id, root_chat_id, parent_chat_id, title, labels, created_at,
-        model_config_id, reasoning_effort, client_tools, status, snapshot_version, history_version,
-        next_message_id, recent_changes)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 'waiting', 1, 1, $11, ARRAY[$12::bigint])
+        model_config_id, reasoning_effort, client_tools, mcp_server_ids, status, snapshot_version,
+        history_version, next_message_id, recent_changes)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, {keep_usable("$13::uuid[]")}, 'waiting', 1, 1,
+        $11, ARRAY[$12::bigint])
     RETURNING *"""
 INSERT_MESSAGES: Final[LiteralString] = """
     INSERT INTO chat_messages (chat_id, root_chat_id, revision, id, role, visibility, content,
@@ -213,6 +215,7 @@ def chat_line(chat: Chat, numbers: Mapping[ChatId, int]) -> ChatLine:
         model_config_id=chat.model_config_id,
         reasoning_effort=chat.reasoning_effort,
         client_tools=one_line(chat.client_tools),
+        mcp_server_ids=chat.mcp_server_ids,
     )
 
 
@@ -308,6 +311,7 @@ async def _insert_chat(
         json_or_none(line.client_tools),
         messages + 1,
         request.change_id,
+        line.mcp_server_ids,
     )
     assert row is not None
     return chat_from_row(row)

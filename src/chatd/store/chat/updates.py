@@ -1,16 +1,16 @@
 """Update a chat's unversioned columns."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, LiteralString
 
-from msgspec import UnsetType
+from msgspec import UNSET, UnsetType
 
 from chatd.domain.access import Actor
 from chatd.domain.chat.commands import UpdateChat
 from chatd.domain.chat.pins import place_pin
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import InvariantBroken
-from chatd.domain.ids import ChatId, WorkspaceId
+from chatd.domain.ids import ChatId, McpServerId, WorkspaceId
 from chatd.store.chat.chats import chat_from_row
 from chatd.store.conn import DatabaseSession, json_text, strip_unstorable
 from chatd.store.row_access import chat_condition, chat_reach
@@ -27,8 +27,13 @@ UPDATE_CHAT: Final[LiteralString] = f"""
     WITH marked AS (
         UPDATE chat_search_state SET title = NULL WHERE chat_id = $1 AND $2::text IS NOT NULL)
     UPDATE chats c SET title = coalesce($2, title), labels = coalesce($3, labels),
-        pin_order = coalesce($4, pin_order)
-    WHERE c.id = $1 AND {chat_condition("$5", "$6")} RETURNING c.*"""
+        pin_order = coalesce($4, pin_order),
+        mcp_server_ids = CASE WHEN $5::boolean THEN $6::uuid[] ELSE mcp_server_ids END
+    WHERE c.id = $1 AND {chat_condition("$7", "$8")} RETURNING c.*"""
+# Before a message that is sent by the same transaction.
+SET_MCP_SERVERS: Final[LiteralString] = f"""
+    UPDATE chats c SET mcp_server_ids = $2::uuid[]
+    WHERE c.id = $1 AND {chat_condition("$3", "$4")}"""
 
 
 # Taken before the lock of any row, so that two changes of one user's pins cannot deadlock.
@@ -56,7 +61,7 @@ async def update_chat(
     owner's pins if the command sets one. Also returns the chats that got another pin order."""
     if not isinstance(command.workspace_id, UnsetType):
         await _bind(session, actor, chat, command.workspace_id)
-    elif command.title is None and command.labels is None and command.pin_order is None:
+    elif _sets_nothing(command):
         return chat, ()
     places: dict[ChatId, int] = {}
     if command.pin_order is not None:
@@ -66,10 +71,25 @@ async def update_chat(
     title = None if command.title is None else strip_unstorable(command.title)
     place = places.pop(chat.id, None)
     reach = chat_reach(actor, "chats.write")
-    row = await session.fetchrow(UPDATE_CHAT, chat.id, title, labels, place, *reach)
+    servers = command.mcp_server_ids
+    chosen = (False, None) if isinstance(servers, UnsetType) else (True, servers)
+    row = await session.fetchrow(UPDATE_CHAT, chat.id, title, labels, place, *chosen, *reach)
     if row is None:
         raise InvariantBroken(f"Chat {chat.id} was deleted under its lock.")
     return chat_from_row(row), await _renumber(session, places)
+
+
+def _sets_nothing(command: UpdateChat) -> bool:
+    values = (command.title, command.labels, command.pin_order)
+    return command.mcp_server_ids is UNSET and all(value is None for value in values)
+
+
+async def set_mcp_servers(
+    session: DatabaseSession, actor: Actor, chat_id: ChatId, servers: Sequence[McpServerId]
+) -> bool:
+    """False if the actor may not write to the chat."""
+    reach = chat_reach(actor, "chats.write")
+    return await session.execute(SET_MCP_SERVERS, chat_id, servers, *reach) == "UPDATE 1"
 
 
 async def _renumber(session: DatabaseSession, places: Mapping[ChatId, int]) -> tuple[Chat, ...]:

@@ -1,0 +1,217 @@
+"""MCP servers as stored: those that administrators made, and the rows of those that settings
+declare. A declared server has no secret here: each process has its own settings."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, LiteralString
+
+import msgspec
+from msgspec import Struct
+
+from chatd.domain.errors import Conflict
+from chatd.domain.ids import McpServerId
+from chatd.domain.mcp.configuration import McpCredentials, McpSource
+from chatd.domain.mcp.oauth import split_url
+from chatd.domain.mcp.servers import McpServer
+from chatd.store.conn import Conn, DatabaseSession, Row, json_text
+from chatd.store.errors import DuplicateRow
+from chatd.store.providers import managed_elsewhere
+from chatd.store.sealed_columns import SealedColumn
+
+SECRETS: Final = SealedColumn(table="mcp_servers", column="sealed_secrets")
+
+LIST: Final[LiteralString] = """
+    SELECT * FROM mcp_servers WHERE deleted_at IS NULL ORDER BY slug, id LIMIT 1000"""
+FIND: Final[LiteralString] = """
+    SELECT * FROM mcp_servers WHERE id = $1 AND deleted_at IS NULL FOR UPDATE"""
+FIND_SLUG: Final[LiteralString] = """
+    SELECT id, source FROM mcp_servers WHERE slug = $1 AND deleted_at IS NULL"""
+COUNT: Final[LiteralString] = "SELECT count(*) FROM mcp_servers WHERE deleted_at IS NULL"
+INSERT: Final[LiteralString] = """
+    INSERT INTO mcp_servers AS m (id, slug, display_name, description, url, transport, auth,
+        enabled, availability, allow, deny, model_intent, allow_in_plan_mode, config,
+        sealed_secrets, source)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14::json, $15, $16)"""
+UPDATE: Final[LiteralString] = """
+    UPDATE mcp_servers SET slug = $2, display_name = $3, description = $4, url = $5,
+        transport = $6, auth = $7, enabled = $8, availability = $9, allow = $10, deny = $11,
+        model_intent = $12, allow_in_plan_mode = $13, config = $14::json, sealed_secrets = $15,
+        version = version + 1, updated_at = clock_timestamp()
+    WHERE id = $1 AND source = $16 AND deleted_at IS NULL"""
+# A row whose server a process declares again is used again. An unchanged one keeps its version.
+DECLARE: Final[LiteralString] = f"""{INSERT}
+    ON CONFLICT (id) DO UPDATE SET slug = excluded.slug, display_name = excluded.display_name,
+        description = excluded.description, url = excluded.url, transport = excluded.transport,
+        auth = excluded.auth, enabled = excluded.enabled, availability = excluded.availability,
+        allow = excluded.allow, deny = excluded.deny, model_intent = excluded.model_intent,
+        allow_in_plan_mode = excluded.allow_in_plan_mode, config = excluded.config,
+        version = m.version + 1, updated_at = clock_timestamp(), deleted_at = NULL
+    WHERE (m.slug, m.display_name, m.description, m.url, m.transport, m.auth, m.enabled,
+           m.availability, m.allow, m.deny, m.model_intent, m.allow_in_plan_mode, m.config::text,
+           m.deleted_at) IS DISTINCT FROM
+          (excluded.slug, excluded.display_name, excluded.description, excluded.url,
+           excluded.transport, excluded.auth, excluded.enabled, excluded.availability,
+           excluded.allow, excluded.deny, excluded.model_intent, excluded.allow_in_plan_mode,
+           excluded.config::text, NULL)
+    RETURNING m.version"""
+# The row stays for the chats and tool calls that name it; its slug can be used again.
+DELETE: Final[LiteralString] = """
+    UPDATE mcp_servers SET deleted_at = clock_timestamp(), updated_at = clock_timestamp(),
+        enabled = false, sealed_secrets = NULL, version = version + 1
+    WHERE id = $1 AND deleted_at IS NULL"""
+FORGET_TOKENS: Final[LiteralString] = "DELETE FROM mcp_tokens WHERE server_id = $1"
+FORGET_CLIENTS: Final[LiteralString] = "DELETE FROM mcp_registrations WHERE server_id = $1"
+
+MAX_MCP_SERVERS: Final = 500
+
+
+class McpServerWrite(Struct, frozen=True, kw_only=True):
+    """The values of a row. The version of `server` is not written: the database counts it."""
+
+    server: McpServer
+    description: str = ""
+    credentials: McpCredentials = McpCredentials()
+    sealed_secrets: str | None = None
+    source: McpSource = "database"
+
+
+class StoredMcpServer(McpServerWrite, frozen=True, kw_only=True):
+    created_at: datetime
+    updated_at: datetime
+
+    @property
+    def id(self) -> McpServerId:
+        return self.server.id
+
+    @property
+    def origin(self) -> str:
+        """Where its secrets are sent, and nowhere else."""
+        return server_origin(self.server.url)
+
+
+_CREDENTIALS: Final = msgspec.json.Decoder(McpCredentials)
+
+
+def server_origin(url: str) -> str:
+    pieces = split_url(url)
+    return url if pieces is None else pieces.origin
+
+
+def _stored(row: Row) -> StoredMcpServer:
+    server = McpServer(
+        id=McpServerId(row["id"]),
+        slug=row["slug"],
+        display_name=row["display_name"],
+        url=row["url"],
+        transport=row["transport"],
+        auth=row["auth"],
+        enabled=row["enabled"],
+        availability=row["availability"],
+        allow=tuple(row["allow"]),
+        deny=tuple(row["deny"]),
+        model_intent=row["model_intent"],
+        allow_in_plan_mode=row["allow_in_plan_mode"],
+        version=row["version"],
+    )
+    return StoredMcpServer(
+        server=server,
+        description=row["description"],
+        credentials=_CREDENTIALS.decode(row["config"]),
+        sealed_secrets=row["sealed_secrets"],
+        source=row["source"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+    )
+
+
+def _values(row: McpServerWrite) -> tuple[object, ...]:
+    server = row.server
+    return (
+        server.id,
+        server.slug,
+        server.display_name,
+        row.description,
+        server.url,
+        server.transport,
+        server.auth,
+        server.enabled,
+        server.availability,
+        server.allow,
+        server.deny,
+        server.model_intent,
+        server.allow_in_plan_mode,
+        json_text(row.credentials),
+        row.sealed_secrets,
+        row.source,
+    )
+
+
+async def list_servers(conn: Conn) -> Sequence[StoredMcpServer]:
+    return [_stored(row) for row in await conn.fetch(LIST)]
+
+
+async def find_to_change(
+    session: DatabaseSession, server_id: McpServerId
+) -> StoredMcpServer | None:
+    """Locks the row. None for a deleted one. Raises Conflict for one that settings declare."""
+    row = await session.fetchrow(FIND, server_id)
+    if row is None:
+        return None
+    if row["source"] != "database":
+        raise managed_elsewhere("MCP server", row["slug"], row["source"])
+    return _stored(row)
+
+
+async def insert(session: DatabaseSession, row: McpServerWrite) -> None:
+    """Raises Conflict for a taken slug, and if there are too many."""
+    if await session.fetchval(COUNT) >= MAX_MCP_SERVERS:
+        text = f"There are {MAX_MCP_SERVERS} MCP servers. Delete one first."
+        raise Conflict(text)
+    await _require_free_slug(session, row.server)
+    try:
+        await session.execute(INSERT, *_values(row))
+    except DuplicateRow:
+        raise _taken(row.server.slug) from None
+
+
+async def update(session: DatabaseSession, row: McpServerWrite) -> None:
+    """The caller holds the row's lock. Raises Conflict for a taken slug."""
+    await _require_free_slug(session, row.server)
+    try:
+        await session.execute(UPDATE, *_values(row))
+    except DuplicateRow:
+        raise _taken(row.server.slug) from None
+
+
+async def declare(session: DatabaseSession, row: McpServerWrite) -> bool | None:
+    """Write a server of the settings. Whether the row changed; None if an administrator made one
+    with the same slug, which counts instead."""
+    found = await session.fetchrow(FIND_SLUG, row.server.slug)
+    if found is not None and found["id"] != row.server.id:
+        return None
+    return await session.fetchval(DECLARE, *_values(row)) is not None
+
+
+async def delete(session: DatabaseSession, server_id: McpServerId) -> None:
+    """With the tokens of all users and the registered clients."""
+    await session.execute(DELETE, server_id)
+    await forget_credentials(session, server_id)
+
+
+async def forget_credentials(session: DatabaseSession, server_id: McpServerId) -> None:
+    """What was granted for another address or another client is of no use."""
+    await session.execute(FORGET_TOKENS, server_id)
+    await session.execute(FORGET_CLIENTS, server_id)
+
+
+async def _require_free_slug(session: DatabaseSession, server: McpServer) -> None:
+    found = await session.fetchrow(FIND_SLUG, server.slug)
+    if found is None or found["id"] == server.id:
+        return
+    if found["source"] != "database":
+        raise managed_elsewhere("MCP server", server.slug, found["source"])
+    raise _taken(server.slug)
+
+
+def _taken(slug: str) -> Conflict:
+    return Conflict(f"There is an MCP server {slug}. Choose another slug.", code="name_taken")
