@@ -10,8 +10,8 @@ from chatd.domain.answer.tool_calls import (
     CUT_CALL_TEXT,
 )
 from chatd.domain.answer.tool_output import ToolOutput
+from chatd.domain.chat.call_waits import EXPIRED_CALL_TEXT
 from chatd.domain.chat.row import Chat
-from chatd.domain.chat.worker_transitions import EXPIRED_CALL_TEXT
 from chatd.domain.errors import InvalidInput, TransitionNotAllowed
 from chatd.domain.ids import ToolCallId
 from chatd.engine.tool_runner import EFFECT_UNKNOWN_TEXT, UNKNOWN_OUTCOME_OUTPUT

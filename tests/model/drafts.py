@@ -44,9 +44,13 @@ class Drafts:
             parts.append(call(f"c{self._calls}", name, provider_executed=name == "web_search"))
         return draft("assistant", *parts)
 
-    def question(self) -> Draft:
-        self._calls += 1
-        return draft("assistant", call(f"c{self._calls}", CLIENT_TOOL))
+    def asking(self) -> Draft:
+        """Calls that someone outside must answer or approve."""
+        parts: list[Part] = []
+        for name in self.rng.choices((CLIENT_TOOL, "execute"), k=self.rng.randint(1, 3)):
+            self._calls += 1
+            parts.append(call(f"c{self._calls}", name))
+        return draft("assistant", *parts)
 
     def results(self, calls: Sequence[PendingCall]) -> tuple[Draft, ...]:
         return tuple(draft("tool", result(call.id, call.name)) for call in calls)

@@ -7,6 +7,7 @@ ARCHITECTURE.md. Checks are incremental: their cost depends on the change, not o
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from chatd.domain.chat.call_waits import waiting_calls
 from chatd.domain.chat.change import MAX_ORPHAN_COUNT, Change
 from chatd.domain.chat.messages import (
     Message,
@@ -32,7 +33,7 @@ def check_row(chat: Chat) -> None:
     assert not owned or active, "owned, not active"
     assert (status == "error") == (chat.last_error is not None), "error without a reason"
     assert (status == "requires_action") == (chat.action_deadline is not None), "action deadline"
-    assert status != "requires_action" or calls > 0, "waits without pending calls"
+    assert status != "requires_action" or waiting_calls(chat), "waits for nothing"
     assert (status == "interrupting") == (chat.interrupt_deadline is not None), "stop deadline"
     assert (chat.runnable_at is not None) == (active and not owned), "runnable"
     assert status != "waiting" or calls == 0, "idle with pending calls"

@@ -2,11 +2,17 @@
 
 from collections.abc import Callable
 from random import Random
+from typing import Literal
 
-from msgspec import Struct
+from msgspec import Raw, Struct
+from msgspec.structs import replace
 
+from chatd.domain.chat.answer_transitions import answer_calls, submit_tool_results
+from chatd.domain.chat.call_waits import CallWait, WaitKind, wait_of, waiting_calls
 from chatd.domain.chat.change import Change
 from chatd.domain.chat.commands import (
+    AnswerCalls,
+    CallAnswer,
     ClientResult,
     EditMessage,
     EditQueued,
@@ -20,7 +26,7 @@ from chatd.domain.chat.commands import (
     SubmitToolResults,
     WhenBusy,
 )
-from chatd.domain.chat.messages import Draft
+from chatd.domain.chat.messages import Draft, PendingCall, local_calls
 from chatd.domain.chat.queue_transitions import (
     delete_queued,
     edit_queued,
@@ -36,7 +42,6 @@ from chatd.domain.chat.user_transitions import (
     request_compaction,
     resume_queue,
     send_message,
-    submit_tool_results,
 )
 from chatd.domain.chat.worker_transitions import (
     acquire,
@@ -51,10 +56,11 @@ from chatd.domain.chat.worker_transitions import (
     release,
     require_action,
 )
-from chatd.domain.ids import MessageId, QueueId, WorkerId
+from chatd.domain.ids import MessageId, QueueId, ToolCallId, WorkerId
+from chatd.domain.questions import QuestionReply
 from tests.model.drafts import CLIENT_TOOLS, Drafts
 from tests.model.reference_store import ChatRows
-from tests.support.seeds import FAILED, failing
+from tests.support.seeds import FAILED, QUESTIONS, failing
 
 
 class TransitionInput(Struct, frozen=True, kw_only=True):
@@ -93,11 +99,36 @@ def _edit(at: TransitionInput) -> Change | None:
 
 
 def _submit(at: TransitionInput) -> Change | None:
-    calls = [*at.chat.pending_calls]
+    calls = [call for call in waiting_calls(at.chat) if wait_of(call) == "client"]
     if calls and at.rng.random() < 0.1:
         calls.pop()
     results = tuple(ClientResult(tool_call_id=call.id, output="{}") for call in calls)
     return submit_tool_results(at.chat, SubmitToolResults(results=results), at.free)
+
+
+def _answer_asked(at: TransitionInput) -> Change | None:
+    """Some of the asked calls, as owners and late or second answerers do."""
+    asked = [call for call in at.chat.pending_calls if wait_of(call) != "client"]
+    chosen = at.rng.sample(asked, at.rng.randint(min(1, len(asked)), len(asked)))
+    answers = tuple(
+        CallAnswer(
+            tool_call_id=call.id,
+            decision=at.rng.choice(_DECISIONS[wait_of(call)]),
+            replies=(QuestionReply(labels=("A",)),),
+            always=at.rng.random() < 0.2,
+        )
+        for call in chosen
+    )
+    command = AnswerCalls(answered_by=at.chat.owner_id, answers=answers)
+    return answer_calls(at.chat, command, at.free)
+
+
+_DECISIONS: dict[WaitKind | None, tuple[Literal["approve", "deny", "answer"], ...]] = {
+    "question": ("answer", "answer", "deny"),
+    "approval": ("approve", "approve", "deny"),
+    "client": ("approve",),
+    None: ("approve",),
+}
 
 
 def _compact(at: TransitionInput) -> Change | None:
@@ -158,12 +189,30 @@ def _finish(at: TransitionInput) -> Change | None:
 
 
 def _ask(at: TransitionInput) -> Change | None:
-    """Calls of other tools are answered first."""
+    """Some calls of other tools are answered first, the others are asked for."""
     ours = [call for call in at.chat.pending_calls if not call.client]
-    messages = at.drafts.results(ours)
-    if len(ours) == len(at.chat.pending_calls):
-        messages = (*messages, at.drafts.question())
-    return require_action(at.chat, _step(at, *messages))
+    answered = at.rng.sample(ours, at.rng.randint(0, len(ours)))
+    messages = at.drafts.results(answered)
+    done = {call.id for call in answered}
+    waits = [_wait(at, call.id, call) for call in ours if call.id not in done]
+    if len(answered) == len(at.chat.pending_calls):
+        asking = at.drafts.asking()
+        messages = (*messages, asking)
+        waits = [
+            _wait(at, call.tool_call_id)
+            for call in local_calls(asking.content)
+            if call.tool_name not in CLIENT_TOOLS
+        ]
+    return require_action(at.chat, replace(_step(at, *messages), waits=tuple(waits)))
+
+
+def _wait(at: TransitionInput, call_id: ToolCallId, mark: PendingCall | None = None) -> CallWait:
+    kind: WaitKind = at.rng.choice(("approval", "approval", "question"))
+    if mark is not None and mark.approved_by is not None:
+        kind = "question"
+    args = Raw(QUESTIONS.encode() if kind == "question" else b"{}")
+    timeout_s = at.rng.choice((60.0, 3600.0, 86400.0))
+    return CallWait(call_id=call_id, kind=kind, timeout_s=timeout_s, args=args, always=True)
 
 
 def _partial(at: TransitionInput) -> tuple[Draft, ...]:
@@ -200,6 +249,7 @@ _MAKE: dict[Transition, Callable[[TransitionInput], Change | None]] = {
     Transition.INTERRUPT_AND_HOLD: lambda at: interrupt_and_hold(at.chat, at.free),
     Transition.RESUME_QUEUE: lambda at: resume_queue(at.chat, at.free),
     Transition.SUBMIT_TOOL_RESULTS: _submit,
+    Transition.ANSWER_CALLS: _answer_asked,
     Transition.REQUEST_COMPACTION: _compact,
     Transition.EDIT_QUEUED: _edit_queued,
     Transition.MOVE_QUEUED: _move_queued,

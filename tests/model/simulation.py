@@ -10,7 +10,8 @@ from random import Random
 from typing import Final, LiteralString
 from uuid import UUID
 
-from chatd.domain.chat.change import CLIENT_TOOL_DEADLINE_S, INTERRUPT_DEADLINE_S
+from chatd.domain.chat.call_waits import CLIENT_TOOL_DEADLINE_S
+from chatd.domain.chat.change import INTERRUPT_DEADLINE_S
 from chatd.domain.chat.commands import CreateChat
 from chatd.domain.chat.row import RECENT_CHANGES_KEPT, Chat, Hint
 from chatd.domain.ids import ChangeId, ChatId, UserId

@@ -39,6 +39,7 @@ OTHER_USER_TRANSITIONS: Final = (
     Transition.EDIT_MESSAGE,
     Transition.INTERRUPT,
     Transition.SUBMIT_TOOL_RESULTS,
+    Transition.ANSWER_CALLS,
     Transition.REQUEST_COMPACTION,
     Transition.EDIT_QUEUED,
     Transition.MOVE_QUEUED,

@@ -9,8 +9,9 @@ from functools import cache
 from typing import Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
+from chatd.domain.chat.call_waits import CallWait, WaitKind
 from chatd.domain.chat.change import Change
 from chatd.domain.chat.commands import (
     CreateChat,
@@ -44,13 +45,20 @@ from chatd.domain.chat.worker_transitions import (
     release,
     require_action,
 )
-from chatd.domain.ids import ChatId, WorkerId
+from chatd.domain.ids import ChatId, ToolCallId, WorkerId
+from chatd.domain.questions import QUESTION_TOOL
 from tests.model.reference_store import ReferenceStore, apply_change
 from tests.support.factories import CHAT, OWNER, WORKER, call, draft, prompt, text
 
 CLIENT_TOOL = "ask_person"
 
-OpenCalls = Literal["none", "local", "client"]
+OpenCalls = Literal["none", "local", "client", "approval", "question", "mixed"]
+"""`mixed`: one call of a client tool, which has the earlier deadline, and one to approve."""
+
+QUESTIONS = (
+    '{"questions":[{"header":"Store","question":"Which one?","options":'
+    '[{"label":"A","description":""},{"label":"B","description":""}]}]}'
+)
 
 FAILED = ChatError(message="The model's API refused the request.", kind="auth")
 
@@ -137,6 +145,21 @@ def seed_chat(seed: Seed) -> Seeded:
     )
 
 
+_CALLED = {
+    "client": (CLIENT_TOOL, CLIENT_TOOL),
+    "question": (QUESTION_TOOL, QUESTION_TOOL),
+    "mixed": (CLIENT_TOOL, "execute"),
+}
+
+
+def wait_for(call_id: str, kind: WaitKind, timeout_s: float = 86400.0) -> CallWait:
+    """Of a call that its chat can stop asking for."""
+    args = Raw(QUESTIONS.encode() if kind == "question" else b"{}")
+    return CallWait(
+        call_id=ToolCallId(call_id), kind=kind, timeout_s=timeout_s, args=args, always=True
+    )
+
+
 def _needs_turn(seed: Seed) -> bool:
     return seed.state not in (State.W, State.XW0) or seed.calls is not None
 
@@ -154,10 +177,10 @@ def _begin(seed: Seed) -> Change:
 
 def _work(road: _SeedBuilder, seed: Seed) -> None:
     if seed.open_calls != "none":
-        name = CLIENT_TOOL if seed.open_calls == "client" else "execute"
+        first, second = _CALLED.get(seed.open_calls, ("execute", "execute"))
         if not seed.begun:
             road.go(acquire(road.chat, seed.worker))
-        calls = draft("assistant", text("Let me see."), call("c1", name), call("c2", name))
+        calls = draft("assistant", text("Let me see."), call("c1", first), call("c2", second))
         road.go(commit_step(road.chat, step(road.chat, calls, keep_owner=seed.begun)))
     for deaths in range(seed.orphans):
         # One more crash of the runner would be an error.
@@ -194,7 +217,16 @@ def _stop(road: _SeedBuilder, seed: Seed) -> None:
 
 
 def _ask_person(road: _SeedBuilder, seed: Seed) -> None:
-    road.go(require_action(road.chat, step(road.chat)))
+    kinds: dict[OpenCalls, tuple[WaitKind, WaitKind]] = {
+        "approval": ("approval", "approval"),
+        "question": ("question", "question"),
+        "mixed": ("client", "approval"),
+    }
+    waits = tuple(
+        wait_for(name, kind, 60.0 if kind == "client" else 86400.0)
+        for name, kind in zip(("c1", "c2"), kinds.get(seed.open_calls, ()), strict=False)
+    )
+    road.go(require_action(road.chat, step(road.chat, waits=waits)))
 
 
 def _fail(road: _SeedBuilder, seed: Seed) -> None:

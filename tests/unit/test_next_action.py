@@ -5,6 +5,8 @@ from typing import Literal
 import pytest
 from msgspec.structs import replace
 
+from chatd.domain.answer.assembler import EMPTY_OBJECT
+from chatd.domain.chat.call_waits import CallWait, WaitKind
 from chatd.domain.chat.messages import Message, TokenUsage
 from chatd.domain.chat.parts import ToolCallPart
 from chatd.domain.chat.row import Chat
@@ -22,7 +24,11 @@ from chatd.domain.decisions import (
     next_action,
 )
 from chatd.domain.prompt.compaction import ContextFill
-from tests.support.factories import WORKER, call, chat, message, pending, result, text
+from chatd.domain.questions import QUESTION_TOOL
+from chatd.domain.tool_policy.decision import decide, denial_text
+from chatd.domain.tool_policy.rules import PolicyLayer, ToolPolicy, ToolRule
+from tests.support.factories import OWNER, WORKER, call, chat, message, pending, result, text
+from tests.support.seeds import QUESTIONS
 from tests.support.tables import table
 
 RULES = TurnRules(
@@ -87,6 +93,22 @@ def run(*calls: str) -> RunTools:
     return RunTools(calls=found)
 
 
+def asked(*calls: str, kind: WaitKind, timeout_s: float, always: bool = False) -> RequireAction:
+    found = run(*calls).calls
+    waits = tuple(
+        CallWait(
+            call_id=it.tool_call_id, kind=kind, timeout_s=timeout_s, args=it.args, always=always
+        )
+        for it in found
+    )
+    return RequireAction(calls=found, waits=waits)
+
+
+def approved(row: Chat) -> Chat:
+    calls = tuple(replace(it, approved_by=OWNER) for it in row.pending_calls)
+    return replace(row, pending_calls=calls)
+
+
 CLIENT = ("ask_client", "pick_file")
 ALONE = "user, calls x:propose_plan"
 
@@ -109,7 +131,7 @@ ALONE = "user, calls x:propose_plan"
         "when only the client's are left the client is asked for all of them": (
             "user, calls c:ask_client a d:pick_file, done a",
             running("c:ask_client", "d:pick_file", client=CLIENT),
-            RequireAction(calls=(call("c", "ask_client"), call("d", "pick_file"))),
+            asked("c:ask_client", "d:pick_file", kind="client", timeout_s=300),
         ),
         "a new message ends unanswered ones": ("user, calls a, user", running(), Generate()),
         "those of deleted and compressed messages are not pending": (
@@ -145,6 +167,85 @@ def test_a_client_call_that_row_and_rules_disagree_on_is_refused_by_the_runner(
     rules = replace(RULES, client_tools=frozenset[str]()) if client else RULES
     row = running("c:ask_client", client=client)
     assert next_action(history("user, calls c:ask_client"), row, rules) == run("c:ask_client")
+
+
+ASK = PolicyLayer(
+    name="user",
+    policy=ToolPolicy(
+        rules=(
+            ToolRule(tool="execute", action="ask"),
+            ToolRule(tool="ask_client", action="ask"),
+            ToolRule(tool="forbidden", action="deny", reason="Never."),
+        )
+    ),
+)
+ASKING = replace(
+    RULES, policy=(ASK,), approval_timeout_s=60.0, client_timeouts_s={"pick_file": 20.0}
+)
+DENIAL = denial_text(decide((ASK,), "forbidden", EMPTY_OBJECT))
+
+
+@table(
+    "messages row action",
+    {
+        "a call to approve is asked for": (
+            "user, calls a",
+            running("a"),
+            asked("a", kind="approval", timeout_s=60, always=True),
+        ),
+        "calls that need no approval run first": (
+            "user, calls a b:read_file",
+            running("a", "b:read_file"),
+            run("b:read_file"),
+        ),
+        "an approved call runs": ("user, calls a", approved(running("a")), run("a")),
+        "a denied call gets its result at once, and nothing waits for it": (
+            "user, calls a f:forbidden",
+            running("a", "f:forbidden"),
+            replace(run("f:forbidden"), denied={"f": DENIAL}),
+        ),
+        "a call that was approved and is denied now is not run": (
+            "user, calls f:forbidden",
+            approved(running("f:forbidden")),
+            replace(run("f:forbidden"), denied={"f": DENIAL}),
+        ),
+        "a client's call is approved before the client is asked": (
+            "user, calls c:ask_client",
+            running("c:ask_client", client=CLIENT),
+            asked("c:ask_client", kind="approval", timeout_s=60, always=True),
+        ),
+        "an approved client's call waits for the client": (
+            "user, calls c:ask_client",
+            approved(running("c:ask_client", client=CLIENT)),
+            asked("c:ask_client", kind="client", timeout_s=300),
+        ),
+        "a client tool has its own time": (
+            "user, calls d:pick_file",
+            running("d:pick_file", client=CLIENT),
+            asked("d:pick_file", kind="client", timeout_s=20),
+        ),
+    },
+)
+def test_a_policy_decides_which_calls_run(messages: str, row: Chat, action: Action) -> None:
+    assert next_action(history(messages), row, ASKING) == action
+
+
+@pytest.mark.parametrize("args", ["nonsense", None])
+def test_a_call_that_cannot_run_is_not_asked_for(args: str | None) -> None:
+    called = call("a", args=args)
+    rows = [*history("user"), message(2, "assistant", called)]
+    assert next_action(rows, running("a"), ASKING) == RunTools(calls=(called,))
+
+
+@pytest.mark.parametrize(("args", "is_asked"), [(QUESTIONS, True), ('{"questions":[]}', False)])
+def test_questions_are_asked_if_they_can_be(args: str, *, is_asked: bool) -> None:
+    called = call("q", QUESTION_TOOL, args=args)
+    rows = [*history("user"), message(2, "assistant", called)]
+    rules = replace(ASKING, question_tools=frozenset({QUESTION_TOOL}), question_timeout_s=7.0)
+    row = running(f"q:{QUESTION_TOOL}")
+    wait = CallWait(call_id=called.tool_call_id, kind="question", timeout_s=7.0, args=called.args)
+    expected = RequireAction(calls=(called,), waits=(wait,))
+    assert next_action(rows, row, rules) == (expected if is_asked else RunTools(calls=(called,)))
 
 
 def compact(source: Literal["auto", "manual"], tokens: int | None, threshold: int = 70) -> Compact:

@@ -3,13 +3,13 @@
 import msgspec
 import pytest
 
+from chatd.domain.chat.answer_transitions import submit_tool_results
+from chatd.domain.chat.call_waits import EXPIRED_CALL_TEXT
 from chatd.domain.chat.commands import ClientResult, SubmitToolResults
 from chatd.domain.chat.messages import PendingCall
 from chatd.domain.chat.parts import ToolResultPart
 from chatd.domain.chat.states import State
-from chatd.domain.chat.user_transitions import submit_tool_results
 from chatd.domain.chat.worker_transitions import (
-    EXPIRED_CALL_TEXT,
     commit_step,
     expire_action,
     require_action,

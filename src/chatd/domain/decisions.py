@@ -4,19 +4,31 @@
 any other. `decide_reaction` compares versions, because rows come late, twice or out of order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
-from chatd.domain.chat.messages import Message, local_calls, local_results, pending_calls
+from chatd.domain.chat.call_waits import CLIENT_TOOL_DEADLINE_S, PERSON_DEADLINE_S, CallWait
+from chatd.domain.chat.messages import (
+    Message,
+    PendingCall,
+    local_calls,
+    local_results,
+    pending_calls,
+)
 from chatd.domain.chat.parts import ToolCallPart
 from chatd.domain.chat.row import Chat, ChatError, Fence
 from chatd.domain.chat.states import Status
-from chatd.domain.ids import ChangeId, WorkerId
+from chatd.domain.errors import ToolError
+from chatd.domain.ids import ChangeId, ToolCallId, WorkerId
 from chatd.domain.model.protocol import FinishReason
 from chatd.domain.prompt import compaction
+from chatd.domain.questions import read_questions
+from chatd.domain.text import parse_json
+from chatd.domain.tool_policy.decision import PolicyDecision, decide, denial_text
+from chatd.domain.tool_policy.rules import PolicyLayer
 
 MAX_STEPS_PER_TURN: Final = 1200
 
@@ -50,6 +62,11 @@ class TurnRules(Struct, frozen=True, kw_only=True):
 
     max_steps: int = MAX_STEPS_PER_TURN
     client_tools: frozenset[str] = frozenset()
+    client_timeouts_s: Mapping[str, float] = {}
+    question_tools: frozenset[str] = frozenset()
+    question_timeout_s: float = PERSON_DEADLINE_S
+    approval_timeout_s: float = PERSON_DEADLINE_S
+    policy: tuple[PolicyLayer, ...] = ()
     stop_after_tools: frozenset[str] = frozenset()
     context_limit: int | None = None
     compaction_threshold: int = compaction.DEFAULT_THRESHOLD_PERCENT
@@ -60,15 +77,18 @@ class Generate(Struct, frozen=True, kw_only=True):
 
 
 class RunTools(Struct, frozen=True, kw_only=True):
-    """Answer these calls in one commit. A call without arguments gets an error result."""
+    """Answer these calls in one commit. A call without arguments gets an error result. `denied`: a
+    policy denies these calls; the text is their result."""
 
     calls: tuple[ToolCallPart, ...]
+    denied: Mapping[ToolCallId, str] = {}
 
 
 class RequireAction(Struct, frozen=True, kw_only=True):
-    """All pending calls are for the client."""
+    """All pending calls wait: for the client, for answers of a person, or for approvals."""
 
     calls: tuple[ToolCallPart, ...]
+    waits: tuple[CallWait, ...] = ()
 
 
 class Compact(Struct, frozen=True, kw_only=True):
@@ -124,13 +144,73 @@ def _current_turn(rows: Sequence[Message]) -> Sequence[Message]:
 
 
 def _answer_calls(calls: tuple[ToolCallPart, ...], chat: Chat, rules: TurnRules) -> Action:
+    marks = {call.id: call for call in chat.pending_calls}
+    decisions = {
+        call.tool_call_id: decide(rules.policy, call.tool_name, call.args) for call in calls
+    }
+    waits = {
+        call.tool_call_id: wait
+        for call in calls
+        if (wait := _wait(call, marks[call.tool_call_id], decisions, rules)) is not None
+    }
+    # Calls that need no person run first. The order of the results is the prompt's matter.
+    ready = tuple(call for call in calls if call.tool_call_id not in waits)
+    if not ready:
+        return RequireAction(calls=calls, waits=tuple(waits.values()))
+    denied = {
+        call.tool_call_id: denial_text(decision)
+        for call in ready
+        if (decision := decisions[call.tool_call_id]).action == "deny"
+    }
+    return RunTools(calls=ready, denied=denied)
+
+
+def _wait(
+    call: ToolCallPart,
+    mark: PendingCall,
+    decisions: Mapping[ToolCallId, PolicyDecision],
+    rules: TurnRules,
+) -> CallWait | None:
+    """What the call must wait for. None: it runs, or fails without an effect."""
+    decision = decisions[call.tool_call_id]
+    if decision.action == "deny":
+        return None
+    if call.tool_name in rules.question_tools:
+        return _wait_for_answer(call, rules)
+    is_client = mark.client and call.tool_name in rules.client_tools
+    can_run = is_client or not (call.cut or parse_json(call.args) is UNSET)
+    if decision.action == "ask" and mark.approved_by is None and can_run:
+        return CallWait(
+            call_id=call.tool_call_id,
+            kind="approval",
+            timeout_s=rules.approval_timeout_s,
+            args=call.args,
+            always=decision.may_loosen,
+        )
     # The client's tools may have changed since the call. Wait for the client only if the call is
     # marked as the client's and the client still has the tool; the runner refuses the others.
-    for_client = {
-        call.id for call in chat.pending_calls if call.client and call.name in rules.client_tools
-    }
-    local = tuple(call for call in calls if call.tool_call_id not in for_client)
-    return RunTools(calls=local) if local else RequireAction(calls=calls)
+    if is_client:
+        return CallWait(
+            call_id=call.tool_call_id,
+            kind="client",
+            timeout_s=rules.client_timeouts_s.get(call.tool_name, CLIENT_TOOL_DEADLINE_S),
+            args=call.args,
+        )
+    return None
+
+
+def _wait_for_answer(call: ToolCallPart, rules: TurnRules) -> CallWait | None:
+    """Bad questions are not asked: the tool answers them with what is wrong."""
+    try:
+        read_questions(call.args)
+    except ToolError:
+        return None
+    return CallWait(
+        call_id=call.tool_call_id,
+        kind="question",
+        timeout_s=rules.question_timeout_s,
+        args=call.args,
+    )
 
 
 def _has_stop_result(turn: Sequence[Message], rules: TurnRules) -> bool:

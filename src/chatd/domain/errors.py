@@ -95,7 +95,7 @@ _STATE_NAMES: Final = {
     "P": "pending",
     "R": "running",
     "I": "being interrupted",
-    "A": "waiting for tool results",
+    "A": "waiting for an answer",
     "X": "archived",
 }
 
@@ -117,6 +117,18 @@ class ChatBusy(Conflict):
 
 class QueuedMessageGone(Conflict):
     code = "queued_message_gone"
+
+
+class CallNotWaiting(Conflict):
+    """The call was answered before, or its chat does not wait for it."""
+
+    code = "call_not_waiting"
+
+    def __init__(self, tool_call_id: str, who: str = "") -> None:
+        super().__init__(
+            who or f"The chat does not wait for an answer to the tool call {tool_call_id!r}."
+        )
+        self.tool_call_id = tool_call_id
 
 
 class NothingToCompact(Conflict):

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from chatd.aio import Backoff, retry_unavailable
 from chatd.domain.access import WORKER, SystemActor
+from chatd.domain.chat.call_waits import CallWait
 from chatd.domain.chat.commands import ArchiveIdleTree, FailTurn, Step, WorkerCommand
 from chatd.domain.chat.messages import Draft, Message, UsageEntry
 from chatd.domain.chat.row import Chat, ChatError, Fence
@@ -135,6 +136,7 @@ class Attempt:
         usage: tuple[UsageEntry, ...] = (),
         *,
         client_tools: frozenset[str] = frozenset(),
+        waits: tuple[CallWait, ...] = (),
         compacted: bool = False,
     ) -> S:
         """The command of a kind for this attempt's row."""
@@ -143,6 +145,7 @@ class Attempt:
             messages=messages,
             usage=usage,
             client_tools=client_tools,
+            waits=waits,
             compacted=compacted,
             keep_owner=not self.is_draining,
         )

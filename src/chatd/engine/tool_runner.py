@@ -18,6 +18,7 @@ from chatd.domain.answer.tool_output import AnsweredCall, ToolOutput, error_outp
 from chatd.domain.chat.messages import Draft
 from chatd.domain.chat.parts import ToolCallPart, ToolResultPart
 from chatd.domain.chat.row import Chat, Fence
+from chatd.domain.decisions import RunTools
 from chatd.domain.errors import ChatdError, StaleFence, Unavailable
 from chatd.domain.ids import ToolCallId
 from chatd.domain.ports import Env, Tool, ToolContext
@@ -52,14 +53,15 @@ class ToolBatchRun:
         self,
         chat: Chat,
         context: TurnContext,
-        calls: tuple[ToolCallPart, ...],
+        action: RunTools,
         *,
         deps: ToolDeps,
         recorder: PartRecorder,
     ) -> None:
         self._chat = chat
         self._context = context
-        self._calls = calls
+        self._calls = action.calls
+        self._denied = action.denied
         self._deps = deps
         self._env = deps.env
         self._recorder = recorder
@@ -73,8 +75,12 @@ class ToolBatchRun:
     async def run(self) -> None:
         """Return when every call has its result. Serial tools run one by one after the others.
         Raises StaleFence if another worker owns the chat."""
-        batch = plan_batch(self._calls, self._context.toolbox)
+        allowed = [call for call in self._calls if call.tool_call_id not in self._denied]
+        batch = plan_batch(allowed, self._context.toolbox)
         self._answered = {answer.call_id: answer for answer in batch.rejected}
+        for call in self._calls:
+            if (text := self._denied.get(call.tool_call_id)) is not None:
+                self._store(call, error_output(text))
         try:
             async with asyncio.TaskGroup() as group:
                 for call in batch.concurrent:

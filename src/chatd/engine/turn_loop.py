@@ -18,7 +18,7 @@ from chatd.domain.chat.commands import (
     FinishInterrupt,
     FinishTurn,
     ReleaseChat,
-    RequireClientTools,
+    RequireAnswers,
 )
 from chatd.domain.chat.messages import Draft, UsageEntry
 from chatd.domain.chat.row import Chat, ChatError, Episode, Fence
@@ -169,9 +169,11 @@ class TurnLoop:
                 return await self._run_tools(attempt, context, action)
             case Compact():
                 return await self._deps.model_step.compact(attempt, context, action)
-            case RequireAction() | Finish():
-                kind = RequireClientTools if isinstance(action, RequireAction) else FinishTurn
-                step = attempt.step(kind, client_tools=context.client_names)
+            case RequireAction(waits=waits):
+                step = attempt.step(RequireAnswers, client_tools=context.client_names, waits=waits)
+                return await self._committer.commit(attempt, step)
+            case Finish():
+                step = attempt.step(FinishTurn, client_tools=context.client_names)
                 return await self._committer.commit(attempt, step)
             case Fail():
                 return await self._committer.fail_turn(attempt, action.error)
@@ -183,7 +185,7 @@ class TurnLoop:
     ) -> AppliedChange:
         recorder = self._deps.episodes.open(Episode.of(attempt.chat))
         batch = ToolBatchRun(
-            attempt.chat, context, action.calls, deps=self._deps.tool_deps, recorder=recorder
+            attempt.chat, context, action, deps=self._deps.tool_deps, recorder=recorder
         )
         attempt.set_partial(batch.partial_messages, tuple)
         try:

@@ -52,6 +52,7 @@ TRANSITIONS = (
     Transition.EDIT_MESSAGE,
     *[Transition.INTERRUPT] * 2,
     *[Transition.SUBMIT_TOOL_RESULTS] * 2,
+    *[Transition.ANSWER_CALLS] * 2,
     Transition.REQUEST_COMPACTION,
     *[Transition.EDIT_QUEUED] * 4,
     *[Transition.MOVE_QUEUED] * 2,
@@ -179,8 +180,9 @@ class RandomChatRun:
                     for it in calls
                 ]
                 return self._commit(fence, *found)
-            case RequireAction():
-                return worker_transitions.require_action(self.chat, Step(fence=fence))
+            case RequireAction(waits=waits):
+                step = Step(fence=fence, waits=waits)
+                return worker_transitions.require_action(self.chat, step)
             case Compact(source=source):
                 return self._compact(fence, asked_for=source == "manual")
             case Finish():

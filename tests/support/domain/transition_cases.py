@@ -7,12 +7,17 @@ it. Tests of the pure functions and of the database use the same cases.
 
 from collections.abc import Callable, Iterator
 from itertools import product
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chatd.domain.chat.answer_transitions import answer_calls, submit_tool_results
+from chatd.domain.chat.call_waits import WaitKind, wait_of, waiting_calls
 from chatd.domain.chat.change import Change
 from chatd.domain.chat.commands import (
+    AnswerCalls,
+    CallAnswer,
     ClientResult,
     EditMessage,
     EditQueued,
@@ -44,7 +49,6 @@ from chatd.domain.chat.user_transitions import (
     request_compaction,
     resume_queue,
     send_message,
-    submit_tool_results,
     unarchive,
 )
 from chatd.domain.chat.worker_transitions import (
@@ -62,7 +66,8 @@ from chatd.domain.chat.worker_transitions import (
 )
 from chatd.domain.errors import ChatBusy, ChatdError, NotFound, StaleFence, TransitionNotAllowed
 from chatd.domain.ids import MessageId, QueueId, WorkerId
-from tests.support.factories import OTHER_WORKER, WORKER, call, draft, prompt, result, text
+from chatd.domain.questions import QuestionReply
+from tests.support.factories import OTHER_WORKER, OWNER, WORKER, call, draft, prompt, result, text
 from tests.support.seeds import CLIENT_TOOL, FAILED, OpenCalls, Seed, Seeded, failing
 
 _END_AN_INTERRUPT = frozenset(
@@ -119,7 +124,18 @@ def _seeds(state: State, move: Transition) -> Iterator[Seed]:
 def _calls(state: State, move: Transition) -> tuple[OpenCalls | None, ...]:
     if move is Transition.REQUIRE_ACTION and state in (State.R0, State.R1):
         return ("none", "client")
+    if state[0] == "A":
+        return _ASKED.get(move, (None,))
     return ("none", "local") if state[0] in "EPRI" else (None,)
+
+
+_ASKED: dict[Transition, tuple[OpenCalls | None, ...]] = {
+    Transition.SUBMIT_TOOL_RESULTS: ("client", "mixed"),
+    Transition.ANSWER_CALLS: ("approval", "question", "mixed"),
+    Transition.EXPIRE_ACTION: ("client", "approval", "mixed"),
+    Transition.INTERRUPT: ("client", "approval"),
+    Transition.ARCHIVE: ("client", "mixed"),
+}
 
 
 def _owned(state: State, move: Transition) -> tuple[bool, ...]:
@@ -176,9 +192,29 @@ def _edit(case: TransitionCase, seeded: Seeded) -> Change | None:
 
 def _submit(case: TransitionCase, seeded: Seeded) -> Change | None:
     results = tuple(
-        ClientResult(tool_call_id=call.id, output="{}") for call in seeded.chat.pending_calls
+        ClientResult(tool_call_id=call.id, output="{}")
+        for call in waiting_calls(seeded.chat)
+        if wait_of(call) == "client"
     )
     return submit_tool_results(seeded.chat, SubmitToolResults(results=results), case.slot)
+
+
+def _answer_calls(case: TransitionCase, seeded: Seeded) -> Change | None:
+    """Approve one and deny the others, or answer all questions."""
+    decisions: dict[WaitKind | None, Literal["approve", "answer"]] = {
+        "approval": "approve",
+        "question": "answer",
+    }
+    answers = tuple(
+        CallAnswer(
+            tool_call_id=call.id,
+            decision=decisions[kind] if number == 0 or kind == "question" else "deny",
+            replies=(QuestionReply(labels=("A",)),),
+        )
+        for number, call in enumerate(waiting_calls(seeded.chat))
+        if (kind := wait_of(call)) != "client"
+    )
+    return answer_calls(seeded.chat, AnswerCalls(answered_by=OWNER, answers=answers), case.slot)
 
 
 def _compact(case: TransitionCase, seeded: Seeded) -> Change | None:
@@ -277,6 +313,7 @@ _PERFORM: dict[Transition, Callable[[TransitionCase, Seeded], Change | None]] = 
     Transition.INTERRUPT_AND_HOLD: lambda case, seeded: interrupt_and_hold(seeded.chat, case.slot),
     Transition.RESUME_QUEUE: lambda case, seeded: resume_queue(seeded.chat, case.slot),
     Transition.SUBMIT_TOOL_RESULTS: _submit,
+    Transition.ANSWER_CALLS: _answer_calls,
     Transition.REQUEST_COMPACTION: _compact,
     Transition.ARCHIVE: lambda case, seeded: archive(seeded.chat),
     Transition.UNARCHIVE: lambda case, seeded: unarchive(seeded.chat),

@@ -5,22 +5,23 @@ The database sets all times by its own clock: deadlines on entering `requires_ac
 `interrupting`, `runnable_at` when a chat needs a worker and has none, `delay_s` later if it waits.
 """
 
-from typing import Final, Self
+from typing import Final, Literal, Self
 from uuid import UUID
 
 import msgspec
 from msgspec import Raw, Struct
 
+from chatd.domain.chat.call_waits import UNASKED_TEXT, has_surely_not_run
 from chatd.domain.chat.messages import Draft, PendingCall, UsageEntry, UserInput
 from chatd.domain.chat.parts import ToolResultPart
 from chatd.domain.chat.row import NO_SETBACKS, Chat, ChatError, RetryState
 from chatd.domain.chat.states import ARCHIVED_STATES, TRANSITIONS, State, Transition, TransitionSide
 from chatd.domain.errors import StaleFence, TransitionNotAllowed
-from chatd.domain.ids import MessageId, QueueId, RequestId, WorkerId
+from chatd.domain.ids import MessageId, QueueId, RequestId, ToolCallId, UserId, WorkerId
 from chatd.domain.takeover import LostOwner, Takeover
+from chatd.domain.tool_policy.rules import ToolRule
 
 MAX_ORPHAN_COUNT: Final = 1000
-CLIENT_TOOL_DEADLINE_S: Final = 300.0
 INTERRUPT_DEADLINE_S: Final = 10.0
 
 INTERRUPTED_CALL_TEXT: Final = (
@@ -58,6 +59,14 @@ class MovedQueuedMessage(Struct, frozen=True, kw_only=True):
     steer: bool
 
 
+class CallDecision(Struct, frozen=True, kw_only=True):
+    """Which user answered a call, and how."""
+
+    tool_call_id: ToolCallId
+    decision: Literal["approve", "deny", "answer"]
+    answered_by: UserId
+
+
 class IdempotencyKey(Struct, frozen=True, kw_only=True):
     """`fingerprint` tells a repeat from a reuse with another body."""
 
@@ -71,8 +80,9 @@ class Change(Struct, frozen=True, kw_only=True):
     """`before` is None for a new chat.
 
     `promote` counts the queued messages that join history after `messages`: those of
-    `promote_ids` in that order, or the first ones of the queue. `delay_s`: a chat without a worker
-    is runnable after it; None leaves an earlier `runnable_at` as it is.
+    `promote_ids` in that order, or the first ones of the queue. `rules` join the chat's
+    policy. `delay_s`: a chat without a worker is runnable after it; None leaves an earlier
+    `runnable_at` as it is.
     """
 
     before: Chat | None
@@ -87,6 +97,8 @@ class Change(Struct, frozen=True, kw_only=True):
     promote: int = 0
     promote_ids: tuple[QueueId, ...] = ()
     usage: tuple[UsageEntry, ...] = ()
+    decisions: tuple[CallDecision, ...] = ()
+    rules: tuple[ToolRule, ...] = ()
     request: IdempotencyKey | None = None
     touch: bool = False
     delay_s: float | None = None
@@ -150,7 +162,8 @@ class Change(Struct, frozen=True, kw_only=True):
         """Providers refuse a history in which a user message follows a pending call."""
         changed = self
         for call in self.after.pending_calls:
-            changed = changed.append(error_result(call, reason))
+            text = UNASKED_TEXT if has_surely_not_run(call) else reason
+            changed = changed.append(error_result(call, text))
         return changed.set_pending_calls(())
 
     def start_turn(self, prompt: UserInput) -> Self:
@@ -171,6 +184,12 @@ class Change(Struct, frozen=True, kw_only=True):
 
     def set_pending_calls(self, calls: tuple[PendingCall, ...]) -> Self:
         return self if calls == self.after.pending_calls else self._set(pending_calls=calls)
+
+    def record_decision(self, decision: CallDecision) -> Self:
+        return msgspec.structs.replace(self, decisions=(*self.decisions, decision))
+
+    def add_rule(self, rule: ToolRule) -> Self:
+        return msgspec.structs.replace(self, rules=(*self.rules, rule))
 
     # Queue
 

@@ -9,6 +9,7 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
+from chatd.domain.chat.call_waits import CallWait
 from chatd.domain.chat.messages import Draft, UsageEntry, UserInput
 from chatd.domain.chat.row import ChatError, Episode, Fence, RetryState
 from chatd.domain.chat.states import Transition
@@ -23,8 +24,10 @@ from chatd.domain.ids import (
     WorkerId,
     WorkspaceId,
 )
+from chatd.domain.questions import QuestionReply
 from chatd.domain.takeover import DeathNotice
 from chatd.domain.text import Json
+from chatd.domain.tool_policy.rules import ToolRule
 
 WhenBusy = Literal["queue", "steer", "interrupt", "rollback", "reject"]
 
@@ -92,6 +95,23 @@ class SubmitToolResults(Struct, frozen=True, kw_only=True):
     results: tuple[ClientResult, ...]
 
 
+class CallAnswer(Struct, frozen=True, kw_only=True):
+    """A person's answer to one call. `reason` is told to the model. `always`: the chat no longer
+    asks for calls like this one; `rule` says which, in place of the usual rule."""
+
+    tool_call_id: ToolCallId
+    decision: Literal["approve", "deny", "answer"]
+    reason: str = ""
+    always: bool = False
+    rule: ToolRule | None = None
+    replies: tuple[QuestionReply, ...] = ()
+
+
+class AnswerCalls(Struct, frozen=True, kw_only=True):
+    answered_by: UserId
+    answers: tuple[CallAnswer, ...]
+
+
 class RequestCompaction(Struct, frozen=True, kw_only=True):
     """`compactable`: an answer exists after the last boundary."""
 
@@ -146,12 +166,14 @@ class DeleteTree(Struct, frozen=True, kw_only=True):
 
 
 class Step(Struct, frozen=True, kw_only=True):
-    """The result of one action: at most one answer, then tool results in call order."""
+    """The result of one action: at most one answer, then tool results in call order. `waits`: what
+    the calls wait for that are pending after it."""
 
     fence: Fence
     messages: tuple[Draft, ...] = ()
     usage: tuple[UsageEntry, ...] = ()
     client_tools: frozenset[str] = frozenset()
+    waits: tuple[CallWait, ...] = ()
     compacted: bool = False
     keep_owner: bool = True
 
@@ -164,7 +186,7 @@ class FinishTurn(Step, frozen=True, kw_only=True):
     pass
 
 
-class RequireClientTools(Step, frozen=True, kw_only=True):
+class RequireAnswers(Step, frozen=True, kw_only=True):
     pass
 
 
@@ -222,6 +244,7 @@ UserCommand = (
     | InterruptChat
     | ResumeQueue
     | SubmitToolResults
+    | AnswerCalls
     | RequestCompaction
     | EditQueued
     | MoveQueued
@@ -234,6 +257,7 @@ StartingCommand = (
     | InterruptChat
     | ResumeQueue
     | SubmitToolResults
+    | AnswerCalls
     | RequestCompaction
     | PromoteQueued
 )
@@ -241,7 +265,7 @@ StartingCommand = (
 WorkerCommand = (
     CommitStep
     | FinishTurn
-    | RequireClientTools
+    | RequireAnswers
     | FinishInterrupt
     | FailTurn
     | RecordRetry

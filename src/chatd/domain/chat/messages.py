@@ -139,14 +139,22 @@ class QueuedMessage(UserInput, frozen=True, kw_only=True):
 class PendingCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A tool call of the last assistant message that has no result yet.
 
-    The API's client answers `client` calls. Only these carry arguments: viewers need them
-    without reading history.
+    The API's client answers `client` calls. `asks` is "question" or "approval" if a person must
+    answer first; `chat.call_waits` reads it. It is plain text, because a newer replica may write a
+    kind that this one does not know. Calls that wait carry their arguments: viewers need them
+    without reading history. `timeout_s` counts from the moment at which the chat began to wait.
+    `approved_by` is the user that approved the call: it may run. `always`: a rule of the chat could
+    end the asking.
     """
 
     id: ToolCallId
     name: str
     client: bool = False
     args: Json = UNSET
+    asks: str = ""
+    timeout_s: float | None = None
+    approved_by: UserId | None = None
+    always: bool = False
 
 
 class UsageEntry(Struct, frozen=True, kw_only=True):

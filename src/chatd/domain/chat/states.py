@@ -1,8 +1,9 @@
 """States, transitions, and the table of which transition is legal in which state.
 
 A state is status x queue x archived x owner: W waiting, E error, P runnable without an owner
-(shown as pending), R running under a worker, I interrupting (owned or not), A waits for client
-tool results, X archived. The digit says whether the queue is empty (0) or not (1).
+(shown as pending), R running under a worker, I interrupting (owned or not), A waits for an
+answer, an approval or client tool results, X archived. The digit says whether the queue is empty
+(0) or not (1).
 """
 
 from collections.abc import Mapping
@@ -57,6 +58,7 @@ class Transition(StrEnum):
     INTERRUPT_AND_HOLD = "interrupt_and_hold"
     RESUME_QUEUE = "resume_queue"
     SUBMIT_TOOL_RESULTS = "submit_tool_results"
+    ANSWER_CALLS = "answer_calls"
     REQUEST_COMPACTION = "request_compaction"
     ARCHIVE = "archive"
     UNARCHIVE = "unarchive"
@@ -125,7 +127,8 @@ _TABLE: Final[Mapping[Transition, str]] = {
         "W= E0>W E1= P0>W,I0 P1>E1,I1 R0>I0 R1>I1 I0= I1>I1 A0>W A1>E1"
     ),
     Transition.RESUME_QUEUE: "W= E0= E1>R0,R1,P0,P1 P0= P1= R0= R1= I0= A0= A1=",
-    Transition.SUBMIT_TOOL_RESULTS: "A0>R0,P0 A1>R0,R1,P0,P1",
+    Transition.SUBMIT_TOOL_RESULTS: "A0>A0,R0,P0 A1>A1,R0,R1,P0,P1",
+    Transition.ANSWER_CALLS: "A0>A0,R0,P0 A1>A1,R0,R1,P0,P1",
     Transition.REQUEST_COMPACTION: "W>R0,P0 E0>R0,P0 E1>R1,P1",
     Transition.ARCHIVE: (
         "W>XW0 E0>XE0 E1>XE1 P0>XW0 P1>XW1 R0>XW0 R1>XW1 I0>XW0 I1>XW1 A0>XW0 A1>XW1"
@@ -147,7 +150,7 @@ _TABLE: Final[Mapping[Transition, str]] = {
     Transition.RELEASE: "R0>P0 R1>P1 I0>I0 I1>I1",
     Transition.REAP: "R0>P0,E0 R1>P1,E1 I0>I0,W I1>I1,P0,P1,E1",
     Transition.EXPIRE_INTERRUPT: "I0>W I1>P0,P1,E1",
-    Transition.EXPIRE_ACTION: "A0>P0 A1>P0,P1",
+    Transition.EXPIRE_ACTION: "A0>A0,P0 A1>A1,P0,P1",
 }
 
 

@@ -5,8 +5,10 @@ from typing import Any, Final, TypeVar, assert_never
 
 from msgspec import Struct
 
+from chatd.domain.chat.answer_transitions import answer_calls, submit_tool_results
 from chatd.domain.chat.change import Change
 from chatd.domain.chat.commands import (
+    AnswerCalls,
     ArchiveIdleTree,
     ChatCommand,
     CommitStep,
@@ -25,7 +27,7 @@ from chatd.domain.chat.commands import (
     RecordRetry,
     ReleaseChat,
     RequestCompaction,
-    RequireClientTools,
+    RequireAnswers,
     ResumeQueue,
     SendMessage,
     SubmitToolResults,
@@ -50,7 +52,6 @@ from chatd.domain.chat.user_transitions import (
     request_compaction,
     resume_queue,
     send_message,
-    submit_tool_results,
     update_chat,
 )
 from chatd.domain.chat.worker_transitions import (
@@ -146,6 +147,7 @@ TRANSITION_BY_COMMAND: Final[Mapping[type[ChatCommand], TransitionFunction]] = {
     InterruptChat: _by_loaded(_interrupt),
     ResumeQueue: _by_loaded(_resume),
     SubmitToolResults: _by_worker(submit_tool_results),
+    AnswerCalls: _by_worker(answer_calls),
     RequestCompaction: _by_worker(request_compaction),
     EditQueued: _by_queue(edit_queued),
     MoveQueued: _by_queue(move_queued),
@@ -153,7 +155,7 @@ TRANSITION_BY_COMMAND: Final[Mapping[type[ChatCommand], TransitionFunction]] = {
     DeleteQueued: _by_loaded(_delete),
     CommitStep: _by_row(commit_step),
     FinishTurn: _by_row(finish_turn),
-    RequireClientTools: _by_row(require_action),
+    RequireAnswers: _by_row(require_action),
     FinishInterrupt: _by_row(finish_interrupt),
     FailTurn: _by_row(fail_turn),
     RecordRetry: _by_row(record_retry),

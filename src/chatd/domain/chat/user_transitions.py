@@ -13,17 +13,14 @@ from chatd.domain.chat.change import Change, require_allowed
 from chatd.domain.chat.commands import (
     SEND_TRANSITIONS,
     ArchiveIdleTree,
-    ClientResult,
     CreateChat,
     EditMessage,
     RequestCompaction,
     SendMessage,
-    SubmitToolResults,
     UpdateChat,
 )
 from chatd.domain.chat.file_links import require_file_limit
-from chatd.domain.chat.messages import Draft, Message, PendingCall, UserInput, pending_calls
-from chatd.domain.chat.parts import ToolResultPart, validate_json
+from chatd.domain.chat.messages import Message, UserInput, pending_calls
 from chatd.domain.chat.row import MAX_QUEUED_MESSAGES, Chat, ChatError
 from chatd.domain.chat.states import BUSY_STATES, State, Transition
 from chatd.domain.errors import (
@@ -195,47 +192,6 @@ def resume_queue(chat: Chat, worker: WorkerId | None) -> Change | None:
     """E1 -> R|P with the head of the queue promoted. I1: refused. Else None: nothing is held."""
     state = require_allowed(chat, Transition.RESUME_QUEUE)
     return Change.of(chat).promote_head().run(worker) if state is State.E1 else None
-
-
-def submit_tool_results(chat: Chat, command: SubmitToolResults, worker: WorkerId | None) -> Change:
-    """A -> R|P. The results must answer each pending call exactly once."""
-    require_allowed(chat, Transition.SUBMIT_TOOL_RESULTS)
-    answers = _match_results(chat.pending_calls, command.results)
-    change = Change.of(chat)
-    for call in chat.pending_calls:
-        change = change.append(_client_result(call, answers[call.id]))
-    return change.set_pending_calls(()).join_steering().mark_touched().run(worker)
-
-
-def _match_results(
-    calls: tuple[PendingCall, ...], results: tuple[ClientResult, ...]
-) -> dict[str, ClientResult]:
-    answers: dict[str, ClientResult] = {}
-    pending_ids = {call.id for call in calls}
-    for result in results:
-        if result.tool_call_id not in pending_ids:
-            raise InvalidInput("results", f"no pending tool call {result.tool_call_id!r}")
-        if result.tool_call_id in answers:
-            raise InvalidInput("results", f"tool call {result.tool_call_id!r} answered twice")
-        answers[result.tool_call_id] = result
-    missing = sorted(pending_ids - answers.keys())
-    if missing:
-        raise InvalidInput("results", f"no result for tool calls {', '.join(missing)}")
-    return answers
-
-
-def _client_result(call: PendingCall, answer: ClientResult) -> Draft:
-    try:
-        output = validate_json(answer.output)
-    except ValueError as error:
-        raise InvalidInput("results", f"output of {call.id!r} is {error}") from error
-    part = ToolResultPart(
-        tool_call_id=call.id,
-        tool_name=call.name,
-        result=output,
-        is_error=answer.is_error,
-    )
-    return Draft(role="tool", content=(part,))
 
 
 def request_compaction(chat: Chat, command: RequestCompaction, worker: WorkerId | None) -> Change:

@@ -1,8 +1,12 @@
 """Transitions of workers. Each raises StaleFence if the chat changed since the worker read it."""
 
+from datetime import datetime
+
 from msgspec import UNSET
 
-from chatd.domain.chat.change import Change, require_allowed
+from chatd.domain.chat.answer_transitions import continue_after
+from chatd.domain.chat.call_waits import expired_calls, expired_text, mark_wait
+from chatd.domain.chat.change import Change, error_result, require_allowed
 from chatd.domain.chat.commands import (
     ExpireDeadline,
     FailTurn,
@@ -24,8 +28,6 @@ from chatd.domain.chat.suspicion import (
 from chatd.domain.errors import InvariantBroken, StaleFence
 from chatd.domain.ids import MessageId, ToolCallId, WorkerId
 from chatd.domain.takeover import DeathNotice, DeathSign, LostOwner
-
-EXPIRED_CALL_TEXT = "The tool call was not answered in time."
 
 
 def acquire(chat: Chat, worker: WorkerId) -> Change:
@@ -60,12 +62,16 @@ def finish_turn(chat: Chat, step: Step) -> Change:
 
 
 def require_action(chat: Chat, step: Step) -> Change:
-    """R -> A. The client must answer; no worker owns the chat meanwhile."""
+    """R -> A. The client or a person must answer; no worker owns the chat meanwhile."""
     change = _append_step(chat, step, Transition.REQUIRE_ACTION)
-    calls = change.after.pending_calls
-    if not calls or not all(call.client for call in calls):
-        raise InvariantBroken("A chat waits only for pending calls of client tools.")
-    return change.wait_for_action()
+    waits = {wait.call_id: wait for wait in step.waits}
+    calls = tuple(
+        mark_wait(call, waits[call.id]) if call.id in waits else call
+        for call in change.after.pending_calls
+    )
+    if not calls or not all(call.client or call.asks for call in calls):
+        raise InvariantBroken("A chat waits only for calls of client tools and asked ones.")
+    return change.set_pending_calls(calls).wait_for_action()
 
 
 def fail_turn(chat: Chat, command: FailTurn) -> Change:
@@ -138,7 +144,7 @@ def expire_deadline(chat: Chat, command: ExpireDeadline) -> Change:
         same = command.episode == Episode.of(chat)
         return expire_interrupt(chat, command.messages if same else ())
     if chat.action_deadline is not None and chat.action_deadline < command.now:
-        return expire_action(chat)
+        return expire_action(chat, command.now)
     raise StaleFence(f"No deadline of chat {chat.id} has passed.")
 
 
@@ -150,11 +156,17 @@ def expire_interrupt(chat: Chat, partial: tuple[Draft, ...] = ()) -> Change:
     return _after_interrupt(change.answer_pending_calls(), keep_owner=False)
 
 
-def expire_action(chat: Chat) -> Change:
-    """A -> P. The pending calls get a timeout error."""
+def expire_action(chat: Chat, now: datetime | None = None) -> Change:
+    """A -> P, or A if other calls wait longer. The calls whose time is over get an error; without
+    `now` these are the ones with the earliest deadline."""
     require_allowed(chat, Transition.EXPIRE_ACTION)
-    change = Change.of(chat).answer_pending_calls(EXPIRED_CALL_TEXT)
-    return change.join_steering().mark_touched().run(None)
+    expired = expired_calls(chat, now)
+    results = {
+        call.id: error_result(call, expired_text(call))
+        for call in chat.pending_calls
+        if call.id in expired
+    }
+    return continue_after(Change.of(chat), results, chat.pending_calls, None)
 
 
 def _after_interrupt(change: Change, *, keep_owner: bool) -> Change:

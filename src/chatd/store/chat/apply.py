@@ -112,7 +112,7 @@ changed AS (
             THEN coalesce(least(c.runnable_at, now() + :delay_s::float8 * interval '1 s'), now())
             END,
         action_deadline = CASE WHEN :status::text = 'requires_action'
-            THEN coalesce(c.action_deadline, now() + :action_s * interval '1 s') END,
+            THEN coalesce(c.action_deadline, now()) + :action_s * interval '1 s' END,
         interrupt_deadline = CASE WHEN :status::text = 'interrupting'
             THEN coalesce(c.interrupt_deadline, now() + :interrupt_s * interval '1 s') END,
         recent_changes = (ARRAY[:change_id::bigint] || c.recent_changes)[1:8],

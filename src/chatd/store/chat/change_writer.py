@@ -10,8 +10,8 @@ from typing import Final, LiteralString
 import msgspec
 from msgspec import Struct
 
+from chatd.domain.chat.call_waits import deadline_shift_s
 from chatd.domain.chat.change import (
-    CLIENT_TOOL_DEADLINE_S,
     INTERRUPT_DEADLINE_S,
     AppendedMessage,
     Change,
@@ -212,7 +212,7 @@ def _row(change: Change, change_id: ChangeId) -> tuple[object, ...]:
         row.model_config_id,
         row.reasoning_effort,
         change.touch,
-        CLIENT_TOOL_DEADLINE_S,
+        deadline_shift_s(change.before, row),
         INTERRUPT_DEADLINE_S,
     )
 

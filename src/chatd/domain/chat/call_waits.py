@@ -1,0 +1,139 @@
+"""What pending calls wait for while a chat is `requires_action`, and until when.
+
+All calls begin to wait at the same moment, each with its own time-out. The row has the earliest
+deadline only; the others follow from the differences of the time-outs.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Final, Literal
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from chatd.domain.chat.messages import PendingCall
+from chatd.domain.chat.row import Chat
+from chatd.domain.ids import ToolCallId
+from chatd.domain.text import Json
+
+WaitKind = Literal["client", "question", "approval"]
+
+CLIENT_TOOL_DEADLINE_S: Final = 300.0
+"""For the result of a client tool that declares no time of its own."""
+PERSON_DEADLINE_S: Final = 3 * 86400.0
+"""For an answer or an approval, if the settings say nothing else."""
+MAX_CARRIED_ARGS_BYTES: Final = 64 * 1024
+"""Of one call that waits for approval. Viewers read longer arguments in the history."""
+
+EXPIRED_CALL_TEXT: Final = "The tool call was not answered in time."
+EXPIRED_QUESTION_TEXT: Final = (
+    "The user did not answer the questions in time. Continue with your best judgement and say what"
+    " you assumed, or stop and say what you need to know."
+)
+EXPIRED_APPROVAL_TEXT: Final = (
+    "The call was not approved in time, so it did not run. Continue without it, or say why it is"
+    " needed."
+)
+UNASKED_TEXT: Final = "The user did something else before the call was answered. It did not run."
+_EXPIRED_TEXTS: Final[Mapping[WaitKind, str]] = {
+    "client": EXPIRED_CALL_TEXT,
+    "question": EXPIRED_QUESTION_TEXT,
+    "approval": EXPIRED_APPROVAL_TEXT,
+}
+
+
+class CallWait(Struct, frozen=True, kw_only=True):
+    """What one call is to wait for. `always`: a rule of the chat could end the asking."""
+
+    call_id: ToolCallId
+    kind: WaitKind
+    timeout_s: float
+    args: Json = UNSET
+    always: bool = False
+
+
+def mark_wait(call: PendingCall, wait: CallWait) -> PendingCall:
+    """The pending call, with what it waits for."""
+    carried = wait.args if wait.args is not UNSET else call.args
+    if wait.kind == "approval" and carried is not UNSET:
+        carried = carried if len(bytes(carried)) <= MAX_CARRIED_ARGS_BYTES else UNSET
+    return msgspec.structs.replace(
+        call,
+        asks="" if wait.kind == "client" else wait.kind,
+        timeout_s=wait.timeout_s,
+        args=carried,
+        always=wait.always and carried is not UNSET,
+    )
+
+
+def wait_of(call: PendingCall) -> WaitKind | None:
+    """What a call of a chat that is `requires_action` waits for. None: it is approved.
+
+    A replica of an earlier version keeps a call but drops its marks. It then waits for an approval
+    once more, or for the client as it did."""
+    if call.asks == "question":
+        return "question"
+    if call.asks == "" and call.client:
+        return "client"
+    return "approval" if call.approved_by is None else None
+
+
+def waiting_calls(chat: Chat) -> tuple[PendingCall, ...]:
+    if chat.status != "requires_action":
+        return ()
+    return tuple(call for call in chat.pending_calls if wait_of(call) is not None)
+
+
+def timeout_of(call: PendingCall) -> float:
+    if call.timeout_s is not None:
+        return call.timeout_s
+    return CLIENT_TOOL_DEADLINE_S if wait_of(call) == "client" else PERSON_DEADLINE_S
+
+
+def deadline_shift_s(before: Chat | None, after: Chat) -> float:
+    """How long after the old deadline, or from now on if there was none, the row's deadline is."""
+    if after.status != "requires_action":
+        return 0.0
+    earliest = _earliest_timeout(after)
+    if before is None or before.status != "requires_action":
+        return earliest
+    return earliest - _earliest_timeout(before)
+
+
+def _earliest_timeout(chat: Chat) -> float:
+    return min(map(timeout_of, waiting_calls(chat)), default=CLIENT_TOOL_DEADLINE_S)
+
+
+def call_deadlines(chat: Chat) -> dict[ToolCallId, datetime]:
+    """When each call that waits is given up."""
+    if chat.action_deadline is None:
+        return {}
+    earliest = _earliest_timeout(chat)
+    return {
+        call.id: chat.action_deadline + timedelta(seconds=timeout_of(call) - earliest)
+        for call in waiting_calls(chat)
+    }
+
+
+def expired_calls(chat: Chat, now: datetime | None) -> frozenset[ToolCallId]:
+    """The calls to give up: those with a deadline before `now`. None: those with the earliest."""
+    calls = waiting_calls(chat)
+    if now is None or chat.action_deadline is None:
+        earliest = _earliest_timeout(chat)
+        return frozenset(call.id for call in calls if timeout_of(call) <= earliest)
+    deadlines = call_deadlines(chat)
+    return frozenset(call.id for call in calls if deadlines[call.id] < now)
+
+
+def expired_text(call: PendingCall) -> str:
+    return _EXPIRED_TEXTS[wait_of(call) or "approval"]
+
+
+def has_surely_not_run(call: PendingCall) -> bool:
+    """Whether a person was asked first and has not approved it."""
+    return call.asks != "" and call.approved_by is None
+
+
+def wait_kinds(calls: Iterable[PendingCall]) -> tuple[WaitKind, ...]:
+    """The kinds that these calls wait for, each once, sorted."""
+    return tuple(sorted({kind for call in calls if (kind := wait_of(call)) is not None}))

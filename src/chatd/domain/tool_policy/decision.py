@@ -1,0 +1,94 @@
+"""The decision on a tool call from all layers of policy.
+
+The layers go from wide to narrow: deployment, template of the workspace, user, chat.
+
+1. A `deny` that matches, in any layer, wins.
+2. In one layer the narrowest matching rule counts; of two equally narrow ones `ask`.
+3. A narrower layer replaces a wider one's decision, except that it cannot turn an `ask` of the
+   deployment or of the template into `auto` unless that policy says `may_loosen`.
+4. Without any matching rule a call runs.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from chatd.domain.text import Json
+from chatd.domain.tool_policy.matching import Arguments, matches, read_arguments
+from chatd.domain.tool_policy.rules import LayerName, PolicyAction, PolicyLayer, ToolRule
+
+_SET_BY_OTHERS: Final[frozenset[LayerName]] = frozenset({"deployment", "template"})
+_OF_ARGUMENTS_NOT_READ: Final[Arguments] = ()
+
+
+class PolicyDecision(Struct, frozen=True, kw_only=True):
+    """`may_loosen`: a rule of the chat could let this call run without asking."""
+
+    action: PolicyAction = "auto"
+    layer: LayerName | None = None
+    rule: ToolRule | None = None
+    may_loosen: bool = True
+
+    @property
+    def reason(self) -> str:
+        return "" if self.rule is None else self.rule.reason
+
+
+UNRULED: Final = PolicyDecision()
+
+
+def decide(layers: Sequence[PolicyLayer], tool_name: str, args: Json) -> PolicyDecision:
+    if not layers:
+        return UNRULED
+    fields = read_arguments(args) or _OF_ARGUMENTS_NOT_READ
+    found = [
+        (layer, [rule for rule in layer.policy.rules if matches(rule, tool_name, fields)])
+        for layer in layers
+    ]
+    for layer, rules in found:
+        if (denial := _narrowest(rule for rule in rules if rule.action == "deny")) is not None:
+            return PolicyDecision(action="deny", layer=layer.name, rule=denial, may_loosen=False)
+    decision = UNRULED
+    for layer, rules in found:
+        if (rule := _narrowest(rules)) is not None:
+            decision = _combine(decision, layer, rule)
+    return decision
+
+
+def _combine(wider: PolicyDecision, layer: PolicyLayer, rule: ToolRule) -> PolicyDecision:
+    is_locked = wider.action == "ask" and not wider.may_loosen
+    if is_locked and rule.action == "auto":
+        return wider
+    can_loosen = layer.policy.may_loosen or layer.name not in _SET_BY_OTHERS
+    return PolicyDecision(
+        action=rule.action,
+        layer=layer.name,
+        rule=rule,
+        may_loosen=can_loosen and not is_locked,
+    )
+
+
+def _narrowest(rules: Iterable[ToolRule]) -> ToolRule | None:
+    return max(rules, key=lambda rule: (*rule.specificity, rule.action != "auto"), default=None)
+
+
+def denial_text(decision: PolicyDecision) -> str:
+    """The result of a call that a policy denies."""
+    owners = {"deployment": "server", "template": "workspace's template", None: "server"}
+    owner = owners.get(decision.layer, str(decision.layer))
+    why = f" {decision.reason}" if decision.reason else ""
+    return (
+        f"Not run: the tool policy of the {owner} denies this call.{why}"
+        " Do not try to reach the same effect in another way; say what you need instead."
+    )
+
+
+def rule_for_call(tool_name: str, args: Json) -> ToolRule:
+    """The chat's rule that lets this call run without asking from now on: for a command exactly
+    this one, for other tools any call."""
+    fields = read_arguments(args) or ()
+    commands = [value for key, value in fields if key == "command"]
+    if len(commands) == 1 and isinstance(commands[0], str):
+        return ToolRule(tool=tool_name, action="auto", args={"command": f"={commands[0]}"})
+    return ToolRule(tool=tool_name, action="auto")

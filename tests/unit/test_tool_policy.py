@@ -1,0 +1,282 @@
+"""Which calls run, are asked for or are denied, by rules of several layers."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import UNSET, Raw
+
+from chatd.domain.errors import InvalidInput
+from chatd.domain.text import Json
+from chatd.domain.tool_policy.decision import decide, denial_text, rule_for_call
+from chatd.domain.tool_policy.rules import (
+    MAX_RULES,
+    LayerName,
+    PolicyAction,
+    PolicyLayer,
+    ToolPolicy,
+    ToolRule,
+    check_policy,
+    decode_policy,
+)
+
+
+def rule(action: PolicyAction, tool: str = "execute", **args: str) -> ToolRule:
+    return ToolRule(tool=tool, action=action, args=args)
+
+
+def layer(name: LayerName, *rules: ToolRule, may_loosen: bool = False) -> PolicyLayer:
+    return PolicyLayer(name=name, policy=ToolPolicy(rules=rules, may_loosen=may_loosen))
+
+
+def args(**values: object) -> Raw:
+    return Raw(msgspec.json.encode(values))
+
+
+def action(tool: str, given: Json, *layers: PolicyLayer) -> PolicyAction:
+    return decide(layers, tool, given).action
+
+
+PUSH = args(command="git push origin main")
+
+
+@pytest.mark.parametrize(
+    ("layers", "expected"),
+    [
+        ((), "auto"),
+        ((layer("deployment", rule("ask", "read_file")),), "auto"),
+        ((layer("deployment", rule("ask")),), "ask"),
+        ((layer("deployment", rule("auto", "*"), rule("ask", "exec*")),), "ask"),
+        ((layer("deployment", rule("ask"), rule("auto", command="git push *")),), "auto"),
+        ((layer("deployment", rule("auto"), rule("ask")),), "ask"),
+        ((layer("chat", rule("deny", "*")), layer("user", rule("auto", "execute"))), "deny"),
+        (
+            (layer("deployment", rule("deny")), layer("chat", rule("auto", command="git push *"))),
+            "deny",
+        ),
+        ((layer("deployment", rule("ask")), layer("user", rule("auto"))), "ask"),
+        ((layer("template", rule("ask")), layer("chat", rule("auto"))), "ask"),
+        ((layer("deployment", rule("ask"), may_loosen=True), layer("user", rule("auto"))), "auto"),
+        ((layer("user", rule("ask")), layer("chat", rule("auto"))), "auto"),
+        ((layer("deployment", rule("auto")), layer("user", rule("ask"))), "ask"),
+        (
+            (
+                layer("deployment", rule("ask")),
+                layer("template", rule("ask"), may_loosen=True),
+                layer("chat", rule("auto")),
+            ),
+            "ask",
+        ),
+        (
+            (
+                layer("deployment", rule("ask")),
+                layer("user", rule("ask")),
+                layer("chat", rule("auto")),
+            ),
+            "ask",
+        ),
+    ],
+)
+def test_layers_combine(layers: tuple[PolicyLayer, ...], expected: PolicyAction) -> None:
+    assert action("execute", PUSH, *layers) == expected
+
+
+def test_a_call_says_whether_the_chat_could_stop_asking() -> None:
+    assert not decide([layer("deployment", rule("ask"))], "execute", PUSH).may_loosen
+    assert decide([layer("user", rule("ask"))], "execute", PUSH).may_loosen
+
+
+# Commands
+
+TRICKS = [
+    "git status; rm -rf ~",
+    "git status && rm -rf ~",
+    "git status || rm x",
+    "git status | sh",
+    "git status & rm x",
+    "git status\nrm x",
+    "git status\r\nrm x",
+    "git status $(rm x)",
+    "git status `rm x`",
+    'git status "$(rm x)"',
+    'git status "`rm x`"',
+    "git status > ~/.bashrc",
+    "git status < /etc/passwd",
+    "git status <(rm x)",
+    "git status ${IFS}rm",
+    "git status $HOME",
+    "git status \\; rm x",
+    "git status 'a' 'b\nrm x'",
+    "git status 'unclosed",
+    'git status "unclosed',
+    "git status {a,b}",
+    "git status *",
+    "git status ~root",
+    "git status # x",
+    "git status !rm",
+    "git status\0rm",
+    "git status\x0brm",
+    " git status",
+    "A=1 git status",
+    "rm x; git status",
+    "git statusx",
+]
+
+
+@pytest.mark.promise("P15")
+@pytest.mark.parametrize("command", TRICKS)
+def test_a_rule_that_allows_a_command_does_not_allow_a_longer_one(command: str) -> None:
+    ruled = layer("user", rule("ask"), rule("auto", command="git status *"))
+    assert action("execute", args(command=command), ruled) == "ask"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "git status",
+        "git status -s",
+        "git status --porcelain=v2 src/a_b.py",
+        "git status 'a; b' \"c d\"",
+        "git status 'größe'",
+    ],
+)
+def test_a_rule_allows_plain_words_after_the_command(command: str) -> None:
+    ruled = layer("user", rule("ask"), rule("auto", command="git status *"))
+    assert action("execute", args(command=command), ruled) == "auto"
+
+
+@given(st.text(alphabet=" abgits;&|$(){}`'\"\\\n<>*~#!=-/.", max_size=30))
+def test_no_text_after_an_allowed_command_runs_a_second_one(text: str) -> None:
+    """A shell reads the words that the rule allows as the words of one command."""
+    command = f"git status {text}"
+    ruled = layer("user", rule("ask"), rule("auto", command="git status *"))
+    if action("execute", args(command=command), ruled) == "auto":
+        unquoted = ""
+        inside = ""
+        for char in text:
+            if inside:
+                inside = "" if char == inside else inside
+                assert inside != '"' or char not in "$`\\!"
+            elif char in "'\"":
+                inside = char
+            else:
+                unquoted += char
+        assert not inside
+        assert not set(unquoted) & set(";&|$(){}`\\\n<>*~#!")
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["rm -rf x", "cd a && rm -rf x", "true;rm x", "echo $(rm x)", "a\nrm x", "(rm x)", "`rm x`"],
+)
+def test_a_rule_that_denies_a_command_finds_it_among_others(command: str) -> None:
+    denying = layer("user", rule("deny", command="rm *"))
+    assert action("execute", args(command=command), denying) == "deny"
+
+
+def test_an_exact_pattern_matches_only_that_text() -> None:
+    exact = rule_for_call("execute", args(command="make * && echo $X"))
+    ruled = layer("chat", rule("ask"), exact)
+    assert action("execute", args(command="make * && echo $X"), ruled) == "auto"
+    assert action("execute", args(command="make a && echo $X"), ruled) == "ask"
+    assert action("execute", args(command="make * && echo $X; rm x"), ruled) == "ask"
+
+
+def test_an_approval_for_good_of_another_tool_is_for_all_its_calls() -> None:
+    assert rule_for_call("mcp_linear__list", args(a=1)) == ToolRule(
+        tool="mcp_linear__list", action="auto"
+    )
+
+
+# Arguments
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("src/a.py", "auto"),
+        ("src/b/c.py", "auto"),
+        ("src/../etc/passwd", "ask"),
+        ("src/..", "ask"),
+        ("src/..\\x", "ask"),
+        ("src/a\nb", "ask"),
+        ("other/a.py", "ask"),
+    ],
+)
+def test_a_wildcard_of_a_path_does_not_leave_its_directory(
+    path: str, expected: PolicyAction
+) -> None:
+    ruled = layer("user", rule("ask", "write_file"), rule("auto", "write_file", path="src/*"))
+    assert action("write_file", args(path=path), ruled) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"command":"git status","command":"rm x"}',
+        b'{"command":"git status","Command":"rm x"}',
+        b'{"COMMAND":"git status"}',
+        b'{"command":["git status"]}',
+        b"{}",
+        b"[]",
+        b"nonsense",
+    ],
+)
+def test_arguments_that_can_be_read_in_two_ways_are_not_allowed(text: bytes) -> None:
+    ruled = layer("user", rule("ask"), rule("auto", command="git status"))
+    assert action("execute", Raw(text), ruled) == "ask"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b'{"path":"a","path":".env"}', b'{"PATH":".env"}', b'{"path":["x",{"y":".env"}]}'],
+)
+def test_a_denial_finds_the_text_at_any_depth(text: bytes) -> None:
+    assert action("write_file", Raw(text), layer("user", rule("deny", "*", path="*.env"))) == "deny"
+
+
+def test_numbers_and_flags_are_matched_by_their_json() -> None:
+    ruled = layer("user", rule("ask", "t"), rule("auto", "t", n="5", on="true"))
+    assert action("t", args(n=5, on=True), ruled) == "auto"
+    assert action("t", args(n=6, on=True), ruled) == "ask"
+
+
+def test_missing_arguments_match_no_pattern() -> None:
+    assert action("execute", UNSET, layer("user", rule("deny", command="*"))) == "auto"
+    assert action("execute", UNSET, layer("user", rule("deny"))) == "deny"
+
+
+def test_matching_takes_linear_time() -> None:
+    """With backtracking it would not end."""
+    hostile = rule("ask", command="*".join("a" * 200) + "c")
+    assert action("execute", args(command="a" * 100_000), layer("user", hostile)) == "auto"
+
+
+# Stored policies
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        ToolPolicy(rules=(rule("ask"),) * (MAX_RULES + 1)),
+        ToolPolicy(rules=(rule("ask", ""),)),
+        ToolPolicy(rules=(rule("ask", "a b"),)),
+        ToolPolicy(rules=(rule("ask", "a", x="y" * 5000),)),
+        ToolPolicy(rules=(rule("ask", "a", x="\0"),)),
+    ],
+)
+def test_bad_policies_are_refused(policy: ToolPolicy) -> None:
+    with pytest.raises(InvalidInput):
+        check_policy(policy)
+
+
+def test_a_stored_policy_that_cannot_be_read_asks_for_every_call() -> None:
+    policy = decode_policy('{"rules":[{"tool":"x","action":"maybe"}]}')
+    assert action("read_file", args(), PolicyLayer(name="chat", policy=policy)) == "ask"
+    assert decode_policy(None).rules == ()
+
+
+def test_a_denial_says_whose_policy_it_is_and_why() -> None:
+    denying = ToolRule(tool="execute", action="deny", reason="Use the tests.")
+    text = denial_text(decide([layer("deployment", denying)], "execute", PUSH))
+    assert "policy of the server denies this call. Use the tests." in text
