@@ -6,11 +6,13 @@ reported.
 """
 
 from collections.abc import Iterator
+from datetime import timedelta
 from uuid import UUID
 
 import pytest
 from msgspec.structs import replace
 
+from chatd.domain.chat.call_waits import deadline_shift_s
 from chatd.domain.chat.change import Change
 from chatd.domain.chat.commands import ReleaseChat
 from chatd.domain.chat.row import Chat
@@ -173,10 +175,13 @@ def predicted(was: Stored, change: Change) -> Stored:
 
 def check_times(change: Change, was: Chat, now: Chat) -> None:
     """A chat moves up in its list only if it was touched; a wait that goes on has not begun
-    anew."""
+    anew, but what is left to wait for may have a later deadline."""
     assert (now.updated_at > was.updated_at) == change.touch
     assert now.created_at == was.created_at
-    for name in ("runnable_at", "action_deadline", "interrupt_deadline"):
+    if was.action_deadline is not None and now.action_deadline is not None:
+        shift = timedelta(seconds=deadline_shift_s(was, now))
+        assert now.action_deadline - was.action_deadline == shift
+    for name in ("runnable_at", "interrupt_deadline"):
         times = getattr(was, name), getattr(now, name)
         assert None in times or times[0] == times[1], name
 
