@@ -2088,6 +2088,8 @@ export interface components {
             /** @default null */
             workspace_id?: string | null;
             /** @default null */
+            mode?: string | null;
+            /** @default null */
             max_cost_micros?: number | null;
             /** @default null */
             mcp_server_ids?: string[] | null;
@@ -2237,6 +2239,8 @@ export interface components {
             workspace_id?: string | null;
             /** @default null */
             max_cost_micros?: number | null;
+            /** @default null */
+            mode?: "plan" | null;
             /** @default null */
             mcp_server_ids?: string[] | null;
         };
@@ -2472,6 +2476,8 @@ export interface components {
             /** @default null */
             reasoning_effort?: ("high" | "low" | "max" | "medium" | "minimal" | "none" | "xhigh") | null;
             content: (components["schemas"]["InputText"] | components["schemas"]["InputFile"] | components["schemas"]["InputFileReference"])[];
+            /** @default null */
+            mode?: ("off" | "plan") | null;
         };
         EffectiveLimits: {
             /** @default 2147483648 */
@@ -2691,6 +2697,8 @@ export interface components {
             reasoning_effort?: string | null;
             /** @default null */
             workspace_id?: string | null;
+            /** @default null */
+            mode?: string | null;
             /** @default null */
             max_cost_micros?: number | null;
             /** @default null */
@@ -3098,6 +3106,8 @@ export interface components {
             /** @default null */
             workspace_id?: string | null;
             /** @default null */
+            mode?: string | null;
+            /** @default null */
             max_cost_micros?: number | null;
             /** @default null */
             mcp_server_ids?: string[] | null;
@@ -3140,6 +3150,8 @@ export interface components {
             steer?: boolean;
             /** @default null */
             model_config_id?: string | null;
+            /** @default null */
+            mode?: ("off" | "plan") | null;
         };
         PushKeyReply: {
             public_key: string;
@@ -3318,6 +3330,8 @@ export interface components {
              * @enum {unknown}
              */
             busy_behavior?: "interrupt" | "queue" | "reject" | "rollback" | "steer";
+            /** @default null */
+            mode?: ("off" | "plan") | null;
             /** @default null */
             mcp_server_ids?: string[] | null;
         };
@@ -3728,6 +3742,8 @@ export interface components {
             };
             workspace_id?: string | null;
             mcp_server_ids?: string[] | null;
+            /** @enum {unknown} */
+            mode?: "off" | "plan";
         };
         UpdateKeyBody: {
             api_key?: string;
