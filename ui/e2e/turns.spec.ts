@@ -59,9 +59,8 @@ test("an edited message is answered again, and what followed is gone", async ({ 
   await chat.send("think about it");
   await expect(chat.log).toContainText("Open the box labelled");
   await chat.waitUntilIdle();
-  const first = chat.log.getByRole("article", { name: "You" }).first();
-  await first.hover();
-  await first.getByRole("button", { name: "Edit" }).click();
+  await chat.log.getByRole("article", { name: "You" }).first().hover();
+  await chat.log.getByRole("button", { name: "Edit" }).click();
   await expect(page.getByText("Editing a sent message")).toBeVisible();
   await expect(chat.box).toHaveValue("answer fast");
   await expectAccessible(page);

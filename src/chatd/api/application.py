@@ -16,6 +16,7 @@ from chatd.api.deps import ApiDeps
 from chatd.api.docs_pages import ApiDocs
 from chatd.api.errors import STOPPING_TEXT, Draining, MethodNotAllowed, error_reply
 from chatd.api.health import HealthRoutes
+from chatd.api.mcp.endpoint import build_mcp_route
 from chatd.api.request import (
     ApiReply,
     ApiRequest,
@@ -26,7 +27,15 @@ from chatd.api.request import (
     Send,
     send_reply,
 )
-from chatd.api.route import PREFIX, ApiMetrics, ApiRoute, PageRoute, RouteTable, StreamRoute
+from chatd.api.route import (
+    PREFIX,
+    ApiMetrics,
+    ApiRoute,
+    MountedRoute,
+    PageRoute,
+    RouteTable,
+    StreamRoute,
+)
 from chatd.api.routes.account.oidc import OidcRoutes
 from chatd.api.routes.account.push import PushRoutes
 from chatd.api.routes.account.schedules import ScheduleRoutes
@@ -149,6 +158,7 @@ class ApiApplication:
             },
             routes,
             streams,
+            [build_mcp_route(deps, routes, self._streams)],
         )
 
     async def close(self) -> None:
@@ -184,6 +194,8 @@ class ApiApplication:
                 await send_reply(send, await handler.handle(request))
             elif isinstance(handler, PageRoute):
                 await send_reply(send, await handler.serve(scope))
+            elif isinstance(handler, MountedRoute):
+                await handler.serve(scope, receive, send)
             else:
                 await send_reply(send, await handler())
         except Exception as error:
@@ -191,7 +203,8 @@ class ApiApplication:
                 raise
             await send_reply(send, handle_error(error))
         finally:
-            seconds = None if isinstance(handler, StreamRoute) else clock.monotonic() - began
+            is_stream = isinstance(handler, MountedRoute | StreamRoute)
+            seconds = None if is_stream else clock.monotonic() - began
             self._metrics.on_reply(scope["method"], label, send.status, seconds)
 
     async def _call(

@@ -259,11 +259,17 @@ class ApiRequest:
 
     def request_key(self, what: str) -> str | None:
         """The idempotency key, if the request has one, for rows that store the key themselves."""
+        found = self.keyed_id(what)
+        return None if found is None else f"api:{found}"
+
+    def keyed_id(self, what: str) -> UUID | None:
+        """An id that follows from the idempotency key, if the request has one, for rows of which a
+        repeated request finds the first by its id."""
         key = self.header(KEY_HEADER)
         if key is None:
             return None
         name = f"{self.caller.user_id}:{what}:{validation.check_idempotency_key(key)}"
-        return f"api:{uuid5(_KEYS, name)}"
+        return uuid5(_KEYS, name)
 
 
 class NoQuery(Struct, frozen=True, kw_only=True):

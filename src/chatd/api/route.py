@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from chatd.api.auth import ApiCaller
 from chatd.api.errors import MethodNotAllowed
-from chatd.api.request import ApiReply, ApiRequest, BodySpec, Scope, Send
+from chatd.api.request import ApiReply, ApiRequest, BodySpec, Receive, Scope, Send
 from chatd.domain.access import Permission
 
 PREFIX: Final = "/api/v1"
@@ -38,6 +38,7 @@ a sign-in."""
 Authenticate = Callable[[Scope, Mapping[str, str]], Awaitable[ApiCaller]]
 Page = Callable[[], Awaitable[ApiReply]]
 ServePage = Callable[[Scope], Awaitable[ApiReply]]
+ServeExchange = Callable[[Scope, Receive, Send], Awaitable[None]]
 ServeStream = Callable[[ApiRequest, Send], Awaitable[None]]
 
 
@@ -45,6 +46,14 @@ class PageRoute(Struct, frozen=True, kw_only=True):
     """A page with a reply that depends on the request's headers."""
 
     serve: ServePage
+
+
+class MountedRoute(Struct, frozen=True, kw_only=True):
+    """A path, outside the prefix, with a protocol of its own: it finds its caller itself."""
+
+    path: str
+    methods: tuple[str, ...]
+    serve: ServeExchange
 
 
 class ApiRoute(Struct, frozen=True, kw_only=True):
@@ -115,7 +124,7 @@ class RoutePath:
 
     def __init__(self, template: str) -> None:
         self.template = template
-        self.handlers: dict[str, ApiRoute | Page | PageRoute] = {}
+        self.handlers: dict[str, ApiRoute | MountedRoute | Page | PageRoute] = {}
         self.stream: StreamRoute | None = None
 
     @property
@@ -126,7 +135,9 @@ class RoutePath:
         head = {"HEAD"} if "GET" in self.handlers else set[str]()
         return ", ".join(sorted({*self.handlers, *head, "OPTIONS"}))
 
-    def select(self, scope: Scope) -> ApiRoute | Page | PageRoute | StreamRoute | None:
+    def select(
+        self, scope: Scope
+    ) -> ApiRoute | MountedRoute | Page | PageRoute | StreamRoute | None:
         """None for OPTIONS. Raises MethodNotAllowed."""
         method = scope["method"]
         if method == "GET" and self.stream is not None and self.stream.is_requested(scope):
@@ -145,6 +156,7 @@ class RouteTable:
         pages: Mapping[str, Page | PageRoute],
         routes: Iterable[ApiRoute],
         streams: Iterable[StreamRoute],
+        mounted: Iterable[MountedRoute] = (),
     ) -> None:
         self._root = _Node()
         for path, page in pages.items():
@@ -153,6 +165,9 @@ class RouteTable:
             self._add(PREFIX + route.path).handlers[route.method] = route
         for stream in streams:
             self._add(PREFIX + stream.path).stream = stream
+        for mount in mounted:
+            for method in mount.methods:
+                self._add(mount.path).handlers[method] = mount
 
     def find(self, path: str) -> tuple[RoutePath, Mapping[str, str]] | None:
         """The endpoint of a decoded path, and the path parameters."""

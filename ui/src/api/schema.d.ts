@@ -2088,8 +2088,6 @@ export interface components {
             /** @default null */
             workspace_id?: string | null;
             /** @default null */
-            mode?: string | null;
-            /** @default null */
             max_cost_micros?: number | null;
             /** @default null */
             mcp_server_ids?: string[] | null;
@@ -2239,8 +2237,6 @@ export interface components {
             workspace_id?: string | null;
             /** @default null */
             max_cost_micros?: number | null;
-            /** @default null */
-            mode?: "plan" | null;
             /** @default null */
             mcp_server_ids?: string[] | null;
         };
@@ -2476,8 +2472,6 @@ export interface components {
             /** @default null */
             reasoning_effort?: ("high" | "low" | "max" | "medium" | "minimal" | "none" | "xhigh") | null;
             content: (components["schemas"]["InputText"] | components["schemas"]["InputFile"] | components["schemas"]["InputFileReference"])[];
-            /** @default null */
-            mode?: ("off" | "plan") | null;
         };
         EffectiveLimits: {
             /** @default 2147483648 */
@@ -2697,8 +2691,6 @@ export interface components {
             reasoning_effort?: string | null;
             /** @default null */
             workspace_id?: string | null;
-            /** @default null */
-            mode?: string | null;
             /** @default null */
             max_cost_micros?: number | null;
             /** @default null */
@@ -3106,8 +3098,6 @@ export interface components {
             /** @default null */
             workspace_id?: string | null;
             /** @default null */
-            mode?: string | null;
-            /** @default null */
             max_cost_micros?: number | null;
             /** @default null */
             mcp_server_ids?: string[] | null;
@@ -3150,8 +3140,6 @@ export interface components {
             steer?: boolean;
             /** @default null */
             model_config_id?: string | null;
-            /** @default null */
-            mode?: ("off" | "plan") | null;
         };
         PushKeyReply: {
             public_key: string;
@@ -3330,8 +3318,6 @@ export interface components {
              * @enum {unknown}
              */
             busy_behavior?: "interrupt" | "queue" | "reject" | "rollback" | "steer";
-            /** @default null */
-            mode?: ("off" | "plan") | null;
             /** @default null */
             mcp_server_ids?: string[] | null;
         };
@@ -3742,8 +3728,6 @@ export interface components {
             };
             workspace_id?: string | null;
             mcp_server_ids?: string[] | null;
-            /** @enum {unknown} */
-            mode?: "off" | "plan";
         };
         UpdateKeyBody: {
             api_key?: string;
@@ -4636,7 +4620,9 @@ export interface operations {
     fork_chat: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                "Idempotency-Key"?: string;
+            };
             path: {
                 chat_id: string;
             };
@@ -4651,6 +4637,7 @@ export interface operations {
             201: {
                 headers: {
                     Location?: string;
+                    "Idempotency-Replayed"?: string;
                     [name: string]: unknown;
                 };
                 content: {

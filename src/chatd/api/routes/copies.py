@@ -70,6 +70,7 @@ class CopyRoutes:
                 body_spec=_FORK,
                 replies={201: PublicChat},
                 errors=("not_found",),
+                keyed=True,
             ),
             ApiRoute(
                 endpoint="GET /chats/{chat_id}/export",
@@ -106,8 +107,10 @@ class CopyRoutes:
 
     async def fork_chat(self, request: ApiRequest) -> ApiReply:
         deps, body = self._deps, await request.body(_FORK)
+        # The id follows from the key: a repeated request finds the chat that the first one made.
+        key = request.keyed_id(f"fork:{request.chat_id}:{body.message_id}")
         wanted = ForkRequest(
-            id=ChatId(deps.env.new_id()),
+            id=ChatId(key or deps.env.new_id()),
             source_id=request.chat_id,
             change_id=deps.env.new_change_id(),
             message_id=None if body.message_id is None else MessageId(body.message_id),

@@ -1,0 +1,85 @@
+"""Calls routes of the API for the tools, so that both have one behaviour: permissions, validation,
+idempotency keys and errors are those of the route."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+from msgspec import Struct
+
+from chatd.api.errors import STOPPING_TEXT, Draining
+from chatd.api.mcp.toolset import ToolCall
+from chatd.api.request import KEY_HEADER, ApiReply, ApiRequest, Message, Receive, Scope
+from chatd.api.route import PREFIX, ApiRoute
+from chatd.domain.access import Permission, require_permission
+
+T = TypeVar("T")
+
+_KEPT_HEADERS: Final = frozenset({b"host", b"x-forwarded-for", b"x-forwarded-proto", b"user-agent"})
+"""They say where the request comes from, which audit and limits need."""
+
+
+class RouteCall(Struct, frozen=True, kw_only=True):
+    """`endpoint` is that of the route, such as `GET /chats/{chat_id}`."""
+
+    endpoint: str
+    path: Mapping[str, str] = {}
+    query: Mapping[str, object] = {}
+    body: object = None
+    key: str | None = None
+
+
+class RouteCalls:
+    def __init__(self, routes: Iterable[ApiRoute], draining: Callable[[], bool]) -> None:
+        self._routes = {route.endpoint: route for route in routes}
+        self._draining = draining
+
+    def permission(self, endpoint: str) -> Permission:
+        found = self._routes[endpoint].permission
+        assert found not in ("public", "signed_in"), endpoint
+        return found
+
+    async def fetch(self, call: ToolCall, wanted: RouteCall, kind: type[T]) -> T:
+        """Raises what the route raises."""
+        return msgspec.json.decode((await self.send(call, wanted)).body, type=kind)
+
+    async def send(self, call: ToolCall, wanted: RouteCall) -> ApiReply:
+        route = self._routes[wanted.endpoint]
+        if route.starts_work and self._draining():
+            raise Draining(STOPPING_TEXT)
+        require_permission(call.caller.actor, self.permission(wanted.endpoint))
+        body = b"" if wanted.body is None else msgspec.json.encode(wanted.body)
+        request = ApiRequest(
+            caller=call.caller,
+            path=wanted.path,
+            scope=_scope(call.scope, route, wanted),
+            receive=_receive(body),
+        )
+        return await route.handle(request)
+
+
+def _scope(outer: Scope, route: ApiRoute, wanted: RouteCall) -> Scope:
+    headers = [pair for pair in outer["headers"] if pair[0] in _KEPT_HEADERS]
+    if wanted.key is not None:
+        headers.append((KEY_HEADER.encode(), wanted.key.encode("latin-1", "replace")))
+    path = route.path
+    for name, value in wanted.path.items():
+        path = path.replace(f"{{{name}}}", value)
+    given = [(name, value) for name, value in wanted.query.items() if value is not None]
+    return {
+        "type": "http",
+        "method": route.method,
+        "path": PREFIX + path,
+        "headers": headers,
+        "query_string": urlencode(given).encode(),
+        "client": outer.get("client"),
+        "scheme": outer.get("scheme"),
+    }
+
+
+def _receive(body: bytes) -> Receive:
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive
