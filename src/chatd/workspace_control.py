@@ -22,6 +22,7 @@ from chatd.domain.workspace.terminals import TerminalSize
 from chatd.store.conn import Conn
 from chatd.workspace_services import WorkspaceServices, WorkspaceServicesConfig
 from chatd.workspaces.agents.client import ConnectedAgent
+from chatd.workspaces.agents.effects import AgentEffects
 from chatd.workspaces.agents.files import AgentFiles
 from chatd.workspaces.agents.resolver import AgentConnector, StoredBindings
 from chatd.workspaces.agents.terminals import AgentTerminal
@@ -90,6 +91,10 @@ class LocalWorkspaceControl:
         """A replica without a worker does not count use; another one sees the chat's own calls."""
         if self._services is not None and chat.workspace_id is not None:
             self._services.activity.touch(chat.workspace_id)
+
+    async def effects(self, chat: Chat) -> AgentEffects:
+        self._on_use(chat)
+        return AgentEffects(await self._connect(chat), self._env.clock, chat)
 
     async def files(self, chat: Chat) -> AgentFiles:
         return AgentFiles(await self._connect(chat))

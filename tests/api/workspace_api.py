@@ -12,6 +12,7 @@ from chatd.clock import SystemClock
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId, WorkspaceId
 from chatd.domain.workspace.agent_api import DiffScope, GitChanges, ScopedDiff
+from chatd.domain.workspace.effects import WorkspaceEffects
 from chatd.domain.workspace.entities import EffectiveLimits, FieldProblem, Template, TemplateSpec
 from chatd.domain.workspace.files import WorkspaceFiles
 from chatd.domain.workspace.terminals import TerminalSize, WorkspaceTerminal
@@ -61,6 +62,9 @@ class RecordingWorkspaces:
 
     def git(self, chat: Chat) -> AbstractAsyncContextManager[AsyncGenerator[GitChanges]]:
         return self._control.git(chat)
+
+    async def effects(self, chat: Chat) -> WorkspaceEffects:
+        return await self._control.effects(chat)
 
     async def files(self, chat: Chat) -> WorkspaceFiles:
         return await self._control.files(chat)

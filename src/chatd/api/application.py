@@ -64,6 +64,7 @@ from chatd.api.routes.titles import TitleRoutes
 from chatd.api.routes.workspace.builds import BuildRoutes
 from chatd.api.routes.workspace.chat_workspaces import ChatWorkspaceRoutes
 from chatd.api.routes.workspace.templates import TemplateRoutes
+from chatd.api.routes.workspace.workspace_effects import WorkspaceEffectRoutes
 from chatd.api.routes.workspace.workspace_files import WorkspaceFileRoutes
 from chatd.api.routes.workspace.workspaces import WorkspaceRoutes
 from chatd.api.sse import ChatEventStreams, WorkspaceEventStreams
@@ -104,6 +105,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *TitleRoutes(deps).routes(),
         *ChatWorkspaceRoutes(deps).routes(),
         *WorkspaceFileRoutes(deps).routes(),
+        *WorkspaceEffectRoutes(deps).routes(),
         *ModelRoutes(deps).routes(),
         *ProviderRoutes(deps).routes(),
         *RuntimeSettingsRoutes(deps).routes(),

@@ -22,6 +22,7 @@ from chatd.domain.ids import ChatId, WorkerId, WorkspaceId
 from chatd.domain.ports import Env
 from chatd.domain.spend import SpendRefusal
 from chatd.domain.workspace.agent_api import DiffScope, GitChanges, ScopedDiff
+from chatd.domain.workspace.effects import WorkspaceEffects
 from chatd.domain.workspace.entities import FieldProblem, Template, TemplateSpec
 from chatd.domain.workspace.files import WorkspaceFiles
 from chatd.domain.workspace.terminals import TerminalSize, WorkspaceTerminal
@@ -90,6 +91,10 @@ class WorkspaceControl(Protocol):
 
     def git(self, chat: Chat) -> AbstractAsyncContextManager[AsyncGenerator[GitChanges]]:
         """Changes in the chat's git repositories. Raises Conflict or AgentLost within 30 s."""
+        ...
+
+    async def effects(self, chat: Chat) -> WorkspaceEffects:
+        """What a person does in the workspace. Raises Conflict or AgentLost within 30 s."""
         ...
 
     async def files(self, chat: Chat) -> WorkspaceFiles:

@@ -111,7 +111,9 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     "invalid_state": ErrorCode(409, "The chat's state does not allow this.", _READ),
     "chat_archived": ErrorCode(409, "The chat is archived.", "Take it out of the archive first."),
     "chat_busy": ErrorCode(
-        409, "The chat is busy, and the message was sent with `reject`.", "Send it later."
+        409,
+        "The chat is busy: a message was sent with `reject`, or a file is to be reverted.",
+        "Try it later.",
     ),
     "chat_exists": ErrorCode(409, "There is another chat with this id.", "Repeat the request."),
     "parent_archived": ErrorCode(
@@ -275,6 +277,10 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     ),
     "no_terminal": ErrorCode(
         409, "The workspace has no pseudoterminals.", "Use an isolation level with namespaces."
+    ),
+    "not_running": ErrorCode(409, "The command has ended.", "Nothing is to be done."),
+    "not_reverted": ErrorCode(
+        409, "The file cannot be put back, and was not changed.", "Read `message`."
     ),
     "no_such_terminal": ErrorCode(409, "The terminal is gone.", "Open another one."),
     "terminal_ended": ErrorCode(409, "The terminal's shell has ended.", "Open another one."),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from chatd.agent.git import snapshots
+from chatd.agent.git import snapshots, tree_store
 from chatd.agent.git.command import GitCommand
 from chatd.agent.git.snapshots import (
     TreeSnapshots,
@@ -88,15 +88,13 @@ def test_a_repository_that_is_too_large_has_no_snapshot_and_says_so(
     assert read_scope(git, str(repo), "c1", "turn", "1") is None
 
 
-def test_the_refs_of_old_chats_are_deleted(
+def test_the_trees_of_old_chats_are_deleted(
     repo: Path, git: GitCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshots, "MAX_SNAPSHOT_CHATS", 2)
+    monkeypatch.setattr(tree_store, "MAX_SNAPSHOT_CHATS", 2)
     for chat in ("c1", "c2", "c3"):
         assert take_snapshot(git, str(repo), chat, "1") == ""
-    kept = git.run_git(str(repo), "for-each-ref", "--format=%(refname)", "refs/chatd/")
-    names = kept.output.decode().split()
-    assert {name.split("/")[2] for name in names} == {"c2", "c3"}
+    assert {path.name for path in (repo / ".git/chatd").iterdir()} == {"c2", "c3"}
 
 
 def test_lines_that_look_like_headers_are_counted_as_lines() -> None:
@@ -109,20 +107,57 @@ def test_lines_that_look_like_headers_are_counted_as_lines() -> None:
 
 @pytest.mark.promise("P14")
 async def test_an_effect_waits_for_a_slow_snapshot_only_a_moment_and_once_in_a_turn(
-    repo: Path, tmp_path: Path
+    repo: Path, tmp_path: Path, git: GitCommand
 ) -> None:
     """The snapshot that comes too late would have the effect in it: it is not kept."""
     gate, asked = tmp_path / "gate", tmp_path / "asked"
     os.mkfifo(gate)
     add = f'case "$*" in *" add "*) echo >> {asked}; read line < {gate};; esac'
-    git = fake_git(tmp_path / "bin", f'{add}\nexec /usr/bin/git "$@"')
+    slow = fake_git(tmp_path / "bin", f'{add}\nexec /usr/bin/git "$@"')
     threads = WorkerThreads(1, 30.0)
-    taken = TreeSnapshots(git, threads, timeout_s=0.2)
+    taken = TreeSnapshots(slow, threads, timeout_s=0.2)
     for _ in range(2):
         await taken.take("c1", "1", [str(repo)])
     assert "0.2 seconds" in taken.reason("c1", "1", str(repo))
     with gate.open("w") as opened:
         opened.write("go\n")
     assert await threads.run(asked.read_text) == "\n", "asked once; the thread is free"
-    assert run_git(repo, "for-each-ref", "refs/chatd") == ""
+    assert read_scope(git, str(repo), "c1", "turn", "1") is None
+    await TreeSnapshots(git, threads, timeout_s=30).take("c1", "2", [str(repo)])
+    found = read_repository(git, str(repo), "c1", "chat", "2") or {}
+    assert found["late"], "the chat began before its first snapshot, and the diff says so"
     threads.close()
+
+
+def test_a_mirror_has_no_snapshot_and_a_thorough_clean_up_keeps_them(
+    repo: Path, git: GitCommand, tmp_path: Path
+) -> None:
+    (repo / "secret.txt").write_text("not to be published\n")
+    (repo / "a.txt").write_text("by the user\n")
+    assert take_snapshot(git, str(repo), "c1", "1") == ""
+    (repo / "a.txt").write_text("by the agent\n")
+    run_git(tmp_path, "init", "-q", "--bare", "mirror")
+    run_git(repo, "push", "-q", "--mirror", str(tmp_path / "mirror"))
+    assert (
+        run_git(tmp_path / "mirror", "for-each-ref", "--format=%(refname)") == "refs/heads/trunk\n"
+    )
+    run_git(repo, "gc", "-q", "--prune=now")
+    diff = read_scope(git, str(repo), "c1", "turn", "1") or ""
+    assert "-by the user\n+by the agent" in diff
+    assert "secret.txt" not in diff
+
+
+def test_a_chat_whose_first_snapshot_failed_says_that_its_diff_begins_later(
+    repo: Path, git: GitCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(snapshots, "MAX_UNTRACKED_BYTES", 1)
+        (repo / "big").write_text("large")
+        assert "over 1 bytes" in take_snapshot(git, str(repo), "c1", "1")
+    (repo / "a.txt").write_text("changed in the first turn\n")
+    assert take_snapshot(git, str(repo), "c1", "2") == ""
+    (repo / "a.txt").write_text("and in the second\n")
+    chat = read_repository(git, str(repo), "c1", "chat", "2") or {}
+    turn = read_repository(git, str(repo), "c1", "turn", "2") or {}
+    assert "over 1 bytes" in str(chat["late"])
+    assert (chat["unified_diff"], turn["late"]) == (turn["unified_diff"], "")

@@ -500,6 +500,54 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/chats/{chat_id}/workspace/processes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_processes"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/chats/{chat_id}/workspace/processes/signal": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["signal_process"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/chats/{chat_id}/workspace/revert": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["revert_file"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/models": {
         parameters: {
             query?: never;
@@ -3012,6 +3060,16 @@ export interface components {
             history_version: number;
             attempt: number;
         };
+        ProcessItem: {
+            id: string;
+            command: string;
+            background: boolean;
+            running: boolean;
+            exit_code: number | null;
+        };
+        ProcessList: {
+            processes: components["schemas"]["ProcessItem"][];
+        };
         PromptPage: {
             items: components["schemas"]["ListedPrompt"][];
             has_more: boolean;
@@ -3235,6 +3293,14 @@ export interface components {
             /** @default null */
             retrying_at?: string | null;
         };
+        RevertBody: {
+            /** @enum {unknown} */
+            scope: "chat" | "git" | "turn";
+            repo_root: string;
+            path: string;
+            /** @default null */
+            old_path?: string | null;
+        };
         RunPage: {
             items: components["schemas"]["TurnItem"][];
             has_more: boolean;
@@ -3360,6 +3426,14 @@ export interface components {
         SignInMethodsReply: {
             password: boolean;
             oidc: string | null;
+        };
+        SignalBody: {
+            process_id: string;
+            /**
+             * @default terminate
+             * @enum {unknown}
+             */
+            signal?: "kill" | "terminate";
         };
         SignedInReply: {
             user: components["schemas"]["UserReply"];
@@ -4855,6 +4929,75 @@ export interface operations {
                     "image/webp": string;
                     "text/plain": string;
                 };
+            };
+        };
+    };
+    list_processes: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                chat_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProcessList"];
+                };
+            };
+        };
+    };
+    signal_process: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                chat_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SignalBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProcessItem"];
+                };
+            };
+        };
+    };
+    revert_file: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                chat_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RevertBody"];
+            };
+        };
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
         };
     };

@@ -123,7 +123,7 @@ def _read_diff(git: GitCommand, root: str) -> str:
     tracked = git.run_git(
         root,
         *DIFF_COMMAND,
-        _diff_base(git, root),
+        read_base_tree(git, root),
         "--",
         limit=MAX_DIFF_BYTES,
         settings=git.settings_without_filters(root),
@@ -152,7 +152,7 @@ def _read_diff(git: GitCommand, root: str) -> str:
     return "".join(pieces)
 
 
-def _diff_base(git: GitCommand, root: str) -> str:
+def read_base_tree(git: GitCommand, root: str) -> str:
     """The last commit; the empty tree if there is none yet."""
     head = git.run_git(root, "rev-parse", "-q", "--verify", "HEAD^{commit}", codes=(0, 1))
     if head.code == 0:

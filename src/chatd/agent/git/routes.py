@@ -17,6 +17,7 @@ from chatd.agent.errors import AgentError
 from chatd.agent.files.paths import printable_name
 from chatd.agent.git.command import GitCommand
 from chatd.agent.git.repositories import MAX_DIFF_BYTES, GitWatch, find_roots
+from chatd.agent.git.reverts import revert_files
 from chatd.agent.git.snapshots import TreeSnapshots, read_repository
 from chatd.agent.git.touched_paths import TouchedPaths
 from chatd.agent.server.dispatcher import AgentCaller, AgentRoute, AgentRouteRequest
@@ -24,6 +25,7 @@ from chatd.agent.server.http_messages import AgentHttpReply, json_reply
 from chatd.agent.threads import AgentSystemClock, WorkerThreads
 
 GIT_API_PREFIX = "/api/v0/git"
+SCOPES = ("turn", "chat", "git")
 KEEPALIVE_INTERVAL_S = 15.0
 MAX_WATCH_S = 3600.0
 MAX_WATCHES = 16
@@ -49,6 +51,7 @@ class GitRoutes:
             AgentRoute("GET", f"{GIT_API_PREFIX}/watch", self._watch),
             AgentRoute("POST", f"{GIT_API_PREFIX}/refresh", self._refresh),
             AgentRoute("GET", f"{GIT_API_PREFIX}/diff", self._diff),
+            AgentRoute("POST", f"{GIT_API_PREFIX}/revert", self._revert),
         ]
 
     def close(self) -> None:
@@ -75,12 +78,11 @@ class GitRoutes:
         scope, turn = query.text("scope", "git"), query.text("turn", "")
         with_text = not query.flag("stat")
         query.reject_unknown()
-        if scope not in ("turn", "chat", "git"):
+        if scope not in SCOPES:
             raise AgentError(400, "scope must be turn, chat or git")
         if request.caller.chat_id and chat != request.caller.chat_id:
             raise AgentError(404, f"there is no chat {chat} that this chat may read")
-        known = [*self._paths.paths(chat), self._directory]
-        roots = await self._threads.run(lambda: find_roots([path for path in known if path]))
+        roots = await self._roots(chat)
         found: list[dict[str, object]] = []
         left = MAX_DIFF_BYTES
         for root in roots:
@@ -90,6 +92,9 @@ class GitRoutes:
             if one is None:
                 continue
             text = str(one["unified_diff"])
+            late = one.pop("late")
+            if late:
+                one["omitted"] = f"This diff begins after the chat's first changes: {late}."
             if not one.pop("has_snapshot"):
                 reason = self._snapshots.reason(chat, turn, root)
                 one["omitted"] = f"There is no diff of this {scope}: {reason}."
@@ -101,6 +106,29 @@ class GitRoutes:
             one["repo_root"] = printable_name(root)
             found.append(one)
         return json_reply({"repositories": found})
+
+    async def _revert(self, request: AgentRouteRequest) -> AgentHttpReply:
+        """One file, or both names of a renamed one."""
+        fields = request.json()
+        chat = fields.text("chat_id", request.caller.chat_id)
+        scope, turn = fields.text("scope"), fields.text("turn", "")
+        root, path = fields.text("repo_root"), fields.text("path")
+        old_path = fields.text("old_path", "")
+        fields.reject_unknown()
+        if scope not in SCOPES:
+            raise AgentError(400, "scope must be turn, chat or git")
+        if request.caller.chat_id:
+            raise AgentError(403, "a file is reverted by the server, for a person")
+        if root not in await self._roots(chat):
+            raise AgentError(404, f"this chat has no repository {root}")
+        paths = (path, old_path) if old_path else (path,)
+        await self._threads.run(lambda: revert_files(self._git, root, chat, scope, turn, *paths))
+        self._paths.notify([chat])
+        return json_reply({"ok": True})
+
+    async def _roots(self, chat: str) -> list[str]:
+        known = [*self._paths.paths(chat), self._directory]
+        return await self._threads.run(lambda: find_roots([path for path in known if path]))
 
     async def _refresh(self, request: AgentRouteRequest) -> AgentHttpReply:
         self._paths.notify([_read_chat(request)])

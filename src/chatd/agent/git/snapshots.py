@@ -1,9 +1,8 @@
 """Trees of repositories as they were when a chat and its current turn began to change them.
 
-A snapshot is a commit without a parent, under the private ref `refs/chatd/<chat>/start` or
-`.../turn-<turn>`. It is made with an index file of its own: the user's index, branches and working
-tree stay as they are, and no hook or filter is run. A repository that is too large has none, and
-the diff says so.
+A snapshot is the tree `start` of a chat or `turn-<turn>`, kept by `tree_store`. It is made with an
+index file and an object directory of its own: the user's index, refs and working tree stay as they
+are, and no hook or filter is run. A repository that is too large has none, and the diff says so.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import shutil
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from chatd.agent.git.command import GitCommand, GitError
 from chatd.agent.git.repositories import (
@@ -27,24 +26,19 @@ from chatd.agent.git.repositories import (
     read_branch,
     scan,
 )
+from chatd.agent.git.tree_store import KeptTree, TreeStore, git_path, quote_directory
 from chatd.agent.threads import ThreadRunner
 
 MAX_INDEX_BYTES = 16 << 20
 """Of a repository with snapshots: about a hundred thousand files."""
 MAX_UNTRACKED_BYTES = 32 << 20
-MAX_SNAPSHOT_CHATS = 200
-"""In one repository: the refs of older chats are deleted."""
 MAX_REMEMBERED_TURNS = 2000
 SNAPSHOT_TIMEOUT_S = 5.0
 """For all repositories of an effect, which waits for it."""
 _MAX_NAMES_BYTES = 1 << 20
 _HUNK = re.compile(r"^@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
-_REF_NAME = re.compile(r"[A-Za-z0-9-]{1,64}")
-_AUTHOR = {
-    f"GIT_{role}_{field}": value
-    for role in ("AUTHOR", "COMMITTER")
-    for field, value in (("NAME", "chatd"), ("EMAIL", "chatd@localhost"))
-}
+_NAME = re.compile(r"[A-Za-z0-9-]{1,64}")
+START = "start"
 NO_SNAPSHOT_TEXT = "nothing was changed in it since the turn or the chat began"
 
 
@@ -65,7 +59,7 @@ class TreeSnapshots:
         says why. After a failure or a timeout the turn has no more snapshots: they would have its
         effects in them."""
         whole_turn = (chat, turn, "")
-        if not (_REF_NAME.fullmatch(chat) and _REF_NAME.fullmatch(turn)):
+        if not (_NAME.fullmatch(chat) and _NAME.fullmatch(turn)):
             return
         if whole_turn in self._taken:
             return
@@ -121,57 +115,49 @@ def take_snapshot(
 ) -> str:
     """Empty, or why there is none. Blocks. A snapshot that exists stays: the agent may have been
     restarted within a turn. `is_late`: the effect no longer waits, and the tree may have it."""
-    prefix = f"refs/chatd/{chat}"
     try:
-        known = _refs(git, root, prefix)
-        wanted = [
-            name for name in (f"{prefix}/start", f"{prefix}/turn-{turn}") if name not in known
-        ]
+        store = TreeStore(git, root, chat)
+        wanted = [name for name in (START, f"turn-{turn}") if store.find(name) is None]
         if not wanted:
             return ""
-        tree = write_tree(git, root)
-        made = git.run_git(root, "commit-tree", tree, "-m", "chatd", env=_AUTHOR)
-        commit = made.output.decode().strip()
-        if is_late():
-            raise GitError("the snapshot came too late")
-        for name in wanted:
-            git.run_git(root, "update-ref", "--no-deref", name, commit)
-        for name in known:
-            if "/turn-" in name and not name.endswith(f"/turn-{turn}"):
-                git.run_git(root, "update-ref", "-d", name)
-        _delete_old(git, root, chat)
+        missed = {name: store.begin(name) for name in wanted}
+        try:
+            _keep_tree(git, root, store, missed, is_late)
+        except (GitError, OSError) as error:
+            for name in wanted:
+                store.note_failure(name, str(error))
+            raise
+        store.delete_others(turn)
     except (GitError, OSError) as error:
         return str(error) or "git has failed"
     return ""
 
 
-def _refs(git: GitCommand, root: str, prefix: str) -> list[str]:
-    """The oldest first."""
-    found = git.run_git(
-        root,
-        "for-each-ref",
-        "--sort=committerdate",
-        "--format=%(refname)",
-        prefix,
-        limit=1 << 20,
-    )
-    return found.output.decode("utf-8", "replace").split()
+def _keep_tree(
+    git: GitCommand,
+    root: str,
+    store: TreeStore,
+    missed: Mapping[str, str],
+    is_late: Callable[[], bool],
+) -> None:
+    """A chat whose start was missed begins later, and says so. A turn has no such note: it is not
+    tried again."""
+    new = store.new()
+    try:
+        tree = write_tree(git, root, os.path.join(new, "objects"))
+        if is_late():
+            raise GitError("the snapshot came too late")
+        names = {name: why if name == START else "" for name, why in missed.items()}
+        store.keep(new, tree, names)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
 
 
-def _delete_old(git: GitCommand, root: str, chat: str) -> None:
-    names = _refs(git, root, "refs/chatd/")
-    chats = [one for one in dict.fromkeys(name.split("/")[2] for name in names) if one != chat]
-    for old in chats[: max(0, len(chats) + 1 - MAX_SNAPSHOT_CHATS)]:
-        for name in names:
-            if name.startswith(f"refs/chatd/{old}/"):
-                git.run_git(root, "update-ref", "-d", name)
-
-
-def write_tree(git: GitCommand, root: str) -> str:
-    """The working tree with its untracked files as a git tree. Blocks. Raises GitError, also if
-    the repository is too large."""
-    path = git.run_git(root, "rev-parse", "--git-path", "index").output
-    index = os.path.join(root, os.fsdecode(path).rstrip("\n"))
+def write_tree(git: GitCommand, root: str, objects: str) -> str:
+    """The working tree with its untracked files as a git tree. What the repository does not have
+    goes into the directory `objects`. Blocks. Raises GitError, also if the repository is too
+    large."""
+    index = git_path(git, root, "index")
     if os.path.exists(index) and os.path.getsize(index) > MAX_INDEX_BYTES:
         raise GitError("the repository is too large for snapshots")
     _check_untracked(git, root)
@@ -181,7 +167,11 @@ def write_tree(git: GitCommand, root: str) -> str:
         if os.path.exists(index):
             shutil.copyfile(index, copy)
         settings = [*git.settings_without_filters(root), "advice.addEmbeddedRepo=false"]
-        env = {"GIT_INDEX_FILE": copy}
+        env = {
+            "GIT_INDEX_FILE": copy,
+            "GIT_OBJECT_DIRECTORY": objects,
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": quote_directory(git_path(git, root, "objects")),
+        }
         git.run_git(root, "add", "-A", "--", ".", settings=settings, env=env)
         return git.run_git(root, "write-tree", env=env).output.decode().strip()
     finally:
@@ -205,18 +195,31 @@ def _check_untracked(git: GitCommand, root: str) -> None:
         raise GitError(f"files that git does not track have over {MAX_UNTRACKED_BYTES} bytes")
 
 
+def find_tree(git: GitCommand, root: str, chat: str, scope: str, turn: str) -> KeptTree | None:
+    """The snapshot from before the turn or the chat. Blocks. Raises GitError."""
+    name = START if scope == "chat" else f"turn-{turn}"
+    if not (_NAME.fullmatch(chat) and _NAME.fullmatch(name)):
+        return None
+    return TreeStore(git, root, chat).find(name)
+
+
 def read_scope(git: GitCommand, root: str, chat: str, scope: str, turn: str) -> str | None:
     """The diff of `turn`, `chat` or `git`; None without a snapshot. Blocks. Raises GitError."""
     if scope == "git":
         return scan(git, root).unified_diff
-    name = f"refs/chatd/{chat}/" + ("start" if scope == "chat" else f"turn-{turn}")
-    found = git.run_git(root, "rev-parse", "-q", "--verify", f"{name}^{{tree}}", codes=(0, 1))
-    if found.code != 0:
-        return None
-    now = write_tree(git, root)
-    diff = git.run_git(
-        root, *DIFF_COMMAND, found.output.decode().strip(), now, limit=MAX_DIFF_BYTES
-    )
+    kept = find_tree(git, root, chat, scope, turn)
+    return None if kept is None else _diff_since(git, root, kept)
+
+
+def _diff_since(git: GitCommand, root: str, kept: KeptTree) -> str:
+    directory = tempfile.mkdtemp(prefix="chatd-objects-")
+    try:
+        now = write_tree(git, root, directory)
+        places = (kept.objects, directory)
+        env = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": ":".join(map(quote_directory, places))}
+        diff = git.run_git(root, *DIFF_COMMAND, kept.tree, now, limit=MAX_DIFF_BYTES, env=env)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
     if diff.is_cut:
         return omitted_diff(f"it is over {MAX_DIFF_BYTES} bytes")
     return diff.output.decode("utf-8", "replace")
@@ -227,6 +230,7 @@ def read_repository(
 ) -> dict[str, object] | None:
     """The reply about one repository; None if git failed or it has no snapshot of this scope."""
     try:
+        kept = None if scope == "git" else find_tree(git, root, chat, scope, turn)
         diff = read_scope(git, root, chat, scope, turn)
         branch, base = read_branch(git, root), _read_base(git, root)
     except (GitError, OSError):
@@ -241,6 +245,7 @@ def read_repository(
         "deletions": deleted,
         "changed_files": files,
         "has_snapshot": diff is not None,
+        "late": "" if kept is None else kept.late,
     }
 
 

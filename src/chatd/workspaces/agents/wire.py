@@ -43,6 +43,7 @@ KNOWN_ERROR_CODES: Final = frozenset(
         "no_such_workdir",
         "no_terminal",
         "not_noted",
+        "not_reverted",
         "not_running",
         "outcome_unknown",
         "outside_workspace",

@@ -3,9 +3,11 @@ import { FileDiff as FileDiffIcon, GitBranch, RefreshCw } from "lucide-react";
 import { useCallback, useState } from "react";
 import type { ApiError } from "@/api/client";
 import { Button, EmptyState, ErrorNote, IconButton, PlusMinus, Segmented, Skeleton, Tag } from "@/components";
+import { useChatDetails } from "@/connection";
 import { openPanel, type PanelOptions, usePanelRequest, usePreference } from "@/shell";
 import { useWidth } from "../use-width";
 import { FileCard } from "./file-card";
+import { RevertDialog, type Reverting } from "./revert-dialog";
 import { countLines, type RepositoryChanges } from "./repository";
 import { type Scope, useChanges } from "./use-changes";
 import { findFile, nextScope } from "./wanted-file";
@@ -110,6 +112,8 @@ interface Target {
 function Files({ chatId, repositories, isSplit, scope, target, onScope }: FilesProps) {
   const [most, setMost] = useState(FIRST_FILES);
   const [viewed, setViewed] = useViewed(chatId);
+  const [reverting, setReverting] = useState<Reverting | null>(null);
+  const isOwner = useChatDetails(chatId).data?.is_owner !== false;
   const listed = repositories.flatMap((repository) => repository.files.map((file) => ({ repository, file, mark: changeMark(repository.root, file) })));
   const notes = repositories.filter((repository) => repository.note !== "");
   if (listed.length === 0 && notes.length === 0) return <NoChanges scope={scope} onScope={onScope} />;
@@ -139,11 +143,13 @@ function Files({ chatId, repositories, isSplit, scope, target, onScope }: FilesP
                 startsOpen={index < FIRST_OPEN}
                 target={isTarget(repository.root, file.path) ? target : null}
                 onSeen={(isSeen) => setViewed(mark, isSeen)}
+                onRevert={isOwner ? () => setReverting({ root: repository.root, file }) : null}
               />
             ) : null,
           )}
         </div>
       ))}
+      {reverting !== null && <RevertDialog chatId={chatId} scope={scope} reverting={reverting} onClose={() => setReverting(null)} />}
       {listed.length > shown.length && (
         <Button size="sm" variant="quiet" onClick={() => setMost(most + FIRST_FILES)}>
           Show more of {listed.length.toLocaleString("en")} files

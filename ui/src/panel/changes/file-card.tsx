@@ -1,4 +1,4 @@
-import { Check, ChevronDown, ChevronRight, Eye } from "lucide-react";
+import { Check, ChevronDown, ChevronRight, Eye, Undo2 } from "lucide-react";
 import { useEffect, useRef, useState } from "react";
 import { Icon, IconButton, PlusMinus, Tag } from "@/components";
 import { closePanel, insertReference, insertText, useIsPhone } from "@/shell";
@@ -20,10 +20,12 @@ interface FileCardProps {
   /** Set: the card opens, scrolls into view and takes the focus. */
   readonly target: object | null;
   readonly onSeen: (isSeen: boolean) => void;
+  /** Null: the user cannot revert it. */
+  readonly onRevert: (() => void) | null;
 }
 
 /** One changed file: head with counts, and its lines unless it is folded or seen. */
-export function FileCard({ chatId, root, file, isSplit, isSeen, startsOpen, target, onSeen }: FileCardProps) {
+export function FileCard({ chatId, root, file, isSplit, isSeen, startsOpen, target, onSeen, onRevert }: FileCardProps) {
   const [chosen, setChosen] = useState<boolean | null>(null);
   const [openedFor, setOpenedFor] = useState<object | null>(null);
   const head = useRef<HTMLButtonElement>(null);
@@ -53,6 +55,7 @@ export function FileCard({ chatId, root, file, isSplit, isSeen, startsOpen, targ
         </button>
         <KindTag file={file} />
         <PlusMinus added={file.added} removed={file.removed} />
+        {onRevert !== null && <IconButton size="sm" icon={Undo2} label="Revert file" onClick={onRevert} />}
         <IconButton
           size="sm"
           icon={isSeen ? Check : Eye}

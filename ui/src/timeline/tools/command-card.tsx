@@ -3,14 +3,16 @@ import { ListTree, SquareTerminal, Octagon } from "lucide-react";
 import { durationText } from "@/components";
 import { asObject, numberOf, objectsOf, textOf } from "../rows/json";
 import { durationOf, type ToolCall } from "../rows/tool-call";
+import { useTimelineActions } from "../actions";
 import { CallTime, Failure, ToolFrame, verbOf, type CardProps } from "./frame";
 import { Output } from "./output";
+import { ProcessFoot } from "./process-foot";
 
 const FAILED_LINES = 20;
 const LIVE_LINES = 12;
 
 export function CommandCard({ call, rowKey }: CardProps) {
-  const result = asObject(call.result);
+  const { chatId } = useTimelineActions();
   const isWait = call.name === "process_output";
   const command = isWait ? textOf(call.args, "process_id") : textOf(call.args, "command");
   const verb = isWait ? verbOf(call, "Waiting for", "Output of", "Output of") : commandVerb(call);
@@ -23,7 +25,7 @@ export function CommandCard({ call, rowKey }: CardProps) {
       subject={oneLine(command)}
       meta={<CommandMeta call={call} />}
       opens={call.state === "failed" || (call.state === "running" && call.liveOutput !== "")}
-      foot={textOf(result, "note") === "" ? undefined : <CommandNote call={call} />}
+      foot={commandFoot(call, chatId)}
     >
       {commandBody(call)}
     </ToolFrame>
@@ -66,6 +68,16 @@ function CommandMeta({ call }: { readonly call: ToolCall }) {
       {took !== null && <>&ensp;{durationText(took)}</>}
     </span>
   );
+}
+
+/** What a command that goes on says below; null of one that has ended with nothing to say. */
+function commandFoot(call: ToolCall, chatId: string) {
+  const goesOn = call.state === "background" || (call.state === "running" && call.liveOutput !== "");
+  const result = asObject(call.result);
+  if (!goesOn || chatId === "") return textOf(result, "note") === "" ? undefined : <CommandNote call={call} />;
+  const id = textOf(result, "background_process_id") || textOf(call.args, "process_id");
+  const note = call.state === "running" ? "Following the output" : id === "" ? "It goes on in the workspace." : `Goes on in the workspace as process ${id}.`;
+  return <ProcessFoot chatId={chatId} processId={id} command={textOf(call.args, "command")} note={note} />;
 }
 
 function CommandNote({ call }: { readonly call: ToolCall }) {

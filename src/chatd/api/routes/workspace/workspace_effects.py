@@ -1,0 +1,155 @@
+"""Routes by which a person stops a command of a chat's workspace, and reverts a file.
+
+Only the owner does that, as with terminals. Both are in the audit log, before they act.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from chatd.api.deps import ApiDeps, WorkspaceControl
+from chatd.api.error_codes import BROWSE_CODES
+from chatd.api.read_audit import audit_workspace_read
+from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
+from chatd.api.route import ApiRoute
+from chatd.api.routes.workspace.build_requests import require_workspaces
+from chatd.api.routes.workspace.chat_workspaces import require_chat
+from chatd.api.schemas.workspace_effects import (
+    ProcessItem,
+    ProcessList,
+    RevertBody,
+    SignalBody,
+)
+from chatd.domain.access import Permission
+from chatd.domain.chat.row import Chat
+from chatd.domain.errors import ChatdError, Conflict, InvalidInput, NotFound
+from chatd.domain.workspace.agent_api import AgentRefused, ProcessInfo
+from chatd.store.account import audit
+from chatd.store.chat import chats
+
+_SIGNAL: Final = BodySpec(SignalBody)
+_REVERT: Final = BodySpec(RevertBody)
+
+
+class WorkspaceEffectRoutes:
+    def __init__(self, deps: ApiDeps) -> None:
+        self._deps = deps
+
+    def routes(self) -> tuple[ApiRoute, ...]:
+        return (
+            ApiRoute(
+                endpoint="GET /chats/{chat_id}/workspace/processes",
+                permission="workspaces.read",
+                summary="List the commands that a chat started in its workspace",
+                handle=self.list_processes,
+                replies={200: ProcessList},
+                errors=BROWSE_CODES,
+            ),
+            ApiRoute(
+                endpoint="POST /chats/{chat_id}/workspace/processes/signal",
+                permission="workspaces.write",
+                summary="Stop a command that a chat started in its workspace",
+                description="The reply has the command as it is shortly after the signal.",
+                handle=self.signal_process,
+                body_spec=_SIGNAL,
+                replies={200: ProcessItem},
+                errors=(*BROWSE_CODES, "not_running"),
+            ),
+            ApiRoute(
+                endpoint="POST /chats/{chat_id}/workspace/revert",
+                permission="workspaces.write",
+                summary="Put one file back to its state before the turn, the chat or the changes",
+                description=(
+                    "Refused while the chat runs. A file that was not there then is deleted. Of the"
+                    " scope `git` the index is reset too."
+                ),
+                handle=self.revert_file,
+                body_spec=_REVERT,
+                replies={204: None},
+                errors=(*BROWSE_CODES, "chat_busy", "not_reverted"),
+            ),
+        )
+
+    async def list_processes(self, request: ApiRequest) -> ApiReply:
+        chat, control = await self._open(request, "workspaces.read")
+        await audit_workspace_read(self._deps, request.caller, chat)
+        try:
+            found = await (await control.effects(chat)).processes()
+        except AgentRefused as error:
+            raise _explain(error) from error
+        return reply(ProcessList(processes=tuple(map(_item, found))))
+
+    async def signal_process(self, request: ApiRequest) -> ApiReply:
+        body = await request.body(_SIGNAL)
+        chat, control = await self._open(request, "workspaces.write")
+        detail = {"process_id": body.process_id, "signal": body.signal}
+        await self._record(request, chat, "process.signal", detail)
+        try:
+            effects = await control.effects(chat)
+            return reply(_item(await effects.signal(body.process_id, body.signal)))
+        except AgentRefused as error:
+            raise _explain(error) from error
+
+    async def revert_file(self, request: ApiRequest) -> ApiReply:
+        body = await request.body(_REVERT)
+        chat, control = await self._open(request, "workspaces.write")
+        if chat.status not in ("waiting", "error"):
+            raise Conflict(
+                "The chat runs and may change the file. Stop it or wait for its end.",
+                code="chat_busy",
+            )
+        detail = {"scope": body.scope, "repository": body.repo_root, "path": body.path}
+        await self._record(request, chat, "file.revert", detail)
+        paths = (body.path,) if body.old_path is None else (body.path, body.old_path)
+        try:
+            await (await control.effects(chat)).revert(body.scope, body.repo_root, paths)
+        except AgentRefused as error:
+            raise _explain(error) from error
+        return NO_CONTENT
+
+    async def _open(
+        self, request: ApiRequest, permission: Permission
+    ) -> tuple[Chat, WorkspaceControl]:
+        deps, actor, chat_id = self._deps, request.caller.actor, request.chat_id
+        chat = require_chat(
+            await deps.retry(lambda: chats.get_for_command(deps.pool, actor, chat_id, permission))
+        )
+        return chat, require_workspaces(deps)
+
+    async def _record(
+        self, request: ApiRequest, chat: Chat, action: str, detail: Mapping[str, object]
+    ) -> None:
+        deps = self._deps
+        if chat.workspace_id is None:
+            raise Conflict("The chat has no workspace.", code="no_workspace")
+        author = deps.author(request)
+        await deps.retry(
+            lambda: audit.record(
+                deps.pool,
+                author.actor,
+                ip=author.ip,
+                action=f"workspace.{action}",
+                object_type="workspace",
+                object_id=chat.workspace_id,
+                detail={"chat_id": str(chat.id), **detail},
+            )
+        )
+
+
+def _item(process: ProcessInfo) -> ProcessItem:
+    return ProcessItem(
+        id=process.id,
+        command=process.command,
+        background=process.background,
+        running=process.running,
+        exit_code=process.exit_code,
+    )
+
+
+def _explain(error: AgentRefused) -> ChatdError:
+    if error.code in ("agent_outdated", "not_running", "not_reverted"):
+        return Conflict(error.message, code=error.code)
+    if error.status == 404:
+        return NotFound(error.message)
+    if error.status == 400:
+        return InvalidInput("path", error.message)
+    return Conflict(error.message, code="agent_refused")
