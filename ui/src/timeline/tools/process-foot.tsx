@@ -67,7 +67,7 @@ function useProcess(chatId: string, isOwner: boolean, processId: string, command
     queryFn: async ({ signal }) => (await api.GET("/api/v1/chats/{chat_id}/workspace/processes", { path: { chat_id: chatId }, signal })).processes,
     enabled: isOwner,
     retry: false,
-    refetchInterval: ({ state }) => (state.status === "success" && state.data.some((one) => one.running) ? READ_EVERY_MS : false),
+    refetchInterval: ({ state }) => (state.status !== "error" && state.data?.some((one) => one.running) === true ? READ_EVERY_MS : false),
   });
   return data === undefined ? null : findProcess(data, processId, command);
 }
