@@ -19,8 +19,8 @@ export default defineConfig({
   forbidOnly: true,
   workers: 2,
   // A busy machine is slow: a test waits for events, and this is only where it gives up.
-  timeout: 60_000,
-  expect: { timeout: 20_000 },
+  timeout: 120_000,
+  expect: { timeout: 30_000 },
   retries: process.env.CHATD_RETRY === "1" ? 1 : 0,
   reporter: [["list"]],
   use: {

@@ -47,15 +47,25 @@ async def open_guarded_connection(
     """Raises AddressRefused or DialFailed."""
     try:
         async with asyncio.timeout(timeout_s):
-            addresses = (await resolve(host, port))[:MAX_ADDRESSES]
-            allowed = [each for each in addresses if allow_private or is_public(each)]
-            if addresses and not allowed:
-                raise _refusal(host)
+            allowed = await find_allowed_addresses(
+                host, port, allow_private=allow_private, resolve=resolve
+            )
             return await _connect(host, port, allowed, allow_private=allow_private)
     except TimeoutError:
         raise DialFailed(f"{host}:{port} did not answer within {timeout_s:g} s.") from None
     except (OSError, UnicodeError) as error:
         raise DialFailed(f"{host}:{port} cannot be reached: {error}.") from None
+
+
+async def find_allowed_addresses(
+    host: str, port: int, *, allow_private: bool = False, resolve: Resolve = resolve_host
+) -> list[str]:
+    """Connect to one of these, not to the name. Raises AddressRefused and OSError."""
+    addresses = (await resolve(host, port))[:MAX_ADDRESSES]
+    allowed = [each for each in addresses if allow_private or is_public(each)]
+    if addresses and not allowed:
+        raise refusal(host)
+    return allowed
 
 
 async def _connect(
@@ -68,20 +78,21 @@ async def _connect(
         except OSError as error:
             last = error
             continue
-        if not allow_private and _is_own_host(writer):
+        own, peer = writer.get_extra_info("sockname"), writer.get_extra_info("peername")
+        if not allow_private and is_own_host(own, peer):
             writer.transport.abort()
-            raise _refusal(host)
+            raise refusal(host)
         return reader, writer
     raise last or OSError("the name has no address")
 
 
-def _is_own_host(writer: asyncio.StreamWriter) -> bool:
-    """A public address of this very host leads to services behind its firewall."""
-    own, peer = writer.get_extra_info("sockname"), writer.get_extra_info("peername")
+def is_own_host(own: Sequence[object] | None, peer: Sequence[object] | None) -> bool:
+    """Whether a connection ends where it begins. A public address of this very host leads to
+    services behind its firewall."""
     return bool(own) and bool(peer) and own[0] == peer[0]
 
 
-def _refusal(host: str) -> AddressRefused:
+def refusal(host: str) -> AddressRefused:
     return AddressRefused(
         f"{host} is not on the public internet: it is this host or a private network."
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from random import Random
+from typing import Final
 from uuid import UUID
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from chatd.domain.chat.messages import Draft, PendingCall, TokenUsage, UsageEntry, UserInput
 from chatd.domain.chat.parts import Part, TextPart
 from chatd.domain.ids import ModelConfigId, UserId
+from chatd.domain.tool_modes import ModeChoice
 from tests.model.reference_store import ChatRows
 from tests.support.factories import OWNER, call, draft, result, text
 from tests.support.seeds import CLIENT_TOOL
@@ -17,6 +19,7 @@ CLIENT_TOOLS = frozenset({CLIENT_TOOL})
 
 _MODELS = (None, None, ModelConfigId(UUID(int=50)), ModelConfigId(UUID(int=51)))
 _EFFORTS = (None, None, "low", "high")
+_MODES: Final[Sequence[ModeChoice | None]] = (*[None] * 10, "plan", "off")
 _AUTHORS = (OWNER, UserId(UUID(int=60)))
 
 
@@ -33,6 +36,7 @@ class Drafts:
             created_by=self.rng.choice(_AUTHORS),
             model_config_id=self.rng.choice(_MODELS),
             reasoning_effort=self.rng.choice(_EFFORTS),
+            mode=self.rng.choice(_MODES),
         )
 
     def answer(self, *, calls: int) -> Draft:

@@ -22,6 +22,7 @@ from chatd.domain.chat.messages import Draft, Message, QueuedMessage, UsageEntry
 from chatd.domain.chat.queue_transitions import sort_queue
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId, MessageId, QueueId, RequestId
+from chatd.domain.tool_modes import chosen_mode
 from tests.support.factories import AT
 
 
@@ -147,6 +148,7 @@ def _rewritten(item: QueuedMessage, to: EditedQueuedMessage | None) -> QueuedMes
         content=to.prompt.content,
         model_config_id=to.prompt.model_config_id or item.model_config_id,
         reasoning_effort=to.prompt.reasoning_effort or item.reasoning_effort,
+        mode=to.prompt.mode or item.mode,
     )
 
 
@@ -167,21 +169,24 @@ def _enqueued(added: EnqueuedMessage) -> QueuedMessage:
         created_by=prompt.created_by,
         model_config_id=prompt.model_config_id,
         reasoning_effort=prompt.reasoning_effort,
+        mode=prompt.mode,
     )
 
 
 def _written(was: Chat, change: Change, joining: Sequence[QueuedMessage]) -> Chat:
     """The row with the columns that the store sets: the promoted model, and the times."""
     row = change.after
-    model, effort = row.model_config_id, row.reasoning_effort
+    model, effort, mode = row.model_config_id, row.reasoning_effort, row.mode
     for item in joining:
         model = item.model_config_id or model
         effort = item.reasoning_effort or effort
+        mode = chosen_mode(item.mode, mode)
     wants_worker = row.status in ("running", "interrupting") and row.worker_id is None
     return msgspec.structs.replace(
         row,
         model_config_id=model,
         reasoning_effort=effort,
+        mode=mode,
         updated_at=AT if change.touch else was.updated_at,
         runnable_at=_flag(was.runnable_at, on=wants_worker),
         action_deadline=_flag(was.action_deadline, on=row.status == "requires_action"),

@@ -59,8 +59,9 @@ test("an edited message is answered again, and what followed is gone", async ({ 
   await chat.send("think about it");
   await expect(chat.log).toContainText("Open the box labelled");
   await chat.waitUntilIdle();
-  await chat.log.getByRole("article", { name: "You" }).first().hover();
-  await chat.log.getByRole("button", { name: "Edit" }).click();
+  const first = chat.log.getByRole("article", { name: "You" }).first();
+  await first.hover();
+  await first.getByRole("button", { name: "Edit" }).click();
   await expect(page.getByText("Editing a sent message")).toBeVisible();
   await expect(chat.box).toHaveValue("answer fast");
   await expectAccessible(page);

@@ -240,6 +240,7 @@ def _enqueued(chat: Chat, item: EnqueuedMessage) -> PublicQueuedMessage:
             created_by=item.prompt.created_by,
             model_config_id=item.prompt.model_config_id,
             reasoning_effort=item.prompt.reasoning_effort,
+            mode=item.prompt.mode,
         ),
     )
 

@@ -15,6 +15,9 @@ from chatd.domain.text import Json, parse_json
 ChatMode = Literal["plan", "explore"]
 """`plan`: the model looks and writes a plan. `explore`: a subagent that only looks."""
 
+ModeChoice = Literal["plan", "off"]
+"""What a user chooses for a chat."""
+
 ToolOrigin = Literal["chatd", "mcp", "mcp_in_plans", "workspace_mcp"]
 """Where a tool comes from. `mcp_in_plans`: an MCP server that an administrator allows in plan mode.
 `workspace_mcp`: one that a workspace declares."""
@@ -43,6 +46,13 @@ PLAN_MODE_TOOLS: Final = frozenset({"propose_plan"})
 """Tools that no other mode has."""
 
 _PROVIDER_TOOL_OPTIONS: Final = ("web_search_enabled",)
+
+
+def chosen_mode(choice: ModeChoice | None, current: str | None) -> str | None:
+    """The mode of a chat after a choice; None chooses nothing."""
+    if choice is None:
+        return current
+    return None if choice == "off" else choice
 
 
 def allows_tool(mode: str | None, name: str, origin: ToolOrigin, *, is_root: bool) -> bool:

@@ -2136,6 +2136,8 @@ export interface components {
             /** @default null */
             workspace_id?: string | null;
             /** @default null */
+            mode?: string | null;
+            /** @default null */
             max_cost_micros?: number | null;
             /** @default null */
             mcp_server_ids?: string[] | null;
@@ -2285,6 +2287,8 @@ export interface components {
             workspace_id?: string | null;
             /** @default null */
             max_cost_micros?: number | null;
+            /** @default null */
+            mode?: "plan" | null;
             /** @default null */
             mcp_server_ids?: string[] | null;
         };
@@ -2520,6 +2524,8 @@ export interface components {
             /** @default null */
             reasoning_effort?: ("high" | "low" | "max" | "medium" | "minimal" | "none" | "xhigh") | null;
             content: (components["schemas"]["InputText"] | components["schemas"]["InputFile"] | components["schemas"]["InputFileReference"])[];
+            /** @default null */
+            mode?: ("off" | "plan") | null;
         };
         EffectiveLimits: {
             /** @default 2147483648 */
@@ -2739,6 +2745,8 @@ export interface components {
             reasoning_effort?: string | null;
             /** @default null */
             workspace_id?: string | null;
+            /** @default null */
+            mode?: string | null;
             /** @default null */
             max_cost_micros?: number | null;
             /** @default null */
@@ -3156,6 +3164,8 @@ export interface components {
             /** @default null */
             workspace_id?: string | null;
             /** @default null */
+            mode?: string | null;
+            /** @default null */
             max_cost_micros?: number | null;
             /** @default null */
             mcp_server_ids?: string[] | null;
@@ -3198,6 +3208,8 @@ export interface components {
             steer?: boolean;
             /** @default null */
             model_config_id?: string | null;
+            /** @default null */
+            mode?: ("off" | "plan") | null;
         };
         PushKeyReply: {
             public_key: string;
@@ -3384,6 +3396,8 @@ export interface components {
              * @enum {unknown}
              */
             busy_behavior?: "interrupt" | "queue" | "reject" | "rollback" | "steer";
+            /** @default null */
+            mode?: ("off" | "plan") | null;
             /** @default null */
             mcp_server_ids?: string[] | null;
         };
@@ -3802,6 +3816,8 @@ export interface components {
             };
             workspace_id?: string | null;
             mcp_server_ids?: string[] | null;
+            /** @enum {unknown} */
+            mode?: "off" | "plan";
         };
         UpdateKeyBody: {
             api_key?: string;

@@ -75,7 +75,7 @@ class ChatRoutes:
             ApiRoute(
                 endpoint="PATCH /chats/{chat_id}",
                 permission="chats.write",
-                summary="Update title, labels, pin, workspace, MCP servers or archived",
+                summary="Update title, labels, pin, workspace, mode, MCP servers or archived",
                 handle=self.amend_chat,
                 body_spec=_PATCH,
                 replies={204: None},
@@ -179,6 +179,7 @@ class ChatRoutes:
             reasoning_effort=body.reasoning_effort,
             labels=validation.check_labels(body.labels),
             workspace_id=workspace_id,
+            mode=body.mode,
             client_tools=validation.check_client_tools(body.client_tools),
             max_cost_micros=body.max_cost_micros,
             mcp_server_ids=await choose_mcp_servers(self._deps, body.mcp_server_ids),
@@ -254,8 +255,8 @@ def new_view(owner: ApiCaller, read_up_to: MessageId = NOTHING_READ) -> ReaderVi
 
 
 def _is_amended(command: UpdateChat) -> bool:
-    has_metadata = command.labels is not None or command.pin_order is not None
-    return has_metadata or command.mcp_server_ids is not UNSET
+    values = (command.labels, command.pin_order, command.mode)
+    return any(value is not None for value in values) or command.mcp_server_ids is not UNSET
 
 
 def _update(body: UpdateChatBody) -> UpdateChat:
@@ -267,4 +268,5 @@ def _update(body: UpdateChatBody) -> UpdateChat:
         workspace_id=UNSET
         if isinstance(body.workspace_id, UnsetType)
         else validation.clean_workspace_id(body.workspace_id),
+        mode=None if isinstance(body.mode, UnsetType) else body.mode,
     )

@@ -168,6 +168,7 @@ async def build_user_input(
         created_by=caller.user_id,
         model_config_id=model_id,
         reasoning_effort=body.reasoning_effort,
+        mode=body.mode,
     )
 
 

@@ -162,6 +162,7 @@ def _rewritten(outcome: OperationOutcome) -> QueuedMessage | None:
         content=new.prompt.content,
         model_config_id=new.prompt.model_config_id,
         reasoning_effort=new.prompt.reasoning_effort,
+        mode=new.prompt.mode,
     )
 
 

@@ -34,6 +34,7 @@ from chatd.domain.description import (
     describe,
 )
 from chatd.domain.ids import ChatId, MessageId
+from chatd.domain.tool_modes import ModeChoice
 
 # Bodies of requests
 
@@ -105,6 +106,14 @@ class CreateChatBody(ModelSelection, frozen=True, kw_only=True, omit_defaults=Tr
             500_000,
         ),
     ] = None
+    mode: Annotated[
+        Literal["plan"] | None,
+        describe(
+            "The mode in which the chat begins. In `plan` mode the model looks around and proposes"
+            " a plan, and changes nothing else.",
+            "plan",
+        ),
+    ] = None
     mcp_server_ids: Annotated[
         McpServerIds | None,
         describe(
@@ -150,6 +159,10 @@ class UpdateChatBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             " are on by default.",
             [MCP_SERVER_ID],
         ),
+    ] = UNSET
+    mode: Annotated[
+        ModeChoice | UnsetType,
+        describe("The mode of a root chat, from the next step on; `off`: none.", "plan"),
     ] = UNSET
 
 

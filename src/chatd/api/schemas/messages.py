@@ -25,6 +25,7 @@ from chatd.domain.description import (
 )
 from chatd.domain.ids import ChatId, MessageId, QueueId
 from chatd.domain.model.protocol import Effort
+from chatd.domain.tool_modes import ModeChoice
 
 
 class _Input(Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True):
@@ -90,6 +91,14 @@ class SendMessageBody(ModelSelection, frozen=True, kw_only=True, omit_defaults=T
     busy_behavior: Annotated[WhenBusy, describe("What happens if the chat is busy.", "queue")] = (
         "queue"
     )
+    mode: Annotated[
+        ModeChoice | None,
+        describe(
+            "The chat's mode from this message on; without it the mode stays. In `plan` mode the"
+            " model looks around and proposes a plan, and changes nothing else.",
+            "plan",
+        ),
+    ] = None
     mcp_server_ids: Annotated[
         McpServerIds | None,
         describe(
@@ -113,6 +122,14 @@ class EditMessageBody(ModelSelection, frozen=True, kw_only=True, forbid_unknown_
             [{"type": "text", "text": "Fix the failing test"}],
         ),
     ]
+    mode: Annotated[
+        ModeChoice | None,
+        describe(
+            "The chat's mode from this message on; without it the mode stays. In `plan` mode the"
+            " model looks around and proposes a plan, and changes nothing else.",
+            "plan",
+        ),
+    ] = None
 
 
 class MoveQueuedBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -19,6 +19,7 @@ from chatd.domain.chat.states import ARCHIVED_STATES, TRANSITIONS, State, Transi
 from chatd.domain.errors import StaleFence, TransitionNotAllowed
 from chatd.domain.ids import MessageId, QueueId, RequestId, ToolCallId, UserId, WorkerId
 from chatd.domain.takeover import LostOwner, Takeover
+from chatd.domain.tool_modes import ModeChoice, chosen_mode
 from chatd.domain.tool_policy.rules import ToolRule
 
 MAX_ORPHAN_COUNT: Final = 1000
@@ -77,7 +78,7 @@ class IdempotencyKey(Struct, frozen=True, kw_only=True):
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """`before` is None for a new chat.
+    """`before` is None for a new chat. `mode` is what a message that joins history chooses.
 
     `promote` counts the queued messages that join history after `messages`: those of
     `promote_ids` in that order, or the first ones of the queue. `rules` join the chat's
@@ -102,6 +103,7 @@ class Change(Struct, frozen=True, kw_only=True):
     request: IdempotencyKey | None = None
     touch: bool = False
     delay_s: float | None = None
+    mode: ModeChoice | None = None
 
     @staticmethod
     def of(chat: Chat, usage: tuple[UsageEntry, ...] = ()) -> "Change":
@@ -167,7 +169,13 @@ class Change(Struct, frozen=True, kw_only=True):
         return changed.set_pending_calls(())
 
     def start_turn(self, prompt: UserInput) -> Self:
-        return self._new_turn().append(prompt.draft())
+        return self._new_turn().append(prompt.draft())._choose_mode(prompt)
+
+    def _choose_mode(self, prompt: UserInput) -> Self:
+        if prompt.mode is None:
+            return self
+        changed = msgspec.structs.replace(self, mode=prompt.mode)
+        return changed._set(mode=chosen_mode(prompt.mode, self.after.mode))
 
     def _new_turn(self) -> Self:
         """The next message to join history starts a turn."""
@@ -236,7 +244,7 @@ class Change(Struct, frozen=True, kw_only=True):
 
     def steer(self, prompt: UserInput) -> Self:
         """Append a steering message that need not be queued."""
-        return self._within_turn().append(prompt.draft()).mark_touched()
+        return self._within_turn().append(prompt.draft())._choose_mode(prompt).mark_touched()
 
     def _within_turn(self) -> Self:
         """Work without a user message, such as a summary, becomes the turn of the first to join."""

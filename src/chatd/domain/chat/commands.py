@@ -27,6 +27,7 @@ from chatd.domain.ids import (
 from chatd.domain.questions import QuestionReply
 from chatd.domain.takeover import DeathNotice
 from chatd.domain.text import Json
+from chatd.domain.tool_modes import ModeChoice
 from chatd.domain.tool_policy.rules import ToolRule
 
 WhenBusy = Literal["queue", "steer", "interrupt", "rollback", "reject"]
@@ -153,6 +154,7 @@ class UpdateChat(Struct, frozen=True, kw_only=True):
     archived: bool | None = None
     workspace_id: WorkspaceId | UnsetType | None = UNSET
     mcp_server_ids: tuple[McpServerId, ...] | UnsetType | None = UNSET
+    mode: ModeChoice | None = None
 
 
 class ArchiveIdleTree(Struct, frozen=True, kw_only=True):

@@ -23,6 +23,7 @@ from chatd.domain.chat.parts import (
 from chatd.domain.description import describe
 from chatd.domain.ids import MessageId, ModelConfigId, QueueId, ToolCallId, UserId
 from chatd.domain.text import Json, replace_surrogates
+from chatd.domain.tool_modes import ModeChoice
 
 Role = Literal["system", "user", "assistant", "tool"]
 Visibility = Literal["user", "model", "both"]
@@ -110,12 +111,14 @@ class Message(Draft, frozen=True, kw_only=True):
 
 
 class UserInput(Struct, frozen=True, kw_only=True):
-    """A user's input: becomes a user message at once, or through the queue."""
+    """A user's input: becomes a user message at once, or through the queue. Its mode becomes the
+    chat's when it joins history."""
 
     content: tuple[Part, ...]
     created_by: UserId
     model_config_id: ModelConfigId | None = None
     reasoning_effort: str | None = None
+    mode: ModeChoice | None = None
 
     def draft(self) -> Draft:
         return Draft(

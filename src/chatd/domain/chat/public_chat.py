@@ -95,6 +95,12 @@ class PublicChat(Struct, frozen=True, kw_only=True, omit_defaults=True):
     workspace_id: Annotated[
         WorkspaceId | None, describe("The workspace in which its tools act.", WORKSPACE_ID)
     ] = None
+    mode: Annotated[
+        str | None,
+        describe(
+            "The mode it is in: `plan`, or `explore` for some subagents. Absent: none.", "plan"
+        ),
+    ] = None
     max_cost_micros: Annotated[
         int | None,
         describe("The budget of the chat and its subagents, in micros of a dollar.", 500_000),
@@ -193,6 +199,7 @@ def public_chat(chat: Chat, view: ReaderView | None = None) -> PublicChat:
         last_model_config_id=chat.model_config_id,
         reasoning_effort=chat.reasoning_effort,
         workspace_id=chat.workspace_id,
+        mode=chat.mode,
         max_cost_micros=chat.max_cost_micros,
         mcp_server_ids=chat.mcp_server_ids,
         last_message_id=last if last > 0 else None,

@@ -25,6 +25,7 @@ from chatd.domain.chat.parts import (
 )
 from chatd.domain.description import CHAT_ID, CREATED_AT, MODEL_ID, USER_ID, describe
 from chatd.domain.ids import ChatId, MessageId, ModelConfigId, QueueId, UserId
+from chatd.domain.tool_modes import ModeChoice
 
 
 class PublicMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -66,6 +67,9 @@ class PublicQueuedMessage(Struct, frozen=True, kw_only=True, omit_defaults=True)
     model_config_id: Annotated[
         ModelConfigId | None, describe("The model that will answer it.", MODEL_ID)
     ] = None
+    mode: Annotated[ModeChoice | None, describe("The mode that the chat gets with it.", "plan")] = (
+        None
+    )
 
 
 def public_message(chat_id: ChatId, row: Message) -> PublicMessage | None:
@@ -94,6 +98,7 @@ def public_queued(chat_id: ChatId, row: QueuedMessage) -> PublicQueuedMessage:
         created_by=row.created_by,
         steer=row.steer,
         model_config_id=row.model_config_id,
+        mode=row.mode,
     )
 
 

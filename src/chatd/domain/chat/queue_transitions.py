@@ -19,7 +19,7 @@ def sort_queue(queue: Sequence[QueuedMessage]) -> list[QueuedMessage]:
 
 def edit_queued(chat: Chat, queue: Sequence[QueuedMessage], command: EditQueued) -> Change:
     """*1 -> same. Raises QueuedMessageGone if the message was promoted, with its old text. The
-    author stays; so do model and effort unless the edit sets them."""
+    author stays; so do model, effort and mode unless the edit sets them."""
     item = _find(chat, queue, command.id, Transition.EDIT_QUEUED)
     require_allowed(chat, Transition.EDIT_QUEUED)
     prompt = msgspec.structs.replace(
@@ -27,6 +27,7 @@ def edit_queued(chat: Chat, queue: Sequence[QueuedMessage], command: EditQueued)
         created_by=item.created_by,
         model_config_id=command.prompt.model_config_id or item.model_config_id,
         reasoning_effort=command.prompt.reasoning_effort or item.reasoning_effort,
+        mode=command.prompt.mode or item.mode,
     )
     return Change.of(chat).edit_queued(item.id, prompt)
 

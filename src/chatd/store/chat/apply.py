@@ -125,6 +125,11 @@ _RUN_COLUMNS: Final = f"""
             ELSE c.takeover END,
 """
 
+# A mode that users chose since the row was loaded stays.
+_MODE: Final = """
+        mode = CASE WHEN :new_mode::text IS NULL THEN c.mode ELSE nullif(:new_mode, 'off') END,
+"""
+
 _CHANGED: Final = """
         model_config_id = :model_config_id, reasoning_effort = :reasoning_effort
     WHERE c.id = :chat_id AND c.snapshot_version = :expected
@@ -138,7 +143,9 @@ _CHANGED_WITH_QUEUE: Final = """
         model_config_id = coalesce((SELECT j.model_config_id FROM joining j
             WHERE j.model_config_id IS NOT NULL ORDER BY j.nth DESC LIMIT 1), :model_config_id),
         reasoning_effort = coalesce((SELECT j.reasoning_effort FROM joining j
-            WHERE j.reasoning_effort IS NOT NULL ORDER BY j.nth DESC LIMIT 1), :reasoning_effort)
+            WHERE j.reasoning_effort IS NOT NULL ORDER BY j.nth DESC LIMIT 1), :reasoning_effort),
+        mode = nullif(coalesce((SELECT j.mode FROM joining j
+            WHERE j.mode IS NOT NULL ORDER BY j.nth DESC LIMIT 1), :new_mode, c.mode), 'off')
     WHERE c.id = :chat_id AND c.snapshot_version = :expected
       AND coalesce(c.recent_changes[1], 0) = :expected_change
       AND (SELECT count(*) FROM joining) = :promote
@@ -290,15 +297,16 @@ dequeued AS (
       AND (:clear_queue OR q.id = ANY (:dequeue::bigint[]) OR q.id IN (SELECT id FROM joining))),
 enqueued AS (
     INSERT INTO chat_queued_messages (chat_id, root_chat_id, id, position, steer, content,
-        content_version, model_config_id, reasoning_effort, created_by)
+        content_version, model_config_id, reasoning_effort, mode, created_by)
     SELECT c.id, c.root_chat_id, :queue_id::bigint, :queue_id, :steer, :queue_content,
-        :queue_content_version, :queue_model, :queue_effort, :queue_author
+        :queue_content_version, :queue_model, :queue_effort, :queue_mode, :queue_author
     FROM changed c WHERE :queue_id IS NOT NULL),
 rewritten AS (
     UPDATE chat_queued_messages q SET content = :rewrite_content,
         content_version = :queue_content_version,
         model_config_id = coalesce(:rewrite_model, q.model_config_id),
-        reasoning_effort = coalesce(:rewrite_effort, q.reasoning_effort)
+        reasoning_effort = coalesce(:rewrite_effort, q.reasoning_effort),
+        mode = coalesce(:rewrite_mode, q.mode)
     FROM changed c WHERE q.chat_id = :chat_id AND q.id = :rewrite_id),
 placed AS (
     UPDATE chat_queued_messages q SET position = p.position, steer = p.steer
@@ -326,7 +334,7 @@ RUN_NAMES: Final = (
 # A timestamp costs the driver as much as ten other values. created_at and updated_at are known: the
 # ones from before, or `written_at`.
 _RESULT: Final = """
-SELECT id, worker_id, title, labels, pin_order, workspace_id, mcp_server_ids, diff_status,
+SELECT id, worker_id, title, labels, pin_order, workspace_id, mode, mcp_server_ids, diff_status,
     model_config_id, reasoning_effort, runnable_at, action_deadline, interrupt_deadline,
     now() AS written_at, takeover
 """
@@ -351,7 +359,7 @@ APPLY: Final = named_statement(
 """Any change to a chat that exists."""
 
 APPLY_WITHOUT_QUEUE: Final = named_statement(
-    "WITH", _ROW, _RUN_COLUMNS, _CHANGED, *_WRITTEN, _TOLD, _RUNS, _RESULT, _NOTHING_MORE
+    "WITH", _ROW, _RUN_COLUMNS, _MODE, _CHANGED, *_WRITTEN, _TOLD, _RUNS, _RESULT, _NOTHING_MORE
 )
 """A change that does not touch the queue or earlier messages."""
 

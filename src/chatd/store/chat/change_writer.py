@@ -96,6 +96,7 @@ def _chat_after_write(change: Change, change_id: ChangeId, row: Row) -> Chat:
         pin_order=row["pin_order"],
         workspace_id=row["workspace_id"],
         mcp_server_ids=read_mcp_servers(row["mcp_server_ids"]),
+        mode=row["mode"],
         diff_status=read_diff_status(row["diff_status"]),
         model_config_id=row["model_config_id"],
         reasoning_effort=row["reasoning_effort"],
@@ -138,7 +139,7 @@ def _bind(
     change: Change, change_id: ChangeId, contents: list[str]
 ) -> tuple[LiteralString, Sequence[object]]:
     row, event, run = _row(change, change_id), turn_event(change), run_change(change)
-    values: _Values = {"event": event}
+    values: _Values = {"event": event, "new_mode": change.mode}
     if change.before is None:
         statement = INSERT_CHAT
         values.update(_new_chat(change))
@@ -149,6 +150,7 @@ def _bind(
         len(contents) == 1
         and len(change.usage) <= 1
         and change.request is None
+        and change.mode is None
         and not named_files(change)
     ):
         call = _call(change.usage[0]) if change.usage else _NO_CALL
@@ -371,6 +373,7 @@ def _prompt(prefix: str, prompt: UserInput | None) -> _Values:
         f"{prefix}_content": encode_parts(prompt.content) if prompt else None,
         f"{prefix}_model": prompt.model_config_id if prompt else None,
         f"{prefix}_effort": prompt.reasoning_effort if prompt else None,
+        f"{prefix}_mode": prompt.mode if prompt else None,
         f"{prefix}_author": prompt.created_by if prompt else None,
     }
 

@@ -20,6 +20,7 @@ from chatd.domain.chat.messages import (
     decode_parts,
 )
 from chatd.domain.ids import ChatId
+from chatd.domain.tool_modes import ModeChoice
 from chatd.store.conn import Conn, Row
 from chatd.store.row_access import chat_condition, chat_reach
 
@@ -50,6 +51,7 @@ class _StoredMessage(_Stored, frozen=True, kw_only=True):
 
 
 class _StoredQueued(_Stored, frozen=True, kw_only=True):
+    mode: ModeChoice | None
     position: int
     steer: bool
     created_at: datetime
@@ -74,7 +76,7 @@ MESSAGE_COLUMNS: Final = """
 
 
 QUEUE_COLUMNS: Final = """
-    id, position, steer, content, content_version, model_config_id, reasoning_effort,
+    id, position, steer, content, content_version, model_config_id, reasoning_effort, mode,
     created_by, created_at"""
 
 

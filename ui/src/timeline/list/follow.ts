@@ -38,6 +38,7 @@ export class Follower {
     this.last = box;
   }
 
+  /** The browser says where the list is, or it was looked at. */
   scrolled(box: ScrollBox): void {
     const before = this.last;
     this.last = box;

@@ -7,7 +7,8 @@ import type { Row } from "../rows/row";
 import { estimateHeight } from "./estimate";
 import { RowShell } from "./row-shell";
 import { useRowKeys } from "./use-row-keys";
-import { useScroll, type ScrollPlace } from "./use-scroll";
+import { Follower } from "./follow";
+import { moveListOf, useScroll, type ScrollPlace } from "./use-scroll";
 
 export interface RowListProps {
   readonly rows: readonly Row[];
@@ -44,6 +45,8 @@ export function RowList({ rows, older, promptAfter, markedMessageId, placeRef, o
   const focused = useMemo(() => (focusedKey === null ? -1 : rows.findIndex((row) => row.key === focusedKey)), [rows, focusedKey]);
   const rangeExtractor = useCallback((range: Range) => withRow(defaultRangeExtractor(range), focused), [focused]);
   const keys = useKeys(rows);
+  const [follower] = useState(() => new Follower());
+  const scrollToFn = useMemo(() => moveListOf(follower), [follower]);
   const getItemKey = useCallback((index: number) => keys[index] ?? index, [keys]);
   // eslint-disable-next-line react-hooks/incompatible-library -- the list is not compiled; its rows are memoized
   const virtualizer = useVirtualizer<HTMLDivElement, HTMLElement>({
@@ -52,6 +55,7 @@ export function RowList({ rows, older, promptAfter, markedMessageId, placeRef, o
     estimateSize: (index) => estimateHeight(rows[index]),
     getItemKey,
     rangeExtractor,
+    scrollToFn,
     overscan: OVERSCAN,
     paddingStart: older.hasMore ? TOP_PX + OLDER_PX : TOP_PX,
     paddingEnd: END_PX,
@@ -59,7 +63,7 @@ export function RowList({ rows, older, promptAfter, markedMessageId, placeRef, o
     anchorTo: "end",
     scrollEndThreshold: -1,
   });
-  const place = useScroll(log, virtualizer);
+  const place = useScroll(log, virtualizer, follower);
   const toMessage = useCallback(
     (messageId: number) => {
       const index = rows.findIndex((row) => row.messageId !== null && row.messageId >= messageId);

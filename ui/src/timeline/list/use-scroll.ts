@@ -1,6 +1,6 @@
 /** The place of the list: it follows its end, keeps the row that is read, and goes where it is told. */
 import { useCallback, useEffect, useLayoutEffect, useRef, useState, type RefObject } from "react";
-import type { Virtualizer } from "@tanstack/react-virtual";
+import { elementScroll, type Virtualizer } from "@tanstack/react-virtual";
 import { Follower, isUpKey, type ScrollBox } from "./follow";
 
 export type RowVirtualizer = Virtualizer<HTMLDivElement, HTMLElement>;
@@ -15,8 +15,17 @@ function boxOf(log: HTMLElement): ScrollBox {
   return { top: log.scrollTop, height: log.scrollHeight, viewport: log.clientHeight };
 }
 
-export function useScroll(log: RefObject<HTMLDivElement | null>, virtualizer: RowVirtualizer): ScrollPlace {
-  const [follower] = useState(() => new Follower());
+type MoveList = RowVirtualizer["options"]["scrollToFn"];
+
+/** How the virtualizer moves the list: the follower learns that it was not the user. */
+export function moveListOf(follower: Follower): MoveList {
+  return (offset, options, instance) => {
+    elementScroll(offset, options, instance);
+    if (instance.scrollElement !== null) follower.moved(boxOf(instance.scrollElement));
+  };
+}
+
+export function useScroll(log: RefObject<HTMLDivElement | null>, virtualizer: RowVirtualizer, follower: Follower): ScrollPlace {
   const [isFollowing, setFollowing] = useState(true);
 
   useEffect(() => {
@@ -54,7 +63,10 @@ export function useScroll(log: RefObject<HTMLDivElement | null>, virtualizer: Ro
 
 function pinToEnd(log: RefObject<HTMLDivElement | null>, follower: Follower): void {
   const element = log.current;
-  if (element === null || !follower.isFollowing) return;
+  if (element === null) return;
+  // The user may have moved, and the browser tells of it only with the next frame.
+  follower.scrolled(boxOf(element));
+  if (!follower.isFollowing) return;
   const end = element.scrollHeight - element.clientHeight;
   if (Math.abs(element.scrollTop - end) >= 1) element.scrollTo({ top: end, behavior: "instant" });
   follower.moved(boxOf(element));
