@@ -61,6 +61,7 @@ from chatd.domain.text import utc_text
 from chatd.engine.attempt import Attempt
 from chatd.engine.file_loader import FileLoader
 from chatd.engine.spend_guard import SpendGuard
+from chatd.engine.tool_search import mcp_origin
 from chatd.parts.episodes import PartRecorder
 
 MAX_BUILT_AT_ONCE_CHARS: Final = 256 * 1024
@@ -71,10 +72,12 @@ STRICT_PAIRING_KINDS: Final = frozenset({"anthropic", "bedrock"})
 
 
 class TurnContext(Struct, frozen=True, kw_only=True):
-    """The context of one step: the chat's model, the tools and the instructions."""
+    """The context of one step: the chat's model, the tools and the instructions. `hidden` tools
+    can be called, but the model is not sent them."""
 
     choice: ModelChoice
     tools: Mapping[str, Tool]
+    hidden: frozenset[str] = frozenset()
     client_tools: tuple[ToolSpec, ...]
     instructions: Instructions = Instructions()
 
@@ -91,7 +94,7 @@ class TurnContext(Struct, frozen=True, kw_only=True):
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
         """The server's tools, then the client's. The server's tool wins a name clash."""
-        own = tuple(tool.spec for tool in self.tools.values())
+        own = tuple(tool.spec for name, tool in self.tools.items() if name not in self.hidden)
         return (*own, *(spec for spec in self.client_tools if spec.name not in self.tools))
 
     @property
@@ -100,7 +103,14 @@ class TurnContext(Struct, frozen=True, kw_only=True):
 
     @property
     def toolbox(self) -> ToolSet:
-        return ToolSet(tools=self.tools)
+        foreign = (name for name, tool in self.tools.items() if mcp_origin(tool) is not None)
+        return ToolSet(tools=self.tools, lenient=frozenset(foreign))
+
+    @property
+    def mcp_servers(self) -> Mapping[str, str]:
+        """The configured MCP servers of tools, by the tool's name."""
+        found = ((name, mcp_origin(tool)) for name, tool in self.tools.items())
+        return {name: each.config_id for name, each in found if each and each.config_id}
 
     @property
     def rules(self) -> TurnRules:
@@ -174,6 +184,7 @@ class ModelCall:
         self._is_charged = False
         self._is_opened = False
         self._id = env.new_id()
+        self._mcp_servers = context.mcp_servers
         self.record = ModelCallRecord(
             config=context.config, id=self._id, reasoning_effort=reasoning_effort
         )
@@ -193,7 +204,7 @@ class ModelCall:
         return self._assembler.finished()
 
     def messages(self, answer: Answer) -> tuple[Draft, ...]:
-        answered = answer_message(answer, self.record)
+        answered = answer_message(answer, self.record, self._mcp_servers)
         return (answered,) if self._notice is None else (self._notice, answered)
 
     def usage_entries(self, *, ok: bool = False) -> tuple[UsageEntry, ...]:

@@ -47,6 +47,7 @@ from chatd.engine.model_call import TurnContext
 from chatd.engine.model_step import ModelStep
 from chatd.engine.title_generator import TitleGenerator
 from chatd.engine.tool_runner import ToolBatchRun, ToolDeps
+from chatd.engine.tool_search import offer_tools
 from chatd.engine.usage_writer import UsageWriter
 from chatd.parts.episodes import EpisodeRegistry
 from chatd.parts.journal_tail import decode_live_parts, read_episode
@@ -148,7 +149,7 @@ class TurnLoop:
     async def _load(self, attempt: Attempt) -> TurnContext:
         await attempt.load_history(self._conn)
         async with asyncio.timeout(TURN_CONTEXT_TIMEOUT_S):
-            return await _load_turn_context(attempt.chat, self._deps.models, self._deps.tools)
+            return await _load_turn_context(attempt, self._deps.models, self._deps.tools)
 
     def _start_title(self, attempt: Attempt, context: TurnContext) -> None:
         """A chat with an answer has its title; the check is cheap, because it is made at every
@@ -221,17 +222,21 @@ class TurnLoop:
         )
 
 
-async def _load_turn_context(chat: Chat, models: ModelSource, tools: ToolSource) -> TurnContext:
+async def _load_turn_context(
+    attempt: Attempt, models: ModelSource, tools: ToolSource
+) -> TurnContext:
     """Loaded again for every step, because model, tools and instructions can change during a turn.
     Raises ModelError if the chat's model cannot be used."""
+    chat = attempt.chat
     choice = await models.choose(chat.model_config_id, chat.owner_id)
     if not allows_provider_tools(chat.mode, is_root=chat.is_root):
         options = without_provider_tools(choice.config.options)
         choice = replace(choice, config=replace(choice.config, options=options))
-    found = await tools.tools(chat)
+    offer = offer_tools(await tools.tools(chat), attempt.history, choice.config.context_limit)
     return TurnContext(
         choice=choice,
-        tools={tool.spec.name: tool for tool in found},
+        tools=offer.tools,
+        hidden=offer.hidden,
         client_tools=_client_tools(chat),
         instructions=await tools.instructions(chat),
     )

@@ -17,6 +17,7 @@ from chatd.domain.mcp.tools import ListedTool, McpOrigin, unwrap_intent, wrap_wi
 from chatd.domain.model.protocol import ToolSpec
 from chatd.domain.ports import Env, ToolContext, ToolEffect
 from chatd.domain.text import parse_json
+from chatd.domain.tool_modes import ToolOrigin
 from chatd.mcp.sessions import McpSessions
 
 MCP_TOOL_TIMEOUT_S: Final = 90.0
@@ -37,6 +38,7 @@ class McpTool(Struct, frozen=True, kw_only=True):
     routing_name: str
     sessions: McpSessions
     mcp_origin: McpOrigin
+    origin: ToolOrigin
     serial: bool = False
     exclusive: bool = False
     stops_turn: bool = False
@@ -136,4 +138,5 @@ def _make_tool(name: str, server: McpServer, tool: ListedTool, sessions: McpSess
         routing_name=tool.name,
         sessions=sessions,
         mcp_origin=McpOrigin(name=server.slug, config_id=str(server.id)),
+        origin="mcp_in_plans" if server.allow_in_plan_mode else "mcp",
     )
