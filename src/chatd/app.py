@@ -44,6 +44,8 @@ from chatd.domain.file.entities import FileLimits
 from chatd.domain.ids import CredentialId, WorkerId
 from chatd.domain.ports import Clock, Env, ToolFamily
 from chatd.domain.prompt.instructions import Instructions
+from chatd.domain.subagents import SubagentLimits
+from chatd.engine.subagents import SubagentService
 from chatd.model_administration import ModelAdministration
 from chatd.model_directory import ModelDirectory
 from chatd.model_settings import DEMO_MODEL, build_registry, settings_gaps
@@ -57,9 +59,10 @@ from chatd.sealed_secrets import KeyRing
 from chatd.secret_keys import KeySource, SecretKeys, key_source
 from chatd.settings.schema import OidcSettings, Settings, SettingsError
 from chatd.store import migrator
-from chatd.store.pool import Pool
+from chatd.subagent_models import SubagentModelChoice
 from chatd.telemetry import Gauges, Telemetry
 from chatd.tools.chat_tools import ChatTools
+from chatd.tools.subagents import SubagentTools
 from chatd.user_keys import UserKeys
 from chatd.workspace_control import LocalWorkspaceControl
 from chatd.workspace_services import (
@@ -116,6 +119,24 @@ def _chat_tools(services: WorkspaceServices | None, families: list[ToolFamily]) 
         return ChatTools(families, _no_instructions)
     families.append(services.tools)
     return ChatTools(families, services.instructions.instructions)
+
+
+def _subagent_tools(
+    settings: Settings, replica: Replica, models: ModelDirectory, runtime_settings: RuntimeSettings
+) -> ToolFamily:
+    return SubagentTools(
+        SubagentService(
+            replica.database.pool,
+            replica.transactor,
+            replica.env,
+            reserve_slot=replica.worker.reserve_slot,
+            models=SubagentModelChoice(models, runtime_settings, replica.env),
+            limits=SubagentLimits(
+                running=settings.limits.running_subagents_per_chat,
+                total=settings.limits.subagents_per_chat,
+            ),
+        )
+    )
 
 
 def _attach_settings(settings: RuntimeSettings, replica: Replica) -> None:
@@ -189,8 +210,8 @@ async def serve(
                 if config is None
                 else LocalWorkspaceControl(config, environment, pool, services)
             )
-            webhook_sender = _webhook_sender(settings, pool, secret_keys.ring, environment)
-            replica.on_turn_end = webhook_sender.on_turn_end
+            webhook_sender = _webhook_sender(settings, replica, secret_keys.ring)
+            families.append(_subagent_tools(settings, replica, models, runtime_settings))
             gauges = _gauges(registry, settings, replica)
             demo = _demo_worker(settings, env, role, replica, models)
             async with (
@@ -463,9 +484,13 @@ def _demo_worker(
     )
 
 
-def _webhook_sender(settings: Settings, pool: Pool, ring: KeyRing, env: Env) -> WebhookSender:
+def _webhook_sender(settings: Settings, replica: Replica, ring: KeyRing) -> WebhookSender:
+    pool, env = replica.database.pool, replica.env
     pushes = PushRequests(pool, ring, env, contact=_push_contact(settings))
-    return WebhookSender(pool, ring, env, pushes, allow_private=settings.webhooks.private_addresses)
+    private = settings.webhooks.private_addresses
+    sender = WebhookSender(pool, ring, env, pushes, allow_private=private)
+    replica.on_turn_end = sender.on_turn_end
+    return sender
 
 
 def _retention(settings: Settings) -> RetentionDays:

@@ -36,7 +36,7 @@ from chatd.store.model_configs import NO_MODEL, ModelTask, ModelWrite, StoredMod
 from chatd.store.providers import StoredProvider, managed_elsewhere
 
 _CONFIG_FIELDS: Final = frozenset(ModelConfig.__struct_fields__) - {"id", "provider"}
-TASKS: Final[tuple[ModelTask, ...]] = ("title", "compaction")
+TASKS: Final[tuple[ModelTask, ...]] = ("title", "compaction", "general", "explore")
 
 
 class ModelAdministration:

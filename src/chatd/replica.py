@@ -19,6 +19,7 @@ from chatd.domain.chat.turn_events import turn_event
 from chatd.domain.ids import WorkerId
 from chatd.domain.ports import Budget, Env, ModelSource, ToolSource
 from chatd.engine.acquirer import SlotsConfig
+from chatd.engine.agent_waker import AgentWaker
 from chatd.engine.attempt import Committer
 from chatd.engine.budget import SpendBudget, SpendLimit
 from chatd.engine.circuits import Circuits
@@ -106,6 +107,7 @@ class Replica:
         self.listener = self._build_listener(config.connect)
         self.transactor = Transactor(pool, self.on_applied)
         self._committer = Committer(self.transactor, env)
+        self._agent_waker = AgentWaker(pool, self.transactor, env, lambda: self.worker.reserve_slot)
         self.journal = JournalWriter(pool, env, self.worker_id)
         self.episodes = EpisodeRegistry(env.clock, self.journal)
         self.tail = JournalTail(pool, env, self.publisher.publish)
@@ -235,6 +237,7 @@ class Replica:
         self.feeds.on_applied(applied)
         self.chat_lists.on_applied(applied)
         self.worker.on_applied(applied)
+        self._agent_waker.on_applied(chat)
         if applied.change is not None and turn_event(applied.change) is not None:
             self.on_turn_end()
         if applied.deleted_ids:
@@ -305,6 +308,7 @@ class Replica:
             ("usage", self.usage_writer.run()),
             ("debug", self.debug_recorder.run()),
             ("open_calls", self.open_calls.run()),
+            ("agent_waits", self._agent_waker.run()),
         ]
 
 

@@ -54,6 +54,7 @@ _FENCED = frozenset(
         Transition.REQUIRE_ACTION,
         Transition.FAIL_TURN,
         Transition.RECORD_RETRY,
+        Transition.SUSPEND,
         Transition.FINISH_INTERRUPT,
     }
 )

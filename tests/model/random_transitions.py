@@ -24,6 +24,7 @@ from chatd.domain.chat.commands import (
     SendMessage,
     Step,
     SubmitToolResults,
+    SuspendTurn,
     WhenBusy,
 )
 from chatd.domain.chat.messages import Draft, PendingCall, local_calls
@@ -55,12 +56,14 @@ from chatd.domain.chat.worker_transitions import (
     record_retry,
     release,
     require_action,
+    suspend,
+    wake,
 )
 from chatd.domain.ids import MessageId, QueueId, ToolCallId, WorkerId
 from chatd.domain.questions import QuestionReply
 from tests.model.drafts import CLIENT_TOOLS, Drafts
 from tests.model.reference_store import ChatRows
-from tests.support.seeds import FAILED, QUESTIONS, failing
+from tests.support.seeds import FAILED, QUESTIONS, WAIT, failing
 
 
 class TransitionInput(Struct, frozen=True, kw_only=True):
@@ -233,6 +236,17 @@ def _retry(at: TransitionInput) -> Change | None:
     return record_retry(at.chat, RecordRetry(fence=at.fence, state=state))
 
 
+def _suspend(at: TransitionInput) -> Change | None:
+    """Some calls have their result, and others wait."""
+    calls = at.chat.pending_calls
+    if calls:
+        answered = at.rng.sample(calls, at.rng.randint(0, len(calls) - 1))
+        messages = at.drafts.results(answered)
+    else:
+        messages = (at.drafts.question(),)
+    return suspend(at.chat, SuspendTurn(fence=at.fence, messages=messages, wait=WAIT))
+
+
 def _reap(at: TransitionInput) -> Change | None:
     dead, is_runner_crash = frozenset({at.dead}), at.rng.random() < 0.7
     return reap(at.chat, ReapChat(worker_ids=dead, is_runner_crash=is_runner_crash))
@@ -267,5 +281,7 @@ _MAKE: dict[Transition, Callable[[TransitionInput], Change | None]] = {
     ),
     Transition.REAP: _reap,
     Transition.EXPIRE_INTERRUPT: lambda at: expire_interrupt(at.chat),
+    Transition.SUSPEND: _suspend,
+    Transition.WAKE: lambda at: wake(at.chat, at.free),
     Transition.EXPIRE_ACTION: lambda at: expire_action(at.chat),
 }

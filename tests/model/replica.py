@@ -171,6 +171,8 @@ class ModelReplica:
         match action:
             case Generate():
                 return Transition.FINISH_TURN if orderly else self._rng.choice(_GENERATED)
+            case RunTools() if not orderly and self._rng.random() < 0.1:
+                return Transition.SUSPEND
             case RunTools() | Compact():
                 return Transition.COMMIT_STEP
             case RequireAction():

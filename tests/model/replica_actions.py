@@ -20,6 +20,7 @@ _STALE_TRANSITIONS: Final = (
     Transition.REQUIRE_ACTION,
     Transition.FAIL_TURN,
     Transition.RECORD_RETRY,
+    Transition.SUSPEND,
     Transition.RELEASE,
 )
 

@@ -8,7 +8,7 @@ import pytest
 from chatd.domain.chat.states import TRANSITIONS, State, Transition
 from tests.model.driver import Driver
 
-WORLDS = 50
+WORLDS = 56
 STEPS = 250
 SEEDS = range(8)
 

@@ -41,6 +41,7 @@ from chatd.store.chat import (
     search,
     search_index,
     shares,
+    subagents,
     title_leases,
     transfer,
     updates,
@@ -86,6 +87,7 @@ OVERDUE: Final = builds.OverdueWorkspace(
 
 ARCHIVED: Final = ChatId(UUID(int=11))
 CHILD: Final = 12
+CHILD_CHAT: Final = ChatId(UUID(int=CHILD))
 CONTEXT: Final = WorkspaceContext(version=1, hash="h", directory="/", os="linux")
 IMPORT: Final = transfer.ImportRequest(
     change_id=ChangeId(8),
@@ -121,6 +123,14 @@ async def _share(pool: Pool, who: UserActor) -> object:
 async def _mark_deleted(pool: Pool, who: UserActor) -> object:
     async with pool.transaction() as session:
         return await updates.mark_deleted(session, who, ARCHIVED)
+
+
+async def _count_subagents(pool: Pool, who: UserActor) -> object:
+    return (await subagents.count(pool, who, CHAT)).total
+
+
+async def _list_subagents(pool: Pool, who: UserActor) -> object:
+    return (await subagents.list_page(pool, who, CHAT, limit=5, offset=0))[0]
 
 
 async def _own_mark(pool: Pool, who: UserActor) -> object:
@@ -176,6 +186,13 @@ CASES: Final[Mapping[str, Case]] = {
     "chat.idempotency.get": lambda pool, who, _: idempotency.get(pool, who, KEY),
     "chat.operation.find_replay": lambda pool, who, _: operation.find_replay(pool, who, KEY),
     "chat.operation.load_applied": _messages_of_replay,
+    "chat.subagents.get": lambda pool, who, _: subagents.get(pool, who, CHAT, CHILD_CHAT),
+    "chat.subagents.get_waited": lambda pool, who, _: subagents.get_waited(
+        pool, who, CHAT, CHILD_CHAT
+    ),
+    "chat.subagents.count": lambda pool, who, _: _count_subagents(pool, who),
+    "chat.subagents.list_page": lambda pool, who, _: _list_subagents(pool, who),
+    "chat.subagents.read_report": lambda pool, who, _: subagents.read_report(pool, who, CHAT),
     "chat.read_marks.move": lambda pool, who, _: read_marks.move(pool, who, CHAT, MessageId(1)),
     "chat.read_marks.list_views_of": lambda pool, who, _: _own_mark(pool, who),
     "chat.shares.list_readers": lambda pool, who, _: shares.list_readers(pool, who, CHAT),

@@ -55,6 +55,7 @@ WITHOUT_ACTOR: Final[Mapping[str, str]] = {
     "chat.shares.list_roots_of": "the feeds ask for the users that watch their lists",
     "chat.shares.list_readers_of": "the feeds ask for the users that watch their lists",
     "chat.shares.list_recently_active": "the feeds ask for the users that watch their lists",
+    "chat.subagents.list_wakeable": "the waker of all chats that wait for subagents",
     "chat.title_leases.release": "by the id of the lease, which only its holder knows",
     "chat.transfer.read_family": "of a root that was loaded for the actor",
     "chat.transfer.read_messages": "of a chat that was loaded for the actor",

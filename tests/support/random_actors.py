@@ -40,6 +40,7 @@ _RUNNING: Final = (
     *(Transition.REQUIRE_ACTION,) * 2,
     Transition.FAIL_TURN,
     Transition.RECORD_RETRY,
+    Transition.SUSPEND,
 )
 _WITH_TEXT: Final = frozenset((*SENDS, Transition.EDIT_MESSAGE, Transition.EDIT_QUEUED))
 _OWNER: Final = UserId(UUID(int=7))
@@ -162,7 +163,12 @@ class RandomActors:
         """Reap workers that are not dead, and expire deadlines that have not passed."""
         row = self._any_chat()
         move = self.rng.choice(
-            (Transition.REAP, Transition.EXPIRE_ACTION, Transition.EXPIRE_INTERRUPT)
+            (
+                Transition.REAP,
+                Transition.EXPIRE_ACTION,
+                Transition.EXPIRE_INTERRUPT,
+                Transition.WAKE,
+            )
         )
         dead = self.rng.choice(self.workers)
         await self._do(

@@ -7,6 +7,7 @@ the domain starts from the values, a test on a database writes the changes first
 from collections.abc import Callable
 from functools import cache
 from typing import Literal
+from uuid import UUID
 
 import msgspec
 from msgspec import Raw, Struct
@@ -22,9 +23,10 @@ from chatd.domain.chat.commands import (
     RequestCompaction,
     SendMessage,
     Step,
+    SuspendTurn,
 )
 from chatd.domain.chat.messages import Draft, Message, QueuedMessage
-from chatd.domain.chat.row import Chat, ChatError, Fence, RetryState
+from chatd.domain.chat.row import AgentWait, Chat, ChatError, Fence, RetryState
 from chatd.domain.chat.states import State
 from chatd.domain.chat.suspicion import MAX_LONE_DEATHS
 from chatd.domain.chat.user_transitions import (
@@ -44,6 +46,7 @@ from chatd.domain.chat.worker_transitions import (
     record_retry,
     release,
     require_action,
+    suspend,
 )
 from chatd.domain.ids import ChatId, ToolCallId, WorkerId
 from chatd.domain.questions import QUESTION_TOOL
@@ -60,6 +63,7 @@ QUESTIONS = (
     '[{"label":"A","description":""},{"label":"B","description":""}]}]}'
 )
 
+WAIT = AgentWait(chat_ids=(ChatId(UUID(int=77)),), delay_ms=300_000)
 FAILED = ChatError(message="The model's API refused the request.", kind="auth")
 
 
@@ -67,7 +71,7 @@ class Seed(Struct, frozen=True, kw_only=True):
     """The chat to build. `plain` and `steer` are lengths of the queue; by default a state with a
     name that ends in 1 has one plain queued message. `begun`: a chat without an owner (P) had
     one that worked on the next step; else no worker has acquired it yet. `held`: an interrupt (I1)
-    holds the queue."""
+    holds the queue. `suspended`: a chat without an owner (P) waits for a subagent."""
 
     state: State
     plain: int | None = None
@@ -78,6 +82,7 @@ class Seed(Struct, frozen=True, kw_only=True):
     begun: bool = True
     orphans: int = 0
     retry: bool = False
+    suspended: bool = False
     compaction: bool = False
     chat_id: ChatId = CHAT
     worker: WorkerId = WORKER
@@ -205,6 +210,10 @@ def _stay(road: _SeedBuilder, seed: Seed) -> None:
 
 
 def _release(road: _SeedBuilder, seed: Seed) -> None:
+    if seed.suspended:
+        command = SuspendTurn(fence=Fence.of(road.chat), wait=WAIT)
+        road.go(suspend(road.chat, command))
+        return
     if road.chat.worker_id is not None:
         road.go(release(road.chat, ReleaseChat(worker_id=seed.worker, epoch=road.chat.epoch)))
 

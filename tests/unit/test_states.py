@@ -158,6 +158,8 @@ def test_the_transitions_of_workers() -> None:
         "reap",
         "expire_interrupt",
         "expire_action",
+        "suspend",
+        "wake",
     }
 
 

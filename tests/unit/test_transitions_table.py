@@ -41,7 +41,7 @@ ILLEGAL = [
 
 
 def test_the_cases_cover_every_cell_of_the_table() -> None:
-    assert len(LEGAL) + len(IDLE) + len(ILLEGAL) == len(CELLS) == 15 * 29
+    assert len(LEGAL) + len(IDLE) + len(ILLEGAL) == len(CELLS) == 15 * 31
 
 
 @pytest.mark.covers("O13", "V4")
@@ -85,6 +85,8 @@ TOUCHING = frozenset(Transition) - {
     Transition.RECORD_RETRY,
     Transition.RELEASE,
     Transition.REAP,
+    Transition.SUSPEND,
+    Transition.WAKE,
 }
 
 

@@ -13,15 +13,24 @@ from msgspec import Raw, Struct
 from chatd.domain.answer.answer import StartedCall
 from chatd.domain.answer.tool_calls import call_key
 from chatd.domain.answer.tool_output import ToolOutput
-from chatd.domain.chat.row import Chat, Fence
+from chatd.domain.chat.row import AgentWait, Chat, Fence
 from chatd.domain.file.byte_range import ByteRange
 from chatd.domain.file.entities import StoredFile
-from chatd.domain.ids import ChangeId, FileId, ModelConfigId, ToolCallId, UserId
+from chatd.domain.ids import ChangeId, ChatId, FileId, ModelConfigId, ToolCallId, UserId
 from chatd.domain.model.accepted_files import ANY_IMAGE_OR_PDF, AcceptedFiles
 from chatd.domain.model.protocol import ModelConfig, ModelEvent, ModelRequest, ToolSpec
 from chatd.domain.model.retry import CallLimits
 from chatd.domain.prompt.instructions import Instructions
 from chatd.domain.spend import SpendRefusal
+from chatd.domain.subagents import (
+    AgentPage,
+    AgentReport,
+    InterruptedAgent,
+    MessagedAgent,
+    SpawnedAgent,
+    SubagentModel,
+    SubagentType,
+)
 from chatd.domain.tool_modes import ToolOrigin
 from chatd.domain.workspace.agent_api import AgentApi
 from chatd.domain.workspace.entities import AgentLifecycle, FieldProblem, TemplateId
@@ -173,7 +182,9 @@ class Tool(Protocol):
     @property
     def timeout_s(self) -> float: ...
 
-    async def run(self, context: ToolContext, args: Raw) -> ToolOutput: ...
+    async def run(self, context: ToolContext, args: Raw) -> ToolOutput | AgentWait:
+        """A wait suspends the turn; then the call is run again."""
+        ...
 
     async def recover(self, context: ToolContext) -> ToolOutput | None:
         """The output of a call that started before a crash; None if it cannot be known."""
@@ -222,6 +233,47 @@ class WorkspaceAccess(Protocol):
         """Connect to the agent of the chat's workspace, within a bounded time. Raises
         WorkspaceUnavailable and AgentUnreachable."""
         ...
+
+
+class SpawnRequest(Struct, frozen=True, kw_only=True):
+    """A subagent to start. `model` is a name or an id; empty: as the settings say, or the
+    parent's."""
+
+    type: SubagentType
+    prompt: str
+    title: str = ""
+    model: str = ""
+    reasoning_effort: str = ""
+
+
+class Subagents(Protocol):
+    """Starts and leads the subagents of the chat in the context, and reaches no other chat. Raises
+    ToolError for what the model can correct, StaleFence if another worker runs the chat."""
+
+    async def spawn(self, context: ToolContext, request: SpawnRequest) -> SpawnedAgent: ...
+
+    async def wait(
+        self, context: ToolContext, chat_id: ChatId, timeout_s: float
+    ) -> AgentReport | AgentWait: ...
+
+    async def send(
+        self, context: ToolContext, chat_id: ChatId, text: str, *, interrupt: bool
+    ) -> MessagedAgent: ...
+
+    async def interrupt(self, context: ToolContext, chat_id: ChatId) -> InterruptedAgent: ...
+
+    async def list_page(self, chat: Chat, *, limit: int, offset: int) -> AgentPage: ...
+
+    async def list_models(self, chat: Chat) -> Sequence[SubagentModel]: ...
+
+
+class SubagentModels(Protocol):
+    async def choose(self, chat: Chat, type_: SubagentType, wanted: str) -> ModelConfigId | None:
+        """The model of a new subagent of this chat. Raises ToolError if the wanted one cannot be
+        used; None: the default."""
+        ...
+
+    async def usable(self, owner_id: UserId) -> Sequence[SubagentModel]: ...
 
 
 class WorkspaceRequest(Struct, frozen=True, kw_only=True):

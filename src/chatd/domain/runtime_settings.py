@@ -24,6 +24,13 @@ DEBUG_MODE_TEXT: Final = (
     " users that enable it (`allow_users`), or in all chats (`forced`)."
 )
 
+GENERAL_MODEL_TEXT: Final = (
+    "The model of your subagents of type `general`, by name. Empty: as the deployment says, or the"
+    " model of the chat that starts them."
+)
+EXPLORE_MODEL_TEXT: Final = "The same for subagents of type `explore`."
+
+ModelName = Annotated[str, Meta(max_length=200)]
 PromptText = Annotated[str, Meta(max_length=PROMPT_BODY_BYTES)]
 
 
@@ -41,10 +48,13 @@ class DeploymentSettings(Struct, frozen=True, kw_only=True):
 
 class UserSettings(Struct, frozen=True, kw_only=True):
     """`custom_prompt` is told to the model in all chats of the user. `debug_recording` counts only
-    while the deployment lets users choose."""
+    while the deployment lets users choose. The models are those of subagents by their type, by
+    name; empty: as the deployment says."""
 
     custom_prompt: str = ""
     debug_recording: bool = False
+    general_model: str = ""
+    explore_model: str = ""
 
 
 class DeploymentPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -133,6 +143,12 @@ class UserPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             ),
         ]
         | UnsetType
+    ) = UNSET
+    general_model: (
+        Annotated[ModelName, Meta(description=GENERAL_MODEL_TEXT, examples=["sonnet"])] | UnsetType
+    ) = UNSET
+    explore_model: (
+        Annotated[ModelName, Meta(description=EXPLORE_MODEL_TEXT, examples=["haiku"])] | UnsetType
     ) = UNSET
     version: (
         Annotated[

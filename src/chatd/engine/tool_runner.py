@@ -17,11 +17,12 @@ from chatd.domain.answer.tool_calls import plan_batch
 from chatd.domain.answer.tool_output import AnsweredCall, ToolOutput, error_output
 from chatd.domain.chat.messages import Draft
 from chatd.domain.chat.parts import ToolCallPart, ToolResultPart
-from chatd.domain.chat.row import Chat, Fence
+from chatd.domain.chat.row import AgentWait, Chat, Fence
 from chatd.domain.decisions import RunTools
 from chatd.domain.errors import ChatdError, StaleFence, Unavailable
 from chatd.domain.ids import ToolCallId
 from chatd.domain.ports import Env, Tool, ToolContext
+from chatd.domain.subagents import join_waits
 from chatd.domain.text import replace_surrogates
 from chatd.engine.lease import WorkerLease
 from chatd.engine.model_call import TurnContext
@@ -37,6 +38,8 @@ EFFECT_UNKNOWN_TEXT: Final = (
     "Its outcome is unknown: look at the state it would have changed before you repeat it."
 )
 TOOL_MARK_RETRY_DELAY_S: Final = 0.5
+
+_Outcome = ToolOutput | AgentWait | None
 
 
 class ToolDeps(Struct, frozen=True, kw_only=True):
@@ -67,14 +70,20 @@ class ToolBatchRun:
         self._recorder = recorder
         self._fence = Fence.of(chat)
         self._answered: dict[ToolCallId, AnsweredCall] = {}
+        self._waits: list[AgentWait] = []
+
+    @property
+    def wait(self) -> AgentWait | None:
+        """What the calls without a result wait for."""
+        return join_waits(self._waits) if self._waits else None
 
     def partial_messages(self, at: str) -> tuple[Draft, ...]:
         done = sort_by_call(self._calls, self._answered.values())
         return result_messages(done, self._context.config.context_limit, at)
 
     async def run(self) -> None:
-        """Return when every call has its result. Serial tools run one by one after the others.
-        Raises StaleFence if another worker owns the chat."""
+        """Return when every call has its result or waits for subagents. Serial tools run one by one
+        after the others. Raises StaleFence if another worker owns the chat."""
         allowed = [call for call in self._calls if call.tool_call_id not in self._denied]
         batch = plan_batch(allowed, self._context.toolbox)
         self._answered = {answer.call_id: answer for answer in batch.rejected}
@@ -93,6 +102,9 @@ class ToolBatchRun:
     async def _answer(self, call: ToolCallPart) -> None:
         clock, started_at = self._env.clock, self._env.clock.monotonic()
         output = await self._output(self._context.tools[call.tool_name], call)
+        if isinstance(output, AgentWait):
+            self._waits.append(output)
+            return
         self._store(call, output)
         self._env.emit(
             "tool_finished",
@@ -111,7 +123,7 @@ class ToolBatchRun:
             mcp_server_config_id=call.mcp_server_config_id,
         )
 
-    async def _output(self, tool: Tool, call: ToolCallPart) -> ToolOutput:
+    async def _output(self, tool: Tool, call: ToolCallPart) -> ToolOutput | AgentWait:
         await self._deps.lease.wait_healthy()
         is_first = tool.effect != "once" or await self._mark_started(call.tool_call_id)
         self._env.emit(
@@ -134,9 +146,7 @@ class ToolBatchRun:
             return _unfinished_output(tool, text)
         return self._outcome(task, tool, call) or UNKNOWN_OUTCOME_OUTPUT
 
-    def _start(
-        self, tool: Tool, call: ToolCallPart, *, is_first: bool
-    ) -> asyncio.Task[ToolOutput | None]:
+    def _start(self, tool: Tool, call: ToolCallPart, *, is_first: bool) -> asyncio.Task[_Outcome]:
         context = ToolContext(
             chat=self._chat,
             call_id=call.tool_call_id,
@@ -155,15 +165,13 @@ class ToolBatchRun:
         )
         self._recorder.add("tool", (part,))
 
-    def _store_late_output(self, task: asyncio.Task[ToolOutput | None], call: ToolCallPart) -> None:
+    def _store_late_output(self, task: asyncio.Task[_Outcome], call: ToolCallPart) -> None:
         """A cancelled tool may still return the output it has so far."""
         has_result = task.done() and not task.cancelled() and task.exception() is None
-        if has_result and (output := task.result()) is not None:
+        if has_result and isinstance(output := task.result(), ToolOutput):
             self._store(call, output)
 
-    def _outcome(
-        self, task: asyncio.Task[ToolOutput | None], tool: Tool, call: ToolCallPart
-    ) -> ToolOutput | None:
+    def _outcome(self, task: asyncio.Task[_Outcome], tool: Tool, call: ToolCallPart) -> _Outcome:
         if task.cancelled():
             return _unfinished_output(tool, "The tool was cancelled.")
         error = task.exception()

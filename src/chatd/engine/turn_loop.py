@@ -19,6 +19,7 @@ from chatd.domain.chat.commands import (
     FinishTurn,
     ReleaseChat,
     RequireAnswers,
+    SuspendTurn,
 )
 from chatd.domain.chat.messages import Draft, UsageEntry
 from chatd.domain.chat.row import Chat, ChatError, Episode, Fence
@@ -196,6 +197,10 @@ class TurnLoop:
                 recorder.add("tool", draft.content)
         finally:
             recorder.close()
+        if batch.wait is not None:
+            self._env.emit("turn_suspended", chat_id=attempt.chat.id, chats=batch.wait.chat_ids)
+            suspend = SuspendTurn(fence=Fence.of(attempt.chat), messages=drafts, wait=batch.wait)
+            return await self._committer.commit(attempt, suspend)
         step = attempt.step(CommitStep, drafts, client_tools=context.client_names)
         return await self._committer.commit(attempt, step)
 

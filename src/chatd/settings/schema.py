@@ -168,6 +168,12 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
     running_subagents_per_user: Annotated[
         RunningLimit, Meta(description="The same for each user; 0: no limit")
     ] = 0
+    running_subagents_per_chat: Annotated[
+        int, Meta(ge=1, le=1000, description="Subagents of one chat that may run at once")
+    ] = 10
+    subagents_per_chat: Annotated[
+        int, Meta(ge=1, le=10_000, description="Subagents that one chat may start in all")
+    ] = 100
     streams_per_user: Annotated[
         int,
         Meta(ge=1, le=100_000, description="Open event streams and WebSockets of each user, here"),

@@ -9,6 +9,7 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.ports import Clock, Provisioner, Tool, ToolFamily, WorkspaceAccess
 from chatd.domain.prompt.instructions import Instructions
 from chatd.domain.prompt.modes import mode_texts, plan_path
+from chatd.domain.subagents import subagent_instructions
 from chatd.domain.tool_modes import allows_tool
 from chatd.tools.execute import execute
 from chatd.tools.files import file_tools
@@ -49,7 +50,12 @@ class ChatTools:
 
     async def instructions(self, chat: Chat) -> Instructions:
         found = await self._load_instructions(chat)
-        return replace(found, modes=mode_texts(chat.mode), plan_path=plan_path(chat.id))
+        return replace(
+            found,
+            subagent=subagent_instructions(chat),
+            modes=mode_texts(chat.mode),
+            plan_path=plan_path(chat.id),
+        )
 
 
 def _is_allowed(chat: Chat, tool: Tool) -> bool:

@@ -62,6 +62,7 @@ TRANSITIONS = (
     Transition.REAP,
     Transition.EXPIRE_INTERRUPT,
     Transition.EXPIRE_ACTION,
+    Transition.WAKE,
     *[Transition.ACQUIRE] * 6,
 )
 

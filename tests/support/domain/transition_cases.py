@@ -29,6 +29,7 @@ from chatd.domain.chat.commands import (
     SendMessage,
     Step,
     SubmitToolResults,
+    SuspendTurn,
     WhenBusy,
 )
 from chatd.domain.chat.messages import Draft
@@ -63,12 +64,14 @@ from chatd.domain.chat.worker_transitions import (
     record_retry,
     release,
     require_action,
+    suspend,
+    wake,
 )
 from chatd.domain.errors import ChatBusy, ChatdError, NotFound, StaleFence, TransitionNotAllowed
 from chatd.domain.ids import MessageId, QueueId, WorkerId
 from chatd.domain.questions import QuestionReply
 from tests.support.factories import OTHER_WORKER, OWNER, WORKER, call, draft, prompt, result, text
-from tests.support.seeds import CLIENT_TOOL, FAILED, OpenCalls, Seed, Seeded, failing
+from tests.support.seeds import CLIENT_TOOL, FAILED, WAIT, OpenCalls, Seed, Seeded, failing
 
 _END_AN_INTERRUPT = frozenset(
     {Transition.FINISH_INTERRUPT, Transition.EXPIRE_INTERRUPT, Transition.REAP}
@@ -113,7 +116,12 @@ def _seeds(state: State, move: Transition) -> Iterator[Seed]:
         seed = Seed(
             state=state, plain=plain, steer=steer, calls=calls, owned=owned, orphans=orphans
         )
+        if move is Transition.WAKE and state[0] == "P":
+            yield replace(seed, suspended=True)
+            continue
         yield seed
+        if move in _INTERRUPTING and state[0] == "P" and calls == "local":
+            yield replace(seed, suspended=True)
         if state is State.I1 and move in _END_AN_INTERRUPT:
             yield replace(seed, held=True)
         # Before a worker has acquired the chat, a steering message waits for tool results only.
@@ -126,6 +134,8 @@ def _calls(state: State, move: Transition) -> tuple[OpenCalls | None, ...]:
         return ("none", "client")
     if state[0] == "A":
         return _ASKED.get(move, (None,))
+    if move in (Transition.SUSPEND, Transition.WAKE) and state[0] in "PR":
+        return ("local",)
     return ("none", "local") if state[0] in "EPRI" else (None,)
 
 
@@ -292,6 +302,14 @@ def _require_action(case: TransitionCase, seeded: Seeded) -> Change | None:
     return require_action(seeded.chat, _step(case, seeded, *messages))
 
 
+def _suspend(case: TransitionCase, seeded: Seeded) -> Change | None:
+    """The result of the first call, if there is one; the others wait."""
+    calls = seeded.chat.pending_calls[:1] if case.keep_owner else ()
+    results = tuple(draft("tool", result(call.id, call.name)) for call in calls)
+    command = SuspendTurn(fence=_fence(seeded.chat), messages=results, wait=WAIT)
+    return suspend(seeded.chat, command)
+
+
 def _fail(case: TransitionCase, seeded: Seeded) -> Change | None:
     return fail_turn(seeded.chat, failing(_step(case, seeded), FAILED))
 
@@ -336,5 +354,7 @@ _PERFORM: dict[Transition, Callable[[TransitionCase, Seeded], Change | None]] = 
         ReapChat(worker_ids=frozenset({WORKER}), is_runner_crash=case.seed.orphans > 0),
     ),
     Transition.EXPIRE_INTERRUPT: lambda case, seeded: expire_interrupt(seeded.chat),
+    Transition.SUSPEND: _suspend,
+    Transition.WAKE: lambda case, seeded: wake(seeded.chat, case.slot),
     Transition.EXPIRE_ACTION: lambda case, seeded: expire_action(seeded.chat),
 }

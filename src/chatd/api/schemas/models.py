@@ -176,6 +176,9 @@ class ModelPage(ListPage[ModelReply], frozen=True, kw_only=True):
 _TITLE = describe("The model that writes titles, by name.", "haiku")
 _COMPACTION = describe("The model that writes summaries of long chats, by name.", "haiku")
 
+_GENERAL = describe("The model of subagents of type `general`, by name.", "sonnet")
+_EXPLORE = describe("The model of subagents of type `explore`, by name.", "haiku")
+
 
 class OverridesBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The models that do a task for all chats. What is left out stays; null: the chat's own model,
@@ -183,6 +186,8 @@ class OverridesBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     title: Annotated[str | UnsetType | None, _TITLE] = UNSET
     compaction: Annotated[str | UnsetType | None, _COMPACTION] = UNSET
+    general: Annotated[str | UnsetType | None, _GENERAL] = UNSET
+    explore: Annotated[str | UnsetType | None, _EXPLORE] = UNSET
 
 
 class OverridesReply(Struct, frozen=True, kw_only=True):
@@ -190,6 +195,8 @@ class OverridesReply(Struct, frozen=True, kw_only=True):
 
     title: Annotated[str | None, _TITLE]
     compaction: Annotated[str | None, _COMPACTION]
+    general: Annotated[str | None, _GENERAL]
+    explore: Annotated[str | None, _EXPLORE]
 
 
 class OptionsSchemaReply(Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ AttemptOutcome = Literal[
     "interrupted",
     "needs_action",
     "released",
+    "suspended",
     "lost",
     "retry",
     "failed",
@@ -26,7 +27,8 @@ AttemptOutcome = Literal[
 _OUTCOME = (
     "`running`: in progress. `finished`: the turn ended. `interrupted`: a user stopped it."
     " `needs_action`: the client must answer calls. `released`: the worker was stopped, as in a"
-    " deploy, and gave the chat back. `lost`: the worker died. `retry`: a model call failed and is"
+    " deploy, and gave the chat back. `suspended`: the turn waits for subagents, without a worker."
+    " `lost`: the worker died. `retry`: a model call failed and is"
     " made again. `failed`: the turn ended in an error. `replaced`: a user edited or rolled back"
     " the message. `archived`: a user archived the chat. `unknown`: a server of an earlier release"
     " ended it."

@@ -5,7 +5,12 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from chatd.domain.description import describe
-from chatd.domain.runtime_settings import DEBUG_MODE_TEXT, DebugMode
+from chatd.domain.runtime_settings import (
+    DEBUG_MODE_TEXT,
+    EXPLORE_MODEL_TEXT,
+    GENERAL_MODEL_TEXT,
+    DebugMode,
+)
 
 DocumentVersion = Annotated[
     int, Meta(description="Counts the changes of this document.", examples=[3])
@@ -103,3 +108,5 @@ class UserSettingsReply(Struct, frozen=True, kw_only=True):
         ),
     ]
     debug_mode: Annotated[DebugMode, Meta(description=DEBUG_MODE_TEXT, examples=["allow_users"])]
+    general_model: Annotated[str, Meta(description=GENERAL_MODEL_TEXT, examples=["sonnet"])]
+    explore_model: Annotated[str, Meta(description=EXPLORE_MODEL_TEXT, examples=["haiku"])]

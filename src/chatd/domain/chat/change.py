@@ -14,7 +14,7 @@ from msgspec import Raw, Struct
 from chatd.domain.chat.call_waits import UNASKED_TEXT, has_surely_not_run
 from chatd.domain.chat.messages import Draft, PendingCall, UsageEntry, UserInput
 from chatd.domain.chat.parts import ToolResultPart
-from chatd.domain.chat.row import NO_SETBACKS, Chat, ChatError, RetryState
+from chatd.domain.chat.row import NO_SETBACKS, AgentWait, Chat, ChatError, Fence, RetryState
 from chatd.domain.chat.states import ARCHIVED_STATES, TRANSITIONS, State, Transition, TransitionSide
 from chatd.domain.errors import StaleFence, TransitionNotAllowed
 from chatd.domain.ids import MessageId, QueueId, RequestId, ToolCallId, UserId, WorkerId
@@ -78,7 +78,8 @@ class IdempotencyKey(Struct, frozen=True, kw_only=True):
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """`before` is None for a new chat. `mode` is what a message that joins history chooses.
+    """`before` is None for a new chat; `parent_fence` is what its parent's worker must hold. `mode`
+    is what a message that joins history chooses.
 
     `promote` counts the queued messages that join history after `messages`: those of
     `promote_ids` in that order, or the first ones of the queue. `rules` join the chat's
@@ -104,6 +105,7 @@ class Change(Struct, frozen=True, kw_only=True):
     touch: bool = False
     delay_s: float | None = None
     mode: ModeChoice | None = None
+    parent_fence: Fence | None = None
 
     @staticmethod
     def of(chat: Chat, usage: tuple[UsageEntry, ...] = ()) -> "Change":
@@ -282,7 +284,7 @@ class Change(Struct, frozen=True, kw_only=True):
 
     def run(self, worker: WorkerId | None) -> Self:
         """To R under `worker`, or to P without one, runnable at once."""
-        changed = self._set(status="running", last_error=None, queue_held=False)
+        changed = self._set(status="running", last_error=None, queue_held=False, agent_wait=None)
         return changed.set_owner(worker)._delay(0.0)
 
     def continue_running(self, *, keep_owner: bool) -> Self:
@@ -292,6 +294,10 @@ class Change(Struct, frozen=True, kw_only=True):
         row = self.after
         after = msgspec.structs.replace(row, status="running", attempt=row.attempt + 1)
         return msgspec.structs.replace(self, after=after)
+
+    def suspend(self, wait: AgentWait) -> Self:
+        """To P, until the subagents are settled or the time is over."""
+        return self._set(agent_wait=wait).set_owner(None)._delay(wait.delay_ms / 1e3)
 
     def interrupt(self, worker: WorkerId | None, *, hold: bool = False) -> Self:
         """The owner saves the partial answer. Without an owner, `worker` acquires the chat. `hold`:
@@ -324,6 +330,7 @@ class Change(Struct, frozen=True, kw_only=True):
             last_error=error,
             compaction_requested=False,
             queue_held=False,
+            agent_wait=None,
             lost=None,
             **self._retry_cleared(),
         )
@@ -343,6 +350,7 @@ class Change(Struct, frozen=True, kw_only=True):
             worker_id=worker,
             epoch=row.epoch + 1,
             attempt=row.attempt + is_next,
+            agent_wait=None,
             lost=None,
             takeover=(
                 row.takeover

@@ -9,6 +9,7 @@ from chatd.domain.chat.commands import (
     CreateChat,
     DeleteTree,
     InterruptChat,
+    InterruptTree,
     UpdateChat,
 )
 
@@ -19,7 +20,7 @@ def command_permission(command: Command) -> Permission:
     match command:
         case CreateChat():
             return "chats.create"
-        case InterruptChat() | DeleteTree() | ArchiveIdleTree():
+        case InterruptChat() | InterruptTree() | DeleteTree() | ArchiveIdleTree():
             return "chats.control"
         case UpdateChat() if _only_archives(command):
             return "chats.control"

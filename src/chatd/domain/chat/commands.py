@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from chatd.domain.chat.call_waits import CallWait
 from chatd.domain.chat.messages import Draft, UsageEntry, UserInput
-from chatd.domain.chat.row import ChatError, Episode, Fence, RetryState
+from chatd.domain.chat.row import AgentWait, ChatError, Episode, Fence, RetryState
 from chatd.domain.chat.states import Transition
 from chatd.domain.ids import (
     ChatId,
@@ -59,6 +59,8 @@ class CreateChat(Struct, frozen=True, kw_only=True):
     client_tools: Json = UNSET
     max_cost_micros: int | None = None
     mcp_server_ids: tuple[McpServerId, ...] | None = None
+    parent_fence: Fence | None = None
+    """Of a subagent: what its parent's worker holds. A stale one creates nothing."""
 
 
 class SendMessage(Struct, frozen=True, kw_only=True):
@@ -163,6 +165,12 @@ class ArchiveIdleTree(Struct, frozen=True, kw_only=True):
     idle_since: datetime
 
 
+class InterruptTree(Struct, frozen=True, kw_only=True):
+    """Interrupt a root chat and all of its subagents that are busy."""
+
+    hold_queue: bool = False
+
+
 class DeleteTree(Struct, frozen=True, kw_only=True):
     """Delete a root chat with its subagents. Running ones are stopped."""
 
@@ -198,6 +206,17 @@ class FinishInterrupt(Step, frozen=True, kw_only=True):
 
 class FailTurn(Step, frozen=True, kw_only=True):
     error: ChatError
+
+
+class SuspendTurn(Step, frozen=True, kw_only=True):
+    """Release the chat until the subagents of `wait` are settled or its time is over. `messages`
+    are the results of the step's other calls."""
+
+    wait: AgentWait
+
+
+class WakeTurn(Struct, frozen=True, kw_only=True):
+    """The subagents that a suspended turn waits for are settled."""
 
 
 class RecordRetry(Struct, frozen=True, kw_only=True):
@@ -270,11 +289,13 @@ WorkerCommand = (
     | RequireAnswers
     | FinishInterrupt
     | FailTurn
+    | SuspendTurn
+    | WakeTurn
     | RecordRetry
     | ReleaseChat
     | ReapChat
     | ExpireDeadline
 )
-TreeCommand = UpdateChat | ArchiveIdleTree | DeleteTree
+TreeCommand = UpdateChat | ArchiveIdleTree | InterruptTree | DeleteTree
 ChatCommand = UserCommand | WorkerCommand
 Command = CreateChat | ChatCommand | TreeCommand

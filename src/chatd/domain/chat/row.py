@@ -86,6 +86,13 @@ class Setbacks(Struct, frozen=True, kw_only=True, omit_defaults=True):
 NO_SETBACKS: Final = Setbacks()
 
 
+class AgentWait(Struct, frozen=True, kw_only=True):
+    """The subagents that a suspended turn waits for, and for how long."""
+
+    chat_ids: tuple[ChatId, ...]
+    delay_ms: int
+
+
 class DiffStatus(Struct, frozen=True, kw_only=True):
     """What a chat has changed in its repositories, as last seen."""
 
@@ -181,6 +188,7 @@ class Chat(Struct, frozen=True, kw_only=True):
     pending_calls: tuple[PendingCall, ...] = ()
     turn_message_id: MessageId | None = None
     compaction_requested: bool = False
+    agent_wait: AgentWait | None = None
     worker_id: WorkerId | None = None
     epoch: int = 0
     orphan_count: int = 0
@@ -203,19 +211,32 @@ class Chat(Struct, frozen=True, kw_only=True):
 
     @property
     def public_status(self) -> PublicStatus:
-        return public_status(self.status, archived=self.archived, owned=self.worker_id is not None)
+        has_owner = self.worker_id is not None or self.is_suspended
+        return public_status(self.status, archived=self.archived, owned=has_owner)
 
     @property
     def has_step_in_progress(self) -> bool:
         """A worker runs the next step, or ran it until it died or released the chat. Its partial
         answer must be saved before another step replaces it. A chat that waits for its retry has
-        none: the failed answer was discarded."""
-        return self.status == "running" and self.attempt > 0 and not self.waits_for_retry
+        none: the failed answer was discarded. A suspended one has none either."""
+        is_resting = self.waits_for_retry or self.is_suspended
+        return self.status == "running" and self.attempt > 0 and not is_resting
 
     @property
     def waits_for_retry(self) -> bool:
         """Without a worker until the time of the next model call."""
         return self.retry_state is not None and self.worker_id is None
+
+    @property
+    def is_suspended(self) -> bool:
+        """Without a worker until its subagents are settled or the wait is over. Clients see it as
+        running."""
+        return self.agent_wait is not None and self.status == "running" and self.worker_id is None
+
+    @property
+    def is_settled(self) -> bool:
+        """It has ended its turn, or waits for a person: what it has reported is all for now."""
+        return self.archived or self.status in ("waiting", "error", "requires_action")
 
     @property
     def is_root(self) -> bool:
@@ -375,7 +396,7 @@ class Hint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
             worker_id=chat.worker_id,
             epoch=chat.epoch,
             archived=chat.archived,
-            delayed=chat.waits_for_retry,
+            delayed=chat.waits_for_retry or chat.is_suspended,
             kind=kind,
             change_id=chat.change_id,
             root_chat_id=None if chat.parent_chat_id is None else chat.root_chat_id,

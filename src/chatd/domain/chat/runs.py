@@ -19,6 +19,7 @@ RunOutcome = Literal[
     "interrupted",
     "needs_action",
     "released",
+    "suspended",
     "lost",
     "retry",
     "failed",
@@ -98,6 +99,8 @@ def _outcome(change: Change, before: Chat) -> RunOutcome:
         return "lost"
     if after.status == "error" and after.last_error != QUEUE_HELD_ERROR:
         return "failed"
+    if after.is_suspended:
+        return "suspended"
     goes_on = after.status == before.status and after.turn_message_id == before.turn_message_id
     if goes_on and after.worker_id is None:
         return "released"

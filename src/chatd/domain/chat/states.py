@@ -77,6 +77,8 @@ class Transition(StrEnum):
     REAP = "reap"
     EXPIRE_INTERRUPT = "expire_interrupt"
     EXPIRE_ACTION = "expire_action"
+    SUSPEND = "suspend"
+    WAKE = "wake"
 
     @property
     def side(self) -> TransitionSide:
@@ -96,6 +98,8 @@ _WORKER_TRANSITIONS: Final = frozenset(
         Transition.REAP,
         Transition.EXPIRE_INTERRUPT,
         Transition.EXPIRE_ACTION,
+        Transition.SUSPEND,
+        Transition.WAKE,
     }
 )
 
@@ -151,6 +155,8 @@ _TABLE: Final[Mapping[Transition, str]] = {
     Transition.REAP: "R0>P0,E0 R1>P1,E1 I0>I0,W I1>I1,P0,P1,E1",
     Transition.EXPIRE_INTERRUPT: "I0>W I1>P0,P1,E1",
     Transition.EXPIRE_ACTION: "A0>A0,P0 A1>A1,P0,P1",
+    Transition.SUSPEND: "R0>P0 R1>P1",
+    Transition.WAKE: "P0>R0,P0 P1>R1,P1",
 }
 
 

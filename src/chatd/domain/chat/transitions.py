@@ -21,6 +21,7 @@ from chatd.domain.chat.commands import (
     FinishInterrupt,
     FinishTurn,
     InterruptChat,
+    InterruptTree,
     MoveQueued,
     PromoteQueued,
     ReapChat,
@@ -31,8 +32,10 @@ from chatd.domain.chat.commands import (
     ResumeQueue,
     SendMessage,
     SubmitToolResults,
+    SuspendTurn,
     TreeCommand,
     UpdateChat,
+    WakeTurn,
 )
 from chatd.domain.chat.file_links import require_file_limit
 from chatd.domain.chat.messages import Message, QueuedMessage
@@ -49,6 +52,7 @@ from chatd.domain.chat.user_transitions import (
     edit_message,
     interrupt,
     interrupt_and_hold,
+    interrupt_tree,
     request_compaction,
     resume_queue,
     send_message,
@@ -64,6 +68,8 @@ from chatd.domain.chat.worker_transitions import (
     record_retry,
     release,
     require_action,
+    suspend,
+    wake,
 )
 from chatd.domain.ids import ChatId, FileId, WorkerId
 
@@ -133,6 +139,10 @@ def _resume(loaded: LoadedChat, _: ResumeQueue, worker: WorkerId | None) -> Chan
     return resume_queue(loaded.chat, worker)
 
 
+def _wake(loaded: LoadedChat, _: WakeTurn, worker: WorkerId | None) -> Change:
+    return wake(loaded.chat, worker)
+
+
 def _promote(loaded: LoadedChat, command: PromoteQueued, worker: WorkerId | None) -> Change:
     return promote_queued(loaded.chat, loaded.queue, command.id, worker)
 
@@ -158,6 +168,8 @@ TRANSITION_BY_COMMAND: Final[Mapping[type[ChatCommand], TransitionFunction]] = {
     RequireAnswers: _by_row(require_action),
     FinishInterrupt: _by_row(finish_interrupt),
     FailTurn: _by_row(fail_turn),
+    SuspendTurn: _by_row(suspend),
+    WakeTurn: _by_loaded(_wake),
     RecordRetry: _by_row(record_retry),
     ReleaseChat: _by_row(release),
     ReapChat: _by_row(reap),
@@ -182,6 +194,8 @@ def decide_tree(
             return update_chat(members, target, command)
         case ArchiveIdleTree():
             return archive_idle(members, target, command)
+        case InterruptTree():
+            return interrupt_tree(members, target, command)
         case DeleteTree():
             return delete_tree(members, target)
         case _:

@@ -15,6 +15,7 @@ from chatd.domain.chat.commands import (
     ArchiveIdleTree,
     CreateChat,
     EditMessage,
+    InterruptTree,
     RequestCompaction,
     SendMessage,
     UpdateChat,
@@ -65,7 +66,7 @@ def create(command: CreateChat, worker: WorkerId | None) -> Change:
         snapshot_version=1,
         history_version=1,
     )
-    change = Change(before=None, after=chat)
+    change = Change(before=None, after=chat, parent_fence=command.parent_fence)
     for draft in command.before:
         change = change.append(draft)
     if command.prompt is not None:
@@ -273,6 +274,18 @@ def archive_tree(members: Sequence[Chat], target: ChatId) -> tuple[Change, ...]:
     first = archive(addressed)
     others = [member for member in _subagents_of(members, addressed) if not member.archived]
     return (first, *(archive(member) for member in others))
+
+
+def interrupt_tree(
+    members: Sequence[Chat], target: ChatId, command: InterruptTree
+) -> tuple[Change, ...]:
+    """Interrupt the addressed chat as `interrupt` does, and its subagents that are busy. A subagent
+    with a queue keeps it held: its parent is stopped, so that no other message may start it."""
+    addressed = _find(members, target)
+    stop = interrupt_and_hold if command.hold_queue else interrupt
+    busy = [one for one in _subagents_of(members, addressed) if one.state in BUSY_STATES]
+    changes = (stop(addressed, None), *(interrupt_and_hold(one, None) for one in busy))
+    return tuple(change for change in changes if change is not None)
 
 
 def delete_tree(members: Sequence[Chat], target: ChatId) -> tuple[Change, ...]:

@@ -14,6 +14,7 @@ from chatd.domain.chat.commands import (
     RecordRetry,
     ReleaseChat,
     Step,
+    SuspendTurn,
 )
 from chatd.domain.chat.messages import Draft, PendingCall, local_calls, local_results
 from chatd.domain.chat.parts import ToolCallPart
@@ -72,6 +73,23 @@ def require_action(chat: Chat, step: Step) -> Change:
     if not calls or not all(call.client or call.asks for call in calls):
         raise InvariantBroken("A chat waits only for calls of client tools and asked ones.")
     return change.set_pending_calls(calls).wait_for_action()
+
+
+def suspend(chat: Chat, command: SuspendTurn) -> Change:
+    """R -> P until the subagents are settled or the time is over. The calls that wait stay
+    pending: the next owner runs them again."""
+    change = _append_step(chat, command, Transition.SUSPEND)
+    if not change.after.pending_calls:
+        raise InvariantBroken("A turn is suspended only while a call waits.")
+    return change.suspend(command.wait)
+
+
+def wake(chat: Chat, worker: WorkerId | None) -> Change:
+    """P -> R|P. Raises StaleFence if the chat is not suspended."""
+    require_allowed(chat, Transition.WAKE)
+    if not chat.is_suspended:
+        raise StaleFence(f"Chat {chat.id} is not suspended.")
+    return Change.of(chat).run(worker)
 
 
 def fail_turn(chat: Chat, command: FailTurn) -> Change:

@@ -32,6 +32,7 @@ ROW_NAMES: Final = (
     "pending_calls",
     "turn_message_id",
     "compaction_requested",
+    "agent_wait",
     "queue_held",
     "worker_id",
     "epoch",
@@ -102,7 +103,7 @@ changed AS (
         turn_message_id = :turn_message_id, compaction_requested = :compaction_requested,
         turn_no = c.turn_no + (:turn_message_id::bigint IS NOT NULL
             AND :turn_message_id IS DISTINCT FROM c.turn_message_id)::int,
-        queue_held = :queue_held,
+        agent_wait = :agent_wait, queue_held = :queue_held,
         worker_id = :worker_id::uuid, epoch = :epoch, orphan_count = :orphan_count,
         setbacks = :setbacks,
         pin_order = CASE WHEN :archived::boolean THEN 0 ELSE c.pin_order END,
@@ -153,12 +154,16 @@ _CHANGED_WITH_QUEUE: Final = """
 """
 
 # A subagent needs an unarchived root and parent. Both are locked, in the order of `lock_tree`, so
-# that neither is archived before the new chat is visible.
+# that neither is archived before the new chat is visible. With a fence the parent must still be run
+# by that worker, at that history. What it inherits is read here: the parent may have gained a
+# workspace since its worker read the row.
 _CREATED: Final = """
 WITH family AS MATERIALIZED (
-    SELECT f.id FROM chats f
+    SELECT f.id, f.workspace_id, f.mcp_server_ids FROM chats f
     WHERE f.id IN (:root_chat_id::uuid, :parent_chat_id::uuid) AND f.root_chat_id = :root_chat_id
-      AND NOT f.archived
+      AND NOT f.archived AND (:fence_worker::uuid IS NULL OR f.id <> :parent_chat_id OR (
+          f.worker_id = :fence_worker AND f.epoch = :fence_epoch::bigint AND f.status = 'running'
+          AND f.history_version = :fence_history::bigint AND f.mode IS DISTINCT FROM 'explore'))
     ORDER BY (f.id <> f.root_chat_id), f.id FOR SHARE),
 changed AS (
     INSERT INTO chats (id, owner_id, root_chat_id, parent_chat_id, title, model_config_id,
@@ -167,8 +172,11 @@ changed AS (
         pending_calls, turn_message_id, turn_no, run_no, worker_id, epoch, runnable_at,
         recent_changes)
     SELECT :chat_id::uuid, :owner_id, :root_chat_id::uuid, :parent_chat_id::uuid, :title,
-        :model_config_id, :reasoning_effort, :labels, :workspace_id, :mode, :client_tools,
-        :max_cost_micros, :mcp_server_ids::uuid[], :status::text, 1, :history_version, :attempt,
+        :model_config_id, :reasoning_effort, :labels, coalesce(:workspace_id::uuid,
+            (SELECT f.workspace_id FROM family f WHERE f.id = :parent_chat_id)),
+        :mode, :client_tools,
+        :max_cost_micros, coalesce(:mcp_server_ids::uuid[],
+            (SELECT f.mcp_server_ids FROM family f WHERE f.id = :parent_chat_id)), :status::text, 1, :history_version, :attempt,
         :next_message_id, :pending_calls, :turn_message_id, 1, (:worker_id::uuid IS NOT NULL)::int,
         :worker_id::uuid, :epoch,
         CASE WHEN :worker_id::uuid IS NULL THEN now() END, ARRAY[:change_id::bigint]
@@ -176,6 +184,11 @@ changed AS (
         = CASE WHEN :parent_chat_id = :root_chat_id THEN 1 ELSE 2 END
     ON CONFLICT (id) DO NOTHING
     RETURNING *),
+bound AS (
+    INSERT INTO chat_bindings (chat_id, workspace_id, build_id, agent_id)
+    SELECT c.id, b.workspace_id, b.build_id, b.agent_id
+    FROM changed c JOIN chat_bindings b
+        ON b.chat_id = c.parent_chat_id AND b.workspace_id = c.workspace_id),
 """
 
 _APPENDED: Final = """

@@ -205,6 +205,7 @@ def _row(change: Change, change_id: ChangeId) -> tuple[object, ...]:
         json_text(row.pending_calls) if row.pending_calls else "[]",
         row.turn_message_id,
         row.compaction_requested,
+        json_or_none(row.agent_wait),
         row.queue_held,
         row.worker_id,
         row.epoch,
@@ -231,7 +232,7 @@ def _run(change: Change, run: RunChange | None) -> tuple[object, ...]:
 
 
 def _new_chat(change: Change) -> _Values:
-    row = change.after
+    row, fence = change.after, change.parent_fence
     return {
         "owner_id": row.owner_id,
         "root_chat_id": row.root_chat_id,
@@ -243,6 +244,9 @@ def _new_chat(change: Change) -> _Values:
         "client_tools": json_or_none(row.client_tools),
         "max_cost_micros": row.max_cost_micros,
         "mcp_server_ids": row.mcp_server_ids,
+        "fence_worker": fence.worker_id if fence else None,
+        "fence_epoch": fence.epoch if fence else None,
+        "fence_history": fence.history_version if fence else None,
     }
 
 

@@ -21,7 +21,7 @@ from chatd.domain.access import (
     require_permission,
 )
 from chatd.domain.chat.messages import Message, PendingCall, QueuedMessage
-from chatd.domain.chat.row import Chat, ChatError, DiffStatus, RetryState, Setbacks
+from chatd.domain.chat.row import AgentWait, Chat, ChatError, DiffStatus, RetryState, Setbacks
 from chatd.domain.chat.search import ChatSource
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.chat.transitions import LoadedChat
@@ -43,6 +43,7 @@ T = TypeVar("T")
 _ERROR = msgspec.json.Decoder(ChatError)
 _RETRY = msgspec.json.Decoder(RetryState)
 _SETBACKS = msgspec.json.Decoder(Setbacks)
+_AGENT_WAIT = msgspec.json.Decoder(AgentWait)
 _LOST = msgspec.json.Decoder(LostOwner)
 _TAKEOVER = msgspec.json.Decoder(Takeover)
 _DIFF_STATUS = msgspec.json.Decoder(DiffStatus)
@@ -162,6 +163,7 @@ def chat_from_row(row: Row) -> Chat:
         retry_state=_read(_RETRY, columns["retry_state"]),
         setbacks=_read(_SETBACKS, columns["setbacks"]),
         diff_status=read_diff_status(columns["diff_status"]),
+        agent_wait=_read(_AGENT_WAIT, columns["agent_wait"]),
         lost=_read(_LOST, columns["lost"]),
         takeover=read_takeover(columns["takeover"]),
         pending_calls=_CALLS.decode(columns["pending_calls"]),
@@ -330,7 +332,8 @@ LIST_LABELLED: Final[LiteralString] = f"""
 FILTERS: Final[LiteralString] = """
     ($6::jsonb IS NULL OR labels @> $6)
     AND ($7::text IS NULL
-         OR $7 = CASE WHEN status = 'running' AND worker_id IS NULL THEN 'pending' ELSE status END)
+         OR $7 = CASE WHEN status = 'running' AND worker_id IS NULL AND agent_wait IS NULL
+                      THEN 'pending' ELSE status END)
     AND ($8::boolean IS NULL OR $8 = (pin_order > 0 AND owner_id = $1))"""
 LIST_FILTERED: Final[LiteralString] = f"""
     SELECT * FROM chats WHERE {_PAGE} AND {FILTERS}

@@ -20,6 +20,7 @@ from chatd.domain.chat.commands import (
     DeleteTree,
     EditMessage,
     EditQueued,
+    InterruptTree,
     QueueCommand,
     SendMessage,
     TreeCommand,
@@ -94,7 +95,7 @@ class OperationRun:
             match self._operation.command:
                 case CreateChat() as command:
                     return await self._create(command)
-                case UpdateChat() | ArchiveIdleTree() | DeleteTree() as command:
+                case UpdateChat() | ArchiveIdleTree() | InterruptTree() | DeleteTree() as command:
                     return await self._run_tree(command)
                 case SendMessage(mcp_server_ids=servers) as command if servers is not None:
                     outcome = await self._run_locked(command)
@@ -228,10 +229,20 @@ class OperationRun:
         if (replay := await self._find_replay()) is not None:
             return replay
         if chat is None:
+            await self._check_parent(change)
             raise Conflict("The parent chat is archived or deleted.", code="parent_archived")
         if chat.owner_id != change.after.owner_id:
             raise Conflict("There is another chat with this id.", code="chat_exists")
         return AppliedChange(chat=chat, replayed=True)
+
+    async def _check_parent(self, change: Change) -> None:
+        """Raises StaleFence if another worker runs the parent now, or the parent has moved on."""
+        above = change.after.parent_chat_id
+        if change.parent_fence is None or above is None:
+            return
+        parent = await chats.get(self._pool, _EXISTING, above)
+        if parent is not None:
+            change.parent_fence.check(parent)
 
     # Chats of one tree
 

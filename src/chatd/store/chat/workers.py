@@ -20,11 +20,12 @@ from chatd.store.chat.chats import chat_from_row
 from chatd.store.chat.run_statements import BEGIN_RUNS, RELEASE_RUNS, take_over
 from chatd.store.conn import Conn
 
-# A chat that waits has a runnable_at in the future: at most the delay of its retry away, or the
-# longest delay of a suspect. A later one means that the clock went back, and comparing with now()
-# only would block the chat for as long as the clock jumped.
+# A chat that waits has a runnable_at in the future: at most the delay of its retry or of its wait
+# for subagents away, or the longest delay of a suspect. A later one means that the clock went back,
+# and comparing with now() only would block the chat for as long as the clock jumped.
 _CLOCK_WENT_BACK: Final[LiteralString] = """runnable_at > now() + interval '2 s' + coalesce(
-    (retry_state->>'delay_ms')::float8 * interval '1 ms', interval '75 s')"""
+    (coalesce(retry_state, agent_wait)->>'delay_ms')::float8 * interval '1 ms',
+    interval '75 s')"""
 _IS_DUE: Final[LiteralString] = f"(runnable_at <= now() OR {_CLOCK_WENT_BACK})"
 
 # Root chats and subagents have separate slots: a subagent must not wait for a slot of its parent.
@@ -58,7 +59,7 @@ ACQUIRE: Final[LiteralString] = f"""
         takeover = CASE WHEN c.lost IS NULL THEN c.takeover ELSE {take_over("$1::uuid")} END,
         lost = NULL,
         attempt = c.attempt + (c.status = 'running' AND c.retry_state IS NULL)::int,
-        retry_state = NULL,
+        retry_state = NULL, agent_wait = NULL,
         retry_version = CASE WHEN c.retry_state IS NULL THEN c.retry_version
                              ELSE c.snapshot_version + 1 END,
         snapshot_version = c.snapshot_version + 1,
@@ -103,7 +104,7 @@ ACQUIRE_WITHIN_LIMITS: Final[LiteralString] = f"""
         takeover = CASE WHEN c.lost IS NULL THEN c.takeover ELSE {take_over("$1::uuid")} END,
         lost = NULL,
         attempt = c.attempt + (c.status = 'running' AND c.retry_state IS NULL)::int,
-        retry_state = NULL,
+        retry_state = NULL, agent_wait = NULL,
         retry_version = CASE WHEN c.retry_state IS NULL THEN c.retry_version
                              ELSE c.snapshot_version + 1 END,
         snapshot_version = c.snapshot_version + 1,

@@ -209,7 +209,12 @@ class ModelRoutes:
         names = {one.config.id: one.config.name for one in await self._models.all()}
         chosen = await self._models.overrides()
         tasks = {task: names.get(model_id) for task, model_id in chosen.items()}
-        return OverridesReply(title=tasks.get("title"), compaction=tasks.get("compaction"))
+        return OverridesReply(
+            title=tasks.get("title"),
+            compaction=tasks.get("compaction"),
+            general=tasks.get("general"),
+            explore=tasks.get("explore"),
+        )
 
     async def _public(self, known: StoredModel) -> ModelReply:
         return _public(

@@ -134,4 +134,6 @@ def _user_reply(stored: StoredUser, deployment: StoredDeployment) -> UserSetting
         experiments=active_experiments(deployment.document.experiments),
         debug_recording=stored.document.debug_recording,
         debug_mode=deployment.document.debug_recording,
+        general_model=stored.document.general_model,
+        explore_model=stored.document.explore_model,
     )

@@ -1,0 +1,213 @@
+"""The subagents of a chat: started, waited for, written to and stopped by the parent's tools.
+
+A subagent is created in one statement with its first message and its binding to the workspace,
+under the fence of its parent. Its id comes from the parent's call, so that a call that is run again
+after a crash finds the subagent of the first run.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+from uuid import uuid5
+from weakref import WeakValueDictionary
+
+from chatd.aio import retry_unavailable
+from chatd.domain.access import WORKER
+from chatd.domain.chat.change import IdempotencyKey
+from chatd.domain.chat.commands import Command, CreateChat, InterruptChat, SendMessage
+from chatd.domain.chat.messages import UserInput
+from chatd.domain.chat.parts import TextPart
+from chatd.domain.chat.row import AgentWait, Chat
+from chatd.domain.chat.transitions import ReservedSlots
+from chatd.domain.errors import ToolError
+from chatd.domain.ids import ChatId, RequestId
+from chatd.domain.ports import Env, SpawnRequest, SubagentModels, ToolContext
+from chatd.domain.subagents import (
+    AgentPage,
+    AgentReport,
+    InterruptedAgent,
+    MessagedAgent,
+    SpawnedAgent,
+    SubagentLimits,
+    SubagentModel,
+    can_spawn,
+    derive_chat_id,
+    mode_of,
+    page_of,
+    remaining_wait,
+    report_text,
+    spawn_objection,
+    spawned,
+    subagent_title,
+    wait_result,
+)
+from chatd.engine.agent_waker import ReserveSlot
+from chatd.store.chat import subagents
+from chatd.store.chat.operation import AppliedChange, Operation, OperationOutcome
+from chatd.store.chat.transactor import Transactor
+from chatd.store.conn import Conn
+
+T = TypeVar("T")
+
+
+class SubagentService:
+    """Satisfies `ports.Subagents`."""
+
+    def __init__(
+        self,
+        conn: Conn,
+        transactor: Transactor,
+        env: Env,
+        *,
+        reserve_slot: ReserveSlot,
+        models: SubagentModels,
+        limits: SubagentLimits,
+    ) -> None:
+        self._conn = conn
+        self._transactor = transactor
+        self._env = env
+        self._reserve_slot = reserve_slot
+        self._models = models
+        self._limits = limits
+        self._spawning: WeakValueDictionary[ChatId, asyncio.Lock] = WeakValueDictionary()
+
+    # Spawn
+
+    async def spawn(self, context: ToolContext, request: SpawnRequest) -> SpawnedAgent:
+        parent = context.chat
+        if not can_spawn(parent):
+            raise ToolError("Only a root chat that does not explore can start subagents.")
+        child_id = derive_chat_id(context.call_key)
+        model = await self._models.choose(parent, request.type, request.model)
+        # Calls of one step run side by side, and only this worker starts subagents of this chat:
+        # one after the other, they are counted exactly.
+        async with self._spawning.setdefault(parent.id, asyncio.Lock()):
+            found = await self._read(lambda: subagents.get(self._conn, WORKER, parent.id, child_id))
+            if found is not None:
+                return spawned(found)
+            counts = await self._read(lambda: subagents.count(self._conn, WORKER, parent.id))
+            if (objection := spawn_objection(counts, self._limits)) is not None:
+                raise ToolError(objection)
+            effort = request.reasoning_effort or (
+                parent.reasoning_effort if model == parent.model_config_id else None
+            )
+            prompt = UserInput(
+                content=(TextPart(text=request.prompt),),
+                created_by=parent.owner_id,
+                model_config_id=model,
+                reasoning_effort=effort,
+            )
+            command = CreateChat(
+                id=child_id,
+                owner_id=parent.owner_id,
+                title=subagent_title(request.title, request.prompt),
+                prompt=prompt,
+                parent_chat_id=parent.id,
+                root_chat_id=parent.root_chat_id,
+                model_config_id=model,
+                reasoning_effort=effort,
+                mode=mode_of(parent, request.type),
+                max_cost_micros=parent.max_cost_micros,
+                parent_fence=context.fence,
+            )
+            outcome = await self._run(child_id, command)
+        self._env.emit("subagent_spawned", chat_id=child_id, parent_id=parent.id)
+        return spawned(outcome.chat)
+
+    # Wait
+
+    async def wait(
+        self, context: ToolContext, chat_id: ChatId, timeout_s: float
+    ) -> AgentReport | AgentWait:
+        parent = context.chat
+        seen = await self._read(
+            lambda: subagents.get_waited(self._conn, WORKER, parent.id, chat_id)
+        )
+        if seen is None:
+            raise _no_such_agent(chat_id)
+        wait = remaining_wait(seen.chat, seen.waited_s, timeout_s)
+        if wait is not None:
+            return wait
+        content = await self._read(lambda: subagents.read_report(self._conn, WORKER, chat_id))
+        return wait_result(seen.chat, report_text(content))
+
+    # Messages and interrupts
+
+    async def send(
+        self, context: ToolContext, chat_id: ChatId, text: str, *, interrupt: bool
+    ) -> MessagedAgent:
+        await self._get(context.chat, chat_id)
+        command = SendMessage(
+            prompt=UserInput(content=(TextPart(text=text),), created_by=context.chat.owner_id),
+            when_busy="interrupt" if interrupt else "queue",
+        )
+        request = IdempotencyKey(
+            scope=context.chat.id,
+            id=RequestId(uuid5(context.chat.id, f"message_agent {context.call_key}")),
+            op="message_agent",
+            fingerprint=str(chat_id),
+        )
+        outcome = await self._run(chat_id, command, request)
+        return MessagedAgent(
+            chat_id=chat_id,
+            title=outcome.chat.title,
+            status=outcome.chat.public_status,
+            interrupted=interrupt and _was_at_work(outcome),
+        )
+
+    async def interrupt(self, context: ToolContext, chat_id: ChatId) -> InterruptedAgent:
+        await self._get(context.chat, chat_id)
+        outcome = await self._run(chat_id, InterruptChat())
+        return InterruptedAgent(
+            chat_id=chat_id,
+            title=outcome.chat.title,
+            status=outcome.chat.public_status,
+            interrupted=_was_at_work(outcome),
+        )
+
+    # Lists
+
+    async def list_page(self, chat: Chat, *, limit: int, offset: int) -> AgentPage:
+        children, total = await self._read(
+            lambda: subagents.list_page(self._conn, WORKER, chat.id, limit=limit, offset=offset)
+        )
+        return page_of(children, total, offset)
+
+    async def list_models(self, chat: Chat) -> Sequence[SubagentModel]:
+        return await self._models.usable(chat.owner_id)
+
+    async def _get(self, parent: Chat, chat_id: ChatId) -> Chat:
+        found = await self._read(lambda: subagents.get(self._conn, WORKER, parent.id, chat_id))
+        if found is None:
+            raise _no_such_agent(chat_id)
+        return found
+
+    async def _run(
+        self, chat_id: ChatId, command: Command, request: IdempotencyKey | None = None
+    ) -> OperationOutcome:
+        with self._reserve_slot(root=False) as worker:
+            operation = Operation(
+                chat_id=chat_id,
+                command=command,
+                actor=WORKER,
+                change_id=self._env.new_change_id(),
+                slots=ReservedSlots(child=worker),
+                request=request,
+            )
+            return await self._read(self._transactor.start(operation).attempt)
+
+    async def _read(self, work: Callable[[], Awaitable[T]]) -> T:
+        return await retry_unavailable(self._env.clock, work)
+
+
+def _no_such_agent(chat_id: ChatId) -> ToolError:
+    return ToolError(
+        f"{chat_id} is no subagent of this chat. Call list_agents for those that it has."
+    )
+
+
+def _was_at_work(outcome: OperationOutcome) -> bool:
+    """False also if the outcome of an earlier run of the call was found."""
+    change = outcome.change if isinstance(outcome, AppliedChange) else None
+    before = None if change is None else change.before
+    return before is not None and not before.is_settled
