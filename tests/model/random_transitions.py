@@ -243,7 +243,7 @@ def _suspend(at: TransitionInput) -> Change | None:
         answered = at.rng.sample(calls, at.rng.randint(0, len(calls) - 1))
         messages = at.drafts.results(answered)
     else:
-        messages = (at.drafts.question(),)
+        messages = (at.drafts.asking(),)
     return suspend(at.chat, SuspendTurn(fence=at.fence, messages=messages, wait=WAIT))
 
 

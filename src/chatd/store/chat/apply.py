@@ -176,7 +176,8 @@ changed AS (
             (SELECT f.workspace_id FROM family f WHERE f.id = :parent_chat_id)),
         :mode, :client_tools,
         :max_cost_micros, coalesce(:mcp_server_ids::uuid[],
-            (SELECT f.mcp_server_ids FROM family f WHERE f.id = :parent_chat_id)), :status::text, 1, :history_version, :attempt,
+            (SELECT f.mcp_server_ids FROM family f WHERE f.id = :parent_chat_id)),
+        :status::text, 1, :history_version, :attempt,
         :next_message_id, :pending_calls, :turn_message_id, 1, (:worker_id::uuid IS NOT NULL)::int,
         :worker_id::uuid, :epoch,
         CASE WHEN :worker_id::uuid IS NULL THEN now() END, ARRAY[:change_id::bigint]
