@@ -1953,7 +1953,7 @@ export interface components {
             started_at: string;
             ended_at: string | null;
             /** @enum {unknown} */
-            outcome: "archived" | "failed" | "finished" | "interrupted" | "lost" | "needs_action" | "released" | "replaced" | "retry" | "running" | "unknown";
+            outcome: "archived" | "failed" | "finished" | "interrupted" | "lost" | "needs_action" | "released" | "replaced" | "retry" | "running" | "suspended" | "unknown";
             messages: number;
             takeover: components["schemas"]["TakeoverPayload"] | null;
             error: string | null;
@@ -2996,10 +2996,14 @@ export interface components {
         OverridesBody: {
             title?: string | null;
             compaction?: string | null;
+            general?: string | null;
+            explore?: string | null;
         };
         OverridesReply: {
             title: string | null;
             compaction: string | null;
+            general: string | null;
+            explore: string | null;
         };
         Parameter: {
             name: string;
@@ -3790,7 +3794,7 @@ export interface components {
             started_at: string;
             ended_at: string | null;
             /** @enum {unknown} */
-            outcome: "archived" | "failed" | "finished" | "interrupted" | "lost" | "needs_action" | "released" | "replaced" | "retry" | "running" | "unknown";
+            outcome: "archived" | "failed" | "finished" | "interrupted" | "lost" | "needs_action" | "released" | "replaced" | "retry" | "running" | "suspended" | "unknown";
             attempts: components["schemas"]["AttemptItem"][];
         };
         Unsubscribe: {
@@ -3914,6 +3918,8 @@ export interface components {
         UserPatch: {
             custom_prompt?: string;
             debug_recording?: boolean;
+            general_model?: string;
+            explore_model?: string;
             version?: number;
         };
         UserPatchBody: {
@@ -3950,6 +3956,8 @@ export interface components {
             debug_recording: boolean;
             /** @enum {unknown} */
             debug_mode: "allow_users" | "forced" | "off";
+            general_model: string;
+            explore_model: string;
         };
         VersionReached: {
             /** @enum {unknown} */
