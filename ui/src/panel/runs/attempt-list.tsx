@@ -20,6 +20,7 @@ function outcomeIcon(outcome: Outcome): ReactNode {
     case "retry":
       return <Icon of={RotateCw} className="m" />;
     case "released":
+    case "suspended":
       return <Icon of={ArrowRightLeft} className="info" />;
     default:
       return <StatusIcon status="stopped" decorative />;

@@ -32,6 +32,8 @@ export function attemptText(attempt: Attempt): string {
       return `Waits for an answer to a call.${written(attempt)}`;
     case "released":
       return `Worker ${attempt.worker.name} was stopped, as in a deploy. It gave the chat back, and the turn goes on elsewhere.${written(attempt)}`;
+    case "suspended":
+      return `Waits for subagents, and needs no worker meanwhile.${written(attempt)}`;
     case "lost":
       return lostText(attempt);
     case "retry":

@@ -11,7 +11,7 @@ export type Lane = Schemas["LaneItem"];
 export type RunTakeover = Schemas["TakeoverPayload"];
 
 /** Outcomes after which the turn goes on with another attempt. */
-const GOES_ON: ReadonlySet<Outcome> = new Set(["running", "retry", "lost", "released"]);
+const GOES_ON: ReadonlySet<Outcome> = new Set(["running", "retry", "lost", "released", "suspended"]);
 
 /** Whether the turn is not over: it runs, or waits for its next attempt. */
 export function isOpen(turn: Turn): boolean {

@@ -67,6 +67,7 @@ const TURN_STATUS: Readonly<Record<Turn["outcome"], Status>> = {
   retry: "retrying",
   lost: "pending",
   released: "pending",
+  suspended: "running",
   needs_action: "requires_action",
   failed: "error",
   finished: "done",
