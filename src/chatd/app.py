@@ -594,6 +594,7 @@ def _deps(settings: Settings, process: RunningProcess) -> ApiDeps:
         key_ring=process.key_ring,
         wake_webhooks=process.wake_webhooks,
         push_public_key=process.push_public_key,
+        reaches_private_hosts=settings.webhooks.private_addresses,
         file_limits=FileLimits(
             max_bytes=settings.files.max_bytes,
             user_bytes=settings.files.user_bytes,

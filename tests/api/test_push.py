@@ -2,6 +2,7 @@
 
 import pytest
 
+from chatd.api.accounts.rate_limits import TESTS_PER_MINUTE
 from chatd.store.pool import Pool
 from tests.support.api.server import OTHER_USER, ApiServer
 
@@ -37,6 +38,11 @@ async def test_only_its_owner_tests_and_ends_a_subscription(server: ApiServer) -
     for method, at in (("POST", f"{path}/test"), ("DELETE", path)):
         assert (await server.ask(method, at, token=OTHER_USER)).code == (404, "not_found")
     assert (await server.ask("POST", f"{path}/test")).status == 202
+    codes = {(await server.ask("POST", f"{path}/test")).status for _ in range(TESTS_PER_MINUTE)}
+    assert codes == {202, 429}
+    refused = await server.ask("POST", f"{path}/test")
+    assert refused.code == (429, "rate_limited")
+    assert int(refused.headers["retry-after"]) > 0
     assert (await server.ask("DELETE", path)).status == 204
     assert (await server.ask("DELETE", path)).code == (404, "not_found")
 
@@ -46,6 +52,11 @@ async def test_only_its_owner_tests_and_ends_a_subscription(server: ApiServer) -
     [
         ({**BODY, "endpoint": "http://push.example.com/a"}, "endpoint"),
         ({**BODY, "endpoint": "nowhere"}, "endpoint"),
+        ({**BODY, "endpoint": "https://127.0.0.1/a"}, "endpoint"),
+        ({**BODY, "endpoint": "https://[::1]/a"}, "endpoint"),
+        ({**BODY, "endpoint": "https://localhost:8443/a"}, "endpoint"),
+        ({**BODY, "endpoint": "https://169.254.169.254/latest"}, "endpoint"),
+        ({**BODY, "endpoint": "https://2130706433/a"}, "endpoint"),
         ({**BODY, "keys": {**KEYS, "auth": "x"}}, "keys.auth"),
         ({**BODY, "keys": {**KEYS, "p256dh": "x"}}, "keys.p256dh"),
         ({**BODY, "keys": {**KEYS, "p256dh": "B" + "A" * 86}}, "keys.p256dh"),

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from chatd.domain.takeover import worker_name
 from chatd.store.chat import workers
 from chatd.store.pool import Pool
 from tests.support.api.server import ADMINISTRATOR, ME, OTHER_USER, ApiServer, Json
@@ -24,6 +25,21 @@ async def test_turns_come_newest_first_with_their_attempts(server: ApiServer, po
     holder = msgspec.convert(page["holder"], Json)
     assert msgspec.convert(holder["worker"], Json)["id"] == str(WORKER)
     assert [one["id"] for one in msgspec.convert(page["workers"], list[Json])] == [str(WORKER)]
+
+
+async def test_names_of_hosts_are_for_those_who_read_the_configuration(
+    server: ApiServer, pool: Pool
+) -> None:
+    chat = await server.create("hello")
+    about = workers.WorkerDescription(worker_id=WORKER, host="db-7.secret.example")
+    beat = workers.Heartbeat(worker_id=WORKER, running={}, description=about)
+    await workers.send_heartbeat(pool, beat)
+    await workers.acquire(pool, WORKER, roots=1, children=0)
+    own = await server.ask("GET", f"/chats/{chat}/runs")
+    assert b"db-7" not in own.content
+    assert worker_name(WORKER).encode() in own.content
+    full = await server.ask("GET", f"/chats/{chat}/runs", token=ADMINISTRATOR)
+    assert full.content.count(b"db-7.secret.example") == 3, "attempt, holder and lane"
 
 
 async def test_no_user_sees_the_attempts_of_another(server: ApiServer) -> None:

@@ -93,15 +93,16 @@ async def test_the_printed_link_signs_the_first_administrator_in_once(
                     assert [await sign_in(other, old) for old in (secret, *secrets)] == (
                         [401] * (1 + len(secrets))
                     )
-                    await check_administration(at, other)
+                    await check_administration(at, url, other)
                 secrets.append(secret)
     assert len(set(secrets)) == 2
 
 
-async def check_administration(at: tuple[object, ...], http: ClientSession) -> None:
+async def check_administration(at: tuple[object, ...], url: str, http: ClientSession) -> None:
     """Beside the running server: a link, a user, a password."""
     found = LINK.search(await chatd_admin("sign-in-link", *at))
     assert found is not None
+    assert found[1] == url, "the port that a flag gave the server"
     assert await sign_in(http, found[2]) == 200
     name = f"ada-{os.urandom(4).hex()}"
     await chatd_admin("create-user", name, "--role", "viewer", "--password", *at, given=PASSWORD)

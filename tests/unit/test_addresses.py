@@ -2,7 +2,7 @@
 
 import pytest
 
-from chatd.domain.addresses import is_public
+from chatd.domain.addresses import is_public, names_private_host
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,22 @@ def test_addresses_of_the_internet_are_public(address: str) -> None:
 )
 def test_other_addresses_and_names_are_not(address: str) -> None:
     assert not is_public(address)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("localhost", "a.localhost.", "printer.local", "metadata.internal", "127.0.0.1", "::1"),
+        *("10.1.2.3", "2130706433", "127.1", "0x7f.1", "0x7f000001"),
+    ],
+)
+def test_a_host_that_is_plainly_private_is_known_by_its_name(host: str) -> None:
+    assert names_private_host(host)
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["8.8.8.8", "push.example.com", "2606:4700:4700::1111", "0xdead.example.com", "1.example.com"],
+)
+def test_other_hosts_are_not_taken_for_private_ones(host: str) -> None:
+    assert not names_private_host(host)

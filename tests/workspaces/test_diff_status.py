@@ -7,15 +7,21 @@ from msgspec.structs import replace
 
 from chatd.domain.chat.row import Chat, DiffStatus
 from chatd.domain.chat.states import State
+from chatd.domain.ids import ChatId
 from chatd.domain.workspace.agent_api import AgentUnreachable, ScopedDiff
 from chatd.store.chat import chats
 from chatd.store.pool import Pool
-from chatd.workspaces.diff_status import DIFF_STATUS_DELAY_S, DiffStatusKeeper, sum_diffs
+from chatd.workspaces.diff_status import (
+    DIFF_STATUS_DELAY_S,
+    MAX_REFRESHES,
+    DiffStatusKeeper,
+    sum_diffs,
+)
 from tests.support.clock import FakeClock
 from tests.support.factories import CHAT, HARNESS
 from tests.support.outcomes import present
 from tests.support.seeds import Seed
-from tests.support.store import insert_seed
+from tests.support.store import chat_id, insert_seed
 from tests.support.stream_replica import env_with
 
 PLAIN = ScopedDiff(
@@ -85,3 +91,33 @@ async def test_what_an_agent_says_is_stored_in_a_form_that_can_be_stored(pool: P
     assert stored.branch.startswith("a\ufffdb\ufffdx")
     assert len(stored.branch) <= 255
     assert (stored.additions, stored.deletions) == (1_000_000_000, 0)
+
+
+@pytest.mark.promise("P14")
+async def test_an_agent_that_does_not_answer_holds_up_no_other_chat(pool: Pool) -> None:
+    ids = [chat_id(number) for number in range(1, MAX_REFRESHES + 3)]
+    for one in ids:
+        await insert_seed(pool, Seed(state=State.W, chat_id=one))
+    clock, asked, silent = FakeClock(), list[ChatId](), asyncio.Event()
+    all_others = asyncio.Event()
+
+    async def read(chat: Chat) -> list[ScopedDiff]:
+        asked.append(chat.id)
+        if chat.id == ids[0]:
+            await silent.wait()
+        if len(asked) == len(ids):
+            all_others.set()
+        return [APP]
+
+    keeper = DiffStatusKeeper(pool, env_with(clock), read, lambda _chat, _kind: None)
+    running = asyncio.get_running_loop().create_task(keeper.run())
+    try:
+        for one in ids:
+            keeper.mark(one)
+        await clock.wait_for_sleeper("diff_status")
+        clock.advance(DIFF_STATUS_DELAY_S)
+        async with asyncio.timeout(10):
+            await all_others.wait()
+    finally:
+        running.cancel()
+    assert not silent.is_set()

@@ -5,7 +5,7 @@ self.addEventListener("push", (event) => {
 });
 
 async function show(told) {
-  const pages = await self.clients.matchAll({ type: "window" });
+  const pages = await self.clients.matchAll({ type: "window", includeUncontrolled: true });
   // The user is looking at that very chat.
   if (told.tag && pages.some((page) => page.focused && new URL(page.url).pathname === told.url)) return;
   await self.registration.showNotification(told.title || "chatd", {

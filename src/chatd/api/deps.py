@@ -180,6 +180,8 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     database_error: Callable[[], str | None] = lambda: None
     wake_webhooks: Callable[[], None] = lambda: None
     push_public_key: Callable[[], Awaitable[str]] = _no_push_key
+    reaches_private_hosts: bool = False
+    """Whether webhooks and notifications may go to this host and private networks."""
     page_dir: Path = PACKAGED_PAGE
     demo: DemoControl | None = None
 

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from chatd.api.accounts.passwords import Passwords
 from chatd.api.accounts.sign_in import create_link, local_url, sign_in_link
+from chatd.cli.server_address import read_address
 from chatd.database import connect_config, open_database
 from chatd.domain.access import ROLES, SystemActor
 from chatd.domain.account.entities import User
@@ -89,7 +90,8 @@ async def _create_link(settings: Settings, conn: Conn, actor: SystemActor, user:
     secret, _ = await create_link(conn, actor, user.id, CredentialId(uuid4()))
     server = settings.server
     host = f"[{server.host}]" if ":" in server.host else server.host
-    return sign_in_link(server.url or local_url(f"http://{host}:{server.port}"), secret)
+    running = read_address(settings.data_dir) or f"http://{host}:{server.port}"
+    return sign_in_link(server.url or local_url(running), secret)
 
 
 def _actor(command: str) -> SystemActor:

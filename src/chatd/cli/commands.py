@@ -4,13 +4,14 @@ import os
 import shlex
 import sys
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from importlib import metadata
 
 from chatd import app
 from chatd.api.web_page.files import is_built
 from chatd.cli.browser import can_open_browser, forget_browser_page, open_browser
 from chatd.cli.process import StopSignal
+from chatd.cli.server_address import forget_address, write_address
 from chatd.clock import SystemClock
 from chatd.database import connect_config, open_database
 from chatd.demo_worker import READY_LINE
@@ -125,6 +126,8 @@ async def serve(
         _print_line(f"  database  {_database_name(settings)}, {_schema(info)}")
         _print_line(f"  model     {info.model}")
         if role.serves == "api":
+            with suppress(OSError):
+                write_address(settings.data_dir, info.url or "")
             _print_line(f"  page      {_page(info)}")
             _print_line(f"  API       {info.url}/api/v1, described at {info.url}/docs")
             _print_line(f"  token     {info.token_file or 'that of CHATD_ADMIN_TOKEN'}")
@@ -153,6 +156,9 @@ async def serve(
     workspaces = await app.serve(
         settings, os.environ, clock=clock, stop=stop.requested, callbacks=callbacks, role=role
     )
+    if role.serves == "api":
+        with suppress(OSError):
+            forget_address(settings.data_dir)
     if opens_browser:
         forget_browser_page(settings.data_dir)
     _print_line(

@@ -4,6 +4,7 @@ A model or a user can give chatd a URL. Without this rule chatd would connect fo
 host, to the private network around it, or to the metadata service of its cloud.
 """
 
+import re
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
@@ -23,6 +24,7 @@ CLOSED_IPV6: Final = tuple(
     IPv6Network(text) for text in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")
 )
 NAT64: Final = IPv6Network("64:ff9b::/96")
+_NUMERIC: Final = re.compile(r"(0x[0-9a-f]*|[0-9]+)(\.(0x[0-9a-f]*|[0-9]+))*")
 
 
 def is_public(address: str) -> bool:
@@ -38,6 +40,20 @@ def is_public(address: str) -> bool:
             return found in PUBLIC_IPV6 and not is_closed
         found = inner
     return not any(found in network for network in CLOSED_IPV4)
+
+
+def names_private_host(host: str) -> bool:
+    """Whether a host, as it stands in a URL, is an address that is not public or this host. A name
+    may still lead to one: only the connection shows that."""
+    name = host.rstrip(".").lower()
+    if name == "localhost" or name.endswith((".localhost", ".local", ".internal")):
+        return True
+    try:
+        ip_address(name.partition("%")[0])
+    except ValueError:
+        # Resolvers read such a name as a number: 2130706433, 0x7f.1, 127.1.
+        return _NUMERIC.fullmatch(name) is not None
+    return not is_public(name)
 
 
 def _inner_address(address: IPv6Address) -> IPv4Address | None:

@@ -5,7 +5,7 @@ sums of the whole chat, and the row is written only if they changed. No step wai
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from chatd.domain.access import WORKER
@@ -21,6 +21,8 @@ from chatd.store.conn import Conn
 DIFF_STATUS_DELAY_S: Final = 3.0
 """From the first request of a chat to its refresh; later requests in between are part of it."""
 DIFF_STATUS_TIMEOUT_S: Final = 20.0
+MAX_REFRESHES: Final = 8
+"""At once: an agent that does not answer holds up one of them."""
 MAX_DIRTY_CHATS: Final = 1000
 MAX_BRANCH_CHARS: Final = 255
 MAX_COUNT: Final = 1_000_000_000
@@ -72,8 +74,14 @@ class DiffStatusKeeper:
             await self._env.clock.sleep(DIFF_STATUS_DELAY_S, "diff_status")
             dirty, self._dirty = self._dirty, {}
             self._has_work.clear()
-            for chat_id in dirty:
-                await self._refresh(chat_id)
+            waiting = iter(dirty)
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(MAX_REFRESHES, len(dirty))):
+                    group.create_task(self._refresh_all(waiting))
+
+    async def _refresh_all(self, waiting: Iterator[ChatId]) -> None:
+        for chat_id in waiting:
+            await self._refresh(chat_id)
 
     async def _refresh(self, chat_id: ChatId) -> None:
         """Best effort: an agent that is away is asked again at the chat's next request."""

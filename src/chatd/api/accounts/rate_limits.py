@@ -14,6 +14,9 @@ from chatd.domain.account.buckets import Bucket, is_full, take
 from chatd.domain.ports import Clock
 
 MAX_BUCKETS: Final = 50_000
+TESTS_PER_MINUTE: Final = 6
+"""Test deliveries that a user, also an administrator, may ask for: each is a request to another
+server."""
 IPV6_GROUP_BITS: Final = 64
 """One subscriber has this prefix, and all addresses in it."""
 
@@ -71,6 +74,10 @@ class RateLimits:
         per_minute = self._limits[group]
         if per_minute and caller.actor.role != "admin":
             self._buckets.take((caller.user_id, group), per_minute)
+
+    def take_test(self, caller: ApiCaller) -> None:
+        """Before a test delivery to a webhook or a browser. Raises RateLimited."""
+        self._buckets.take((caller.user_id, "test"), TESTS_PER_MINUTE)
 
 
 def address_group(address: str | None) -> str | None:

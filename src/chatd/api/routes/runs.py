@@ -1,7 +1,10 @@
 """Routes of the record of attempts, and of the workers."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import cast
+from typing import TypeVar, cast
+
+from msgspec.structs import replace
 
 from chatd.api.deps import ApiDeps
 from chatd.api.pages import ItemPosition, NumberPosition, Paging, cut_whole
@@ -21,10 +24,13 @@ from chatd.api.schemas.runs import (
     WorkerItem,
     WorkerPage,
 )
+from chatd.domain.access import has_permission
 from chatd.domain.ids import WorkerId
 from chatd.domain.takeover import NamedWorker, takeover_payload, worker_name
 from chatd.store.chat import chats, runs
 from chatd.store.chat.runs import Holder, RunRow, WorkerRow, group_by_turn
+
+R = TypeVar("R", RunRow, WorkerRow)
 
 
 class RunRoutes:
@@ -60,6 +66,9 @@ class RunRoutes:
         found = await deps.retry(lambda: runs.list_runs(deps.pool, actor, chat_id, before))
         holder = await deps.retry(lambda: runs.get_holder(deps.pool, actor, chat_id))
         lanes = await deps.retry(lambda: runs.list_lanes(deps.pool))
+        if not has_permission(actor, "config.read"):
+            found, lanes = _without_hosts(found), _without_hosts(lanes)
+            holder = None if holder is None else replace(holder, host="")
         turns, cursor = paging.cut(
             group_by_turn(found), lambda turn: NumberPosition(turn[0].turn_no)
         )
@@ -81,6 +90,11 @@ class RunRoutes:
         shown, cursor = cut_whole(paging, found, lambda row: row.worker_id)
         items = tuple(map(_worker, shown))
         return reply(WorkerPage(items=items, has_more=cursor is not None, next_cursor=cursor))
+
+
+def _without_hosts(rows: Sequence[R]) -> list[R]:
+    """Names of hosts are for those who may read the configuration."""
+    return [replace(row, host="") for row in rows]
 
 
 def _turn(turn: list[RunRow]) -> TurnItem:

@@ -38,7 +38,14 @@ _OUTCOME = (
 class RunWorker(NamedWorker, frozen=True, kw_only=True):
     """A worker and its host."""
 
-    host: Annotated[str, describe("The name of its host; empty if it is not known.", "web-2")]
+    host: Annotated[
+        str,
+        describe(
+            "The name of its host; empty if it is not known, or if you may not read the"
+            " configuration of the server.",
+            "web-2",
+        ),
+    ]
 
 
 class AttemptItem(Struct, frozen=True, kw_only=True):

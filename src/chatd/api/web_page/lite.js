@@ -35,12 +35,22 @@ function randomKey() {
   return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16)).join("-");
 }
 
+// The key of a message that is tried again stays the same until the server has answered it.
+const unanswered = { key: "", sent: "" };
+
+function keyOf(path, sent) {
+  const known = `${path} ${sent}`;
+  if (unanswered.sent !== known) Object.assign(unanswered, { key: randomKey(), sent: known });
+  return unanswered.key;
+}
+
 async function ask(method, path, body) {
   const headers = { "content-type": "application/json" };
   if (csrfToken) headers["x-csrf-token"] = csrfToken;
-  if (method === "POST") headers["idempotency-key"] = randomKey();
   const sent = body === undefined ? null : JSON.stringify(body);
+  if (body?.content) headers["idempotency-key"] = keyOf(path, sent);
   const reply = await fetch(API + path, { method, headers, body: sent });
+  if (body?.content && (reply.ok || reply.status < 500)) unanswered.sent = "";
   if (reply.status === 401) showSignedOut();
   const value = reply.status === 204 ? null : await reply.json();
   if (!reply.ok) throw new Error(value.message);

@@ -16,6 +16,7 @@ from chatd.api.schemas.push import (
     SubscriptionReply,
 )
 from chatd.api.validation import check_webhook_url
+from chatd.domain.addresses import names_private_host
 from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.ids import UserId
 from chatd.domain.push import decode_keys
@@ -81,7 +82,7 @@ class PushRoutes:
 
     async def subscribe(self, request: ApiRequest) -> ApiReply:
         deps, body, actor = self._deps, await request.body(_SUBSCRIBE), request.caller.actor
-        endpoint = _check_endpoint(body.endpoint)
+        endpoint = _check_endpoint(body.endpoint, allow_private=deps.reaches_private_hosts)
         keys = decode_keys(body.keys.p256dh, body.keys.auth)
         subscription_id = _id_of(actor.user_id, endpoint)
         sealed = deps.key_ring.seal(keys.encode(), SECRET_COLUMN.context(subscription_id))
@@ -107,20 +108,24 @@ class PushRoutes:
 
     async def send_test(self, request: ApiRequest) -> ApiReply:
         actor = request.caller.actor
+        self._deps.accounts.limits.take_test(request.caller)
         if await push.insert_ping(self._deps.pool, actor, request.subscription_id) is None:
             raise NotFound(_MISSING_TEXT)
         self._deps.wake_webhooks()
         return ApiReply(status=202)
 
 
-def _check_endpoint(endpoint: str) -> str:
-    """Raises InvalidInput. A push service is always reached over https."""
+def _check_endpoint(endpoint: str, *, allow_private: bool) -> str:
+    """Raises InvalidInput. A push service is always reached over https. A name that leads to a
+    private address is refused when the notification is sent."""
     try:
         checked = check_webhook_url(endpoint)
     except InvalidInput as error:
         raise InvalidInput("endpoint", error.detail) from None
     if not checked.startswith("https://"):
         raise InvalidInput("endpoint", "must be an https URL")
+    if not allow_private and names_private_host(urlsplit(checked).hostname or ""):
+        raise InvalidInput("endpoint", "must be a host on the public internet")
     return checked
 
 

@@ -143,6 +143,7 @@ class WebhookRoutes:
 
     async def ping_webhook(self, request: ApiRequest) -> ApiReply:
         actor = request.caller.actor
+        self._deps.accounts.limits.take_test(request.caller)
         if await webhooks.insert_ping(self._deps.pool, actor, request.webhook_id) is None:
             raise NotFound(_MISSING_TEXT)
         self._deps.wake_webhooks()
