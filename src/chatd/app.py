@@ -61,7 +61,8 @@ from chatd.settings.schema import OidcSettings, Settings, SettingsError
 from chatd.store import migrator
 from chatd.subagent_models import SubagentModelChoice
 from chatd.telemetry import Gauges, Telemetry
-from chatd.tools.chat_tools import ChatTools
+from chatd.tools.chat_files import ChatFileWriter
+from chatd.tools.chat_tools import ChatFileTools, ChatTools
 from chatd.tools.subagents import SubagentTools
 from chatd.user_keys import UserKeys
 from chatd.workspace_control import LocalWorkspaceControl
@@ -139,6 +140,27 @@ def _subagent_tools(
     )
 
 
+def _add_families(
+    families: list[ToolFamily],
+    services: WorkspaceServices | None,
+    settings: Settings,
+    replica: Replica,
+) -> None:
+    """Those that need the replica's database."""
+    pool, env = replica.database.pool, replica.env
+    if services is not None:
+        files = ChatFileWriter(pool, replica.files, _file_limits(settings), env)
+        families.append(ChatFileTools(services, files))
+
+
+def _file_limits(settings: Settings) -> FileLimits:
+    return FileLimits(
+        max_bytes=settings.files.max_bytes,
+        user_bytes=settings.files.user_bytes,
+        user_files=settings.files.user_files,
+    )
+
+
 def _attach_settings(settings: RuntimeSettings, replica: Replica) -> None:
     settings.attach(replica.database.pool, replica.config_changes)
     replica.debug_recorder.gate = settings.records_calls
@@ -200,6 +222,7 @@ async def serve(
             )
             pool = replica.database.pool
             _attach_settings(runtime_settings, replica)
+            _add_families(families, services, settings, replica)
             models.listen_to(replica.config_changes)
             replica.config_changes.subscribe(secret_keys.on_config_change)
             model_services = _model_services(
@@ -212,7 +235,6 @@ async def serve(
             )
             webhook_sender = _webhook_sender(settings, replica, secret_keys.ring)
             families.append(_subagent_tools(settings, replica, models, runtime_settings))
-            gauges = _gauges(registry, settings, replica)
             demo = _demo_worker(settings, env, role, replica, models)
             async with (
                 _prepared(replica, secret_keys, models),
@@ -224,7 +246,7 @@ async def serve(
                     "secret keys": secret_keys.run(pool),
                     "webhooks": webhook_sender.run(),
                     "schedules": ScheduleRunner(pool, replica.transactor, environment).run(),
-                    "backlog": gauges.run(pool, environment),
+                    "backlog": _gauges(registry, settings, replica).run(pool, environment),
                     "demo worker": demo.run(),
                 }
                 process = RunningProcess(
@@ -595,11 +617,7 @@ def _deps(settings: Settings, process: RunningProcess) -> ApiDeps:
         wake_webhooks=process.wake_webhooks,
         push_public_key=process.push_public_key,
         reaches_private_hosts=settings.webhooks.private_addresses,
-        file_limits=FileLimits(
-            max_bytes=settings.files.max_bytes,
-            user_bytes=settings.files.user_bytes,
-            user_files=settings.files.user_files,
-        ),
+        file_limits=_file_limits(settings),
         draining=process.stop.is_set,
         known=replica.feeds.known,
         workspaces=process.workspaces,

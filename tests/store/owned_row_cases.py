@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from chatd.domain.access import UserActor
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import Conflict
@@ -16,16 +18,18 @@ from chatd.domain.ids import FileId
 from chatd.domain.runtime_settings import UserSettings
 from chatd.domain.schedules import Schedule
 from chatd.store import push, runtime_settings, schedules, webhooks
-from chatd.store.file import files, uploads
+from chatd.store.file import chat_files, files, uploads
 from chatd.store.mcp import tokens
 from chatd.store.pool import Pool
-from tests.support.factories import AT, OWNER, member
+from tests.support.factories import AT, CHAT, OWNER, member
 from tests.support.mcp_servers import insert_mcp_server, mcp_server_id, new_token
 from tests.support.outcomes import present
 
 Case = Callable[[Pool, UserActor, Chat], Awaitable[object]]
 
 FILE: Final = FileId(UUID(int=41))
+LINKED: Final = FileId(UUID(int=46))
+"""A file of the owner's chat."""
 ROW: Final = UUID(int=42)
 """The id of the owner's upload, subscription, schedule and webhook."""
 BROWSER: Final = UUID(int=43)
@@ -107,6 +111,9 @@ async def _delete_token(pool: Pool, who: UserActor) -> object:
 
 
 OWNED_ROWS: Final[Mapping[str, Case]] = {
+    "file.chat_files.list_page": lambda pool, who, chat: chat_files.list_page(
+        pool, who, chat.id, after=None, limit=9
+    ),
     "file.files.get": lambda pool, who, _: files.get(pool, FILE, who),
     "file.files.list_attachable": lambda pool, who, _: files.list_attachable(pool, [FILE], who),
     "file.files.get_by_request": lambda pool, who, _: files.get_by_request(pool, "key", who),
@@ -155,6 +162,9 @@ async def prepare_owned_rows(pool: Pool) -> None:
         name="a", media_type="text/plain", size_bytes=1, sha256="0" * 64, request_key="key"
     )
     await uploads.finish(pool, FILE, new, FileLimits())
+    await _begin(pool, owner, LINKED)
+    await uploads.finish(pool, LINKED, replace(new, request_key=None), FileLimits())
+    await pool.execute("INSERT INTO chat_files (chat_id, file_id) VALUES ($1, $2)", CHAT, LINKED)
     await _begin(pool, owner, ROW)
     await pool.execute(
         "INSERT INTO secret_keys (id, check_value, state) VALUES ('key', '', 'current')"

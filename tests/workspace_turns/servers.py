@@ -222,13 +222,13 @@ class WorkspaceServer:
             assert answer.status < 300, (answer.status, await answer.text())
             return await answer.json()
 
-    async def create(self, name: str, *calls: Call) -> str:
+    async def create(self, name: str, *calls: Call, **fields: object) -> str:
         """Create a chat that makes these calls; return its id."""
-        said = {**message_body(_text(name, *calls)), "model": "obedient"}
+        said = {**message_body(_text(name, *calls)), "model": "obedient", **fields}
         return (await self.ask("POST", "/chats", said))["id"]
 
-    async def send(self, chat: str, name: str, *calls: Call) -> None:
-        said = {**message_body(_text(name, *calls)), "model": "obedient"}
+    async def send(self, chat: str, name: str, *calls: Call, **fields: object) -> None:
+        said = {**message_body(_text(name, *calls)), "model": "obedient", **fields}
         await self.ask("POST", f"/chats/{chat}/messages", said)
 
     async def call(self, chat: str, name: str, *calls: Call) -> list[Json]:
@@ -292,7 +292,11 @@ class ReplyHoldingProxy:
         finally:
             server.close()
             self._behind.rename(self._socket)
-            self._open.set()
+            self.release()
+
+    def release(self) -> None:
+        """Let the held replies pass."""
+        self._open.set()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Each connection carries one request."""

@@ -50,6 +50,7 @@ from chatd.api.routes.administration.providers import ProviderRoutes
 from chatd.api.routes.administration.runtime_settings import RuntimeSettingsRoutes
 from chatd.api.routes.administration.spend_limits import SpendLimitRoutes
 from chatd.api.routes.administration.users import UserRoutes
+from chatd.api.routes.chat_files import ChatFileRoutes
 from chatd.api.routes.chat_lists import ChatListRoutes
 from chatd.api.routes.chats import ChatRoutes
 from chatd.api.routes.copies import CopyRoutes
@@ -118,6 +119,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *WorkspaceRoutes(deps).routes(),
         *BuildRoutes(deps).routes(),
         *FileRoutes(deps).routes(),
+        *ChatFileRoutes(deps).routes(),
         *SignInRoutes(deps).routes(),
         *OidcRoutes(deps).routes(),
         *TokenRoutes(deps).routes(),

@@ -11,8 +11,11 @@ from chatd.domain.prompt.instructions import Instructions
 from chatd.domain.prompt.modes import mode_texts, plan_path
 from chatd.domain.subagents import subagent_instructions
 from chatd.domain.tool_modes import allows_tool
+from chatd.tools.attachments import attach_file
+from chatd.tools.chat_files import ChatFileWriter
 from chatd.tools.execute import execute
 from chatd.tools.files import file_tools
+from chatd.tools.plans import propose_plan
 from chatd.tools.processes import process_tools
 from chatd.tools.workspaces import workspace_tools
 
@@ -29,6 +32,17 @@ class WorkspaceTools:
 
     async def tools(self, chat: Chat) -> Sequence[Tool]:
         return self._root_tools if chat.parent_chat_id is None else self._subagent_tools
+
+
+class ChatFileTools:
+    """Satisfies `ports.ToolFamily`: tools that put files of the workspace into the chat."""
+
+    def __init__(self, access: WorkspaceAccess, files: ChatFileWriter) -> None:
+        self._tools = (attach_file(access, files), propose_plan(access, files))
+
+    async def tools(self, chat: Chat) -> Sequence[Tool]:
+        del chat
+        return self._tools
 
 
 class ChatTools:

@@ -9,6 +9,7 @@ from chatd.domain.errors import ToolError
 from chatd.domain.ports import ToolContext, WorkspaceAccess
 from chatd.domain.workspace.agent_api import FileEdits, TextEdit
 from chatd.tools.arguments import AT_LEAST_1, NOT_BLANK, NOT_EMPTY, argument
+from chatd.tools.plan_paths import expand_home, require_writable_paths
 from chatd.tools.tool import WorkspaceTool, json_output, workspace_tool
 
 PATH_ARGUMENT_TEXT: Final = "give the absolute path of a file, such as /home/user/project/main.py."
@@ -84,7 +85,7 @@ def file_tools(access: WorkspaceAccess) -> tuple[WorkspaceTool, ...]:
 def _read_file(access: WorkspaceAccess) -> WorkspaceTool:
     async def handle(context: ToolContext, args: ReadFileArguments) -> ToolOutput:
         conn = await access.connect(context)
-        path = args.path.strip()
+        path = await expand_home(conn, args.path)
         return json_output(await conn.read_lines(path, offset=args.offset, limit=args.limit))
 
     return workspace_tool(
@@ -107,7 +108,9 @@ def _write_file(access: WorkspaceAccess) -> WorkspaceTool:
                 " allowed. Write it in parts."
             )
         conn = await access.connect(context)
-        await conn.write_file(args.path.strip(), data, key=context.call_key)
+        path = await expand_home(conn, args.path)
+        await require_writable_paths(conn, context.chat, [path])
+        await conn.write_file(path, data, key=context.call_key)
         return json_output({"ok": True})
 
     return workspace_tool(
@@ -122,7 +125,9 @@ def _write_file(access: WorkspaceAccess) -> WorkspaceTool:
 def _edit_files(access: WorkspaceAccess) -> WorkspaceTool:
     async def handle(context: ToolContext, args: EditFilesArguments) -> ToolOutput:
         conn = await access.connect(context)
-        files = [_file_edits(file) for file in args.files]
+        paths = [await expand_home(conn, file.path) for file in args.files]
+        await require_writable_paths(conn, context.chat, paths)
+        files = [_file_edits(path, file) for path, file in zip(paths, args.files, strict=True)]
         diffs = await conn.edit_files(files, key=context.call_key)
         return json_output({"ok": True, "files": diffs})
 
@@ -135,9 +140,9 @@ def _edit_files(access: WorkspaceAccess) -> WorkspaceTool:
     )
 
 
-def _file_edits(file: FileEditsArguments) -> FileEdits:
+def _file_edits(path: str, file: FileEditsArguments) -> FileEdits:
     edits = tuple(
         TextEdit(search=edit.old_text, replace=edit.new_text, replace_all=edit.replace_all)
         for edit in file.edits
     )
-    return FileEdits(path=file.path.strip(), edits=edits)
+    return FileEdits(path=path, edits=edits)

@@ -65,6 +65,7 @@ def workspace_tool(
     *,
     effect: ToolEffect = "idempotent",
     serial: bool = False,
+    stops_turn: bool = False,
     timeout_s: float = 60.0,
 ) -> WorkspaceTool:
     async def handle(context: ToolContext, args: Raw) -> ToolOutput:
@@ -72,7 +73,12 @@ def workspace_tool(
 
     spec = ToolSpec(name=name, description=description, input_schema=schema_of(arguments))
     return WorkspaceTool(
-        spec=spec, handle=handle, effect=effect, serial=serial, timeout_s=timeout_s
+        spec=spec,
+        handle=handle,
+        effect=effect,
+        serial=serial,
+        stops_turn=stops_turn,
+        timeout_s=timeout_s,
     )
 
 

@@ -153,6 +153,7 @@ CHATS: Final = (
     row("GET /chats/{chat_id}/export", "read", "chat:read", is_audited=True),
     row("GET /chats/{chat_id}/diff", "read", "chat:read", says="no_workspace", is_audited=True),
     row("GET /chats/{chat_id}/runs", "read", "chat:read", is_audited=True),
+    row("GET /chats/{chat_id}/files", "read", "chat:read", is_audited=True),
     row("GET /chats/{chat_id}/debug/runs", "read, not by a share", "chat:read", is_audited=True),
     row(
         "GET /chats/{chat_id}/debug/runs/{debug_run_id}",

@@ -57,6 +57,7 @@ class FileRoutes:
             AgentRoute("GET", f"{API_PREFIX}/read-file", self._read_file),
             AgentRoute("GET", f"{API_PREFIX}/read-file-lines", self._read_lines),
             AgentRoute("GET", f"{API_PREFIX}/resolve-path", self._resolve_path),
+            AgentRoute("GET", f"{API_PREFIX}/home", self._resolve_home),
             AgentRoute(
                 "POST", f"{API_PREFIX}/write-file", self._write_file, max_body=MAX_CONTENT_BYTES
             ),
@@ -114,6 +115,10 @@ class FileRoutes:
         path = query.text("path")
         query.reject_unknown()
         return json_reply({"path": await self._threads.run(partial(resolve_path, path))})
+
+    async def _resolve_home(self, request: AgentRouteRequest) -> AgentHttpReply:
+        request.query().reject_unknown()
+        return json_reply({"path": await self._threads.run(partial(resolve_path, self._home))})
 
     async def _write_file(self, request: AgentRouteRequest) -> AgentHttpReply:
         query = request.query()

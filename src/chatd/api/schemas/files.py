@@ -15,7 +15,7 @@ _TOKEN = "AAAAAGkZ8wDEp9AAAABAAIAAAAAAAAAB"
 
 Name = Annotated[
     str | None,
-    describe("The name that the upload gave, without directories; null: none.", "chart.png"),
+    describe("The name of the file, without directories; null: none.", "chart.png"),
 ]
 MediaType = Annotated[str, describe("The media type of the content.", "image/png")]
 SizeBytes = Annotated[int, describe("The size of the file in bytes.", 48_213)]
@@ -23,10 +23,10 @@ Sha256 = Annotated[str, describe("The SHA-256 of the content, in hexadecimal dig
 
 
 class FileReply(Struct, frozen=True, kw_only=True):
-    """An uploaded file. Its content never changes."""
+    """A file of a user or a chat. Its content never changes."""
 
     id: Annotated[FileId, describe("The id to name the file by in a message.", FILE_ID)]
-    owner_id: Annotated[UserId, describe("The user who uploaded the file.", USER_ID)]
+    owner_id: Annotated[UserId, describe("The user to whom the file belongs.", USER_ID)]
     name: Name
     media_type: MediaType
     size_bytes: SizeBytes

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from chatd.domain.chat.messages import Draft
-from chatd.domain.chat.parts import ToolResultPart, validate_json
+from chatd.domain.chat.parts import FilePart, ToolResultPart, validate_json
 from chatd.domain.ids import ToolCallId
 from chatd.domain.text import parse_json, replace_json_surrogates, replace_surrogates
 
@@ -31,12 +31,14 @@ class ToolOutput(Struct, frozen=True, kw_only=True):
     """A tool's result. The text of an error says what went wrong and what to do next.
 
     `structured`: the text of an error is the tool's own JSON object with the key `error`.
+    `files` are shown to people beside the result.
     """
 
     text: str
     is_error: bool = False
     media: ToolMedia | None = None
     structured: bool = False
+    files: tuple[FilePart, ...] = ()
 
 
 class AnsweredCall(Struct, frozen=True, kw_only=True):
@@ -146,4 +148,4 @@ def result_message(answer: AnsweredCall, at: str | None = None) -> Draft:
         mcp_server_config_id=answer.mcp_server_config_id,
         created_at=at,
     )
-    return Draft(role="tool", content=(part,))
+    return Draft(role="tool", content=(part, *answer.output.files))

@@ -119,9 +119,10 @@ async def finish(conn: Conn, file_id: FileId, new: NewFile, limits: FileLimits) 
     raise upload_ended()
 
 
-async def abandon(conn: Conn, file_id: FileId) -> None:
-    """Maintenance removes the bytes, if the caller does not get to it."""
-    await conn.execute(ABANDON, file_id)
+async def abandon(conn: Conn, file_id: FileId) -> bool:
+    """Maintenance removes the bytes, if the caller does not get to it. False if there is no such
+    upload: its file is complete, or the bytes are removed."""
+    return await conn.execute(ABANDON, file_id) != "UPDATE 0"
 
 
 async def list_dead(conn: Conn, *, limit: int) -> list[DeadUpload]:

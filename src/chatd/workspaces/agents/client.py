@@ -37,6 +37,7 @@ from chatd.workspaces.agents.wire import (
     DiffsBody,
     EditsBody,
     GitEvent,
+    PathBody,
     ProcessesBody,
     ScopedDiffsBody,
     StartProcessBody,
@@ -56,6 +57,9 @@ GIT_DIFF_TIMEOUT_S: Final = 30.0
 OUTPUT_POLL_S: Final = 60.0
 """How long one request waits for output. The agent allows five minutes; a shorter request notices
 a lost agent sooner."""
+OUTDATED_TEXT: Final = (
+    "The workspace was started by an older version of chatd. Stop it and start it again."
+)
 MIN_POLL_INTERVAL_S: Final = 0.5
 """Between two polls of an agent that replies at once although it was asked to wait."""
 HANDSHAKE_TIMEOUT_S: Final = 10.0
@@ -190,6 +194,17 @@ class HttpAgentClient:
                 status=413,
             )
         return content
+
+    async def home(self) -> str:
+        try:
+            return decode_reply(await self._get("/home"), PathBody).path
+        except AgentRefused as error:
+            if error.code == "no_route":
+                raise AgentRefused(OUTDATED_TEXT, status=404, code="agent_outdated") from None
+            raise
+
+    async def resolve_path(self, path: str) -> str:
+        return decode_reply(await self._get("/resolve-path", {"path": path}), PathBody).path
 
     async def write_file(self, path: str, content: bytes, *, key: str) -> None:
         if len(content) > MAX_FILE_BYTES:

@@ -9,16 +9,13 @@ from msgspec import Struct
 
 from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable
 from chatd.domain.workspace.files import MAX_PIECE_BYTES, FilePiece, WorkspaceDirectory
-from chatd.workspaces.agents.client import API_PREFIX, RequestSender
+from chatd.workspaces.agents.client import API_PREFIX, OUTDATED_TEXT, RequestSender
 from chatd.workspaces.agents.session import AgentRequest
 from chatd.workspaces.agents.wire import decode_reply
 
 MAX_FACTS_BYTES: Final = 64 << 10
 BROWSE_TIMEOUT_S: Final = 30.0
 """Longer than the agent waits for its disk."""
-OUTDATED_TEXT: Final = (
-    "The workspace was started by an older version of chatd. Stop it and start it again."
-)
 
 
 class _Facts(Struct, frozen=True, kw_only=True):

@@ -76,6 +76,10 @@ class OutcomeUnknown(AgentRefused):
         super().__init__(text, status=0, code="outcome_unknown")
 
 
+class PathBody(Struct, frozen=True, kw_only=True):
+    path: str
+
+
 class AgentHello(Struct, frozen=True, kw_only=True):
     """The reply to a health check."""
 

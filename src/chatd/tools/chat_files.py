@@ -1,0 +1,169 @@
+"""Writes the files that tools put into a chat: one file for each call, whichever worker makes it.
+
+The bytes are judged and stored piece by piece; the memory of a file is bounded by one chunk of the
+store.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from hashlib import sha256
+
+from msgspec import Struct
+
+from chatd.aio import retry_unavailable
+from chatd.domain.errors import Conflict, InvalidInput, ToolError, Unavailable, UnsupportedFile
+from chatd.domain.file.entities import FileLimits, NewFile, StoredFile
+from chatd.domain.file.inspection import FileInspection
+from chatd.domain.ids import FileId
+from chatd.domain.ports import Env, FileStore, ToolContext
+from chatd.store.conn import Conn
+from chatd.store.errors import DuplicateRow
+from chatd.store.file import chat_files, uploads
+from chatd.store.file.stores import FileStores
+from chatd.store.file.uploads import DeadUpload
+
+
+class _Received(Struct, frozen=True, kw_only=True):
+    media_type: str
+    size: int
+    sha256: str
+
+
+class ChatFileWriter:
+    def __init__(self, conn: Conn, stores: FileStores, limits: FileLimits, env: Env) -> None:
+        self._conn = conn
+        self._stores = stores
+        self._limits = limits
+        self._env = env
+
+    async def find(self, context: ToolContext) -> StoredFile | None:
+        """The file that an earlier attempt at this call has stored."""
+        key = _request_key(context)
+        return await retry_unavailable(
+            self._env.clock, lambda: chat_files.find_of_call(self._conn, context.chat.id, key)
+        )
+
+    async def store(
+        self,
+        context: ToolContext,
+        name: str,
+        declared_type: str | None,
+        pieces: AsyncGenerator[bytes],
+    ) -> StoredFile:
+        """Raises ToolError for a file that cannot be stored, and StaleFence. Nothing is kept of a
+        file that is not complete."""
+        async with aclosing(pieces):
+            try:
+                inspection = FileInspection(declared_type, name)
+                return await self._store(context, name, inspection, pieces)
+            except InvalidInput as error:
+                raise ToolError(f"{name} cannot be used: it {error.detail}.") from None
+            except UnsupportedFile as error:
+                raise ToolError(f"{name} cannot be used. {error.message}") from None
+            except Conflict as error:
+                raise ToolError(f"{name} cannot be stored. {error.message}") from None
+
+    async def _store(
+        self,
+        context: ToolContext,
+        name: str,
+        inspection: FileInspection,
+        pieces: AsyncGenerator[bytes],
+    ) -> StoredFile:
+        clock, store, file_id = self._env.clock, self._stores.current, FileId(self._env.new_id())
+        await retry_unavailable(
+            clock,
+            lambda: chat_files.begin(
+                self._conn,
+                file_id,
+                context.chat.id,
+                context.fence,
+                store=store.name,
+                chunk_bytes=store.chunk_bytes,
+            ),
+        )
+        try:
+            received = await self._write(store, file_id, inspection, pieces)
+            return await self._finish(context, file_id, name, received)
+        except Exception as error:
+            # A cancelled task writes nothing more; maintenance removes what it left.
+            await self._remove(store, file_id)
+            stored = await self.find(context) if _may_be_stored(error) else None
+            if stored is None:
+                raise
+            return stored
+
+    async def _write(
+        self,
+        store: FileStore,
+        file_id: FileId,
+        inspection: FileInspection,
+        pieces: AsyncGenerator[bytes],
+    ) -> _Received:
+        digest, number = sha256(), 0
+        async with aclosing(_cut(pieces, store.chunk_bytes)) as chunks:
+            async for chunk in chunks:
+                inspection.feed(chunk)
+                digest.update(chunk)
+                await self._write_chunk(store, file_id, number, chunk)
+                number += 1
+        return _Received(
+            media_type=inspection.finish(), size=inspection.size, sha256=digest.hexdigest()
+        )
+
+    async def _write_chunk(
+        self, store: FileStore, file_id: FileId, number: int, chunk: bytes
+    ) -> None:
+        await retry_unavailable(self._env.clock, lambda: store.write(file_id, number, chunk))
+
+    async def _finish(
+        self, context: ToolContext, file_id: FileId, name: str, received: _Received
+    ) -> StoredFile:
+        new = NewFile(
+            name=name,
+            media_type=received.media_type,
+            size_bytes=received.size,
+            sha256=received.sha256,
+            request_key=_request_key(context),
+        )
+        return await retry_unavailable(
+            self._env.clock,
+            lambda: chat_files.finish(
+                self._conn,
+                file_id,
+                context.chat.id,
+                context.fence,
+                new=new,
+                limits=self._limits,
+            ),
+        )
+
+    async def _remove(self, store: FileStore, file_id: FileId) -> None:
+        """Best effort: maintenance repeats it. A file that is complete has no upload."""
+        with suppress(Unavailable):
+            if await uploads.abandon(self._conn, file_id):
+                left = DeadUpload(id=file_id, store=store.name, chunk_bytes=store.chunk_bytes)
+                await self._stores.remove_bytes(self._conn, left)
+
+
+def _request_key(context: ToolContext) -> str:
+    return f"tool:{context.call_key}"
+
+
+def _may_be_stored(error: Exception) -> bool:
+    """Another attempt has stored the file, or the reply to this one was lost."""
+    return isinstance(error, DuplicateRow) or (
+        isinstance(error, Conflict) and error.code == "upload_ended"
+    )
+
+
+async def _cut(pieces: AsyncGenerator[bytes], size: int) -> AsyncGenerator[bytes]:
+    """Pieces of exactly this size; only the last one may be shorter."""
+    buffer = bytearray()
+    async for piece in pieces:
+        buffer += piece
+        while len(buffer) >= size:
+            yield bytes(buffer[:size])
+            del buffer[:size]
+    if buffer:
+        yield bytes(buffer)
