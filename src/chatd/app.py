@@ -629,4 +629,5 @@ def _deps(settings: Settings, process: RunningProcess) -> ApiDeps:
         ),
         database_error=lambda: replica.lease.error_kind,
         demo=process.demo,
+        stops_subagents=settings.chats.interrupt_subagents == "stop",
     )

@@ -192,6 +192,7 @@ CASES: Final[Mapping[str, Case]] = {
     ),
     "chat.subagents.count": lambda pool, who, _: _count_subagents(pool, who),
     "chat.subagents.list_page": lambda pool, who, _: _list_subagents(pool, who),
+    "chat.subagents.list_oldest": lambda pool, who, _: subagents.list_oldest(pool, who, CHAT),
     "chat.subagents.read_report": lambda pool, who, _: subagents.read_report(pool, who, CHAT),
     "chat.read_marks.move": lambda pool, who, _: read_marks.move(pool, who, CHAT, MessageId(1)),
     "chat.read_marks.list_views_of": lambda pool, who, _: _own_mark(pool, who),

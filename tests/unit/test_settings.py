@@ -136,6 +136,7 @@ def test_every_key_can_be_set_in_the_environment() -> None:
         "CHATD_LIMITS_UNPRICED": "refuse",
         "CHATD_LIMITS_UNCHECKED": "refuse",
         "CHATD_CHATS_TITLES": "false",
+        "CHATD_CHATS_INTERRUPT_SUBAGENTS": "stop",
         "CHATD_CHATS_AUTO_ARCHIVE_DAYS": "10",
         "CHATD_CHATS_RETENTION_DAYS": "11",
         "CHATD_CHATS_DELETED_MESSAGES_DAYS": "13",
@@ -218,6 +219,7 @@ def test_every_key_can_be_set_in_the_environment() -> None:
         ),
         chats=ChatSettings(
             titles=False,
+            interrupt_subagents="stop",
             auto_archive_days=10,
             retention_days=11,
             deleted_messages_days=13,

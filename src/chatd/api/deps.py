@@ -153,7 +153,8 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     """`known` returns a chat's row as this replica read it last, which may save a read. Without
     `workspaces` workspaces are disabled. Without a `budget` spending is not limited;
     `default_limit` is that of the settings. `page_dir` has the files of the built page. Without a
-    `demo` no worker can be killed over the API."""
+    `demo` no worker can be killed over the API. `stops_subagents`: an interrupt reaches the
+    subagents of a chat unless the request says otherwise."""
 
     pool: Pool
     transactor: Transactor
@@ -184,6 +185,7 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     """Whether webhooks and notifications may go to this host and private networks."""
     page_dir: Path = PACKAGED_PAGE
     demo: DemoControl | None = None
+    stops_subagents: bool = False
 
     async def retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Repeat a read or an idempotent write for a moment while the database is unavailable."""

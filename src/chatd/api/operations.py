@@ -19,6 +19,7 @@ from chatd.domain.chat.commands import (
     CreateChat,
     DeleteTree,
     EditMessage,
+    InterruptTree,
     SendMessage,
     StartingCommand,
     UpdateChat,
@@ -68,7 +69,7 @@ async def run_operation(
     deps: ApiDeps,
     caller: ApiCaller,
     chat_id: ChatId,
-    command: UserCommand | UpdateChat | DeleteTree,
+    command: UserCommand | UpdateChat | InterruptTree | DeleteTree,
     request: IdempotencyKey | None = None,
 ) -> OperationOutcome:
     """Raises what the command's transition raises, NotFound for a chat that the caller may not

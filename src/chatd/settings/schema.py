@@ -217,6 +217,10 @@ class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
     titles: Annotated[
         bool, Meta(description="Generate a title for each new chat with a small model")
     ] = True
+    interrupt_subagents: Annotated[
+        Literal["continue", "stop"],
+        Meta(description="What the subagents of an interrupted chat do, if the request leaves it"),
+    ] = "continue"
     auto_archive_days: Annotated[
         Days, Meta(description="Archive chats idle for this many days; 0 disables")
     ] = 0

@@ -327,6 +327,7 @@ class ApiOptions(Struct, frozen=True, kw_only=True):
     known: Callable[[ChatId], Chat | None] = lambda _chat_id: None
     workspaces: Callable[[Pool], WorkspaceControl | None] = lambda _pool: None
     page_dir: Path = Path("/nonexistent/page")
+    stops_subagents: bool = False
 
 
 def heard_changes() -> ConfigChanges:
@@ -378,6 +379,7 @@ def build_deps(replica: StreamReplica, options: ApiOptions, clock: Clock, rig: M
         workspaces=options.workspaces(replica.pool),
         limits=options.limits,
         page_dir=options.page_dir,
+        stops_subagents=options.stops_subagents,
     )
 
 

@@ -12,14 +12,21 @@ from chatd.api.deps import ApiDeps
 from chatd.api.pages import Paging, TimePosition
 from chatd.api.request import ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
-from chatd.api.schemas.chats import ChatListQuery, ChatPage, ListedChat, SearchMatch
+from chatd.api.schemas.chats import (
+    ChatListQuery,
+    ChatPage,
+    ListedChat,
+    SearchMatch,
+    SubagentListQuery,
+    SubagentPage,
+)
 from chatd.domain.access import UserActor
 from chatd.domain.chat.public_chat import PublicChat, public_chat
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.search import SearchQuery, make_snippet, parse_query
-from chatd.domain.errors import InvalidInput
+from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.ids import ChatId
-from chatd.store.chat import chats, read_marks, search
+from chatd.store.chat import chats, read_marks, search, subagents
 from chatd.store.chat.chats import ChatListFilter
 from chatd.store.chat.search import SearchHit
 from chatd.store.chat.search_index import message_text
@@ -48,6 +55,18 @@ class ChatListRoutes:
                 query=ChatListQuery,
                 replies={200: ChatPage},
             ),
+            ApiRoute(
+                endpoint="GET /chats/{chat_id}/subagents",
+                permission="chats.read",
+                summary="List the subagents of a chat, oldest first",
+                description=(
+                    "Archived ones too. How they change is told by the events of your chats, which"
+                    " have the `root_chat_id` of each."
+                ),
+                handle=self.list_subagents,
+                query=SubagentListQuery,
+                replies={200: SubagentPage},
+            ),
         )
 
     async def list_chats(self, request: ApiRequest) -> ApiReply:
@@ -69,6 +88,25 @@ class ChatListRoutes:
         if wanted.texts or wanted.titles:
             return reply(await self._deps.retry(lambda: page.search(wanted)))
         return reply(await self._deps.retry(page.load))
+
+    async def list_subagents(self, request: ApiRequest) -> ApiReply:
+        query = request.query(SubagentListQuery)
+        paging = Paging(request, query, TimePosition)
+        actor, pool, chat_id = request.caller.actor, self._deps.pool, request.chat_id
+        if await self._deps.retry(lambda: chats.get(pool, actor, chat_id)) is None:
+            raise NotFound("There is no such chat.")
+        last = paging.position
+        after = None if last is None else (last.at, ChatId(last.id))
+        found = await self._deps.retry(
+            lambda: subagents.list_oldest(
+                pool, actor, chat_id, after=after, limit=paging.read_limit
+            )
+        )
+        shown, cursor = paging.cut(found, lambda chat: TimePosition(chat.created_at, chat.id))
+        ids = [chat.id for chat in shown]
+        views = await self._deps.retry(lambda: read_marks.list_views_of(pool, actor, ids))
+        items = tuple(public_chat(chat, views.get(chat.id)) for chat in shown)
+        return reply(SubagentPage(items=items, has_more=cursor is not None, next_cursor=cursor))
 
 
 def read_filters(query: ChatListQuery) -> SearchQuery:

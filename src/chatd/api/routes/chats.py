@@ -26,6 +26,7 @@ from chatd.domain.chat.commands import (
     CreateChat,
     DeleteTree,
     InterruptChat,
+    InterruptTree,
     RequestCompaction,
     ResumeQueue,
     UpdateChat,
@@ -107,7 +108,8 @@ class ChatRoutes:
                 summary="Interrupt a chat; the partial answer is kept",
                 description=(
                     "Then the queue goes on with its next message; with `hold` it waits until it is"
-                    " resumed, a message is sent or one is promoted."
+                    " resumed, a message is sent or one is promoted. A chat that waits for"
+                    " subagents stops waiting; with `subagents` they are stopped too."
                 ),
                 handle=self.interrupt_chat,
                 body_spec=_INTERRUPT,
@@ -222,7 +224,12 @@ class ChatRoutes:
 
     async def interrupt_chat(self, request: ApiRequest) -> ApiReply:
         body = await request.optional_body(_INTERRUPT, InterruptBody())
-        command = InterruptChat(hold_queue=body.queue == "hold")
+        hold = body.queue == "hold"
+        stops_subagents = (
+            self._deps.stops_subagents if body.subagents is None else body.subagents == "stop"
+        )
+        kind = InterruptTree if stops_subagents else InterruptChat
+        command = kind(hold_queue=hold)
         outcome = await run_operation(self._deps, request.caller, request.chat_id, command)
         return reply(public_chat(outcome.chat))
 

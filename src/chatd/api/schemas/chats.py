@@ -175,12 +175,20 @@ class ForkBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class InterruptBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What happens to the queue after an interrupt."""
+    """What happens to the queue after an interrupt, and to the subagents."""
 
     queue: Annotated[
         Literal["continue", "hold"],
         describe("Whether the queue goes on by itself, or waits until it is resumed.", "hold"),
     ] = "continue"
+    subagents: Annotated[
+        Literal["continue", "stop"] | None,
+        describe(
+            "Whether the chat's subagents go on, or are stopped with it; their queues are held"
+            " then. Without it: as the server's settings say.",
+            "stop",
+        ),
+    ] = None
 
 
 class ReadBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -296,6 +304,14 @@ class ListedChat(PublicChat, frozen=True, kw_only=True, omit_defaults=True):
 
 class ChatPage(ListPage[ListedChat], frozen=True, kw_only=True):
     """A page of chats."""
+
+
+class SubagentListQuery(ListQuery, frozen=True, kw_only=True):
+    """Which page of the subagents."""
+
+
+class SubagentPage(ListPage[PublicChat], frozen=True, kw_only=True):
+    """A page of the subagents of a chat."""
 
 
 class ListedPrompt(Struct, frozen=True, kw_only=True):

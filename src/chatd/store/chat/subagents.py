@@ -1,6 +1,7 @@
 """Reads of a chat's subagents: one, a page, their number, a report, and who waits for which."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Final, LiteralString
 
 from msgspec import Struct
@@ -38,6 +39,12 @@ LIST: Final[LiteralString] = f"""
     ORDER BY c.updated_at DESC, c.id DESC LIMIT $4 OFFSET $5"""
 COUNT_LISTED: Final[LiteralString] = f"""
     SELECT count(*) FROM chats c WHERE {_OF_PARENT} AND NOT c.archived"""
+
+# The first page compares with -infinity, so that every page is a range.
+LIST_OLDEST: Final[LiteralString] = f"""
+    SELECT c.* FROM chats c
+    WHERE {_OF_PARENT} AND (c.created_at, c.id) > (coalesce($4, '-infinity'::timestamptz), $5)
+    ORDER BY c.created_at, c.id LIMIT $6"""
 
 # By id, not by time: messages of one commit have one time.
 READ_REPORT: Final[LiteralString] = f"""
@@ -97,6 +104,20 @@ async def list_page(
     if rows or offset == 0:
         return [chat_from_row(row) for row in rows], rows[0]["total"] if rows else 0
     return (), await conn.fetchval(COUNT_LISTED, parent, *reach)
+
+
+async def list_oldest(
+    conn: Conn,
+    actor: Actor,
+    parent: ChatId,
+    *,
+    after: tuple[datetime, ChatId] | None = None,
+    limit: int = 50,
+) -> Sequence[Chat]:
+    """All of them, by their creation, from the one after `after`."""
+    at, last = after or (None, parent)
+    rows = await conn.fetch(LIST_OLDEST, parent, *chat_reach(actor, "chats.read"), at, last, limit)
+    return [chat_from_row(row) for row in rows]
 
 
 async def read_report(conn: Conn, actor: Actor, chat_id: ChatId) -> Sequence[Part]:
