@@ -100,6 +100,22 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/chats/{chat_id}/subagents": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_subagents"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/chats/{chat_id}/messages": {
         parameters: {
             query?: never;
@@ -2706,6 +2722,8 @@ export interface components {
              * @enum {unknown}
              */
             queue?: "continue" | "hold";
+            /** @default null */
+            subagents?: ("continue" | "stop") | null;
         };
         KeyReply: {
             /** Format: uuid */
@@ -3536,6 +3554,11 @@ export interface components {
             code: string;
             message: string;
         };
+        SubagentPage: {
+            items: components["schemas"]["PublicChat"][];
+            has_more: boolean;
+            next_cursor: string | null;
+        };
         Subscribe: {
             /** @enum {unknown} */
             type: "subscribe";
@@ -4293,6 +4316,30 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["PublicChat"];
+                };
+            };
+        };
+    };
+    list_subagents: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string;
+            };
+            header?: never;
+            path: {
+                chat_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SubagentPage"];
                 };
             };
         };
