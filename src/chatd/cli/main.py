@@ -170,6 +170,45 @@ def worker(
 
 
 @app.command()
+def mcp(
+    url: Annotated[
+        str,
+        typer.Option("--url", metavar="URL", envvar="CHATD_URL", help="The server"),
+    ] = "http://127.0.0.1:7870",
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--token-file",
+            metavar="FILE",
+            envvar="CHATD_TOKEN_FILE",
+            help="Read the token from this file [else CHATD_TOKEN, else the administrator's in the"
+            " data directory]",
+        ),
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Offer the chats of a running server as MCP tools, on standard input and output.
+
+    For clients that start their MCP servers themselves, such as editors and other agents. It
+    reconnects while the server restarts. Clients that speak HTTP can use URL/mcp instead.
+    """
+    import os
+
+    from chatd.cli import mcp_relay, mcp_stdio, process
+    from chatd.settings.config_file import default_data_dir
+
+    with process.report_errors():
+        directory = default_data_dir(os.environ, uid=os.geteuid())
+        token = mcp_stdio.read_token(
+            os.environ.get("CHATD_TOKEN"),
+            token_file,
+            directory if data_dir is None else Path(data_dir),
+        )
+        target = mcp_relay.Target(url=url, token=token)
+        process.run_to_completion(mcp_stdio.run_bridge(target))
+
+
+@app.command()
 def bench(
     rows: Annotated[
         str,

@@ -28,6 +28,10 @@ RESERVED_VARIABLES: Final = frozenset(
         "CHATD_SECRET",
         "CHATD_SECRET_KEY",
         "CHATD_SECRET_KEYS",
+        # Of commands that talk to a server.
+        "CHATD_TOKEN",
+        "CHATD_TOKEN_FILE",
+        "CHATD_URL",
     }
 )
 # Kubernetes sets these in every container if there is a service named "chatd".

@@ -25,7 +25,7 @@ from chatd.api.deps import ApiDeps, StreamLimits, WorkspaceControl
 from chatd.api.error_codes import ERROR_CODES
 from chatd.api.openapi import list_codes
 from chatd.api.route import PREFIX, ApiRoute, RouteTable, StreamRoute
-from chatd.api.server import BoundAddress, bind, serve
+from chatd.api.server import Application, BoundAddress, bind, serve
 from chatd.automation.push_requests import PushRequests
 from chatd.clock import SystemClock
 from chatd.domain.access import ADMIN_USER_ID, UserActor
@@ -412,7 +412,7 @@ async def serve_api(dsn: str, options: ApiOptions | None = None) -> AsyncGenerat
 
 
 @asynccontextmanager
-async def listening(api: ApiApplication) -> AsyncGenerator[BoundAddress]:
+async def listening(api: Application) -> AsyncGenerator[BoundAddress]:
     """Aborts all connections at the end instead of stopping gracefully."""
     bound: asyncio.Future[BoundAddress] = asyncio.get_running_loop().create_future()
     async with asyncio.TaskGroup() as group:

@@ -4,9 +4,9 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from chatd.api.errors import RateLimited, error_reply
+from chatd.api.errors import error_reply
 from chatd.api.mcp.toolset import ToolCall, ToolReply, ToolSet
-from chatd.domain.errors import ChatdError, Unavailable
+from chatd.domain.errors import ChatdError
 from chatd.log_event import LogEvent
 
 log = logging.getLogger(__name__)
@@ -19,7 +19,6 @@ _REMEDIES: Final[Mapping[str, str]] = {
     "chat_archived": "Start another chat with start_chat.",
     "internal": "Nothing is known to have changed; look with read_chat before you repeat the call.",
 }
-_RETRYABLE_STATUSES: Final = frozenset({503})
 
 
 async def run_tool(tools: ToolSet, name: str, call: ToolCall) -> ToolReply:
@@ -39,6 +38,5 @@ def tool_error(error: ChatdError) -> ToolReply:
     return ToolReply(
         content=[{"type": "text", "text": f"{found.body.code}: {text}"}],
         is_error=True,
-        retryable=isinstance(error, Unavailable | RateLimited)
-        or found.status in _RETRYABLE_STATUSES,
+        retryable=found.status == 503,
     )

@@ -1,0 +1,177 @@
+"""`chatd mcp`: an MCP server on standard input and output that talks to a running chatd.
+
+Standard output carries messages of the protocol only; everything else goes to standard error.
+"""
+
+import asyncio
+import sys
+import threading
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+import aiohttp
+import msgspec
+
+from chatd.cli.mcp_relay import (
+    CONNECT_TIMEOUT_S,
+    MAX_EVENT_BYTES,
+    READ_TIMEOUT_S,
+    Json,
+    Relay,
+    Target,
+    Unreachable,
+    as_object,
+    error_answer,
+)
+from chatd.settings.schema import SettingsError
+
+MAX_LINE_BYTES: Final = 4 * 1024 * 1024
+MAX_REQUESTS_AT_ONCE: Final = 64
+END_WITHIN_S: Final = 5.0
+"""After the end of the input: requests that are answered quickly still are."""
+
+_TOKEN_HELP: Final = (
+    "no token: set CHATD_TOKEN, or name a file with --token-file. On the server's own machine the"
+    " administrator's token is in the data directory (--data-dir)"
+)
+
+
+def read_token(given: str | None, token_file: Path | None, data_dir: Path | None) -> str:
+    """Raises SettingsError."""
+    if given:
+        return given.strip()
+    path = token_file or (None if data_dir is None else data_dir / "admin-token")
+    if path is None:
+        raise SettingsError(_TOKEN_HELP)
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        if token_file is None:
+            raise SettingsError(_TOKEN_HELP) from None
+        raise SettingsError(f"cannot read the token: {path}: {error.strerror}") from None
+
+
+async def run_bridge(target: Target) -> None:
+    """Until the input ends."""
+    timeout = aiohttp.ClientTimeout(
+        total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=READ_TIMEOUT_S
+    )
+    async with aiohttp.ClientSession(timeout=timeout, read_bufsize=MAX_EVENT_BYTES) as http:
+        await StdioBridge(Relay(target, http, uuid4().hex), target).run(InputLines().start())
+
+
+class InputLines:
+    """Lines of standard input. A thread reads them, so that any kind of input works."""
+
+    def __init__(self) -> None:
+        self._lines: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._room = threading.Semaphore(MAX_REQUESTS_AT_ONCE)
+
+    def start(self) -> "InputLines":
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=self._read, args=(loop,), daemon=True).start()
+        return self
+
+    async def next(self) -> bytes | None:
+        """None at the end."""
+        line = await self._lines.get()
+        self._room.release()
+        return line
+
+    def _read(self, loop: asyncio.AbstractEventLoop) -> None:
+        while True:
+            line = sys.stdin.buffer.readline(MAX_LINE_BYTES + 1)
+            self._room.acquire()
+            try:
+                loop.call_soon_threadsafe(self._lines.put_nowait, line or None)
+            except RuntimeError:  # the loop has ended
+                return
+            if not line:
+                return
+
+
+class StdioBridge:
+    def __init__(self, relay: Relay, target: Target) -> None:
+        self._relay = relay
+        self._target = target
+        self._open: dict[object, asyncio.Task[None]] = {}
+        self._writing = asyncio.Lock()
+
+    async def run(self, lines: InputLines) -> None:
+        async with asyncio.TaskGroup() as group:
+            while (line := await lines.next()) is not None:
+                message = await self._read(line)
+                if message is not None and "id" not in message:
+                    await self._notify(message)
+                elif message is not None and len(self._open) < MAX_REQUESTS_AT_ONCE:
+                    self._start(group, message)
+                elif message is not None:
+                    text = f"There are {MAX_REQUESTS_AT_ONCE} open requests. Wait for one."
+                    await self._write(error_answer(message["id"], text))
+            if self._open:
+                await asyncio.wait(self._open.values(), timeout=END_WITHIN_S)
+            for task in self._open.values():
+                task.cancel()
+
+    async def _read(self, line: bytes) -> Json | None:
+        if not line.strip():
+            return None
+        try:
+            message = msgspec.json.decode(line, type=Json)
+        except (msgspec.MsgspecError, RecursionError):
+            text = "Parse error: a line must be one JSON-RPC message of at most 4 MiB."
+            error = {"code": -32700, "message": text}
+            await self._write({"jsonrpc": "2.0", "id": None, "error": error})
+            return None
+        # What has no method answers a request of the server, which sends none.
+        return message if isinstance(message.get("method"), str) else None
+
+    def _start(self, group: asyncio.TaskGroup, message: Json) -> None:
+        key = _key(message["id"])
+        task = group.create_task(self._serve(message))
+        self._open[key] = task
+
+        def done(ended: asyncio.Task[None]) -> None:
+            if self._open.get(key) is ended:
+                del self._open[key]
+
+        task.add_done_callback(done)
+
+    async def _serve(self, message: Json) -> None:
+        try:
+            async for answer in self._relay.request(message):
+                await self._write(answer)
+        except Unreachable as error:
+            text = (
+                f"chatd at {self._target.url} cannot be reached: {error}. Start it with chatd"
+                " serve, or name another with --url. Nothing is lost: call again."
+            )
+            await self._write(error_answer(message["id"], text))
+
+    async def _notify(self, message: Json) -> None:
+        """A cancelled request ends here: the server only waited for its chat."""
+        if message["method"] == "notifications/cancelled":
+            found = as_object(message.get("params")).get("requestId")
+            if (task := self._open.get(_key(found))) is not None:
+                task.cancel()
+            return
+        try:
+            await self._relay.notify(message)
+        except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+            print(f"chatd mcp: {message['method']} was not delivered: {error}", file=sys.stderr)
+
+    async def _write(self, message: Json) -> None:
+        line = msgspec.json.encode(message) + b"\n"
+        async with self._writing:
+            await asyncio.to_thread(_write_line, line)
+
+
+def _write_line(line: bytes) -> None:
+    sys.stdout.buffer.write(line)
+    sys.stdout.buffer.flush()
+
+
+def _key(request_id: object) -> object:
+    """1 and "1" are two ids."""
+    return type(request_id).__name__, str(request_id)
