@@ -617,6 +617,7 @@ def _deps(settings: Settings, process: RunningProcess) -> ApiDeps:
         wake_webhooks=process.wake_webhooks,
         push_public_key=process.push_public_key,
         reaches_private_hosts=settings.webhooks.private_addresses,
+        frame_origins=settings.server.frame_origins,
         file_limits=_file_limits(settings),
         draining=process.stop.is_set,
         known=replica.feeds.known,

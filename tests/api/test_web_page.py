@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from yarl import URL
 
 from chatd.api.web_page import files
@@ -22,7 +23,7 @@ ADDRESSES = [
     "/search",
     "/settings/general",
     "/admin/models/7",
-    "/shared/tok",
+    "/embed/c/0198",
 ]
 
 
@@ -212,7 +213,7 @@ async def test_a_page_beyond_the_limits_is_not_read(
 
 
 async def test_without_a_built_page_every_address_gives_the_lite_page(server: ApiServer) -> None:
-    for path in (*ADDRESSES[:-1], "/lite"):
+    for path in (*ADDRESSES, "/lite"):
         text = (await get(server, path)).content.decode()
         assert "chatd lite" in text
         assert "data-built" not in text
@@ -252,3 +253,26 @@ async def test_the_lite_page_is_small_and_runs_only_its_own_script_and_style(
     assert "script-src 'self';" in policy
     assert re.search(r"style-src 'sha256-[^']{44}';", policy)
     assert "innerHTML" not in script.content.decode()
+
+
+@pytest.mark.promise("P13")
+async def test_only_the_embedded_chat_may_be_shown_in_a_frame_and_by_named_sites(
+    dsn: str, page_dir: Path
+) -> None:
+    options = ApiOptions(page_dir=page_dir)
+    async with serve_api(dsn, options) as server:
+        own = await get(server, "/embed/c/0198")
+        assert "frame-ancestors 'self';" in own.headers["content-security-policy"]
+        for path in ("/", "/c/0198", "/sign-in", "/assets/index-1.js"):
+            found = await get(server, path)
+            assert "frame-ancestors 'none'" in found.headers["content-security-policy"]
+            assert found.headers["x-frame-options"] == "DENY"
+    origins = ("https://intranet.example.com",)
+    async with serve_api(dsn, replace(options, frame_origins=origins)) as server:
+        found = await get(server, "/embed/c/0198")
+        policy = found.headers["content-security-policy"]
+        assert "frame-ancestors 'self' https://intranet.example.com;" in policy
+        assert "x-frame-options" not in found.headers, "it cannot name a site"
+        assert (
+            "frame-ancestors 'none'" in (await get(server, "/")).headers["content-security-policy"]
+        )

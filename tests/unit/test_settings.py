@@ -102,6 +102,7 @@ def test_every_key_can_be_set_in_the_environment() -> None:
         "CHATD_SERVER_URL": "https://chat.example.com",
         "CHATD_SERVER_ALLOWED_HOSTS": '["chat.local"]',
         "CHATD_SERVER_ALLOWED_ORIGINS": '["https://app.example.com"]',
+        "CHATD_SERVER_FRAME_ORIGINS": '["https://app.example.com"]',
         "CHATD_SERVER_TRUSTED_PROXIES": '["10.0.0.0/8"]',
         "CHATD_SERVER_OPEN_BROWSER": "false",
         "CHATD_SIGN_IN_PASSWORDS": "false",

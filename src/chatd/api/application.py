@@ -152,7 +152,7 @@ class ApiApplication:
         health = HealthRoutes(deps.pool, deps.registry, deps.draining, deps.database_error)
         page = PageFiles(deps.page_dir)
         lite, sign_in = LitePage(page), SignInPages()
-        self._web_page = WebPage(page, lite, sign_in.sign_in)
+        self._web_page = WebPage(page, lite, sign_in.sign_in, deps.frame_origins)
         self.table = RouteTable(
             {
                 **health.pages,

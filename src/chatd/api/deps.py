@@ -183,6 +183,7 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     push_public_key: Callable[[], Awaitable[str]] = _no_push_key
     reaches_private_hosts: bool = False
     """Whether webhooks and notifications may go to this host and private networks."""
+    frame_origins: tuple[str, ...] = ()
     page_dir: Path = PACKAGED_PAGE
     demo: DemoControl | None = None
     stops_subagents: bool = False

@@ -78,6 +78,14 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         Meta(description="Further sites with pages that may use the API, with https://"),
     ] = ()
+    frame_origins: Annotated[
+        tuple[Annotated[str, Meta(pattern=r"^https?://[a-z0-9.:\[\]-]+$")], ...],
+        Meta(
+            description="Further sites whose pages may show a chat in a frame, at /embed/c/<chat>;"
+            " without any only this server's own pages may",
+            extra={"expected": "addresses such as https://intranet.example.com"},
+        ),
+    ] = ()
     trusted_proxies: Annotated[
         tuple[str, ...],
         Meta(

@@ -326,6 +326,7 @@ class ApiOptions(Struct, frozen=True, kw_only=True):
     database_error: Callable[[], str | None] = lambda: None
     known: Callable[[ChatId], Chat | None] = lambda _chat_id: None
     workspaces: Callable[[Pool], WorkspaceControl | None] = lambda _pool: None
+    frame_origins: tuple[str, ...] = ()
     page_dir: Path = Path("/nonexistent/page")
     stops_subagents: bool = False
 
@@ -380,6 +381,7 @@ def build_deps(replica: StreamReplica, options: ApiOptions, clock: Clock, rig: M
         limits=options.limits,
         page_dir=options.page_dir,
         stops_subagents=options.stops_subagents,
+        frame_origins=options.frame_origins,
     )
 
 

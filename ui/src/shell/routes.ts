@@ -15,7 +15,14 @@ export const chatPath = (chatId: string, messageId?: number | null): string =>
 
 /** The chat of a path, or null. */
 export function chatOfPath(path: string): string | null {
-  return /^\/c\/([0-9a-f-]{36})$/.exec(path)?.[1] ?? null;
+  return /^(?:\/embed)?\/c\/([0-9a-f-]{36})$/.exec(path)?.[1] ?? null;
+}
+
+/** The page was loaded to show chats alone, in a frame of another page. It stays so while it moves between chats. */
+export const isEmbedded = (): boolean => document.documentElement.dataset.embedded === "true";
+
+export function noteEmbedded(path: string): void {
+  if (path.startsWith("/embed/")) document.documentElement.dataset.embedded = "true";
 }
 
 /** Pages that show the empty composer. */

@@ -17,12 +17,18 @@ _ISOLATION: Final[Mapping[str, str]] = {
 
 
 def reply_file(
-    scope: Scope, file: PageFile, policy: str, *, is_immutable: bool = False
+    scope: Scope,
+    file: PageFile,
+    policy: str,
+    *,
+    is_immutable: bool = False,
+    in_frames: bool = False,
 ) -> ApiReply:
+    """`in_frames`: the policy says which pages may show it in a frame."""
     zipped = file.gzip if file.gzip is not None and accepts_gzip(scope) else None
     etag = f'"{file.etag}{"" if zipped is None else "-gzip"}"'
     headers = {
-        **_ISOLATION,
+        **({} if in_frames else _ISOLATION),
         "content-security-policy": policy,
         "cache-control": IMMUTABLE if is_immutable else REVALIDATED,
         "etag": etag,
