@@ -24,6 +24,9 @@ export interface LiveParts {
   readonly parts: readonly Part[];
 }
 
+/** All but the answer that is being written. */
+export type SettledState = Omit<ChatState, "live">;
+
 export interface ChatState {
   readonly chatId: string;
   /** False until the first whole group of events has arrived. */

@@ -1,6 +1,6 @@
 /** What a message does to a chat, by whether the chat is busy. */
 import { CornerDownRight, ListOrdered, StopCircle, Undo2, type LucideIcon } from "lucide-react";
-import { isBusy, type BusyBehavior, type ChatState } from "@/chat-state";
+import { isBusy, type BusyBehavior, type ChatState, type SettledState } from "@/chat-state";
 
 export interface BehaviorText {
   readonly behavior: BusyBehavior;
@@ -40,7 +40,7 @@ export function behaviorText(behavior: BusyBehavior): BehaviorText {
 }
 
 /** A chat whose messages wait in its queue. */
-export function takesBehaviors(state: ChatState): boolean {
+export function takesBehaviors(state: SettledState): boolean {
   return isBusy(state.status);
 }
 

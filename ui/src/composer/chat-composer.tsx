@@ -2,7 +2,7 @@ import { useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { useLocation } from "wouter";
 import { api } from "@/api/client";
 import type { BusyBehavior, ChatState } from "@/chat-state";
-import { useChat, useChatDetails, useOutbox } from "@/connection";
+import { useChatDetails, useOutbox, useSettledChat } from "@/connection";
 import { announce, focusComposer, toast, useAction, useCommand } from "@/shell";
 import { behaviorText, runsTools, takesBehaviors } from "./behavior";
 import { draftOf, EMPTY_DRAFT, contentOf, type MessageDraft } from "./draft/draft";
@@ -19,7 +19,7 @@ const SECOND_PRESS_MS = 3000;
 
 /** The composer of a chat that exists. */
 export function ChatComposer({ chatId }: { chatId: string }) {
-  const chat = useChat(chatId);
+  const chat = useSettledChat(chatId);
   const { state } = chat;
   const details = useChatDetails(chatId).data;
   const outbox = useOutbox();
@@ -29,7 +29,7 @@ export function ChatComposer({ chatId }: { chatId: string }) {
   const [edited, setEdited] = useState<number | null>(null);
   const [isSaving, setSaving] = useState(false);
   const actions = useMemo(() => new QueueActions(chatId), [chatId]);
-  const stop = useStop(chatId, state);
+  const stop = useStop(chatId, chat.readNow);
   const isBusy = takesBehaviors(state);
   const isArchived = details?.archived === true;
   const draftKey = edited === null ? chatId : `${chatId}.edit`;
@@ -150,12 +150,13 @@ function placeholderOf(isBusy: boolean, isArchived: boolean): string {
 }
 
 /** Stopping: at once by the button; by Esc with a second press while a tool runs. */
-function useStop(chatId: string, state: ChatState) {
+function useStop(chatId: string, readNow: () => ChatState) {
   const pressedAt = useRef(0);
   const now = useCallback(() => {
     tell(api.POST("/api/v1/chats/{chat_id}/interrupt", { path: { chat_id: chatId } }));
   }, [chatId]);
   const byKey = (): boolean => {
+    const state = readNow();
     if (state.status !== "running" && state.status !== "pending" && state.status !== "requires_action") return false;
     const isSecond = Date.now() - pressedAt.current < SECOND_PRESS_MS;
     if (runsTools(state) && !isSecond) {

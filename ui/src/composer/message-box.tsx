@@ -1,7 +1,7 @@
 import { Plus } from "lucide-react";
 import { useCallback, useRef, useState, type ClipboardEvent, type DragEvent, type KeyboardEvent, type ReactNode } from "react";
 import { classes, IconButton, toast } from "@/components";
-import type { BusyBehavior, ChatState } from "@/chat-state";
+import type { BusyBehavior, SettledState } from "@/chat-state";
 import { useAction, usePreference } from "@/shell";
 import { Chips } from "./chips";
 import { ContextRing, contextUse } from "./context-ring";
@@ -24,7 +24,7 @@ interface MessageBoxProps {
   chatId: string | null;
   draftKey: string;
   /** Null for a new chat. */
-  state: ChatState | null;
+  state: SettledState | null;
   /** What the button does. */
   verb: string;
   placeholder: string;

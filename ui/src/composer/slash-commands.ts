@@ -1,5 +1,5 @@
 /** Commands that begin with a slash. */
-import type { ChatState } from "@/chat-state";
+import type { SettledState } from "@/chat-state";
 
 export type SlashName = "compact" | "fork" | "export" | "model" | "stop" | "hold" | "new";
 
@@ -7,13 +7,13 @@ export interface SlashCommand {
   readonly name: SlashName;
   readonly effect: string;
   /** Why it cannot be used now; null: it can. */
-  readonly reason: (state: ChatState | null) => string | null;
+  readonly reason: (state: SettledState | null) => string | null;
 }
 
-const inChat = (state: ChatState | null) => (state === null ? "Only in a chat" : null);
-const whenIdle = (state: ChatState | null) =>
+const inChat = (state: SettledState | null) => (state === null ? "Only in a chat" : null);
+const whenIdle = (state: SettledState | null) =>
   inChat(state) ?? (state?.status === "waiting" || state?.status === "error" ? null : "Only while the chat waits");
-const whenBusy = (state: ChatState | null) =>
+const whenBusy = (state: SettledState | null) =>
   inChat(state) ?? (state?.status === "running" || state?.status === "pending" ? null : "Nothing is running");
 
 export const SLASH_COMMANDS: readonly SlashCommand[] = [

@@ -1,6 +1,6 @@
 import { Archive, ArrowDownToLine, Cpu, GitFork, PauseCircle, Plus, StopCircle, type LucideIcon } from "lucide-react";
 import { classes, Icon } from "@/components";
-import type { ChatState } from "@/chat-state";
+import type { SettledState } from "@/chat-state";
 import type { SlashCommand, SlashName } from "./slash-commands";
 
 const ICONS: Record<SlashName, LucideIcon> = {
@@ -22,7 +22,7 @@ export function slashItemId(name: SlashName): string {
 interface SlashMenuProps {
   commands: readonly SlashCommand[];
   active: SlashName;
-  state: ChatState | null;
+  state: SettledState | null;
   onRun: (command: SlashCommand) => void;
 }
 

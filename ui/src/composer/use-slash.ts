@@ -1,10 +1,10 @@
 /** The menu of slash commands: what is shown, what is chosen, and its keys. */
 import { useState, type KeyboardEvent } from "react";
-import type { ChatState } from "@/chat-state";
+import type { SettledState } from "@/chat-state";
 import { isComposing } from "./keys";
 import { matchSlash, type SlashCommand, type SlashName } from "./slash-commands";
 
-export function useSlash(text: string, state: ChatState | null, onRun: (command: SlashCommand) => void) {
+export function useSlash(text: string, state: SettledState | null, onRun: (command: SlashCommand) => void) {
   const [chosen, setChosen] = useState<SlashName | null>(null);
   /** The text for which Esc closed the menu. */
   const [closedFor, setClosedFor] = useState<string | null>(null);

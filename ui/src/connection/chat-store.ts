@@ -9,6 +9,7 @@ import {
   type ChatFeed,
   type ChatState,
   type OutboxItem,
+  type SettledState,
 } from "@/chat-state";
 import type { ServerEvent } from "./frames";
 import type { TopicHandler } from "./topics";
@@ -22,6 +23,11 @@ export interface ChatView {
   readonly pendingSends: readonly OutboxItem[];
 }
 
+/** The same without the answer that is being written: it changes per commit, not per token. */
+export interface SettledView extends Omit<ChatView, "state"> {
+  readonly state: SettledState;
+}
+
 export const PAGE_SIZE = 100;
 const MAX_STALE_PAGES = 5;
 
@@ -29,16 +35,22 @@ export class ChatStore implements TopicHandler {
   readonly chatId: string;
   #feed: ChatFeed;
   #view: ChatView;
+  #settled: SettledView;
   readonly #listeners = new Set<() => void>();
 
   constructor(chatId: string) {
     this.chatId = chatId;
     this.#feed = initialFeed(chatId);
     this.#view = { state: this.#feed.shown, loadingOlder: false, olderError: null, gone: false, pendingSends: [] };
+    this.#settled = this.#view;
   }
 
   get view(): ChatView {
     return this.#view;
+  }
+
+  get settled(): SettledView {
+    return this.#settled;
   }
 
   readonly subscribe = (listener: () => void): (() => void) => {
@@ -106,9 +118,20 @@ export class ChatStore implements TopicHandler {
   }
 
   #show(change: Partial<ChatView>): void {
-    this.#view = { ...this.#view, ...change };
+    const before = this.#view;
+    this.#view = { ...before, ...change };
+    if (!isSameButLive(before, this.#view)) this.#settled = this.#view;
     for (const listener of [...this.#listeners]) listener();
   }
+}
+
+function isSameButLive(before: ChatView, after: ChatView): boolean {
+  const { state } = after;
+  return isShallowEqual({ ...before.state, live: null }, { ...state, live: null }) && isShallowEqual({ ...before, state }, after);
+}
+
+function isShallowEqual<T extends object>(one: T, two: T): boolean {
+  return (Object.keys(two) as (keyof T)[]).every((key) => Object.is(one[key], two[key]));
 }
 
 function withoutArrived(items: readonly OutboxItem[], version: number): readonly OutboxItem[] {

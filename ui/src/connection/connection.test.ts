@@ -66,6 +66,27 @@ test("frames of one moment make one notification", async () => {
   expect(store.view.state.live?.parts).toEqual([{ type: "text", text: "so far" }]);
 });
 
+test("text that is written changes the chat thirty times a second, and the chat without its live answer never", async () => {
+  FakeSocket.last.open();
+  const { store, listener } = follow();
+  FakeSocket.last.say({ type: "subscribed", topic: TOPIC }, ...groupSince(running, 0));
+  await frame();
+  const settled = store.settled;
+  let state = running;
+  for (let at = 0; at < 60; at += 1) {
+    state = take(state, { do: "stream", text: `${at} `, kind: "text" });
+    FakeSocket.last.say(...partsSince(state, at));
+    await frame();
+  }
+  await vi.advanceTimersByTimeAsync(100);
+  expect(store.view.state.live?.seq).toBe(60);
+  expect(listener.mock.calls.length).toBeLessThanOrEqual(33);
+  expect(store.settled).toBe(settled);
+  FakeSocket.last.say(...groupSince(take(state, { do: "commit" }), 0));
+  await vi.advanceTimersByTimeAsync(100);
+  expect(store.settled).not.toBe(settled);
+});
+
 test("a hidden page is kept current by a timer", async () => {
   vi.spyOn(document, "visibilityState", "get").mockReturnValue("hidden");
   FakeSocket.last.open();

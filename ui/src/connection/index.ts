@@ -1,6 +1,6 @@
 export { ConnectionProvider } from "./provider";
 export { useConnection, type ConnectionStatus } from "./use-connection";
-export { useChat, useChatSelector, useOutbox, type OpenChat } from "./use-chat";
+export { useChat, useChatSelector, useOutbox, useSettledChat, type OpenChat } from "./use-chat";
 export {
   useAmendChat,
   useChatDetails,

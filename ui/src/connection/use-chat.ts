@@ -1,7 +1,7 @@
 /** An open chat for components. They show it; only events of the server change it. */
 import { useCallback, useEffect, useMemo, useSyncExternalStore } from "react";
 import type { ChatState, Draft, OutboxItem } from "@/chat-state";
-import type { ChatStore, ChatView } from "./chat-store";
+import type { ChatStore, ChatView, SettledView } from "./chat-store";
 import type { Outbox } from "./outbox";
 import { useConnectionOwner } from "./provider";
 
@@ -9,6 +9,20 @@ export interface OpenChat extends ChatView {
   loadOlder: () => Promise<void>;
   /** Null: too many messages are unsent already. */
   send: (draft: Draft) => OutboxItem | null;
+}
+
+export interface SettledChat extends SettledView {
+  send: OpenChat["send"];
+  /** All of the chat at this moment, for what a user does. */
+  readNow: () => ChatState;
+}
+
+/** For components that do not show the answer while it is written: they do not render per token. */
+export function useSettledChat(chatId: string): SettledChat {
+  const store = useFollowedStore(chatId);
+  const view = useSyncExternalStore(store.subscribe, () => store.settled);
+  const send = useSend(chatId);
+  return useMemo(() => ({ ...view, send, readNow: () => store.view.state }), [view, store, send]);
 }
 
 /** The chat, followed as long as a component shows it. */

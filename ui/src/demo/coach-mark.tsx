@@ -1,6 +1,6 @@
 import { type CSSProperties, useEffect, useRef, useState } from "react";
 import { Button } from "@/components";
-import { useChat, useChatDetails } from "@/connection";
+import { useChatDetails, useSettledChat } from "@/connection";
 import { openPanel, useDemoModel, useIsPhone, usePanelTab, usePreference } from "@/shell";
 import { KillButton } from "./kill-card";
 import { useDemo } from "./demo-worker";
@@ -74,7 +74,7 @@ export function CoachMark({ chatId }: { chatId: string }) {
 function Tour({ chatId, onEnd }: { chatId: string; onEnd: () => void }) {
   const [tab] = usePanelTab();
   const done = useTour(chatId, tab === "runs");
-  const chat = useChat(chatId);
+  const chat = useSettledChat(chatId);
   const demo = useDemo();
   const step = nextStep(done);
   const style = useAboveComposer(true);

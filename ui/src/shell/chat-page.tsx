@@ -3,7 +3,7 @@ import { Suspense } from "react";
 import { Link } from "wouter";
 import { ApiError } from "@/api/client";
 import { Button, EmptyState, ErrorNote } from "@/components";
-import { useChat, useChatDetails } from "@/connection";
+import { useChatDetails, useSettledChat } from "@/connection";
 import { CoachMark, Composer, Timeline } from "./areas";
 import { NEW_CHAT_PATH } from "./routes";
 import { useSpeech } from "./speech";
@@ -25,7 +25,7 @@ export function GonePage() {
 
 /** One chat: bar, timeline, composer. */
 export function ChatPage({ chatId }: { chatId: string }) {
-  const { gone } = useChat(chatId);
+  const { gone } = useSettledChat(chatId);
   const details = useChatDetails(chatId);
   useSpeech(chatId);
   if (gone || (details.error instanceof ApiError && [403, 404, 400].includes(details.error.status))) return <GonePage />;
