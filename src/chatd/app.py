@@ -118,7 +118,7 @@ def _chat_tools(services: WorkspaceServices | None, families: list[ToolFamily]) 
     """More families may be added to the list until chats run."""
     if services is None:
         return ChatTools(families, _no_instructions)
-    families.append(services.tools)
+    families += [services.tools, services.mcp_tools]
     return ChatTools(families, services.instructions.instructions)
 
 

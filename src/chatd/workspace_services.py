@@ -27,6 +27,7 @@ from chatd.domain.workspace.agent_api import (
     AgentApi,
     ScopedDiff,
     WorkspaceContext,
+    WorkspaceMcpServer,
 )
 from chatd.domain.workspace.entities import AgentRow
 from chatd.log_event import LogEvent
@@ -34,7 +35,9 @@ from chatd.settings.schema import Settings, SettingsError
 from chatd.store.chat import chats
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
+from chatd.store.workspace import bindings
 from chatd.tools.chat_tools import WorkspaceTools
+from chatd.tools.workspace_mcp import WorkspaceMcpTools
 from chatd.workspaces.agents.access import AccessDeps, AgentAccess
 from chatd.workspaces.agents.client import HttpAgentClient
 from chatd.workspaces.agents.identity import derive_agent_key, host_id, server_secret
@@ -187,6 +190,10 @@ class WorkspaceServices:
         )
         self.provisioning = WorkspaceProvisioner(pool, TemplateCatalog(pool, env.clock), making)
         self.tools = WorkspaceTools(self, self.provisioning, env.clock)
+        self.mcp_tools = WorkspaceMcpTools(self._list_mcp_servers, self, env)
+
+    async def _list_mcp_servers(self, chat: Chat) -> Sequence[WorkspaceMcpServer]:
+        return await bindings.list_mcp_servers(self.pool, WORKER, chat.id)
 
     def _on_chat_request(self, chat_id: ChatId) -> None:
         self.diff_status.mark(chat_id)
@@ -218,6 +225,7 @@ class WorkspaceServices:
     async def _on_bound(self, chat_id: ChatId, workspace_id: WorkspaceId) -> None:
         self.access.on_bound(chat_id, workspace_id)
         self.instructions.on_bound(chat_id)
+        self.mcp_tools.on_bound(chat_id)
         row = await chats.get(self.pool, WORKER, chat_id)
         if row is not None:
             self._announce(row, "workspace")
@@ -229,6 +237,7 @@ class WorkspaceServices:
         else:
             self.access.on_bound(chat_id, workspace_id)
         self.instructions.on_bound(chat_id)
+        self.mcp_tools.on_bound(chat_id)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator["WorkspaceServices"]:

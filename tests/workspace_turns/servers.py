@@ -191,7 +191,7 @@ class WorkspaceServer:
     def __init__(self, process: Process, site: ServerSite, token: str | None) -> None:
         self.process = process
         self.url = ""
-        self._site = site
+        self.site = site
         self._token = token
         self._client: ClientSession | None = None
 
@@ -204,7 +204,7 @@ class WorkspaceServer:
             lines.append(line.decode().removesuffix("\n"))
         api = next(line.split()[1] for line in lines if line.startswith("  API  "))
         self.url = api.removesuffix("/api/v1,")
-        token = self._token or (self._site.data_dir / "admin-token").read_text().strip()
+        token = self._token or (self.site.data_dir / "admin-token").read_text().strip()
         headers = {"Authorization": f"Bearer {token}"}
         self._client = ClientSession(self.url, headers=headers)
 
@@ -250,7 +250,7 @@ class WorkspaceServer:
 
     async def workspace_of(self, chat: str) -> "WorkspacePaths":
         """The workspace that a chat created by its first call."""
-        return WorkspacePaths.of(self._site, (await self.wait_idle(chat))[0])
+        return WorkspacePaths.of(self.site, (await self.wait_idle(chat))[0])
 
     async def results(self, chat: str) -> list[Json]:
         parts = await self.parts(chat)

@@ -27,6 +27,8 @@ from chatd.agent.git.routes import GitRoutes
 from chatd.agent.git.touched_paths import TouchedPaths
 from chatd.agent.idempotency import IdempotencyJournal
 from chatd.agent.log_file import open_log_file
+from chatd.agent.mcp.routes import McpRoutes
+from chatd.agent.mcp.servers import WorkspaceServers
 from chatd.agent.processes.command import SavedResults
 from chatd.agent.processes.environment import CommandEnvironment
 from chatd.agent.processes.routes import ProcessRoutes
@@ -91,6 +93,10 @@ class AgentProcess:
             threads=self._threads,
             clock=AgentSystemClock(),
         )
+        self._mcp_servers = WorkspaceServers(
+            environment, AgentSystemClock(), self._watcher.on_servers_changed
+        )
+        self._watcher.servers = self._mcp_servers
         self._tasks: list[asyncio.Task[None]] = []
         verifier = RequestVerifier(
             key=config.dial_key, agent_id=config.agent_id, boot_id=self._boot_id, now=time.time
@@ -102,6 +108,7 @@ class AgentProcess:
             *ContextRoutes(self._watcher).routes(),
             *self._git.routes(),
             *TerminalRoutes(self._terminals).routes(),
+            *McpRoutes(self._mcp_servers, self._journal, self._fence).routes(),
         ]
         self._server = AgentHttpServer(Dispatcher(verifier, routes))
 
@@ -133,6 +140,7 @@ class AgentProcess:
         for task in self._tasks:
             task.cancel()
         await self._terminals.close()
+        await self._mcp_servers.close()
         await self._processes.close()
         await self._journal.close()
         self._threads.close()

@@ -22,6 +22,7 @@ from chatd.agent.context.sources import (
 )
 from chatd.agent.errors import AgentError
 from chatd.agent.files.paths import open_regular, printable_name, read_at_most
+from chatd.agent.mcp.config import McpConfigError, parse_config
 from chatd.agent.text import clip_text
 
 MAX_RESOURCE_BYTES = 64 << 10
@@ -135,9 +136,9 @@ def _parse_instructions(resource: FoundResource, data: bytes) -> FoundResource:
 
 def _parse_mcp_config(resource: FoundResource, data: bytes) -> FoundResource:
     try:
-        json.loads(data)
-    except (ValueError, RecursionError):
-        return replace(resource, status="invalid", error="it is not valid JSON")
+        parse_config(data)
+    except McpConfigError as error:
+        return replace(resource, status="invalid", error=str(error))
     return resource
 
 

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Protocol
 
+from chatd.agent.context.mcp_configs import find_mcp_servers, server_resources
 from chatd.agent.context.resolver import ContextSnapshot, read_context
 from chatd.agent.context.sources import ContextSources, fingerprint
 from chatd.agent.errors import AgentError
+from chatd.agent.mcp.config import McpServerConfig
+from chatd.agent.mcp.servers import ServerReport
 from chatd.agent.server.dispatcher import AgentRoute, AgentRouteRequest
 from chatd.agent.server.http_messages import AgentHttpReply, json_reply
 from chatd.agent.threads import AgentClock, ThreadRunner
@@ -27,8 +31,17 @@ MAX_CONTEXT_WAIT_S = 300.0
 Fingerprint = tuple[object, ...]
 
 
+class DeclaredServers(Protocol):
+    """The MCP servers of the workspace. `apply` returns at once."""
+
+    def apply(self, configs: Sequence[McpServerConfig]) -> None: ...
+
+    def reports(self) -> Sequence[ServerReport]: ...
+
+
 class ContextWatcher:
-    """The creator runs `run` as a task; any number of callers may `wait`.
+    """The creator runs `run` as a task; any number of callers may `wait`. The tools of `servers`,
+    which `on_servers_changed` announces, are part of the snapshot.
 
     Versions are milliseconds of the wall clock, so that versions after a restart are newer;
     `now_ms` returns the time.
@@ -47,7 +60,9 @@ class ContextWatcher:
         self._clock = clock
         self._now_ms = now_ms
         self._current: ContextSnapshot | None = None
+        self._found: ContextSnapshot | None = None
         self._changed = asyncio.Event()
+        self.servers: DeclaredServers | None = None
 
     async def run(self) -> None:
         """Poll until cancelled. A failed poll is repeated: the disk may recover."""
@@ -83,8 +98,16 @@ class ContextWatcher:
             return current
         if last is not None or self._current is not None:
             current = await self._debounce(current)
-        self._publish(await self._threads.run(lambda: read_context(self._sources, version=0)))
+        self._found = await self._threads.run(lambda: read_context(self._sources, version=0))
+        if self.servers is not None:
+            configs = await self._threads.run(lambda: find_mcp_servers(self._sources))
+            self.servers.apply(configs)
+        self._publish(self._found)
         return current
+
+    def on_servers_changed(self) -> None:
+        if self._found is not None:
+            self._publish(self._found)
 
     async def _debounce(self, current: Fingerprint) -> Fingerprint:
         """Wait until nothing changes for a moment: editors write a file in several steps."""
@@ -100,6 +123,9 @@ class ContextWatcher:
 
     def _publish(self, found: ContextSnapshot) -> None:
         before = self._current
+        if self.servers is not None:
+            tools = server_resources(self.servers.reports())
+            found = replace(found, resources=(*found.resources, *tools))
         if before is not None and replace(before, version=0) == found:
             return
         min_version = before.version + 1 if before is not None else 1

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Final, Literal, Protocol
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from chatd.domain.description import UPDATED_AT, describe
 from chatd.domain.errors import ChatdError, InvalidInput
@@ -127,6 +127,14 @@ class WorkspaceContext(Struct, frozen=True, kw_only=True):
     resources: tuple[ContextResource, ...] = ()
 
 
+class WorkspaceMcpServer(Struct, frozen=True, kw_only=True):
+    """An MCP server that a workspace declares. `tools` is the JSON list of its tools."""
+
+    name: str
+    tools: str
+    hash: str
+
+
 class AgentApi(Protocol):
     """A connection to one agent on behalf of one chat.
 
@@ -169,6 +177,10 @@ class AgentApi(Protocol):
     async def signal(self, process_id: str, signal: ProcessSignal) -> None: ...
 
     async def context(self, *, after: int = 0, wait_s: float = 0) -> WorkspaceContext: ...
+
+    async def call_mcp_tool(self, server: str, tool: str, args: Raw, *, key: str) -> Raw:
+        """The result as the MCP server sent it."""
+        ...
 
 
 MAX_CONTEXT_RESOURCES: Final = 1000

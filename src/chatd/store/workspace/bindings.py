@@ -18,6 +18,7 @@ from chatd.domain.workspace.agent_api import (
     PinnedContext,
     WorkspaceBinding,
     WorkspaceContext,
+    WorkspaceMcpServer,
 )
 from chatd.domain.workspace.entities import AgentId, BuildId
 from chatd.store.conn import Conn, Row, json_text, named_statement, strip_unstorable
@@ -152,7 +153,8 @@ SAVE_CONTEXT: Final = named_statement("""
         WHERE r.agent_id = put.agent_id AND r.position >= :count)
     SELECT EXISTS (SELECT FROM put)""")
 
-# A copy, because the agent's context may change after the chat has read it.
+# A copy, because the agent's context may change after the chat has read it. Tools of MCP servers,
+# which come last, are left out: they are not pinned.
 PIN_CONTEXT: Final[LiteralString] = f"""
     WITH pinned AS (
         UPDATE chat_bindings b SET
@@ -168,7 +170,8 @@ PIN_CONTEXT: Final[LiteralString] = f"""
             content, hash, size, error, name, description)
         SELECT pinned.chat_id, r.position, r.kind, r.source, r.status, r.content, r.hash, r.size,
             r.error, r.name, r.description
-        FROM pinned, agent_context_resources r WHERE r.agent_id = $2
+        FROM pinned, agent_context_resources r
+        WHERE r.agent_id = $2 AND r.kind <> 'mcp_server'
         ON CONFLICT (chat_id, position) DO UPDATE SET
             kind = excluded.kind, source = excluded.source, status = excluded.status,
             content = excluded.content, hash = excluded.hash, size = excluded.size,
@@ -176,8 +179,20 @@ PIN_CONTEXT: Final[LiteralString] = f"""
     cut AS (
         DELETE FROM chat_context_resources c USING pinned
         WHERE c.chat_id = pinned.chat_id AND c.position >= (
-            SELECT count(*) FROM agent_context_resources r WHERE r.agent_id = $2))
+            SELECT count(*) FROM agent_context_resources r
+            WHERE r.agent_id = $2 AND r.kind <> 'mcp_server'))
     SELECT EXISTS (SELECT FROM pinned)"""
+
+# Not pinned: a chat uses the tools that the servers have now. A stopped workspace has none.
+LIST_MCP_SERVERS: Final[LiteralString] = f"""
+    SELECT r.name, r.content, r.hash FROM chats c
+    JOIN workspaces w ON w.id = c.workspace_id AND w.owner_id = c.owner_id
+    JOIN LATERAL (
+        SELECT a.id FROM workspace_agents a WHERE a.workspace_id = w.id AND a.lifecycle <> 'off'
+        ORDER BY a.created_at DESC, a.id LIMIT 1) latest ON true
+    JOIN agent_context_resources r ON r.agent_id = latest.id
+    WHERE c.id = $1 AND r.kind = 'mcp_server' AND r.status = 'ok' AND {chat_condition("$2", "$3")}
+    ORDER BY r.position"""
 
 _LISTED: Final[LiteralString] = """
     (SELECT coalesce(json_agg(r ORDER BY r.position), '[]')"""
@@ -241,6 +256,16 @@ async def get_pinned_context(conn: Conn, actor: Actor, chat_id: ChatId) -> Pinne
         context=_context(row),
         pinned_at=row["pinned_at"],
         dirty=row["dirty"],
+    )
+
+
+async def list_mcp_servers(
+    conn: Conn, actor: Actor, chat_id: ChatId
+) -> tuple[WorkspaceMcpServer, ...]:
+    """The MCP servers of the chat's workspace that its agent has reached, with their tools."""
+    rows = await conn.fetch(LIST_MCP_SERVERS, chat_id, *chat_reach(actor, "chats.read"))
+    return tuple(
+        WorkspaceMcpServer(name=row["name"], tools=row["content"], hash=row["hash"]) for row in rows
     )
 
 

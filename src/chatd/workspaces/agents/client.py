@@ -11,6 +11,7 @@ from typing import Final, Protocol
 from urllib.parse import quote, urlencode
 
 import msgspec
+from msgspec import Raw
 
 from chatd.domain.ids import ChatId, MessageId
 from chatd.domain.ports import Clock
@@ -37,6 +38,7 @@ from chatd.workspaces.agents.wire import (
     DiffsBody,
     EditsBody,
     GitEvent,
+    McpCallBody,
     PathBody,
     ProcessesBody,
     ScopedDiffsBody,
@@ -53,6 +55,8 @@ MAX_CONTEXT_BYTES: Final = 16 << 20
 """An agent keeps at most 2 MiB of context; JSON escapes can multiply that."""
 MAX_GIT_CHANGES_BYTES: Final = 24 << 20
 """A diff has at most 3 MiB; JSON escapes can multiply that."""
+MAX_MCP_RESULT_BYTES: Final = 24 << 20
+"""The agent reads at most 16 MiB of a server's reply; JSON escapes can multiply that."""
 GIT_DIFF_TIMEOUT_S: Final = 30.0
 OUTPUT_POLL_S: Final = 60.0
 """How long one request waits for output. The agent allows five minutes; a shorter request notices
@@ -263,6 +267,16 @@ class HttpAgentClient:
         raw = await self._get("/context", query, wait_s=wait_s, max_body_bytes=MAX_CONTEXT_BYTES)
         return decode_reply(raw, WorkspaceContext)
 
+    async def call_mcp_tool(self, server: str, tool: str, args: Raw, *, key: str) -> Raw:
+        """Repeats the request while the call runs: the agent knows it by its key."""
+        fields = {"server": server, "tool": tool, "arguments": bytes(args).decode()}
+        body = msgspec.json.encode(fields)
+        while True:
+            raw = await self._post("/mcp/call", body, key=key, max_body_bytes=MAX_MCP_RESULT_BYTES)
+            reply = decode_effect_reply(raw, McpCallBody)
+            if not reply.running:
+                return reply.result
+
     async def _get(
         self,
         path: str,
@@ -287,13 +301,20 @@ class HttpAgentClient:
         *,
         query: Mapping[str, object] | None = None,
         key: str | None = None,
+        max_body_bytes: int = MAX_JSON_BYTES,
     ) -> bytes:
         if len(body) > MAX_FILE_BYTES:
             text = f"the request has more than {MAX_FILE_BYTES} bytes; send less at once"
             raise AgentRefused(text, status=413)
         headers = self._headers if key is None else {**self._headers, KEY_HEADER: key}
         target = _target(path, query)
-        request = AgentRequest(method="POST", target=target, headers=headers, body=body)
+        request = AgentRequest(
+            method="POST",
+            target=target,
+            headers=headers,
+            body=body,
+            max_body_bytes=max_body_bytes,
+        )
         return await self._sender.send(request)
 
 

@@ -132,7 +132,7 @@ class ContextSync:
         return await bindings.get_pinned_context(self._conn, WORKER, chat_id)
 
 
-CONTEXT_CHECK_INTERVAL_S: Final = 30.0
+CONTEXT_CHECK_INTERVAL_S: Final = 10.0
 CONTEXT_CHECK_TIMEOUT_S: Final = 10.0
 MAX_CONCURRENT_CONTEXT_READS: Final = 8
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId, MessageId
@@ -131,6 +131,13 @@ class ScopedDiffsBody(Struct, frozen=True, kw_only=True):
 
 class DiffsBody(Struct, frozen=True, kw_only=True):
     files: tuple[FileDiff, ...] = ()
+
+
+class McpCallBody(Struct, frozen=True, kw_only=True):
+    """`running`: the call goes on, and the same request asks again for its result."""
+
+    running: bool = False
+    result: Raw = Raw(b"{}")
 
 
 class ProcessesBody(Struct, frozen=True, kw_only=True):

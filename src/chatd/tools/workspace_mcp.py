@@ -1,0 +1,149 @@
+"""Tools of the MCP servers that a workspace declares in `.mcp.json`. Its agent runs the servers and
+makes the calls; the call key keeps a repeated call from running twice."""
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, Literal, cast
+
+import msgspec
+from msgspec import Raw, Struct
+
+from chatd.domain.answer.tool_output import ToolOutput, error_output
+from chatd.domain.chat.row import Chat
+from chatd.domain.errors import ChatdError
+from chatd.domain.ids import ChatId
+from chatd.domain.mcp.names import ServerToolKey, assign_names
+from chatd.domain.mcp.results import convert_result
+from chatd.domain.mcp.tools import ListedTool, McpOrigin, read_listed_tool
+from chatd.domain.model.protocol import ToolSpec
+from chatd.domain.ports import Env, ToolContext, ToolEffect, WorkspaceAccess
+from chatd.domain.text import parse_json
+from chatd.domain.workspace.agent_api import (
+    AgentRefused,
+    AgentUnreachable,
+    WorkspaceMcpServer,
+    WorkspaceUnavailable,
+)
+from chatd.tools.tool import RETRY_ADVICE_TEXT
+
+WORKSPACE_MCP_TIMEOUT_S: Final = 100.0
+"""For a call of 60 s and a server that is started before it (30 s)."""
+MCP_LIST_RECHECK_S: Final = 5.0
+MAX_CHATS_WITH_TOOLS: Final = 256
+
+ListServers = Callable[[Chat], Awaitable[Sequence[WorkspaceMcpServer]]]
+
+
+class WorkspaceMcpTool(Struct, frozen=True, kw_only=True):
+    """Satisfies `ports.Tool`."""
+
+    spec: ToolSpec
+    server: str
+    routing_name: str
+    access: WorkspaceAccess
+    mcp_origin: McpOrigin
+    effect: ToolEffect = "idempotent"
+    origin: Literal["workspace_mcp"] = "workspace_mcp"
+    serial: bool = False
+    exclusive: bool = False
+    stops_turn: bool = False
+    timeout_s: float = WORKSPACE_MCP_TIMEOUT_S
+
+    async def run(self, context: ToolContext, args: Raw) -> ToolOutput:
+        try:
+            agent = await self.access.connect(context)
+            result = await agent.call_mcp_tool(
+                self.server, self.routing_name, args, key=context.call_key
+            )
+        except (WorkspaceUnavailable, AgentRefused) as error:
+            return error_output(error.message)
+        except AgentUnreachable as error:
+            return error_output(f"{error.message} {RETRY_ADVICE_TEXT}")
+        value = parse_json(result)
+        return convert_result(
+            cast("Mapping[str, object]", value if isinstance(value, dict) else {})
+        )
+
+    async def recover(self, context: ToolContext) -> ToolOutput | None:
+        del context
+        return None
+
+
+class _KeptTools(Struct, kw_only=True):
+    hashes: tuple[tuple[str, str], ...]
+    tools: tuple[WorkspaceMcpTool, ...]
+    checked_at_s: float
+
+
+class WorkspaceMcpTools:
+    """Satisfies `ports.ToolFamily`. `list_servers` reads rows only: no step waits for a
+    workspace."""
+
+    def __init__(self, list_servers: ListServers, access: WorkspaceAccess, env: Env) -> None:
+        self._list_servers = list_servers
+        self._access = access
+        self._env = env
+        self._kept: OrderedDict[ChatId, _KeptTools] = OrderedDict()
+
+    def on_bound(self, chat_id: ChatId) -> None:
+        """The chat has another workspace, or it was built again."""
+        self._kept.pop(chat_id, None)
+        self._keep(chat_id, _KeptTools(hashes=(), tools=(), checked_at_s=float("-inf")))
+
+    async def tools(self, chat: Chat) -> Sequence[WorkspaceMcpTool]:
+        kept = self._kept.get(chat.id)
+        if chat.mode is not None or (chat.workspace_id is None and kept is None):
+            return ()
+        now = self._env.clock.monotonic()
+        if kept is not None and now < kept.checked_at_s + MCP_LIST_RECHECK_S:
+            return kept.tools
+        try:
+            servers = await self._list_servers(chat)
+        except ChatdError as error:
+            self._env.emit("workspace_mcp_failed", chat_id=chat.id, error_kind=error.code)
+            return () if kept is None else kept.tools
+        hashes = tuple((server.name, server.hash) for server in servers)
+        if kept is None or kept.hashes != hashes:
+            tools = _make_tools(servers, self._access)
+            kept = _KeptTools(hashes=hashes, tools=tools, checked_at_s=now)
+        kept.checked_at_s = now
+        self._keep(chat.id, kept)
+        return kept.tools
+
+    def _keep(self, chat_id: ChatId, kept: _KeptTools) -> None:
+        self._kept[chat_id] = kept
+        self._kept.move_to_end(chat_id)
+        while len(self._kept) > MAX_CHATS_WITH_TOOLS:
+            self._kept.popitem(last=False)
+
+
+def _make_tools(
+    servers: Sequence[WorkspaceMcpServer], access: WorkspaceAccess
+) -> tuple[WorkspaceMcpTool, ...]:
+    by_key = {
+        ServerToolKey(slug=server.name, server_id=server.name, tool=tool.name): tool
+        for server in servers
+        for tool in _listed(server.tools)
+    }
+    return tuple(
+        WorkspaceMcpTool(
+            spec=ToolSpec(
+                name=name,
+                description=by_key[key].description or f"A tool of {key.slug}.",
+                input_schema=by_key[key].schema,
+            ),
+            server=key.slug,
+            routing_name=key.tool,
+            access=access,
+            mcp_origin=McpOrigin(name=key.slug),
+        )
+        for name, key in assign_names(by_key)
+    )
+
+
+def _listed(tools: str) -> list[ListedTool]:
+    try:
+        entries = msgspec.json.decode(tools, type=list[object])
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return []
+    return [tool for entry in entries if (tool := read_listed_tool(entry)) is not None]
