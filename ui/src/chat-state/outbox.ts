@@ -14,6 +14,8 @@ export interface Draft {
   readonly busyBehavior?: BusyBehavior;
   readonly modelConfigId?: string | null;
   readonly reasoningEffort?: Effort | null;
+  /** The chat's mode from this message on; without it the mode stays. */
+  readonly mode?: "off" | "plan";
 }
 
 /**
@@ -46,5 +48,6 @@ export function sendBody(draft: Draft): SendBody {
     busy_behavior: draft.busyBehavior ?? "queue",
     ...(draft.modelConfigId == null ? {} : { model_config_id: draft.modelConfigId }),
     ...(draft.reasoningEffort == null ? {} : { reasoning_effort: draft.reasoningEffort }),
+    ...(draft.mode === undefined ? {} : { mode: draft.mode }),
   };
 }

@@ -312,3 +312,22 @@ test("another part of the page opens the choice of models", async () => {
   act(() => openModelPicker());
   expect(await screen.findByRole("searchbox", { name: "Find a model" })).toBeTruthy();
 });
+
+test("plan mode is turned on in the menu, shown, and turned off by its button", async () => {
+  page.replies[`PATCH /api/v1/chats/${CHAT_ID}`] = () => Response.json({ id: CHAT_ID, version: 1, archived: false });
+  await page.show(CHAT_ID, idle);
+  await userEvent.click(screen.getByRole("button", { name: "Add files and choose tools" }));
+  await userEvent.click(await screen.findByRole("menuitemcheckbox", { name: /Plan mode/ }));
+  await userEvent.click(await screen.findByRole("button", { name: /Plan mode; press/ }));
+  expect(page.requests.filter(({ method }) => method === "PATCH").map(({ body }) => body)).toEqual([{ mode: "plan" }, { mode: "off" }]);
+  expect(screen.queryByRole("button", { name: /Plan mode; press/ })).toBeNull();
+});
+
+test("a new chat begins in plan mode if /plan was typed", async () => {
+  page.replies["POST /api/v1/chats"] = Response.json({ id: CHAT_ID, version: 1 }, { status: 201 });
+  await page.show(null);
+  await userEvent.type(box(), "/plan{Enter}");
+  await userEvent.type(box(), "archive invoices{Enter}");
+  const [created] = page.requests.filter(({ method }) => method === "POST");
+  expect(created?.body).toEqual({ content: [{ type: "text", text: "archive invoices" }], mode: "plan" });
+});

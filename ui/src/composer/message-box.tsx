@@ -1,6 +1,5 @@
-import { Plus } from "lucide-react";
 import { useCallback, useRef, useState, type ClipboardEvent, type DragEvent, type KeyboardEvent, type ReactNode } from "react";
-import { classes, IconButton, toast } from "@/components";
+import { classes, toast } from "@/components";
 import type { BusyBehavior, SettledState } from "@/chat-state";
 import { useAction, usePreference } from "@/shell";
 import { Chips } from "./chips";
@@ -12,12 +11,14 @@ import { addFiles, isLongPaste, pastedFile, removeFile } from "./draft/uploads";
 import { boxKey } from "./keys";
 import { contextLimitOf } from "./model-choice";
 import { ModelPicker } from "./model-picker";
+import { PlanButton, PlusMenu } from "./plus-menu";
 import { usePromptHistory } from "./prompt-history";
 import { SendButton, StopButton } from "./send-button";
 import type { SlashCommand } from "./slash-commands";
 import { SLASH_MENU_ID, SlashMenu, slashItemId } from "./slash-menu";
 import { TextBox } from "./text-box";
 import { useModelChoice } from "./use-model-choice";
+import { usePlanChoice } from "./use-mode";
 import { useSlash } from "./use-slash";
 
 interface MessageBoxProps {
@@ -58,11 +59,13 @@ export function MessageBox(props: MessageBoxProps) {
   const box = useRef<HTMLTextAreaElement | null>(null);
   const picker = useRef<HTMLInputElement | null>(null);
   const choice = useModelChoice(chatId, draft);
+  const plan = usePlanChoice(chatId, draft, change);
   const setText = useCallback((text: string) => change((was) => ({ ...was, text })), [change]);
   const history = usePromptHistory(chatId, setText);
   const slash = useSlash(draft.text, state, (command) => {
     setText("");
     if (command.name === "model") setPicking(true);
+    else if (command.name === "plan") plan.setPlan(!plan.isPlan);
     else props.onSlash(command);
   });
   const attach = (files: readonly File[]) => {
@@ -162,7 +165,7 @@ export function MessageBox(props: MessageBoxProps) {
             active={slash.commands === null ? undefined : slashItemId(slash.active)}
           />
           <div className="tb">
-            <IconButton icon={Plus} label="Attach files" onClick={() => picker.current?.click()} />
+            <PlusMenu plan={plan} onAttach={() => picker.current?.click()} />
             <input
               ref={picker}
               type="file"
@@ -174,6 +177,7 @@ export function MessageBox(props: MessageBoxProps) {
                 event.target.value = "";
               }}
             />
+            <PlanButton plan={plan} />
             <ModelPicker
               models={choice.models}
               model={choice.model}

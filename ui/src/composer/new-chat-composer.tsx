@@ -76,5 +76,7 @@ function bodyOf(draft: MessageDraft): CreateBody {
     content: contentOf(draft),
     ...(draft.modelConfigId === null ? {} : { model_config_id: draft.modelConfigId }),
     ...(draft.effort === null ? {} : { reasoning_effort: draft.effort }),
+    ...(draft.isPlan ? { mode: "plan" as const } : {}),
+    ...(draft.mcpServerIds === null ? {} : { mcp_server_ids: [...draft.mcpServerIds] }),
   };
 }

@@ -38,6 +38,7 @@ export async function runSlash(name: SlashName, { chatId, actions, navigate, sto
       navigate(NEW_CHAT_PATH);
       return;
     case "model":
+    case "plan":
       return;
   }
 }

@@ -1,4 +1,4 @@
-import { Archive, ArrowDownToLine, Cpu, GitFork, PauseCircle, Plus, StopCircle, type LucideIcon } from "lucide-react";
+import { Archive, ArrowDownToLine, Cpu, GitFork, ListTodo, PauseCircle, Plus, StopCircle, type LucideIcon } from "lucide-react";
 import { classes, Icon } from "@/components";
 import type { SettledState } from "@/chat-state";
 import type { SlashCommand, SlashName } from "./slash-commands";
@@ -8,6 +8,7 @@ const ICONS: Record<SlashName, LucideIcon> = {
   fork: GitFork,
   export: ArrowDownToLine,
   model: Cpu,
+  plan: ListTodo,
   stop: StopCircle,
   hold: PauseCircle,
   new: Plus,

@@ -15,8 +15,8 @@ export interface BuildLog {
 
 export interface TimelineActions {
   readonly chatId: string;
-  /** Sends a message of the user. */
-  send: (text: string) => void;
+  /** Sends a message of the user; with `mode` the chat leaves or enters plan mode with it. */
+  send: (text: string, mode?: "off" | "plan") => void;
   /** Answers a call that waits for somebody outside. */
   answer: (callId: string, output: unknown) => Promise<void>;
   /** Goes on with the queue that waits. */

@@ -24,6 +24,10 @@ export interface MessageDraft {
   /** Null: that of the chat, or the default. */
   readonly modelConfigId: string | null;
   readonly effort: Effort | null;
+  /** Of a new chat: it begins in plan mode. */
+  readonly isPlan: boolean;
+  /** Of a new chat: the MCP servers that it uses; null: those that are on by default. */
+  readonly mcpServerIds: readonly string[] | null;
 }
 
 export const EMPTY_DRAFT: MessageDraft = {
@@ -32,6 +36,8 @@ export const EMPTY_DRAFT: MessageDraft = {
   attachments: [],
   modelConfigId: null,
   effort: null,
+  isPlan: false,
+  mcpServerIds: null,
 };
 
 export function isEmpty(draft: MessageDraft): boolean {

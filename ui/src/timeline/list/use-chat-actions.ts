@@ -18,8 +18,8 @@ export function useChatActions(chatId: string, chat: OpenChat): TimelineActions 
   });
   return useMemo<TimelineActions>(() => {
     const path = { chat_id: chatId };
-    const send = (text: string) => {
-      newest.current.send({ content: [{ type: "text", text }] });
+    const send = (text: string, mode?: "off" | "plan") => {
+      newest.current.send({ content: [{ type: "text", text }], ...(mode === undefined ? {} : { mode }) });
     };
     return {
       chatId,

@@ -6,7 +6,7 @@ import { useTimelineActions } from "../actions";
 import { Markdown } from "../markdown/markdown";
 import { asObject, objectsOf, textOf } from "../rows/json";
 import type { ToolCall } from "../rows/tool-call";
-import { ChildProgress, ChildState } from "./child-chat";
+import { ChildProgress, ChildState, StopChild } from "./child-chat";
 import { Failure, isGoing, ToolFrame, verbOf, type CardProps } from "./frame";
 
 export function SpawnCard({ call, rowKey }: CardProps) {
@@ -24,7 +24,7 @@ export function SpawnCard({ call, rowKey }: CardProps) {
       isSentence
       opens={call.state === "failed"}
       meta={isFollowed && childId !== "" && call.state === "done" ? <ChildState chatId={childId} /> : undefined}
-      foot={childId === "" ? undefined : <OpenChat chatId={childId} />}
+      foot={childId === "" ? undefined : <ChildFoot chatId={childId} isFollowed={isFollowed} />}
     >
       {call.state === "failed" ? (
         <Failure text={textOf(result, "error")} />
@@ -36,7 +36,10 @@ export function SpawnCard({ call, rowKey }: CardProps) {
 }
 
 export function WaitCard({ call, rowKey }: CardProps) {
+  const isFollowed = useTimelineActions().chatId !== "";
   const result = asObject(call.result);
+  const childId = childOf(call);
+  const isWaiting = isFollowed && childId !== "" && isGoing(call.state);
   const report = textOf(result, "report");
   const error = textOf(result, "last_error") || textOf(result, "error");
   const hasTimedOut = result?.timed_out === true;
@@ -48,8 +51,10 @@ export function WaitCard({ call, rowKey }: CardProps) {
       verb={verbOf(call, "Waiting for agent", hasTimedOut ? "Agent still works" : "Agent answered", "Agent failed")}
       subject={textOf(result, "title")}
       isSentence
-      foot={childOf(call) === "" ? undefined : <OpenChat chatId={childOf(call)} />}
+      opens={call.state === "failed" || isGoing(call.state)}
+      foot={childId === "" ? undefined : <ChildFoot chatId={childId} isFollowed={isWaiting} />}
     >
+      {isWaiting && <ChildProgress chatId={childId} prompt="" />}
       {error !== "" && <Failure text={error} />}
       {report !== "" && (
         <div className="tool-text">
@@ -114,6 +119,17 @@ export function ListAgentsCard({ call, rowKey }: CardProps) {
         </ul>
       )}
     </ToolFrame>
+  );
+}
+
+/** The way to the child, and what a person can do to it from here. */
+function ChildFoot({ chatId, isFollowed }: { readonly chatId: string; readonly isFollowed: boolean }) {
+  return (
+    <>
+      <OpenChat chatId={chatId} />
+      <span className="grow" />
+      {isFollowed && <StopChild chatId={chatId} />}
+    </>
   );
 }
 

@@ -1,7 +1,10 @@
 /** What a subagent does now, as the parent's card shows it. */
-import { Check } from "lucide-react";
-import { Icon, Spinner, StatusState, type Status } from "@/components";
-import { useChatSelector } from "@/connection";
+import { Check, Square } from "lucide-react";
+import { useState } from "react";
+import { api, ApiError } from "@/api/client";
+import { Button, Icon, Spinner, StatusState, type Status } from "@/components";
+import { useChatDetails, useChatSelector } from "@/connection";
+import { toast } from "@/shell";
 import type { ChatState } from "@/chat-state/types";
 import { briefOf, type Brief } from "../rows/brief";
 import { rows } from "../rows/rows";
@@ -27,6 +30,31 @@ export function ChildProgress({ chatId, prompt }: { readonly chatId: string; rea
         </li>
       ))}
     </ul>
+  );
+}
+
+const STOPPABLE: ReadonlySet<ChatState["status"]> = new Set(["pending", "running", "requires_action"]);
+
+/** Stops the child alone; its parent is told. */
+export function StopChild({ chatId }: { readonly chatId: string }) {
+  const canStop = useChatSelector(chatId, (state) => state.loaded && STOPPABLE.has(state.status));
+  const isOwner = useChatDetails(chatId).data?.is_owner !== false;
+  const [isBusy, setBusy] = useState(false);
+  if (!canStop || !isOwner) return null;
+  const stop = async () => {
+    setBusy(true);
+    try {
+      await api.POST("/api/v1/chats/{chat_id}/interrupt", { path: { chat_id: chatId } });
+    } catch (error) {
+      toast({ text: error instanceof ApiError ? error.message : "The agent was not stopped. Try again.", tone: "danger" });
+    } finally {
+      setBusy(false);
+    }
+  };
+  return (
+    <Button size="xs" icon={Square} busy={isBusy} onClick={() => void stop()}>
+      Stop agent
+    </Button>
   );
 }
 

@@ -47,7 +47,7 @@ function PlanForm({ fileId, path }: { readonly fileId: string; readonly path: st
           busy={isSent}
           onClick={() => {
             setSent(true);
-            send("Implement the plan.");
+            send("Implement the plan.", "off");
           }}
         >
           Implement plan
