@@ -63,6 +63,7 @@ from chatd.subagent_models import SubagentModelChoice
 from chatd.telemetry import Gauges, Telemetry
 from chatd.tools.chat_files import ChatFileWriter
 from chatd.tools.chat_tools import ChatFileTools, ChatTools
+from chatd.tools.questions import QuestionTools
 from chatd.tools.subagents import SubagentTools
 from chatd.user_keys import UserKeys
 from chatd.workspace_control import LocalWorkspaceControl
@@ -209,7 +210,7 @@ async def serve(
             config = workspace_config(settings, env, connect) if enabled else None
             if config is not None and role.runs_chats:
                 services = WorkspaceServices(config, environment, worker_id, announce=announce)
-            families: list[ToolFamily] = []
+            families: list[ToolFamily] = [QuestionTools()]
             tools = _chat_tools(services, families)
             runtime_settings = RuntimeSettings()
             replica = Replica(

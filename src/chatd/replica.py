@@ -28,6 +28,7 @@ from chatd.engine.file_loader import FileLoader
 from chatd.engine.file_removal import file_tasks
 from chatd.engine.lease import WorkerLease
 from chatd.engine.maintenance import RetentionConfig, maintenance_tasks, retention_tasks
+from chatd.engine.model_call import AnswerTimes
 from chatd.engine.model_step import ModelStep
 from chatd.engine.open_call_writer import OpenCallWriter
 from chatd.engine.spend_guard import SpendGuard
@@ -74,6 +75,7 @@ class ReplicaConfig(Struct, frozen=True, kw_only=True):
     titles: bool = False
     model_call_timeout_s: float | None = None
     files: FileStoreConfig = FileStoreConfig()
+    answer_times: AnswerTimes = AnswerTimes()
 
 
 class Replica:
@@ -143,7 +145,7 @@ class Replica:
         self.titles = self._build_title_generator(models, title_models, spend_guard)
         model_step = self._build_model_step(config.model_call_timeout_s, spend_guard)
         titles = self.titles if config.titles else None
-        turn_loop = self._build_turn_loop(models, tools, model_step, titles)
+        turn_loop = self._build_turn_loop(config, models, tools, model_step, titles)
         self.worker = self._build_worker(config.worker, turn_loop)
         self._works = config.runs_chats
         self._work: asyncio.Task[None] | None = None
@@ -194,6 +196,7 @@ class Replica:
 
     def _build_turn_loop(
         self,
+        config: ReplicaConfig,
         models: ModelSource,
         tools: ToolSource,
         model_step: ModelStep,
@@ -212,6 +215,7 @@ class Replica:
                 tool_deps=tool_deps,
                 usage_writer=self.usage_writer,
                 title_generator=title_generator,
+                answer_times=config.answer_times,
                 env=self.env,
             )
         )
@@ -342,6 +346,10 @@ def replica_config(
         spend_limit=_spend(settings),
         titles=settings.chats.titles,
         files=file_store_config(settings.files),
+        answer_times=AnswerTimes(
+            question_s=settings.chats.question_hours * 3600.0,
+            approval_s=settings.chats.approval_hours * 3600.0,
+        ),
     )
 
 

@@ -52,6 +52,7 @@ from chatd.store.pool import Pool
 from chatd.store.workspace import bindings, build_leases, builds, templates, workspaces
 from tests.store.account_cases import ADMINISTRATION, OWN_ACCOUNT, READER, prepare_accounts
 from tests.store.owned_row_cases import OWNED_ROWS, prepare_owned_rows
+from tests.store.policy_cases import POLICIES, SHARED_POLICIES, prepare_policies
 from tests.support.debug_calls import debug_call
 from tests.support.factories import AT, CHAT, HARNESS, OWNER, WORKER, member
 from tests.support.outcomes import present
@@ -277,13 +278,17 @@ CASES: Final[Mapping[str, Case]] = {
     "workspace.templates.list_usage": lambda pool, who, _: templates.list_usage(pool, who, OWNER),
     **OWN_ACCOUNT,
     **OWNED_ROWS,
+    **POLICIES,
     **ADMINISTRATION,
+    **SHARED_POLICIES,
 }
 
 
 def allowed(name: str) -> UserActor:
     """The owner, or an administrator for what is about the deployment."""
-    is_administration = name in ADMINISTRATION or name == "chat.runs.list_workers"
+    is_administration = (
+        name in {*ADMINISTRATION, *SHARED_POLICIES} or name == "chat.runs.list_workers"
+    )
     return UserActor(user_id=OWNER, role="admin" if is_administration else "member")
 
 
@@ -320,6 +325,7 @@ async def prepare(pool: Pool) -> Chat:
     await _prepare_workspaces(pool)
     await prepare_accounts(pool)
     await prepare_owned_rows(pool)
+    await prepare_policies(pool)
     return present(await chats.get(pool, HARNESS, CHAT))
 
 

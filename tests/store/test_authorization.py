@@ -103,6 +103,8 @@ WITHOUT_ACTOR: Final[Mapping[str, str]] = {
     "shared_keys": "the server's own keys",
     "server_check": "no rows of users",
     "spend": "the limit check of the server",
+    "tool_policies.get_template": "the catalog, which all users read",
+    "tool_policies.load_layers": "for the worker that runs the chat",
     "webhooks.claim": "the sender of all webhooks",
     "webhooks.finish": "the sender of all webhooks",
     "webhooks.has_any": "tells the sender whether there is any webhook, and no content",

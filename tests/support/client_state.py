@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chatd.domain.chat.call_waits import call_deadlines, wait_of, waiting_calls
 from chatd.domain.chat.diff import ChatSnapshot, ViewerPosition, diff, needs_full_read
 from chatd.domain.chat.events import (
     ActionRequired,
@@ -109,7 +110,7 @@ class ClientState(Struct, frozen=True, kw_only=True):
         assert full.since == 0
         rows = [public_message(chat.id, row) for row in full.messages if not row.deleted]
         queue = sorted(full.queue or (), key=lambda item: (not item.steer, item.position))
-        asked = chat.pending_calls if chat.status == "requires_action" else ()
+        deadlines = call_deadlines(chat)
         return ClientState(
             version=chat.snapshot_version,
             has_older=full.has_older,
@@ -119,8 +120,16 @@ class ClientState(Struct, frozen=True, kw_only=True):
             retry=chat.retry_state,
             error=chat.last_error if chat.public_status == "error" else None,
             asked=tuple(
-                RequestedCall(tool_call_id=call.id, tool_name=call.name, args=call.args)
-                for call in asked
+                RequestedCall(
+                    tool_call_id=call.id,
+                    tool_name=call.name,
+                    kind=kind,
+                    deadline=deadlines[call.id],
+                    can_always=call.always,
+                    args=call.args,
+                )
+                for call in waiting_calls(chat)
+                if (kind := wait_of(call)) is not None
             ),
             takeover=None if chat.takeover is None else takeover_payload(chat.takeover),
             episode=(chat.history_version, chat.attempt),

@@ -16,7 +16,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chatd.clock import SystemClock
+from chatd.domain.access import UserActor
 from chatd.domain.chat.commands import (
+    AnswerCalls,
+    CallAnswer,
     ClientResult,
     Command,
     CreateChat,
@@ -35,14 +38,17 @@ from chatd.domain.chat.row import Chat, Episode
 from chatd.domain.ids import ChangeId, ChatId, ModelConfigId, QueueId, ToolCallId, UserId, WorkerId
 from chatd.domain.model.protocol import ModelConfig, Prices
 from chatd.domain.ports import Budget, Clock, Env, ModelChoice, Provider, Tool, ToolSource
+from chatd.domain.tool_policy.rules import ToolPolicy, ToolRule
 from chatd.engine.acquirer import SlotsConfig
 from chatd.engine.budget import SpendLimit
+from chatd.engine.model_call import AnswerTimes
 from chatd.engine.worker import WorkerConfig
 from chatd.parts.journal_tail import read_episode
 from chatd.providers.config import ProviderConfig
 from chatd.providers.registry import build_provider
 from chatd.providers.secret import Secret
 from chatd.replica import Replica, ReplicaConfig
+from chatd.store import tool_policies
 from chatd.store.chat import chats, messages
 from chatd.store.conn import ConnectConfig, StatementHook
 from chatd.store.pool import Pool
@@ -208,6 +214,18 @@ class EngineRig:
         with self.replica.worker.reserve_slot(root=True) as free:
             return await self.run(chat_id, command, free)
 
+    async def answer_calls(self, chat_id: ChatId, *answers: CallAnswer) -> Chat:
+        """As the owner."""
+        command = AnswerCalls(answered_by=self.owner, answers=answers)
+        with self.replica.worker.reserve_slot(root=True) as free:
+            return await self.run(chat_id, command, free)
+
+    async def set_policy(self, *rules: ToolRule) -> None:
+        """The owner's own tool policy."""
+        actor, policy = UserActor(user_id=self.owner, role="member"), ToolPolicy(rules=rules)
+        stored = await tool_policies.get_user(self.pool, actor)
+        await tool_policies.save_user(self.pool, actor, policy, version=stored.version)
+
     async def compact(self, chat_id: ChatId) -> Chat:
         command = RequestCompaction(compactable=True)
         with self.replica.worker.reserve_slot(root=True) as free:
@@ -368,6 +386,7 @@ async def engine_rig_with(
         titles=chosen.titles,
         model_call_timeout_s=chosen.model_call_timeout_s,
         pool_size=chosen.pool_size,
+        answer_times=AnswerTimes(question_s=7200.0, approval_s=3600.0),
     )
     tools = chosen.source or Tools(chosen.tools)
     replica = Replica(

@@ -138,6 +138,8 @@ def test_every_key_can_be_set_in_the_environment() -> None:
         "CHATD_LIMITS_UNCHECKED": "refuse",
         "CHATD_CHATS_TITLES": "false",
         "CHATD_CHATS_INTERRUPT_SUBAGENTS": "stop",
+        "CHATD_CHATS_QUESTION_HOURS": "24",
+        "CHATD_CHATS_APPROVAL_HOURS": "25",
         "CHATD_CHATS_AUTO_ARCHIVE_DAYS": "10",
         "CHATD_CHATS_RETENTION_DAYS": "11",
         "CHATD_CHATS_DELETED_MESSAGES_DAYS": "13",

@@ -123,14 +123,10 @@ def test_the_answers_to_questions_are_the_result() -> None:
         ("question", (reply("c1"),), "choose an option or give a text"),
         (
             "approval",
-            (approve("c1", always=True, rule=ToolRule(tool="read_file", action="auto")),),
+            (approve("c1", always=True, rule_args={"command": "rm *"}),),
             "the rule does not match",
         ),
-        (
-            "approval",
-            (approve("c1", always=True, rule=ToolRule(tool="execute", action="deny")),),
-            "the rule does not match",
-        ),
+        ("approval", (approve("c1", always=True, rule_args={"a": "\0"}),), "NUL"),
     ],
 )
 def test_answers_must_fit_what_is_asked(

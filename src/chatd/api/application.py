@@ -50,6 +50,7 @@ from chatd.api.routes.administration.providers import ProviderRoutes
 from chatd.api.routes.administration.runtime_settings import RuntimeSettingsRoutes
 from chatd.api.routes.administration.spend_limits import SpendLimitRoutes
 from chatd.api.routes.administration.users import UserRoutes
+from chatd.api.routes.answers import AnswerRoutes
 from chatd.api.routes.chat_files import ChatFileRoutes
 from chatd.api.routes.chat_lists import ChatListRoutes
 from chatd.api.routes.chats import ChatRoutes
@@ -62,6 +63,7 @@ from chatd.api.routes.queue import QueueRoutes
 from chatd.api.routes.runs import RunRoutes
 from chatd.api.routes.shares import ShareRoutes
 from chatd.api.routes.titles import TitleRoutes
+from chatd.api.routes.tool_policies import ToolPolicyRoutes
 from chatd.api.routes.workspace.builds import BuildRoutes
 from chatd.api.routes.workspace.chat_workspaces import ChatWorkspaceRoutes
 from chatd.api.routes.workspace.templates import TemplateRoutes
@@ -97,6 +99,8 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *ChatRoutes(deps).routes(),
         *ChatListRoutes(deps).routes(),
         *MessageRoutes(deps).routes(),
+        *AnswerRoutes(deps).routes(),
+        *ToolPolicyRoutes(deps).routes(),
         *QueueRoutes(deps).routes(),
         *ShareRoutes(deps).routes(),
         *PromptRoutes(deps).routes(),

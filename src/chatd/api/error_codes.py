@@ -115,6 +115,16 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
         "The chat is busy: a message was sent with `reject`, or a file is to be reverted.",
         "Try it later.",
     ),
+    "call_not_waiting": ErrorCode(
+        409,
+        "The tool call was answered already, or the chat does not wait for it.",
+        "Read the chat again; nothing more is to be done if somebody answered.",
+    ),
+    "too_many_rules": ErrorCode(
+        409,
+        "The chat's tool policy is full.",
+        "Approve the call without `always`, or remove rules of the chat.",
+    ),
     "chat_exists": ErrorCode(409, "There is another chat with this id.", "Repeat the request."),
     "parent_archived": ErrorCode(
         409, "The parent chat is archived or deleted.", "Take the parent out of the archive first."

@@ -242,7 +242,7 @@ class ApiRequest:
         return takes.read(body) if body else default
 
     def idempotency_key(
-        self, op: Literal["create", "send"], scope: UUID, body: Struct
+        self, op: Literal["create", "send", "answer"], scope: UUID, body: Struct
     ) -> IdempotencyKey | None:
         """The idempotency key, if the request has one. It includes the caller, so that a guessed
         key does not reveal another user's request."""

@@ -109,6 +109,10 @@ def parse_label_filter(terms: Sequence[str]) -> Mapping[str, str]:
         raise InvalidInput("label", error.detail) from None
 
 
+class _StoredClientTool(ToolSpec, frozen=True, kw_only=True, omit_defaults=True):
+    timeout_s: float | None = None
+
+
 def check_client_tools(tools: Sequence[ClientTool]) -> Json:
     """As stored in the chat's row."""
     if not tools:
@@ -117,7 +121,12 @@ def check_client_tools(tools: Sequence[ClientTool]) -> Json:
     if len(set(names)) < len(names):
         raise InvalidInput("client_tools", "two tools have the same name")
     specs = [
-        ToolSpec(name=tool.name, description=tool.description, input_schema=_schema(tool, index))
+        _StoredClientTool(
+            name=tool.name,
+            description=tool.description,
+            input_schema=_schema(tool, index),
+            timeout_s=tool.timeout_s,
+        )
         for index, tool in enumerate(tools)
     ]
     return Raw(msgspec.json.encode(specs))

@@ -131,6 +131,13 @@ class CallNotWaiting(Conflict):
         self.tool_call_id = tool_call_id
 
 
+class TooManyRules(Conflict):
+    code = "too_many_rules"
+
+    def __init__(self) -> None:
+        super().__init__("The chat's tool policy is full. Approve the call once, or remove rules.")
+
+
 class NothingToCompact(Conflict):
     code = "nothing_to_compact"
 

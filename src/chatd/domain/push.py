@@ -48,6 +48,10 @@ class _ChatFailure(Struct):
     message: str = ""
 
 
+class _NeededAction(Struct):
+    summary: str = ""
+
+
 def decode_keys(p256dh: str, auth: str) -> SubscriptionKeys:
     """Raises InvalidInput."""
     key, secret = _decode("keys.p256dh", p256dh), _decode("keys.auth", auth)
@@ -68,6 +72,8 @@ def push_payload(delivery: Delivery, answer: str | None) -> bytes:
         text = answer
     if delivery.error is not None:
         text = msgspec.json.decode(delivery.error, type=_ChatFailure).message or text
+    if delivery.action is not None:
+        text = msgspec.json.decode(delivery.action, type=_NeededAction).summary or text
     return msgspec.json.encode(
         {
             "title": _clip(delivery.title or "chatd", MAX_TITLE_CHARS),

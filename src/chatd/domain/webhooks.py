@@ -52,7 +52,7 @@ class Webhook(Struct, frozen=True, kw_only=True):
 
 
 class Delivery(Struct, frozen=True, kw_only=True):
-    """`chat_id` and what follows are None for a ping."""
+    """`chat_id` and what follows are None for a ping. `action`: what a person must do."""
 
     id: int
     webhook_id: UUID
@@ -62,6 +62,7 @@ class Delivery(Struct, frozen=True, kw_only=True):
     title: str | None
     labels: Mapping[str, str]
     error: Raw | None
+    action: Raw | None = None
     created_at: datetime
     attempts: int
 
@@ -88,6 +89,8 @@ def body_of(delivery: Delivery) -> bytes:
             "labels": delivery.labels,
             "error": delivery.error,
         }
+        if delivery.action is not None:
+            data["action"] = delivery.action
     return msgspec.json.encode(
         {"type": delivery.event, "timestamp": delivery.created_at, "data": data}
     )

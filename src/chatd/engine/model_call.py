@@ -25,6 +25,7 @@ from chatd.domain.answer.answer import (
 )
 from chatd.domain.answer.assembler import Assembler
 from chatd.domain.answer.tool_calls import ToolSet
+from chatd.domain.chat.call_waits import PERSON_DEADLINE_S
 from chatd.domain.chat.messages import Draft, Message, UsageEntry
 from chatd.domain.chat.row import ChatError
 from chatd.domain.decisions import TurnRules
@@ -56,8 +57,10 @@ from chatd.domain.prompt.compaction import DEFAULT_THRESHOLD_PERCENT
 from chatd.domain.prompt.files import ResolvedFile
 from chatd.domain.prompt.instructions import Instructions
 from chatd.domain.prompt.notices import PendingNotice
+from chatd.domain.questions import QUESTION_TOOL
 from chatd.domain.spend import SpendRefusal
 from chatd.domain.text import utc_text
+from chatd.domain.tool_policy.rules import PolicyLayer
 from chatd.engine.attempt import Attempt
 from chatd.engine.file_loader import FileLoader
 from chatd.engine.spend_guard import SpendGuard
@@ -71,6 +74,25 @@ STRICT_PAIRING_KINDS: Final = frozenset({"anthropic", "bedrock"})
 """APIs that reject a history in which a provider-executed call and its result are not paired."""
 
 
+class ClientToolSpec(ToolSpec, frozen=True, kw_only=True):
+    """A tool that the chat's client declared. `timeout_s`: how long its result may take."""
+
+    timeout_s: float | None = None
+
+    @property
+    def spec(self) -> ToolSpec:
+        return ToolSpec(
+            name=self.name, description=self.description, input_schema=self.input_schema
+        )
+
+
+class AnswerTimes(Struct, frozen=True, kw_only=True):
+    """How long a chat waits for a person."""
+
+    question_s: float = PERSON_DEADLINE_S
+    approval_s: float = PERSON_DEADLINE_S
+
+
 class TurnContext(Struct, frozen=True, kw_only=True):
     """The context of one step: the chat's model, the tools and the instructions. `hidden` tools
     can be called, but the model is not sent them."""
@@ -78,8 +100,10 @@ class TurnContext(Struct, frozen=True, kw_only=True):
     choice: ModelChoice
     tools: Mapping[str, Tool]
     hidden: frozenset[str] = frozenset()
-    client_tools: tuple[ToolSpec, ...]
+    client_tools: tuple[ClientToolSpec, ...]
     instructions: Instructions = Instructions()
+    policy: tuple[PolicyLayer, ...] = ()
+    answer_times: AnswerTimes = AnswerTimes()
 
     @property
     def config(self) -> ModelConfig:
@@ -95,7 +119,7 @@ class TurnContext(Struct, frozen=True, kw_only=True):
     def specs(self) -> tuple[ToolSpec, ...]:
         """The server's tools, then the client's. The server's tool wins a name clash."""
         own = tuple(tool.spec for name, tool in self.tools.items() if name not in self.hidden)
-        return (*own, *(spec for spec in self.client_tools if spec.name not in self.tools))
+        return (*own, *(tool.spec for tool in self.client_tools if tool.name not in self.tools))
 
     @property
     def client_names(self) -> frozenset[str]:
@@ -117,6 +141,15 @@ class TurnContext(Struct, frozen=True, kw_only=True):
         threshold = self.config.compaction_threshold
         return TurnRules(
             client_tools=self.client_names,
+            client_timeouts_s={
+                tool.name: tool.timeout_s
+                for tool in self.client_tools
+                if tool.timeout_s is not None
+            },
+            question_tools=frozenset({QUESTION_TOOL}) & self.tools.keys(),
+            question_timeout_s=self.answer_times.question_s,
+            approval_timeout_s=self.answer_times.approval_s,
+            policy=self.policy,
             stop_after_tools=frozenset(n for n, tool in self.tools.items() if tool.stops_turn),
             context_limit=self.config.context_limit,
             compaction_threshold=DEFAULT_THRESHOLD_PERCENT if threshold is None else threshold,

@@ -35,7 +35,7 @@ from chatd.domain.decisions import (
 )
 from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.failures import ModelError
-from chatd.domain.model.protocol import ProviderError, ToolSpec
+from chatd.domain.model.protocol import ProviderError
 from chatd.domain.ports import Env, ModelSource, ToolSource
 from chatd.domain.text import utc_text
 from chatd.domain.tool_modes import (
@@ -43,8 +43,9 @@ from chatd.domain.tool_modes import (
     allows_provider_tools,
     without_provider_tools,
 )
+from chatd.domain.tool_policy.rules import PolicyLayer
 from chatd.engine.attempt import Attempt, Committer
-from chatd.engine.model_call import TurnContext
+from chatd.engine.model_call import AnswerTimes, ClientToolSpec, TurnContext
 from chatd.engine.model_step import ModelStep
 from chatd.engine.title_generator import TitleGenerator
 from chatd.engine.tool_runner import ToolBatchRun, ToolDeps
@@ -52,6 +53,7 @@ from chatd.engine.tool_search import offer_tools
 from chatd.engine.usage_writer import UsageWriter
 from chatd.parts.episodes import EpisodeRegistry
 from chatd.parts.journal_tail import decode_live_parts, read_episode
+from chatd.store import tool_policies
 from chatd.store.chat import chats
 from chatd.store.chat.operation import AppliedChange
 
@@ -62,7 +64,7 @@ TURN_CONTEXT_TIMEOUT_ERROR: Final = ChatError(
     kind="timeout", message="The chat's model and tools could not be looked up in time."
 )
 
-_CLIENT_TOOLS: Final = msgspec.json.Decoder(tuple[ToolSpec, ...])
+_CLIENT_TOOLS: Final = msgspec.json.Decoder(tuple[ClientToolSpec, ...])
 
 T = TypeVar("T")
 
@@ -76,6 +78,7 @@ class TurnLoopDeps(Struct, frozen=True, kw_only=True):
     tool_deps: ToolDeps
     usage_writer: UsageWriter
     title_generator: TitleGenerator | None = None
+    answer_times: AnswerTimes = AnswerTimes()
     env: Env
 
 
@@ -150,7 +153,18 @@ class TurnLoop:
     async def _load(self, attempt: Attempt) -> TurnContext:
         await attempt.load_history(self._conn)
         async with asyncio.timeout(TURN_CONTEXT_TIMEOUT_S):
-            return await _load_turn_context(attempt, self._deps.models, self._deps.tools)
+            context = await _load_turn_context(attempt, self._deps.models, self._deps.tools)
+            return replace(
+                context,
+                policy=await self._load_policy(attempt.chat),
+                answer_times=self._deps.answer_times,
+            )
+
+    async def _load_policy(self, chat: Chat) -> tuple[PolicyLayer, ...]:
+        """Read for every step with calls, and not kept: a denial counts at once."""
+        if not chat.pending_calls:
+            return ()
+        return await tool_policies.load_layers(self._conn, chat)
 
     def _start_title(self, attempt: Attempt, context: TurnContext) -> None:
         """A chat with an answer has its title; the check is cheap, because it is made at every
@@ -247,7 +261,7 @@ async def _load_turn_context(
     )
 
 
-def _client_tools(chat: Chat) -> tuple[ToolSpec, ...]:
+def _client_tools(chat: Chat) -> tuple[ClientToolSpec, ...]:
     if chat.client_tools is UNSET or not allows_client_tools(chat.mode):
         return ()
     return _CLIENT_TOOLS.decode(chat.client_tools)

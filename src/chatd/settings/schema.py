@@ -159,6 +159,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
 RequestRate = Annotated[int, Meta(ge=0, le=1_000_000)]
 RunningLimit = Annotated[int, Meta(ge=0, le=1_000_000)]
 Days = Annotated[int, Meta(ge=0, le=3650)]
+AnswerHours = Annotated[int, Meta(ge=1, le=8760)]
 
 
 class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -253,6 +254,14 @@ class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
         Days,
         Meta(description="Delete debug records of model calls after so many days; 0 disables"),
     ] = 30
+    question_hours: Annotated[
+        AnswerHours,
+        Meta(description="How long a chat waits for the answer to a question of the model"),
+    ] = 72
+    approval_hours: Annotated[
+        AnswerHours,
+        Meta(description="How long a chat waits for the approval of a tool call"),
+    ] = 72
 
 
 class AuditSettings(msgspec.Struct, frozen=True, kw_only=True):

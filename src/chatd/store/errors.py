@@ -44,6 +44,14 @@ class MissingReference(ChatdError):
         self.constraint = constraint
 
 
+class CheckFailed(InvariantBroken):
+    """A check constraint refused the row."""
+
+    def __init__(self, constraint: str, text: str) -> None:
+        super().__init__(text)
+        self.constraint = constraint
+
+
 # By SQLSTATE, or by its class (the first two characters): the error code, and whether the statement
 # may have been applied. It may have been when the session ended: with synchronous replication the
 # server can end a session that has already committed.
@@ -104,6 +112,8 @@ def _from_server(error: asyncpg.PostgresError, *, sent: bool) -> ChatdError:
         return DuplicateRow(constraint)
     if state == "23503":
         return MissingReference(constraint)
+    if state == "23514":
+        return CheckFailed(constraint, f"{state}: {_text(error)}")
     found = _UNAVAILABLE.get(state) or _UNAVAILABLE.get(state[:2])
     if found is None:
         return InvariantBroken(f"{state}: {_text(error)}")

@@ -29,8 +29,8 @@ WEBHOOK_COLUMNS: Final[LiteralString] = (
     "id, owner_id, url, events, enabled, disabled_by, failing_since, created_at, updated_at"
 )
 _DELIVERY: Final[LiteralString] = (
-    "d.id, d.webhook_id, d.event, d.chat_id, d.version, d.title, d.labels, d.error, d.created_at,"
-    " d.attempts"
+    "d.id, d.webhook_id, d.event, d.chat_id, d.version, d.title, d.labels, d.error, d.action,"
+    " d.created_at, d.attempts"
 )
 
 INSERT: Final[LiteralString] = f"""
@@ -256,6 +256,7 @@ def webhook_from_row(row: Row) -> Webhook:
 
 def _delivery(row: Row) -> Delivery:
     error: str | None = row["error"]
+    action: str | None = row["action"]
     return Delivery(
         id=row["id"],
         webhook_id=row["webhook_id"],
@@ -265,6 +266,7 @@ def _delivery(row: Row) -> Delivery:
         title=row["title"],
         labels={} if row["labels"] is None else _LABELS.decode(row["labels"]),
         error=None if error is None else Raw(error.encode()),
+        action=None if action is None else Raw(action.encode()),
         created_at=row["created_at"],
         attempts=row["attempts"],
     )

@@ -98,6 +98,7 @@ def row(
 
 
 MESSAGE: Final = {"content": [{"type": "text", "text": "hello"}]}
+POLICY: Final = {"rules": [{"tool": "execute", "action": "ask"}]}
 RESULTS: Final = {
     "results": [{"tool_call_id": call, "output": {"ok": True}} for call in ("c1", "c2")]
 }
@@ -169,6 +170,16 @@ CHATS: Final = (
     row("POST /chats/{chat_id}/messages", "write", "chat:write", MESSAGE),
     row("PATCH /chats/{chat_id}/messages/{message_id}", "write", "chat:write", MESSAGE),
     row("POST /chats/{chat_id}/tool-results", "write", "chat:write", RESULTS, state=State.A0),
+    row(
+        "POST /chats/{chat_id}/answers",
+        "write",
+        "chat:write",
+        {"answers": [{"tool_call_id": "c1", "decision": "deny"}]},
+        state=State.A0,
+        says="invalid_input",
+    ),
+    row("GET /chats/{chat_id}/tool-policy", "read", "chat:read"),
+    row("PUT /chats/{chat_id}/tool-policy", "write", "chat:write", POLICY),
     row("GET /chats/{chat_id}/prompts", "read", "chat:read"),
     row("GET /prompts", "any role", "chat:read"),
     row("GET /chats/{chat_id}/queue", "read", "chat:read", state=State.R1, is_audited=True),
@@ -265,6 +276,7 @@ FILES_AND_WORKSPACES: Final = (
     row("GET /builds/{build_id}/logs", "read unshared", "chat:read", is_stream=True),
     row("GET /templates", "any role", "chat:read"),
     row("GET /templates/{template_id}", "any role", "chat:read"),
+    row("GET /templates/{template_id}/tool-policy", "any role", "chat:read"),
     row("GET /models", "any role", "chat:read"),
     row("GET /models/{model_id}", "any role", "chat:read"),
     row("GET /model-options/schema", "any role", "chat:read"),
@@ -303,6 +315,8 @@ ACCOUNT: Final = (
     ),
     row("DELETE /auth/tokens/{token_id}", "own", "account"),
     row("GET /settings/me", "any role", "account"),
+    row("GET /settings/me/tool-policy", "any role", "account"),
+    row("PUT /settings/me/tool-policy", "any role", "account", POLICY),
     row("PATCH /settings/me", "any role", "account", {"custom_prompt": "Short."}),
     row("GET /user-keys", "any role", "account"),
     row("POST /user-keys", "any role", "account", {"provider": "{provider}", **KEY}),
@@ -362,6 +376,9 @@ ADMINISTRATION: Final = (
     row("PUT /groups/{group_id}/members/{user_id}", "administration", "admin"),
     row("DELETE /groups/{group_id}/members/{user_id}", "administration", "admin"),
     row("GET /settings", "administration read", "admin"),
+    row("GET /settings/tool-policy", "administration read", "admin"),
+    row("PUT /settings/tool-policy", "administration", "admin", POLICY),
+    row("PUT /templates/{template_id}/tool-policy", "administration", "admin", POLICY),
     row("PATCH /settings", "administration", "admin", {"system_prompt": "Be kind."}),
     row("GET /providers", "administration read", "admin"),
     row("POST /providers", "administration", "admin", PROVIDER),

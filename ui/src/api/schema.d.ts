@@ -164,6 +164,86 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/chats/{chat_id}/answers": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["answer_calls"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/settings/tool-policy": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["get_tool_policy"];
+        put: operations["put_tool_policy"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/templates/{template_id}/tool-policy": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["get_template_tool_policy"];
+        put: operations["put_template_tool_policy"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/settings/me/tool-policy": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["get_my_tool_policy"];
+        put: operations["put_my_tool_policy"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/chats/{chat_id}/tool-policy": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["get_chat_tool_policy"];
+        put: operations["put_chat_tool_policy"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/chats/{chat_id}/queue": {
         parameters: {
             query?: never;
@@ -1941,6 +2021,11 @@ export interface components {
             chat_id: string;
             action_required: components["schemas"]["ActionPayload"];
         };
+        ActionSummary: {
+            kinds: ("approval" | "client" | "question")[];
+            calls: number;
+            summary: string;
+        };
         AgentReply: {
             /** Format: uuid */
             id: string;
@@ -1977,6 +2062,9 @@ export interface components {
             end_date: string;
             by_model: components["schemas"]["CostByModel"][];
             by_day_and_model: components["schemas"]["CostByDayAndModel"][];
+        };
+        AnswersBody: {
+            answers: components["schemas"]["CallAnswerIn"][];
         };
         AttemptItem: {
             number: number;
@@ -2082,6 +2170,21 @@ export interface components {
             /** @default null */
             completed_at?: string | null;
         };
+        CallAnswerIn: {
+            tool_call_id: string;
+            /** @enum {unknown} */
+            decision: "answer" | "approve" | "deny";
+            /** @default  */
+            reason?: string;
+            /** @default false */
+            always?: boolean;
+            /** @default null */
+            rule_args?: {
+                [key: string]: string;
+            } | null;
+            /** @default [] */
+            replies?: components["schemas"]["QuestionReply"][];
+        };
         ChatCostReply: {
             /** Format: uuid */
             chat_id: string;
@@ -2149,6 +2252,10 @@ export interface components {
             title: string;
             /** @enum {unknown} */
             status: "archived" | "error" | "interrupting" | "pending" | "requires_action" | "running" | "waiting";
+            /** @default null */
+            action?: components["schemas"]["ActionSummary"] | null;
+            /** @default null */
+            action_summary?: string | null;
             archived: boolean;
             last_error: components["schemas"]["ChatError"] | null;
             pin_order: number;
@@ -2193,6 +2300,8 @@ export interface components {
             name: string;
             description: string;
             input_schema: unknown;
+            /** @default null */
+            timeout_s?: number | null;
         };
         ContextFilePart: {
             /** @enum {unknown} */
@@ -2761,6 +2870,10 @@ export interface components {
             title: string;
             /** @enum {unknown} */
             status: "archived" | "error" | "interrupting" | "pending" | "requires_action" | "running" | "waiting";
+            /** @default null */
+            action?: components["schemas"]["ActionSummary"] | null;
+            /** @default null */
+            action_summary?: string | null;
             archived: boolean;
             last_error: components["schemas"]["ChatError"] | null;
             pin_order: number;
@@ -3183,6 +3296,10 @@ export interface components {
             title: string;
             /** @enum {unknown} */
             status: "archived" | "error" | "interrupting" | "pending" | "requires_action" | "running" | "waiting";
+            /** @default null */
+            action?: components["schemas"]["ActionSummary"] | null;
+            /** @default null */
+            action_summary?: string | null;
             archived: boolean;
             last_error: components["schemas"]["ChatError"] | null;
             pin_order: number;
@@ -3252,6 +3369,12 @@ export interface components {
         PushKeyReply: {
             public_key: string;
         };
+        QuestionReply: {
+            /** @default [] */
+            labels?: string[];
+            /** @default  */
+            text?: string;
+        };
         QueueReply: {
             queued_messages: components["schemas"]["PublicQueuedMessage"][];
             version: number;
@@ -3289,6 +3412,15 @@ export interface components {
         RequestedCall: {
             tool_call_id: string;
             tool_name: string;
+            /**
+             * @default client
+             * @enum {unknown}
+             */
+            kind?: "approval" | "client" | "question";
+            /** @default null */
+            deadline?: string | null;
+            /** @default false */
+            can_always?: boolean;
             args?: unknown;
         };
         ResourceLimits: {
@@ -3782,6 +3914,18 @@ export interface components {
             /** @default null */
             created_at?: string | null;
         };
+        ToolPolicyBody: {
+            /** @default [] */
+            rules?: components["schemas"]["ToolRule"][];
+            /** @default false */
+            may_loosen?: boolean;
+            version?: number;
+        };
+        ToolPolicyReply: {
+            version: number;
+            rules: components["schemas"]["ToolRule"][];
+            may_loosen: boolean;
+        };
         ToolResultIn: {
             tool_call_id: string;
             output: unknown;
@@ -3809,6 +3953,17 @@ export interface components {
         };
         ToolResultsBody: {
             results: components["schemas"]["ToolResultIn"][];
+        };
+        ToolRule: {
+            tool: string;
+            /** @enum {unknown} */
+            action: "ask" | "auto" | "deny";
+            /** @default {} */
+            args?: {
+                [key: string]: string;
+            };
+            /** @default  */
+            reason?: string;
         };
         TrialBody: {
             /** @default null */
@@ -4444,6 +4599,210 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+        };
+    };
+    answer_calls: {
+        parameters: {
+            query?: never;
+            header?: {
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                chat_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AnswersBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    "Idempotency-Replayed"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PublicChat"];
+                };
+            };
+        };
+    };
+    get_tool_policy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ToolPolicyReply"];
+                };
+            };
+        };
+    };
+    put_tool_policy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ToolPolicyBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ToolPolicyReply"];
+                };
+            };
+        };
+    };
+    get_template_tool_policy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                template_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ToolPolicyReply"];
+                };
+            };
+        };
+    };
+    put_template_tool_policy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                template_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ToolPolicyBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ToolPolicyReply"];
+                };
+            };
+        };
+    };
+    get_my_tool_policy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ToolPolicyReply"];
+                };
+            };
+        };
+    };
+    put_my_tool_policy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ToolPolicyBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ToolPolicyReply"];
+                };
+            };
+        };
+    };
+    get_chat_tool_policy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                chat_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ToolPolicyReply"];
+                };
+            };
+        };
+    };
+    put_chat_tool_policy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                chat_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ToolPolicyBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ToolPolicyReply"];
+                };
             };
         };
     };

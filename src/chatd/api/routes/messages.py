@@ -101,7 +101,10 @@ class MessageRoutes:
                 endpoint="POST /chats/{chat_id}/tool-results",
                 permission="chats.write",
                 summary="Submit the results of all pending client tool calls",
-                description="For a chat whose status is `requires_action`, within five minutes.",
+                description=(
+                    "For a chat whose status is `requires_action`, before the deadline of each"
+                    " call: the time that its tool declares, or five minutes."
+                ),
                 handle=self.submit_tool_results,
                 body_spec=_RESULTS,
                 replies={204: None},

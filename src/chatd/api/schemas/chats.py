@@ -6,7 +6,7 @@ that a misspelt name does not look like success. Docstrings here are part of the
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Final, Literal
 from uuid import UUID
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
@@ -36,6 +36,9 @@ from chatd.domain.description import (
 from chatd.domain.ids import ChatId, MessageId
 from chatd.domain.tool_modes import ModeChoice
 
+MAX_CLIENT_TOOL_S: Final = 30 * 86_400.0
+"""The longest time that a client tool may declare for its result."""
+
 # Bodies of requests
 
 
@@ -62,6 +65,10 @@ class ClientTool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             {"type": "object", "properties": {"url": {"type": "string"}}},
         ),
     ]
+    timeout_s: Annotated[
+        Annotated[float, Meta(ge=1, le=MAX_CLIENT_TOOL_S)] | None,
+        describe("How many seconds its result may take; 300 if it is not given.", 900),
+    ] = None
 
 
 class CreateChatBody(ModelSelection, frozen=True, kw_only=True, omit_defaults=True):

@@ -22,7 +22,7 @@ from chatd.domain.ids import ToolCallId, UserId, WorkerId
 from chatd.domain.questions import answer_questions, read_questions
 from chatd.domain.text import clip, replace_surrogates
 from chatd.domain.tool_policy.decision import decide, rule_for_call
-from chatd.domain.tool_policy.rules import PolicyLayer, ToolPolicy, ToolRule
+from chatd.domain.tool_policy.rules import PolicyLayer, ToolPolicy, ToolRule, check_rule
 
 MAX_REASON_CHARS: Final = 4000
 
@@ -105,7 +105,10 @@ def _remember(change: Change, call: PendingCall, answer: CallAnswer, by: UserId)
         raise InvalidInput(
             "answers", "a policy above the chat's asks for this call every time: approve it once"
         )
-    rule = answer.rule or rule_for_call(call.name, call.args)
+    rule = rule_for_call(call.name, call.args)
+    if answer.rule_args is not None:
+        rule = ToolRule(tool=call.name, action="auto", args=answer.rule_args)
+    check_rule(rule, "answers.rule_args")
     if not _covers(rule, call):
         raise InvalidInput("answers", "the rule does not match the call that it is to allow")
     return change.add_rule(rule)

@@ -199,6 +199,8 @@ class Change(Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, decisions=(*self.decisions, decision))
 
     def add_rule(self, rule: ToolRule) -> Self:
+        if rule in self.rules:
+            return self
         return msgspec.structs.replace(self, rules=(*self.rules, rule))
 
     # Queue

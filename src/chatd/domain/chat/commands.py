@@ -28,7 +28,6 @@ from chatd.domain.questions import QuestionReply
 from chatd.domain.takeover import DeathNotice
 from chatd.domain.text import Json
 from chatd.domain.tool_modes import ModeChoice
-from chatd.domain.tool_policy.rules import ToolRule
 
 WhenBusy = Literal["queue", "steer", "interrupt", "rollback", "reject"]
 
@@ -100,13 +99,13 @@ class SubmitToolResults(Struct, frozen=True, kw_only=True):
 
 class CallAnswer(Struct, frozen=True, kw_only=True):
     """A person's answer to one call. `reason` is told to the model. `always`: the chat no longer
-    asks for calls like this one; `rule` says which, in place of the usual rule."""
+    asks for calls like this one; `rule_args` are the patterns of its rule, if not the usual."""
 
     tool_call_id: ToolCallId
     decision: Literal["approve", "deny", "answer"]
     reason: str = ""
     always: bool = False
-    rule: ToolRule | None = None
+    rule_args: Mapping[str, str] | None = None
     replies: tuple[QuestionReply, ...] = ()
 
 

@@ -24,7 +24,7 @@ from chatd.domain.chat.events import (
     TakeoverEvent,
     VersionReached,
     preview_reset,
-    requested_call,
+    requested_calls,
 )
 from chatd.domain.chat.messages import Message, PendingCall, QueuedMessage
 from chatd.domain.chat.public_messages import public_message, public_queued
@@ -176,8 +176,8 @@ def _status_details(chat: Chat) -> Iterator[DurableEvent]:
     if chat.public_status == "error" and chat.last_error is not None:
         yield ErrorEvent(chat_id=chat.id, error=chat.last_error)
     if chat.public_status == "requires_action":
-        calls = tuple(requested_call(call) for call in chat.pending_calls)
-        yield ActionRequired(chat_id=chat.id, action_required=ActionPayload(tool_calls=calls))
+        payload = ActionPayload(tool_calls=requested_calls(chat))
+        yield ActionRequired(chat_id=chat.id, action_required=payload)
 
 
 def _takeover(chat: Chat, version: int) -> Iterator[DurableEvent]:

@@ -5,13 +5,14 @@ keeps messages by id, drops error and requested calls at every `status` (the gro
 that still hold), and drops its preview at every `preview_reset`.
 """
 
+from datetime import datetime
 from typing import Annotated, Final
 
 import msgspec
 from msgspec import UNSET, Struct
 
+from chatd.domain.chat.call_waits import WaitKind, call_deadlines, wait_of, waiting_calls
 from chatd.domain.chat.messages import (
-    PendingCall,
     Role,
     decode_parts,
     encode_parts,
@@ -30,16 +31,32 @@ from chatd.domain.text import Json
 
 
 class RequestedCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A call of a client tool that needs a result."""
+    """A call that waits: for the client's result, for answers of a person, or for approval."""
 
     tool_call_id: Annotated[
         ToolCallId, describe("The id that the model gave to the call.", "toolu_01A9")
     ]
-    tool_name: Annotated[str, describe("The name of the client tool.", "open_page")]
+    tool_name: Annotated[str, describe("The name of the tool.", "open_page")]
+    kind: Annotated[
+        WaitKind,
+        describe(
+            "`client`: submit the result of a client tool. `question`: a person answers the"
+            " questions in `args`. `approval`: a person approves or denies the call.",
+            "approval",
+        ),
+    ] = "client"
+    deadline: Annotated[
+        datetime | None, describe("When the call is given up.", "2026-11-19T21:34:12Z")
+    ] = None
+    can_always: Annotated[
+        bool,
+        describe("Of an approval: whether the chat can be told not to ask for such calls again."),
+    ] = False
     args: Annotated[
         Json,
         describe(
-            "The arguments, any JSON. Absent if the model's text was not valid JSON.",
+            "The arguments, any JSON. Absent if the model's text was not valid JSON, and if they"
+            " are longer than 64 KiB: then the message has them.",
             {"url": "https://example.com"},
         ),
     ] = UNSET
@@ -52,9 +69,11 @@ class StatusPayload(Struct, frozen=True, kw_only=True):
 
 
 class ActionPayload(Struct, frozen=True, kw_only=True):
-    """Calls of client tools."""
+    """Calls that wait."""
 
-    tool_calls: Annotated[tuple[RequestedCall, ...], describe("All calls that need a result.")]
+    tool_calls: Annotated[
+        tuple[RequestedCall, ...], describe("All calls that wait for somebody outside.")
+    ]
 
 
 class PartPayload(Struct, frozen=True, kw_only=True):
@@ -135,7 +154,8 @@ class ErrorEvent(_Event, frozen=True, kw_only=True, tag="error"):
 
 
 class ActionRequired(_Event, frozen=True, kw_only=True, tag="action_required"):
-    """Run these client tools and submit all results at once."""
+    """Run these client tools and submit all their results at once; show the questions and the
+    calls to approve to a person, and send the answers."""
 
     action_required: Annotated[ActionPayload, describe("The calls.")]
 
@@ -176,8 +196,19 @@ DurableEvent = (
 Event = DurableEvent | MessagePart
 
 
-def requested_call(call: PendingCall) -> RequestedCall:
-    return RequestedCall(tool_call_id=call.id, tool_name=call.name, args=call.args)
+def requested_calls(chat: Chat) -> tuple[RequestedCall, ...]:
+    deadlines = call_deadlines(chat)
+    return tuple(
+        RequestedCall(
+            tool_call_id=call.id,
+            tool_name=call.name,
+            kind=wait_of(call) or "approval",
+            deadline=deadlines.get(call.id),
+            can_always=call.always and wait_of(call) == "approval",
+            args=call.args,
+        )
+        for call in waiting_calls(chat)
+    )
 
 
 def preview_reset(chat: Chat) -> PreviewReset:

@@ -6,6 +6,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
+from chatd.domain.chat.action_summary import ActionSummary, action_summary
 from chatd.domain.chat.change import QUEUE_HELD_ERROR
 from chatd.domain.chat.row import Chat, ChatError, DiffStatus
 from chatd.domain.chat.states import PublicStatus
@@ -64,6 +65,14 @@ class PublicChat(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ] = None
     title: Annotated[str, describe("Its title.", "Fix the failing test")]
     status: Annotated[PublicStatus, describe("What it does or waits for.", "waiting")]
+    action: Annotated[
+        ActionSummary | None,
+        describe("What it waits for, if its status is `requires_action`; else absent."),
+    ] = None
+    action_summary: Annotated[
+        str | None,
+        describe("The first of what it waits for, in one line; else absent.", "Approve: git push"),
+    ] = None
     archived: Annotated[bool, describe("Whether it is archived.")]
     last_error: Annotated[
         ChatError | None, describe("Why it stopped, if its status is `error`; else null.")
@@ -177,6 +186,7 @@ def public_chat(chat: Chat, view: ReaderView | None = None) -> PublicChat:
     """Without a view: for a user who has just acted on the chat."""
     last = MessageId(chat.next_message_id - 1)
     is_foreign = view is not None and not view.is_owner
+    action = action_summary(chat)
     return PublicChat(
         id=chat.id,
         owner_id=chat.owner_id,
@@ -187,6 +197,8 @@ def public_chat(chat: Chat, view: ReaderView | None = None) -> PublicChat:
         parent_chat_id=chat.parent_chat_id,
         title=chat.title,
         status=chat.public_status,
+        action=action,
+        action_summary=None if action is None else action.summary,
         archived=chat.archived,
         last_error=chat.last_error if chat.status == "error" else None,
         pin_order=0 if is_foreign else chat.pin_order,

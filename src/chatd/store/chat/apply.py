@@ -276,14 +276,38 @@ linked AS (
     ON CONFLICT DO NOTHING)
 """
 
-# The end of a turn, for the owner's webhooks. Subagents belong to their root's turn. The lock
-# leaves out a webhook that is being deleted: its foreign key would refuse the whole commit.
+# Who answered which calls, and what the chat need not ask for any more. A rule is of the whole
+# tree; one that is there already is not added again.
+_ANSWERED: Final = """,
+answered AS (
+    INSERT INTO chat_call_answers (chat_id, tool_call_id, version, decision, answered_by)
+    SELECT c.id, a.id, c.snapshot_version, a.decision, a.by
+    FROM changed c, unnest(:answer_ids::text[], :answer_decisions::text[], :answerers::uuid[])
+        AS a (id, decision, by)),
+ruled AS (
+    INSERT INTO tool_policies AS p (chat_id, policy, updated_by)
+    SELECT c.root_chat_id, jsonb_build_object('rules', :new_rules::jsonb), c.owner_id
+    FROM changed c WHERE :new_rules::jsonb IS NOT NULL
+    ON CONFLICT (chat_id) DO UPDATE SET
+        policy = jsonb_set(p.policy, '{rules}', coalesce(p.policy -> 'rules', '[]')
+            || coalesce((SELECT jsonb_agg(r) FROM jsonb_array_elements(excluded.policy -> 'rules') r
+                         WHERE r NOT IN (SELECT o FROM jsonb_array_elements(
+                             coalesce(p.policy -> 'rules', '[]')) o)), '[]')),
+        version = p.version + 1, updated_at = now(), updated_by = excluded.updated_by)
+"""
+
+# The end of a turn, for the owner's webhooks. Subagents belong to their root's turn, unless a
+# person must answer. The lock leaves out a webhook that is being deleted: its foreign key would
+# refuse the whole commit.
 _TOLD: Final = """,
 told AS (
-    INSERT INTO webhook_deliveries (webhook_id, event, chat_id, version, title, labels, error)
-    SELECT w.id, :event::text, c.id, c.snapshot_version, c.title, c.labels, c.last_error
+    INSERT INTO webhook_deliveries (webhook_id, event, chat_id, version, title, labels, error,
+        action)
+    SELECT w.id, :event::text, c.id, c.snapshot_version, c.title, c.labels, c.last_error,
+        :action::json
     FROM changed c JOIN webhooks w ON w.owner_id = c.owner_id
-    WHERE :event::text IS NOT NULL AND c.parent_chat_id IS NULL
+    WHERE :event::text IS NOT NULL
+      AND (c.parent_chat_id IS NULL OR :event::text = 'turn.needs_action')
       AND w.enabled AND :event::text = ANY (w.events)
     FOR KEY SHARE OF w SKIP LOCKED)
 """
@@ -363,6 +387,7 @@ APPLY: Final = named_statement(
     _RUN_COLUMNS,
     _CHANGED_WITH_QUEUE,
     *_WRITTEN,
+    _ANSWERED,
     _TOLD,
     _RUNS,
     _QUEUE,
@@ -373,7 +398,17 @@ APPLY: Final = named_statement(
 """Any change to a chat that exists."""
 
 APPLY_WITHOUT_QUEUE: Final = named_statement(
-    "WITH", _ROW, _RUN_COLUMNS, _MODE, _CHANGED, *_WRITTEN, _TOLD, _RUNS, _RESULT, _NOTHING_MORE
+    "WITH",
+    _ROW,
+    _RUN_COLUMNS,
+    _MODE,
+    _CHANGED,
+    *_WRITTEN,
+    _ANSWERED,
+    _TOLD,
+    _RUNS,
+    _RESULT,
+    _NOTHING_MORE,
 )
 """A change that does not touch the queue or earlier messages."""
 
@@ -405,6 +440,7 @@ APPLY_LAST_STEP: Final = named_statement(
         *_MESSAGE_NAMES,
         *CALL_NAMES,
         "event",
+        "action",
         *RUN_NAMES,
     ),
 )

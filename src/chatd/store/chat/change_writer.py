@@ -10,6 +10,7 @@ from typing import Final, LiteralString
 import msgspec
 from msgspec import Struct
 
+from chatd.domain.chat.action_summary import action_summary
 from chatd.domain.chat.call_waits import deadline_shift_s
 from chatd.domain.chat.change import (
     INTERRUPT_DEADLINE_S,
@@ -28,7 +29,7 @@ from chatd.domain.chat.row import RECENT_CHANGES_KEPT, Chat
 from chatd.domain.chat.runs import RunChange, run_change
 from chatd.domain.chat.transitions import LoadedChat
 from chatd.domain.chat.turn_events import turn_event
-from chatd.domain.errors import InvalidInput, InvariantBroken
+from chatd.domain.errors import InvalidInput, InvariantBroken, TooManyRules
 from chatd.domain.ids import ChangeId
 from chatd.store.chat.apply import (
     APPLY,
@@ -51,9 +52,10 @@ from chatd.store.conn import (
     replace_surrogates_deep,
     strip_unstorable,
 )
-from chatd.store.errors import MissingReference
+from chatd.store.errors import CheckFailed, MissingReference
 
 _FILE_REFERENCE: Final = "chat_files_file_id_fkey"
+_FEW_RULES: Final = "a_tool_policy_has_few_rules"
 _LABELS = msgspec.json.Decoder(dict[str, str])
 
 _Values = dict[str, object]
@@ -71,6 +73,10 @@ async def apply(
         if missing.constraint != _FILE_REFERENCE:
             raise
         raise InvalidInput("content", "a file was deleted while it was sent") from None
+    except CheckFailed as failed:
+        if failed.constraint != _FEW_RULES:
+            raise
+        raise TooManyRules from None
     if row is None:
         return None
     return AppliedChange(
@@ -139,7 +145,8 @@ def _bind(
     change: Change, change_id: ChangeId, contents: list[str]
 ) -> tuple[LiteralString, Sequence[object]]:
     row, event, run = _row(change, change_id), turn_event(change), run_change(change)
-    values: _Values = {"event": event, "new_mode": change.mode}
+    action = json_or_none(action_summary(change.after)) if event == "turn.needs_action" else None
+    values: _Values = {"event": event, "action": action, "new_mode": change.mode}
     if change.before is None:
         statement = INSERT_CHAT
         values.update(_new_chat(change))
@@ -151,6 +158,7 @@ def _bind(
         and len(change.usage) <= 1
         and change.request is None
         and change.mode is None
+        and not change.decisions
         and not named_files(change)
     ):
         call = _call(change.usage[0]) if change.usage else _NO_CALL
@@ -158,12 +166,13 @@ def _bind(
         before = change.before
         expected = (before.snapshot_version, before.change_id)
         if event is not None or run is not None or change.after.lost != before.lost:
-            ends = (event, *_run(change, run))
+            ends = (event, action, *_run(change, run))
             return APPLY_LAST_STEP.text, (*row, *expected, *message, *call, *ends)
         return APPLY_STEP.text, (*row, *expected, *message, *call)
     else:
         statement = APPLY_WITHOUT_QUEUE
         values.update(_expected(change.before))
+    values.update(_answers(change))
     values.update(zip(ROW_NAMES, row, strict=True))
     values.update(zip(RUN_NAMES, _run(change, run), strict=True))
     values.update(_added_rows(change, contents))
@@ -379,6 +388,15 @@ def _prompt(prefix: str, prompt: UserInput | None) -> _Values:
         f"{prefix}_effort": prompt.reasoning_effort if prompt else None,
         f"{prefix}_mode": prompt.mode if prompt else None,
         f"{prefix}_author": prompt.created_by if prompt else None,
+    }
+
+
+def _answers(change: Change) -> _Values:
+    return {
+        "answer_ids": [answer.tool_call_id for answer in change.decisions] or None,
+        "answer_decisions": [answer.decision for answer in change.decisions] or None,
+        "answerers": [answer.answered_by for answer in change.decisions] or None,
+        "new_rules": json_text(change.rules) if change.rules else None,
     }
 
 

@@ -1,0 +1,187 @@
+"""Routes that read and replace tool policies: of the deployment, of the caller, of a template and
+of a chat."""
+
+from typing import Final
+
+from msgspec import UNSET
+
+from chatd.api.deps import ApiDeps
+from chatd.api.request import LARGE_BODY_BYTES, ApiReply, ApiRequest, BodySpec, reply
+from chatd.api.route import ApiRoute
+from chatd.api.schemas.answers import ToolPolicyBody, ToolPolicyReply
+from chatd.domain.errors import Conflict, InvalidInput
+from chatd.domain.tool_policy.rules import ToolPolicy, check_policy
+from chatd.store import tool_policies
+from chatd.store.chat import chats
+from chatd.store.tool_policies import StoredPolicy
+
+_BODY: Final = BodySpec(ToolPolicyBody, LARGE_BODY_BYTES)
+_REPLIES: Final = {200: ToolPolicyReply}
+_ERRORS: Final = ("version_conflict",)
+
+
+class ToolPolicyRoutes:
+    def __init__(self, deps: ApiDeps) -> None:
+        self._deps = deps
+
+    def routes(self) -> tuple[ApiRoute, ...]:
+        return (*self._shared_routes(), *self._own_routes())
+
+    def _shared_routes(self) -> tuple[ApiRoute, ...]:
+        return (
+            ApiRoute(
+                endpoint="GET /settings/tool-policy",
+                permission="config.read",
+                summary="Get the tool policy of this deployment",
+                handle=self.get_tool_policy,
+                replies=_REPLIES,
+            ),
+            ApiRoute(
+                endpoint="PUT /settings/tool-policy",
+                permission="config.write",
+                summary="Replace the tool policy of this deployment",
+                handle=self.put_tool_policy,
+                body_spec=_BODY,
+                replies=_REPLIES,
+                errors=_ERRORS,
+            ),
+            ApiRoute(
+                endpoint="GET /templates/{template_id}/tool-policy",
+                permission="catalog.read",
+                summary="Get the tool policy of workspaces of a template",
+                handle=self.get_template_tool_policy,
+                replies=_REPLIES,
+            ),
+            ApiRoute(
+                endpoint="PUT /templates/{template_id}/tool-policy",
+                permission="config.write",
+                summary="Replace the tool policy of workspaces of a template",
+                handle=self.put_template_tool_policy,
+                body_spec=_BODY,
+                replies=_REPLIES,
+                errors=_ERRORS,
+            ),
+        )
+
+    def _own_routes(self) -> tuple[ApiRoute, ...]:
+        return (
+            ApiRoute(
+                endpoint="GET /settings/me/tool-policy",
+                permission="account.read",
+                summary="Get your own tool policy",
+                handle=self.get_my_tool_policy,
+                replies=_REPLIES,
+            ),
+            ApiRoute(
+                endpoint="PUT /settings/me/tool-policy",
+                permission="account.write",
+                summary="Replace your own tool policy",
+                handle=self.put_my_tool_policy,
+                body_spec=_BODY,
+                replies=_REPLIES,
+                errors=_ERRORS,
+            ),
+            ApiRoute(
+                endpoint="GET /chats/{chat_id}/tool-policy",
+                permission="chats.read",
+                summary="Get the tool policy of a chat and its subagents",
+                handle=self.get_chat_tool_policy,
+                replies=_REPLIES,
+            ),
+            ApiRoute(
+                endpoint="PUT /chats/{chat_id}/tool-policy",
+                permission="chats.write",
+                summary="Replace the tool policy of a chat and its subagents",
+                handle=self.put_chat_tool_policy,
+                body_spec=_BODY,
+                replies=_REPLIES,
+                errors=_ERRORS,
+            ),
+        )
+
+    async def get_tool_policy(self, request: ApiRequest) -> ApiReply:
+        pool, actor = self._deps.pool, request.caller.actor
+        return _reply(await self._deps.retry(lambda: tool_policies.get_deployment(pool, actor)))
+
+    async def put_tool_policy(self, request: ApiRequest) -> ApiReply:
+        deps, actor = self._deps, request.caller.actor
+        policy, wanted = await _read(request)
+        ip = deps.accounts.site.address(request.scope)
+        async with deps.pool.transaction() as session:
+            before = _expect(await tool_policies.get_deployment(session, actor), wanted)
+            version = await tool_policies.save_deployment(
+                session, actor, policy, before=before, ip=ip
+            )
+        return _reply(StoredPolicy(version=version, policy=policy))
+
+    async def get_template_tool_policy(self, request: ApiRequest) -> ApiReply:
+        pool, template_id = self._deps.pool, request.template_id
+        return _reply(await self._deps.retry(lambda: tool_policies.get_template(pool, template_id)))
+
+    async def put_template_tool_policy(self, request: ApiRequest) -> ApiReply:
+        deps, actor, template_id = self._deps, request.caller.actor, request.template_id
+        policy, wanted = await _read(request)
+        ip = deps.accounts.site.address(request.scope)
+        async with deps.pool.transaction() as session:
+            stored = await tool_policies.get_template(session, template_id)
+            version = await tool_policies.save_template(
+                session, actor, template_id, policy, before=_expect(stored, wanted), ip=ip
+            )
+        return _reply(StoredPolicy(version=version, policy=policy))
+
+    async def get_my_tool_policy(self, request: ApiRequest) -> ApiReply:
+        pool, actor = self._deps.pool, request.caller.actor
+        return _reply(await self._deps.retry(lambda: tool_policies.get_user(pool, actor)))
+
+    async def put_my_tool_policy(self, request: ApiRequest) -> ApiReply:
+        deps, actor = self._deps, request.caller.actor
+        policy, wanted = await _read(request, owned=True)
+        async with deps.pool.transaction() as session:
+            before = _expect(await tool_policies.get_user(session, actor), wanted)
+            version = await tool_policies.save_user(session, actor, policy, version=before.version)
+        return _reply(StoredPolicy(version=version, policy=policy))
+
+    async def get_chat_tool_policy(self, request: ApiRequest) -> ApiReply:
+        pool, actor, chat_id = self._deps.pool, request.caller.actor, request.chat_id
+        return _reply(await self._deps.retry(lambda: tool_policies.get_chat(pool, actor, chat_id)))
+
+    async def put_chat_tool_policy(self, request: ApiRequest) -> ApiReply:
+        deps, actor, chat_id = self._deps, request.caller.actor, request.chat_id
+        policy, wanted = await _read(request, owned=True)
+        async with deps.pool.transaction() as session:
+            await chats.get_for_command(session, actor, chat_id, "chats.write")
+            stored = await tool_policies.get_chat(session, actor, chat_id, "chats.write")
+            before = _expect(stored, wanted)
+            version = await tool_policies.save_chat(
+                session, actor, chat_id, policy, version=before.version
+            )
+        return _reply(StoredPolicy(version=version, policy=policy))
+
+
+async def _read(request: ApiRequest, *, owned: bool = False) -> tuple[ToolPolicy, int | None]:
+    """The policy, and the version that it is to replace, if given. `owned`: of a user or a chat."""
+    body = await request.body(_BODY)
+    if owned and body.may_loosen:
+        raise InvalidInput("may_loosen", "only a deployment or a template has it")
+    policy = ToolPolicy(rules=body.rules, may_loosen=body.may_loosen)
+    version = body.version
+    return check_policy(policy, "body"), None if version is UNSET else version
+
+
+def _expect(stored: StoredPolicy, version: int | None) -> StoredPolicy:
+    if version is not None and version != stored.version:
+        raise Conflict(
+            "The policy has changed meanwhile. Read it again and repeat the change.",
+            code="version_conflict",
+        )
+    return stored
+
+
+def _reply(stored: StoredPolicy) -> ApiReply:
+    return reply(
+        ToolPolicyReply(
+            version=stored.version,
+            rules=stored.policy.rules,
+            may_loosen=stored.policy.may_loosen,
+        )
+    )

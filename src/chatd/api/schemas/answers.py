@@ -1,0 +1,109 @@
+"""Answers of people to questions of the model and to calls that need approval; tool policies."""
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from chatd.api.schemas.runtime_settings import DocumentVersion
+from chatd.domain.chat.answer_transitions import MAX_REASON_CHARS
+from chatd.domain.description import describe
+from chatd.domain.questions import MAX_QUESTIONS, QuestionReply
+from chatd.domain.tool_policy.rules import MAX_RULES, ToolRule
+
+
+class CallAnswerIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The answer to one call."""
+
+    tool_call_id: Annotated[str, describe("The call that this answers.", "toolu_01A9")]
+    decision: Annotated[
+        Literal["approve", "deny", "answer"],
+        describe(
+            "`approve` lets the call run. `deny` does not; of questions, it declines to answer."
+            " `answer` answers questions, with `replies`.",
+            "approve",
+        ),
+    ]
+    reason: Annotated[
+        str,
+        Meta(max_length=MAX_REASON_CHARS),
+        describe("Of a denial: what the model is told.", "Use the staging server."),
+    ] = ""
+    always: Annotated[
+        bool,
+        describe(
+            "Of an approval: do not ask for such calls again in this chat. Only its owner can, and"
+            " only where `can_always` is true."
+        ),
+    ] = False
+    rule_args: Annotated[
+        Mapping[str, str] | None,
+        describe(
+            "With `always`: patterns of arguments, as in a tool policy, for which the chat does not"
+            " ask. By default, of a command exactly this one, of other tools all calls.",
+            {"command": "git push *"},
+        ),
+    ] = None
+    replies: Annotated[
+        tuple[QuestionReply, ...],
+        Meta(max_length=MAX_QUESTIONS),
+        describe("The answers, one for each question, in the order of the questions."),
+    ] = ()
+
+
+class AnswersBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Answers to calls that the chat waits for; any of them, or all at once."""
+
+    openapi_example: ClassVar[Mapping[str, object]] = {
+        "answers": [{"tool_call_id": "toolu_01A9", "decision": "approve"}]
+    }
+
+    answers: Annotated[
+        tuple[CallAnswerIn, ...],
+        Meta(min_length=1, max_length=100),
+        describe(
+            "The answers. All count, or none.",
+            [{"tool_call_id": "toolu_01A9", "decision": "approve"}],
+        ),
+    ]
+
+
+class ToolPolicyBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A tool policy, which replaces the one before."""
+
+    openapi_example: ClassVar[Mapping[str, object]] = {
+        "rules": [
+            {"tool": "execute", "action": "ask"},
+            {"tool": "execute", "action": "auto", "args": {"command": "git status *"}},
+        ]
+    }
+
+    rules: Annotated[
+        Annotated[tuple[ToolRule, ...], Meta(max_length=MAX_RULES)],
+        describe(
+            "The rules, in any order. A denial wins; else the narrowest rule that matches.",
+            [{"tool": "execute", "action": "ask"}],
+        ),
+    ] = ()
+    may_loosen: Annotated[
+        bool,
+        describe(
+            "Of the deployment and of templates: users and chats may run without approval what this"
+            " policy asks for."
+        ),
+    ] = False
+    version: Annotated[
+        int | UnsetType,
+        describe("Refuse the change if the policy has another version.", 3),
+    ] = UNSET
+
+
+class ToolPolicyReply(Struct, frozen=True, kw_only=True):
+    """A tool policy."""
+
+    version: DocumentVersion
+    rules: Annotated[tuple[ToolRule, ...], describe("The rules.")]
+    may_loosen: Annotated[
+        bool,
+        describe("Whether users and chats may run without approval what this policy asks for."),
+    ]
