@@ -6,7 +6,7 @@ import pytest
 
 from chatd.domain.chat.states import State
 from chatd.domain.ids import ChatId
-from tests.support.api.server import ADMINISTRATOR, OTHER_USER, ApiServer, Json
+from tests.support.api.server import ADMINISTRATOR, ME, OTHER_USER, ApiServer, Json
 from tests.support.factories import CHAT
 from tests.support.seeds import OpenCalls, Seed
 from tests.support.store import insert_seed
@@ -139,16 +139,15 @@ async def test_other_users_cannot_answer(server: ApiServer) -> None:
 
 @pytest.mark.parametrize(
     ("path", "token"),
-    [("/settings/tool-policy", ADMINISTRATOR), ("/settings/me/tool-policy", None)],
+    [("/settings/tool-policy", ADMINISTRATOR), ("/settings/me/tool-policy", ME)],
 )
-async def test_policies_are_replaced_whole(server: ApiServer, path: str, token: str | None) -> None:
-    given = {} if token is None else {"token": token}
-    empty = await server.ask("GET", path, **given)
+async def test_policies_are_replaced_whole(server: ApiServer, path: str, token: str) -> None:
+    empty = await server.ask("GET", path, token=token)
     assert empty.json == {"version": 0, "rules": [], "may_loosen": False}
-    saved = await server.ask("PUT", path, {"rules": [RULE]}, **given)
+    saved = await server.ask("PUT", path, {"rules": [RULE]}, token=token)
     assert saved.json == {"version": 1, "rules": [RULE], "may_loosen": False}
-    assert (await server.ask("GET", path, **given)).json == saved.json
-    again = await server.ask("PUT", path, {"rules": []}, **given)
+    assert (await server.ask("GET", path, token=token)).json == saved.json
+    again = await server.ask("PUT", path, {"rules": []}, token=token)
     assert again.json["version"] == 2
 
 
@@ -160,18 +159,18 @@ async def test_a_change_of_the_deployments_policy_is_audited(server: ApiServer) 
     assert "ask execute" in str(entry["detail"])
 
 
+BAD_POLICIES: list[Json] = [
+    {"rules": [{"tool": "a b", "action": "ask"}]},
+    {"rules": [{"tool": "execute", "action": "maybe"}]},
+    {"rules": [{"tool": "execute", "action": "ask", "arg": 1}]},
+    {"rules": [{"tool": "execute", "action": "ask", "args": {"command": "\0"}}]},
+    {"rules": [RULE] * 201},
+    {"rules": [RULE], "may_loosen": True},
+]
+
+
 @pytest.mark.promise("P15")
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"rules": [{"tool": "a b", "action": "ask"}]},
-        {"rules": [{"tool": "execute", "action": "maybe"}]},
-        {"rules": [{"tool": "execute", "action": "ask", "arg": {}}]},
-        {"rules": [{"tool": "execute", "action": "ask", "args": {"command": "\0"}}]},
-        {"rules": [RULE] * 201},
-        {"rules": [], "may_loosen": True},
-    ],
-)
+@pytest.mark.parametrize("body", BAD_POLICIES)
 async def test_bad_policies_are_refused(server: ApiServer, body: Json) -> None:
     refused = await server.ask("PUT", "/settings/me/tool-policy", body)
     assert refused.code == (400, "invalid_input")
