@@ -40,7 +40,11 @@ async def test_approving_a_part_leaves_the_rest_waiting(server: ApiServer) -> No
     path = f"/chats/{chat_id}/answers"
     first = await server.ask("POST", path, {"answers": [approve("c1")]})
     assert (first.status, first.json["status"]) == (200, "requires_action")
-    assert first.json["action"]["calls"] == 1
+    assert first.json["action"] == {
+        "kinds": ["approval"],
+        "calls": 1,
+        "summary": "Approve: execute",
+    }
     second = await server.ask("POST", path, {"answers": [deny("c2", reason="No.")]})
     assert second.json["status"] == "pending"
     assert "action" not in second.json
@@ -54,11 +58,11 @@ async def test_a_second_answer_is_told_who_was_first(server: ApiServer) -> None:
     await server.ask("POST", path, {"answers": [approve("c1")]})
     late = await server.ask("POST", path, {"answers": [deny("c1")]})
     assert late.code == (409, "call_not_waiting")
-    assert "has approved the call 'c1' already, at 2" in late.json["message"]
+    assert "has approved the call 'c1' already, at 2" in str(late.json["message"])
     await server.ask("POST", path, {"answers": [deny("c2")]})
     after = await server.ask("POST", path, {"answers": [approve("c2")]})
     assert after.code == (409, "call_not_waiting")
-    assert "has denied the call 'c2' already" in after.json["message"]
+    assert "has denied the call 'c2' already" in str(after.json["message"])
 
 
 async def test_a_repeated_request_with_its_key_gets_the_first_reply(server: ApiServer) -> None:
@@ -95,7 +99,7 @@ async def test_questions_are_answered_with_labels_or_words(server: ApiServer) ->
     chosen = {"tool_call_id": "c1", "decision": "answer", "replies": [{"labels": ["A"]}]}
     worded = {"tool_call_id": "c2", "decision": "answer", "replies": [{"text": "Neither."}]}
     bad = await server.ask("POST", path, {"answers": [{**chosen, "replies": [{"labels": ["Z"]}]}]})
-    assert (bad.code, "no option 'Z'" in bad.json["message"]) == ((400, "invalid_input"), True)
+    assert (bad.code, "no option 'Z'" in str(bad.json["message"])) == ((400, "invalid_input"), True)
     done = await server.ask("POST", path, {"answers": [chosen, worded]})
     assert (done.status, done.json["status"]) == (200, "pending")
 
