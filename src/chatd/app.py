@@ -26,6 +26,7 @@ from chatd.api.auth import ADMIN_TOKEN_FILE as TOKEN_FILE
 from chatd.api.auth import admin_token
 from chatd.api.deps import ApiDeps, StreamLimits
 from chatd.api.health import HealthRoutes
+from chatd.api.mcp_ports import McpServices
 from chatd.api.model_ports import ModelServices
 from chatd.api.schemas.runtime_settings import RetentionDays
 from chatd.api.server import Application, BoundAddress, ListenError, bind
@@ -46,6 +47,7 @@ from chatd.domain.ports import Clock, Env, ToolFamily
 from chatd.domain.prompt.instructions import Instructions
 from chatd.domain.subagents import SubagentLimits
 from chatd.engine.subagents import SubagentService
+from chatd.mcp_services import McpRuntime, declared_servers, private_hosts
 from chatd.model_administration import ModelAdministration
 from chatd.model_directory import ModelDirectory
 from chatd.model_settings import DEMO_MODEL, build_registry, settings_gaps
@@ -179,8 +181,7 @@ async def serve(
     """Run until `stop` is set, then stop everything that was started except workspaces. Returns the
     number of workspaces that keep running."""
     token = _token_from_environment(env, settings)
-    check_workspace_settings(settings, env)
-    _check_site(settings)
+    _check_settings(settings, env)
     keys_from = _key_source(settings, env)
     provider_registry = build_registry(settings, env, clock)
     try:
@@ -236,9 +237,10 @@ async def serve(
             )
             webhook_sender = _webhook_sender(settings, replica, secret_keys.ring)
             families.append(_subagent_tools(settings, replica, models, runtime_settings))
+            mcp = _mcp_runtime(settings, env, replica, secret_keys.ring, families)
             demo = _demo_worker(settings, env, role, replica, models)
             async with (
-                _prepared(replica, secret_keys, models),
+                _prepared(replica, secret_keys, models, mcp),
                 replica.running(),
                 _running(services),
             ):
@@ -249,6 +251,7 @@ async def serve(
                     "schedules": ScheduleRunner(pool, replica.transactor, environment).run(),
                     "backlog": _gauges(registry, settings, replica).run(pool, environment),
                     "demo worker": demo.run(),
+                    "mcp": mcp.run(),
                 }
                 process = RunningProcess(
                     replica=replica,
@@ -263,6 +266,7 @@ async def serve(
                     port=port,
                     token=token,
                     demo=demo,
+                    mcp=mcp.services,
                 )
                 async with _working(group, works):
                     await _serve_until_stopped(
@@ -346,6 +350,7 @@ class RunningProcess(msgspec.Struct, frozen=True, kw_only=True):
     port: socket.socket | None
     token: str | None
     demo: DemoWorker
+    mcp: McpServices
 
 
 async def _serve_until_stopped(
@@ -433,12 +438,13 @@ def _key_source(settings: Settings, env: Mapping[str, str]) -> KeySource:
 
 @asynccontextmanager
 async def _prepared(
-    replica: Replica, secret_keys: SecretKeys, models: ModelDirectory
+    replica: Replica, secret_keys: SecretKeys, models: ModelDirectory, mcp: McpRuntime
 ) -> AsyncGenerator[None]:
     """What must be known before the worker acquires chats. An error ends the start."""
     try:
         await secret_keys.start(replica.database.pool)
         await models.declare(replica.database.pool)
+        await mcp.declare()
         yield
     finally:
         await models.close()
@@ -580,8 +586,29 @@ def _oidc_config(oidc: OidcSettings) -> OidcConfig | None:
     )
 
 
-def _check_site(settings: Settings) -> None:
+def _mcp_runtime(
+    settings: Settings,
+    env: Mapping[str, str],
+    replica: Replica,
+    ring: KeyRing,
+    families: list[ToolFamily],
+) -> McpRuntime:
+    runtime = McpRuntime(
+        replica.database.pool,
+        replica.config_changes,
+        replica.env,
+        ring,
+        hosts=private_hosts(settings),
+        declared=declared_servers(settings, env),
+    )
+    families.append(runtime.tools)
+    return runtime
+
+
+def _check_settings(settings: Settings, env: Mapping[str, str]) -> None:
     """Raises SettingsError before anything is started."""
+    check_workspace_settings(settings, env)
+    declared_servers(settings, env)
     try:
         Site(_accounts_config(settings).site)
     except ValueError as error:
@@ -632,4 +659,5 @@ def _deps(settings: Settings, process: RunningProcess) -> ApiDeps:
         database_error=lambda: replica.lease.error_kind,
         demo=process.demo,
         stops_subagents=settings.chats.interrupt_subagents == "stop",
+        mcp=process.mcp,
     )

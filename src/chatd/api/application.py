@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from chatd.api.accounts import mcp_pages
 from chatd.api.accounts.pages import SignInPages
 from chatd.api.accounts.rate_limits import route_group
 from chatd.api.deps import ApiDeps
@@ -36,6 +37,7 @@ from chatd.api.route import (
     RouteTable,
     StreamRoute,
 )
+from chatd.api.routes.account.mcp_servers import McpServerRoutes
 from chatd.api.routes.account.oidc import OidcRoutes
 from chatd.api.routes.account.push import PushRoutes
 from chatd.api.routes.account.schedules import ScheduleRoutes
@@ -45,6 +47,7 @@ from chatd.api.routes.account.webhooks import WebhookRoutes
 from chatd.api.routes.administration.costs import CostRoutes
 from chatd.api.routes.administration.demo import DemoRoutes
 from chatd.api.routes.administration.groups import GroupRoutes
+from chatd.api.routes.administration.mcp_servers import McpServerConfigRoutes
 from chatd.api.routes.administration.models import ModelRoutes
 from chatd.api.routes.administration.providers import ProviderRoutes
 from chatd.api.routes.administration.runtime_settings import RuntimeSettingsRoutes
@@ -114,6 +117,8 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *ModelRoutes(deps).routes(),
         *ProviderRoutes(deps).routes(),
         *RuntimeSettingsRoutes(deps).routes(),
+        *McpServerRoutes(deps).routes(),
+        *McpServerConfigRoutes(deps).routes(),
         *SpendLimitRoutes(deps).routes(),
         *CostRoutes(deps).routes(),
         *WebhookRoutes(deps).routes(),
@@ -162,6 +167,7 @@ class ApiApplication:
                 **health.pages,
                 **ApiDocs(routes, streams).pages,
                 **sign_in.pages,
+                **mcp_pages.PAGES,
                 **self._web_page.pages,
             },
             routes,

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from chatd.aio import retry_unavailable
 from chatd.api.accounts.accounts import Accounts
+from chatd.api.mcp_ports import McpServices
 from chatd.api.model_ports import ModelListing, ModelServices
 from chatd.api.request import ApiRequest
 from chatd.api.schemas.runtime_settings import RetentionDays
@@ -154,7 +155,8 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     `workspaces` workspaces are disabled. Without a `budget` spending is not limited;
     `default_limit` is that of the settings. `page_dir` has the files of the built page. Without a
     `demo` no worker can be killed over the API. `stops_subagents`: an interrupt reaches the
-    subagents of a chat unless the request says otherwise."""
+    subagents of a chat unless the request says otherwise. Without `mcp` there are no MCP
+    servers."""
 
     pool: Pool
     transactor: Transactor
@@ -187,6 +189,7 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     page_dir: Path = PACKAGED_PAGE
     demo: DemoControl | None = None
     stops_subagents: bool = False
+    mcp: McpServices | None = None
 
     async def retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Repeat a read or an idempotent write for a moment while the database is unavailable."""

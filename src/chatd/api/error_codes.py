@@ -40,6 +40,18 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
         409, "The provider did not answer as expected.", "Read `message`; test the provider."
     ),
     "too_many_keys": ErrorCode(409, "The provider has 20 keys.", "Delete one first."),
+    # MCP servers
+    "mcp_oauth_failed": ErrorCode(
+        409,
+        "The authorization server of an MCP server did not answer as expected.",
+        "Read `message`; an administrator corrects the configuration, or the user tries again.",
+    ),
+    "mcp_grant_refused": ErrorCode(
+        409,
+        "The authorization server of an MCP server refuses what the user granted.",
+        "Connect to the server again.",
+    ),
+    "too_many_mcp_servers": ErrorCode(409, "There are 500 MCP servers.", "Delete one first."),
     # The request itself
     "bad_request": ErrorCode(400, "The request is not valid.", "Read `message`."),
     "invalid_input": ErrorCode(

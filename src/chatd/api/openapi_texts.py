@@ -40,6 +40,7 @@ TAGS: Final[Mapping[str, str]] = {
     "files": "Upload files and load them.",
     "models": "The models that chats can use.",
     "providers": "The services that the models come from.",
+    "mcp-servers": "Servers of the Model Context Protocol, and your connections to them.",
     "templates": "What workspaces are made from.",
     "prompts": "What the user has sent before.",
     "workspaces": "Where the tools of chats act.",
@@ -62,6 +63,7 @@ TAGS: Final[Mapping[str, str]] = {
 
 TAGS_OF_PATHS: Final[Mapping[str, str]] = {
     "directory": "chats",
+    "mcp-server-configs": "mcp-servers",
     "model-options": "models",
     "model-overrides": "models",
     "user-keys": "account",

@@ -29,6 +29,7 @@ from chatd.domain.ids import (
     CredentialId,
     FileId,
     GroupId,
+    McpServerId,
     MessageId,
     ModelConfigId,
     QueueId,
@@ -203,6 +204,10 @@ class ApiRequest:
     @cached_property
     def webhook_id(self) -> UUID:
         return read_uuid("webhook_id", self._path["webhook_id"])
+
+    @cached_property
+    def mcp_server_id(self) -> McpServerId:
+        return McpServerId(read_uuid("mcp_server_id", self._path["mcp_server_id"]))
 
     @cached_property
     def subscription_id(self) -> UUID:

@@ -15,6 +15,7 @@ ConfigKind = Literal[
     "model",
     "settings",
     "limit",
+    "mcp_server",
     "secret_key",
     "spend_warning",
 ]

@@ -439,6 +439,49 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     prices: PriceEntry | None = None
 
 
+class McpOauthEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[mcp_servers.oauth]`: a client that was registered by hand. `client_secret_env` names a
+    variable with its secret."""
+
+    client_id: Annotated[str, Meta(min_length=1)]
+    client_secret: str | None = None
+    client_secret_env: str | None = None
+    authorization_url: str
+    token_url: str
+    revocation_url: str | None = None
+    token_auth: Literal["none", "client_secret_basic", "client_secret_post"] | None = None
+
+    def __repr__(self) -> str:
+        return f"McpOauthEntry(client_id={self.client_id!r})"
+
+
+class McpServerEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[[mcp_servers]]` in chatd.toml, with the fields of the API. `api_key_env` names a variable
+    with the key."""
+
+    slug: Annotated[str, Meta(min_length=1, max_length=32, pattern=r"^[a-z0-9]+([-_][a-z0-9]+)*$")]
+    url: Annotated[str, Meta(min_length=1)]
+    display_name: str = ""
+    description: str = ""
+    transport: Literal["streamable_http", "sse"] = "streamable_http"
+    auth: Literal["none", "oauth2", "api_key", "custom_headers"] = "none"
+    enabled: bool = True
+    availability: Literal["force_on", "default_on", "default_off"] = "default_off"
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    model_intent: bool = False
+    allow_in_plan_mode: bool = False
+    api_key_header: str | None = None
+    api_key: str | None = None
+    api_key_env: str | None = None
+    headers: dict[str, str] = {}
+    oauth: McpOauthEntry | None = None
+    scopes: str = ""
+
+    def __repr__(self) -> str:
+        return f"McpServerEntry(slug={self.slug!r})"
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     data_dir: Annotated[Path, Meta(description="Directory for data that must be kept")]
     database: DatabaseSettings = DatabaseSettings()
@@ -463,6 +506,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         tuple[ProviderEntry, ...], Meta(description="Model APIs, as [[providers]] tables")
     ] = ()
     models: Annotated[tuple[ModelEntry, ...], Meta(description="Models, as [[models]] tables")] = ()
+    mcp_servers: Annotated[
+        tuple[McpServerEntry, ...], Meta(description="MCP servers, as [[mcp_servers]] tables")
+    ] = ()
 
 
 def redact_url(url: str) -> str:

@@ -17,7 +17,7 @@ from chatd.domain.model.protocol import ModelRequest
 from chatd.store.chat import debug_calls
 from chatd.store.workspace import workspaces
 from tests.api.permissions.callers import Callers
-from tests.api.permissions.table import LIMIT, SCHEDULE, SUBSCRIPTION, WEBHOOK, Row
+from tests.api.permissions.table import LIMIT, MCP_SERVER, SCHEDULE, SUBSCRIPTION, WEBHOOK, Row
 from tests.api.workspace_api import HERE
 from tests.support.api.server import ApiServer, Json
 from tests.support.debug_calls import debug_call
@@ -29,6 +29,7 @@ from tests.support.workspaces import TEMPLATE, insert_template, new_workspace
 DELETIONS: Final[Mapping[str, str]] = {
     "chat_id": "/chats/{chat_id}",
     "group_id": "/groups/{group_id}",
+    "mcp_server_id": "/mcp-server-configs/{mcp_server_id}",
     "model_id": "/models/{model_id}",
     "provider_id": "/providers/{provider_id}",
     "schedule_id": "/schedules/{schedule_id}",
@@ -71,6 +72,7 @@ class ObjectFactory:
             "schedule_id": self._schedule,
             "subscription_id": self._subscription,
             "provider_id": self._provider,
+            "mcp_server_id": self._mcp_server,
             "model_id": self._model,
             "key_id": self._key,
         }
@@ -208,6 +210,10 @@ class ObjectFactory:
         return str((await self._ask(owner, "POST", "/push/subscriptions", body))["id"])
 
     # Models
+
+    async def _mcp_server(self, made: Objects, owner: str, row: Row) -> str:
+        body = {**MCP_SERVER, "slug": f"mcp-{self._number()}"}
+        return str((await self._administer("POST", "/mcp-server-configs", body))["id"])
 
     async def _provider(self, made: Objects, owner: str, row: Row) -> str:
         return str((await self._administer("POST", "/providers", self._new_provider()))["id"])

@@ -119,6 +119,16 @@ PROVIDER: Final = {
     "kind": "openai-compat",
     "base_url": "http://127.0.0.1:1/v1",
 }
+MCP_SERVER: Final = {
+    "slug": "new-{n}",
+    "url": "http://127.0.0.1:1/mcp",
+    "auth": "oauth2",
+    "oauth": {
+        "client_id": "chatd",
+        "authorization_url": "https://login.example.com/authorize",
+        "token_url": "http://127.0.0.1:1/token",
+    },
+}
 PASSWORD: Final = "correct horse battery"
 LIMIT: Final = {"spend_limit_micros": 5_000_000}
 IMPORT: Final = b"""{"type":"chatd","version":1}
@@ -380,6 +390,18 @@ ADMINISTRATION: Final = (
     row("PUT /settings/tool-policy", "administration", "admin", POLICY),
     row("PUT /templates/{template_id}/tool-policy", "administration", "admin", POLICY),
     row("PATCH /settings", "administration", "admin", {"system_prompt": "Be kind."}),
+    row("GET /mcp-servers", "any role", "chat:read"),
+    row("POST /mcp-servers/{mcp_server_id}/connect", "any role", "account"),
+    row(
+        "GET /mcp-servers/{mcp_server_id}/callback", "any role", "account", says="mcp_oauth_failed"
+    ),
+    row("DELETE /mcp-servers/{mcp_server_id}/connection", "any role", "account", says="not_found"),
+    row("GET /mcp-server-configs", "administration read", "admin"),
+    row("POST /mcp-server-configs", "administration", "admin", MCP_SERVER),
+    row("GET /mcp-server-configs/{mcp_server_id}", "administration read", "admin"),
+    row("PATCH /mcp-server-configs/{mcp_server_id}", "administration", "admin", {"enabled": False}),
+    row("DELETE /mcp-server-configs/{mcp_server_id}", "administration", "admin"),
+    row("POST /mcp-server-configs/{mcp_server_id}/test", "administration", "admin"),
     row("GET /providers", "administration read", "admin"),
     row("POST /providers", "administration", "admin", PROVIDER),
     row("GET /providers/{provider_id}", "administration read", "admin"),

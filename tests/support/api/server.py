@@ -37,6 +37,7 @@ from chatd.domain.ids import ChatId, ModelConfigId, UserId, WorkerId
 from chatd.domain.model.capabilities import ModelCapabilities
 from chatd.domain.model.protocol import EffortRange, ModelConfig, Prices
 from chatd.domain.ports import Clock
+from chatd.mcp_services import McpRuntime
 from chatd.sealed_secrets import KeyRing
 from chatd.store.chat import chats
 from chatd.store.config_changes import ConfigChanges
@@ -329,6 +330,7 @@ class ApiOptions(Struct, frozen=True, kw_only=True):
     frame_origins: tuple[str, ...] = ()
     page_dir: Path = Path("/nonexistent/page")
     stops_subagents: bool = False
+    mcp_hosts: frozenset[str] = frozenset({"127.0.0.1"})
 
 
 def heard_changes() -> ConfigChanges:
@@ -382,6 +384,7 @@ def build_deps(replica: StreamReplica, options: ApiOptions, clock: Clock, rig: M
         page_dir=options.page_dir,
         stops_subagents=options.stops_subagents,
         frame_origins=options.frame_origins,
+        mcp=McpRuntime(replica.pool, changes, env, KEY_RING, hosts=options.mcp_hosts).services,
     )
 
 

@@ -868,6 +868,118 @@ export interface paths {
         patch: operations["change_my_settings"];
         trace?: never;
     };
+    "/api/v1/mcp-servers": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_mcp_servers"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/mcp-servers/{mcp_server_id}/connect": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["connect_mcp_server"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/mcp-servers/{mcp_server_id}/callback": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["finish_mcp_connection"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/mcp-servers/{mcp_server_id}/connection": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        delete: operations["disconnect_mcp_server"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/mcp-server-configs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_mcp_server_configs"];
+        put?: never;
+        post: operations["create_mcp_server"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/mcp-server-configs/{mcp_server_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["get_mcp_server_config"];
+        put?: never;
+        post?: never;
+        delete: operations["delete_mcp_server"];
+        options?: never;
+        head?: never;
+        patch: operations["update_mcp_server"];
+        trace?: never;
+    };
+    "/api/v1/mcp-server-configs/{mcp_server_id}/test": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["test_mcp_server"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/usage-limits": {
         parameters: {
             query?: never;
@@ -2438,6 +2550,51 @@ export interface components {
             /** @default  */
             name?: string;
         };
+        CreateMcpServerBody: {
+            slug: string;
+            url: string;
+            /** @default null */
+            display_name?: string | null;
+            /** @default  */
+            description?: string;
+            /**
+             * @default streamable_http
+             * @enum {unknown}
+             */
+            transport?: "sse" | "streamable_http";
+            /**
+             * @default none
+             * @enum {unknown}
+             */
+            auth?: "api_key" | "custom_headers" | "none" | "oauth2";
+            /** @default true */
+            enabled?: boolean;
+            /**
+             * @default default_off
+             * @enum {unknown}
+             */
+            availability?: "default_off" | "default_on" | "force_on";
+            /** @default [] */
+            allow?: string[];
+            /** @default [] */
+            deny?: string[];
+            /** @default false */
+            model_intent?: boolean;
+            /** @default false */
+            allow_in_plan_mode?: boolean;
+            /** @default null */
+            api_key_header?: string | null;
+            /** @default null */
+            api_key?: string | null;
+            /** @default {} */
+            headers?: {
+                [key: string]: string;
+            };
+            /** @default null */
+            oauth?: components["schemas"]["McpOauthBody"] | null;
+            /** @default  */
+            scopes?: string;
+        };
         CreateModelBody: {
             name: string;
             provider: string;
@@ -2921,6 +3078,103 @@ export interface components {
         LoginBody: {
             username: string;
             password: string;
+        };
+        McpConnectReply: {
+            authorization_url: string;
+        };
+        McpConnectionReply: {
+            /** @enum {unknown} */
+            state: "connected" | "failed" | "needs_connect" | "ready";
+            reason: string;
+            connected_at: string | null;
+            expires_at: string | null;
+        };
+        McpDisconnectReply: {
+            revoked: boolean;
+            failure: string;
+        };
+        McpOauthBody: {
+            client_id: string;
+            client_secret?: string | null;
+            authorization_url: string;
+            token_url: string;
+            /** @default null */
+            revocation_url?: string | null;
+            /** @default null */
+            token_auth?: ("client_secret_basic" | "client_secret_post" | "none") | null;
+        };
+        McpOauthReply: {
+            client_id: string;
+            authorization_url: string;
+            token_url: string;
+            revocation_url: string | null;
+            /** @enum {unknown} */
+            token_auth: "client_secret_basic" | "client_secret_post" | "none";
+            has_client_secret: boolean;
+        };
+        McpServerConfigPage: {
+            items: components["schemas"]["McpServerConfigReply"][];
+            has_more: boolean;
+            next_cursor: string | null;
+        };
+        McpServerConfigReply: {
+            /** Format: uuid */
+            id: string;
+            slug: string;
+            display_name: string;
+            description: string;
+            url: string;
+            /** @enum {unknown} */
+            transport: "sse" | "streamable_http";
+            /** @enum {unknown} */
+            auth: "api_key" | "custom_headers" | "none" | "oauth2";
+            enabled: boolean;
+            /** @enum {unknown} */
+            availability: "default_off" | "default_on" | "force_on";
+            allow: string[];
+            deny: string[];
+            model_intent: boolean;
+            allow_in_plan_mode: boolean;
+            api_key_header: string | null;
+            has_api_key: boolean;
+            header_names: string[];
+            oauth: components["schemas"]["McpOauthReply"] | null;
+            scopes: string;
+            redirect_path: string;
+            /** @enum {unknown} */
+            source: "database" | "settings";
+            version: number;
+            created_at: string;
+            updated_at: string;
+        };
+        McpServerPage: {
+            items: components["schemas"]["McpServerReply"][];
+            has_more: boolean;
+            next_cursor: string | null;
+        };
+        McpServerReply: {
+            /** Format: uuid */
+            id: string;
+            slug: string;
+            display_name: string;
+            description: string;
+            /** @enum {unknown} */
+            availability: "default_off" | "default_on" | "force_on";
+            /** @enum {unknown} */
+            auth: "api_key" | "custom_headers" | "none" | "oauth2";
+            allow_in_plan_mode: boolean;
+            connection: components["schemas"]["McpConnectionReply"];
+        };
+        McpTrialReply: {
+            ok: boolean;
+            problem: string;
+            duration_ms: number;
+            tools: components["schemas"]["McpTrialTool"][];
+        };
+        McpTrialTool: {
+            name: string;
+            description: string;
+            is_used: boolean;
         };
         MeReply: {
             user: components["schemas"]["UserReply"];
@@ -4020,6 +4274,30 @@ export interface components {
         UpdateKeyBody: {
             api_key?: string;
             name?: string;
+        };
+        UpdateMcpServerBody: {
+            slug?: string;
+            url?: string;
+            display_name?: string;
+            description?: string;
+            /** @enum {unknown} */
+            transport?: "sse" | "streamable_http";
+            /** @enum {unknown} */
+            auth?: "api_key" | "custom_headers" | "none" | "oauth2";
+            enabled?: boolean;
+            /** @enum {unknown} */
+            availability?: "default_off" | "default_on" | "force_on";
+            allow?: string[];
+            deny?: string[];
+            model_intent?: boolean;
+            allow_in_plan_mode?: boolean;
+            api_key_header?: string;
+            api_key?: string;
+            headers?: {
+                [key: string]: string;
+            };
+            oauth?: components["schemas"]["McpOauthBody"] | null;
+            scopes?: string;
         };
         UpdateModelBody: {
             name?: string;
@@ -5998,6 +6276,229 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["UserSettingsReply"];
+                };
+            };
+        };
+    };
+    list_mcp_servers: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["McpServerPage"];
+                };
+            };
+        };
+    };
+    connect_mcp_server: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                mcp_server_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["McpConnectReply"];
+                };
+            };
+        };
+    };
+    finish_mcp_connection: {
+        parameters: {
+            query?: {
+                code?: string;
+                state?: string;
+                iss?: string;
+                error?: string;
+                error_description?: string;
+            };
+            header?: never;
+            path: {
+                mcp_server_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+        };
+    };
+    disconnect_mcp_server: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                mcp_server_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["McpDisconnectReply"];
+                };
+            };
+        };
+    };
+    list_mcp_server_configs: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["McpServerConfigPage"];
+                };
+            };
+        };
+    };
+    create_mcp_server: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CreateMcpServerBody"];
+            };
+        };
+        responses: {
+            201: {
+                headers: {
+                    Location?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["McpServerConfigReply"];
+                };
+            };
+        };
+    };
+    get_mcp_server_config: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                mcp_server_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["McpServerConfigReply"];
+                };
+            };
+        };
+    };
+    delete_mcp_server: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                mcp_server_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    update_mcp_server: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                mcp_server_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["UpdateMcpServerBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["McpServerConfigReply"];
+                };
+            };
+        };
+    };
+    test_mcp_server: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                mcp_server_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["McpTrialReply"];
                 };
             };
         };

@@ -19,6 +19,8 @@ MAX_FAILURE_CHARS: Final = 400
 """Of the reason that is stored when a user must connect again."""
 PERMANENT_ERRORS: Final = frozenset({"invalid_grant", "bad_refresh_token"})
 MAX_TOKEN_CHARS: Final = 16_384
+MAX_LIFETIME_S: Final = 10 * 366 * 86_400.0
+"""A token that lasts longer counts as one that does not expire."""
 CLIENT_NAME: Final = "chatd"
 
 _URL: Final = re.compile(
@@ -37,9 +39,13 @@ TokenAuth = Literal["none", "client_secret_basic", "client_secret_post"]
 class OauthFailed(Conflict):
     """An authorization server does not answer as it must. The message says what to do."""
 
+    code = "mcp_oauth_failed"
+
 
 class GrantRefused(OauthFailed):
     """The authorization server refuses the grant for good: the user must connect again."""
+
+    code = "mcp_grant_refused"
 
 
 class UrlPieces(Struct, frozen=True, kw_only=True):
@@ -227,7 +233,6 @@ class RegistrationReply(Struct, frozen=True, kw_only=True):
     client_id: str
     client_secret: str | None = None
     token_endpoint_auth_method: str | None = None
-    scope: str | None = None
 
 
 def registration_request(
@@ -309,7 +314,13 @@ class TokenReply(Struct, frozen=True, kw_only=True):
     token_type: str = "Bearer"
     expires_in: float | None = None
     refresh_token: str | None = None
-    scope: str | None = None
+
+    @property
+    def lifetime_s(self) -> float | None:
+        """None: it does not expire, as far as is known."""
+        if self.expires_in is None or not self.expires_in <= MAX_LIFETIME_S:
+            return None
+        return max(self.expires_in, 0.0)
 
     def __repr__(self) -> str:
         return f"TokenReply(expires_in={self.expires_in})"
@@ -333,9 +344,11 @@ def is_header_text(text: str) -> bool:
     return text.isascii() and text.isprintable()
 
 
-def refusal_reason(error: TokenError, status: int) -> str:
-    """For people, of bounded length."""
+def refusal_reason(error: TokenError, status: int, secrets: Sequence[str] = ()) -> str:
+    """For people, of bounded length. A server may repeat what it was sent: `secrets` are hidden."""
     said = " ".join(part for part in (error.error, error.error_description) if part)
+    for secret in secrets:
+        said = said.replace(secret, "***")
     text = said or f"status {status}"
     return clip(f"The authorization server refused: {text}", MAX_FAILURE_CHARS)
 

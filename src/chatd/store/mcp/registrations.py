@@ -23,7 +23,13 @@ INSERT: Final[LiteralString] = """
     SELECT $1, m.id, $4, $5::json, $6 FROM mcp_servers m
     WHERE m.id = $2 AND m.version = $3 AND m.deleted_at IS NULL FOR SHARE
     ON CONFLICT ON CONSTRAINT one_mcp_registration DO NOTHING"""
+# Without a public address in the settings, each host name that users take has its own.
+DELETE_OLD: Final[LiteralString] = """
+    DELETE FROM mcp_registrations WHERE id IN (
+        SELECT id FROM mcp_registrations WHERE server_id = $1 ORDER BY created_at DESC OFFSET $2)"""
 DELETE: Final[LiteralString] = "DELETE FROM mcp_registrations WHERE id = $1"
+
+MAX_REGISTRATIONS_PER_SERVER: Final = 20
 
 _CLIENT: Final = msgspec.json.Decoder(OauthClient)
 
@@ -52,6 +58,7 @@ async def add(
     not at this version any more."""
     values = (redirect_uri, json_text(made.client), made.sealed_secret)
     await conn.execute(INSERT, made.id, server_id, version, *values)
+    await conn.execute(DELETE_OLD, server_id, MAX_REGISTRATIONS_PER_SERVER)
     return await find(conn, server_id, redirect_uri)
 
 

@@ -59,6 +59,9 @@ DELETE: Final[LiteralString] = """
     UPDATE mcp_servers SET deleted_at = clock_timestamp(), updated_at = clock_timestamp(),
         enabled = false, sealed_secrets = NULL, version = version + 1
     WHERE id = $1 AND deleted_at IS NULL"""
+RELEASE_SLUG: Final[LiteralString] = """
+    UPDATE mcp_servers SET deleted_at = clock_timestamp(), enabled = false, version = version + 1
+    WHERE slug = $1 AND source = 'settings' AND deleted_at IS NULL AND id <> ALL ($2::uuid[])"""
 FORGET_TOKENS: Final[LiteralString] = "DELETE FROM mcp_tokens WHERE server_id = $1"
 FORGET_CLIENTS: Final[LiteralString] = "DELETE FROM mcp_registrations WHERE server_id = $1"
 
@@ -166,7 +169,7 @@ async def insert(session: DatabaseSession, row: McpServerWrite) -> None:
     """Raises Conflict for a taken slug, and if there are too many."""
     if await session.fetchval(COUNT) >= MAX_MCP_SERVERS:
         text = f"There are {MAX_MCP_SERVERS} MCP servers. Delete one first."
-        raise Conflict(text)
+        raise Conflict(text, code="too_many_mcp_servers")
     await _require_free_slug(session, row.server)
     try:
         await session.execute(INSERT, *_values(row))
@@ -189,7 +192,27 @@ async def declare(session: DatabaseSession, row: McpServerWrite) -> bool | None:
     found = await session.fetchrow(FIND_SLUG, row.server.slug)
     if found is not None and found["id"] != row.server.id:
         return None
-    return await session.fetchval(DECLARE, *_values(row)) is not None
+    before = await session.fetchrow(FIND, row.server.id)
+    changed = await session.fetchval(DECLARE, *_values(row)) is not None
+    if before is not None and ends_connections(_stored(before), row):
+        await forget_credentials(session, row.server.id)
+    return changed
+
+
+async def release_slug(
+    session: DatabaseSession, slug: str, declared: Sequence[McpServerId]
+) -> None:
+    """A server that settings declared once, and these do not, does not keep its slug."""
+    await session.execute(RELEASE_SLUG, slug, list(declared))
+
+
+def ends_connections(before: McpServerWrite, after: McpServerWrite) -> bool:
+    """Whether what users granted was for another address, client or scope."""
+    return _granted(before) != _granted(after)
+
+
+def _granted(row: McpServerWrite) -> tuple[object, ...]:
+    return row.server.url, row.server.auth, row.credentials.oauth, row.credentials.scopes
 
 
 async def delete(session: DatabaseSession, server_id: McpServerId) -> None:

@@ -37,7 +37,7 @@ SAVE: Final[LiteralString] = """
     ON CONFLICT ON CONSTRAINT one_mcp_token DO UPDATE SET
         id = excluded.id, client = excluded.client, sealed_tokens = excluded.sealed_tokens,
         expires_at = excluded.expires_at, failure = NULL, refreshing_until = NULL,
-        version = t.version + 1, updated_at = clock_timestamp()
+        version = t.version + 1, created_at = clock_timestamp(), updated_at = clock_timestamp()
     RETURNING t.version"""
 DELETE_OWN: Final[LiteralString] = """
     DELETE FROM mcp_tokens WHERE user_id = $1 AND server_id = $2

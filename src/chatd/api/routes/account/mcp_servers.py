@@ -1,0 +1,175 @@
+"""Routes of the MCP servers that the caller can use, and of the caller's connections to them."""
+
+from typing import Final
+from urllib.parse import parse_qsl
+
+from chatd.api.accounts.cookies import read_cookie, set_cookie
+from chatd.api.accounts.mcp_pages import connected_page, failed_page
+from chatd.api.deps import ApiDeps
+from chatd.api.errors import error_reply
+from chatd.api.pages import ItemPosition, Paging, cut_whole
+from chatd.api.request import MAX_QUERY_PARAMETERS, ApiReply, ApiRequest, header, reply
+from chatd.api.route import PREFIX, ApiRoute
+from chatd.api.routes.administration.mcp_servers import require_mcp
+from chatd.api.schemas.lists import ListQuery
+from chatd.api.schemas.mcp_servers import (
+    McpCallbackQuery,
+    McpConnectionReply,
+    McpConnectReply,
+    McpDisconnectReply,
+    McpServerPage,
+    McpServerReply,
+)
+from chatd.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
+from chatd.domain.ids import McpServerId
+from chatd.mcp.oauth_connections import CONNECT_LIFETIME, ConnectAnswer, ServerConnection
+
+SECURE_PREFIX: Final = "__Host-chatd_mcp_"
+PLAIN_PREFIX: Final = "chatd_mcp_"
+_ONE: Final = "/mcp-servers/{mcp_server_id}"
+_OAUTH_CODES: Final = ("mcp_oauth_failed", "secret_key_missing", "secret_unreadable")
+
+
+class McpServerRoutes:
+    def __init__(self, deps: ApiDeps) -> None:
+        self._deps = deps
+        self._site = deps.accounts.site
+
+    def routes(self) -> tuple[ApiRoute, ...]:
+        return (
+            ApiRoute(
+                endpoint="GET /mcp-servers",
+                permission="catalog.read",
+                summary="List the MCP servers that your chats can use, and your connections",
+                description="Choose them for a chat by `mcp_server_ids`. Those with `force_on` are"
+                " used by every chat.",
+                handle=self.list_mcp_servers,
+                query=ListQuery,
+                replies={200: McpServerPage},
+            ),
+            ApiRoute(
+                endpoint=f"POST {_ONE}/connect",
+                permission="account.write",
+                summary="Begin to connect to an MCP server; send the browser to the reply's URL",
+                description="The reply sets a cookie for ten minutes: the browser that asks must be"
+                " the one that comes back. The first connection to a server finds its"
+                " authorization server and registers chatd, in at most half a minute.",
+                handle=self.connect_mcp_server,
+                replies={200: McpConnectReply},
+                errors=(*_OAUTH_CODES, "insecure_connection", "host_not_allowed"),
+            ),
+            ApiRoute(
+                endpoint=f"GET {_ONE}/callback",
+                permission="account.write",
+                summary="Come back from the authorization server; the reply is a page for people",
+                description="The page sends `{type: 'mcp-oauth2-complete', serverID, ok}` to the"
+                " page that opened it. For a browser, errors are a page too.",
+                handle=self.finish_mcp_connection,
+                query=McpCallbackQuery,
+                replies={200: bytes},
+                reply_types=("text/html",),
+                errors=(*_OAUTH_CODES, "mcp_grant_refused"),
+            ),
+            ApiRoute(
+                endpoint=f"DELETE {_ONE}/connection",
+                permission="account.write",
+                summary="Disconnect from an MCP server; the tokens are deleted and revoked",
+                description="They are deleted here in any case. `failure` says why the"
+                " authorization server did not revoke them.",
+                handle=self.disconnect_mcp_server,
+                replies={200: McpDisconnectReply},
+            ),
+        )
+
+    async def list_mcp_servers(self, request: ApiRequest) -> ApiReply:
+        paging = Paging(request, request.query(ListQuery), ItemPosition)
+        actor, connections = request.caller.actor, require_mcp(self._deps).connections
+        found = await self._deps.retry(lambda: connections.list_connections(actor))
+        shown, cursor = cut_whole(paging, found, lambda one: one.stored.id)
+        items = tuple(_server_reply(one) for one in shown)
+        return reply(McpServerPage(items=items, has_more=cursor is not None, next_cursor=cursor))
+
+    async def connect_mcp_server(self, request: ApiRequest) -> ApiReply:
+        server_id = request.mcp_server_id
+        self._require_cookie(request)
+        connections = require_mcp(self._deps).connections
+        uri = self._redirect_uri(request, server_id)
+        started = await connections.start(request.caller.actor, server_id, uri)
+        answer = reply(McpConnectReply(authorization_url=started.authorization_url))
+        cookie = self._cookie(request, server_id, started.cookie)
+        return ApiReply(body=answer.body, cookies=(cookie,))
+
+    async def finish_mcp_connection(self, request: ApiRequest) -> ApiReply:
+        server_id = request.mcp_server_id
+        connections, by = require_mcp(self._deps).connections, self._deps.author(request)
+        sealed = read_cookie(request.scope, self._cookie_name(request, server_id))
+        cleared = self._cookie(request, server_id, "")
+        try:
+            answer = _read_answer(request.scope["query_string"])
+            stored = await connections.finish(by, server_id, answer, sealed)
+        except (Conflict, NotFound, InvalidInput) as error:
+            if "text/html" not in (request.header("accept") or ""):
+                raise
+            return failed_page(server_id, error.message, error_reply(error).status, cleared)
+        return connected_page(server_id, stored.server.display_name, cleared)
+
+    async def disconnect_mcp_server(self, request: ApiRequest) -> ApiReply:
+        connections, by = require_mcp(self._deps).connections, self._deps.author(request)
+        ended = await connections.disconnect(by, request.mcp_server_id)
+        return reply(McpDisconnectReply(revoked=ended.revoked, failure=ended.failure))
+
+    def _require_cookie(self, request: ApiRequest) -> None:
+        self._site.require_host(request.scope)
+        if not self._site.can_hold_cookie(request.scope):
+            raise Forbidden(
+                "Browsers connect to MCP servers over https, or from this machine. The operator can"
+                " put a proxy with https before this server and set server.url to its address.",
+                code="insecure_connection",
+            )
+
+    def _redirect_uri(self, request: ApiRequest, server_id: McpServerId) -> str:
+        """On the host in use: the cookie belongs to it."""
+        scheme = "https" if self._site.is_secure(request.scope) else "http"
+        host = header(request.scope, b"host")
+        return f"{scheme}://{host}{PREFIX}/mcp-servers/{server_id}/callback"
+
+    def _cookie_name(self, request: ApiRequest, server_id: McpServerId) -> str:
+        """One for each server, so that several connections can be begun at once."""
+        prefix = SECURE_PREFIX if self._site.is_secure(request.scope) else PLAIN_PREFIX
+        return f"{prefix}{server_id.hex}"
+
+    def _cookie(self, request: ApiRequest, server_id: McpServerId, value: str) -> str:
+        lifetime = CONNECT_LIFETIME if value else CONNECT_LIFETIME * 0
+        secure = self._site.is_secure(request.scope)
+        return set_cookie(self._cookie_name(request, server_id), value, lifetime, secure=secure)
+
+
+def _read_answer(query: bytes) -> ConnectAnswer:
+    """Authorization servers add parameters of their own, so unknown ones are ignored."""
+    try:
+        pairs = parse_qsl(query.decode("latin-1"), max_num_fields=MAX_QUERY_PARAMETERS)
+    except ValueError:
+        raise InvalidInput("query", f"at most {MAX_QUERY_PARAMETERS} parameters") from None
+    found = dict(pairs)
+    names = McpCallbackQuery.__struct_fields__
+    return ConnectAnswer(**{name: found.get(name) for name in names})
+
+
+def _server_reply(found: ServerConnection) -> McpServerReply:
+    server, token = found.stored.server, found.token
+    connection = McpConnectionReply(
+        state=found.state,
+        reason=found.reason,
+        connected_at=None if token is None else token.created_at,
+        expires_at=None if token is None else token.expires_at,
+    )
+    return McpServerReply(
+        id=server.id,
+        slug=server.slug,
+        display_name=server.display_name,
+        description=found.stored.description,
+        availability=server.availability,
+        auth=server.auth,
+        allow_in_plan_mode=server.allow_in_plan_mode,
+        connection=connection,
+    )

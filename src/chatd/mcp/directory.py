@@ -1,0 +1,167 @@
+"""The MCP servers that a chat uses, and the headers with which its owner reaches each.
+
+The list of servers is a copy that all replicas renew when one changes it. Tokens are read for each
+access and kept nowhere.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from chatd.domain.chat.row import Chat
+from chatd.domain.config_change import ConfigChange
+from chatd.domain.ids import McpServerId, UserId
+from chatd.domain.mcp.configuration import NO_SECRETS, McpSecrets, secret_headers
+from chatd.domain.mcp.oauth import authorization_header
+from chatd.domain.mcp.selection import is_used
+from chatd.domain.mcp.servers import McpAccess, McpServer
+from chatd.mcp.oauth_tokens import OauthTokens, UserToken
+from chatd.sealed_secrets import KeyRing, SecretUnreadable
+from chatd.store.config_changes import ConfigChanges
+from chatd.store.mcp import servers
+from chatd.store.mcp.servers import SECRETS, StoredMcpServer
+from chatd.store.pool import Pool
+
+GONE: Final = "This server was deleted or its configuration has changed."
+_CHANGE_KINDS: Final = frozenset({"mcp_server", "secret_key"})
+
+
+class DeclaredServer(msgspec.Struct, frozen=True, kw_only=True):
+    """A server of this process's settings, with its secrets."""
+
+    row: servers.McpServerWrite
+    secrets: McpSecrets = NO_SECRETS
+
+
+class ServerDirectory:
+    """Satisfies `domain.mcp.servers.McpDirectory`. `declared` are the servers of the settings; a
+    row of another declared server belongs to another process and is not used here."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        changes: ConfigChanges,
+        ring: KeyRing,
+        oauth: OauthTokens,
+        declared: Sequence[DeclaredServer] = (),
+    ) -> None:
+        self._pool = pool
+        self._changes = changes
+        self._ring = ring
+        self._oauth = oauth
+        self._declared = {one.row.server.id: one for one in declared}
+        self._known: Mapping[McpServerId, StoredMcpServer] = {}
+        self._is_stale = True
+        self._reads = count(1)
+        self._last_read = 0
+        changes.subscribe(self._on_change)
+
+    @property
+    def declared_ids(self) -> Sequence[McpServerId]:
+        return tuple(self._declared)
+
+    # What chats use
+
+    async def servers(self, chat: Chat) -> Sequence[McpServer]:
+        known = await self.all()
+        return [one.server for one in known if is_used(one.server, chat.mcp_server_ids)]
+
+    async def access(self, server: McpServer, chat: Chat) -> McpAccess:
+        return await self.access_of(server, chat.owner_id)
+
+    async def access_of(self, server: McpServer, user: UserId) -> McpAccess:
+        stored = await self.find(server.id)
+        if stored is None or stored.server.url != server.url:
+            return McpAccess(server=server, problem=GONE)
+        try:
+            secrets = self.open_secrets(stored)
+        except SecretUnreadable as error:
+            return McpAccess(server=server, problem=error.message)
+        if server.auth == "oauth2":
+            return _with_token(server, await self._oauth.current(stored, secrets, user))
+        headers = secret_headers(stored.server.auth, stored.credentials, secrets)
+        version = str(stored.server.version)
+        return McpAccess(server=server, headers=headers, credential_version=version)
+
+    async def refused(self, server: McpServer, chat: Chat, access: McpAccess) -> McpAccess | None:
+        stored = await self.find(server.id)
+        if stored is None or stored.server.url != server.url or server.auth != "oauth2":
+            return None
+        try:
+            secrets = self.open_secrets(stored)
+        except SecretUnreadable:
+            return None
+        version = access.credential_version
+        token = await self._oauth.refused(stored, secrets, chat.owner_id, version)
+        if token.tokens is None or token.version == version:
+            return None
+        return _with_token(server, token)
+
+    # The list
+
+    async def all(self) -> Sequence[StoredMcpServer]:
+        """Live servers, by slug; disabled ones too."""
+        if self._is_stale or not self._changes.is_current:
+            await self._read()
+        return tuple(self._known.values())
+
+    async def find(self, server_id: McpServerId) -> StoredMcpServer | None:
+        await self.all()
+        return self._known.get(server_id)
+
+    def open_secrets(self, stored: StoredMcpServer) -> McpSecrets:
+        """Raises SecretUnreadable."""
+        if (declared := self._declared.get(stored.id)) is not None:
+            return declared.secrets
+        if stored.sealed_secrets is None:
+            return NO_SECRETS
+        text = self._ring.open(stored.sealed_secrets, SECRETS.context(stored.id))
+        return msgspec.json.decode(text, type=McpSecrets)
+
+    def forget(self) -> None:
+        """After a change of this process."""
+        self._is_stale = True
+
+    def _on_change(self, change: ConfigChange | None) -> None:
+        if change is None or change.kind in _CHANGE_KINDS:
+            self._is_stale = True
+
+    async def _read(self) -> None:
+        self._is_stale = False  # first: a change during the read must be read too
+        number = next(self._reads)
+        try:
+            found = await servers.list_servers(self._pool)
+        except BaseException:
+            self._is_stale = True
+            raise
+        if number < self._last_read:
+            return  # a later read has ended before this one
+        self._last_read = number
+        shown = (self._as_declared(one) for one in found)
+        self._known = {one.id: one for one in shown if one is not None}
+
+    def _as_declared(self, stored: StoredMcpServer) -> StoredMcpServer | None:
+        """This process's own settings count for it, whatever another process has written."""
+        if stored.source == "database":
+            return stored
+        declared = self._declared.get(stored.id)
+        if declared is None:
+            return None
+        row = declared.row
+        return replace(
+            stored,
+            server=replace(row.server, version=stored.server.version),
+            description=row.description,
+            credentials=row.credentials,
+        )
+
+
+def _with_token(server: McpServer, token: UserToken) -> McpAccess:
+    if token.tokens is None:
+        return McpAccess(server=server, problem=token.problem)
+    value = authorization_header(token.tokens.token_type, token.tokens.access_token)
+    headers = {"Authorization": value}
+    return McpAccess(server=server, headers=headers, credential_version=token.version)

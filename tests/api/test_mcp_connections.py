@@ -1,0 +1,404 @@
+"""Users connect to MCP servers over HTTP, with a real authorization server on loopback."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from chatd.mcp import oauth_http
+from tests.support.api.server import ADMINISTRATOR, OTHER_USER, ApiOptions, ApiServer, serve_api
+from tests.support.mcp.authorization_server import (
+    AuthorizationServer,
+    authorization_server,
+    plain_resource,
+    query_of,
+)
+from tests.support.mcp.bad_servers import never, raw_server
+from tests.support.mcp.connections import Browser, add_server
+
+
+@pytest.fixture
+async def authorization() -> AsyncGenerator[AuthorizationServer]:
+    async with authorization_server() as found:
+        yield found
+
+
+@asynccontextmanager
+async def prepared(server: ApiServer, authorization: AuthorizationServer) -> AsyncGenerator[str]:
+    """A configured server with OAuth."""
+    async with plain_resource(authorization) as url:
+        yield await add_server(server, url)
+
+
+async def refused_start(server: ApiServer, authorization: AuthorizationServer, url: str) -> str:
+    """Why the connection cannot be begun."""
+    server_id = await add_server(server, url)
+    reply = await Browser(server).start(server_id)
+    assert reply.code == (409, "mcp_oauth_failed")
+    assert authorization.calls["token"] == 0
+    return str(reply.json["message"])
+
+
+async def test_two_users_connect_with_one_registered_client(
+    server: ApiServer, authorization: AuthorizationServer
+) -> None:
+    async with prepared(server, authorization) as server_id:
+        mine, other = Browser(server), Browser(server, OTHER_USER)
+        assert (await mine.connection(server_id))["state"] == "needs_connect"
+        started = await mine.start(server_id)
+        asked = query_of(str(started.json["authorization_url"]))
+        assert (asked["scope"], asked["code_challenge_method"]) == ("tools offline_access", "S256")
+        assert asked["resource"].endswith("/mcp")
+        page = await mine.connect(server_id, authorization)
+        assert (page.status, "You are connected to notes" in page.text) == (200, True)
+        assert "default-src 'none'" in page.headers["content-security-policy"]
+        authorization.user = "ben"
+        await other.connect(server_id, authorization)
+        for browser in (mine, other):
+            found = await browser.connection(server_id)
+            assert (found["state"], found["reason"]) == ("connected", "")
+            assert found["expires_at"] is not None
+        assert authorization.calls["register"] == 1
+        assert mine.cookies == other.cookies == {}
+        rows = await server.replica.pool.fetch("SELECT DISTINCT user_id, id FROM mcp_tokens")
+        assert len(rows) == 2
+
+
+async def test_a_confidential_client_authenticates_with_its_sealed_secret(
+    server: ApiServer, authorization: AuthorizationServer
+) -> None:
+    authorization.confidential = True
+    async with prepared(server, authorization) as server_id:
+        page = await Browser(server).connect(server_id, authorization)
+        assert page.status == 200
+    stored = await server.replica.pool.fetchval("SELECT sealed_secret FROM mcp_registrations")
+    secret = str(next(iter(authorization.clients.values()))["client_secret"])
+    assert stored.startswith("sealed1.")
+    assert secret not in stored
+
+
+@pytest.mark.promise("P13")
+async def test_no_secret_is_in_a_reply_or_readable_in_the_database(
+    server: ApiServer, authorization: AuthorizationServer
+) -> None:
+    authorization.confidential = True
+    async with prepared(server, authorization) as server_id:
+        browser = Browser(server)
+        page = await browser.connect(server_id, authorization)
+        shown = [page.text]
+        for method, path in (
+            ("GET", "/mcp-servers"),
+            ("GET", "/mcp-server-configs"),
+            ("GET", f"/mcp-server-configs/{server_id}"),
+            ("POST", f"/mcp-server-configs/{server_id}/test"),
+            ("GET", "/audit"),
+        ):
+            reply = await server.ask(method, path, token=ADMINISTRATOR)
+            shown.append(reply.content.decode())
+        for table in ("mcp_servers", "mcp_registrations", "mcp_tokens", "audit_log"):
+            rows = await server.replica.pool.fetch(f"SELECT t::text AS row FROM {table} t")
+            shown += [row["row"] for row in rows]
+        shown.append((await browser.disconnect(server_id)).content.decode())
+        assert len(authorization.secrets) >= 3
+        for secret in authorization.secrets:
+            assert all(secret not in text for text in shown), secret
+
+
+async def test_an_answer_is_used_once(
+    server: ApiServer, authorization: AuthorizationServer
+) -> None:
+    async with prepared(server, authorization) as server_id:
+        browser = Browser(server)
+        url = await browser.leave(server_id, authorization)
+        cookies = dict(browser.cookies)
+        assert (await browser.come_back(url)).status == 200
+        browser.cookies = cookies
+        again = await browser.come_back(url)
+        assert (again.status, "Connect again" in again.text) == (409, True)
+        assert authorization.calls["token"] == 1
+
+
+async def test_an_answer_belongs_to_the_user_the_browser_and_the_server_that_began(
+    server: ApiServer, authorization: AuthorizationServer
+) -> None:
+    async with prepared(server, authorization) as server_id, plain_resource(authorization) as url:
+        second = await add_server(server, url, slug="second")
+        mine, other = Browser(server), Browser(server, OTHER_USER)
+        back = await mine.leave(server_id, authorization)
+        other.cookies = dict(mine.cookies)
+        assert (await other.come_back(back)).status == 409, "another user with the same cookie"
+        fresh = Browser(server)
+        assert (await fresh.come_back(back)).status == 409, "another browser of the user"
+        moved = back.replace(server_id, second)
+        renamed = {
+            name.replace(server_id.replace("-", ""), second.replace("-", "")): value
+            for name, value in mine.cookies.items()
+        }
+        fresh.cookies = renamed
+        assert (await fresh.come_back(moved)).status == 409, "another server"
+        assert authorization.calls["token"] == 0
+        assert (await mine.come_back(back)).status == 200
+
+
+async def test_a_state_that_was_changed_is_refused(
+    server: ApiServer, authorization: AuthorizationServer
+) -> None:
+    async with prepared(server, authorization) as server_id:
+        browser = Browser(server)
+        back = await browser.leave(server_id, authorization)
+        state = query_of(back)["state"]
+        assert (await browser.come_back(back.replace(state, state[::-1]))).status == 409
+        for name in browser.cookies:
+            browser.cookies[name] = browser.cookies[name][:-4] + "AAAA"
+        assert (await browser.come_back(back)).status == 409
+        assert authorization.calls["token"] == 0
+
+
+async def test_an_answer_of_another_issuer_is_refused(
+    server: ApiServer, authorization: AuthorizationServer
+) -> None:
+    async with prepared(server, authorization) as server_id:
+        browser = Browser(server)
+        back = await browser.leave(server_id, authorization)
+        port = authorization.issuer.rpartition(":")[2]
+        forged = back.replace(f":{port}&code", ":1&code")
+        assert forged != back
+        page = await browser.come_back(forged)
+        assert (page.status, "another authorization server" in page.text) == (409, True)
+        without = back.partition("&iss=")[0] + "&code=" + query_of(back)["code"]
+        assert (await browser.come_back(without)).status == 409, "it promised to name itself"
+        assert authorization.calls["token"] == 0
+
+
+async def test_a_user_who_says_no_gets_a_page_with_the_reason_as_text(
+    server: ApiServer, authorization: AuthorizationServer
+) -> None:
+    async with prepared(server, authorization) as server_id:
+        authorization.denies = True
+        browser = Browser(server)
+        page = await browser.connect(server_id, authorization)
+        assert page.status == 409
+        assert "access_denied &lt;b&gt;No&lt;/b&gt;" in page.text
+        assert (await browser.connection(server_id))["state"] == "needs_connect"
+
+
+async def test_a_failed_exchange_is_told_and_stores_nothing(
+    server: ApiServer, authorization: AuthorizationServer
+) -> None:
+    async with prepared(server, authorization) as server_id:
+        browser = Browser(server)
+        back = await browser.leave(server_id, authorization)
+        authorization.token_error = (500, {"error": "server_error"})
+        page = await browser.come_back(back)
+        assert (page.status, "server_error" in page.text) == (409, True)
+        assert (await browser.connection(server_id))["state"] == "needs_connect"
+
+
+async def test_a_client_that_the_authorization_server_forgot_is_registered_again(
+    server: ApiServer, authorization: AuthorizationServer
+) -> None:
+    async with prepared(server, authorization) as server_id:
+        browser = Browser(server)
+        back = await browser.leave(server_id, authorization)
+        authorization.clients.clear()
+        assert (await browser.come_back(back)).status == 409
+        assert (await browser.connect(server_id, authorization)).status == 200
+        assert authorization.calls["register"] == 2
+
+
+async def test_two_replicas_that_register_at_once_agree_on_one_client(
+    dsn: str, authorization: AuthorizationServer
+) -> None:
+    async with (
+        serve_api(dsn) as one,
+        serve_api(dsn) as two,
+        prepared(one, authorization) as server_id,
+    ):
+        host = {"host": "127.0.0.1:7915"}
+        path = f"/mcp-servers/{server_id}/connect"
+        both = await asyncio.gather(
+            one.ask("POST", path, headers=host), two.ask("POST", path, headers=host)
+        )
+        used = {query_of(str(reply.json["authorization_url"]))["client_id"] for reply in both}
+        assert len(used) == 1
+        assert await one.replica.pool.fetchval("SELECT count(*) FROM mcp_registrations") == 1
+
+
+async def test_a_disconnect_deletes_and_revokes_the_refresh_token(
+    server: ApiServer, authorization: AuthorizationServer
+) -> None:
+    async with prepared(server, authorization) as server_id:
+        mine, other = Browser(server), Browser(server, OTHER_USER)
+        for browser in (mine, other):
+            await browser.connect(server_id, authorization)
+        ended = await mine.disconnect(server_id)
+        assert (ended.status, ended.json) == (200, {"revoked": True, "failure": ""})
+        assert authorization.forms[-1]["token_type_hint"] == "refresh_token"
+        assert len(authorization.active_refresh_tokens()) == 1
+        assert (await mine.connection(server_id))["state"] == "needs_connect"
+        assert (await other.connection(server_id))["state"] == "connected"
+        assert (await mine.disconnect(server_id)).code == (404, "not_found")
+
+
+@pytest.mark.parametrize(
+    ("unsupported", "status", "revoked", "calls"),
+    [
+        ({"refresh_token"}, 200, True, 2),
+        ({"refresh_token", "access_token"}, 200, False, 2),
+        (set[str](), 503, False, 1),
+    ],
+)
+async def test_a_disconnect_deletes_the_tokens_whatever_the_authorization_server_says(
+    server: ApiServer,
+    authorization: AuthorizationServer,
+    unsupported: set[str],
+    status: int,
+    revoked: bool,  # noqa: FBT001
+    calls: int,
+) -> None:
+    async with prepared(server, authorization) as server_id:
+        browser = Browser(server)
+        await browser.connect(server_id, authorization)
+        authorization.unsupported, authorization.revocation_status = unsupported, status
+        ended = await browser.disconnect(server_id)
+        assert (ended.json["revoked"], ended.json["failure"] == "") == (revoked, revoked)
+        assert authorization.calls["revoke"] == calls
+        assert await server.replica.pool.fetchval("SELECT count(*) FROM mcp_tokens") == 0
+
+
+async def test_a_change_of_the_configuration_ends_connections_and_those_in_progress(
+    server: ApiServer, authorization: AuthorizationServer
+) -> None:
+    async with prepared(server, authorization) as server_id:
+        mine, other = Browser(server), Browser(server, OTHER_USER)
+        await mine.connect(server_id, authorization)
+        back = await other.leave(server_id, authorization)
+        path = f"/mcp-server-configs/{server_id}"
+        renamed = await server.ask("PATCH", path, {"display_name": "Notes"}, token=ADMINISTRATOR)
+        assert renamed.json["version"] == 2
+        assert (await mine.connection(server_id))["state"] == "connected"
+        assert (await other.come_back(back)).status == 409, "begun with another configuration"
+        await server.ask("PATCH", path, {"scopes": "all"}, token=ADMINISTRATOR)
+        assert (await mine.connection(server_id))["state"] == "needs_connect"
+        assert await server.replica.pool.fetchval("SELECT count(*) FROM mcp_registrations") == 0
+
+
+# What an MCP server and its authorization server may name
+
+
+async def test_a_private_server_is_asked_only_if_the_operator_named_its_host(
+    dsn: str, authorization: AuthorizationServer
+) -> None:
+    options = ApiOptions(mcp_hosts=frozenset({"mcp.internal"}))
+    async with serve_api(dsn, options) as server, plain_resource(authorization) as url:
+        assert "not public" in await refused_start(server, authorization, url)
+        assert authorization.calls["metadata"] == 0
+
+
+@pytest.mark.parametrize(
+    ("issuer", "reason"),
+    [
+        ("http://169.254.169.254/latest/meta-data", "not encrypted"),
+        ("https://169.254.169.254/latest/meta-data", "not public"),
+        ("https://[::ffff:169.254.169.254]", "not public"),
+        ("https://localhost:1", "not public"),
+        ("https://2130706433", "cannot be reached"),
+        ("https://user@example.com", "no http address"),
+        ("file:///etc/passwd", "no http address"),
+    ],
+)
+async def test_a_server_cannot_lead_chatd_to_a_private_authorization_server(
+    server: ApiServer, authorization: AuthorizationServer, issuer: str, reason: str
+) -> None:
+    async with plain_resource(authorization, authorization_servers=[issuer]) as url:
+        assert reason in await refused_start(server, authorization, url)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "reason"),
+    [
+        ({"issuer": "https://other.example.com"}, "another issuer"),
+        ({"token_endpoint": "http://169.254.169.254/token"}, "not encrypted"),
+        ({"authorization_endpoint": "javascript:alert(1)"}, "no http address"),
+        ({"registration_endpoint": "https://169.254.169.254/register"}, "not public"),
+        ({"registration_endpoint": None}, "does not register clients"),
+        ({"code_challenge_methods_supported": ["plain"]}, "PKCE"),
+        ({"padding": "x" * 1_200_000}, "too long"),
+    ],
+)
+async def test_a_description_that_cannot_be_trusted_is_refused(
+    server: ApiServer,
+    authorization: AuthorizationServer,
+    metadata: dict[str, object],
+    reason: str,
+) -> None:
+    authorization.metadata = metadata
+    async with plain_resource(authorization) as url:
+        assert reason in await refused_start(server, authorization, url)
+
+
+async def test_a_code_is_not_sent_to_a_private_token_endpoint(
+    server: ApiServer, authorization: AuthorizationServer
+) -> None:
+    """An endpoint of another host than the issuer is allowed, as large vendors have it; a private
+    one is not."""
+    authorization.metadata = {"token_endpoint": "https://169.254.169.254/token"}
+    async with prepared(server, authorization) as server_id:
+        page = await Browser(server).connect(server_id, authorization)
+        assert (page.status, "not public" in page.text) == (409, True)
+
+
+async def test_a_token_endpoint_of_another_origin_is_used(
+    server: ApiServer, authorization: AuthorizationServer
+) -> None:
+    async with authorization_server() as other, prepared(server, authorization) as server_id:
+        authorization.metadata = {"token_endpoint": f"{other.issuer}/token"}
+        page = await Browser(server).connect(server_id, authorization)
+        assert page.status == 409, "the other server does not know the code"
+        assert (authorization.calls["token"], other.calls["token"]) == (0, 1)
+
+
+async def test_a_redirect_to_another_host_is_not_followed(
+    server: ApiServer, authorization: AuthorizationServer
+) -> None:
+    async with authorization_server() as other, plain_resource(authorization) as url:
+        path = "/.well-known/oauth-authorization-server"
+        authorization.redirects_metadata_to = f"{other.issuer}{path}"
+        assert "another host" in await refused_start(server, authorization, url)
+        assert other.calls["metadata"] == 0
+
+
+async def test_a_server_that_describes_another_resource_is_refused(
+    server: ApiServer, authorization: AuthorizationServer
+) -> None:
+    async with plain_resource(authorization, resource="https://bank.example.com/api") as url:
+        assert "another resource" in await refused_start(server, authorization, url)
+
+
+async def test_a_silent_authorization_server_ends_in_an_error(
+    server: ApiServer, authorization: AuthorizationServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oauth_http, "OAUTH_TIMEOUT_S", 0.2)
+    async with raw_server(never) as (url, _):
+        assert "did not answer" in await refused_start(server, authorization, url)
+
+
+async def test_a_client_that_was_set_up_by_hand_needs_no_discovery(
+    server: ApiServer, authorization: AuthorizationServer
+) -> None:
+    authorization.clients["by-hand"] = {"redirect_uris": [], "client_secret": "hand-made-secret"}
+    async with plain_resource(authorization) as url:
+        oauth = {
+            "client_id": "by-hand",
+            "client_secret": "hand-made-secret",
+            "authorization_url": f"{authorization.issuer}/authorize",
+            "token_url": f"{authorization.issuer}/token",
+        }
+        server_id = await add_server(server, url, oauth=oauth, scopes="read")
+        started = await Browser(server).start(server_id)
+        asked = query_of(str(started.json["authorization_url"]))
+        authorization.clients["by-hand"]["redirect_uris"] = [asked["redirect_uri"]]
+        assert (asked["client_id"], asked["scope"]) == ("by-hand", "read")
+        assert (await Browser(server).connect(server_id, authorization)).status == 200
+        assert authorization.calls["metadata"] + authorization.calls["register"] == 0
