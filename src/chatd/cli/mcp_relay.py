@@ -22,10 +22,6 @@ CONNECT_TIMEOUT_S: Final = 10.0
 READ_TIMEOUT_S: Final = 60.0
 """Without a byte: the server sends a ping every 15 seconds while a call takes long."""
 MAX_EVENT_BYTES: Final = 4 * 1024 * 1024
-FIRST_CONTACT_S: Final = 20.0
-"""How long the first messages are tried: a client waits for them before it shows anything."""
-KEEP_TRYING_S: Final = 180.0
-"""How long any other request is tried while the server cannot be reached."""
 
 _VERSION_KEY: Final = "io.modelcontextprotocol/protocolVersion"
 _FIRST: Final = frozenset({"initialize", "server/discover"})
@@ -49,6 +45,14 @@ class _Cut(Exception):
         self.answer = answer
 
 
+class Patience(Struct, frozen=True, kw_only=True):
+    """How long a request is tried while the server cannot be reached: a client shows nothing before
+    its first message is answered."""
+
+    first_s: float = 20.0
+    later_s: float = 180.0
+
+
 class Target(Struct, frozen=True, kw_only=True):
     """A server of chatd. `url` is without `/mcp`."""
 
@@ -60,10 +64,20 @@ class Target(Struct, frozen=True, kw_only=True):
         return f"{self.url.rstrip('/')}/mcp"
 
 
+DEFAULT_PATIENCE: Final = Patience()
+
+
 class Relay:
     """What the messages of one client share: the connection, and what `initialize` agreed on."""
 
-    def __init__(self, target: Target, http: aiohttp.ClientSession, client_id: str) -> None:
+    def __init__(
+        self,
+        target: Target,
+        http: aiohttp.ClientSession,
+        client_id: str,
+        patience: Patience = DEFAULT_PATIENCE,
+    ) -> None:
+        self._patience = patience
         self._target = target
         self._http = http
         self._client_id = client_id
@@ -80,7 +94,8 @@ class Relay:
     async def request(self, message: Json) -> AsyncGenerator[Json]:
         """Yields notifications of progress, and then the answer. Raises Unreachable."""
         clock, failures, last_id = asyncio.get_running_loop().time, 0, ""
-        keep_s = FIRST_CONTACT_S if message["method"] in _FIRST else KEEP_TRYING_S
+        is_first = message["method"] in _FIRST
+        keep_s = self._patience.first_s if is_first else self._patience.later_s
         give_up_at = clock() + keep_s
         while True:
             try:
