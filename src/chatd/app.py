@@ -66,6 +66,8 @@ from chatd.telemetry import Gauges, Telemetry
 from chatd.tools.chat_files import ChatFileWriter
 from chatd.tools.chat_tools import ChatFileTools, ChatTools
 from chatd.tools.questions import QuestionTools
+from chatd.tools.skill_directory import SkillDirectory, no_workspace_skills
+from chatd.tools.skills import SkillTools
 from chatd.tools.subagents import SubagentTools
 from chatd.user_keys import UserKeys
 from chatd.workspace_control import LocalWorkspaceControl
@@ -117,12 +119,23 @@ async def _no_instructions(chat: Chat) -> Instructions:
     return Instructions()
 
 
-def _chat_tools(services: WorkspaceServices | None, families: list[ToolFamily]) -> ChatTools:
+def _chat_tools(
+    services: WorkspaceServices | None, families: list[ToolFamily], skills: SkillDirectory
+) -> ChatTools:
+    load = _no_instructions if services is None else services.instructions.instructions
+    return ChatTools(families, load, skills)
+
+
+def _first_families(
+    services: WorkspaceServices | None, env: Env
+) -> tuple[list[ToolFamily], SkillDirectory]:
     """More families may be added to the list until chats run."""
-    if services is None:
-        return ChatTools(families, _no_instructions)
-    families += [services.tools, services.mcp_tools]
-    return ChatTools(families, services.instructions.instructions)
+    list_skills = no_workspace_skills if services is None else services.instructions.skills
+    skills = SkillDirectory(list_skills, env)
+    families: list[ToolFamily] = [QuestionTools(), SkillTools(skills, services)]
+    if services is not None:
+        families += [services.tools, services.mcp_tools]
+    return families, skills
 
 
 def _subagent_tools(
@@ -164,8 +177,9 @@ def _file_limits(settings: Settings) -> FileLimits:
     )
 
 
-def _attach_settings(settings: RuntimeSettings, replica: Replica) -> None:
+def _attach_settings(settings: RuntimeSettings, skills: SkillDirectory, replica: Replica) -> None:
     settings.attach(replica.database.pool, replica.config_changes)
+    skills.attach(replica.database.pool, replica.config_changes)
     replica.debug_recorder.gate = settings.records_calls
 
 
@@ -211,8 +225,8 @@ async def serve(
             config = workspace_config(settings, env, connect) if enabled else None
             if config is not None and role.runs_chats:
                 services = WorkspaceServices(config, environment, worker_id, announce=announce)
-            families: list[ToolFamily] = [QuestionTools()]
-            tools = _chat_tools(services, families)
+            families, skills = _first_families(services, environment)
+            tools = _chat_tools(services, families, skills)
             runtime_settings = RuntimeSettings()
             replica = Replica(
                 replica_config(settings, connect, runs_chats=role.runs_chats),
@@ -223,7 +237,7 @@ async def serve(
                 worker_id=worker_id,
             )
             pool = replica.database.pool
-            _attach_settings(runtime_settings, replica)
+            _attach_settings(runtime_settings, skills, replica)
             _add_families(families, services, settings, replica)
             models.listen_to(replica.config_changes)
             replica.config_changes.subscribe(secret_keys.on_config_change)

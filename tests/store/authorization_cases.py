@@ -26,7 +26,7 @@ from chatd.domain.errors import (
 )
 from chatd.domain.ids import ChangeId, ChatId, MessageId, RequestId, UserId
 from chatd.domain.model.protocol import ModelRequest
-from chatd.domain.workspace.agent_api import WorkspaceContext
+from chatd.domain.workspace.agent_api import ContextResource, WorkspaceContext
 from chatd.store.chat import (
     chats,
     debug_calls,
@@ -89,7 +89,12 @@ OVERDUE: Final = builds.OverdueWorkspace(
 ARCHIVED: Final = ChatId(UUID(int=11))
 CHILD: Final = 12
 CHILD_CHAT: Final = ChatId(UUID(int=CHILD))
-CONTEXT: Final = WorkspaceContext(version=1, hash="h", directory="/", os="linux")
+_SKILL: Final = ContextResource(
+    kind="skill", source="/skills/notes/SKILL.md", status="ok", name="notes", content="Take notes."
+)
+CONTEXT: Final = WorkspaceContext(
+    version=1, hash="h", directory="/", os="linux", resources=(_SKILL,)
+)
 IMPORT: Final = transfer.ImportRequest(
     change_id=ChangeId(8),
     ids=[CHAT],
@@ -241,6 +246,9 @@ CASES: Final[Mapping[str, Case]] = {
     ),
     "workspace.bindings.pin_context": lambda pool, who, _: bindings.pin_context(
         pool, who, CHAT, agent_id(2)
+    ),
+    "workspace.bindings.get_pinned_skill": lambda pool, who, _: bindings.get_pinned_skill(
+        pool, who, CHAT, "notes"
     ),
     "workspace.bindings.get_pinned_context": lambda pool, who, _: bindings.get_pinned_context(
         pool, who, CHAT

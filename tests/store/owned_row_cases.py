@@ -17,10 +17,11 @@ from chatd.domain.file.entities import FileLimits, NewFile
 from chatd.domain.ids import FileId
 from chatd.domain.runtime_settings import UserSettings
 from chatd.domain.schedules import Schedule
-from chatd.store import push, runtime_settings, schedules, webhooks
+from chatd.store import push, runtime_settings, schedules, skills, webhooks
 from chatd.store.file import chat_files, files, uploads
 from chatd.store.mcp import tokens
 from chatd.store.pool import Pool
+from chatd.store.skills import SkillPatch
 from tests.support.factories import AT, CHAT, OWNER, member
 from tests.support.mcp_servers import insert_mcp_server, mcp_server_id, new_token
 from tests.support.outcomes import present
@@ -110,6 +111,23 @@ async def _delete_token(pool: Pool, who: UserActor) -> object:
         return await tokens.delete_own(session, who, mcp_server_id(1))
 
 
+async def _insert_skill(pool: Pool, who: UserActor, row_id: UUID) -> object:
+    new = SkillPatch(name=f"skill-{row_id.int}", description="Does it.", body="Do it.")
+    async with pool.transaction() as session:
+        return await skills.insert(session, who, row_id, new)
+
+
+async def _update_skill(pool: Pool, who: UserActor) -> object:
+    async with pool.transaction() as session:
+        return await skills.update(session, who, ROW, SkillPatch(body="Do it well."))
+
+
+async def _delete_skill(pool: Pool, who: UserActor) -> object:
+    async with pool.transaction() as session:
+        await skills.delete(session, who, ROW)
+        return True
+
+
 OWNED_ROWS: Final[Mapping[str, Case]] = {
     "file.chat_files.list_page": lambda pool, who, chat: chat_files.list_page(
         pool, who, chat.id, after=None, limit=9
@@ -140,6 +158,12 @@ OWNED_ROWS: Final[Mapping[str, Case]] = {
     "schedules.update": lambda pool, who, _: _update_schedule(pool, who),
     "schedules.set_due": lambda pool, who, _: schedules.set_due(pool, who, ROW),
     "schedules.delete": lambda pool, who, _: schedules.delete(pool, who, ROW),
+    "skills.insert": lambda pool, who, _: _insert_skill(pool, who, _row_to_make(who)),
+    "skills.get": lambda pool, who, _: skills.get(pool, who, ROW),
+    "skills.list_of": lambda pool, who, _: skills.list_of(pool, who, OWNER),
+    "skills.read_body": lambda pool, who, _: skills.read_body(pool, who, OWNER, "skill-42"),
+    "skills.update": lambda pool, who, _: _update_skill(pool, who),
+    "skills.delete": lambda pool, who, _: _delete_skill(pool, who),
     "webhooks.insert": lambda pool, who, _: _insert_webhook(pool, who, _row_to_make(who)),
     "webhooks.get": lambda pool, who, _: webhooks.get(pool, who, ROW),
     "webhooks.list_own": lambda pool, who, _: webhooks.list_own(pool, who),
@@ -175,5 +199,6 @@ async def prepare_owned_rows(pool: Pool) -> None:
     await _insert_webhook(pool, owner, ROW)
     await webhooks.insert_ping(pool, owner, ROW)
     await schedules.insert(pool, owner, _schedule(ROW))
+    await _insert_skill(pool, owner, ROW)
     async with pool.transaction() as session:
         await runtime_settings.save_user(session, owner, UserSettings(), version=0)

@@ -42,6 +42,7 @@ from chatd.api.routes.account.oidc import OidcRoutes
 from chatd.api.routes.account.push import PushRoutes
 from chatd.api.routes.account.schedules import ScheduleRoutes
 from chatd.api.routes.account.sign_in import SignInRoutes
+from chatd.api.routes.account.skills import SkillRoutes
 from chatd.api.routes.account.tokens import TokenRoutes
 from chatd.api.routes.account.webhooks import WebhookRoutes
 from chatd.api.routes.administration.costs import CostRoutes
@@ -124,6 +125,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *WebhookRoutes(deps).routes(),
         *PushRoutes(deps).routes(),
         *ScheduleRoutes(deps).routes(),
+        *SkillRoutes(deps).routes(),
         *TemplateRoutes(deps).routes(),
         *WorkspaceRoutes(deps).routes(),
         *BuildRoutes(deps).routes(),

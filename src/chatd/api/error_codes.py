@@ -227,6 +227,12 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     "debug_off": ErrorCode(
         403, "The deployment records no model calls.", "Ask an administrator to allow it."
     ),
+    "too_many_skills": ErrorCode(
+        409, "The user has as many skills as a user may have.", "Delete one first."
+    ),
+    "skill_exists": ErrorCode(
+        409, "The user has another skill with this name.", "Choose another name."
+    ),
     "too_many_schedules": ErrorCode(
         409, "The user has as many schedules as a user may have.", "Delete one first."
     ),

@@ -45,6 +45,7 @@ TAGS: Final[Mapping[str, str]] = {
     "prompts": "What the user has sent before.",
     "workspaces": "Where the tools of chats act.",
     "settings": "Prompts and other settings of the deployment and of the caller.",
+    "skills": "Instructions for certain tasks that you have written, for all your chats.",
     "schedules": "Chats that start by themselves at the times of a cron expression.",
     "workers": "The processes of the server that run chats.",
     "webhooks": "URLs of yours that are called when a turn of your chats ends.",

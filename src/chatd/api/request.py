@@ -202,6 +202,10 @@ class ApiRequest:
         return read_uuid("schedule_id", self._path["schedule_id"])
 
     @cached_property
+    def skill_id(self) -> UUID:
+        return read_uuid("skill_id", self._path["skill_id"])
+
+    @cached_property
     def webhook_id(self) -> UUID:
         return read_uuid("webhook_id", self._path["webhook_id"])
 

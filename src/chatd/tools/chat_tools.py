@@ -17,6 +17,7 @@ from chatd.tools.execute import execute
 from chatd.tools.files import file_tools
 from chatd.tools.plans import propose_plan
 from chatd.tools.processes import process_tools
+from chatd.tools.skill_directory import SkillDirectory
 from chatd.tools.workspaces import workspace_tools
 
 LoadInstructions = Callable[[Chat], Awaitable[Instructions]]
@@ -50,9 +51,15 @@ class ChatTools:
     it starts with the same tools in the same order. Of two tools with one name the first family's
     counts. The mode of the chat takes tools away."""
 
-    def __init__(self, families: Sequence[ToolFamily], load_instructions: LoadInstructions) -> None:
+    def __init__(
+        self,
+        families: Sequence[ToolFamily],
+        load_instructions: LoadInstructions,
+        skills: SkillDirectory | None = None,
+    ) -> None:
         self._families = families
         self._load_instructions = load_instructions
+        self._skills = skills
 
     async def tools(self, chat: Chat) -> Sequence[Tool]:
         found: dict[str, Tool] = {}
@@ -64,8 +71,10 @@ class ChatTools:
 
     async def instructions(self, chat: Chat) -> Instructions:
         found = await self._load_instructions(chat)
+        index = None if self._skills is None else await self._skills.index(chat)
         return replace(
             found,
+            skills=None if index is None else index.block(),
             subagent=subagent_instructions(chat),
             modes=mode_texts(chat.mode),
             plan_path=plan_path(chat.id),

@@ -6,7 +6,7 @@ answer is described from its rows. A pinned context is used while the workspace 
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, TypeVar
 
 from msgspec import Struct
@@ -17,6 +17,7 @@ from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId, WorkspaceId
 from chatd.domain.ports import Env
 from chatd.domain.prompt.instructions import Instructions, context_block
+from chatd.domain.prompt.skills import Skill
 from chatd.domain.workspace.agent_api import AgentApi, PinnedContext, WorkspaceContext
 from chatd.domain.workspace.entities import AgentId
 from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent
@@ -49,9 +50,16 @@ DELETED_TEXT: Final = (
 )
 
 
-class _CachedInstructions(Struct, frozen=True, kw_only=True):
-    epoch: int
+class _Briefing(Struct, frozen=True, kw_only=True):
+    """`skills` is None if they are not known now."""
+
     instructions: Instructions
+    skills: tuple[Skill, ...] | None = ()
+
+
+class _CachedBriefing(Struct, frozen=True, kw_only=True):
+    epoch: int
+    briefing: _Briefing
 
 
 class WorkspaceInstructions:
@@ -68,25 +76,30 @@ class WorkspaceInstructions:
         self._contexts = contexts
         self._connect = connect
         self._env = env
-        self._cached: OrderedDict[ChatId, _CachedInstructions] = OrderedDict()
+        self._cached: OrderedDict[ChatId, _CachedBriefing] = OrderedDict()
         self._bound: OrderedDict[ChatId, None] = OrderedDict()
 
     async def instructions(self, chat: Chat) -> Instructions:
+        return (await self._brief(chat)).instructions
+
+    async def skills(self, chat: Chat) -> tuple[Skill, ...] | None:
+        """Those of the pinned context; None if they are not known now."""
+        return (await self._brief(chat)).skills
+
+    async def _brief(self, chat: Chat) -> _Briefing:
         cached = self._cached.get(chat.id)
         if cached is not None and cached.epoch == chat.epoch:
-            return cached.instructions
-        instructions = await self._read(chat)
-        _cache(
-            self._cached, chat.id, _CachedInstructions(epoch=chat.epoch, instructions=instructions)
-        )
-        return instructions
+            return cached.briefing
+        briefing = await self._read(chat)
+        _cache(self._cached, chat.id, _CachedBriefing(epoch=chat.epoch, briefing=briefing))
+        return briefing
 
     def on_bound(self, chat_id: ChatId) -> None:
         """The chat's workspace has changed, or can be used now."""
         self._cached.pop(chat_id, None)
         _cache(self._bound, chat_id, None)
 
-    async def _read(self, chat: Chat) -> Instructions:
+    async def _read(self, chat: Chat) -> _Briefing:
         # A chat without a workspace needs no read. The turn's copy of the row does not show a
         # workspace that was created in this turn: `on_bound` does.
         if chat.workspace_id is None and chat.id not in self._bound:
@@ -98,9 +111,9 @@ class WorkspaceInstructions:
         except (ChatdError, TimeoutError) as error:
             kind = error.code if isinstance(error, ChatdError) else "timeout"
             self._env.emit("instructions_failed", chat_id=chat.id, error_kind=kind)
-            return Instructions(workspace=ATTACHED_TEXT)
+            return _Briefing(instructions=Instructions(workspace=ATTACHED_TEXT), skills=None)
 
-    async def _read_workspace(self, chat: Chat) -> Instructions:
+    async def _read_workspace(self, chat: Chat) -> _Briefing:
         binding = await self._bindings.binding(chat.id)
         is_root = chat.parent_chat_id is None
         if binding is None or binding.workspace_id is None:
@@ -146,18 +159,30 @@ def _cache(into: OrderedDict[ChatId, _T], chat_id: ChatId, value: _T) -> None:
         into.popitem(last=False)
 
 
-def _without_files(state: str) -> Instructions:
-    return Instructions(workspace=state, files="")
+def _without_files(state: str) -> _Briefing:
+    return _Briefing(instructions=Instructions(workspace=state, files=""))
 
 
-def _joined(state: str, pinned: PinnedContext | None) -> Instructions:
+def _joined(state: str, pinned: PinnedContext | None) -> _Briefing:
     """Nothing is said about files that could not be read."""
     if pinned is None:
-        return Instructions(workspace=state)
+        return _Briefing(instructions=Instructions(workspace=state), skills=None)
     block = context_block(_files(pinned.context))
     if block is None and pinned.context.directory:
         state = f"{state} Commands run in {pinned.context.directory} unless a call says otherwise."
-    return Instructions(workspace=state, files=block or "")
+    instructions = Instructions(workspace=state, files=block or "")
+    return _Briefing(instructions=instructions, skills=tuple(_skills(pinned.context)))
+
+
+def _skills(context: WorkspaceContext) -> Iterator[Skill]:
+    for resource in context.resources:
+        if resource.kind == "skill" and resource.status == "ok":
+            yield Skill(
+                name=resource.name,
+                description=resource.description,
+                source="workspace",
+                directory=resource.source.rpartition("/")[0],
+            )
 
 
 def _files(context: WorkspaceContext) -> list[ContextFilePart]:

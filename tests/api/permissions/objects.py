@@ -17,7 +17,15 @@ from chatd.domain.model.protocol import ModelRequest
 from chatd.store.chat import debug_calls
 from chatd.store.workspace import workspaces
 from tests.api.permissions.callers import Callers
-from tests.api.permissions.table import LIMIT, MCP_SERVER, SCHEDULE, SUBSCRIPTION, WEBHOOK, Row
+from tests.api.permissions.table import (
+    LIMIT,
+    MCP_SERVER,
+    SCHEDULE,
+    SKILL,
+    SUBSCRIPTION,
+    WEBHOOK,
+    Row,
+)
 from tests.api.workspace_api import HERE
 from tests.support.api.server import ApiServer, Json
 from tests.support.debug_calls import debug_call
@@ -33,6 +41,7 @@ DELETIONS: Final[Mapping[str, str]] = {
     "model_id": "/models/{model_id}",
     "provider_id": "/providers/{provider_id}",
     "schedule_id": "/schedules/{schedule_id}",
+    "skill_id": "/skills/{skill_id}",
     "session_id": "/auth/sessions/{session_id}",
     "subscription_id": "/push/subscriptions/{subscription_id}",
     "user_id": "/users/{user_id}",
@@ -70,6 +79,7 @@ class ObjectFactory:
             "token_id": self._token,
             "webhook_id": self._webhook,
             "schedule_id": self._schedule,
+            "skill_id": self._skill,
             "subscription_id": self._subscription,
             "provider_id": self._provider,
             "mcp_server_id": self._mcp_server,
@@ -204,6 +214,9 @@ class ObjectFactory:
 
     async def _schedule(self, made: Objects, owner: str, row: Row) -> str:
         return str((await self._ask(owner, "POST", "/schedules", SCHEDULE))["id"])
+
+    async def _skill(self, made: Objects, owner: str, row: Row) -> str:
+        return str((await self._ask(owner, "POST", "/skills", self.fill(SKILL)))["id"])
 
     async def _subscription(self, made: Objects, owner: str, row: Row) -> str:
         body = self.fill(SUBSCRIPTION)

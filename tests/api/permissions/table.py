@@ -113,6 +113,7 @@ SUBSCRIPTION: Final = {
     },
 }
 SCHEDULE: Final = {"name": "nightly", "cron": "@daily", "prompt": "Say hello."}
+SKILL: Final = {"name": "skill-{n}", "description": "Does it.", "body": "Do it."}
 KEY: Final = {"api_key": "sk-very-secret-a1b2"}
 PROVIDER: Final = {
     "name": "new-{n}",
@@ -345,6 +346,11 @@ ACCOUNT: Final = (
     row("GET /push/subscriptions", "any role", "account"),
     row("DELETE /push/subscriptions/{subscription_id}", "own", "account"),
     row("POST /push/subscriptions/{subscription_id}/test", "own", "account"),
+    row("POST /skills", "any role", "account", SKILL),
+    row("GET /skills", "any role", "account"),
+    row("GET /skills/{skill_id}", "own", "account"),
+    row("PATCH /skills/{skill_id}", "own", "account", {"description": "Does it well."}),
+    row("DELETE /skills/{skill_id}", "own", "account"),
     row("POST /schedules", "create", "chat:write", SCHEDULE),
     row("GET /schedules", "any role", "account"),
     row("GET /schedules/{schedule_id}", "own", "account"),

@@ -1348,6 +1348,38 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/skills": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_skills"];
+        put?: never;
+        post: operations["create_skill"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/skills/{skill_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["get_skill"];
+        put?: never;
+        post?: never;
+        delete: operations["delete_skill"];
+        options?: never;
+        head?: never;
+        patch: operations["change_skill"];
+        trace?: never;
+    };
     "/api/v1/templates": {
         parameters: {
             query?: never;
@@ -3075,6 +3107,14 @@ export interface components {
             text: string;
             created_at: string;
         };
+        ListedSkill: {
+            /** Format: uuid */
+            id: string;
+            name: string;
+            description: string;
+            created_at: string;
+            updated_at: string;
+        };
         LoginBody: {
             username: string;
             password: string;
@@ -3325,6 +3365,11 @@ export interface components {
             /** @default true */
             enabled?: boolean;
         };
+        NewSkillBody: {
+            name: string;
+            description: string;
+            body: string;
+        };
         NewTokenBody: {
             name: string;
             /** @default null */
@@ -3456,6 +3501,11 @@ export interface components {
             /** @default null */
             current_password?: string | null;
             new_password: string;
+        };
+        PatchSkillBody: {
+            name?: string;
+            description?: string;
+            body?: string;
         };
         Ping: {
             /** @enum {unknown} */
@@ -3878,12 +3928,26 @@ export interface components {
             csrf_token: string;
             expires_at: string | null;
         };
+        SkillPage: {
+            items: components["schemas"]["ListedSkill"][];
+            has_more: boolean;
+            next_cursor: string | null;
+        };
         SkillPart: {
             /** @enum {unknown} */
             type: "skill";
             skill_name: string;
             /** @default null */
             skill_description?: string | null;
+        };
+        SkillReply: {
+            /** Format: uuid */
+            id: string;
+            name: string;
+            description: string;
+            created_at: string;
+            updated_at: string;
+            body: string;
         };
         SourcePart: {
             /** @enum {unknown} */
@@ -7242,6 +7306,117 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ScheduleReply"];
+                };
+            };
+        };
+    };
+    list_skills: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SkillPage"];
+                };
+            };
+        };
+    };
+    create_skill: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewSkillBody"];
+            };
+        };
+        responses: {
+            201: {
+                headers: {
+                    Location?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SkillReply"];
+                };
+            };
+        };
+    };
+    get_skill: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                skill_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SkillReply"];
+                };
+            };
+        };
+    };
+    delete_skill: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                skill_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    change_skill: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                skill_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PatchSkillBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SkillReply"];
                 };
             };
         };

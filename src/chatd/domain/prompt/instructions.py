@@ -36,7 +36,8 @@ _REMOVE: Final[Mapping[int, None]] = dict.fromkeys(INVISIBLE_CODE_POINTS)
 _BLANK_LINES: Final = re.compile(r"\n{3,}")
 _OPEN_COMMENT: Final = re.compile(r"^ {0,3}<!--", re.MULTILINE)
 _OUR_TAG: Final = re.compile(
-    r"<(?=\s{0,9}/?\s{0,9}(?:workspace-context|user-instructions|instructions-update)(?![\w-]))",
+    r"<(?=\s{0,9}/?\s{0,9}"
+    r"(?:workspace-context|user-instructions|instructions-update|available-skills)(?![\w-]))",
     re.IGNORECASE,
 )
 _OUR_HEAD: Final = re.compile(r"^(?=Source:)", re.MULTILINE)
@@ -145,7 +146,7 @@ def context_block(files: Iterable[ContextFilePart]) -> str | None:
 
 def _source(file: ContextFilePart) -> str:
     note = " (truncated)" if file.context_file_truncated else ""
-    return f"Source: {_one_line(file.context_file_path)}{note}\n{_content(file)}"
+    return f"Source: {one_line(file.context_file_path)}{note}\n{_content(file)}"
 
 
 def _content(file: ContextFilePart) -> str:
@@ -153,12 +154,13 @@ def _content(file: ContextFilePart) -> str:
     return _OUR_HEAD.sub(r"\\", _OUR_TAG.sub("&lt;", strip_invisible(visible)))
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """For a value in a line of a block."""
     return _OUR_TAG.sub("&lt;", " ".join(strip_invisible(text).splitlines()))
 
 
 def _first(values: Iterable[str | None]) -> Sequence[str]:
-    return [_one_line(value) for value in values if value][:1]
+    return [one_line(value) for value in values if value][:1]
 
 
 def reference_text(part: FileReferencePart) -> str:

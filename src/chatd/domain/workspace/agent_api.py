@@ -150,6 +150,10 @@ class AgentApi(Protocol):
         """The home directory, after all links."""
         ...
 
+    async def list_names(self, directory: str) -> tuple[str, ...]:
+        """The names in a directory; those of directories end with a slash."""
+        ...
+
     async def resolve_path(self, path: str) -> str:
         """Where a path leads after all links; a missing tail stays as it is."""
         ...

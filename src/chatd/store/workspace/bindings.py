@@ -206,6 +206,13 @@ GET_PINNED_CONTEXT: Final[LiteralString] = f"""
       AND EXISTS (SELECT FROM chats c WHERE c.id = $1 AND {chat_condition("$2", "$3")})"""
 
 
+GET_PINNED_SKILL: Final[LiteralString] = f"""
+    SELECT r.content FROM chat_context_resources r
+    WHERE r.chat_id = $1 AND r.kind = 'skill' AND r.status = 'ok' AND r.name = $2
+      AND EXISTS (SELECT FROM chats c WHERE c.id = $1 AND {chat_condition("$3", "$4")})
+    ORDER BY r.position LIMIT 1"""
+
+
 async def save_context(
     conn: Conn, agent_id: AgentId, context: WorkspaceContext, *, initial: bool
 ) -> bool:
@@ -267,6 +274,11 @@ async def list_mcp_servers(
     return tuple(
         WorkspaceMcpServer(name=row["name"], tools=row["content"], hash=row["hash"]) for row in rows
     )
+
+
+async def get_pinned_skill(conn: Conn, actor: Actor, chat_id: ChatId, name: str) -> str | None:
+    """The text of a skill in the chat's pinned context."""
+    return await conn.fetchval(GET_PINNED_SKILL, chat_id, name, *chat_reach(actor, "chats.read"))
 
 
 def _context(row: Row) -> WorkspaceContext:

@@ -36,6 +36,7 @@ from chatd.workspaces.agents.wire import (
     AgentHello,
     ChatIdentity,
     DiffsBody,
+    DirectoryBody,
     EditsBody,
     GitEvent,
     McpCallBody,
@@ -206,6 +207,12 @@ class HttpAgentClient:
             if error.code == "no_route":
                 raise AgentRefused(OUTDATED_TEXT, status=404, code="agent_outdated") from None
             raise
+
+    async def list_names(self, directory: str) -> tuple[str, ...]:
+        body = {"path": [part for part in directory.split("/") if part], "relativity": "root"}
+        raw = await self._post("/list-directory", msgspec.json.encode(body))
+        found = decode_reply(raw, DirectoryBody).contents
+        return tuple(f"{entry.name}/" if entry.is_dir else entry.name for entry in found)
 
     async def resolve_path(self, path: str) -> str:
         return decode_reply(await self._get("/resolve-path", {"path": path}), PathBody).path

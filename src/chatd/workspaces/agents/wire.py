@@ -76,6 +76,15 @@ class OutcomeUnknown(AgentRefused):
         super().__init__(text, status=0, code="outcome_unknown")
 
 
+class _DirectoryEntry(Struct, frozen=True, kw_only=True):
+    name: str
+    is_dir: bool
+
+
+class DirectoryBody(Struct, frozen=True, kw_only=True):
+    contents: tuple[_DirectoryEntry, ...]
+
+
 class PathBody(Struct, frozen=True, kw_only=True):
     path: str
 

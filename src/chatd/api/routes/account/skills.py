@@ -1,0 +1,154 @@
+"""Routes that create, list, change and delete the caller's personal skills."""
+
+from typing import Final
+
+from msgspec import UnsetType
+
+from chatd.api.deps import ApiDeps
+from chatd.api.pages import ItemPosition, Paging, cut_whole
+from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
+from chatd.api.route import ApiRoute
+from chatd.api.schemas.lists import ListQuery
+from chatd.api.schemas.skills import (
+    MAX_BODY_BYTES,
+    MAX_DESCRIPTION_BYTES,
+    ListedSkill,
+    NewSkillBody,
+    PatchSkillBody,
+    SkillPage,
+    SkillReply,
+)
+from chatd.domain.errors import InvalidInput
+from chatd.store import skills
+from chatd.store.skills import PersonalSkill, SkillPatch
+
+# In JSON a character can have six bytes.
+_REQUEST_BYTES: Final = 6 * (MAX_BODY_BYTES + MAX_DESCRIPTION_BYTES) + 4096
+_CREATE: Final = BodySpec(NewSkillBody, _REQUEST_BYTES)
+_PATCH: Final = BodySpec(PatchSkillBody, _REQUEST_BYTES)
+
+
+class SkillRoutes:
+    def __init__(self, deps: ApiDeps) -> None:
+        self._deps = deps
+
+    def routes(self) -> tuple[ApiRoute, ...]:
+        one = "/skills/{skill_id}"
+        return (
+            ApiRoute(
+                endpoint="POST /skills",
+                permission="account.write",
+                summary="Create a personal skill: instructions for certain tasks",
+                description="Models find it in all your chats, by its description.",
+                handle=self.create_skill,
+                body_spec=_CREATE,
+                replies={201: SkillReply},
+                errors=("too_many_skills", "skill_exists"),
+            ),
+            ApiRoute(
+                endpoint="GET /skills",
+                permission="account.read",
+                summary="List your personal skills, by name",
+                handle=self.list_skills,
+                query=ListQuery,
+                replies={200: SkillPage},
+            ),
+            ApiRoute(
+                endpoint=f"GET {one}",
+                permission="account.read",
+                summary="Get a personal skill with its instructions",
+                handle=self.get_skill,
+                replies={200: SkillReply},
+            ),
+            ApiRoute(
+                endpoint=f"PATCH {one}",
+                permission="account.write",
+                summary="Change a personal skill",
+                handle=self.change_skill,
+                body_spec=_PATCH,
+                replies={200: SkillReply},
+                errors=("skill_exists",),
+            ),
+            ApiRoute(
+                endpoint=f"DELETE {one}",
+                permission="account.write",
+                summary="Delete a personal skill",
+                handle=self.delete_skill,
+                replies={204: None},
+            ),
+        )
+
+    async def create_skill(self, request: ApiRequest) -> ApiReply:
+        deps, actor, body = self._deps, request.caller.actor, await request.body(_CREATE)
+        new = _check(SkillPatch(name=body.name, description=body.description, body=body.body))
+        async with deps.pool.transaction() as session:
+            made = await skills.insert(session, actor, deps.env.new_id(), new)
+        headers = {"location": f"/api/v1/skills/{made.id}"}
+        return reply(_skill_reply(made), 201, headers)
+
+    async def list_skills(self, request: ApiRequest) -> ApiReply:
+        pool, actor = self._deps.pool, request.caller.actor
+        paging = Paging(request, request.query(ListQuery), ItemPosition)
+        found = await self._deps.retry(lambda: skills.list_of(pool, actor, actor.user_id))
+        shown, cursor = cut_whole(paging, found, lambda skill: skill.id)
+        items = tuple(map(_listed, shown))
+        return reply(SkillPage(items=items, has_more=cursor is not None, next_cursor=cursor))
+
+    async def get_skill(self, request: ApiRequest) -> ApiReply:
+        pool, actor = self._deps.pool, request.caller.actor
+        found = await self._deps.retry(lambda: skills.get(pool, actor, request.skill_id))
+        return reply(_skill_reply(found))
+
+    async def change_skill(self, request: ApiRequest) -> ApiReply:
+        deps, actor, body = self._deps, request.caller.actor, await request.body(_PATCH)
+        patch = SkillPatch(
+            name=_given(body.name),
+            description=_given(body.description),
+            body=_given(body.body),
+        )
+        async with deps.pool.transaction() as session:
+            saved = await skills.update(session, actor, request.skill_id, _check(patch))
+        return reply(_skill_reply(saved))
+
+    async def delete_skill(self, request: ApiRequest) -> ApiReply:
+        async with self._deps.pool.transaction() as session:
+            await skills.delete(session, request.caller.actor, request.skill_id)
+        return NO_CONTENT
+
+
+def _given(value: str | UnsetType) -> str | None:
+    return None if isinstance(value, UnsetType) else value
+
+
+def _check(given: SkillPatch) -> SkillPatch:
+    """Raises InvalidInput for a text that is too long."""
+    limits = (
+        ("description", given.description, MAX_DESCRIPTION_BYTES),
+        ("body", given.body, MAX_BODY_BYTES),
+    )
+    for field, text, limit in limits:
+        size = len((text or "").encode("utf-8", "replace"))
+        if size > limit:
+            raise InvalidInput(field, f"has {size} bytes; at most {limit} are allowed")
+    return given
+
+
+def _listed(skill: PersonalSkill) -> ListedSkill:
+    return ListedSkill(
+        id=skill.id,
+        name=skill.name,
+        description=skill.description,
+        created_at=skill.created_at,
+        updated_at=skill.updated_at,
+    )
+
+
+def _skill_reply(skill: PersonalSkill) -> SkillReply:
+    return SkillReply(
+        id=skill.id,
+        name=skill.name,
+        description=skill.description,
+        body=skill.body,
+        created_at=skill.created_at,
+        updated_at=skill.updated_at,
+    )
