@@ -88,6 +88,10 @@ class McpRuntime:
             group.create_task(self._tokens.run(), name="mcp tokens")
             group.create_task(self._sessions.run(), name="mcp sessions")
 
+    async def wait_started(self) -> None:
+        """The tasks of `run` begin in their order."""
+        await self._sessions.wait_started()
+
 
 def private_hosts(settings: Settings) -> frozenset[str]:
     return frozenset(host.lower().strip("[]") for host in settings.mcp.private_hosts)

@@ -4,8 +4,8 @@ The list of servers is a copy that all replicas renew when one changes it. Token
 access and kept nowhere.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
-from itertools import count
 from typing import Final
 
 import msgspec
@@ -54,9 +54,9 @@ class ServerDirectory:
         self._oauth = oauth
         self._declared = {one.row.server.id: one for one in declared}
         self._known: Mapping[McpServerId, StoredMcpServer] = {}
-        self._is_stale = True
-        self._reads = count(1)
-        self._last_read = 0
+        self._lock = asyncio.Lock()
+        self._changed = 1
+        self._read_at = 0
         changes.subscribe(self._on_change)
 
     @property
@@ -104,8 +104,10 @@ class ServerDirectory:
 
     async def all(self) -> Sequence[StoredMcpServer]:
         """Live servers, by slug; disabled ones too."""
-        if self._is_stale or not self._changes.is_current:
-            await self._read()
+        if self._needs_read:
+            async with self._lock:
+                if self._needs_read:
+                    await self._read()
         return tuple(self._known.values())
 
     async def find(self, server_id: McpServerId) -> StoredMcpServer | None:
@@ -123,25 +125,22 @@ class ServerDirectory:
 
     def forget(self) -> None:
         """After a change of this process."""
-        self._is_stale = True
+        self._changed += 1
 
     def _on_change(self, change: ConfigChange | None) -> None:
         if change is None or change.kind in _CHANGE_KINDS:
-            self._is_stale = True
+            self._changed += 1
+
+    @property
+    def _needs_read(self) -> bool:
+        """The copy is used only while this replica hears of changes."""
+        return self._read_at != self._changed or not self._changes.is_current
 
     async def _read(self) -> None:
-        self._is_stale = False  # first: a change during the read must be read too
-        number = next(self._reads)
-        try:
-            found = await servers.list_servers(self._pool)
-        except BaseException:
-            self._is_stale = True
-            raise
-        if number < self._last_read:
-            return  # a later read has ended before this one
-        self._last_read = number
-        shown = (self._as_declared(one) for one in found)
+        changed = self._changed  # before the read: a change during it must be read too
+        shown = (self._as_declared(one) for one in await servers.list_servers(self._pool))
         self._known = {one.id: one for one in shown if one is not None}
+        self._read_at = changed
 
     def _as_declared(self, stored: StoredMcpServer) -> StoredMcpServer | None:
         """This process's own settings count for it, whatever another process has written."""

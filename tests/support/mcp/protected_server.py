@@ -30,7 +30,11 @@ class AskingVerifier:
         if not found.get("active") or found.get("aud") != self._resource:
             return None
         return AccessToken(
-            token=token, client_id=found["client_id"], scopes=["tools"], subject=found["sub"]
+            token=token,
+            client_id=found["client_id"],
+            scopes=["tools"],
+            subject=found["sub"],
+            resource=found["aud"],
         )
 
     def _ask(self, token: str) -> dict[str, str]:
@@ -52,6 +56,7 @@ def main() -> None:
             issuer_url=AnyHttpUrl(issuer),
             resource_server_url=AnyHttpUrl(resource),
             required_scopes=["tools"],
+            validate_token_resource=True,
         ),
     )
 
