@@ -1,5 +1,7 @@
 """The tools of `/mcp`: what they do to chats, what they refuse, and what repeated calls do."""
 
+import asyncio
+
 import msgspec
 import pytest
 
@@ -11,6 +13,14 @@ from tests.support.mcp.raw_client import Json, RawClient, call_body, error_text
 @pytest.fixture
 def client(server: ApiServer) -> RawClient:
     return RawClient(server.http)
+
+
+def nested(depth: int) -> object:
+    """An object in an object, and so on."""
+    value: object = "x"
+    for _ in range(depth):
+        value = {"a": value}
+    return value
 
 
 async def started(client: RawClient, **arguments: object) -> str:
@@ -120,6 +130,39 @@ async def test_a_key_that_was_used_for_another_message_is_refused(client: RawCli
     assert error_text(refused).startswith("idempotency_key_reused: ")
 
 
+async def test_keys_beyond_ascii_are_told_apart(server: ApiServer, client: RawClient) -> None:
+    made = [await started(client, key=key) for key in ("ключ", "ключ", "κλείς")]
+
+    assert made[0] == made[1] != made[2]
+    assert await count_chats(server) == 2
+
+
+async def test_a_fork_that_was_deleted_is_not_made_again(
+    server: ApiServer, client: RawClient
+) -> None:
+    chat_id = await started(client)
+    fork = await client.run("fork_chat", {"chat_id": chat_id, "key": "a"})
+    assert (await server.ask("DELETE", f"/chats/{fork['chat_id']}")).status == 204
+
+    refused = await client.call("fork_chat", {"chat_id": chat_id, "key": "a"})
+
+    assert error_text(refused).startswith("not_found: The chat that this request made is deleted.")
+    assert await count_chats(server) == 1
+
+
+async def test_forks_with_one_key_at_the_same_time_are_one(
+    server: ApiServer, client: RawClient
+) -> None:
+    chat_id = await started(client)
+
+    forks = await asyncio.gather(
+        *(client.run("fork_chat", {"chat_id": chat_id, "key": "a"}) for _ in range(5))
+    )
+
+    assert len({str(fork["chat_id"]) for fork in forks}) == 1
+    assert await count_chats(server) == 2
+
+
 async def test_a_busy_chat_does_with_a_message_what_the_call_says(client: RawClient) -> None:
     chat_id = await started(client)
 
@@ -170,6 +213,7 @@ async def test_another_users_chat_is_not_found_by_any_tool(
         ("read_chat", {"chat_id": "0193c5a0-7d1e-7b2f-9a64-2f4e9b7c6d12"}, "list_chats"),
         ("list_chats", {"limit": 1000}, "limit"),
         ("list_chats", {"cursor": "zzz"}, "cursor"),
+        ("start_chat", {"message": "x", "labels": nested(900)}, "labels"),
     ],
 )
 async def test_arguments_that_are_wrong_are_named_and_change_nothing(

@@ -12,7 +12,7 @@ from tests.support.api.shares import share, two_replicas
 from tests.support.clock import FakeClock
 from tests.support.factories import WORKER
 from tests.support.mcp.raw_client import Json, RawClient, call_body, error_text
-from tests.support.seeds import Seed
+from tests.support.seeds import OpenCalls, Seed
 from tests.support.store import insert_seed
 
 HOUR_S = 600
@@ -230,3 +230,41 @@ async def test_a_chat_that_needs_results_names_the_calls_and_takes_them(
     results = [{"tool_call_id": call["tool_call_id"], "output": {"ok": 1}} for call in calls]
     assert await client.run("submit_results", {"chat_id": str(chat.id), "results": results})
     assert (await server.chat(chat.id)).status == "running"
+
+
+@pytest.mark.parametrize("kind", ["approval", "question"])
+async def test_a_chat_that_asks_a_person_is_answered(
+    server: ApiServer, client: RawClient, kind: OpenCalls
+) -> None:
+    chat = await insert_seed(server.replica.pool, Seed(state=State.A0, calls=kind))
+    async with client.stream(wait_body(chat.id)) as events:
+        result = content_of(await events.answer())
+    assert "ask your user" in str(result["next"])
+    calls = msgspec.convert(result["pending_calls"], list[Json])
+    assert {call["kind"] for call in calls} == {kind}
+
+    first, *others = [str(call["tool_call_id"]) for call in calls]
+    denial: Json = {"tool_call_id": first, "decision": "deny", "reason": "Not now."}
+    arguments: Json = {"chat_id": str(chat.id), "answers": [denial], "key": "a"}
+    for _ in range(2):
+        left = await client.run("answer_calls", arguments)
+        assert "wait_for_chat" in str(left["next"])
+    rest = [{"tool_call_id": one, "decision": "deny"} for one in others]
+    assert await client.run("answer_calls", {"chat_id": str(chat.id), "answers": rest})
+    assert (await server.chat(chat.id)).status == "running"
+
+
+@pytest.mark.promise("P12")
+async def test_a_wait_ends_when_its_token_is_revoked(dsn: str) -> None:
+    async with two_replicas(dsn) as (first, second):
+        chat_id = await first.create("tell me")
+        body = {"name": "a job", "scopes": ["chat:read"]}
+        made = (await first.ask("POST", "/auth/tokens", body)).json
+        async with RawClient(second.http, str(made["token"])).stream(wait_body(chat_id)) as events:
+            await events.next()
+            assert (await first.ask("DELETE", f"/auth/tokens/{made['id']}")).status == 204
+            last = await events.next()
+            assert last is not None
+            error = msgspec.convert(last.json["error"], Json)
+            assert "credential" in str(error["message"])
+            assert await events.next() is None

@@ -24,7 +24,8 @@ MAX_FORWARDED_CHARS: Final = 1000
 _LOOPBACK_NAME: Final = "localhost"
 _DEFAULT_PORTS: Final[Mapping[str, int]] = {"http": 80, "https": 443}
 _CORS_HEADERS: Final = (
-    "authorization, content-type, idempotency-key, last-event-id, x-csrf-token, range"
+    "authorization, content-type, idempotency-key, last-event-id, x-csrf-token, range,"
+    " mcp-method, mcp-name, mcp-protocol-version, mcp-session-id"
 )
 _CORS_METHODS: Final = "GET, POST, PUT, PATCH, DELETE, OPTIONS"
 
@@ -127,7 +128,7 @@ class Site:
             (b"access-control-allow-credentials", b"true"),
             (
                 b"access-control-expose-headers",
-                b"location, retry-after, idempotency-replayed, content-range",
+                b"location, retry-after, idempotency-replayed, content-range, mcp-session-id",
             ),
         ]
 

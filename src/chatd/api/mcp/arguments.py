@@ -6,10 +6,12 @@ from uuid import UUID
 from msgspec import Meta, Raw, Struct, field
 
 from chatd.api.mcp.transcripts import MAX_MESSAGE_CHARS
+from chatd.domain.chat.answer_transitions import MAX_REASON_CHARS
 from chatd.domain.chat.commands import WhenBusy
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.description import CHAT_ID, describe
 from chatd.domain.model.protocol import Effort
+from chatd.domain.questions import MAX_QUESTIONS, QuestionReply
 
 DEFAULT_WAIT_S = 45
 """Below the time after which common clients give up a call."""
@@ -52,6 +54,10 @@ class StartChat(_Arguments, frozen=True, kw_only=True):
         UUID | None,
         describe("The workspace in which its tools act; without it a new one when it needs it."),
     ] = None
+    mode: Annotated[
+        Literal["plan"] | None,
+        describe("plan: the chat looks around and writes a plan, and changes nothing.", "plan"),
+    ] = None
     max_cost_usd: Annotated[
         Annotated[float, Meta(gt=0, le=1_000_000)] | None,
         describe("The most that the chat and its subagents may cost, in dollars.", 2.5),
@@ -72,6 +78,10 @@ class SendMessage(_Arguments, frozen=True, kw_only=True):
         ),
     ] = "queue"
     model: Annotated[str | None, describe("Another model from now on, by name.", "sonnet")] = None
+    mode: Annotated[
+        Literal["plan", "off"] | None,
+        describe("plan: from now on only look around and plan. off: the plan may be done.", "off"),
+    ] = None
     key: Key = None
 
 
@@ -163,5 +173,38 @@ class SubmitResults(_Arguments, frozen=True, kw_only=True):
     results: Annotated[
         tuple[CallResult, ...],
         Meta(min_length=1, max_length=1000),
-        describe("The results of all calls of `pending_calls`."),
+        describe("The results of all `pending_calls` of the kind client."),
     ]
+
+
+class CallAnswer(_Arguments, frozen=True, kw_only=True):
+    """The answer to one call that waits for a person."""
+
+    tool_call_id: Annotated[str, describe("The call that this answers.", "toolu_01A9")]
+    decision: Annotated[
+        Literal["approve", "deny", "answer"],
+        describe(
+            "approve lets the call run, deny does not; of questions, deny declines to answer."
+            " answer answers questions, with `replies`.",
+            "approve",
+        ),
+    ]
+    reason: Annotated[
+        Annotated[str, Meta(max_length=MAX_REASON_CHARS)],
+        describe("Of a denial: what the chat's model is told.", "Use the staging server."),
+    ] = ""
+    replies: Annotated[
+        tuple[QuestionReply, ...],
+        Meta(max_length=MAX_QUESTIONS),
+        describe("The answers, one for each question, in the order of the questions."),
+    ] = ()
+
+
+class AnswerCalls(_Arguments, frozen=True, kw_only=True):
+    chat_id: ChatIdText
+    answers: Annotated[
+        tuple[CallAnswer, ...],
+        Meta(min_length=1, max_length=100),
+        describe("The answers; all count, or none. Calls that are left out go on waiting."),
+    ]
+    key: Key = None

@@ -34,7 +34,11 @@ _DECODER: Final = msgspec.json.Decoder(CallPoint)
 
 def encode_point(point: CallPoint) -> str | None:
     """None for a call that cannot be resumed."""
-    text = base64.urlsafe_b64encode(msgspec.json.encode(point)).decode().rstrip("=")
+    try:
+        encoded = msgspec.json.encode(point)
+    except RecursionError:
+        return None
+    text = base64.urlsafe_b64encode(encoded).decode().rstrip("=")
     return text if len(text) <= MAX_EVENT_ID_CHARS else None
 
 

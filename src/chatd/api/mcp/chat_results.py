@@ -46,8 +46,14 @@ def wait_result(shown: ShownChat) -> WaitResult:
         pending_calls=shown.requested_calls,
         queue_len=len(shown.queue),
         last_message_id=shown.messages[-1].id if shown.messages else None,
-        next=texts.next_step(shown.status),
+        next=_next(shown),
     )
+
+
+def _next(shown: ShownChat) -> str:
+    if shown.status == "requires_action":
+        return texts.next_action({call.kind for call in shown.requested_calls})
+    return texts.next_step(shown.status)
 
 
 def read_result(chat: PublicChat, page: MessagePage, given: ReadChat) -> ReadResult:
@@ -87,6 +93,7 @@ def list_result(page: ChatPage) -> ListResult:
             status=chat.status,
             updated_at=chat.updated_at,
             queue_len=chat.queue_len,
+            waits_for="" if chat.action is None else chat.action.summary,
             match="" if chat.match is None else chat.match.text,
         )
         for chat in page.items

@@ -22,7 +22,7 @@ from chatd.api.mcp.results import (
 )
 from chatd.api.mcp.route_calls import RouteCall, RouteCalls
 from chatd.api.mcp.tool_declaration import ChatTool, list_tool, read_arguments
-from chatd.api.mcp.toolset import ListedTool, ToolCall, ToolHints, ToolReply
+from chatd.api.mcp.toolset import ListedTool, ToolCall, ToolReply
 from chatd.api.schemas.chats import ChatPage
 from chatd.api.schemas.messages import MessagePage, SentReply
 from chatd.domain.access import has_permission, require_permission
@@ -77,7 +77,6 @@ class ChatToolSet:
                 arguments=arguments.StartChat,
                 result=ChatResult,
                 run=self.start_chat,
-                hints=ToolHints(title="Start a chat", read_only_hint=False, open_world_hint=True),
                 group="chats",
             ),
             ChatTool(
@@ -86,13 +85,6 @@ class ChatToolSet:
                 arguments=arguments.SendMessage,
                 result=SentResult,
                 run=self.send_message,
-                # It can remove a turn: when_busy=rollback.
-                hints=ToolHints(
-                    title="Send a message",
-                    read_only_hint=False,
-                    destructive_hint=True,
-                    open_world_hint=True,
-                ),
             ),
             ChatTool(
                 name="wait_for_chat",
@@ -100,9 +92,6 @@ class ChatToolSet:
                 arguments=arguments.WaitForChat,
                 result=WaitResult,
                 run=self.wait_for_chat,
-                hints=ToolHints(
-                    title="Wait for an answer", read_only_hint=True, idempotent_hint=True
-                ),
                 streams=True,
             ),
             ChatTool(
@@ -111,7 +100,6 @@ class ChatToolSet:
                 arguments=arguments.ReadChat,
                 result=ReadResult,
                 run=self.read_chat,
-                hints=ToolHints(title="Read a chat", read_only_hint=True, idempotent_hint=True),
             ),
             ChatTool(
                 name="interrupt_chat",
@@ -119,9 +107,6 @@ class ChatToolSet:
                 arguments=arguments.InterruptChat,
                 result=ChatResult,
                 run=self.interrupt_chat,
-                hints=ToolHints(
-                    title="Interrupt a chat", read_only_hint=False, idempotent_hint=True
-                ),
             ),
             ChatTool(
                 name="fork_chat",
@@ -129,7 +114,6 @@ class ChatToolSet:
                 arguments=arguments.ForkChat,
                 result=ChatResult,
                 run=self.fork_chat,
-                hints=ToolHints(title="Copy a chat", read_only_hint=False),
             ),
             ChatTool(
                 name="list_chats",
@@ -137,7 +121,6 @@ class ChatToolSet:
                 arguments=arguments.ListChats,
                 result=ListResult,
                 run=self.list_chats,
-                hints=ToolHints(title="List chats", read_only_hint=True, idempotent_hint=True),
             ),
             ChatTool(
                 name="submit_results",
@@ -145,18 +128,25 @@ class ChatToolSet:
                 arguments=arguments.SubmitResults,
                 result=SubmittedResult,
                 run=self.submit_results,
-                hints=ToolHints(title="Submit results", read_only_hint=False, open_world_hint=True),
+            ),
+            ChatTool(
+                name="answer_calls",
+                endpoint="POST /chats/{chat_id}/answers",
+                arguments=arguments.AnswerCalls,
+                result=SubmittedResult,
+                run=self.answer_calls,
             ),
         )
 
     async def start_chat(self, call: ToolCall, given: arguments.StartChat) -> ChatResult:
-        body = {
+        body: Json = {
             "content": [{"type": "text", "text": given.message}],
             "model": given.model,
             "reasoning_effort": given.reasoning_effort,
             "system_prompt": given.system_prompt,
             "labels": given.labels,
             "workspace_id": given.workspace_id,
+            "mode": given.mode,
             "max_cost_micros": _micros(given.max_cost_usd),
         }
         wanted = RouteCall(endpoint="POST /chats", body=body, key=given.key or call.key)
@@ -164,10 +154,11 @@ class ChatToolSet:
         return chat_result(chat, texts.WAIT)
 
     async def send_message(self, call: ToolCall, given: arguments.SendMessage) -> SentResult:
-        body = {
+        body: Json = {
             "content": [{"type": "text", "text": given.message}],
             "busy_behavior": given.when_busy,
             "model": given.model,
+            "mode": given.mode,
         }
         wanted = RouteCall(
             endpoint="POST /chats/{chat_id}/messages",
@@ -241,6 +232,19 @@ class ChatToolSet:
         )
         await self._routes.send(call, wanted)
         return SubmittedResult(chat_id=str(given.chat_id), next=texts.WAIT)
+
+    async def answer_calls(self, call: ToolCall, given: arguments.AnswerCalls) -> SubmittedResult:
+        wanted = RouteCall(
+            endpoint="POST /chats/{chat_id}/answers",
+            path=_path(given.chat_id),
+            body={"answers": given.answers},
+            key=given.key or call.key,
+        )
+        chat = await self._routes.fetch(call, wanted, PublicChat)
+        is_over = chat.status != "requires_action"
+        return SubmittedResult(
+            chat_id=str(chat.id), next=texts.WAIT if is_over else texts.next_step(chat.status)
+        )
 
 
 def _path(chat_id: UUID) -> Mapping[str, str]:

@@ -16,7 +16,7 @@ ResultStatus = Annotated[
     PublicStatus,
     describe(
         "pending, running and interrupting: it works. waiting: it waits for a message."
-        " requires_action: it waits for results. error: it has stopped.",
+        " requires_action: it waits for results or answers. error: it has stopped.",
         "waiting",
     ),
 ]
@@ -112,6 +112,9 @@ class ListedChatResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     status: ResultStatus
     updated_at: Annotated[datetime, describe("When it last changed.", UPDATED_AT)]
     queue_len: Annotated[int, describe("How many messages wait in its queue.", 0)] = 0
+    waits_for: Annotated[
+        str, describe("If its status is requires_action: what for.", "Approve: execute")
+    ] = ""
     match: Annotated[str, describe("Of a search: the text around its newest hit.")] = ""
 
 
@@ -125,7 +128,7 @@ class ListResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SubmittedResult(Struct, frozen=True, kw_only=True):
-    """A chat after submit_results."""
+    """A chat after submit_results or answer_calls."""
 
     chat_id: ResultChatId
     next: Next

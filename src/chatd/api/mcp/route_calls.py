@@ -2,6 +2,7 @@
 idempotency keys and errors are those of the route."""
 
 from collections.abc import Callable, Iterable, Mapping
+from hashlib import sha256
 from typing import Final, TypeVar
 from urllib.parse import urlencode
 
@@ -21,12 +22,13 @@ _KEPT_HEADERS: Final = frozenset({b"host", b"x-forwarded-for", b"x-forwarded-pro
 
 
 class RouteCall(Struct, frozen=True, kw_only=True):
-    """`endpoint` is that of the route, such as `GET /chats/{chat_id}`."""
+    """`endpoint` is that of the route, such as `GET /chats/{chat_id}`. Fields of `query` and `body`
+    that are None are left out."""
 
     endpoint: str
     path: Mapping[str, str] = {}
     query: Mapping[str, object] = {}
-    body: object = None
+    body: Mapping[str, object] | None = None
     key: str | None = None
 
 
@@ -49,7 +51,7 @@ class RouteCalls:
         if route.starts_work and self._draining():
             raise Draining(STOPPING_TEXT)
         require_permission(call.caller.actor, self.permission(wanted.endpoint))
-        body = b"" if wanted.body is None else msgspec.json.encode(wanted.body)
+        body = b"" if wanted.body is None else msgspec.json.encode(_filled(wanted.body))
         request = ApiRequest(
             caller=call.caller,
             path=wanted.path,
@@ -62,20 +64,28 @@ class RouteCalls:
 def _scope(outer: Scope, route: ApiRoute, wanted: RouteCall) -> Scope:
     headers = [pair for pair in outer["headers"] if pair[0] in _KEPT_HEADERS]
     if wanted.key is not None:
-        headers.append((KEY_HEADER.encode(), wanted.key.encode("latin-1", "replace")))
+        headers.append((KEY_HEADER.encode(), _header_text(wanted.key)))
     path = route.path
     for name, value in wanted.path.items():
         path = path.replace(f"{{{name}}}", value)
-    given = [(name, value) for name, value in wanted.query.items() if value is not None]
     return {
         "type": "http",
         "method": route.method,
         "path": PREFIX + path,
         "headers": headers,
-        "query_string": urlencode(given).encode(),
+        "query_string": urlencode(_filled(wanted.query)).encode(),
         "client": outer.get("client"),
         "scheme": outer.get("scheme"),
     }
+
+
+def _filled(fields: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _header_text(key: str) -> bytes:
+    """A header holds no text beyond ASCII; two keys stay two."""
+    return key.encode() if key.isascii() else b"mcp:" + sha256(key.encode()).hexdigest().encode()
 
 
 def _receive(body: bytes) -> Receive:

@@ -1,6 +1,7 @@
 """What the tools and their server say to the client's model."""
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 INSTRUCTIONS: Final = (
@@ -38,14 +39,21 @@ DESCRIPTIONS: Final[Mapping[str, str]] = {
     ),
     "list_chats": "List your chats, or search them.",
     "submit_results": (
-        "Give a chat with the status requires_action the results of all its pending_calls, which"
-        " wait_for_chat lists. The chat then goes on."
+        "Give a chat with the status requires_action the results of all its pending_calls of the"
+        " kind client, which wait_for_chat lists. The chat then goes on."
+    ),
+    "answer_calls": (
+        "Approve or deny calls of a chat (pending_calls of the kind approval), or answer its"
+        " questions (kind question). They are meant for a person: ask your user first. The chat"
+        " goes on when no call waits."
     ),
 }
 
 WAIT: Final = "Call wait_for_chat with this chat_id for the answer."
 WAIT_AGAIN: Final = "The chat still works: call wait_for_chat again with the same chat_id."
 SUBMIT: Final = "The chat needs the results of its pending_calls: call submit_results."
+ANSWER: Final = "The chat asks a person, see pending_calls: ask your user, then call answer_calls."
+LOOK: Final = "The chat needs results or answers: wait_for_chat lists its pending_calls."
 READ_MORE: Final = "read_chat shows the history of this chat; send_message continues it."
 SEND: Final = "The chat waits for a message: send_message continues it."
 SEND_AFTER_ERROR: Final = "The chat has stopped, see error: send_message lets it try again."
@@ -57,10 +65,16 @@ def next_step(status: str) -> str:
         case "waiting":
             return SEND
         case "requires_action":
-            return SUBMIT
+            return LOOK
         case "error":
             return SEND_AFTER_ERROR
         case "archived":
             return ARCHIVED
         case _:
             return WAIT_AGAIN
+
+
+def next_action(kinds: AbstractSet[str]) -> str:
+    """For a chat that needs an action of these kinds."""
+    steps = [SUBMIT] if "client" in kinds else []
+    return " ".join([*steps, ANSWER] if kinds - {"client"} else steps) or LOOK

@@ -9,8 +9,9 @@ from msgspec import Struct
 
 from chatd.api.accounts.rate_limits import RouteGroup
 from chatd.api.mcp import texts
+from chatd.api.mcp.hints import HINTS
 from chatd.api.mcp.messages import Json
-from chatd.api.mcp.toolset import ListedTool, ToolCall, ToolHints
+from chatd.api.mcp.toolset import ListedTool, ToolCall
 from chatd.domain.decode_errors import describe_decode_error
 from chatd.domain.errors import InvalidInput
 
@@ -25,7 +26,6 @@ class ChatTool(Struct, Generic[A], frozen=True, kw_only=True):
     arguments: type[A]
     result: type[Struct]
     run: Callable[[ToolCall, A], Awaitable[Struct]]
-    hints: ToolHints
     group: RouteGroup = "requests"
     streams: bool = False
 
@@ -33,11 +33,11 @@ class ChatTool(Struct, Generic[A], frozen=True, kw_only=True):
 def list_tool(tool: ChatTool[Any]) -> ListedTool:
     return ListedTool(
         name=tool.name,
-        title=tool.hints.title,
+        title=HINTS[tool.name].title,
         description=texts.DESCRIPTIONS[tool.name],
         input_schema=_schema(tool.arguments),
         output_schema=_schema(tool.result),
-        annotations=tool.hints,
+        annotations=HINTS[tool.name],
     )
 
 
@@ -56,3 +56,5 @@ def read_arguments(kind: type[A], given: Json) -> A:
     except msgspec.ValidationError as error:
         field, text = describe_decode_error(error, kind)
         raise InvalidInput(field or "arguments", text) from None
+    except RecursionError:
+        raise InvalidInput("arguments", "are nested too deeply") from None

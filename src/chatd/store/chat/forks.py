@@ -55,6 +55,7 @@ COPY: Final[LiteralString] = f"""
             {keep_usable("chats.mcp_server_ids")}, 'waiting', 1, 1, kept + added + 1,
             ARRAY[$5::bigint], id, $2
         FROM chats, total WHERE id = $1
+        ON CONFLICT (id) DO NOTHING
         RETURNING *),
     copied AS (
         INSERT INTO chat_messages (chat_id, root_chat_id, revision, id, role, visibility, content,
@@ -63,18 +64,19 @@ COPY: Final[LiteralString] = f"""
         SELECT $3, $3, 1, k.number, m.role, m.visibility, m.content, m.content_version,
             m.compressed, m.model_config_id, m.reasoning_effort, m.created_by, m.usage,
             m.provider_response_id, m.finish_reason, m.created_at, $5
-        FROM kept k JOIN chat_messages m ON m.chat_id = $1 AND m.id = k.id),
+        FROM kept k JOIN chat_messages m ON m.chat_id = $1 AND m.id = k.id
+        WHERE EXISTS (SELECT FROM made)),
     closed AS (
         INSERT INTO chat_messages (chat_id, root_chat_id, revision, id, role, visibility, content,
             content_version, change_id)
         SELECT $3, $3, 1, total.kept + a.nth, 'tool', 'both', a.content::json, $7, $5
-        FROM added a, total),
+        FROM added a, total WHERE EXISTS (SELECT FROM made)),
     linked AS (
         INSERT INTO chat_files (chat_id, file_id)
-        SELECT $3, file_id FROM chat_files WHERE chat_id = $1),
+        SELECT $3, file_id FROM chat_files WHERE chat_id = $1 AND EXISTS (SELECT FROM made)),
     read AS (
         INSERT INTO chat_read_marks (user_id, chat_id, message_id)
-        SELECT $8, $3, kept + added FROM total)
+        SELECT $8, $3, kept + added FROM total WHERE EXISTS (SELECT FROM made))
     SELECT * FROM made"""
 
 
@@ -89,13 +91,19 @@ class ForkRequest(Struct, frozen=True, kw_only=True):
 
 async def fork(pool: Pool, actor: UserActor, request: ForkRequest) -> Chat:
     """Raises NotFound, and Forbidden for a chat that the actor may read and not change. A repeated
-    attempt after a lost reply finds the chat that the first made."""
+    attempt after a lost reply, and one at the same time, find the chat that the first made; after
+    it was deleted they raise NotFound."""
     async with pool.transaction() as session:
         made = await chats.get_for_command(session, actor, request.id, "chats.write")
-        return made or await _copy(session, actor, request)
+        made = made or await _copy(session, actor, request)
+        made = made or await chats.get_for_command(session, actor, request.id, "chats.write")
+    if made is None:
+        raise NotFound("The chat that this request made is deleted. Use another key for a new one.")
+    return made
 
 
-async def _copy(session: DatabaseSession, actor: UserActor, request: ForkRequest) -> Chat:
+async def _copy(session: DatabaseSession, actor: UserActor, request: ForkRequest) -> Chat | None:
+    """None if there is a chat with the id of the new one."""
     await chats.get_for_command(session, actor, request.source_id, "chats.write")
     source = await session.fetchrow(LOCK_SOURCE, request.source_id, actor.user_id)
     if source is None:
@@ -116,5 +124,4 @@ async def _copy(session: DatabaseSession, actor: UserActor, request: ForkRequest
         Draft(role="tool", content=()).content_version,
         actor.user_id,
     )
-    assert row is not None  # the source is locked
-    return chat_from_row(row)
+    return None if row is None else chat_from_row(row)
