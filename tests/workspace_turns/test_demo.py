@@ -54,6 +54,28 @@ async def test_the_demo_repairs_its_bug_and_stays_isolated(site: ServerSite) -> 
         assert set(json.loads(got["output"]).values()) == {False}, got["output"]
 
 
+async def test_the_demo_plans_and_implements_its_plan(site: ServerSite) -> None:
+    """Takes seconds: a server is started, and pytest runs twice in the workspace."""
+    async with site.server() as server:
+        said = {**message_body("fix the failing test"), "model": "quick-demo", "mode": "plan"}
+        chat = (await server.ask("POST", "/chats", said))["id"]
+        *_, listing, written, proposed = await server.wait_idle(chat)
+        assert "basket.py" in listing["output"]
+        assert written == {"ok": True}
+        assert proposed["path"].endswith(f"/.chatd/plans/PLAN-{chat}.md")
+        (file,) = (await server.ask("GET", f"/chats/{chat}/files"))["items"]
+        assert (file["id"], file["media_type"]) == (proposed["file_id"], "text/markdown")
+        place = WorkspacePaths.of(
+            site, next(each for each in await server.results(chat) if each.get("created"))
+        )
+        code = place.home / "demo" / "basket.py"
+        assert RIGHT not in code.read_text()
+        said = {**message_body("Implement the plan."), "model": "quick-demo", "mode": "off"}
+        await server.ask("POST", f"/chats/{chat}/messages", said)
+        assert_mended(await server.wait_idle(chat), (await server.parts(chat))[-1]["text"])
+        assert RIGHT in code.read_text().splitlines()
+
+
 def assert_mended(results: list[Json], last_words: str) -> None:
     tests = [each["output"] for each in results if " passed" in str(each.get("output"))]
     assert len(tests) == 2

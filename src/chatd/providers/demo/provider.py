@@ -52,7 +52,7 @@ from chatd.providers.demo.scripts import (
     list_requests,
     read_turn,
 )
-from chatd.providers.demo.tool_scenes import call_sample, fix_test, run_command
+from chatd.providers.demo.tool_scenes import call_sample, fix_test, make_plan, run_command
 from chatd.providers.options import OptionBlock, parse_options
 
 TOKEN_SLEEP: Final = "demo_token"
@@ -71,6 +71,8 @@ _POLITE: Final = re.compile(
     re.IGNORECASE,
 )
 _TOOL_REQUEST: Final = re.compile(r"(?:call|use) ([\w.-]+)", re.IGNORECASE)
+_PLANNED: Final = frozenset({"make a plan", "fix the failing test", "implement the plan"})
+"""What the model plans in plan mode."""
 _MAX_REQUEST_CHARS: Final = 500
 _MAX_TITLE_WORDS: Final = 6
 _MAX_QUOTED_CHARS: Final = 600
@@ -206,14 +208,17 @@ def _choose_scene(request: ModelRequest, seed: int, failures_left: int) -> DemoS
     named = _TOOL_REQUEST.fullmatch(_trim(turn.prompt))
     if named is not None and (tool := turn.tools.get(named[1])) is not None:
         return call_sample(turn, tool)
-    if (script := find_script(turn.prompt)) is None:
+    script = find_script(turn.prompt)
+    if turn.is_planning and (script is None or script.request in _PLANNED):
+        return make_plan(turn)
+    if script is None:
         return (_answer(turn),)
     match script.request:
         case "tell me a long story":
             texts = random.Random(f"{seed}:{turn.prompt}").sample(TEXTS.story, len(TEXTS.story))
             lines = "\n".join(f"{at + 1}. {texts[at % len(texts)]}" for at in range(_STORY_LINES))
             return (STORY_PACE, f"Interrupt me at any time.\n\n{lines}\n\nThat is all.")
-        case "fix the failing test":
+        case "fix the failing test" | "implement the plan":
             return fix_test(turn)
         case "run a command":
             return run_command(turn)

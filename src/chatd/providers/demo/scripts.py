@@ -30,6 +30,8 @@ _INJECTED: Final = re.compile(
 )
 _CONTINUE: Final = re.compile(r"(please\s+)?(continue|go on|carry on|resume)[\s.!]*", re.IGNORECASE)
 
+_PLAN_PATH: Final = re.compile(r"~/\.chatd/plans/PLAN-[0-9a-f-]{36}\.md")
+
 Object = Mapping[str, object]
 
 
@@ -98,6 +100,7 @@ class DemoTexts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     given_up: str
     fixed: str
     changed: str
+    plan: str
     story: tuple[str, ...]
     walk: tuple[DemoStep, ...]
     scripts: tuple[DemoScript, ...]
@@ -134,6 +137,12 @@ class DemoTurn(Struct, frozen=True, kw_only=True):
     number: int
     calls: tuple[CompletedCall, ...]
     tools: Mapping[str, ToolSpec]
+    plan_path: str = ""
+
+    @property
+    def is_planning(self) -> bool:
+        """Only plan mode has the tool."""
+        return "propose_plan" in self.tools
 
     def find_calls(self, wanted: CallTool) -> list[CompletedCall]:
         """Calls of a tool with at least these arguments, oldest first."""
@@ -156,7 +165,15 @@ def read_turn(request: ModelRequest) -> DemoTurn:
         number=len(starts),
         calls=tuple(_completed_calls(turn)),
         tools={} if request.tool_choice == "none" else {tool.name: tool for tool in request.tools},
+        plan_path=_find_plan_path(request.messages),
     )
+
+
+def _find_plan_path(messages: Sequence[PromptMessage]) -> str:
+    """Where the instructions tell to write the plan; empty without plan mode."""
+    texts = (part.text for one in messages for part in one.parts if isinstance(part, PromptText))
+    found = [path for text in texts for path in _PLAN_PATH.findall(text)]
+    return found[-1] if found else ""
 
 
 def list_requests(messages: Sequence[PromptMessage]) -> list[str]:

@@ -1,5 +1,5 @@
-"""Scenes that call tools: a sample call, a command in a workspace, and a failing test that is found
-and fixed.
+"""Scenes that call tools: a sample call, a command in a workspace, a failing test that is found and
+fixed, and the plan for that.
 
 The calls that a turn has completed decide the next one. A call that failed is made once more; then
 the model reports what the tool answered.
@@ -70,6 +70,22 @@ def fix_test(turn: DemoTurn) -> DemoScene:
     if "basket.py" in names:
         return _fix_project(turn, home, is_own=False)
     return _fix_project(turn, f"{home.rstrip('/')}/chatd-demo", is_own=True)
+
+
+def make_plan(turn: DemoTurn) -> DemoScene:
+    """In plan mode: look, write the plan of `fix_test`, propose it. Nothing else is changed."""
+    if scene := _execute(turn, _LIST, "In plan mode I change nothing. I'll look around first."):
+        return scene
+    writes = turn.find_calls(CallTool("write_file"))
+    if not any(not call.failed for call in writes):
+        if len(writes) >= _MAX_TRIES:
+            return _give_up("I cannot write the plan.", writes[-1])
+        args = {"path": turn.plan_path, "content": TEXTS.plan.lstrip()}
+        return ("I know enough for a plan. I'll write it.", CallTool("write_file", args))
+    proposals = turn.find_calls(CallTool("propose_plan"))
+    if len(proposals) >= _MAX_TRIES:
+        return _give_up("I cannot propose the plan.", proposals[-1])
+    return ("Here is my plan.", CallTool("propose_plan"))
 
 
 def _show_result(call: CompletedCall, outcome: str = "", ending: str = "") -> DemoScene:
