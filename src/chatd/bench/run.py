@@ -8,7 +8,16 @@ from typing import Final
 
 from msgspec import Struct
 
-from chatd.bench import commits, latency, memory, plans, round_trips, throughput, workspaces
+from chatd.bench import (
+    commits,
+    latency,
+    mcp_calls,
+    memory,
+    plans,
+    round_trips,
+    throughput,
+    workspaces,
+)
 from chatd.bench.environment import BenchEnvironment, start_environment
 from chatd.bench.report import ReportRow
 from chatd.domain.errors import ChatdError
@@ -28,13 +37,15 @@ _SERVER_ROWS: Final[Mapping[str, Measure]] = {
 }
 _OWN_ROWS: Final[Mapping[str, Measure]] = {
     "commits": commits.measure_commits,
+    "mcp": mcp_calls.measure_mcp,
     "plans": plans.measure_plans,
     "workspaces": workspaces.measure_workspaces,
 }
-"""These start a database of their own."""
+"""These start a database of their own, or need none."""
 
 DEFAULT_ROWS: Final = (
     *("first", "paced", "alone", "burst", "trips", "memory", "commits", "kill", "start"),
+    "mcp",
 )
 ALL_ROWS: Final = (*DEFAULT_ROWS, "plans", "workspaces")
 """`plans` needs 3 GB of disk and `workspaces` a host that can isolate: only on request."""
