@@ -615,7 +615,8 @@ def _mcp_runtime(
         hosts=private_hosts(settings),
         declared=declared_servers(settings, env),
     )
-    families.append(runtime.tools)
+    # First: a server that a workspace declares must not take the name of a configured one's tool.
+    families.insert(0, runtime.tools)
     return runtime
 
 

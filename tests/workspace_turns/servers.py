@@ -134,6 +134,11 @@ class ServerSite:
             lines += [f"{name} = {value}" for name, value in limits.items()]
         self._settings.write_text("\n".join(lines) + "\n")
 
+    def add_settings(self, *lines: str) -> None:
+        """After `configure`, for servers that start later."""
+        with self._settings.open("a") as file:
+            file.write("\n".join(lines) + "\n")
+
     @asynccontextmanager
     async def server(self, **env: str) -> AsyncGenerator["WorkspaceServer"]:
         """Ready. Killed at the end if it still runs."""

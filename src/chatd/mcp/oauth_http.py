@@ -30,6 +30,19 @@ _REFUSED_TEXT: Final = (
     "its address is not public; mcp.private_hosts names hosts that may be private"
 )
 
+_INITIALIZE: Final = msgspec.json.encode(
+    {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "chatd", "version": "1"},
+        },
+    }
+)
+
 _AddressInfo = tuple[int | socket.AddressFamily, int | socket.SocketKind, int, str, tuple[Any, ...]]
 
 
@@ -68,8 +81,14 @@ class OauthHttp:
 
     async def probe(self, url: str) -> OauthReply:
         """Only the head of the reply: a stream would not end. Raises OauthFailed."""
-        accept = {"accept": "text/event-stream"}
-        return (await self._request("GET", url, headers=accept, reads=False))[0]
+        accept = {"accept": "application/json, text/event-stream"}
+        reply, _ = await self._request("GET", url, headers=accept, reads=False)
+        if reply.challenge is None:
+            # Some servers ask for a token only where a session begins.
+            reply, _ = await self._request(
+                "POST", url, document=_INITIALIZE, headers=accept, reads=False
+            )
+        return reply
 
     async def post_form(
         self, url: str, form: Mapping[str, str], headers: Mapping[str, str] | None = None

@@ -234,6 +234,7 @@ class ApiServer:
         self.deps = deps
         self.api = api
         self.port = at.port
+        self.url = at.url
         self.http = aiohttp.ClientSession(at.url)
 
     async def ask(
