@@ -53,7 +53,11 @@ class Soak:
         self._judge = TranscriptJudge()
         self._viewers = RoamingViewers(replicas, random.Random(dice.random()))
         self._users = RandomUsers(
-            replicas, self._judge, self._viewers, random.Random(dice.random())
+            replicas,
+            self._judge,
+            self._viewers,
+            random.Random(dice.random()),
+            has_subagents=config.has_subagents,
         )
         self._faults = FaultInjector(
             replicas, config, random.Random(dice.random()), server, self._judge
@@ -201,6 +205,9 @@ def _config(args: Sequence[str]) -> SoakConfig:
         default=CHECKS_BILLING,
         help="every call that the model served has a usage event",
     )
+    parser.add_argument(
+        "--subagents", action="store_true", help="half of the messages start subagents"
+    )
     asked = parser.parse_args(args)
     try:
         weights = choose_weights(asked.weight, only=asked.only)
@@ -213,6 +220,7 @@ def _config(args: Sequence[str]) -> SoakConfig:
         replicas=asked.replicas,
         users=asked.people,
         checks_billing=asked.billing,
+        has_subagents=asked.subagents,
     )
 
 

@@ -15,6 +15,7 @@ from chatd.domain.ports import Tool
 from chatd.domain.prompt.instructions import Instructions
 from chatd.domain.subagents import SubagentLimits, SubagentModel, SubagentType
 from chatd.engine.subagents import SubagentService
+from chatd.replica import Replica
 from chatd.store.chat import chats, messages
 from chatd.tools.chat_tools import ChatTools
 from chatd.tools.subagents import SubagentTools
@@ -45,8 +46,7 @@ class LateTools:
         self._others = others
         self._tools: ChatTools | None = None
 
-    def attach(self, rig: EngineRig, limits: SubagentLimits) -> None:
-        replica = rig.replica
+    def attach(self, replica: Replica, limits: SubagentLimits) -> None:
         service = SubagentService(
             replica.database.pool,
             replica.transactor,
@@ -83,7 +83,7 @@ async def subagent_rig(
     """`options` are those of `engine_rig`."""
     source = LateTools(others)
     async with engine_rig_with(dsn, api, source=source, **options) as rig:
-        source.attach(rig, limits or SubagentLimits())
+        source.attach(rig.replica, limits or SubagentLimits())
         yield rig
 
 

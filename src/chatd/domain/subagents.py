@@ -109,8 +109,9 @@ def clean_wait_s(requested_s: float) -> float:
 
 def remaining_wait(child: Chat, waited_s: float, requested_s: float) -> AgentWait | None:
     """None if the child is settled or the time is over. `waited_s` counts from the commit of the
-    call, by the database's clock, so that a takeover does not start the wait again."""
-    remaining_s = clean_wait_s(requested_s) - waited_s
+    call, by the database's clock, so that a takeover does not start the wait again. It is negative
+    if that clock went back."""
+    remaining_s = clean_wait_s(requested_s) - max(waited_s, 0.0)
     if child.is_settled or remaining_s <= 0:
         return None
     delay_ms = max(round(remaining_s * 1000), MIN_AGENT_WAIT_MS)

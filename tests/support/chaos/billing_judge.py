@@ -25,6 +25,11 @@ BOOKED_CALLS: Final[LiteralString] = """
     FROM usage_events GROUP BY 1"""
 
 
+SUBAGENT_NAMES: Final[LiteralString] = """
+    SELECT c.id AS chat_id, split_part(m.content -> 0 ->> 'text', ' ', 1) AS name
+    FROM chats c JOIN chat_messages m ON m.chat_id = c.id AND m.id = 1
+    WHERE c.parent_chat_id IS NOT NULL"""
+
 SETTLE_TIMEOUT_S = 120.0
 UNFLUSHED_S: Final = 1.0
 """So long a commit that does not wait for the disk may be lost: `wal_writer_delay` three times,
@@ -55,6 +60,11 @@ class ServedCall(Struct, kw_only=True):
         return crash.earliest - UNFLUSHED_S < self.began_at <= crash.latest
 
 
+async def _subagents(conn: Conn) -> dict[str, ChatId]:
+    """By the first word of their task."""
+    return {row["name"]: row["chat_id"] for row in await conn.fetch(SUBAGENT_NAMES)}
+
+
 async def check_billing(
     conn: Conn,
     served: Iterable[ServedCall],
@@ -70,7 +80,8 @@ async def check_billing(
 
     await eventually(is_settled, within_s=SETTLE_TIMEOUT_S)
     chats = {message.text.split(maxsplit=1)[0]: message.chat for message in sent}
-    calls = list(served)
+    chats |= await _subagents(conn)
+    calls = [call for call in served if call.name in chats or not any(map(call.may_be_lost, pasts))]
     due: Counter[ChatId] = Counter(
         chats[call.name] for call in calls if not any(call.may_be_lost(past) for past in pasts)
     )

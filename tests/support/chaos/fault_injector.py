@@ -32,6 +32,7 @@ class SoakConfig(Struct, frozen=True, kw_only=True):
     replicas: int
     users: int
     checks_billing: bool
+    has_subagents: bool = False
 
 
 class FaultInjector:

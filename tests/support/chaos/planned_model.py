@@ -1,6 +1,7 @@
 """A fake model and tools that derive each step from the conversation alone.
 
 A message is `name rounds`: that many rounds of tools, then an answer that names the message. A
+message of a team, `teamN size`, starts that many subagents, waits for all of them, then answers. A
 replica that takes over gets the same reply as the replica before it. A test can hold the first
 request of any step, and counts the requests.
 """
@@ -80,7 +81,11 @@ class PlannedModel(FakeCompatible):
         self.last_step = key
         gate, held = self.gates.take(key), self.silences.take(key)
         pause = () if gate is None else (gate,)
-        if done < int(wanted):
+        if name.startswith("team") and "." not in name:
+            if calls := _team_calls(name, int(wanted), said[last + 1 :]):
+                steps = (*pause, chunk(tool_calls=calls), chunk(finish="tool_calls"), DONE)
+                return Reply(steps=steps, held=held)
+        elif done < int(wanted):
             tool = "once" if name.startswith("once") else "work"
             call = {"index": 0, "id": f"{name}-{done}", "type": "function"}
             body = {**call, "function": {"name": tool, "arguments": "{}"}}
@@ -88,6 +93,40 @@ class PlannedModel(FakeCompatible):
             return Reply(steps=steps, held=held)
         words = (chunk(content="answer "), *pause, chunk(content=f"to {name}"))
         return Reply(steps=(*words, chunk(finish="stop"), DONE), held=held)
+
+
+def _team_calls(name: str, size: int, turn: list[_WireMessage]) -> list[dict[str, object]]:
+    """The next calls of a team: spawn all, then wait for those that have not reported."""
+    rounds = sum(bool(message.tool_calls) for message in turn)
+    if rounds == 0:
+        members = [
+            {"type": ("general", "explore")[n % 2], "prompt": f"{name}.{n} {n % 2}"}
+            for n in range(size)
+        ]
+        return [_call(f"{name}-0-{n}", n, "spawn_agent", args) for n, args in enumerate(members)]
+    results = [_result(message) for message in turn if message.role == "tool"]
+    settled = {result.get("chat_id") for result in results if "report" in result}
+    waiting = dict.fromkeys(
+        chat_id
+        for result in results
+        if (chat_id := result.get("chat_id")) is not None and chat_id not in settled
+    )
+    return [
+        _call(f"{name}-{rounds}-{n}", n, "wait_agent", {"chat_id": chat_id})
+        for n, chat_id in enumerate(waiting)
+    ]
+
+
+def _result(message: _WireMessage) -> dict[str, object]:
+    try:
+        return msgspec.json.decode(message.text, type=dict[str, object])
+    except msgspec.MsgspecError:
+        return {}
+
+
+def _call(call_id: str, index: int, tool: str, args: object) -> dict[str, object]:
+    function = {"name": tool, "arguments": msgspec.json.encode(args).decode()}
+    return {"index": index, "id": call_id, "type": "function", "function": function}
 
 
 class ToolServer:

@@ -45,11 +45,14 @@ class RandomUsers:
         judge: TranscriptJudge,
         viewers: RoamingViewers,
         dice: random.Random,
+        *,
+        has_subagents: bool = False,
     ) -> None:
         self._replicas = replicas
         self._judge = judge
         self._viewers = viewers
         self._dice = dice
+        self._kinds = ("m", "m", "once", *(("team",) * 3 if has_subagents else ()))
         self._names = 0
         self.actions: Counter[str] = Counter()
         self.refusals: Counter[str] = Counter()
@@ -186,7 +189,9 @@ class RandomUsers:
 
     def _words(self) -> str:
         self._names += 1
-        kind = self._dice.choice(("m", "m", "once"))
+        kind = self._dice.choice(self._kinds)
+        if kind == "team":
+            return f"{kind}{self._names} {self._dice.choice((1, 2, 5))}"
         return f"{kind}{self._names} {self._dice.choice((0, 0, 1, 3))}"
 
     def _uuid(self) -> UUID:

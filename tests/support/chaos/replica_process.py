@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from chatd.clock import SystemClock
 from chatd.domain.ports import Env
+from chatd.domain.subagents import SubagentLimits
 from chatd.engine.acquirer import SlotsConfig
 from chatd.engine.worker import WorkerConfig
 from chatd.providers.config import ProviderConfig
@@ -27,7 +28,7 @@ from tests.support.chaos.fork_server import serve
 from tests.support.chaos.planned_model import remote_tools
 from tests.support.chaos.replica_orders import Order, OrderedViewers, OrderExecutor, write_line
 from tests.support.engine_rig import OneModel, change_id
-from tests.support.tools import Tools
+from tests.support.subagents import LateTools
 
 
 class DieAt(Struct, frozen=True, kw_only=True):
@@ -120,8 +121,9 @@ async def main(setup: ReplicaSetup) -> None:
         ),
         pool_size=4,
     )
-    tools = Tools(remote_tools(Path(setup.tool_socket)))
+    tools = LateTools(remote_tools(Path(setup.tool_socket)))
     replica = Replica(config, env, models=OneModel(provider, "openai-compat"), tools=tools)
+    tools.attach(replica, SubagentLimits())
     async with replica.running():
         await replica.worker.registered.wait()
         write_line({"event": "ready", "worker_id": str(replica.worker_id)})

@@ -21,6 +21,9 @@ EXIT_EVENTS: Final = (
     "task_started",
     "tool_finished",
     "tool_started",
+    "subagent_spawned",
+    "turn_suspended",
+    "turn_woken",
 )
 """Events at which a replica may be made to die."""
 

@@ -18,7 +18,8 @@ from tests.support.chaos.replicas import (
     replica_process,
 )
 from tests.support.chaos.transcript_judge import TranscriptJudge
-from tests.support.engine_rig import EngineRig, engine_rig_with
+from tests.support.engine_rig import EngineRig
+from tests.support.subagents import subagent_rig
 
 
 class TakeoverRig:
@@ -41,16 +42,21 @@ class TakeoverRig:
         self._count = 0
 
     async def start_victim(
-        self, *, die_at: DieAt | None = None, drain_s: float = 10.0, dsn: str | None = None
+        self,
+        *,
+        die_at: DieAt | None = None,
+        drain_s: float = 10.0,
+        dsn: str | None = None,
+        slots: int = 1,
     ) -> ReplicaProcess:
-        """It has one slot, so that the survivor acquires all other chats."""
+        """By default it has one slot, so that the survivor acquires all other chats."""
         self._count += 1
         setup = ReplicaSetup(
             dsn=dsn or self.dsn,
             model_url=self.model.url,
             tool_socket=str(self.tool_server.path),
             name=f"victim-{self._count}",
-            roots=1,
+            roots=slots,
             drain_s=drain_s,
             die_at=die_at,
         )
@@ -86,7 +92,7 @@ async def takeover_rig(dsn: str) -> AsyncGenerator[TakeoverRig]:
         async with (
             PlannedModel.running() as model,
             ToolServer.running(path) as tool_server,
-            engine_rig_with(dsn, model, tools=remote_tools(path)) as survivor,
+            subagent_rig(dsn, model, others=remote_tools(path)) as survivor,
             replica_fork_server() as fork_server,
             AsyncExitStack() as victims,
         ):

@@ -16,6 +16,7 @@ from chatd.domain.chat.parts import TextPart
 from chatd.domain.ids import ChatId
 from chatd.store.conn import Conn
 from tests.support.change_log import first_text, prompt_texts
+from tests.support.chaos.family_judge import check_families
 from tests.support.chaos.lost_past import Crash, LostPast
 from tests.support.chaos.patience import Patience
 from tests.support.stored import Stored, check_all, stored
@@ -143,6 +144,7 @@ class TranscriptJudge:
         check_all(everything, {})
         self._messages(everything)
         self._lost_pasts(everything)
+        check_families(everything, may_be_lost=bool(self.lost_pasts))
         for chat_id, found in everything.items():
             error = found.chat.last_error
             try:
