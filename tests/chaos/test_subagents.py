@@ -48,7 +48,10 @@ async def killed_before_the_wait_was_written(rig: TakeoverRig) -> None:
 
 
 async def killed_when_the_parent_was_woken(rig: TakeoverRig) -> None:
-    chat_id = await run_until_dead(rig, "team4 2", DieAt(event="turn_woken"))
+    """On a busy machine the poll of the survivor may wake the parent first: the victim lives on."""
+    victim = await rig.start_victim(die_at=DieAt(event="turn_woken"))
+    chat_id = await rig.create(victim, "team4 2")
+    await rig.survivor.wait_state(chat_id, "W")
     await check_team(rig, chat_id, "team4", 2)
 
 
