@@ -2,6 +2,7 @@
 every parent gets every report."""
 
 import asyncio
+from uuid import uuid4
 
 import pytest
 
@@ -43,6 +44,8 @@ async def killed_before_the_result_of_the_spawn_was_written(rig: TakeoverRig) ->
 
 
 async def killed_before_the_wait_was_written(rig: TakeoverRig) -> None:
+    """A subagent that is held, so that there is something to wait for."""
+    rig.model.gates.hold("team3.0/0")
     chat_id = await run_until_dead(rig, "team3 2", DieAt(event="turn_suspended"))
     await check_team(rig, chat_id, "team3", 2)
 
@@ -107,6 +110,15 @@ async def test_a_parent_gets_every_report_of_subagents_that_were_started_once(
     await run_accidents(dsn, *accidents)
 
 
+async def create_at_survivor(rig: TakeoverRig, text: str) -> ChatId:
+    """It runs no chats itself, and lives: no request is lost."""
+    sent = rig.judge.record_send(ChatId(uuid4()), text)
+    sent.asked()
+    await rig.survivor.create(text, id=sent.chat)
+    sent.answered("P0")
+    return sent.chat
+
+
 DOOMS = (
     DieAt(event="subagent_spawned", nth=9),
     DieAt(event="tool_started", nth=12),
@@ -125,14 +137,11 @@ async def test_fifty_subagents_of_ten_parents_survive_replicas_that_die_at_their
     async with takeover_rig(dsn) as rig, asyncio.timeout(SETTLE_TIMEOUT_S):
         rig.survivor.replica.worker.pause()
         names = [f"team{number}" for number in range(PARENTS)]
-        replicas = [await rig.start_victim(die_at=doom, slots=PARENTS) for doom in DOOMS[:2]]
-        parents = [
-            await rig.create(replicas[number % 2], f"{name} {CHILDREN_EACH}")
-            for number, name in enumerate(names)
-        ]
+        replicas = [await rig.start_victim(die_at=doom, slots=PARENTS // 2) for doom in DOOMS[:2]]
+        parents = [await create_at_survivor(rig, f"{name} {CHILDREN_EACH}") for name in names]
         for index, doom in enumerate(DOOMS[2:]):
             assert await replicas[index].exited() == -9
-            replicas.append(await rig.start_victim(die_at=doom, slots=PARENTS))
+            replicas.append(await rig.start_victim(die_at=doom, slots=PARENTS // 2))
         rig.survivor.replica.worker.unpause()
         await rig.judge.wait_settled(rig.survivor.pool, within_s=SETTLE_TIMEOUT_S)
         await rig.judge.check(rig.survivor.pool)
