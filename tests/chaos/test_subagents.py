@@ -2,7 +2,6 @@
 every parent gets every report."""
 
 import asyncio
-from uuid import uuid4
 
 import pytest
 
@@ -112,7 +111,7 @@ async def test_a_parent_gets_every_report_of_subagents_that_were_started_once(
 
 async def create_at_survivor(rig: TakeoverRig, text: str) -> ChatId:
     """It runs no chats itself, and lives: no request is lost."""
-    sent = rig.judge.record_send(ChatId(uuid4()), text)
+    sent = rig.judge.record_send(rig.survivor.command(text).id, text)
     sent.asked()
     await rig.survivor.create(text, id=sent.chat)
     sent.answered("P0")

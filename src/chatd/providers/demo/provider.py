@@ -52,6 +52,7 @@ from chatd.providers.demo.scripts import (
     list_requests,
     read_turn,
 )
+from chatd.providers.demo.team_scene import lead_team
 from chatd.providers.demo.tool_scenes import call_sample, fix_test, make_plan, run_command
 from chatd.providers.options import OptionBlock, parse_options
 
@@ -222,6 +223,8 @@ def _choose_scene(request: ModelRequest, seed: int, failures_left: int) -> DemoS
             return fix_test(turn)
         case "run a command":
             return run_command(turn)
+        case "review this with subagents":
+            return lead_team(turn)
         case "show me a permanent error":
             message = "the demo model was asked to refuse the key"
             return (ProviderFault(message=message, status_code=401, type="authentication_error"),)

@@ -91,6 +91,20 @@ class DemoStep(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return (*([ThinkText(self.thoughts)] if self.thoughts else []), self.text, *self.calls)
 
 
+class DemoTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A subagent that the demo model starts."""
+
+    type: str
+    title: str
+    prompt: str
+
+    @property
+    def call(self) -> CallTool:
+        return CallTool(
+            "spawn_agent", {"type": self.type, "title": self.title, "prompt": self.prompt}
+        )
+
+
 class DemoTexts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     welcome: str
     answer: str
@@ -101,8 +115,10 @@ class DemoTexts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     fixed: str
     changed: str
     plan: str
+    reviewed: str
     story: tuple[str, ...]
     walk: tuple[DemoStep, ...]
+    team: tuple[DemoTask, ...]
     scripts: tuple[DemoScript, ...]
 
 
