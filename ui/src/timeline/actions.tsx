@@ -1,5 +1,6 @@
 /** What rows can ask for. The timeline of a chat gives the real ones; a gallery gives others. */
 import { createContext, useContext } from "react";
+import type { components } from "@/api/schema";
 
 export interface BuildLine {
   readonly id: number;
@@ -13,12 +14,16 @@ export interface BuildLog {
   readonly hasEnded: boolean;
 }
 
+export type CallAnswer = components["schemas"]["CallAnswerIn"];
+
 export interface TimelineActions {
   readonly chatId: string;
   /** Sends a message of the user; with `mode` the chat leaves or enters plan mode with it. */
   send: (text: string, mode?: "off" | "plan") => void;
-  /** Answers a call that waits for somebody outside. */
+  /** Gives the result of a call that a program outside should have run. */
   answer: (callId: string, output: unknown) => Promise<void>;
+  /** Approves, denies or answers a call that waits for a person. */
+  decide: (answer: CallAnswer) => Promise<void>;
   /** Goes on with the queue that waits. */
   resume: () => Promise<void>;
   /** Sends the last message of the user again, after an error that is out of the way. */
@@ -46,6 +51,7 @@ export const NO_ACTIONS: TimelineActions = {
   chatId: "",
   send: nothing,
   answer: nowhere,
+  decide: nowhere,
   resume: nowhere,
   tryAgain: nothing,
   switchModel: nothing,

@@ -1,11 +1,12 @@
 /** What rows of a chat can do, by the server's API and the other areas of the page. */
 import { useEffect, useMemo, useRef } from "react";
 import { useLocation } from "wouter";
-import { api, ApiError } from "@/api/client";
+import { api } from "@/api/client";
 import { useOutbox, type OpenChat } from "@/connection";
 import { chatPath, editMessage, editUnsent, openModelPicker, openPanel, toast } from "@/shell";
 import { fileUrl, type BuildLog, type TimelineActions } from "../actions";
 import { copyText } from "../copy";
+import { decideCall, told } from "../decide-call";
 import { isUnanswered } from "../rows/end-row";
 import { inputParts } from "../rows/input-parts";
 
@@ -25,13 +26,14 @@ export function useChatActions(chatId: string, chat: OpenChat): TimelineActions 
       chatId,
       send,
       answer: async (callId, output) => {
-        const waiting = newest.current.state.requestedCalls;
+        const waiting = newest.current.state.requestedCalls.filter((call) => (call.kind ?? "client") === "client");
         const results = waiting.map((call) => ({
           tool_call_id: call.tool_call_id,
           output: call.tool_call_id === callId ? output : { error: "Not answered: the user answered another call." },
         }));
         await told(api.POST("/api/v1/chats/{chat_id}/tool-results", { path, body: { results } }));
       },
+      decide: (answer) => decideCall(chatId, answer),
       resume: async () => {
         await told(api.POST("/api/v1/chats/{chat_id}/resume", { path }));
       },
@@ -68,16 +70,6 @@ export function useChatActions(chatId: string, chat: OpenChat): TimelineActions 
       editSend: editUnsent,
     };
   }, [chatId, navigate, outbox]);
-}
-
-/** Says what went wrong, and passes it on. */
-async function told<T>(request: Promise<T>): Promise<T> {
-  try {
-    return await request;
-  } catch (error) {
-    toast(error instanceof ApiError ? error.message : "That did not work. Try again.");
-    throw error;
-  }
 }
 
 const LOG_LINES = 100;

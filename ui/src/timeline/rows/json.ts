@@ -21,6 +21,12 @@ export function listOf(value: JsonObject | null, key: string): readonly unknown[
   return Array.isArray(found) ? (found as readonly unknown[]) : [];
 }
 
+/** The texts of a list; empty if it has anything else. */
+export function textsOf(value: JsonObject | null, key: string): readonly string[] {
+  const found = listOf(value, key);
+  return found.every((one) => typeof one === "string") ? found : [];
+}
+
 export function objectsOf(value: JsonObject | null, key: string): readonly JsonObject[] {
   return listOf(value, key)
     .map(asObject)

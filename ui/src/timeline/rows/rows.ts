@@ -2,7 +2,7 @@
  * The rows of a chat's timeline, from its state. Pure but for its memory: `RowModel` remembers keys
  * of live answers, and the rows of messages while they do not change.
  */
-import type { ChatState, Message, Part } from "@/chat-state/types";
+import type { ChatState, Message, Part, RequestedCall } from "@/chat-state/types";
 import { endRow } from "./end-row";
 import { LiveKeys } from "./live-keys";
 import { endNote, isStopped, partRows, SUMMARY_TOOL, userRow, type PartsContext } from "./message-rows";
@@ -27,7 +27,8 @@ interface Settled {
 
 const BUSY = new Set(["pending", "running", "interrupting", "requires_action"]);
 const NONE: readonly never[] = [];
-const ASKING_TOOLS = new Set(["ask_user_question", "propose_plan"]);
+const NONE_REQUESTED: ReadonlyMap<string, RequestedCall> = new Map();
+const ASKING_TOOLS = new Set(["propose_plan"]);
 
 export function rows(state: ChatState, options: RowOptions = {}): readonly Row[] {
   return new RowModel().rows(state, options);
@@ -46,7 +47,7 @@ export class RowModel {
     const records = withLive(settled.records, live);
     const context = {
       isBusy,
-      requestedIds: new Set(state.requestedCalls.map((call) => call.tool_call_id)),
+      requested: new Map(state.requestedCalls.map((call) => [call.tool_call_id, call])),
       records,
     };
     this.addMessages(list, state.messages, settled.openFrom, { ...context, takeovers: settled.takeovers });
@@ -66,7 +67,7 @@ export class RowModel {
     for (const message of messages) for (const part of message.content) record(records, part);
     const openFrom = findOpen(messages, records);
     const list = new RowList(NONE);
-    const context = { isBusy: false, requestedIds: new Set<string>(), records, takeovers };
+    const context = { isBusy: false, requested: NONE_REQUESTED, records, takeovers };
     this.addMessages(list, messages.slice(0, openFrom), 0, context);
     this.settled = { messages, takeovers, rows: list.rows, records, openFrom };
     return this.settled;
@@ -159,7 +160,7 @@ function joinsTurn(messages: readonly Message[], index: number, records: Readonl
   const before = messages[index - 1];
   if (before?.role !== "tool") return false;
   if (before.content.some((part) => part.type === "tool-result" && part.tool_name === SUMMARY_TOOL)) return false;
-  const context = { isBusy: false, requestedIds: new Set<string>() };
+  const context = { isBusy: false, requested: NONE_REQUESTED };
   return before.content.every((part) => records.get(callId(part))?.view(context).state !== "interrupted");
 }
 
@@ -194,7 +195,7 @@ function callId(part: Part): string {
   return part.type === "tool-call" || part.type === "tool-result" ? part.tool_call_id : "";
 }
 
-/** The last question or plan waits for the user, unless a message came after it. */
+/** The last plan waits for the user, unless a message came after it. */
 function withLastAsk(rows: Row[]): readonly Row[] {
   for (let index = rows.length - 1; index >= 0; index -= 1) {
     const row = rows[index];

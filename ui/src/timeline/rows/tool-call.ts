@@ -1,5 +1,5 @@
 /** A tool call with what is known of its result, wherever the parts of both come from. */
-import type { Part, PartOf } from "@/chat-state/types";
+import type { Part, PartOf, RequestedCall } from "@/chat-state/types";
 import { asObject, numberOf, parsePartialJson, textOf, type JsonObject } from "./json";
 
 /**
@@ -23,6 +23,8 @@ export interface ToolCall {
   /** The answer was cut off inside the call: it never ran. */
   readonly isCut: boolean;
   readonly mcpServer: string | null;
+  /** What the call waits for, while it waits for somebody outside. */
+  readonly request: RequestedCall | null;
   readonly startedAt: number | null;
   readonly endedAt: number | null;
 }
@@ -30,7 +32,7 @@ export interface ToolCall {
 /** How a chat stands, as far as its open calls are concerned. */
 export interface CallContext {
   readonly isBusy: boolean;
-  readonly requestedIds: ReadonlySet<string>;
+  readonly requested: ReadonlyMap<string, RequestedCall>;
 }
 
 /** Everything seen of one call. Parts are added in the order in which they came. */
@@ -70,6 +72,7 @@ export class CallRecord {
       isMedia: this.complete?.is_media ?? false,
       isCut: this.call?.cut ?? false,
       mcpServer: this.call?.mcp_server_config_id ?? this.complete?.mcp_server_config_id ?? null,
+      request: this.isOpen ? (context.requested.get(this.id) ?? null) : null,
       startedAt: time(this.call?.created_at),
       endedAt: time(this.complete?.created_at),
     };
@@ -94,7 +97,7 @@ export class CallRecord {
     if (this.complete !== null) return outcome(this.complete);
     if (this.call?.cut) return "interrupted";
     if (!context.isBusy) return "interrupted";
-    if (context.requestedIds.has(this.id)) return "waiting";
+    if (context.requested.has(this.id)) return "waiting";
     const isWritten = this.hasArgs || (this.call !== null && typeof this.call.args_delta !== "string");
     return isWritten ? "running" : "streaming";
   }

@@ -6,7 +6,7 @@ import { useTimelineActions } from "../actions";
 import { Markdown } from "../markdown/markdown";
 import { asObject, objectsOf, textOf } from "../rows/json";
 import type { ToolCall } from "../rows/tool-call";
-import { ChildProgress, ChildState, StopChild } from "./child-chat";
+import { ChildAsks, ChildProgress, ChildState, StopChild } from "./child-chat";
 import { Failure, isGoing, ToolFrame, verbOf, type CardProps } from "./frame";
 
 export function SpawnCard({ call, rowKey }: CardProps) {
@@ -29,7 +29,13 @@ export function SpawnCard({ call, rowKey }: CardProps) {
       {call.state === "failed" ? (
         <Failure text={textOf(result, "error")} />
       ) : (
-        isFollowed && childId !== "" && <ChildProgress chatId={childId} prompt={textOf(call.args, "prompt")} />
+        isFollowed &&
+        childId !== "" && (
+          <>
+            <ChildProgress chatId={childId} prompt={textOf(call.args, "prompt")} />
+            <ChildAsks chatId={childId} />
+          </>
+        )
       )}
     </ToolFrame>
   );

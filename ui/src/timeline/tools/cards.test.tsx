@@ -1,5 +1,5 @@
 import { cleanup, fireEvent, render, screen } from "@testing-library/react";
-import { afterEach, describe, expect, it, vi } from "vitest";
+import { afterEach, describe, expect, it } from "vitest";
 import { ActionsProvider, NO_ACTIONS } from "../actions";
 import { call, callDelta, chat, live, message, result, resultDelta } from "../fixtures/builders";
 import type { ToolRow } from "../rows/row";
@@ -133,34 +133,6 @@ describe("cards", () => {
     const [row] = rows(chat([asked, message(3, "tool", result("c", "execute", { success: false, exit_code: 2, wall_duration_ms: 4200 }))]));
     const { container } = render(<RowView row={row as ToolRow} />);
     expect(container.querySelector(".meta")?.textContent).toMatch(/exit 2\s4\.2 s/);
-  });
-
-  it("answer a call that waits with what was chosen", () => {
-    const answer = vi.fn(() => Promise.resolve());
-    const [row] = rows(stateOf("ask_user_question", "waiting"));
-    render(
-      <ActionsProvider value={{ ...NO_ACTIONS, answer }}>
-        <RowView row={row as ToolRow} />
-      </ActionsProvider>,
-    );
-    const button = screen.getByRole("button", { name: "Answer" });
-    fireEvent.click(button);
-    expect(answer).not.toHaveBeenCalled();
-    fireEvent.click(screen.getByLabelText(/There/));
-    fireEvent.click(button);
-    expect(answer).toHaveBeenCalledWith("c", { answers: [{ question: "Where?", answer: "There" }] });
-  });
-
-  it("answer a question that ended the turn with a message", () => {
-    const send = vi.fn();
-    const [row] = rows(stateOf("ask_user_question", "done"));
-    render(
-      <ActionsProvider value={{ ...NO_ACTIONS, send }}>
-        <RowView row={row as ToolRow} />
-      </ActionsProvider>,
-    );
-    fireEvent.click(screen.getByRole("button", { name: "You decide" }));
-    expect(send).toHaveBeenCalledWith("You decide");
   });
 
   it("stay as they were opened when the row is shown again", () => {

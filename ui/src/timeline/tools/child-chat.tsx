@@ -6,8 +6,13 @@ import { Button, Icon, Spinner, StatusState, type Status } from "@/components";
 import { useChatDetails, useChatSelector } from "@/connection";
 import { toast } from "@/shell";
 import type { ChatState } from "@/chat-state/types";
+import type { CallAnswer } from "../actions";
+import { decideCall } from "../decide-call";
 import { briefOf, type Brief } from "../rows/brief";
+import { asObject } from "../rows/json";
 import { rows } from "../rows/rows";
+import { ApprovalForm } from "./approval-card";
+import { QuestionForm, questionsOf } from "./question-card";
 
 const SHOWN_STEPS = 3;
 
@@ -32,6 +37,28 @@ export function ChildProgress({ chatId, prompt }: { readonly chatId: string; rea
     </ul>
   );
 }
+
+/** What the child asks of a person, answered from here. */
+export function ChildAsks({ chatId }: { readonly chatId: string }) {
+  const calls = useChatSelector(chatId, requestedOf);
+  const details = useChatDetails(chatId).data;
+  if (calls.length === 0 || details?.is_owner === false) return null;
+  const title = details?.title ?? "";
+  const onAnswer = (answer: CallAnswer) => decideCall(chatId, answer);
+  return (
+    <div className="child-asks">
+      {calls.map((request) =>
+        request.kind === "approval" ? (
+          <ApprovalForm key={request.tool_call_id} request={request} args={null} from={title} onAnswer={onAnswer} />
+        ) : request.kind === "question" ? (
+          <QuestionForm key={request.tool_call_id} request={request} questions={questionsOf(asObject(request.args))} from={title} onAnswer={onAnswer} />
+        ) : null,
+      )}
+    </div>
+  );
+}
+
+const requestedOf = (state: ChatState) => state.requestedCalls;
 
 const STOPPABLE: ReadonlySet<ChatState["status"]> = new Set(["pending", "running", "requires_action"]);
 

@@ -1,95 +1,127 @@
 /** Questions of the agent, as a form. The composer is the other way to answer. */
+import { CircleHelp } from "lucide-react";
 import { useId, useState } from "react";
 import { Button, StatusIcon } from "@/components";
-import { useTimelineActions } from "../actions";
-import { asObject, objectsOf, textOf, type JsonObject } from "../rows/json";
-import { humanize } from "../rows/brief";
-import type { ToolCall } from "../rows/tool-call";
-import type { CardProps } from "./frame";
-import { ToolFrame, verbOf } from "./frame";
-import { CircleHelp } from "lucide-react";
+import type { RequestedCall } from "@/chat-state/types";
+import { useTimelineActions, type CallAnswer } from "../actions";
+import { asObject, objectsOf, textOf, textsOf, type JsonObject } from "../rows/json";
+import { Deadline } from "./approval-card";
+import { Failure, ToolFrame, verbOf, type CardProps } from "./frame";
+import { isAnswered, NO_REPLY, toggled, type Reply } from "./question-replies";
 
 interface Question {
   readonly text: string;
   readonly options: readonly JsonObject[];
+  readonly isMulti: boolean;
 }
 
-export function QuestionCard(props: CardProps) {
-  const { call, rowKey, isLast } = props;
-  const questions = questionsOf(call);
-  const isAsking = call.state === "waiting" || (call.state === "done" && isLast);
-  if (isAsking && questions.length > 0) return <QuestionForm call={call} questions={questions} />;
+export function QuestionCard({ call, rowKey }: CardProps) {
+  const { decide } = useTimelineActions();
+  const questions = questionsOf(call.args);
+  if (call.state === "waiting" && call.request !== null && questions.length > 0) {
+    return <QuestionForm request={call.request} questions={questions} from="" onAnswer={decide} />;
+  }
+  const answers = objectsOf(asObject(call.result), "answers");
+  const error = textOf(asObject(call.result), "error");
   return (
     <ToolFrame
       call={call}
       rowKey={rowKey}
       icon={CircleHelp}
-      verb={verbOf(call, "Asking", "Asked", "Question failed")}
+      verb={verbOf(call, "Asking", "Asked", "Not answered")}
       subject={questions.length === 1 ? (questions[0]?.text ?? "") : `${questions.length} questions`}
       isSentence
+      opens={answers.length > 0}
     >
       {questions.length > 0 && (
-        <ul className="steps">
+        <dl className="answers">
           {questions.map((question, index) => (
-            <li key={index}>{question.text}</li>
+            <div key={index}>
+              <dt>{question.text}</dt>
+              <dd>{answerText(answers[index]) || <span className="s">No answer</span>}</dd>
+            </div>
           ))}
-        </ul>
+        </dl>
       )}
+      {call.state === "failed" && error !== "" && <Failure text={error} />}
     </ToolFrame>
   );
 }
 
-function questionsOf(call: ToolCall): readonly Question[] {
-  const asked = objectsOf(call.args, "questions");
-  const listed = asked.length > 0 ? asked : objectsOf(asObject(call.result), "questions");
-  return listed.map((question) => ({
+function answerText(answer: JsonObject | undefined): string {
+  if (answer === undefined) return "";
+  return [textsOf(answer, "chosen").join(", "), textOf(answer, "text")].filter(Boolean).join(". ");
+}
+
+export function questionsOf(args: JsonObject | null): readonly Question[] {
+  return objectsOf(args, "questions").map((question) => ({
     text: textOf(question, "question") || textOf(question, "header"),
-    options: objectsOf(question, "options"),
+    options: optionsOf(question),
+    isMulti: question.multi_select === true,
   }));
+}
+
+/** Models also write an option as its label alone. */
+function optionsOf(question: JsonObject): readonly JsonObject[] {
+  const labels = textsOf(question, "options");
+  return labels.length > 0 ? labels.map((label) => ({ label })) : objectsOf(question, "options");
 }
 
 const COUNTS = ["No questions", "One question", "Two questions", "Three questions", "Four questions"];
 
-function QuestionForm({ call, questions }: { readonly call: ToolCall; readonly questions: readonly Question[] }) {
-  const { send, answer } = useTimelineActions();
-  const [chosen, setChosen] = useState<readonly (string | null)[]>(() => questions.map(() => null));
-  const [isSent, setSent] = useState(false);
-  const answered = chosen.filter((label) => label !== null).length;
+interface QuestionFormProps {
+  readonly request: RequestedCall;
+  readonly questions: readonly Question[];
+  /** The subagent that asks; empty: this chat. */
+  readonly from: string;
+  readonly onAnswer: (answer: CallAnswer) => Promise<void>;
+}
+
+export function QuestionForm({ request, questions, from, onAnswer }: QuestionFormProps) {
+  const [replies, setReplies] = useState<readonly Reply[]>(() => questions.map(() => NO_REPLY));
+  const [sent, setSent] = useState<CallAnswer["decision"] | null>(null);
+  const answered = replies.filter(isAnswered).length;
   const isComplete = answered === questions.length;
-  const reply = (labels: readonly (string | null)[]) => {
-    setSent(true);
-    const answers = questions.map((question, index) => ({ question: question.text, answer: labels[index] ?? "You decide" }));
-    const text = answers.map((one) => (questions.length === 1 ? one.answer : `${one.question} ${one.answer}`)).join("\n");
-    if (call.state === "waiting") void answer(call.id, { answers }).catch(() => setSent(false));
-    else send(text);
+  const send = (answer: Omit<CallAnswer, "tool_call_id">) => {
+    if (sent !== null) return;
+    setSent(answer.decision);
+    void onAnswer({ tool_call_id: request.tool_call_id, ...answer }).catch(() => setSent(null));
   };
   return (
     <section className="ask" aria-label="Question">
       <header>
         <StatusIcon status="requires_action" decorative />
         {COUNTS[questions.length] ?? `${questions.length} questions`}
+        {from !== "" && <span className="meta cut">{from}</span>}
       </header>
       <div className="ask-b">
         {questions.map((question, index) => (
           <QuestionField
             key={index}
             question={question}
-            chosen={chosen[index] ?? null}
-            onChoose={(label) => setChosen(chosen.map((old, at) => (at === index ? label : old)))}
+            reply={replies[index] ?? NO_REPLY}
+            onReply={(reply) => setReplies((known) => known.map((old, at) => (at === index ? reply : old)))}
           />
         ))}
       </div>
       <footer>
-        <Button size="sm" variant="primary" disabled={!isComplete} busy={isSent} onClick={() => reply(chosen)}>
+        <Button
+          size="sm"
+          variant="primary"
+          disabled={!isComplete || (sent !== null && sent !== "answer")}
+          busy={sent === "answer"}
+          onClick={() => send({ decision: "answer", replies: replies.map(({ labels, text }) => ({ labels: [...labels], text: text.trim() })) })}
+        >
           Answer
         </Button>
-        <Button size="sm" variant="quiet" disabled={isSent} onClick={() => reply(chosen)}>
+        <Button size="sm" variant="quiet" busy={sent === "deny"} disabled={sent !== null && sent !== "deny"} onClick={() => send({ decision: "deny", reason: "Decide yourself." })}>
           You decide
         </Button>
         <span className="grow" />
         <span className="s small">
           {answered} of {questions.length} answered
         </span>
+        <Deadline at={request.deadline ?? null} />
       </footer>
     </section>
   );
@@ -97,11 +129,11 @@ function QuestionForm({ call, questions }: { readonly call: ToolCall; readonly q
 
 interface QuestionFieldProps {
   readonly question: Question;
-  readonly chosen: string | null;
-  readonly onChoose: (label: string) => void;
+  readonly reply: Reply;
+  readonly onReply: (reply: Reply) => void;
 }
 
-function QuestionField({ question, chosen, onChoose }: QuestionFieldProps) {
+function QuestionField({ question, reply, onReply }: QuestionFieldProps) {
   const name = useId();
   return (
     <fieldset className="q">
@@ -109,47 +141,24 @@ function QuestionField({ question, chosen, onChoose }: QuestionFieldProps) {
       <div className="opts">
         {question.options.map((option, index) => {
           const label = textOf(option, "label");
+          const isOn = reply.labels.includes(label);
           return (
-            <label key={index} className={chosen === label ? "opt on" : "opt"}>
-              <input type="radio" className="sr" name={name} checked={chosen === label} onChange={() => onChoose(label)} />
-              <span className="radio" />
+            <label key={index} className={isOn ? "opt on" : "opt"}>
+              <input
+                type={question.isMulti ? "checkbox" : "radio"}
+                className="sr"
+                name={name}
+                checked={isOn}
+                onChange={() => onReply(toggled(reply, label, question.isMulti))}
+              />
+              <span className={question.isMulti ? "radio check" : "radio"} />
               <b>{label}</b>
               <p>{textOf(option, "description")}</p>
             </label>
           );
         })}
       </div>
+      <input className="field own" aria-label={`Own words: ${question.text}`} placeholder="Or in your own words" maxLength={20_000} value={reply.text} onChange={(event) => onReply({ ...reply, text: event.target.value })} />
     </fieldset>
-  );
-}
-
-/** A call that somebody outside must answer, with no form of its own. */
-export function RequestedCard({ call }: CardProps) {
-  const { answer } = useTimelineActions();
-  const [isSent, setSent] = useState(false);
-  const reply = (output: unknown) => {
-    setSent(true);
-    void answer(call.id, output).catch(() => setSent(false));
-  };
-  const command = textOf(call.args, "command");
-  return (
-    <section className="ask" aria-label="Needs you">
-      <header>
-        <StatusIcon status="requires_action" decorative />
-        {command === "" ? `Waiting for the result of ${humanize(call.name)}` : "Run this command?"}
-      </header>
-      <div className="ask-b">
-        <pre className="cmd">{command === "" ? JSON.stringify(call.args ?? {}, null, 2) : command}</pre>
-        <dl className="why">
-          <dt>Why it waits</dt>
-          <dd>A program outside of chatd runs this tool and sends its result. The chat goes on by itself then.</dd>
-        </dl>
-      </div>
-      <footer>
-        <Button size="sm" busy={isSent} onClick={() => reply({ error: "The user declined this call." })}>
-          Decline
-        </Button>
-      </footer>
-    </section>
   );
 }

@@ -1,12 +1,15 @@
 /** Which card shows which tool. */
+import "@/styles/lazy-ask.css";
 import { createElement, type ComponentType } from "react";
+import { ApprovalCard } from "./approval-card";
 import { InterruptAgentCard, ListAgentsCard, MessageAgentCard, SpawnCard, WaitCard } from "./agent-cards";
 import { CommandCard, ProcessListCard, ProcessSignalCard } from "./command-card";
 import { EditCard, ReadCard, SearchCard, WriteCard } from "./file-cards";
 import type { CardProps } from "./frame";
 import { AttachCard, GenericCard, SkillCard, WebSearchCard } from "./other-cards";
 import { PlanCard } from "./plan-card";
-import { QuestionCard, RequestedCard } from "./question-card";
+import { QuestionCard } from "./question-card";
+import { RequestedCard } from "./requested-card";
 import { TemplatesCard, WorkspaceCard } from "./workspace-card";
 
 const CARDS: ReadonlyMap<string, ComponentType<CardProps>> = new Map([
@@ -45,7 +48,8 @@ const CARDS: ReadonlyMap<string, ComponentType<CardProps>> = new Map([
 export const KNOWN_TOOLS: readonly string[] = [...CARDS.keys()];
 
 export function ToolCard(props: CardProps) {
-  const { name, state } = props.call;
-  if (state === "waiting" && name !== "ask_user_question") return <RequestedCard {...props} />;
+  const { name, state, request } = props.call;
+  if (state === "waiting" && request?.kind === "approval") return <ApprovalCard {...props} />;
+  if (state === "waiting" && request?.kind !== "question") return <RequestedCard {...props} />;
   return createElement(CARDS.get(name) ?? GenericCard, props);
 }

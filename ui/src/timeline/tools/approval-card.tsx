@@ -1,0 +1,150 @@
+/** A call that a person must approve before it runs. */
+import { ShieldAlert } from "lucide-react";
+import { useId, useState, type KeyboardEvent } from "react";
+import { Button, Countdown, StatusIcon } from "@/components";
+import type { RequestedCall } from "@/chat-state/types";
+import { useTimelineActions, type CallAnswer } from "../actions";
+import { humanize } from "../rows/brief";
+import { asObject, textOf, type JsonObject } from "../rows/json";
+import { ToolFrame, verbOf, type CardProps } from "./frame";
+
+export function ApprovalCard({ call, rowKey }: CardProps) {
+  const { decide } = useTimelineActions();
+  if (call.request === null) {
+    return <ToolFrame call={call} rowKey={rowKey} icon={ShieldAlert} verb={verbOf(call, "Asks for approval", "Asked for approval")} subject={humanize(call.name)} isSentence />;
+  }
+  return <ApprovalForm request={call.request} args={call.args} from="" onAnswer={decide} />;
+}
+
+interface ApprovalFormProps {
+  readonly request: RequestedCall;
+  /** What the message has, if the request is too long to have them. */
+  readonly args: JsonObject | null;
+  /** The subagent that asks; empty: this chat. */
+  readonly from: string;
+  readonly onAnswer: (answer: CallAnswer) => Promise<void>;
+}
+
+/** Approve, deny with a reason, or approve all such calls of the chat. `y` and `n` do it by keys. */
+export function ApprovalForm({ request, args, from, onAnswer }: ApprovalFormProps) {
+  const [sent, setSent] = useState<CallAnswer["decision"] | "always" | null>(null);
+  const [isDenying, setDenying] = useState(false);
+  const [reason, setReason] = useState("");
+  const reasonId = useId();
+  const answer = (decision: "approve" | "deny", more: Partial<CallAnswer> = {}) => {
+    if (sent !== null) return;
+    setSent(more.always === true ? "always" : decision);
+    void onAnswer({ tool_call_id: request.tool_call_id, decision, ...more }).catch(() => setSent(null));
+  };
+  const deny = () => answer("deny", reason.trim() === "" ? {} : { reason: reason.trim() });
+  const onKey = (event: KeyboardEvent) => {
+    const isTyping = event.target instanceof HTMLInputElement;
+    if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === "y") answer("approve");
+    else if (event.key === "n") setDenying(true);
+    else return;
+    event.preventDefault();
+  };
+  const shown = asObject(request.args) ?? args;
+  const command = textOf(shown, "command");
+  return (
+    <section className="ask" aria-label={`Approval: ${humanize(request.tool_name)}`} aria-keyshortcuts="y n" tabIndex={0} onKeyDown={onKey}>
+      <header>
+        <StatusIcon status="requires_action" decorative />
+        {command === "" ? `Allow “${humanize(request.tool_name)}”?` : "Run this command?"}
+        {from !== "" && <span className="meta cut">{from}</span>}
+      </header>
+      <div className="ask-b">
+        <pre className="cmd" tabIndex={0} aria-label={command === "" ? "Arguments" : "Command"}>
+          {command === "" ? JSON.stringify(shown ?? {}, null, 2) : command}
+        </pre>
+        <Facts shown={shown} hasCommand={command !== ""} />
+        {isDenying && (
+          <label className="deny" htmlFor={reasonId}>
+            <span>What should it do instead? The agent reads it.</span>
+            <input
+              id={reasonId}
+              className="field"
+              autoFocus
+              maxLength={2000}
+              value={reason}
+              placeholder="Optional"
+              onChange={(event) => setReason(event.target.value)}
+              onKeyDown={(event) => {
+                if (event.key === "Enter") deny();
+                if (event.key === "Escape") setDenying(false);
+                if (event.key === "Escape" || event.key === "Enter") {
+                  event.preventDefault();
+                  event.stopPropagation();
+                }
+              }}
+            />
+          </label>
+        )}
+      </div>
+      <footer>
+        {isDenying ? (
+          <>
+            <Button size="sm" variant="danger" busy={sent === "deny"} onClick={deny}>
+              Deny
+            </Button>
+            <Button size="sm" variant="quiet" disabled={sent !== null} onClick={() => setDenying(false)}>
+              Back
+            </Button>
+          </>
+        ) : (
+          <>
+            <Button size="sm" variant="primary" busy={sent === "approve"} disabled={sent !== null && sent !== "approve"} onClick={() => answer("approve")}>
+              Approve once
+            </Button>
+            {request.can_always === true && (
+              <Button size="sm" busy={sent === "always"} disabled={sent !== null && sent !== "always"} onClick={() => answer("approve", { always: true })}>
+                Always in this chat
+              </Button>
+            )}
+            <Button size="sm" variant="quiet" disabled={sent !== null} onClick={() => setDenying(true)}>
+              Deny…
+            </Button>
+          </>
+        )}
+        <span className="grow" />
+        <Deadline at={request.deadline ?? null} />
+      </footer>
+    </section>
+  );
+}
+
+/** How long an answer is waited for. */
+export function Deadline({ at }: { readonly at: string | null }) {
+  if (at === null) return null;
+  return (
+    <span className="s small">
+      Expires in <Countdown until={at} />
+    </span>
+  );
+}
+
+/** What the agent says of a command, beside the command. */
+function Facts({ shown, hasCommand }: { readonly shown: JsonObject | null; readonly hasCommand: boolean }) {
+  const intent = textOf(shown, "model_intent");
+  const workdir = textOf(shown, "workdir");
+  if (!hasCommand || (intent === "" && workdir === "")) return null;
+  return (
+    <dl className="why">
+      {intent !== "" && (
+        <>
+          <dt>Purpose</dt>
+          <dd>{intent}</dd>
+        </>
+      )}
+      {workdir !== "" && (
+        <>
+          <dt>Directory</dt>
+          <dd>
+            <code>{workdir}</code>
+          </dd>
+        </>
+      )}
+    </dl>
+  );
+}
