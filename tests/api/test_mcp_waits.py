@@ -1,5 +1,7 @@
 """`wait_for_chat`: progress, its end, cuts and continuations, and what its end leaves alone."""
 
+from uuid import UUID
+
 import msgspec
 import pytest
 
@@ -15,7 +17,8 @@ from tests.support.mcp.raw_client import Json, RawClient, call_body, error_text
 from tests.support.seeds import OpenCalls, Seed
 from tests.support.store import insert_seed
 
-HOUR_S = 600
+LONGEST_S = 600
+CHILD = ChatId(UUID(int=21))
 
 
 @pytest.fixture
@@ -23,7 +26,7 @@ def client(server: ApiServer) -> RawClient:
     return RawClient(server.http)
 
 
-def wait_body(chat_id: ChatId, timeout_s: float = HOUR_S, **meta: object) -> Json:
+def wait_body(chat_id: ChatId, timeout_s: float = LONGEST_S, **meta: object) -> Json:
     return call_body("wait_for_chat", {"chat_id": str(chat_id), "timeout_s": timeout_s}, 7, **meta)
 
 
@@ -268,3 +271,20 @@ async def test_a_wait_ends_when_its_token_is_revoked(dsn: str) -> None:
             error = msgspec.convert(last.json["error"], Json)
             assert "credential" in str(error["message"])
             assert await events.next() is None
+
+
+async def test_a_subagent_that_asks_somebody_is_named_at_the_end_of_the_time(
+    server: ApiServer, client: RawClient
+) -> None:
+    pool = server.replica.pool
+    root = await insert_seed(pool, Seed(state=State.R0))
+    asking = await insert_seed(pool, Seed(state=State.A0, calls="approval", chat_id=CHILD))
+    statement = "UPDATE chats SET root_chat_id = $2, parent_chat_id = $2 WHERE id = $1"
+    await pool.execute(statement, asking.id, root.id)
+
+    async with client.stream(wait_body(root.id, 0)) as events:
+        result = content_of(await events.answer())
+
+    (named,) = msgspec.convert(result["asking_subagents"], list[Json])
+    assert (named["chat_id"], named["status"]) == (str(asking.id), "requires_action")
+    assert "asking_subagents" in str(result["next"])

@@ -1,5 +1,7 @@
 """Builds the results of the tools from replies of the API and from the state of a chat. Pure."""
 
+from collections.abc import Sequence
+
 from chatd.api.mcp import texts
 from chatd.api.mcp.arguments import ReadChat
 from chatd.api.mcp.chat_waits import BUSY
@@ -31,7 +33,7 @@ def chat_result(chat: PublicChat, then: str) -> ChatResult:
     return ChatResult(chat_id=str(chat.id), status=chat.status, title=chat.title, next=then)
 
 
-def wait_result(shown: ShownChat) -> WaitResult:
+def wait_result(shown: ShownChat, asking: Sequence[PublicChat] = ()) -> WaitResult:
     answer = answer_text(shown.messages)
     if shown.live is not None and (said := spoken_text(shown.live.parts)):
         answer = f"{answer}\n\n{said}" if answer else said
@@ -44,9 +46,10 @@ def wait_result(shown: ShownChat) -> WaitResult:
         answer_is_cut=piece.next_offset is not None,
         error=None if error is None else Failure(kind=error.kind, message=error.message),
         pending_calls=shown.requested_calls,
+        asking_subagents=[_listed(chat) for chat in asking],
         queue_len=len(shown.queue),
         last_message_id=shown.messages[-1].id if shown.messages else None,
-        next=_next(shown),
+        next=texts.SUBAGENT_ASKS if asking else _next(shown),
     )
 
 
@@ -87,15 +90,18 @@ def read_result(chat: PublicChat, page: MessagePage, given: ReadChat) -> ReadRes
 
 def list_result(page: ChatPage) -> ListResult:
     chats = [
-        ListedChatResult(
-            chat_id=str(chat.id),
-            title=chat.title,
-            status=chat.status,
-            updated_at=chat.updated_at,
-            queue_len=chat.queue_len,
-            waits_for="" if chat.action is None else chat.action.summary,
-            match="" if chat.match is None else chat.match.text,
-        )
-        for chat in page.items
+        _listed(chat, match="" if chat.match is None else chat.match.text) for chat in page.items
     ]
     return ListResult(chats=chats, next_cursor=page.next_cursor)
+
+
+def _listed(chat: PublicChat, match: str = "") -> ListedChatResult:
+    return ListedChatResult(
+        chat_id=str(chat.id),
+        title=chat.title,
+        status=chat.status,
+        updated_at=chat.updated_at,
+        queue_len=chat.queue_len,
+        waits_for="" if chat.action is None else chat.action.summary,
+        match=match,
+    )

@@ -10,7 +10,7 @@ from chatd.api.auth import ApiCaller
 from chatd.api.deps import ApiDeps
 from chatd.api.mcp import arguments, texts
 from chatd.api.mcp.chat_results import chat_result, list_result, read_result, wait_result
-from chatd.api.mcp.chat_waits import ChatWaits
+from chatd.api.mcp.chat_waits import BUSY, ChatWaits
 from chatd.api.mcp.messages import Json
 from chatd.api.mcp.results import (
     ChatResult,
@@ -23,7 +23,8 @@ from chatd.api.mcp.results import (
 from chatd.api.mcp.route_calls import RouteCall, RouteCalls
 from chatd.api.mcp.tool_declaration import ChatTool, list_tool, read_arguments
 from chatd.api.mcp.toolset import ListedTool, ToolCall, ToolReply
-from chatd.api.schemas.chats import ChatPage
+from chatd.api.schemas.chats import ChatPage, SubagentPage
+from chatd.api.schemas.lists import MAX_PAGE_SIZE
 from chatd.api.schemas.messages import MessagePage, SentReply
 from chatd.domain.access import has_permission, require_permission
 from chatd.domain.chat.public_chat import PublicChat
@@ -176,7 +177,16 @@ class ChatToolSet:
 
     async def wait_for_chat(self, call: ToolCall, given: arguments.WaitForChat) -> WaitResult:
         shown = await self._waits.wait(call, ChatId(given.chat_id), given.timeout_s)
-        return wait_result(shown)
+        if shown.status not in BUSY:
+            return wait_result(shown)
+        # A chat can work for as long as a subagent waits for somebody.
+        wanted = RouteCall(
+            endpoint="GET /chats/{chat_id}/subagents",
+            path=_path(given.chat_id),
+            query={"limit": MAX_PAGE_SIZE},
+        )
+        page = await self._routes.fetch(call, wanted, SubagentPage)
+        return wait_result(shown, [one for one in page.items if one.status == "requires_action"])
 
     async def read_chat(self, call: ToolCall, given: arguments.ReadChat) -> ReadResult:
         path = _path(given.chat_id)

@@ -6,11 +6,8 @@ id of a session only distinguishes the requests of one client from those of othe
 """
 
 from collections.abc import Iterable, Mapping
-from hashlib import sha256
 from importlib import metadata
-from typing import Final, cast
-
-from msgspec import Struct
+from typing import Final
 
 from chatd.api.accounts.accounts import Accounts
 from chatd.api.auth import ApiCaller
@@ -19,13 +16,21 @@ from chatd.api.errors import MethodNotAllowed, Unauthorized, error_reply
 from chatd.api.mcp.call_points import CallPoint, read_point
 from chatd.api.mcp.call_streams import CallStreams, LongCall
 from chatd.api.mcp.chat_tools import ChatToolSet
+from chatd.api.mcp.exchange import (
+    SESSION_HEADER,
+    Exchange,
+    accepts_events,
+    progress_token,
+    read_call,
+    request_key,
+    routing_headers,
+    session_version,
+)
 from chatd.api.mcp.messages import (
-    HEADER_MISMATCH,
     INTERNAL_ERROR,
     INVALID_PARAMS,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
-    Json,
     ProtocolError,
     RequestId,
     RpcMessage,
@@ -38,11 +43,7 @@ from chatd.api.mcp.route_calls import RouteCalls
 from chatd.api.mcp.tool_errors import run_tool
 from chatd.api.mcp.toolset import Progress, ToolCall, ToolSet
 from chatd.api.mcp.versions import (
-    HANDSHAKE_VERSIONS,
-    METHOD_HEADER,
-    NAME_HEADER,
     STATELESS_VERSIONS,
-    VERSION_HEADER,
     request_version,
 )
 from chatd.api.request import (
@@ -61,7 +62,6 @@ from chatd.domain.errors import ChatdError
 from chatd.domain.ports import Env
 
 MCP_PATH: Final = "/mcp"
-SESSION_HEADER: Final = "mcp-session-id"
 MAX_MESSAGE_BYTES: Final = LARGE_BODY_BYTES
 ALLOWED_METHODS: Final = "GET, HEAD, OPTIONS, POST"
 
@@ -71,7 +71,6 @@ _NO_TOKEN: Final = (
 _NO_STREAM: Final = (
     "This server sends nothing by itself: a GET only continues a call, with Last-Event-ID."
 )
-_ROUTING_HEADERS: Final = frozenset({VERSION_HEADER, METHOD_HEADER, NAME_HEADER})
 _STATUSES: Final[Mapping[int, int]] = {METHOD_NOT_FOUND: 404, INTERNAL_ERROR: 200}
 """Of errors in versions that name it per request; other codes are 400."""
 _ANSWERED: Final = frozenset({METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR})
@@ -91,19 +90,6 @@ def mount_tools(deps: ApiDeps, tools: ToolSet, registry: StreamRegistry) -> Moun
     streams = CallStreams(registry, tools, methods)
     endpoint = McpEndpoint(deps.accounts, deps.env, tools, streams, methods)
     return MountedRoute(path=MCP_PATH, methods=("GET", "POST"), serve=endpoint.serve)
-
-
-class Exchange(Struct, frozen=True, kw_only=True):
-    """One HTTP request of a caller, and how to answer it."""
-
-    caller: ApiCaller
-    scope: Scope
-    receive: Receive
-    send: Send
-
-    @property
-    def session(self) -> str | None:
-        return header(self.scope, SESSION_HEADER.encode())
 
 
 class McpEndpoint:
@@ -147,7 +133,7 @@ class McpEndpoint:
         if message is None or message.id is None:
             await self._take_notification(message, exchange)
             return
-        version = request_version(message, _routing_headers(exchange.scope))
+        version = request_version(message, routing_headers(exchange.scope))
         try:
             if message.method == "tools/call":
                 await self._call_tool(message, message.id, version, exchange)
@@ -174,22 +160,22 @@ class McpEndpoint:
     async def _call_tool(
         self, message: RpcMessage, request_id: RequestId, version: str, exchange: Exchange
     ) -> None:
-        name, arguments = _read_call(message)
+        name, arguments = read_call(message)
         streams, session = self._tools.streams(name), exchange.session
         if streams is None:
             raise ProtocolError(INVALID_PARAMS, f"There is no tool {name!r}. tools/list has all.")
         point = CallPoint(
             request_id=request_id,
-            progress_token=_progress_token(message),
+            progress_token=progress_token(message),
             tool=name,
             arguments=arguments,
             started_ms=int(self._env.clock.now().timestamp() * 1000),
-            version=_session_version(session) or version,
+            version=session_version(session) or version,
         )
-        key = _request_key(exchange.scope, session, request_id)
+        key = request_key(exchange.scope, session, request_id)
         call = _begin(point, exchange, key=key)
         if streams:
-            is_sse = _accepts_events(exchange.scope)
+            is_sse = accepts_events(exchange.scope)
             long = LongCall(point=point, call=call, session=session, is_sse=is_sse)
             await self._streams.serve(long, exchange.receive, exchange.send)
             return
@@ -210,6 +196,10 @@ class McpEndpoint:
         await self._streams.serve(long, exchange.receive, exchange.send)
 
 
+async def _report_nothing(progress: Progress) -> None:
+    """For calls without a stream."""
+
+
 def _begin(
     point: CallPoint, exchange: Exchange, *, key: str | None = None, is_resumed: bool = False
 ) -> ToolCall:
@@ -222,57 +212,6 @@ def _begin(
         key=key,
         is_resumed=is_resumed,
     )
-
-
-async def _report_nothing(progress: Progress) -> None:
-    """For calls without a stream."""
-
-
-def _routing_headers(scope: Scope) -> Mapping[str, str]:
-    """Raises ProtocolError for one that comes twice: a proxy may have judged by the other."""
-    found: dict[str, str] = {}
-    for key, value in scope["headers"]:
-        name = bytes(key).decode("latin-1")
-        if name in _ROUTING_HEADERS:
-            if name in found:
-                raise ProtocolError(HEADER_MISMATCH, f"The header {name} comes twice.")
-            found[name] = bytes(value).decode("latin-1")
-    return found
-
-
-def _read_call(message: RpcMessage) -> tuple[str, Json]:
-    name, arguments = message.params.get("name"), message.params.get("arguments")
-    if not isinstance(name, str) or not isinstance(arguments, dict | None):
-        raise ProtocolError(
-            INVALID_PARAMS, "params must have the name of a tool, and arguments as an object."
-        )
-    return name, cast("Json", arguments or {})
-
-
-def _progress_token(message: RpcMessage) -> RequestId | None:
-    meta = message.params.get("_meta")
-    token = cast("Json", meta).get("progressToken") if isinstance(meta, dict) else None
-    return token if isinstance(token, str | int) else None
-
-
-def _accepts_events(scope: Scope) -> bool:
-    return "text/event-stream" in (header(scope, b"accept") or "")
-
-
-def _session_version(session: str | None) -> str | None:
-    """The version that the session's `initialize` agreed on: some clients name another later."""
-    version = (session or "").partition(".")[0]
-    return version if version in HANDSHAKE_VERSIONS else None
-
-
-def _request_key(scope: Scope, session: str | None, request_id: RequestId) -> str | None:
-    """A request that is repeated after a lost reply has the same key: the header, or the id of the
-    request within its session, which a client uses once."""
-    if (given := header(scope, b"idempotency-key")) is not None:
-        return given
-    if session is None:
-        return None
-    return "mcp:" + sha256(f"{session} {request_id!r}".encode()).hexdigest()
 
 
 def _error_answer(error: ProtocolError, request_id: RequestId, version: str) -> ApiReply:

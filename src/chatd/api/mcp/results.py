@@ -48,6 +48,20 @@ class Failure(Struct, frozen=True, kw_only=True):
     message: Annotated[str, describe("What failed, for people.", "The provider is overloaded.")]
 
 
+class ListedChatResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A chat in a list."""
+
+    chat_id: ResultChatId
+    title: Annotated[str, describe("Its title.", "Fix the failing test")]
+    status: ResultStatus
+    updated_at: Annotated[datetime, describe("When it last changed.", UPDATED_AT)]
+    queue_len: Annotated[int, describe("How many messages wait in its queue.", 0)] = 0
+    waits_for: Annotated[
+        str, describe("If its status is requires_action: what for.", "Approve: execute")
+    ] = ""
+    match: Annotated[str, describe("Of a search: the text around its newest hit.")] = ""
+
+
 class WaitResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A chat after wait_for_chat."""
 
@@ -70,6 +84,10 @@ class WaitResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     pending_calls: Annotated[
         Sequence[RequestedCall],
         describe("The calls that it waits for, if its status is requires_action."),
+    ] = ()
+    asking_subagents: Annotated[
+        Sequence[ListedChatResult],
+        describe("If the time was over: its subagents that wait for results or answers."),
     ] = ()
     queue_len: Annotated[int, describe("How many messages wait in its queue.", 0)] = 0
     last_message_id: Annotated[int | None, describe("Its newest message.", 7)] = None
@@ -102,20 +120,6 @@ class ReadResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
         int | None, describe("There are newer messages: read them with this `after`.", 12)
     ] = None
     next: Next
-
-
-class ListedChatResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A chat in a list."""
-
-    chat_id: ResultChatId
-    title: Annotated[str, describe("Its title.", "Fix the failing test")]
-    status: ResultStatus
-    updated_at: Annotated[datetime, describe("When it last changed.", UPDATED_AT)]
-    queue_len: Annotated[int, describe("How many messages wait in its queue.", 0)] = 0
-    waits_for: Annotated[
-        str, describe("If its status is requires_action: what for.", "Approve: execute")
-    ] = ""
-    match: Annotated[str, describe("Of a search: the text around its newest hit.")] = ""
 
 
 class ListResult(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -53,6 +53,10 @@ WAIT: Final = "Call wait_for_chat with this chat_id for the answer."
 WAIT_AGAIN: Final = "The chat still works: call wait_for_chat again with the same chat_id."
 SUBMIT: Final = "The chat needs the results of its pending_calls: call submit_results."
 ANSWER: Final = "The chat asks a person, see pending_calls: ask your user, then call answer_calls."
+SUBAGENT_ASKS: Final = (
+    "A subagent of the chat needs results or answers, see asking_subagents: wait_for_chat with its"
+    " chat_id lists its pending_calls. The chat goes on when it has them."
+)
 LOOK: Final = "The chat needs results or answers: wait_for_chat lists its pending_calls."
 READ_MORE: Final = "read_chat shows the history of this chat; send_message continues it."
 SEND: Final = "The chat waits for a message: send_message continues it."
