@@ -51,6 +51,8 @@ class AuthorizationServer:
         self.forms: list[Mapping[str, str]] = []
         self.clients: dict[str, dict[str, Any]] = {}
         self.asked = asyncio.Event()
+        self.secrets: set[str] = set()
+        """All tokens, codes and client secrets that were ever made."""
         self._codes: dict[str, tuple[Grant, Mapping[str, str]]] = {}
         self._access: dict[str, Grant] = {}
         self._refresh: dict[str, tuple[Grant, bool]] = {}
@@ -75,20 +77,17 @@ class AuthorizationServer:
             grant.is_active = False
         self._access.clear()
 
-    @property
-    def secrets(self) -> set[str]:
-        """All tokens, codes and client secrets that were ever made and are known."""
-        made = {
-            str(one["client_secret"]) for one in self.clients.values() if "client_secret" in one
-        }
-        return {*self._access, *self._refresh, *made}
-
     def active_refresh_tokens(self) -> list[str]:
         return [
             token
             for token, (grant, is_used) in self._refresh.items()
             if grant.is_active and not is_used
         ]
+
+    def _secret(self, kind: str) -> str:
+        made = f"{kind}-{secrets.token_hex(8)}"
+        self.secrets.add(made)
+        return made
 
     # Its HTTP
 
@@ -127,7 +126,7 @@ class AuthorizationServer:
         asked = await request.json()
         client = {**asked, "client_id": f"client-{len(self.clients) + 1}"}
         if asked["token_endpoint_auth_method"] != "none":
-            client["client_secret"] = f"client-secret-{secrets.token_hex(8)}"
+            client["client_secret"] = self._secret("client-secret")
         self.clients[client["client_id"]] = client
         return web.json_response(client, status=201)
 
@@ -141,7 +140,7 @@ class AuthorizationServer:
         if self.denies:
             answer |= {"error": "access_denied", "error_description": "<b>No</b>, said the user."}
         else:
-            code = f"code-{secrets.token_hex(8)}"
+            code = self._secret("code")
             grant = Grant(self.user, query["client_id"], query["resource"])
             self._codes[code] = (grant, query)
             answer["code"] = code
@@ -199,14 +198,14 @@ class AuthorizationServer:
         return self._issue(grant)
 
     def _issue(self, grant: Grant) -> web.Response:
-        access = f"access-{grant.user}-{secrets.token_hex(8)}"
+        access = self._secret(f"access-{grant.user}")
         self._access[access] = grant
         reply: dict[str, object] = {"access_token": access, "token_type": "bearer"}
         if self.lifetime_s is not None:
             reply["expires_in"] = self.lifetime_s
         has_one = any(one is grant and not used for one, used in self._refresh.values())
         if self.gives_refresh_token and (self.rotates or not has_one):
-            refresh = f"refresh-{grant.user}-{secrets.token_hex(8)}"
+            refresh = self._secret(f"refresh-{grant.user}")
             self._refresh[refresh] = (grant, False)
             reply["refresh_token"] = refresh
         return web.json_response(reply)
