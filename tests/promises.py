@@ -78,7 +78,7 @@ PROMISES = (
     Promise(
         id="P13",
         text="Secrets stay in: no key appears in an answer, log, trace, environment or workspace.",
-        so_far="keys of providers and of agents; there are no users with secrets of their own yet",
+        so_far="keys of providers, agents and MCP servers, and tokens of users for MCP servers",
     ),
     Promise(
         id="P14",

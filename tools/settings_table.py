@@ -11,6 +11,7 @@ ELSEWHERE = {
     "data_dir": "`~/.local/share/chatd`; for root `/var/lib/chatd`",
     "database.url": "none",
     "providers": "none; see [models.md](models.md)",
+    "mcp_servers": "none; see [mcp.md](mcp.md#administer-servers)",
     "models": "`demo`; see [models.md](models.md)",
     "templates": "none",
 }

@@ -184,7 +184,7 @@ def test_a_way_to_authenticate_that_is_unknown_is_refused() -> None:
     ],
 )
 def test_the_issuer_of_an_answer_is_compared(
-    promises: bool,
+    promises: bool,  # noqa: FBT001
     named: str | None,
     is_allowed: bool,  # noqa: FBT001
 ) -> None:
