@@ -143,6 +143,15 @@ async def test_the_hot_statements_do_not_read_what_they_do_not_return(dsn: str) 
         unpinned = (OWNER, "false", None, None, 50, None, "waiting", "false")
         assert await rows_read(session, chats.LIST_MOST, *unpinned) <= 50
         assert await rows_read(session, chats.LIST_ALL_MOST, *unpinned, "true") <= 50
+        await session.execute(
+            """UPDATE chats SET status = 'error', last_error = '{}' WHERE id IN (
+                   SELECT id FROM chats WHERE owner_id = $1 AND status = 'waiting'
+                     AND parent_chat_id IS NULL AND NOT archived LIMIT 3)""",
+            OWNER,
+        )
+        failed = (OWNER, "false", None, None, 50, None, "error", None)
+        assert await rows_read(session, chats.LIST_RARE, *failed) == 3
+        assert await rows_read(session, chats.LIST_ALL_RARE, *failed, "true") == 3
         pinned = (OWNER, "false", None, None, 50, None, None, "true")
         assert await rows_read(session, chats.LIST_OWN_PINS, *pinned) == 0
         assert await rows_read(session, workers.ACQUIRE, OTHER_WORKER, 5, 0, 1, 0) == 0

@@ -21,7 +21,7 @@ from chatd.domain.chat.commands import (
     RequireAnswers,
     SuspendTurn,
 )
-from chatd.domain.chat.messages import Draft, UsageEntry
+from chatd.domain.chat.messages import Draft, UsageEntry, local_results
 from chatd.domain.chat.row import Chat, ChatError, Episode, Fence
 from chatd.domain.decisions import (
     Action,
@@ -207,8 +207,8 @@ class TurnLoop:
         try:
             await batch.run()
             drafts = batch.partial_messages(utc_text(self._env.clock.now()))
-            for draft in drafts:
-                recorder.add("tool", draft.content)
+            for draft in drafts:  # a result names its files
+                recorder.add("tool", tuple(local_results(draft.content)))
         finally:
             recorder.close()
         if batch.wait is not None:
