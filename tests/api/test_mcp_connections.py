@@ -7,7 +7,14 @@ from contextlib import asynccontextmanager
 import pytest
 
 from chatd.mcp import oauth_http
-from tests.support.api.server import ADMINISTRATOR, OTHER_USER, ApiOptions, ApiServer, serve_api
+from tests.support.api.server import (
+    ADMINISTRATOR,
+    OTHER_OWNER,
+    OTHER_USER,
+    ApiOptions,
+    ApiServer,
+    serve_api,
+)
 from tests.support.mcp.authorization_server import (
     AuthorizationServer,
     authorization_server,
@@ -223,6 +230,43 @@ async def test_two_replicas_that_register_at_once_agree_on_one_client(
         used = {query_of(str(reply.json["authorization_url"]))["client_id"] for reply in both}
         assert len(used) == 1
         assert await one.replica.pool.fetchval("SELECT count(*) FROM mcp_registrations") == 1
+
+
+async def test_users_who_connect_at_the_same_moment_cause_one_registration(
+    server: ApiServer, authorization: AuthorizationServer
+) -> None:
+    async with prepared(server, authorization) as server_id:
+        both = await asyncio.gather(*(Browser(server).start(server_id) for _ in range(8)))
+        assert {reply.status for reply in both} == {200}
+        assert authorization.calls["register"] == 1
+        (client,) = authorization.clients.values()
+        assert client["application_type"] == "native", "it is on loopback"
+
+
+async def test_fields_that_are_null_and_numbers_that_are_texts_are_understood(
+    server: ApiServer, authorization: AuthorizationServer
+) -> None:
+    authorization.metadata = {"scopes_supported": None, "revocation_endpoint": None}
+    authorization.lifetime_s = "120"
+    async with prepared(server, authorization) as server_id:
+        browser = Browser(server)
+        assert (await browser.connect(server_id, authorization)).status == 200
+        assert (await browser.connection(server_id))["expires_at"] is not None
+        ended = await browser.disconnect(server_id)
+        assert (ended.json["revoked"], "no way to revoke" in str(ended.json["failure"])) == (
+            False,
+            True,
+        )
+
+
+async def test_the_tokens_of_a_deleted_user_are_deleted(
+    server: ApiServer, authorization: AuthorizationServer
+) -> None:
+    async with prepared(server, authorization) as server_id:
+        await Browser(server, OTHER_USER).connect(server_id, authorization)
+        path = f"/users/{OTHER_OWNER}"
+        assert (await server.ask("DELETE", path, token=ADMINISTRATOR)).status == 204
+        assert await server.replica.pool.fetchval("SELECT count(*) FROM mcp_tokens") == 0
 
 
 async def test_a_disconnect_deletes_and_revokes_the_refresh_token(

@@ -5,6 +5,7 @@ replica can finish what another has begun. It names the user and the server; an 
 over all replicas.
 """
 
+import asyncio
 import hmac
 import secrets
 from collections.abc import Mapping
@@ -117,6 +118,7 @@ class OauthConnections:
         self._directory = directory
         self._discovery = OauthDiscovery(http)
         self._grants = OauthGrants(http)
+        self._registering: dict[McpServerId, asyncio.Lock] = {}
 
     async def list_connections(self, actor: UserActor) -> list[ServerConnection]:
         """The servers that the user can use."""
@@ -202,8 +204,19 @@ class OauthConnections:
             return made
         found = await registrations.find(self._pool, stored.id, redirect_uri)
         if found is None:
-            found = await self._register(stored, redirect_uri)
+            found = await self._register_once(stored, redirect_uri)
         return self._opened(found)
+
+    async def _register_once(self, stored: StoredMcpServer, redirect_uri: str) -> Registration:
+        """Users of this process who connect at the same moment wait for one registration."""
+        lock = self._registering.setdefault(stored.id, asyncio.Lock())
+        try:
+            async with lock:
+                found = await registrations.find(self._pool, stored.id, redirect_uri)
+                return found or await self._register(stored, redirect_uri)
+        finally:
+            if not lock.locked():
+                self._registering.pop(stored.id, None)
 
     async def _known_client(self, stored: StoredMcpServer, state: ConnectState) -> _Client:
         """The one with which the connection was begun."""

@@ -54,9 +54,12 @@ class OauthReply(Struct, frozen=True, kw_only=True):
     challenge: str | None = None
 
     def read(self, kind: type[S]) -> S | None:
-        """None for a body of another form."""
+        """None for a body of another form. A field that is null counts as missing, and a number
+        may be a text."""
         try:
-            return msgspec.json.decode(self.body, type=kind, strict=False)
+            found = msgspec.json.decode(self.body, type=dict[str, object])
+            given = {name: value for name, value in found.items() if value is not None}
+            return msgspec.convert(given, kind, strict=False)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
 

@@ -37,7 +37,7 @@ class AuthorizationServer:
         self.issuer = ""
         self.user = "ada"
         self.denies = False
-        self.lifetime_s: float | None = 3600.0
+        self.lifetime_s: float | str | None = 3600.0
         self.rotates = True
         self.gives_refresh_token = True
         self.confidential = False

@@ -242,8 +242,12 @@ def registration_request(
     supported = found.token_endpoint_auth_methods_supported
     order: tuple[TokenAuth, ...] = ("none", "client_secret_basic", "client_secret_post")
     method = next((one for one in order if one in supported), "none")
+    pieces = split_url(redirect_uri)
+    is_local = pieces is not None and pieces.host in ("localhost", "127.0.0.1", "::1")
     asked: dict[str, object] = {
         "client_name": CLIENT_NAME,
+        # Servers refuse plain http for other kinds of clients, and allow it on loopback for these.
+        "application_type": "native" if is_local else "web",
         "redirect_uris": [redirect_uri],
         "grant_types": ["authorization_code", "refresh_token"],
         "response_types": ["code"],

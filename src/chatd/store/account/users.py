@@ -61,7 +61,8 @@ REPLACE_HASH: Final[LiteralString] = """
 DELETE: Final[LiteralString] = """
     WITH gone AS (DELETE FROM credentials WHERE user_id = $1),
     left_groups AS (DELETE FROM group_members WHERE user_id = $1),
-    unlinked AS (DELETE FROM user_identities WHERE user_id = $1)
+    unlinked AS (DELETE FROM user_identities WHERE user_id = $1),
+    disconnected AS (DELETE FROM mcp_tokens WHERE user_id = $1)
     UPDATE users SET deleted_at = now(), updated_at = now(), status = 'suspended',
         password_hash = NULL WHERE id = $1"""
 # Arbitrary key "chatadmi": of two administrators who demote each other, one waits and is refused.
