@@ -18,6 +18,7 @@ SCRIPTS = [
     AnswerScript(tokens=300, per_s=50),
     AnswerScript(tokens=5, calls=10),
     AnswerScript(tokens=7, per_s=3, calls=2),
+    AnswerScript(tokens=3, per_s=100, spawns=True),
 ]
 
 

@@ -20,20 +20,25 @@ from chatd.bench.child_processes import serve_until_input_ends
 TOKEN_MARK: Final = b" tok"
 """Starts every token; occurs nowhere else in the stream."""
 
-_SCRIPT_PATTERN: Final = re.compile(r"say (\d+) tokens(?: at (\d+)/s)?(?: after (\d+) calls)?")
+_SCRIPT_PATTERN: Final = re.compile(
+    r"(spawn: )?say (\d+) tokens(?: at (\d+)/s)?(?: after (\d+) calls)?"
+)
 
 
 class AnswerScript(Struct, frozen=True, kw_only=True):
-    """`per_s` 0 means as fast as possible; `calls` counts tool calls before the answer."""
+    """`per_s` 0 means as fast as possible; `calls` counts tool calls before the answer. `spawns`:
+    the first call starts a subagent that gives the same answer."""
 
     tokens: int
     per_s: int = 0
     calls: int = 0
+    spawns: bool = False
 
     def __str__(self) -> str:
+        spawn = "spawn: " if self.spawns else ""
         pace = f" at {self.per_s}/s" if self.per_s else ""
         calls = f" after {self.calls} calls" if self.calls else ""
-        return f"say {self.tokens} tokens{pace}{calls}"
+        return f"{spawn}say {self.tokens} tokens{pace}{calls}"
 
 
 def parse_script(text: str) -> AnswerScript:
@@ -41,8 +46,8 @@ def parse_script(text: str) -> AnswerScript:
     found = _SCRIPT_PATTERN.search(text)
     if found is None:
         return AnswerScript(tokens=1)
-    tokens, per_s, calls = (int(number or 0) for number in found.groups())
-    return AnswerScript(tokens=tokens, per_s=per_s, calls=calls)
+    tokens, per_s, calls = (int(number or 0) for number in found.groups()[1:])
+    return AnswerScript(tokens=tokens, per_s=per_s, calls=calls, spawns=found[1] is not None)
 
 
 def token_text(number: int) -> str:
@@ -54,6 +59,7 @@ def answer_text(tokens: int) -> str:
 
 
 BENCH_TOOL_NAME: Final = "bench_tool"
+SPAWN_TOOL_NAME: Final = "spawn_agent"
 
 _HEAD: Final = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -115,8 +121,11 @@ def _end_events(tokens: int, finish: str) -> bytes:
     return b"".join(map(_framed, events)) + b"0\r\n\r\n"
 
 
-def _call_event(number: int) -> bytes:
+def _call_event(number: int, script: AnswerScript) -> bytes:
     function = {"name": BENCH_TOOL_NAME, "arguments": "{}"}
+    if script.spawns and number == 0:
+        task = {"type": "general", "prompt": str(msgspec.structs.replace(script, spawns=False))}
+        function = {"name": SPAWN_TOOL_NAME, "arguments": msgspec.json.encode(task).decode()}
     call = {"index": 0, "id": f"call_{number}", "type": "function", "function": function}
     return _framed(chunk({"role": "assistant", "content": None, "tool_calls": [call]}))
 
@@ -175,8 +184,8 @@ class ProviderProtocol(asyncio.Protocol):
         assert self._transport is not None
         script, results = read_request(body)
         self._transport.write(_HEAD)
-        if results < script.calls:
-            self._transport.write(_call_event(results) + _end_events(1, "tool_calls"))
+        if results < script.calls + script.spawns:
+            self._transport.write(_call_event(results, script) + _end_events(1, "tool_calls"))
             return
         self._transport.write(_framed(chunk({"role": "assistant", "content": "", "refusal": None})))
         self._script, self._next, self._started_at = script, 0, self._loop.time()

@@ -15,6 +15,7 @@ from chatd.bench import (
     memory,
     plans,
     round_trips,
+    subagents,
     throughput,
     workspaces,
 )
@@ -27,6 +28,7 @@ OnProgress = Callable[[str], None]
 
 _SERVER_ROWS: Final[Mapping[str, Measure]] = {
     "first": latency.measure_first_token,
+    "spawn": subagents.measure_spawn,
     "paced": throughput.measure_paced,
     "alone": throughput.measure_single,
     "burst": throughput.measure_burst,
@@ -45,7 +47,7 @@ _OWN_ROWS: Final[Mapping[str, Measure]] = {
 
 DEFAULT_ROWS: Final = (
     *("first", "paced", "alone", "burst", "trips", "memory", "commits", "kill", "start"),
-    "mcp",
+    *("mcp", "spawn"),
 )
 ALL_ROWS: Final = (*DEFAULT_ROWS, "plans", "workspaces")
 """`plans` needs 3 GB of disk and `workspaces` a host that can isolate: only on request."""

@@ -182,9 +182,7 @@ class Tool(Protocol):
     @property
     def timeout_s(self) -> float: ...
 
-    async def run(self, context: ToolContext, args: Raw) -> ToolOutput | AgentWait:
-        """A wait suspends the turn; then the call is run again."""
-        ...
+    async def run(self, context: ToolContext, args: Raw) -> ToolOutput: ...
 
     async def recover(self, context: ToolContext) -> ToolOutput | None:
         """The output of a call that started before a crash; None if it cannot be known."""

@@ -39,8 +39,6 @@ EFFECT_UNKNOWN_TEXT: Final = (
 )
 TOOL_MARK_RETRY_DELAY_S: Final = 0.5
 
-_Outcome = ToolOutput | AgentWait | None
-
 
 class ToolDeps(Struct, frozen=True, kw_only=True):
     conn: Conn
@@ -102,8 +100,8 @@ class ToolBatchRun:
     async def _answer(self, call: ToolCallPart) -> None:
         clock, started_at = self._env.clock, self._env.clock.monotonic()
         output = await self._output(self._context.tools[call.tool_name], call)
-        if isinstance(output, AgentWait):
-            self._waits.append(output)
+        if output.wait is not None:
+            self._waits.append(output.wait)
             return
         self._store(call, output)
         self._env.emit(
@@ -123,7 +121,7 @@ class ToolBatchRun:
             mcp_server_config_id=call.mcp_server_config_id,
         )
 
-    async def _output(self, tool: Tool, call: ToolCallPart) -> ToolOutput | AgentWait:
+    async def _output(self, tool: Tool, call: ToolCallPart) -> ToolOutput:
         await self._deps.lease.wait_healthy()
         is_first = tool.effect != "once" or await self._mark_started(call.tool_call_id)
         self._env.emit(
@@ -146,7 +144,9 @@ class ToolBatchRun:
             return _unfinished_output(tool, text)
         return self._outcome(task, tool, call) or UNKNOWN_OUTCOME_OUTPUT
 
-    def _start(self, tool: Tool, call: ToolCallPart, *, is_first: bool) -> asyncio.Task[_Outcome]:
+    def _start(
+        self, tool: Tool, call: ToolCallPart, *, is_first: bool
+    ) -> asyncio.Task[ToolOutput | None]:
         context = ToolContext(
             chat=self._chat,
             call_id=call.tool_call_id,
@@ -165,13 +165,16 @@ class ToolBatchRun:
         )
         self._recorder.add("tool", (part,))
 
-    def _store_late_output(self, task: asyncio.Task[_Outcome], call: ToolCallPart) -> None:
+    def _store_late_output(self, task: asyncio.Task[ToolOutput | None], call: ToolCallPart) -> None:
         """A cancelled tool may still return the output it has so far."""
         has_result = task.done() and not task.cancelled() and task.exception() is None
-        if has_result and isinstance(output := task.result(), ToolOutput):
+        output = task.result() if has_result else None
+        if output is not None and output.wait is None:
             self._store(call, output)
 
-    def _outcome(self, task: asyncio.Task[_Outcome], tool: Tool, call: ToolCallPart) -> _Outcome:
+    def _outcome(
+        self, task: asyncio.Task[ToolOutput | None], tool: Tool, call: ToolCallPart
+    ) -> ToolOutput | None:
         if task.cancelled():
             return _unfinished_output(tool, "The tool was cancelled.")
         error = task.exception()

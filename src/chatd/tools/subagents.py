@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from typing import Annotated, Final
 
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Struct
 
 from chatd.domain.answer.tool_output import ToolOutput, error_output
 from chatd.domain.chat.row import AgentWait, Chat
 from chatd.domain.errors import ToolError, Unavailable
 from chatd.domain.ids import ChatId
-from chatd.domain.model.protocol import ToolSpec
-from chatd.domain.ports import SpawnRequest, Subagents, Tool, ToolContext, ToolEffect
+from chatd.domain.ports import SpawnRequest, Subagents, Tool, ToolContext
 from chatd.domain.subagents import (
     DEFAULT_AGENT_WAIT_S,
     MAX_AGENT_WAIT_S,
@@ -18,8 +17,7 @@ from chatd.domain.subagents import (
     SubagentType,
     can_spawn,
 )
-from chatd.domain.tool_modes import ToolOrigin
-from chatd.tools.arguments import NOT_BLANK, argument, read_arguments, schema_of
+from chatd.tools.arguments import NOT_BLANK, argument
 from chatd.tools.tool import WorkspaceTool, json_output, workspace_tool
 
 DEFAULT_LISTED_AGENTS: Final = 10
@@ -105,7 +103,7 @@ class SubagentTools:
 def subagent_tools(subagents: Subagents) -> tuple[Tool, ...]:
     return (
         _spawn_agent(subagents),
-        wait_agent(subagents),
+        _wait_agent(subagents),
         _message_agent(subagents),
         _interrupt_agent(subagents),
         _list_agents(subagents),
@@ -140,45 +138,27 @@ def _spawn_agent(subagents: Subagents) -> WorkspaceTool:
     )
 
 
-class WaitAgentTool(Struct, frozen=True, kw_only=True):
-    """Satisfies `ports.Tool`. It does not wait itself: it returns what to wait for, and is run
-    again when the subagent is settled or the time is over."""
-
-    spec: ToolSpec
-    subagents: Subagents
-    effect: ToolEffect = "read"
-    serial: bool = False
-    exclusive: bool = False
-    stops_turn: bool = False
-    timeout_s: float = 60.0
-    origin: ToolOrigin = "chatd"
-
-    async def run(self, context: ToolContext, args: Raw) -> ToolOutput | AgentWait:
+def _wait_agent(subagents: Subagents) -> WorkspaceTool:
+    async def handle(context: ToolContext, args: WaitAgentArguments) -> ToolOutput:
+        """Does not wait itself: it tells what to wait for, and is run again when the subagent is
+        settled or the time is over."""
         try:
-            wanted = read_arguments(WaitAgentArguments, args)
-            found = await self.subagents.wait(context, wanted.chat_id, wanted.timeout_seconds)
-        except ToolError as error:
-            return error_output(error.message)
+            found = await subagents.wait(context, args.chat_id, args.timeout_seconds)
         except Unavailable:
             return error_output(WAIT_AWAY_TEXT)
-        return found if isinstance(found, AgentWait) else json_output(found)
+        if isinstance(found, AgentWait):
+            return ToolOutput(text="", wait=found)
+        return json_output(found)
 
-    async def recover(self, context: ToolContext) -> ToolOutput | None:
-        del context
-        return None
-
-
-def wait_agent(subagents: Subagents) -> WaitAgentTool:
-    spec = ToolSpec(
-        name="wait_agent",
-        description=(
-            "Wait until a subagent has finished, and get its report. If the time is over first, it"
-            " goes on working, and you can wait again. To wait for several, call this for each of"
-            " them in one step."
-        ),
-        input_schema=schema_of(WaitAgentArguments),
+    return workspace_tool(
+        "wait_agent",
+        "Wait until a subagent has finished, and get its report. If the time is over first, it goes"
+        " on working, and you can wait again. To wait for several, call this for each of them in"
+        " one step.",
+        WaitAgentArguments,
+        handle,
+        effect="read",
     )
-    return WaitAgentTool(spec=spec, subagents=subagents)
 
 
 def _message_agent(subagents: Subagents) -> WorkspaceTool:

@@ -9,6 +9,7 @@ from msgspec import Raw, Struct
 
 from chatd.domain.chat.messages import Draft
 from chatd.domain.chat.parts import FilePart, ToolResultPart, validate_json
+from chatd.domain.chat.row import AgentWait
 from chatd.domain.ids import ToolCallId
 from chatd.domain.text import parse_json, replace_json_surrogates, replace_surrogates
 
@@ -31,7 +32,8 @@ class ToolOutput(Struct, frozen=True, kw_only=True):
     """A tool's result. The text of an error says what went wrong and what to do next.
 
     `structured`: the text of an error is the tool's own JSON object with the key `error`.
-    `files` are shown to people beside the result.
+    `files` are shown to people beside the result. With a `wait` the call has no result yet: the
+    turn is suspended, and the call is run again.
     """
 
     text: str
@@ -39,6 +41,7 @@ class ToolOutput(Struct, frozen=True, kw_only=True):
     media: ToolMedia | None = None
     structured: bool = False
     files: tuple[FilePart, ...] = ()
+    wait: AgentWait | None = None
 
 
 class AnsweredCall(Struct, frozen=True, kw_only=True):
