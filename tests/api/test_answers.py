@@ -193,3 +193,12 @@ async def test_a_client_tool_declares_its_own_time(server: ApiServer) -> None:
         },
     )
     assert refused.code == (400, "invalid_input")
+
+
+async def test_a_chat_can_begin_with_rules(server: ApiServer) -> None:
+    chat_id = await server.create(tool_rules=[RULE])
+    policy = (await server.ask("GET", f"/chats/{chat_id}/tool-policy")).json
+    assert policy == {"version": 1, "rules": [RULE], "may_loosen": False}
+    body = {"content": [{"type": "text", "text": "x"}], "tool_rules": [{**RULE, "tool": ""}]}
+    refused = await server.ask("POST", "/chats", body)
+    assert refused.field == "tool_rules[0].tool"

@@ -126,6 +126,7 @@ class ClientState(Struct, frozen=True, kw_only=True):
                     kind=kind,
                     deadline=deadlines[call.id],
                     can_always=call.always,
+                    reason=call.reason,
                     args=call.args,
                 )
                 for call in waiting_calls(chat)

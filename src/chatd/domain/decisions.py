@@ -186,6 +186,7 @@ def _wait(
             timeout_s=rules.approval_timeout_s,
             args=call.args,
             always=decision.may_loosen,
+            reason=decision.reason,
         )
     # The client's tools may have changed since the call. Wait for the client only if the call is
     # marked as the client's and the client still has the tool; the runner refuses the others.

@@ -18,10 +18,12 @@ from chatd.domain.model.protocol import (
     PromptText,
     ToolSpec,
 )
+from chatd.domain.questions import read_questions
 from chatd.providers.config import ProviderConfig
 from chatd.providers.demo.provider import DemoProvider
 from tests.support.clock import FakeClock
 from tests.support.providers.file_tools import ALL_TOOLS, FileToolRunner, tool
+from tests.support.providers.prompts import call as prompt_call
 from tests.support.providers.prompts import message, result
 from tests.support.providers.stream_reader import answer_of
 
@@ -170,3 +172,53 @@ async def test_a_failed_build_is_not_repeated_and_its_error_is_shown(tmp_path: P
     words = last_text(await run_turn(workshop, prompt="run a command"))
     assert "The tool `create_workspace` answered:\n\n```\nInstall bubblewrap.\n```" in words
     assert workshop.calls == ["execute", "list_templates", "create_workspace"]
+
+
+def told_turn(*calls: tuple[PromptCall, str, bool]) -> tuple[PromptMessage, ...]:
+    """A turn in which these calls were answered."""
+    messages = [message("user", "ask me first")]
+    for made, text, is_error in calls:
+        messages.append(message("assistant", made))
+        messages.append(message("tool", result(made.id, text, made.name, is_error=is_error)))
+    return tuple(messages)
+
+
+async def next_scene(*calls: tuple[PromptCall, str, bool]) -> tuple[str, list[ToolCallPart]]:
+    tools = (tool("ask_user_question"), tool("execute"))
+    provider = DemoProvider(ProviderConfig(kind="demo"), FakeClock())
+    request = ModelRequest(model="demo", messages=told_turn(*calls), tools=tools, options=UNPACED)
+    async with provider.stream(request) as events:
+        answer = answer_of([event async for event in events])
+    texts = [part.text for part in answer.content if isinstance(part, TextPart)]
+    return " ".join(texts), [part for part in answer.content if isinstance(part, ToolCallPart)]
+
+
+CHOSEN = (
+    prompt_call("q", "ask_user_question"),
+    '{"answers":[{"chosen":["Green"],"text":""}]}',
+    False,
+)
+
+
+async def test_the_demo_asks_and_then_acts_on_the_answer() -> None:
+    _, [question] = await next_scene()
+    assert question.tool_name == "ask_user_question"
+    read_questions(question.args)
+    _, [command] = await next_scene(CHOSEN)
+    assert b"echo Green" in bytes(command.args or b"")
+    text, calls = await next_scene(CHOSEN, run_of(command, '{"output":"Green"}', is_error=False))
+    assert ("The command ran once" in text, calls) == (True, [])
+
+
+async def test_the_demo_accepts_that_it_may_not() -> None:
+    declined = (CHOSEN[0], '{"error":"The user did not answer."}', True)
+    text, calls = await next_scene(declined)
+    assert ("You did not choose" in text, calls) == (True, [])
+    _, [command] = await next_scene(CHOSEN)
+    denial = '{"error":"The user denied this call, so it did not run. The reason: no."}'
+    text, calls = await next_scene(CHOSEN, run_of(command, denial, is_error=True))
+    assert ("The reason: no." in text, calls) == (True, [])
+
+
+def run_of(made: ToolCallPart, text: str, *, is_error: bool) -> tuple[PromptCall, str, bool]:
+    return (prompt_call("x", "execute", bytes(made.args or b"")), text, is_error)

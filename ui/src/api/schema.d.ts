@@ -2572,6 +2572,8 @@ export interface components {
             workspace_id?: string | null;
             /** @default null */
             max_cost_micros?: number | null;
+            /** @default [] */
+            tool_rules?: components["schemas"]["ToolRule"][];
             /** @default null */
             mode?: "plan" | null;
             /** @default null */
@@ -3725,6 +3727,8 @@ export interface components {
             deadline?: string | null;
             /** @default false */
             can_always?: boolean;
+            /** @default  */
+            reason?: string;
             args?: unknown;
         };
         ResourceLimits: {

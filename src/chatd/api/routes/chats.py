@@ -38,6 +38,7 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.errors import NotFound
 from chatd.domain.ids import ChatId, MessageId
 from chatd.domain.prompt.titles import fallback_title, title_input
+from chatd.domain.tool_policy.rules import ToolRule, check_rule
 from chatd.store.chat import messages, read_marks
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.workspace import bindings
@@ -184,6 +185,7 @@ class ChatRoutes:
             mode=body.mode,
             client_tools=validation.check_client_tools(body.client_tools),
             max_cost_micros=body.max_cost_micros,
+            rules=_rules(body),
             mcp_server_ids=await choose_mcp_servers(self._deps, body.mcp_server_ids),
         )
 
@@ -264,6 +266,12 @@ def new_view(owner: ApiCaller, read_up_to: MessageId = NOTHING_READ) -> ReaderVi
 def _is_amended(command: UpdateChat) -> bool:
     values = (command.labels, command.pin_order, command.mode)
     return any(value is not None for value in values) or command.mcp_server_ids is not UNSET
+
+
+def _rules(body: CreateChatBody) -> tuple[ToolRule, ...]:
+    return tuple(
+        check_rule(rule, f"tool_rules[{index}]") for index, rule in enumerate(body.tool_rules)
+    )
 
 
 def _update(body: UpdateChatBody) -> UpdateChat:

@@ -165,7 +165,7 @@ async def _read(request: ApiRequest, *, owned: bool = False) -> tuple[ToolPolicy
         raise InvalidInput("may_loosen", "only a deployment or a template has it")
     policy = ToolPolicy(rules=body.rules, may_loosen=body.may_loosen)
     version = body.version
-    return check_policy(policy, "body"), None if version is UNSET else version
+    return check_policy(policy), None if version is UNSET else version
 
 
 def _expect(stored: StoredPolicy, version: int | None) -> StoredPolicy:

@@ -35,6 +35,7 @@ from chatd.domain.description import (
 )
 from chatd.domain.ids import ChatId, MessageId
 from chatd.domain.tool_modes import ModeChoice
+from chatd.domain.tool_policy.rules import MAX_RULES, ToolRule
 
 MAX_CLIENT_TOOL_S: Final = 30 * 86_400.0
 """The longest time that a client tool may declare for its result."""
@@ -113,6 +114,14 @@ class CreateChatBody(ModelSelection, frozen=True, kw_only=True, omit_defaults=Tr
             500_000,
         ),
     ] = None
+    tool_rules: Annotated[
+        tuple[ToolRule, ...],
+        Meta(max_length=MAX_RULES),
+        describe(
+            "Rules of the chat's tool policy: which calls run, are asked for or are denied.",
+            [{"tool": "execute", "action": "ask"}],
+        ),
+    ] = ()
     mode: Annotated[
         Literal["plan"] | None,
         describe(

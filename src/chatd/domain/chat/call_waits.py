@@ -43,13 +43,15 @@ _EXPIRED_TEXTS: Final[Mapping[WaitKind, str]] = {
 
 
 class CallWait(Struct, frozen=True, kw_only=True):
-    """What one call is to wait for. `always`: a rule of the chat could end the asking."""
+    """What one call is to wait for. `always`: a rule of the chat could end the asking. `reason` is
+    why the policy asks."""
 
     call_id: ToolCallId
     kind: WaitKind
     timeout_s: float
     args: Json = UNSET
     always: bool = False
+    reason: str = ""
 
 
 def mark_wait(call: PendingCall, wait: CallWait) -> PendingCall:
@@ -63,6 +65,7 @@ def mark_wait(call: PendingCall, wait: CallWait) -> PendingCall:
         timeout_s=wait.timeout_s,
         args=carried,
         always=wait.always and carried is not UNSET,
+        reason=wait.reason,
     )
 
 

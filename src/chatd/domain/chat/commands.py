@@ -28,6 +28,7 @@ from chatd.domain.questions import QuestionReply
 from chatd.domain.takeover import DeathNotice
 from chatd.domain.text import Json
 from chatd.domain.tool_modes import ModeChoice
+from chatd.domain.tool_policy.rules import ToolRule
 
 WhenBusy = Literal["queue", "steer", "interrupt", "rollback", "reject"]
 
@@ -41,7 +42,8 @@ SEND_TRANSITIONS: Mapping[WhenBusy, Transition] = {
 
 
 class CreateChat(Struct, frozen=True, kw_only=True):
-    """`before` are the messages ahead of the user's: system text, instructions."""
+    """`before` are the messages ahead of the user's: system text, instructions. `rules` begin the
+    tool policy of the chat."""
 
     id: ChatId
     owner_id: UserId
@@ -57,6 +59,7 @@ class CreateChat(Struct, frozen=True, kw_only=True):
     mode: str | None = None
     client_tools: Json = UNSET
     max_cost_micros: int | None = None
+    rules: tuple[ToolRule, ...] = ()
     mcp_server_ids: tuple[McpServerId, ...] | None = None
     parent_fence: Fence | None = None
     """Of a subagent: what its parent's worker holds. A stale one creates nothing."""

@@ -52,6 +52,10 @@ class RequestedCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
         bool,
         describe("Of an approval: whether the chat can be told not to ask for such calls again."),
     ] = False
+    reason: Annotated[
+        str,
+        describe("Of an approval: why the policy asks, if it says so.", "Pushes need a review."),
+    ] = ""
     args: Annotated[
         Json,
         describe(
@@ -205,6 +209,7 @@ def requested_calls(chat: Chat) -> tuple[RequestedCall, ...]:
             kind=wait_of(call) or "approval",
             deadline=deadlines.get(call.id),
             can_always=call.always and wait_of(call) == "approval",
+            reason=call.reason,
             args=call.args,
         )
         for call in waiting_calls(chat)

@@ -147,7 +147,7 @@ class PendingCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
     kind that this one does not know. Calls that wait carry their arguments: viewers need them
     without reading history. `timeout_s` counts from the moment at which the chat began to wait.
     `approved_by` is the user that approved the call: it may run. `always`: a rule of the chat could
-    end the asking.
+    end the asking. `reason` is why the policy asks.
     """
 
     id: ToolCallId
@@ -158,6 +158,7 @@ class PendingCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
     timeout_s: float | None = None
     approved_by: UserId | None = None
     always: bool = False
+    reason: str = ""
 
 
 class UsageEntry(Struct, frozen=True, kw_only=True):

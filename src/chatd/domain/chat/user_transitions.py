@@ -66,7 +66,7 @@ def create(command: CreateChat, worker: WorkerId | None) -> Change:
         snapshot_version=1,
         history_version=1,
     )
-    change = Change(before=None, after=chat, parent_fence=command.parent_fence)
+    change = Change(before=None, after=chat, parent_fence=command.parent_fence, rules=command.rules)
     for draft in command.before:
         change = change.append(draft)
     if command.prompt is not None:

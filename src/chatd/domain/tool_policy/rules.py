@@ -79,12 +79,12 @@ def _fixed_chars(pattern: str) -> int:
     return len(text) if text != pattern else sum(char not in "*?" for char in pattern)
 
 
-def check_policy(policy: ToolPolicy, field: str = "policy") -> ToolPolicy:
+def check_policy(policy: ToolPolicy) -> ToolPolicy:
     """Raises InvalidInput."""
     if len(policy.rules) > MAX_RULES:
-        raise InvalidInput(f"{field}.rules", f"at most {MAX_RULES} rules")
+        raise InvalidInput("rules", f"at most {MAX_RULES} rules")
     for index, rule in enumerate(policy.rules):
-        check_rule(rule, f"{field}.rules[{index}]")
+        check_rule(rule, f"rules[{index}]")
     return policy
 
 

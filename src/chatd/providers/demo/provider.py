@@ -8,7 +8,7 @@ only state counts the failures a user has asked for. Losing that count costs one
 import hashlib
 import random
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Annotated, Final
 
@@ -41,6 +41,7 @@ from chatd.domain.ports import Clock
 from chatd.domain.prompt.compaction import SUMMARY_INSTRUCTION
 from chatd.domain.text import clip
 from chatd.providers.config import ProviderConfig, config_fault
+from chatd.providers.demo.question_scene import ask_first
 from chatd.providers.demo.scripts import (
     TEXTS,
     CallTool,
@@ -199,6 +200,15 @@ def find_script(prompt: str) -> DemoScript | None:
     return next(scripts, None) if text else None
 
 
+_TOOL_SCENES: Final[Mapping[str, Callable[[DemoTurn], DemoScene]]] = {
+    "fix the failing test": fix_test,
+    "implement the plan": fix_test,
+    "run a command": run_command,
+    "review this with subagents": lead_team,
+    "ask me first": ask_first,
+}
+
+
 def _choose_scene(request: ModelRequest, seed: int, failures_left: int) -> DemoScene:
     """`failures_left`: how often the model still fails if the prompt asks for an error."""
     turn = read_turn(request)
@@ -214,17 +224,13 @@ def _choose_scene(request: ModelRequest, seed: int, failures_left: int) -> DemoS
         return make_plan(turn)
     if script is None:
         return (_answer(turn),)
+    if (play := _TOOL_SCENES.get(script.request)) is not None:
+        return play(turn)
     match script.request:
         case "tell me a long story":
             texts = random.Random(f"{seed}:{turn.prompt}").sample(TEXTS.story, len(TEXTS.story))
             lines = "\n".join(f"{at + 1}. {texts[at % len(texts)]}" for at in range(_STORY_LINES))
             return (STORY_PACE, f"Interrupt me at any time.\n\n{lines}\n\nThat is all.")
-        case "fix the failing test" | "implement the plan":
-            return fix_test(turn)
-        case "run a command":
-            return run_command(turn)
-        case "review this with subagents":
-            return lead_team(turn)
         case "show me a permanent error":
             message = "the demo model was asked to refuse the key"
             return (ProviderFault(message=message, status_code=401, type="authentication_error"),)

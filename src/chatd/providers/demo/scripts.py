@@ -116,6 +116,12 @@ class DemoTexts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     changed: str
     plan: str
     reviewed: str
+    ask_first: str
+    run_answer: str
+    not_answered: str
+    not_approved: str
+    approved: str
+    questions: tuple[Object, ...]
     story: tuple[str, ...]
     walk: tuple[DemoStep, ...]
     team: tuple[DemoTask, ...]

@@ -32,19 +32,19 @@ _MAX_TRIES: Final = 2
 _MAX_SHOWN_CHARS: Final = 2000
 
 
-class _Template(Struct, frozen=True):
+class TemplateChoice(Struct, frozen=True):
     id: str
     name: str = ""
 
 
 class _TemplateList(Struct, frozen=True):
-    templates: tuple[_Template, ...] = ()
+    templates: tuple[TemplateChoice, ...] = ()
 
 
 def call_sample(turn: DemoTurn, tool: ToolSpec) -> DemoScene:
     """A call with a fixed argument for each property, by its type."""
     if turn.calls:
-        return _show_result(turn.calls[-1])
+        return show_result(turn.calls[-1])
     fields = parse_object(tool.input_schema).get("properties")
     args: dict[str, object] = {}
     for name, field in (fields if is_object(fields) else {}).items():
@@ -54,14 +54,14 @@ def call_sample(turn: DemoTurn, tool: ToolSpec) -> DemoScene:
 
 
 def run_command(turn: DemoTurn) -> DemoScene:
-    return _execute(turn, _COMMAND, "I'll run a command.") or _show_result(turn.calls[-1])
+    return execute_first(turn, _COMMAND, "I'll run a command.") or show_result(turn.calls[-1])
 
 
 def fix_test(turn: DemoTurn) -> DemoScene:
     needed = ("execute", "read_file", "write_file", "edit_files")
     if missing := [f"`{name}`" for name in needed if name not in turn.tools]:
         return (TEXTS.no_tools.format(tools=", ".join(missing)),)
-    if scene := _execute(turn, _LIST, "I'll list the files of the workspace first."):
+    if scene := execute_first(turn, _LIST, "I'll list the files of the workspace first."):
         return scene
     listing = turn.find_calls(CallTool("execute", {"command": _LIST}))[-1]
     home, *names = listing.output.splitlines() or [""]
@@ -74,7 +74,9 @@ def fix_test(turn: DemoTurn) -> DemoScene:
 
 def make_plan(turn: DemoTurn) -> DemoScene:
     """In plan mode: look, write the plan of `fix_test`, propose it. Nothing else is changed."""
-    if scene := _execute(turn, _LIST, "In plan mode I change nothing. I'll look around first."):
+    if scene := execute_first(
+        turn, _LIST, "In plan mode I change nothing. I'll look around first."
+    ):
         return scene
     writes = turn.find_calls(CallTool("write_file"))
     if not any(not call.failed for call in writes):
@@ -88,17 +90,17 @@ def make_plan(turn: DemoTurn) -> DemoScene:
     return ("Here is my plan.", CallTool("propose_plan"))
 
 
-def _show_result(call: CompletedCall, outcome: str = "", ending: str = "") -> DemoScene:
+def show_result(call: CompletedCall, outcome: str = "", ending: str = "") -> DemoScene:
     outcome = outcome or ("That failed." if call.failed else "Done.")
     shown = clip(call.output, _MAX_SHOWN_CHARS).replace("```", "'''")
     return (f"{outcome} The tool `{call.name}` answered:\n\n```\n{shown}\n```{ending}",)
 
 
 def _give_up(outcome: str, call: CompletedCall) -> DemoScene:
-    return _show_result(call, outcome, TEXTS.given_up)
+    return show_result(call, outcome, TEXTS.given_up)
 
 
-def _execute(turn: DemoTurn, command: str, text: str) -> DemoScene | None:
+def execute_first(turn: DemoTurn, command: str, text: str) -> DemoScene | None:
     """The next scene towards a result of the command; None once its last call has succeeded."""
     if "execute" not in turn.tools:
         return (TEXTS.no_tools.format(tools="`execute`"),)
@@ -120,7 +122,7 @@ def _execute(turn: DemoTurn, command: str, text: str) -> DemoScene | None:
 def _recover(last: CompletedCall, run: CallTool) -> tuple[str, CallTool]:
     """The call that follows when there was no result yet. The error of a tool names the tool that
     helps."""
-    if last.name == "list_templates" and (template := _choose_template(last)) is not None:
+    if last.name == "list_templates" and (template := choose_template(last)) is not None:
         args = {"template_id": template.id, "name": "demo"}
         text = f"I'll create a workspace from the template `{template.name}`. It takes a moment."
         return text, CallTool("create_workspace", args)
@@ -133,7 +135,7 @@ def _recover(last: CompletedCall, run: CallTool) -> tuple[str, CallTool]:
     return "Let me try again.", CallTool(last.name, last.args) if is_repeated else run
 
 
-def _choose_template(call: CompletedCall) -> _Template | None:
+def choose_template(call: CompletedCall) -> TemplateChoice | None:
     try:
         found = msgspec.json.decode(call.text, type=_TemplateList).templates
     except DECODE_ERRORS:

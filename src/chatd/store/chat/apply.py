@@ -283,7 +283,9 @@ answered AS (
     INSERT INTO chat_call_answers (chat_id, tool_call_id, version, decision, answered_by)
     SELECT c.id, a.id, c.snapshot_version, a.decision, a.by
     FROM changed c, unnest(:answer_ids::text[], :answer_decisions::text[], :answerers::uuid[])
-        AS a (id, decision, by)),
+        AS a (id, decision, by))
+"""
+_RULED: Final = """,
 ruled AS (
     INSERT INTO tool_policies AS p (chat_id, policy, updated_by)
     SELECT c.root_chat_id, jsonb_build_object('rules', :new_rules::jsonb), c.owner_id
@@ -388,6 +390,7 @@ APPLY: Final = named_statement(
     _CHANGED_WITH_QUEUE,
     *_WRITTEN,
     _ANSWERED,
+    _RULED,
     _TOLD,
     _RUNS,
     _QUEUE,
@@ -405,6 +408,7 @@ APPLY_WITHOUT_QUEUE: Final = named_statement(
     _CHANGED,
     *_WRITTEN,
     _ANSWERED,
+    _RULED,
     _TOLD,
     _RUNS,
     _RESULT,
@@ -446,4 +450,6 @@ APPLY_LAST_STEP: Final = named_statement(
 )
 """The same at the end of a turn, which webhooks are told, and where an attempt begins or ends."""
 
-INSERT_CHAT: Final = named_statement(_CREATED, *_WRITTEN, _FIRST_RUN, _RESULT, _NOTHING_MORE)
+INSERT_CHAT: Final = named_statement(
+    _CREATED, *_WRITTEN, _RULED, _FIRST_RUN, _RESULT, _NOTHING_MORE
+)
