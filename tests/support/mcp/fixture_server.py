@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 
 from prometheus_client import CollectorRegistry
 
-from chatd.api.mcp.endpoint import mount_tools
+from chatd.api.mcp.endpoint import mount_mcp
 from chatd.api.request import Receive, Scope, Send
 from chatd.api.route import ApiMetrics, ServeExchange
 from chatd.api.stream_access import AccessChecks
 from chatd.api.streams import StreamRegistry
 from tests.support.api.server import ME, ApiServer, listening
-from tests.support.mcp.fixture_tools import FixtureTools
+from tests.support.mcp.fixture_tools import FixtureResources, FixtureTools
 
 
 class SignedIn:
@@ -40,12 +40,12 @@ async def serving_chats(server: ApiServer) -> AsyncGenerator[str]:
 
 @asynccontextmanager
 async def serving_fixture(server: ApiServer) -> AsyncGenerator[str]:
-    """The URL of `/mcp` with the tools that the scenarios expect."""
+    """The URL of `/mcp` with the tools and resources that the scenarios expect."""
     deps = server.deps
     metrics = ApiMetrics(CollectorRegistry())
     registry = StreamRegistry(
         AccessChecks(deps.pool, deps.env), deps.limits, metrics, deps.accounts.changes
     )
-    route = mount_tools(deps, FixtureTools(), registry)
+    route = mount_mcp(deps, FixtureTools(), FixtureResources(), registry)
     async with listening(SignedIn(route.serve)) as bound:
         yield f"{bound.url}/mcp"

@@ -1,12 +1,18 @@
-"""The tools that the conformance scenarios call, offered by chatd's own protocol layer."""
+"""The tools and resources of the conformance scenarios, offered by chatd's own protocol layer."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from chatd.api.auth import ApiCaller
 from chatd.api.mcp.messages import Json
+from chatd.api.mcp.resources import (
+    ListedResource,
+    Requester,
+    ResourcePage,
+    ResourceTemplate,
+)
 from chatd.api.mcp.toolset import ListedTool, Progress, StreamCut, ToolCall, ToolReply
-from chatd.domain.errors import Conflict
+from chatd.domain.errors import Conflict, NotFound
 
 PIXEL: Final = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8"
@@ -105,3 +111,34 @@ class FixtureTools:
         if not call.is_resumed:
             raise StreamCut
         return ToolReply(content=[text("Reconnection test completed successfully")])
+
+
+class FixtureResources:
+    """Satisfies `ResourceSet`."""
+
+    templates = (
+        ResourceTemplate(
+            uri_template="test://template/{id}/data",
+            name="template",
+            title="A template",
+            description="Repeats the id.",
+            mime_type="application/json",
+        ),
+    )
+
+    async def list_page(self, by: Requester, cursor: str | None) -> ResourcePage:
+        del by, cursor
+        names = ("test://static-text", "test://static-binary")
+        return ResourcePage(resources=[ListedResource(uri=name, name=name) for name in names])
+
+    async def read(self, by: Requester, uri: str) -> Sequence[Json]:
+        del by
+        if uri == "test://static-text":
+            words = "This is the content of the static text resource."
+            return [{"uri": uri, "mimeType": "text/plain", "text": words}]
+        if uri == "test://static-binary":
+            return [{"uri": uri, "mimeType": "image/png", "blob": PIXEL}]
+        if uri.startswith("test://template/"):
+            number = uri.split("/")[3]
+            return [{"uri": uri, "mimeType": "application/json", "text": f'{{"id":"{number}"}}'}]
+        raise NotFound("There is no such resource.")

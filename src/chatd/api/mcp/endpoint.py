@@ -15,6 +15,7 @@ from chatd.api.deps import ApiDeps
 from chatd.api.errors import MethodNotAllowed, Unauthorized, error_reply
 from chatd.api.mcp.call_points import CallPoint, read_point
 from chatd.api.mcp.call_streams import CallStreams, LongCall
+from chatd.api.mcp.chat_resources import ChatResources
 from chatd.api.mcp.chat_tools import ChatToolSet
 from chatd.api.mcp.exchange import (
     SESSION_HEADER,
@@ -38,7 +39,8 @@ from chatd.api.mcp.messages import (
     encode_result,
     read_message,
 )
-from chatd.api.mcp.methods import McpMethods
+from chatd.api.mcp.methods import RESOURCE_NOT_FOUND, McpMethods
+from chatd.api.mcp.resources import ResourceSet
 from chatd.api.mcp.route_calls import RouteCalls
 from chatd.api.mcp.tool_errors import run_tool
 from chatd.api.mcp.toolset import Progress, ToolCall, ToolSet
@@ -73,20 +75,23 @@ _NO_STREAM: Final = (
 )
 _STATUSES: Final[Mapping[int, int]] = {METHOD_NOT_FOUND: 404, INTERNAL_ERROR: 200}
 """Of errors in versions that name it per request; other codes are 400."""
-_ANSWERED: Final = frozenset({METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR})
+_ANSWERED: Final = frozenset({METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR, RESOURCE_NOT_FOUND})
 """Errors that older versions take as replies, with the status 200."""
 
 
 def build_mcp_route(
     deps: ApiDeps, routes: Iterable[ApiRoute], registry: StreamRegistry
 ) -> MountedRoute:
-    tools = ChatToolSet(deps, RouteCalls(routes, deps.draining))
-    return mount_tools(deps, tools, registry)
+    calls = RouteCalls(routes, deps.draining)
+    resources = ChatResources(calls)
+    return mount_mcp(deps, ChatToolSet(deps, calls), resources, registry)
 
 
-def mount_tools(deps: ApiDeps, tools: ToolSet, registry: StreamRegistry) -> MountedRoute:
-    """The protocol with these tools."""
-    methods = McpMethods(tools, metadata.version("chatd"))
+def mount_mcp(
+    deps: ApiDeps, tools: ToolSet, resources: ResourceSet, registry: StreamRegistry
+) -> MountedRoute:
+    """The protocol with these tools and resources."""
+    methods = McpMethods(tools, resources, metadata.version("chatd"))
     streams = CallStreams(registry, tools, methods)
     endpoint = McpEndpoint(deps.accounts, deps.env, tools, streams, methods)
     return MountedRoute(path=MCP_PATH, methods=("GET", "POST"), serve=endpoint.serve)
@@ -139,7 +144,7 @@ class McpEndpoint:
                 await self._call_tool(message, message.id, version, exchange)
                 return
             self._accounts.limits.take(exchange.caller, "requests")
-            result = self._methods.answer(message, version, exchange.caller)
+            result = await self._methods.answer(message, version, exchange)
         except ProtocolError as error:
             await send_reply(exchange.send, _error_answer(error, message.id, version))
             return

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from chatd.api.errors import STOPPING_TEXT, Draining
-from chatd.api.mcp.toolset import ToolCall
+from chatd.api.mcp.resources import Requester
 from chatd.api.request import KEY_HEADER, ApiReply, ApiRequest, Message, Receive, Scope
 from chatd.api.route import PREFIX, ApiRoute
 from chatd.domain.access import Permission, require_permission
@@ -42,20 +42,20 @@ class RouteCalls:
         assert found not in ("public", "signed_in"), endpoint
         return found
 
-    async def fetch(self, call: ToolCall, wanted: RouteCall, kind: type[T]) -> T:
+    async def fetch(self, by: Requester, wanted: RouteCall, kind: type[T]) -> T:
         """Raises what the route raises."""
-        return msgspec.json.decode((await self.send(call, wanted)).body, type=kind)
+        return msgspec.json.decode((await self.send(by, wanted)).body, type=kind)
 
-    async def send(self, call: ToolCall, wanted: RouteCall) -> ApiReply:
+    async def send(self, by: Requester, wanted: RouteCall) -> ApiReply:
         route = self._routes[wanted.endpoint]
         if route.starts_work and self._draining():
             raise Draining(STOPPING_TEXT)
-        require_permission(call.caller.actor, self.permission(wanted.endpoint))
+        require_permission(by.caller.actor, self.permission(wanted.endpoint))
         body = b"" if wanted.body is None else msgspec.json.encode(_filled(wanted.body))
         request = ApiRequest(
-            caller=call.caller,
+            caller=by.caller,
             path=wanted.path,
-            scope=_scope(call.scope, route, wanted),
+            scope=_scope(by.scope, route, wanted),
             receive=_receive(body),
         )
         return await route.handle(request)

@@ -1,0 +1,87 @@
+"""Chats as resources, so that people can mention one in another program."""
+
+from collections.abc import Sequence
+from typing import Final
+from uuid import UUID
+
+from chatd.api.mcp.messages import Json
+from chatd.api.mcp.resources import ListedResource, Requester, ResourcePage, ResourceTemplate
+from chatd.api.mcp.route_calls import RouteCall, RouteCalls
+from chatd.api.mcp.transcripts import MAX_MESSAGE_CHARS, MAX_PAGE_CHARS, cut, message_text
+from chatd.api.schemas.chats import ChatPage
+from chatd.api.schemas.lists import MAX_PAGE_SIZE
+from chatd.api.schemas.messages import MessagePage
+from chatd.domain.chat.public_chat import PublicChat
+from chatd.domain.errors import NotFound
+
+URI_PREFIX: Final = "chatd://chats/"
+MARKDOWN: Final = "text/markdown"
+LIST_SIZE: Final = 50
+
+
+class ChatResources:
+    def __init__(self, routes: RouteCalls) -> None:
+        self._routes = routes
+
+    @property
+    def templates(self) -> Sequence[ResourceTemplate]:
+        return (
+            ResourceTemplate(
+                uri_template=f"{URI_PREFIX}{{chat_id}}",
+                name="chat",
+                title="A chat",
+                description="The newest messages of a chat, as Markdown.",
+                mime_type=MARKDOWN,
+            ),
+        )
+
+    async def list_page(self, by: Requester, cursor: str | None) -> ResourcePage:
+        wanted = RouteCall(endpoint="GET /chats", query={"limit": LIST_SIZE, "cursor": cursor})
+        page = await self._routes.fetch(by, wanted, ChatPage)
+        listed = [
+            ListedResource(
+                uri=f"{URI_PREFIX}{chat.id}",
+                name=chat.title,
+                description=f"A chat, {chat.status}",
+                mime_type=MARKDOWN,
+            )
+            for chat in page.items
+        ]
+        if page.next_cursor is None:
+            return ResourcePage(resources=listed)
+        return ResourcePage(resources=listed, next_cursor=page.next_cursor)
+
+    async def read(self, by: Requester, uri: str) -> Sequence[Json]:
+        path = {"chat_id": _chat_id(uri)}
+        wanted = RouteCall(
+            endpoint="GET /chats/{chat_id}/messages", path=path, query={"limit": MAX_PAGE_SIZE}
+        )
+        page = await self._routes.fetch(by, wanted, MessagePage)
+        one = RouteCall(endpoint="GET /chats/{chat_id}", path=path)
+        chat = await self._routes.fetch(by, one, PublicChat)
+        return [{"uri": uri, "mimeType": MARKDOWN, "text": _markdown(chat, page)}]
+
+
+def _chat_id(uri: str) -> str:
+    try:
+        if uri.startswith(URI_PREFIX):
+            return str(UUID(uri.removeprefix(URI_PREFIX)))
+    except ValueError:
+        pass
+    raise NotFound(f"There is no such resource. Those of chats begin with {URI_PREFIX}")
+
+
+def _markdown(chat: PublicChat, page: MessagePage) -> str:
+    """The newest messages, as far as the budget goes, oldest first."""
+    texts: list[str] = []
+    left = MAX_PAGE_CHARS
+    for message in page.items:
+        piece = cut(message_text(message.content), min(MAX_MESSAGE_CHARS, max(left, 1)))
+        left -= len(piece.text)
+        is_cut = "" if piece.next_offset is None else "\n\n(cut: read_chat has the rest)"
+        texts.append(f"## {message.role}, message {message.id}\n\n{piece.text}{is_cut}")
+        if left <= 0:
+            break
+    has_older = page.has_more or len(texts) < len(page.items)
+    older = ["(Older messages are left out: read_chat has them.)"] if has_older else []
+    return "\n\n".join([f"# {chat.title}", f"Status: {chat.status}", *older, *reversed(texts)])
