@@ -3,6 +3,7 @@
 import asyncio
 
 import msgspec
+import pytest
 
 from chatd.domain.mcp.servers import McpServer
 from tests.support.factories import chat
@@ -17,6 +18,7 @@ def over(server: Server) -> McpServer:
     return configured(process.url, transport=transport)
 
 
+@pytest.mark.covers("mcp-1")
 async def test_tools_are_found_and_called(any_server: Server) -> None:
     async with mcp_rig(over(any_server)) as rig:
         tools = await rig.tools()
@@ -30,6 +32,7 @@ async def test_tools_are_found_and_called(any_server: Server) -> None:
         assert (await rig.call("tools__echo", text="hi")).text == "you said hi"
 
 
+@pytest.mark.covers("mcp-3")
 async def test_every_kind_of_content_arrives(any_server: Server) -> None:
     async with mcp_rig(over(any_server)) as rig:
         picture = await rig.call("tools__picture")
@@ -44,6 +47,7 @@ async def test_every_kind_of_content_arrives(any_server: Server) -> None:
         ]
 
 
+@pytest.mark.covers("mcp-3")
 async def test_a_failed_tool_and_wrong_arguments_are_error_results(any_server: Server) -> None:
     async with mcp_rig(over(any_server)) as rig:
         failed = await rig.call("tools__fail")
@@ -54,6 +58,7 @@ async def test_a_failed_tool_and_wrong_arguments_are_error_results(any_server: S
         assert (await rig.call("tools__echo", text="still here")).text == "you said still here"
 
 
+@pytest.mark.covers("mcp-1")
 async def test_calls_of_one_chat_run_side_by_side(any_server: Server) -> None:
     async with mcp_rig(over(any_server)) as rig:
         texts = [f"number {number}" for number in range(10)]
@@ -73,6 +78,7 @@ async def test_one_connection_serves_all_steps_of_a_chat(http_server: ServerProc
         assert len(rig.sessions) == 2
 
 
+@pytest.mark.covers("mcp-2")
 async def test_several_servers_give_their_tools_in_one_order(http_server: ServerProcess) -> None:
     servers = [
         configured(http_server.url, slug="b", number=1, allow=("echo",)),
@@ -87,6 +93,7 @@ async def test_several_servers_give_their_tools_in_one_order(http_server: Server
         assert (await rig.call("a__echo_2", text="x")).text == "you said x"
 
 
+@pytest.mark.covers("mcp-1")
 async def test_allow_and_deny_lists_choose_tools(http_server: ServerProcess) -> None:
     server = configured(http_server.url, allow=("echo", "bump"), deny=("echo",))
     async with mcp_rig(server) as rig:

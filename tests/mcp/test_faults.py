@@ -18,6 +18,7 @@ SHORT_CONNECTS = McpLimits(connect_s=0.3, call_s=20.0)
 TRANSPORTS = {"http": "streamable_http", "json": "streamable_http", "sse": "sse"}
 
 
+@pytest.mark.covers("mcp-4")
 @pytest.mark.parametrize("transport", ["http", "json", "sse"])
 async def test_a_tool_that_hangs_is_given_up_cancelled_and_leaves_the_others_alone(
     transport: str,
@@ -38,6 +39,7 @@ async def test_a_tool_that_hangs_is_given_up_cancelled_and_leaves_the_others_alo
             assert (await rig.call("tools__echo", text="again")).text == "you said again"
 
 
+@pytest.mark.covers("mcp-4")
 @pytest.mark.parametrize("transport", ["http", "json", "sse"])
 async def test_a_server_that_dies_in_a_call_is_reported_and_retried_later(transport: str) -> None:
     with tool_server(transport) as process:
@@ -61,6 +63,7 @@ async def test_a_cancelled_call_is_cancelled_on_the_server(http_server: ServerPr
         assert (await rig.call("tools__echo", text="on")).text == "you said on"
 
 
+@pytest.mark.covers("mcp-4")
 @pytest.mark.parametrize("transport", ["http", "json"])
 async def test_a_long_result_is_clipped_and_a_huge_one_refused(transport: str) -> None:
     with tool_server(transport) as process:
@@ -83,6 +86,7 @@ async def test_a_huge_event_costs_its_own_connection_only() -> None:
             assert (await rig.call("tools__echo", text="on")).text == "you said on"
 
 
+@pytest.mark.covers("mcp-4")
 @pytest.mark.parametrize("transport", ["http", "sse"])
 async def test_new_tools_of_a_server_are_offered_when_it_says_so(transport: str) -> None:
     with tool_server(transport) as process:
@@ -99,6 +103,7 @@ async def test_new_tools_of_a_server_are_offered_when_it_says_so(transport: str)
             assert (await rig.call("tools__late")).text == "late"
 
 
+@pytest.mark.covers("mcp-5")
 async def test_a_hanging_server_delays_a_step_once_and_not_the_tools_of_others(
     http_server: ServerProcess,
 ) -> None:
@@ -121,6 +126,7 @@ async def test_a_hanging_server_delays_a_step_once_and_not_the_tools_of_others(
             assert len(heads) == tried, "a failed server is not tried at every step"
 
 
+@pytest.mark.covers("mcp-5")
 async def test_a_failed_server_is_tried_again_after_a_growing_delay() -> None:
     clock = FakeClock()
     async with (
@@ -148,6 +154,7 @@ async def wait_failed(rig: McpRig, times: int) -> None:
     await eventually(is_failed)
 
 
+@pytest.mark.covers("mcp-4")
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
@@ -169,6 +176,7 @@ async def test_a_server_that_speaks_nonsense_has_no_tools_and_the_log_says_why(
         assert "secret" not in str(rig.events)
 
 
+@pytest.mark.covers("mcp-8")
 async def test_a_private_address_is_refused_unless_its_host_is_named(
     http_server: ServerProcess,
 ) -> None:
@@ -178,6 +186,7 @@ async def test_a_private_address_is_refused_unless_its_host_is_named(
         assert "not on the public internet" in str(failed["reason"])
 
 
+@pytest.mark.covers("mcp-8")
 async def test_a_name_that_leads_to_a_private_address_is_refused(
     http_server: ServerProcess,
 ) -> None:

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
+from msgspec import Raw
 
 from chatd.domain.ids import ChatId
 from chatd.mcp.sessions import MCP_IDLE_CHECK_S, MCP_IDLE_S
@@ -30,6 +31,7 @@ def gated_sse_server() -> Generator[ServerProcess]:
         yield server
 
 
+@pytest.mark.covers("mcp-7")
 async def test_a_refused_credential_is_renewed_once(gated_server: ServerProcess) -> None:
     async with mcp_rig(configured(gated_server.url), headers=OLD) as rig:
         rig.directory.renewed = NEW
@@ -38,6 +40,7 @@ async def test_a_refused_credential_is_renewed_once(gated_server: ServerProcess)
         assert (await rig.call("tools__who")).text == "Bearer new"
 
 
+@pytest.mark.covers("mcp-7")
 async def test_a_credential_that_stays_refused_has_no_tools(gated_server: ServerProcess) -> None:
     async with mcp_rig(configured(gated_server.url), headers=OLD) as rig:
         assert await rig.tools() == {}
@@ -64,6 +67,7 @@ async def test_a_credential_of_an_event_stream_is_checked_too(
         assert (await rig.call("tools__who")).text == "Bearer new"
 
 
+@pytest.mark.covers("mcp-6")
 @pytest.mark.parametrize("change", ["server", "credential"])
 async def test_a_changed_server_or_credential_gets_a_new_connection(
     change: str, http_server: ServerProcess
@@ -80,19 +84,22 @@ async def test_a_changed_server_or_credential_gets_a_new_connection(
         await wait_count(rig, 1)
 
 
-async def test_a_server_that_forgot_the_session_is_joined_again(
-    http_server: ServerProcess,
-) -> None:
-    """As after a restart of the server."""
-    with tool_server("http") as process:
-        port = process.port
-        async with mcp_rig(configured(process.url)) as rig:
-            await rig.tools()
+@pytest.mark.parametrize("transport", ["http", "json", "sse"])
+async def test_a_call_after_a_restart_of_the_server_runs_once(transport: str) -> None:
+    """The connection is of the former process: what was not sent there is sent again."""
+    with tool_server(transport) as process:
+        port, kind = process.port, "sse" if transport == "sse" else "streamable_http"
+        async with mcp_rig(configured(process.url, transport=kind)) as rig:
+            tool = (await rig.tools())["tools__bump"]
             process.kill()
-            with tool_server("http", "--port", str(port)):
-                assert (await rig.call("tools__echo", text="new")).text == "you said new"
+            with tool_server(transport, "--port", str(port)) as again:
+                assert await again.calls() == {}  # meanwhile the client sees the end
+                output = await tool.run(rig.context(), Raw(b"{}"))
+                assert output.text == "bumped by 1"
+                assert (await again.calls())["bump"] == 1
 
 
+@pytest.mark.covers("mcp-6")
 async def test_an_idle_connection_is_closed(http_server: ServerProcess) -> None:
     clock = FakeClock()
     async with mcp_rig(configured(http_server.url), clock=clock) as rig:
@@ -105,6 +112,7 @@ async def test_an_idle_connection_is_closed(http_server: ServerProcess) -> None:
         assert "tools__echo" in await rig.tools()
 
 
+@pytest.mark.covers("mcp-6")
 async def test_the_least_recently_used_connection_makes_place(http_server: ServerProcess) -> None:
     clock = FakeClock()
     async with mcp_rig(configured(http_server.url), clock=clock, max_connections=2) as rig:

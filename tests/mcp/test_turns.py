@@ -96,6 +96,7 @@ async def test_arguments_that_only_the_server_understands_reach_it(
         assert "tool: result(c1) {'output': 'you said hi'}" in transcript
 
 
+@pytest.mark.covers("mcp-10")
 async def test_five_hundred_tools_cost_no_more_than_their_share_of_the_prompt(
     dsn: str, large_server: ServerProcess
 ) -> None:
@@ -114,6 +115,7 @@ async def test_five_hundred_tools_cost_no_more_than_their_share_of_the_prompt(
         assert "tool: result(c2) {'output': '123 a 0'}" in transcript
 
 
+@pytest.mark.covers("mcp-10")
 async def test_a_deferred_tool_can_be_called_directly_and_is_sent_then(
     dsn: str, large_server: ServerProcess
 ) -> None:

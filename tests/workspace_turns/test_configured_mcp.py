@@ -30,6 +30,7 @@ def site_with_tools(site: ServerSite, tools: ServerProcess) -> ServerSite:
     return site
 
 
+@pytest.mark.covers("mcp-9")
 @pytest.mark.promise("P7")
 async def test_a_call_of_a_killed_replica_has_an_unknown_outcome_and_does_not_run_twice(
     site_with_tools: ServerSite, tools: ServerProcess

@@ -53,6 +53,7 @@ def bumps(workspace: WorkspacePaths) -> list[str]:
     return path.read_text().split() if path.exists() else []
 
 
+@pytest.mark.covers("mcp-11")
 @pytest.mark.promise("P7")
 async def test_a_call_of_a_killed_server_runs_once_and_another_reports_it(
     site: ServerSite, model: ScriptedModel, pool: Pool

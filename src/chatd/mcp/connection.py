@@ -27,7 +27,7 @@ from chatd.domain.mcp.faults import McpFault
 from chatd.domain.mcp.redaction import error_text
 from chatd.domain.mcp.results import convert_result
 from chatd.domain.mcp.servers import McpAccess
-from chatd.domain.mcp.tools import MAX_TOOLS_PER_SERVER, ListedTool, read_listed_tool
+from chatd.domain.mcp.tools import ListedTool, ToolList
 from chatd.domain.ports import Env
 from chatd.mcp.http_transport import (
     EXCHANGE,
@@ -225,7 +225,8 @@ class McpConnection:
             if exchange.fault is not None:
                 raise exchange.fault from None
             if error.code == CONNECTION_CLOSED:
-                raise McpFault("lost", _lost_text(error)) from None
+                kind = "lost" if exchange.is_sent else "gone"
+                raise McpFault(kind, _lost_text(error)) from None
             return error_output(f"The server refused the call: {error_text(error.message)}")
         except Exception as error:  # noqa: BLE001 - a reply that the SDK cannot read
             if exchange.fault is not None:
@@ -244,7 +245,10 @@ class McpConnection:
                     self.tools = await _list_tools(client)
             except Exception as error:  # noqa: BLE001 - the former list stays
                 self._env.emit(
-                    "mcp_list_failed", server=self.access.server.slug, error=_reason(error)
+                    "mcp_list_failed",
+                    server=self.access.server.slug,
+                    error_kind=type(error).__name__,
+                    reason=_reason(error),
                 )
             else:
                 self._env.emit("mcp_tools_changed", server=self.access.server.slug)
@@ -264,18 +268,16 @@ class McpConnection:
 async def _list_tools(client: Client) -> tuple[ListedTool, ...]:
     if client.server_capabilities.tools is None:
         return ()
-    found: dict[str, ListedTool] = {}
+    listed = ToolList()
     cursor: str | None = None
     for _ in range(MAX_LIST_PAGES):
         page = await client.list_tools(cursor=cursor)
         for entry in page.tools:
-            tool = read_listed_tool(entry.model_dump(mode="json", by_alias=True, exclude_none=True))
-            if tool is not None:
-                found.setdefault(tool.name, tool)
-        if len(found) >= MAX_TOOLS_PER_SERVER or page.next_cursor in (None, cursor):
+            listed.add(entry.model_dump(mode="json", by_alias=True, exclude_none=True))
+        if listed.is_full or page.next_cursor in (None, cursor):
             break
         cursor = page.next_cursor
-    return tuple(found[name] for name in sorted(found)[:MAX_TOOLS_PER_SERVER])
+    return listed.tools()
 
 
 def _sends_changes(client: Client) -> bool:

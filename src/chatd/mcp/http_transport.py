@@ -44,9 +44,11 @@ SocketOptions = Iterable[
 
 
 class Exchange(Struct, kw_only=True):
-    """What happened to the requests of one call. `stop` ends the call's wait."""
+    """What happened to the requests of one call. `is_sent`: one was handed to the network. `stop`
+    ends the call's wait."""
 
     fault: McpFault | None = None
+    is_sent: bool = False
     stop: Callable[[], None] = lambda: None
 
     def fail(self, fault: McpFault) -> None:
@@ -126,6 +128,9 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):
                 **request.extensions,
                 "timeout": httpx2.Timeout(SESSION_END_TIMEOUT_S).as_dict(),
             }
+        exchange = EXCHANGE.get()
+        if exchange is not None and request.method == "POST":
+            exchange.is_sent = True
         try:
             response = await super().handle_async_request(request)
         except httpx2.TransportError as error:

@@ -7,7 +7,7 @@ hold a step up to its time limit; later ones hold it only a moment.
 import asyncio
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
@@ -172,7 +172,7 @@ class McpSessions:
 
     async def _start(self, access: McpAccess, chat: Chat) -> "McpConnection":
         # In a thread: the import takes most of a second, once.
-        module = await asyncio.to_thread(import_module, "chatd.mcp.connection")
+        module = await asyncio.to_thread(load_sdk)
         if self._group is None:
             raise McpFault("unreachable", "This process is stopping.")
         self._make_place()
@@ -253,6 +253,13 @@ class McpSessions:
         for connection in list(self._connections.values()):
             if connection.is_idle and connection.last_used_s < before:
                 connection.retire()
+
+
+def load_sdk() -> Any:
+    """The module with `McpConnection`, and what the SDK would import at its first call."""
+    import_module("jsonschema.validators")
+    import_module("referencing")
+    return import_module("chatd.mcp.connection")
 
 
 def _subject(access: McpAccess) -> tuple[int, str]:

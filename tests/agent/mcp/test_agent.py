@@ -80,6 +80,7 @@ async def test_the_context_lists_tools_but_never_the_configuration(plain_bench: 
     assert {resource.kind for resource in context.resources} == {"mcp_config", "mcp_server"}
 
 
+@pytest.mark.covers("mcp-11")
 async def test_a_call_key_runs_a_call_once(plain_bench: Workbench) -> None:
     assert await text(plain_bench, "bump", "a") == "1 bumps, hello you"
     assert await text(plain_bench, "bump", "a") == "1 bumps, hello you"

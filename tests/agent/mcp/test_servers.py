@@ -101,6 +101,7 @@ async def test_a_server_at_a_url_is_listed_and_called(transport: str, tmp_path: 
             assert "done" in await fixture.text("remote", "steps"), "notifications come first"
 
 
+@pytest.mark.covers("mcp-11")
 async def test_a_dead_server_does_not_block_the_others(tmp_path: Path) -> None:
     async with running(tmp_path) as fixture:
         missing = McpServerConfig("missing", transport="stdio", command="/no/such/program")
@@ -146,6 +147,7 @@ async def test_an_error_of_a_tool_is_a_result_and_a_wrong_name_a_refusal(tmp_pat
         assert refused.status == 404
 
 
+@pytest.mark.covers("mcp-11")
 async def test_a_new_configuration_changes_only_what_differs(tmp_path: Path) -> None:
     with tool_server("json") as process:
         async with running(tmp_path) as fixture:

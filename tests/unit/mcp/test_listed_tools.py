@@ -6,6 +6,8 @@ from msgspec import Raw
 
 from chatd.domain.mcp.tools import (
     MAX_SCHEMA_BYTES,
+    MAX_TOOLS_PER_SERVER,
+    ToolList,
     effect_of,
     normalise_schema,
     read_listed_tool,
@@ -41,6 +43,21 @@ def test_an_entry_without_a_usable_name_is_left_out(entry: object) -> None:
 def test_a_tool_with_a_huge_schema_is_left_out() -> None:
     schema = {"properties": {"a": {"description": "x" * MAX_SCHEMA_BYTES}}}
     assert read_listed_tool({"name": "big", "inputSchema": schema}) is None
+
+
+def test_a_list_has_limits_and_keeps_the_first_of_one_name() -> None:
+    listed = ToolList()
+    for number in range(MAX_TOOLS_PER_SERVER + 5):
+        listed.add({"name": f"t{number:04}", "description": str(number)})
+        listed.add({"name": "t0000", "description": "again"})
+    assert len(listed.tools()) == MAX_TOOLS_PER_SERVER
+    assert listed.tools()[0].description == "0"
+    large = ToolList()
+    schema = {"properties": {"a": {"description": "x" * (MAX_SCHEMA_BYTES - 200)}}}
+    for number in range(200):
+        large.add({"name": f"t{number}", "inputSchema": schema})
+    assert large.is_full
+    assert len(large.tools()) == 65
 
 
 def test_the_title_stands_in_for_a_missing_description() -> None:

@@ -48,6 +48,7 @@ def test_a_long_name_is_cut_and_keeps_apart_from_others_with_the_same_start() ->
     assert first.startswith("github__xxx")
 
 
+@pytest.mark.covers("mcp-2")
 def test_colliding_names_get_numbers_and_keep_the_name_of_the_server() -> None:
     assert names(key("a", "b.c"), key("a", "b c"), key("a", "b_c")) == {
         "a__b_c": "1:b c",
@@ -65,7 +66,8 @@ def test_a_number_never_takes_the_name_of_another_tool() -> None:
     assert found == {"a__t_x": "1:t x", "a__t_x_2": "1:t_x_2", "a__t_x_3": "1:t.x"}
 
 
-@settings(max_examples=30)
+@pytest.mark.covers("mcp-2")
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(
         st.builds(key, st.text(max_size=70), st.text(max_size=90), st.sampled_from(["1", "2"])),

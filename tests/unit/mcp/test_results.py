@@ -94,6 +94,7 @@ def test_the_error_flag_is_kept_and_never_without_a_text() -> None:
     assert (silent.is_error, silent.text) == (True, NO_REASON_TEXT)
 
 
+@pytest.mark.covers("mcp-3")
 def test_text_is_valid_and_bounded() -> None:
     assert text_of(text("a\ud800b")) == "a�b"
     long = text_of(text("ü" * MAX_RESULT_TEXT_BYTES))
@@ -107,6 +108,7 @@ def test_content_of_the_wrong_shape_is_nothing(content: object) -> None:
     assert convert_result({"content": content}).text == ""
 
 
+@pytest.mark.covers("mcp-8")
 def test_urls_in_errors_lose_credentials_queries_and_fragments() -> None:
     url = "https://user:pass@host.example:8443/mcp?token=secret#part"
     assert redact_url(url) == "https://host.example:8443/mcp"

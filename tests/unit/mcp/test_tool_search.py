@@ -9,6 +9,7 @@ from chatd.domain.chat.parts import ToolCallPart, ToolResultPart
 from chatd.domain.ids import ToolCallId
 from chatd.domain.mcp.tool_search import (
     FIND_TOOLS,
+    MAX_OFFERED_MCP_TOOLS,
     SearchableTool,
     budget_chars,
     find_active_names,
@@ -84,6 +85,14 @@ def test_a_query_without_words_or_with_too_many_is_refused_with_advice(args: byt
 
 def test_one_text_in_place_of_a_list_is_accepted() -> None:
     assert not isinstance(read_query(Raw(b'{"queries":"create issue"}')), str)
+
+
+def test_more_tools_than_vendors_take_need_a_search() -> None:
+    small = [tool(f"t{number}") for number in range(MAX_OFFERED_MCP_TOOLS + 1)]
+    assert needs_search(small, 1_000_000)
+    assert not needs_search(small[1:], 1_000_000)
+    called = History().called(*(each.name for each in small))
+    assert len(called.active(small, 1_000_000)) == MAX_OFFERED_MCP_TOOLS
 
 
 def test_few_tools_need_no_search() -> None:

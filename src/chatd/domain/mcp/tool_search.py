@@ -19,6 +19,8 @@ FIND_TOOLS: Final = "find_tools"
 DEFAULT_CONTEXT_TOKENS: Final = 128_000
 """Of a model with an unknown context limit."""
 MAX_CATALOGUE_TOKENS: Final = 4000
+MAX_OFFERED_MCP_TOOLS: Final = 90
+"""Small tools can fit into the budget by hundreds; vendors refuse more than 128 tools in all."""
 MAX_TOOL_QUERIES: Final = 10
 MAX_TOOL_NAMES: Final = 40
 MAX_TOOL_MATCHES: Final = 20
@@ -59,7 +61,8 @@ def budget_chars(context_limit: int | None) -> int:
 
 
 def needs_search(tools: Collection[SearchableTool], context_limit: int | None) -> bool:
-    return sum(tool.chars for tool in tools) > budget_chars(context_limit)
+    is_many = len(tools) > MAX_OFFERED_MCP_TOOLS
+    return is_many or sum(tool.chars for tool in tools) > budget_chars(context_limit)
 
 
 # The catalogue
@@ -224,7 +227,7 @@ def find_active_names(
     active: set[str] = set()
     for name in _rank(history, by_name.keys()):
         left -= by_name[name].chars
-        if left < 0 and active:
+        if (left < 0 and active) or len(active) == MAX_OFFERED_MCP_TOOLS:
             break
         active.add(name)
     return frozenset(active)

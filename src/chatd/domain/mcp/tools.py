@@ -11,6 +11,8 @@ from chatd.domain.text import clip, parse_json, replace_json_surrogates, replace
 
 MAX_TOOLS_PER_SERVER: Final = 1000
 """Further tools of a server are left out."""
+MAX_LIST_CHARS: Final = 4 * 1024 * 1024
+"""Of all descriptions and schemas of a server. Further tools are left out."""
 MAX_SCHEMA_BYTES: Final = 64 * 1024
 """A tool with a larger schema is left out."""
 MAX_DESCRIPTION_CHARS: Final = 4096
@@ -55,6 +57,27 @@ def read_listed_tool(entry: object) -> ListedTool | None:
         schema=schema,
         effect=effect_of(fields.get("annotations")),
     )
+
+
+class ToolList:
+    """Collects the tools of one server, up to the limits; of two with one name the first counts."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, ListedTool] = {}
+        self._chars = 0
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._found) >= MAX_TOOLS_PER_SERVER or self._chars >= MAX_LIST_CHARS
+
+    def add(self, entry: object) -> None:
+        tool = None if self.is_full else read_listed_tool(entry)
+        if tool is not None and tool.name not in self._found:
+            self._found[tool.name] = tool
+            self._chars += len(tool.description) + len(bytes(tool.schema))
+
+    def tools(self) -> tuple[ListedTool, ...]:
+        return tuple(self._found[name] for name in sorted(self._found))
 
 
 def _description(fields: _Object) -> str:
