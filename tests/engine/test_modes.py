@@ -71,6 +71,7 @@ async def send(rig: EngineRig, chat_id: ChatId, text: str, mode: str) -> None:
 TOOLS: Final = ("process_list", "read_file", "propose_plan")
 
 
+@pytest.mark.covers("loop-18")
 async def test_plan_mode_begins_and_ends_with_a_message(dsn: str) -> None:
     async with engine_rig(dsn, source=source(*map(GatedTool, TOOLS))) as rig:
         rig.answer("hello")
@@ -87,6 +88,7 @@ async def test_plan_mode_begins_and_ends_with_a_message(dsn: str) -> None:
         assert "The instructions of the chat's mode given earlier no longer apply." in sent(rig)
 
 
+@pytest.mark.covers("loop-18")
 async def test_an_update_of_the_mode_counts_from_the_next_step(dsn: str) -> None:
     gate = Gate()
     tools = (GatedTool("process_list", gate=gate), GatedTool("read_file"))

@@ -1595,7 +1595,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get: operations["list_files"];
+        get: operations["list_chat_files"];
         put?: never;
         post?: never;
         delete?: never;
@@ -7909,7 +7909,7 @@ export interface operations {
             };
         };
     };
-    list_files: {
+    list_chat_files: {
         parameters: {
             query?: {
                 limit?: number;

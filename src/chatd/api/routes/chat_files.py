@@ -28,13 +28,13 @@ class ChatFileRoutes:
                     "Files that messages name, and files that the model attached or proposed as a"
                     " plan."
                 ),
-                handle=self.list_files,
+                handle=self.list_chat_files,
                 query=ListQuery,
                 replies={200: FilePage},
             ),
         )
 
-    async def list_files(self, request: ApiRequest) -> ApiReply:
+    async def list_chat_files(self, request: ApiRequest) -> ApiReply:
         deps, actor, chat_id = self._deps, request.caller.actor, request.chat_id
         paging = Paging(request, request.query(ListQuery), TimePosition)
         chat = require_chat(await deps.retry(lambda: chats.get(deps.pool, actor, chat_id)))
