@@ -192,6 +192,46 @@ OTHER_ROWS: list[tuple[str, LiteralString]] = [
                INSERT INTO groups (id, name) SELECT id, username FROM users RETURNING id)
            INSERT INTO group_spend_limits (group_id, micros) SELECT id, 0 FROM made""",
     ),
+    (
+        "mcp_transport_is_known",
+        """INSERT INTO mcp_servers (id, slug, display_name, url, transport, auth, enabled,
+               availability, config)
+           SELECT id, 's', '', '', 'pigeon', 'none', true, 'force_on', '{}' FROM chats""",
+    ),
+    (
+        "mcp_auth_is_known",
+        """INSERT INTO mcp_servers (id, slug, display_name, url, transport, auth, enabled,
+               availability, config)
+           SELECT id, 's', '', '', 'sse', 'smile', true, 'force_on', '{}' FROM chats""",
+    ),
+    (
+        "mcp_availability_is_known",
+        """INSERT INTO mcp_servers (id, slug, display_name, url, transport, auth, enabled,
+               availability, config)
+           SELECT id, 's', '', '', 'sse', 'none', true, 'never', '{}' FROM chats""",
+    ),
+    (
+        "mcp_source_is_known",
+        """INSERT INTO mcp_servers (id, slug, display_name, url, transport, auth, enabled,
+               availability, config, source)
+           SELECT id, 's', '', '', 'sse', 'none', true, 'force_on', '{}', 'rumour' FROM chats""",
+    ),
+    (
+        "a_deleted_mcp_server_has_no_secret",
+        """INSERT INTO mcp_servers (id, slug, display_name, url, transport, auth, enabled,
+               availability, config, deleted_at)
+           SELECT id, 's', '', '', 'sse', 'none', true, 'force_on', '{}', now() FROM chats""",
+    ),
+    (
+        "mcp_tokens_or_failure",
+        """INSERT INTO mcp_tokens (id, server_id, user_id, client)
+           SELECT id, id, owner_id, '{}' FROM chats""",
+    ),
+    (
+        "mcp_failure_is_short",
+        """INSERT INTO mcp_tokens (id, server_id, user_id, client, failure)
+           SELECT id, id, owner_id, '{}', repeat('x', 401) FROM chats""",
+    ),
     ("shared_with_a_user_or_a_group", "INSERT INTO chat_shares (chat_id) SELECT id FROM chats"),
 ]
 
