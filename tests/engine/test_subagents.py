@@ -7,14 +7,21 @@ from msgspec import Raw
 
 from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.chat.commands import InterruptTree
-from chatd.domain.chat.row import Chat
+from chatd.domain.chat.commands import Step as ChatStep
+from chatd.domain.chat.row import Chat, Fence
+from chatd.domain.chat.worker_transitions import finish_turn
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import ToolContext
 from chatd.domain.subagents import SubagentLimits
 from chatd.engine.acquirer import SlotsConfig
+from chatd.engine.agent_waker import AGENT_WAIT_POLL_INTERVAL_S
 from chatd.engine.worker import WorkerConfig
-from tests.support.engine_rig import EngineRig
+from tests.support.clock import FakeClock
+from tests.support.engine_rig import EngineRig, advancing, pass_time, usage_chunk
+from tests.support.factories import draft, text
+from tests.support.providers.openai_chat import DONE, chunk
 from tests.support.providers.server import Gate, RecordedRequest, Reply, Step
+from tests.support.store import write
 from tests.support.subagents import (
     ScriptedChats,
     ToolCall,
@@ -36,6 +43,9 @@ from tests.support.tools import GatedTool
 async def chats_api() -> AsyncGenerator[ScriptedChats]:
     async with ScriptedChats.running() as api:
         yield api
+
+
+REPORT = draft("assistant", text("written elsewhere"))
 
 
 class AfterGate(GatedTool):
@@ -393,3 +403,52 @@ async def test_archiving_a_root_ends_its_wait_and_its_subagents(
         await rig.wait_runner_left(child.id)
         await rig.unarchive(chat_id)
         assert (await rig.chat(child.id)).state == "W"
+
+
+@pytest.mark.promise("P11")
+async def test_what_a_subagent_spends_counts_against_the_budget_of_its_parent(
+    dsn: str, chats_api: ScriptedChats
+) -> None:
+    """One subagent uses up the budget of the tree: the parent may not go on, nor may another."""
+
+    def dear(request: RecordedRequest) -> tuple[Step, ...]:
+        del request
+        return (chunk(content="dear"), chunk(finish="stop"), usage_chunk(60_000), DONE)
+
+    chats_api.on("go", spawn("work"), wait_all(), say("never"))
+    chats_api.on("work", dear)
+    async with subagent_rig(dsn, chats_api) as rig:
+        chat_id = await rig.create("go", max_cost_micros=50_000)
+        parent = await rig.wait_state(chat_id, "E0")
+        assert "budget" in str(parent.last_error)
+        assert (await result_of(rig, chat_id, "w0"))["report"] == "dear"
+        [child] = await children_of(rig, chat_id)
+        assert child.max_cost_micros == 50_000
+        await rig.send(child.id, "more")
+        assert "budget" in str((await rig.wait_state(child.id, "E0")).last_error)
+        assert (len(chats_api.asked("go")), len(chats_api.asked("work"))) == (2, 1)
+
+
+async def test_a_lost_wake_is_found_by_the_poll(dsn: str, chats_api: ScriptedChats) -> None:
+    """The replica that ended the subagent died before it woke the parent."""
+    gate = Gate()
+    chats_api.on("go", spawn("work"), wait_all(), say("done"))
+    chats_api.on("work", say(gate, "ok"))
+    clock = FakeClock()
+    async with subagent_rig(dsn, chats_api, clock=clock) as rig:
+        chat_id = await rig.create("go")
+        await suspended(rig, chat_id)
+        [child] = await children_of(rig, chat_id)
+        # As a replica writes it that dies at once.
+        done = finish_turn(
+            await rig.chat(child.id),
+            ChatStep(fence=Fence.of(await rig.chat(child.id)), messages=(REPORT,)),
+        )
+        await write(rig.pool, done, 99)
+        assert (await rig.chat(chat_id)).is_suspended
+        await clock.wait_for_sleeper("agent_wait_poll")
+        await pass_time(clock, AGENT_WAIT_POLL_INTERVAL_S)
+        async with advancing(clock):
+            await rig.wait_state(chat_id, "W")
+        assert (await result_of(rig, chat_id, "w0"))["report"] == "written elsewhere"
+        gate.open()
