@@ -1,6 +1,7 @@
 """`chatd mcp`: what is on its standard output, and what becomes of requests that go wrong."""
 
 import asyncio
+import os
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -62,6 +63,25 @@ async def test_lines_that_are_no_messages_get_an_error_and_the_end_of_the_input_
     codes = [msgspec.convert(answer["error"], Json)["code"] for answer in answers]
     assert codes == [-32700, -32700, -32700]
     assert (process.returncode, err) == (0, b"")
+
+
+async def test_it_ends_quietly_when_nobody_reads_its_output() -> None:
+    here, there = os.pipe()
+    process = await asyncio.create_subprocess_exec(
+        *(CHATD, "mcp"),
+        env={"HOME": "/nonexistent", "PATH": "/usr/bin:/bin", "CHATD_TOKEN": TOKEN},
+        stdin=PIPE,
+        stdout=there,
+        stderr=PIPE,
+    )
+    os.close(there)
+    os.close(here)
+    write(process, b"{")
+    async with asyncio.timeout(60):
+        assert process.stderr is not None
+        err = await process.stderr.read()
+        code = await process.wait()
+    assert (code, err) == (0, b"")
 
 
 @pytest.mark.parametrize(

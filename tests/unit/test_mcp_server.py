@@ -1,5 +1,8 @@
 """Pure rules of the MCP server: messages, event ids, and texts for the client's model."""
 
+import base64
+import json
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -11,6 +14,7 @@ from chatd.api.mcp.messages import ProtocolError, RpcMessage, encode_error, read
 from chatd.api.mcp.texts import ANSWER, LOOK, SUBMIT, next_action
 from chatd.api.mcp.transcripts import answer_text, cut, last_words, message_text
 from chatd.api.mcp.versions import request_version
+from chatd.cli.mcp_stdio import split_lines
 from chatd.domain.chat.parts import (
     FilePart,
     KnownPart,
@@ -80,6 +84,14 @@ def test_an_event_id_holds_its_call(
     assert name.isascii()
     assert name.isprintable()
     assert read_point(name) == point
+
+
+@pytest.mark.parametrize("started_ms", [-1, 2**63, 10**400, "now"])
+def test_an_event_id_with_an_impossible_time_is_refused(started_ms: object) -> None:
+    call = json.dumps([1, None, "wait_for_chat", {}, started_ms, "2025-11-25"])
+    text = base64.urlsafe_b64encode(call.encode()).decode().rstrip("=")
+    with pytest.raises(ProtocolError):
+        read_point(f"{text}.1")
 
 
 def test_a_call_that_is_too_long_for_a_header_has_no_event_id() -> None:
@@ -170,3 +182,14 @@ def test_the_last_words_are_one_short_line() -> None:
 )
 def test_a_chat_that_needs_an_action_says_which_call_helps(kinds: set[str], text: str) -> None:
     assert next_action(kinds) == text
+
+
+@given(st.lists(st.binary(max_size=6)), st.lists(st.integers(1, 5)))
+def test_lines_are_the_same_however_the_input_is_cut(lines: list[bytes], cuts: list[int]) -> None:
+    """A line of more than four bytes is cut, and what follows it is read again."""
+    lines = [line.replace(b"\n", b"") for line in lines]
+    data, chunks = b"".join(line + b"\n" for line in lines), list[bytes]()
+    for size in (*cuts, len(data)):
+        chunks.append(data[:size])
+        data = data[size:]
+    assert list(split_lines(chunks, 4)) == [line[:5] for line in lines]

@@ -4,8 +4,10 @@ Standard output carries messages of the protocol only; everything else goes to s
 """
 
 import asyncio
+import os
 import sys
 import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -27,10 +29,12 @@ from chatd.cli.mcp_relay import (
 from chatd.settings.schema import SettingsError
 
 MAX_LINE_BYTES: Final = 4 * 1024 * 1024
+READ_BYTES: Final = 64 * 1024
 MAX_REQUESTS_AT_ONCE: Final = 64
 END_WITHIN_S: Final = 5.0
 """After the end of the input: requests that are answered quickly still are."""
 
+STDIN: Final = 0
 _TOKEN_HELP: Final = (
     "no token: set CHATD_TOKEN, or name a file with --token-file. On the server's own machine the"
     " administrator's token is in the data directory (--data-dir)"
@@ -53,16 +57,22 @@ def read_token(given: str | None, token_file: Path | None, data_dir: Path | None
 
 
 async def run_bridge(target: Target) -> None:
-    """Until the input ends."""
+    """Until the input ends, or nobody reads the output."""
     timeout = aiohttp.ClientTimeout(
         total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=READ_TIMEOUT_S
     )
     async with aiohttp.ClientSession(timeout=timeout, read_bufsize=MAX_EVENT_BYTES) as http:
-        await StdioBridge(Relay(target, http, uuid4().hex), target).run(InputLines().start())
+        bridge = StdioBridge(Relay(target, http, uuid4().hex), target)
+        try:
+            await bridge.run(InputLines().start())
+        except* BrokenPipeError:
+            # Python would report it once more when it flushes the output at the end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class InputLines:
-    """Lines of standard input. A thread reads them, so that any kind of input works."""
+    """Lines of standard input. A thread reads them, so that any kind of input works. It reads the
+    descriptor itself: a lock of `sys.stdin` would keep the program from ending."""
 
     def __init__(self) -> None:
         self._lines: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -80,15 +90,33 @@ class InputLines:
         return line
 
     def _read(self, loop: asyncio.AbstractEventLoop) -> None:
-        while True:
-            line = sys.stdin.buffer.readline(MAX_LINE_BYTES + 1)
-            self._room.acquire()
-            try:
-                loop.call_soon_threadsafe(self._lines.put_nowait, line or None)
-            except RuntimeError:  # the loop has ended
-                return
-            if not line:
-                return
+        try:
+            for line in split_lines(iter(lambda: os.read(STDIN, READ_BYTES), b"")):
+                self._put(loop, line)
+            self._put(loop, None)
+        except RuntimeError:
+            return  # the loop has ended
+
+    def _put(self, loop: asyncio.AbstractEventLoop, line: bytes | None) -> None:
+        self._room.acquire()
+        loop.call_soon_threadsafe(self._lines.put_nowait, line)
+
+
+def split_lines(chunks: Iterable[bytes], longest: int = MAX_LINE_BYTES) -> Iterator[bytes]:
+    """Of a line that is too long only the beginning, which is no message."""
+    rest, is_skipping = b"", False
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            if not is_skipping:
+                yield line[: longest + 1]
+            is_skipping = False
+        if len(rest) > longest:
+            if not is_skipping:
+                yield rest[: longest + 1]
+            rest, is_skipping = b"", True
+    if rest and not is_skipping:
+        yield rest
 
 
 class StdioBridge:

@@ -7,12 +7,13 @@ made up is no more than a call of such a tool.
 
 import base64
 import binascii
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from chatd.api.mcp.messages import INVALID_PARAMS, Json, ProtocolError, RequestId
+from chatd.api.schemas.values import MAX_INT64
 
 MAX_EVENT_ID_CHARS: Final = 4096
 """A call with longer arguments cannot be resumed: servers and proxies limit headers."""
@@ -25,7 +26,7 @@ class CallPoint(Struct, frozen=True, kw_only=True, array_like=True):
     progress_token: RequestId | None
     tool: str
     arguments: Json
-    started_ms: int
+    started_ms: Annotated[int, Meta(ge=0, le=MAX_INT64)]
     version: str
 
 

@@ -159,7 +159,9 @@ class CallEvents:
 
     async def write(self, message: bytes, *, has_id: bool = False) -> None:
         head = self._next_id() if has_id else b""
-        event = head + b"event: message\ndata: " + message + b"\n\n"
+        # Raw arguments of a call may hold line breaks, which inside JSON equal spaces.
+        line = message.replace(b"\n", b" ").replace(b"\r", b" ")
+        event = head + b"event: message\ndata: " + line + b"\n\n"
         await self._stream.write(response_body(event, more=True))
 
     def last(self, end: StreamEnd) -> bytes:
