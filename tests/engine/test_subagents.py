@@ -19,6 +19,7 @@ from chatd.engine.worker import WorkerConfig
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import EngineRig, advancing, pass_time, usage_chunk
 from tests.support.factories import draft, text
+from tests.support.mcp_servers import mcp_server_id
 from tests.support.providers.openai_chat import DONE, chunk
 from tests.support.providers.server import Gate, RecordedRequest, Reply, Step
 from tests.support.store import write
@@ -111,6 +112,19 @@ async def test_a_subagent_is_told_what_it_is_and_has_no_tools_to_spawn(
         [child] = await children_of(rig, chat_id)
         assert child.mode == "explore"
         assert (await result_of(rig, chat_id, "w0"))["type"] == "explore"
+
+
+async def test_a_subagent_has_the_mcp_servers_of_its_parent(
+    dsn: str, chats_api: ScriptedChats
+) -> None:
+    chats_api.on("go", spawn("look"), wait_all(), say("done"))
+    chats_api.on("look", say("seen"))
+    chosen = (mcp_server_id(1), mcp_server_id(2))
+    async with subagent_rig(dsn, chats_api) as rig:
+        chat_id = await rig.create("go", mcp_server_ids=chosen)
+        await rig.wait_state(chat_id, "W")
+        (child,) = await children_of(rig, chat_id)
+        assert child.mcp_server_ids == chosen
 
 
 async def test_a_suspended_parent_has_no_worker_and_is_shown_as_running(

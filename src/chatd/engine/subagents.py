@@ -108,6 +108,7 @@ class SubagentService:
                 reasoning_effort=effort,
                 mode=mode_of(parent, request.type),
                 max_cost_micros=parent.max_cost_micros,
+                mcp_server_ids=parent.mcp_server_ids,
                 parent_fence=context.fence,
             )
             outcome = await self._run(child_id, command)
