@@ -75,7 +75,7 @@ async def test_a_repeated_request_with_its_key_gets_the_first_reply(server: ApiS
     assert again.headers["idempotency-replayed"] == "true"
 
 
-@pytest.mark.covers("T17")
+@pytest.mark.covers("T16")
 async def test_of_many_answers_at_once_one_counts(server: ApiServer) -> None:
     chat_id = await seeded(server, "approval")
     path = f"/chats/{chat_id}/answers"

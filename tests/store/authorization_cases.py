@@ -92,8 +92,11 @@ CHILD_CHAT: Final = ChatId(UUID(int=CHILD))
 _SKILL: Final = ContextResource(
     kind="skill", source="/skills/notes/SKILL.md", status="ok", name="notes", content="Take notes."
 )
+_MCP_SERVER: Final = ContextResource(
+    kind="mcp_server", source=".mcp.json", status="ok", name="files", content="[]"
+)
 CONTEXT: Final = WorkspaceContext(
-    version=1, hash="h", directory="/", os="linux", resources=(_SKILL,)
+    version=1, hash="h", directory="/", os="linux", resources=(_SKILL, _MCP_SERVER)
 )
 IMPORT: Final = transfer.ImportRequest(
     change_id=ChangeId(8),
@@ -247,6 +250,9 @@ CASES: Final[Mapping[str, Case]] = {
     "workspace.bindings.pin_context": lambda pool, who, _: bindings.pin_context(
         pool, who, CHAT, agent_id(2)
     ),
+    "workspace.bindings.list_mcp_servers": lambda pool, who, _: bindings.list_mcp_servers(
+        pool, who, ARCHIVED
+    ),
     "workspace.bindings.get_pinned_skill": lambda pool, who, _: bindings.get_pinned_skill(
         pool, who, CHAT, "notes"
     ),
@@ -351,3 +357,6 @@ async def _prepare_workspaces(pool: Pool) -> None:
         build_id(1),
     )
     assert await bindings.save_context(pool, agent_id(2), CONTEXT, initial=True)
+    await pool.execute(
+        "UPDATE chats SET workspace_id = $2 WHERE id = $1", ARCHIVED, workspace_id(2)
+    )
