@@ -1,7 +1,7 @@
 /** The settings: a list of pages at the left, the chosen one beside it. Administrators see those of the server too. */
 import {
-  Activity, Bell, ChartColumn, ChevronLeft, Cpu, Gauge, Globe, Key, KeyRound, Keyboard, Layers, type LucideIcon, MessageSquare,
-  Package, ScrollText, SlidersHorizontal, ToggleRight, User, Users,
+  Activity, Bell, BookOpen, ChartColumn, ChevronLeft, Cpu, Gauge, Globe, Key, KeyRound, Keyboard, Layers, type LucideIcon, MessageSquare,
+  Package, Plug, ScrollText, Shield, SlidersHorizontal, ToggleRight, User, Users,
 } from "lucide-react";
 import { type ComponentType, lazy, Suspense } from "react";
 import { Link, Redirect, Route, Switch as Routes, useLocation } from "wouter";
@@ -27,6 +27,9 @@ const OWN: readonly PageEntry[] = [
   { path: "/settings/account", name: "Account", icon: User, page: load(() => import("./own/account"), "AccountPage") },
   { path: "/settings/notifications", name: "Notifications", icon: Bell, page: load(() => import("./own/notifications"), "NotificationsPage") },
   { path: "/settings/keys", name: "Model keys", icon: KeyRound, page: load(() => import("./own/user-keys"), "UserKeysPage") },
+  { path: "/settings/connections", name: "Connections", icon: Plug, page: load(() => import("./own/connections"), "ConnectionsPage") },
+  { path: "/settings/skills", name: "Skills", icon: BookOpen, page: load(() => import("./own/skills"), "SkillsPage") },
+  { path: "/settings/tools", name: "Tool policy", icon: Shield, page: load(() => import("./policy/policy-pages"), "OwnPolicyPage") },
   { path: "/settings/tokens", name: "API tokens", icon: Key, page: load(() => import("./own/tokens"), "TokensPage") },
   { path: "/settings/usage", name: "Usage", icon: Activity, page: load(() => import("./usage/usage"), "OwnUsagePage") },
   { path: "/settings/shortcuts", name: "Shortcuts", icon: Keyboard, page: load(() => import("./own/shortcuts"), "ShortcutsPage") },
@@ -35,6 +38,8 @@ const OWN: readonly PageEntry[] = [
 const SERVER: readonly PageEntry[] = [
   { path: "/admin/providers", name: "Providers", icon: Globe, page: load(() => import("./server/providers"), "ProvidersPage") },
   { path: "/admin/models", name: "Models", icon: Layers, page: load(() => import("./server/models"), "ModelsPage") },
+  { path: "/admin/mcp", name: "MCP servers", icon: Plug, page: load(() => import("./server/mcp"), "McpPage") },
+  { path: "/admin/tools", name: "Tool policy", icon: Shield, page: load(() => import("./policy/policy-pages"), "ServerPolicyPage") },
   { path: "/admin/behaviour", name: "Behaviour", icon: ToggleRight, page: load(() => import("./server/behavior"), "BehaviorPage") },
   { path: "/admin/prompts", name: "Prompts", icon: MessageSquare, page: load(() => import("./server/prompts"), "PromptsPage") },
   { path: "/admin/limits", name: "Limits", icon: Gauge, page: load(() => import("./server/limits"), "LimitsPage") },

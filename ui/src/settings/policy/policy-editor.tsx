@@ -1,0 +1,133 @@
+/** The rules of one tool policy: which calls run, which a person approves, which never run. */
+import { Plus, Shield, Trash2 } from "lucide-react";
+import { type SyntheticEvent, useState } from "react";
+import { Button, Dialog, EmptyState, ErrorNote, Field, IconButton, Segmented, Switch, Tag, TextField } from "@/components";
+import { SettingRow, Table } from "../frame";
+import { ACTIONS, draftOfRule, NEW_RULE, type Policy, type RuleDraft, ruleOfDraft, type ToolRule, ruleWords } from "./rules";
+
+interface PolicyEditorProps {
+  policy: Policy;
+  /** Users and chats may loosen it: only policies above them have that. */
+  hasLoosen: boolean;
+  canEdit: boolean;
+  /** Rejects if the server refuses it. */
+  onSave: (rules: ToolRule[], mayLoosen: boolean) => Promise<unknown>;
+}
+
+const TONES = { auto: "ok", ask: "warn", deny: "danger" } as const;
+
+export function PolicyEditor({ policy, hasLoosen, canEdit, onSave }: PolicyEditorProps) {
+  const [editing, setEditing] = useState<number | null>(null);
+  const [error, setError] = useState<unknown>(null);
+  const save = async (rules: ToolRule[], mayLoosen = policy.may_loosen) => {
+    setError(null);
+    try {
+      await onSave(rules, mayLoosen);
+    } catch (caught) {
+      setError(caught);
+    }
+  };
+  const edited = editing === null ? undefined : policy.rules[editing];
+  return (
+    <>
+      {error !== null && <ErrorNote error={error} />}
+      {policy.rules.length === 0 ? (
+        <EmptyState icon={Shield}>No rules here.</EmptyState>
+      ) : (
+        <Table label="Rules" heads={["Tool", "Arguments", "What happens", ""]}>
+          {policy.rules.map((rule, index) => (
+            <tr key={index}>
+              <td>
+                {canEdit ? (
+                  <button type="button" className="link" onClick={() => setEditing(index)}>
+                    <code>{rule.tool}</code>
+                  </button>
+                ) : (
+                  <code>{rule.tool}</code>
+                )}
+              </td>
+              <td>{ruleWords(rule) === "" ? <span className="m">any</span> : <code>{ruleWords(rule)}</code>}</td>
+              <td>
+                <Tag tone={TONES[rule.action]}>{ACTIONS.find((one) => one.value === rule.action)?.label}</Tag>
+                {rule.reason !== undefined && rule.reason !== "" && <p className="m">{rule.reason}</p>}
+              </td>
+              <td className="r">
+                {canEdit && <IconButton icon={Trash2} label={`Delete the rule of ${rule.tool}`} onClick={() => void save(policy.rules.filter((_, at) => at !== index))} />}
+              </td>
+            </tr>
+          ))}
+        </Table>
+      )}
+      {canEdit && (
+        <p className="mt-3">
+          <Button icon={Plus} size="sm" onClick={() => setEditing(policy.rules.length)}>Add a rule</Button>
+        </p>
+      )}
+      {hasLoosen && (
+        <div className="cardx mt-3">
+          <SettingRow title="Users and chats may loosen it" hint="They may run without approval what this policy asks for. What never runs stays so.">
+            <Switch label="Users and chats may loosen it" checked={policy.may_loosen} disabled={!canEdit} onChange={(isOn) => void save([...policy.rules], isOn)} />
+          </SettingRow>
+        </div>
+      )}
+      {editing !== null && (
+        <RuleDialog
+          first={edited === undefined ? NEW_RULE : draftOfRule(edited)}
+          onClose={() => setEditing(null)}
+          onSave={(rule) => {
+            const rules = [...policy.rules];
+            rules[editing] = rule;
+            return onSave(rules, policy.may_loosen);
+          }}
+        />
+      )}
+    </>
+  );
+}
+
+function RuleDialog({ first, onClose, onSave }: { first: RuleDraft; onClose: () => void; onSave: (rule: ToolRule) => Promise<unknown> }) {
+  const [draft, setDraft] = useState(first);
+  const [busy, setBusy] = useState(false);
+  const [error, setError] = useState<unknown>(null);
+  const set = (change: Partial<RuleDraft>) => setDraft({ ...draft, ...change });
+  const save = async () => {
+    setBusy(true);
+    setError(null);
+    try {
+      await onSave(ruleOfDraft(draft));
+      onClose();
+    } catch (caught) {
+      setError(caught);
+      setBusy(false);
+    }
+  };
+  const submit = (event: SyntheticEvent) => {
+    event.preventDefault();
+    event.stopPropagation();
+    if (!busy) void save();
+  };
+  return (
+    <Dialog
+      open
+      onOpenChange={(open) => {
+        if (!open) onClose();
+      }}
+      title="Rule"
+      description="A denial wins; else the narrowest rule that fits a call."
+    >
+      <form className="dialog-form" onSubmit={submit}>
+        <TextField label="Tool" required placeholder="execute" hint="* stands for any text: github__* is every tool of that MCP server." value={draft.tool} onChange={(event) => set({ tool: event.target.value })} />
+        <Field label="Arguments" aside="optional" hint="One a line: a name, a colon, a pattern. A pattern that begins with = is the exact text.">
+          {(names) => <textarea {...names} className="area" rows={3} spellCheck={false} placeholder="command: git push *" value={draft.args} onChange={(event) => set({ args: event.target.value })} />}
+        </Field>
+        <Segmented label="What happens" options={ACTIONS} value={draft.action} onChange={(action) => set({ action })} />
+        <TextField label="Reason" aside="optional" hint="Shown to people that are asked, and told to the model." value={draft.reason} onChange={(event) => set({ reason: event.target.value })} />
+        {error !== null && <ErrorNote error={error} />}
+        <footer>
+          <Button onClick={onClose}>Cancel</Button>
+          <Button type="submit" variant="primary" busy={busy}>Save</Button>
+        </footer>
+      </form>
+    </Dialog>
+  );
+}
