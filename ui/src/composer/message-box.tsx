@@ -165,7 +165,7 @@ export function MessageBox(props: MessageBoxProps) {
             active={slash.commands === null ? undefined : slashItemId(slash.active)}
           />
           <div className="tb">
-            <PlusMenu plan={plan} onAttach={() => picker.current?.click()} />
+            <PlusMenu chatId={chatId} draft={draft} onDraft={change} plan={plan} onAttach={() => picker.current?.click()} />
             <input
               ref={picker}
               type="file"

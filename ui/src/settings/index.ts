@@ -1,1 +1,2 @@
 export { SettingsPages } from "./settings-pages";
+export { ChatPolicyDialog } from "./policy/chat-policy-dialog";

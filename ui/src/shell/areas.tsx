@@ -5,6 +5,7 @@ export const Timeline = lazy(async () => ({ default: (await import("@/timeline")
 export const Composer = lazy(async () => ({ default: (await import("@/composer")).Composer }));
 export const Panel = lazy(async () => ({ default: (await import("@/panel")).Panel }));
 export const EmbeddedChat = lazy(async () => ({ default: (await import("./embedded-chat")).EmbeddedChat }));
+export const ChatPolicyDialog = lazy(async () => ({ default: (await import("@/settings")).ChatPolicyDialog }));
 export const SettingsPages = lazy(async () => ({ default: (await import("@/settings")).SettingsPages }));
 export const FirstScreen = lazy(async () => ({ default: (await import("@/demo")).FirstScreen }));
 export const DemoPanel = lazy(async () => ({ default: (await import("@/demo")).DemoPanel }));

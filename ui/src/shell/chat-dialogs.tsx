@@ -2,11 +2,12 @@
 import { lazy, Suspense, useSyncExternalStore } from "react";
 import { useLocation } from "wouter";
 import { ConfirmDialog } from "@/components";
-import { useDeleteChat } from "@/connection";
+import { useDeleteChat, useMe } from "@/connection";
+import { ChatPolicyDialog } from "./areas";
 import { chatOfPath, HOME_PATH } from "./routes";
 import type { ListChat } from "./sidebar/list-chat";
 
-export type ChatDialogKind = "rename" | "labels" | "delete" | "share";
+export type ChatDialogKind = "rename" | "labels" | "delete" | "share" | "policy";
 
 interface Asked {
   kind: ChatDialogKind;
@@ -53,7 +54,12 @@ function DeleteDialog({ chat, onClose }: { chat: ListChat; onClose: () => void }
   );
 }
 
-const DIALOGS = { rename: RenameDialog, labels: LabelsDialog, share: ShareDialog, delete: DeleteDialog } as const;
+function PolicyDialog({ chat, onClose }: { chat: ListChat; onClose: () => void }) {
+  const me = useMe().data?.user;
+  return <ChatPolicyDialog chatId={chat.id} canEdit={me?.id === chat.owner_id} onClose={onClose} />;
+}
+
+const DIALOGS = { rename: RenameDialog, labels: LabelsDialog, share: ShareDialog, delete: DeleteDialog, policy: PolicyDialog } as const;
 
 export function ChatDialogs() {
   const open = useSyncExternalStore(

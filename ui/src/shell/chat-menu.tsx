@@ -1,5 +1,5 @@
 /** What can be done with a chat, for its row and for the top bar. */
-import { Archive, ArchiveRestore, ArrowDown, ArrowUp, Bug, Download, Link2, Pencil, Pin, PinOff, Share2, Tag as TagIcon, Trash2 } from "lucide-react";
+import { Archive, ArchiveRestore, ArrowDown, ArrowUp, Bug, Download, Link2, Pencil, Pin, PinOff, Share2, Shield, Tag as TagIcon, Trash2 } from "lucide-react";
 import { MenuItem, MenuSeparator } from "@/components";
 import { errorWords } from "@/components";
 import { useAmendChat, useMe } from "@/connection";
@@ -69,6 +69,7 @@ export function ChatMenuItems({ chat, onMove, pinnedCount = 0, withDebug }: Chat
       {onMove && <MenuItem icon={ArrowDown} onSelect={() => onMove(1)}>Move down</MenuItem>}
       {mayChange && isRoot && <MenuItem icon={TagIcon} onSelect={() => openChatDialog("labels", chat)}>Labels</MenuItem>}
       {isMine && <MenuItem icon={Share2} onSelect={() => openChatDialog("share", chat)}>Share</MenuItem>}
+      {isMine && isRoot && <MenuItem icon={Shield} onSelect={() => openChatDialog("policy", chat)}>Tool policy</MenuItem>}
       <MenuItem icon={Link2} onSelect={() => void copyLink(chat).catch(report)}>Copy link</MenuItem>
       <MenuItem icon={Download} onSelect={() => download(chat, "jsonl")} hint="A file that any chatd can import">Export</MenuItem>
       {withDebug === true && <MenuItem icon={Bug} onSelect={() => openPanel("debug")}>Debug</MenuItem>}

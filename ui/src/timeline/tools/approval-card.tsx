@@ -58,7 +58,7 @@ export function ApprovalForm({ request, args, from, onAnswer }: ApprovalFormProp
         <pre className="cmd" tabIndex={0} aria-label={command === "" ? "Arguments" : "Command"}>
           {command === "" ? JSON.stringify(shown ?? {}, null, 2) : command}
         </pre>
-        <Facts shown={shown} hasCommand={command !== ""} />
+        <Facts shown={shown} hasCommand={command !== ""} reason={request.reason ?? ""} />
         {isDenying && (
           <label className="deny" htmlFor={reasonId}>
             <span>What should it do instead? The agent reads it.</span>
@@ -124,13 +124,19 @@ export function Deadline({ at }: { readonly at: string | null }) {
   );
 }
 
-/** What the agent says of a command, beside the command. */
-function Facts({ shown, hasCommand }: { readonly shown: JsonObject | null; readonly hasCommand: boolean }) {
-  const intent = textOf(shown, "model_intent");
-  const workdir = textOf(shown, "workdir");
-  if (!hasCommand || (intent === "" && workdir === "")) return null;
+/** Why the policy asks, and what the agent says of a command. */
+function Facts({ shown, hasCommand, reason }: { readonly shown: JsonObject | null; readonly hasCommand: boolean; readonly reason: string }) {
+  const intent = hasCommand ? textOf(shown, "model_intent") : "";
+  const workdir = hasCommand ? textOf(shown, "workdir") : "";
+  if (reason === "" && intent === "" && workdir === "") return null;
   return (
     <dl className="why">
+      {reason !== "" && (
+        <>
+          <dt>Why it asks</dt>
+          <dd>{reason}</dd>
+        </>
+      )}
       {intent !== "" && (
         <>
           <dt>Purpose</dt>
