@@ -6,7 +6,7 @@ from chatd.api.request import BodySpec, read_query
 from chatd.api.schemas.chats import ChatListQuery, CreateChatBody, UpdateChatBody
 from chatd.api.schemas.messages import MoveQueuedBody, SendMessageBody, ToolResultsBody
 from chatd.api.schemas.models import ModelsQuery
-from chatd.api.schemas.workspaces import NewWorkspaceBody
+from chatd.api.schemas.workspace.workspaces import NewWorkspaceBody
 from chatd.domain.errors import InvalidInput
 
 CREATE, SEND, PATCH = BodySpec(CreateChatBody), BodySpec(SendMessageBody), BodySpec(UpdateChatBody)

@@ -17,7 +17,11 @@ from chatd.api.openapi_parameters import header_parameter, path_parameters, quer
 from chatd.api.openapi_schemas import Json, SchemaCollection, build_example
 from chatd.api.route import StreamRoute
 from chatd.api.schemas.streams import StreamEnded
-from chatd.api.schemas.terminals import TerminalClientFrame, TerminalQuery, TerminalServerFrame
+from chatd.api.schemas.workspace.terminals import (
+    TerminalClientFrame,
+    TerminalQuery,
+    TerminalServerFrame,
+)
 from chatd.api.terminal_socket import TERMINAL_PATH
 from chatd.api.websocket import ClientFrame, ServerFrame
 from chatd.domain.chat.events import Event

@@ -29,7 +29,7 @@ from chatd.api.request import (
 from chatd.api.route import PREFIX
 from chatd.api.routes.workspace.build_requests import require_workspaces
 from chatd.api.routes.workspace.chat_workspaces import require_chat
-from chatd.api.schemas.terminals import (
+from chatd.api.schemas.workspace.terminals import (
     TerminalClientFrame,
     TerminalClose,
     TerminalExit,

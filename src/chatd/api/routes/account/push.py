@@ -8,13 +8,13 @@ from chatd.api.deps import ApiDeps
 from chatd.api.pages import ItemPosition, Paging, cut_whole
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
-from chatd.api.schemas.lists import ListQuery
-from chatd.api.schemas.push import (
+from chatd.api.schemas.account.push import (
     PushKeyReply,
     SubscriptionBody,
     SubscriptionPage,
     SubscriptionReply,
 )
+from chatd.api.schemas.lists import ListQuery
 from chatd.api.validation import check_webhook_url
 from chatd.domain.addresses import names_private_host
 from chatd.domain.errors import InvalidInput, NotFound

@@ -13,13 +13,13 @@ from chatd.api.pages import ItemPosition, Paging, cut_whole
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.administration.models import find_model_or_default
-from chatd.api.schemas.lists import ListQuery
-from chatd.api.schemas.schedules import (
+from chatd.api.schemas.account.schedules import (
     NewScheduleBody,
     SchedulePage,
     SchedulePatch,
     ScheduleReply,
 )
+from chatd.api.schemas.lists import ListQuery
 from chatd.domain.access import Permission
 from chatd.domain.errors import Conflict, InvalidInput, NotFound
 from chatd.domain.schedules import Schedule, parse_cron

@@ -8,8 +8,7 @@ from chatd.api.deps import ApiDeps
 from chatd.api.pages import ItemPosition, Paging, cut_whole
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
-from chatd.api.schemas.lists import ListQuery
-from chatd.api.schemas.skills import (
+from chatd.api.schemas.account.skills import (
     MAX_BODY_BYTES,
     MAX_DESCRIPTION_BYTES,
     ListedSkill,
@@ -18,6 +17,7 @@ from chatd.api.schemas.skills import (
     SkillPage,
     SkillReply,
 )
+from chatd.api.schemas.lists import ListQuery
 from chatd.domain.errors import InvalidInput
 from chatd.store import skills
 from chatd.store.skills import PersonalSkill, SkillPatch

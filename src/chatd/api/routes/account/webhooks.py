@@ -9,8 +9,7 @@ from chatd.api.deps import ApiDeps
 from chatd.api.pages import ItemPosition, NumberPosition, Paging, cut_whole
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
-from chatd.api.schemas.lists import ListQuery
-from chatd.api.schemas.webhooks import (
+from chatd.api.schemas.account.webhooks import (
     DeliveryPage,
     DeliveryRecordReply,
     NewWebhookBody,
@@ -19,6 +18,7 @@ from chatd.api.schemas.webhooks import (
     WebhookPatch,
     WebhookReply,
 )
+from chatd.api.schemas.lists import ListQuery
 from chatd.api.validation import check_webhook_url
 from chatd.domain.errors import NotFound
 from chatd.domain.webhooks import SECRET_BYTES, Webhook, decode_secret, encode_secret

@@ -15,8 +15,8 @@ from chatd.api.routes.workspace.build_requests import (
     require_workspaces,
 )
 from chatd.api.schemas.lists import ListQuery
-from chatd.api.schemas.workspace_replies import build_log_reply, build_reply
-from chatd.api.schemas.workspaces import (
+from chatd.api.schemas.workspace.replies import build_log_reply, build_reply
+from chatd.api.schemas.workspace.workspaces import (
     BuildLogPage,
     BuildPage,
     BuildReply,

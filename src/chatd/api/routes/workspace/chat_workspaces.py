@@ -13,9 +13,9 @@ from chatd.api.request import ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.chats import get_view
 from chatd.api.routes.workspace.build_requests import require_workspaces
-from chatd.api.schemas.diffs import ChatDiffReply, DiffQuery
-from chatd.api.schemas.workspace_replies import context_reply
-from chatd.api.schemas.workspaces import ChatReply, LatestChats, LatestChatsQuery
+from chatd.api.schemas.workspace.diffs import ChatDiffReply, DiffQuery
+from chatd.api.schemas.workspace.replies import context_reply
+from chatd.api.schemas.workspace.workspaces import ChatReply, LatestChats, LatestChatsQuery
 from chatd.domain.access import Actor
 from chatd.domain.chat.public_chat import public_chat
 from chatd.domain.chat.row import Chat

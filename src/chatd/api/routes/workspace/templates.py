@@ -5,8 +5,8 @@ from chatd.api.pages import ItemPosition, Paging, cut_whole
 from chatd.api.request import ApiReply, ApiRequest, reply
 from chatd.api.route import ApiRoute
 from chatd.api.schemas.lists import ListQuery
-from chatd.api.schemas.templates import TemplatePage, TemplateReply
-from chatd.api.schemas.workspace_replies import template_item, template_reply
+from chatd.api.schemas.workspace.replies import template_item, template_reply
+from chatd.api.schemas.workspace.templates import TemplatePage, TemplateReply
 from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.workspace.entities import Template, TemplateId, TemplateVersion
 from chatd.store.workspace import templates

@@ -13,7 +13,7 @@ from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.workspace.build_requests import require_workspaces
 from chatd.api.routes.workspace.chat_workspaces import require_chat
-from chatd.api.schemas.workspace_effects import (
+from chatd.api.schemas.workspace.effects import (
     ProcessItem,
     ProcessList,
     RevertBody,

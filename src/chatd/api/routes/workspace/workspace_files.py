@@ -16,7 +16,7 @@ from chatd.api.route import ApiRoute
 from chatd.api.routes.files import ACCESS_KINDS
 from chatd.api.routes.workspace.build_requests import require_workspaces
 from chatd.api.routes.workspace.chat_workspaces import require_chat
-from chatd.api.schemas.workspace_files import DirectoryQuery, WorkspaceFileQuery
+from chatd.api.schemas.workspace.files import DirectoryQuery, WorkspaceFileQuery
 from chatd.domain.access import UserActor
 from chatd.domain.chat.row import Chat
 from chatd.domain.config_change import ConfigChange

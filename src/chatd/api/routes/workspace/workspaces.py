@@ -19,8 +19,8 @@ from chatd.api.routes.workspace.build_requests import (
 )
 from chatd.api.routes.workspace.templates import usable_template
 from chatd.api.schemas.lists import ListQuery
-from chatd.api.schemas.workspace_replies import build_reply, workspace_reply
-from chatd.api.schemas.workspaces import (
+from chatd.api.schemas.workspace.replies import build_reply, workspace_reply
+from chatd.api.schemas.workspace.workspaces import (
     BuildReply,
     NewBuildBody,
     NewWorkspaceBody,

@@ -5,8 +5,8 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from chatd.api.schemas.diffs import SCOPE_TEXT
-from chatd.api.schemas.workspace_files import MAX_PATH_CHARS
+from chatd.api.schemas.workspace.diffs import SCOPE_TEXT
+from chatd.api.schemas.workspace.files import MAX_PATH_CHARS
 from chatd.domain.description import describe
 from chatd.domain.workspace.agent_api import DiffScope, ProcessSignal
 

@@ -6,8 +6,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct, convert
 
-from chatd.api.schemas.templates import TemplateItem, TemplateReply
-from chatd.api.schemas.workspaces import (
+from chatd.api.schemas.workspace.templates import TemplateItem, TemplateReply
+from chatd.api.schemas.workspace.workspaces import (
     AgentReply,
     BuildLogReply,
     BuildReply,
