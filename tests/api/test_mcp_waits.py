@@ -47,6 +47,7 @@ async def test_a_wait_ends_with_the_answer(server: ApiServer, client: RawClient)
         result = content_of(await events.answer())
 
     assert (result["status"], result["done"], result["answer"]) == ("waiting", True, "It is done.")
+    assert result.keys().isdisjoint({"error", "pending_calls", "asking_subagents"})
 
 
 async def test_a_chat_that_waits_is_answered_at_once_also_as_json(
