@@ -13,7 +13,7 @@ import msgspec
 
 from chatd.api.application import all_routes
 from chatd.api.deps import ApiDeps
-from chatd.api.openapi import build_openapi
+from chatd.api.openapi.document import build_openapi
 from chatd.api.sse import ChatEventStreams, WorkspaceEventStreams
 from chatd.api.streams import StreamRegistry
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from chatd.api.accounts.pages import PAGE_HEAD, html_page
-from chatd.api.openapi import build_openapi
+from chatd.api.openapi.document import build_openapi
 from chatd.api.request import ApiReply
 from chatd.api.route import PREFIX, ApiRoute, Page, StreamRoute
 from chatd.domain.errors import NotFound

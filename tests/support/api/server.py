@@ -23,7 +23,7 @@ from chatd.api.accounts.accounts import AccountsConfig, build_accounts
 from chatd.api.application import ApiApplication, build_application
 from chatd.api.deps import ApiDeps, StreamLimits, WorkspaceControl
 from chatd.api.error_codes import ERROR_CODES
-from chatd.api.openapi import list_codes
+from chatd.api.openapi.document import list_codes
 from chatd.api.route import PREFIX, ApiRoute, RouteTable, StreamRoute
 from chatd.api.server import Application, BoundAddress, bind, serve
 from chatd.automation.push_requests import PushRequests

@@ -11,8 +11,8 @@ from typing import Final, cast
 import msgspec
 from msgspec import Struct
 
-from chatd.api.openapi_schemas import Json, SchemaCollection, build_example
-from chatd.api.openapi_texts import HEADERS
+from chatd.api.openapi.schemas import Json, SchemaCollection, build_example
+from chatd.api.openapi.texts import HEADERS
 from chatd.domain.description import CHAT_ID
 
 _UUID: Final[Mapping[str, object]] = {"type": "string", "format": "uuid"}

@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.inspect import StructType, UnionType, type_info
 
-from chatd.api.openapi_parameters import header_parameter, path_parameters, query_parameters
-from chatd.api.openapi_schemas import Json, SchemaCollection, build_example
+from chatd.api.openapi.parameters import header_parameter, path_parameters, query_parameters
+from chatd.api.openapi.schemas import Json, SchemaCollection, build_example
 from chatd.api.route import StreamRoute
 from chatd.api.schemas.streams import StreamEnded
 from chatd.api.schemas.workspace.terminals import (

@@ -15,15 +15,15 @@ from chatd.api.error_codes import (
     TERMINAL_CODES,
 )
 from chatd.api.errors import ErrorBody
-from chatd.api.openapi_parameters import header_parameter, path_parameters, query_parameters
-from chatd.api.openapi_schemas import Json, SchemaCollection, build_example
-from chatd.api.openapi_streams import (
+from chatd.api.openapi.parameters import header_parameter, path_parameters, query_parameters
+from chatd.api.openapi.schemas import Json, SchemaCollection, build_example
+from chatd.api.openapi.streams import (
     add_event_examples,
     describe_events,
     describe_terminal,
     describe_websocket,
 )
-from chatd.api.openapi_texts import (
+from chatd.api.openapi.texts import (
     API_TEXT,
     BEARER_TEXT,
     HEADERS,
