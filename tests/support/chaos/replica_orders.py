@@ -11,6 +11,8 @@ from msgspec import Struct
 
 from chatd.domain.chat.change import IdempotencyKey
 from chatd.domain.chat.commands import (
+    AnswerCalls,
+    CallAnswer,
     CreateChat,
     DeleteQueued,
     EditMessage,
@@ -32,6 +34,7 @@ from chatd.domain.ids import (
     MessageId,
     QueueId,
     RequestId,
+    ToolCallId,
     UserId,
 )
 from chatd.replica import Replica
@@ -54,6 +57,7 @@ OrderKind = Literal[
     "move_queued",
     "delete_queued",
     "edit_queued",
+    "approve",
     "watch",
     "unwatch",
     "remains",
@@ -62,7 +66,7 @@ OrderKind = Literal[
 
 class Order(Struct, frozen=True, kw_only=True):
     """`target` is a message, a queued message, or the order that opened a stream; `after` is the
-    viewer's cursor."""
+    viewer's cursor. The `text` of an approval is the id of the call."""
 
     id: int
     do: OrderKind
@@ -137,6 +141,9 @@ def command_of(order: Order) -> UserCommand:
     match order.do:
         case "send":
             return SendMessage(prompt=prompt(order), when_busy=order.when_busy)
+        case "approve":
+            answer = CallAnswer(tool_call_id=ToolCallId(order.text), decision="approve")
+            return AnswerCalls(answered_by=OWNER, answers=(answer,))
         case "interrupt":
             return InterruptChat()
         case "edit":

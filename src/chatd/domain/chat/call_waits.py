@@ -64,7 +64,7 @@ def mark_wait(call: PendingCall, wait: CallWait) -> PendingCall:
         asks="" if wait.kind == "client" else wait.kind,
         timeout_s=wait.timeout_s,
         args=carried,
-        always=wait.always and carried is not UNSET,
+        always=wait.always and wait.kind == "approval" and carried is not UNSET,
         reason=wait.reason,
     )
 

@@ -208,7 +208,7 @@ def requested_calls(chat: Chat) -> tuple[RequestedCall, ...]:
             tool_name=call.name,
             kind=wait_of(call) or "approval",
             deadline=deadlines.get(call.id),
-            can_always=call.always and wait_of(call) == "approval",
+            can_always=call.always,
             reason=call.reason,
             args=call.args,
         )
