@@ -23,12 +23,14 @@ from chatd.automation.webhook_sender import PRIVATE_TEXT, WebhookSender
 from chatd.domain.access import UserActor
 from chatd.domain.ids import UserId
 from chatd.domain.push import SubscriptionKeys
+from chatd.domain.tool_policy.rules import ToolRule
 from chatd.domain.webhooks import encode_secret
 from chatd.sealed_secrets import KeyRing, SecretKey
 from chatd.store import push, webhooks
 from chatd.store.webhooks import SECRET_COLUMN
 from tests.support.engine_rig import EngineRig, engine_rig
 from tests.support.eventually import eventually
+from tests.support.tools import GatedTool
 
 KEY: Final = SecretKey(bytes(32))
 RING: Final = KeyRing([KEY], KEY.id)
@@ -346,3 +348,40 @@ async def test_replicas_that_begin_together_sign_with_one_key(dsn: str) -> None:
         replicas = [PushRequests(rig.pool, RING, env, contact="mailto:a@b.example") for _ in "abc"]
         keys = await asyncio.gather(*(one.public_key() for one in replicas))
         assert len(set(keys)) == 1
+
+
+async def test_a_turn_that_needs_a_person_says_what_for(dsn: str) -> None:
+    tool = GatedTool()
+    async with (
+        receiver() as hook,
+        engine_rig(dsn, tools=[tool]) as rig,
+        sending(rig) as sender,
+    ):
+        await rig.set_policy(ToolRule(tool="echo", action="ask"))
+        await add_webhook(rig, hook.url, ("turn.needs_action",), sender=sender)
+        rig.call_tools(("c1", "echo", '{"command":"git push"}'))
+        await rig.create("go")
+        await until_got(hook, 1)
+        data = msgspec.json.decode(hook.got[0][1])["data"]
+        assert data["action"] == {
+            "kinds": ["approval"],
+            "calls": 1,
+            "summary": "Approve: git push",
+        }
+
+
+async def test_a_subagent_that_needs_a_person_is_told_too(dsn: str) -> None:
+    tool = GatedTool()
+    async with (
+        receiver() as hook,
+        engine_rig(dsn, tools=[tool]) as rig,
+        sending(rig) as sender,
+    ):
+        await rig.set_policy(ToolRule(tool="echo", action="ask"))
+        await add_webhook(rig, hook.url, ("turn.needs_action",), sender=sender)
+        root = await rig.ask("hi", "hello")
+        await rig.wait_state(root, "W")
+        rig.call_tools(("c1", "echo", "{}"))
+        child = await rig.create("go", parent_chat_id=root, root_chat_id=root)
+        await until_got(hook, 1)
+        assert msgspec.json.decode(hook.got[0][1])["data"]["chat_id"] == str(child)

@@ -32,7 +32,7 @@ def decode(text: str) -> bytes:
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
-def delivery(event: str, *, error: bytes | None = None) -> Delivery:
+def delivery(event: str, *, error: bytes | None = None, action: bytes | None = None) -> Delivery:
     return Delivery(
         id=1,
         webhook_id=UUID(int=1),
@@ -42,6 +42,7 @@ def delivery(event: str, *, error: bytes | None = None) -> Delivery:
         title="Fix the test",
         labels={},
         error=None if error is None else Raw(error),
+        action=None if action is None else Raw(action),
         created_at=datetime(2026, 11, 17, tzinfo=UTC),
         attempts=1,
     )
@@ -98,6 +99,11 @@ def test_a_key_that_is_no_point_of_the_curve_is_refused() -> None:
         (delivery("turn.finished"), None, "The answer is complete."),
         (delivery("turn.failed", error=b'{"message":"No key."}'), None, "No key."),
         (delivery("turn.needs_action"), "earlier text", "The chat needs you."),
+        (
+            delivery("turn.needs_action", action=b'{"summary":"Approve: git push"}'),
+            "earlier text",
+            "Approve: git push",
+        ),
     ],
 )
 def test_a_message_says_what_happened_in_one_line(
