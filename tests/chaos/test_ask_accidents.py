@@ -16,7 +16,9 @@ from chatd.store import tool_policies
 from tests.chaos.test_accidents import run_accidents
 from tests.support.chaos.replica_orders import OWNER
 from tests.support.chaos.replica_process import DieAt
+from tests.support.chaos.replicas import ReplicaProcess
 from tests.support.chaos.takeover_rig import TakeoverRig
+from tests.support.eventually import eventually
 from tests.support.factories import member
 
 ASK = ToolPolicy(rules=(ToolRule(tool="*", action="ask"),))
@@ -26,6 +28,11 @@ async def ask_for_all_calls(rig: TakeoverRig) -> None:
     """The first accident sets the policy of all."""
     with suppress(Conflict):
         await tool_policies.save_user(rig.survivor.pool, member(OWNER), ASK, version=0)
+
+
+async def has_free_slot(victim: ReplicaProcess) -> bool:
+    """Its runner has left the chat that waits, so that the next order gets the only slot."""
+    return (await victim.resources()).running == 0
 
 
 async def approve(rig: TakeoverRig, chat_id: ChatId, call_id: str) -> None:
@@ -66,6 +73,7 @@ async def killed_between_the_approval_and_the_run(rig: TakeoverRig) -> None:
     victim = await rig.start_victim(die_at=DieAt(event="action", fields={"task": "RunTools"}))
     chat_id = await rig.create(victim, "once22 1")
     await rig.survivor.wait_state(chat_id, "A0")
+    await eventually(lambda: has_free_slot(victim), within_s=30)
     assert (await victim.order("approve", chat_id, text="once22-0")).state == "R0"
     assert await victim.wait_exited() == -9
     await rig.survivor.wait_state(chat_id, "W")
@@ -80,6 +88,7 @@ async def killed_while_the_approved_call_ran(rig: TakeoverRig) -> None:
     victim = await rig.start_victim()
     chat_id = await rig.create(victim, "once23 1")
     await rig.survivor.wait_state(chat_id, "A0")
+    await eventually(lambda: has_free_slot(victim), within_s=30)
     await victim.order("approve", chat_id, text="once23-0")
     await gate.reached.wait()
     victim.kill()
