@@ -232,6 +232,38 @@ async def test_two_replicas_that_register_at_once_agree_on_one_client(
         assert await one.replica.pool.fetchval("SELECT count(*) FROM mcp_registrations") == 1
 
 
+async def test_a_server_that_registers_nobody_reads_the_description_that_chatd_publishes(
+    server: ApiServer, authorization: AuthorizationServer
+) -> None:
+    authorization.metadata = {
+        "registration_endpoint": None,
+        "client_id_metadata_document_supported": True,
+    }
+    async with prepared(server, authorization) as server_id:
+        browser = Browser(server)
+        assert (await browser.connect(server_id, authorization)).status == 200
+        assert authorization.calls["client document"] == 1
+        (client_id,) = authorization.clients
+        assert client_id.endswith(f"/api/v1/mcp-servers/{server_id}/client")
+        assert (await browser.connection(server_id))["state"] == "connected"
+
+
+async def test_the_description_is_published_over_https_only(
+    dsn: str, authorization: AuthorizationServer
+) -> None:
+    """Unless the operator named the host: others could change it on the way."""
+    authorization.metadata = {
+        "registration_endpoint": None,
+        "client_id_metadata_document_supported": True,
+    }
+    async with serve_api(dsn) as server, plain_resource(authorization) as url:
+        server_id = await add_server(server, url)
+        path, host = f"/mcp-servers/{server_id}/connect", {"host": "localhost:7915"}
+        refused = await server.ask("POST", path, headers=host)
+        assert refused.code == (409, "mcp_oauth_failed")
+        assert "not encrypted" in str(refused.json["message"])
+
+
 async def test_users_who_connect_at_the_same_moment_cause_one_registration(
     server: ApiServer, authorization: AuthorizationServer
 ) -> None:

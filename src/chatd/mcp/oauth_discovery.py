@@ -1,7 +1,8 @@
 """Finds the authorization server of an MCP server and registers chatd there.
 
 The server is asked first (RFC 9728), then its authorization server (RFC 8414, OpenID discovery),
-which registers a client (RFC 7591). A server without a description of its own is taken to be its
+which registers a client (RFC 7591) or, if it registers nobody, reads the description that chatd
+publishes of itself. A server without a description of its own is taken to be its
 own authorization server, as the first version of the specification says.
 """
 
@@ -19,8 +20,10 @@ from chatd.domain.mcp.oauth import (
     ResourceMetadata,
     TokenError,
     choose_scopes,
+    document_url,
     issuer_metadata_urls,
     metadata_hint,
+    published_client,
     refusal_reason,
     registered_client,
     registration_request,
@@ -107,6 +110,11 @@ class OauthDiscovery:
 
     async def _register(self, found: _Found, redirect_uri: str) -> RegisteredClient:
         url = found.issuer.registration_endpoint
+        if url is None and found.issuer.client_id_metadata_document_supported:
+            hosts = tuple(self._http.private_hosts)
+            require_endpoint(document_url(redirect_uri), "description of chatd for", hosts)
+            client = published_client(found.issuer, redirect_uri, found.resource, found.scopes)
+            return RegisteredClient(client=client)
         if url is None:
             raise OauthFailed(
                 f"The authorization server {found.issuer.issuer} does not register clients by"

@@ -105,7 +105,7 @@ class ObjectFactory:
     async def delete(self, row: Row, made: Objects) -> bool:
         """False if the API cannot delete it alone."""
         for name in row.parameters:
-            if name in DELETIONS and row.rule not in ("costs", "any role"):
+            if name in DELETIONS and row.rule not in ("costs", "any role", "public"):
                 await self._ask(row.allowed, "DELETE", DELETIONS[name].format(**made), None)
                 return True
         return False

@@ -401,6 +401,7 @@ ADMINISTRATION: Final = (
     row(
         "GET /mcp-servers/{mcp_server_id}/callback", "any role", "account", says="mcp_oauth_failed"
     ),
+    row("GET /mcp-servers/{mcp_server_id}/client", "public", None),
     row("DELETE /mcp-servers/{mcp_server_id}/connection", "any role", "account", says="not_found"),
     row("GET /mcp-server-configs", "administration read", "admin"),
     row("POST /mcp-server-configs", "administration", "admin", MCP_SERVER),

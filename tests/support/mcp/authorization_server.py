@@ -132,6 +132,8 @@ class AuthorizationServer:
 
     async def _authorize(self, request: web.Request) -> web.Response:
         query = dict(request.query)
+        if query["client_id"] not in self.clients:
+            self.clients[query["client_id"]] = await self._read_client(query["client_id"])
         client = self.clients[query["client_id"]]
         assert query["redirect_uri"] in client["redirect_uris"]
         assert query["response_type"] == "code"
@@ -145,6 +147,15 @@ class AuthorizationServer:
             self._codes[code] = (grant, query)
             answer["code"] = code
         raise web.HTTPFound(f"{query['redirect_uri']}?{urlencode(answer)}")
+
+    async def _read_client(self, url: str) -> dict[str, Any]:
+        """A client that publishes a description of itself."""
+        self.calls["client document"] += 1
+        async with aiohttp.ClientSession() as http, http.get(url) as reply:
+            described = await reply.json()
+        assert described["client_id"] == url
+        assert described["token_endpoint_auth_method"] == "none"
+        return described
 
     async def _token(self, request: web.Request) -> web.Response:
         form = {name: str(value) for name, value in (await request.post()).items()}

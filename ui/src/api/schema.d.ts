@@ -916,6 +916,22 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/mcp-servers/{mcp_server_id}/client": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["get_mcp_client"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/mcp-servers/{mcp_server_id}/connection": {
         parameters: {
             query?: never;
@@ -3120,6 +3136,26 @@ export interface components {
         LoginBody: {
             username: string;
             password: string;
+        };
+        McpClientReply: {
+            client_id: string;
+            client_name: string;
+            redirect_uris: string[];
+            /**
+             * @default [
+             *       "authorization_code",
+             *       "refresh_token"
+             *     ]
+             */
+            grant_types?: string[];
+            /**
+             * @default [
+             *       "code"
+             *     ]
+             */
+            response_types?: string[];
+            /** @default none */
+            token_endpoint_auth_method?: string;
         };
         McpConnectReply: {
             authorization_url: string;
@@ -6414,6 +6450,27 @@ export interface operations {
                 };
                 content: {
                     "text/html": string;
+                };
+            };
+        };
+    };
+    get_mcp_client: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                mcp_server_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["McpClientReply"];
                 };
             };
         };

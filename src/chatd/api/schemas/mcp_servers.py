@@ -303,6 +303,35 @@ class McpConnectReply(Struct, frozen=True, kw_only=True):
     ]
 
 
+class McpClientReply(Struct, frozen=True, kw_only=True):
+    """chatd as a client of OAuth, for authorization servers that read such descriptions."""
+
+    client_id: Annotated[
+        str,
+        describe(
+            "The address of this description.",
+            f"https://chat.example.com/api/v1/mcp-servers/{MCP_SERVER_ID}/client",
+        ),
+    ]
+    client_name: Annotated[str, describe("The name for people.", "chatd")]
+    redirect_uris: Annotated[
+        tuple[str, ...],
+        describe(
+            "Where browsers come back to.",
+            [f"https://chat.example.com/api/v1/mcp-servers/{MCP_SERVER_ID}/callback"],
+        ),
+    ]
+    grant_types: Annotated[
+        tuple[str, ...], describe("What the client asks for.", ["authorization_code"])
+    ] = ("authorization_code", "refresh_token")
+    response_types: Annotated[tuple[str, ...], describe("How it is answered.", ["code"])] = (
+        "code",
+    )
+    token_endpoint_auth_method: Annotated[
+        str, describe("How the client authenticates: PKCE protects the code.", "none")
+    ] = "none"
+
+
 class McpDisconnectReply(Struct, frozen=True, kw_only=True):
     """What became of the tokens at the authorization server. Here they are deleted."""
 

@@ -164,6 +164,7 @@ class IssuerMetadata(Struct, frozen=True, kw_only=True):
     token_endpoint_auth_methods_supported: tuple[str, ...] = ("client_secret_basic",)
     code_challenge_methods_supported: tuple[str, ...] | None = None
     authorization_response_iss_parameter_supported: bool = False
+    client_id_metadata_document_supported: bool = False
 
 
 def require_issuer(
@@ -285,6 +286,21 @@ def registered_client(
         issuer=found.issuer,
         checks_issuer=found.authorization_response_iss_parameter_supported,
     )
+
+
+def document_url(redirect_uri: str) -> str:
+    """Where chatd describes itself to authorization servers that register nobody and read such
+    descriptions; it is the client's id."""
+    return f"{redirect_uri.rpartition('/')[0]}/client"
+
+
+def published_client(
+    found: IssuerMetadata, redirect_uri: str, resource: str, scopes: str
+) -> OauthClient:
+    reply = RegistrationReply(
+        client_id=document_url(redirect_uri), token_endpoint_auth_method="none"
+    )
+    return registered_client(found, reply, resource, scopes)
 
 
 def choose_scopes(

@@ -14,6 +14,7 @@ from chatd.api.routes.administration.mcp_servers import require_mcp
 from chatd.api.schemas.lists import ListQuery
 from chatd.api.schemas.mcp_servers import (
     McpCallbackQuery,
+    McpClientReply,
     McpConnectionReply,
     McpConnectReply,
     McpDisconnectReply,
@@ -22,6 +23,7 @@ from chatd.api.schemas.mcp_servers import (
 )
 from chatd.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
 from chatd.domain.ids import McpServerId
+from chatd.domain.mcp.oauth import CLIENT_NAME, document_url
 from chatd.mcp.oauth_connections import CONNECT_LIFETIME, ConnectAnswer, ServerConnection
 
 SECURE_PREFIX: Final = "__Host-chatd_mcp_"
@@ -71,6 +73,15 @@ class McpServerRoutes:
                 errors=(*_OAUTH_CODES, "mcp_grant_refused"),
             ),
             ApiRoute(
+                endpoint=f"GET {_ONE}/client",
+                permission="public",
+                summary="Get chatd's description as a client, for authorization servers",
+                description="For those that register no clients and read descriptions instead.",
+                handle=self.get_mcp_client,
+                replies={200: McpClientReply},
+                errors=("host_not_allowed", "not_found"),
+            ),
+            ApiRoute(
                 endpoint=f"DELETE {_ONE}/connection",
                 permission="account.write",
                 summary="Disconnect from an MCP server; the tokens are deleted and revoked",
@@ -112,6 +123,19 @@ class McpServerRoutes:
                 raise
             return failed_page(server_id, error.message, error_reply(error).status, cleared)
         return connected_page(server_id, stored.server.display_name, cleared)
+
+    async def get_mcp_client(self, request: ApiRequest) -> ApiReply:
+        server_id = request.mcp_server_id
+        self._site.require_host(request.scope)
+        directory = require_mcp(self._deps).directory
+        stored = await self._deps.retry(lambda: directory.find(server_id))
+        if stored is None or stored.server.auth != "oauth2":
+            raise NotFound("There is no such MCP server.")
+        uri = self._redirect_uri(request, server_id)
+        described = McpClientReply(
+            client_id=document_url(uri), client_name=CLIENT_NAME, redirect_uris=(uri,)
+        )
+        return reply(described)
 
     async def disconnect_mcp_server(self, request: ApiRequest) -> ApiReply:
         connections, by = require_mcp(self._deps).connections, self._deps.author(request)
