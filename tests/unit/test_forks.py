@@ -2,7 +2,7 @@
 
 import pytest
 
-from chatd.domain.chat.forks import closing_results, fork_title
+from chatd.domain.chat.copies.forks import closing_results, fork_title
 from chatd.domain.chat.messages import Message, local_results, pending_calls
 from tests.support.factories import call, message, result, text
 

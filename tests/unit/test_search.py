@@ -2,8 +2,8 @@
 
 import pytest
 
-from chatd.domain.chat.pins import MAX_PINNED_CHATS, place_pin
-from chatd.domain.chat.search import (
+from chatd.domain.chat.lists.pins import MAX_PINNED_CHATS, place_pin
+from chatd.domain.chat.lists.search import (
     MAX_QUERY_CHARS,
     SNIPPET_CHARS,
     SearchQuery,

@@ -21,9 +21,9 @@ from chatd.api.schemas.chats import (
     SubagentPage,
 )
 from chatd.domain.access import UserActor
+from chatd.domain.chat.lists.search import SearchQuery, make_snippet, parse_query
 from chatd.domain.chat.public_chat import PublicChat, public_chat
 from chatd.domain.chat.row import Chat
-from chatd.domain.chat.search import SearchQuery, make_snippet, parse_query
 from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.ids import ChatId
 from chatd.store.chat import chats, read_marks, search, subagents

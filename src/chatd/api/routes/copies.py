@@ -24,10 +24,8 @@ from chatd.api.route import ApiRoute
 from chatd.api.routes.chats import new_view
 from chatd.api.schemas.chats import ClientTool, ExportQuery, ForkBody
 from chatd.domain.access import is_allowed
-from chatd.domain.chat.markdown import chat_heading, message_markdown
-from chatd.domain.chat.public_chat import PublicChat, public_chat
-from chatd.domain.chat.row import Chat
-from chatd.domain.chat.transfer import (
+from chatd.domain.chat.copies.markdown import chat_heading, message_markdown
+from chatd.domain.chat.copies.transfer import (
     FORMAT_VERSION,
     MAX_LINE_BYTES,
     MAX_LINE_VALUES,
@@ -36,6 +34,8 @@ from chatd.domain.chat.transfer import (
     TransferReader,
     encode_line,
 )
+from chatd.domain.chat.public_chat import PublicChat, public_chat
+from chatd.domain.chat.row import Chat
 from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.ids import ChatId, MessageId
 from chatd.store.chat import forks, transfer

@@ -20,9 +20,9 @@ from chatd.domain.access import (
     require_allowed,
     require_permission,
 )
+from chatd.domain.chat.lists.search import ChatSource
 from chatd.domain.chat.messages import Message, PendingCall, QueuedMessage
 from chatd.domain.chat.row import AgentWait, Chat, ChatError, DiffStatus, RetryState, Setbacks
-from chatd.domain.chat.search import ChatSource
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.chat.transitions import LoadedChat
 from chatd.domain.ids import ChangeId, ChatId, McpServerId, MessageId, UserId

@@ -11,7 +11,7 @@ from typing import Final, LiteralString
 from msgspec import Struct
 
 from chatd.domain.access import UserActor
-from chatd.domain.chat.forks import closing_results, fork_title
+from chatd.domain.chat.copies.forks import closing_results, fork_title
 from chatd.domain.chat.messages import Draft, encode_parts
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import NotFound

@@ -12,9 +12,9 @@ from typing import Final, LiteralString
 from msgspec import Struct
 
 from chatd.domain.access import Actor, UserActor
+from chatd.domain.chat.lists.search import match_expression
 from chatd.domain.chat.messages import Message
 from chatd.domain.chat.row import Chat
-from chatd.domain.chat.search import match_expression
 from chatd.domain.ids import ChatId, MessageId
 from chatd.store.chat.chats import FILTERS, ChatListFilter, chat_from_row, filter_values
 from chatd.store.chat.messages import MESSAGE_COLUMNS, messages_from_json

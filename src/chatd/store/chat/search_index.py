@@ -11,9 +11,9 @@ from typing import Final, LiteralString
 
 from msgspec import Struct
 
+from chatd.domain.chat.lists.search import searchable_text
 from chatd.domain.chat.messages import Message
 from chatd.domain.chat.parts import TextPart
-from chatd.domain.chat.search import searchable_text
 from chatd.domain.ids import ChatId, MessageId, UserId
 from chatd.store.chat.messages import MESSAGE_COLUMNS, messages_from_json, take_within_bytes
 from chatd.store.chat.search import TITLE_ENTRY

@@ -13,12 +13,12 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from chatd.domain.access import Actor, Permission, UserActor
-from chatd.domain.chat.forks import close_calls
+from chatd.domain.chat.copies.forks import close_calls
+from chatd.domain.chat.copies.transfer import ChatLine, MessageLine, content_fields, one_line
 from chatd.domain.chat.messages import Message, Role, Visibility, decode_parts, encode_parts
 from chatd.domain.chat.parts import UnknownPart
 from chatd.domain.chat.public_messages import public_parts
 from chatd.domain.chat.row import Chat
-from chatd.domain.chat.transfer import ChatLine, MessageLine, content_fields, one_line
 from chatd.domain.ids import ChangeId, ChatId, MessageId, ModelConfigId, UserId
 from chatd.store.chat.chats import chat_from_row
 from chatd.store.chat.messages import take_within_bytes

@@ -7,7 +7,7 @@ from msgspec import UNSET, UnsetType
 
 from chatd.domain.access import Actor
 from chatd.domain.chat.commands import UpdateChat
-from chatd.domain.chat.pins import place_pin
+from chatd.domain.chat.lists.pins import place_pin
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import InvariantBroken
 from chatd.domain.ids import ChatId, McpServerId, WorkspaceId
