@@ -1,6 +1,7 @@
 /** A chat of ten thousand messages opens as fast as a short one, and stays where its reader is. */
 import type { Page } from "@playwright/test";
 import type { ChatScreen } from "./chat-screen";
+import { expectGoodEverywhere } from "./everywhere";
 import { expect, test } from "./test";
 import { importChat, longTranscript } from "./transcripts";
 
@@ -34,4 +35,50 @@ test("a move upwards counts before the browser has told of it", async ({ page, c
   });
   await frames(page);
   expect(await pixelsToEnd(chat)).toBeGreaterThan(200);
+});
+
+/** The first row that is wholly in the window, and where it stands. */
+const readRow = (chat: ChatScreen): Promise<{ text: string; top: number }> =>
+  chat.log.evaluate((log) => {
+    const top = log.getBoundingClientRect().top;
+    const rows = [...log.querySelectorAll("article")].map((row) => ({ text: row.textContent, top: row.getBoundingClientRect().top - top }));
+    return rows.sort((a, b) => a.top - b.top).find((row) => row.top >= 0) ?? { text: "", top: 0 };
+  });
+
+const placeOf = (chat: ChatScreen, text: string): Promise<number | null> =>
+  chat.log.evaluate((log, words) => {
+    const row = [...log.querySelectorAll("article")].find((one) => one.textContent === words);
+    return row === undefined ? null : row.getBoundingClientRect().top - log.getBoundingClientRect().top;
+  }, text);
+
+test("an older page that fails says so and is tried again; one that comes leaves the row that is read where it is", async ({ page, chat, server, context }) => {
+  const id = await importChat(server, "A chat of some pages", longTranscript(3000));
+  let isDown = true;
+  let release = (): void => undefined;
+  const held = new Promise<void>((resolve) => (release = resolve));
+  await context.route(/before_id=/, async (route) => {
+    if (isDown) return route.abort("connectionreset");
+    await held;
+    return route.continue();
+  });
+  await chat.open(id);
+  await expect(chat.log).toContainText("Answer 3000.");
+  const retry = chat.log.getByRole("button", { name: "Earlier messages could not be loaded. Retry" });
+  await chat.log.hover();
+  await expect(async () => {
+    await page.mouse.wheel(0, -100_000);
+    await expect(retry).toBeVisible({ timeout: 500 });
+  }).toPass();
+  await expectGoodEverywhere(page, "an older page that could not be loaded");
+  isDown = false;
+  await chat.log.evaluate((log) => log.scrollTo(0, 0));
+  await retry.click();
+  await expect(chat.log).toContainText("Loading earlier messages");
+  await frames(page);
+  const before = await readRow(chat);
+  release();
+  await expect(chat.log).not.toContainText("Loading earlier messages");
+  await frames(page);
+  await frames(page);
+  expect(await placeOf(chat, before.text)).toBeCloseTo(before.top, -1);
 });

@@ -63,7 +63,7 @@ export class ModelServer {
     const asked = JSON.parse(body) as Request;
     response.writeHead(200, { "content-type": "text/event-stream" });
     await this.write(asked, response);
-    sendChunk(response, {}, "stop");
+    sendChunk(response, {}, "stop", { prompt_tokens: 100, completion_tokens: 100, total_tokens: 200 });
     response.end("data: [DONE]\n\n");
   }
 
@@ -97,14 +97,14 @@ function writePaced(response: ServerResponse, { pieces, perSecond }: Script): Pr
   });
 }
 
-function sendChunk(response: ServerResponse, delta: object, finish_reason: string | null = null): void {
-  const chunk = { id: "c", object: "chat.completion.chunk", created: 0, model: "wire", choices: [{ index: 0, delta, finish_reason }] };
+function sendChunk(response: ServerResponse, delta: object, finish_reason: string | null = null, usage: object | null = null): void {
+  const chunk = { id: "c", object: "chat.completion.chunk", created: 0, model: "wire", choices: [{ index: 0, delta, finish_reason }], usage };
   response.write(`data: ${JSON.stringify(chunk)}\n\n`);
 }
 
 /** Adds the provider and a model of it to the server; returns the model's id. */
 export async function addModel(server: ChatdServer, model: ModelServer, name: string, key = GOOD_KEY): Promise<string> {
   await server.api("POST", "/providers", { name, kind: "openai-compat", base_url: model.url, api_keys: [key] });
-  const added = await server.api<{ id: string }>("POST", "/models", { name, provider: name, model: "wire", capabilities: { context_limit: 1_000_000 } });
+  const added = await server.api<{ id: string }>("POST", "/models", { name, provider: name, model: "wire", prices: { input: "10", output: "10" }, capabilities: { context_limit: 1_000_000 } });
   return added.id;
 }

@@ -1,25 +1,7 @@
 /** What the server refuses, and what the page says then: sign-in, sessions, limits, keys. */
-import type { Browser, Page } from "@playwright/test";
 import { ChatScreen } from "./chat-screen";
-import type { ChatdServer } from "./chatd-server";
-import { expect, expectAccessible, signIn, test } from "./test";
-
-interface User {
-  readonly id: string;
-  readonly username: string;
-}
-
-/** A page of another user, in a browser of its own. */
-async function openAs(browser: Browser, server: ChatdServer, user: User): Promise<Page> {
-  const context = await browser.newContext({ baseURL: server.url });
-  const page = await context.newPage();
-  await signIn(page, server, user.username);
-  await expect(new ChatScreen(page).box).toBeVisible();
-  return page;
-}
-
-const createUser = (server: ChatdServer, username: string): Promise<User> =>
-  server.api<User>("POST", "/users", { username, role: "member", password: "correct horse battery" });
+import { expect, expectAccessible, test } from "./test";
+import { createUser, openAs, signOut } from "./users";
 
 test("without a session the page asks to sign in, and then opens what was asked for", async ({ page, context, server }) => {
   await createUser(server, "grace");
@@ -55,7 +37,7 @@ test("a session that ends while the page is open asks to sign in again, and keep
   await expect(chat.box).toHaveValue("half a thought");
   await chat.box.press("Enter");
   await expect(chat.log.getByRole("article", { name: "You" }).last()).toContainText("half a thought");
-  await page.context().close();
+  await signOut(page);
 });
 
 test("a suspended user is signed out at once, and cannot come back", async ({ server, browser }) => {
@@ -68,7 +50,7 @@ test("a suspended user is signed out at once, and cannot come back", async ({ se
   await dialog.getByRole("button", { name: "Sign in", exact: true }).click();
   await expect(dialog.getByRole("alert")).toBeVisible();
   await expect(dialog).toBeVisible();
-  await page.context().close();
+  await signOut(page);
 });
 
 test("a user cannot open another user's chat", async ({ server, browser }) => {
@@ -77,5 +59,5 @@ test("a user cannot open another user's chat", async ({ server, browser }) => {
   await page.goto(`/c/${secret.id}`);
   await expect(page.getByText("This chat does not exist, or is not shared with you.")).toBeVisible();
   await expect(page.getByText("a secret")).toHaveCount(0);
-  await page.context().close();
+  await signOut(page);
 });

@@ -1,5 +1,5 @@
 /** Every screen, light and dark, on a desktop and on a phone: it shows, and it is accessible. */
-import type { Page } from "@playwright/test";
+import { expectGoodEverywhere, PHONE } from "./everywhere";
 import { expect, expectAccessible, test } from "./test";
 
 const PATHS = {
@@ -9,36 +9,6 @@ const PATHS = {
     (name) => `/admin/${name}`,
   ),
 };
-
-/** Nothing is wider than the window, but what scrolls by itself. */
-async function expectNoSidewaysScroll(page: Page): Promise<void> {
-  const overflow = () => page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
-  await expect.poll(overflow, { message: `pixels beyond the window: ${page.url()}` }).toBeLessThanOrEqual(0);
-}
-
-const DESKTOP = { width: 1280, height: 800 };
-const PHONE = { width: 390, height: 844 };
-
-/** Colours change at once: an inherited one would change a frame later at each level. */
-function stopTransitions(): void {
-  const sheet = new CSSStyleSheet();
-  sheet.replaceSync("*, *::before, *::after { transition: none !important; }");
-  document.adoptedStyleSheets.push(sheet);
-}
-
-/** The page as it is, in both themes and on both devices. */
-async function expectGoodEverywhere(page: Page): Promise<void> {
-  await page.evaluate(stopTransitions);
-  for (const [device, viewport] of [["phone", PHONE], ["desktop", DESKTOP]] as const) {
-    await page.setViewportSize(viewport);
-    await expectNoSidewaysScroll(page);
-    for (const colorScheme of ["dark", "light"] as const) {
-      await page.emulateMedia({ colorScheme });
-      await page.evaluate(() => new Promise(requestAnimationFrame));
-      await expectAccessible(page, `${page.url()}, ${device}, ${colorScheme}`);
-    }
-  }
-}
 
 test.describe.configure({ mode: "parallel" });
 

@@ -4,7 +4,7 @@ import { api, ApiError } from "@/api/client";
 import type { components } from "@/api/schema";
 import { ErrorNote } from "@/components";
 import { useCreatedChat } from "@/connection";
-import { chatPath, focusComposer } from "@/shell";
+import { announce, chatPath, focusComposer } from "@/shell";
 import { creationKey, forgetCreation } from "./creation-key";
 import { contentOf, type MessageDraft } from "./draft/draft";
 import { clearDraft } from "./draft/draft-store";
@@ -39,6 +39,7 @@ export function NewChatComposer() {
       onCreated(chat);
       wishFocus(chat.id);
       navigate(chatPath(chat.id));
+      announce("Working");
     } catch (caught) {
       if (!(caught instanceof ApiError)) throw caught;
       if (!caught.isTemporary) forgetCreation();

@@ -36,6 +36,8 @@ export function ChatPage({ chatId }: { chatId: string }) {
       <Suspense fallback={<div className="log" />}>
         <Timeline key={chatId} chatId={chatId} />
         <Composer key={`${chatId}-box`} chatId={chatId} />
+      </Suspense>
+      <Suspense>
         <CoachMark chatId={chatId} />
       </Suspense>
     </>

@@ -23,8 +23,9 @@ export function NewChatPage() {
           <p className="lead">It keeps working when you close this page, and goes on where it was if something breaks.</p>
           <Suspense>
             <Composer chatId={null} />
-            {isDemo && <FirstScreen />}
           </Suspense>
+          {/* On its own: while it is loaded, the box keeps its focus. */}
+          <Suspense>{isDemo && <FirstScreen />}</Suspense>
         </div>
       </div>
     </>

@@ -18,6 +18,8 @@ export type CallAnswer = components["schemas"]["CallAnswerIn"];
 
 export interface TimelineActions {
   readonly chatId: string;
+  /** The user may change providers and their keys. */
+  readonly isAdmin: boolean;
   /** Sends a message of the user; with `mode` the chat leaves or enters plan mode with it. */
   send: (text: string, mode?: "off" | "plan") => void;
   /** Gives the result of a call that a program outside should have run. */
@@ -49,6 +51,7 @@ const nowhere = () => Promise.resolve();
 
 export const NO_ACTIONS: TimelineActions = {
   chatId: "",
+  isAdmin: false,
   send: nothing,
   answer: nowhere,
   decide: nowhere,

@@ -65,7 +65,7 @@ function ImagePreview({ url, name, onError }: { readonly url: string; readonly n
                 <Icon of={Download} />
               </a>
               <Primitive.Close asChild>
-                <IconButton icon={X} label="Close" />
+                <IconButton icon={X} label="Close" tooltip={false} />
               </Primitive.Close>
             </header>
             <img src={url} alt={name} />

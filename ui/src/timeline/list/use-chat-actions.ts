@@ -2,7 +2,7 @@
 import { useEffect, useMemo, useRef } from "react";
 import { useLocation } from "wouter";
 import { api } from "@/api/client";
-import { useOutbox, type OpenChat } from "@/connection";
+import { useMe, useOutbox, type OpenChat } from "@/connection";
 import { chatPath, editMessage, editUnsent, openModelPicker, openPanel, toast } from "@/shell";
 import { fileUrl, type BuildLog, type TimelineActions } from "../actions";
 import { copyText } from "../copy";
@@ -13,6 +13,7 @@ import { inputParts } from "../rows/input-parts";
 export function useChatActions(chatId: string, chat: OpenChat): TimelineActions {
   const [, navigate] = useLocation();
   const outbox = useOutbox();
+  const isAdmin = useMe().data?.user.role === "admin";
   const newest = useRef(chat);
   useEffect(() => {
     newest.current = chat;
@@ -24,6 +25,7 @@ export function useChatActions(chatId: string, chat: OpenChat): TimelineActions 
     };
     return {
       chatId,
+      isAdmin,
       send,
       answer: async (callId, output) => {
         const waiting = newest.current.state.requestedCalls.filter((call) => (call.kind ?? "client") === "client");
@@ -69,7 +71,7 @@ export function useChatActions(chatId: string, chat: OpenChat): TimelineActions 
       discardSend: (id) => void outbox.discard(id),
       editSend: editUnsent,
     };
-  }, [chatId, navigate, outbox]);
+  }, [chatId, isAdmin, navigate, outbox]);
 }
 
 const LOG_LINES = 100;

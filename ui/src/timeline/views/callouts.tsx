@@ -98,8 +98,8 @@ function StepButton({ step, isFirst }: { readonly step: NextStep; readonly isFir
       );
     case "open_keys":
       return (
-        <Button size="xs" variant={variant} onClick={() => actions.openSettings("/settings/keys")}>
-          Open keys
+        <Button size="xs" variant={variant} onClick={() => actions.openSettings(actions.isAdmin ? "/admin/providers" : "/settings/keys")}>
+          {actions.isAdmin ? "Open providers" : "Open keys"}
         </Button>
       );
     case "open_models":
