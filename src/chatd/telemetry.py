@@ -94,6 +94,8 @@ _LEVELS: Final[Mapping[str, int]] = {
     "usage_write_failed": logging.WARNING,
     "chat_list_unreadable": logging.ERROR,
     "worker_failed": logging.ERROR,
+    # Repeated while the database is away; heartbeat_failed is logged once.
+    "wake_failed": logging.DEBUG,
     "workers_reaped": logging.WARNING,
     "workspace_down": logging.WARNING,
     "workspace_overdue": logging.INFO,

@@ -35,6 +35,7 @@ async def killed_before_a_subagent_was_written(rig: TakeoverRig) -> None:
     await check_team(rig, chat_id, "team1", 2)
 
 
+@pytest.mark.covers("F39")
 async def killed_before_the_result_of_the_spawn_was_written(rig: TakeoverRig) -> None:
     """The next owner runs the call again and finds the subagent."""
     chat_id = await run_until_dead(rig, "team2 2", DieAt(event="subagent_spawned", nth=2))
@@ -65,6 +66,7 @@ async def suspended(rig: TakeoverRig, chat_id: ChatId) -> Chat:
     return await eventually(is_suspended, within_s=SETTLE_TIMEOUT_S)
 
 
+@pytest.mark.covers("F36", "F37")
 async def killed_while_the_parent_waits(rig: TakeoverRig) -> None:
     """The subagent is taken over; the parent is not touched until it has ended."""
     gate = rig.model.gates.hold("team5.0/0")
@@ -78,6 +80,7 @@ async def killed_while_the_parent_waits(rig: TakeoverRig) -> None:
     assert (await rig.survivor.chat(chat_id)).takeover == before.takeover
 
 
+@pytest.mark.covers("F7")
 async def stopped_while_the_parent_waits(rig: TakeoverRig) -> None:
     """The replica that leaves waits for the subagent's step, not for the parent."""
     gate = rig.model.gates.hold("team6.0/0")

@@ -142,6 +142,7 @@ async def test_a_suspended_parent_has_no_worker_and_is_shown_as_running(
         await rig.wait_state(chat_id, "W")
 
 
+@pytest.mark.covers("F40")
 async def test_parents_that_wait_leave_their_slots_to_others(
     dsn: str, chats_api: ScriptedChats
 ) -> None:
@@ -402,6 +403,7 @@ async def test_a_queued_message_follows_the_turn_that_waits(
         ]
 
 
+@pytest.mark.covers("F38")
 async def test_archiving_a_root_ends_its_wait_and_its_subagents(
     dsn: str, chats_api: ScriptedChats
 ) -> None:

@@ -229,11 +229,11 @@ class WorkspaceServer:
 
     async def create(self, name: str, *calls: Call, **fields: object) -> str:
         """Create a chat that makes these calls; return its id."""
-        said = {**message_body(_text(name, *calls)), "model": "obedient", **fields}
+        said = {**message_body(script_text(name, *calls)), "model": "obedient", **fields}
         return (await self.ask("POST", "/chats", said))["id"]
 
     async def send(self, chat: str, name: str, *calls: Call, **fields: object) -> None:
-        said = {**message_body(_text(name, *calls)), "model": "obedient", **fields}
+        said = {**message_body(script_text(name, *calls)), "model": "obedient", **fields}
         await self.ask("POST", f"/chats/{chat}/messages", said)
 
     async def call(self, chat: str, name: str, *calls: Call) -> list[Json]:
@@ -271,7 +271,7 @@ def message_body(words: str) -> Json:
     return {"content": [{"type": "text", "text": words}]}
 
 
-def _text(name: str, *calls: Call) -> str:
+def script_text(name: str, *calls: Call) -> str:
     return msgspec.json.encode(Script(name, calls)).decode()
 
 
