@@ -46,7 +46,7 @@ BODIES = [
     ),
     (CREATE, f'{{{HELLO}, "labels": {{"a": 1}}}}', "labels[...]: must be text"),
     (CREATE, f'{{{HELLO}, "modle": "x"}}', "modle: is not a known field"),
-    (CREATE, f'{{{HELLO}, "mode": "banana"}}', "mode: is not a known field"),
+    (CREATE, f'{{{HELLO}, "mode": "banana"}}', "mode: must be one of plan"),
     (
         SEND,
         f'{{{HELLO}, "busy_behavior": "shout"}}',

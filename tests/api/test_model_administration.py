@@ -164,10 +164,10 @@ async def test_the_schema_of_the_options_describes_every_kind(server: ApiServer)
 
 async def test_models_of_tasks_are_chosen_by_name(server: ApiServer) -> None:
     made = await create(server)
-    none = {"title": None, "compaction": None}
+    none = dict.fromkeys(("title", "compaction", "general", "explore"))
     assert (await ask(server, "GET", "/model-overrides")).json == none
     chosen = await ask(server, "PATCH", "/model-overrides", {"title": "qwen"})
-    assert chosen.json == {"title": "qwen", "compaction": None}
+    assert chosen.json == {**none, "title": "qwen"}
     unknown = await ask(server, "PATCH", "/model-overrides", {"compaction": "nope"})
     assert (unknown.status, unknown.field) == (400, "compaction")
     await ask(server, "DELETE", f"/models/{made}")

@@ -145,7 +145,7 @@ WRONG_CREATES: dict[str, list[Json]] = {
     "reasoning_effort": [{"reasoning_effort": "huge"}, {"reasoning_effort": "low\0"}],
     "workspace_id": [{"workspace_id": str(UUID(int=9))}],
     "mcp_server_ids": [{"mcp_server_ids": [NIL]}],
-    "mode": [{"mode": "plan"}],
+    "mode": [{"mode": "explore"}, {"mode": 1}],
     "labels": [
         {"labels": {"": "x"}},
         {"labels": {"-a": "x"}},

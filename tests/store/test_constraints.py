@@ -232,6 +232,17 @@ OTHER_ROWS: list[tuple[str, LiteralString]] = [
         """INSERT INTO mcp_tokens (id, server_id, user_id, client, failure)
            SELECT id, id, owner_id, '{}', repeat('x', 401) FROM chats""",
     ),
+    (
+        "a_tool_policy_has_one_subject",
+        """INSERT INTO tool_policies (user_id, chat_id, policy)
+           SELECT owner_id, id, '{}' FROM chats""",
+    ),
+    (
+        "a_tool_policy_has_few_rules",
+        """INSERT INTO tool_policies (chat_id, policy)
+           SELECT id, jsonb_build_object('rules', jsonb_agg(n))
+           FROM chats, generate_series(1, 201) n GROUP BY id""",
+    ),
     ("shared_with_a_user_or_a_group", "INSERT INTO chat_shares (chat_id) SELECT id FROM chats"),
 ]
 

@@ -129,7 +129,7 @@ class ClientState(Struct, frozen=True, kw_only=True):
                     tool_name=call.name,
                     kind=kind,
                     deadline=deadlines[call.id],
-                    can_always=call.always,
+                    can_always=call.always and kind == "approval",
                     reason=call.reason,
                     args=call.args,
                 )
