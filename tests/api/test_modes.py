@@ -102,5 +102,6 @@ async def test_only_a_root_chat_changes_its_mode(server: ApiServer) -> None:
     for refused in (
         await server.ask("PATCH", path, {"mode": "plan"}),
         await server.ask("POST", f"{path}/messages", {**message_body("hi"), "mode": "plan"}),
+        await server.ask("PATCH", f"{path}/messages/1", {**message_body("hi"), "mode": "off"}),
     ):
         assert (refused.status, refused.field) == (400, "mode")

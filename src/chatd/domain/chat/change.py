@@ -16,7 +16,7 @@ from chatd.domain.chat.messages import Draft, PendingCall, UsageEntry, UserInput
 from chatd.domain.chat.parts import ToolResultPart
 from chatd.domain.chat.row import NO_SETBACKS, AgentWait, Chat, ChatError, Fence, RetryState
 from chatd.domain.chat.states import ARCHIVED_STATES, TRANSITIONS, State, Transition, TransitionSide
-from chatd.domain.errors import StaleFence, TransitionNotAllowed
+from chatd.domain.errors import InvalidInput, StaleFence, TransitionNotAllowed
 from chatd.domain.ids import MessageId, QueueId, RequestId, ToolCallId, UserId, WorkerId
 from chatd.domain.takeover import LostOwner, Takeover
 from chatd.domain.tool_modes import ModeChoice, chosen_mode
@@ -438,3 +438,9 @@ def require_allowed(chat: Chat, transition: Transition) -> State:
     if transition.side is TransitionSide.WORKER:
         raise StaleFence(f"Chat {chat.id} is in state {state}: {transition} does not apply.")
     raise TransitionNotAllowed(transition, state, archived=state in ARCHIVED_STATES)
+
+
+def require_mode_choice(chat: Chat, choice: ModeChoice | None) -> None:
+    """Raises InvalidInput: the mode of a subagent is that of its type."""
+    if choice is not None and not chat.is_root:
+        raise InvalidInput("mode", "only a root chat can change its mode")

@@ -4,7 +4,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from chatd.domain.chat.change import Change, MovedQueuedMessage, require_allowed
+from chatd.domain.chat.change import (
+    Change,
+    MovedQueuedMessage,
+    require_allowed,
+    require_mode_choice,
+)
 from chatd.domain.chat.commands import EditQueued, MoveQueued
 from chatd.domain.chat.messages import QueuedMessage
 from chatd.domain.chat.row import Chat
@@ -22,6 +27,7 @@ def edit_queued(chat: Chat, queue: Sequence[QueuedMessage], command: EditQueued)
     author stays; so do model, effort and mode unless the edit sets them."""
     item = _find(chat, queue, command.id, Transition.EDIT_QUEUED)
     require_allowed(chat, Transition.EDIT_QUEUED)
+    require_mode_choice(chat, command.prompt.mode)
     prompt = msgspec.structs.replace(
         command.prompt,
         created_by=item.created_by,

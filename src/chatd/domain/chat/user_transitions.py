@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from chatd.domain.chat.change import Change, require_allowed
+from chatd.domain.chat.change import Change, require_allowed, require_mode_choice
 from chatd.domain.chat.commands import (
     SEND_TRANSITIONS,
     ArchiveIdleTree,
@@ -34,7 +34,6 @@ from chatd.domain.errors import (
     QueueFull,
 )
 from chatd.domain.ids import ChatId, WorkerId
-from chatd.domain.tool_modes import ModeChoice
 
 _UNSET_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 """Placeholder in a new row; the database sets the time by its own clock."""
@@ -79,7 +78,7 @@ def send_message(chat: Chat, command: SendMessage, worker: WorkerId | None) -> C
     if command.when_busy == "reject" and chat.state in BUSY_STATES:
         raise ChatBusy("The chat is busy and the sender asked not to wait.")
     state = require_allowed(chat, SEND_TRANSITIONS[command.when_busy])
-    _check_mode(chat, command.prompt.mode)
+    require_mode_choice(chat, command.prompt.mode)
     change = Change.of(chat)
     if state in (State.W, State.E0):
         return change.start_turn(command.prompt).run(worker)
@@ -145,6 +144,7 @@ def edit_message(
     """Any unarchived -> R0|P0. Replaces a user message and deletes all after it, queue included.
     `target` is the message as stored, or None if the chat has none with that id."""
     require_allowed(chat, Transition.EDIT_MESSAGE)
+    require_mode_choice(chat, command.prompt.mode)
     if target is None or target.deleted or target.visibility == "model":
         raise NotFound("There is no such message in this chat.")
     if not target.starts_turn:
@@ -233,7 +233,7 @@ def update_chat(members: Sequence[Chat], target: ChatId, command: UpdateChat) ->
     """The transitions of an update. Setting a value that the chat already has is allowed."""
     chat = _find(members, target)
     _check_pin(chat, command)
-    _check_mode(chat, command.mode)
+    require_mode_choice(chat, command.mode)
     if command.archived is None or command.archived == chat.archived:
         return ()
     decide = archive_tree if command.archived else unarchive_tree
@@ -247,11 +247,6 @@ def _check_pin(chat: Chat, command: UpdateChat) -> None:
         raise InvalidInput("pin_order", "only a root chat can be pinned")
     if chat.archived if command.archived is None else command.archived:
         raise InvalidInput("pin_order", "an archived chat cannot be pinned")
-
-
-def _check_mode(chat: Chat, choice: ModeChoice | None) -> None:
-    if choice is not None and not chat.is_root:
-        raise InvalidInput("mode", "only a root chat can change its mode")
 
 
 def archive_idle(
