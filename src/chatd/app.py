@@ -122,7 +122,7 @@ async def _no_instructions(chat: Chat) -> Instructions:
 def _chat_tools(
     services: WorkspaceServices | None, families: list[ToolFamily], skills: SkillDirectory
 ) -> ChatTools:
-    load = _no_instructions if services is None else services.instructions.instructions
+    load = _no_instructions if services is None else services.chat_instructions
     return ChatTools(families, load, skills)
 
 

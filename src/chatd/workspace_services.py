@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chatd.aio import run_contained
 from chatd.domain.access import WORKER
@@ -23,6 +24,7 @@ from chatd.domain.decode_errors import describe_entry_error, describe_unknown_ke
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId, ToolCallId, WorkerId, WorkspaceId
 from chatd.domain.ports import Env, ToolContext
+from chatd.domain.prompt.instructions import Instructions
 from chatd.domain.workspace.agent_api import (
     AgentApi,
     ScopedDiff,
@@ -191,6 +193,14 @@ class WorkspaceServices:
         self.provisioning = WorkspaceProvisioner(pool, TemplateCatalog(pool, env.clock), making)
         self.tools = WorkspaceTools(self, self.provisioning, env.clock)
         self.mcp_tools = WorkspaceMcpTools(self._list_mcp_servers, self, env)
+
+    async def chat_instructions(self, chat: Chat) -> Instructions:
+        """Read after the tools of the same step, which know the MCP servers."""
+        found = await self.instructions.instructions(chat)
+        problems = self.mcp_tools.problems(chat)
+        if not problems or found.workspace is None:
+            return found
+        return replace(found, workspace=f"{found.workspace} {problems}")
 
     async def _list_mcp_servers(self, chat: Chat) -> Sequence[WorkspaceMcpServer]:
         return await bindings.list_mcp_servers(self.pool, WORKER, chat.id)

@@ -22,8 +22,14 @@ from tests.workspace_turns.servers import (
 
 pytestmark = pytest.mark.skipif(NO_BUBBLEWRAP, reason="bubblewrap is not installed")
 
-CONFIG = {"mcpServers": {"plain": {"command": "python3", "args": ["plain_server.py"]}}}
-LISTED = "SELECT EXISTS (SELECT FROM agent_context_resources WHERE kind = 'mcp_server')"
+CONFIG = {
+    "mcpServers": {
+        "plain": {"command": "python3", "args": ["plain_server.py"]},
+        "broken": {"command": "/no/such/program"},
+    }
+}
+LISTED = """SELECT EXISTS (
+    SELECT FROM agent_context_resources WHERE kind = 'mcp_server' AND name = 'plain')"""
 BUMP: Call = ("plain__bump", {})
 
 
@@ -75,6 +81,7 @@ async def test_a_call_of_a_killed_server_runs_once_and_another_reports_it(
         [result] = (await heir.wait_idle(chat))[before:]
         assert result == {"output": "1 bumps, None"}
         assert bumps(workspace) == ["wait"]
+        assert "cannot be used now: broken (" in model.requests[-1].body.decode()
         sent = json.loads(model.requests[-1].body)
         assert {"plain__bump", "plain__wait"} <= {
             tool["function"]["name"] for tool in sent["tools"]

@@ -17,7 +17,7 @@ from chatd.domain.mcp.results import convert_result
 from chatd.domain.mcp.tools import ListedTool, McpOrigin, read_listed_tool
 from chatd.domain.model.protocol import ToolSpec
 from chatd.domain.ports import Env, ToolContext, ToolEffect, WorkspaceAccess
-from chatd.domain.text import parse_json
+from chatd.domain.text import clip, parse_json
 from chatd.domain.workspace.agent_api import (
     AgentRefused,
     AgentUnreachable,
@@ -30,6 +30,9 @@ WORKSPACE_MCP_TIMEOUT_S: Final = 100.0
 """For a call of 60 s and a server that is started before it (30 s)."""
 MCP_LIST_RECHECK_S: Final = 5.0
 MAX_CHATS_WITH_TOOLS: Final = 256
+MAX_PROBLEMS: Final = 5
+"""Servers that a model is told about when they cannot be used."""
+MAX_PROBLEM_CHARS: Final = 200
 
 ListServers = Callable[[Chat], Awaitable[Sequence[WorkspaceMcpServer]]]
 
@@ -70,7 +73,7 @@ class WorkspaceMcpTool(Struct, frozen=True, kw_only=True):
 
 
 class _KeptTools(Struct, kw_only=True):
-    hashes: tuple[tuple[str, str], ...]
+    servers: tuple[WorkspaceMcpServer, ...]
     tools: tuple[WorkspaceMcpTool, ...]
     checked_at_s: float
 
@@ -88,7 +91,19 @@ class WorkspaceMcpTools:
     def on_bound(self, chat_id: ChatId) -> None:
         """The chat has another workspace, or it was built again."""
         self._kept.pop(chat_id, None)
-        self._keep(chat_id, _KeptTools(hashes=(), tools=(), checked_at_s=float("-inf")))
+        self._keep(chat_id, _KeptTools(servers=(), tools=(), checked_at_s=float("-inf")))
+
+    def problems(self, chat: Chat) -> str:
+        """For the model: which servers cannot be used, as of the last list. Empty if all can."""
+        kept = self._kept.get(chat.id)
+        failed = [each for each in kept.servers if each.error] if kept is not None else []
+        if not failed or chat.mode is not None:
+            return ""
+        shown = "; ".join(
+            f"{each.name} ({clip(' '.join(each.error.split()), MAX_PROBLEM_CHARS)})"
+            for each in failed[:MAX_PROBLEMS]
+        )
+        return f"MCP servers of the workspace's .mcp.json that cannot be used now: {shown}."
 
     async def tools(self, chat: Chat) -> Sequence[WorkspaceMcpTool]:
         kept = self._kept.get(chat.id)
@@ -102,10 +117,10 @@ class WorkspaceMcpTools:
         except ChatdError as error:
             self._env.emit("workspace_mcp_failed", chat_id=chat.id, error_kind=error.code)
             return () if kept is None else kept.tools
-        hashes = tuple((server.name, server.hash) for server in servers)
-        if kept is None or kept.hashes != hashes:
-            tools = _make_tools(servers, self._access)
-            kept = _KeptTools(hashes=hashes, tools=tools, checked_at_s=now)
+        found = tuple(servers)
+        if kept is None or kept.servers != found:
+            tools = _make_tools([each for each in found if each.tools], self._access)
+            kept = _KeptTools(servers=found, tools=tools, checked_at_s=now)
         kept.checked_at_s = now
         self._keep(chat.id, kept)
         return kept.tools

@@ -51,7 +51,11 @@ async def listed(bench: Workbench, name: str, status: str = "ok") -> ContextReso
     """Wait until the context has the server in this state."""
 
     async def look() -> ContextResource | None:
-        for resource in (await bench.conn.context()).resources:
+        try:
+            found = (await bench.conn.context()).resources
+        except AgentRefused:  # the context is not read yet
+            return None
+        for resource in found:
             if (resource.kind, resource.name, resource.status) == ("mcp_server", name, status):
                 return resource
         return None

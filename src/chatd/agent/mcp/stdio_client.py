@@ -22,6 +22,8 @@ from chatd.agent.mcp.json_rpc import (
 )
 
 CLOSE_GRACE_S = 2.0
+LAST_ERROR_WAIT_S = 0.5
+MAX_LAST_ERROR_BYTES = 500
 # When memory is short, the kernel kills servers before the agent.
 _DIE_FIRST = '{ echo 1000 >>/proc/self/oom_score_adj; } 2>/dev/null; exec "$@"'
 
@@ -35,6 +37,8 @@ class StdioClient:
         self._waiting: dict[int, asyncio.Future[Object]] = {}
         self._last_id = 0
         self._end = ""
+        self._last_error = b""
+        self._error_reader = asyncio.ensure_future(self._read_errors())
         self._reader = asyncio.ensure_future(self._read())
 
     @staticmethod
@@ -51,7 +55,7 @@ class StdioClient:
             *("/bin/sh", "-c", _DIE_FIRST, "sh", *argv),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
             env=dict(env),
             cwd=workdir,
             start_new_session=True,
@@ -76,8 +80,7 @@ class StdioClient:
             await self._write(request(number, method, params))
             return result_of(await within(reply, timeout_s))
         except (McpTimeout, asyncio.CancelledError):
-            with suppress(McpConnectionLost):
-                self._send(notification("notifications/cancelled", {"requestId": number}))
+            self._send(notification("notifications/cancelled", {"requestId": number}))
             raise
         finally:
             self._waiting.pop(number, None)
@@ -96,24 +99,23 @@ class StdioClient:
             os.killpg(self._process.pid, signal.SIGKILL)
         await self._process.wait()
         self._reader.cancel()
+        self._error_reader.cancel()
 
     async def _write(self, data: bytes) -> None:
+        """To a server that has just ended nothing is written: the reader says so to all waits."""
         self._send(data)
         assert self._process.stdin is not None
-        try:
+        with suppress(ConnectionError, RuntimeError):
             await self._process.stdin.drain()
-        except (ConnectionError, RuntimeError):
-            raise McpConnectionLost("the server has ended") from None
 
     def _send(self, data: bytes) -> None:
         stdin = self._process.stdin
-        if stdin is None or stdin.is_closing():
-            raise McpConnectionLost("the server has ended", may_have_run=False)
-        stdin.write(data + b"\n")
+        if stdin is not None and not stdin.is_closing():
+            stdin.write(data + b"\n")
 
     async def _read(self) -> None:
         assert self._process.stdout is not None
-        reason = "the server has ended"
+        reason = ""
         try:
             while line := await self._process.stdout.readline():
                 self._take(line)
@@ -123,8 +125,21 @@ class StdioClient:
                 os.killpg(self._process.pid, signal.SIGKILL)
         except OSError:
             pass
-        self._stop(reason)
+        # A child of the server may hold the stream open.
+        await asyncio.wait({self._error_reader}, timeout=LAST_ERROR_WAIT_S)
+        self._stop(reason or self._explain_end())
         self._on_change()
+
+    async def _read_errors(self) -> None:
+        """Servers log here. Only the end is kept: it may say why a server has ended."""
+        assert self._process.stderr is not None
+        with suppress(OSError):
+            while chunk := await self._process.stderr.read(64 << 10):
+                self._last_error = (self._last_error + chunk)[-MAX_LAST_ERROR_BYTES:]
+
+    def _explain_end(self) -> str:
+        lines = self._last_error.decode("utf-8", "replace").strip().splitlines()
+        return f"the server has ended: {lines[-1]}" if lines else "the server has ended"
 
     def _take(self, line: bytes) -> None:
         message = decode(line)
@@ -133,8 +148,7 @@ class StdioClient:
         number, method = message.get("id"), message.get("method")
         if isinstance(method, str):
             if "id" in message:
-                with suppress(McpConnectionLost):
-                    self._send(reply_to(message))
+                self._send(reply_to(message))
             elif method == "notifications/tools/list_changed":
                 self._on_change()
             return

@@ -128,11 +128,13 @@ class WorkspaceContext(Struct, frozen=True, kw_only=True):
 
 
 class WorkspaceMcpServer(Struct, frozen=True, kw_only=True):
-    """An MCP server that a workspace declares. `tools` is the JSON list of its tools."""
+    """An MCP server that a workspace declares. `tools` is the JSON list of its tools, empty with an
+    `error`."""
 
     name: str
     tools: str
     hash: str
+    error: str = ""
 
 
 class AgentApi(Protocol):

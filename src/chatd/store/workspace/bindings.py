@@ -185,13 +185,13 @@ PIN_CONTEXT: Final[LiteralString] = f"""
 
 # Not pinned: a chat uses the tools that the servers have now. A stopped workspace has none.
 LIST_MCP_SERVERS: Final[LiteralString] = f"""
-    SELECT r.name, r.content, r.hash FROM chats c
+    SELECT r.name, r.content AS tools, r.hash, r.error FROM chats c
     JOIN workspaces w ON w.id = c.workspace_id AND w.owner_id = c.owner_id
     JOIN LATERAL (
         SELECT a.id FROM workspace_agents a WHERE a.workspace_id = w.id AND a.lifecycle <> 'off'
         ORDER BY a.created_at DESC, a.id LIMIT 1) latest ON true
     JOIN agent_context_resources r ON r.agent_id = latest.id
-    WHERE c.id = $1 AND r.kind = 'mcp_server' AND r.status = 'ok' AND {chat_condition("$2", "$3")}
+    WHERE c.id = $1 AND r.kind = 'mcp_server' AND {chat_condition("$2", "$3")}
     ORDER BY r.position"""
 
 _LISTED: Final[LiteralString] = """
@@ -269,11 +269,9 @@ async def get_pinned_context(conn: Conn, actor: Actor, chat_id: ChatId) -> Pinne
 async def list_mcp_servers(
     conn: Conn, actor: Actor, chat_id: ChatId
 ) -> tuple[WorkspaceMcpServer, ...]:
-    """The MCP servers of the chat's workspace that its agent has reached, with their tools."""
+    """The MCP servers of the chat's workspace, with their tools or why they cannot be used."""
     rows = await conn.fetch(LIST_MCP_SERVERS, chat_id, *chat_reach(actor, "chats.read"))
-    return tuple(
-        WorkspaceMcpServer(name=row["name"], tools=row["content"], hash=row["hash"]) for row in rows
-    )
+    return tuple(WorkspaceMcpServer(**dict(row)) for row in rows)
 
 
 async def get_pinned_skill(conn: Conn, actor: Actor, chat_id: ChatId, name: str) -> str | None:
