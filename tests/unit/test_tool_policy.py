@@ -235,6 +235,38 @@ def test_a_denial_finds_the_text_at_any_depth(text: bytes) -> None:
     assert action("write_file", Raw(text), layer("user", rule("deny", "*", path="*.env"))) == "deny"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"files": [{"path": "/etc/passwd", "edits": []}]}',
+        b'{"model_intent": "a look", "properties": {"path": "/etc/passwd"}}',
+        b'{"path": " /etc/passwd "}',
+        b'{"path": "//etc/passwd"}',
+        b'{"path": "/tmp/../etc/./passwd"}',
+        b'{"options": {"PATH": ["/etc/passwd"]}}',
+    ],
+)
+@pytest.mark.parametrize("decided", ["ask", "deny"])
+def test_no_spelling_or_place_of_a_path_avoids_a_rule(decided: PolicyAction, text: bytes) -> None:
+    rules = layer("deployment", rule(decided, "*", path="/etc/*"))
+
+    assert action("edit_files", Raw(text), rules) == decided
+
+
+@pytest.mark.parametrize("filler", ["[" * 3000 + "]" * 3000, "1" * 5000])
+@pytest.mark.parametrize("decided", ["ask", "deny"])
+def test_arguments_that_the_policy_cannot_read_avoid_no_rule(
+    decided: PolicyAction, filler: str
+) -> None:
+    rules = layer("deployment", rule(decided, command="rm *"), rule("auto", command="ls *"))
+    text = Raw(f'{{"command": "rm -rf x", "filler": {filler}}}'.encode())
+
+    found = decide((rules,), "execute", text)
+
+    assert found.action == decided
+    assert "could not be read" in denial_text(found)
+
+
 def test_numbers_and_flags_are_matched_by_their_json() -> None:
     ruled = layer("user", rule("ask", "t"), rule("auto", "t", n="5", on="true"))
     assert action("t", args(n=5, on=True), ruled) == "auto"

@@ -12,23 +12,25 @@ The layers go from wide to narrow: deployment, template of the workspace, user, 
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from chatd.domain.text import Json
-from chatd.domain.tool_policy.matching import Arguments, matches, read_arguments
+from chatd.domain.tool_policy.matching import matches, read_arguments
 from chatd.domain.tool_policy.rules import LayerName, PolicyAction, PolicyLayer, ToolRule
 
 _SET_BY_OTHERS: Final[frozenset[LayerName]] = frozenset({"deployment", "template"})
-_OF_ARGUMENTS_NOT_READ: Final[Arguments] = ()
 
 
 class PolicyDecision(Struct, frozen=True, kw_only=True):
-    """`may_loosen`: a rule of the chat could let this call run without asking."""
+    """`may_loosen`: a rule of the chat could let this call run without asking. `is_unread`: its
+    arguments cannot be read, so that every pattern for them counts."""
 
     action: PolicyAction = "auto"
     layer: LayerName | None = None
     rule: ToolRule | None = None
     may_loosen: bool = True
+    is_unread: bool = False
 
     @property
     def reason(self) -> str:
@@ -41,19 +43,26 @@ UNRULED: Final = PolicyDecision()
 def decide(layers: Sequence[PolicyLayer], tool_name: str, args: Json) -> PolicyDecision:
     if not layers:
         return UNRULED
-    fields = read_arguments(args) or _OF_ARGUMENTS_NOT_READ
+    fields = () if args is UNSET else read_arguments(args)
+    is_unread = fields is None
     found = [
         (layer, [rule for rule in layer.policy.rules if matches(rule, tool_name, fields)])
         for layer in layers
     ]
     for layer, rules in found:
         if (denial := _narrowest(rule for rule in rules if rule.action == "deny")) is not None:
-            return PolicyDecision(action="deny", layer=layer.name, rule=denial, may_loosen=False)
+            return PolicyDecision(
+                action="deny",
+                layer=layer.name,
+                rule=denial,
+                may_loosen=False,
+                is_unread=is_unread,
+            )
     decision = UNRULED
     for layer, rules in found:
         if (rule := _narrowest(rules)) is not None:
             decision = _combine(decision, layer, rule)
-    return decision
+    return replace(decision, is_unread=True) if is_unread else decision
 
 
 def _combine(wider: PolicyDecision, layer: PolicyLayer, rule: ToolRule) -> PolicyDecision:
@@ -78,6 +87,8 @@ def denial_text(decision: PolicyDecision) -> str:
     owners = {"deployment": "server", "template": "workspace's template", None: "server"}
     owner = owners.get(decision.layer, str(decision.layer))
     why = f" {decision.reason}" if decision.reason else ""
+    if decision.is_unread:
+        why += " Its arguments could not be read: send them as a plain JSON object."
     return (
         f"Not run: the tool policy of the {owner} denies this call.{why}"
         " Do not try to reach the same effect in another way; say what you need instead."

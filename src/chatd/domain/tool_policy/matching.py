@@ -6,11 +6,14 @@ denies may. So `auto` matches narrowly and `ask` and `deny` widely:
 - `auto`: every argument that it names is there once, spelled exactly, and is a plain value. A
   wildcard matches no control characters and no value with a `..` between slashes. A command with a
   wildcard is matched only if the shell would run it as one command with fixed words.
-- `ask`, `deny`: an argument matches if any text in it does, at any depth. Of a command each part
-  between separators counts too.
+- `ask`, `deny`: an argument matches if any text in it does, at any depth; so does one of that name
+  within another argument, such as the path of each file that is edited. A path counts also as it
+  is without blanks around it, `.`, `..` and double slashes, and of a command each part between
+  separators. Arguments that cannot be read match.
 """
 
 import json
+import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -51,9 +54,12 @@ def read_arguments(args: Json) -> Arguments | None:
     return value if isinstance(value, _Fields) else None
 
 
-def matches(rule: ToolRule, tool_name: str, args: Arguments) -> bool:
+def matches(rule: ToolRule, tool_name: str, args: Arguments | None) -> bool:
+    """`args` is None if they cannot be read: the tool's parser may read more than this one."""
     if not _glob(rule.tool).fullmatch(tool_name):
         return False
+    if args is None:
+        return rule.action != "auto" or not rule.args
     match = _matches_narrowly if rule.action == "auto" else _matches_widely
     return all(match(name, pattern, args) for name, pattern in rule.args.items())
 
@@ -89,10 +95,22 @@ def _matches_widely(name: str, pattern: str, args: Arguments) -> bool:
     wanted = name.casefold()
     return any(
         _matches_text(pattern, text, is_command=wanted == COMMAND_ARGUMENT)
-        for key, value in args
+        for key, value in _fields(args)
         if key.casefold() == wanted
         for text in _texts(value)
     )
+
+
+def _fields(args: Arguments) -> Iterator[tuple[str, object]]:
+    """The fields of all objects, at any depth."""
+    todo: list[object] = [_Fields(args)]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, _Fields):
+            yield from item
+            todo.extend(inner for _, inner in item)
+        elif isinstance(item, list):
+            todo.extend(cast("list[object]", item))
 
 
 def _matches_text(pattern: str, text: str, *, is_command: bool) -> bool:
@@ -100,7 +118,15 @@ def _matches_text(pattern: str, text: str, *, is_command: bool) -> bool:
         return text == pattern[1:]
     if _glob(pattern).fullmatch(text):
         return True
-    return is_command and any(_matches_part(pattern, part) for part in _SEPARATORS.split(text))
+    if not is_command:
+        return _glob(pattern).fullmatch(_plain_path(text)) is not None
+    return any(_matches_part(pattern, part) for part in _SEPARATORS.split(text))
+
+
+def _plain_path(text: str) -> str:
+    """As the tools read it: `normpath` alone keeps two slashes at the beginning."""
+    text = text.strip()
+    return posixpath.normpath(f"/{text.lstrip('/')}" if text.startswith("/") else text)
 
 
 def _matches_part(pattern: str, part: str) -> bool:
