@@ -60,6 +60,12 @@ async def test_two_users_connect_with_one_registered_client(
         page = await mine.connect(server_id, authorization)
         assert (page.status, "You are connected to notes" in page.text) == (200, True)
         assert "default-src 'none'" in page.headers["content-security-policy"]
+        assert "/sign-in/mcp-connected.js" in page.text
+        script = await server.open_page("/sign-in/mcp-connected.js")
+        assert (script.status, b"postMessage(result, location.origin)" in script.content) == (
+            200,
+            True,
+        )
         authorization.user = "ben"
         await other.connect(server_id, authorization)
         for browser in (mine, other):

@@ -11,7 +11,10 @@ from msgspec import Struct
 from chatd.domain.ids import McpServerId
 from chatd.domain.mcp.oauth import MAX_FAILURE_CHARS
 from chatd.mcp.oauth_tokens import CANNOT_REFRESH, NEEDS_CONNECT, REFRESH_TIMEOUT_S
+from chatd.sealed_secrets import KeyRing, new_key
+from chatd.store.mcp.tokens import TOKENS
 from chatd.store.pool import Pool
+from chatd.store.sealed_columns import SEALED_COLUMNS, reseal_batch
 from tests.support.api.server import ApiServer, serve_api
 from tests.support.clock import FakeClock
 from tests.support.factories import OWNER
@@ -23,6 +26,7 @@ from tests.support.mcp.authorization_server import (
 )
 from tests.support.mcp.connections import Browser, add_server
 from tests.support.mcp.workers import mcp_worker
+from tests.support.models import TEST_KEY
 
 SHORT_S = 5.0
 """Below the time before the end at which a token is refreshed."""
@@ -244,6 +248,25 @@ async def test_a_refused_token_that_cannot_be_refreshed_ends_the_connection(worl
         assert old.headers, "an expiring token is still sent: the server's clock decides"
         assert await worker.directory.refused(old.server, row, old) is None
         assert (await worker.access(world.server_id)).problem == CANNOT_REFRESH
+
+
+async def test_tokens_are_used_and_refreshed_after_a_rotation_of_the_keys(world: World) -> None:
+    key = new_key()
+    both, alone = KeyRing([TEST_KEY, key], key.id), KeyRing([key], key.id)
+    await world.pool.execute(
+        "INSERT INTO secret_keys (id, check_value, state) VALUES ($1, '', 'retired')", key.id
+    )
+
+    def seal_again(sealed: str, context: str) -> str:
+        return both.seal(both.open(sealed, context), context)
+
+    done = await reseal_batch(world.pool, TOKENS, key.id, seal_again)
+    assert (done.resealed, TOKENS in SEALED_COLUMNS) == (1, True)
+    async with mcp_worker(world.pool, ring=alone) as worker:
+        assert (await worker.access(world.server_id)).headers
+    async with mcp_worker(world.pool) as worker:
+        assert "does not hold key" in (await worker.access(world.server_id)).problem
+    assert world.authorization.calls["token"] == 2
 
 
 async def test_a_token_is_not_sent_to_another_host_than_it_was_granted_for(world: World) -> None:

@@ -1,15 +1,15 @@
 """What a worker process has of MCP servers, on the database of a test."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from chatd.clock import SystemClock
 from chatd.domain.ids import McpServerId, UserId
 from chatd.domain.mcp.servers import McpAccess
 from chatd.domain.ports import Clock
-from chatd.mcp.directory import DeclaredServer
 from chatd.mcp_services import McpRuntime
+from chatd.sealed_secrets import KeyRing
 from chatd.store.pool import Pool
 from tests.support.api.server import KEY_RING, heard_changes
 from tests.support.factories import OWNER
@@ -29,15 +29,14 @@ class McpWorker:
 
 @asynccontextmanager
 async def mcp_worker(
-    pool: Pool, clock: Clock | None = None, declared: Sequence[DeclaredServer] = ()
+    pool: Pool, clock: Clock | None = None, ring: KeyRing = KEY_RING
 ) -> AsyncGenerator[McpWorker]:
     runtime = McpRuntime(
         pool,
         heard_changes(),
         env_with(clock or SystemClock()),
-        KEY_RING,
+        ring,
         hosts=frozenset({"127.0.0.1"}),
-        declared=declared,
     )
     async with asyncio.TaskGroup() as group:
         running = group.create_task(runtime.run())
