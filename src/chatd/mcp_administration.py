@@ -23,7 +23,8 @@ from chatd.domain.mcp.configuration import (
     check_credentials,
     check_server_url,
 )
-from chatd.domain.mcp.oauth import OauthFailed, OauthSetup, is_same_origin, require_endpoint
+from chatd.domain.mcp.oauth import OauthSetup
+from chatd.domain.mcp.oauth_addresses import OauthFailed, is_same_origin, require_endpoint
 from chatd.domain.mcp.servers import McpServer
 from chatd.domain.ports import Env
 from chatd.mcp.directory import ServerDirectory

@@ -18,7 +18,8 @@ from chatd.domain.mcp.configuration import (
     check_credentials,
     check_server_url,
 )
-from chatd.domain.mcp.oauth import OauthFailed, OauthSetup, require_endpoint
+from chatd.domain.mcp.oauth import OauthSetup
+from chatd.domain.mcp.oauth_addresses import OauthFailed, require_endpoint
 from chatd.domain.mcp.servers import McpServer
 from chatd.domain.ports import Env
 from chatd.mcp.directory import DeclaredServer, ServerDirectory

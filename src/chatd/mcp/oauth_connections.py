@@ -5,7 +5,6 @@ replica can finish what another has begun. It names the user and the server; an 
 over all replicas.
 """
 
-import asyncio
 import hmac
 import secrets
 from collections.abc import Mapping
@@ -20,19 +19,16 @@ from chatd.domain.access import UserActor
 from chatd.domain.account.secret_text import SECRET_BYTES, digest, secret_text
 from chatd.domain.errors import Conflict, NotFound
 from chatd.domain.ids import McpServerId, UserId
-from chatd.domain.mcp.configuration import McpSecrets
 from chatd.domain.mcp.oauth import (
-    GrantRefused,
-    OauthClient,
-    OauthFailed,
     TokenError,
     TokenReply,
     refusal_reason,
     require_same_issuer,
 )
+from chatd.domain.mcp.oauth_addresses import GrantRefused, OauthFailed
 from chatd.domain.ports import Env
 from chatd.mcp.directory import ServerDirectory
-from chatd.mcp.oauth_discovery import OauthDiscovery
+from chatd.mcp.oauth_clients import CHANGED, OauthClients, UsableClient
 from chatd.mcp.oauth_grants import OauthGrants, OpenTokens, UnknownClient, authorization_url
 from chatd.mcp.oauth_http import OauthHttp
 from chatd.mcp.oauth_tokens import NEEDS_CONNECT, current_client, open_tokens, seal_tokens
@@ -40,8 +36,7 @@ from chatd.sealed_secrets import KeyRing, SecretUnreadable
 from chatd.store.account import audit, identities
 from chatd.store.account.audit import ChangeAuthor
 from chatd.store.conn import DatabaseSession
-from chatd.store.mcp import registrations, tokens
-from chatd.store.mcp.registrations import CLIENT_SECRET, Registration
+from chatd.store.mcp import tokens
 from chatd.store.mcp.servers import StoredMcpServer
 from chatd.store.mcp.tokens import NewToken, StoredToken
 from chatd.store.pool import Pool
@@ -51,7 +46,6 @@ _CONTEXT: Final = "cookie of a connection to an MCP server"
 BEGIN_AGAIN: Final = (
     "This connection was not begun by you in this browser, or is too old. Connect again."
 )
-CHANGED: Final = "The configuration of the server has changed meanwhile. Connect again."
 
 ConnectionState = Literal["ready", "connected", "needs_connect", "failed"]
 
@@ -102,12 +96,6 @@ class Disconnected(Struct, frozen=True, kw_only=True):
     failure: str = ""
 
 
-class _Client(Struct, frozen=True, kw_only=True):
-    client: OauthClient
-    secret: str | None
-    registration_id: UUID | None = None
-
-
 class OauthConnections:
     def __init__(
         self, pool: Pool, ring: KeyRing, env: Env, http: OauthHttp, directory: ServerDirectory
@@ -116,9 +104,8 @@ class OauthConnections:
         self._ring = ring
         self._env = env
         self._directory = directory
-        self._discovery = OauthDiscovery(http)
+        self._clients = OauthClients(pool, ring, env, http, directory)
         self._grants = OauthGrants(http)
-        self._registering: dict[McpServerId, asyncio.Lock] = {}
 
     async def list_connections(self, actor: UserActor) -> list[ServerConnection]:
         """The servers that the user can use."""
@@ -131,7 +118,7 @@ class OauthConnections:
     ) -> StartedConnection:
         """Raises NotFound, OauthFailed and SecretUnreadable."""
         stored = await self._find(server_id)
-        used = await self._client(stored, redirect_uri)
+        used = await self._clients.for_server(stored, redirect_uri)
         state = ConnectState(
             state=_random(),
             verifier=_random(),
@@ -162,7 +149,7 @@ class OauthConnections:
         stored = await self._find(server_id)
         if stored.server.version != state.server_version:
             raise OauthFailed(CHANGED)
-        used = await self._known_client(stored, state)
+        used = await self._clients.registered(stored, state.redirect_uri, state.registration_id)
         require_same_issuer(used.client, answer.iss)
         if not await identities.use_answer(self._pool, digest(state.state)):
             raise OauthFailed(BEGIN_AGAIN)
@@ -196,66 +183,9 @@ class OauthConnections:
             return Disconnected(revoked=False, failure=error.message)
         return Disconnected(revoked=True)
 
-    # The client
-
-    async def _client(self, stored: StoredMcpServer, redirect_uri: str) -> _Client:
-        """The one that was set up by hand, or the registered one, or a new one."""
-        if (made := self._manual_client(stored)) is not None:
-            return made
-        found = await registrations.find(self._pool, stored.id, redirect_uri)
-        if found is None:
-            found = await self._register_once(stored, redirect_uri)
-        return self._opened(found)
-
-    async def _register_once(self, stored: StoredMcpServer, redirect_uri: str) -> Registration:
-        """Users of this process who connect at the same moment wait for one registration."""
-        lock = self._registering.setdefault(stored.id, asyncio.Lock())
-        try:
-            async with lock:
-                found = await registrations.find(self._pool, stored.id, redirect_uri)
-                return found or await self._register(stored, redirect_uri)
-        finally:
-            if not lock.locked():
-                self._registering.pop(stored.id, None)
-
-    async def _known_client(self, stored: StoredMcpServer, state: ConnectState) -> _Client:
-        """The one with which the connection was begun."""
-        if (made := self._manual_client(stored)) is not None:
-            return made
-        found = await registrations.find(self._pool, stored.id, state.redirect_uri)
-        if found is None or found.id != state.registration_id:
-            raise OauthFailed(CHANGED)
-        return self._opened(found)
-
-    def _manual_client(self, stored: StoredMcpServer) -> _Client | None:
-        setup = stored.credentials.oauth
-        if setup is None:
-            return None
-        kept: McpSecrets = self._directory.open_secrets(stored)
-        client = setup.client(stored.server.url, stored.credentials.scopes)
-        return _Client(client=client, secret=kept.client_secret)
-
-    async def _register(self, stored: StoredMcpServer, redirect_uri: str) -> Registration:
-        server, scopes = stored.server, stored.credentials.scopes
-        made = await self._discovery.register(server.url, redirect_uri, scopes)
-        new_id, sealed = self._env.new_id(), None
-        if made.secret is not None:
-            sealed = self._ring.seal(made.secret, CLIENT_SECRET.context(new_id))
-        new = Registration(id=new_id, client=made.client, sealed_secret=sealed)
-        found = await registrations.add(self._pool, server.id, server.version, redirect_uri, new)
-        if found is None:
-            raise OauthFailed(CHANGED)
-        return found
-
-    def _opened(self, found: Registration) -> _Client:
-        secret = None
-        if found.sealed_secret is not None:
-            secret = self._ring.open(found.sealed_secret, CLIENT_SECRET.context(found.id))
-        return _Client(client=found.client, secret=secret, registration_id=found.id)
-
     # Tokens
 
-    async def _exchange(self, used: _Client, state: ConnectState, code: str) -> TokenReply:
+    async def _exchange(self, used: UsableClient, state: ConnectState, code: str) -> TokenReply:
         try:
             return await self._grants.exchange(
                 used.client,
@@ -266,7 +196,7 @@ class OauthConnections:
             )
         except UnknownClient:
             if used.registration_id is not None:
-                await registrations.delete(self._pool, used.registration_id)
+                await self._clients.forget(used.registration_id)
             raise
 
     async def _save(
@@ -274,7 +204,7 @@ class OauthConnections:
         by: ChangeAuthor,
         actor: UserActor,
         stored: StoredMcpServer,
-        used: _Client,
+        used: UsableClient,
         reply: TokenReply,
     ) -> None:
         is_registered = used.registration_id is not None

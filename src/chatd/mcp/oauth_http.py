@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from chatd.domain.addresses import is_public
-from chatd.domain.mcp.oauth import OauthFailed, is_same_origin, split_url
+from chatd.domain.mcp.oauth_addresses import OauthFailed, is_same_origin, split_url
 
 S = TypeVar("S", bound=Struct)
 

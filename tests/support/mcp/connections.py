@@ -1,6 +1,7 @@
 """Users that connect to MCP servers over the API, each with the cookies of a browser."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from http.cookies import SimpleCookie
 from urllib.parse import urlsplit
 
@@ -8,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from tests.support.api.server import ADMINISTRATOR, ME, ApiReply, ApiServer, Json, authorized
-from tests.support.mcp.authorization_server import AuthorizationServer
+from tests.support.mcp.authorization_server import AuthorizationServer, plain_resource
 
 HTML = {"accept": "text/html,application/xhtml+xml"}
 
@@ -19,6 +20,13 @@ async def add_server(server: ApiServer, url: str, **fields: object) -> str:
     made = await server.ask("POST", "/mcp-server-configs", body, token=ADMINISTRATOR)
     assert made.status == 201, made.content
     return str(made.json["id"])
+
+
+@asynccontextmanager
+async def prepared(server: ApiServer, authorization: AuthorizationServer) -> AsyncGenerator[str]:
+    """A configured server with OAuth."""
+    async with plain_resource(authorization) as url:
+        yield await add_server(server, url)
 
 
 class Page(Struct, frozen=True, kw_only=True):

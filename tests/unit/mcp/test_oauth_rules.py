@@ -8,7 +8,6 @@ from chatd.domain.mcp.configuration import check_header, check_server_url
 from chatd.domain.mcp.oauth import (
     IssuerMetadata,
     OauthClient,
-    OauthFailed,
     RegistrationReply,
     ResourceMetadata,
     TokenError,
@@ -16,15 +15,18 @@ from chatd.domain.mcp.oauth import (
     authorization_header,
     choose_scopes,
     find_token_fault,
-    is_same_origin,
-    issuer_metadata_urls,
-    metadata_hint,
     refusal_reason,
     registered_client,
     registration_request,
-    require_endpoint,
     require_own_resource,
     require_same_issuer,
+)
+from chatd.domain.mcp.oauth_addresses import (
+    OauthFailed,
+    is_same_origin,
+    issuer_metadata_urls,
+    metadata_hint,
+    require_endpoint,
     resource_metadata_urls,
 )
 from chatd.domain.mcp.selection import is_used

@@ -8,7 +8,8 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from chatd.domain.errors import InvalidInput
-from chatd.domain.mcp.oauth import OauthSetup, is_header_text, split_url
+from chatd.domain.mcp.oauth import OauthSetup, is_header_text
+from chatd.domain.mcp.oauth_addresses import split_url
 from chatd.domain.mcp.servers import McpAuth
 
 MAX_HEADERS: Final = 50

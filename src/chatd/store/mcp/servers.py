@@ -11,7 +11,7 @@ from msgspec import Struct
 from chatd.domain.errors import Conflict
 from chatd.domain.ids import McpServerId
 from chatd.domain.mcp.configuration import McpCredentials, McpSource
-from chatd.domain.mcp.oauth import split_url
+from chatd.domain.mcp.oauth_addresses import split_url
 from chatd.domain.mcp.servers import McpServer
 from chatd.store.conn import Conn, DatabaseSession, Row, json_text
 from chatd.store.errors import DuplicateRow
