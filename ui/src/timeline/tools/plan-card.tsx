@@ -11,7 +11,7 @@ import { Failure, ToolFrame, verbOf, type CardProps } from "./frame";
 export function PlanCard({ call, rowKey, isLast }: CardProps) {
   const result = asObject(call.result);
   const fileId = textOf(result, "file_id");
-  if (call.state === "done" && isLast) return <PlanForm fileId={fileId} path={textOf(result, "path")} />;
+  if (call.state === "done" && isLast) return <PlanForm fileId={fileId} />;
   return (
     <ToolFrame
       call={call}
@@ -27,7 +27,7 @@ export function PlanCard({ call, rowKey, isLast }: CardProps) {
   );
 }
 
-function PlanForm({ fileId, path }: { readonly fileId: string; readonly path: string }) {
+function PlanForm({ fileId }: { readonly fileId: string }) {
   const { send } = useTimelineActions();
   const [isSent, setSent] = useState(false);
   return (
@@ -35,9 +35,6 @@ function PlanForm({ fileId, path }: { readonly fileId: string; readonly path: st
       <header>
         <StatusIcon status="requires_action" decorative />
         Plan is ready to read
-        <span className="meta">
-          <code>{path}</code>
-        </span>
       </header>
       <PlanText fileId={fileId} />
       <footer>
