@@ -184,6 +184,7 @@ async def test_a_private_address_is_refused_unless_its_host_is_named(
         assert await rig.tools() == {}
         [failed] = rig.seen("mcp_server_failed")
         assert "not on the public internet" in str(failed["reason"])
+        assert str(failed["reason"]).endswith("name it in the setting mcp.private_hosts.")
 
 
 @pytest.mark.covers("mcp-8")

@@ -85,7 +85,7 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
                 host, port, allow_private=is_private, resolve=self._policy.resolve
             )
         except AddressRefused as error:
-            raise httpcore2.ConnectError(error.message) from None
+            raise _refused(error) from None
         except (OSError, UnicodeError) as error:
             raise httpcore2.ConnectError(f"{host} cannot be resolved: {error}") from None
         last: Exception = httpcore2.ConnectError(f"{host} has no address")
@@ -100,7 +100,7 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
             own, peer = stream.get_extra_info("client_addr"), stream.get_extra_info("server_addr")
             if not is_private and is_own_host(own, peer):
                 await stream.aclose()
-                raise httpcore2.ConnectError(refusal(host).message)
+                raise _refused(refusal(host))
             return stream
         raise last
 
@@ -203,6 +203,11 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._response.aclose()
+
+
+def _refused(error: AddressRefused) -> httpcore2.ConnectError:
+    advice = "If the host may be used, name it in the setting mcp.private_hosts"
+    return httpcore2.ConnectError(f"{error.message} {advice}")
 
 
 def _is_json(response: httpx2.Response) -> bool:
