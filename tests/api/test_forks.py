@@ -75,6 +75,19 @@ async def test_a_fork_of_a_busy_chat_answers_its_calls_and_has_no_queue(
     assert await server.chat(CHAT) == source
 
 
+async def test_a_fork_has_the_rules_of_the_chat_tree(server: ApiServer) -> None:
+    await insert_seed(server.replica.pool, Seed(state=State.W))
+    child = await open_child(server.replica.pool, 7, root=CHAT.int)
+    rules = [{"tool": "execute", "action": "deny"}]
+    await server.ask("PUT", f"/chats/{CHAT}/tool-policy", {"rules": rules})
+    for source in (CHAT, child.id):
+        copy = await fork(server, source)
+        found = await server.ask("GET", f"/chats/{copy}/tool-policy")
+        assert found.json["rules"] == rules, source
+    await server.ask("PUT", f"/chats/{CHAT}/tool-policy", {"rules": []})
+    assert (await server.ask("GET", f"/chats/{copy}/tool-policy")).json["rules"] == rules
+
+
 async def test_usage_stays_with_the_source(server: ApiServer) -> None:
     pool = server.replica.pool
     await insert_seed(pool, Seed(state=State.W))

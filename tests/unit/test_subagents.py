@@ -81,7 +81,7 @@ def test_only_a_root_that_does_not_explore_can_spawn(
         (None, "general", None),
         (None, "explore", "explore"),
         ("plan", "general", "plan"),
-        ("plan", "explore", "explore"),
+        ("plan", "explore", "plan"),
     ],
 )
 def test_a_subagent_may_do_no_more_than_its_parent(

@@ -119,17 +119,21 @@ def test_provider_tools_are_disabled_and_other_options_kept() -> None:
 
 
 def test_plan_mode_names_the_plan_of_the_chat() -> None:
-    told = Instructions(modes=mode_texts("plan"), plan_path=plan_path(CHAT))
+    told = Instructions(modes=mode_texts("plan", is_root=True), plan_path=plan_path(CHAT))
     (text,) = [text for section, text in told.sections() if section == "modes"]
     assert f"to ~/.chatd/plans/PLAN-{CHAT}.md with" in text
     assert "{" not in text
 
 
 def test_the_end_of_a_mode_is_told() -> None:
-    told = dict(Instructions(modes=mode_texts(None)).sections())
+    told = dict(Instructions(modes=mode_texts(None, is_root=True)).sections())
     text = update_block([InstructionPart(section="modes", text=told["modes"])])
     assert "The instructions of the chat's mode given earlier no longer apply." in text
 
 
 def test_an_unknown_mode_is_told_as_explore_mode() -> None:
-    assert mode_texts("review") == (EXPLORE_MODE_TEXT,)
+    assert mode_texts("review", is_root=True) == (EXPLORE_MODE_TEXT,)
+
+
+def test_a_subagent_in_plan_mode_is_told_to_look_and_not_to_write_a_plan() -> None:
+    assert mode_texts("plan", is_root=False) == (EXPLORE_MODE_TEXT,)

@@ -50,8 +50,11 @@ def type_of(chat: Chat) -> SubagentType:
 
 
 def mode_of(parent: Chat, type_: SubagentType) -> str | None:
-    """A subagent may do no more than its parent: that of a planning chat plans too."""
-    return "explore" if type_ == "explore" else parent.mode
+    """A subagent may do no more than its parent. One that explores has MCP servers and the
+    provider's web search, which plan mode takes away: all subagents of a planning chat plan."""
+    if parent.mode is None and type_ == "explore":
+        return "explore"
+    return parent.mode
 
 
 def subagent_title(title: str, prompt: str) -> str:

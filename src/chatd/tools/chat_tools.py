@@ -76,7 +76,7 @@ class ChatTools:
             found,
             skills=None if index is None else index.block(),
             subagent=subagent_instructions(chat),
-            modes=mode_texts(chat.mode),
+            modes=mode_texts(chat.mode, is_root=chat.is_root),
             plan_path=plan_path(chat.id),
         )
 

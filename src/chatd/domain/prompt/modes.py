@@ -29,9 +29,12 @@ your report can open them."""
 _TEXTS: Final[Mapping[str, str]] = {"plan": PLAN_MODE_TEXT, "explore": EXPLORE_MODE_TEXT}
 
 
-def mode_texts(mode: str | None) -> tuple[str, ...]:
-    """An unknown mode has the tools of explore mode, and its text."""
-    return () if mode is None else (_TEXTS.get(mode, EXPLORE_MODE_TEXT),)
+def mode_texts(mode: str | None, *, is_root: bool) -> tuple[str, ...]:
+    """An unknown mode has the tools of explore mode, and its text. So has a subagent in plan mode:
+    it looks, and its parent writes the plan."""
+    if mode is None:
+        return ()
+    return (_TEXTS.get(mode, EXPLORE_MODE_TEXT) if is_root else EXPLORE_MODE_TEXT,)
 
 
 def plan_path(chat_id: ChatId) -> str:

@@ -3,7 +3,7 @@
 The database copies the messages, so that their content is the same byte for byte. Ids count from 1
 without the deleted messages. Usage stays with the source; the token counts of the answers are
 copied, because the size of the prompt is computed from them. The fork has the budget of the tree of
-its source, for calls of its own.
+its source, for calls of its own, and its tool policy.
 """
 
 from typing import Final, LiteralString
@@ -74,6 +74,11 @@ COPY: Final[LiteralString] = f"""
     linked AS (
         INSERT INTO chat_files (chat_id, file_id)
         SELECT $3, file_id FROM chat_files WHERE chat_id = $1 AND EXISTS (SELECT FROM made)),
+    ruled AS (
+        INSERT INTO tool_policies (chat_id, policy, updated_by)
+        SELECT $3, p.policy, p.updated_by FROM chats c JOIN tool_policies p
+            ON p.chat_id = c.root_chat_id
+        WHERE c.id = $1 AND EXISTS (SELECT FROM made)),
     read AS (
         INSERT INTO chat_read_marks (user_id, chat_id, message_id)
         SELECT $8, $3, kept + added FROM total WHERE EXISTS (SELECT FROM made))
