@@ -50,7 +50,7 @@ export function Menu({ trigger, label, align = "end", side = "bottom", open, onO
           }}
           {...(onCloseAutoFocus ? { onCloseAutoFocus } : {})}
         >
-          {label !== undefined && <h5>{label}</h5>}
+          {label !== undefined && <h5 role="presentation">{label}</h5>}
           {children}
         </Primitive.Content>
       </Primitive.Portal>
@@ -123,7 +123,7 @@ export function MenuChoice({ icon, hint, checked, onChecked, disabled, keepOpen,
 
 export const MenuHeading = ({ children }: { children: ReactNode }) => (
   <Primitive.Label asChild>
-    <h5>{children}</h5>
+    <h5 role="presentation">{children}</h5>
   </Primitive.Label>
 );
 

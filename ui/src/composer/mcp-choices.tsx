@@ -1,6 +1,6 @@
 /** The MCP servers of a chat, as choices of the menu. */
 import { useQueryClient } from "@tanstack/react-query";
-import { Plug, PlugZap } from "lucide-react";
+import { KeyRound, Plug, PlugZap } from "lucide-react";
 import { api, ApiError } from "@/api/client";
 import { beginConnect, connectionWords, isUsed, type McpServer, needsConnect, useConnectedNotice, useMcpServers, withServer } from "@/api/mcp";
 import { MenuChoice, MenuHeading, MenuItem, MenuSeparator } from "@/components";
@@ -57,23 +57,23 @@ function ServerChoice({ server, isOn, onChange }: { server: McpServer; isOn: boo
       report(error);
     }
   };
-  if (isOn && needsConnect(server)) {
-    return (
-      <MenuItem icon={Plug} hint={`${connectionWords(server.connection)}. Press to connect your account.`} onSelect={() => void connect()}>
-        {server.display_name}
-      </MenuItem>
-    );
-  }
   return (
-    <MenuChoice
-      icon={isOn ? PlugZap : Plug}
-      keepOpen
-      checked={isOn}
-      disabled={server.availability === "force_on"}
-      hint={server.availability === "force_on" ? "Every chat uses it" : server.description === "" ? connectionWords(server.connection) : server.description}
-      onChecked={onChange}
-    >
-      {server.display_name}
-    </MenuChoice>
+    <>
+      <MenuChoice
+        icon={isOn ? PlugZap : Plug}
+        keepOpen
+        checked={isOn}
+        disabled={server.availability === "force_on"}
+        hint={server.availability === "force_on" ? "Every chat uses it" : server.description === "" ? connectionWords(server.connection) : server.description}
+        onChecked={onChange}
+      >
+        {server.display_name}
+      </MenuChoice>
+      {isOn && needsConnect(server) && (
+        <MenuItem icon={KeyRound} hint={`${connectionWords(server.connection)}. Its tools act with your account there.`} onSelect={() => void connect()}>
+          Connect {server.display_name}
+        </MenuItem>
+      )}
+    </>
   );
 }

@@ -23,19 +23,17 @@ export const KillArt = () => (
   </svg>
 );
 
-export const RetryArt = () => (
+export const TreeArt = () => (
   <svg {...frame}>
-    <path d="M30 38h156" stroke="var(--border-strong)" strokeWidth="1.2" fill="none" />
-    {[52, 104].map((x) => (
-      <g key={x}>
-        <circle cx={x} cy="38" r="8" fill="var(--warn-soft)" stroke="var(--warn)" strokeWidth="1.2" />
-        <path d={`M${x} 34v4.5M${x} 41.2v.1`} stroke="var(--warn)" strokeWidth="1.4" strokeLinecap="round" />
+    <path d="M52 38h24M76 38c10 0 6-18 16-18h10M76 38c10 0 6 18 16 18h10" fill="none" stroke="var(--border-strong)" strokeWidth="1.2" />
+    <circle cx="42" cy="38" r="9" fill="var(--accent-soft)" stroke="var(--accent)" strokeWidth="1.2" />
+    {[20, 56].map((y) => (
+      <g key={y}>
+        <rect x="102" y={y - 9} width="86" height="18" rx="4" fill="var(--ok-soft)" stroke="var(--ok)" />
+        <path d={`m110 ${y}.3 2.4 2.4 4.6-5.2`} fill="none" stroke="var(--ok)" strokeWidth="1.4" strokeLinecap="round" />
       </g>
     ))}
-    <circle cx="160" cy="38" r="8" fill="var(--ok-soft)" stroke="var(--ok)" strokeWidth="1.2" />
-    <path d="m156.5 38.3 2.4 2.4 4.6-5.2" fill="none" stroke="var(--ok)" strokeWidth="1.4" strokeLinecap="round" />
-    <text x="62" y="30" fill="var(--muted)">1 s</text>
-    <text x="122" y="30" fill="var(--muted)">2 s</text>
-    <text x="136" y="64" fill="var(--ok)">answered</text>
+    <text x="124" y="24" fill="var(--ok)">the code</text>
+    <text x="124" y="60" fill="var(--ok)">the tests</text>
   </svg>
 );

@@ -5,7 +5,7 @@ import { api } from "@/api/client";
 import { ErrorNote, Icon, Spinner } from "@/components";
 import { useCreatedChat } from "@/connection";
 import { chatPath } from "@/shell";
-import { FixArt, KillArt, RetryArt } from "./card-art";
+import { FixArt, KillArt, TreeArt } from "./card-art";
 import { startIfAllowed, useDemo, useDemoWorker } from "./demo-worker";
 import { NextLinks } from "./next-links";
 
@@ -22,7 +22,7 @@ interface DemoCard {
 const CARDS: readonly DemoCard[] = [
   { title: "Fix a failing test", text: "It writes a small project, runs its tests, finds the bug and fixes it.", seconds: 30, prompt: "fix the failing test", art: FixArt },
   { title: "Lose a worker", text: "Kill the process in mid-sentence and see another go on.", seconds: 40, prompt: "tell me a long story", art: KillArt, panel: "runs" },
-  { title: "Survive an outage", text: "The provider fails twice. The turn waits, and goes on by itself.", seconds: 15, prompt: "show me an error", art: RetryArt },
+  { title: "Work with subagents", text: "Two agents look at the code and the tests at the same time, and report.", seconds: 15, prompt: "review this with subagents", art: TreeArt },
 ];
 
 function useStartDemo() {

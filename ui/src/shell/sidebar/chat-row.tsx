@@ -30,7 +30,8 @@ interface ChatRowProps {
 }
 
 function RowEnd({ chat }: { chat: ListChat }): ReactNode {
-  if (chat.has_unread === true && chat.status !== "running") {
+  // What a subagent says is for its parent.
+  if (chat.has_unread === true && chat.status !== "running" && !isSubagent(chat)) {
     return (
       <span className="end">
         <span className="dot" role="img" aria-label="Unread" />
