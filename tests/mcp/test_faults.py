@@ -101,6 +101,11 @@ async def test_new_tools_of_a_server_are_offered_when_it_says_so(transport: str)
             await eventually(is_offered)
             assert len(rig.sessions) == 1
             assert (await rig.call("tools__late")).text == "late"
+            await rig.clock.wait_for_sleeper("mcp_list")
+            lists = len(rig.seen("mcp_tools_changed"))
+            for _ in range(3):
+                await rig.call("tools__grow")
+            assert len(rig.seen("mcp_tools_changed")) == lists, "it waits before it lists again"
 
 
 @pytest.mark.covers("mcp-5")

@@ -40,6 +40,8 @@ from chatd.mcp.progress import ProgressLines
 
 MAX_CALLS_PER_CONNECTION: Final = 32
 MAX_LIST_PAGES: Final = 50
+MIN_LIST_INTERVAL_S: Final = 1.0
+"""Between two lists that a server's notices cause."""
 _CLIENT_INFO: Final = Implementation(name="chatd", version="1")
 
 for _name in ("mcp", "httpx2", "httpcore2", "client"):
@@ -252,6 +254,8 @@ class McpConnection:
                 )
             else:
                 self._env.emit("mcp_tools_changed", server=self.access.server.slug)
+            # A server that announces changes without pause is not asked without pause.
+            await self._env.clock.sleep(MIN_LIST_INTERVAL_S, "mcp_list")
 
     async def _listen(self, client: Client) -> None:
         """Servers of the newest protocol send changes on a stream of their own."""

@@ -123,6 +123,7 @@ class McpRig:
         self.family = McpTools(directory, sessions, env)
         self.events: list[tuple[str, dict[str, object]]] = []
         self.shown: list[str] = []
+        self.clock = FakeClock()
         self.chat = chat(status="running", worker_id=WORKER, epoch=1)
 
     async def tools(self, chat: Chat | None = None) -> dict[str, McpTool]:
@@ -170,6 +171,8 @@ async def mcp_rig(
     sessions = McpSessions(directory, env, policy, limits=limits, max_connections=max_connections)
     rig = McpRig(directory, sessions, env)
     rig.events = events
+    if isinstance(env.clock, FakeClock):
+        rig.clock = env.clock
     async with asyncio.TaskGroup() as group:
         running = group.create_task(sessions.run())
         await sessions.wait_started()

@@ -35,6 +35,7 @@ MCP_CALL_TIMEOUT_S = 60.0
 MCP_FIRST_RETRY_S = 5.0
 MCP_MAX_RETRY_S = 300.0
 MAX_LIST_PAGES = 20
+MIN_LIST_INTERVAL_S = 1.0
 MAX_TOOLS_BYTES = 60 << 10
 """Of the list of one server, as JSON. Further tools are left out."""
 
@@ -313,3 +314,5 @@ class _Server:
                 if tools != self._tools:
                     self._tools = tools
                     self._on_change()
+            # A server that announces changes without pause is not asked without pause.
+            await self._clock.sleep(MIN_LIST_INTERVAL_S, "mcp list")
