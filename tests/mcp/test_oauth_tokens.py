@@ -275,3 +275,17 @@ async def test_a_token_is_not_sent_to_another_host_than_it_was_granted_for(world
         access = await worker.access(world.server_id)
     assert (access.headers, access.problem) == ({}, NEEDS_CONNECT)
     assert world.authorization.calls["token"] == 1
+
+
+async def test_a_client_that_the_authorization_server_forgot_is_registered_again(
+    world: World,
+) -> None:
+    """Its page to sign in does not send browsers of unknown clients back."""
+    world.authorization.clients.clear()
+    async with mcp_worker(world.pool) as worker:
+        access = await worker.access(world.server_id)
+    assert "Connect again" in access.problem
+    assert await world.state() == "failed"
+    await world.reconnect()
+    assert world.authorization.calls["register"] == 2
+    assert await world.state() == "connected"

@@ -19,11 +19,11 @@ from chatd.domain.mcp.configuration import McpSecrets
 from chatd.domain.mcp.oauth import REFRESH_AHEAD_S, OauthClient, TokenReply
 from chatd.domain.mcp.oauth_addresses import GrantRefused, OauthFailed, is_same_origin
 from chatd.domain.ports import Env
-from chatd.mcp.oauth_grants import OauthGrants, OpenTokens
+from chatd.mcp.oauth_grants import OauthGrants, OpenTokens, UnknownClient
 from chatd.mcp.oauth_http import OauthHttp
 from chatd.sealed_secrets import KeyRing, SecretUnreadable
 from chatd.store.conn import Conn
-from chatd.store.mcp import tokens
+from chatd.store.mcp import registrations, tokens
 from chatd.store.mcp.servers import StoredMcpServer
 from chatd.store.mcp.tokens import TOKENS, StoredToken
 
@@ -38,6 +38,9 @@ MAX_REFRESHES: Final = 64
 NEEDS_CONNECT: Final = "You are not connected to this server. Connect to it in the settings."
 CANNOT_REFRESH: Final = (
     "The server does not accept the token, and it cannot be refreshed. Connect again."
+)
+CLIENT_UNKNOWN: Final = (
+    "The authorization server of this server does not know chatd any more. Connect again."
 )
 
 
@@ -139,6 +142,8 @@ class OauthTokens:
         client, secret = current_client(server, secrets, stored.client, opened)
         try:
             reply = await self._grants.refresh(client, secret, opened.refresh_token or "")
+        except UnknownClient as unknown:
+            await self._forget_client(server, stored, unknown)
         except GrantRefused as refused:
             await tokens.fail(self._conn, stored, refused.message)
             self._env.emit("mcp_grant_refused", server_id=server.id)
@@ -147,6 +152,19 @@ class OauthTokens:
             self._env.emit("mcp_refresh_failed", server_id=server.id, reason=failed.message)
         else:
             await self._store(stored, opened, reply)
+
+    async def _forget_client(
+        self, server: StoredMcpServer, stored: StoredToken, unknown: UnknownClient
+    ) -> None:
+        """Users who connect again need a new registration: the authorization server does not send
+        browsers of a client back that it does not know. One that was set up by hand is corrected
+        by an administrator, and its tokens stay."""
+        self._env.emit("mcp_refresh_failed", server_id=server.id, reason=unknown.message)
+        if server.credentials.oauth is not None:
+            await tokens.release(self._conn, stored)
+            return
+        await registrations.delete_client(self._conn, server.id, stored.client.client_id)
+        await tokens.fail(self._conn, stored, CLIENT_UNKNOWN)
 
     async def _store(self, stored: StoredToken, old: OpenTokens, reply: TokenReply) -> None:
         """The old refresh token may be used up: while the database is away, try for a while."""

@@ -28,6 +28,8 @@ DELETE_OLD: Final[LiteralString] = """
     DELETE FROM mcp_registrations WHERE id IN (
         SELECT id FROM mcp_registrations WHERE server_id = $1 ORDER BY created_at DESC OFFSET $2)"""
 DELETE: Final[LiteralString] = "DELETE FROM mcp_registrations WHERE id = $1"
+DELETE_CLIENT: Final[LiteralString] = """
+    DELETE FROM mcp_registrations WHERE server_id = $1 AND client ->> 'client_id' = $2"""
 
 MAX_REGISTRATIONS_PER_SERVER: Final = 20
 
@@ -65,3 +67,8 @@ async def add(
 async def delete(conn: Conn, registration_id: UUID) -> None:
     """The authorization server does not know this client any more."""
     await conn.execute(DELETE, registration_id)
+
+
+async def delete_client(conn: Conn, server_id: McpServerId, client_id: str) -> None:
+    """As `delete`, by the id that the authorization server gave to the client."""
+    await conn.execute(DELETE_CLIENT, server_id, client_id)
