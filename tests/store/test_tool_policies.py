@@ -6,6 +6,8 @@ import pytest
 
 from chatd.domain.access import UserActor
 from chatd.domain.answer.assembler import EMPTY_OBJECT
+from chatd.domain.chat.answer_transitions import answer_calls
+from chatd.domain.chat.commands import AnswerCalls, CallAnswer
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.states import State
 from chatd.domain.errors import Conflict
@@ -18,7 +20,7 @@ from chatd.store.tool_policies import StoredPolicy
 from tests.support.factories import CHAT, HARNESS, OWNER, member
 from tests.support.outcomes import present
 from tests.support.seeds import OpenCalls, Seed
-from tests.support.store import insert_seed, open_child
+from tests.support.store import insert_seed, open_child, write
 from tests.support.workspaces import TEMPLATE, insert_template, insert_workspace
 
 ADMIN = UserActor(user_id=OWNER, role="admin")
@@ -99,3 +101,18 @@ async def test_a_deleted_chat_takes_its_policy_and_its_answers_along(pool: Pool)
         "SELECT (SELECT count(*) FROM tool_policies) + (SELECT count(*) FROM chat_call_answers)"
     )
     assert left == 0
+
+
+async def test_an_approval_for_good_puts_its_rule_at_the_end_once(pool: Pool) -> None:
+    seeded = await insert_seed(pool, Seed(state=State.A0, calls="approval"))
+    allowing, asking = (ToolRule(tool="execute", action=action) for action in ("auto", "ask"))
+    before = ToolPolicy(rules=(allowing, asking))
+    await tool_policies.save_chat(pool, member(), CHAT, before, version=0)
+    answers = tuple(
+        CallAnswer(tool_call_id=call.id, decision="approve", always=True)
+        for call in seeded.pending_calls
+    )
+    change = answer_calls(seeded, AnswerCalls(answered_by=OWNER, answers=answers), None)
+    await write(pool, change)
+    stored = await tool_policies.get_chat(pool, member(), CHAT)
+    assert (stored.version, stored.policy.rules) == (2, (asking, allowing))

@@ -8,7 +8,7 @@ from msgspec import UNSET, Raw
 
 from chatd.domain.errors import InvalidInput
 from chatd.domain.text import Json
-from chatd.domain.tool_policy.decision import decide, denial_text, rule_for_call
+from chatd.domain.tool_policy.decision import can_allow_always, decide, denial_text, rule_for_call
 from chatd.domain.tool_policy.rules import (
     MAX_RULES,
     LayerName,
@@ -84,6 +84,50 @@ def test_layers_combine(layers: tuple[PolicyLayer, ...], expected: PolicyAction)
 def test_a_call_says_whether_the_chat_could_stop_asking() -> None:
     assert not decide([layer("deployment", rule("ask"))], "execute", PUSH).may_loosen
     assert decide([layer("user", rule("ask"))], "execute", PUSH).may_loosen
+
+
+@pytest.mark.parametrize(
+    ("layers", "expected"),
+    [
+        ((layer("user", rule("ask")),), True),
+        ((layer("chat", rule("ask")),), True),
+        ((layer("user", rule("ask")), layer("chat", rule("ask", command="git *"))), True),
+        ((layer("deployment", rule("ask")),), False),
+        ((layer("deployment", rule("ask"), may_loosen=True),), True),
+    ],
+)
+def test_approving_always_is_offered_where_it_ends_the_asking(
+    layers: tuple[PolicyLayer, ...], *, expected: bool
+) -> None:
+    assert can_allow_always(layers, "execute", PUSH) == expected
+
+
+def test_the_later_of_two_equal_rules_of_a_chat_counts() -> None:
+    asking, allowing = rule("ask", "echo"), rule("auto", "echo")
+    assert action("echo", args(), layer("chat", asking, allowing)) == "auto"
+    assert action("echo", args(), layer("chat", allowing, asking)) == "ask"
+    assert action("echo", args(), layer("user", asking, allowing)) == "ask"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"command":"ls","command":"rm x"}',
+        b'{"Command":"ls"}',
+        b'{"command":["ls"]}',
+        b"[1]",
+        b'{"command":"ls","x":' + b"[" * 3000 + b"]" * 3000 + b"}",
+    ],
+)
+def test_a_call_that_can_be_read_in_two_ways_is_not_allowed_for_good(text: bytes) -> None:
+    asking = layer("user", rule("ask"))
+    assert rule_for_call("execute", Raw(text)) is None
+    assert not can_allow_always((asking,), "execute", Raw(text))
+
+
+def test_approving_always_is_not_offered_against_a_narrower_rule_of_the_chat() -> None:
+    narrow = layer("chat", rule("ask", "echo", say="*"))
+    assert not can_allow_always((narrow,), "echo", args(say="a"))
 
 
 # Commands
@@ -176,6 +220,7 @@ def test_a_rule_that_denies_a_command_finds_it_among_others(command: str) -> Non
 
 def test_an_exact_pattern_matches_only_that_text() -> None:
     exact = rule_for_call("execute", args(command="make * && echo $X"))
+    assert exact is not None
     ruled = layer("chat", rule("ask"), exact)
     assert action("execute", args(command="make * && echo $X"), ruled) == "auto"
     assert action("execute", args(command="make a && echo $X"), ruled) == "ask"

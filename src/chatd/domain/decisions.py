@@ -27,7 +27,12 @@ from chatd.domain.model.protocol import FinishReason
 from chatd.domain.prompt import compaction
 from chatd.domain.questions import read_questions
 from chatd.domain.text import parse_json
-from chatd.domain.tool_policy.decision import PolicyDecision, decide, denial_text
+from chatd.domain.tool_policy.decision import (
+    PolicyDecision,
+    can_allow_always,
+    decide,
+    denial_text,
+)
 from chatd.domain.tool_policy.rules import PolicyLayer
 
 MAX_STEPS_PER_TURN: Final = 1200
@@ -185,7 +190,7 @@ def _wait(
             kind="approval",
             timeout_s=rules.approval_timeout_s,
             args=call.args,
-            always=decision.may_loosen,
+            always=can_allow_always(rules.policy, call.tool_name, call.args),
             reason=decision.reason,
         )
     # The client's tools may have changed since the call. Wait for the client only if the call is

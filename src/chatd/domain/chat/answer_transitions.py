@@ -108,8 +108,7 @@ def _remember(change: Change, call: PendingCall, answer: CallAnswer, by: UserId)
     rule = rule_for_call(call.name, call.args)
     if answer.rule_args is not None:
         rule = ToolRule(tool=call.name, action="auto", args=answer.rule_args)
-    check_rule(rule, "answers.rule_args")
-    if not _covers(rule, call):
+    if rule is None or not _covers(check_rule(rule, "answers.rule_args"), call):
         raise InvalidInput("answers", "the rule does not match the call that it is to allow")
     return change.add_rule(rule)
 

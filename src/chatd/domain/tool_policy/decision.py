@@ -3,7 +3,8 @@
 The layers go from wide to narrow: deployment, template of the workspace, user, chat.
 
 1. A `deny` that matches, in any layer, wins.
-2. In one layer the narrowest matching rule counts; of two equally narrow ones `ask`.
+2. In one layer the narrowest matching rule counts; of two equally narrow ones `ask`, but in a chat
+   the later one: an owner who approves «always» adds it at the end.
 3. A narrower layer replaces a wider one's decision, except that it cannot turn an `ask` of the
    deployment or of the template into `auto` unless that policy says `may_loosen`.
 4. Without any matching rule a call runs.
@@ -16,8 +17,14 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from chatd.domain.text import Json
-from chatd.domain.tool_policy.matching import matches, read_arguments
-from chatd.domain.tool_policy.rules import LayerName, PolicyAction, PolicyLayer, ToolRule
+from chatd.domain.tool_policy.matching import COMMAND_ARGUMENT, matches, read_arguments
+from chatd.domain.tool_policy.rules import (
+    LayerName,
+    PolicyAction,
+    PolicyLayer,
+    ToolPolicy,
+    ToolRule,
+)
 
 _SET_BY_OTHERS: Final[frozenset[LayerName]] = frozenset({"deployment", "template"})
 
@@ -60,7 +67,7 @@ def decide(layers: Sequence[PolicyLayer], tool_name: str, args: Json) -> PolicyD
             )
     decision = UNRULED
     for layer, rules in found:
-        if (rule := _narrowest(rules)) is not None:
+        if (rule := _narrowest(rules, later_counts=layer.name == "chat")) is not None:
             decision = _combine(decision, layer, rule)
     return replace(decision, is_unread=True) if is_unread else decision
 
@@ -78,8 +85,24 @@ def _combine(wider: PolicyDecision, layer: PolicyLayer, rule: ToolRule) -> Polic
     )
 
 
-def _narrowest(rules: Iterable[ToolRule]) -> ToolRule | None:
-    return max(rules, key=lambda rule: (*rule.specificity, rule.action != "auto"), default=None)
+def _narrowest(rules: Iterable[ToolRule], *, later_counts: bool = False) -> ToolRule | None:
+    def rank(numbered: tuple[int, ToolRule]) -> tuple[int, int, int]:
+        place, rule = numbered
+        return *rule.specificity, place if later_counts else rule.action != "auto"
+
+    found = max(enumerate(rules), key=rank, default=None)
+    return None if found is None else found[1]
+
+
+def can_allow_always(layers: Sequence[PolicyLayer], tool_name: str, args: Json) -> bool:
+    """Whether the chat's rule for such calls would let this one run."""
+    rule = rule_for_call(tool_name, args)
+    if rule is None:
+        return False
+    above = [layer for layer in layers if layer.name != "chat"]
+    own = [rule for layer in layers if layer.name == "chat" for rule in layer.policy.rules]
+    chat = PolicyLayer(name="chat", policy=ToolPolicy(rules=(*own, rule)))
+    return decide((*above, chat), tool_name, args).action == "auto"
 
 
 def denial_text(decision: PolicyDecision) -> str:
@@ -95,11 +118,16 @@ def denial_text(decision: PolicyDecision) -> str:
     )
 
 
-def rule_for_call(tool_name: str, args: Json) -> ToolRule:
+def rule_for_call(tool_name: str, args: Json) -> ToolRule | None:
     """The chat's rule that lets this call run without asking from now on: for a command exactly
-    this one, for other tools any call."""
-    fields = read_arguments(args) or ()
-    commands = [value for key, value in fields if key == "command"]
-    if len(commands) == 1 and isinstance(commands[0], str):
-        return ToolRule(tool=tool_name, action="auto", args={"command": f"={commands[0]}"})
-    return ToolRule(tool=tool_name, action="auto")
+    this one, for other tools any call. None if the arguments can be read in two ways."""
+    fields = read_arguments(args)
+    if fields is None:
+        return None
+    commands = [(key, value) for key, value in fields if key.casefold() == COMMAND_ARGUMENT]
+    if not commands:
+        return ToolRule(tool=tool_name, action="auto")
+    key, value = commands[0]
+    if len(commands) > 1 or key != COMMAND_ARGUMENT or not isinstance(value, str):
+        return None
+    return ToolRule(tool=tool_name, action="auto", args={COMMAND_ARGUMENT: f"={value}"})

@@ -277,7 +277,7 @@ linked AS (
 """
 
 # Who answered which calls, and what the chat need not ask for any more. A rule is of the whole
-# tree; one that is there already is not added again.
+# tree; one that is there already moves to the end, where it counts.
 _ANSWERED: Final = """,
 answered AS (
     INSERT INTO chat_call_answers (chat_id, tool_call_id, version, decision, answered_by)
@@ -291,10 +291,11 @@ ruled AS (
     SELECT c.root_chat_id, jsonb_build_object('rules', :new_rules::jsonb), c.owner_id
     FROM changed c WHERE :new_rules::jsonb IS NOT NULL
     ON CONFLICT (chat_id) DO UPDATE SET
-        policy = jsonb_set(p.policy, '{rules}', coalesce(p.policy -> 'rules', '[]')
-            || coalesce((SELECT jsonb_agg(r) FROM jsonb_array_elements(excluded.policy -> 'rules') r
-                         WHERE r NOT IN (SELECT o FROM jsonb_array_elements(
-                             coalesce(p.policy -> 'rules', '[]')) o)), '[]')),
+        policy = jsonb_set(p.policy, '{rules}', coalesce((
+                SELECT jsonb_agg(o ORDER BY place)
+                FROM jsonb_array_elements(p.policy -> 'rules') WITH ORDINALITY AS old (o, place)
+                WHERE o NOT IN (SELECT jsonb_array_elements(excluded.policy -> 'rules'))), '[]')
+            || (excluded.policy -> 'rules')),
         version = p.version + 1, updated_at = now(), updated_by = excluded.updated_by)
 """
 
