@@ -36,7 +36,7 @@ CHECKS = types=$$(mktemp) || exit 1; failed=0; \
 # CI, which sets RETRY, must not miss the tests in the browser because Chromium is missing.
 PAGE_TESTS = $(BIN)/python -m tools.page_tests $(if $(RETRY),--retry)
 
-.PHONY: help serve page check test test-page fuzz chaos rolling upgrade soak test-model fmt bench docs lock clean runtime dev model
+.PHONY: help serve page check test test-page test-page-slow fuzz chaos rolling upgrade soak test-model fmt bench docs lock clean runtime dev model
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +68,9 @@ test: dev tests/oidc/node_modules/.package-lock.json tests/mcp_conformance/node_
 
 test-page: dev ## every check and test of the page, in Chromium too
 	@$(PAGE_TESTS)
+
+test-page-slow: dev ## the page in Chromium, each state in both themes and on both devices
+	@$(PAGE_TESTS) --slow
 
 # A certified OpenID provider, for tests of the sign-in, and the conformance scenarios of MCP. Without
 # npm their tests are skipped.

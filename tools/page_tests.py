@@ -25,6 +25,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Check and test the page.")
     parser.add_argument("--retry", action="store_true", help="repeat failed browser tests once")
     parser.add_argument("--check-only", action="store_true", help="types and lint only")
+    parser.add_argument(
+        "--slow", action="store_true", help="the browser tests alone, each state in all themes"
+    )
     options = parser.parse_args()
     if not has_node():
         say(f"{NODE_TEXT} is not installed: the page is neither checked nor tested.")
@@ -35,6 +38,8 @@ def main() -> None:
         sys.exit(f"error: {error}")
     if options.check_only:
         sys.exit(0 if run_step("types and lint", npm("check")) else 1)
+    if options.slow:
+        sys.exit(0 if test_thoroughly(retry=options.retry) else 1)
     say("Checking and testing the page: two or three minutes ...")
     sys.exit(0 if test_page(retry=options.retry) else 1)
 
@@ -46,20 +51,33 @@ def test_page(*, retry: bool) -> bool:
         tested = run_step("unit tests", npm("test"))
         described = is_schema_current()
         passed = all([checked.result(), tested, described])
+    return is_built() and test_in_browser(retry=retry, slow=False) and passed
+
+
+def test_thoroughly(*, retry: bool) -> bool:
+    say("Testing the page in all themes and on both devices: five minutes ...")
+    return is_built() and test_in_browser(retry=retry, slow=True)
+
+
+def is_built() -> bool:
     try:
         build_page(ROOT, "require", say)
     except PageNotBuilt as error:
         say(f"error: {error}")
         return False
-    return test_in_browser(retry=retry) and passed
+    return True
 
 
-def test_in_browser(*, retry: bool) -> bool:
+def test_in_browser(*, retry: bool, slow: bool) -> bool:
     program = chromium()
     if program is None:
         say("Chromium is not installed: the page is not tested in a browser (package chromium).")
         return True
-    env = {"CHATD_CHROMIUM": str(program), "CHATD_RETRY": "1" if retry else "0"}
+    env = {
+        "CHATD_CHROMIUM": str(program),
+        "CHATD_RETRY": "1" if retry else "0",
+        "CHATD_SLOW": "1" if slow else "0",
+    }
     return run_step("tests in Chromium", npm("e2e"), env, is_shown=True)
 
 

@@ -1,6 +1,6 @@
 /** Files in messages: chosen, pasted and dropped; images are shown, other files are never run. */
 import type { Page } from "@playwright/test";
-import { expectGoodEverywhere } from "./everywhere";
+import { expectGoodState } from "./everywhere";
 import { expect, test } from "./test";
 
 /** Two pixels. */
@@ -47,7 +47,7 @@ test("files are chosen, pasted and dropped; images are shown, and a drawing with
   const reason = page.getByRole("alert").filter({ hasText: "SVG files are refused, because a browser could run scripts in them." });
   await expect(reason).toBeVisible();
   expect(await reason.evaluate((one) => one.scrollWidth - one.clientWidth), "pixels of the reason that are cut").toBeLessThanOrEqual(0);
-  await expectGoodEverywhere(page, "files of a draft");
+  await expectGoodState(page, "files of a draft");
   for (const name of ["chosen.png", "drawing.svg"]) await page.getByRole("button", { name: `Remove ${name}` }).click();
   await expect(chips).toHaveCount(2);
 
@@ -63,7 +63,7 @@ test("files are chosen, pasted and dropped; images are shown, and a drawing with
   await expect(file).toHaveText(/onerror/);
   await prompt.getByRole("button", { name: /^Show / }).click();
   await expect(page.getByRole("dialog")).toBeVisible();
-  await expectGoodEverywhere(page, "a large image");
+  await expectGoodState(page, "a large image");
   await page.keyboard.press("Escape");
   await expect(page.getByRole("dialog")).toBeHidden();
 

@@ -1,7 +1,7 @@
 /** A chat of ten thousand messages opens as fast as a short one, and stays where its reader is. */
 import type { Page } from "@playwright/test";
 import type { ChatScreen } from "./chat-screen";
-import { expectGoodEverywhere } from "./everywhere";
+import { expectGoodState } from "./everywhere";
 import { expect, test } from "./test";
 import { importChat, longTranscript } from "./transcripts";
 
@@ -69,7 +69,7 @@ test("an older page that fails says so and is tried again; one that comes leaves
     await page.mouse.wheel(0, -100_000);
     await expect(retry).toBeVisible({ timeout: 500 });
   }).toPass();
-  await expectGoodEverywhere(page, "an older page that could not be loaded");
+  await expectGoodState(page, "an older page that could not be loaded");
   isDown = false;
   await chat.log.evaluate((log) => log.scrollTo(0, 0));
   await retry.click();

@@ -1,7 +1,7 @@
 /** A provider on the wire: a key that it refuses, a limit that is reached, and names that try to run. */
 import type { Page } from "@playwright/test";
 import { ChatScreen } from "./chat-screen";
-import { expectGoodEverywhere } from "./everywhere";
+import { expectGoodState } from "./everywhere";
 import { addModel } from "./model-server";
 import { createUser, openAs, signOut } from "./users";
 import { expect, MODEL, test } from "./wired";
@@ -24,7 +24,7 @@ test("a key that the provider refuses: an administrator is led to the providers,
   await expect(failed(chat)).toContainText("Set a new key, or choose a model with another one.");
   await failed(chat).getByRole("button", { name: "Details" }).click();
   await expect(failed(chat)).toContainText("HTTP 401");
-  await expectGoodEverywhere(page, "a refused key");
+  await expectGoodState(page, "a refused key");
   await failed(chat).getByRole("button", { name: "Open providers" }).click();
   await page.waitForURL(/\/admin\/providers/);
   await expect(page.getByRole("main")).toContainText("badkey");
@@ -49,7 +49,7 @@ test("a limit that is reached says how much was used, until when and who can rai
   const chat = new ChatScreen(page);
   await chat.send("cost something");
   await expect(failed(chat)).toContainText("A limit is reached");
-  await expectGoodEverywhere(page, "a limit reached by an answer");
+  await expectGoodState(page, "a limit reached by an answer");
   await server.api("DELETE", limit);
   await failed(chat).getByRole("button", { name: "Try again" }).click();
   await expect(chat.answers).toContainText("It costs a bit.");
@@ -60,7 +60,7 @@ test("a limit that is reached says how much was used, until when and who can rai
   const refused = page.getByRole("alert").filter({ hasText: "cost something more" });
   await expect(refused).toContainText(/You have used \$.* of \$/);
   await expect(refused).toContainText("an admin can raise it");
-  await expectGoodEverywhere(page, "a limit reached before a message");
+  await expectGoodState(page, "a limit reached before a message");
   await server.api("DELETE", limit);
   await refused.getByRole("button", { name: "Try again" }).click();
   await expect(refused).toBeHidden();

@@ -1,5 +1,5 @@
 /** Notifications: the browser's part. The push service of its vendor is not asked: its place is taken by the tests. */
-import { expectGoodEverywhere } from "./everywhere";
+import { expectGoodState } from "./everywhere";
 import { expect, test } from "./test";
 
 test("a push shows a notification of its chat; a later one of the same chat takes its place", async ({ page, context }) => {
@@ -13,7 +13,7 @@ test("a push shows a notification of its chat; a later one of the same chat take
   );
   await page.goto("/settings/notifications");
   await expect(page.getByText("No browser gets notifications.")).toBeVisible();
-  await expectGoodEverywhere(page, "notifications");
+  await expectGoodState(page, "notifications");
   await page.evaluate(async () => {
     await navigator.serviceWorker.register("/push-worker.js", { scope: "/" });
     await navigator.serviceWorker.ready;

@@ -1,6 +1,6 @@
 /** The list of chats: pinned ones in the order that their owner gives them, and shared ones as a reader sees them. */
 import { ChatScreen } from "./chat-screen";
-import { expectGoodEverywhere } from "./everywhere";
+import { expectGoodState } from "./everywhere";
 import { expect, expectAccessible, test } from "./test";
 import { importChat, text } from "./transcripts";
 import { createUser, openAs, signOut } from "./users";
@@ -39,7 +39,7 @@ test("a shared chat is read by whom its owner names, as it is written, and by no
   await dialog.getByRole("textbox", { name: "Add people or groups" }).fill("read");
   await dialog.getByRole("button", { name: "Add reader" }).click();
   await expect(dialog.getByRole("list", { name: "Readers" })).toContainText("reader");
-  await expectGoodEverywhere(page, "sharing");
+  await expectGoodState(page, "sharing");
 
   const other = await openAs(browser, server, reader);
   const theirs = new ChatScreen(other);
@@ -49,7 +49,7 @@ test("a shared chat is read by whom its owner names, as it is written, and by no
   await expect(other.getByText("You can read this chat. Only admin can write in it.")).toBeVisible();
   await expect(theirs.box).toHaveCount(0);
   await expect(theirs.stopButton).toHaveCount(0);
-  await expectGoodEverywhere(other, "a chat for a reader");
+  await expectGoodState(other, "a chat for a reader");
 
   await dialog.getByRole("button", { name: "Remove reader" }).click();
   await expect(other.getByText("This chat does not exist, or is not shared with you.").first()).toBeVisible();

@@ -1,0 +1,98 @@
+/** The panel beside a chat that has worked: changes, runs, files, terminal, workspace, debug. */
+import type { Page } from "@playwright/test";
+import { expectGoodState } from "./everywhere";
+import { openTerminal, runInTerminal } from "./terminal";
+import { expect, test } from "./test";
+
+const HOSTILE_NAME = "<img src=x onerror=hostile=1>.md";
+
+const WIDE = { width: 1600, height: 900 };
+
+const openTab = (page: Page, name: RegExp) => page.getByRole("tab", { name }).click();
+
+async function openExtra(page: Page, name: string): Promise<void> {
+  await page.getByRole("button", { name: "More panels" }).click();
+  await page.getByRole("menuitem", { name: new RegExp(`^${name}`) }).click();
+}
+
+test("the panel shows what the agent changed, who ran it, its files, a shell, its workspace and its model calls", async ({ page, chat, server }) => {
+  test.setTimeout(240_000);
+  await server.api("PATCH", "/settings", { debug_recording: "forced" });
+  await page.setViewportSize(WIDE);
+  await chat.begin("fix the failing test");
+  await expect(chat.log).toContainText("All three tests pass now", { timeout: 60_000 });
+  await chat.waitUntilIdle();
+
+  await test.step("changes", async () => {
+    await chat.log.focus();
+    await page.keyboard.press("d");
+    const file = page.getByRole("region", { name: /basket\.py$/ }).first();
+    await expect(file).toBeVisible();
+    const scopes = page.getByRole("radiogroup", { name: "Scope" });
+    for (const scope of ["Chat", "Git", "This turn"]) {
+      await scopes.getByRole("radio", { name: scope }).click();
+      await expect(page.getByRole("region", { name: "Changed files" })).toContainText("discount_percent");
+    }
+    await page.getByRole("separator").last().focus();
+    await page.keyboard.press("End");
+    const views = page.getByRole("radiogroup", { name: "View" });
+    await views.getByRole("radio", { name: "Split" }).click();
+    await expect(file.locator(".split")).toBeVisible();
+    await expectGoodState(page, "changes");
+    await page.setViewportSize(WIDE);
+    const body = file.getByRole("group", { name: /^Changes in/ });
+    await body.focus();
+    await page.keyboard.press("ArrowDown");
+    await page.keyboard.press("Enter");
+    await page.getByRole("textbox", { name: /^Comment on/ }).fill("Why this line?");
+    await page.getByRole("button", { name: "Add to message" }).click();
+    await expect(chat.box).toHaveValue("Why this line?");
+    await expect(page.getByRole("button", { name: /^Remove basket\.py/ })).toBeVisible();
+  });
+
+  await test.step("runs", async () => {
+    await openTab(page, /^Runs/);
+    await expect(page.getByRole("region", { name: "Runs" })).toContainText("Turn 1");
+    await expectGoodState(page, "runs");
+  });
+
+  await test.step("terminal", async () => {
+    await openTerminal(page);
+    await runInTerminal(page, "echo $((40 + 2))", "42");
+    await runInTerminal(page, `echo '# inert' > '${HOSTILE_NAME}' && expr 700 + 77`, "777");
+    await expectGoodState(page, "terminal");
+  });
+
+  await test.step("files, with a name that tries to run", async () => {
+    await openTab(page, /^Files/);
+    const tree = page.getByRole("tree", { name: "Files of the workspace" });
+    await tree.getByRole("treeitem", { name: HOSTILE_NAME }).click();
+    await expect(page.locator(".fgrid")).toContainText("# inert");
+    expect(await page.locator("img[src=x]").count()).toBe(0);
+    await expectGoodState(page, "files");
+  });
+
+  await test.step("debug", async () => {
+    await openExtra(page, "Debug");
+    const calls = page.getByRole("region", { name: "Model calls" });
+    await calls.getByRole("button", { expanded: false }).first().click();
+    await expect(calls).toContainText("Request");
+    await expectGoodState(page, "debug");
+  });
+
+  await test.step("workspace: stopped, started with its log, deleted", async () => {
+    await openExtra(page, "Workspace");
+    const card = page.getByRole("region", { name: "Workspace" }).last();
+    await expect(card).toContainText("Running");
+    await expectGoodState(page, "workspace");
+    await card.getByRole("button", { name: "Stop", exact: true }).click();
+    await expect(card.getByRole("button", { name: "Start", exact: true })).toBeVisible();
+    await card.getByRole("button", { name: "Start", exact: true }).click();
+    await expect(page.getByRole("region", { name: /^Build 3/ })).toBeVisible();
+    await expect(page.locator("pre[aria-label^='Log of build 3']")).not.toBeEmpty();
+    await expect(card.getByRole("button", { name: "Stop", exact: true })).toBeVisible();
+    await card.getByRole("button", { name: "Delete" }).click();
+    await page.getByRole("dialog").getByRole("button", { name: "Delete" }).click();
+    await expect(page.getByText("Deleted").first()).toBeVisible();
+  });
+});
