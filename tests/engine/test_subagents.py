@@ -427,14 +427,18 @@ async def test_what_a_subagent_spends_counts_against_the_budget_of_its_parent(
 ) -> None:
     """One subagent uses up the budget of the tree: the parent may not go on, nor may another."""
 
+    gate = Gate()
+
     def dear(request: RecordedRequest) -> tuple[Step, ...]:
         del request
-        return (chunk(content="dear"), chunk(finish="stop"), usage_chunk(60_000), DONE)
+        return (gate, chunk(content="dear"), chunk(finish="stop"), usage_chunk(60_000), DONE)
 
     chats_api.on("go", spawn("work"), wait_all(), say("never"))
     chats_api.on("work", dear)
     async with subagent_rig(dsn, chats_api) as rig:
         chat_id = await rig.create("go", max_cost_micros=50_000)
+        await suspended(rig, chat_id)
+        gate.open()
         parent = await rig.wait_state(chat_id, "E0")
         assert "budget" in str(parent.last_error)
         assert (await result_of(rig, chat_id, "w0"))["report"] == "dear"
@@ -468,3 +472,26 @@ async def test_a_lost_wake_is_found_by_the_poll(dsn: str, chats_api: ScriptedCha
             await rig.wait_state(chat_id, "W")
         assert (await result_of(rig, chat_id, "w0"))["report"] == "written elsewhere"
         gate.open()
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"type": "clever"}, '"explore" or "general"'),
+        ({"prompt": "  "}, "prompt is required"),
+        ({"prompt": "x" * 100_001}, "at most 100000"),
+        ({"model": "nope"}, "no model 'nope'"),
+        ({"reasoning_effort": "huge"}, "none, minimal, low"),
+    ],
+    ids=["type", "blank prompt", "long prompt", "model", "effort"],
+)
+async def test_a_wrong_argument_starts_nothing_and_says_what_is_allowed(
+    dsn: str, chats_api: ScriptedChats, fields: dict[str, object], says: str
+) -> None:
+    args = {"type": "general", "prompt": "work", **fields}
+    chats_api.on("go", call(("s0", "spawn_agent", args)), say("ok"))
+    async with subagent_rig(dsn, chats_api) as rig:
+        chat_id = await rig.create("go")
+        await rig.wait_state(chat_id, "W")
+        assert says in str((await result_of(rig, chat_id, "s0"))["error"])
+        assert await children_of(rig, chat_id) == []

@@ -1,7 +1,7 @@
 """The tools by which a root chat starts and leads subagents."""
 
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated, Final, get_args
 
 from msgspec import Meta, Struct
 
@@ -9,6 +9,7 @@ from chatd.domain.answer.tool_output import ToolOutput, error_output
 from chatd.domain.chat.row import AgentWait, Chat
 from chatd.domain.errors import ToolError, Unavailable
 from chatd.domain.ids import ChatId
+from chatd.domain.model.protocol import Effort
 from chatd.domain.ports import SpawnRequest, Subagents, Tool, ToolContext
 from chatd.domain.subagents import (
     DEFAULT_AGENT_WAIT_S,
@@ -22,6 +23,7 @@ from chatd.tools.tool import WorkspaceTool, json_output, workspace_tool
 
 DEFAULT_LISTED_AGENTS: Final = 10
 MAX_LISTED_AGENTS: Final = 50
+EFFORTS: Final[tuple[str, ...]] = get_args(Effort)
 AGENT_ID_TEXT: Final = "the chat_id that spawn_agent or list_agents returned."
 WAIT_AWAY_TEXT: Final = (
     "chatd's own database did not answer. The subagent goes on: call wait_agent again."
@@ -119,12 +121,16 @@ def _spawn_agent(subagents: Subagents) -> WorkspaceTool:
                 f" {MAX_SUBAGENT_PROMPT_CHARS} are allowed. Put long text into a file of the"
                 " workspace and name the file."
             )
+        effort = args.reasoning_effort.strip()
+        if effort and effort not in EFFORTS:
+            allowed = ", ".join(EFFORTS)
+            raise ToolError(f"reasoning_effort must be one of {allowed}, not {effort!r}.")
         request = SpawnRequest(
             type=args.type,
             prompt=args.prompt,
             title=args.title,
             model=args.model.strip(),
-            reasoning_effort=args.reasoning_effort.strip(),
+            reasoning_effort=effort,
         )
         return json_output(await subagents.spawn(context, request))
 
