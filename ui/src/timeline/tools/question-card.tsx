@@ -37,7 +37,7 @@ export function QuestionCard({ call, rowKey }: CardProps) {
         <dl className="answers">
           {questions.map((question, index) => (
             <div key={index}>
-              {questions.length > 1 && <dt>{question.text}</dt>}
+              <dt className={questions.length > 1 ? undefined : "sr"}>{question.text}</dt>
               <dd>{answerText(answers[index]) || <span className="s">No answer</span>}</dd>
             </div>
           ))}
