@@ -54,6 +54,20 @@ async def rich_chat(server: ApiServer) -> ChatId:
     return chat
 
 
+async def test_an_imported_chat_keeps_its_mode_and_the_modes_of_its_subagents(
+    server: ApiServer,
+) -> None:
+    """Without it a chat that only plans would act."""
+    chat = await rich_chat(server)
+    pool = server.replica.pool
+    await server.ask("PATCH", f"/chats/{chat}", {"mode": "plan"})
+    await pool.execute("UPDATE chats SET mode = 'explore' WHERE parent_chat_id = $1", chat)
+    made = await imported(server, await exported(server, chat))
+    assert (made.status, made.json["mode"]) == (201, "plan")
+    found = await server.ask("GET", f"/chats/{made.json['id']}/subagents")
+    assert [child["mode"] for child in found.items] == ["explore"]
+
+
 async def test_an_imported_chat_exports_to_the_same_file(server: ApiServer) -> None:
     chat = await rich_chat(server)
     first = await exported(server, chat)

@@ -57,10 +57,10 @@ LOAD_MESSAGES: Final[LiteralString] = f"""
 
 INSERT_CHAT: Final[LiteralString] = f"""
     INSERT INTO chats (id, owner_id, root_chat_id, parent_chat_id, title, labels, created_at,
-        model_config_id, reasoning_effort, client_tools, mcp_server_ids, status, snapshot_version,
-        history_version, next_message_id, recent_changes)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, {keep_usable("$13::uuid[]")}, 'waiting', 1, 1,
-        $11, ARRAY[$12::bigint])
+        model_config_id, reasoning_effort, client_tools, mcp_server_ids, mode, status,
+        snapshot_version, history_version, next_message_id, recent_changes)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, {keep_usable("$13::uuid[]")}, $14, 'waiting',
+        1, 1, $11, ARRAY[$12::bigint])
     RETURNING *"""
 INSERT_MESSAGES: Final[LiteralString] = """
     INSERT INTO chat_messages (chat_id, root_chat_id, revision, id, role, visibility, content,
@@ -216,6 +216,7 @@ def chat_line(chat: Chat, numbers: Mapping[ChatId, int]) -> ChatLine:
         reasoning_effort=chat.reasoning_effort,
         client_tools=one_line(chat.client_tools),
         mcp_server_ids=chat.mcp_server_ids,
+        mode=chat.mode,
     )
 
 
@@ -312,6 +313,7 @@ async def _insert_chat(
         messages + 1,
         request.change_id,
         line.mcp_server_ids,
+        line.mode,
     )
     assert row is not None
     return chat_from_row(row)

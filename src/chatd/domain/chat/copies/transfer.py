@@ -66,6 +66,7 @@ class ChatLine(_Line, frozen=True, kw_only=True, tag="chat"):
     reasoning_effort: ShortText | None = None
     client_tools: Json = UNSET
     mcp_server_ids: Annotated[tuple[McpServerId, ...], Meta(max_length=100)] | None = None
+    mode: ShortText | None = None
 
 
 class MessageLine(_Line, frozen=True, kw_only=True, tag="message"):
