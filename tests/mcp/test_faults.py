@@ -9,7 +9,14 @@ from chatd.domain.mcp.faults import OUTCOME_UNKNOWN_TEXT
 from chatd.mcp.limits import DialPolicy, McpLimits
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
-from tests.support.mcp.bad_servers import Answer, compressed, never, raw_server, reply
+from tests.support.mcp.bad_servers import (
+    Answer,
+    compressed,
+    impatient_gateway,
+    never,
+    raw_server,
+    reply,
+)
 from tests.support.mcp.rig import LIMITS, McpRig, ServerProcess, configured, mcp_rig, tool_server
 
 SHORT_CALLS = msgspec.structs.replace(LIMITS, call_s=2.0)
@@ -51,6 +58,27 @@ async def test_a_server_that_dies_in_a_call_is_reported_and_retried_later(transp
             assert await rig.tools() == {}
             [failed] = rig.seen("mcp_server_failed")
             assert failed["server"] == "tools"
+
+
+@pytest.mark.covers("mcp-4")
+@pytest.mark.parametrize(
+    ("status", "body", "media_type"),
+    [
+        (504, "<html>", "text/html"),
+        (502, "", "text/plain"),
+        (504, '{"message": "Endpoint request timed out"}', "application/json"),
+    ],
+)
+async def test_a_call_that_a_gateway_gave_up_has_an_unknown_outcome(
+    status: int, body: str, media_type: str
+) -> None:
+    async with (
+        impatient_gateway(status, body, media_type) as url,
+        mcp_rig(configured(url)) as rig,
+    ):
+        given_up = await rig.call("tools__bump")
+        assert given_up.is_error
+        assert OUTCOME_UNKNOWN_TEXT in given_up.text
 
 
 async def test_a_cancelled_call_is_cancelled_on_the_server(http_server: ServerProcess) -> None:

@@ -36,6 +36,8 @@ KEEP_ALIVE_S: Final = 2.0
 """Short: a request on a connection that the server closes at that moment has an unknown outcome."""
 MAX_CONNECTIONS_PER_SESSION: Final = 40
 
+_GATEWAY_STATUSES: Final = frozenset({502, 503, 504})
+"""Also with JSON, which is then the gateway's own."""
 _NO_REPLY: Final = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"no reply"}}'
 
 SocketOptions = Iterable[
@@ -144,14 +146,16 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):
         where, status = redact_url(str(request.url)), response.status_code
         if response.headers.get("content-encoding", "identity").lower() != "identity":
             await response.aclose()
-            self._fail(McpFault("failed", f"{where} sent a compressed reply, unasked."))
+            self._fail(McpFault("lost", f"{where} sent a compressed reply, unasked."))
             return _no_reply(request)
         if request.method == "POST" and status == 401:
             self._fail(McpFault("refused", f"{where} refused the credential (401)."))
         elif request.method == "POST" and status == 404:
             self._fail(McpFault("gone", f"{where} has no such session or endpoint (404)."))
-        elif request.method == "POST" and status >= 400 and not _is_json(response):
-            self._fail(McpFault("failed", f"{where} replied with status {status}."))
+        elif request.method == "POST" and (status in _GATEWAY_STATUSES or _is_bare(response)):
+            # A gateway gives up a call that may still run.
+            kind = "lost" if status >= 500 else "failed"
+            self._fail(McpFault(kind, f"{where} replied with status {status}."))
         is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
         limit = None
         if not is_stream:
@@ -208,6 +212,11 @@ class _BoundedStream(httpx2.AsyncByteStream):
 def _refused(error: AddressRefused) -> httpcore2.ConnectError:
     advice = "If the host may be used, name it in the setting mcp.private_hosts"
     return httpcore2.ConnectError(f"{error.message} {advice}")
+
+
+def _is_bare(response: httpx2.Response) -> bool:
+    """Whether it is an error without a message of the protocol."""
+    return response.status_code >= 400 and not _is_json(response)
 
 
 def _is_json(response: httpx2.Response) -> bool:

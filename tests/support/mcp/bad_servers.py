@@ -4,6 +4,9 @@ import asyncio
 import gzip
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
 
 Answer = Callable[[bytes], bytes | None]
 
@@ -61,3 +64,35 @@ def reply(status: str, body: bytes = b"", *headers: str) -> Callable[[bytes], by
 def compressed(megabytes: int) -> Callable[[bytes], bytes]:
     body = gzip.compress(b" " * (megabytes * 1024 * 1024))
     return reply("200 OK", body, "content-type: application/json", "content-encoding: gzip")
+
+
+@asynccontextmanager
+async def impatient_gateway(status: int, body: str, media_type: str) -> AsyncGenerator[str]:
+    """Before a server with the tool `bump`: calls get this reply. Yields its URL."""
+    info = {"name": "slow", "version": "1"}
+    version: dict[str, object] = {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {"tools": {}},
+        "serverInfo": info,
+    }
+    tools = [{"name": "bump", "inputSchema": {"type": "object"}}]
+    results: dict[object, object] = {"initialize": version, "tools/list": {"tools": tools}}
+
+    async def handle(request: web.Request) -> web.Response:
+        message: dict[str, Any] = await request.json() if request.method == "POST" else {}
+        method, number = message.get("method"), message.get("id")
+        if method == "tools/call":
+            return web.Response(status=status, text=body, content_type=media_type)
+        if method in results:
+            return web.json_response({"jsonrpc": "2.0", "id": number, "result": results[method]})
+        return web.Response(status=202 if number is None and method else 405)
+
+    app = web.Application()
+    app.router.add_route("*", "/mcp", handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.0)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/mcp"
+    finally:
+        await runner.cleanup()
