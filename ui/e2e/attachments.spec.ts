@@ -34,7 +34,8 @@ test("files are chosen, pasted and dropped; images are shown, and a drawing with
   await page.goto("/");
   await expect(chat.box).toBeVisible();
   const chooser = page.waitForEvent("filechooser");
-  await page.getByRole("button", { name: "Attach files" }).click();
+  await page.getByRole("button", { name: "Add files and choose tools" }).click();
+  await page.getByRole("menuitem", { name: "Attach files" }).click();
   await (await chooser).setFiles([{ name: "chosen.png", mimeType: "image/png", buffer: Buffer.from(PNG, "base64") }]);
   await expect(page.getByRole("button", { name: "Remove chosen.png" })).toBeVisible();
   await pasteImage(page);
