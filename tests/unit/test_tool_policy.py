@@ -289,6 +289,7 @@ def test_a_denial_finds_the_text_at_any_depth(text: bytes) -> None:
         b'{"path": "//etc/passwd"}',
         b'{"path": "/tmp/../etc/./passwd"}',
         b'{"options": {"PATH": ["/etc/passwd"]}}',
+        b'{"path": {"path": ["a", {"Path": {"x": "/etc/passwd"}}]}}',
     ],
 )
 @pytest.mark.parametrize("decided", ["ask", "deny"])

@@ -13,11 +13,16 @@ The layers go from wide to narrow: deployment, template of the workspace, user, 
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from msgspec import UNSET, Struct
+from msgspec import Struct
 from msgspec.structs import replace
 
 from chatd.domain.text import Json
-from chatd.domain.tool_policy.matching import COMMAND_ARGUMENT, matches, read_arguments
+from chatd.domain.tool_policy.matching import (
+    COMMAND_ARGUMENT,
+    CallArguments,
+    matches,
+    read_arguments,
+)
 from chatd.domain.tool_policy.rules import (
     LayerName,
     PolicyAction,
@@ -50,10 +55,10 @@ UNRULED: Final = PolicyDecision()
 def decide(layers: Sequence[PolicyLayer], tool_name: str, args: Json) -> PolicyDecision:
     if not layers:
         return UNRULED
-    fields = () if args is UNSET else read_arguments(args)
-    is_unread = fields is None
+    given = CallArguments(args)
+    is_unread = given.fields is None
     found = [
-        (layer, [rule for rule in layer.policy.rules if matches(rule, tool_name, fields)])
+        (layer, [rule for rule in layer.policy.rules if matches(rule, tool_name, given)])
         for layer in layers
     ]
     for layer, rules in found:

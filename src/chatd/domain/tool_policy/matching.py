@@ -15,8 +15,8 @@ denies may. So `auto` matches narrowly and `ask` and `deny` widely:
 import json
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
 from typing import Final, cast
 
 from msgspec import UNSET
@@ -54,14 +54,45 @@ def read_arguments(args: Json) -> Arguments | None:
     return value if isinstance(value, _Fields) else None
 
 
-def matches(rule: ToolRule, tool_name: str, args: Arguments | None) -> bool:
-    """`args` is None if they cannot be read: the tool's parser may read more than this one."""
+class CallArguments:
+    """The arguments of one call, for many rules. `fields` is None if they cannot be read: the
+    tool's parser may read more than this one."""
+
+    def __init__(self, args: Json) -> None:
+        self.fields = () if args is UNSET else read_arguments(args)
+        self._texts: dict[str, tuple[str, ...]] = {}
+
+    @cached_property
+    def _values(self) -> Mapping[str, Sequence[object]]:
+        """The values of all fields, at any depth, by their names without case."""
+        found: dict[str, list[object]] = {}
+        todo: list[object] = [_Fields(self.fields or ())]
+        while todo:
+            item = todo.pop()
+            if isinstance(item, _Fields):
+                for key, value in item:
+                    found.setdefault(key.casefold(), []).append(value)
+                    todo.append(value)
+            elif isinstance(item, list):
+                todo.extend(cast("list[object]", item))
+        return found
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """All texts in fields of this name, which is without case."""
+        if name not in self._texts:
+            self._texts[name] = tuple(_texts(self._values.get(name, ())))
+        return self._texts[name]
+
+
+def matches(rule: ToolRule, tool_name: str, args: CallArguments) -> bool:
     if not _glob(rule.tool).fullmatch(tool_name):
         return False
-    if args is None:
+    if args.fields is None:
         return rule.action != "auto" or not rule.args
-    match = _matches_narrowly if rule.action == "auto" else _matches_widely
-    return all(match(name, pattern, args) for name, pattern in rule.args.items())
+    if rule.action == "auto":
+        fields = args.fields
+        return all(_matches_narrowly(name, value, fields) for name, value in rule.args.items())
+    return all(_matches_widely(name, pattern, args) for name, pattern in rule.args.items())
 
 
 def _matches_narrowly(name: str, pattern: str, args: Arguments) -> bool:
@@ -91,26 +122,10 @@ def _matches_plain_command(pattern: str, text: str) -> bool:
     return _glob(pattern).fullmatch(text) is not None
 
 
-def _matches_widely(name: str, pattern: str, args: Arguments) -> bool:
+def _matches_widely(name: str, pattern: str, args: CallArguments) -> bool:
     wanted = name.casefold()
-    return any(
-        _matches_text(pattern, text, is_command=wanted == COMMAND_ARGUMENT)
-        for key, value in _fields(args)
-        if key.casefold() == wanted
-        for text in _texts(value)
-    )
-
-
-def _fields(args: Arguments) -> Iterator[tuple[str, object]]:
-    """The fields of all objects, at any depth."""
-    todo: list[object] = [_Fields(args)]
-    while todo:
-        item = todo.pop()
-        if isinstance(item, _Fields):
-            yield from item
-            todo.extend(inner for _, inner in item)
-        elif isinstance(item, list):
-            todo.extend(cast("list[object]", item))
+    is_command = wanted == COMMAND_ARGUMENT
+    return any(_matches_text(pattern, text, is_command=is_command) for text in args.texts(wanted))
 
 
 def _matches_text(pattern: str, text: str, *, is_command: bool) -> bool:
@@ -136,14 +151,19 @@ def _matches_part(pattern: str, part: str) -> bool:
     return _glob(pattern).fullmatch(words) is not None
 
 
-def _texts(value: object) -> Iterator[str]:
-    todo = [value]
+def _texts(values: Sequence[object]) -> Iterator[str]:
+    """A value that lies in another one is read once."""
+    todo, seen = list(values), set[int]()
     while todo:
         item = todo.pop()
-        if isinstance(item, _Fields):
-            todo.extend(inner for _, inner in item)
-        elif isinstance(item, list):
-            todo.extend(cast("list[object]", item))
+        if isinstance(item, list):
+            if id(cast("object", item)) in seen:
+                continue
+            seen.add(id(cast("object", item)))
+            if isinstance(item, _Fields):
+                todo.extend(inner for _, inner in item)
+            else:
+                todo.extend(cast("list[object]", item))
         elif (text := _scalar_text(item)) is not None:
             yield text
 
