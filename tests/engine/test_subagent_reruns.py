@@ -1,0 +1,69 @@
+"""Calls of a parent's tools that run again after a crash: what the first run did is done once."""
+
+from contextlib import AbstractContextManager, nullcontext
+
+import pytest
+
+from chatd.clock import SystemClock
+from chatd.domain.chat.row import Chat, Fence
+from chatd.domain.chat.states import State
+from chatd.domain.errors import ToolError
+from chatd.domain.ids import ModelConfigId, ToolCallId, WorkerId
+from chatd.domain.ports import SpawnRequest, ToolContext
+from chatd.domain.subagents import SubagentLimits, SubagentType
+from chatd.engine.subagents import SubagentService
+from chatd.store.chat import chats
+from chatd.store.chat.transactor import Transactor
+from chatd.store.pool import Pool
+from tests.support.factories import CHAT, HARNESS
+from tests.support.operations import ignore_applied
+from tests.support.seeds import Seed
+from tests.support.store import insert_seed
+from tests.support.stream_replica import env_with
+from tests.support.subagents import ParentsModel
+
+TASK = SpawnRequest(type="general", prompt="look")
+
+
+class DisabledModel(ParentsModel):
+    """The administrator has disabled the model meanwhile."""
+
+    async def choose(self, chat: Chat, type_: SubagentType, wanted: str) -> ModelConfigId | None:
+        raise ToolError("The model is disabled.")
+
+
+def no_slot(*, root: bool) -> AbstractContextManager[WorkerId | None]:
+    del root
+    return nullcontext(None)
+
+
+def service(pool: Pool, models: ParentsModel | None = None) -> SubagentService:
+    """As each replica has its own."""
+    return SubagentService(
+        pool,
+        Transactor(pool, ignore_applied),
+        env_with(SystemClock()),
+        reserve_slot=no_slot,
+        models=models or ParentsModel(),
+        limits=SubagentLimits(),
+    )
+
+
+async def context(pool: Pool, call: str = "c1") -> ToolContext:
+    parent = await insert_seed(pool, Seed(state=State.R0, calls="local"))
+    return ToolContext(chat=parent, call_id=ToolCallId(call), fence=Fence.of(parent))
+
+
+async def test_a_spawn_that_runs_again_finds_its_subagent_also_if_its_model_is_disabled_now(
+    pool: Pool,
+) -> None:
+    call = await context(pool)
+    first = await service(pool).spawn(call, TASK)
+    assert await service(pool, DisabledModel()).spawn(call, TASK) == first
+
+
+async def test_a_spawn_with_a_disabled_model_starts_nothing(pool: Pool) -> None:
+    call = await context(pool)
+    with pytest.raises(ToolError, match="disabled"):
+        await service(pool, DisabledModel()).spawn(call, TASK)
+    assert await chats.list_children(pool, HARNESS, [CHAT]) == []
