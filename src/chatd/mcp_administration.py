@@ -22,6 +22,7 @@ from chatd.domain.mcp.configuration import (
     McpSecrets,
     check_credentials,
     check_server_url,
+    check_slug,
 )
 from chatd.domain.mcp.oauth import OauthSetup
 from chatd.domain.mcp.oauth_addresses import OauthFailed, is_same_origin, require_endpoint
@@ -199,6 +200,7 @@ class McpAdministration:
 def _check_texts(server: McpServer, fields: Mapping[str, Any]) -> None:
     check_server_url(server.url)
     check_storable("slug", server.slug)
+    check_slug(server.slug)
     check_storable("display_name", server.display_name)
     check_storable("description", fields["description"].replace("\n", " "))
     check_storable("scopes", fields["scopes"])

@@ -17,6 +17,7 @@ from chatd.domain.mcp.configuration import (
     McpSecrets,
     check_credentials,
     check_server_url,
+    check_slug,
 )
 from chatd.domain.mcp.oauth import OauthSetup
 from chatd.domain.mcp.oauth_addresses import OauthFailed, require_endpoint
@@ -119,6 +120,7 @@ def _declared(
         display_name=entry.display_name or entry.slug,
         **{name: getattr(entry, name) for name in _SERVER_FIELDS},
     )
+    check_slug(server.slug)
     check_server_url(server.url)
     client_secret = None
     if entry.oauth is not None:

@@ -116,6 +116,7 @@ async def test_secrets_are_sealed_and_never_returned(server: ApiServer, fields: 
         ({"slug": "a\n"}, "slug"),
         ({"url": "ftp://example.com"}, "url"),
         ({"url": "https://user:marker@example.com/mcp"}, "url"),
+        ({"slug": "workspace"}, "slug"),
         ({"auth": "api_key"}, "api_key"),
         ({"auth": "custom_headers"}, "headers"),
         ({"auth": "custom_headers", "headers": {"Host": "x"}}, "headers"),

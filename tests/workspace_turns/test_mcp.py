@@ -30,7 +30,7 @@ CONFIG = {
 }
 LISTED = """SELECT EXISTS (
     SELECT FROM agent_context_resources WHERE kind = 'mcp_server' AND name = 'plain')"""
-BUMP: Call = ("plain__bump", {})
+BUMP: Call = ("workspace__plain__bump", {})
 
 
 def declare(workspace: WorkspacePaths) -> None:
@@ -70,7 +70,7 @@ async def test_a_call_of_a_killed_server_runs_once_and_another_reports_it(
         chat, workspace = await chat_with_tools(victim, pool)
         heir = await stack.enter_async_context(site.server())
         before = len(await victim.results(chat))
-        await victim.send(chat, "wait", ("plain__wait", {}))
+        await victim.send(chat, "wait", ("workspace__plain__wait", {}))
 
         async def is_running() -> bool:
             return bumps(workspace) == ["wait"]
@@ -83,6 +83,6 @@ async def test_a_call_of_a_killed_server_runs_once_and_another_reports_it(
         assert bumps(workspace) == ["wait"]
         assert "cannot be used now: broken (" in model.requests[-1].body.decode()
         sent = json.loads(model.requests[-1].body)
-        assert {"plain__bump", "plain__wait"} <= {
+        assert {"workspace__plain__bump", "workspace__plain__wait"} <= {
             tool["function"]["name"] for tool in sent["tools"]
         }

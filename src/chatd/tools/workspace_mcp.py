@@ -12,7 +12,7 @@ from chatd.domain.answer.tool_output import ToolOutput, error_output
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId
-from chatd.domain.mcp.names import ServerToolKey, assign_names
+from chatd.domain.mcp.names import ServerToolKey, assign_names, workspace_slug
 from chatd.domain.mcp.results import convert_result
 from chatd.domain.mcp.tools import ListedTool, McpOrigin, read_listed_tool
 from chatd.domain.model.protocol import ToolSpec
@@ -136,7 +136,7 @@ def _make_tools(
     servers: Sequence[WorkspaceMcpServer], access: WorkspaceAccess
 ) -> tuple[WorkspaceMcpTool, ...]:
     by_key = {
-        ServerToolKey(slug=server.name, server_id=server.name, tool=tool.name): tool
+        ServerToolKey(slug=workspace_slug(server.name), server_id=server.name, tool=tool.name): tool
         for server in servers
         for tool in _listed(server.tools)
     }
@@ -144,10 +144,10 @@ def _make_tools(
         WorkspaceMcpTool(
             spec=ToolSpec(
                 name=name,
-                description=by_key[key].description or f"A tool of {key.slug}.",
+                description=by_key[key].description or f"A tool of {key.server_id}.",
                 input_schema=by_key[key].schema,
             ),
-            server=key.slug,
+            server=key.server_id,
             routing_name=key.tool,
             access=access,
             mcp_origin=McpOrigin(name=key.slug),

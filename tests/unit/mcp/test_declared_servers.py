@@ -44,6 +44,7 @@ def test_the_id_follows_from_the_slug() -> None:
     [
         ([{"slug": "a", "url": "ftp://x"}], "mcp_servers 'a': url: must be"),
         ([{"slug": "a", "url": "https://x", "auth": "api_key"}], "api_key: is needed"),
+        ([{"slug": "workspace", "url": "https://x"}], "slug: names the servers of workspaces"),
         ([KEYED], "NOTES_KEY: this environment variable is not set"),
         ([{"slug": "a", "url": "https://x"}] * 2, "there are two with this slug"),
         (

@@ -8,6 +8,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from chatd.domain.errors import InvalidInput
+from chatd.domain.mcp.names import WORKSPACE_SLUG
 from chatd.domain.mcp.oauth import OauthSetup, is_header_text
 from chatd.domain.mcp.oauth_addresses import split_url
 from chatd.domain.mcp.servers import McpAuth
@@ -47,6 +48,12 @@ class McpSecrets(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 NO_SECRETS: Final = McpSecrets()
+
+
+def check_slug(slug: str) -> None:
+    """Raises InvalidInput."""
+    if slug == WORKSPACE_SLUG:
+        raise InvalidInput("slug", "names the servers of workspaces; choose another")
 
 
 def check_server_url(url: str) -> str:

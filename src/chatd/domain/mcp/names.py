@@ -13,6 +13,9 @@ from msgspec import Struct
 
 MAX_MODEL_NAME_CHARS: Final = 64
 NAME_SEPARATOR: Final = "__"
+WORKSPACE_SLUG: Final = "workspace"
+"""Begins the names of tools of all servers that workspaces declare. No configured server has it: a
+repository chooses the names of its servers, and no rule for a configured one may count for them."""
 
 _REFUSED_CHARS: Final = re.compile(r"[^A-Za-z0-9_-]")
 _HASH_CHARS: Final = 8
@@ -24,6 +27,11 @@ class ServerToolKey(Struct, frozen=True, kw_only=True, order=True):
     slug: str
     server_id: str
     tool: str
+
+
+def workspace_slug(server: str) -> str:
+    """Of a server that a workspace declares."""
+    return f"{WORKSPACE_SLUG}{NAME_SEPARATOR}{server}"
 
 
 def model_name(slug: str, tool: str) -> str:

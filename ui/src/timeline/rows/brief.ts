@@ -67,6 +67,13 @@ function stateWord(call: ToolCall): string {
   return call.state === "streaming" || call.state === "running" ? "running" : call.state;
 }
 
+/** The MCP server of `github__create_issue`. A repository names its servers as it likes, so theirs say where they are of. */
+export function serverOf(name: string): string {
+  const [first = "", second = "", ...rest] = name.split("__");
+  if (first === "workspace" && rest.length > 0) return `workspace: ${second}`;
+  return second === "" ? "" : first;
+}
+
 /** `github__create_issue` is "Create issue". */
 export function humanize(name: string): string {
   const own = name.split("__").at(-1) ?? name;

@@ -5,7 +5,7 @@ import { Tag } from "@/components";
 import { FileList } from "../files";
 import { safeHref } from "../markdown/links";
 import { Markdown } from "../markdown/markdown";
-import { humanize } from "../rows/brief";
+import { humanize, serverOf } from "../rows/brief";
 import { asObject, objectsOf, textOf, type JsonObject } from "../rows/json";
 import type { ToolCall } from "../rows/tool-call";
 import { capitalize } from "./command-card";
@@ -105,7 +105,7 @@ export function AttachCard({ call, rowKey }: CardProps) {
 
 /** Arguments and result as they are. Tools of MCP servers say which server they are of. */
 export function GenericCard({ call, rowKey }: CardProps) {
-  const server = call.name.includes("__") ? (call.name.split("__")[0] ?? "") : (call.mcpServer ?? "");
+  const server = serverOf(call.name) || (call.mcpServer ?? "");
   const intent = textOf(call.args, "model_intent");
   const name = humanize(call.name);
   const going = intent === "" ? name : capitalize(intent);
