@@ -8,7 +8,7 @@ here again.
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from chatd.domain.addresses import is_public
 from chatd.domain.errors import ChatdError
@@ -90,6 +90,14 @@ def is_own_host(own: Sequence[object] | None, peer: Sequence[object] | None) -> 
     """Whether a connection ends where it begins. A public address of this very host leads to
     services behind its firewall."""
     return bool(own) and bool(peer) and own[0] == peer[0]
+
+
+def is_own_address(family: int, address: tuple[Any, ...]) -> bool:
+    """As `is_own_host`, for a connection that is not open yet. A datagram socket that connects
+    sends nothing. Raises OSError."""
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(address)
+        return is_own_host(probe.getsockname(), probe.getpeername())
 
 
 def refusal(host: str) -> AddressRefused:

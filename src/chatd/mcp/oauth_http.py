@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from chatd.domain.addresses import is_public
 from chatd.domain.mcp.oauth_addresses import OauthFailed, is_same_origin, split_url
+from chatd.guarded_dial import is_own_address
 
 S = TypeVar("S", bound=Struct)
 
@@ -27,7 +28,8 @@ MAX_OAUTH_REPLY_BYTES: Final = 1024 * 1024
 MAX_OAUTH_REDIRECTS: Final = 3
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _REFUSED_TEXT: Final = (
-    "its address is not public; mcp.private_hosts names hosts that may be private"
+    "its address is not public, or that of chatd's own host; mcp.private_hosts names hosts that may"
+    " be private"
 )
 
 _INITIALIZE: Final = msgspec.json.encode(
@@ -141,7 +143,9 @@ class OauthHttp:
         def make_socket(info: _AddressInfo) -> socket.socket:
             """Called with the address to which it is about to connect."""
             family, kind, protocol, _, address = info
-            if not allows_private and not is_public(str(address[0])):
+            if not allows_private and (
+                not is_public(str(address[0])) or is_own_address(family, address)
+            ):
                 raise OSError(errno.EACCES, _REFUSED_TEXT)
             return socket.socket(family, kind, protocol)
 
