@@ -143,13 +143,7 @@ class SubagentService:
             prompt=UserInput(content=(TextPart(text=text),), created_by=context.chat.owner_id),
             when_busy="interrupt" if interrupt else "queue",
         )
-        request = IdempotencyKey(
-            scope=context.chat.id,
-            id=RequestId(uuid5(context.chat.id, f"message_agent {context.call_key}")),
-            op="message_agent",
-            fingerprint=str(chat_id),
-        )
-        outcome = await self._run(chat_id, command, request)
+        outcome = await self._run(chat_id, command, _request(context, "message_agent", chat_id))
         return MessagedAgent(
             chat_id=chat_id,
             title=outcome.chat.title,
@@ -158,13 +152,15 @@ class SubagentService:
         )
 
     async def interrupt(self, context: ToolContext, chat_id: ChatId) -> InterruptedAgent:
+        """Stops one turn also if the call runs again: not the one that the queue began since."""
         await self._get(context.chat, chat_id)
-        outcome = await self._run(chat_id, InterruptChat())
+        request = _request(context, "interrupt_agent", chat_id)
+        outcome = await self._run(chat_id, InterruptChat(), request)
         return InterruptedAgent(
             chat_id=chat_id,
             title=outcome.chat.title,
             status=outcome.chat.public_status,
-            interrupted=_was_at_work(outcome),
+            interrupted=_was_at_work(outcome) or _is_of_earlier_run(outcome),
         )
 
     # Lists
@@ -206,6 +202,20 @@ def _no_such_agent(chat_id: ChatId) -> ToolError:
     return ToolError(
         f"{chat_id} is no subagent of this chat. Call list_agents for those that it has."
     )
+
+
+def _request(context: ToolContext, op: str, chat_id: ChatId) -> IdempotencyKey:
+    """The same for every run of the call."""
+    return IdempotencyKey(
+        scope=context.chat.id,
+        id=RequestId(uuid5(context.chat.id, f"{op} {context.call_key}")),
+        op=op,
+        fingerprint=str(chat_id),
+    )
+
+
+def _is_of_earlier_run(outcome: OperationOutcome) -> bool:
+    return isinstance(outcome, AppliedChange) and outcome.request is not None and outcome.replayed
 
 
 def _was_at_work(outcome: OperationOutcome) -> bool:
