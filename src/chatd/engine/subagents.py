@@ -76,16 +76,16 @@ class SubagentService:
     async def spawn(self, context: ToolContext, request: SpawnRequest) -> SpawnedAgent:
         parent = context.chat
         child_id = derive_chat_id(context.call_key)
-        # Before all that may refuse: the subagent of an earlier run is at work.
-        found = await self._read(lambda: subagents.get(self._conn, WORKER, parent.id, child_id))
-        if found is not None:
-            return spawned(found)
-        if not can_spawn(parent):
-            raise ToolError("Only a root chat that does not explore can start subagents.")
-        model = await self._models.choose(parent, request.type, request.model)
         # Calls of one step run side by side, and only this worker starts subagents of this chat:
-        # one after the other, they are counted exactly.
+        # one after the other, they are counted exactly and created in the order of the calls.
         async with self._spawning.setdefault(parent.id, asyncio.Lock()):
+            # Before all that may refuse: the subagent of an earlier run is at work.
+            found = await self._read(lambda: subagents.get(self._conn, WORKER, parent.id, child_id))
+            if found is not None:
+                return spawned(found)
+            if not can_spawn(parent):
+                raise ToolError("Only a root chat that does not explore can start subagents.")
+            model = await self._models.choose(parent, request.type, request.model)
             counts = await self._read(lambda: subagents.count(self._conn, WORKER, parent.id))
             if (objection := spawn_objection(counts, self._limits)) is not None:
                 raise ToolError(objection)
