@@ -15,6 +15,8 @@ from chatd.domain.account.entities import AuditEntry, Credential, CredentialKind
 from chatd.domain.config_change import ConfigChange
 from chatd.domain.errors import ChatdError, Conflict, Forbidden, NotFound
 from chatd.domain.ids import CredentialId, GroupId, UserId
+from chatd.domain.tool_policy.rules import ToolPolicy, ToolRule
+from chatd.store import skills, tool_policies
 from chatd.store.account import audit, credentials, groups, sign_in_attempts, users
 from chatd.store.account.audit import AuditFilter
 from chatd.store.account.credentials import NewCredential
@@ -22,6 +24,7 @@ from chatd.store.account.users import NewUser, UserChanges
 from chatd.store.config_changes import CONFIG_CHANNEL
 from chatd.store.conn import DatabaseSession
 from chatd.store.pool import Pool
+from chatd.store.skills import SkillPatch
 from tests.support.outcomes import present
 from tests.support.store import session_to
 
@@ -232,6 +235,22 @@ async def test_a_suspended_or_deleted_user_has_no_valid_credential(pool: Pool) -
     assert await credentials.load(pool, b"ada token", "token") is None
     assert await credentials.load_user(pool, ada.id) is None
     assert present(await credentials.load_user(pool, ADMIN_USER_ID)).actor == ADMIN
+
+
+async def test_a_deleted_user_keeps_no_skills_and_gets_no_new_ones(pool: Pool) -> None:
+    """The tool policy stays: a turn that still runs must not be allowed more."""
+    ada, bob = await add(pool, "ada"), await add(pool, "bob")
+    new = SkillPatch(name="notes", description="Take notes.", body="Write it down.")
+    await commit(pool, lambda s: skills.insert(s, actor("ada"), UUID(int=1), new))
+    await commit(pool, lambda s: skills.insert(s, actor("bob"), UUID(int=2), new))
+    rules = ToolPolicy(rules=(ToolRule(tool="execute", action="deny"),))
+    await tool_policies.save_user(pool, actor("ada"), rules, version=0)
+    await commit(pool, lambda s: users.delete(s, ADMIN, ada.id))
+    rows = await pool.fetch("SELECT owner_id FROM user_skills")
+    assert [row["owner_id"] for row in rows] == [bob.id]
+    assert (await tool_policies.get_user(pool, actor("ada"))).policy == rules
+    late = UUID(int=3)
+    assert await refused(pool, lambda s: skills.insert(s, actor("ada"), late, new)) == "not_found"
 
 
 async def test_a_session_is_prolonged_at_most_hourly_and_never_beyond_its_end(pool: Pool) -> None:

@@ -19,8 +19,10 @@ from chatd.store.errors import DuplicateRow
 MAX_SKILLS_PER_USER: Final = 100
 
 _COLUMNS: Final[LiteralString] = "id, name, description, body, created_at, updated_at"
-# Taken first, so that two requests of one user cannot both add the last skill.
-LOCK_USER: Final[LiteralString] = "SELECT id FROM users WHERE id = $1 FOR NO KEY UPDATE"
+# Taken first, so that two requests of one user cannot both add the last skill, and none is added
+# to a user who is being deleted.
+LOCK_USER: Final[LiteralString] = """
+    SELECT id FROM users WHERE id = $1 AND deleted_at IS NULL FOR NO KEY UPDATE"""
 INSERT: Final[LiteralString] = f"""
     INSERT INTO user_skills (id, owner_id, name, description, body)
     SELECT $1, $2, $3, $4, $5 WHERE (SELECT count(*) FROM user_skills WHERE owner_id = $2) < $6
@@ -60,9 +62,11 @@ class SkillPatch(Struct, frozen=True, kw_only=True):
 async def insert(
     session: DatabaseSession, actor: UserActor, skill_id: UUID, new: SkillPatch
 ) -> PersonalSkill:
-    """Raises Conflict: the user has too many skills, or one with this name."""
+    """Raises Conflict: the user has too many skills, or one with this name. Raises NotFound for a
+    user who was deleted meanwhile."""
     require_permission(actor, "account.write")
-    await session.execute(LOCK_USER, actor.user_id)
+    if await session.fetchval(LOCK_USER, actor.user_id) is None:
+        raise NotFound("There is no such user.")
     try:
         row = await session.fetchrow(
             INSERT, skill_id, actor.user_id, *_values(new), MAX_SKILLS_PER_USER

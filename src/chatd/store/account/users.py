@@ -58,11 +58,13 @@ SET_PASSWORD: Final[LiteralString] = """
 # The hash changes with the parameters of the algorithm, and only if no other has been set since.
 REPLACE_HASH: Final[LiteralString] = """
     UPDATE users SET password_hash = $3 WHERE id = $1 AND password_hash = $2"""
+# The user's tool policy stays: a turn that still runs goes on under it.
 DELETE: Final[LiteralString] = """
     WITH gone AS (DELETE FROM credentials WHERE user_id = $1),
     left_groups AS (DELETE FROM group_members WHERE user_id = $1),
     unlinked AS (DELETE FROM user_identities WHERE user_id = $1),
-    disconnected AS (DELETE FROM mcp_tokens WHERE user_id = $1)
+    disconnected AS (DELETE FROM mcp_tokens WHERE user_id = $1),
+    forgotten AS (DELETE FROM user_skills WHERE owner_id = $1)
     UPDATE users SET deleted_at = now(), updated_at = now(), status = 'suspended',
         password_hash = NULL WHERE id = $1"""
 # Arbitrary key "chatadmi": of two administrators who demote each other, one waits and is refused.
