@@ -68,6 +68,59 @@ async def test_an_imported_chat_keeps_its_mode_and_the_modes_of_its_subagents(
     assert [child["mode"] for child in found.items] == ["explore"]
 
 
+async def test_an_import_keeps_the_rules_that_ask_or_deny_and_drops_those_that_allow(
+    server: ApiServer,
+) -> None:
+    """A rule `auto` of a file would be the permission of a stranger."""
+    chat = await rich_chat(server)
+    ask: Json = {"tool": "execute", "action": "ask", "reason": "Look first."}
+    deny: Json = {"tool": "execute", "action": "deny", "args": {"command": "rm *"}}
+    auto: Json = {"tool": "github__*", "action": "auto"}
+    body = {"rules": [ask, auto, deny]}
+    assert (await server.ask("PUT", f"/chats/{chat}/tool-policy", body)).status == 200
+    content = await exported(server, chat)
+    assert content.count(b'"tool_rules":[') == 1
+    assert b"github__*" in content
+    made = await imported(server, content)
+    assert made.status == 201, made.content
+    policy = await server.ask("GET", f"/chats/{made.json['id']}/tool-policy")
+    assert (policy.json["version"], policy.json["rules"]) == (1, [ask, deny])
+    again = await exported(server, made.json["id"])
+    assert await exported(server, (await imported(server, again)).json["id"]) == again
+
+
+async def test_an_import_with_rules_that_only_allow_has_no_policy(server: ApiServer) -> None:
+    chat = await server.create()
+    body = {"rules": [{"tool": "*", "action": "auto"}]}
+    assert (await server.ask("PUT", f"/chats/{chat}/tool-policy", body)).status == 200
+    made = await imported(server, await exported(server, chat))
+    assert made.status == 201, made.content
+    policy = await server.ask("GET", f"/chats/{made.json['id']}/tool-policy")
+    assert (policy.json["version"], policy.json["rules"]) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("line", "rules"),
+    [
+        (1, [{"tool": "two words", "action": "ask"}]),
+        (1, [{"tool": "x", "action": "maybe"}]),
+        (1, [{"tool": "x\0", "action": "ask"}]),
+        (1, [{"tool": "x", "action": "ask"}] * 201),
+        (7, [{"tool": "x", "action": "ask"}]),
+    ],
+    ids=["spaces", "unknown action", "NUL", "too many", "of a subagent"],
+)
+async def test_wrong_rules_of_a_file_are_refused(
+    server: ApiServer, line: int, rules: list[Json]
+) -> None:
+    lines = (await exported(server, await rich_chat(server))).splitlines()
+    assert b'"type":"chat"' in lines[line]
+    given = b'{"tool_rules":' + msgspec.json.encode(rules) + b","
+    refused = await imported(server, cut(lines, line, lines[line].replace(b"{", given, 1)))
+    assert refused.code == (400, "invalid_input"), refused.content
+    assert refused.field == f"line {line + 1}"
+
+
 async def test_an_imported_chat_exports_to_the_same_file(server: ApiServer) -> None:
     chat = await rich_chat(server)
     first = await exported(server, chat)
@@ -264,10 +317,12 @@ async def test_a_reader_by_a_share_exports_what_readers_see_and_no_prompt(
     server: ApiServer,
 ) -> None:
     chat = await rich_chat(server)
+    rules = {"rules": [{"tool": "x", "action": "ask", "reason": "Only for me."}]}
+    assert (await server.ask("PUT", f"/chats/{chat}/tool-policy", rules)).status == 200
     await share(server, chat)
     whole = await exported(server, chat)
     seen = (await server.ask("GET", f"/chats/{chat}/export", token=OTHER_USER)).content
-    for hidden in (b"Be kind.", b"signature", b"resp_1"):
+    for hidden in (b"Be kind.", b"signature", b"resp_1", b"Only for me."):
         assert hidden in whole
         assert hidden not in seen
     for shown in (b"again", b"let me see", b"execute"):

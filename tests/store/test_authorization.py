@@ -58,6 +58,7 @@ WITHOUT_ACTOR: Final[Mapping[str, str]] = {
     "chat.subagents.list_wakeable": "the waker of all chats that wait for subagents",
     "chat.title_leases.release": "by the id of the lease, which only its holder knows",
     "chat.transfer.read_family": "of a root that was loaded for the actor",
+    "chat.transfer.read_rules": "of a root that was loaded for the actor",
     "chat.transfer.read_messages": "of a chat that was loaded for the actor",
     "chat.updates.lock_pins": "returns nothing",
     "chat.usage": "billing; the cost of a tree is read after its chat was read for the actor",

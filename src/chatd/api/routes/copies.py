@@ -95,7 +95,8 @@ class CopyRoutes:
                     f"The body is the file, of at most {MAX_IMPORT_BYTES // 1024 // 1024} MiB. It"
                     " is checked line by line; if one is wrong, nothing is written. A line has at"
                     f" most {MAX_LINE_BYTES // 1024 // 1024} MiB and {MAX_LINE_VALUES:,} JSON"
-                    " values. The chats get new ids and wait for a message."
+                    " values. The chats get new ids and wait for a message. Of the tool rules those"
+                    " that ask or deny are kept; rules that let calls run unasked are not."
                 ),
                 handle=self.import_chat,
                 raw_body=True,
@@ -151,13 +152,14 @@ class CopyRoutes:
         )
 
     async def _lines(self, root: Chat, *, is_whole: bool) -> AsyncGenerator[bytes]:
-        """Not whole: without prompts, which readers by a share do not see."""
+        """Not whole: without prompts and rules, which readers by a share do not see."""
+        rules = await transfer.read_rules(self._deps.pool, root) if is_whole else ()
         numbers: dict[ChatId, int] = {}
         total = 0
         yield encode_line(HeaderLine(version=FORMAT_VERSION))
         async for chat in transfer.read_family(self._deps.pool, root):
             numbers[chat.id] = len(numbers) + 1
-            yield encode_line(transfer.chat_line(chat, numbers))
+            yield encode_line(transfer.chat_line(chat, numbers, rules))
             number = 0
             async for batch in transfer.read_messages(self._deps.pool, chat):
                 lines: list[bytes] = []

@@ -1,6 +1,6 @@
 """Rules of which tool calls run at once, which a person must approve, and which never run."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -86,6 +86,11 @@ def check_policy(policy: ToolPolicy) -> ToolPolicy:
     for index, rule in enumerate(policy.rules):
         check_rule(rule, f"rules[{index}]")
     return policy
+
+
+def without_permissions(rules: Sequence[ToolRule]) -> tuple[ToolRule, ...]:
+    """The rules that only restrict, for a chat whose rules somebody else may have written."""
+    return tuple(rule for rule in rules if rule.action != "auto")
 
 
 def check_rule(rule: ToolRule, field: str) -> ToolRule:

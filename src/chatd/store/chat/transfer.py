@@ -20,6 +20,12 @@ from chatd.domain.chat.parts import UnknownPart
 from chatd.domain.chat.public_messages import public_parts
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChangeId, ChatId, MessageId, ModelConfigId, UserId
+from chatd.domain.tool_policy.rules import (
+    ToolPolicy,
+    ToolRule,
+    decode_policy,
+    without_permissions,
+)
 from chatd.store.chat.chats import chat_from_row
 from chatd.store.chat.messages import take_within_bytes
 from chatd.store.conn import Conn, DatabaseSession, json_or_none, json_text
@@ -77,6 +83,9 @@ INSERT_MESSAGES: Final[LiteralString] = """
         AS m (chat_id, id, role, visibility, content, content_version, compressed,
             model_config_id, reasoning_effort, usage, provider_response_id, finish_reason,
             created_at)"""
+LOAD_RULES: Final[LiteralString] = "SELECT policy FROM tool_policies WHERE chat_id = $1"
+INSERT_RULES: Final[LiteralString] = """
+    INSERT INTO tool_policies (chat_id, policy, updated_by) VALUES ($1, $2::jsonb, $3)"""
 # Only the importing user's own files: a link lets the chat read the file.
 LINK_FILES: Final[LiteralString] = """
     INSERT INTO chat_files (chat_id, file_id)
@@ -159,6 +168,11 @@ async def read_family(conn: Conn, root: Chat) -> AsyncGenerator[Chat]:
             yield chat
 
 
+async def read_rules(conn: Conn, root: Chat) -> tuple[ToolRule, ...]:
+    """Of the chat's own tool policy. The caller has loaded the root for its actor."""
+    return decode_policy(await conn.fetchval(LOAD_RULES, root.id)).rules
+
+
 async def read_messages(conn: Conn, chat: Chat) -> AsyncGenerator[tuple[ExportedMessage, ...]]:
     """Batches of bounded size, and results for the calls that were pending."""
     last, created_at = 0, chat.created_at
@@ -204,7 +218,9 @@ def _closing_results(chat: Chat, last: int, at: datetime) -> list[ExportedMessag
     ]
 
 
-def chat_line(chat: Chat, numbers: Mapping[ChatId, int]) -> ChatLine:
+def chat_line(
+    chat: Chat, numbers: Mapping[ChatId, int], rules: tuple[ToolRule, ...] = ()
+) -> ChatLine:
     return ChatLine(
         number=numbers[chat.id],
         # A parent with a later time than its subagent comes from a file: then the root stands in.
@@ -217,6 +233,7 @@ def chat_line(chat: Chat, numbers: Mapping[ChatId, int]) -> ChatLine:
         client_tools=one_line(chat.client_tools),
         mcp_server_ids=chat.mcp_server_ids,
         mode=chat.mode,
+        tool_rules=rules if chat.is_root else (),
     )
 
 
@@ -277,6 +294,9 @@ async def _insert(
         )
     if request.file_ids:
         await session.execute(LINK_FILES, root, owner, request.file_ids, max_files)
+    if rules := without_permissions(request.chats[0].tool_rules):
+        policy = json_text(ToolPolicy(rules=rules))
+        await session.execute(INSERT_RULES, root, policy, owner)
     await session.execute(MARK_READ, root)
     return made[0]
 

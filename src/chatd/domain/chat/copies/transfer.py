@@ -26,6 +26,7 @@ from chatd.domain.chat.parts import CONTENT_VERSION, FilePart, Part, validate_js
 from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import McpServerId, ModelConfigId, ToolCallId
 from chatd.domain.text import Json
+from chatd.domain.tool_policy.rules import ToolPolicy, ToolRule, check_policy
 
 FORMAT_VERSION: Final = 1
 MAX_TRANSFER_CHATS: Final = 10_000
@@ -67,6 +68,8 @@ class ChatLine(_Line, frozen=True, kw_only=True, tag="chat"):
     client_tools: Json = UNSET
     mcp_server_ids: Annotated[tuple[McpServerId, ...], Meta(max_length=100)] | None = None
     mode: ShortText | None = None
+    tool_rules: tuple[ToolRule, ...] = ()
+    """Of the root chat and its subagents."""
 
 
 class MessageLine(_Line, frozen=True, kw_only=True, tag="message"):
@@ -193,6 +196,7 @@ class TransferReader:
             raise self._wrong("parent must be an earlier chat; only the first chat has none")
         if line.client_tools is not UNSET:
             self._check_json(bytes(line.client_tools).decode(), "client_tools")
+        self._check_rules(line)
         self.chats.append(line)
         self._next_id = 1
 
@@ -226,6 +230,14 @@ class TransferReader:
             validate_json(text)
         except ValueError as error:
             raise self._wrong(f"{field} is {error}") from None
+
+    def _check_rules(self, line: ChatLine) -> None:
+        if line.tool_rules and line.number > 1:
+            raise self._wrong("only the first chat has tool_rules")
+        try:
+            check_policy(ToolPolicy(rules=line.tool_rules))
+        except InvalidInput as error:
+            raise self._wrong(f"tool_{error.message}") from None
 
     def _check_usage(self, usage: Raw) -> None:
         try:
