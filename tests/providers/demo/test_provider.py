@@ -127,6 +127,14 @@ async def test_reasoning_precedes_the_answer_and_is_counted(demo: DemoProvider) 
     assert end.usage.output_tokens == len(kinds)
 
 
+async def test_a_plan_outside_plan_mode_is_answered_with_the_ways_into_it(
+    demo: DemoProvider,
+) -> None:
+    text = await answer_text(demo, request_for("make a plan"))
+    for way in ("*Plan mode* in the **+** menu", "`/plan`", '`"mode": "plan"`'):
+        assert way in text
+
+
 @pytest.mark.parametrize(
     ("prompt", "part"),
     [("show me a table", "|---|"), ("show me code", "```python"), ("show me a list", "1. ")],
