@@ -11,6 +11,7 @@ from chatd.domain.ids import ChatId
 from tests.agent.git.git_fixture import run_git
 from tests.api.workspace_api import WorkspaceApi, end_build
 from tests.support.api.server import ADMINISTRATOR, ApiReply, Json
+from tests.support.store import open_chat
 from tests.workspaces.agent_process import AGENT, Workbench, running_agent
 
 
@@ -89,6 +90,40 @@ async def test_a_file_is_put_back_while_the_chat_waits(
     workspace = (await api.ask("GET", f"/chats/{chat_id}")).json["workspace_id"]
     [(action, detail)] = await audited(api, workspace)
     assert (action, detail["path"], detail["scope"]) == ("workspace.file.revert", "a.txt", "turn")
+
+
+async def test_a_file_is_not_put_back_while_a_subagent_or_another_chat_of_the_workspace_runs(
+    api: WorkspaceApi, bench: Workbench, chat_id: ChatId
+) -> None:
+    home = bench.process.home
+    run_git(home, "init", "-q", "-b", "trunk")
+    (home / "a.txt").write_text("by the user\n")
+    turn = (await api.server.chat(chat_id)).turn_message_id
+    conn = bench.on_behalf(chat_id, turn=turn)
+    await conn.write_file(str(home / "a.txt"), b"by the agent\n", key=bench.key("w"))
+    parent = await api.server.chat(chat_id)
+    child = await open_chat(
+        api.pool,
+        21,
+        title="Find callers",
+        owner_id=parent.owner_id,
+        root_chat_id=chat_id,
+        parent_chat_id=chat_id,
+    )
+    workspace_id = str(parent.workspace_id)
+    other = await api.server.create("Another task", workspace_id=workspace_id)
+    await api.ask("POST", f"/chats/{chat_id}/interrupt")
+    body = {"scope": "turn", "repo_root": str(home), "path": "a.txt"}
+    path = f"/chats/{chat_id}/workspace/revert"
+    for busy, title in ((other, "Another task"), (child.id, "Find callers")):
+        refused = await api.ask("POST", path, body)
+        assert refused.code == (409, "chat_busy")
+        assert title in str(refused.json["message"])
+        assert (home / "a.txt").read_text() == "by the agent\n"
+        await api.ask("POST", f"/chats/{busy}/interrupt")
+    assert await audited(api, workspace_id) == [], "nothing was begun"
+    assert (await api.ask("POST", path, body)).status == 204
+    assert (home / "a.txt").read_text() == "by the user\n"
 
 
 @pytest.mark.promise("P15")

@@ -244,6 +244,9 @@ CASES: Final[Mapping[str, Case]] = {
         pool, who, CHAT, workspace_id(1), build_id=build_id(1), agent_id=agent_id(1)
     ),
     "workspace.bindings.require_usable_workspace": lambda pool, who, _: _is_usable(pool, who),
+    "workspace.bindings.find_running": lambda pool, who, _: bindings.find_running(
+        pool, who, workspace_id(2)
+    ),
     "workspace.bindings.latest_chat_per_workspace": lambda pool, who, _: (
         bindings.latest_chat_per_workspace(pool, who, [workspace_id(1)])
     ),
@@ -357,6 +360,7 @@ async def _prepare_workspaces(pool: Pool) -> None:
         build_id(1),
     )
     assert await bindings.save_context(pool, agent_id(2), CONTEXT, initial=True)
+    bound = [ARCHIVED, CHILD_CHAT]
     await pool.execute(
-        "UPDATE chats SET workspace_id = $2 WHERE id = $1", ARCHIVED, workspace_id(2)
+        "UPDATE chats SET workspace_id = $2 WHERE id = ANY ($1)", bound, workspace_id(2)
     )

@@ -124,7 +124,8 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     "chat_archived": ErrorCode(409, "The chat is archived.", "Take it out of the archive first."),
     "chat_busy": ErrorCode(
         409,
-        "The chat is busy: a message was sent with `reject`, or a file is to be reverted.",
+        "The chat is busy: a message was sent with `reject`. Or a file is to be reverted while this"
+        " chat or another in its workspace runs.",
         "Try it later.",
     ),
     "call_not_waiting": ErrorCode(

@@ -65,6 +65,12 @@ LATEST_CHAT_PER_WORKSPACE: Final[LiteralString] = """
     WHERE owner_id = $1 AND NOT archived AND workspace_id = ANY ($2::uuid[])
     ORDER BY workspace_id, updated_at DESC, id DESC"""
 
+FIND_RUNNING: Final[LiteralString] = f"""
+    SELECT coalesce(nullif(c.title, ''), c.id::text) FROM chats c
+    WHERE c.workspace_id = $1 AND c.status IN ('running', 'interrupting') AND NOT c.archived
+      AND c.deleted_at IS NULL AND {chat_condition("$2", "$3")}
+    ORDER BY c.updated_at DESC, c.id LIMIT 1"""
+
 
 async def get(conn: Conn, actor: Actor, chat_id: ChatId) -> WorkspaceBinding | None:
     """None if there is no such chat, or the actor may not read it."""
@@ -114,6 +120,12 @@ async def require_usable_workspace(
         raise InvalidInput("workspace_id", "there is no such workspace")
     if found.deleted:
         raise InvalidInput("workspace_id", "the workspace is deleted")
+
+
+async def find_running(conn: Conn, actor: Actor, workspace_id: WorkspaceId) -> str | None:
+    """The title of a chat that runs in the workspace, or its id if it has none."""
+    reach = chat_reach(actor, "chats.read")
+    return await conn.fetchval(FIND_RUNNING, workspace_id, *reach)
 
 
 async def latest_chat_per_workspace(

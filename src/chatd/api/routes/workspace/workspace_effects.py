@@ -25,6 +25,7 @@ from chatd.domain.errors import ChatdError, Conflict, InvalidInput, NotFound
 from chatd.domain.workspace.agent_api import AgentRefused, ProcessInfo
 from chatd.store.account import audit
 from chatd.store.chat import chats
+from chatd.store.workspace import bindings
 
 _SIGNAL: Final = BodySpec(SignalBody)
 _REVERT: Final = BodySpec(RevertBody)
@@ -59,7 +60,8 @@ class WorkspaceEffectRoutes:
                 permission="workspaces.write",
                 summary="Put one file back to its state before the turn, the chat or the changes",
                 description=(
-                    "Refused while the chat runs. A file that was not there then is deleted. Of the"
+                    "Refused while the chat runs, or another chat in the same workspace, such as a"
+                    " subagent. A file that was not there then is deleted. Of the"
                     " scope `git` the index is reset too."
                 ),
                 handle=self.revert_file,
@@ -92,11 +94,7 @@ class WorkspaceEffectRoutes:
     async def revert_file(self, request: ApiRequest) -> ApiReply:
         body = await request.body(_REVERT)
         chat, control = await self._open(request, "workspaces.write")
-        if chat.status not in ("waiting", "error"):
-            raise Conflict(
-                "The chat runs and may change the file. Stop it or wait for its end.",
-                code="chat_busy",
-            )
+        await self._require_idle(request, chat)
         detail = {"scope": body.scope, "repository": body.repo_root, "path": body.path}
         await self._record(request, chat, "file.revert", detail)
         paths = (body.path,) if body.old_path is None else (body.path, body.old_path)
@@ -105,6 +103,24 @@ class WorkspaceEffectRoutes:
         except AgentRefused as error:
             raise _explain(error) from error
         return NO_CONTENT
+
+    async def _require_idle(self, request: ApiRequest, chat: Chat) -> None:
+        """Neither the chat nor another of its workspace, such as a subagent, changes files now."""
+        if chat.status not in ("waiting", "error"):
+            raise Conflict(
+                "The chat runs and may change the file. Stop it or wait for its end.",
+                code="chat_busy",
+            )
+        deps, actor, workspace = self._deps, request.caller.actor, chat.workspace_id
+        if workspace is None:
+            return
+        title = await deps.retry(lambda: bindings.find_running(deps.pool, actor, workspace))
+        if title is not None:
+            raise Conflict(
+                f"The chat «{title}» runs in the same workspace and may change the file. Stop it"
+                " or wait for its end.",
+                code="chat_busy",
+            )
 
     async def _open(
         self, request: ApiRequest, permission: Permission
