@@ -3,11 +3,11 @@ import { useEffect, useRef } from "react";
 import { useChatDetails, useChatList } from "@/connection";
 import { playChime } from "./chime";
 import { readPreference } from "./preferences";
-import { familyNeedsYou, isActive, type ListChat } from "./sidebar/list-chat";
+import { familyNeedsYou, isActive, isUnread, type ListChat } from "./sidebar/list-chat";
 
 /** Chats with something to see: they need you, or have an unread answer. */
 export const countNotices = (chats: readonly ListChat[]): number =>
-  chats.filter((chat) => familyNeedsYou(chat) || chat.has_unread === true).length;
+  chats.filter((chat) => familyNeedsYou(chat) || isUnread(chat)).length;
 
 export const titleText = (count: number, chatTitle: string | null): string =>
   `${count > 0 ? `(${count}) ` : ""}${chatTitle === null || chatTitle === "" ? "chatd" : `${chatTitle} · chatd`}`;

@@ -4,7 +4,7 @@ import { Link } from "wouter";
 import { classes, Elapsed, Icon, IconButton, Menu, PlusMinus, StatusIcon, Time } from "@/components";
 import { ChatMenuItems } from "../chat-menu";
 import { chatPath } from "../routes";
-import { isSubagent, type ListChat, shownStatus, subtitle } from "./list-chat";
+import { isSubagent, isUnread, type ListChat, shownStatus, subtitle } from "./list-chat";
 
 export interface RowPlace {
   level: number;
@@ -30,8 +30,7 @@ interface ChatRowProps {
 }
 
 function RowEnd({ chat }: { chat: ListChat }): ReactNode {
-  // What a subagent says is for its parent.
-  if (chat.has_unread === true && chat.status !== "running" && !isSubagent(chat)) {
+  if (isUnread(chat) && chat.status !== "running") {
     return (
       <span className="end">
         <span className="dot" role="img" aria-label="Unread" />
@@ -84,7 +83,7 @@ export const ChatRow = memo(function ChatRow(props: ChatRowProps) {
   const [menuOpen, setMenuOpen] = useState(false);
   const link = useRef<HTMLAnchorElement>(null);
   const child = isSubagent(chat);
-  const isRead = chat.has_unread !== true && (chat.status === "waiting" || chat.status === "archived" || chat.status === "error" || chat.status === "pending");
+  const isRead = !isUnread(chat) && (chat.status === "waiting" || chat.status === "archived" || chat.status === "error" || chat.status === "pending");
 
   const fold = (event: MouseEvent) => {
     if (!hasChildren) return;

@@ -57,6 +57,14 @@ describe("the tree of chats", () => {
     expect(row(/Find callers/).getAttribute("aria-level")).toBe("3");
   });
 
+  it("shows the messages of a subagent as read: they are for its parent", () => {
+    const done = makeChat("kid", { parent_chat_id: "a", title: "Find callers", has_unread: true });
+    show([makeChat("a", { title: "Webhooks", has_unread: true, children: [done] })]);
+    expect(row(/Webhooks/).className).not.toContain("read");
+    expect(within(row(/Find callers/)).queryByRole("img", { name: "Unread" })).toBeNull();
+    expect(row(/Find callers/).className).toContain("read");
+  });
+
   it("moves with arrows, folds with Left and opens a chat with Enter", async () => {
     const { location, user } = show();
     row(/Webhooks/).focus();

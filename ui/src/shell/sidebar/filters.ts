@@ -1,5 +1,5 @@
 /** The filters of the list. They live in the address, so that a filtered list can be reloaded and shared. */
-import type { ListChat } from "./list-chat";
+import { isUnread, type ListChat } from "./list-chat";
 
 export const STATUS_FILTERS = ["running", "requires_action", "error", "waiting", "pending"] as const;
 export type StatusFilter = (typeof STATUS_FILTERS)[number];
@@ -46,4 +46,4 @@ export function countFilters(filters: ListFilters): number {
 }
 
 /** What the server does not filter by is left out here. */
-export const passes = (chat: ListChat, filters: ListFilters): boolean => !filters.unread || chat.has_unread === true;
+export const passes = (chat: ListChat, filters: ListFilters): boolean => !filters.unread || isUnread(chat);

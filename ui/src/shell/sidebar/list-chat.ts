@@ -20,6 +20,9 @@ interface NewerFields {
 /** The server leaves fields out that have their default. */
 export const isSubagent = (chat: ListChat): boolean => (chat.parent_chat_id ?? null) !== null;
 
+/** Whether it has an answer for you. What a subagent says is for its parent. */
+export const isUnread = (chat: ListChat): boolean => chat.has_unread === true && !isSubagent(chat);
+
 /** The status that the icon shows. A subagent that waits has done its work. */
 export function shownStatus(chat: ListChat): Status {
   if (chat.status === "archived") return "waiting";
