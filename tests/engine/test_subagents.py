@@ -403,6 +403,41 @@ async def test_a_queued_message_follows_the_turn_that_waits(
         ]
 
 
+async def test_a_steering_message_joins_the_turn_when_its_wait_ends(
+    dsn: str, chats_api: ScriptedChats
+) -> None:
+    gate = Gate()
+    chats_api.on("go", spawn("work"), wait_all(), say("done, and that too"))
+    chats_api.on("work", say(gate, "ok"))
+    async with subagent_rig(dsn, chats_api) as rig:
+        chat_id = await rig.create("go")
+        await suspended(rig, chat_id)
+        assert (await rig.send(chat_id, "and that", "steer")).is_suspended
+        gate.open()
+        await rig.wait_state(chat_id, "W")
+        lines = await rig.transcript(chat_id)
+        assert lines[-2:] == ["user: and that", "assistant: done, and that too"]
+        assert lines[-3].startswith("tool: result(w0)")
+
+
+async def test_a_message_that_interrupts_ends_the_wait_at_once(
+    dsn: str, chats_api: ScriptedChats
+) -> None:
+    gate = Gate()
+    chats_api.on("go", spawn("work"), wait_all(), say("at once"))
+    chats_api.on("work", say(gate, "ok"))
+    async with subagent_rig(dsn, chats_api) as rig:
+        chat_id = await rig.create("go")
+        await suspended(rig, chat_id)
+        await rig.send(chat_id, "leave that", "interrupt")
+        await rig.wait_state(chat_id, "W")
+        assert (await rig.transcript(chat_id))[-1] == "assistant: at once"
+        [child] = await children_of(rig, chat_id)
+        assert child.status == "running"
+        gate.open()
+        await rig.wait_state(child.id, "W")
+
+
 @pytest.mark.covers("F38")
 async def test_archiving_a_root_ends_its_wait_and_its_subagents(
     dsn: str, chats_api: ScriptedChats
