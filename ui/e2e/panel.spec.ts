@@ -43,6 +43,7 @@ test("the panel shows what the agent changed, who ran it, its files, a shell, it
     const body = file.getByRole("group", { name: /^Changes in/ });
     await body.focus();
     await page.keyboard.press("ArrowDown");
+    await expect(page.getByRole("button", { name: /^Comment on/ }).and(page.locator(":focus"))).toBeVisible();
     await page.keyboard.press("Enter");
     await page.getByRole("textbox", { name: /^Comment on/ }).fill("Why this line?");
     await page.getByRole("button", { name: "Add to message" }).click();
@@ -88,9 +89,12 @@ test("the panel shows what the agent changed, who ran it, its files, a shell, it
     await card.getByRole("button", { name: "Stop", exact: true }).click();
     await expect(card.getByRole("button", { name: "Start", exact: true })).toBeVisible();
     await card.getByRole("button", { name: "Start", exact: true }).click();
-    await expect(page.getByRole("region", { name: /^Build 3/ })).toBeVisible();
-    await expect(page.locator("pre[aria-label^='Log of build 3']")).not.toBeEmpty();
+    const build = page.getByRole("region", { name: /^Build 3/ });
+    await expect(build).toBeVisible();
     await expect(card.getByRole("button", { name: "Stop", exact: true })).toBeVisible();
+    // The log of a build that has ended closes.
+    await build.getByRole("button", { name: /^Started/ }).click();
+    await expect(page.locator("pre[aria-label^='Log of build 3']")).not.toBeEmpty();
     await card.getByRole("button", { name: "Delete" }).click();
     await page.getByRole("dialog").getByRole("button", { name: "Delete" }).click();
     await expect(page.getByText("Deleted").first()).toBeVisible();
