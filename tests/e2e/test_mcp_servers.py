@@ -83,7 +83,7 @@ async def state_of(http: ClientSession, slug: str) -> object:
 
 async def talk(http: ClientSession) -> None:
     """One turn, to its end."""
-    body = {"content": [{"type": "text", "text": "hello"}]}
+    body = {"content": [{"type": "text", "text": "answer fast"}]}
     status, chat = await ask(http, "POST", "/chats", body)
     assert status == 201, chat
 

@@ -1,11 +1,11 @@
 /** Every screen, light and dark, on a desktop and on a phone: it shows, and it is accessible. */
-import { expectGoodEverywhere, PHONE } from "./everywhere";
+import { expectGoodEverywhere, expectGoodState, PHONE } from "./everywhere";
 import { expect, expectAccessible, test } from "./test";
 
 const PATHS = {
   "pages of chats": ["/", "/new", "/search?q=answer", "/c/00000000-0000-4000-8000-000000000000"],
-  settings: ["general", "account", "notifications", "keys", "tokens", "usage", "shortcuts"].map((name) => `/settings/${name}`),
-  "pages of administrators": ["providers", "models", "behaviour", "prompts", "limits", "usage", "users", "groups", "templates", "workers", "audit"].map(
+  settings: ["general", "account", "notifications", "keys", "connections", "skills", "tools", "tokens", "usage", "shortcuts"].map((name) => `/settings/${name}`),
+  "pages of administrators": ["providers", "models", "mcp", "tools", "behaviour", "prompts", "limits", "usage", "users", "groups", "templates", "workers", "audit"].map(
     (name) => `/admin/${name}`,
   ),
 };
@@ -19,7 +19,7 @@ for (const [name, paths] of Object.entries(PATHS)) {
       await page.goto(path);
       await expect(page.getByRole("main")).toBeVisible();
       await page.waitForLoadState("networkidle");
-      await expectGoodEverywhere(page);
+      await expectGoodState(page, path);
     }
   });
 }
