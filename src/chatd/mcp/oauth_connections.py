@@ -8,8 +8,7 @@ over all replicas.
 import hmac
 import secrets
 from collections.abc import Mapping
-from datetime import timedelta
-from typing import Final, Literal
+from typing import Final
 from uuid import UUID
 
 import msgspec
@@ -19,6 +18,12 @@ from chatd.domain.access import UserActor
 from chatd.domain.account.secret_text import SECRET_BYTES, digest, secret_text
 from chatd.domain.errors import Conflict, NotFound
 from chatd.domain.ids import McpServerId, UserId
+from chatd.domain.mcp.connections import (
+    CONNECT_LIFETIME,
+    ConnectAnswer,
+    Disconnected,
+    StartedConnection,
+)
 from chatd.domain.mcp.oauth import (
     TokenError,
     TokenReply,
@@ -37,17 +42,15 @@ from chatd.store.account import audit, identities
 from chatd.store.account.audit import ChangeAuthor
 from chatd.store.conn import DatabaseSession
 from chatd.store.mcp import tokens
+from chatd.store.mcp.connections import ServerConnection
 from chatd.store.mcp.servers import StoredMcpServer
 from chatd.store.mcp.tokens import NewToken, StoredToken
 from chatd.store.pool import Pool
 
-CONNECT_LIFETIME: Final = timedelta(minutes=10)
 _CONTEXT: Final = "cookie of a connection to an MCP server"
 BEGIN_AGAIN: Final = (
     "This connection was not begun by you in this browser, or is too old. Connect again."
 )
-
-ConnectionState = Literal["ready", "connected", "needs_connect", "failed"]
 
 
 class ConnectState(Struct, frozen=True, kw_only=True):
@@ -61,39 +64,6 @@ class ConnectState(Struct, frozen=True, kw_only=True):
     registration_id: UUID | None
     redirect_uri: str
     expires_at: float
-
-
-class StartedConnection(Struct, frozen=True, kw_only=True):
-    """Where the browser goes, and the cookie's text."""
-
-    authorization_url: str
-    cookie: str
-
-
-class ConnectAnswer(Struct, frozen=True, kw_only=True):
-    """The parameters with which the authorization server sends the browser back."""
-
-    code: str | None = None
-    state: str | None = None
-    iss: str | None = None
-    error: str | None = None
-    error_description: str | None = None
-
-
-class ServerConnection(Struct, frozen=True, kw_only=True):
-    """One server as one user sees it. A server without OAuth is `ready` for every user."""
-
-    stored: StoredMcpServer
-    state: ConnectionState
-    reason: str = ""
-    token: StoredToken | None = None
-
-
-class Disconnected(Struct, frozen=True, kw_only=True):
-    """`failure`: why the authorization server did not revoke the tokens."""
-
-    revoked: bool
-    failure: str = ""
 
 
 class OauthConnections:

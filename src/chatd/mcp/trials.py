@@ -4,9 +4,8 @@ import asyncio
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from msgspec import Struct
-
 from chatd.domain.ids import UserId
+from chatd.domain.mcp.connections import ServerTrial
 from chatd.domain.mcp.faults import McpFault
 from chatd.domain.mcp.servers import McpAccess
 from chatd.domain.mcp.tools import ListedTool
@@ -20,14 +19,6 @@ if TYPE_CHECKING:
 
 TRIAL_CLOSE_S: Final = 5.0
 """How long the end of a test connection may take."""
-
-
-class ServerTrial(Struct, frozen=True, kw_only=True):
-    """`problem` is empty if the connection gave a list."""
-
-    duration_ms: int
-    problem: str = ""
-    tools: tuple[ListedTool, ...] = ()
 
 
 class ServerTrials:

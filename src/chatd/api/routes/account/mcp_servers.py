@@ -23,9 +23,10 @@ from chatd.api.schemas.mcp_servers import (
 )
 from chatd.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
 from chatd.domain.ids import McpServerId
+from chatd.domain.mcp.connections import CONNECT_LIFETIME, ConnectAnswer
 from chatd.domain.mcp.oauth import CLIENT_NAME
 from chatd.domain.mcp.oauth_addresses import document_url
-from chatd.mcp.oauth_connections import CONNECT_LIFETIME, ConnectAnswer, ServerConnection
+from chatd.store.mcp.connections import ServerConnection
 
 SECURE_PREFIX: Final = "__Host-chatd_mcp_"
 PLAIN_PREFIX: Final = "chatd_mcp_"
