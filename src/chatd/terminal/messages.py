@@ -1,0 +1,42 @@
+"""Messages by which widgets of the terminal ask the main screen for something."""
+
+from typing import Literal
+
+from textual.message import Message
+
+from chatd.domain.ids import ChatId
+
+Severity = Literal["information", "warning", "error"]
+
+ScreenName = Literal[
+    "changes", "help", "mcp", "models", "modes", "plan", "policy", "switch", "usage"
+]
+
+
+class OpenChat(Message):
+    """Show this chat in place of the open one."""
+
+    def __init__(self, chat_id: ChatId) -> None:
+        super().__init__()
+        self.chat_id = chat_id
+
+
+class NewChat(Message):
+    """Show an empty composer; the first message that is sent creates the chat."""
+
+
+class ShowNotice(Message):
+    """Say something in one or two lines, which go away by themselves. Plain text, never markup."""
+
+    def __init__(self, text: str, severity: Severity = "information") -> None:
+        super().__init__()
+        self.text = text
+        self.severity: Severity = severity
+
+
+class OpenScreen(Message):
+    """Put the screen with this name on top, for the open chat."""
+
+    def __init__(self, name: ScreenName) -> None:
+        super().__init__()
+        self.name: ScreenName = name
