@@ -1,0 +1,1 @@
+"""What a chat waits for from a person: approvals, questions, proposed plans; and the answers."""

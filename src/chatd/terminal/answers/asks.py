@@ -1,0 +1,134 @@
+"""What the open chat and its subagents wait for, as one list. Pure."""
+
+from collections.abc import Collection, Iterable
+from datetime import datetime
+from typing import Final
+
+from msgspec import UNSET, Struct
+
+from chatd.client.state import ShownChat
+from chatd.domain.chat.call_waits import EXPIRED_APPROVAL_TEXT, EXPIRED_QUESTION_TEXT, UNASKED_TEXT
+from chatd.domain.chat.events import RequestedCall
+from chatd.domain.chat.parts import ToolResultPart
+from chatd.domain.ids import ChatId, ToolCallId
+from chatd.domain.text import Json, parse_json
+from chatd.terminal.answers.call_text import arguments_of
+
+PLAN_TOOL: Final = "propose_plan"
+AskKey = tuple[ChatId, ToolCallId]
+
+
+class Ask(Struct, frozen=True, kw_only=True):
+    """A call that waits for a person or a client. `asker` is the title of the subagent; empty: the
+    open chat itself."""
+
+    chat_id: ChatId
+    call: RequestedCall
+    args: Json = UNSET
+    asker: str = ""
+
+    @property
+    def key(self) -> AskKey:
+        return self.chat_id, self.call.tool_call_id
+
+
+class ProposedPlan(Struct, frozen=True, kw_only=True):
+    chat_id: ChatId
+    call_id: ToolCallId
+    file_id: str
+    path: str = ""
+
+
+def asks_of(chat: ShownChat, asker: str = "", *, answered: Collection[AskKey] = ()) -> list[Ask]:
+    """What a person must do comes first, then what clients do."""
+    found = [
+        Ask(chat_id=chat.chat_id, call=call, args=arguments_of(call, chat), asker=asker)
+        for call in chat.requested_calls
+        if (chat.chat_id, call.tool_call_id) not in answered
+    ]
+    return sorted(found, key=lambda ask: ask.call.kind == "client")
+
+
+def approvals_like(ask: Ask, asks: Iterable[Ask]) -> list[Ask]:
+    """All approvals of the ask's chat: they can be answered with one request."""
+    return [one for one in asks if one.chat_id == ask.chat_id and one.call.kind == "approval"]
+
+
+def ending_text(ask: Ask, chat: ShownChat) -> str:
+    """In words, how an ask ended that was not answered here."""
+    what = "The question" if ask.call.kind == "question" else "The call"
+    result = _result_of(ask.call.tool_call_id, chat)
+    if result is None:
+        is_approved = ask.call.kind == "approval" and chat.status in ("pending", "running")
+        return f"{what} was approved in another window." if is_approved else f"{what} has ended."
+    text = _error_text(result)
+    if text in (EXPIRED_APPROVAL_TEXT, EXPIRED_QUESTION_TEXT):
+        return f"{what} was not answered in time."
+    if text == UNASKED_TEXT:
+        return f"{what} was ended by another message or an interruption."
+    if text.startswith("The user denied"):
+        return f"{what} was denied in another window."
+    if text.startswith("The user did not answer"):
+        return f"{what} was declined in another window."
+    if ask.call.kind == "client":
+        return f"The result of {ask.call.tool_name} has arrived."
+    verb = "answered" if ask.call.kind == "question" else "approved"
+    return f"{what} was {verb} in another window."
+
+
+def _result_of(call_id: ToolCallId, chat: ShownChat) -> ToolResultPart | None:
+    for message in reversed(chat.messages):
+        for part in message.content:
+            if isinstance(part, ToolResultPart) and part.tool_call_id == call_id:
+                return part
+    return None
+
+
+def _error_text(part: ToolResultPart) -> str:
+    value = parse_json(part.result) if part.is_error and part.result is not UNSET else None
+    if isinstance(value, dict):
+        value = value.get("error")  # type: ignore[union-attr]
+    return value if isinstance(value, str) else ""
+
+
+def proposed_plan(chat: ShownChat) -> ProposedPlan | None:
+    """The plan that ended the last turn, if nothing was said since."""
+    if chat.status not in ("waiting", "error") or not chat.messages:
+        return None
+    for message in reversed(chat.messages):
+        if message.role == "user":
+            return None
+        for part in reversed(message.content):
+            if isinstance(part, ToolResultPart) and part.tool_name == PLAN_TOOL:
+                return _plan_of(chat.chat_id, part)
+    return None
+
+
+def _plan_of(chat_id: ChatId, part: ToolResultPart) -> ProposedPlan | None:
+    if part.is_error or part.result is UNSET:
+        return None
+    value = parse_json(part.result)
+    if not isinstance(value, dict):
+        return None
+    file_id, path = value.get("file_id"), value.get("path")  # type: ignore[union-attr]
+    if not isinstance(file_id, str):
+        return None
+    return ProposedPlan(
+        chat_id=chat_id,
+        call_id=part.tool_call_id,
+        file_id=file_id,
+        path=path if isinstance(path, str) else "",
+    )
+
+
+def time_left(deadline: datetime | None, now: datetime) -> str:
+    """Such as `71 h left`; empty without a deadline."""
+    if deadline is None:
+        return ""
+    seconds = int((deadline - now).total_seconds())
+    if seconds <= 0:
+        return "time is over"
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit} left"
+    return f"{seconds} s left"
