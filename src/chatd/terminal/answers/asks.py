@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable
 from datetime import datetime
 from typing import Final
 
+import msgspec
 from msgspec import UNSET, Struct
 
 from chatd.client.state import ShownChat
@@ -11,7 +12,7 @@ from chatd.domain.chat.call_waits import EXPIRED_APPROVAL_TEXT, EXPIRED_QUESTION
 from chatd.domain.chat.events import RequestedCall
 from chatd.domain.chat.parts import ToolResultPart
 from chatd.domain.ids import ChatId, ToolCallId
-from chatd.domain.text import Json, parse_json
+from chatd.domain.text import Json
 from chatd.terminal.answers.call_text import arguments_of
 
 PLAN_TOOL: Final = "propose_plan"
@@ -84,11 +85,25 @@ def _result_of(call_id: ToolCallId, chat: ShownChat) -> ToolResultPart | None:
     return None
 
 
+class _Result(Struct, frozen=True):
+    """The fields that are read here, of any tool's result."""
+
+    error: str = ""
+    file_id: str = ""
+    path: str = ""
+
+
+def _read_result(part: ToolResultPart) -> _Result:
+    if part.result is UNSET:
+        return _Result()
+    try:
+        return msgspec.json.decode(part.result, type=_Result)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return _Result()
+
+
 def _error_text(part: ToolResultPart) -> str:
-    value = parse_json(part.result) if part.is_error and part.result is not UNSET else None
-    if isinstance(value, dict):
-        value = value.get("error")  # type: ignore[union-attr]
-    return value if isinstance(value, str) else ""
+    return _read_result(part).error if part.is_error else ""
 
 
 def proposed_plan(chat: ShownChat) -> ProposedPlan | None:
@@ -105,19 +120,11 @@ def proposed_plan(chat: ShownChat) -> ProposedPlan | None:
 
 
 def _plan_of(chat_id: ChatId, part: ToolResultPart) -> ProposedPlan | None:
-    if part.is_error or part.result is UNSET:
-        return None
-    value = parse_json(part.result)
-    if not isinstance(value, dict):
-        return None
-    file_id, path = value.get("file_id"), value.get("path")  # type: ignore[union-attr]
-    if not isinstance(file_id, str):
+    found = _read_result(part)
+    if part.is_error or not found.file_id:
         return None
     return ProposedPlan(
-        chat_id=chat_id,
-        call_id=part.tool_call_id,
-        file_id=file_id,
-        path=path if isinstance(path, str) else "",
+        chat_id=chat_id, call_id=part.tool_call_id, file_id=found.file_id, path=found.path
     )
 
 

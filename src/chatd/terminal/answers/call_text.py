@@ -1,4 +1,4 @@
-"""What an approval says of its call: the command or all arguments, and the facts around it. Pure."""
+"""What an approval says of its call: the command or all arguments, and why it asks. Pure."""
 
 import json
 from typing import Final, Literal, cast
@@ -84,14 +84,13 @@ def _block(name: str, value: object, *, is_command: bool) -> TextBlock:
 
 def _json_text(value: object) -> str:
     """JSON with repeated keys: the objects of `read_arguments` are lists of pairs."""
-    if isinstance(value, list):
-        items = cast("list[object]", value)
-        if type(value) is not list:
-            pairs = cast("list[tuple[str, object]]", items)
-            inside = ", ".join(f"{_json_text(name)}: {_json_text(one)}" for name, one in pairs)
-            return f"{{{inside}}}"
+    if not isinstance(value, list):
+        return json.dumps(value, ensure_ascii=False)
+    items = cast("list[object]", value)
+    if type(items) is list:
         return f"[{', '.join(map(_json_text, items))}]"
-    return json.dumps(value, ensure_ascii=False)
+    pairs = cast("list[tuple[str, object]]", items)
+    return "{" + ", ".join(f"{_json_text(name)}: {_json_text(one)}" for name, one in pairs) + "}"
 
 
 def _warnings(blocks: list[TextBlock], fields: object) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ _WORD: Final = re.compile(r"\w+")
 
 HEAD_ROWS: Final = 8
 TAIL_ROWS: Final = 4
-"""Of a text that is folded. The end is always shown: it is where a long command hides its effect."""
+"""Of a text that is folded. The end is always shown: a long command could hide its effect there."""
 
 
 class ExactRow(Struct, frozen=True):
@@ -88,7 +88,7 @@ def folded(rows: list[ExactRow]) -> list[ExactRow]:
 
 
 def mixed_words(text: str) -> list[str]:
-    """Words that have letters of ASCII beside others, which may look the same: `pаypal`."""
+    """Words that have letters of ASCII beside others, which may look the same."""
     return [
         word
         for word in dict.fromkeys(_WORD.findall(text))

@@ -1,4 +1,4 @@
-"""Rules of a tool policy while a person edits them: one argument a line, as `name: pattern`. Pure."""
+"""Rules of a tool policy while a person edits them: one argument a line. Pure."""
 
 from collections.abc import Mapping
 from typing import Final
