@@ -1,0 +1,183 @@
+"""The table of slash commands. Completion, help and docs/terminal.md are made from it."""
+
+from collections.abc import Iterator, Mapping
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from chatd.domain.chat.states import PublicStatus
+from chatd.terminal.composer.behaviours import BEHAVIOURS
+
+CommandName = Literal[
+    "new", "model", "effort", "mode", "plan", "workspace", "attach", "mcp", "policy", "busy",
+    "continue", "edit", "unsent", "interrupt", "hold", "queue", "compact", "diff", "usage", "fork",
+    "rename", "archive", "unarchive", "pin", "unpin", "share", "unshare", "export", "help", "quit",
+]  # fmt: skip
+
+Need = Literal["nothing", "chat", "idle chat", "busy chat"]
+"""In what state a command can be used."""
+
+
+class SlashCommand(Struct, frozen=True, kw_only=True):
+    """`argument` is shown in help; `choices` are the words that complete it."""
+
+    name: CommandName
+    effect: str
+    argument: str = ""
+    choices: tuple[str, ...] = ()
+    need: Need = "nothing"
+
+    @property
+    def usage(self) -> str:
+        return f"/{self.name} {self.argument}".rstrip()
+
+
+_EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+_BUSY: Final = tuple(one.word for one in BEHAVIOURS)
+
+COMMANDS: Final[tuple[SlashCommand, ...]] = (
+    SlashCommand(name="new", effect="Start a new chat"),
+    SlashCommand(name="model", argument="[name]", effect="Choose the model of the next messages"),
+    SlashCommand(
+        name="effort",
+        argument="[level]",
+        choices=_EFFORTS,
+        effect="Choose how much the model thinks",
+    ),
+    SlashCommand(
+        name="mode",
+        argument="plan|normal",
+        choices=("plan", "normal"),
+        effect="In plan mode it looks around and proposes a plan, and changes nothing else",
+    ),
+    SlashCommand(name="plan", effect="Show the plan of this chat", need="chat"),
+    SlashCommand(
+        name="workspace",
+        argument="[name]",
+        effect="Choose where the tools of the chat act",
+    ),
+    SlashCommand(name="attach", argument="path", effect="Attach a file of this machine, as @path"),
+    SlashCommand(name="mcp", effect="Choose and connect MCP servers"),
+    SlashCommand(name="policy", effect="Show and change which tool calls ask first", need="chat"),
+    SlashCommand(
+        name="busy",
+        argument="[behaviour]",
+        choices=_BUSY,
+        effect="Choose what messages do while the chat works, until you choose again",
+    ),
+    SlashCommand(
+        name="continue",
+        effect="Go on after an error, a cut answer or a held queue",
+        need="idle chat",
+    ),
+    SlashCommand(name="edit", effect="Edit your last message and run it again", need="chat"),
+    SlashCommand(name="unsent", effect="Take back a message that was refused", need="chat"),
+    SlashCommand(name="interrupt", effect="Stop the answer, keep what was said", need="busy chat"),
+    SlashCommand(name="hold", effect="Stop the answer and hold the queue", need="busy chat"),
+    SlashCommand(name="queue", effect="Go to the queue: edit, send now, move, remove", need="chat"),
+    SlashCommand(
+        name="compact",
+        effect="Replace the history by a summary for the model",
+        need="idle chat",
+    ),
+    SlashCommand(
+        name="diff",
+        argument="[turn|chat|git]",
+        choices=("turn", "chat", "git"),
+        effect="Show what was changed",
+        need="chat",
+    ),
+    SlashCommand(name="usage", effect="Show tokens and cost of this chat", need="chat"),
+    SlashCommand(name="fork", effect="Copy this chat into a new one", need="chat"),
+    SlashCommand(
+        name="rename",
+        argument="[title]",
+        effect="Rename this chat; without a title a model names it",
+        need="chat",
+    ),
+    SlashCommand(name="archive", effect="Archive this chat", need="chat"),
+    SlashCommand(name="unarchive", effect="Take this chat out of the archive", need="chat"),
+    SlashCommand(name="pin", effect="Pin this chat above the others", need="chat"),
+    SlashCommand(name="unpin", effect="Unpin this chat", need="chat"),
+    SlashCommand(
+        name="share", argument="[name]", effect="Let a user or a group read this chat", need="chat"
+    ),
+    SlashCommand(name="unshare", argument="name", effect="Stop sharing with them", need="chat"),
+    SlashCommand(
+        name="export",
+        argument="[path]",
+        effect="Save this chat as a file: Markdown, or what can be imported if it ends in .jsonl",
+        need="chat",
+    ),
+    SlashCommand(name="help", effect="Show keys and commands"),
+    SlashCommand(name="quit", effect="Leave; chats go on without you"),
+)
+
+BY_NAME: Final[Mapping[str, SlashCommand]] = {one.name: one for one in COMMANDS}
+ALIASES: Final[Mapping[str, CommandName]] = {
+    "stop": "interrupt", "exit": "quit", "resume": "continue", "changes": "diff", "cost": "usage",
+    "models": "model", "title": "rename",
+}  # fmt: skip
+"""Words of other programs for the same thing. They work, and are not offered."""
+
+
+class PlainText(Struct, frozen=True):
+    """Text to send."""
+
+    text: str
+
+
+class CommandCall(Struct, frozen=True):
+    """A command with the rest of its line."""
+
+    command: SlashCommand
+    argument: str
+
+
+class UnknownCommand(Struct, frozen=True):
+    """A word after a slash that is no command."""
+
+    word: str
+
+
+def read_line(text: str) -> PlainText | CommandCall | UnknownCommand:
+    """What a draft means. `//` at its beginning stands for a slash that is sent. A draft of several
+    lines is never a command: it may be a pasted listing of paths."""
+    stripped = text.strip()
+    if stripped.startswith("//"):
+        return PlainText(stripped[1:])
+    if not stripped.startswith("/") or "\n" in stripped:
+        return PlainText(stripped)
+    word, _, argument = stripped[1:].partition(" ")
+    name = ALIASES.get(word.lower(), word.lower())
+    if (command := BY_NAME.get(name)) is not None:
+        return CommandCall(command, argument.strip())
+    return UnknownCommand(word)
+
+
+def refusal_of(command: SlashCommand, status: PublicStatus | None) -> str:
+    """Why the command cannot be used now; empty: it can. `status` is None in a new chat."""
+    if command.need == "nothing":
+        return ""
+    if status is None:
+        return "only in a chat"
+    is_busy = status in BUSY_STATUSES
+    if command.need == "idle chat" and status not in ("waiting", "error"):
+        return "only while the chat waits"
+    if command.need == "busy chat" and not is_busy:
+        return "nothing is running"
+    return ""
+
+
+BUSY_STATUSES: Final[frozenset[PublicStatus]] = frozenset(
+    {"pending", "running", "interrupting", "requires_action"}
+)
+
+
+def command_rows() -> Iterator[str]:
+    """The table of docs/terminal.md."""
+    yield "| command | effect |"
+    yield "|---|---|"
+    for one in COMMANDS:
+        usage = one.usage.replace("|", "\\|")
+        yield f"| `{usage}` | {one.effect} |"
