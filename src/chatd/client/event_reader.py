@@ -4,7 +4,6 @@ An event of an unknown type is left out. A part of an unknown type stays in its 
 `UnknownPart` with the JSON that came.
 """
 
-from collections.abc import Iterator, Sequence
 from typing import Final, TypeVar, cast, get_args
 
 import msgspec
@@ -26,7 +25,7 @@ _TYPES: Final = frozenset(kind.__struct_config__.tag for kind in get_args(Event)
 _PARTS: Final = frozenset(kind.__struct_config__.tag for kind in get_args(KnownPart))
 _TAG: Final = msgspec.json.Decoder(_Tagged)
 _EVENT: Final = msgspec.json.Decoder(Event)
-_FRAME: Final = msgspec.json.Decoder(list[Raw])
+_MESSAGE: Final = msgspec.json.Decoder(PublicMessage)
 
 
 def read_event(data: bytes) -> Event | None:
@@ -39,12 +38,14 @@ def read_event(data: bytes) -> Event | None:
         return _read_with_unknown(data)
 
 
-def read_frame(data: bytes | str) -> Iterator[Event]:
-    """The events of a chat in a frame of the WebSocket."""
-    raw: Sequence[Raw] = _FRAME.decode(data)
-    for one in raw:
-        if (event := read_event(bytes(one))) is not None:
-            yield event
+def read_message(data: bytes) -> PublicMessage:
+    """A message of a page. Raises msgspec.ValidationError."""
+    try:
+        return _MESSAGE.decode(data)
+    except msgspec.ValidationError:
+        message = msgspec.json.decode(data, type=Json)
+        taken = _take_unknown(message)
+        return _with_unknown(_MESSAGE.decode(msgspec.json.encode(message)), taken)
 
 
 Json = dict[str, object]

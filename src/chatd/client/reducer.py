@@ -13,7 +13,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from chatd.client.live_answer import add_live_part
-from chatd.client.state import LiveEpisode, ReceivedChat, ShownChat
+from chatd.client.state import LiveEpisode, OlderPage, ReceivedChat, ShownChat
 from chatd.domain.chat.events import (
     ActionRequired,
     DurableEvent,
@@ -62,6 +62,18 @@ def drop_partial_group(received: ReceivedChat) -> ReceivedChat:
     return replace(received, group=())
 
 
+def add_older_page(received: ReceivedChat, before_id: int, page: OlderPage) -> ReceivedChat | None:
+    """With a page of messages below `before_id`, the oldest one that was shown when it was asked
+    for. None if the page is outdated and must be read again."""
+    shown = received.shown
+    is_oldest = bool(shown.messages) and shown.messages[0].id == before_id
+    if page.version < received.rewritten_at or not is_oldest:
+        return None
+    older = sorted((one for one in page.messages if one.id < before_id), key=lambda one: one.id)
+    messages = (*older, *shown.messages)
+    return replace(received, shown=replace(shown, messages=messages, has_older=page.has_more))
+
+
 def _with_part(received: ReceivedChat, event: MessagePart) -> ReceivedChat:
     shown, payload = received.shown, event.message_part
     episode = LiveEpisode(history_version=payload.history_version, attempt=payload.attempt)
@@ -88,7 +100,9 @@ def _with_group(received: ReceivedChat, end: VersionReached) -> ReceivedChat:
         has_older=end.has_older if is_reset or not was.is_loaded else was.has_older,
         live=live if keeps_live else None,
     )
-    return ReceivedChat(shown=shown, episode=episode)
+    is_rewritten = is_reset or any(isinstance(event, MessagesDeleted) for event in events)
+    rewritten_at = end.version if is_rewritten else received.rewritten_at
+    return ReceivedChat(shown=shown, episode=episode, rewritten_at=rewritten_at)
 
 
 def _apply(shown: ShownChat, events: Sequence[DurableEvent]) -> ShownChat:

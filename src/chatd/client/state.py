@@ -47,8 +47,19 @@ class ShownChat(Struct, frozen=True, kw_only=True):
 
 
 class ReceivedChat(Struct, frozen=True, kw_only=True):
-    """What a client has received. Only `shown` is for the screen; `group` waits for its version."""
+    """What a client has received. Only `shown` is for the screen; `group` waits for its version.
+    `rewritten_at` is the last version that deleted messages: a page of older messages that was read
+    before it may contain them."""
 
     shown: ShownChat
     group: tuple[DurableEvent, ...] = ()
     episode: LiveEpisode | None = None
+    rewritten_at: int = 0
+
+
+class OlderPage(Struct, frozen=True, kw_only=True):
+    """Messages below one that is shown, as they were at `version`."""
+
+    messages: tuple[PublicMessage, ...]
+    has_more: bool
+    version: int

@@ -1,0 +1,132 @@
+"""Messages that a user writes, as the API takes them."""
+
+from collections.abc import Mapping
+from typing import Literal
+from uuid import UUID
+
+from msgspec import Struct
+
+from chatd.domain.chat.commands import WhenBusy
+from chatd.domain.ids import ChatId, FileId, McpServerId, ModelConfigId, WorkspaceId
+from chatd.domain.model.protocol import Effort
+from chatd.domain.tool_modes import ModeChoice
+
+
+class TextInput(Struct, frozen=True, tag_field="type", tag="text"):
+    text: str
+
+
+class FileInput(Struct, frozen=True, tag_field="type", tag="file"):
+    """An uploaded file."""
+
+    file_id: FileId
+
+
+class FileReferenceInput(Struct, frozen=True, kw_only=True, tag_field="type", tag="file-reference"):
+    """Quoted lines of a file."""
+
+    file_name: str
+    start_line: int
+    end_line: int
+    content: str
+
+
+InputPart = TextInput | FileInput | FileReferenceInput
+
+
+class Draft(Struct, frozen=True, kw_only=True):
+    """A message, and what it changes about its chat. The last four are for a new chat only."""
+
+    content: tuple[InputPart, ...]
+    busy_behavior: WhenBusy = "queue"
+    model: str | None = None
+    model_config_id: ModelConfigId | None = None
+    reasoning_effort: Effort | None = None
+    mode: ModeChoice | None = None
+    mcp_server_ids: tuple[McpServerId, ...] | None = None
+    system_prompt: str | None = None
+    labels: Mapping[str, str] = {}
+    workspace_id: WorkspaceId | None = None
+    max_cost_micros: int | None = None
+
+
+class SendBody(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Of `POST /chats/{id}/messages`."""
+
+    content: tuple[InputPart, ...]
+    busy_behavior: WhenBusy = "queue"
+    model: str | None = None
+    model_config_id: UUID | None = None
+    reasoning_effort: Effort | None = None
+    mode: ModeChoice | None = None
+    mcp_server_ids: tuple[UUID, ...] | None = None
+
+
+class CreateBody(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Of `POST /chats`."""
+
+    content: tuple[InputPart, ...]
+    model: str | None = None
+    model_config_id: UUID | None = None
+    reasoning_effort: Effort | None = None
+    mode: Literal["plan"] | None = None
+    mcp_server_ids: tuple[UUID, ...] | None = None
+    system_prompt: str | None = None
+    labels: Mapping[str, str] = {}
+    workspace_id: UUID | None = None
+    max_cost_micros: int | None = None
+
+
+def send_body(draft: Draft) -> SendBody:
+    """It must not change between tries: the key belongs to it."""
+    return SendBody(
+        content=draft.content,
+        busy_behavior=draft.busy_behavior,
+        model=draft.model,
+        model_config_id=draft.model_config_id,
+        reasoning_effort=draft.reasoning_effort,
+        mode=draft.mode,
+        mcp_server_ids=draft.mcp_server_ids,
+    )
+
+
+def create_body(draft: Draft) -> CreateBody:
+    return CreateBody(
+        content=draft.content,
+        model=draft.model,
+        model_config_id=draft.model_config_id,
+        reasoning_effort=draft.reasoning_effort,
+        mode="plan" if draft.mode == "plan" else None,
+        mcp_server_ids=draft.mcp_server_ids,
+        system_prompt=draft.system_prompt,
+        labels=draft.labels,
+        workspace_id=draft.workspace_id,
+        max_cost_micros=draft.max_cost_micros,
+    )
+
+
+SendState = Literal["waiting", "sending", "sent", "refused"]
+
+
+class SendProblem(Struct, frozen=True, kw_only=True):
+    """Why a message waits, or was refused. `code` is the server's, or `unreachable`."""
+
+    code: str
+    message: str
+
+
+class PendingSend(Struct, frozen=True, kw_only=True):
+    """A message on its way. `waiting`: for its turn, for the server or for the next try. `sent`:
+    the server has it, and the events of `version` have not arrived yet. `refused`: the user
+    decides. `key` is its Idempotency-Key and names it here. A new chat has no id before `sent`."""
+
+    key: str
+    chat_id: ChatId | None
+    draft: Draft
+    state: SendState = "waiting"
+    failures: int = 0
+    problem: SendProblem | None = None
+    version: int | None = None
+
+    def has_arrived(self, version: int) -> bool:
+        return self.state == "sent" and self.version is not None and self.version <= version

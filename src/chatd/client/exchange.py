@@ -1,0 +1,183 @@
+"""One request and its reply over HTTP, within limits of time and size."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import urljoin, urlsplit
+
+import aiohttp
+from msgspec import Struct
+
+from chatd.client.errors import ApiError, ServerUnreachable, read_error
+from chatd.client.server_address import API_PATH, ServerAddress
+from chatd.domain.errors import ChatdError
+
+CONNECT_TIMEOUT_S: Final = 10.0
+SILENCE_TIMEOUT_S: Final = 60.0
+REQUEST_TIMEOUT_S: Final = 90.0
+MAX_REPLY_BYTES: Final = 64 * 1024 * 1024
+MAX_ERROR_BYTES: Final = 64 * 1024
+_CHUNK_BYTES: Final = 64 * 1024
+_NO_ANSWER_STATUSES: Final = frozenset({408, 502, 503, 504})
+
+
+class Outgoing(Struct, frozen=True, kw_only=True):
+    """A request. `chunks` is called for the body of each try."""
+
+    method: str
+    path: str
+    body: bytes | None = None
+    chunks: Callable[[], AsyncIterator[bytes]] | None = None
+    headers: Mapping[str, str] = {}
+    accept: str = "application/json"
+    timeout_s: float | None = REQUEST_TIMEOUT_S
+    max_bytes: int = MAX_REPLY_BYTES
+
+
+class NoAnswer(Exception):
+    """The server was not reached, its reply was lost, or it asks to come again later. `refusal` is
+    what it said, if it said something."""
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        refusal: ApiError | None = None,
+        was_not_sent: bool = False,
+        is_temporary: bool = True,
+    ) -> None:
+        super().__init__(reason)
+        self.refusal = refusal
+        self.was_not_sent = was_not_sent
+        self.is_temporary = is_temporary
+
+    @property
+    def wait_s(self) -> float:
+        return (self.refusal.retry_after_s or 0.0) if self.refusal is not None else 0.0
+
+    def as_error(self, url: str) -> ChatdError:
+        """What the caller gets when nothing better came."""
+        refusal = self.refusal
+        if refusal is not None and refusal.code != "not_chatd":
+            return refusal
+        return ServerUnreachable(url, str(self))
+
+
+class Exchange:
+    """With one server. Raises ApiError and NoAnswer."""
+
+    def __init__(self, server: ServerAddress, http: aiohttp.ClientSession) -> None:
+        self._server = server
+        self._http = http
+
+    async def send(self, sent: Outgoing) -> bytes:
+        collected = bytearray()
+        await self.stream(sent, collected.extend)
+        return bytes(collected)
+
+    async def stream(self, sent: Outgoing, write: Callable[[bytes], object]) -> int:
+        """Hands over the body of the reply as it comes, and returns its length."""
+        try:
+            async with self._open(sent) as reply:
+                await self._check(sent, reply)
+                return await _copy(reply, write, sent.max_bytes)
+        except (aiohttp.ClientError, TimeoutError, OSError, asyncio.IncompleteReadError) as error:
+            raise explain_failure(error) from error
+
+    def _open(self, sent: Outgoing) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        headers = {**self._server.headers, "Accept": sent.accept, **sent.headers}
+        if sent.body is not None:
+            headers["Content-Type"] = "application/json"
+        return self._http.request(
+            sent.method,
+            f"{self._server.api_url}{sent.path}",
+            data=sent.body if sent.chunks is None else sent.chunks(),
+            headers=headers,
+            allow_redirects=False,
+            timeout=aiohttp.ClientTimeout(
+                total=sent.timeout_s,
+                sock_connect=CONNECT_TIMEOUT_S,
+                sock_read=SILENCE_TIMEOUT_S,
+            ),
+        )
+
+    async def _check(self, sent: Outgoing, reply: aiohttp.ClientResponse) -> None:
+        """Raises unless the reply is what the caller wants."""
+        if HTTPStatus.MULTIPLE_CHOICES <= reply.status < HTTPStatus.BAD_REQUEST:
+            raise _redirected(self._server.url, reply)
+        if reply.status >= HTTPStatus.BAD_REQUEST:
+            body = bytearray()
+            await _copy(reply, body.extend, MAX_ERROR_BYTES, is_cut=True)
+            wait = reply.headers.get("Retry-After")
+            error = read_error(self._server.url, reply.status, bytes(body), wait)
+            if reply.status in _NO_ANSWER_STATUSES or error.code == "rate_limited":
+                raise NoAnswer(f"it replies {reply.status}", refusal=error)
+            raise error
+        is_empty = reply.status in (HTTPStatus.NO_CONTENT, HTTPStatus.ACCEPTED)
+        wants_json = sent.accept == "application/json" and not is_empty
+        if wants_json and reply.content_type != "application/json":
+            text = (
+                f"{self._server.url} answered, but not as a chatd server does. Check the address:"
+                " it is the one that chatd serve prints."
+            )
+            raise ApiError(reply.status, "not_chatd", text)
+
+
+async def _copy(
+    reply: aiohttp.ClientResponse,
+    write: Callable[[bytes], object],
+    max_bytes: int,
+    *,
+    is_cut: bool = False,
+) -> int:
+    size = 0
+    async for chunk in reply.content.iter_chunked(_CHUNK_BYTES):
+        size += len(chunk)
+        if size > max_bytes:
+            if is_cut:
+                return size
+            text = f"The reply is larger than the {max_bytes} bytes that this client reads."
+            raise ApiError(reply.status, "reply_too_large", text)
+        write(chunk)
+    return size
+
+
+def explain_failure(error: Exception) -> NoAnswer:
+    match error:
+        case aiohttp.ClientConnectorCertificateError() | ssl.SSLCertVerificationError():
+            text = (
+                "its certificate is not trusted here (SSL_CERT_FILE names a file with further"
+                " authorities)"
+            )
+            return NoAnswer(text, was_not_sent=True, is_temporary=False)
+        case aiohttp.ClientSSLError():
+            return NoAnswer("it does not speak TLS there", was_not_sent=True, is_temporary=False)
+        case aiohttp.ClientConnectorDNSError():
+            return NoAnswer("its name is not known", was_not_sent=True)
+        case aiohttp.ClientConnectorError():
+            reason = error.os_error.strerror or "the connection was refused"
+            return NoAnswer(reason.lower(), was_not_sent=True)
+        case aiohttp.InvalidURL():
+            return NoAnswer("this is no valid URL", is_temporary=False)
+        case TimeoutError():
+            return NoAnswer("it did not answer in time")
+        case aiohttp.ServerDisconnectedError():
+            return NoAnswer("it closed the connection")
+        case _:
+            return NoAnswer(f"the connection was lost ({type(error).__name__})")
+
+
+def _redirected(url: str, reply: aiohttp.ClientResponse) -> ApiError:
+    """The token is not sent there."""
+    target = urlsplit(urljoin(str(reply.url), reply.headers.get("Location", "")))
+    path = target.path.partition(API_PATH)[0]
+    place = f"{target.scheme}://{target.hostname or ''}{_port(target.port)}{path}"
+    text = f"{url} sends clients on to {place}. Name that address instead, if it is your server."
+    return ApiError(reply.status, "redirected", text)
+
+
+def _port(port: int | None) -> str:
+    return "" if port is None else f":{port}"

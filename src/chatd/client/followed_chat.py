@@ -1,0 +1,125 @@
+"""One chat as this client has it: what arrived, what is on its way, and who is told."""
+
+import logging
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chatd.client import reducer
+from chatd.client.drafts import PendingSend
+from chatd.client.event_reader import read_message
+from chatd.client.resources import MessagePage
+from chatd.client.state import OlderPage, ShownChat
+from chatd.client.topics import TopicHandler
+from chatd.domain.chat.events import Event
+from chatd.domain.ids import ChatId
+
+log = logging.getLogger(__name__)
+
+
+class FollowedChat(Struct, frozen=True, kw_only=True):
+    """A new value whenever something in it has changed. `gone`: the chat does not exist, or may not
+    be read any more; `shown` keeps what was there."""
+
+    shown: ShownChat
+    pending: tuple[PendingSend, ...] = ()
+    gone: bool = False
+    loading_older: bool = False
+
+    @property
+    def chat_id(self) -> ChatId:
+        return self.shown.chat_id
+
+
+Listener = Callable[[FollowedChat], None]
+
+
+class ChatStore:
+    """Listeners are called in their order by `tell`, if something has changed since."""
+
+    def __init__(self, chat_id: ChatId) -> None:
+        self.chat_id = chat_id
+        self._received = reducer.start(chat_id)
+        self._view = FollowedChat(shown=self._received.shown)
+        self._told = self._view
+        self._listeners: list[Listener] = []
+
+    @property
+    def view(self) -> FollowedChat:
+        return self._view
+
+    @property
+    def is_followed(self) -> bool:
+        return bool(self._listeners)
+
+    @property
+    def handler(self) -> TopicHandler:
+        return TopicHandler(
+            cursor=lambda: self._received.shown.cursor, restart=self._restart, gone=self._on_gone
+        )
+
+    def add(self, listener: Listener) -> None:
+        if self._view.gone:
+            self._view = replace(self._view, gone=False)
+        self._listeners.append(listener)
+
+    def remove(self, listener: Listener) -> None:
+        self._listeners.remove(listener)
+
+    def receive(self, events: Sequence[Event]) -> None:
+        self._received = reducer.reduce_all(self._received, events)
+        self._show_received()
+
+    def show_pending(self, items: Sequence[PendingSend]) -> None:
+        pending = _not_arrived(items, self._view.shown.version)
+        if pending or self._view.pending:
+            self._view = replace(self._view, pending=pending)
+
+    def show_loading(self, *, loading: bool) -> None:
+        self._view = replace(self._view, loading_older=loading)
+
+    def add_older_page(self, before_id: int, page: MessagePage) -> bool:
+        """False if it is outdated."""
+        messages = tuple(read_message(bytes(one)) for one in page.items)
+        older = OlderPage(messages=messages, has_more=page.has_more, version=page.version)
+        added = reducer.add_older_page(self._received, before_id, older)
+        if added is None:
+            return False
+        self._received = added
+        self._show_received()
+        return True
+
+    def tell(self) -> None:
+        """A listener that fails takes nothing from the others."""
+        if self._view is self._told:
+            return
+        self._told = self._view
+        for listener in tuple(self._listeners):
+            call(lambda listener=listener: listener(self._view))
+
+    def _restart(self) -> None:
+        self._received = reducer.drop_partial_group(self._received)
+
+    def _on_gone(self) -> None:
+        self._view = replace(self._view, gone=True)
+
+    def _show_received(self) -> None:
+        shown = self._received.shown
+        if shown is self._view.shown:
+            return
+        pending = _not_arrived(self._view.pending, shown.version)
+        self._view = replace(self._view, shown=shown, pending=pending)
+
+
+def _not_arrived(items: Sequence[PendingSend], version: int) -> tuple[PendingSend, ...]:
+    """A message leaves in the same value in which its event comes in."""
+    return tuple(item for item in items if not item.has_arrived(version))
+
+
+def call(listener: Callable[[], None]) -> None:
+    """A listener is code of a screen: its bug must not end the connection."""
+    try:
+        listener()
+    except Exception:
+        log.exception("a listener of the connection failed")
