@@ -23,9 +23,10 @@ from typing import Final
 
 import aiohttp
 
-from chatd import app
 from chatd.api.application import ApiApplication
 from chatd.api.request import Receive, Scope, Send
+from chatd.app import process
+from chatd.app.role import LifecycleCallbacks, ReadyInfo
 from chatd.clock import SystemClock
 from chatd.settings.loader import load_settings
 
@@ -105,13 +106,13 @@ async def trace(data_dir: Path) -> Tracer:
     stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
     environment = {"CHATD_ADMIN_TOKEN": TOKEN}
     settings = load_settings(None, environment, {"server.port": "0"}, data_dir=data_dir)
-    callbacks = app.LifecycleCallbacks(ready=ready.set_result)
+    callbacks = LifecycleCallbacks(ready=ready.set_result)
     async with asyncio.TaskGroup() as group:
-        serving = app.serve(
+        serving = process.serve(
             settings, environment, clock=SystemClock(), stop=stop, callbacks=callbacks
         )
         group.create_task(serving)
-        info: app.ReadyInfo = await ready
+        info: ReadyInfo = await ready
         headers = {"authorization": f"Bearer {TOKEN}"}
         async with aiohttp.ClientSession(f"{info.url}/api/v1/", headers=headers) as client:
             # The first turn is not traced: it also generates the chat's title.

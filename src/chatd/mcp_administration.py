@@ -29,7 +29,7 @@ from chatd.domain.mcp.oauth_addresses import OauthFailed, is_same_origin, requir
 from chatd.domain.mcp.servers import McpServer
 from chatd.domain.ports import Env
 from chatd.mcp.directory import ServerDirectory
-from chatd.provider_checks import check_storable
+from chatd.models.provider_checks import check_storable
 from chatd.sealed_secrets import KeyRing
 from chatd.store.account import audit
 from chatd.store.account.audit import ChangeAuthor

@@ -65,6 +65,7 @@ class McpRuntime:
         policy, http = DialPolicy(private_hosts=hosts), OauthHttp(hosts)
         self._tokens = OauthTokens(self._pool, ring, self._env, http)
         directory = ServerDirectory(self._pool, changes, ring, self._tokens, declared)
+        self.directory = directory
         self._sessions = McpSessions(directory, self._env, policy)
         self.tools = McpTools(directory, self._sessions, self._env)
         self.services = McpServices(

@@ -10,9 +10,9 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ToolError
 from chatd.domain.ids import ModelConfigId
 from chatd.domain.subagents import SubagentType
+from chatd.models.subagent_models import SubagentModelChoice
 from chatd.runtime_settings import RuntimeSettings
 from chatd.store import model_configs
-from chatd.subagent_models import SubagentModelChoice
 from tests.support.api.server import ADMINISTRATOR, ApiOptions, ApiServer, serve_api
 from tests.support.factories import chat
 from tests.support.models import ModelRig

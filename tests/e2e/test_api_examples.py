@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from chatd import app
+from chatd.app import process
+from chatd.app.role import LifecycleCallbacks, ReadyInfo
 from chatd.clock import SystemClock
 from tests.e2e.test_serve import TOKEN, client_of, create_chat, plain_settings
 from tools.docs import API
@@ -33,12 +34,12 @@ def blocks(language: str) -> list[str]:
 @asynccontextmanager
 async def serving(dsn: str, place: Path) -> AsyncGenerator[str]:
     stop = asyncio.Event()
-    ready: asyncio.Future[app.ReadyInfo] = asyncio.get_running_loop().create_future()
-    callbacks = app.LifecycleCallbacks(ready=ready.set_result)
+    ready: asyncio.Future[ReadyInfo] = asyncio.get_running_loop().create_future()
+    callbacks = LifecycleCallbacks(ready=ready.set_result)
     env = {"CHATD_ADMIN_TOKEN": TOKEN}
     async with asyncio.timeout(120), asyncio.TaskGroup() as group:
         group.create_task(
-            app.serve(
+            process.serve(
                 plain_settings(dsn, place), env, clock=SystemClock(), stop=stop, callbacks=callbacks
             )
         )

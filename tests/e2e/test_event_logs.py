@@ -13,7 +13,8 @@ import pytest
 from aiohttp import ClientSession
 from msgspec.structs import replace
 
-from chatd import app
+from chatd.app import process
+from chatd.app.role import LifecycleCallbacks, ReadyInfo
 from chatd.clock import SystemClock
 from chatd.settings.schema import ModelEntry
 from tests.client.test_recorded_chats import expected, shown_of
@@ -68,13 +69,13 @@ async def test_a_viewer_of_each_scene_has_the_servers_own_state(
 ) -> None:
     """All scenes at once, each in a chat of its own."""
     settings = replace(plain_settings(dsn, data_dir), models=(FAST,))
-    ready: asyncio.Future[app.ReadyInfo] = asyncio.get_running_loop().create_future()
-    callbacks = app.LifecycleCallbacks(ready=ready.set_result)
+    ready: asyncio.Future[ReadyInfo] = asyncio.get_running_loop().create_future()
+    callbacks = LifecycleCallbacks(ready=ready.set_result)
     stop = asyncio.Event()
     async with asyncio.timeout(120), asyncio.TaskGroup() as group:
         env = {"CHATD_ADMIN_TOKEN": TOKEN}
         clock = SystemClock()
-        group.create_task(app.serve(settings, env, clock=clock, stop=stop, callbacks=callbacks))
+        group.create_task(process.serve(settings, env, clock=clock, stop=stop, callbacks=callbacks))
         url = (await ready).url or ""
         async with client_of(url, TOKEN) as client, asyncio.TaskGroup() as scenes:
             for name in SCENES:

@@ -1,4 +1,4 @@
-"""`chatd serve` as a process, and `app.serve` in this process."""
+"""`chatd serve` as a process, and `app/process.serve` in this process."""
 
 import asyncio
 import json
@@ -18,7 +18,8 @@ from aiohttp import ClientSession, StreamReader
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
-from chatd import app
+from chatd.app import process
+from chatd.app.role import LifecycleCallbacks, ReadyInfo
 from chatd.cli.main import app as command_line
 from chatd.clock import SystemClock
 from chatd.settings.schema import (
@@ -233,14 +234,14 @@ async def test_a_draining_server_keeps_its_port_open_and_refuses_new_work(
     dsn: str, tmp_path: Path
 ) -> None:
     stop = asyncio.Event()
-    ready: asyncio.Future[app.ReadyInfo] = asyncio.get_running_loop().create_future()
+    ready: asyncio.Future[ReadyInfo] = asyncio.get_running_loop().create_future()
     running: list[int] = []
     settings = plain_settings(dsn, tmp_path)
-    callbacks = app.LifecycleCallbacks(ready=ready.set_result, stopping=running.append)
+    callbacks = LifecycleCallbacks(ready=ready.set_result, stopping=running.append)
     env = {"CHATD_ADMIN_TOKEN": TOKEN}
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         serving = group.create_task(
-            app.serve(settings, env, clock=SystemClock(), stop=stop, callbacks=callbacks)
+            process.serve(settings, env, clock=SystemClock(), stop=stop, callbacks=callbacks)
         )
         url = (await ready).url or ""
         async with client_of(url, TOKEN) as client:
@@ -272,7 +273,7 @@ async def limited_server(
 ) -> AsyncGenerator[ClientSession]:
     """A server with one dear model: a dollar for each token of an answer."""
     stop = asyncio.Event()
-    ready: asyncio.Future[app.ReadyInfo] = asyncio.get_running_loop().create_future()
+    ready: asyncio.Future[ReadyInfo] = asyncio.get_running_loop().create_future()
     dear = ModelEntry(
         name="dear", provider="demo", model="demo", prices=PriceEntry(input=1, output=10**6)
     )
@@ -283,11 +284,11 @@ async def limited_server(
         models=(dear,),
         chats=ChatSettings(titles=False),
     )
-    callbacks = app.LifecycleCallbacks(ready=ready.set_result)
+    callbacks = LifecycleCallbacks(ready=ready.set_result)
     env = {"CHATD_ADMIN_TOKEN": TOKEN}
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         group.create_task(
-            app.serve(settings, env, clock=SystemClock(), stop=stop, callbacks=callbacks)
+            process.serve(settings, env, clock=SystemClock(), stop=stop, callbacks=callbacks)
         )
         async with client_of((await ready).url or "", TOKEN) as client:
             yield client
@@ -447,12 +448,12 @@ async def test_a_killed_database_is_restarted(data_dir: Path) -> None:
     )
     async with asyncio.timeout(50), asyncio.TaskGroup() as group:
         group.create_task(
-            app.serve(
+            process.serve(
                 settings,
                 {},
                 clock=clock,
                 stop=stop,
-                callbacks=app.LifecycleCallbacks(ready=lambda _: ready.set()),
+                callbacks=LifecycleCallbacks(ready=lambda _: ready.set()),
             )
         )
         await ready.wait()

@@ -9,19 +9,19 @@ from typing import Final
 from chatd.api.model_ports import ModelServices
 from chatd.clock import SystemClock
 from chatd.domain.ports import Clock
-from chatd.model_administration import ModelAdministration
-from chatd.model_directory import ModelDirectory
-from chatd.model_settings import build_registry
-from chatd.provider_administration import ProviderAdministration
-from chatd.provider_clients import ProviderClients
-from chatd.provider_trials import ProviderTrials
+from chatd.models.administration import ModelAdministration
+from chatd.models.configuration import build_registry
+from chatd.models.directory import ModelDirectory
+from chatd.models.provider_administration import ProviderAdministration
+from chatd.models.provider_clients import ProviderClients
+from chatd.models.provider_trials import ProviderTrials
+from chatd.models.user_keys import UserKeys
 from chatd.sealed_secrets import KeyRing, SecretKey, check_value
 from chatd.settings.schema import Settings
 from chatd.store import secret_keys
 from chatd.store.config_changes import ConfigChanges
 from chatd.store.pool import Pool
 from chatd.store.secret_keys import KeyRecord
-from chatd.user_keys import UserKeys
 from tests.support.stream_replica import Emitted, env_with
 
 TEST_KEY: Final = SecretKey(bytes(32))

@@ -10,9 +10,9 @@ from chatd.clock import SystemClock
 from chatd.domain.model.failures import ModelError
 from chatd.domain.model.protocol import ProviderError
 from chatd.domain.model.retry import CallLimits
-from chatd.model_settings import build_registry, settings_gaps
+from chatd.models.configuration import build_registry, settings_gaps
+from chatd.models.declaration import build_declaration
 from chatd.settings.schema import ModelEntry, PriceEntry, ProviderEntry, Settings, SettingsError
-from chatd.settings_declaration import build_declaration
 from tests.support.providers.openai_chat import FakeCompatible, stream
 from tests.support.providers.prompts import request
 

@@ -7,8 +7,9 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from importlib import metadata
 
-from chatd import app
 from chatd.api.web_page.files import is_built
+from chatd.app import process
+from chatd.app.role import LifecycleCallbacks, ProcessRole, ReadyInfo
 from chatd.cli.browser import can_open_browser, forget_browser_page, open_browser
 from chatd.cli.process import StopSignal
 from chatd.cli.server_address import forget_address, write_address
@@ -109,7 +110,7 @@ async def remove_old_keys(settings: Settings) -> None:
 
 
 async def serve(
-    settings: Settings, stop: StopSignal, role: app.ProcessRole, *, may_open_browser: bool = False
+    settings: Settings, stop: StopSignal, role: ProcessRole, *, may_open_browser: bool = False
 ) -> None:
     is_terminal = sys.stdout.isatty()
     opens_browser = can_open_browser(
@@ -119,7 +120,7 @@ async def serve(
         is_wanted=may_open_browser and settings.server.open_browser,
     )
 
-    def ready(info: app.ReadyInfo) -> None:
+    def ready(info: ReadyInfo) -> None:
         stop.started()
         _print_line(f"chatd {metadata.version('chatd')}, process {os.getpid()}")
         _print_line(f"  data      {settings.data_dir}")
@@ -149,11 +150,9 @@ async def serve(
     def stopping(running: int) -> None:
         _print_line(_stopping_text(running, settings.worker.drain_s))
 
-    callbacks = app.LifecycleCallbacks(
-        ready=ready, stopping=stopping, shows_sign_in_link=is_terminal
-    )
+    callbacks = LifecycleCallbacks(ready=ready, stopping=stopping, shows_sign_in_link=is_terminal)
     clock = SystemClock()
-    workspaces = await app.serve(
+    workspaces = await process.serve(
         settings, os.environ, clock=clock, stop=stop.requested, callbacks=callbacks, role=role
     )
     if role.serves == "api":
@@ -166,7 +165,7 @@ async def serve(
     )
 
 
-def _page(info: app.ReadyInfo) -> str:
+def _page(info: ReadyInfo) -> str:
     if is_built():
         return f"{info.url}/"
     return f"{info.url}/lite (the full page is not built: install Node 20, run make serve)"
@@ -202,7 +201,7 @@ def _database_name(settings: Settings) -> str:
     return "embedded PostgreSQL" if url is None else redact_url(url)
 
 
-def _schema(info: app.ReadyInfo) -> str:
+def _schema(info: ReadyInfo) -> str:
     count = len(info.migrated)
     if count == 0:
         return "up to date"

@@ -121,7 +121,7 @@ def serve(
     ] = False,
 ) -> None:
     """Serve the API and run chats until stopped. Starts a database unless one is given."""
-    from chatd import app as composition
+    from chatd.app.role import ProcessRole
     from chatd.cli import commands, log_format, process
 
     with process.report_errors():
@@ -133,7 +133,7 @@ def serve(
         }
         settings = process.read_settings(flags, config)
         log_format.configure_logging(settings.log)
-        role = composition.ProcessRole(runs_chats=not no_worker)
+        role = ProcessRole(runs_chats=not no_worker)
         process.run_until_signal(
             lambda stop: commands.serve(settings, stop, role, may_open_browser=not no_browser)
         )
@@ -153,7 +153,7 @@ def worker(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Run chats without serving the API until stopped, beside chatd serve."""
-    from chatd import app as composition
+    from chatd.app.role import ProcessRole
     from chatd.cli import commands, log_format, process
 
     with process.report_errors():
@@ -165,7 +165,7 @@ def worker(
         }
         settings = process.read_settings(flags, config)
         log_format.configure_logging(settings.log)
-        role = composition.ProcessRole(serves="nothing" if port is None else "health")
+        role = ProcessRole(serves="nothing" if port is None else "health")
         process.run_until_signal(lambda stop: commands.serve(settings, stop, role))
 
 

@@ -20,7 +20,7 @@ from tests.support.stream_replica import env_with
 class McpWorker:
     def __init__(self, runtime: McpRuntime) -> None:
         self.runtime = runtime
-        self.directory = runtime.services.directory
+        self.directory = runtime.directory
 
     async def access(self, server_id: McpServerId, user: UserId = OWNER) -> McpAccess:
         stored = present(await self.directory.find(server_id))

@@ -12,7 +12,7 @@ from chatd.domain.model.failures import ModelError
 from chatd.domain.model.protocol import ProviderError
 from chatd.domain.ports import Env
 from chatd.domain.subagents import ModelPreferences, SubagentModel, SubagentType
-from chatd.model_directory import ModelDirectory
+from chatd.models.directory import ModelDirectory
 from chatd.runtime_settings import RuntimeSettings
 from chatd.store.model_configs import StoredModel
 

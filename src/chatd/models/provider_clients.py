@@ -15,7 +15,7 @@ from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.failures import ModelError
 from chatd.domain.model.protocol import ProviderError
 from chatd.domain.ports import Env
-from chatd.model_settings import KINDS_WITH_KEY, build_provider_config
+from chatd.models.configuration import KINDS_WITH_KEY, build_provider_config
 from chatd.providers.config import KEY_VARIABLES, AwsCredentials, ProviderConfig, ProviderKind
 from chatd.providers.keyed_provider import KeyedProvider, KeyRests
 from chatd.providers.registry import build_provider, config_error

@@ -21,8 +21,8 @@ from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.capabilities import ModelCapabilities
 from chatd.domain.model.protocol import ModelConfig, Prices
 from chatd.domain.ports import Env
-from chatd.model_directory import ModelDirectory
-from chatd.provider_checks import (
+from chatd.models.directory import ModelDirectory
+from chatd.models.provider_checks import (
     check_effort,
     check_options,
     check_storable,

@@ -21,9 +21,10 @@ from chatd.domain.model.failures import ModelError
 from chatd.domain.model.protocol import DEFAULT_MAX_OUTPUT_TOKENS, ModelConfig
 from chatd.domain.ports import Env, ModelChoice
 from chatd.domain.prompt.titles import TitleModel, list_title_models
-from chatd.model_lists import ModelLists
-from chatd.model_settings import derive_model_id
-from chatd.provider_clients import ProviderClients, moved_key_text, usable_keys
+from chatd.models.configuration import derive_model_id
+from chatd.models.declaration import SettingsDeclaration
+from chatd.models.lists import ModelLists
+from chatd.models.provider_clients import ProviderClients, moved_key_text, usable_keys
 from chatd.providers.config import ProviderKind
 from chatd.providers.known_models import known_capabilities
 from chatd.providers.registry import (
@@ -33,7 +34,6 @@ from chatd.providers.registry import (
     build_limits,
     config_error,
 )
-from chatd.settings_declaration import SettingsDeclaration
 from chatd.store import providers
 from chatd.store.account.audit import ChangeAuthor
 from chatd.store.config_changes import ConfigChanges

@@ -22,9 +22,9 @@ from chatd.api.schemas.providers import (
 from chatd.domain.errors import Conflict, NotFound
 from chatd.domain.model.key_destination import proxy_origin
 from chatd.domain.ports import Env
-from chatd.model_directory import ModelDirectory
-from chatd.provider_checks import check_config, check_storable, invalid_setting, mask_key
-from chatd.provider_clients import AwsKeys, ProviderClients, ProviderSecrets
+from chatd.models.directory import ModelDirectory
+from chatd.models.provider_checks import check_config, check_storable, invalid_setting, mask_key
+from chatd.models.provider_clients import AwsKeys, ProviderClients, ProviderSecrets
 from chatd.sealed_secrets import KeyRing
 from chatd.settings.schema import SettingsError
 from chatd.store import providers

@@ -14,8 +14,8 @@ from chatd.domain.config_change import ConfigChange
 from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.ids import UserId
 from chatd.domain.ports import Env
-from chatd.model_directory import ModelDirectory
-from chatd.provider_administration import seal_key
+from chatd.models.directory import ModelDirectory
+from chatd.models.provider_administration import seal_key
 from chatd.sealed_secrets import KeyRing
 from chatd.store import providers
 from chatd.store.account import audit

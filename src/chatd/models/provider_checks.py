@@ -14,7 +14,7 @@ from chatd.domain.errors import InvalidInput
 from chatd.domain.model.config import EFFORT_LEVELS
 from chatd.domain.model.protocol import EffortRange, ProviderError
 from chatd.domain.text import Json
-from chatd.model_settings import KINDS_WITH_ADDRESS
+from chatd.models.configuration import KINDS_WITH_ADDRESS
 from chatd.providers.config import ProviderConfig, ProviderKind, base_url
 from chatd.providers.network import build_tls_context
 from chatd.providers.options import parse_options

@@ -17,8 +17,8 @@ from chatd.domain.model.failures import ClassifiedFailure, ModelError
 from chatd.domain.model.protocol import ProviderError, ProviderFault
 from chatd.domain.ports import Env, Provider
 from chatd.domain.prompt.titles import CHEAP_TITLE_MODELS
-from chatd.model_directory import ModelDirectory
-from chatd.provider_clients import ProviderClients, usable_keys
+from chatd.models.directory import ModelDirectory
+from chatd.models.provider_clients import ProviderClients, usable_keys
 from chatd.providers.config import ProviderConfig, ProviderKind
 from chatd.providers.known_models import known_capabilities
 from chatd.providers.offered_models import OfferedModel, list_offered

@@ -1,0 +1,1 @@
+"""Composition: builds every object from the settings, starts and stops them in order."""

@@ -1,0 +1,174 @@
+"""What the API is given, from the settings and from what already runs."""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from prometheus_client import CollectorRegistry
+
+from chatd.api.accounts.accounts import AccountsConfig, build_accounts
+from chatd.api.accounts.oidc_client import OidcConfig
+from chatd.api.accounts.rate_limits import RequestLimits
+from chatd.api.accounts.site import SiteConfig
+from chatd.api.application import HealthApplication, build_application
+from chatd.api.auth import ADMIN_TOKEN_FILE as TOKEN_FILE
+from chatd.api.auth import admin_token
+from chatd.api.deps import ApiDeps, StreamLimits
+from chatd.api.health import HealthRoutes
+from chatd.api.mcp_ports import McpServices
+from chatd.api.model_ports import ModelServices
+from chatd.api.schemas.runtime_settings import RetentionDays
+from chatd.api.server import Application
+from chatd.app.role import ProcessRole
+from chatd.demo_worker import DemoWorker
+from chatd.domain.access import ADMIN_USER_ID
+from chatd.domain.account.identity import IdentityRules
+from chatd.domain.file.entities import FileLimits
+from chatd.models.directory import ModelDirectory
+from chatd.replica import Replica
+from chatd.sealed_secrets import KeyRing
+from chatd.settings.schema import OidcSettings, Settings, SettingsError
+from chatd.workspace_control import LocalWorkspaceControl
+
+
+def file_limits(settings: Settings) -> FileLimits:
+    return FileLimits(
+        max_bytes=settings.files.max_bytes,
+        user_bytes=settings.files.user_bytes,
+        user_files=settings.files.user_files,
+    )
+
+
+class RunningProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """What runs before the port is served."""
+
+    replica: Replica
+    models: ModelDirectory
+    model_services: ModelServices
+    registry: CollectorRegistry
+    key_ring: KeyRing
+    wake_webhooks: Callable[[], None]
+    push_public_key: Callable[[], Awaitable[str]]
+    stop: asyncio.Event
+    workspaces: LocalWorkspaceControl | None
+    port: socket.socket | None
+    token: str | None
+    demo: DemoWorker
+    mcp: McpServices
+
+
+def _retention(settings: Settings) -> RetentionDays:
+    chats = settings.chats
+    return RetentionDays(
+        auto_archive=chats.auto_archive_days,
+        archived_chats=chats.retention_days,
+        deleted_messages=chats.deleted_messages_days,
+        usage=chats.usage_days,
+        debug_records=chats.debug_days,
+        audit_log=settings.audit.retention_days,
+        workspaces=settings.workspaces.retention_days,
+    )
+
+
+def accounts_config(settings: Settings) -> AccountsConfig:
+    server, limits = settings.server, settings.limits
+    return AccountsConfig(
+        site=SiteConfig(
+            url=server.url,
+            allowed_hosts=server.allowed_hosts,
+            allowed_origins=server.allowed_origins,
+            trusted_proxies=server.trusted_proxies,
+        ),
+        limits=RequestLimits(
+            requests=limits.requests_per_minute,
+            chats=limits.new_chats_per_minute,
+            files=limits.uploads_per_minute,
+        ),
+        has_passwords=settings.sign_in.passwords,
+        oidc=_oidc_config(settings.oidc),
+        identity_rules=IdentityRules(
+            allowed_domains=settings.oidc.allowed_domains,
+            auto_create=settings.oidc.auto_create,
+            link_by_email=settings.oidc.link_by_email,
+            groups_claim=settings.oidc.groups_claim,
+            admin_groups=settings.oidc.admin_groups,
+            viewer_groups=settings.oidc.viewer_groups,
+        ),
+        managed_groups=settings.oidc.groups,
+    )
+
+
+def _oidc_config(oidc: OidcSettings) -> OidcConfig | None:
+    """Raises SettingsError."""
+    if oidc.issuer is None:
+        return None
+    if oidc.client_id is None:
+        raise SettingsError("oidc.client_id is missing: oidc.issuer is set")
+    return OidcConfig(
+        issuer=oidc.issuer,
+        client_id=oidc.client_id,
+        client_secret=oidc.client_secret,
+        name=oidc.name,
+        scopes=oidc.scopes,
+    )
+
+
+def _deps(settings: Settings, process: RunningProcess) -> ApiDeps:
+    replica, limits = process.replica, settings.limits
+    token = admin_token(process.token, settings.data_dir)
+    if process.token is None and settings.database.url is not None:
+        replica.env.emit("admin_token_of_this_host", file=str(settings.data_dir / TOKEN_FILE))
+    return ApiDeps(
+        pool=replica.database.pool,
+        transactor=replica.transactor,
+        announce=replica.announce_chat,
+        reserve_slot=replica.worker.reserve_slot,
+        titles=replica.titles,
+        feeds=replica.feeds,
+        chat_lists=replica.chat_lists,
+        models=process.models,
+        model_services=process.model_services,
+        accounts=build_accounts(
+            replica.database.pool,
+            replica.env,
+            replica.config_changes,
+            accounts_config(settings),
+            fixed={token: ADMIN_USER_ID},
+            key_ring=process.key_ring,
+        ),
+        env=replica.env,
+        registry=process.registry,
+        files=replica.files,
+        key_ring=process.key_ring,
+        wake_webhooks=process.wake_webhooks,
+        push_public_key=process.push_public_key,
+        reaches_private_hosts=settings.webhooks.private_addresses,
+        frame_origins=settings.server.frame_origins,
+        file_limits=file_limits(settings),
+        draining=process.stop.is_set,
+        known=replica.feeds.known,
+        workspaces=process.workspaces,
+        budget=replica.budget,
+        default_limit=replica.default_limit,
+        retention=_retention(settings),
+        limits=StreamLimits(
+            streams_per_user=limits.streams_per_user, topics_per_socket=limits.topics_per_socket
+        ),
+        database_error=lambda: replica.lease.error_kind,
+        demo=process.demo,
+        stops_subagents=settings.chats.interrupt_subagents == "stop",
+        mcp=process.mcp,
+    )
+
+
+def build_served_application(
+    settings: Settings, role: ProcessRole, process: RunningProcess
+) -> Application:
+    pool, stop = process.replica.database.pool, process.stop
+    if role.serves == "health":
+        lease = process.replica.lease
+        return HealthApplication(
+            HealthRoutes(pool, process.registry, stop.is_set, lambda: lease.error_kind)
+        )
+    return build_application(_deps(settings, process))
