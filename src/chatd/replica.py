@@ -20,9 +20,9 @@ from chatd.domain.ids import WorkerId
 from chatd.domain.ports import Budget, Env, ModelSource, ToolSource
 from chatd.engine.acquirer import SlotsConfig
 from chatd.engine.agent_waker import AgentWaker
-from chatd.engine.attempt import Committer
 from chatd.engine.budget import SpendBudget, SpendLimit
 from chatd.engine.circuits import Circuits
+from chatd.engine.committer import Committer
 from chatd.engine.debug_recorder import DebugRecorder
 from chatd.engine.file_loader import FileLoader
 from chatd.engine.file_removal import file_tasks

@@ -1,6 +1,7 @@
 """Calls that a person approves, and questions that a person answers, through whole turns."""
 
 import asyncio
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -11,9 +12,12 @@ from chatd.domain.chat.commands import CallAnswer
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import CallNotWaiting, TransitionNotAllowed
 from chatd.domain.ids import ToolCallId
+from chatd.domain.ports import Tool
 from chatd.domain.questions import QuestionReply
 from chatd.domain.tool_policy.rules import ToolRule
+from chatd.engine.attempt import POLICY_MAX_AGE_S
 from chatd.tools.questions import QuestionTools
+from tests.support.clock import FakeClock
 from tests.support.engine_rig import NO_SLOTS, EngineRig, engine_rig, engine_rig_with
 from tests.support.eventually import eventually
 from tests.support.factories import chat as make_chat
@@ -21,7 +25,7 @@ from tests.support.providers.openai_chat import FakeCompatible
 from tests.support.providers.server import Gate
 from tests.support.seeds import QUESTIONS
 from tests.support.store import age
-from tests.support.tools import GatedTool
+from tests.support.tools import GatedTool, Tools
 
 ASK = ToolRule(tool="echo", action="ask")
 DENY = ToolRule(tool="echo", action="deny", reason="Not today.")
@@ -103,6 +107,59 @@ async def test_a_policy_that_denies_after_the_approval_wins(dsn: str, api: FakeC
             rig.answer("ok")
             await rig.wait_state(chat.id, "W")
             assert tool.runs == []
+
+
+class LateTools(Tools):
+    """Slow to be found for a chat with calls: they wait at the gate."""
+
+    def __init__(self, tool: GatedTool, gate: Gate) -> None:
+        super().__init__([tool])
+        self._gate = gate
+
+    async def tools(self, chat: Chat) -> Sequence[Tool]:
+        if chat.pending_calls:
+            await self._gate.pass_through()
+        return await super().tools(chat)
+
+
+async def test_calls_that_waited_for_their_tools_obey_a_policy_that_came_meanwhile(
+    dsn: str,
+) -> None:
+    clock, gate, tool = FakeClock(), Gate(), GatedTool()
+    async with engine_rig(dsn, clock=clock, source=LateTools(tool, gate)) as rig:
+        rig.call_tools(("c1", "echo", "{}"))
+        chat_id = await rig.ask("go", "ok")
+        await gate.reached.wait()
+        await rig.set_policy(DENY)
+        clock.advance(POLICY_MAX_AGE_S + 0.1)
+        gate.open()
+        await rig.wait_state(chat_id, "W")
+        assert tool.runs == []
+
+
+async def test_a_denial_counts_for_the_next_step_of_a_turn_that_runs(dsn: str) -> None:
+    gate = Gate()
+    tool = GatedTool(gate=gate)
+    async with engine_rig(dsn, tools=[tool]) as rig:
+        rig.call_tools(("c1", "echo", "{}"))
+        rig.call_tools(("c2", "echo", "{}"))
+        chat_id = await rig.ask("go", "ok")
+        await gate.reached.wait()
+        await rig.set_policy(DENY)
+        gate.open()
+        await rig.wait_state(chat_id, "W")
+        assert tool.runs == ["c1"]
+
+
+async def test_a_policy_that_cannot_be_read_asks_for_calls_that_would_run_at_once(dsn: str) -> None:
+    tool = GatedTool()
+    async with engine_rig(dsn, tools=[tool]) as rig:
+        await rig.set_policy(ToolRule(tool="echo", action="auto"))
+        await rig.pool.execute(
+            """UPDATE tool_policies SET policy = '{"rules":[{"tool":"x","action":"ask_twice"}]}'"""
+        )
+        await wait_asked(rig, ("c1", "echo", "{}"))
+        assert tool.runs == []
 
 
 @pytest.mark.covers("T40")

@@ -16,7 +16,7 @@ from chatd.engine.acquirer import SlotsConfig
 from chatd.engine.worker import WorkerConfig
 from chatd.store import migrator
 from chatd.store.chat import idempotency
-from chatd.store.chat.apply import APPLY_LAST_STEP, APPLY_STEP
+from chatd.store.chat.apply import APPLY_CALLS, APPLY_LAST_STEP
 from tests.support.clock import FakeClock
 from tests.support.database import OwnServer, insert_test_users
 from tests.support.engine_rig import NO_SLOTS, EngineRig, advancing, engine_rig, engine_rig_with
@@ -95,7 +95,7 @@ async def test_a_step_with_an_unconfirmed_commit_is_followed_by_the_next_step(
     dsn: str, proxy: Proxy
 ) -> None:
     async with lossy_replica(dsn, proxy, GatedTool()) as (rig, observer, connection):
-        connection.drop_reply_to(APPLY_STEP.text)
+        connection.drop_reply_to(APPLY_CALLS.text)
         rig.call_tools(("c1", "echo", "{}"))
         chat_id = await rig.ask("go", "done")
         await wait_version(observer, chat_id, 2)
@@ -115,7 +115,7 @@ async def test_an_interrupt_after_an_unconfirmed_commit_stores_nothing_twice(
     dsn: str, proxy: Proxy
 ) -> None:
     async with lossy_replica(dsn, proxy, GatedTool()) as (rig, observer, connection):
-        connection.drop_reply_to(APPLY_STEP.text)
+        connection.drop_reply_to(APPLY_CALLS.text)
         rig.call_tools(("c1", "echo", "{}"))
         chat_id = await rig.create("go")
         await wait_version(observer, chat_id, 2)

@@ -1,37 +1,40 @@
 """How many statements a turn takes, and that the number does not grow with the chat."""
 
 from collections import Counter
+from collections.abc import Iterator
+from types import ModuleType
 
 import pytest
 
-from chatd.store.chat import journal
-from chatd.store.chat.apply import (
-    APPLY,
-    APPLY_LAST_STEP,
-    APPLY_STEP,
-    APPLY_WITHOUT_QUEUE,
-    INSERT_CHAT,
-)
-from chatd.store.chat.chats import LOAD
-from chatd.store.chat.messages import HISTORY
+from chatd.bench.round_trips import SHARED_STATEMENTS
+from chatd.domain.tool_policy.rules import ToolRule
+from chatd.store import spend, tool_policies
+from chatd.store.chat import apply, chats, idempotency, messages, prompts, runs, subagents
+from chatd.store.conn import NamedStatement
 from tests.support.engine_rig import EngineRig, engine_rig
 from tests.support.tools import GatedTool
 
-NAMES = {
-    APPLY.text: "apply",
-    INSERT_CHAT.text: "create",
-    HISTORY: "history",
-    LOAD: "load",
-    APPLY_WITHOUT_QUEUE: "plain",
-    APPLY_STEP.text: "step",
-    APPLY_LAST_STEP.text: "step",
-}
-BACKGROUND = {journal.APPEND}
-"""Written in the background."""
+IN_BACKGROUND = {"CLEAR_BUILD_KEYS", "CLEAR_WORKSPACE_KEYS", "DELETE_OLD_REQUESTS", "HAS_LIMITS"}
+"""Sent by the replica, however many turns run."""
+
+
+def statements_of(*modules: ModuleType) -> Iterator[tuple[str, str]]:
+    """The statements of the modules with their names, without those that all chats share, such as
+    the heartbeat: these grow with time, not with turns."""
+    for name, value in (pair for module in modules for pair in vars(module).items()):
+        text = value.text if isinstance(value, NamedStatement) else value
+        is_statement = name.isupper() and name not in IN_BACKGROUND and isinstance(text, str)
+        if is_statement and text not in SHARED_STATEMENTS:
+            yield text, name
+
+
+NAMES = dict(
+    statements_of(apply, chats, idempotency, messages, prompts, runs, spend, subagents)
+) | {tool_policies.LOAD_LAYERS: "LOAD_LAYERS"}
 
 
 class Statements:
-    """Counts the statements sent since the last count, without heartbeats and background writes."""
+    """Counts the statements of chats that were sent since the last count."""
 
     def __init__(self) -> None:
         self._sent: list[str] = []
@@ -41,7 +44,7 @@ class Statements:
 
     def take_counts(self) -> Counter[str]:
         sent, self._sent = self._sent, []
-        return Counter(NAMES[query] for query in sent if query in NAMES and query not in BACKGROUND)
+        return Counter(NAMES[query] for query in sent if query in NAMES)
 
 
 async def wait_runner_left(rig: EngineRig, chat_id: object, epoch: int) -> None:
@@ -54,17 +57,24 @@ async def test_a_new_chat_with_an_answer_takes_two_statements(dsn: str) -> None:
     async with engine_rig(dsn, on_statement=sent) as rig:
         chat_id = await rig.ask("hi", "hello")
         await wait_runner_left(rig, chat_id, 1)
-        assert sent.take_counts() == {"create": 1, "step": 1}
+        assert sent.take_counts() == {"INSERT_CHAT": 1, "APPLY_LAST_STEP": 1}
 
 
-async def test_a_tool_batch_takes_two_statements(dsn: str) -> None:
+@pytest.mark.parametrize("rules", [(), (ToolRule(tool="echo", action="auto"),)])
+async def test_a_tool_batch_takes_two_statements(dsn: str, rules: tuple[ToolRule, ...]) -> None:
     sent = Statements()
     async with engine_rig(dsn, on_statement=sent, tools=[GatedTool()]) as rig:
+        await rig.set_policy(*rules)
         for _ in range(3):
             rig.call_tools(("c", "echo", "{}"))
         chat_id = await rig.ask("hi", "done")
         await wait_runner_left(rig, chat_id, 1)
-        assert sent.take_counts() == {"create": 1, "step": 3 * 2 + 1}
+        assert sent.take_counts() == {
+            "INSERT_CHAT": 1,
+            "APPLY_CALLS": 3,
+            "APPLY_STEP": 3,
+            "APPLY_LAST_STEP": 1,
+        }
 
 
 @pytest.mark.covers("T06")
@@ -78,4 +88,4 @@ async def test_the_number_of_statements_of_a_turn_does_not_grow_with_the_chat(ds
             sent.take_counts()
             await rig.send(chat_id, "and now?")
             await wait_runner_left(rig, chat_id, 3 + 2 * turn)
-            assert sent.take_counts() == {"load": 1, "step": 2, "history": 1}
+            assert sent.take_counts() == {"LOAD": 1, "APPLY_LAST_STEP": 2, "HISTORY": 1}

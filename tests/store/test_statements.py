@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from typing import LiteralString, cast
 from uuid import UUID
 
+from asyncpg.protocol import BUILTIN_TYPE_NAME_MAP
+
 import chatd.store
 from chatd.domain.errors import ChatdError
 from chatd.store import spend
@@ -22,10 +24,11 @@ from chatd.store.chat import (
     shares,
     workers,
 )
-from chatd.store.conn import Conn, DatabaseSession, NamedStatement, named_statement
+from chatd.store.conn import ARRAY_TYPES, Conn, DatabaseSession, NamedStatement, named_statement
 from chatd.store.pool import Pool
 from chatd.store.workspace import agents, bindings, build_leases, builds, workspaces
 from tests.support.factories import CHAT, OTHER_WORKER, OWNER, WORKER
+from tests.support.outcomes import present
 from tests.support.store import open_chat, plan_of, rows_read, session_to
 from tests.support.workspaces import HOST, insert_workspace, workspace_id
 
@@ -85,6 +88,46 @@ async def test_every_statement_can_be_prepared(dsn: str) -> None:
                 refused[name] = error.message
     assert refused == {}
     assert len(STATEMENTS) > 30, "the search has found too little"
+
+
+async def test_the_driver_knows_every_type_of_the_statements(dsn: str) -> None:
+    """It looks up others in each new session, which takes more round trips than a chat."""
+    async with session_to(dsn) as session:
+        for number, statement in enumerate(STATEMENTS.values()):
+            await session.script(f"PREPARE it_{number} AS {statement}", timeout_s=30)
+        used = await session.fetch(
+            """SELECT DISTINCT t::oid AS oid, t::text AS name FROM pg_prepared_statements,
+                   unnest(parameter_types || coalesce(result_types, '{}')) AS t"""
+        )
+        arrays = await session.fetch("SELECT oid, typname, typelem FROM pg_type WHERE typelem > 0")
+    declared = {oid for oid, _ in ARRAY_TYPES.values()}
+    known = set(BUILTIN_TYPE_NAME_MAP.values()) | declared
+    assert {row["name"] for row in used if row["oid"] not in known} == set()
+    assert declared <= {row["oid"] for row in used}, "a type that no statement uses"
+    assert (
+        ARRAY_TYPES.items()
+        <= {row["typname"]: (row["oid"], row["typelem"]) for row in arrays}.items()
+    )
+
+
+async def test_a_new_session_looks_up_no_array_type(dsn: str) -> None:
+    ids = [UUID(int=1), UUID(int=2)]
+    async with session_to(dsn) as session:
+        row = present(
+            await session.fetchrow(
+                """SELECT $1::uuid[] AS ids, $2::bigint[] AS numbers, $3::boolean[] AS flags,
+                       $4::bytea[] AS bytes""",
+                ids,
+                [1, None],
+                [True, False],
+                [b"x"],
+            )
+        )
+        assert list(row.values()) == [ids, [1, None], [True, False], [b"x"]]
+        looked_up = (
+            "SELECT count(*) FROM pg_prepared_statements WHERE statement ~ '^WITH RECURSIVE'"
+        )
+        assert await session.fetchval(looked_up) == 0
 
 
 async def test_names_become_numbers_once_each_and_casts_stay() -> None:

@@ -10,6 +10,7 @@ from chatd.domain.chat.answer_transitions import answer_calls
 from chatd.domain.chat.commands import AnswerCalls, CallAnswer
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.states import State
+from chatd.domain.chat.worker_transitions import commit_step
 from chatd.domain.errors import Conflict
 from chatd.domain.tool_policy.decision import decide
 from chatd.domain.tool_policy.rules import PolicyAction, ToolPolicy, ToolRule
@@ -17,9 +18,9 @@ from chatd.store import tool_policies
 from chatd.store.chat import chats
 from chatd.store.pool import Pool
 from chatd.store.tool_policies import StoredPolicy
-from tests.support.factories import CHAT, HARNESS, OWNER, member
+from tests.support.factories import CHAT, HARNESS, OWNER, call, draft, member
 from tests.support.outcomes import present
-from tests.support.seeds import OpenCalls, Seed
+from tests.support.seeds import OpenCalls, Seed, step
 from tests.support.store import insert_seed, open_child, write
 from tests.support.workspaces import TEMPLATE, insert_template, insert_workspace
 
@@ -53,6 +54,24 @@ async def test_a_chat_has_the_policies_of_all_layers_from_wide_to_narrow(pool: P
         layers = await tool_policies.load_layers(pool, row)
         assert [layer.name for layer in layers] == ["deployment", "template", "user", "chat"]
         assert [layer.policy.rules[0].action for layer in layers] == ["auto", "ask", "ask", "deny"]
+
+
+async def test_the_commit_of_a_step_with_calls_returns_the_policies_that_count(pool: Pool) -> None:
+    seeded = await insert_seed(pool, Seed(state=State.R0))
+    await insert_template(pool)
+    workspace = await insert_workspace(pool)
+    await pool.execute("UPDATE chats SET workspace_id = $1", workspace.id)
+    async with pool.transaction() as session:
+        await tool_policies.save_template(
+            session, ADMIN, TEMPLATE, policy("ask"), before=NONE, ip=None
+        )
+    await tool_policies.save_chat(pool, member(), CHAT, policy("deny"), version=0)
+    calls = step(seeded, draft("assistant", call("c1")))
+    written = await write(pool, commit_step(seeded, calls), 5)
+    assert written.chat.pending_calls
+    layers = await tool_policies.load_layers(pool, await loaded(pool))
+    assert [layer.name for layer in layers] == ["template", "chat"]
+    assert written.layers == layers
 
 
 async def test_of_writers_at_once_one_counts(pool: Pool) -> None:

@@ -17,6 +17,7 @@ from chatd.domain.ids import ChangeId, WorkerId
 from chatd.store.chat import chats, workers
 from chatd.store.chat.apply import (
     APPLY,
+    APPLY_CALLS,
     APPLY_LAST_STEP,
     APPLY_STEP,
     APPLY_WITHOUT_QUEUE,
@@ -113,7 +114,8 @@ WRITE = "write"
 
 def shown(sent: list[str]) -> list[str]:
     writes = {
-        statement.text for statement in (APPLY, APPLY_WITHOUT_QUEUE, APPLY_STEP, APPLY_LAST_STEP)
+        statement.text
+        for statement in (APPLY, APPLY_WITHOUT_QUEUE, APPLY_STEP, APPLY_CALLS, APPLY_LAST_STEP)
     }
     return [WRITE if text in writes else text for text in sent]
 

@@ -1,36 +1,44 @@
-"""One attempt to run a chat, and the committer that writes its steps.
+"""One attempt to run a chat.
 
-An `Attempt` holds the row, its history, the partial answer, the usage that no commit has
-recorded, and the right to write. In the engine only the `Committer` uses the transactor.
+An `Attempt` holds the row, its history, the tool policies of its calls, the partial answer, the
+usage that no commit has recorded, and the right to write.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from msgspec import Struct
 
-from chatd.aio import Backoff, retry_unavailable
-from chatd.domain.access import WORKER, SystemActor
+from chatd.domain.access import WORKER
 from chatd.domain.chat.call_waits import CallWait
-from chatd.domain.chat.commands import ArchiveIdleTree, FailTurn, Step, WorkerCommand
+from chatd.domain.chat.commands import Step
 from chatd.domain.chat.messages import Draft, Message, UsageEntry
-from chatd.domain.chat.row import Chat, ChatError, Fence
+from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.decisions import RunnerView
-from chatd.domain.errors import InvariantBroken, StaleFence, Unavailable
-from chatd.domain.ids import ChatId, WorkerId
-from chatd.domain.ports import Clock, Env
+from chatd.domain.errors import StaleFence
+from chatd.domain.ids import WorkerId
+from chatd.domain.ports import Clock
+from chatd.domain.tool_policy.rules import PolicyLayer
+from chatd.store import tool_policies
 from chatd.store.chat import messages
-from chatd.store.chat.operation import AppliedChange, Operation, OperationOutcome
-from chatd.store.chat.transactor import Transactor
+from chatd.store.chat.operation import AppliedChange
 from chatd.store.conn import Conn
 
 S = TypeVar("S", bound=Step)
 
-COMMIT_BACKOFF: Final = Backoff(first_delay_s=0.1, max_delay_s=5.0)
-
 PartialMessages = Callable[[str], tuple[Draft, ...]]
 UsageEntries = Callable[[], tuple[UsageEntry, ...]]
+
+
+POLICY_MAX_AGE_S: Final = 1.0
+"""Calls that have waited longer than this since their commit read the tool policies again."""
+
+
+class _Policy(Struct, frozen=True, kw_only=True):
+    layers: tuple[PolicyLayer, ...]
+    snapshot_version: int
+    asked_at: float
 
 
 class _Partial(Struct, frozen=True, kw_only=True):
@@ -66,6 +74,8 @@ class Attempt:
         self._partial: _Partial | None = None
         self._history = list(history or ())
         self._history_version = None if history is None else chat.history_version
+        self._policy: _Policy | None = None
+        self._write_began_at = 0.0
         self._is_ended = False
 
     def next(self) -> "Attempt":
@@ -94,6 +104,22 @@ class Attempt:
             if not self._history:
                 raise StaleFence(f"Chat {self.chat.id} has no message any more.")
             self._history_version = self.chat.history_version
+
+    # Tool policies
+
+    async def load_policy(self, conn: Conn) -> tuple[PolicyLayer, ...]:
+        """The policies that count for calls that run now. The commit that made them due has read
+        them; calls that waited since then, for a person or for their tools, read them again."""
+        if not self.chat.pending_calls:
+            return ()
+        known = self._policy
+        if (
+            known is not None
+            and known.snapshot_version == self.chat.snapshot_version
+            and self._clock.monotonic() - known.asked_at <= POLICY_MAX_AGE_S
+        ):
+            return known.layers
+        return await tool_policies.load_layers(conn, self.chat)
 
     # Partial answer and usage
 
@@ -161,6 +187,7 @@ class Attempt:
 
     def begin_write(self) -> None:
         self.check_active()
+        self._write_began_at = self._clock.monotonic()
         self.view = self.view.committing()
 
     def end_write(self, applied: AppliedChange | None) -> None:
@@ -171,121 +198,23 @@ class Attempt:
             self._add_history(applied)
             self.chat = applied.chat
             self.view = self.view.committed(applied.chat)
+            self._set_policy(applied)
         self._row_changed.set()
 
     def clear_partial(self) -> None:
         """The messages and the usage are stored, or recorded elsewhere."""
         self._partial = None
 
+    def _set_policy(self, applied: AppliedChange) -> None:
+        self._policy = None
+        if applied.layers is not None:
+            self._policy = _Policy(
+                layers=applied.layers,
+                snapshot_version=applied.chat.snapshot_version,
+                asked_at=self._write_began_at,
+            )
+
     def _add_history(self, applied: AppliedChange) -> None:
         if self._history_version == self.chat.history_version and not applied.deleted_ids:
             self._history.extend(applied.messages)
             self._history_version = applied.chat.history_version
-
-
-def emit_usage(env: Env, entries: Iterable[UsageEntry]) -> None:
-    for entry in entries:
-        tokens = entry.usage
-        env.emit(
-            "usage_recorded",
-            provider=entry.provider,
-            model=entry.model,
-            input_tokens=tokens.input_tokens,
-            output_tokens=tokens.output_tokens,
-            cache_read_tokens=tokens.cache_read_tokens,
-            cache_creation_tokens=tokens.cache_creation_tokens,
-            cost_micros=entry.cost_micros or 0,
-        )
-
-
-RETENTION: Final = SystemActor(reason="archive idle chats")
-
-
-class Committer:
-    """Fenced writes. A commit is retried until the database answers: every try has the same
-    change id, so a write with a lost reply is found and not repeated. A row that has changed
-    ends the retries, because the fence then refuses the write."""
-
-    def __init__(self, transactor: Transactor, env: Env) -> None:
-        self._transactor = transactor
-        self._env = env
-
-    async def commit(self, attempt: Attempt, command: WorkerCommand) -> AppliedChange:
-        """Raises StaleFence if another writer changed the chat, and also if an earlier try of
-        this write was applied: later changes are then known only from the row."""
-        attempt.begin_write()
-        try:
-            applied = await self._retry(self._operation(attempt.chat.id, command, attempt.chat))
-            attempt.check_active()
-        except BaseException:
-            attempt.end_write(None)
-            raise
-        attempt.clear_partial()
-        if isinstance(command, Step) and command.usage:
-            emit_usage(self._env, command.usage)
-        if applied.replayed:
-            attempt.end_write(None)
-            raise StaleFence(f"Chat {attempt.chat.id} was written by an earlier try.")
-        attempt.end_write(applied)
-        return applied
-
-    async def fail_turn(
-        self,
-        attempt: Attempt,
-        error: ChatError,
-        *,
-        messages: tuple[Draft, ...] = (),
-        usage: tuple[UsageEntry, ...] = (),
-        client_tools: frozenset[str] = frozenset(),
-    ) -> AppliedChange:
-        command = FailTurn(
-            fence=Fence.of(attempt.chat),
-            messages=messages,
-            usage=usage,
-            client_tools=client_tools,
-            error=error,
-        )
-        self._env.emit("turn_failed", chat_id=attempt.chat.id, error_kind=error.kind)
-        return await self.commit(attempt, command)
-
-    async def run(self, chat_id: ChatId, command: WorkerCommand) -> OperationOutcome:
-        """One write outside any attempt, tried once."""
-        return await self._transactor.run(self._operation(chat_id, command))
-
-    async def archive_idle(self, chat_id: ChatId, command: ArchiveIdleTree) -> OperationOutcome:
-        """Tried once."""
-        operation = Operation(
-            chat_id=chat_id,
-            command=command,
-            actor=RETENTION,
-            change_id=self._env.new_change_id(),
-        )
-        return await self._transactor.run(operation)
-
-    def _operation(
-        self, chat_id: ChatId, command: WorkerCommand, known: Chat | None = None
-    ) -> Operation:
-        return Operation(
-            chat_id=chat_id,
-            command=command,
-            actor=WORKER,
-            change_id=self._env.new_change_id(),
-            known=known,
-        )
-
-    async def _retry(self, operation: Operation) -> AppliedChange:
-        def on_failure(error: Unavailable, failures: int) -> None:
-            chat_id, kind = operation.chat_id, error.code
-            self._env.emit("commit_delayed", chat_id=chat_id, error_kind=kind, failures=failures)
-
-        outcome = await retry_unavailable(
-            self._env.clock,
-            lambda: self._transactor.run(operation),
-            tag="commit_retry",
-            delay=COMMIT_BACKOFF.delay,
-            budget_s=None,
-            on_failure=on_failure,
-        )
-        if not isinstance(outcome, AppliedChange):
-            raise InvariantBroken("A worker's transition always changes the row.")
-        return outcome

@@ -20,7 +20,7 @@ from chatd.domain.errors import ChatdError, NotFound, StaleFence, Unavailable
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.ports import Env
 from chatd.domain.text import utc_text
-from chatd.engine.attempt import Committer
+from chatd.engine.committer import Committer
 from chatd.engine.usage_writer import UsageWriter
 from chatd.parts.journal_tail import read_episode
 from chatd.store.chat import chats, workers

@@ -16,7 +16,7 @@ from chatd.domain.chat.commands import ArchiveIdleTree
 from chatd.domain.errors import RequestError, Unavailable
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Env
-from chatd.engine.attempt import Committer
+from chatd.engine.committer import Committer
 from chatd.engine.usage_writer import UsageWriter
 from chatd.store import retention, webhooks
 from chatd.store.account import audit, credentials, sign_in_attempts

@@ -38,8 +38,9 @@ from chatd.domain.prompt.compaction import is_compactable
 from chatd.domain.prompt.notices import PendingNotice, next_notice
 from chatd.domain.prompt.provider_content import drop_unpaired_in_answer
 from chatd.domain.text import utc_text
-from chatd.engine.attempt import Attempt, Committer
+from chatd.engine.attempt import Attempt
 from chatd.engine.circuits import Circuits
+from chatd.engine.committer import Committer
 from chatd.engine.debug_recorder import DebugRecorder
 from chatd.engine.file_loader import FileLoader
 from chatd.engine.model_call import (

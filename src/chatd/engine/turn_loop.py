@@ -43,8 +43,8 @@ from chatd.domain.tool_modes import (
     allows_provider_tools,
     without_provider_tools,
 )
-from chatd.domain.tool_policy.rules import PolicyLayer
-from chatd.engine.attempt import Attempt, Committer
+from chatd.engine.attempt import Attempt
+from chatd.engine.committer import Committer
 from chatd.engine.model_call import AnswerTimes, ClientToolSpec, TurnContext
 from chatd.engine.model_step import ModelStep
 from chatd.engine.title_generator import TitleGenerator
@@ -53,7 +53,6 @@ from chatd.engine.tool_search import offer_tools
 from chatd.engine.usage_writer import UsageWriter
 from chatd.parts.episodes import EpisodeRegistry
 from chatd.parts.journal_tail import decode_live_parts, read_episode
-from chatd.store import tool_policies
 from chatd.store.chat import chats
 from chatd.store.chat.operation import AppliedChange
 
@@ -156,15 +155,9 @@ class TurnLoop:
             context = await _load_turn_context(attempt, self._deps.models, self._deps.tools)
             return replace(
                 context,
-                policy=await self._load_policy(attempt.chat),
+                policy=await attempt.load_policy(self._conn),
                 answer_times=self._deps.answer_times,
             )
-
-    async def _load_policy(self, chat: Chat) -> tuple[PolicyLayer, ...]:
-        """Read for every step with calls, and not kept: a denial counts at once."""
-        if not chat.pending_calls:
-            return ()
-        return await tool_policies.load_layers(self._conn, chat)
 
     def _start_title(self, attempt: Attempt, context: TurnContext) -> None:
         """A chat with an answer has its title; the check is cheap, because it is made at every

@@ -9,7 +9,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any, LiteralString, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Final, LiteralString, Protocol, TypeAlias, TypeVar, cast
 
 import asyncpg
 import msgspec
@@ -205,6 +205,41 @@ _open = cast(
 )
 
 
+# Array types of the statements, by name: their own number and that of their elements. PostgreSQL
+# never changes them.
+ARRAY_TYPES: Final[Mapping[str, tuple[int, int]]] = {
+    "_bool": (1000, 16),
+    "_bytea": (1001, 17),
+    "_int2": (1005, 21),
+    "_int4": (1007, 23),
+    "_int8": (1016, 20),
+    "_record": (2287, 2249),
+    "_timestamptz": (1185, 1184),
+    "_uuid": (2951, 2950),
+}
+
+
+def _declare_arrays(driver: object) -> None:
+    """Tell the driver about the array types, which it would look up for each new session, with
+    three more round trips. A driver that cannot be told so looks them up."""
+    rows = [
+        {
+            "oid": oid,
+            "ns": "pg_catalog",
+            "name": name,
+            "kind": b"b",
+            "elemtype": element,
+            "elemdelim": ",",
+            "basetype": None,
+            "range_subtype": None,
+            "attrtypoids": None,
+        }
+        for name, (oid, element) in ARRAY_TYPES.items()
+    ]
+    with suppress(AttributeError, LookupError, TypeError):
+        cast("Any", driver)._protocol.get_settings().register_data_types(rows)
+
+
 async def connect(
     config: ConnectConfig, on_statement: StatementHook | None = None
 ) -> DatabaseSession:
@@ -221,6 +256,7 @@ async def connect(
         )
     except DRIVER_ERRORS as error:
         raise translate_driver_error(error, sent=False) from error
+    _declare_arrays(driver)
     return DatabaseSession(driver, on_statement)
 
 

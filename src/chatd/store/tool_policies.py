@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final, Literal, LiteralString
 
-from msgspec import Struct
+import msgspec
+from msgspec import Raw, Struct
 
 from chatd.domain.access import Actor, UserActor, require_permission
 from chatd.domain.account.rules import redacted_diff
@@ -26,16 +27,22 @@ from chatd.store.account import audit
 from chatd.store.conn import Conn, DatabaseSession, Row, json_text
 from chatd.store.row_access import chat_condition, chat_reach
 
-# From wide to narrow, for a chat with the root $1, the owner $2 and the workspace $3.
-LOAD_LAYERS: Final[LiteralString] = """
+
+def layers_of(root: LiteralString, owner: LiteralString, workspace: LiteralString) -> LiteralString:
+    """SQL: the policies of a chat with this root, owner and workspace, from wide to narrow."""
+    return f"""
     SELECT layer, policy FROM (
         SELECT 1 AS place, 'deployment' AS layer, policy FROM tool_policies
         WHERE user_id IS NULL AND template_id IS NULL AND chat_id IS NULL
         UNION ALL SELECT 2, 'template', p.policy
-        FROM workspaces w JOIN tool_policies p ON p.template_id = w.template_id WHERE w.id = $3
-        UNION ALL SELECT 3, 'user', policy FROM tool_policies WHERE user_id = $2
-        UNION ALL SELECT 4, 'chat', policy FROM tool_policies WHERE chat_id = $1) layers
+        FROM workspaces w JOIN tool_policies p ON p.template_id = w.template_id
+        WHERE w.id = {workspace}
+        UNION ALL SELECT 3, 'user', policy FROM tool_policies WHERE user_id = {owner}
+        UNION ALL SELECT 4, 'chat', policy FROM tool_policies WHERE chat_id = {root}) layers
     ORDER BY place"""
+
+
+LOAD_LAYERS: Final[LiteralString] = layers_of("$1", "$2", "$3")
 
 _OF_DEPLOYMENT: Final[LiteralString] = "user_id IS NULL AND template_id IS NULL AND chat_id IS NULL"
 GET_DEPLOYMENT: Final[LiteralString] = (
@@ -102,9 +109,26 @@ class RecordedAnswer(Struct, frozen=True, kw_only=True):
 async def load_layers(conn: Conn, chat: Chat) -> tuple[PolicyLayer, ...]:
     """The policies that count for a call of the chat now, from wide to narrow: for its worker."""
     rows = await conn.fetch(LOAD_LAYERS, chat.root_chat_id, chat.owner_id, chat.workspace_id)
-    return tuple(
-        PolicyLayer(name=_layer(row["layer"]), policy=decode_policy(row["policy"])) for row in rows
-    )
+    return tuple(_read_layer(row["layer"], row["policy"]) for row in rows)
+
+
+def read_layers(stored: str | None) -> tuple[PolicyLayer, ...]:
+    """The rows of `layers_of` as one JSON array, as `apply.APPLY_CALLS` returns them."""
+    if stored is None:
+        return ()
+    return tuple(_read_layer(row.layer, bytes(row.policy)) for row in _ROWS.decode(stored))
+
+
+class _LayerRow(Struct, frozen=True):
+    layer: str
+    policy: Raw
+
+
+_ROWS: Final = msgspec.json.Decoder(tuple[_LayerRow, ...])
+
+
+def _read_layer(name: str, policy: str | bytes) -> PolicyLayer:
+    return PolicyLayer(name=_layer(name), policy=decode_policy(policy))
 
 
 def _layer(name: str) -> LayerName:

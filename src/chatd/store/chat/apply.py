@@ -7,7 +7,7 @@ covers `joining`, which reads the queue in the statement's snapshot: if the snap
 the row, the versions differ. Only these statements, `acquire`, `release` and the updates of
 unversioned columns write to chats, messages or the queue.
 
-`APPLY` writes any change. Two smaller statements from the same fragments write the common changes
+`APPLY` writes any change. Smaller statements from the same fragments write the common changes
 in two thirds of the server time. `change_writer` chooses the statement and its values.
 """
 
@@ -15,6 +15,7 @@ from typing import Final
 
 from chatd.store.chat.run_statements import BEGIN_RUN, END_RUN, take_over
 from chatd.store.conn import named_statement
+from chatd.store.tool_policies import layers_of
 
 # Parameters in the order in which `change_writer` lists their values: `_row`, `_message`, `_call`.
 # A dict of them, built and looked up in every commit, would take several times as long.
@@ -380,9 +381,17 @@ SELECT id, worker_id, title, labels, pin_order, workspace_id, mode, mcp_server_i
     now() AS written_at, takeover
 """
 
+# For calls that run at once: the policies in the statement's snapshot, which saves a read.
+_LAYERS: Final = f"""
+    , (SELECT json_agg(l) FROM (
+        {layers_of("changed.root_chat_id", "changed.owner_id", "changed.workspace_id")}
+    ) l) AS layers
+"""
+
 _NOTHING_MORE: Final = ", NULL AS promoted, NULL AS forgotten FROM changed"
 _WRITTEN: Final = (_APPENDED, _MESSAGES, _PAID, _CALLS, _PAID_ONCE, _CLOSED, _REQUESTED, _LINKED)
 _WRITTEN_BY_STEP: Final = (_APPENDED, _ONE_MESSAGE, _PAID, _ONE_CALL, _PAID_ONCE, _CLOSED_ONE)
+_STEP_NAMES: Final = (*ROW_NAMES, "expected", "expected_change", *_MESSAGE_NAMES, *CALL_NAMES)
 
 APPLY: Final = named_statement(
     _JOINING,
@@ -424,9 +433,21 @@ APPLY_STEP: Final = named_statement(
     *_WRITTEN_BY_STEP,
     _RESULT,
     _NOTHING_MORE,
-    order=(*ROW_NAMES, "expected", "expected_change", *_MESSAGE_NAMES, *CALL_NAMES),
+    order=_STEP_NAMES,
 )
 """Such a change with one message and at most one usage entry, inside an attempt: most steps."""
+
+APPLY_CALLS: Final = named_statement(
+    "WITH",
+    _ROW,
+    _CHANGED,
+    *_WRITTEN_BY_STEP,
+    _RESULT,
+    _LAYERS,
+    _NOTHING_MORE,
+    order=_STEP_NAMES,
+)
+"""The same, with calls that are pending after it."""
 
 APPLY_LAST_STEP: Final = named_statement(
     "WITH",
@@ -438,16 +459,7 @@ APPLY_LAST_STEP: Final = named_statement(
     _RUNS,
     _RESULT,
     _NOTHING_MORE,
-    order=(
-        *ROW_NAMES,
-        "expected",
-        "expected_change",
-        *_MESSAGE_NAMES,
-        *CALL_NAMES,
-        "event",
-        "action",
-        *RUN_NAMES,
-    ),
+    order=(*_STEP_NAMES, "event", "action", *RUN_NAMES),
 )
 """The same at the end of a turn, which webhooks are told, and where an attempt begins or ends."""
 

@@ -33,6 +33,7 @@ from chatd.domain.errors import InvalidInput, InvariantBroken, TooManyRules
 from chatd.domain.ids import ChangeId
 from chatd.store.chat.apply import (
     APPLY,
+    APPLY_CALLS,
     APPLY_LAST_STEP,
     APPLY_STEP,
     APPLY_WITHOUT_QUEUE,
@@ -53,6 +54,7 @@ from chatd.store.conn import (
     strip_unstorable,
 )
 from chatd.store.errors import CheckFailed, MissingReference
+from chatd.store.tool_policies import read_layers
 
 _FILE_REFERENCE: Final = "chat_files_file_id_fkey"
 _FEW_RULES: Final = "a_tool_policy_has_few_rules"
@@ -85,6 +87,7 @@ async def apply(
         deleted_ids=tuple(row["forgotten"] or ()),
         change=change,
         loaded=loaded,
+        layers=read_layers(row["layers"]) if bound.text is APPLY_CALLS.text else None,
     )
 
 
@@ -168,7 +171,8 @@ def _bind(
         if event is not None or run is not None or change.after.lost != before.lost:
             ends = (event, action, *_run(change, run))
             return APPLY_LAST_STEP.text, (*row, *expected, *message, *call, *ends)
-        return APPLY_STEP.text, (*row, *expected, *message, *call)
+        step = APPLY_CALLS if change.after.pending_calls else APPLY_STEP
+        return step.text, (*row, *expected, *message, *call)
     else:
         statement = APPLY_WITHOUT_QUEUE
         values.update(_expected(change.before))

@@ -15,6 +15,7 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.chat.transitions import NO_SLOTS, LoadedChat, ReservedSlots
 from chatd.domain.errors import NotFound, RequestReused
 from chatd.domain.ids import ChangeId, ChatId, MessageId
+from chatd.domain.tool_policy.rules import PolicyLayer
 from chatd.store.chat import chats, idempotency
 from chatd.store.conn import Conn
 
@@ -39,6 +40,7 @@ class AppliedChange(Struct, frozen=True, kw_only=True):
 
     `change` was applied and was decided from `loaded`. Both are None if the attempt that wrote
     them was not one of this run. `others` are the other chats of the tree that changed with it.
+    `layers` are the tool policies that counted when calls became due, if the statement read them.
     """
 
     chat: Chat
@@ -50,6 +52,7 @@ class AppliedChange(Struct, frozen=True, kw_only=True):
     loaded: LoadedChat | None = None
     others: tuple["AppliedChange", ...] = ()
     repinned: tuple[Chat, ...] = ()
+    layers: tuple[PolicyLayer, ...] | None = None
 
 
 class NoChange(Struct, frozen=True, kw_only=True):
