@@ -46,14 +46,61 @@ KEYS: Final[Mapping[Area, tuple[Key, ...]]] = {
         _first("ctrl+c", "interrupt_or_quit", "Interrupt the answer; twice in two seconds: leave"),
         _first("ctrl+d", "detach", "Leave; the chat goes on", "Leave"),
         _first("ctrl+z", "suspend_process", "Suspend the terminal; fg comes back"),
-        _first("f1", "help", "Show all keys", "Help"),
+        _first("f5", "retry", "Connect now, when the connection was lost"),
+        _first("f1", "help", "Show all keys and commands", "Help"),
     ),
-    "chat list": (),
+    "chat list": (
+        Key("enter", "choose", "Open the chat", "Open"),
+        Key("up,k", "cursor_up", "The chat above"),
+        Key("down,j", "cursor_down", "The chat below"),
+        Key("pageup", "page_up", "A page up"),
+        Key("pagedown", "page_down", "A page down"),
+        Key("home,g", "first", "The first chat"),
+        Key("end,G", "last", "The last chat that was read"),
+        Key("left,h", "fold", "Hide the subagents"),
+        Key("right,l", "unfold", "Show the subagents"),
+        Key("slash", "search", "Search in titles and messages", "Search"),
+        Key("v", "next_view", "Chats, chats shared with you, the archive", "View"),
+        Key("p", "pin", "Pin the chat, or unpin it", "Pin"),
+        Key("r", "rename", "Rename the chat", "Rename"),
+        Key("a", "archive", "Archive the chat, or take it out", "Archive"),
+        Key("f", "fork", "Copy the chat into a new one", "Fork"),
+        Key("d,delete", "delete", "Delete the chat, after a question", "Delete"),
+        Key("escape", "leave_list", "Back to the message", "Back"),
+    ),
     "timeline": (),
     "answers": (),
     "queue": (),
     "composer": (),
 }
+
+
+AREA_TITLES: Final[Mapping[Area, str]] = {
+    "anywhere": "Anywhere",
+    "chat list": "In the chat list",
+    "timeline": "In the messages",
+    "answers": "When the chat asks for something",
+    "queue": "In the queue",
+    "composer": "In the message box",
+}
+_NAMES: Final[Mapping[str, str]] = {
+    "escape": "Esc",
+    "pageup": "PgUp",
+    "pagedown": "PgDn",
+    "slash": "/",
+    "question_mark": "?",
+}
+
+
+def key_names(keys: str) -> str:
+    """As people write them: `ctrl+n,f2` is «Ctrl-N or F2»."""
+    return " or ".join(map(key_name, keys.split(",")))
+
+
+def key_name(key: str) -> str:
+    *modifiers, last = key.split("+")
+    shown = _NAMES.get(last) or (last if len(last) == 1 and not modifiers else last.title())
+    return "-".join((*map(str.title, modifiers), shown))
 
 
 def bindings_of(area: Area) -> list[BindingType]:

@@ -1,0 +1,313 @@
+"""The list of chats: reads it page by page, keeps it current, and does what a person asks for."""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.message import Message
+from textual.timer import Timer
+from textual.widgets import Input, Static
+
+from chatd.client.errors import ApiError, ServerUnreachable
+from chatd.client.frames import ChatChanged, ChatRemoved, ListEvent, ListReady
+from chatd.client.resources import Chat, ListedChat, Page
+from chatd.domain.ids import ChatId
+from chatd.terminal.chats.actions import ChatActions
+from chatd.terminal.chats.directory import ChatDirectory, ListFilter, View
+from chatd.terminal.chats.rows import list_rows
+from chatd.terminal.chats.signs import is_active, is_subagent
+from chatd.terminal.chats.tree import ChatTree
+from chatd.terminal.dialogs import LinePrompt, Question
+from chatd.terminal.messages import OpenChat, ShowNotice
+from chatd.terminal.session import app_of, session_of
+
+PAGE_SIZE: Final = 50
+REREAD_SIZE: Final = 200
+"""Chats of one request when the whole list is read again after a lost connection."""
+MAX_REREAD: Final = 1000
+"""Chats that are read again; the rest comes when the list is scrolled."""
+DRAW_S: Final = 0.1
+"""Between two states of the list on the screen: many chats may change at once."""
+SEARCH_S: Final = 0.25
+"""After the last letter of a search."""
+_VIEWS: Final[dict[View, str]] = {
+    "active": "Chats",
+    "shared": "Shared with you",
+    "archived": "Archived",
+}
+
+
+class ChatList(Vertical):
+    """Tells by `Changed` that the list is different from before."""
+
+    class Changed(Message):
+        """The chats, or what they need, have changed."""
+
+    class Deleted(Message):
+        def __init__(self, chat_id: ChatId) -> None:
+            super().__init__()
+            self.chat_id = chat_id
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = ChatDirectory()
+        self._folded: frozenset[ChatId] = frozenset()
+        self._drawing: Timer | None = None
+        self._searching: Timer | None = None
+        self._is_reading = False
+        self._is_changed = False
+        self._stop: Callable[[], None] | None = None
+
+    def compose(self) -> ComposeResult:
+        yield Static("", id="list-head", markup=False)
+        yield Input(placeholder="/ to search", id="list-search", compact=True)
+        yield ChatTree(session_of(self).clock)
+
+    def on_mount(self) -> None:
+        self._stop = session_of(self).connection.follow_list(self._on_event)
+        self._draw()
+
+    def on_unmount(self) -> None:
+        if self._stop is not None:
+            self._stop()
+
+    @property
+    def chats(self) -> ChatTree:
+        return self.query_one(ChatTree)
+
+    # What is shown
+
+    def put(self, chat: Chat) -> None:
+        """A chat as a reply to an action describes it."""
+        self.directory.put(chat)
+        self._draw_soon()
+
+    def _on_event(self, event: ListEvent) -> None:
+        """In the connection's task: textual's timers need to be started in a task of the app."""
+        match event:
+            case ListReady():
+                self.call_later(self._read_again)
+            case ChatRemoved(chat_id=chat_id):
+                self.directory.remove(chat_id)
+            case ChatChanged(kind="deleted", chat=chat) if is_subagent(chat):
+                self.directory.remove_child(chat)
+            case ChatChanged(kind="deleted", chat=chat):
+                self.directory.remove(chat.id)
+            case ChatChanged(chat=chat):
+                self.directory.put(chat)
+            case _:
+                return
+        if not self._is_changed:
+            self._is_changed = True
+            self.call_later(self._draw_soon)
+
+    def _draw_soon(self) -> None:
+        if self._drawing is None:
+            self._drawing = self.set_timer(DRAW_S, self._draw)
+
+    def _draw(self) -> None:
+        self._drawing, self._is_changed = None, False
+        now = session_of(self).clock.now()
+        directory = self.directory
+        self.chats.show_rows(list_rows(directory.chats(), directory.filter, self._folded, now))
+        self.query_one("#list-head", Static).update(self._head())
+        self.post_message(self.Changed())
+
+    def _head(self) -> str:
+        name = _VIEWS[self.directory.filter.view]
+        if not self.directory.is_loaded:
+            return f"{name}: reading"
+        count = self.directory.count_needing()
+        needs = f"  ◆ {count} {'needs' if count == 1 else 'need'} you" if count else ""
+        return f"{name}{needs}" if len(self.directory) else f"{name}: none"
+
+    # Reading
+
+    def _read_again(self) -> None:
+        wanted = min(max(len(self.directory), PAGE_SIZE), MAX_REREAD)
+        self.run_worker(self._read_from_start(self.directory, wanted), group="list", exclusive=True)
+
+    async def _read_from_start(self, directory: ChatDirectory, wanted: int) -> None:
+        chats: list[ListedChat] = []
+        cursor: str | None = None
+        self._is_reading = True
+        try:
+            while len(chats) < wanted:
+                page = await self._page(directory, min(wanted - len(chats), REREAD_SIZE), cursor)
+                chats += page.items
+                if (cursor := page.next_cursor) is None:
+                    break
+        except (ApiError, ServerUnreachable) as error:
+            self.post_message(ShowNotice(f"The chat list: {error.message}", "error"))
+            return
+        finally:
+            self._is_reading = False
+        directory.replace_with(chats, cursor)
+        self._draw_soon()
+
+    @on(ChatTree.NearEnd)
+    def read_more(self) -> None:
+        if self.directory.next_cursor is not None and not self._is_reading:
+            self._is_reading = True
+            self.run_worker(self._read_next(self.directory), group="list", exclusive=True)
+
+    async def _read_next(self, directory: ChatDirectory) -> None:
+        try:
+            page = await self._page(directory, PAGE_SIZE, directory.next_cursor)
+        except (ApiError, ServerUnreachable) as error:
+            self.post_message(ShowNotice(f"The chat list: {error.message}", "error"))
+            return
+        finally:
+            self._is_reading = False
+        directory.add_page(page.items, page.next_cursor)
+        self._draw_soon()
+
+    async def _page(
+        self, directory: ChatDirectory, limit: int, cursor: str | None
+    ) -> Page[ListedChat]:
+        parameters = directory.filter.parameters()
+        api = session_of(self).api
+        return await api.get("/chats", Page[ListedChat], limit=limit, cursor=cursor, **parameters)
+
+    # Search and views
+
+    @on(Input.Changed, "#list-search")
+    def search_soon(self) -> None:
+        if self._searching is not None:
+            self._searching.stop()
+        self._searching = self.set_timer(SEARCH_S, self._search)
+
+    @on(Input.Submitted, "#list-search")
+    def search_now(self) -> None:
+        self._search()
+        self.chats.focus()
+
+    def _search(self) -> None:
+        self._searching = None
+        query = self.query_one("#list-search", Input).value.strip()
+        self._show_filter(ListFilter(view=self.directory.filter.view, query=query))
+
+    def _show_filter(self, filter_: ListFilter) -> None:
+        if filter_ != self.directory.filter:
+            self.directory = ChatDirectory(filter_)
+            self._draw()
+            self._read_again()
+
+    def action_search(self) -> None:
+        self.query_one("#list-search", Input).focus()
+
+    def action_next_view(self) -> None:
+        views = tuple(_VIEWS)
+        current = views.index(self.directory.filter.view)
+        view = views[(current + 1) % len(views)]
+        self._show_filter(ListFilter(view=view, query=self.directory.filter.query))
+
+    # What a person does to a chat
+
+    @on(ChatTree.Chosen)
+    def open_chosen(self, event: ChatTree.Chosen) -> None:
+        self.post_message(OpenChat(event.chat.id))
+
+    @on(ChatTree.Folded)
+    def fold(self, event: ChatTree.Folded) -> None:
+        one = frozenset((event.chat_id,))
+        self._folded = self._folded - one if event.is_open else self._folded | one
+        self._draw()
+
+    def action_rename(self) -> None:
+        if (chat := self.chats.selected) is not None:
+            self.rename(chat)
+
+    def rename(self, chat: Chat) -> None:
+        def named(title: str | None) -> None:
+            if title is not None:
+                self._do(lambda actions: actions.rename(chat.id, title))
+
+        app_of(self).push_screen(LinePrompt("Rename the chat", chat.title), named)
+
+    def action_pin(self) -> None:
+        if (chat := self._selected_root("pinned")) is not None:
+            place = 0 if chat.pin_order else self._next_place()
+            self._do(lambda actions: actions.pin(chat.id, place))
+
+    def _next_place(self) -> int:
+        return 1 + max((chat.pin_order for chat in self.directory.chats()), default=0)
+
+    def action_archive(self) -> None:
+        if (chat := self._selected_root("archived")) is not None:
+            self.archive(chat)
+
+    def archive(self, chat: Chat) -> None:
+        def archive(sure: bool | None) -> None:  # noqa: FBT001
+            if sure:
+                self._do(
+                    lambda actions: actions.archive(chat.id, archived=not chat.archived),
+                    "Taken out of the archive." if chat.archived else "Archived; v shows it.",
+                )
+
+        if is_active(chat) and not chat.archived:
+            text = f"«{chat.title}» is working. Archive it, and interrupt it?"
+            app_of(self).push_screen(Question(text, yes="Archive"), archive)
+        else:
+            archive(True)  # noqa: FBT003
+
+    def action_delete(self) -> None:
+        if (chat := self._selected_root("deleted")) is not None:
+            self.delete(chat)
+
+    def delete(self, chat: Chat) -> None:
+        def delete(sure: bool | None) -> None:  # noqa: FBT001
+            if sure:
+                self.run_worker(self._delete(chat))
+
+        text = f"Delete «{chat.title}» with its messages and subagents? This cannot be undone."
+        app_of(self).push_screen(Question(text, yes="Delete", is_dangerous=True), delete)
+
+    async def _delete(self, chat: Chat) -> None:
+        try:
+            await ChatActions(session_of(self).api).delete(chat.id)
+        except (ApiError, ServerUnreachable) as error:
+            self.post_message(ShowNotice(error.message, "error"))
+            return
+        self.directory.remove(chat.id)
+        self.post_message(self.Deleted(chat.id))
+        self.post_message(ShowNotice("Deleted."))
+        self._draw_soon()
+
+    def action_fork(self) -> None:
+        if (chat := self.chats.selected) is not None:
+            self.fork(chat)
+
+    def fork(self, chat: Chat) -> None:
+        async def fork() -> None:
+            try:
+                forked = await ChatActions(session_of(self).api).fork(chat.id)
+            except (ApiError, ServerUnreachable) as error:
+                self.post_message(ShowNotice(error.message, "error"))
+                return
+            self.put(forked)
+            self.post_message(OpenChat(forked.id))
+
+        self.run_worker(fork())
+
+    def _selected_root(self, verb: str) -> Chat | None:
+        chat = self.chats.selected
+        if chat is not None and is_subagent(chat):
+            text = f"A subagent cannot be {verb} alone: choose the chat that it belongs to."
+            self.post_message(ShowNotice(text, "warning"))
+            return None
+        return chat
+
+    def _do(self, act: Callable[[ChatActions], Awaitable[Chat]], done: str = "") -> None:
+        async def run() -> None:
+            try:
+                self.put(await act(ChatActions(session_of(self).api)))
+            except (ApiError, ServerUnreachable) as error:
+                self.post_message(ShowNotice(error.message, "error"))
+                return
+            if done:
+                self.post_message(ShowNotice(done))
+
+        self.run_worker(run())

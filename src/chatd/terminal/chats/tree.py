@@ -1,0 +1,283 @@
+"""The lines of the chat list on the screen. Only the visible ones are drawn, so that thousands of
+chats stay quick."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.reactive import reactive
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from chatd.client.resources import Chat
+from chatd.domain.ids import ChatId
+from chatd.domain.ports import Clock
+from chatd.terminal.chats.rows import ChatRow, DetailRow, Row, SectionRow, age_text
+from chatd.terminal.chats.signs import TURNING, is_active, is_subagent, is_unread, sign_of
+from chatd.terminal.keys import bindings_of
+from chatd.terminal.safe_text import cell_width, safe_line
+
+TURN_S: Final = 0.25
+"""Between two pictures of the sign of a working chat."""
+END_ROWS: Final = 20
+"""Rows before the end at which the next page is asked for."""
+
+
+class ChatTree(ScrollView, can_focus=True):
+    """The cursor stays on its chat when rows come and go."""
+
+    BINDINGS = bindings_of("chat list")
+    COMPONENT_CLASSES = {  # noqa: RUF012
+        "chat-tree--section",
+        "chat-tree--title",
+        "chat-tree--unread",
+        "chat-tree--detail",
+        "chat-tree--open",
+        "chat-tree--cursor",
+        "chat-tree--text-muted",
+        "chat-tree--text-accent",
+        "chat-tree--text-warning",
+        "chat-tree--text-error",
+        "chat-tree--text-success",
+    }
+    DEFAULT_CSS = """
+    ChatTree {
+        height: 1fr; overflow-x: hidden; scrollbar-size-vertical: 1;
+        .chat-tree--section { color: $text-muted; text-style: bold; }
+        .chat-tree--title { color: $foreground; }
+        .chat-tree--unread { color: $foreground; text-style: bold; }
+        .chat-tree--detail { color: $text-muted; }
+        .chat-tree--open { background: $panel; }
+        .chat-tree--cursor { background: $primary-muted; }
+        .chat-tree--text-muted { color: $text-muted; }
+        .chat-tree--text-accent { color: $text-accent; }
+        .chat-tree--text-warning { color: $text-warning; }
+        .chat-tree--text-error { color: $text-error; }
+        .chat-tree--text-success { color: $text-success; }
+    }
+    """
+
+    open_chat: reactive[ChatId | None] = reactive(None)
+
+    class Chosen(Message):
+        def __init__(self, chat: Chat) -> None:
+            super().__init__()
+            self.chat = chat
+
+    class Folded(Message):
+        """Hide the subagents of a chat, or show them."""
+
+        def __init__(self, chat_id: ChatId, *, is_open: bool) -> None:
+            super().__init__()
+            self.chat_id = chat_id
+            self.is_open = is_open
+
+    class NearEnd(Message):
+        """The next page is wanted."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+        self._rows: Sequence[Row] = ()
+        self._cursor: ChatId | None = None
+        self._turn = 0
+
+    def on_mount(self) -> None:
+        self.set_interval(TURN_S, self._turn_signs)
+
+    # What is shown
+
+    def show_rows(self, rows: Sequence[Row]) -> None:
+        self._rows = rows
+        self.virtual_size = Size(self.size.width, len(rows))
+        if self._row_of(self._cursor) is None:
+            self._cursor = self.open_chat if self._row_of(self.open_chat) is not None else None
+        self.refresh()
+        self._ask_for_more()
+
+    @property
+    def selected(self) -> Chat | None:
+        index = self._row_of(self._cursor)
+        row = None if index is None else self._rows[index]
+        return row.chat if isinstance(row, ChatRow) else None
+
+    def neighbour(self, of: ChatId | None, by: int) -> Chat | None:
+        """The chat above (-1) or below (1) one in the list; of none the first or last."""
+        chats = [row.chat for row in self._rows if isinstance(row, ChatRow)]
+        if not chats:
+            return None
+        here = next((place for place, chat in enumerate(chats) if chat.id == of), None)
+        if here is None:
+            return chats[0 if by > 0 else -1]
+        place = here + by
+        return chats[place] if 0 <= place < len(chats) else None
+
+    def render_line(self, y: int) -> Strip:
+        width = self.size.width
+        index = y + self.scroll_offset.y
+        base = self.rich_style
+        if index >= len(self._rows):
+            return Strip.blank(width, base)
+        row = self._rows[index]
+        segments = self._segments(row, width)
+        strip = Strip(segments).adjust_cell_length(width, base)
+        return strip.apply_style(base + self._back_of(row))
+
+    def _segments(self, row: Row, width: int) -> list[Segment]:
+        match row:
+            case SectionRow():
+                return [Segment(f" {row.name}", self._style("section"))]
+            case DetailRow():
+                text = safe_line(row.text, width - 5)
+                return [Segment(f"    {text}", self._style("detail"))]
+            case ChatRow():
+                return self._chat_segments(row, width)
+
+    def _chat_segments(self, row: ChatRow, width: int) -> list[Segment]:
+        chat, sign = row.chat, sign_of(row.chat)
+        mark = TURNING[self._turn % len(TURNING)] if chat.status == "running" else sign.sign
+        lead = _lead(row)
+        end = (
+            ""
+            if is_subagent(chat) or is_active(chat)
+            else age_text(chat.updated_at, self._clock.now())
+        )
+        room = width - len(lead) - len(end) - 4
+        title = safe_line(chat.title or "New chat", room)
+        gap = " " * (room - cell_width(title))
+        return [
+            Segment(lead, self._style("detail")),
+            Segment(f"{mark} ", self._style(sign.tone)),
+            Segment(title, self._style("unread" if is_unread(chat) else "title")),
+            Segment(f"{gap} {end} ", self._style("detail")),
+        ]
+
+    def _style(self, name: str) -> Style:
+        return self.get_component_rich_style(f"chat-tree--{name}", partial=True)
+
+    def _back_of(self, row: Row) -> Style:
+        if (chat_id := _chat_of(row)) is None:
+            return Style.null()
+        if chat_id == self._cursor and self.has_focus:
+            return self._style("cursor")
+        return self._style("open") if chat_id == self.open_chat else Style.null()
+
+    def _turn_signs(self) -> None:
+        visible = self._rows[self.scroll_offset.y : self.scroll_offset.y + self.size.height]
+        if any(isinstance(row, ChatRow) and row.chat.status == "running" for row in visible):
+            self._turn += 1
+            self.refresh()
+
+    def watch_open_chat(self, chat_id: ChatId | None) -> None:
+        if self._row_of(chat_id) is not None:
+            self._move_to(chat_id)
+        self.refresh()
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        self._ask_for_more()
+
+    def on_resize(self) -> None:
+        self.virtual_size = Size(self.size.width, len(self._rows))
+
+    # What keys and clicks do
+
+    def action_cursor_up(self) -> None:
+        self._step(-1)
+
+    def action_cursor_down(self) -> None:
+        self._step(1)
+
+    def action_page_up(self) -> None:
+        self._step(-max(self.size.height - 2, 1))
+
+    def action_page_down(self) -> None:
+        self._step(max(self.size.height - 2, 1))
+
+    def action_first(self) -> None:
+        self._step(-len(self._rows))
+
+    def action_last(self) -> None:
+        self._step(len(self._rows))
+
+    def action_choose(self) -> None:
+        if (chat := self.selected) is not None:
+            self.post_message(self.Chosen(chat))
+
+    def action_fold(self) -> None:
+        self._fold(is_open=False)
+
+    def action_unfold(self) -> None:
+        self._fold(is_open=True)
+
+    def on_click(self, event: events.Click) -> None:
+        index = event.y + self.scroll_offset.y
+        row = self._rows[index] if 0 <= index < len(self._rows) else None
+        if row is not None and (chat_id := _chat_of(row)) is not None:
+            self._move_to(chat_id)
+            self.action_choose()
+
+    def _fold(self, *, is_open: bool) -> None:
+        index = self._row_of(self._cursor)
+        row = None if index is None else self._rows[index]
+        if not isinstance(row, ChatRow):
+            return
+        if row.is_open is None or row.is_open == is_open:
+            if not is_open and row.chat.parent_chat_id is not None:
+                self._move_to(row.chat.parent_chat_id)
+            return
+        self.post_message(self.Folded(row.chat.id, is_open=is_open))
+
+    def _step(self, by: int) -> None:
+        places = [index for index, row in enumerate(self._rows) if isinstance(row, ChatRow)]
+        if not places:
+            return
+        here = self._row_of(self._cursor)
+        at = -1 if here is None and by > 0 else 0 if here is None else places.index(here)
+        index = places[min(max(at + by, 0), len(places) - 1)]
+        row = self._rows[index]
+        if isinstance(row, ChatRow):
+            self._move_to(row.chat.id)
+
+    def _move_to(self, chat_id: ChatId | None) -> None:
+        self._cursor = chat_id
+        if (index := self._row_of(chat_id)) is not None:
+            # The heading above the first chat comes into sight with it.
+            top = 0 if index == 1 else index
+            self.scroll_to_region(Region(0, top, 1, index - top + 1), animate=False)
+        self.refresh()
+
+    def _row_of(self, chat_id: ChatId | None) -> int | None:
+        if chat_id is None:
+            return None
+        rows = enumerate(self._rows)
+        return next(
+            (at for at, row in rows if isinstance(row, ChatRow) and row.chat.id == chat_id), None
+        )
+
+    def _ask_for_more(self) -> None:
+        if self.scroll_offset.y + self.size.height + END_ROWS >= len(self._rows):
+            self.post_message(self.NearEnd())
+
+
+def _chat_of(row: Row) -> ChatId | None:
+    match row:
+        case ChatRow():
+            return row.chat.id
+        case DetailRow():
+            return row.chat_id
+        case SectionRow():
+            return None
+
+
+def _lead(row: ChatRow) -> str:
+    """What stands before the sign: branches of the tree, and whether more is hidden."""
+    if row.depth == 0:
+        return "▸" if row.is_open is False else " "
+    branch = "└" if row.is_last else "├"
+    fold = "▸" if row.is_open is False else "─"
+    return "  " * row.depth + branch + fold

@@ -1,0 +1,153 @@
+"""A real server and the terminal on it, driven by textual's Pilot.
+
+The server runs in this process. It has two models: `demo`, quick, and `scripted`, whose answers the
+test gives and can hold at gates (`server.vendor`).
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+from aiohttp import ClientSession
+from textual.pilot import Pilot
+
+from chatd.app import process
+from chatd.app.role import LifecycleCallbacks, ReadyInfo
+from chatd.client.server import ServerAddress
+from chatd.clock import SystemClock
+from chatd.domain.ids import ChatId
+from chatd.settings.schema import (
+    ChatSettings,
+    DatabaseSettings,
+    ModelEntry,
+    ProviderEntry,
+    ServerSettings,
+    Settings,
+    WorkspaceSettings,
+)
+from chatd.terminal.app import ChatTerminal
+from chatd.terminal.start import open_session
+from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
+from tests.support.providers.server import Gate
+
+TOKEN: Final = "a-token-of-the-terminal"
+WAIT_S: Final = 20.0
+WIDE: Final = (120, 36)
+SMALL: Final = (80, 24)
+T = TypeVar("T")
+Json = dict[str, object]
+
+
+class TerminalServer:
+    def __init__(self, url: str, http: ClientSession, vendor: FakeCompatible) -> None:
+        self.address = ServerAddress(url=url, token=TOKEN)
+        self.http = http
+        self.vendor = vendor
+
+    async def call(self, method: str, path: str, body: object = None) -> Json:
+        async with self.http.request(method, f"/api/v1{path}", json=body) as reply:
+            data = await reply.read()
+            assert reply.status < 300, data
+            return msgspec.json.decode(data, type=Json) if data else {}
+
+    async def create_chat(self, text: str, model: str = "demo", **more: object) -> ChatId:
+        content = [{"type": "text", "text": text}]
+        models = await self.call("GET", "/models")
+        items = msgspec.convert(models["items"], list[Json])
+        chosen = next(item["id"] for item in items if item["name"] == model)
+        body = {"content": content, "model_config_id": chosen, **more}
+        chat = await self.call("POST", "/chats", body)
+        return msgspec.convert(chat["id"], ChatId)
+
+    async def status_of(self, chat_id: ChatId) -> str:
+        return str((await self.call("GET", f"/chats/{chat_id}"))["status"])
+
+    def will_answer(self, text: str, *, held: Gate | None = None) -> None:
+        """The next answer of the model `scripted`: half of the text, the gate, the rest."""
+        half = len(text) // 2
+        gate = () if held is None else (held,)
+        self.vendor.script(
+            chunk(role="assistant", content=text[:half]),
+            *gate,
+            chunk(content=text[half:]),
+            chunk(finish="stop"),
+            DONE,
+        )
+
+
+@asynccontextmanager
+async def serve_terminal(dsn: str, data_dir: Path) -> AsyncGenerator[TerminalServer]:
+    stop = asyncio.Event()
+    ready: asyncio.Future[ReadyInfo] = asyncio.get_running_loop().create_future()
+    async with FakeCompatible.running() as vendor, asyncio.TaskGroup() as group:
+        serving = process.serve(
+            settings_of(dsn, data_dir, vendor.url),
+            {"CHATD_ADMIN_TOKEN": TOKEN},
+            clock=SystemClock(),
+            stop=stop,
+            callbacks=LifecycleCallbacks(ready=ready.set_result),
+        )
+        group.create_task(serving)
+        url = (await ready).url or ""
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        try:
+            async with ClientSession(url, headers=headers) as http:
+                yield TerminalServer(url, http, vendor)
+        finally:
+            stop.set()
+
+
+def settings_of(dsn: str, data_dir: Path, vendor_url: str) -> Settings:
+    """Without workspaces, which are slow to start and stop, and without generated titles."""
+    demo = ModelEntry(
+        name="demo", provider="demo", model="demo", default=True, options={"tokens_per_second": 400}
+    )
+    scripted = ModelEntry(name="scripted", provider="fake", model="scripted-1")
+    return Settings(
+        data_dir=data_dir,
+        server=ServerSettings(port=0),
+        database=DatabaseSettings(url=dsn),
+        workspaces=WorkspaceSettings(enabled=False),
+        chats=ChatSettings(titles=False),
+        providers=(ProviderEntry(name="fake", kind="openai-compat", base_url=f"{vendor_url}/v1"),),
+        models=(demo, scripted),
+    )
+
+
+@asynccontextmanager
+async def run_terminal(
+    server: TerminalServer, chat_id: ChatId | None = None, *, size: tuple[int, int] = WIDE
+) -> AsyncGenerator[Pilot[None]]:
+    """The whole terminal, signed in as the administrator."""
+    async with open_session(server.address, SystemClock()) as session:
+        terminal = ChatTerminal(session, chat_id)
+        async with terminal.run_test(size=size) as pilot:
+            yield pilot
+
+
+async def until(pilot: Pilot[None], look: Callable[[], T | None]) -> T:
+    """Let the terminal work until `look` returns something true, and return that."""
+    async with asyncio.timeout(WAIT_S):
+        while not (seen := look()):
+            await pilot.pause(0.005)
+        return seen
+
+
+def screen_text(pilot: Pilot[None]) -> str:
+    """What a person sees: the characters of the screen."""
+    screen = pilot.app.screen
+    return "\n".join(
+        "".join(segment.text for segment in strip)
+        for strip in screen._compositor.render_strips()  # pyright: ignore[reportPrivateUsage]
+    )
+
+
+async def until_shown(pilot: Pilot[None], text: str) -> str:
+    """Wait until the screen has this text, and return all of it."""
+    try:
+        return await until(pilot, lambda: shown if text in (shown := screen_text(pilot)) else None)
+    except TimeoutError:
+        raise AssertionError(f"the screen never showed {text!r}:\n{screen_text(pilot)}") from None

@@ -1,0 +1,14 @@
+"""A real server for each test of the terminal; `tests/support/terminal.py` runs the terminal."""
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+from tests.support.terminal import TerminalServer, serve_terminal
+
+
+@pytest.fixture
+async def server(dsn: str, tmp_path: Path) -> AsyncGenerator[TerminalServer]:
+    async with serve_terminal(dsn, tmp_path) as server:
+        yield server
