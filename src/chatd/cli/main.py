@@ -4,14 +4,12 @@
 so that `chatd --help` stays fast.
 """
 
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from chatd.settings.keys import setting_keys
-
-_KEYS: Final = setting_keys()
+from chatd.cli import sign_in_commands
+from chatd.cli.options import Config, DatabaseUrl, DataDir, Host, Port, Profile, TokenFile, Url
 
 app = typer.Typer(
     help="A self-hosted server that runs AI agent chats that cannot be lost.",
@@ -37,44 +35,6 @@ administration = typer.Typer(
 app.add_typer(administration, name="admin")
 
 EXIT_BEHIND: Final = 3
-
-Config = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        metavar="FILE",
-        help="Read settings from this file [else CHATD_CONFIG, ./chatd.toml, "
-        "~/.config/chatd/chatd.toml]",
-    ),
-]
-DataDir = Annotated[
-    str | None,
-    typer.Option(
-        _KEYS["data_dir"].flag,
-        metavar="DIR",
-        help=f"{_KEYS['data_dir'].help} [else ~/.local/share/chatd; as root /var/lib/chatd]",
-    ),
-]
-DatabaseUrl = Annotated[
-    str | None,
-    typer.Option(_KEYS["database.url"].flag, metavar="URL", help=_KEYS["database.url"].help),
-]
-Host = Annotated[
-    str | None,
-    typer.Option(
-        _KEYS["server.host"].flag,
-        metavar="ADDRESS",
-        help=f"{_KEYS['server.host'].help} [127.0.0.1]",
-    ),
-]
-Port = Annotated[
-    str | None,
-    typer.Option(
-        _KEYS["server.port"].flag,
-        metavar="NUMBER",
-        help=f"{_KEYS['server.port'].help} [7870]",
-    ),
-]
 
 
 def main() -> None:
@@ -171,20 +131,9 @@ def worker(
 
 @app.command()
 def mcp(
-    url: Annotated[
-        str,
-        typer.Option("--url", metavar="URL", envvar="CHATD_URL", help="The server"),
-    ] = "http://127.0.0.1:7870",
-    token_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--token-file",
-            metavar="FILE",
-            envvar="CHATD_TOKEN_FILE",
-            help="Read the token from this file [else CHATD_TOKEN, else the administrator's in the"
-            " data directory]",
-        ),
-    ] = None,
+    url: Url = None,
+    token_file: TokenFile = None,
+    profile: Profile = None,
     data_dir: DataDir = None,
 ) -> None:
     """Offer the chats of a running server as MCP tools, on standard input and output.
@@ -192,20 +141,13 @@ def mcp(
     For clients that start their MCP servers themselves, such as editors and other agents. It
     reconnects while the server restarts. Clients that speak HTTP can use URL/mcp instead.
     """
-    import os
-
-    from chatd.cli import mcp_relay, mcp_stdio, process
-    from chatd.settings.config_file import default_data_dir
+    from chatd.cli import mcp_relay, mcp_stdio, process, target
 
     with process.report_errors():
-        directory = default_data_dir(os.environ, uid=os.geteuid())
-        token = mcp_stdio.read_token(
-            os.environ.get("CHATD_TOKEN"),
-            token_file,
-            directory if data_dir is None else Path(data_dir),
+        server = target.find_server(url, token_file, profile, data_dir).server
+        process.run_to_completion(
+            mcp_stdio.run_bridge(mcp_relay.Target(url=server.url, token=server.token))
         )
-        target = mcp_relay.Target(url=url, token=token)
-        process.run_to_completion(mcp_stdio.run_bridge(target))
 
 
 @app.command()
@@ -362,3 +304,8 @@ def reset_password(
         settings = process.read_settings(flags, config)
         password = process.read_password()
         process.run_to_completion(account_commands.reset_password(settings, username, password))
+
+
+# Further commands have a module per group, which registers them.
+for commands_of in (sign_in_commands,):
+    commands_of.register(app)

@@ -8,7 +8,6 @@ import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
@@ -26,7 +25,6 @@ from chatd.cli.mcp_relay import (
     as_object,
     error_answer,
 )
-from chatd.settings.schema import SettingsError
 
 MAX_LINE_BYTES: Final = 4 * 1024 * 1024
 READ_BYTES: Final = 64 * 1024
@@ -35,25 +33,6 @@ END_WITHIN_S: Final = 5.0
 """After the end of the input: requests that are answered quickly still are."""
 
 STDIN: Final = 0
-_TOKEN_HELP: Final = (
-    "no token: set CHATD_TOKEN, or name a file with --token-file. On the server's own machine the"
-    " administrator's token is in the data directory (--data-dir)"
-)
-
-
-def read_token(given: str | None, token_file: Path | None, data_dir: Path | None) -> str:
-    """Raises SettingsError."""
-    if given:
-        return given.strip()
-    path = token_file or (None if data_dir is None else data_dir / "admin-token")
-    if path is None:
-        raise SettingsError(_TOKEN_HELP)
-    try:
-        return path.read_text().strip()
-    except OSError as error:
-        if token_file is None:
-            raise SettingsError(_TOKEN_HELP) from None
-        raise SettingsError(f"cannot read the token: {path}: {error.strerror}") from None
 
 
 async def run_bridge(target: Target) -> None:

@@ -11,7 +11,8 @@ API_PATH: Final = "/api/v1"
 
 
 class ServerAddress(Struct, frozen=True, kw_only=True):
-    """`url` is without `/api/v1`. The token is left out wherever the address is printed."""
+    """`url` is without `/api/v1`. The token is left out wherever the address is printed; it is
+    empty for a caller that has signed in by a cookie."""
 
     url: str
     token: str
@@ -28,7 +29,7 @@ class ServerAddress(Struct, frozen=True, kw_only=True):
 
     @property
     def headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.token}"}
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
 
 def clean_url(text: str) -> str:

@@ -29,6 +29,7 @@ RESERVED_VARIABLES: Final = frozenset(
         "CHATD_SECRET_KEY",
         "CHATD_SECRET_KEYS",
         # Of commands that talk to a server.
+        "CHATD_PROFILE",
         "CHATD_TOKEN",
         "CHATD_TOKEN_FILE",
         "CHATD_URL",

@@ -1,0 +1,163 @@
+"""The work of `chatd login`, `logout` and `whoami`."""
+
+import getpass
+import os
+import re
+import socket
+import sys
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from chatd.cli.profiles import Profiles, SavedSignIn, check_name, profiles_path
+from chatd.cli.target import Target, check_token, read_token_file
+from chatd.client.errors import ApiError, ServerUnreachable
+from chatd.client.http_session import open_api
+from chatd.client.resources import CreatedToken, Me
+from chatd.client.server_address import ServerAddress, clean_url
+from chatd.client.session_sign_in import make_token_by_link, make_token_by_password
+from chatd.domain.errors import InvalidInput
+from chatd.settings.schema import SettingsError
+
+MAX_TOKEN_NAME: Final = 100
+MAX_LINE_CHARS: Final = 4096
+_LINK: Final = "/sign-in"
+
+
+class Given(Struct, frozen=True, kw_only=True):
+    """How the user signs in: with a token, a password, or the secret of a link."""
+
+    url: str
+    token: str = ""
+    username: str = ""
+    password: str = ""
+    link_secret: str = ""
+
+    def __repr__(self) -> str:
+        return f"Given(url={self.url!r})"
+
+
+def read_given(text: str, username: str | None, token_file: Path | None) -> Given:
+    """Asks on a terminal only. Raises SettingsError."""
+    if username is not None and token_file is not None:
+        raise SettingsError("--username and --token-file are two ways to sign in: give one of them")
+    address, _, secret = text.partition("#")
+    try:
+        url = clean_url(address.strip().rstrip("/").removesuffix(_LINK) if secret else address)
+    except InvalidInput as error:
+        raise SettingsError(f"URL: {error.detail}") from None
+    if secret:
+        return Given(url=url, link_secret=secret.strip())
+    if token_file is not None and str(token_file) != "-":
+        return Given(url=url, token=read_token_file(token_file))
+    is_terminal = sys.stdin.isatty()
+    if token_file is not None or (username is None and not is_terminal):
+        return Given(url=url, token=check_token(_read_line(), "standard input"))
+    if username is None:
+        username = _ask("Username: ")
+    password = getpass.getpass(f"Password of {username}: ") if is_terminal else _read_line()
+    return Given(url=url, username=username, password=password)
+
+
+async def sign_in(given: Given, profile: str | None) -> None:
+    name = check_name(profile or _name_of(given.url))
+    profiles = Profiles(profiles_path(os.environ))
+    saved = await _make_token(given)
+    before = profiles.find(name)
+    profiles.save(name, saved)
+    if before is not None:
+        await _revoke(before)
+    print(f"Signed in as {saved.username} at {given.url}, as the profile {name}.")
+    if saved.token_id is None:
+        print("The token may not make another one, so it is stored itself.", file=sys.stderr)
+
+
+async def sign_out(profile: str | None, *, is_revoking: bool) -> None:
+    profiles = Profiles(profiles_path(os.environ))
+    name = profile or os.environ.get("CHATD_PROFILE") or profiles.default
+    if not name:
+        known = f": name one of {', '.join(profiles.names)} with --profile" * bool(profiles.names)
+        raise SettingsError(f"you are not signed in{known}")
+    saved = profiles.get(name)
+    if is_revoking and not await _revoke(saved):
+        raise ServerUnreachable(
+            saved.url, "the token is not revoked and stays here; --forget removes it all the same"
+        )
+    profiles.forget(name)
+    print(f"Signed out of {saved.url}; the profile {name} is removed.")
+
+
+async def print_user(found: Target, *, as_json: bool) -> None:
+    async with open_api(found.server) as api:
+        me = await api.get("/auth/me", Me)
+    if as_json:
+        shown = {"url": found.server.url, "profile": found.profile, **msgspec.to_builtins(me)}
+        print(msgspec.json.encode(shown).decode())
+        return
+    place = found.server.url if found.profile is None else f"{found.server.url} ({found.profile})"
+    print(f"{me.user.username}, {me.user.role}, at {place}")
+    if me.scopes is not None:
+        print(f"The token may only: {', '.join(me.scopes) or 'nothing'}")
+    if me.expires_at is not None:
+        print(f"The token expires at {me.expires_at:%Y-%m-%d %H:%M} UTC")
+
+
+async def _make_token(given: Given) -> SavedSignIn:
+    """A token of this computer, so that it can be revoked alone."""
+    name = f"chatd on {socket.gethostname()}"[:MAX_TOKEN_NAME]
+    if given.token:
+        created = await _derive_token(ServerAddress(url=given.url, token=given.token), name)
+    elif given.link_secret:
+        created = await make_token_by_link(given.url, given.link_secret, name)
+    else:
+        created = await make_token_by_password(given.url, given.username, given.password, name)
+    token = given.token if created is None else created.token
+    async with open_api(ServerAddress(url=given.url, token=token)) as api:
+        me = await api.get("/auth/me", Me)
+    token_id = None if created is None else created.id
+    return SavedSignIn(url=given.url, token=token, username=me.user.username, token_id=token_id)
+
+
+async def _derive_token(server: ServerAddress, name: str) -> CreatedToken | None:
+    """None if the given token may not make one."""
+    async with open_api(server) as api:
+        await api.get("/auth/me", Me)
+        try:
+            return await api.post("/auth/tokens", {"name": name}, CreatedToken)
+        except ApiError as error:
+            if error.status != HTTPStatus.FORBIDDEN:
+                raise
+            return None
+
+
+async def _revoke(saved: SavedSignIn) -> bool:
+    """Whether the token is not valid any more, as far as it is ours to revoke."""
+    if saved.made is None:
+        return True
+    async with open_api(saved.server) as api:
+        try:
+            await api.delete(f"/auth/tokens/{saved.made}")
+        except ApiError as error:
+            return error.status in (HTTPStatus.NOT_FOUND, HTTPStatus.UNAUTHORIZED)
+        except ServerUnreachable:
+            return False
+    return True
+
+
+def _name_of(url: str) -> str:
+    """The host and its port, as a profile's name."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", urlsplit(url).netloc).strip(".-_")[:64] or "server"
+
+
+def _ask(prompt: str) -> str:
+    """On standard error, as getpass does: standard output is for results."""
+    print(prompt, end="", file=sys.stderr, flush=True)
+    return _read_line()
+
+
+def _read_line() -> str:
+    return sys.stdin.readline(MAX_LINE_CHARS).rstrip("\r\n")
