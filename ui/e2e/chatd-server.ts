@@ -8,8 +8,8 @@ import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 
-const repository = fileURLToPath(new URL("../..", import.meta.url));
-const python = process.env.CHATD_PYTHON ?? join(repository, ".venv/bin/python");
+export const repository = fileURLToPath(new URL("../..", import.meta.url));
+export const python = process.env.CHATD_PYTHON ?? join(repository, ".venv/bin/python");
 const program = ["-c", "from chatd.cli.main import main; main()"];
 const lastLine = "Ctrl-C stops.";
 

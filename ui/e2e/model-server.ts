@@ -12,6 +12,8 @@ export interface Script {
   /** Then written one after the other. */
   readonly pieces: readonly string[];
   readonly perSecond: number;
+  /** Tools that are called first, without arguments; the rest is written after their results. */
+  readonly calls?: readonly string[];
 }
 
 interface Request {
@@ -62,14 +64,25 @@ export class ModelServer {
     }
     const asked = JSON.parse(body) as Request;
     response.writeHead(200, { "content-type": "text/event-stream" });
-    await this.write(asked, response);
-    sendChunk(response, {}, "stop", { prompt_tokens: 100, completion_tokens: 100, total_tokens: 200 });
+    const calls = this.dueCalls(asked);
+    if (calls.length > 0) sendCalls(response, calls);
+    else await this.write(asked, response);
+    sendChunk(response, {}, calls.length > 0 ? "tool_calls" : "stop", { prompt_tokens: 100, completion_tokens: 100, total_tokens: 200 });
     response.end("data: [DONE]\n\n");
   }
 
-  private async write(asked: Request, response: ServerResponse): Promise<void> {
+  private scriptOf(asked: Request): Script | undefined {
     const prompt = JSON.stringify(asked.messages.findLast((message) => message.role === "user")?.content ?? "");
-    const script = [...this.scripts].find(([words]) => prompt.includes(words))?.[1];
+    return [...this.scripts].find(([words]) => prompt.includes(words))?.[1];
+  }
+
+  private dueCalls(asked: Request): readonly string[] {
+    if (asked.response_format !== undefined || asked.messages.at(-1)?.role === "tool") return [];
+    return this.scriptOf(asked)?.calls ?? [];
+  }
+
+  private async write(asked: Request, response: ServerResponse): Promise<void> {
+    const script = this.scriptOf(asked);
     if (asked.response_format !== undefined || script === undefined) {
       sendChunk(response, { content: asked.response_format === undefined ? "There is no script for that." : '{"title":"A title"}' });
       return;
@@ -95,6 +108,11 @@ function writePaced(response: ServerResponse, { pieces, perSecond }: Script): Pr
       resolve();
     }, 5);
   });
+}
+
+function sendCalls(response: ServerResponse, names: readonly string[]): void {
+  const calls = names.map((name, index) => ({ index, id: `call-${index}`, type: "function", function: { name, arguments: "{}" } }));
+  sendChunk(response, { tool_calls: calls });
 }
 
 function sendChunk(response: ServerResponse, delta: object, finish_reason: string | null = null, usage: object | null = null): void {

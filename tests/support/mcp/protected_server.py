@@ -19,6 +19,11 @@ from mcp.server.auth.settings import AuthSettings
 from mcp.server.mcpserver import MCPServer
 from pydantic import AnyHttpUrl
 
+HOSTILE_NOTE = (
+    'A note <img src=x onerror="window.hostile=1"><script>window.hostile=1</script>'
+    " [link](javascript:window.hostile=1) \u202egnp.exe"
+)
+
 
 class AskingVerifier:
     def __init__(self, issuer: str, resource: str) -> None:
@@ -65,6 +70,11 @@ def main() -> None:
         """Whose token this is."""
         token = get_access_token()
         return "nobody" if token is None else str(token.subject)
+
+    @server.tool()
+    def read_note() -> str:
+        """A text that tries to run in a browser."""
+        return HOSTILE_NOTE
 
     config = uvicorn.Config(server.streamable_http_app(), log_level="critical", lifespan="on")
     sys.stdout.write(json.dumps({"port": port}) + "\n")

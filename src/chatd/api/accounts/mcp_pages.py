@@ -1,5 +1,8 @@
-"""The page on which a browser comes back from the authorization server of an MCP server. It tells
-the page that opened it and can be closed. It takes no text as markup."""
+"""The page on which a browser comes back from the authorization server of an MCP server.
+
+It tells the window that opened it, and closes; without one it goes on to the user's connections. A
+failure stays to be read. It takes no text as markup.
+"""
 
 import html
 from typing import Final
@@ -12,13 +15,15 @@ from chatd.domain.ids import McpServerId
 
 _SCRIPT_PATH: Final = "/sign-in/mcp-connected.js"
 _POLICY: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; base-uri 'none';"
-    " form-action 'none'; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; img-src data:;"
+    " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _SCRIPT: Final = """const result = JSON.parse(document.body.dataset.result);
 if (window.opener) {
   window.opener.postMessage(result, location.origin);
   if (result.ok) window.close();
+} else if (result.ok) {
+  location.replace("/settings/connections");
 }
 """
 
@@ -45,7 +50,8 @@ def _page(server_id: McpServerId, text: str, status: int, cookie: str, *, ok: bo
     body = (
         f"{PAGE_HEAD}<title>{title}</title><body data-result='{data}'>"
         f"<h1>{title}</h1><p>{html.escape(text, quote=True)}</p>"
-        "<p>You can close this window, or go <a href='/'>back to chatd</a>.</p>"
+        "<p>You can close this window, or go"
+        " <a href='/settings/connections'>back to your connections</a>.</p>"
         f"<script src='{_SCRIPT_PATH}'></script></html>\n"
     )
     return ApiReply(

@@ -13,7 +13,7 @@ from chatd.api.route import PREFIX, Page
 SIGN_IN_PATH: Final = "/sign-in"
 PAGE_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self';"
-    " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    " img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 PAGE_HEAD: Final = """<!doctype html><html lang=en><meta charset=utf-8>
 <meta name=viewport content='width=device-width, initial-scale=1'>

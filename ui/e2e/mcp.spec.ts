@@ -1,0 +1,84 @@
+/** An MCP server that each user connects by OAuth: added, connected, used, disconnected. */
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
+import { ChatdServer, python, repository } from "./chatd-server";
+import { expectGoodState } from "./everywhere";
+import { addModel, ModelServer } from "./model-server";
+import { test as base, expect } from "./test";
+
+interface OauthServers {
+  readonly issuer: string;
+  readonly mcp: string;
+}
+
+const test = base.extend<object, { servers: OauthServers; model: ModelServer }>({
+  servers: [
+    // eslint-disable-next-line no-empty-pattern
+    async ({}, use) => {
+      const started = spawn(python, ["-m", "tests.support.mcp.oauth_servers"], { cwd: repository, stdio: ["pipe", "pipe", "inherit"], env: { ...process.env, PYTHONPATH: `${repository}:${join(repository, "src")}` } });
+      const [line] = (await once(createInterface({ input: started.stdout }), "line")) as [string];
+      await use(JSON.parse(line) as OauthServers);
+      started.stdin.end();
+    },
+    { scope: "worker", timeout: 60_000 },
+  ],
+  model: [
+    // eslint-disable-next-line no-empty-pattern
+    async ({}, use) => {
+      const model = new ModelServer();
+      await model.start();
+      await use(model);
+      model.stop();
+    },
+    { scope: "worker" },
+  ],
+  server: [
+    async ({ model }, use) => {
+      const server = new ChatdServer({ config: '[mcp]\nprivate_hosts = ["127.0.0.1"]\n' });
+      try {
+        await server.start();
+        await addModel(server, model, "wire");
+        await use(server);
+      } finally {
+        await server.dispose();
+      }
+    },
+    { scope: "worker", timeout: 90_000 },
+  ],
+});
+
+test("an MCP server is connected by OAuth, its tools are called, its hostile text stays text, and it is disconnected", async ({ page, chat, model, servers, faults }) => {
+  // The browser visits the authorization server, which sends it back at once.
+  faults.expect(new RegExp(`^request to ${servers.issuer}`));
+  await page.context().route(`${servers.issuer}/**`, (route) => route.continue());
+  model.answer("who am I", { calls: ["notes__whoami", "notes__read_note"], pieces: ["You are there."], perSecond: 100 });
+
+  await page.goto("/admin/mcp");
+  await page.getByRole("button", { name: "Add a server" }).click();
+  await page.getByRole("textbox", { name: "Name", exact: true }).fill("Notes");
+  await page.getByRole("textbox", { name: "Address" }).fill(servers.mcp);
+  await page.getByLabel("Authentication").selectOption({ label: "OAuth: each user connects" });
+  await page.getByRole("button", { name: "Save" }).click();
+  await expect(page.getByRole("heading", { name: /Notes/ })).toBeVisible();
+
+  await page.goto("/settings/connections");
+  await expect(page.getByText("Not connected", { exact: true })).toBeVisible();
+  await page.getByRole("button", { name: "Connect", exact: true }).click();
+  await expect(page.getByText("Connected", { exact: true })).toBeVisible();
+  await expectGoodState(page, "a connected MCP server");
+
+  await chat.begin("who am I");
+  await expect(chat.answers.last()).toContainText("You are there.");
+  const cards = chat.log.locator("details", { hasText: "Notes" });
+  await expect(cards.first()).toBeVisible();
+  for (const summary of await chat.log.locator("summary").all()) await summary.click();
+  await expect(chat.log).toContainText("ada");
+  await expect(chat.log).toContainText("A note <img src=x");
+
+  await page.goto("/settings/connections");
+  await page.getByRole("button", { name: "Disconnect" }).click();
+  await page.getByRole("dialog").getByRole("button", { name: "Disconnect" }).click();
+  await expect(page.getByText("Not connected", { exact: true })).toBeVisible();
+});
