@@ -1,12 +1,14 @@
 """What clients show of a server beside the messages of a chat: only the fields that are used.
 
 A reply is read leniently: a field that a server of another version does not send has its default,
-and one that it sends in addition is ignored. A test compares the names with the API's description.
+and one that it sends in addition is ignored. `api_name` is the schema in the API's description: a
+test compares the fields with it, and reads its example. Further modules of this kind are called
+`*_resources`.
 """
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Final, Generic, TypeVar
+from typing import ClassVar, Final, Generic, TypeVar
 
 from msgspec import Raw, Struct
 
@@ -35,6 +37,8 @@ class Page(Struct, Generic[T], frozen=True, kw_only=True):
 
 
 class User(Struct, frozen=True, kw_only=True):
+    api_name: ClassVar = "UserReply"
+
     id: UserId
     username: str = ""
     email: str | None = None
@@ -45,6 +49,8 @@ class User(Struct, frozen=True, kw_only=True):
 class Me(Struct, frozen=True, kw_only=True):
     """`scopes` of None: all that the user may."""
 
+    api_name: ClassVar = "MeReply"
+
     user: User
     credential: str = ""
     scopes: tuple[str, ...] | None = None
@@ -52,6 +58,8 @@ class Me(Struct, frozen=True, kw_only=True):
 
 
 class Token(Struct, frozen=True, kw_only=True):
+    api_name: ClassVar = "TokenReply"
+
     id: CredentialId
     name: str = ""
     prefix: str = ""
@@ -62,6 +70,8 @@ class Token(Struct, frozen=True, kw_only=True):
 
 
 class CreatedToken(Token, frozen=True, kw_only=True):
+    api_name: ClassVar = "CreatedTokenReply"
+
     token: str = ""
 
 
@@ -70,6 +80,8 @@ class CreatedToken(Token, frozen=True, kw_only=True):
 
 class Error(Struct, frozen=True, kw_only=True):
     """Why a chat stopped."""
+
+    api_name: ClassVar = "ChatError"
 
     message: str = ""
     kind: str = "generic"
@@ -82,12 +94,16 @@ class Error(Struct, frozen=True, kw_only=True):
 class Action(Struct, frozen=True, kw_only=True):
     """What a chat waits for."""
 
+    api_name: ClassVar = "ActionSummary"
+
     kinds: tuple[str, ...] = ()
     calls: int = 0
     summary: str = ""
 
 
 class ChatDiff(Struct, frozen=True, kw_only=True):
+    api_name: ClassVar = "DiffStatus"
+
     branch: str = ""
     base: str = ""
     additions: int = 0
@@ -97,6 +113,8 @@ class ChatDiff(Struct, frozen=True, kw_only=True):
 
 class Chat(Struct, frozen=True, kw_only=True):
     """`is_owner`, `shared` and `has_unread` of None: the reply does not say."""
+
+    api_name: ClassVar = "PublicChat"
 
     id: ChatId
     owner_id: UserId | None = None
@@ -131,6 +149,8 @@ class Chat(Struct, frozen=True, kw_only=True):
 
 
 class SearchMatch(Struct, frozen=True, kw_only=True):
+    api_name: ClassVar = "SearchMatch"
+
     chat_id: ChatId
     message_id: MessageId | None = None
     text: str = ""
@@ -140,12 +160,16 @@ class SearchMatch(Struct, frozen=True, kw_only=True):
 class ListedChat(Chat, frozen=True, kw_only=True):
     """A chat of the list, with its subagents."""
 
+    api_name: ClassVar = "ListedChat"
+
     children: tuple[Chat, ...] = ()
     match: SearchMatch | None = None
 
 
 class Sent(Struct, frozen=True, kw_only=True):
     """The reply to a message."""
+
+    api_name: ClassVar = "SentReply"
 
     chat_id: ChatId
     version: int = 0
@@ -157,6 +181,8 @@ class Sent(Struct, frozen=True, kw_only=True):
 class MessagePage(Struct, frozen=True, kw_only=True):
     """`items` may have parts that this client does not know: `event_reader.read_message`."""
 
+    api_name: ClassVar = "MessagePage"
+
     items: tuple[Raw, ...]
     has_more: bool = False
     next_cursor: str | None = None
@@ -164,6 +190,8 @@ class MessagePage(Struct, frozen=True, kw_only=True):
 
 
 class StoredFile(Struct, frozen=True, kw_only=True):
+    api_name: ClassVar = "FileReply"
+
     id: FileId
     name: str | None = None
     media_type: str = ""
@@ -176,11 +204,15 @@ class StoredFile(Struct, frozen=True, kw_only=True):
 
 
 class EffortRange(Struct, frozen=True, kw_only=True):
+    api_name: ClassVar = "EffortRange"
+
     default: str | None = None
     max: str | None = None
 
 
 class ListedModel(Struct, frozen=True, kw_only=True):
+    api_name: ClassVar = "ModelReply"
+
     id: ModelConfigId
     name: str = ""
     provider: str = ""
@@ -194,6 +226,8 @@ class ListedModel(Struct, frozen=True, kw_only=True):
 
 
 class McpConnection(Struct, frozen=True, kw_only=True):
+    api_name: ClassVar = "McpConnectionReply"
+
     state: str = ""
     reason: str | None = None
     connected_at: datetime | None = None
@@ -201,6 +235,8 @@ class McpConnection(Struct, frozen=True, kw_only=True):
 
 
 class McpServer(Struct, frozen=True, kw_only=True):
+    api_name: ClassVar = "McpServerReply"
+
     id: McpServerId
     slug: str = ""
     display_name: str = ""
@@ -212,9 +248,13 @@ class McpServer(Struct, frozen=True, kw_only=True):
 
 
 class McpConnectAnswer(Struct, frozen=True, kw_only=True):
+    api_name: ClassVar = "McpConnectReply"
+
     authorization_url: str = ""
 
 
 class McpDisconnectAnswer(Struct, frozen=True, kw_only=True):
+    api_name: ClassVar = "McpDisconnectReply"
+
     revoked: bool = False
     failure: str | None = None
