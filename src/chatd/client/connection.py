@@ -28,7 +28,6 @@ from chatd.client.frames import (
     chat_topic,
 )
 from chatd.client.kept_chats import KeptChats
-from chatd.client.resources import MessagePage
 from chatd.client.server import ServerApi
 from chatd.client.socket import Lost, SignedOut, Socket
 from chatd.client.topics import TopicHandler, Topics
@@ -43,8 +42,6 @@ STABLE_AFTER_S: Final = 10.0
 """A connection that lasted so long was a good one: the next failure is the first again."""
 SIGNED_OUT_RETRY_S: Final = 300.0
 """A suspended user may be active again."""
-PAGE_SIZE: Final = 100
-MAX_STALE_PAGES: Final = 5
 _BACKOFF: Final = Backoff(first_delay_s=0.5, max_delay_s=30.0)
 
 
@@ -123,22 +120,11 @@ class Connection:
     async def load_older(self, chat_id: ChatId) -> None:
         """A page of older messages appears in `shown.messages`. Nothing happens while one is being
         read. Raises ApiError and ServerUnreachable."""
-        store = self._chats.get(chat_id)
-        if store.view.loading_older or not store.view.shown.has_older:
-            return
-        store.show_loading(loading=True)
-        store.tell()
-        try:
-            await self._read_older(store)
-        finally:
-            store.show_loading(loading=False)
-            store.tell()
+        await self._chats.get(chat_id).load_older(self._api)
 
     def show_pending(self, chat_id: ChatId, items: tuple[PendingSend, ...]) -> None:
         """For the outbox."""
-        store = self._chats.get(chat_id)
-        store.show_pending(items)
-        store.tell()
+        self._chats.get(chat_id).show_pending(items)
 
     # The owner task
 
@@ -234,18 +220,6 @@ class Connection:
     def _list_handler(self) -> TopicHandler:
         """It has no cursor: `ready` follows every subscription."""
         return TopicHandler(cursor=lambda: None, restart=lambda: None, gone=lambda: None)
-
-    async def _read_older(self, store: ChatStore) -> None:
-        """A page that was read before messages were deleted is read again."""
-        for _ in range(MAX_STALE_PAGES):
-            messages = store.view.shown.messages
-            if not messages:
-                return
-            before = messages[0].id
-            path = f"/chats/{store.chat_id}/messages"
-            page = await self._api.get(path, MessagePage, before_id=before, limit=PAGE_SIZE)
-            if store.add_older_page(before, page):
-                return
 
 
 def _once(stop: Callable[[], None]) -> Callable[[], None]:

@@ -1,6 +1,7 @@
 """One request and its reply over HTTP, within limits of time and size."""
 
 import asyncio
+import os
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -157,9 +158,12 @@ def explain_failure(error: Exception) -> NoAnswer:
             return NoAnswer("it does not speak TLS there", was_not_sent=True, is_temporary=False)
         case aiohttp.ClientConnectorDNSError():
             return NoAnswer("its name is not known", was_not_sent=True)
+        case aiohttp.ClientConnectorError(os_error=OSError(errno=int(number))):
+            return NoAnswer(os.strerror(number).lower(), was_not_sent=True)
         case aiohttp.ClientConnectorError():
-            reason = error.os_error.strerror or "the connection was refused"
-            return NoAnswer(reason.lower(), was_not_sent=True)
+            return NoAnswer("it cannot be connected to", was_not_sent=True)
+        case aiohttp.ConnectionTimeoutError():
+            return NoAnswer("it did not answer in time", was_not_sent=True)
         case aiohttp.InvalidURL():
             return NoAnswer("this is no valid URL", is_temporary=False)
         case TimeoutError():

@@ -2,20 +2,27 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import Final
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from chatd.client import reducer
 from chatd.client.drafts import PendingSend
+from chatd.client.errors import ApiError
 from chatd.client.event_reader import read_message
 from chatd.client.resources import MessagePage
+from chatd.client.server import ServerApi
 from chatd.client.state import OlderPage, ShownChat
 from chatd.client.topics import TopicHandler
 from chatd.domain.chat.events import Event
 from chatd.domain.ids import ChatId
 
 log = logging.getLogger(__name__)
+
+PAGE_SIZE: Final = 100
+MAX_STALE_PAGES: Final = 5
 
 
 class FollowedChat(Struct, frozen=True, kw_only=True):
@@ -74,21 +81,17 @@ class ChatStore:
     def show_pending(self, items: Sequence[PendingSend]) -> None:
         pending = _not_arrived(items, self._view.shown.version)
         if pending or self._view.pending:
-            self._view = replace(self._view, pending=pending)
+            self._show(replace(self._view, pending=pending))
 
-    def show_loading(self, *, loading: bool) -> None:
-        self._view = replace(self._view, loading_older=loading)
-
-    def add_older_page(self, before_id: int, page: MessagePage) -> bool:
-        """False if it is outdated."""
-        messages = tuple(read_message(bytes(one)) for one in page.items)
-        older = OlderPage(messages=messages, has_more=page.has_more, version=page.version)
-        added = reducer.add_older_page(self._received, before_id, older)
-        if added is None:
-            return False
-        self._received = added
-        self._show_received()
-        return True
+    async def load_older(self, api: ServerApi) -> None:
+        """Raises ApiError and ServerUnreachable."""
+        if self._view.loading_older or not self._view.shown.has_older:
+            return
+        self._show(replace(self._view, loading_older=True))
+        try:
+            await self._read_older(api)
+        finally:
+            self._show(replace(self._view, loading_older=False))
 
     def tell(self) -> None:
         """A listener that fails takes nothing from the others."""
@@ -97,6 +100,25 @@ class ChatStore:
         self._told = self._view
         for listener in tuple(self._listeners):
             call(lambda listener=listener: listener(self._view))
+
+    async def _read_older(self, api: ServerApi) -> None:
+        """A page that was read before messages were deleted is read again."""
+        for _ in range(MAX_STALE_PAGES):
+            messages = self._received.shown.messages
+            if not messages:
+                return
+            before = messages[0].id
+            path = f"/chats/{self.chat_id}/messages"
+            page = await api.get(path, MessagePage, before_id=before, limit=PAGE_SIZE)
+            added = reducer.add_older_page(self._received, before, read_page(page))
+            if added is not None:
+                self._received = added
+                self._show_received()
+                return
+
+    def _show(self, view: FollowedChat) -> None:
+        self._view = view
+        self.tell()
 
     def _restart(self) -> None:
         self._received = reducer.drop_partial_group(self._received)
@@ -110,6 +132,16 @@ class ChatStore:
             return
         pending = _not_arrived(self._view.pending, shown.version)
         self._view = replace(self._view, shown=shown, pending=pending)
+
+
+def read_page(page: MessagePage) -> OlderPage:
+    """Raises ApiError for a message that this client cannot read."""
+    try:
+        messages = tuple(read_message(bytes(one)) for one in page.items)
+    except msgspec.MsgspecError as error:
+        text = f"This client does not understand a message of the server ({error})."
+        raise ApiError(200, "unexpected_reply", text) from None
+    return OlderPage(messages=messages, has_more=page.has_more, version=page.version)
 
 
 def _not_arrived(items: Sequence[PendingSend], version: int) -> tuple[PendingSend, ...]:

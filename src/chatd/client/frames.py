@@ -25,8 +25,11 @@ def chat_topic(chat_id: ChatId) -> str:
 
 
 def chat_of(topic: str) -> ChatId | None:
-    """None for the list."""
-    return ChatId(UUID(topic.removeprefix(_CHAT_PREFIX))) if topic != LIST_TOPIC else None
+    """None for the list, and for what is no topic of this client."""
+    try:
+        return ChatId(UUID(topic.removeprefix(_CHAT_PREFIX)))
+    except ValueError:
+        return None
 
 
 class _Frame(Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):

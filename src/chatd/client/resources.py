@@ -33,9 +33,6 @@ class Page(Struct, Generic[T], frozen=True, kw_only=True):
     next_cursor: str | None = None
 
 
-# The user
-
-
 class User(Struct, frozen=True, kw_only=True):
     api_name: ClassVar = "UserReply"
 
@@ -73,9 +70,6 @@ class CreatedToken(Token, frozen=True, kw_only=True):
     api_name: ClassVar = "CreatedTokenReply"
 
     token: str = ""
-
-
-# Chats
 
 
 class Error(Struct, frozen=True, kw_only=True):
@@ -198,9 +192,6 @@ class StoredFile(Struct, frozen=True, kw_only=True):
     size_bytes: int = 0
     sha256: str = ""
     created_at: datetime = NEVER
-
-
-# Models and MCP servers
 
 
 class EffortRange(Struct, frozen=True, kw_only=True):
