@@ -1,4 +1,4 @@
-"""Write the generated tables of ARCHITECTURE.md, docs/api.md and docs/operating.md, between their
+"""Write the generated tables of docs/kernel.md, docs/api.md and docs/operating.md, between their
 markers, and the index of tested behaviours.
 
 `python -m tools.docs` rewrites them; with `--check` it only reports which would change.
@@ -18,7 +18,7 @@ from tools import limits_table, settings_table
 from tools.behaviour_index import INDEX, write_index
 
 ROOT = Path(__file__).parent.parent
-ARCHITECTURE = ROOT / "ARCHITECTURE.md"
+KERNEL = ROOT / "docs" / "kernel.md"
 OPERATING = ROOT / "docs" / "operating.md"
 API = ROOT / "docs" / "api.md"
 
@@ -93,7 +93,7 @@ def error_codes() -> Iterator[str]:
 
 Section = Callable[[], Iterator[str]]
 SECTIONS: dict[Path, dict[str, Section]] = {
-    ARCHITECTURE: {"states": states, "transitions": transitions, "unarchiving": unarchiving},
+    KERNEL: {"states": states, "transitions": transitions, "unarchiving": unarchiving},
     API: {"error codes": error_codes},
     OPERATING: {"settings": settings_table.rows, "limits": limits_table.rows},
 }

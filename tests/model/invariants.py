@@ -2,7 +2,7 @@
 
 A `ChangeChecker` gets every written change, from the pure model or from a database, and raises
 AssertionError at the first violation. The numbers are those of the list of invariants in
-ARCHITECTURE.md. Checks are incremental: their cost depends on the change, not on the chat.
+docs/kernel.md. Checks are incremental: their cost depends on the change, not on the chat.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
