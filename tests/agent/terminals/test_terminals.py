@@ -14,7 +14,7 @@ import pytest
 from chatd.agent.errors import AgentError
 from chatd.agent.processes.environment import CommandEnvironment
 from chatd.agent.terminals import table as limits
-from chatd.agent.terminals.ring import OutputRing
+from chatd.agent.terminals.output_ring import OutputRing
 from chatd.agent.terminals.shell import TerminalSize
 from chatd.agent.terminals.table import TerminalTable
 from chatd.agent.terminals.terminal import MAX_UNREAD_BYTES, SCROLLBACK_BYTES, Event, Terminal

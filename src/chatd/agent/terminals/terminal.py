@@ -13,7 +13,7 @@ from contextlib import suppress
 from chatd.agent.errors import AgentError
 from chatd.agent.processes.child import ChildProcess
 from chatd.agent.processes.command import Waiters, wait, wake
-from chatd.agent.terminals.ring import OutputRing
+from chatd.agent.terminals.output_ring import OutputRing
 from chatd.agent.terminals.shell import (
     TerminalShell,
     TerminalSize,
