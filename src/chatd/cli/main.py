@@ -4,17 +4,18 @@
 so that `chatd --help` stays fast.
 """
 
+import sys
+from importlib.util import find_spec
 from typing import Annotated, Final
 
 import typer
 
-from chatd.cli import sign_in_commands
+from chatd.cli import chat_command, sign_in_commands
 from chatd.cli.options import Config, DatabaseUrl, DataDir, Host, Port, Profile, TokenFile, Url
 
 app = typer.Typer(
     help="A self-hosted server that runs AI agent chats that cannot be lost.",
     epilog="Every key of chatd.toml is also CHATD_* in the environment; flags win over both.",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     # A traceback with local variables would print secrets.
@@ -47,14 +48,21 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def root_command(
+    context: typer.Context,
     show_version: Annotated[
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version"),
     ] = False,
 ) -> None:
-    """Typer reads the options of the bare command from here."""
+    """Typer reads the options of the bare command from here. Alone on a terminal it opens the
+    terminal UI, else it prints its help."""
+    if show_version or context.invoked_subcommand is not None:
+        return
+    if sys.stdin.isatty() and sys.stdout.isatty() and find_spec("textual") is not None:
+        chat_command.open_bare()
+    print(context.get_help())
 
 
 @app.command()
@@ -307,5 +315,5 @@ def reset_password(
 
 
 # Further commands have a module per group, which registers them.
-for commands_of in (sign_in_commands,):
+for commands_of in (chat_command, sign_in_commands):
     commands_of.register(app)

@@ -1,24 +1,93 @@
-"""The terminal UI of `chatd chat`."""
+"""`ChatTerminal`: the app of `chatd chat`. Owns what concerns the whole terminal: theme, window
+title, bell, and what remains when it ends."""
+
+from pathlib import Path
+from typing import Final
+
+from textual import on
+from textual.binding import Binding
 
 from chatd.domain.ids import ChatId
+from chatd.terminal.crash_log import crash_text, record_crash
+from chatd.terminal.keys import short_key_name
 from chatd.terminal.main_screen import MainScreen
+from chatd.terminal.safe_text import safe_line
 from chatd.terminal.session import Session, SessionApp
 from chatd.terminal.themes import DARK, LIGHT, ThemeChoice
 
+TITLE_CELLS: Final = 80
+_SAVE_TITLE: Final = "\x1b[22;0t"
+_RESTORE_TITLE: Final = "\x1b[23;0t"
+
 
 class ChatTerminal(SessionApp):
+    """`rings`: the bell rings for chats that need the person or end while they look elsewhere."""
+
     CSS_PATH = "styles.tcss"
     TITLE = "chatd"
     ENABLE_COMMAND_PALETTE = False
 
     def __init__(
-        self, session: Session, chat_id: ChatId | None = None, *, theme: ThemeChoice = "dark"
+        self,
+        session: Session,
+        chat_id: ChatId | None = None,
+        *,
+        theme: ThemeChoice = "dark",
+        rings: bool = True,
+        log_path: Path | None = None,
     ) -> None:
         super().__init__(session)
-        self._first = chat_id
+        self.main = MainScreen(chat_id)
+        self.crash = ""
+        self._rings = rings
+        self._log_path = log_path
+        self._window_title = ""
         for known in (DARK, LIGHT):
             self.register_theme(known)
         self.theme = (LIGHT if theme == "light" else DARK).name
 
     def on_mount(self) -> None:
-        self.push_screen(MainScreen(self._first))
+        self._write(_SAVE_TITLE)
+        self.push_screen(self.main)
+
+    def on_unmount(self) -> None:
+        self._write(_RESTORE_TITLE)
+
+    @on(MainScreen.TitleChanged)
+    def show_title(self, event: MainScreen.TitleChanged) -> None:
+        """In the title of the window: how many chats need a person, and the open chat."""
+        count = f"({event.needing}) " if event.needing else ""
+        name = f"{event.title} · chatd" if event.title else "chatd"
+        text = count + safe_line(name, TITLE_CELLS)
+        if text != self._window_title:
+            self._window_title = text
+            self._write(f"\x1b]2;{text}\x07")
+
+    @on(MainScreen.Alerted)
+    def alert(self, event: MainScreen.Alerted) -> None:
+        """A line on the screen; while the person looks elsewhere also the bell and, in terminals
+        that have it, a notification of the desktop."""
+        alert = event.alert
+        self.notify(alert.text, severity=alert.severity, markup=False)
+        if self._rings:
+            self.bell()
+            if not self.app_focus:
+                self._write(f"\x1b]9;{alert.text}\x07")
+
+    def action_switch_theme(self) -> None:
+        self.theme = (DARK if self.theme == LIGHT.name else LIGHT).name
+
+    def get_key_display(self, binding: Binding) -> str:
+        return binding.key_display or short_key_name(binding.key)
+
+    def _write(self, sequence: str) -> None:
+        if self._driver is not None and not self.is_headless:
+            self._driver.write(sequence)
+            self._driver.flush()
+
+    def _fatal_error(self) -> None:
+        """Textual would print the stack with all local variables: with the token among them."""
+        error = self._exception or RuntimeError()
+        record_crash(error)
+        self.crash = crash_text(error, self._log_path)
+        self._close_messages_no_wait()

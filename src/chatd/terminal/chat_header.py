@@ -40,7 +40,8 @@ class ChatHeader(Static):
 
 def header_line(chat: Chat, status: str, width: int, color_of: Callable[[str], str]) -> Text:
     sign = _sign(chat, status)
-    end = f"{sign.sign} {sign.word}"
+    hint = "  Esc interrupts" if (status or chat.status) == "running" and width > 60 else ""
+    end = f"{sign.sign} {sign.word}{hint}"
     lead = "↳ " if is_subagent(chat) else ""
     notes = "".join(f"  {note}" for note in _notes(chat))
     room = max(width - cell_width(end) - 2, 8)

@@ -1,6 +1,6 @@
 """The list of chats: reads it page by page, keeps it current, and does what a person asks for."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from textual import on
@@ -14,8 +14,10 @@ from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.frames import ChatChanged, ChatRemoved, ListEvent, ListReady
 from chatd.client.resources import Chat, ListedChat, Page
 from chatd.domain.ids import ChatId
+from chatd.terminal.attention import Alert, Attention
 from chatd.terminal.chats.actions import ChatActions
 from chatd.terminal.chats.directory import ChatDirectory, ListFilter, View
+from chatd.terminal.chats.known import KnownChats
 from chatd.terminal.chats.rows import list_rows
 from chatd.terminal.chats.signs import is_active, is_subagent
 from chatd.terminal.chats.tree import ChatTree
@@ -45,6 +47,11 @@ class ChatList(Vertical):
     class Changed(Message):
         """The chats, or what they need, have changed."""
 
+    class Alerted(Message):
+        def __init__(self, alert: Alert) -> None:
+            super().__init__()
+            self.alert = alert
+
     class Deleted(Message):
         def __init__(self, chat_id: ChatId) -> None:
             super().__init__()
@@ -53,6 +60,8 @@ class ChatList(Vertical):
     def __init__(self) -> None:
         super().__init__()
         self.directory = ChatDirectory()
+        self._known = KnownChats()
+        self._attention = Attention()
         self._folded: frozenset[ChatId] = frozenset()
         self._drawing: Timer | None = None
         self._searching: Timer | None = None
@@ -79,10 +88,36 @@ class ChatList(Vertical):
 
     # What is shown
 
+    def find(self, chat_id: ChatId) -> Chat | None:
+        """A chat of the list, or the open one if the list does not show it."""
+        return self.directory.find(chat_id) or self._known.find(chat_id)
+
     def put(self, chat: Chat) -> None:
         """A chat as a reply to an action describes it."""
-        self.directory.put(chat)
+        self._take(chat)
         self._draw_soon()
+
+    def show_open(self, chat_id: ChatId | None) -> None:
+        self.chats.open_chat = chat_id
+        if chat_id is None:
+            return
+        if (listed := self.directory.find(chat_id)) is not None:
+            self._known.keep(listed)
+        else:
+            self.run_worker(self._read_one(chat_id))
+
+    async def _read_one(self, chat_id: ChatId) -> None:
+        try:
+            self._known.keep(await session_of(self).api.get(f"/chats/{chat_id}", Chat))
+        except (ApiError, ServerUnreachable):
+            return  # the chat itself says that it is gone, or the banner that nobody answers
+        self._draw_soon()
+
+    def _take(self, chat: Chat) -> None:
+        self.directory.put(chat)
+        self._known.update(chat)
+        if (alert := self._attention.see(chat)) is not None:
+            self.post_message(self.Alerted(alert))
 
     def _on_event(self, event: ListEvent) -> None:
         """In the connection's task: textual's timers need to be started in a task of the app."""
@@ -96,7 +131,7 @@ class ChatList(Vertical):
             case ChatChanged(kind="deleted", chat=chat):
                 self.directory.remove(chat.id)
             case ChatChanged(chat=chat):
-                self.directory.put(chat)
+                self._take(chat)
             case _:
                 return
         if not self._is_changed:
@@ -145,7 +180,16 @@ class ChatList(Vertical):
         finally:
             self._is_reading = False
         directory.replace_with(chats, cursor)
+        self._see(chats)
         self._draw_soon()
+
+    def _see(self, chats: Iterable[ListedChat]) -> None:
+        """An alert for what happened while the connection was lost; none for the first list."""
+        for root in chats:
+            for chat in (root, *root.children):
+                self._known.update(chat)
+                if (alert := self._attention.see(chat)) is not None:
+                    self.post_message(self.Alerted(alert))
 
     @on(ChatTree.NearEnd)
     def read_more(self) -> None:
@@ -162,6 +206,7 @@ class ChatList(Vertical):
         finally:
             self._is_reading = False
         directory.add_page(page.items, page.next_cursor)
+        self._see(page.items)
         self._draw_soon()
 
     async def _page(

@@ -46,15 +46,15 @@ def waiting_text(connection: Connection, now: datetime) -> str:
     return f"Not connected: {why}. Chats go on; trying again in {left} s (F5: now)"
 
 
-def connection_word(connection: Connection, url: str) -> str:
+def connection_word(connection: Connection, url: str, *, is_short: bool) -> str:
     """For the end of the last line."""
     host = safe_text(urlsplit(url).netloc)
     match connection.state:
         case "open":
-            return f"● {host}"
+            return "●" if is_short else f"● {host}"
         case "connecting":
-            return f"◌ {host}"
+            return "◌" if is_short else f"◌ {host}"
         case "waiting":
-            return f"✗ {host}"
+            return "✗ offline" if is_short else f"✗ {host}"
         case "signed_out":
-            return f"✗ signed out of {host}"
+            return "✗ signed out"

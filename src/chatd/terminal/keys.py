@@ -36,7 +36,6 @@ KEYS: Final[Mapping[Area, tuple[Key, ...]]] = {
             "escape",
             "interrupt",
             "Interrupt the answer; twice in two seconds: its subagents too",
-            "Interrupt",
         ),
         _first("ctrl+n", "new_chat", "Start a new chat", "New"),
         _first("ctrl+p", "switch", "Find and open a chat, or run a command", "Go to"),
@@ -101,6 +100,11 @@ def key_name(key: str) -> str:
     *modifiers, last = key.split("+")
     shown = _NAMES.get(last) or (last if len(last) == 1 and not modifiers else last.title())
     return "-".join((*map(str.title, modifiers), shown))
+
+
+def short_key_name(key: str) -> str:
+    """For the last line, which has little room: `ctrl+n` is «^N»."""
+    return key_name(key).replace("Ctrl-", "^")
 
 
 def bindings_of(area: Area) -> list[BindingType]:

@@ -5,25 +5,37 @@ from typing import Final
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
+from textual.message import Message
 from textual.screen import Screen
+from textual.widgets import Static
 
 from chatd.client.connection import FollowedChat
-from chatd.client.resources import Chat
+from chatd.client.errors import ApiError, ServerUnreachable
+from chatd.client.resources import Chat, ListedChat
+from chatd.client.server import new_key
 from chatd.domain.ids import ChatId
 from chatd.terminal.areas import AnswerPanel, Composer, QueueView, Timeline
+from chatd.terminal.attention import Alert
 from chatd.terminal.chat_header import ChatHeader
 from chatd.terminal.chat_list import ChatList
 from chatd.terminal.connection_banner import ConnectionBanner
+from chatd.terminal.interrupts import Interrupts
 from chatd.terminal.keys import bindings_of
 from chatd.terminal.messages import NewChat, OpenChat, OpenScreen, ShowNotice
 from chatd.terminal.open_chat import OpenedChat
+from chatd.terminal.read_marks import ReadMarks
 from chatd.terminal.screens import SCREENS
 from chatd.terminal.session import app_of, session_of
+from chatd.terminal.signed_out_screen import SignedOutScreen
 from chatd.terminal.status_line import StatusLine
 from chatd.terminal.welcome import Welcome
 
 NARROW_BELOW: Final = 100
 """Columns below which the chat list takes the place of the chat instead of standing beside it."""
+_GONE: Final = (
+    "This chat does not exist any more, or is not shared with you any more. Ctrl-N starts a new"
+    " one."
+)
 
 
 class MainScreen(Screen[None]):
@@ -32,10 +44,23 @@ class MainScreen(Screen[None]):
     BINDINGS = bindings_of("anywhere")
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (NARROW_BELOW, "-wide")]  # noqa: RUF012
 
+    class TitleChanged(Message):
+        def __init__(self, title: str, needing: int) -> None:
+            super().__init__()
+            self.title = title
+            self.needing = needing
+
+    class Alerted(Message):
+        def __init__(self, alert: Alert) -> None:
+            super().__init__()
+            self.alert = alert
+
     def __init__(self, first: ChatId | None = None) -> None:
         super().__init__()
         self._first = first
         self._opened: OpenedChat | None = None
+        self._interrupts: Interrupts | None = None
+        self._marks: ReadMarks | None = None
         self._followed: FollowedChat | None = None
         self._stop_states = _nothing
 
@@ -49,8 +74,8 @@ class MainScreen(Screen[None]):
 
     @property
     def listed(self) -> Chat | None:
-        """What the list says of the open chat."""
-        return None if self.chat_id is None else self.chat_list.directory.find(self.chat_id)
+        """The open chat as the list knows it."""
+        return None if self.chat_id is None else self.chat_list.find(self.chat_id)
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="columns"):
@@ -58,6 +83,7 @@ class MainScreen(Screen[None]):
             with Vertical(id="chat"):
                 yield ChatHeader()
                 yield ConnectionBanner()
+                yield Static(_GONE, id="gone", markup=False)
                 yield Welcome()
                 yield Timeline()
                 yield AnswerPanel()
@@ -66,9 +92,13 @@ class MainScreen(Screen[None]):
         yield StatusLine()
 
     def on_mount(self) -> None:
-        connection = session_of(self).connection
-        self._opened = OpenedChat(self, connection, self._show)
-        self._stop_states = connection.on_state(self._on_connection)
+        session = session_of(self)
+        self._opened = OpenedChat(self, session.connection, self._show)
+        self._interrupts = Interrupts(
+            self, session, say=self.query_one(StatusLine).say, leave=self.action_detach
+        )
+        self._marks = ReadMarks(self, session.api)
+        self._stop_states = session.connection.on_state(self._on_connection)
         self._show_connection()
         self.open(self._first)
 
@@ -81,11 +111,12 @@ class MainScreen(Screen[None]):
 
     def open(self, chat_id: ChatId | None) -> None:
         """None: a new chat."""
-        if self._opened is None or (chat_id is not None and chat_id == self.chat_id):
+        if self._opened is None:
             return
-        self.chat_list.chats.open_chat = chat_id
         self.remove_class("-list")
-        self._opened.open(chat_id)
+        if chat_id is None or chat_id != self.chat_id:
+            self.chat_list.show_open(chat_id)
+            self._opened.open(chat_id)
         self.query_one(Composer).focus()
 
     @on(OpenChat)
@@ -96,29 +127,48 @@ class MainScreen(Screen[None]):
     def open_new(self) -> None:
         self.open(None)
 
+    @on(ChatList.Deleted)
+    def leave_deleted(self, event: ChatList.Deleted) -> None:
+        if event.chat_id == self.chat_id:
+            self.open(None)
+
     @on(ShowNotice)
     def show_notice(self, notice: ShowNotice) -> None:
         self.notify(notice.text, severity=notice.severity, markup=False)
 
     @on(OpenScreen)
     def open_screen(self, message: OpenScreen) -> None:
-        make = SCREENS.get(message.name)
-        if make is not None:
+        if (make := SCREENS.get(message.name)) is not None:
             app_of(self).push_screen(make(self.chat_id))
 
     def _show(self, chat: FollowedChat | None) -> None:
         self._followed = chat
+        is_gone = chat is not None and chat.gone
+        self.query_one("#gone").display = is_gone
         self.query_one(Welcome).display = self.chat_id is None
         self.query_one(Timeline).display = self.chat_id is not None
         for area in (Timeline, AnswerPanel, QueueView, Composer):
             self.query_one(area).show(chat)
-        self._show_header()
+        if self._marks is not None and chat is not None and app_of(self).app_focus:
+            self._marks.show(chat)
+        self._show_frame()
 
     @on(ChatList.Changed)
-    def _show_header(self) -> None:
+    def _show_frame(self) -> None:
+        """What depends on the list and on the open chat."""
+        listed = self.listed
         status = "" if self._followed is None else self._followed.shown.status
-        self.query_one(ChatHeader).show_chat(self.listed, status)
-        self.query_one(Welcome).show_demos(wanted=len(self.chat_list.directory) == 0)
+        self.query_one(ChatHeader).show_chat(listed, status)
+        directory = self.chat_list.directory
+        self.query_one(Welcome).show_demos(wanted=directory.is_empty)
+        title = "" if listed is None else listed.title
+        self.post_message(self.TitleChanged(title, directory.count_needing()))
+
+    @on(ChatList.Alerted)
+    def pass_alert(self, event: ChatList.Alerted) -> None:
+        """Not about a chat that is being looked at."""
+        if event.alert.chat_id != self.chat_id or not app_of(self).app_focus:
+            self.post_message(self.Alerted(event.alert))
 
     def _on_connection(self) -> None:
         """In the connection's task."""
@@ -127,13 +177,25 @@ class MainScreen(Screen[None]):
     def _show_connection(self) -> None:
         self.query_one(ConnectionBanner).show_state()
         self.query_one(StatusLine).show_connection()
+        app, state = app_of(self), session_of(self).connection.state
+        if state == "signed_out" and app.screen is self:
+            app.push_screen(SignedOutScreen())
+        elif state == "open" and isinstance(app.screen, SignedOutScreen):
+            app.pop_screen()
 
     @on(Welcome.Chosen)
     def start_demo(self, event: Welcome.Chosen) -> None:
-        self.run_worker(self._start_demo(event.prompt))
+        self.run_worker(self._start_demo(event.prompt), group="demo", exclusive=True)
 
     async def _start_demo(self, prompt: str) -> None:
-        del prompt
+        body = {"content": [{"type": "text", "text": prompt}]}
+        try:
+            chat = await session_of(self).api.post("/chats", body, Chat, key=new_key())
+        except (ApiError, ServerUnreachable) as error:
+            self.post_message(ShowNotice(error.message, "error"))
+            return
+        self.chat_list.put(chat)
+        self.open(chat.id)
 
     # Keys
 
@@ -147,15 +209,36 @@ class MainScreen(Screen[None]):
         self._open_neighbour(1)
 
     def _open_neighbour(self, by: int) -> None:
-        chat = self.chat_list.chats.neighbour(self.chat_id, by)
-        if chat is not None:
+        if (chat := self.chat_list.chats.neighbour(self.chat_id, by)) is not None:
             self.open(chat.id)
 
     def action_toggle_list(self) -> None:
-        self.toggle_class("-list" if self.has_class("-narrow") else "-no-list")
+        """Beside a chat it is hidden; alone it takes the focus."""
+        shown_class = "-list" if self.has_class("-narrow") else "-no-list"
+        self.toggle_class(shown_class)
+        if self.has_class("-list") if shown_class == "-list" else not self.has_class("-no-list"):
+            self.chat_list.chats.focus()
+        else:
+            self.query_one(Composer).focus()
+
+    def action_interrupt(self) -> None:
+        listed = self.listed
+        has_subagents = isinstance(listed, ListedChat) and bool(listed.children)
+        if self._interrupts is None or not self._interrupts.on_escape(
+            self._followed, has_subagents=has_subagents
+        ):
+            self.remove_class("-list")
+            self.query_one(Composer).focus()
+
+    def action_interrupt_or_quit(self) -> None:
+        if self._interrupts is not None:
+            self._interrupts.on_control_c(self._followed)
 
     def action_help(self) -> None:
-        app_of(self).push_screen(SCREENS["help"](self.chat_id))
+        self.post_message(OpenScreen("help"))
+
+    def action_switch(self) -> None:
+        self.post_message(OpenScreen("switch"))
 
     def action_retry(self) -> None:
         session_of(self).connection.retry_now()

@@ -52,6 +52,12 @@ class ChatDirectory:
     def __len__(self) -> int:
         return len(self._roots)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the person is known to have no chat at all."""
+        is_whole = self.is_loaded and self.filter == ListFilter()
+        return is_whole and not self._roots
+
     def find(self, chat_id: ChatId) -> Chat | None:
         if (root := self._roots.get(chat_id)) is not None:
             return root

@@ -46,7 +46,7 @@ class ChatTree(ScrollView, can_focus=True):
     }
     DEFAULT_CSS = """
     ChatTree {
-        height: 1fr; overflow-x: hidden; scrollbar-size-vertical: 1;
+        width: 1fr; height: 1fr; overflow-x: hidden; scrollbar-size-vertical: 1;
         .chat-tree--section { color: $text-muted; text-style: bold; }
         .chat-tree--title { color: $foreground; }
         .chat-tree--unread { color: $foreground; text-style: bold; }
@@ -279,5 +279,5 @@ def _lead(row: ChatRow) -> str:
     if row.depth == 0:
         return "▸" if row.is_open is False else " "
     branch = "└" if row.is_last else "├"
-    fold = "▸" if row.is_open is False else "─"
-    return "  " * row.depth + branch + fold
+    fold = "▸" if row.is_open is False else " "
+    return "  " * (row.depth - 1) + f" {branch}{fold}"

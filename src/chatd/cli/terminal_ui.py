@@ -1,0 +1,150 @@
+"""The work of `chatd chat`: checks before the screen is taken, the run, and what it prints."""
+
+import asyncio
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TextIO
+from uuid import UUID
+
+import typer
+from msgspec import Struct
+
+from chatd.cli.target import Target
+from chatd.client.errors import ApiError
+from chatd.clock import SystemClock
+from chatd.domain.errors import InvalidInput
+from chatd.domain.ids import ChatId
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from chatd.terminal.app import ChatTerminal
+
+EXIT_USAGE: Final = 2
+EXIT_SIGNED_OUT: Final = 3
+_NOT_INSTALLED: Final = (
+    "chatd: the terminal UI is not installed. Install it with: pip install 'chatd[tui]'"
+)
+_NO_TERMINAL: Final = (
+    "chatd: chatd chat needs a terminal for its input and output. Without one, chatd run sends a"
+    " message and prints the answer."
+)
+
+
+class TerminalOptions(Struct, frozen=True, kw_only=True):
+    """`return_flags` name the server again in the command that comes back."""
+
+    chat_id: str | None = None
+    theme: str = "auto"
+    rings: bool = True
+    return_flags: str = ""
+
+
+def is_installed() -> bool:
+    return find_spec("textual") is not None
+
+
+def require_terminal(stdin: TextIO, stdout: TextIO) -> None:
+    """Raises typer.Exit, with a sentence on standard error."""
+    if not is_installed():
+        print(_NOT_INSTALLED, file=sys.stderr)
+        raise typer.Exit(1)
+    if not (stdin.isatty() and stdout.isatty()):
+        print(_NO_TERMINAL, file=sys.stderr)
+        raise typer.Exit(EXIT_USAGE)
+
+
+def return_flags(
+    url: str | None, token_file: Path | None, profile: str | None, data_dir: str | None
+) -> str:
+    given = {"--url": url, "--token-file": token_file, "--profile": profile, "--data-dir": data_dir}
+    return "".join(
+        f" {flag} {shlex.quote(str(value))}" for flag, value in given.items() if value is not None
+    )
+
+
+async def run_terminal(target: Target, options: TerminalOptions) -> int:
+    """The exit code. Raises ChatdError before the screen is taken."""
+    from chatd.terminal.app import ChatTerminal
+    from chatd.terminal.crash_log import open_log
+    from chatd.terminal.start import open_session
+    from chatd.terminal.themes import choose_theme
+
+    chat_id = None if options.chat_id is None else read_chat_id(options.chat_id)
+    try:
+        async with open_session(target.server, SystemClock(), chat_id) as session:
+            terminal = ChatTerminal(
+                session,
+                chat_id,
+                theme=choose_theme(options.theme, os.environ.get("COLORFGBG", "")),
+                rings=options.rings,
+                log_path=open_log(log_directory(os.environ)),
+            )
+            with _ending_by_signal(terminal) as ending:
+                await terminal.run_async()
+            open_chat = terminal.main.chat_id
+            unsent = len(session.outbox.unsent)
+    except ApiError as error:
+        return _refused(error, target)
+    if terminal.crash:
+        print(f"chatd: {terminal.crash}", file=sys.stderr)
+    if unsent:
+        print(f"{unsent} {'message was' if unsent == 1 else 'messages were'} not sent.")
+    if open_chat is not None:
+        print(f"The chat goes on without you. To come back:\n\n  {command(open_chat, options)}\n")
+    if terminal.crash:
+        return 1
+    return 128 + ending[0] if ending else 0
+
+
+def command(chat_id: ChatId, options: TerminalOptions) -> str:
+    return f"chatd chat{options.return_flags} {chat_id}"
+
+
+def read_chat_id(text: str) -> ChatId:
+    """Raises InvalidInput."""
+    try:
+        return ChatId(UUID(text))
+    except ValueError:
+        raise InvalidInput("chat", f"{text!r} is no id of a chat: chatd chats list") from None
+
+
+def log_directory(env: Mapping[str, str]) -> Path:
+    state = env.get("XDG_STATE_HOME") or f"{env.get('HOME') or '/nonexistent'}/.local/state"
+    return Path(state) / "chatd"
+
+
+def _refused(error: ApiError, target: Target) -> int:
+    if error.is_signed_out:
+        url = target.server.url
+        text = f"{url} does not accept the token. Sign in again with: chatd login {url}"
+        print(f"chatd: {text}", file=sys.stderr)
+        return EXIT_SIGNED_OUT
+    print(f"chatd: {error.message}", file=sys.stderr)
+    return 1
+
+
+@contextmanager
+def _ending_by_signal(terminal: "ChatTerminal") -> "Generator[list[int]]":
+    """SIGTERM and SIGHUP end the terminal in order, so that the screen is given back."""
+    received: list[int] = []
+    loop = asyncio.get_running_loop()
+
+    def end(number: int) -> None:
+        received.append(number)
+        terminal.exit()
+
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    for number in numbers:
+        loop.add_signal_handler(number, end, number)
+    try:
+        yield received
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
