@@ -8,16 +8,15 @@ from msgspec import Raw
 from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.chat.commands import InterruptTree
 from chatd.domain.chat.commands import Step as ChatStep
-from chatd.domain.chat.row import Chat, Fence
+from chatd.domain.chat.row import Fence
 from chatd.domain.chat.worker_transitions import finish_turn
-from chatd.domain.ids import ChatId
 from chatd.domain.ports import ToolContext
 from chatd.domain.subagents import SubagentLimits
 from chatd.engine.acquirer import SlotsConfig
 from chatd.engine.agent_waker import AGENT_WAIT_POLL_INTERVAL_S
 from chatd.engine.worker import WorkerConfig
 from tests.support.clock import FakeClock
-from tests.support.engine_rig import EngineRig, advancing, pass_time, usage_chunk
+from tests.support.engine_rig import advancing, pass_time, usage_chunk
 from tests.support.factories import draft, text
 from tests.support.mcp_servers import mcp_server_id
 from tests.support.providers.openai_chat import DONE, chunk
@@ -34,6 +33,7 @@ from tests.support.subagents import (
     spawn,
     spawn_results,
     subagent_rig,
+    suspended,
     to_child,
     wait_all,
 )
@@ -59,15 +59,6 @@ class AfterGate(GatedTool):
     async def run(self, context: ToolContext, args: Raw) -> ToolOutput:
         await self._reached.reached.wait()
         return await super().run(context, args)
-
-
-async def suspended(rig: EngineRig, chat_id: ChatId) -> Chat:
-    """Wait until the turn of the chat waits for its subagents."""
-    await rig.events.wait("turn_suspended", chat_id=chat_id)
-    await rig.events.wait("runner_left", chat_id=chat_id)
-    chat = await rig.chat(chat_id)
-    assert chat.is_suspended
-    return chat
 
 
 async def test_a_parent_gets_the_reports_of_two_subagents_that_ran_side_by_side(
@@ -401,23 +392,6 @@ async def test_a_queued_message_follows_the_turn_that_waits(
             "user: next",
             "assistant: and this",
         ]
-
-
-async def test_a_steering_message_joins_the_turn_when_its_wait_ends(
-    dsn: str, chats_api: ScriptedChats
-) -> None:
-    gate = Gate()
-    chats_api.on("go", spawn("work"), wait_all(), say("done, and that too"))
-    chats_api.on("work", say(gate, "ok"))
-    async with subagent_rig(dsn, chats_api) as rig:
-        chat_id = await rig.create("go")
-        await suspended(rig, chat_id)
-        assert (await rig.send(chat_id, "and that", "steer")).is_suspended
-        gate.open()
-        await rig.wait_state(chat_id, "W")
-        lines = await rig.transcript(chat_id)
-        assert lines[-2:] == ["user: and that", "assistant: done, and that too"]
-        assert lines[-3].startswith("tool: result(w0)")
 
 
 async def test_a_message_that_interrupts_ends_the_wait_at_once(

@@ -41,6 +41,7 @@ def check_row(chat: Chat) -> None:
     assert chat.retry_state is None or active, "retry of a resting chat"
     assert not chat.compaction_requested or active, "compaction of a resting chat"
     assert chat.agent_wait is None or (chat.is_suspended and calls), "waits for subagents"
+    assert not (chat.is_suspended and chat.steer_len), "waits although the user steers"
     assert not chat.queue_held or status == "interrupting", "queue held without an interrupt"
     assert 0 <= chat.steer_len <= chat.queue_len <= MAX_QUEUED_MESSAGES, "queue length"
     assert 0 <= chat.orphan_count <= MAX_ORPHAN_COUNT, "orphan count"

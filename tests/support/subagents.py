@@ -196,6 +196,15 @@ def spawn_results(request: RecordedRequest) -> list[dict[str, object]]:
     return [result for result in found if "chat_id" in result]
 
 
+async def suspended(rig: EngineRig, chat_id: ChatId) -> Chat:
+    """Wait until the turn of the chat waits for its subagents."""
+    await rig.events.wait("turn_suspended", chat_id=chat_id)
+    await rig.events.wait("runner_left", chat_id=chat_id)
+    chat = await rig.chat(chat_id)
+    assert chat.is_suspended
+    return chat
+
+
 async def children_of(rig: EngineRig, parent: ChatId) -> list[Chat]:
     """By the order of their creation."""
     found = await chats.list_children(rig.pool, HARNESS, [parent])

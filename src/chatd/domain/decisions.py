@@ -69,6 +69,7 @@ class TurnRules(Struct, frozen=True, kw_only=True):
     client_tools: frozenset[str] = frozenset()
     client_timeouts_s: Mapping[str, float] = {}
     question_tools: frozenset[str] = frozenset()
+    agent_wait_tools: frozenset[str] = frozenset()
     question_timeout_s: float = PERSON_DEADLINE_S
     approval_timeout_s: float = PERSON_DEADLINE_S
     policy: tuple[PolicyLayer, ...] = ()
@@ -90,7 +91,8 @@ class RunTools(Struct, frozen=True, kw_only=True):
 
 
 class RequireAction(Struct, frozen=True, kw_only=True):
-    """All pending calls wait: for the client, for answers of a person, or for approvals."""
+    """All pending calls wait: for the client, for answers of a person, for approvals, or, beside
+    one of these, for subagents."""
 
     calls: tuple[ToolCallPart, ...]
     waits: tuple[CallWait, ...] = ()
@@ -157,6 +159,15 @@ def _answer_calls(calls: tuple[ToolCallPart, ...], chat: Chat, rules: TurnRules)
         call.tool_call_id: wait
         for call in calls
         if (wait := _wait(call, marks[call.tool_call_id], decisions, rules)) is not None
+    }
+    # A person is asked while subagents work: a wait for them must not come first.
+    waits |= {
+        call.tool_call_id: CallWait(call_id=call.tool_call_id, kind="agents", timeout_s=None)
+        for call in calls
+        if waits
+        and call.tool_call_id not in waits
+        and call.tool_name in rules.agent_wait_tools
+        and decisions[call.tool_call_id].action != "deny"
     }
     # Calls that need no person run first. The order of the results is the prompt's matter.
     ready = tuple(call for call in calls if call.tool_call_id not in waits)

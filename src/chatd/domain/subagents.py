@@ -21,6 +21,7 @@ from chatd.domain.text import clip, model_text
 
 SubagentType = Literal["general", "explore"]
 
+WAIT_TOOL: Final = "wait_agent"
 DEFAULT_AGENT_WAIT_S: Final = 300.0
 MAX_AGENT_WAIT_S: Final = 3600.0
 """Of one call of wait_agent; the subagent goes on."""
@@ -138,8 +139,9 @@ class SpawnedAgent(Struct, frozen=True, kw_only=True):
 
 
 class AgentReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`timed_out` is information: the subagent goes on. The fields of the last error are those of
-    a subagent that failed; it can be continued with a message."""
+    """`timed_out` and `interrupted`, by a message of the user, are information: the subagent goes
+    on in both cases. The fields of the last error are those of a subagent that failed; it can be
+    continued with a message."""
 
     chat_id: ChatId
     title: str
@@ -147,6 +149,7 @@ class AgentReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     status: PublicStatus
     report: str = ""
     timed_out: bool = False
+    interrupted: bool = False
     last_error: str = ""
     last_error_kind: str = ""
     last_error_retryable: bool | None = None
@@ -198,6 +201,10 @@ class SubagentModel(Struct, frozen=True, kw_only=True):
 
 _NOTES: Final[Mapping[str, str]] = {
     "timed_out": "The subagent still works. Wait again, or do something else meanwhile.",
+    "interrupted": (
+        "The user has sent a message, which follows. The subagent still works: wait again when you"
+        " have answered."
+    ),
     "requires_action": (
         "The subagent waits for an answer of the user, in its own chat. Tell the user, or interrupt"
         " it."
@@ -212,23 +219,27 @@ def report_text(content: Sequence[Part]) -> str:
     return clip_middle("\n\n".join(text for text in texts if text.strip()), MAX_REPORT_BYTES)
 
 
-def wait_result(child: Chat, report: str) -> AgentReport:
-    """What a call of wait_agent returns for a child that is settled, or still at work."""
-    has_timed_out = not child.is_settled
+def wait_result(child: Chat, report: str, *, interrupted: bool = False) -> AgentReport:
+    """What a call of wait_agent returns for a child that is settled, or still at work: then the
+    time is over, or a message has interrupted the wait."""
+    is_at_work = not child.is_settled
     error = child.last_error if child.status == "error" else None
     status = child.public_status
+    reason = "interrupted" if interrupted else "timed_out"
+    note = reason if is_at_work else status
     return AgentReport(
         chat_id=child.id,
         title=child.title,
         type=type_of(child),
         status=status,
-        report="" if has_timed_out else report,
-        timed_out=has_timed_out,
+        report="" if is_at_work else report,
+        timed_out=is_at_work and not interrupted,
+        interrupted=is_at_work and interrupted,
         last_error="" if error is None else error.message,
         last_error_kind="" if error is None else error.kind,
         last_error_retryable=None if error is None else error.retryable,
         last_error_detail=None if error is None else error.detail,
-        note=_NOTES.get("timed_out" if has_timed_out else status, ""),
+        note=_NOTES.get(note, ""),
     )
 
 

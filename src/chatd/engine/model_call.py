@@ -59,6 +59,7 @@ from chatd.domain.prompt.instructions import Instructions
 from chatd.domain.prompt.notices import PendingNotice
 from chatd.domain.questions import QUESTION_TOOL
 from chatd.domain.spend import SpendRefusal
+from chatd.domain.subagents import WAIT_TOOL
 from chatd.domain.text import utc_text
 from chatd.domain.tool_policy.rules import PolicyLayer
 from chatd.engine.attempt import Attempt
@@ -147,6 +148,7 @@ class TurnContext(Struct, frozen=True, kw_only=True):
                 if tool.timeout_s is not None
             },
             question_tools=frozenset({QUESTION_TOOL}) & self.tools.keys(),
+            agent_wait_tools=frozenset({WAIT_TOOL}) & self.tools.keys(),
             question_timeout_s=self.answer_times.question_s,
             approval_timeout_s=self.answer_times.approval_s,
             policy=self.policy,

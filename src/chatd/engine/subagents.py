@@ -128,10 +128,11 @@ class SubagentService:
         if seen is None:
             raise _no_such_agent(chat_id)
         wait = remaining_wait(seen.chat, seen.waited_s, timeout_s)
-        if wait is not None:
+        is_interrupted = parent.steer_len > 0
+        if wait is not None and not is_interrupted:
             return wait
         content = await self._read(lambda: subagents.read_report(self._conn, WORKER, chat_id))
-        return wait_result(seen.chat, report_text(content))
+        return wait_result(seen.chat, report_text(content), interrupted=is_interrupted)
 
     # Messages and interrupts
 

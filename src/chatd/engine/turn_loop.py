@@ -205,9 +205,12 @@ class TurnLoop:
         finally:
             recorder.close()
         if batch.wait is not None:
-            self._env.emit("turn_suspended", chat_id=attempt.chat.id, chats=batch.wait.chat_ids)
             suspend = SuspendTurn(fence=Fence.of(attempt.chat), messages=drafts, wait=batch.wait)
-            return await self._committer.commit(attempt, suspend)
+            applied = await self._committer.commit(attempt, suspend)
+            if applied.chat.is_suspended:
+                chat_ids = batch.wait.chat_ids
+                self._env.emit("turn_suspended", chat_id=applied.chat.id, chats=chat_ids)
+            return applied
         step = attempt.step(CommitStep, drafts, client_tools=context.client_names)
         return await self._committer.commit(attempt, step)
 

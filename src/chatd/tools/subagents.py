@@ -15,6 +15,7 @@ from chatd.domain.subagents import (
     DEFAULT_AGENT_WAIT_S,
     MAX_AGENT_WAIT_S,
     MAX_SUBAGENT_PROMPT_CHARS,
+    WAIT_TOOL,
     SubagentType,
     can_spawn,
 )
@@ -157,7 +158,7 @@ def _wait_agent(subagents: Subagents) -> WorkspaceTool:
         return json_output(found)
 
     return workspace_tool(
-        "wait_agent",
+        WAIT_TOOL,
         "Wait until a subagent has finished, and get its report. If the time is over first, it goes"
         " on working, and you can wait again. To wait for several, call this for each of them in"
         " one step.",

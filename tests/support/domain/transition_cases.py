@@ -116,11 +116,14 @@ def _seeds(state: State, move: Transition) -> Iterator[Seed]:
         seed = Seed(
             state=state, plain=plain, steer=steer, calls=calls, owned=owned, orphans=orphans
         )
+        # A steering message ends the wait for subagents.
+        suspends = state[0] == "P" and calls == "local" and not steer
         if move is Transition.WAKE and state[0] == "P":
-            yield replace(seed, suspended=True)
+            if suspends:
+                yield replace(seed, suspended=True)
             continue
         yield seed
-        if move in _INTERRUPTING and state[0] == "P" and calls == "local":
+        if suspends and (move in _INTERRUPTING or move is Transition.SEND_STEER):
             yield replace(seed, suspended=True)
         if state is State.I1 and move in _END_AN_INTERRUPT:
             yield replace(seed, held=True)

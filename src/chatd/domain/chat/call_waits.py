@@ -17,6 +17,10 @@ from chatd.domain.ids import ToolCallId
 from chatd.domain.text import Json
 
 WaitKind = Literal["client", "question", "approval"]
+"""Of calls that somebody must answer."""
+AGENT_WAIT: Final = "agents"
+"""The mark of a call that waits for subagents while a person is asked about another one. It runs
+again when the person has answered; the subagents work meanwhile."""
 
 CLIENT_TOOL_DEADLINE_S: Final = 300.0
 """For the result of a client tool that declares no time of its own."""
@@ -47,8 +51,8 @@ class CallWait(Struct, frozen=True, kw_only=True):
     why the policy asks."""
 
     call_id: ToolCallId
-    kind: WaitKind
-    timeout_s: float
+    kind: WaitKind | Literal["agents"]
+    timeout_s: float | None
     args: Json = UNSET
     always: bool = False
     reason: str = ""
@@ -70,10 +74,13 @@ def mark_wait(call: PendingCall, wait: CallWait) -> PendingCall:
 
 
 def wait_of(call: PendingCall) -> WaitKind | None:
-    """What a call of a chat that is `requires_action` waits for. None: it is approved.
+    """What a call of a chat that is `requires_action` waits for. None: nobody must answer it,
+    because it is approved or waits for subagents.
 
     A replica of an earlier version keeps a call but drops its marks. It then waits for an approval
     once more, or for the client as it did."""
+    if call.asks == AGENT_WAIT:
+        return None
     if call.asks == "question":
         return "question"
     if call.asks == "" and call.client:

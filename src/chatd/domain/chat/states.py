@@ -109,7 +109,7 @@ _TABLE: Final[Mapping[Transition, str]] = {
         "W>R0,P0 E0>R0,P0 E1>R1,P1 P0>P1 P1>P1 R0>R1 R1>R1 I0>I1 I1>I1 A0>A1 A1>A1"
     ),
     Transition.SEND_STEER: (
-        "W>R0,P0 E0>R0,P0 E1>R1,P1 P0>R0,P0,P1 P1>R1,P1 R0>R1 R1>R1 I0>I1 I1>I1 A0>A1 A1>A1"
+        "W>R0,P0 E0>R0,P0 E1>R1,P1 P0>R0,R1,P0,P1 P1>R1,P1 R0>R1 R1>R1 I0>I1 I1>I1 A0>A1 A1>A1"
     ),
     Transition.SEND_INTERRUPT: (
         "W>R0,P0 E0>R0,P0 E1>R1,P1 P0>R0,P0,I1 P1>R1,P1,I1 R0>I1 R1>I1 I0>I1 I1>I1"
@@ -155,7 +155,7 @@ _TABLE: Final[Mapping[Transition, str]] = {
     Transition.REAP: "R0>P0,E0 R1>P1,E1 I0>I0,W I1>I1,P0,P1,E1",
     Transition.EXPIRE_INTERRUPT: "I0>W I1>P0,P1,E1",
     Transition.EXPIRE_ACTION: "A0>A0,P0 A1>A1,P0,P1",
-    Transition.SUSPEND: "R0>P0 R1>P1",
+    Transition.SUSPEND: "R0>P0 R1>R1,P1",
     Transition.WAKE: "P0>R0,P0 P1>R1,P1",
 }
 

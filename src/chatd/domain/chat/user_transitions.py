@@ -130,8 +130,11 @@ def _send_rollback(change: Change, prompt: UserInput, worker: WorkerId | None) -
 
 def _send_steer(change: Change, prompt: UserInput, worker: WorkerId | None) -> Change:
     """In P no model call runs, so the message joins history for the next call, unless a tool
-    result or an older steering message must come first."""
+    result or an older steering message must come first. A turn that waits for subagents goes on:
+    its calls then do not wait, and the message follows their results."""
     chat = change.after
+    if chat.is_suspended:
+        return _enqueue(change, prompt, steer=True).run(worker)
     is_between_steps = chat.state in (State.P0, State.P1) and not chat.pending_calls
     if is_between_steps and chat.steer_len == 0:
         return change.steer(prompt).run(worker)

@@ -5,7 +5,7 @@ from datetime import datetime
 from msgspec import UNSET
 
 from chatd.domain.chat.answer_transitions import continue_after
-from chatd.domain.chat.call_waits import expired_calls, expired_text, mark_wait
+from chatd.domain.chat.call_waits import AGENT_WAIT, expired_calls, expired_text, mark_wait
 from chatd.domain.chat.change import Change, error_result, require_allowed
 from chatd.domain.chat.commands import (
     ExpireDeadline,
@@ -63,7 +63,8 @@ def finish_turn(chat: Chat, step: Step) -> Change:
 
 
 def require_action(chat: Chat, step: Step) -> Change:
-    """R -> A. The client or a person must answer; no worker owns the chat meanwhile."""
+    """R -> A. The client or a person must answer; no worker owns the chat meanwhile. Calls that
+    wait for subagents stay pending too, and run after the answers."""
     change = _append_step(chat, step, Transition.REQUIRE_ACTION)
     waits = {wait.call_id: wait for wait in step.waits}
     calls = tuple(
@@ -72,15 +73,20 @@ def require_action(chat: Chat, step: Step) -> Change:
     )
     if not calls or not all(call.client or call.asks for call in calls):
         raise InvariantBroken("A chat waits only for calls of client tools and asked ones.")
+    if all(call.asks == AGENT_WAIT for call in calls):
+        raise InvariantBroken("A chat requires action only if a call waits for somebody.")
     return change.set_pending_calls(calls).wait_for_action()
 
 
 def suspend(chat: Chat, command: SuspendTurn) -> Change:
     """R -> P until the subagents are settled or the time is over. The calls that wait stay
-    pending: the next owner runs them again."""
+    pending: the next owner runs them again. R1 -> R1|P1 if a steering message has come: they are
+    run again at once, and then do not wait."""
     change = _append_step(chat, command, Transition.SUSPEND)
     if not change.after.pending_calls:
         raise InvariantBroken("A turn is suspended only while a call waits.")
+    if change.after.steer_len:
+        return change.continue_running(keep_owner=command.keep_owner)
     return change.suspend(command.wait)
 
 

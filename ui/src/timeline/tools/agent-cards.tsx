@@ -48,13 +48,13 @@ export function WaitCard({ call, rowKey }: CardProps) {
   const isWaiting = isFollowed && childId !== "" && isGoing(call.state);
   const report = textOf(result, "report");
   const error = textOf(result, "last_error") || textOf(result, "error");
-  const hasTimedOut = result?.timed_out === true;
+  const isAtWork = result?.timed_out === true || result?.interrupted === true;
   return (
     <ToolFrame
       call={call}
       rowKey={rowKey}
       icon={Network}
-      verb={verbOf(call, "Waiting for agent", hasTimedOut ? "Agent still works" : "Agent answered", "Agent failed")}
+      verb={verbOf(call, "Waiting for agent", isAtWork ? "Agent still works" : "Agent answered", "Agent failed")}
       subject={textOf(result, "title")}
       isSentence
       opens={call.state === "failed" || isGoing(call.state)}
