@@ -1,10 +1,11 @@
 """The list of chats: reads it page by page, keeps it current, and does what a person asks for."""
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import ClassVar, Final
 
 from textual import on
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.message import Message
 from textual.timer import Timer
@@ -12,22 +13,20 @@ from textual.widgets import Input, Static
 
 from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.frames import ChatChanged, ChatRemoved, ListEvent, ListReady
-from chatd.client.resources import Chat, ListedChat, Page
+from chatd.client.resources import Chat, ListedChat
 from chatd.domain.ids import ChatId
 from chatd.terminal.attention import Alert, Attention
-from chatd.terminal.chats.actions import ChatActions
 from chatd.terminal.chats.directory import ChatDirectory, ListFilter, View
 from chatd.terminal.chats.known import KnownChats
+from chatd.terminal.chats.list_actions import ListActions
+from chatd.terminal.chats.pages import ChatPages
 from chatd.terminal.chats.rows import list_rows
-from chatd.terminal.chats.signs import is_active, is_subagent
+from chatd.terminal.chats.signs import is_subagent
 from chatd.terminal.chats.tree import ChatTree
-from chatd.terminal.dialogs import LinePrompt, Question
 from chatd.terminal.messages import OpenChat, ShowNotice
-from chatd.terminal.session import app_of, session_of
+from chatd.terminal.session import session_of
 
 PAGE_SIZE: Final = 50
-REREAD_SIZE: Final = 200
-"""Chats of one request when the whole list is read again after a lost connection."""
 MAX_REREAD: Final = 1000
 """Chats that are read again; the rest comes when the list is scrolled."""
 DRAW_S: Final = 0.1
@@ -52,13 +51,21 @@ class ChatList(Vertical):
             super().__init__()
             self.alert = alert
 
+    class Left(Message):
+        """Back to the chat."""
+
     class Deleted(Message):
         def __init__(self, chat_id: ChatId) -> None:
             super().__init__()
             self.chat_id = chat_id
 
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "end_search", "End the search", show=False)
+    ]
+
     def __init__(self) -> None:
         super().__init__()
+        self._actions = ListActions(self, put=self.put, removed=self._removed)
         self.directory = ChatDirectory()
         self._known = KnownChats()
         self._attention = Attention()
@@ -83,6 +90,10 @@ class ChatList(Vertical):
             self._stop()
 
     @property
+    def _pages(self) -> ChatPages:
+        return ChatPages(session_of(self).api)
+
+    @property
     def chats(self) -> ChatTree:
         return self.query_one(ChatTree)
 
@@ -95,6 +106,11 @@ class ChatList(Vertical):
     def put(self, chat: Chat) -> None:
         """A chat as a reply to an action describes it."""
         self._take(chat)
+        self._draw_soon()
+
+    def _removed(self, chat_id: ChatId) -> None:
+        self.directory.remove(chat_id)
+        self.post_message(self.Deleted(chat_id))
         self._draw_soon()
 
     def show_open(self, chat_id: ChatId | None) -> None:
@@ -165,15 +181,9 @@ class ChatList(Vertical):
         self.run_worker(self._read_from_start(self.directory, wanted), group="list", exclusive=True)
 
     async def _read_from_start(self, directory: ChatDirectory, wanted: int) -> None:
-        chats: list[ListedChat] = []
-        cursor: str | None = None
         self._is_reading = True
         try:
-            while len(chats) < wanted:
-                page = await self._page(directory, min(wanted - len(chats), REREAD_SIZE), cursor)
-                chats += page.items
-                if (cursor := page.next_cursor) is None:
-                    break
+            chats, cursor = await self._pages.read_first(directory.filter, wanted)
         except (ApiError, ServerUnreachable) as error:
             self.post_message(ShowNotice(f"The chat list: {error.message}", "error"))
             return
@@ -199,7 +209,7 @@ class ChatList(Vertical):
 
     async def _read_next(self, directory: ChatDirectory) -> None:
         try:
-            page = await self._page(directory, PAGE_SIZE, directory.next_cursor)
+            page = await self._pages.read(directory.filter, PAGE_SIZE, directory.next_cursor)
         except (ApiError, ServerUnreachable) as error:
             self.post_message(ShowNotice(f"The chat list: {error.message}", "error"))
             return
@@ -208,13 +218,6 @@ class ChatList(Vertical):
         directory.add_page(page.items, page.next_cursor)
         self._see(page.items)
         self._draw_soon()
-
-    async def _page(
-        self, directory: ChatDirectory, limit: int, cursor: str | None
-    ) -> Page[ListedChat]:
-        parameters = directory.filter.parameters()
-        api = session_of(self).api
-        return await api.get("/chats", Page[ListedChat], limit=limit, cursor=cursor, **parameters)
 
     # Search and views
 
@@ -240,16 +243,16 @@ class ChatList(Vertical):
             self._draw()
             self._read_again()
 
-    def action_search(self) -> None:
-        self.query_one("#list-search", Input).focus()
-
-    def action_next_view(self) -> None:
+    def _next_view(self) -> None:
         views = tuple(_VIEWS)
-        current = views.index(self.directory.filter.view)
-        view = views[(current + 1) % len(views)]
+        view = views[(views.index(self.directory.filter.view) + 1) % len(views)]
         self._show_filter(ListFilter(view=view, query=self.directory.filter.query))
 
-    # What a person does to a chat
+    def action_end_search(self) -> None:
+        self.query_one("#list-search", Input).value = ""
+        self.chats.focus()
+
+    # What a person does
 
     @on(ChatTree.Chosen)
     def open_chosen(self, event: ChatTree.Chosen) -> None:
@@ -261,98 +264,16 @@ class ChatList(Vertical):
         self._folded = self._folded - one if event.is_open else self._folded | one
         self._draw()
 
-    def action_rename(self) -> None:
-        if (chat := self.chats.selected) is not None:
-            self.rename(chat)
-
-    def rename(self, chat: Chat) -> None:
-        def named(title: str | None) -> None:
-            if title is not None:
-                self._do(lambda actions: actions.rename(chat.id, title))
-
-        app_of(self).push_screen(LinePrompt("Rename the chat", chat.title), named)
-
-    def action_pin(self) -> None:
-        if (chat := self._selected_root("pinned")) is not None:
-            place = 0 if chat.pin_order else self._next_place()
-            self._do(lambda actions: actions.pin(chat.id, place))
-
-    def _next_place(self) -> int:
-        return 1 + max((chat.pin_order for chat in self.directory.chats()), default=0)
-
-    def action_archive(self) -> None:
-        if (chat := self._selected_root("archived")) is not None:
-            self.archive(chat)
-
-    def archive(self, chat: Chat) -> None:
-        def archive(sure: bool | None) -> None:  # noqa: FBT001
-            if sure:
-                self._do(
-                    lambda actions: actions.archive(chat.id, archived=not chat.archived),
-                    "Taken out of the archive." if chat.archived else "Archived; v shows it.",
-                )
-
-        if is_active(chat) and not chat.archived:
-            text = f"«{chat.title}» is working. Archive it, and interrupt it?"
-            app_of(self).push_screen(Question(text, yes="Archive"), archive)
-        else:
-            archive(True)  # noqa: FBT003
-
-    def action_delete(self) -> None:
-        if (chat := self._selected_root("deleted")) is not None:
-            self.delete(chat)
-
-    def delete(self, chat: Chat) -> None:
-        def delete(sure: bool | None) -> None:  # noqa: FBT001
-            if sure:
-                self.run_worker(self._delete(chat))
-
-        text = f"Delete «{chat.title}» with its messages and subagents? This cannot be undone."
-        app_of(self).push_screen(Question(text, yes="Delete", is_dangerous=True), delete)
-
-    async def _delete(self, chat: Chat) -> None:
-        try:
-            await ChatActions(session_of(self).api).delete(chat.id)
-        except (ApiError, ServerUnreachable) as error:
-            self.post_message(ShowNotice(error.message, "error"))
-            return
-        self.directory.remove(chat.id)
-        self.post_message(self.Deleted(chat.id))
-        self.post_message(ShowNotice("Deleted."))
-        self._draw_soon()
-
-    def action_fork(self) -> None:
-        if (chat := self.chats.selected) is not None:
-            self.fork(chat)
-
-    def fork(self, chat: Chat) -> None:
-        async def fork() -> None:
-            try:
-                forked = await ChatActions(session_of(self).api).fork(chat.id)
-            except (ApiError, ServerUnreachable) as error:
-                self.post_message(ShowNotice(error.message, "error"))
+    @on(ChatTree.Asked)
+    def do_asked(self, event: ChatTree.Asked) -> None:
+        match event.what, event.chat:
+            case "search", _:
+                self.query_one("#list-search", Input).focus()
+            case "view", _:
+                self._next_view()
+            case "leave", _:
+                self.post_message(self.Left())
+            case _, None:
                 return
-            self.put(forked)
-            self.post_message(OpenChat(forked.id))
-
-        self.run_worker(fork())
-
-    def _selected_root(self, verb: str) -> Chat | None:
-        chat = self.chats.selected
-        if chat is not None and is_subagent(chat):
-            text = f"A subagent cannot be {verb} alone: choose the chat that it belongs to."
-            self.post_message(ShowNotice(text, "warning"))
-            return None
-        return chat
-
-    def _do(self, act: Callable[[ChatActions], Awaitable[Chat]], done: str = "") -> None:
-        async def run() -> None:
-            try:
-                self.put(await act(ChatActions(session_of(self).api)))
-            except (ApiError, ServerUnreachable) as error:
-                self.post_message(ShowNotice(error.message, "error"))
-                return
-            if done:
-                self.post_message(ShowNotice(done))
-
-        self.run_worker(run())
+            case what, chat:
+                self._actions.do(what, chat, self.directory.next_pin_order())

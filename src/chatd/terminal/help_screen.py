@@ -1,6 +1,7 @@
 """All keys and commands, on top of the chat."""
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from rich.table import Table
 from rich.text import Text
@@ -15,7 +16,7 @@ from chatd.terminal.keys import AREA_TITLES, KEYS, key_names
 
 
 class HelpScreen(ModalScreen[None]):
-    BINDINGS: list[BindingType] = [("escape,f1,q,enter", "dismiss", "Close")]  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = [("escape,f1,q,enter", "dismiss", "Close")]
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog wide"):

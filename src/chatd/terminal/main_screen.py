@@ -28,6 +28,7 @@ from chatd.terminal.screens import SCREENS
 from chatd.terminal.session import app_of, session_of
 from chatd.terminal.signed_out_screen import SignedOutScreen
 from chatd.terminal.status_line import StatusLine
+from chatd.terminal.switch_screen import Choice, GoTo, RunCommand, SwitchScreen
 from chatd.terminal.welcome import Welcome
 
 NARROW_BELOW: Final = 100
@@ -132,6 +133,11 @@ class MainScreen(Screen[None]):
         if event.chat_id == self.chat_id:
             self.open(None)
 
+    @on(ChatList.Left)
+    def leave_list(self) -> None:
+        self.remove_class("-list")
+        self.query_one(Composer).focus()
+
     @on(ShowNotice)
     def show_notice(self, notice: ShowNotice) -> None:
         self.notify(notice.text, severity=notice.severity, markup=False)
@@ -227,8 +233,7 @@ class MainScreen(Screen[None]):
         if self._interrupts is None or not self._interrupts.on_escape(
             self._followed, has_subagents=has_subagents
         ):
-            self.remove_class("-list")
-            self.query_one(Composer).focus()
+            self.leave_list()
 
     def action_interrupt_or_quit(self) -> None:
         if self._interrupts is not None:
@@ -238,7 +243,17 @@ class MainScreen(Screen[None]):
         self.post_message(OpenScreen("help"))
 
     def action_switch(self) -> None:
-        self.post_message(OpenScreen("switch"))
+        chats = self.chat_list.directory.chats()
+        app_of(self).push_screen(SwitchScreen(chats), self._go_to)
+
+    def _go_to(self, choice: Choice | None) -> None:
+        match choice:
+            case GoTo(chat_id=chat_id):
+                self.open(chat_id)
+            case RunCommand(line=line):
+                self.query_one(Composer).run_line(line)
+            case None:
+                return
 
     def action_retry(self) -> None:
         session_of(self).connection.retry_now()

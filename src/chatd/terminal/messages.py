@@ -8,9 +8,7 @@ from chatd.domain.ids import ChatId
 
 Severity = Literal["information", "warning", "error"]
 
-ScreenName = Literal[
-    "changes", "help", "mcp", "models", "modes", "plan", "policy", "switch", "usage"
-]
+ScreenName = Literal["changes", "help", "mcp", "models", "modes", "plan", "policy", "usage"]
 
 
 class OpenChat(Message):

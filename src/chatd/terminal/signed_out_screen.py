@@ -1,5 +1,7 @@
 """Shown when the server does not accept the token any more."""
 
+from typing import ClassVar
+
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
@@ -13,7 +15,7 @@ from chatd.terminal.session import app_of, session_of
 class SignedOutScreen(ModalScreen[None]):
     """It closes by itself when the server accepts the token again."""
 
-    BINDINGS: list[BindingType] = [  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = [
         ("r,f5", "retry", "Try again"),
         ("ctrl+d,ctrl+c,q,escape", "leave", "Leave"),
     ]

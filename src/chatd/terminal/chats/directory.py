@@ -73,6 +73,10 @@ class ChatDirectory:
         """Chats that wait for a person, with those whose subagent does."""
         return sum(1 for chat in self._roots.values() if family_needs_person(chat))
 
+    def next_pin_order(self) -> int:
+        """The place after the pinned chats."""
+        return 1 + max((chat.pin_order for chat in self._roots.values()), default=0)
+
     def replace_with(self, chats: Iterable[ListedChat], next_cursor: str | None) -> None:
         """All that was read from the beginning, in place of what was here."""
         before, self._roots = self._roots, {}

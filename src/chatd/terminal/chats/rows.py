@@ -28,6 +28,8 @@ _ORDER: Final[tuple[SectionName, ...]] = (
 
 
 class SectionRow(Struct, frozen=True):
+    """The heading of a section, or an empty line before it."""
+
     name: str
 
 
@@ -60,6 +62,7 @@ def list_rows(
     rows: list[Row] = []
     for name in _ORDER:
         if found := sections.get(name):
+            rows += [SectionRow("")] if rows else []
             rows.append(SectionRow(name))
             for chat in found:
                 rows += _family(chat, folded)

@@ -4,7 +4,6 @@ chats stay quick."""
 from collections.abc import Sequence
 from typing import Final
 
-from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.geometry import Region, Size
@@ -16,10 +15,9 @@ from textual.strip import Strip
 from chatd.client.resources import Chat
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Clock
-from chatd.terminal.chats.rows import ChatRow, DetailRow, Row, SectionRow, age_text
-from chatd.terminal.chats.signs import TURNING, is_active, is_subagent, is_unread, sign_of
+from chatd.terminal.chats.row_drawing import draw_row
+from chatd.terminal.chats.rows import ChatRow, DetailRow, Row, SectionRow
 from chatd.terminal.keys import bindings_of
-from chatd.terminal.safe_text import cell_width, safe_line
 
 TURN_S: Final = 0.25
 """Between two pictures of the sign of a working chat."""
@@ -46,7 +44,7 @@ class ChatTree(ScrollView, can_focus=True):
     }
     DEFAULT_CSS = """
     ChatTree {
-        width: 1fr; height: 1fr; overflow-x: hidden; scrollbar-size-vertical: 1;
+        width: 100%; height: 1fr; overflow-x: hidden; scrollbar-size-vertical: 1;
         .chat-tree--section { color: $text-muted; text-style: bold; }
         .chat-tree--title { color: $foreground; }
         .chat-tree--unread { color: $foreground; text-style: bold; }
@@ -66,6 +64,14 @@ class ChatTree(ScrollView, can_focus=True):
     class Chosen(Message):
         def __init__(self, chat: Chat) -> None:
             super().__init__()
+            self.chat = chat
+
+    class Asked(Message):
+        """Something shall be done to the list, or to the chat under the cursor."""
+
+        def __init__(self, what: str, chat: Chat | None) -> None:
+            super().__init__()
+            self.what = what
             self.chat = chat
 
     class Folded(Message):
@@ -123,38 +129,9 @@ class ChatTree(ScrollView, can_focus=True):
         if index >= len(self._rows):
             return Strip.blank(width, base)
         row = self._rows[index]
-        segments = self._segments(row, width)
+        segments = draw_row(row, width, self._style, now=self._clock.now(), turn=self._turn)
         strip = Strip(segments).adjust_cell_length(width, base)
         return strip.apply_style(base + self._back_of(row))
-
-    def _segments(self, row: Row, width: int) -> list[Segment]:
-        match row:
-            case SectionRow():
-                return [Segment(f" {row.name}", self._style("section"))]
-            case DetailRow():
-                text = safe_line(row.text, width - 5)
-                return [Segment(f"    {text}", self._style("detail"))]
-            case ChatRow():
-                return self._chat_segments(row, width)
-
-    def _chat_segments(self, row: ChatRow, width: int) -> list[Segment]:
-        chat, sign = row.chat, sign_of(row.chat)
-        mark = TURNING[self._turn % len(TURNING)] if chat.status == "running" else sign.sign
-        lead = _lead(row)
-        end = (
-            ""
-            if is_subagent(chat) or is_active(chat)
-            else age_text(chat.updated_at, self._clock.now())
-        )
-        room = width - len(lead) - len(end) - 4
-        title = safe_line(chat.title or "New chat", room)
-        gap = " " * (room - cell_width(title))
-        return [
-            Segment(lead, self._style("detail")),
-            Segment(f"{mark} ", self._style(sign.tone)),
-            Segment(title, self._style("unread" if is_unread(chat) else "title")),
-            Segment(f"{gap} {end} ", self._style("detail")),
-        ]
 
     def _style(self, name: str) -> Style:
         return self.get_component_rich_style(f"chat-tree--{name}", partial=True)
@@ -207,6 +184,9 @@ class ChatTree(ScrollView, can_focus=True):
     def action_choose(self) -> None:
         if (chat := self.selected) is not None:
             self.post_message(self.Chosen(chat))
+
+    def action_ask(self, what: str) -> None:
+        self.post_message(self.Asked(what, self.selected))
 
     def action_fold(self) -> None:
         self._fold(is_open=False)
@@ -272,12 +252,3 @@ def _chat_of(row: Row) -> ChatId | None:
             return row.chat_id
         case SectionRow():
             return None
-
-
-def _lead(row: ChatRow) -> str:
-    """What stands before the sign: branches of the tree, and whether more is hidden."""
-    if row.depth == 0:
-        return "▸" if row.is_open is False else " "
-    branch = "└" if row.is_last else "├"
-    fold = "▸" if row.is_open is False else " "
-    return "  " * (row.depth - 1) + f" {branch}{fold}"
