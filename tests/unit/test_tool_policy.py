@@ -233,6 +233,68 @@ def test_an_approval_for_good_of_another_tool_is_for_all_its_calls() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("pattern", "command"),
+    [
+        ("cat /home/dev/.ssh/*", "cat ~/.ssh/id_rsa"),
+        ("cat /home/dev/.ssh/*", "cd x && cat $HOME/.ssh/id_rsa"),
+        ("cat /root/.ssh/*", "cat ${HOME}/.ssh/id_rsa"),
+        ("cat /home/*/.ssh/*", 'cat "$HOME"/.ssh/id_rsa'),
+        ("cat ~/.ssh/*", "cat /home/ada/.ssh/id_rsa"),
+        ("cat ~/.ssh/*", "cat $HOME/.ssh/id_rsa"),
+        ("cat $HOME/.ssh/*", "cat ~/.ssh/id_rsa"),
+        ("rm -rf /home/dev", "rm -rf ~"),
+    ],
+)
+def test_a_denied_command_is_found_however_it_names_the_home_directory(
+    pattern: str, command: str
+) -> None:
+    denying = layer("user", rule("deny", command=pattern))
+    assert action("execute", args(command=command), denying) == "deny"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [
+        ("/home/dev/.ssh/*", "~/.ssh/id_rsa"),
+        ("/home/dev/.ssh/*", "~/app/../.ssh/id_rsa"),
+        ("/home/d*/.ssh/*", "~//.ssh/id_rsa"),
+        ("/home/*", "~/.ssh/id_rsa"),
+        ("/root/*", "$HOME/.bashrc"),
+        ("~/.ssh/*", "/home/ada/.ssh/id_rsa"),
+        ("~/.ssh/*", "/root/.ssh/id_rsa"),
+        ("~/.ssh/*", " ~/.ssh/id_rsa"),
+    ],
+)
+@pytest.mark.parametrize("decided", ["ask", "deny"])
+def test_a_rule_finds_a_path_however_it_names_the_home_directory(
+    decided: PolicyAction, pattern: str, path: str
+) -> None:
+    ruled = layer("user", rule(decided, "read_file", path=pattern))
+    assert action("read_file", args(path=path), ruled) == decided
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [
+        ("/etc/*", "~/notes"),
+        ("/home/dev/.ssh/*", "~/notes"),
+        ("/home/ada/*", "/home/bob/notes"),
+        ("/root/.ssh/*", "a~/.ssh/x"),
+        ("/root/.ssh/*", "$HOMER/.ssh/x"),
+    ],
+)
+def test_other_paths_are_not_taken_for_the_home_directory(pattern: str, path: str) -> None:
+    ruled = layer("user", rule("deny", "read_file", path=pattern))
+    assert action("read_file", args(path=path), ruled) == "auto"
+
+
+def test_no_home_directory_is_filled_in_for_a_rule_that_allows() -> None:
+    ruled = layer("user", rule("ask", "*"), rule("auto", "read_file", path="/home/dev/*"))
+    assert action("read_file", args(path="~/notes"), ruled) == "ask"
+    assert action("read_file", args(path="$HOME/notes"), ruled) == "ask"
+
+
 # Arguments
 
 
@@ -328,6 +390,12 @@ def test_matching_takes_linear_time() -> None:
     """With backtracking it would not end."""
     hostile = rule("ask", command="*".join("a" * 200) + "c")
     assert action("execute", args(command="a" * 100_000), layer("user", hostile)) == "auto"
+
+
+def test_many_home_directories_in_a_call_take_little_time() -> None:
+    rules = [rule("ask", command=f"cat /home/dev/{number}/*") for number in range(100)]
+    command = f"ls /home/{'a' * 50_000}" + " ~ $HOME" * 5_000
+    assert action("execute", args(command=command), layer("user", *rules)) == "auto"
 
 
 # Stored policies

@@ -9,7 +9,7 @@ denies may. So `auto` matches narrowly and `ask` and `deny` widely:
 - `ask`, `deny`: an argument matches if any text in it does, at any depth; so does one of that name
   within another argument, such as the path of each file that is edited. A path counts also as it
   is without blanks around it, `.`, `..` and double slashes, and of a command each part between
-  separators. Arguments that cannot be read match.
+  separators. `~` and `$HOME` stand for any home directory. Arguments that cannot be read match.
 """
 
 import json
@@ -22,6 +22,7 @@ from typing import Final, cast
 from msgspec import UNSET
 
 from chatd.domain.text import Json
+from chatd.domain.tool_policy.home_paths import with_homes
 from chatd.domain.tool_policy.rules import ToolRule
 
 COMMAND_ARGUMENT: Final = "command"
@@ -131,11 +132,16 @@ def _matches_widely(name: str, pattern: str, args: CallArguments) -> bool:
 def _matches_text(pattern: str, text: str, *, is_command: bool) -> bool:
     if pattern.startswith("="):
         return text == pattern[1:]
+    spellings = ((pattern, text), *with_homes(pattern, text))
+    return any(_matches_spelling(*spelling, is_command=is_command) for spelling in spellings)
+
+
+def _matches_spelling(pattern: str, text: str, *, is_command: bool) -> bool:
     if _glob(pattern).fullmatch(text):
         return True
     if not is_command:
         return _glob(pattern).fullmatch(_plain_path(text)) is not None
-    return any(_matches_part(pattern, part) for part in _SEPARATORS.split(text))
+    return any(_matches_part(pattern, part) for part in _command_parts(text))
 
 
 def _plain_path(text: str) -> str:
@@ -144,8 +150,13 @@ def _plain_path(text: str) -> str:
     return posixpath.normpath(f"/{text.lstrip('/')}" if text.startswith("/") else text)
 
 
-def _matches_part(pattern: str, part: str) -> bool:
-    words = " ".join(part.split())
+@lru_cache(maxsize=16)  # many rules look at one call
+def _command_parts(text: str) -> tuple[str, ...]:
+    """What stands between separators, with single blanks."""
+    return tuple(" ".join(part.split()) for part in _SEPARATORS.split(text))
+
+
+def _matches_part(pattern: str, words: str) -> bool:
     if pattern.endswith(" *") and _glob(pattern[:-2]).fullmatch(words):
         return True
     return _glob(pattern).fullmatch(words) is not None
