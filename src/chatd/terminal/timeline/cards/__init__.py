@@ -1,0 +1,1 @@
+"""Cards: how the calls of each tool are shown."""

@@ -1,0 +1,1 @@
+"""Markdown and code of models as lines."""

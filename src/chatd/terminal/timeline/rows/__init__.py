@@ -1,0 +1,1 @@
+"""Rows: what a chat shows, from top to bottom, as plain data made from its state."""
