@@ -25,6 +25,8 @@ from chatd.settings.schema import SettingsError
 
 MAX_TOKEN_NAME: Final = 100
 MAX_LINE_CHARS: Final = 4096
+PATIENCE_S: Final = 3.0
+"""A person waits: a server that is not there is told soon."""
 _LINK: Final = "/sign-in"
 
 
@@ -92,7 +94,7 @@ async def sign_out(profile: str | None, *, is_revoking: bool) -> None:
 
 
 async def print_user(found: Target, *, as_json: bool) -> None:
-    async with open_api(found.server) as api:
+    async with open_api(found.server, patience_s=PATIENCE_S) as api:
         me = await api.get("/auth/me", Me)
     if as_json:
         shown = {"url": found.server.url, "profile": found.profile, **msgspec.to_builtins(me)}
@@ -124,7 +126,7 @@ async def _make_token(given: Given) -> SavedSignIn:
 
 async def _derive_token(server: ServerAddress, name: str) -> CreatedToken | None:
     """None if the given token may not make one."""
-    async with open_api(server) as api:
+    async with open_api(server, patience_s=PATIENCE_S) as api:
         await api.get("/auth/me", Me)
         try:
             return await api.post("/auth/tokens", {"name": name}, CreatedToken)
@@ -138,7 +140,7 @@ async def _revoke(saved: SavedSignIn) -> bool:
     """Whether the token is not valid any more, as far as it is ours to revoke."""
     if saved.made is None:
         return True
-    async with open_api(saved.server) as api:
+    async with open_api(saved.server, patience_s=PATIENCE_S) as api:
         try:
             await api.delete(f"/auth/tokens/{saved.made}")
         except ApiError as error:

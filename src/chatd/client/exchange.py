@@ -74,21 +74,35 @@ class Exchange:
         self._server = server
         self._http = http
 
-    async def send(self, sent: Outgoing) -> bytes:
+    async def send(self, sent: Outgoing, *, is_repeat: bool = False) -> bytes:
+        """`is_repeat`: an earlier try may have reached the server."""
         collected = bytearray()
-        await self.stream(sent, collected.extend)
+        tries = _Tries()
+        try:
+            await self.stream(sent, collected.extend, tries)
+        except ApiError as error:
+            was_sent_before = is_repeat or tries.count > 1
+            is_gone = error.status == HTTPStatus.NOT_FOUND and error.code != "not_chatd"
+            if not (sent.method == "DELETE" and was_sent_before and is_gone):
+                raise
+            # That try has deleted it, and its reply was lost.
+            return b""
         return bytes(collected)
 
-    async def stream(self, sent: Outgoing, write: Callable[[bytes], object]) -> int:
+    async def stream(
+        self, sent: Outgoing, write: Callable[[bytes], object], tries: "_Tries | None" = None
+    ) -> int:
         """Hands over the body of the reply as it comes, and returns its length."""
         try:
-            async with self._open(sent) as reply:
+            async with self._open(sent, tries or _Tries()) as reply:
                 await self._check(sent, reply)
                 return await _copy(reply, write, sent.max_bytes)
         except (aiohttp.ClientError, TimeoutError, OSError, asyncio.IncompleteReadError) as error:
             raise explain_failure(error) from error
 
-    def _open(self, sent: Outgoing) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+    def _open(
+        self, sent: Outgoing, tries: "_Tries"
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         headers = {**self._server.headers, "Accept": sent.accept, **sent.headers}
         if sent.body is not None:
             headers["Content-Type"] = "application/json"
@@ -98,6 +112,7 @@ class Exchange:
             data=sent.body if sent.chunks is None else sent.chunks(),
             headers=headers,
             allow_redirects=False,
+            middlewares=(tries,),
             timeout=aiohttp.ClientTimeout(
                 total=sent.timeout_s,
                 sock_connect=CONNECT_TIMEOUT_S,
@@ -125,6 +140,19 @@ class Exchange:
                 " it is the one that chatd serve prints."
             )
             raise ApiError(reply.status, "not_chatd", text)
+
+
+class _Tries:
+    """Counts how often aiohttp sends a request: it repeats some by itself."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def __call__(
+        self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        self.count += 1
+        return await send(request)
 
 
 async def _copy(

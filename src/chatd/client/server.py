@@ -8,7 +8,6 @@ import asyncio
 import random
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from http import HTTPStatus
 from types import NoneType
 from typing import BinaryIO, Final, TypeVar, cast
 from urllib.parse import urlencode
@@ -134,19 +133,14 @@ class ServerApi:
         failures = 0
         while True:
             try:
-                return Reply(sent, self.server.url, await self._exchange.send(sent))
+                body = await self._exchange.send(sent, is_repeat=failures > 0)
+                return Reply(sent, self.server.url, body)
             except NoAnswer as lost:
                 failures += 1
                 delay_s = max(_BACKOFF.delay(failures, random.random), lost.wait_s)
                 may_repeat = lost.is_temporary and (is_repeatable or lost.was_not_sent)
                 if not may_repeat or self.clock.monotonic() + delay_s > give_up_at:
                     raise lost.as_error(self.server.url) from lost
-            except ApiError as error:
-                is_gone = error.status == HTTPStatus.NOT_FOUND
-                if not (failures > 0 and sent.method == "DELETE" and is_gone):
-                    raise
-                # An earlier try deleted it, and its reply was lost.
-                return Reply(sent, self.server.url, b"")
             await self.clock.sleep(delay_s, "client_retry")
 
 

@@ -124,8 +124,10 @@ class Socket:
                     await ws.send_str(msgspec.json.encode(Ping()).decode())
                 for frame in topics.due():
                     await ws.send_str(msgspec.json.encode(frame).decode())
-                wait_s = topics.next_retry_s()
-                await self._pause.sleep(_IDLE_S if wait_s is None else wait_s, "client_topics")
+                if (wait_s := topics.next_retry_s()) is None:
+                    await self._pause.sleep(_IDLE_S, "client_idle")
+                else:
+                    await self._pause.sleep(wait_s, "client_topics")
         except _FAILURES:
             await ws.close()
 
