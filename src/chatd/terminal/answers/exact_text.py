@@ -11,6 +11,7 @@ from typing import Final
 from unicodedata import category
 
 from msgspec import Struct
+from rich.cells import get_character_cell_size
 
 from chatd.terminal.safe_text import character_width, safe_text
 
@@ -71,7 +72,8 @@ def exact_rows(text: str, width: int) -> list[ExactRow]:
 def _cut(line: str, width: int) -> Iterator[ExactRow]:
     begin, used = 0, 0
     for index, character in enumerate(line):
-        cells = character_width(character)
+        # The wider of both: a row must not be cut again where it is drawn.
+        cells = max(character_width(character), get_character_cell_size(character))
         if used + cells > width:
             yield ExactRow(line[begin:index], starts=begin == 0)
             begin, used = index, 0
