@@ -11,7 +11,7 @@ from chatd.terminal.answers.asks import Ask
 from chatd.terminal.answers.call_text import describe_call
 from chatd.terminal.answers.call_view import CallView, one_line
 from chatd.terminal.answers.entry import Entry
-from chatd.terminal.answers.form import AskForm, Answered, Body, DraftKept, HintsChanged
+from chatd.terminal.answers.form import Answered, AskForm, Body, DraftKept, HintsChanged
 from chatd.terminal.answers.rule_draft import (
     RuleProblem,
     always_patterns,
@@ -91,6 +91,14 @@ class ApprovalForm(AskForm):
     @property
     def _view(self) -> CallView:
         return self.query_one(CallView)
+
+    def set_fellows(self, fellows: Sequence[Ask]) -> None:
+        """Others may be answered elsewhere meanwhile: what is confirmed must be what is shown."""
+        if [ask.key for ask in fellows] == [ask.key for ask in self.fellows]:
+            return
+        self.fellows = tuple(fellows)
+        if self._step in ("approve_all", "deny_all"):
+            self.leave()
 
     # What keys do
 

@@ -14,6 +14,7 @@ from chatd.domain.chat.parts import ToolResultPart
 from chatd.domain.ids import ChatId, ToolCallId
 from chatd.domain.text import Json
 from chatd.terminal.answers.call_text import arguments_of
+from chatd.terminal.safe_text import safe_line
 
 PLAN_TOOL: Final = "propose_plan"
 AskKey = tuple[ChatId, ToolCallId]
@@ -55,9 +56,14 @@ def approvals_like(ask: Ask, asks: Iterable[Ask]) -> list[Ask]:
     return [one for one in asks if one.chat_id == ask.chat_id and one.call.kind == "approval"]
 
 
-def ending_text(ask: Ask, chat: ShownChat) -> str:
-    """In words, how an ask ended that was not answered here."""
+def ending_text(ask: Ask, chat: ShownChat | None) -> str:
+    """In words, how an ask ended that was not answered here. None: its chat is not followed any
+    more."""
     what = "The question" if ask.call.kind == "question" else "The call"
+    if ask.asker:
+        what += f" of {safe_line(ask.asker, 40)}"
+    if chat is None:
+        return f"{what} does not wait any more."
     result = _result_of(ask.call.tool_call_id, chat)
     if result is None:
         is_approved = ask.call.kind == "approval" and chat.status in ("pending", "running")
@@ -72,7 +78,7 @@ def ending_text(ask: Ask, chat: ShownChat) -> str:
     if text.startswith("The user did not answer"):
         return f"{what} was declined in another window."
     if ask.call.kind == "client":
-        return f"The result of {ask.call.tool_name} has arrived."
+        return f"The result of {safe_line(ask.call.tool_name, 60)} has arrived."
     verb = "answered" if ask.call.kind == "question" else "approved"
     return f"{what} was {verb} in another window."
 

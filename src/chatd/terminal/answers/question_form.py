@@ -9,7 +9,7 @@ from textual.widgets import Input, Static
 
 from chatd.domain.questions import MAX_ANSWER_CHARS, Question, QuestionOption
 from chatd.terminal.answers.asks import Ask
-from chatd.terminal.answers.form import AskForm, Answered, Body, DraftKept, HintsChanged
+from chatd.terminal.answers.form import Answered, AskForm, Body, DraftKept, HintsChanged
 from chatd.terminal.answers.question_draft import QuestionDraft, keep_draft, questions_of
 from chatd.terminal.answers.sending import CallAnswer
 from chatd.terminal.safe_text import safe_text
@@ -21,7 +21,7 @@ class OptionRow(Static, can_focus=True):
     """One option of a question; the cursor is on it while it has the focus."""
 
     DEFAULT_CSS = """
-    OptionRow { height: auto; padding: 0 1 0 2; }
+    OptionRow { height: auto; padding: 0 1; }
     OptionRow:focus { background: $boost; text-style: bold; }
     """
 
@@ -30,24 +30,33 @@ class OptionRow(Static, can_focus=True):
         self.at = at
         self.option = option
         self._marks = ("[x]", "[ ]") if multi else ("(•)", "( )")
+        self._is_chosen = False
 
     def draw(self, *, is_chosen: bool) -> None:
+        self._is_chosen = is_chosen
         mark, style = (self._marks[0], "$text-success") if is_chosen else (self._marks[1], "")
         description = safe_text(self.option.description).strip()
         self.update(
             Content.assemble(
+                "> " if self.has_focus else "  ",
                 (f"{mark} ", style),
                 safe_text(self.option.label),
                 (f"  {description}" if description else "", "$text-muted not bold"),
             )
         )
 
+    def on_focus(self) -> None:
+        self.draw(is_chosen=self._is_chosen)
+
+    def on_blur(self) -> None:
+        self.draw(is_chosen=self._is_chosen)
+
 
 class OwnWords(Input):
     """The field below the options of a question."""
 
     DEFAULT_CSS = """
-    OwnWords { height: 1; border: none; padding: 0 1 0 2; background: transparent; }
+    OwnWords { height: 1; border: none; padding: 0 1 0 3; background: transparent; }
     OwnWords:focus { border: none; background: $boost; }
     """
 
@@ -132,11 +141,17 @@ class QuestionForm(AskForm):
         row = self._focused
         if row is None:
             return
-        if isinstance(row, OptionRow) and not self.draft.is_chosen(row.at, row.option.label):
+        if isinstance(row, OptionRow) and self._takes(row):
             self._change(self.draft.toggle(row.at, row.option.label))
-            if self._focus_next_question(row.at):
-                return
-        self.do_send()
+            self._problem = ""
+        if not self._focus_next_question(row.at):
+            self.do_send()
+
+    def _takes(self, row: OptionRow) -> bool:
+        """Where several may be chosen, Enter adds nothing to what was chosen before."""
+        if self.draft.questions[row.at].multi_select:
+            return row.at in self.draft.unanswered
+        return not self.draft.is_chosen(row.at, row.option.label)
 
     def do_send(self) -> None:
         self._problem = self.draft.problem()

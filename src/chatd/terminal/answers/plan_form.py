@@ -1,0 +1,150 @@
+"""A proposed plan: read it, have it implemented or changed, or leave plan mode."""
+
+from collections.abc import Sequence
+
+from textual.app import ComposeResult
+from textual.message import Message
+
+from chatd.client.drafts import Draft, TextInput
+from chatd.client.errors import ApiError, ServerUnreachable
+from chatd.client.outbox import OutboxFull
+from chatd.client.resources import Chat
+from chatd.terminal.answers.asks import ProposedPlan
+from chatd.terminal.answers.entry import Entry
+from chatd.terminal.answers.form import AskForm, Body, DraftKept, HintsChanged
+from chatd.terminal.answers.plan_text import PlanText
+from chatd.terminal.messages import OpenScreen
+from chatd.terminal.session import session_of
+
+IMPLEMENT_TEXT = "Implement the plan."
+
+
+class PlanDone(Message):
+    """The person has decided on the plan: it is not asked for again."""
+
+    def __init__(self, plan: ProposedPlan, notice: str = "") -> None:
+        super().__init__()
+        self.plan = plan
+        self.notice = notice
+
+
+class PlanForm(AskForm):
+    """`full`: on a screen of its own, so without the key that opens it."""
+
+    DEFAULT_CSS = """
+    PlanForm.-full { height: 1fr; }
+    PlanForm.-full > Body { height: 1fr; }
+    """
+
+    def __init__(self, plan: ProposedPlan, draft: str | None, *, full: bool = False) -> None:
+        super().__init__(classes="-full" if full else None)
+        self.plan = plan
+        self._draft = draft or ""
+        self._full = full
+        self._problem = ""
+        self._is_sent = False
+
+    def compose(self) -> ComposeResult:
+        with Body():
+            yield PlanText(self.plan)
+        yield Entry()
+
+    def on_mount(self) -> None:
+        self.run_worker(self._load(), group="plan", exclusive=True)
+
+    @property
+    def title(self) -> str:
+        return "The plan is ready to read"
+
+    @property
+    def problem(self) -> str:
+        return self._problem
+
+    @property
+    def actions(self) -> Sequence[tuple[str, str]]:
+        if self.query_one(Entry).is_open:
+            return [("leave", "Back")]
+        view = [] if self._full else [("view", "Read it all")]
+        return [
+            ("implement", "Implement"),
+            ("change", "Ask for changes…"),
+            *view,
+            ("leave_plan", "Leave plan mode"),
+        ]
+
+    # What keys do
+
+    def do_implement(self) -> None:
+        self._send(Draft(content=(TextInput(IMPLEMENT_TEXT),), mode="off"))
+
+    def do_change(self) -> None:
+        label = "What should be different? Enter sends it as a message."
+        self.query_one(Entry).open(label, self._draft)
+        self.post_message(HintsChanged())
+
+    def do_view(self) -> None:
+        self.post_message(OpenScreen("plan"))
+
+    def do_leave_plan(self) -> None:
+        self.run_worker(self._leave_plan(), group="plan", exclusive=True)
+
+    def do_leave(self) -> None:
+        self.leave()
+
+    def leave(self) -> bool:
+        entry = self.query_one(Entry)
+        if not entry.is_open:
+            return False
+        entry.close()
+        self.take_focus()
+        self.post_message(HintsChanged())
+        return True
+
+    def on_entry_taken(self, message: Entry.Taken) -> None:
+        message.stop()
+        text = message.text.strip()
+        if text:
+            self._send(Draft(content=(TextInput(text),)))
+        else:
+            self._show_problem("Write what should be different.")
+
+    def on_entry_left(self, message: Entry.Left) -> None:
+        message.stop()
+        self.leave()
+
+    def on_text_area_changed(self) -> None:
+        entry = self.query_one(Entry)
+        if entry.is_open:
+            self._draft = entry.text
+            self.post_message(DraftKept((self.plan.chat_id, self.plan.call_id), self._draft))
+
+    # What they send
+
+    def _send(self, draft: Draft) -> None:
+        """Once: the outbox repeats it by itself."""
+        if self._is_sent:
+            return
+        try:
+            session_of(self).outbox.send(self.plan.chat_id, draft)
+        except OutboxFull as error:
+            self._show_problem(error.message)
+            return
+        self._is_sent = True
+        self.post_message(PlanDone(self.plan))
+
+    async def _leave_plan(self) -> None:
+        try:
+            path = f"/chats/{self.plan.chat_id}"
+            await session_of(self).api.patch(path, {"mode": "off"}, Chat)
+        except (ApiError, ServerUnreachable) as error:
+            self._show_problem(error.message)
+            return
+        notice = "Plan mode is off. The plan stays in the chat; nothing was implemented."
+        self.post_message(PlanDone(self.plan, notice))
+
+    async def _load(self) -> None:
+        self._show_problem(await self.query_one(PlanText).show_plan(session_of(self).api))
+
+    def _show_problem(self, text: str) -> None:
+        self._problem = text
+        self.post_message(HintsChanged())
