@@ -4,6 +4,9 @@
 from textual.widget import Widget
 
 from chatd.client.connection import FollowedChat
+from chatd.terminal.answers import AnswerPanel
+
+__all__ = ["AnswerPanel", "Composer", "QueueView", "Timeline"]
 
 
 class _Area(Widget):
@@ -12,10 +15,6 @@ class _Area(Widget):
 
 
 class Timeline(_Area):
-    pass
-
-
-class AnswerPanel(_Area):
     pass
 
 

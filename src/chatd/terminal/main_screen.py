@@ -255,6 +255,9 @@ class MainScreen(Screen[None]):
             case None:
                 return
 
+    def action_answer(self) -> None:
+        self.query_one(AnswerPanel).take_focus()
+
     def action_retry(self) -> None:
         session_of(self).connection.retry_now()
 

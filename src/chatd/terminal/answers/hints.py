@@ -1,27 +1,17 @@
 """The line that names the keys of a form."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from textual.content import Content
 
-from chatd.terminal.keys import KEYS
-
-_NAMES: Final = {
-    "escape": "Esc",
-    "enter": "Enter",
-    "space": "Space",
-    "left": "←",
-    "right": "→",
-    "ctrl+s": "Ctrl-S",
-}
+from chatd.terminal.keys import KEYS, key_name
 
 
 def _key_names() -> Mapping[str, str]:
     """By action; of `answer('approve')` by its argument."""
     first = {key.action: key.keys.partition(",")[0] for key in KEYS["answers"]}
     return {
-        action.removeprefix("answer('").removesuffix("')"): _NAMES.get(name, name)
+        action.removeprefix("answer('").removesuffix("')"): key_name(name)
         for action, name in first.items()
     }
 

@@ -28,7 +28,7 @@ from chatd.terminal.answers.sending import AnswerSender
 from chatd.terminal.keys import bindings_of
 from chatd.terminal.messages import ShowNotice
 from chatd.terminal.safe_text import safe_line
-from chatd.terminal.session import session_of
+from chatd.terminal.session import app_of, session_of
 
 GUARD_S: Final = 0.6
 """After a form has appeared under the fingers of somebody who answers."""
@@ -132,7 +132,7 @@ class AnswerPanel(AskFrame):
             self.call_after_refresh(self.form.take_focus)
         self.call_after_refresh(self._draw)
         if is_new:
-            self.app.bell()
+            app_of(self).bell()
             self.run_worker(self._read_owner(item.chat_id), group="owner", exclusive=True)
 
     def _hide(self) -> None:

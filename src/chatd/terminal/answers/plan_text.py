@@ -20,8 +20,8 @@ async def load_plan(api: ServerApi, plan: ProposedPlan) -> str:
 
 
 class PlanText(Markdown):
-    """Says that it loads until `show_plan` has ended. Links are shown, and never opened by a click: a
-    model wrote them."""
+    """Says that it loads until `show_plan` has ended. Links are shown and never opened by a click:
+    a model wrote them."""
 
     DEFAULT_CSS = """
     PlanText { height: auto; padding: 0 1; margin: 0; background: transparent; }
