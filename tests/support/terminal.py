@@ -124,7 +124,7 @@ async def run_terminal(
     """The whole terminal, signed in as the administrator."""
     async with open_session(server.address, SystemClock()) as session:
         terminal = ChatTerminal(session, chat_id)
-        async with terminal.run_test(size=size) as pilot:
+        async with terminal.run_test(size=size, notifications=True) as pilot:
             yield pilot
 
 

@@ -115,7 +115,7 @@ def test_arguments_that_nobody_has_are_said_to_be_unreadable() -> None:
 @pytest.mark.parametrize(
     ("left", "words"),
     [
-        (timedelta(hours=72), "3 d left"),
+        (timedelta(hours=71, minutes=59), "3 d left"),
         (timedelta(hours=47), "47 h left"),
         (timedelta(minutes=119), "119 min left"),
         (timedelta(seconds=119), "119 s left"),

@@ -144,6 +144,7 @@ class ApprovalForm(AskForm):
             return False
         was, self._step, self._problem = self._step, "choose", ""
         self.query_one(Entry).close()
+        self.remove_class("-writing")
         if was in ("approve_all", "deny_all"):
             self._replace_view(CallView([self._text]))
         self.take_focus()
@@ -171,6 +172,7 @@ class ApprovalForm(AskForm):
 
     def _open(self, step: Step, label: str) -> None:
         self._step = step
+        self.add_class("-writing")
         if step == "deny":
             self.query_one(Entry).open(label, self._draft.reason)
         else:

@@ -143,5 +143,5 @@ def time_left(deadline: datetime | None, now: datetime) -> str:
         return "time is over"
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:
-            return f"{seconds // size} {unit} left"
+            return f"{round(seconds / size)} {unit} left"
     return f"{seconds} s left"

@@ -1,5 +1,7 @@
 """A call whose result a program outside must send: shown here, and answered there."""
 
+from typing import Final
+
 from textual.app import ComposeResult
 from textual.widgets import Static
 
@@ -8,7 +10,7 @@ from chatd.terminal.answers.call_text import describe_call
 from chatd.terminal.answers.call_view import CallView, one_line
 from chatd.terminal.answers.form import AskForm, Body
 
-_WHY = (
+_WHY: Final = (
     "A program outside of chatd runs this tool and sends its result. The chat goes on by itself"
     " then; it cannot be answered here."
 )

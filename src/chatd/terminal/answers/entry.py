@@ -11,7 +11,7 @@ from textual.widgets import Static, TextArea
 _NEW_LINE_KEYS: Final = "ctrl+j,shift+enter,alt+enter"
 
 
-class _Field(TextArea):
+class EntryField(TextArea):
     BINDINGS = [  # noqa: RUF012
         Binding("enter", "take", priority=True, show=False),
         Binding(_NEW_LINE_KEYS, "new_line", priority=True, show=False),
@@ -35,8 +35,8 @@ class Entry(Vertical):
     Entry { height: auto; display: none; padding: 0 1; }
     Entry.-open { display: block; }
     Entry > #entry-label { color: $text-muted; height: auto; }
-    Entry > _Field { height: auto; min-height: 1; max-height: 6; border: none; padding: 0 1;
-        background: $boost; }
+    EntryField, EntryField:focus { height: auto; min-height: 1; max-height: 4; border: none;
+        padding: 0 1; background: $boost; }
     """
 
     class Taken(Message):
@@ -52,7 +52,7 @@ class Entry(Vertical):
     def __init__(self) -> None:
         super().__init__()
         self._label = Static("", id="entry-label", markup=False)
-        self._field = _Field(soft_wrap=True, show_line_numbers=False, tab_behavior="focus")
+        self._field = EntryField(soft_wrap=True, show_line_numbers=False, tab_behavior="focus")
 
     def compose(self) -> ComposeResult:
         yield self._label

@@ -21,8 +21,8 @@ _MARKS: Final = frozenset({"Mn", "Me"})
 _BLANK: Final = frozenset("\u2800\u3164\u115f\u1160\uffa0\u034f\u17b4\u17b5")
 _WORD: Final = re.compile(r"\w+")
 
-HEAD_ROWS: Final = 8
-TAIL_ROWS: Final = 4
+HEAD_ROWS: Final = 3
+TAIL_ROWS: Final = 3
 """Of a text that is folded. The end is always shown: a long command could hide its effect there."""
 
 

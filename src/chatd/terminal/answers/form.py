@@ -1,15 +1,24 @@
 """What the forms of the answer panel share: each shows one ask and says what was answered."""
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Final, cast
 
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.message import Message
+from textual.signal import Signal
 
 from chatd.domain.ids import ChatId
 from chatd.terminal.answers.asks import AskKey
 from chatd.terminal.answers.sending import CallAnswer
+
+READING_SHARE: Final = 0.35
+WRITING_SHARE: Final = 0.2
+"""Of the rows of the screen, for the text above the keys or above a field."""
+
+
+class HintsChanged(Message):
+    """The form offers other keys now."""
 
 
 class Body(VerticalScroll, can_focus=True, inherit_bindings=False):
@@ -25,8 +34,32 @@ class Body(VerticalScroll, can_focus=True, inherit_bindings=False):
         Binding("end", "scroll_end", show=False),
     ]
     DEFAULT_CSS = """
-    Body { height: auto; max-height: 100%; }
+    Body { height: auto; }
     """
+
+    @property
+    def has_more_below(self) -> bool:
+        return self.scroll_y < self.max_scroll_y
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        self.post_message(HintsChanged())
+
+    def limit(self, share: float) -> None:
+        """At most this share of the screen. Not by CSS: textual measures a box that fits its
+        content without a maximum that is relative."""
+        rows = max(3, int(self.screen.size.height * share))
+        if self.styles.max_height is None or self.styles.max_height.value != rows:
+            self.styles.max_height = rows
+
+
+class RowsBody(Body, can_focus=False, inherit_bindings=False):
+    """One whose rows take the focus: up and down go to them."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("pageup", "page_up", show=False),
+        Binding("pagedown", "page_down", show=False),
+    ]
 
 
 class Answered(Message):
@@ -47,17 +80,24 @@ class DraftKept(Message):
         self.draft = draft
 
 
-class HintsChanged(Message):
-    """The form offers other keys now."""
-
-
 class AskForm(Vertical):
     """A form. `actions` are the keys that it offers now, with their words; the panel calls the
     method of the action's name."""
 
     DEFAULT_CSS = """
-    AskForm { height: auto; max-height: 100%; }
+    AskForm { height: auto; }
     """
+
+    def on_mount(self) -> None:
+        changes = self.screen.screen_layout_refresh_signal  # pyright: ignore[reportUnknownMemberType]
+        cast("Signal[object]", changes).subscribe(self, self._limit_body)
+        self._limit_body()
+        self.post_message(HintsChanged())
+
+    def _limit_body(self, _: object = None) -> None:
+        if not self.has_class("-full"):
+            share = WRITING_SHARE if self.has_class("-writing") else READING_SHARE
+            self.query_one(Body).limit(share)
 
     @property
     def actions(self) -> Sequence[tuple[str, str]]:

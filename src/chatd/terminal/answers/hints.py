@@ -1,10 +1,15 @@
-"""The line that names the keys of a form."""
+"""The line that names the keys of a form, and what stands beside its title."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 from textual.content import Content
 
+from chatd.terminal.answers.asks import Ask, time_left
+from chatd.terminal.answers.form import AskForm, Body
+from chatd.terminal.answers.open_asks import Item, OpenAsks
 from chatd.terminal.keys import KEYS, key_name
+from chatd.terminal.safe_text import safe_line
 
 
 def _key_names() -> Mapping[str, str]:
@@ -26,3 +31,14 @@ def hint_line(actions: Sequence[tuple[str, str]], *, before: str = "") -> Conten
         if word
     ]
     return Content("   ").join(parts)
+
+
+def notes_of(form: AskForm, item: Item, asks: OpenAsks, now: datetime) -> list[str]:
+    """Who asks, how far the answer is, until when, and which of several this is."""
+    notes = [form.note]
+    if isinstance(item, Ask):
+        notes = [safe_line(item.asker, 30), form.note, time_left(item.call.deadline, now)]
+    count = len(asks.items)
+    if form.query_one(Body).has_more_below:
+        notes.append("more below ↓")
+    return [*notes, f"{asks.place_of(item)} of {count}" if count > 1 else ""]

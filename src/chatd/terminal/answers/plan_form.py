@@ -33,7 +33,7 @@ class PlanForm(AskForm):
 
     DEFAULT_CSS = """
     PlanForm.-full { height: 1fr; }
-    PlanForm.-full > Body { height: 1fr; }
+    PlanForm.-full > Body { height: 1fr; max-height: 100%; }
     """
 
     def __init__(self, plan: ProposedPlan, draft: str | None, *, full: bool = False) -> None:
@@ -79,6 +79,7 @@ class PlanForm(AskForm):
 
     def do_change(self) -> None:
         label = "What should be different? Enter sends it as a message."
+        self.add_class("-writing")
         self.query_one(Entry).open(label, self._draft)
         self.post_message(HintsChanged())
 
@@ -96,6 +97,7 @@ class PlanForm(AskForm):
         if not entry.is_open:
             return False
         entry.close()
+        self.remove_class("-writing")
         self.take_focus()
         self.post_message(HintsChanged())
         return True

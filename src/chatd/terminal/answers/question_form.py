@@ -9,7 +9,7 @@ from textual.widgets import Input, Static
 
 from chatd.domain.questions import MAX_ANSWER_CHARS, Question, QuestionOption
 from chatd.terminal.answers.asks import Ask
-from chatd.terminal.answers.form import Answered, AskForm, Body, DraftKept, HintsChanged
+from chatd.terminal.answers.form import Answered, AskForm, Body, DraftKept, HintsChanged, RowsBody
 from chatd.terminal.answers.question_draft import QuestionDraft, keep_draft, questions_of
 from chatd.terminal.answers.sending import CallAnswer
 from chatd.terminal.safe_text import safe_text
@@ -45,10 +45,8 @@ class OptionRow(Static, can_focus=True):
             )
         )
 
-    def on_focus(self) -> None:
-        self.draw(is_chosen=self._is_chosen)
-
-    def on_blur(self) -> None:
+    def watch_has_focus(self, _has_focus: bool) -> None:  # noqa: FBT001
+        super().watch_has_focus(_has_focus)
         self.draw(is_chosen=self._is_chosen)
 
 
@@ -56,14 +54,12 @@ class OwnWords(Input):
     """The field below the options of a question."""
 
     DEFAULT_CSS = """
-    OwnWords { height: 1; border: none; padding: 0 1 0 3; background: transparent; }
-    OwnWords:focus { border: none; background: $boost; }
+    OwnWords, OwnWords:focus { height: 1; border: none; padding: 0 1 0 7; background: transparent; }
+    OwnWords:focus { background: $boost; }
     """
 
     def __init__(self, at: int, text: str) -> None:
-        super().__init__(
-            text, placeholder="Or in your own words", max_length=MAX_ANSWER_CHARS, compact=True
-        )
+        super().__init__(text, placeholder="Or in your own words", max_length=MAX_ANSWER_CHARS)
         self.at = at
 
 
@@ -81,7 +77,7 @@ class QuestionForm(AskForm):
         self._last: Widget | None = None
 
     def compose(self) -> ComposeResult:
-        with Body(can_focus=not self.draft.questions):
+        with RowsBody() if self.draft.questions else Body():
             for at, question in enumerate(self.draft.questions):
                 later = " later" if at else ""
                 yield Static(_question_text(question), classes=f"question{later}")

@@ -1,0 +1,145 @@
+"""Approvals in the terminal, on a real server."""
+
+import msgspec
+
+from chatd.domain.ids import ToolCallId
+from chatd.terminal.answers.form import Answered
+from chatd.terminal.answers.sending import CallAnswer
+from tests.support.eventually import eventually
+from tests.support.terminal import TerminalServer, run_terminal, screen_text, until, until_shown
+from tests.support.terminal_answers import (
+    TOOL,
+    ask_for,
+    panel_awake,
+    panel_gone,
+    panel_of,
+    results_of,
+    waiting_calls,
+)
+
+
+async def test_a_call_is_approved_with_one_key_and_the_chat_goes_on(
+    server: TerminalServer,
+) -> None:
+    chat_id = await ask_for(server, {"limit": 3})
+    async with run_terminal(server, chat_id) as pilot:
+        await panel_awake(pilot)
+        await until_shown(pilot, "Why it asks  Calls need a review.")
+        shown = await until_shown(pilot, "y Approve once")
+        assert "Allow list_agents?" in shown
+        assert "3 d left" in shown
+        await pilot.press("f3", "y")
+        await panel_gone(pilot)
+        await eventually(lambda: _is_waiting(server, chat_id))
+    (result,) = await results_of(server, chat_id)
+    assert not result.get("is_error"), "the call ran"
+
+
+async def _is_waiting(server: TerminalServer, chat_id: object) -> bool:
+    return (await server.call("GET", f"/chats/{chat_id}"))["status"] == "waiting"
+
+
+async def test_keys_answer_only_in_the_panel(server: TerminalServer) -> None:
+    chat_id = await ask_for(server, {})
+    async with run_terminal(server, chat_id) as pilot:
+        panel = await panel_awake(pilot)
+        assert not panel.has_focus_within, "it never takes the focus by itself"
+        await pilot.press("y", "n", "a", "Y", "enter")
+        await pilot.pause()
+        assert panel.form is not None
+        assert await waiting_calls(server, chat_id) == 1
+
+
+async def test_a_key_pressed_twice_does_not_answer_the_next_call(server: TerminalServer) -> None:
+    chat_id = await ask_for(server, {"limit": 1}, {"limit": 2})
+    async with run_terminal(server, chat_id) as pilot:
+        panel = await panel_awake(pilot)
+        await until_shown(pilot, "1 of 2")
+        panel.guard_s = 3600.0
+        await pilot.press("f3", "y", "y", "y")
+        await until(pilot, lambda: "1 of 2" not in screen_text(pilot))
+        await pilot.press("y", "n", "a")
+        await pilot.pause()
+        assert await waiting_calls(server, chat_id) == 1
+        assert panel.form is not None
+
+
+async def test_a_denial_tells_the_model_what_to_do_instead(server: TerminalServer) -> None:
+    chat_id = await ask_for(server, {})
+    async with run_terminal(server, chat_id) as pilot:
+        await panel_awake(pilot)
+        await pilot.press("f3", "n", *"no yes", "escape")
+        assert await waiting_calls(server, chat_id) == 1, "Escape goes back"
+        await pilot.press("n", *"!", "enter")
+        await panel_gone(pilot)
+    (result,) = await results_of(server, chat_id)
+    assert "The reason: no yes!" in msgspec.json.encode(result["result"]).decode()
+
+
+async def test_always_shows_the_rule_and_stores_it_as_it_was_edited(server: TerminalServer) -> None:
+    chat_id = await ask_for(server, {"limit": 3})
+    async with run_terminal(server, chat_id) as pilot:
+        await panel_awake(pilot)
+        await pilot.press("f3", "a")
+        await until_shown(pilot, "Stored in this chat: run list_agents without asking")
+        await pilot.press(*"limit: 4", "enter")
+        await until_shown(pilot, "The rule does not match this call")
+        await pilot.press("backspace", "3", "enter")
+        await panel_gone(pilot)
+    policy = await server.call("GET", f"/chats/{chat_id}/tool-policy")
+    assert msgspec.convert(policy["rules"], list[object])[-1] == {
+        "tool": TOOL,
+        "action": "auto",
+        "args": {"limit": "3"},
+    }
+
+
+async def test_all_calls_are_shown_before_they_are_approved_together(
+    server: TerminalServer,
+) -> None:
+    chat_id = await ask_for(server, {"limit": 1}, {"limit": 2}, {"offset": 7})
+    async with run_terminal(server, chat_id) as pilot:
+        await panel_awake(pilot)
+        await pilot.press("f3", "Y")
+        shown = await until_shown(pilot, "Approve all 3 calls?")
+        await until_shown(pilot, "offset       7")
+        assert await waiting_calls(server, chat_id) == 3, shown
+        await pilot.press("y")
+        await panel_gone(pilot)
+    assert [bool(one.get("is_error")) for one in await results_of(server, chat_id)] == [False] * 3
+
+
+async def test_an_answer_of_another_client_ends_the_ask_with_a_line(server: TerminalServer) -> None:
+    chat_id = await ask_for(server, {})
+    async with run_terminal(server, chat_id) as pilot:
+        await panel_awake(pilot)
+        answers = [{"tool_call_id": "call_0", "decision": "deny"}]
+        await server.call("POST", f"/chats/{chat_id}/answers", {"answers": answers})
+        await until_shown(pilot, "The call was denied in another window.")
+        assert panel_of(pilot).form is None
+
+
+async def test_who_answers_second_is_told_who_was_first(server: TerminalServer) -> None:
+    chat_id = await ask_for(server, {}, {})
+    async with run_terminal(server, chat_id) as pilot:
+        panel = await panel_awake(pilot)
+        answers = [{"tool_call_id": "call_0", "decision": "deny"}]
+        await server.call("POST", f"/chats/{chat_id}/answers", {"answers": answers})
+        late = CallAnswer(tool_call_id=ToolCallId("call_0"), decision="approve")
+        panel.post_message(Answered(chat_id, [late]))
+        await until_shown(pilot, "has denied the call")
+
+
+async def test_a_long_command_is_folded_with_its_end_in_sight(server: TerminalServer) -> None:
+    text = "\n".join(["first", *[""] * 300, "rm -rf \u202e~"])
+    chat_id = await ask_for(server, {"command": text})
+    async with run_terminal(server, chat_id, size=(80, 24)) as pilot:
+        shown = await until_shown(pilot, "o shows all")
+        assert "$ first" in shown
+        assert "> rm -rf \\u202e~" in shown, "the end is in sight at once"
+        await panel_awake(pilot)
+        await pilot.press("f3", "o")
+        await until_shown(pilot, "more below ↓")
+        await pilot.press("end")
+        await until_shown(pilot, "> rm -rf \\u202e~")
+        assert "o shows all" not in screen_text(pilot)
