@@ -89,8 +89,11 @@ class AskForm(Vertical):
     """
 
     def on_mount(self) -> None:
-        changes = self.screen.screen_layout_refresh_signal  # pyright: ignore[reportUnknownMemberType]
-        cast("Signal[object]", changes).subscribe(self, self._limit_body)
+        changes = cast(
+            "Signal[object]",
+            self.screen.screen_layout_refresh_signal,  # pyright: ignore[reportUnknownMemberType]
+        )
+        changes.subscribe(self, self._limit_body)
         self._limit_body()
         self.post_message(HintsChanged())
 
