@@ -88,7 +88,7 @@ def test_a_command_says_why_it_cannot_be_used(
     ("text", "labels"),
     [
         ("/un", ["/unsent", "/unarchive", "/unpin", "/unshare name"]),
-        ("/MOD", ["/model [name]", "/mode plan|normal"]),
+        ("/MOD", ["/model [name]", "/mode [plan|normal]"]),
         ("/mode ", ["plan", "normal"]),
         ("/mode n", ["normal"]),
         ("/mode plan", []),

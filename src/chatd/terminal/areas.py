@@ -5,6 +5,8 @@ from textual.widget import Widget
 
 from chatd.client.connection import FollowedChat
 from chatd.terminal.answers import AnswerPanel
+from chatd.terminal.composer.composer import Composer
+from chatd.terminal.composer.queue_view import QueueView
 
 __all__ = ["AnswerPanel", "Composer", "QueueView", "Timeline"]
 
@@ -16,12 +18,3 @@ class _Area(Widget):
 
 class Timeline(_Area):
     pass
-
-
-class QueueView(_Area):
-    pass
-
-
-class Composer(_Area):
-    def run_line(self, line: str) -> None:
-        del line

@@ -11,7 +11,7 @@ from typing import Final, Literal
 from msgspec import Struct
 from textual.binding import Binding, BindingType
 
-Area = Literal["anywhere", "chat list", "timeline", "answers", "queue", "composer"]
+Area = Literal["anywhere", "chat list", "timeline", "answers", "queue", "composer", "changes"]
 
 
 class Key(Struct, frozen=True):
@@ -90,8 +90,38 @@ KEYS: Final[Mapping[Area, tuple[Key, ...]]] = {
         Key("left", "previous_ask", "Show the one before"),
         Key("escape", "leave", "Go one step back, and then to the message"),
     ),
-    "queue": (),
-    "composer": (),
+    "queue": (
+        Key("up,k", "step(-1)", "The message above"),
+        Key("down,j", "step(1)", "The message below"),
+        Key("enter,e", "edit", "Edit the message", "Edit"),
+        Key("s", "send_now", "Send it now: the answer is interrupted", "Send now"),
+        Key("d,delete", "remove", "Remove it", "Remove"),
+        Key("K,shift+up", "move(-1)", "Move it up"),
+        Key("J,shift+down", "move(1)", "Move it down"),
+        Key("escape", "leave", "Back to the message box", "Back"),
+    ),
+    "composer": (
+        Key("enter", "send", "Send the message, or take the chosen completion"),
+        Key("ctrl+j,alt+enter,shift+enter", "new_line", "New line; so does \\ before Enter"),
+        Key("up", "back", "In the first line: the last queued message, or earlier prompts"),
+        Key("down", "forward", "In the last line: later prompts"),
+        Key("tab", "complete", "Take the chosen completion of a /command or an @path"),
+        Key("escape", "close", "Close the menu, cancel the sending, or leave the edit"),
+        Key("ctrl+e", "run('editor')", "Write in your editor ($VISUAL or $EDITOR)"),
+        Key("ctrl+g", "run('busy')", "What the next message does while the chat works"),
+        Key("ctrl+o", "run('model')", "Choose the model and its effort"),
+        Key("alt+e", "run('edit_last')", "Edit your last message and run it again"),
+        Key("alt+q", "run('queue')", "Go to the queue"),
+    ),
+    "changes": (
+        Key("tab,s", "scope", "This turn, the chat, the working tree", "Scope"),
+        Key("n", "file(1)", "The next file", "Next file"),
+        Key("p", "file(-1)", "The file before", "File before"),
+        Key("j", "hunk(1)", "The next change in the file", "Next change"),
+        Key("k", "hunk(-1)", "The change before", "Change before"),
+        Key("r", "reload", "Read the changes again", "Read again"),
+        Key("escape,q", "close", "Back to the chat", "Back"),
+    ),
 }
 
 
@@ -102,6 +132,7 @@ AREA_TITLES: Final[Mapping[Area, str]] = {
     "answers": "When the chat asks for something",
     "queue": "In the queue",
     "composer": "In the message box",
+    "changes": "In the changes",
 }
 _NAMES: Final[Mapping[str, str]] = {
     "escape": "Esc",

@@ -6,6 +6,7 @@ from typing import Final
 from textual.screen import Screen
 
 from chatd.domain.ids import ChatId
+from chatd.terminal.diff_screen import ChangesScreen
 from chatd.terminal.help_screen import HelpScreen
 from chatd.terminal.messages import ScreenName
 
@@ -16,4 +17,8 @@ def _help(_: ChatId | None) -> Screen[None]:
     return HelpScreen()
 
 
-SCREENS: Final[Mapping[ScreenName, MakeScreen]] = {"help": _help}
+def _changes(chat_id: ChatId | None) -> Screen[None]:
+    return HelpScreen() if chat_id is None else ChangesScreen(chat_id)
+
+
+SCREENS: Final[Mapping[ScreenName, MakeScreen]] = {"help": _help, "changes": _changes}

@@ -2,7 +2,7 @@
 
 from typing import cast
 
-from msgspec import Struct
+from msgspec import Struct, field
 from textual.app import App
 from textual.dom import DOMNode
 
@@ -11,6 +11,7 @@ from chatd.client.outbox import Outbox
 from chatd.client.resources import Me
 from chatd.client.server import ServerAddress, ServerApi
 from chatd.domain.ports import Clock
+from chatd.terminal.machine import Machine
 
 
 class Session(Struct, frozen=True, kw_only=True):
@@ -22,6 +23,7 @@ class Session(Struct, frozen=True, kw_only=True):
     outbox: Outbox
     me: Me
     clock: Clock
+    machine: Machine = field(default_factory=Machine)
 
 
 class SessionApp(App[None]):

@@ -10,8 +10,9 @@ from chatd.terminal.composer.behaviours import BEHAVIOURS
 
 CommandName = Literal[
     "new", "model", "effort", "mode", "plan", "workspace", "attach", "mcp", "policy", "busy",
-    "continue", "edit", "unsent", "interrupt", "hold", "queue", "compact", "diff", "usage", "fork",
-    "rename", "archive", "unarchive", "pin", "unpin", "share", "unshare", "export", "help", "quit",
+    "continue", "edit", "unsent", "retry", "interrupt", "hold", "queue", "compact", "diff", "usage",
+    "fork", "rename", "archive", "unarchive", "pin", "unpin", "share", "unshare", "export", "help",
+    "quit",
 ]  # fmt: skip
 
 Need = Literal["nothing", "chat", "idle chat", "busy chat"]
@@ -46,7 +47,7 @@ COMMANDS: Final[tuple[SlashCommand, ...]] = (
     ),
     SlashCommand(
         name="mode",
-        argument="plan|normal",
+        argument="[plan|normal]",
         choices=("plan", "normal"),
         effect="In plan mode it looks around and proposes a plan, and changes nothing else",
     ),
@@ -72,6 +73,7 @@ COMMANDS: Final[tuple[SlashCommand, ...]] = (
     ),
     SlashCommand(name="edit", effect="Edit your last message and run it again", need="chat"),
     SlashCommand(name="unsent", effect="Take back a message that was refused", need="chat"),
+    SlashCommand(name="retry", effect="Send refused messages again", need="chat"),
     SlashCommand(name="interrupt", effect="Stop the answer, keep what was said", need="busy chat"),
     SlashCommand(name="hold", effect="Stop the answer and hold the queue", need="busy chat"),
     SlashCommand(name="queue", effect="Go to the queue: edit, send now, move, remove", need="chat"),

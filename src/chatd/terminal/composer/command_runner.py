@@ -1,0 +1,197 @@
+"""Does what a slash command says."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from msgspec.structs import replace
+
+from chatd.client.errors import ApiError, ServerUnreachable
+from chatd.terminal.composer.behaviours import BEHAVIOURS, find_behaviour
+from chatd.terminal.composer.chat_actions import ChatActions, NotDone, export_name
+from chatd.terminal.composer.commands import CommandCall, CommandName, refusal_of
+from chatd.terminal.composer.host import CommandTarget
+from chatd.terminal.composer.local_files import resolve
+from chatd.terminal.messages import NewChat, OpenChat, OpenScreen, ScreenName, Severity, ShowNotice
+from chatd.terminal.pickers.model_texts import EFFORT_NAMES, efforts_of, find_model, model_name
+from chatd.terminal.safe_text import safe_line
+
+_SCREENS: Final[Mapping[CommandName, ScreenName]] = {
+    "plan": "plan",
+    "mcp": "mcp",
+    "policy": "policy",
+    "usage": "usage",
+    "help": "help",
+}
+
+
+class CommandRunner:
+    def __init__(self, host: CommandTarget) -> None:
+        self._host = host
+
+    def refusal(self, call: CommandCall) -> str:
+        """Why it cannot be run now; empty: it can."""
+        chat = self._host.chat
+        reason = refusal_of(call.command, None if chat is None else chat.shown.status)
+        return f"/{call.command.name}: {reason}." if reason else ""
+
+    async def run(self, call: CommandCall) -> None:
+        try:
+            await self._run(call)
+        except NotDone as error:
+            self._say(str(error), "warning")
+        except (ApiError, ServerUnreachable) as error:
+            self._say(error.message, "error")
+
+    async def _run(self, call: CommandCall) -> None:
+        name, argument = call.command.name, call.argument
+        if (screen := _SCREENS.get(name)) is not None:
+            self._open_screen(screen)
+        elif (choose := self._here.get(name)) is not None:
+            choose(argument)
+        elif (change := self._on_server.get(name)) is not None:
+            await change(argument)
+
+    @property
+    def _here(self) -> Mapping[CommandName, Callable[[str], object]]:
+        host = self._host
+        return {
+            "new": lambda _: host.post_message(NewChat()),
+            "model": self._model,
+            "effort": self._effort,
+            "workspace": host.choose_workspace,
+            "attach": self._attach,
+            "busy": self._busy,
+            "edit": lambda _: host.edit_last(),
+            "unsent": lambda _: host.take_unsent(),
+            "retry": lambda _: host.retry_unsent(),
+            "continue": lambda _: host.continue_chat(),
+            "queue": lambda _: host.go_to_queue(),
+            "diff": host.show_changes,
+            "quit": lambda _: host.leave(),
+        }
+
+    @property
+    def _on_server(self) -> Mapping[CommandName, Callable[[str], Awaitable[None]]]:
+        return {
+            "mode": self._mode,
+            "interrupt": lambda _: self._actions.interrupt(),
+            "hold": lambda _: self._actions.interrupt("hold"),
+            "compact": self._compact,
+            "fork": self._fork,
+            "rename": self._rename,
+            "archive": lambda _: self._update(
+                {"archived": True}, "Archived. /unarchive undoes it."
+            ),
+            "unarchive": lambda _: self._update({"archived": False}, "Out of the archive."),
+            "pin": lambda _: self._update({"pin_order": 1}, "Pinned."),
+            "unpin": lambda _: self._update({"pin_order": 0}, "Unpinned."),
+            "share": self._share,
+            "unshare": self._unshare,
+            "export": self._export,
+        }
+
+    def _say(self, text: str, severity: Severity = "information") -> None:
+        self._host.post_message(ShowNotice(text, severity))
+
+    @property
+    def _actions(self) -> ChatActions:
+        assert self._host.chat_id is not None
+        return ChatActions(self._host.session.api, self._host.chat_id)
+
+    def _open_screen(self, screen: ScreenName) -> None:
+        if screen == "mcp" and self._host.chat_id is None:
+            self._host.choose_mcp_servers()
+            return
+        self._host.post_message(OpenScreen(screen))
+
+    def _model(self, words: str) -> None:
+        if not words:
+            self._host.choose_model()
+            return
+        model = find_model(self._host.facts.models, words)
+        if model is None:
+            raise NotDone(f"No model fits {words!r}, or several do. /model shows them.")
+        self._host.change_draft(lambda was: replace(was, model_id=model.id, effort=None))
+        self._say(f"The next messages go to {model_name(model)}.")
+
+    def _effort(self, word: str) -> None:
+        if not word:
+            self._host.choose_effort()
+            return
+        wanted = word.lower()
+        model = self._host.model
+        efforts = () if model is None else efforts_of(model)
+        effort = next((one for one in efforts if wanted in (one, EFFORT_NAMES[one].lower())), None)
+        if effort is None:
+            known = ", ".join(efforts) or "none: it does not reason"
+            raise NotDone(f"The efforts of this model: {known}.")
+        self._host.change_draft(lambda was: replace(was, effort=effort))
+
+    def _attach(self, path: str) -> None:
+        if not path:
+            raise NotDone("Which file? /attach path, or @path in the text.")
+        self._host.attach_path(path)
+
+    def _busy(self, word: str) -> None:
+        if word and find_behaviour(word) is None:
+            known = ", ".join(one.word for one in BEHAVIOURS)
+            raise NotDone(f"There is no {word!r}. Messages to a busy chat: {known}.")
+        self._host.keep_busy(word)
+
+    async def _mode(self, word: str) -> None:
+        wanted = word.lower() or ("normal" if self._host.is_plan else "plan")
+        if wanted not in ("plan", "normal"):
+            raise NotDone("/mode plan, or /mode normal.")
+        is_plan = wanted == "plan"
+        if self._host.chat_id is None:
+            self._host.change_draft(lambda was: replace(was, is_plan=is_plan))
+        else:
+            await self._actions.update({"mode": "plan" if is_plan else "off"})
+            self._host.facts.read_chat()
+        self._say(
+            "Plan mode: it plans, and changes nothing else." if is_plan else "Plan mode is off."
+        )
+
+    async def _compact(self, _: str) -> None:
+        await self._actions.compact()
+        self._say("The history is being summarized.")
+
+    async def _fork(self, _: str) -> None:
+        self._host.post_message(OpenChat(await self._actions.fork()))
+        self._say("This is a copy. The first chat goes on without it.")
+
+    async def _rename(self, title: str) -> None:
+        if title:
+            await self._actions.update({"title": title})
+        else:
+            self._say(f"Renamed: {safe_line(await self._actions.name_by_model(), 80)}")
+
+    async def _update(self, body: Mapping[str, object], done: str) -> None:
+        await self._actions.update(body)
+        self._host.facts.read_chat()
+        self._say(done)
+
+    async def _share(self, name: str) -> None:
+        if name:
+            known = safe_line(await self._actions.share(name), 60)
+            self._say(f"{known} can read this chat and its subagents.")
+            return
+        readers = await self._actions.readers()
+        names = [one.username for one in readers.users] + [one.name for one in readers.groups]
+        shown = safe_line(", ".join(names), 200) or "nobody else"
+        self._say(f"Readers: {shown}. /share name adds one, /unshare name removes one.")
+
+    async def _unshare(self, name: str) -> None:
+        if not name:
+            raise NotDone("From whom? /unshare name.")
+        known = safe_line(await self._actions.unshare(name), 60)
+        self._say(f"{known} can no longer read this chat.")
+
+    async def _export(self, path: str) -> None:
+        chat = self._host.facts.chat
+        machine = self._host.session.machine
+        wanted = path or export_name("" if chat is None else chat.title)
+        target: Path = resolve(wanted, machine.working_directory, machine.home)
+        size = await self._actions.export(target)
+        self._say(f"Saved {safe_line(str(target), 200)} ({size:,} bytes).")

@@ -1,0 +1,107 @@
+"""The files of drafts on their way to the server. A draft shows how far they are; they go on while
+another chat is open."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from msgspec.structs import replace
+from textual.widget import Widget
+from textual.worker import Worker, WorkerCancelled, WorkerFailed
+
+from chatd.client.server import ServerApi
+from chatd.terminal.composer.drafts import Attachment, DraftStore, WrittenDraft
+from chatd.terminal.composer.local_files import (
+    MAX_MESSAGE_FILES,
+    Mention,
+    existing_mentions,
+    resolve,
+)
+from chatd.terminal.composer.uploads import upload_mention, upload_text
+from chatd.terminal.machine import Machine
+
+
+class DraftFiles:
+    """Of the drafts in `store`, by the keys of these."""
+
+    def __init__(
+        self,
+        host: Widget,
+        api: ServerApi,
+        machine: Machine,
+        store: DraftStore,
+        on_change: Callable[[], None],
+    ) -> None:
+        self._host = host
+        self._api = api
+        self._machine = machine
+        self._store = store
+        self._on_change = on_change
+        self._running: dict[tuple[str, str], Worker[None]] = {}
+
+    def attach(self, key: str, mention: Mention) -> None:
+        """Begins to upload a file; once, however often it is named."""
+        path = resolve(mention.path, self._machine.working_directory, self._machine.home)
+        waiting = Attachment(word=mention.word, name=path.name, state="uploading")
+        if self._add(key, waiting):
+            self._run(key, mention.word, lambda: upload_mention(self._api, mention, path))
+
+    def attach_text(self, key: str, word: str, name: str, text: str) -> None:
+        if self._add(key, Attachment(word=word, name=name, state="uploading")):
+            self._run(key, word, lambda: upload_text(self._api, word, name, text))
+
+    def drop_unnamed(self, key: str, text: str) -> None:
+        """A file whose word was deleted from the text is not sent."""
+        for one in self._store.read(key).attachments:
+            if one.word not in text:
+                self._remove(key, one.word)
+
+    async def attach_all(self, key: str, text: str) -> None:
+        """Every file of this machine that the text names is attached, or says why it is not."""
+        found = await asyncio.to_thread(
+            existing_mentions, text, self._machine.working_directory, self._machine.home
+        )
+        for mention in found:
+            self.attach(key, mention)
+        for worker in [one for at, one in self._running.items() if at[0] == key]:
+            try:
+                await worker.wait()
+            except (WorkerFailed, WorkerCancelled):
+                continue
+
+    def _add(self, key: str, attachment: Attachment) -> bool:
+        known = self._store.read(key).attachments
+        if any(one.word == attachment.word and one.state != "failed" for one in known):
+            return False
+        others = tuple(one for one in known if one.word != attachment.word)
+        if len(others) >= MAX_MESSAGE_FILES:
+            reason = f"A message can have {MAX_MESSAGE_FILES} files."
+            failed = replace(attachment, state="failed", error=reason)
+            self._put(key, (*others, failed))
+            return False
+        self._put(key, (*others, attachment))
+        return True
+
+    def _run(self, key: str, word: str, upload: Callable[[], Awaitable[Attachment]]) -> None:
+        async def run() -> None:
+            try:
+                done = await upload()
+            finally:
+                self._running.pop((key, word), None)
+            known = self._store.read(key).attachments
+            self._put(key, tuple(done if one.word == word else one for one in known))
+
+        self._running[key, word] = self._host.run_worker(run, group="uploads")
+
+    def _remove(self, key: str, word: str) -> None:
+        if (worker := self._running.pop((key, word), None)) is not None:
+            worker.cancel()
+        known = self._store.read(key).attachments
+        self._put(key, tuple(one for one in known if one.word != word))
+
+    def _put(self, key: str, attachments: tuple[Attachment, ...]) -> None:
+        self._store.change(key, lambda was: _with_files(was, attachments))
+        self._on_change()
+
+
+def _with_files(draft: WrittenDraft, attachments: tuple[Attachment, ...]) -> WrittenDraft:
+    return replace(draft, attachments=attachments)

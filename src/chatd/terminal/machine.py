@@ -1,0 +1,38 @@
+"""What the terminal uses of the machine it runs on: directories and the editor of the person."""
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct, field
+
+DEFAULT_EDITOR: Final = "vi"
+
+
+class Machine(Struct, frozen=True, kw_only=True):
+    """Paths of a draft begin at `working_directory`. Without a `state_directory` drafts end with
+    the terminal."""
+
+    working_directory: Path = field(default_factory=Path.cwd)
+    home: Path = field(default_factory=Path.home)
+    state_directory: Path | None = None
+    editor: tuple[str, ...] = (DEFAULT_EDITOR,)
+
+
+def read_machine(environ: Mapping[str, str]) -> Machine:
+    """By the variables VISUAL, EDITOR and XDG_STATE_HOME."""
+    state = environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Machine(state_directory=Path(state) / "chatd", editor=_read_editor(environ))
+
+
+def _read_editor(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """An editor may have arguments: `code --wait`."""
+    for name in ("VISUAL", "EDITOR"):
+        try:
+            words = shlex.split(environ.get(name, ""))
+        except ValueError:
+            continue
+        if words:
+            return tuple(words)
+    return (DEFAULT_EDITOR,)
