@@ -1,18 +1,21 @@
 """Messages that name files: the links of a chat, their limit, and who may name a file."""
 
+import asyncio
 from uuid import UUID
 
 import pytest
 
 from chatd.domain.chat.file_links import MAX_FILES_PER_CHAT
 from chatd.domain.chat.states import State
+from chatd.store.chat import chats
 from chatd.store.file import files
 from chatd.store.pool import Pool
 from tests.support.api.server import OTHER_USER, ApiServer, Json
+from tests.support.eventually import eventually
 from tests.support.factories import CHAT
 from tests.support.sample_files import PNG
 from tests.support.seeds import Seed
-from tests.support.store import dump, insert_seed
+from tests.support.store import dump, has_lock_waiter, insert_seed
 
 SEND = f"/chats/{CHAT}/messages"
 
@@ -134,6 +137,21 @@ async def test_the_messages_of_a_chat_name_at_most_fifty_files(server: ApiServer
     assert (await server.ask("POST", SEND, body(*made[10:50]))).status == 200
     assert (await server.ask("POST", SEND, body(made[50]))).code == refusal
     assert (await server.ask("POST", SEND, body(made[0]))).status == 200, "it is linked already"
+    assert len(await links(pool)) == MAX_FILES_PER_CHAT
+
+
+async def test_a_message_and_a_tool_at_once_do_not_pass_the_limit(server: ApiServer) -> None:
+    """The tool links the last file while the message waits for the chat's row."""
+    pool = server.replica.pool
+    await insert_seed(pool, Seed(state=State.R0))
+    made = [await upload(server) for _ in range(MAX_FILES_PER_CHAT + 1)]
+    assert (await server.ask("POST", SEND, body(*made[:49]))).status == 200
+    async with asyncio.TaskGroup() as group, pool.transaction() as tool:
+        await chats.lock(tool, CHAT)
+        sent = group.create_task(server.ask("POST", SEND, body(made[49])))
+        await eventually(lambda: has_lock_waiter(pool))
+        await tool.execute("INSERT INTO chat_files VALUES ($1, $2)", CHAT, UUID(made[50]))
+    assert sent.result().code == (409, "too_many_files")
     assert len(await links(pool)) == MAX_FILES_PER_CHAT
 
 

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 from uuid import UUID, uuid5
 
@@ -16,7 +16,7 @@ from chatd.domain.config_change import ConfigChange
 from chatd.domain.errors import ChatdError, Conflict, Forbidden, NotFound
 from chatd.domain.ids import CredentialId, GroupId, UserId
 from chatd.domain.tool_policy.rules import ToolPolicy, ToolRule
-from chatd.store import skills, tool_policies
+from chatd.store import providers, secret_keys, skills, tool_policies, webhooks
 from chatd.store.account import audit, credentials, groups, sign_in_attempts, users
 from chatd.store.account.audit import AuditFilter
 from chatd.store.account.credentials import NewCredential
@@ -24,6 +24,8 @@ from chatd.store.account.users import NewUser, UserChanges
 from chatd.store.config_changes import CONFIG_CHANNEL
 from chatd.store.conn import DatabaseSession
 from chatd.store.pool import Pool
+from chatd.store.providers import StoredKey
+from chatd.store.secret_keys import KeyRecord
 from chatd.store.skills import SkillPatch
 from tests.support.outcomes import present
 from tests.support.store import session_to
@@ -251,6 +253,54 @@ async def test_a_deleted_user_keeps_no_skills_and_gets_no_new_ones(pool: Pool) -
     assert (await tool_policies.get_user(pool, actor("ada"))).policy == rules
     late = UUID(int=3)
     assert await refused(pool, lambda s: skills.insert(s, actor("ada"), late, new)) == "not_found"
+
+
+async def keep_secrets(pool: Pool, *names: str) -> None:
+    """A key for a provider, and a webhook with its secret, of each user."""
+    record = KeyRecord(id="k", check_value="c", state="current")
+    if not await secret_keys.list_keys(pool):
+        await secret_keys.insert_key(pool, record)
+        await pool.execute(
+            """INSERT INTO providers (id, name, kind, has_api_key, enabled, source)
+               VALUES ($1, 'p', 'anthropic', false, true, 'database')""",
+            UUID(int=1),
+        )
+    for name in names:
+        number = next(NUMBERS)
+        key = StoredKey(
+            id=UUID(int=number),
+            provider_id=UUID(int=1),
+            name="mine",
+            masked="...",
+            sealed_key="v1.k.x",
+            destination="",
+            created_at=datetime(2026, 1, 1, tzinfo=UTC),
+        )
+        await commit(pool, lambda s, k=key, n=name: providers.insert_key(s, k, user_id(n)))
+        hook = {"url": "https://x.example", "events": ["turn.finished"], "secret": "v1.k.x"}
+        await webhooks.insert(pool, actor(name), UUID(int=number), **hook)  # pyright: ignore[reportArgumentType]
+
+
+async def owners_of_secrets(pool: Pool) -> list[UUID]:
+    rows = await pool.fetch(
+        "SELECT user_id FROM provider_keys UNION ALL SELECT owner_id FROM webhooks"
+    )
+    return [row["user_id"] for row in rows]
+
+
+async def test_the_secrets_of_a_deleted_user_are_removed(pool: Pool) -> None:
+    ada, bob = await add(pool, "ada"), await add(pool, "bob")
+    await keep_secrets(pool, "ada", "bob")
+    await commit(pool, lambda s: users.delete(s, ADMIN, ada.id))
+    assert await owners_of_secrets(pool) == [bob.id, bob.id]
+
+
+async def test_secrets_that_a_user_stored_while_being_deleted_are_found_later(pool: Pool) -> None:
+    ada, bob = await add(pool, "ada"), await add(pool, "bob")
+    await commit(pool, lambda s: users.delete(s, ADMIN, ada.id))
+    await keep_secrets(pool, "ada", "bob")
+    await users.delete_left_secrets(pool, SYSTEM)
+    assert await owners_of_secrets(pool) == [bob.id, bob.id]
 
 
 async def test_a_session_is_prolonged_at_most_hourly_and_never_beyond_its_end(pool: Pool) -> None:

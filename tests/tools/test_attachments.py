@@ -1,5 +1,6 @@
 """The tool that hands a file of the workspace to the user."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from chatd.domain.chat.parts import FilePart, ToolResultPart
 from chatd.domain.ids import ToolCallId
 from chatd.store.pool import Pool
 from chatd.tools.attachments import ATTACH_PIECE_BYTES, MAX_ATTACHED_BYTES
+from tests.support.eventually import eventually
 from tests.support.sample_files import PNG
 from tests.support.tables import table
 from tests.tools.file_tool_caller import FileToolCaller, open_file_tools
@@ -120,3 +122,23 @@ async def test_a_chat_has_at_most_fifty_files(caller: FileToolCaller) -> None:
         await caller.result_of("attach_file", path=path)
     assert "at most 50 files" in await caller.error_of("attach_file", path=path)
     assert len(await caller.file_names()) == MAX_FILES_PER_CHAT
+
+
+async def test_two_calls_at_once_do_not_pass_the_limit(caller: FileToolCaller) -> None:
+    path = put(caller, "a.txt", b"x")
+    for _ in range(MAX_FILES_PER_CHAT - 1):
+        await caller.result_of("attach_file", path=path)
+    async with asyncio.TaskGroup() as group, caller.pool.transaction() as held:
+        await held.execute("SELECT FROM chats FOR UPDATE")
+        calls = [group.create_task(caller.call("attach_file", path=path)) for _ in range(2)]
+        await eventually(lambda: count_lock_waiters(caller.pool, 2))
+    assert sorted(call.result().is_error for call in calls) == [False, True]
+    assert len(await caller.file_names()) == MAX_FILES_PER_CHAT
+
+
+async def count_lock_waiters(pool: Pool, count: int) -> bool:
+    return await pool.fetchval(
+        """SELECT count(*) >= $1 FROM pg_stat_activity
+           WHERE datname = current_database() AND wait_event_type = 'Lock'""",
+        count,
+    )

@@ -19,7 +19,7 @@ from chatd.domain.ports import Env
 from chatd.engine.committer import Committer
 from chatd.engine.usage_writer import UsageWriter
 from chatd.store import retention, webhooks
-from chatd.store.account import audit, credentials, sign_in_attempts
+from chatd.store.account import audit, credentials, sign_in_attempts, users
 from chatd.store.chat import debug_calls, idempotency, search_index, usage
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool
@@ -69,7 +69,8 @@ def maintenance_tasks(pool: Pool, env: Env, usage_writer: UsageWriter) -> tuple[
             gone = await credentials.delete_expired(conn, MAINTENANCE, limit=_MAX_KEYS_PER_BATCH)
             gone += await sign_in_attempts.delete_old(conn, limit=_MAX_KEYS_PER_BATCH)
             if gone < _MAX_KEYS_PER_BATCH:
-                return
+                break
+        await users.delete_left_secrets(conn, MAINTENANCE)
 
     return (
         PeriodicTask(name="forget_requests", interval_s=600, work=forget_requests),

@@ -16,11 +16,11 @@ from chatd.domain.file.entities import FileLimits, NewFile, StoredFile
 from chatd.domain.file.inspection import FileInspection
 from chatd.domain.ids import FileId
 from chatd.domain.ports import Env, FileStore, ToolContext
-from chatd.store.conn import Conn
 from chatd.store.errors import DuplicateRow
 from chatd.store.file import chat_files, uploads
 from chatd.store.file.stores import FileStores
 from chatd.store.file.uploads import DeadUpload
+from chatd.store.pool import Pool
 
 
 class _Received(Struct, frozen=True, kw_only=True):
@@ -30,8 +30,8 @@ class _Received(Struct, frozen=True, kw_only=True):
 
 
 class ChatFileWriter:
-    def __init__(self, conn: Conn, stores: FileStores, limits: FileLimits, env: Env) -> None:
-        self._conn = conn
+    def __init__(self, pool: Pool, stores: FileStores, limits: FileLimits, env: Env) -> None:
+        self._pool = pool
         self._stores = stores
         self._limits = limits
         self._env = env
@@ -40,7 +40,7 @@ class ChatFileWriter:
         """The file that an earlier attempt at this call has stored."""
         key = _request_key(context)
         return await retry_unavailable(
-            self._env.clock, lambda: chat_files.find_of_call(self._conn, context.chat.id, key)
+            self._env.clock, lambda: chat_files.find_of_call(self._pool, context.chat.id, key)
         )
 
     async def store(
@@ -74,7 +74,7 @@ class ChatFileWriter:
         await retry_unavailable(
             clock,
             lambda: chat_files.begin(
-                self._conn,
+                self._pool,
                 file_id,
                 context.chat.id,
                 context.fence,
@@ -129,7 +129,7 @@ class ChatFileWriter:
         return await retry_unavailable(
             self._env.clock,
             lambda: chat_files.finish(
-                self._conn,
+                self._pool,
                 file_id,
                 context.chat.id,
                 context.fence,
@@ -141,9 +141,9 @@ class ChatFileWriter:
     async def _remove(self, store: FileStore, file_id: FileId) -> None:
         """Best effort: maintenance repeats it. A file that is complete has no upload."""
         with suppress(Unavailable):
-            if await uploads.abandon(self._conn, file_id):
+            if await uploads.abandon(self._pool, file_id):
                 left = DeadUpload(id=file_id, store=store.name, chunk_bytes=store.chunk_bytes)
-                await self._stores.remove_bytes(self._conn, left)
+                await self._stores.remove_bytes(self._pool, left)
 
 
 def _request_key(context: ToolContext) -> str:

@@ -64,9 +64,17 @@ DELETE: Final[LiteralString] = """
     left_groups AS (DELETE FROM group_members WHERE user_id = $1),
     unlinked AS (DELETE FROM user_identities WHERE user_id = $1),
     disconnected AS (DELETE FROM mcp_tokens WHERE user_id = $1),
+    keyless AS (DELETE FROM provider_keys WHERE user_id = $1),
+    untold AS (DELETE FROM webhooks WHERE owner_id = $1),
     forgotten AS (DELETE FROM user_skills WHERE owner_id = $1)
     UPDATE users SET deleted_at = now(), updated_at = now(), status = 'suspended',
         password_hash = NULL WHERE id = $1"""
+# What a request of the user wrote while the user was deleted.
+DELETE_LEFT_SECRETS: Final[LiteralString] = """
+    WITH gone AS MATERIALIZED (SELECT id FROM users WHERE deleted_at IS NOT NULL),
+    disconnected AS (DELETE FROM mcp_tokens WHERE user_id IN (SELECT id FROM gone)),
+    keyless AS (DELETE FROM provider_keys WHERE user_id IN (SELECT id FROM gone))
+    DELETE FROM webhooks WHERE owner_id IN (SELECT id FROM gone)"""
 # Arbitrary key "chatadmi": of two administrators who demote each other, one waits and is refused.
 LOCK_ADMINISTRATORS: Final[LiteralString] = "SELECT pg_advisory_xact_lock(7163086759373925737)"
 HAS_ADMINISTRATOR: Final[LiteralString] = """
@@ -225,14 +233,20 @@ async def replace_hash(conn: Conn, actor: SystemActor, user_id: UserId, old: str
 async def delete(
     session: DatabaseSession, actor: Actor, user_id: UserId, *, ip: str | None = None
 ) -> None:
-    """The user's chats stay, and administrators can read them. Raises NotFound, Forbidden,
-    Conflict for the last administrator."""
+    """The user's chats stay, and administrators can read them; the user's secrets go. Raises
+    NotFound, Forbidden, Conflict for the last administrator."""
     require_permission(actor, "config.write")
     await session.execute(LOCK_ADMINISTRATORS)
     before = await _get_for_update(session, user_id, None)
     await session.execute(DELETE, user_id)
     await _require_administrator(session)
     await _finish(session, actor, "user.delete", user_id, before=before, ip=ip)
+
+
+async def delete_left_secrets(conn: Conn, actor: SystemActor) -> None:
+    """Of users that are deleted, in case that a request of theirs came at the same moment."""
+    del actor
+    await conn.execute(DELETE_LEFT_SECRETS)
 
 
 async def needs_setup(conn: Conn) -> bool:

@@ -97,7 +97,7 @@ class OperationRun:
                     return await self._create(command)
                 case UpdateChat() | ArchiveIdleTree() | InterruptTree() | DeleteTree() as command:
                     return await self._run_tree(command)
-                case SendMessage(mcp_server_ids=servers) as command if servers is not None:
+                case command if _needs_lock(command):
                     outcome = await self._run_locked(command)
                 case command:
                     known = self._usable_known_row(command)
@@ -130,7 +130,6 @@ class OperationRun:
             known is None
             or not is_allowed(operation.actor, self._permission, known.owner_id)
             or isinstance(command, QueueCommand | EditMessage)
-            or _names_files(command)
             or operation.change_id in known.recent_changes
         ):
             return None
@@ -331,6 +330,14 @@ class OperationRun:
 
     async def _find_replay(self) -> AppliedChange | None:
         return await find_replay(self._pool, self._operation.actor, self._operation.request)
+
+
+def _needs_lock(command: ChatCommand) -> bool:
+    """Whether it writes or counts what has no version: the chat's MCP servers, and its files, which
+    tools add too."""
+    if isinstance(command, SendMessage) and command.mcp_server_ids is not None:
+        return True
+    return _names_files(command)
 
 
 def _names_files(command: ChatCommand) -> bool:

@@ -15,8 +15,10 @@ from chatd.domain.chat.row import Fence
 from chatd.domain.errors import StaleFence, TooManyFiles
 from chatd.domain.file.entities import FileLimits, NewFile, StoredFile
 from chatd.domain.ids import ChatId, FileId
+from chatd.store.chat import chats
 from chatd.store.conn import Conn
 from chatd.store.file.uploads import FILE_COLUMNS, file_from_row, quota_exceeded, upload_ended
+from chatd.store.pool import Pool
 from chatd.store.row_access import chat_condition, chat_reach
 
 _OWNED: Final[LiteralString] = """
@@ -79,7 +81,7 @@ async def begin(
 
 
 async def finish(
-    conn: Conn,
+    pool: Pool,
     file_id: FileId,
     chat_id: ChatId,
     fence: Fence,
@@ -87,24 +89,28 @@ async def finish(
     new: NewFile,
     limits: FileLimits,
 ) -> StoredFile:
-    """The chat has the file from now on. Raises StaleFence, TooManyFiles, and Conflict: no room in
-    the quota of the owner. Raises DuplicateRow if another attempt at the call has stored one."""
+    """The chat has the file from now on. Its row is locked before its files are counted, as by a
+    message that names files: two at once do not pass the limit. Raises StaleFence,
+    TooManyFiles, and Conflict: no room in the quota of the owner. Raises DuplicateRow if another
+    attempt at the call has stored one."""
     owned = (file_id, chat_id, fence.worker_id, fence.epoch)
-    row = await conn.fetchrow(
-        FINISH_FOR_CHAT,
-        *owned,
-        new.name,
-        new.media_type,
-        new.size_bytes,
-        new.sha256,
-        new.request_key,
-        limits.user_files,
-        limits.user_bytes,
-        MAX_FILES_PER_CHAT,
-    )
+    async with pool.transaction() as session:
+        await chats.lock(session, chat_id)
+        row = await session.fetchrow(
+            FINISH_FOR_CHAT,
+            *owned,
+            new.name,
+            new.media_type,
+            new.size_bytes,
+            new.sha256,
+            new.request_key,
+            limits.user_files,
+            limits.user_bytes,
+            MAX_FILES_PER_CHAT,
+        )
     if row is not None:
         return file_from_row(row)
-    why = await conn.fetchrow(WHY_NOT, *owned)
+    why = await pool.fetchrow(WHY_NOT, *owned)
     if why is None or not why["owned"]:
         raise _stale(chat_id)
     if not why["open"]:

@@ -105,7 +105,10 @@ class WorkspaceEffectRoutes:
         return NO_CONTENT
 
     async def _require_idle(self, request: ApiRequest, chat: Chat) -> None:
-        """Neither the chat nor another of its workspace, such as a subagent, changes files now."""
+        """Neither the chat nor another of its workspace, such as a subagent, changes files now.
+
+        Not locked: a turn that begins after this check meets the revert as it meets a command in
+        the owner's terminal, and the file has in the end what one of both has written."""
         if chat.status not in ("waiting", "error"):
             raise Conflict(
                 "The chat runs and may change the file. Stop it or wait for its end.",
