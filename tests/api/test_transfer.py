@@ -139,6 +139,23 @@ async def test_an_imported_chat_exports_to_the_same_file(server: ApiServer) -> N
     assert sent.status == 200
 
 
+async def test_an_imported_answer_counts_as_stopped_only_if_its_file_says_so(
+    server: ApiServer,
+) -> None:
+    """The answers of this chat were written without a reason, as stopped ones are. Files of others,
+    or of an earlier version, say nothing about it."""
+    chat = await rich_chat(server)
+    file = await exported(server, chat)
+    assert file.count(b'"finish_reason":null') == 2
+    silent = file.replace(b',"finish_reason":null', b"")
+    for body, reason in ((file, None), (silent, "unknown")):
+        made = await imported(server, body)
+        listed = await server.ask("GET", f"/chats/{made.json['id']}/messages")
+        answers = [one for one in listed.items if one["role"] == "assistant"]
+        assert [one.get("finish_reason") for one in answers] == [reason, reason]
+        assert all(one.get("finish_reason") is None for one in listed.items if one not in answers)
+
+
 @pytest.mark.parametrize("state", [State.R1, State.A0, State.E1, State.XW1])
 async def test_a_chat_in_any_state_can_be_exported_and_imported(
     server: ApiServer, state: State

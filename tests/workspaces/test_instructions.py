@@ -6,7 +6,6 @@ from typing import cast
 import msgspec
 import pytest
 
-from chatd.clock import SystemClock
 from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.chat.states import State
 from chatd.domain.workspace.agent_api import (
@@ -24,12 +23,14 @@ from chatd.workspaces.agents.resolver import StoredBindings
 from chatd.workspaces.instructions import (
     ATTACHED_TEXT,
     DELETED_TEXT,
+    FAILED_BRIEFING_KEPT_S,
     NO_WORKSPACE_CHILD_TEXT,
     NO_WORKSPACE_TEXT,
     STOPPED_CHILD_TEXT,
     STOPPED_TEXT,
     WorkspaceInstructions,
 )
+from tests.support.clock import FakeClock
 from tests.support.factories import CHAT, HARNESS
 from tests.support.outcomes import present
 from tests.support.seeds import Seed
@@ -63,7 +64,8 @@ class Place:
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.emitted = Emitted()
-        self.env = env_with(SystemClock(), self.emitted)
+        self.clock = FakeClock()
+        self.env = env_with(self.clock, self.emitted)
         self.contexts = ContextSync(pool, self.env)
         self.words = says("Use tabs.")
         self.asked = 0
@@ -173,6 +175,16 @@ async def test_a_workspace_that_does_not_answer_is_asked_again_in_the_next_turn(
     assert place.asked == 1
     place.lost = False
     assert "Use tabs." in await place.told(epoch=2)
+
+
+async def test_a_workspace_that_did_not_answer_is_asked_again_within_the_turn(place: Place) -> None:
+    place.lost = True
+    assert await place.told(epoch=1) == ATTACHED_TEXT
+    place.lost = False
+    assert await place.told(epoch=1) == ATTACHED_TEXT
+    assert place.asked == 1
+    place.clock.advance(FAILED_BRIEFING_KEPT_S)
+    assert "Use tabs." in await place.told(epoch=1)
 
 
 @pytest.mark.covers("hostile-6")

@@ -1,7 +1,8 @@
 """What a chat's model is told about its workspace.
 
 Read once per turn with a timeout, so that a workspace never delays a turn: one that does not
-answer is described from its rows. A pinned context is used while the workspace is down.
+answer is described from its rows, and asked again some seconds later. A pinned context is used
+while the workspace is down.
 """
 
 import asyncio
@@ -27,6 +28,8 @@ from chatd.workspaces.agents.resolver import WORKSPACE_DELETED, BindingStore
 _T = TypeVar("_T")
 
 INSTRUCTIONS_TIMEOUT_S: Final = 5.0
+FAILED_BRIEFING_KEPT_S: Final = 15.0
+"""A workspace that did not answer is asked again after this, also within a turn."""
 MAX_CACHED_CHATS: Final = 1000
 
 NO_WORKSPACE_TEXT: Final = (
@@ -60,6 +63,11 @@ class _Briefing(Struct, frozen=True, kw_only=True):
 class _CachedBriefing(Struct, frozen=True, kw_only=True):
     epoch: int
     briefing: _Briefing
+    read_at: float
+
+    def is_usable(self, epoch: int, now: float) -> bool:
+        is_complete = self.briefing.skills is not None
+        return self.epoch == epoch and (is_complete or now - self.read_at < FAILED_BRIEFING_KEPT_S)
 
 
 class WorkspaceInstructions:
@@ -87,11 +95,12 @@ class WorkspaceInstructions:
         return (await self._brief(chat)).skills
 
     async def _brief(self, chat: Chat) -> _Briefing:
-        cached = self._cached.get(chat.id)
-        if cached is not None and cached.epoch == chat.epoch:
+        cached, clock = self._cached.get(chat.id), self._env.clock
+        if cached is not None and cached.is_usable(chat.epoch, clock.monotonic()):
             return cached.briefing
         briefing = await self._read(chat)
-        _cache(self._cached, chat.id, _CachedBriefing(epoch=chat.epoch, briefing=briefing))
+        read = _CachedBriefing(epoch=chat.epoch, briefing=briefing, read_at=clock.monotonic())
+        _cache(self._cached, chat.id, read)
         return briefing
 
     def on_bound(self, chat_id: ChatId) -> None:

@@ -250,7 +250,7 @@ def message_line(message: ExportedMessage, chat: int, number: int) -> MessageLin
         reasoning_effort=message.reasoning_effort,
         usage=UNSET if bytes(message.usage) == b"null" else one_line(message.usage),
         provider_response_id=message.provider_response_id,
-        finish_reason=message.finish_reason,
+        finish_reason=message.finish_reason if message.role == "assistant" else UNSET,
         created_at=message.created_at,
     )
     return msgspec.structs.replace(line, **content_fields(message.content))
@@ -351,6 +351,6 @@ def _columns(batch: Sequence[MessageLine]) -> tuple[list[object], ...]:
         [line.reasoning_effort for line in batch],
         [None if line.usage is UNSET else bytes(line.usage).decode() for line in batch],
         [line.provider_response_id for line in batch],
-        [line.finish_reason for line in batch],
+        [line.stored_finish_reason for line in batch],
         [line.created_at for line in batch],
     )

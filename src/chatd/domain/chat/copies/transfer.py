@@ -73,7 +73,8 @@ class ChatLine(_Line, frozen=True, kw_only=True, tag="chat"):
 
 
 class MessageLine(_Line, frozen=True, kw_only=True, tag="message"):
-    """`content_text` is the content as text, if it has line breaks outside of its strings."""
+    """`content_text` is the content as text, if it has line breaks outside of its strings. A
+    `finish_reason` of null is an answer that was stopped; without one nothing is known of it."""
 
     chat: Number
     id: Number
@@ -87,8 +88,14 @@ class MessageLine(_Line, frozen=True, kw_only=True, tag="message"):
     reasoning_effort: ShortText | None = None
     usage: Json = UNSET
     provider_response_id: ShortText | None = None
-    finish_reason: ShortText | None = None
+    finish_reason: ShortText | UnsetType | None = UNSET
     created_at: Time
+
+    @property
+    def stored_finish_reason(self) -> str | None:
+        if self.finish_reason is not UNSET:
+            return self.finish_reason
+        return "unknown" if self.role == "assistant" else None
 
     @property
     def stored_content(self) -> str:
