@@ -67,11 +67,19 @@ def read_given(text: str, username: str | None, token_file: Path | None) -> Give
 
 async def sign_in(given: Given, profile: str | None) -> None:
     name = check_name(profile or _name_of(given.url))
-    profiles = Profiles(profiles_path(os.environ))
+    path = profiles_path(os.environ)
+    Profiles(path)
     saved = await _make_token(given)
+    # Read again: another command may have written it meanwhile.
+    profiles = Profiles(path)
     before = profiles.find(name)
-    profiles.save(name, saved)
-    if before is not None:
+    try:
+        profiles.save(name, saved)
+    except SettingsError:
+        await _revoke(saved)
+        raise
+    # A token ends with the one that it was made with.
+    if before is not None and before.token != given.token:
         await _revoke(before)
     print(f"Signed in as {saved.username} at {given.url}, as the profile {name}.")
     if saved.token_id is None:

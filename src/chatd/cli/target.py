@@ -6,7 +6,6 @@ server of the data directory. A token is only used for the server that it was gi
 
 import os
 from collections.abc import Mapping
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -15,7 +14,7 @@ from msgspec import Struct
 
 from chatd.cli.profiles import Profiles, profiles_path
 from chatd.cli.server_address import read_address
-from chatd.client.server_address import ServerAddress, clean_url
+from chatd.client.server_address import ServerAddress, clean_url, is_loopback
 from chatd.domain.errors import InvalidInput
 from chatd.settings.config_file import default_data_dir
 from chatd.settings.schema import SettingsError
@@ -103,7 +102,7 @@ class _Choice:
         if (profiles := self._profiles()) is not None and (found := profiles.find_url(url)):
             name, saved = found
             return Target(server=saved.server, profile=name)
-        is_own = self._is_data_dir_named or _is_loopback(urlsplit(url).hostname or "")
+        is_own = self._is_data_dir_named or is_loopback(urlsplit(url).hostname or "")
         return Target(server=ServerAddress(url=url, token=self._admin_token(is_own=is_own)))
 
     def _by_profile(self, name: str) -> Target:
@@ -150,13 +149,6 @@ class _Choice:
         except SettingsError:
             return None
         return Profiles(path)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def read_token_file(path: Path) -> str:

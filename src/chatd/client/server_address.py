@@ -1,5 +1,6 @@
 """Where a server is, and the token for it."""
 
+from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -49,3 +50,10 @@ def clean_url(text: str) -> str:
     del port
     path = parts.path.rstrip("/").removesuffix(API_PATH).rstrip("/")
     return f"{parts.scheme}://{parts.netloc}{path}"
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
