@@ -30,11 +30,12 @@ from chatd.settings.schema import (
 )
 from chatd.terminal.app import ChatTerminal
 from chatd.terminal.start import open_session
+from tests.support.eventually import eventually
 from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
 from tests.support.providers.server import Gate
 
 TOKEN: Final = "a-token-of-the-terminal"
-WAIT_S: Final = 20.0
+WAIT_S: Final = 40.0
 WIDE: Final = (120, 36)
 SMALL: Final = (80, 24)
 T = TypeVar("T")
@@ -42,10 +43,19 @@ Json = dict[str, object]
 
 
 class TerminalServer:
-    def __init__(self, url: str, http: ClientSession, vendor: FakeCompatible) -> None:
+    """`stop` ends it, as SIGTERM would."""
+
+    def __init__(
+        self,
+        url: str,
+        http: ClientSession,
+        vendor: FakeCompatible,
+        stop: Callable[[], None],
+    ) -> None:
         self.address = ServerAddress(url=url, token=TOKEN)
         self.http = http
         self.vendor = vendor
+        self.stop = stop
 
     async def call(self, method: str, path: str, body: object = None) -> Json:
         async with self.http.request(method, f"/api/v1{path}", json=body) as reply:
@@ -64,6 +74,12 @@ class TerminalServer:
 
     async def status_of(self, chat_id: ChatId) -> str:
         return str((await self.call("GET", f"/chats/{chat_id}"))["status"])
+
+    async def until_status(self, chat_id: ChatId, status: str) -> None:
+        async def is_there() -> bool:
+            return await self.status_of(chat_id) == status
+
+        await eventually(is_there)
 
     def will_answer(self, text: str, *, held: Gate | None = None) -> None:
         """The next answer of the model `scripted`: half of the text, the gate, the rest."""
@@ -95,7 +111,7 @@ async def serve_terminal(dsn: str, data_dir: Path) -> AsyncGenerator[TerminalSer
         headers = {"Authorization": f"Bearer {TOKEN}"}
         try:
             async with ClientSession(url, headers=headers) as http:
-                yield TerminalServer(url, http, vendor)
+                yield TerminalServer(url, http, vendor, stop.set)
         finally:
             stop.set()
 
@@ -119,10 +135,15 @@ def settings_of(dsn: str, data_dir: Path, vendor_url: str) -> Settings:
 
 @asynccontextmanager
 async def run_terminal(
-    server: TerminalServer, chat_id: ChatId | None = None, *, size: tuple[int, int] = WIDE
+    server: TerminalServer,
+    chat_id: ChatId | None = None,
+    *,
+    size: tuple[int, int] = WIDE,
+    token: str = TOKEN,
 ) -> AsyncGenerator[Pilot[None]]:
-    """The whole terminal, signed in as the administrator."""
-    async with open_session(server.address, SystemClock()) as session:
+    """The whole terminal, signed in as the administrator unless another token is given."""
+    address = ServerAddress(url=server.address.url, token=token)
+    async with open_session(address, SystemClock()) as session:
         terminal = ChatTerminal(session, chat_id)
         async with terminal.run_test(size=size, notifications=True) as pilot:
             yield pilot
@@ -130,10 +151,13 @@ async def run_terminal(
 
 async def until(pilot: Pilot[None], look: Callable[[], T | None]) -> T:
     """Let the terminal work until `look` returns something true, and return that."""
-    async with asyncio.timeout(WAIT_S):
-        while not (seen := look()):
-            await pilot.pause(0.005)
-        return seen
+    try:
+        async with asyncio.timeout(WAIT_S):
+            while not (seen := look()):
+                await pilot.pause(0.005)
+            return seen
+    except TimeoutError:
+        raise AssertionError(f"it never came to that; the screen:\n{screen_text(pilot)}") from None
 
 
 def screen_text(pilot: Pilot[None]) -> str:
@@ -147,7 +171,4 @@ def screen_text(pilot: Pilot[None]) -> str:
 
 async def until_shown(pilot: Pilot[None], text: str) -> str:
     """Wait until the screen has this text, and return all of it."""
-    try:
-        return await until(pilot, lambda: shown if text in (shown := screen_text(pilot)) else None)
-    except TimeoutError:
-        raise AssertionError(f"the screen never showed {text!r}:\n{screen_text(pilot)}") from None
+    return await until(pilot, lambda: shown if text in (shown := screen_text(pilot)) else None)

@@ -1,10 +1,142 @@
-"""The frame of the terminal, on a real server."""
+"""The frame of the terminal, on a real server: keys, connection, alerts."""
 
-from tests.support.terminal import TerminalServer, run_terminal, until_shown
+from pathlib import Path
+
+from textual.pilot import Pilot
+
+from chatd.terminal.app import ChatTerminal
+from chatd.terminal.connection_banner import ConnectionBanner
+from chatd.terminal.help_screen import HelpScreen
+from chatd.terminal.main_screen import MainScreen
+from chatd.terminal.signed_out_screen import SignedOutScreen
+from chatd.terminal.switch_screen import SwitchScreen
+from chatd.terminal.welcome import DEMOS
+from tests.support.providers.server import Gate
+from tests.support.terminal import (
+    SMALL,
+    TerminalServer,
+    run_terminal,
+    screen_text,
+    serve_terminal,
+    until,
+    until_shown,
+)
 
 
-async def test_the_list_shows_a_chat_that_is_created_elsewhere(server: TerminalServer) -> None:
+def main_screen(pilot: Pilot[None]) -> MainScreen:
+    terminal = pilot.app
+    assert isinstance(terminal, ChatTerminal)
+    return terminal.main
+
+
+async def test_escape_interrupts_the_answer_and_says_so(server: TerminalServer) -> None:
+    gate = Gate()
+    server.will_answer("It was a dark and stormy night.", held=gate)
+    chat = await server.create_chat("a story", "scripted")
+    async with run_terminal(server, chat) as pilot:
+        await until_shown(pilot, "Working")
+        await pilot.press("escape")
+        assert "Stopping the answer." in await until_shown(pilot, "Stopping the answer.")
+        await until_shown(pilot, "Waiting for you")
+    assert await server.status_of(chat) == "waiting"
+    gate.open()
+
+
+async def test_one_control_c_interrupts_and_the_second_leaves(server: TerminalServer) -> None:
+    gate = Gate()
+    server.will_answer("It was a dark and stormy night.", held=gate)
+    chat = await server.create_chat("a story", "scripted")
+    async with run_terminal(server, chat) as pilot:
+        await until_shown(pilot, "Working")
+        await pilot.press("ctrl+c")
+        await until_shown(pilot, "Ctrl-C again leaves.")
+        await server.until_status(chat, "waiting")
+        await pilot.press("ctrl+c")
+        await until(pilot, lambda: not pilot.app.is_running)
+    gate.open()
+
+
+async def test_a_person_without_chats_can_start_a_demo(server: TerminalServer) -> None:
+    async with run_terminal(server, size=SMALL) as pilot:
+        for demo in DEMOS:
+            await until_shown(pilot, demo.title)
+        main_screen(pilot).query_one("#welcome-demos").focus()
+        await pilot.press("down", "enter")
+        chat = await until(pilot, lambda: main_screen(pilot).chat_id)
+        await until_shown(pilot, "long story")
+    await server.call("POST", f"/chats/{chat}/interrupt")
+
+
+async def test_a_chat_elsewhere_that_ends_is_told_and_one_that_is_open_is_not(
+    server: TerminalServer,
+) -> None:
+    first, second = Gate(), Gate()
+    server.will_answer("One.", held=first)
+    here = await server.create_chat("here", "scripted")
+    async with run_terminal(server, here) as pilot:
+        await until_shown(pilot, "Working")
+        server.will_answer("Two.", held=second)
+        there = await server.create_chat("there", "scripted")
+        listed = main_screen(pilot).chat_list.find
+        await until(pilot, lambda: (chat := listed(there)) and chat.status == "running")
+        first.open()
+        await until_shown(pilot, "Waiting for you")
+        second.open()
+        shown = await until_shown(pilot, "«there» has finished")
+        assert "«here»" not in shown
+
+
+async def test_an_opened_chat_is_marked_as_read(server: TerminalServer) -> None:
+    chat = await server.create_chat("answer fast")
+    await server.until_status(chat, "waiting")
     async with run_terminal(server) as pilot:
+        listed = main_screen(pilot).chat_list.find
+        await until(pilot, lambda: (one := listed(chat)) and one.has_unread)
+        main_screen(pilot).open(chat)
+        await until(pilot, lambda: (one := listed(chat)) and one.has_unread is False)
+
+
+async def test_a_chat_that_is_deleted_elsewhere_says_so(server: TerminalServer) -> None:
+    chat = await server.create_chat("answer fast")
+    await server.until_status(chat, "waiting")
+    async with run_terminal(server, chat) as pilot:
+        await until_shown(pilot, "Waiting for you")
+        await server.call("DELETE", f"/chats/{chat}")
+        await until_shown(pilot, "This chat does not exist any more")
+        await pilot.press("ctrl+n")
+        await until_shown(pilot, "What should it do?")
+        assert "does not exist" not in screen_text(pilot)
+
+
+async def test_a_revoked_token_shows_how_to_sign_in(server: TerminalServer) -> None:
+    token = await server.call("POST", "/auth/tokens", {"name": "terminal"})
+    async with run_terminal(server, token=str(token["token"])) as pilot:
         await until_shown(pilot, "Chats: none")
-        await server.create_chat("answer fast")
+        await server.call("DELETE", f"/auth/tokens/{token['id']}")
+        await until(pilot, lambda: isinstance(pilot.app.screen, SignedOutScreen))
+        await until_shown(pilot, f"chatd login {server.address.url}")
+        await pilot.press("escape")
+        await until(pilot, lambda: not pilot.app.is_running)
+
+
+async def test_the_loss_of_the_server_is_shown_with_the_next_try(dsn: str, tmp_path: Path) -> None:
+    async with serve_terminal(dsn, tmp_path) as server, run_terminal(server) as pilot:
+        await until_shown(pilot, "Chats: none")
+        server.stop()
+        banner = main_screen(pilot).query_one(ConnectionBanner)
+        await until(pilot, lambda: banner.display)
+        await until_shown(pilot, "Chats go on; trying")
+
+
+async def test_help_and_go_to_open_on_top_and_close(server: TerminalServer) -> None:
+    chat = await server.create_chat("answer fast")
+    async with run_terminal(server, size=SMALL) as pilot:
+        await pilot.press("f1")
+        await until(pilot, lambda: isinstance(pilot.app.screen, HelpScreen))
+        await until_shown(pilot, "Start a new chat")
+        await pilot.press("escape", "ctrl+p")
+        await until(pilot, lambda: isinstance(pilot.app.screen, SwitchScreen))
+        await pilot.press(*"answer")
         await until_shown(pilot, "answer fast")
+        await pilot.press("enter")
+        await until(pilot, lambda: main_screen(pilot).chat_id == chat)

@@ -42,6 +42,7 @@ _GONE: Final = (
 class MainScreen(Screen[None]):
     """Shows `first` when it opens: a chat, or None for a new one."""
 
+    AUTO_FOCUS = ""
     BINDINGS = bindings_of("anywhere")
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (NARROW_BELOW, "-wide")]  # noqa: RUF012
 

@@ -1,0 +1,147 @@
+"""The chat list of the terminal, on a real server."""
+
+from typing import Final
+
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from chatd.domain.ids import ChatId
+from chatd.store.chat import search_index
+from chatd.store.pool import Pool
+from chatd.terminal.chat_list import PAGE_SIZE, ChatList
+from chatd.terminal.dialogs import LinePrompt, Question
+from tests.support.providers.server import Gate
+from tests.support.terminal import (
+    SMALL,
+    TerminalServer,
+    run_terminal,
+    screen_text,
+    until,
+    until_shown,
+)
+
+MORE: Final = 10
+
+
+def chat_list(pilot: Pilot[None]) -> ChatList:
+    return pilot.app.screen_stack[1].query_one(ChatList)
+
+
+async def until_resting(pilot: Pilot[None], *chats: ChatId) -> None:
+    """The list shows these chats, and none of them works."""
+
+    def rests() -> bool:
+        found = [chat_list(pilot).find(chat) for chat in chats]
+        return all(chat is not None and chat.status == "waiting" for chat in found)
+
+    await until(pilot, rests)
+
+
+async def test_chats_that_work_rest_and_vanish_elsewhere_are_followed(
+    server: TerminalServer,
+) -> None:
+    gate = Gate()
+    async with run_terminal(server) as pilot:
+        await until_shown(pilot, "Chats: none")
+        server.will_answer("All is well.", held=gate)
+        chat = await server.create_chat("a slow one", "scripted")
+        await until(pilot, lambda: "◐◓◑◒".find(sign_before(pilot, "a slow one")) >= 0)
+        gate.open()
+        await until(pilot, lambda: sign_before(pilot, "a slow one") == "●")
+        await server.call("DELETE", f"/chats/{chat}")
+        await until_shown(pilot, "Chats: none")
+
+
+def sign_before(pilot: Pilot[None], title: str) -> str:
+    """The sign of the line with this title; a space if there is none."""
+    before, found, _ = screen_text(pilot).partition(f" {title}")
+    return before[-1] if found else " "
+
+
+async def test_a_chat_is_renamed_pinned_forked_archived_and_deleted_by_keys(
+    server: TerminalServer,
+) -> None:
+    chat = await server.create_chat("answer fast")
+    async with run_terminal(server, size=SMALL) as pilot:
+        await until_resting(pilot, chat)
+        await pilot.press("f2", "home", "r")
+        await until(pilot, lambda: isinstance(pilot.app.screen, LinePrompt))
+        pilot.app.screen.query_one(Input).value = "A better title"
+        await pilot.press("enter")
+        await until_shown(pilot, "A better title")
+        await pilot.press("p")
+        await until_shown(pilot, "Pinned")
+        await pilot.press("f")
+        forked = await until(pilot, lambda: main_chat(pilot))
+        assert forked != chat
+        await until_resting(pilot, forked)
+        await pilot.press("f2", "home", "a")
+        await until(pilot, lambda: screen_text(pilot).count("A better title") == 1)
+        await pilot.press("v", "v")
+        await until_shown(pilot, "▪ A better title")
+        await pilot.press("home", "d")
+        await until(pilot, lambda: isinstance(pilot.app.screen, Question))
+        await pilot.press("enter")
+        await until(pilot, lambda: not isinstance(pilot.app.screen, Question))
+        assert (await server.call("GET", f"/chats/{chat}"))["archived"] is True
+        await pilot.press("d", "y")
+        await until_shown(pilot, "Archived: none")
+    left = await server.call("GET", "/chats")
+    assert [str(forked)] == [str(item["id"]) for item in items_of(left)]
+
+
+def main_chat(pilot: Pilot[None]) -> ChatId | None:
+    return chat_list(pilot).chats.open_chat
+
+
+def items_of(page: dict[str, object]) -> list[dict[str, object]]:
+    items = page["items"]
+    assert isinstance(items, list)
+    return items  # pyright: ignore[reportUnknownVariableType]
+
+
+async def test_a_search_finds_words_of_messages_and_escape_ends_it(
+    server: TerminalServer, pool: Pool
+) -> None:
+    first = await server.create_chat("answer fast: lamps")
+    second = await server.create_chat("answer fast: boats")
+    async with run_terminal(server) as pilot:
+        await until_resting(pilot, first, second)
+        # A replica does it every ten seconds.
+        await search_index.index_batch(pool)
+        chat_list(pilot).chats.focus()
+        await pilot.press("slash", *"boats")
+        await until_shown(pilot, "Found")
+        await until(pilot, lambda: len(chat_list(pilot).directory) == 1)
+        assert "lamps" not in screen_text(pilot)
+        await pilot.press("escape")
+        await until_shown(pilot, "lamps")
+
+
+async def test_a_long_list_is_read_page_by_page_when_it_is_scrolled(
+    server: TerminalServer,
+) -> None:
+    """Slow: creates chats enough for two pages."""
+    chat = await server.create_chat("answer fast")
+    await server.until_status(chat, "waiting")
+    for _ in range(PAGE_SIZE + MORE - 1):
+        await server.call("POST", f"/chats/{chat}/fork", {})
+    async with run_terminal(server) as pilot:
+        await until(pilot, lambda: len(chat_list(pilot).directory) == PAGE_SIZE)
+        chat_list(pilot).chats.focus()
+        await pilot.press("end")
+        await until(pilot, lambda: len(chat_list(pilot).directory) == PAGE_SIZE + MORE)
+
+
+async def test_the_keys_for_the_next_chat_follow_the_list(server: TerminalServer) -> None:
+    older = await server.create_chat("answer fast one")
+    await server.until_status(older, "waiting")
+    newer = await server.create_chat("answer fast two")
+    async with run_terminal(server, newer) as pilot:
+        await until_resting(pilot, older, newer)
+        await pilot.press("alt+down")
+        assert main_chat(pilot) == older
+        await pilot.press("alt+down")
+        assert main_chat(pilot) == older
+        await pilot.press("alt+up")
+        assert main_chat(pilot) == newer

@@ -1,0 +1,68 @@
+"""The table of keys, and small rules of the frame."""
+
+from collections import Counter
+
+import pytest
+
+from chatd.terminal.double_press import DoublePress
+from chatd.terminal.keys import AREA_TITLES, KEYS, key_name, key_names
+from chatd.terminal.themes import choose_theme
+from tests.support.clock import FakeClock
+
+SWALLOWED = frozenset({"ctrl+s", "ctrl+q", "ctrl+up", "ctrl+down", "ctrl+b", "ctrl+a", "ctrl+m"})
+"""By flow control, by macOS, and as prefixes of tmux and screen."""
+
+
+def test_a_key_that_terminals_swallow_is_never_the_only_one_of_its_action() -> None:
+    for area, keys in KEYS.items():
+        for key in keys:
+            names = set(key.keys.split(","))
+            assert names - SWALLOWED, f"{area}: {key.action}"
+
+
+def test_no_key_means_two_things_in_one_place() -> None:
+    for area, keys in KEYS.items():
+        counts = Counter(name for key in keys for name in key.keys.split(","))
+        assert not {name for name, count in counts.items() if count > 1}, area
+
+
+def test_every_area_has_a_title_for_the_help() -> None:
+    assert set(AREA_TITLES) == set(KEYS)
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [("ctrl+n", "Ctrl-N"), ("escape", "Esc"), ("f1", "F1"), ("d", "d"), ("G", "G"), ("slash", "/")],
+)
+def test_keys_are_named_as_people_write_them(key: str, name: str) -> None:
+    assert key_name(key) == name
+
+
+def test_two_keys_of_one_action_are_named_together() -> None:
+    assert key_names("alt+up,ctrl+up") == "Alt-Up or Ctrl-Up"
+
+
+def test_a_second_press_counts_for_two_seconds(clock: FakeClock) -> None:
+    press = DoublePress(clock)
+    first = press.press()
+    clock.advance(1.9)
+    second, third = press.press(), press.press()
+    clock.advance(2.1)
+    assert (first, second, third, press.press()) == (False, True, False, False)
+
+
+@pytest.mark.parametrize(
+    ("asked", "colorfgbg", "theme"),
+    [
+        ("light", "15;0", "light"),
+        ("dark", "0;15", "dark"),
+        ("auto", "0;15", "light"),
+        ("auto", "0;default;7", "light"),
+        ("auto", "15;0", "dark"),
+        ("auto", "", "dark"),
+    ],
+)
+def test_the_theme_is_the_one_asked_for_or_fits_the_terminal(
+    asked: str, colorfgbg: str, theme: str
+) -> None:
+    assert choose_theme(asked, colorfgbg) == theme
