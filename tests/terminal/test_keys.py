@@ -39,7 +39,7 @@ def test_keys_are_named_as_people_write_them(key: str, name: str) -> None:
 
 
 def test_two_keys_of_one_action_are_named_together() -> None:
-    assert key_names("alt+up,ctrl+up") == "Alt-Up or Ctrl-Up"
+    assert key_names("alt+up,ctrl+up") == "Alt-↑ or Ctrl-↑"
 
 
 def test_a_second_press_counts_for_two_seconds(clock: FakeClock) -> None:

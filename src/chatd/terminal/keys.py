@@ -78,7 +78,7 @@ KEYS: Final[Mapping[Area, tuple[Key, ...]]] = {
         Key("o", "answer('unfold')", "Show the whole text, or fold it"),
         Key("space", "answer('choose')", "Choose the option of a question, or take it back"),
         Key("enter", "answer('confirm')", "Choose the option and go on; at the end, send"),
-        Key("ctrl+s", "answer('send')", "Send the answers"),
+        Key("ctrl+s,alt+s", "answer('send')", "Send the answers"),
         Key("d", "answer('decline')", "Do not answer: let the agent decide"),
         Key("up", "answer('up')", "Go to the option above"),
         Key("down", "answer('down')", "Go to the option below"),
