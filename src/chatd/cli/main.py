@@ -10,10 +10,16 @@ from typing import Annotated, Final
 
 import typer
 
-from chatd.cli import chat_command, sign_in_commands
-from chatd.cli.options import Config, DatabaseUrl, DataDir, Host, Port, Profile, TokenFile, Url
+from chatd.cli import chat_command, completion, mcp_commands, sign_in_commands
+from chatd.cli.account import commands as own_commands
+from chatd.cli.chats import answer_commands
+from chatd.cli.chats import commands as chat_commands
+from chatd.cli.command_sections import SectionedGroup
+from chatd.cli.options import Config, DatabaseUrl, DataDir, Host, Port
+from chatd.cli.run import commands as run_commands
 
 app = typer.Typer(
+    cls=SectionedGroup,
     help="A self-hosted server that runs AI agent chats that cannot be lost.",
     epilog="Every key of chatd.toml is also CHATD_* in the environment; flags win over both.",
     add_completion=False,
@@ -135,27 +141,6 @@ def worker(
         log_format.configure_logging(settings.log)
         role = ProcessRole(serves="nothing" if port is None else "health")
         process.run_until_signal(lambda stop: commands.serve(settings, stop, role))
-
-
-@app.command()
-def mcp(
-    url: Url = None,
-    token_file: TokenFile = None,
-    profile: Profile = None,
-    data_dir: DataDir = None,
-) -> None:
-    """Offer the chats of a running server as MCP tools, on standard input and output.
-
-    For clients that start their MCP servers themselves, such as editors and other agents. It
-    reconnects while the server restarts. Clients that speak HTTP can use URL/mcp instead.
-    """
-    from chatd.cli import mcp_relay, mcp_stdio, process, target
-
-    with process.report_errors():
-        server = target.find_server(url, token_file, profile, data_dir).server
-        process.run_to_completion(
-            mcp_stdio.run_bridge(mcp_relay.Target(url=server.url, token=server.token))
-        )
 
 
 @app.command()
@@ -315,5 +300,14 @@ def reset_password(
 
 
 # Further commands have a module per group, which registers them.
-for commands_of in (chat_command, sign_in_commands):
+for commands_of in (
+    chat_command,
+    run_commands,
+    chat_commands,
+    answer_commands,
+    own_commands,
+    mcp_commands,
+    sign_in_commands,
+    completion,
+):
     commands_of.register(app)

@@ -1,0 +1,224 @@
+"""`chatd models`, `skills`, `files`, `tokens` and `usage`: options and help texts. The work is
+imported when it runs."""
+
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import typer
+
+from chatd.cli.options import AsJson
+from chatd.cli.target_options import ServerFinder, with_target
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")]
+SkillName = Annotated[str, typer.Argument(metavar="NAME")]
+
+
+def _group(text: str) -> typer.Typer:
+    return typer.Typer(help=text, no_args_is_help=True, rich_markup_mode=None)
+
+
+skills: Final = _group("List, read, write and delete your own skills.")
+files: Final = _group("Upload and load files.")
+tokens: Final = _group("Create, list and revoke your API tokens.")
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(models)
+    app.add_typer(skills, name="skills")
+    app.add_typer(files, name="files")
+    app.add_typer(tokens, name="tokens")
+    app.command()(usage)
+
+
+@with_target
+def models(
+    *,
+    every: Annotated[bool, typer.Option("--all", help="Also those that are disabled")] = False,
+    as_json: AsJson = False,
+    server: ServerFinder,
+) -> None:
+    """List the models that chats can use."""
+    from chatd.cli.account import models as work
+    from chatd.cli.api_session import run_command
+
+    run_command(server, lambda api: work.list_models(api, every=every, as_json=as_json))
+
+
+@with_target
+def usage(
+    *,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="DAY", help="The first day, or 7d, 4w, 3m [30 days ago]"),
+    ] = None,
+    by: Annotated[
+        Literal["model", "chat", "day", "user"],
+        typer.Option(help="One line for each; user: all users, for administrators"),
+    ] = "model",
+    as_json: AsJson = False,
+    server: ServerFinder,
+) -> None:
+    """Show what model calls have cost. A + marks sums without calls of unknown price."""
+    from chatd.cli.account import usage as work
+    from chatd.cli.api_session import run_command
+
+    run_command(server, lambda api: work.show_usage(api, since=since, grouping=by, as_json=as_json))
+
+
+# Skills
+
+
+@skills.command("list")
+@with_target
+def list_skills(*, as_json: AsJson = False, server: ServerFinder) -> None:
+    """List your skills."""
+    from chatd.cli.account import skills as work
+    from chatd.cli.api_session import run_command
+
+    run_command(server, lambda api: work.list_skills(api, as_json=as_json))
+
+
+@skills.command("show")
+@with_target
+def show_skill(name: SkillName, *, as_json: AsJson = False, server: ServerFinder) -> None:
+    """Print a skill, in the form that put takes."""
+    from chatd.cli.account import skills as work
+    from chatd.cli.api_session import run_command
+
+    run_command(server, lambda api: work.show_skill(api, name, as_json=as_json))
+
+
+@skills.command("put")
+@with_target
+def put_skill(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Such as SKILL.md; -: standard input")
+    ],
+    *,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="[as the file says]")] = None,
+    description: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="What it is for [as the file says]")
+    ] = None,
+    as_json: AsJson = False,
+    server: ServerFinder,
+) -> None:
+    """Create a skill, or replace the one with its name."""
+    from chatd.cli.account import skills as work
+    from chatd.cli.api_session import report_errors, run_command
+
+    with report_errors():
+        text = work.read_text_file(Path("/dev/stdin") if str(file) == "-" else file)
+    run_command(
+        server,
+        lambda api: work.put_skill(api, text, name=name, description=description, as_json=as_json),
+    )
+
+
+@skills.command("rm")
+@with_target
+def remove_skill(
+    name: SkillName, *, yes: Yes = False, as_json: AsJson = False, server: ServerFinder
+) -> None:
+    """Delete a skill."""
+    from chatd.cli.account import skills as work
+    from chatd.cli.api_session import confirm, report_errors, run_command
+
+    with report_errors():
+        confirm(f"Delete the skill {name}?", yes=yes)
+    run_command(server, lambda api: work.remove_skill(api, name, as_json=as_json))
+
+
+# Files
+
+
+@files.command("put")
+@with_target
+def put_files(
+    file: Annotated[list[Path], typer.Argument(metavar="FILE...")],
+    *,
+    as_json: AsJson = False,
+    server: ServerFinder,
+) -> None:
+    """Upload files, and print their ids."""
+    from chatd.cli.account import files as work
+    from chatd.cli.api_session import run_command
+
+    run_command(server, lambda api: work.put_files(api, file, as_json=as_json))
+
+
+@files.command("get")
+@with_target
+def get_file(
+    file_id: Annotated[str, typer.Argument(metavar="ID")],
+    *,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="PLACE", help="A file or a directory [output]"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only its facts, as JSON")] = False,
+    server: ServerFinder,
+) -> None:
+    """Load a file."""
+    from chatd.cli.account import files as work
+    from chatd.cli.api_session import run_command
+
+    run_command(server, lambda api: work.get_file(api, file_id, output, as_json=as_json))
+
+
+# Tokens
+
+
+@tokens.command("create")
+@with_target
+def create_token(
+    name: Annotated[str, typer.Option("--name", metavar="TEXT", help="What it is for")],
+    *,
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SCOPE",
+            help="What it may do, may be repeated: chat:read, chat:write, files, account, admin"
+            " [all]",
+        ),
+    ] = None,
+    expires: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="90d, 12h, 4w or 2027-01-31 [never]")
+    ] = None,
+    as_json: AsJson = False,
+    server: ServerFinder,
+) -> None:
+    """Create an API token and print it, once."""
+    from chatd.cli.account import tokens as work
+    from chatd.cli.api_session import run_command
+
+    run_command(
+        server,
+        lambda api: work.create_token(
+            api, name, scopes=scope or (), expires=expires, as_json=as_json
+        ),
+    )
+
+
+@tokens.command("list")
+@with_target
+def list_tokens(*, as_json: AsJson = False, server: ServerFinder) -> None:
+    """List your API tokens."""
+    from chatd.cli.account import tokens as work
+    from chatd.cli.api_session import run_command
+
+    run_command(server, lambda api: work.list_tokens(api, as_json=as_json))
+
+
+@tokens.command("revoke")
+@with_target
+def revoke_token(
+    token_id: Annotated[str, typer.Argument(metavar="ID", help="As chatd tokens list shows it")],
+    *,
+    as_json: AsJson = False,
+    server: ServerFinder,
+) -> None:
+    """End an API token; it is refused within a second."""
+    from chatd.cli.account import tokens as work
+    from chatd.cli.api_session import run_command
+
+    run_command(server, lambda api: work.revoke_token(api, token_id, as_json=as_json))

@@ -1,0 +1,61 @@
+"""The work of `chatd files put` and `get`."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from chatd.cli.api_session import UsageProblem
+from chatd.cli.chats.work import save
+from chatd.cli.output import byte_size, print_json, print_notice, print_text
+from chatd.cli.run.request import read_id, upload_file
+from chatd.client.resources import StoredFile
+from chatd.client.server import ServerApi
+
+
+async def put_files(api: ServerApi, paths: Sequence[Path], *, as_json: bool) -> None:
+    """The ids are the output, one line each, in the order of the files."""
+    stored = [await _put(api, path, as_json=as_json) for path in paths]
+    if as_json:
+        print_json(stored)
+
+
+async def _put(api: ServerApi, path: Path, *, as_json: bool) -> StoredFile:
+    stored = await upload_file(api, path)
+    if not as_json:
+        print_text(str(stored.id))
+        print_notice(f"  {path.name}, {stored.media_type}, {byte_size(stored.size_bytes)}")
+    return stored
+
+
+async def get_file(api: ServerApi, file_id: str, target: Path | None, *, as_json: bool) -> None:
+    """To standard output, unless a file or a directory is named. A terminal gets no binary data."""
+    if read_id(file_id) is None:
+        raise UsageProblem(f"{file_id!r} is no id of a file; chatd chats show names the files")
+    stored = await api.get(f"/files/{file_id}", StoredFile)
+    if as_json:
+        print_json(stored)
+        return
+    path = f"/files/{file_id}/content"
+    if target is not None:
+        place = place_of(stored, target)
+        await save(api, path, place)
+        print_notice(f"written to {place}, {byte_size(stored.size_bytes)}")
+        return
+    if sys.stdout.isatty():
+        if not stored.media_type.startswith("text/") and stored.media_type != "application/json":
+            raise UsageProblem(f"the file is {stored.media_type}: name a place for it with -o FILE")
+        print_text((await api.download(path)).decode(errors="replace"))
+        return
+    await api.download_to(path, sys.stdout.buffer.write)
+    sys.stdout.buffer.flush()
+
+
+def place_of(stored: StoredFile, target: Path) -> Path:
+    return target / safe_name(stored) if target.is_dir() else target
+
+
+def safe_name(stored: StoredFile) -> str:
+    """The file's name without any directory: it comes from somebody else."""
+    name = (stored.name or "").replace("\\", "/").rpartition("/")[2]
+    hidden = not name.strip(". ") or not name.isprintable()
+    return str(stored.id) if hidden else name

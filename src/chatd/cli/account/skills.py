@@ -1,0 +1,145 @@
+"""The work of `chatd skills`: the user's own skills, as files with a heading of facts."""
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+import msgspec
+from msgspec import Raw, Struct
+
+from chatd.cli.api_session import UsageProblem
+from chatd.cli.chats.work import read_items
+from chatd.cli.output import print_json, print_notice, print_table, print_text, short_time
+from chatd.client.resources import NEVER
+from chatd.client.server import ServerApi
+
+MAX_SKILLS: Final = 1000
+MAX_FILE_BYTES: Final = 128 * 1024
+_FIELD: Final = re.compile(r"(?P<name>[a-z_-]+):\s*(?P<value>.*)")
+
+
+class ListedSkill(Struct, frozen=True, kw_only=True):
+    id: UUID
+    name: str = ""
+    description: str = ""
+    updated_at: datetime = NEVER
+
+
+class Skill(ListedSkill, frozen=True, kw_only=True):
+    body: str = ""
+
+
+class SkillFile(Struct, frozen=True, kw_only=True):
+    """As `SKILL.md` has it: `name` and `description` above, instructions below."""
+
+    name: str
+    description: str
+    body: str
+
+
+async def list_skills(api: ServerApi, *, as_json: bool) -> None:
+    items = await read_items(api, "/skills", MAX_SKILLS)
+    if as_json:
+        print_json(items)
+        return
+    now = datetime.now(UTC)
+    skills = [msgspec.json.decode(item, type=ListedSkill) for item in items]
+    rows = [(one.name, short_time(one.updated_at, now), one.description) for one in skills]
+    print_table(("NAME", "CHANGED", "FOR"), rows)
+
+
+async def show_skill(api: ServerApi, name: str, *, as_json: bool) -> None:
+    """In the form in which `put` takes it."""
+    raw = await api.get(f"/skills/{(await _find(api, name)).id}", Raw)
+    if as_json:
+        print_json(raw)
+        return
+    print_text(format_skill(msgspec.json.decode(raw, type=Skill)))
+
+
+async def put_skill(
+    api: ServerApi, text: str, *, name: str | None, description: str | None, as_json: bool
+) -> None:
+    """Creates the skill, or replaces the one with its name."""
+    skill = read_skill(text, name, description)
+    known = await _list(api)
+    found = next((one for one in known if one.name == skill.name), None)
+    if found is None:
+        raw = await api.post("/skills", skill, Raw)
+    else:
+        body = {"description": skill.description, "body": skill.body}
+        raw = await api.patch(f"/skills/{found.id}", body, Raw)
+    if as_json:
+        print_json(raw)
+        return
+    print_notice(f"{'created' if found is None else 'replaced'} {skill.name}")
+
+
+async def remove_skill(api: ServerApi, name: str, *, as_json: bool) -> None:
+    skill = await _find(api, name)
+    await api.delete(f"/skills/{skill.id}")
+    if as_json:
+        print_json({"deleted": skill.name})
+        return
+    print_notice(f"deleted {skill.name}")
+
+
+def read_skill(text: str, name: str | None, description: str | None) -> SkillFile:
+    """The options count before what the file says. Raises UsageProblem."""
+    fields, body = split_skill(text)
+    found_name = name or fields.get("name", "")
+    found_text = description or fields.get("description", "")
+    if not found_name or not found_text:
+        missing = "a name (--name)" if not found_name else "a description (--description)"
+        raise UsageProblem(
+            f"the skill needs {missing}, or a heading in the file:\n"
+            "---\nname: release-notes\ndescription: Writes release notes.\n---"
+        )
+    return SkillFile(name=found_name, description=found_text, body=body)
+
+
+def split_skill(text: str) -> tuple[dict[str, str], str]:
+    """The fields between two lines of `---`, and the text below them."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    if not lines or lines[0].strip() != "---" or "---" not in lines[1:]:
+        return {}, text.strip()
+    end = lines.index("---", 1)
+    matches = [_FIELD.fullmatch(line.strip()) for line in lines[1:end]]
+    fields = {one["name"]: one["value"].strip("\"' ") for one in matches if one is not None}
+    return fields, "\n".join(lines[end + 1 :]).strip()
+
+
+def format_skill(skill: Skill) -> str:
+    return f"---\nname: {skill.name}\ndescription: {skill.description}\n---\n\n{skill.body}"
+
+
+def read_text_file(path: Path) -> str:
+    """Raises UsageProblem."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise UsageProblem(f"cannot read {path}: {error.strerror}") from None
+    if len(content) > MAX_FILE_BYTES:
+        raise UsageProblem(f"{path} has more than {MAX_FILE_BYTES // 1024} KiB")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise UsageProblem(f"{path} is not UTF-8 text") from None
+
+
+async def _list(api: ServerApi) -> list[ListedSkill]:
+    items = await read_items(api, "/skills", MAX_SKILLS)
+    return [msgspec.json.decode(item, type=ListedSkill) for item in items]
+
+
+async def _find(api: ServerApi, name: str) -> ListedSkill:
+    """Raises UsageProblem."""
+    known = await _list(api)
+    for skill in known:
+        if skill.name == name:
+            return skill
+    there = ", ".join(skill.name for skill in known) or "none"
+    raise UsageProblem(f"there is no skill {name!r}; there are: {there}")

@@ -1,0 +1,111 @@
+"""Runs a user's command against the API of a server, and reports its errors as exit codes."""
+
+import asyncio
+import io
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Final, NoReturn, TypeVar
+
+import aiohttp
+import typer
+
+from chatd.cli import process
+from chatd.cli.exit_codes import ExitCode, exit_code_of_refusal
+from chatd.cli.output import print_notice
+from chatd.client.errors import ApiError
+from chatd.client.server import ServerApi
+from chatd.client.server_address import ServerAddress
+from chatd.domain.errors import ChatdError, InvalidInput
+from chatd.settings.schema import SettingsError
+
+T = TypeVar("T")
+
+START_PATIENCE_S: Final = 4.0
+"""Bridges a short restart; a wrong address is reported without a long wait."""
+RESTART_PATIENCE_S: Final = 60.0
+"""A server that answered once and is restarted answers again within this time."""
+EXIT_BROKEN_PIPE: Final = 128 + signal.SIGPIPE
+
+
+class UsageProblem(ChatdError):
+    """The command line asks for something that cannot be done."""
+
+    code = "usage"
+
+
+def run_command(
+    server: Callable[[], ServerAddress], work: Callable[[ServerApi], Awaitable[T]]
+) -> T:
+    """Find the server, connect, and do the work."""
+    with report_errors():
+        address = server()
+
+        async def connected() -> T:
+            async with open_api(address) as api:
+                return await work(api)
+
+        return process.run_to_completion(connected())
+
+
+@asynccontextmanager
+async def open_api(address: ServerAddress) -> AsyncGenerator[ServerApi]:
+    async with aiohttp.ClientSession() as http:
+        yield ServerApi(address, http, patience_s=START_PATIENCE_S)
+
+
+def patient(api: ServerApi) -> ServerApi:
+    return ServerApi(api.server, api.http, patience_s=RESTART_PATIENCE_S)
+
+
+@contextmanager
+def report_errors() -> Generator[None]:
+    """An expected error is one line on standard error; a closed pipe is none."""
+    # A text with a lone surrogate is no reason to fail.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    try:
+        yield
+    except ApiError as error:
+        _fail(describe_refusal(error), exit_code_of_refusal(error.status, error.code))
+    except (UsageProblem, SettingsError, InvalidInput) as error:
+        _fail(error.message, ExitCode.USAGE)
+    except ChatdError as error:
+        _fail(error.message, ExitCode.FAILURE)
+    except BrokenPipeError:
+        # Python would report it once more when it flushes the output at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(EXIT_BROKEN_PIPE) from None
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Asks a person at a terminal; a program must say `--yes`. Raises UsageProblem."""
+    if yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageProblem("this cannot be undone: say --yes, there is no terminal to ask at")
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise UsageProblem("nothing was changed")
+
+
+def describe_refusal(error: ApiError) -> str:
+    """The server's words, with the fields that it names and what to do about a sign-in."""
+    told = (f"{one.field}: {one.detail}" for one in error.validations)
+    fields = "".join(f"\n  {text}" for text in told if text not in error.message)
+    detail = f"\n  {error.detail}" if error.detail else ""
+    hint = ""
+    if error.is_signed_out:
+        hint = "\n  Sign in with chatd login, or give a token with --token-file or CHATD_TOKEN."
+    return f"{error.message}{fields}{detail}{hint}"
+
+
+def _fail(text: str, code: ExitCode) -> NoReturn:
+    print_notice(f"chatd: {text}")
+    raise typer.Exit(code) from None

@@ -1,0 +1,156 @@
+"""What a run prints: progress on standard error while it goes on, and the result at its end."""
+
+import shutil
+import sys
+from typing import Final, Literal
+
+from msgspec import Struct, to_builtins
+
+from chatd.cli.api_session import patient
+from chatd.cli.output import dollars, print_json, print_json_line, print_notice, print_text
+from chatd.cli.run.call_lines import ask_lines, plan_lines
+from chatd.cli.run.event_lines import EventLines
+from chatd.cli.run.progress import ProgressLines, activity
+from chatd.cli.run.request import StartedTurn
+from chatd.cli.run.turn import TurnOutcome
+from chatd.client.server import ServerApi
+from chatd.client.state import ShownChat
+from chatd.domain.errors import ChatdError
+from chatd.terminal.answers.asks import asks_of
+from chatd.terminal.safe_text import fit_line
+
+RunFormat = Literal["text", "json", "stream-json"]
+
+MAX_PLAN_BYTES: Final = 64 * 1024
+_CLEAR_LINE: Final = "\r\x1b[K"
+
+
+class ChatCost(Struct, frozen=True, kw_only=True):
+    """Of a chat with its subagents."""
+
+    total_cost_micros: int = 0
+    call_count: int = 0
+    unpriced_call_count: int = 0
+
+
+class RunReport:
+    """Satisfies `follow.Reporter`."""
+
+    def __init__(self, turn: StartedTurn, form: RunFormat, *, quiet: bool) -> None:
+        self._turn = turn
+        self._form = form
+        self._is_quiet = quiet
+        self._progress = ProgressLines(turn.sent)
+        self._events = EventLines(after=turn.sent.after)
+        self._has_activity = False
+        self._shown: ShownChat | None = None
+        # One line that is written again and again is for a person who looks at it.
+        self._shows_activity = sys.stderr.isatty() and not quiet
+
+    def begin(self) -> None:
+        if self._form == "stream-json":
+            print_json_line({"type": "chat", "chat_id": str(self._turn.chat_id)})
+        self._say(f"chat {self._turn.chat_id}")
+
+    def show(self, shown: ShownChat) -> None:
+        self._shown = shown
+        if self._form == "stream-json":
+            for line in self._events.lines(shown):
+                print_json_line(line)
+        for line in self._progress.lines(shown):
+            self._say(line)
+        if self._shows_activity:
+            self._show_activity(activity(shown))
+
+    def notice(self, text: str) -> None:
+        self._clear_activity()
+        print_notice(text)
+
+    async def finish(self, api: ServerApi, outcome: TurnOutcome) -> None:
+        self._clear_activity()
+        plan = await self._read_plan(api, outcome)
+        if self._form == "text":
+            if answer := plan or outcome.answer:
+                print_text(answer)
+        else:
+            result = result_of(self._turn, outcome, plan, await self._read_cost(api))
+            printed = print_json if self._form == "json" else print_json_line
+            printed(result)
+        for line in self._ending_lines(outcome):
+            print_notice(line)
+
+    def _ending_lines(self, outcome: TurnOutcome) -> list[str]:
+        chat_id = str(self._turn.chat_id)
+        lines: list[str] = []
+        if outcome.reason:
+            lines.append(f"chatd: {outcome.reason}")
+        if outcome.error is not None and outcome.error.detail:
+            lines.append(f"  {outcome.error.detail}")
+        if outcome.finish_reason == "length":
+            lines.append("The output limit of the model cut the answer off.")
+        if outcome.ending == "needs_action" and self._shown is not None:
+            lines += ask_lines(asks_of(self._shown))
+            lines.append(f"Then wait for the answer: chatd chats tail {chat_id} --until-idle")
+        elif outcome.ending == "plan":
+            lines += plan_lines(chat_id)
+        elif outcome.ending != "done":
+            lines.append(f"To go on: chatd run -r {chat_id} PROMPT")
+        return lines
+
+    async def _read_plan(self, api: ServerApi, outcome: TurnOutcome) -> str:
+        if outcome.plan_file_id is None:
+            return ""
+        path = f"/files/{outcome.plan_file_id}/content"
+        found = await patient(api).download(path, max_bytes=MAX_PLAN_BYTES)
+        return found.decode(errors="replace")
+
+    async def _read_cost(self, api: ServerApi) -> ChatCost | None:
+        """None if the server does not say: the answer counts more than its price."""
+        try:
+            return await api.get(f"/chats/{self._turn.chat_id}/cost", ChatCost)
+        except ChatdError:
+            return None
+
+    def _say(self, line: str) -> None:
+        if not self._is_quiet:
+            self.notice(line)
+
+    def _show_activity(self, text: str) -> None:
+        width = shutil.get_terminal_size().columns
+        sys.stderr.write(f"{_CLEAR_LINE}{fit_line(text, width - 1)}")
+        sys.stderr.flush()
+        self._has_activity = bool(text)
+
+    def _clear_activity(self) -> None:
+        if self._has_activity:
+            self._has_activity = False
+            sys.stderr.write(_CLEAR_LINE)
+            sys.stderr.flush()
+
+
+def result_of(
+    turn: StartedTurn, outcome: TurnOutcome, plan: str, cost: ChatCost | None
+) -> dict[str, object]:
+    """The result of a run for programs."""
+    found: dict[str, object] = {
+        "type": "result",
+        "chat_id": str(turn.chat_id),
+        "ending": outcome.ending,
+        "exit_code": int(outcome.exit_code),
+        "answer": outcome.answer,
+        "message_id": outcome.message_id,
+        "finish_reason": outcome.finish_reason,
+    }
+    if plan:
+        found["plan"] = plan
+    if outcome.reason:
+        found["reason"] = outcome.reason
+    if outcome.error is not None:
+        found["error"] = to_builtins(outcome.error)
+    if outcome.calls:
+        found["calls"] = outcome.calls
+    if cost is not None:
+        found["chat_cost_micros"] = cost.total_cost_micros
+        found["chat_cost"] = dollars(cost.total_cost_micros)
+        found["model_calls"] = cost.call_count
+    return found

@@ -1,0 +1,170 @@
+"""Sends the message of a run: resolves the names of its options, uploads its files, and creates or
+continues a chat."""
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import cast
+from uuid import UUID
+
+from msgspec import Struct
+
+from chatd.cli.api_session import UsageProblem
+from chatd.cli.run.prompt import Prompt
+from chatd.cli.run.turn import SentMessage
+from chatd.client.drafts import Draft, FileInput, InputPart, TextInput, create_body, send_body
+from chatd.client.resources import Chat, ListedChat, McpServer, Page, StoredFile
+from chatd.client.server import ServerApi, new_key
+from chatd.domain.chat.parts import KnownPart
+from chatd.domain.ids import ChatId, McpServerId, WorkspaceId
+from chatd.domain.model.protocol import Effort
+from chatd.domain.tool_modes import ModeChoice
+
+OCTETS = "application/octet-stream"
+
+
+class RunRequest(Struct, frozen=True, kw_only=True):
+    """What the command line asks for. `chat_id` of None: a new chat, or with `continues` the chat
+    that changed last."""
+
+    prompt: Prompt
+    chat_id: ChatId | None = None
+    continues: bool = False
+    model: str | None = None
+    effort: Effort | None = None
+    mode: ModeChoice | None = None
+    workspace: str | None = None
+    template: str | None = None
+    files: tuple[Path, ...] = ()
+    labels: Mapping[str, str] = {}
+    mcp: tuple[str, ...] = ()
+    max_cost_micros: int | None = None
+
+
+class StartedTurn(Struct, frozen=True, kw_only=True):
+    chat_id: ChatId
+    sent: SentMessage
+
+
+class _Workspace(Struct):
+    id: WorkspaceId
+    name: str = ""
+
+
+class _Queued(Struct):
+    content: tuple[KnownPart, ...] = ()
+
+
+class _Sent(Struct):
+    version: int
+    message_id: int | None = None
+    queue_id: int | None = None
+    queued_message: _Queued | None = None
+
+
+async def start_turn(api: ServerApi, request: RunRequest) -> StartedTurn:
+    chat_id = request.chat_id or (await last_chat(api) if request.continues else None)
+    content = await message_content(api, request.prompt, request.files)
+    draft = Draft(
+        content=content,
+        model=request.model,
+        reasoning_effort=request.effort,
+        mode=request.mode,
+        mcp_server_ids=await _mcp_ids(api, request.mcp),
+        labels=request.labels,
+        workspace_id=await _workspace_id(api, request),
+        max_cost_micros=request.max_cost_micros,
+    )
+    if chat_id is None:
+        return await _create(api, draft)
+    return await _send(api, chat_id, draft)
+
+
+async def last_chat(api: ServerApi) -> ChatId:
+    """The user's own chat that changed last, pinned or not. Raises UsageProblem."""
+    found: list[ListedChat] = []
+    for pinned in (False, True):
+        limit = 200 if pinned else 1
+        page = await api.get("/chats", Page[ListedChat], pinned=pinned, limit=limit)
+        found += page.items
+    if not found:
+        raise UsageProblem("there is no chat to continue: leave out -c to start one")
+    return max(found, key=lambda chat: chat.updated_at).id
+
+
+async def _create(api: ServerApi, draft: Draft) -> StartedTurn:
+    chat = await api.post("/chats", create_body(draft), Chat, key=new_key())
+    # A repeated request gets the chat as it is by then: so the version of its first message.
+    return StartedTurn(chat_id=chat.id, sent=SentMessage(version=1))
+
+
+async def _send(api: ServerApi, chat_id: ChatId, draft: Draft) -> StartedTurn:
+    before = await api.get(f"/chats/{chat_id}", Chat)
+    reply = await api.post(f"/chats/{chat_id}/messages", send_body(draft), _Sent, key=new_key())
+    queued = reply.queued_message
+    sent = SentMessage(
+        version=reply.version,
+        message_id=reply.message_id,
+        queue_id=reply.queue_id,
+        after=before.last_message_id or 0,
+        content=() if queued is None else queued.content,
+    )
+    return StartedTurn(chat_id=chat_id, sent=sent)
+
+
+async def message_content(
+    api: ServerApi, prompt: Prompt, files: Sequence[Path]
+) -> tuple[InputPart, ...]:
+    """Uploads the files."""
+    stored = [FileInput((await upload_file(api, path)).id) for path in files]
+    parts: list[InputPart] = [TextInput(prompt.text), *stored]
+    if prompt.attached is not None:
+        file = io.BytesIO(prompt.attached)
+        rest = await api.upload("/files", "input.txt", "text/plain", file, StoredFile)
+        parts.append(FileInput(rest.id))
+    return tuple(parts)
+
+
+async def upload_file(api: ServerApi, path: Path) -> StoredFile:
+    """Raises UsageProblem."""
+    try:
+        with path.open("rb") as file:
+            return await api.upload("/files", path.name, OCTETS, file, StoredFile)
+    except OSError as error:
+        raise UsageProblem(f"cannot read {path}: {error.strerror}") from None
+
+
+async def _mcp_ids(api: ServerApi, slugs: Sequence[str]) -> tuple[McpServerId, ...] | None:
+    if not slugs:
+        return None
+    page = await api.get("/mcp-servers", Page[McpServer], limit=200)
+    known = {server.slug: server.id for server in page.items}
+    if missing := [slug for slug in slugs if slug not in known]:
+        there = ", ".join(sorted(known)) or "none"
+        raise UsageProblem(f"--mcp: there is no MCP server {missing[0]!r}; there are: {there}")
+    return tuple(known[slug] for slug in slugs)
+
+
+async def _workspace_id(api: ServerApi, request: RunRequest) -> WorkspaceId | None:
+    if request.template is not None:
+        body = {"template": request.template}
+        return (await api.post("/workspaces", body, _Workspace, key=new_key())).id
+    if request.workspace is None:
+        return None
+    if (given := read_id(request.workspace)) is not None:
+        return cast("WorkspaceId", given)
+    page = await api.get("/workspaces", Page[_Workspace], limit=200)
+    for one in page.items:
+        if one.name == request.workspace:
+            return one.id
+    there = ", ".join(sorted(one.name for one in page.items)) or "none"
+    raise UsageProblem(
+        f"-w: there is no workspace {request.workspace!r}; there are: {there}. --template makes one"
+    )
+
+
+def read_id(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None

@@ -1,0 +1,194 @@
+"""A server as a process of its own, and `chatd` commands against it, as a person or a script runs
+them."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+CHATD: Final = Path(sys.executable).with_name("chatd")
+LAST_LINE: Final = "Ctrl-C stops."
+COMMAND_TIMEOUT_S: Final = 60.0
+
+Json = dict[str, object]
+
+
+class Finished(Struct, frozen=True):
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Json:
+        return msgspec.json.decode(self.out, type=Json)
+
+    @property
+    def items(self) -> list[Json]:
+        return msgspec.json.decode(self.out, type=list[Json])
+
+    @property
+    def lines(self) -> list[Json]:
+        return read_lines(self.out)
+
+
+def read_lines(text: str) -> list[Json]:
+    return [msgspec.json.decode(line, type=Json) for line in text.splitlines()]
+
+
+class ServerProcess:
+    """Always at the same port, so that it can be killed and started again. Without workspaces,
+    which are slow to start, and without generated titles."""
+
+    def __init__(self, dsn: str, directory: Path, *, tokens_per_second: int = 0) -> None:
+        self.directory = directory
+        self._dsn = dsn
+        self._port = _free_port()
+        self._process: subprocess.Popen[str] | None = None
+        (directory / "chatd.toml").write_text(
+            "[chats]\ntitles = false\n[workspaces]\nenabled = false\n"
+            '[[models]]\nname = "demo"\nprovider = "demo"\nmodel = "demo"\ndefault = true\n'
+            f"options = {{ tokens_per_second = {tokens_per_second}, failures = 1 }}\n"
+            '[[models]]\nname = "dear"\nprovider = "demo"\nmodel = "demo"\n'
+            "prices = { input = 1, output = 1000000 }\n"
+        )
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Of commands, which find the server by its data directory."""
+        return {
+            "HOME": str(self.directory),
+            "PATH": "/usr/bin:/bin",
+            "CHATD_DATA_DIR": str(self.directory / "data"),
+        }
+
+    def start(self) -> None:
+        at = ("--port", str(self._port), "--database-url", self._dsn, "--no-browser")
+        config = ("--config", str(self.directory / "chatd.toml"))
+        self._process = subprocess.Popen(
+            [CHATD, "serve", *at, *config],
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.rstrip("\n") == LAST_LINE:
+                return
+        raise AssertionError(f"chatd serve ended with {self._process.wait()}")
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.communicate()
+            self._process = None
+
+    async def run(
+        self, *arguments: object, given: bytes = b"", env: dict[str, str] | None = None
+    ) -> Finished:
+        """A command that ends. `given` is its input."""
+        async with (
+            asyncio.timeout(COMMAND_TIMEOUT_S),
+            self.started(*arguments, env=env, stdin=PIPE) as process,
+        ):
+            out, err = await process.communicate(given)
+        assert process.returncode is not None
+        return Finished(process.returncode, out.decode(), err.decode())
+
+    async def ok(self, *arguments: object, given: bytes = b"") -> Finished:
+        finished = await self.run(*arguments, given=given)
+        assert finished.code == 0, finished
+        return finished
+
+    @asynccontextmanager
+    async def started(
+        self, *arguments: object, env: dict[str, str] | None = None, stdin: int = DEVNULL
+    ) -> AsyncGenerator[Process]:
+        process = await asyncio.create_subprocess_exec(
+            CHATD,
+            *map(str, arguments),
+            env=self.env | (env or {}),
+            stdin=stdin,
+            stdout=PIPE,
+            stderr=PIPE,
+            limit=4 * 1024 * 1024,
+        )
+        try:
+            yield process
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.communicate()
+
+
+async def read_until(process: Process, wanted: str, *, errors: bool = False) -> list[str]:
+    """The lines of the output up to one with this text."""
+    stream = process.stderr if errors else process.stdout
+    assert stream is not None
+    lines: list[str] = []
+    async with asyncio.timeout(COMMAND_TIMEOUT_S):
+        while not lines or wanted not in lines[-1]:
+            line = await stream.readline()
+            assert line, f"it ended after {lines}"
+            lines.append(line.decode().rstrip("\n"))
+    return lines
+
+
+async def finish(process: Process) -> tuple[int, str, str]:
+    """The exit code and the rest of the output."""
+    async with asyncio.timeout(COMMAND_TIMEOUT_S):
+        out, err = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+def run_at_terminal(server: ServerProcess, arguments: Sequence[object]) -> str:
+    """What a command shows on a terminal."""
+    primary, secondary = os.openpty()
+    process = subprocess.Popen(
+        [str(CHATD), *map(str, arguments)],
+        env=server.env | {"TERM": "xterm", "COLUMNS": "80"},
+        stdin=secondary,
+        stdout=secondary,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(secondary)
+    shown = b""
+    while chunk := _read(primary):
+        shown += chunk
+    assert process.wait(COMMAND_TIMEOUT_S) == 0, shown
+    os.close(primary)
+    return shown.decode()
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:  # the end of a terminal
+        return b""
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return taken.getsockname()[1]
