@@ -3,9 +3,10 @@
 import signal
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from tests.support.command_line import ServerProcess, finish, read_lines, read_until
+from tests.support.command_line import Json, ServerProcess, finish, read_lines, read_until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -95,7 +96,7 @@ async def test_a_detached_run_prints_the_id_of_its_chat(server: ServerProcess) -
         (["-r", "00000000-0000-0000-0000-000000000009", "hello"], 1, "no such chat"),
         (["--timeout", "0.5", "tell me a long story"], 124, "The time was over"),
     ],
-    ids=lambda value: " ".join(value)[:30] if isinstance(value, list) else None,
+    ids=["error", "budget", "question", "model", "MCP server", "no chat", "time"],
 )
 async def test_the_exit_code_says_how_it_ended(
     server: ServerProcess, arguments: list[str], code: int, told: str
@@ -170,8 +171,8 @@ async def test_a_run_survives_a_killed_server_and_tells_nothing_twice(
         code, out, err = await finish(process)
     assert code == 0, err
     lines = [*read_lines("\n".join(before)), *read_lines(out)]
-    messages = [line["message"] for line in lines if line["type"] == "message"]
-    ids = [message["id"] for message in messages if isinstance(message, dict)]
+    told = [line["message"] for line in lines if line["type"] == "message"]
+    ids = [message["id"] for message in msgspec.convert(told, list[Json])]
     assert len(ids) == len(set(ids)) == 2
     starts = [at for at, line in enumerate(lines) if line["type"] == "preview_reset"]
     deltas = [line for line in lines[max(starts, default=0) :] if line["type"] == "delta"]

@@ -5,17 +5,17 @@ import io
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from typing import Final, NoReturn, TypeVar
 
-import aiohttp
 import typer
 
 from chatd.cli import process
 from chatd.cli.exit_codes import ExitCode, exit_code_of_refusal
 from chatd.cli.output import print_notice
 from chatd.client.errors import ApiError
+from chatd.client.http_session import open_api
 from chatd.client.server import ServerApi
 from chatd.client.server_address import ServerAddress
 from chatd.domain.errors import ChatdError, InvalidInput
@@ -44,19 +44,14 @@ def run_command(
         address = server()
 
         async def connected() -> T:
-            async with open_api(address) as api:
+            async with open_api(address, patience_s=START_PATIENCE_S) as api:
                 return await work(api)
 
         return process.run_to_completion(connected())
 
 
-@asynccontextmanager
-async def open_api(address: ServerAddress) -> AsyncGenerator[ServerApi]:
-    async with aiohttp.ClientSession() as http:
-        yield ServerApi(address, http, patience_s=START_PATIENCE_S)
-
-
 def patient(api: ServerApi) -> ServerApi:
+    """For requests after the first one."""
     return ServerApi(api.server, api.http, patience_s=RESTART_PATIENCE_S)
 
 
