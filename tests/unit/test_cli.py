@@ -18,6 +18,8 @@ import pytest
 from msgspec import Struct
 from typer.testing import CliRunner
 
+from chatd.cli.command_sections import SECTIONS
+from chatd.cli.completion import command_places
 from chatd.cli.log_format import JsonFormatter, TextFormatter, is_worth_logging
 from chatd.cli.main import app
 from chatd.cli.process import StopSignal, run_until_signal
@@ -85,9 +87,10 @@ def assert_no_database(stdout: str, stderr: str) -> None:
 def test_help_names_every_command(chatd: Chatd, arguments: list[str]) -> None:
     ended = chatd(*arguments)
     assert ended.returncode == (0 if arguments else 2)
-    listed = (ended.stdout + ended.stderr).partition("Commands:")[2]
-    named = [line.split()[0] for line in listed.strip().splitlines() if line[2:3].strip()]
-    assert {"version", "serve", "worker", "migrate", "admin"} <= set(named)
+    named = [line.split()[0] for line in ended.stdout.splitlines() if line[2:3].strip()]
+    known = {name for names in SECTIONS.values() for name in names}
+    assert known <= set(named)
+    assert set(next(iter(command_places(app))).commands) == known
 
 
 def test_the_version_is_that_of_the_installed_package(chatd: Chatd) -> None:

@@ -69,6 +69,7 @@ def root_command(
     if sys.stdin.isatty() and sys.stdout.isatty() and find_spec("textual") is not None:
         chat_command.open_bare()
     print(context.get_help())
+    raise typer.Exit(2)
 
 
 @app.command()
