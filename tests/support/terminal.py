@@ -95,12 +95,14 @@ class TerminalServer:
 
 
 @asynccontextmanager
-async def serve_terminal(dsn: str, data_dir: Path) -> AsyncGenerator[TerminalServer]:
+async def serve_terminal(
+    dsn: str, data_dir: Path, change: Callable[[Settings], Settings] = lambda settings: settings
+) -> AsyncGenerator[TerminalServer]:
     stop = asyncio.Event()
     ready: asyncio.Future[ReadyInfo] = asyncio.get_running_loop().create_future()
     async with FakeCompatible.running() as vendor, asyncio.TaskGroup() as group:
         serving = process.serve(
-            settings_of(dsn, data_dir, vendor.url),
+            change(settings_of(dsn, data_dir, vendor.url)),
             {"CHATD_ADMIN_TOKEN": TOKEN},
             clock=SystemClock(),
             stop=stop,

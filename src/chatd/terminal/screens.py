@@ -6,6 +6,7 @@ from typing import Final
 from textual.screen import Screen
 
 from chatd.domain.ids import ChatId
+from chatd.terminal.answers.plan_screen import PlanScreen
 from chatd.terminal.diff_screen import ChangesScreen
 from chatd.terminal.help_screen import HelpScreen
 from chatd.terminal.messages import ScreenName
@@ -21,4 +22,8 @@ def _changes(chat_id: ChatId | None) -> Screen[None]:
     return HelpScreen() if chat_id is None else ChangesScreen(chat_id)
 
 
-SCREENS: Final[Mapping[ScreenName, MakeScreen]] = {"help": _help, "changes": _changes}
+SCREENS: Final[Mapping[ScreenName, MakeScreen]] = {
+    "help": _help,
+    "changes": _changes,
+    "plan": PlanScreen,
+}

@@ -13,7 +13,7 @@ from chatd.terminal.answers.frame import AskFrame
 from chatd.terminal.answers.hints import hint_line, notes_of
 from chatd.terminal.answers.open_asks import Item, OpenAsks, key_of
 from chatd.terminal.messages import ShowNotice
-from chatd.terminal.session import app_of, session_of
+from chatd.terminal.session import session_of
 
 GUARD_S: Final = 0.6
 """After a form has appeared under the fingers of somebody who answers."""
@@ -77,7 +77,7 @@ class AskPanel(AskFrame):
             self.draw()
 
     def open_item(self, item: Item) -> None:
-        had_focus, is_new = self.has_focus_within, self.item is None
+        had_focus = self.has_focus_within
         self.item, self.failure = item, ""
         self.form = make_form(item, self._fellows(item), self.asks.draft_of(item))
         self._awake_at = session_of(self).clock.monotonic() + self.guard_s
@@ -86,8 +86,6 @@ class AskPanel(AskFrame):
         if had_focus:
             self.call_after_refresh(self.form.take_focus)
         self.call_after_refresh(self.draw)
-        if is_new:
-            app_of(self).bell()
 
     def _hide(self) -> None:
         if self.form is None:

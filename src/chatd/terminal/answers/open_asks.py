@@ -28,6 +28,8 @@ class OpenAsks:
 
     def __init__(self) -> None:
         self.chat: ShownChat | None = None
+        self.has_pending = False
+        """A message is on its way: it continues the chat, with or without the plan."""
         self.children: Sequence[tuple[ShownChat, str]] = ()
         self.items: list[Item] = []
         self.sending: set[AskKey] = set()
@@ -87,8 +89,9 @@ class OpenAsks:
         asks = [ask for chat, name in chats for ask in asks_of(chat, name, answered=self._answered)]
         asks.sort(key=lambda ask: ask.call.kind == "client")
         plan = None if self.chat is None else proposed_plan(self.chat)
-        is_open = plan is not None and key_of(plan) not in self._answered
-        return [*asks, plan] if plan is not None and is_open else [*asks]
+        if plan is None or self.has_pending or key_of(plan) in self._answered:
+            return [*asks]
+        return [*asks, plan]
 
     def _forget_ended(self, chats: Iterable[ShownChat]) -> None:
         """What was answered is remembered until the chat shows it no more."""

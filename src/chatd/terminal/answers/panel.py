@@ -58,6 +58,8 @@ class AnswerPanel(AskPanel):
         if self._children is not None:
             self._children.watch(chat_id)
         self.asks.chat = None if chat is None or chat.gone else chat.shown
+        pending = () if chat is None else chat.pending
+        self.asks.has_pending = any(one.state != "refused" for one in pending)
         self._update()
 
     @property

@@ -25,6 +25,8 @@ class PlanText(Markdown):
 
     DEFAULT_CSS = """
     PlanText { height: auto; padding: 0 1; margin: 0; background: transparent; }
+    PlanText MarkdownH1, PlanText MarkdownH2 { margin: 0 0 1 0; content-align: left middle; }
+    PlanText > :last-child { margin-bottom: 0; }
     """
 
     def __init__(self, plan: ProposedPlan) -> None:

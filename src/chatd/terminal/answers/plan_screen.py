@@ -1,0 +1,103 @@
+"""The whole of a proposed plan, on a screen of its own."""
+
+from collections.abc import Callable
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.screen import Screen
+from textual.widgets import Static
+
+from chatd.client.followed_chat import FollowedChat
+from chatd.domain.ids import ChatId
+from chatd.terminal.answers.asks import proposed_plan
+from chatd.terminal.answers.form import HintsChanged
+from chatd.terminal.answers.frame import AskFrame
+from chatd.terminal.answers.hints import hint_line
+from chatd.terminal.answers.panel import AnswerPanel
+from chatd.terminal.answers.plan_form import PlanDone, PlanForm
+from chatd.terminal.session import app_of, session_of
+
+NO_PLAN = "This chat has proposed no plan, or something was said since. Esc goes back."
+
+
+class PlanScreen(Screen[None]):
+    """Goes by itself when somebody else continues the chat."""
+
+    BINDINGS: list[BindingType] = [  # noqa: RUF012
+        ("i", "answer('implement')", "Implement"),
+        ("c", "answer('change')", "Change"),
+        ("x", "answer('leave_plan')", "Leave plan mode"),
+        ("escape,q", "leave", "Back"),
+    ]
+    DEFAULT_CSS = """
+    PlanScreen > AskFrame { height: 1fr; padding: 1 2; }
+    PlanScreen > AskFrame > #ask-place { height: 1fr; }
+    PlanScreen > #no-plan { padding: 1 3; color: $text-muted; display: none; }
+    PlanScreen.-none > #no-plan { display: block; }
+    PlanScreen.-none > AskFrame { display: none; }
+    """
+
+    def __init__(self, chat_id: ChatId | None) -> None:
+        super().__init__()
+        self._chat_id = chat_id
+        self._form: PlanForm | None = None
+        self._frame = AskFrame()
+        self._stop: Callable[[], None] = _nothing
+
+    def compose(self) -> ComposeResult:
+        yield self._frame
+        yield Static(NO_PLAN, id="no-plan", markup=False)
+
+    def on_mount(self) -> None:
+        if self._chat_id is None:
+            self.add_class("-none")
+            return
+        connection = session_of(self).connection
+        self._stop = connection.follow_chat(self._chat_id, self._on_chat)
+
+    def on_unmount(self) -> None:
+        self._stop()
+
+    def _on_chat(self, chat: FollowedChat) -> None:
+        """In the connection's task."""
+        self.call_later(self._show, chat)
+
+    def _show(self, chat: FollowedChat) -> None:
+        plan = proposed_plan(chat.shown)
+        if self._form is not None:
+            if plan is None and self.is_current:
+                self.dismiss()
+            return
+        self.set_class(plan is None, "-none")
+        if plan is not None:
+            self._form = PlanForm(plan, None, full=True)
+            self._frame.put_form(self._form)
+            self.call_after_refresh(self._form.take_focus)
+
+    def on_hints_changed(self, message: HintsChanged) -> None:
+        message.stop()
+        form = self._form
+        if form is not None and form.is_mounted:
+            keys = hint_line([*form.actions, ("leave", "Back")])
+            self._frame.draw_frame(form.title, (), form.problem, keys)
+
+    def on_plan_done(self, message: PlanDone) -> None:
+        message.stop()
+        if message.notice:
+            self.notify(message.notice, markup=False)
+        for screen in app_of(self).screen_stack:
+            for panel in screen.query(AnswerPanel):
+                panel.forget_plan(message.plan)
+        self.dismiss()
+
+    def action_answer(self, name: str) -> None:
+        if self._form is not None:
+            self._form.act(name)
+
+    def action_leave(self) -> None:
+        if self._form is None or not self._form.leave():
+            self.dismiss()
+
+
+def _nothing() -> None:
+    return
