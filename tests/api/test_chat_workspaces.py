@@ -160,6 +160,55 @@ async def test_a_chat_keeps_its_pinned_context_until_it_pins_again(api: Workspac
     assert api.control.bound_to[-1] == (chat_id, id_of(made))
 
 
+async def test_a_changed_skill_is_used_when_the_context_is_pinned_again(api: WorkspaceApi) -> None:
+    def skill(text: str) -> ContextResource:
+        source = "/x/.chatd/skills/notes/SKILL.md"
+        return ContextResource(
+            kind="skill", source=source, status="ok", name="notes", content=text, size=len(text)
+        )
+
+    made, agent_id = await running(api)
+    chat_id = await api.server.create(workspace_id=made["id"])
+    path = f"/chats/{chat_id}/context"
+    await bindings.save_context(api.pool, agent_id, context(1, skill("old")), initial=True)
+    await api.ask("PUT", path)
+    await bindings.save_context(api.pool, agent_id, context(2, skill("new")), initial=False)
+    assert await bindings.get_pinned_skill(api.pool, HARNESS, chat_id, "notes") == "old"
+    assert (await api.ask("PUT", path)).status == 200
+    assert await bindings.get_pinned_skill(api.pool, HARNESS, chat_id, "notes") == "new"
+
+
+async def test_a_chat_shows_which_mcp_servers_of_its_workspace_cannot_be_used(
+    api: WorkspaceApi,
+) -> None:
+    def server(name: str, tools: str, error: str = "") -> ContextResource:
+        return ContextResource(
+            kind="mcp_server",
+            source=".mcp.json",
+            status="ok",
+            name=name,
+            content=tools,
+            error=error,
+        )
+
+    made, agent_id = await running(api)
+    path = f"/chats/{await api.server.create(workspace_id=made['id'])}"
+    assert "workspace_mcp_servers" not in (await api.ask("GET", path)).json
+    found = context(
+        1,
+        server("good", '[{"name":"a"},{"name":"b"}]'),
+        server("bad", "", "npx was not found"),
+        server("odd", "nonsense"),
+    )
+    await bindings.save_context(api.pool, agent_id, found, initial=True)
+    assert (await api.ask("GET", path)).json["workspace_mcp_servers"] == [
+        {"name": "good", "tools": 2},
+        {"name": "bad", "tools": 0, "error": "npx was not found"},
+        {"name": "odd", "tools": 0},
+    ]
+    assert (await api.ask("GET", path, token=OTHER_USER)).status == 404
+
+
 @pytest.mark.promise("P12")
 async def test_pinning_needs_the_owner_and_a_running_agent(api: WorkspaceApi) -> None:
     chat_id = await api.server.create()

@@ -2455,6 +2455,8 @@ export interface components {
             agent_id?: string | null;
             /** @default null */
             context?: components["schemas"]["ContextReply"] | null;
+            /** @default [] */
+            workspace_mcp_servers?: components["schemas"]["WorkspaceMcpItem"][];
         };
         ClientTool: {
             name: string;
@@ -4609,6 +4611,12 @@ export interface components {
             target_kind?: ("directory" | "file") | null;
             /** @default null */
             detail?: string | null;
+        };
+        WorkspaceMcpItem: {
+            name: string;
+            tools: number;
+            /** @default  */
+            error?: string;
         };
         WorkspacePage: {
             items: components["schemas"]["WorkspaceReply"][];

@@ -7,6 +7,7 @@ import { Button, EmptyState, ErrorNote, Skeleton } from "@/components";
 import { CHAT_KEY, useChatDetails, useChatSelector } from "@/connection";
 import { Chooser } from "./chooser";
 import { Instructions } from "./instructions";
+import { WorkspaceMcpServers } from "./mcp-servers";
 import { WorkspaceCard } from "./workspace-card";
 
 export function WorkspaceTab({ chatId }: { chatId: string }) {
@@ -36,6 +37,7 @@ export function WorkspaceTab({ chatId }: { chatId: string }) {
         <>
           <WorkspaceCard key={workspaceId} workspaceId={workspaceId} canChange={canChange} chooser={chooser} />
           <Instructions chat={chat} canChange={canChange} onPinned={(pinned) => client.setQueryData([CHAT_KEY, chatId], pinned)} />
+          <WorkspaceMcpServers chat={chat} />
         </>
       )}
     </div>

@@ -14,7 +14,7 @@ from chatd.api.route import ApiRoute
 from chatd.api.routes.chats import get_view
 from chatd.api.routes.workspace.build_requests import require_workspaces
 from chatd.api.schemas.workspace.diffs import ChatDiffReply, DiffQuery
-from chatd.api.schemas.workspace.replies import context_reply
+from chatd.api.schemas.workspace.replies import context_reply, mcp_server_reply
 from chatd.api.schemas.workspace.workspaces import ChatReply, LatestChats, LatestChatsQuery
 from chatd.domain.access import Actor
 from chatd.domain.chat.public_chat import public_chat
@@ -63,7 +63,9 @@ class ChatWorkspaceRoutes:
             ApiRoute(
                 endpoint="PUT /chats/{chat_id}/context",
                 permission="chats.write",
-                summary="Pin the workspace's current instructions to a chat",
+                summary="Pin the workspace's current instructions and skills to a chat",
+                description="The chat keeps those that it has pinned until then, also when files of"
+                " the workspace change: `context.dirty` says so. MCP servers are not pinned.",
                 handle=self.pin_context,
                 replies={200: ChatReply},
                 errors=(
@@ -158,11 +160,13 @@ class ChatWorkspaceRoutes:
         conn = self._deps.pool
         binding = await bindings.get(conn, actor, chat.id)
         pinned = await bindings.get_pinned_context(conn, actor, chat.id)
+        servers = await bindings.list_mcp_servers(conn, actor, chat.id)
         return msgspec.structs.replace(
             chat,
             build_id=None if binding is None else binding.build_id,
             agent_id=None if binding is None else binding.agent_id,
             context=None if pinned is None else context_reply(pinned),
+            workspace_mcp_servers=tuple(map(mcp_server_reply, servers)),
         )
 
 

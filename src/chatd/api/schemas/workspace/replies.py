@@ -1,10 +1,11 @@
 """Convert rows of templates, workspaces and builds to replies. Pure."""
 
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct, convert
+from msgspec import DecodeError, Raw, Struct, convert
 
 from chatd.api.schemas.workspace.templates import TemplateItem, TemplateReply
 from chatd.api.schemas.workspace.workspaces import (
@@ -13,9 +14,10 @@ from chatd.api.schemas.workspace.workspaces import (
     BuildReply,
     ContextItem,
     ContextReply,
+    WorkspaceMcpItem,
     WorkspaceReply,
 )
-from chatd.domain.workspace.agent_api import PinnedContext
+from chatd.domain.workspace.agent_api import PinnedContext, WorkspaceMcpServer
 from chatd.domain.workspace.entities import AgentRow, Build, BuildLog, Template, TemplateVersion
 from chatd.domain.workspace.rules import (
     AmbiguousAgent,
@@ -99,6 +101,14 @@ def context_reply(pinned: PinnedContext) -> ContextReply:
         resources=items,
         pinned_at=pinned.pinned_at,
     )
+
+
+def mcp_server_reply(server: WorkspaceMcpServer) -> WorkspaceMcpItem:
+    tools = list[Raw]()
+    if server.tools:
+        with suppress(DecodeError):  # of an agent, which is not trusted
+            tools = msgspec.json.decode(server.tools, type=list[Raw])
+    return WorkspaceMcpItem(name=server.name, tools=len(tools), error=server.error)
 
 
 def _is_wrong(item: ContextItem) -> bool:

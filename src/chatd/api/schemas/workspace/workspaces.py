@@ -243,6 +243,20 @@ class ContextItem(Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: Annotated[str, describe("Why it was not read.", "too large")] = ""
 
 
+class WorkspaceMcpItem(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An MCP server that the workspace declares in its `.mcp.json`."""
+
+    name: Annotated[str, describe("Its name in the file.", "linear")]
+    tools: Annotated[int, describe("How many tools it offers; 0 with an `error`.", 12)]
+    error: Annotated[
+        str,
+        describe(
+            "Why it cannot be used now. The workspace tries it again by itself.",
+            "the command npx was not found",
+        ),
+    ] = ""
+
+
 class ContextReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The context that a chat has pinned."""
 
@@ -274,5 +288,10 @@ class ChatReply(PublicChat, frozen=True, kw_only=True, omit_defaults=True):
         AgentId | None, describe("The workspace agent that the chat last used.", AGENT_ID)
     ] = None
     context: Annotated[
-        ContextReply | None, describe("The instructions of the workspace that the model has.")
+        ContextReply | None,
+        describe("The instructions and skills of the workspace that the model has."),
     ] = None
+    workspace_mcp_servers: Annotated[
+        tuple[WorkspaceMcpItem, ...],
+        describe("The MCP servers of the running workspace, as they are now."),
+    ] = ()
