@@ -73,12 +73,15 @@ async def run_terminal(target: Target, options: TerminalOptions) -> int:
     """The exit code. Raises ChatdError before the screen is taken."""
     from chatd.terminal.app import ChatTerminal
     from chatd.terminal.crash_log import open_log
+    from chatd.terminal.machine import read_machine
     from chatd.terminal.start import open_session
     from chatd.terminal.themes import choose_theme
 
     chat_id = None if options.chat_id is None else read_chat_id(options.chat_id)
     try:
-        async with open_session(target.server, SystemClock(), chat_id) as session:
+        machine = read_machine(os.environ)
+        session_opened = open_session(target.server, SystemClock(), chat_id, machine=machine)
+        async with session_opened as session:
             terminal = ChatTerminal(
                 session,
                 chat_id,

@@ -12,7 +12,7 @@ from textual.screen import Screen
 from textual.widgets import Footer, OptionList, Static
 from textual.widgets.option_list import Option
 
-from chatd.client.choices import ChatChanges
+from chatd.client.choice_resources import ChatChanges
 from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.domain.ids import ChatId
 from chatd.domain.workspace.agent_api import DiffScope

@@ -10,6 +10,7 @@ from chatd.terminal.answers.plan_screen import PlanScreen
 from chatd.terminal.diff_screen import ChangesScreen
 from chatd.terminal.help_screen import HelpScreen
 from chatd.terminal.messages import ScreenName
+from chatd.terminal.usage_screen import UsageScreen
 
 MakeScreen = Callable[[ChatId | None], Screen[None]]
 
@@ -22,8 +23,13 @@ def _changes(chat_id: ChatId | None) -> Screen[None]:
     return HelpScreen() if chat_id is None else ChangesScreen(chat_id)
 
 
+def _usage(chat_id: ChatId | None) -> Screen[None]:
+    return HelpScreen() if chat_id is None else UsageScreen(chat_id)
+
+
 SCREENS: Final[Mapping[ScreenName, MakeScreen]] = {
     "help": _help,
     "changes": _changes,
     "plan": PlanScreen,
+    "usage": _usage,
 }

@@ -11,12 +11,17 @@ from chatd.client.resources import Chat, Me
 from chatd.client.server import ServerAddress, ServerApi
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Clock
+from chatd.terminal.machine import Machine
 from chatd.terminal.session import Session
 
 
 @asynccontextmanager
 async def open_session(
-    server: ServerAddress, clock: Clock, chat_id: ChatId | None = None
+    server: ServerAddress,
+    clock: Clock,
+    chat_id: ChatId | None = None,
+    *,
+    machine: Machine | None = None,
 ) -> AsyncGenerator[Session]:
     """Connected until the end of the block. Raises ApiError and ServerUnreachable at the start,
     before a screen is shown: also if there is no chat with this id."""
@@ -38,6 +43,7 @@ async def open_session(
                     outbox=outbox,
                     me=me,
                     clock=clock,
+                    machine=machine or Machine(),
                 )
             finally:
                 for task in tasks:

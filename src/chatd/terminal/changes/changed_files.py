@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from chatd.client.choices import ChatChanges
+from chatd.client.choice_resources import ChatChanges
 from chatd.terminal.changes.git_diff import FileDiff, parse_git_diff
 from chatd.terminal.safe_text import safe_text
 

@@ -11,7 +11,7 @@ from typing import BinaryIO, Final, Literal
 
 from msgspec import Struct
 
-from chatd.client.choices import Directory
+from chatd.client.choice_resources import Directory
 from chatd.client.drafts import InputPart
 from chatd.client.resources import Chat
 from chatd.client.server import ServerApi, new_key

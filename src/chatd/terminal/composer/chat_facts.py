@@ -5,7 +5,7 @@ from typing import Final
 
 from textual.widget import Widget
 
-from chatd.client.choices import ChatCost, ModelChoice
+from chatd.client.choice_resources import ChatCost, ModelChoice
 from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.frames import ChatChanged, ListEvent, ListReady
 from chatd.client.resources import Chat, Page

@@ -11,7 +11,7 @@ from textual.widget import Widget
 from textual.widgets import TextArea
 from textual.worker import Worker
 
-from chatd.client.choices import ModelChoice
+from chatd.client.choice_resources import ModelChoice
 from chatd.client.connection import FollowedChat
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.ids import ChatId

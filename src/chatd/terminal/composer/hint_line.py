@@ -6,7 +6,7 @@ from textual.app import RenderResult
 from textual.reactive import reactive
 from textual.widget import Widget
 
-from chatd.client.choices import ChatCost, ModelChoice
+from chatd.client.choice_resources import ChatCost, ModelChoice
 from chatd.domain.chat.public_messages import PublicMessage
 from chatd.domain.model.protocol import Effort
 from chatd.terminal.composer.behaviours import Behaviour

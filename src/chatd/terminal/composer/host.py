@@ -6,7 +6,7 @@ from typing import Protocol
 from textual.message import Message
 from textual.worker import Worker
 
-from chatd.client.choices import ModelChoice
+from chatd.client.choice_resources import ModelChoice
 from chatd.client.connection import FollowedChat
 from chatd.domain.ids import ChatId
 from chatd.domain.model.protocol import Effort

@@ -4,7 +4,7 @@ for."""
 from functools import partial
 from typing import Final
 
-from chatd.client.choices import Prompt
+from chatd.client.choice_resources import Prompt
 from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.resources import Page
 from chatd.terminal.composer.host import ComposerHost

@@ -6,7 +6,7 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chatd.client.choices import Template, Workspace
+from chatd.client.choice_resources import Template, Workspace
 from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.resources import McpServer, Page
 from chatd.client.server import new_key

@@ -6,7 +6,7 @@ from typing import ClassVar
 from rich.text import Text
 from textual.binding import Binding, BindingType
 
-from chatd.client.choices import ModelChoice
+from chatd.client.choice_resources import ModelChoice
 from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.protocol import Effort
 from chatd.terminal.pickers.model_texts import (

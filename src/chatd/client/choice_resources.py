@@ -2,6 +2,7 @@
 leniently, as `resources`."""
 
 from datetime import datetime
+from typing import ClassVar
 
 from msgspec import Struct
 
@@ -10,6 +11,8 @@ from chatd.domain.ids import ChatId, GroupId, UserId, WorkspaceId
 
 
 class ModelCapabilities(Struct, frozen=True, kw_only=True):
+    api_name: ClassVar[str] = "ModelCapabilities"
+
     context_limit: int | None = None
     efforts: tuple[str, ...] | None = None
     images: bool | None = None
@@ -19,12 +22,16 @@ class ModelCapabilities(Struct, frozen=True, kw_only=True):
 class ModelPrices(Struct, frozen=True, kw_only=True):
     """In dollars per million tokens, as decimal text."""
 
+    api_name: ClassVar[str] = "ModelPrices"
+
     input: str | None = None
     output: str | None = None
 
 
 class ModelChoice(ListedModel, frozen=True, kw_only=True):
     """A model with what a person compares."""
+
+    api_name: ClassVar[str] = "ModelReply"
 
     capabilities: ModelCapabilities = ModelCapabilities()
     prices: ModelPrices | None = None
@@ -33,16 +40,22 @@ class ModelChoice(ListedModel, frozen=True, kw_only=True):
 
 
 class Prompt(Struct, frozen=True, kw_only=True):
+    api_name: ClassVar[str] = "ListedPrompt"
+
     text: str = ""
 
 
 class Workspace(Struct, frozen=True, kw_only=True):
+    api_name: ClassVar[str] = "WorkspaceReply"
+
     id: WorkspaceId
     name: str = ""
     deleted: bool = False
 
 
 class Template(Struct, frozen=True, kw_only=True):
+    api_name: ClassVar[str] = "TemplateItem"
+
     name: str = ""
     display_name: str = ""
     description: str = ""
@@ -51,12 +64,16 @@ class Template(Struct, frozen=True, kw_only=True):
 
 
 class DirectoryUser(Struct, frozen=True, kw_only=True):
+    api_name: ClassVar[str] = "DirectoryUser"
+
     id: UserId
     username: str = ""
     name: str = ""
 
 
 class DirectoryGroup(Struct, frozen=True, kw_only=True):
+    api_name: ClassVar[str] = "DirectoryGroup"
+
     id: GroupId
     name: str = ""
 
@@ -64,11 +81,15 @@ class DirectoryGroup(Struct, frozen=True, kw_only=True):
 class Directory(Struct, frozen=True, kw_only=True):
     """Users and groups: found by a search, or those that read a chat."""
 
+    api_name: ClassVar[str] = "DirectoryReply"
+
     users: tuple[DirectoryUser, ...] = ()
     groups: tuple[DirectoryGroup, ...] = ()
 
 
 class RepositoryChange(Struct, frozen=True, kw_only=True):
+    api_name: ClassVar[str] = "ScopedDiff"
+
     repo_root: str = ""
     branch: str = ""
     base: str = ""
@@ -80,12 +101,16 @@ class RepositoryChange(Struct, frozen=True, kw_only=True):
 
 
 class ChatChanges(Struct, frozen=True, kw_only=True):
+    api_name: ClassVar[str] = "ChatDiffReply"
+
     scope: str = ""
     repositories: tuple[RepositoryChange, ...] = ()
 
 
 class ChatCost(Struct, frozen=True, kw_only=True):
     """Of a chat with its subagents."""
+
+    api_name: ClassVar[str] = "ChatCostReply"
 
     chat_id: ChatId
     total_cost_micros: int = 0
@@ -97,6 +122,8 @@ class ChatCost(Struct, frozen=True, kw_only=True):
 
 class SpendStatus(Struct, frozen=True, kw_only=True):
     """What the user has spent in this period, and the limit."""
+
+    api_name: ClassVar[str] = "SpendStatusReply"
 
     is_limited: bool = False
     period: str = ""
