@@ -263,3 +263,17 @@ async def test_hostile_text_of_the_server_does_not_reach_the_terminal(
         await pilot.press("up")
         await until(pilot, lambda: box_of(pilot).text == "[red]x[/red]")
         assert "\x1b" not in screen_text(pilot)
+
+
+async def test_keys_that_come_at_once_act_in_their_order(server: TerminalServer) -> None:
+    async with run_terminal(server, size=SMALL) as pilot:
+        box = box_of(pilot)
+        for key, character in [("a", "a"), ("b", "b"), ("backspace", None), ("ctrl+j", None)]:
+            box.post_message(events.Key(key, character))
+        for key, character in [("c", "c"), ("enter", None), ("d", "d")]:
+            box.post_message(events.Key(key, character))
+        await until_open(pilot)
+        chat_id = composer_of(pilot).chat_id
+        assert chat_id is not None
+        assert await prompts_of(server, chat_id) == ["a\nc"]
+        await until(pilot, lambda: box_of(pilot).text == "d")

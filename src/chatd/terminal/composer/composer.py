@@ -72,7 +72,8 @@ class Composer(DraftView):
                 self._run_command(found)
             case _ if found.text:
                 self._recall.forget()
-                self._sending = self.start(partial(self._delivery.send, found.text), "send")
+                send = partial(self._delivery.send, self._box.text, found.text)
+                self._sending = self.start(send, "send")
                 self.refresh_facts()
             case _:
                 return
@@ -134,7 +135,7 @@ class Composer(DraftView):
         """Esc: the menu, a message on its way, or an edit."""
         if self._completion.close():
             return True
-        if self._is_sending and self._sending is not None:
+        if self._sending is not None and self._is_sending and self._delivery.can_cancel:
             self._sending.cancel()
             self.call_later(self.refresh_facts)
             return True

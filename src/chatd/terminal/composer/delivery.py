@@ -4,7 +4,7 @@ that it goes out."""
 from msgspec.structs import replace
 
 from chatd.client.errors import ApiError, ServerUnreachable
-from chatd.client.outbox import OutboxFull
+from chatd.client.outbox import OutboxFull, PendingSend, SendDismissed
 from chatd.terminal.composer.behaviours import behaviour_of
 from chatd.terminal.composer.chat_actions import ChatActions
 from chatd.terminal.composer.host import ComposerHost
@@ -33,8 +33,8 @@ class Delivery:
         self._host = host
         self._new_key: str | None = None
 
-    async def send(self, text: str) -> None:
-        """`text` is what is said; the draft has the same text as it was written."""
+    async def send(self, written: str, text: str) -> None:
+        """`text` is what is said; `written` is what stands in the box for it."""
         host, key = self._host, self._host.key
         try:
             await host.files.attach_all(key, text)
@@ -44,13 +44,13 @@ class Delivery:
             elif host.edited is not None:
                 await self._save_edit(host.edited, text)
             elif host.chat_id is None:
-                await self._create(text)
+                await self._create(written, text)
             else:
-                self._send_to_chat(text)
-        except (ApiError, ServerUnreachable, OutboxFull) as error:
+                self._send_to_chat(written, text)
+        except (ApiError, ServerUnreachable, OutboxFull, SendDismissed) as error:
             host.say(error.message, "error")
 
-    def _send_to_chat(self, text: str) -> None:
+    def _send_to_chat(self, written: str, text: str) -> None:
         host = self._host
         behaviour = host.busy.value if host.is_busy else "queue"
         if behaviour == "reject":
@@ -64,25 +64,40 @@ class Delivery:
         if host.is_busy and behaviour != "queue":
             host.say(f"{behaviour_of(behaviour).sent}.")
         host.busy = host.busy.after_send()
-        host.clear(host.key)
+        host.take_sent(host.key, written)
 
-    async def _create(self, text: str) -> None:
+    async def _create(self, written: str, text: str) -> None:
         host, outbox = self._host, self._host.session.outbox
-        key = host.key
-        item = outbox.send(None, make_draft(host.draft, text, "queue", is_new=True))
+        key, draft = host.key, replace(host.draft, text=written)
+        item = outbox.send(None, make_draft(draft, text, "queue", is_new=True))
         self._new_key = item.key
+        host.take_sent(key, written)
         try:
             chat_id = await outbox.created(item.key)
+        except BaseException:
+            # While a try is on its way it cannot be taken back: the chat may exist already.
+            if outbox.dismiss(item.key) is not None:
+                host.put_back(key, draft)
+            raise
         finally:
             self._new_key = None
-            outbox.dismiss(item.key)
-        host.clear(key)
+        host.carry_draft(chat_id)
         host.post_message(OpenChat(chat_id))
+
+    @property
+    def can_cancel(self) -> bool:
+        """Files are being sent, or a first message waits for a server that does not answer."""
+        item = self._new_item
+        return self._new_key is None or (item is not None and item.state == "waiting")
+
+    @property
+    def _new_item(self) -> PendingSend | None:
+        items = self._host.session.outbox.new_chats
+        return next((one for one in items if one.key == self._new_key), None)
 
     def waiting_text(self) -> str:
         """While a new chat is being created: why it takes long, if it does."""
-        items = self._host.session.outbox.new_chats
-        item = next((one for one in items if one.key == self._new_key), None)
+        item = self._new_item
         if item is None:
             return "Sending … Esc cancels"
         return (
@@ -135,5 +150,5 @@ class Delivery:
                     )
                 case None:
                     host.say("The chat waits for your message: there is nothing to continue.")
-        except (ApiError, ServerUnreachable, OutboxFull) as error:
+        except (ApiError, ServerUnreachable, OutboxFull, SendDismissed) as error:
             host.say(error.message, "error")

@@ -22,7 +22,13 @@ from chatd.terminal.composer.commands import BUSY_STATUSES
 from chatd.terminal.composer.completion import Completion
 from chatd.terminal.composer.delivery import Delivery
 from chatd.terminal.composer.draft_files import DraftFiles
-from chatd.terminal.composer.drafts import DraftStore, WrittenDraft, draft_key, state_directory
+from chatd.terminal.composer.drafts import (
+    NEW_CHAT,
+    DraftStore,
+    WrittenDraft,
+    draft_key,
+    state_directory,
+)
 from chatd.terminal.composer.hint_line import HintFacts, HintLine, context_text, cost_text
 from chatd.terminal.composer.host import Work
 from chatd.terminal.composer.notice_lines import (
@@ -37,7 +43,7 @@ from chatd.terminal.composer.terminal_keys import read_alt_enter
 from chatd.terminal.composer.text_box import TextBox
 from chatd.terminal.messages import Severity, ShowNotice
 from chatd.terminal.pickers.model_texts import context_limit_of, effort_for, pick_model
-from chatd.terminal.session import Session, session_of
+from chatd.terminal.session import Session, app_of, session_of
 
 SAVE_AFTER_S: Final = 0.5
 """A draft is written to disk at a pause in typing."""
@@ -62,6 +68,10 @@ class DraftView(Widget):
         self._stop_outbox = self.session.outbox.on_change(self._on_outbox)
         self.facts.read_models()
         self._show_draft()
+
+    def on_resize(self) -> None:
+        """The box grows to a third of the screen, in whole lines."""
+        self._box.styles.max_height = max(3, app_of(self).size.height // 3)
 
     def on_unmount(self) -> None:
         self._stop_outbox()
@@ -179,8 +189,28 @@ class DraftView(Widget):
         self._store.change(self.key, change)
         self.refresh_facts()
 
-    def clear(self, key: str) -> None:
+    def take_sent(self, key: str, sent: str) -> None:
+        """Removes what goes out. What was typed after it stays: it is the next draft."""
+        text = self._store.read(key).text
+        rest = text.removeprefix(sent) if text.startswith(sent) else ""
         self._store.clear(key)
+        self._put_text(key, rest)
+
+    def put_back(self, key: str, draft: WrittenDraft) -> None:
+        """What was not accepted comes before what was typed since."""
+        rest = self._store.read(key).text
+        self._store.change(key, lambda _: draft)
+        self._put_text(key, f"{draft.text}\n\n{rest}" if rest.strip() else draft.text)
+
+    def carry_draft(self, chat_id: ChatId) -> None:
+        """What was typed while the chat was being created belongs to it."""
+        rest = self._store.read(NEW_CHAT).text
+        if rest.strip():
+            self._store.clear(NEW_CHAT)
+            self._put_text(draft_key(chat_id), rest)
+
+    def _put_text(self, key: str, text: str) -> None:
+        self._store.change(key, lambda was: replace(was, text=text))
         self._recall.forget()
         if key == self.key:
             self._show_draft()

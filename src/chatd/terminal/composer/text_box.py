@@ -1,6 +1,6 @@
 """The text box of the composer: a text area in which Enter sends, and which offers completions."""
 
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Protocol
 
 from textual import events
 from textual.actions import SkipAction
@@ -8,10 +8,9 @@ from textual.binding import BindingType
 from textual.widgets import TextArea
 
 from chatd.terminal.composer.pasted_text import MAX_TEXT_CHARS, Pasted, read_paste
-from chatd.terminal.keys import KEYS, bindings_of
+from chatd.terminal.keys import bindings_of
 from chatd.terminal.safe_text import safe_text
-
-_OWN_KEYS: Final = frozenset(name for key in KEYS["composer"] for name in key.keys.split(","))
+from chatd.terminal.session import app_of
 
 
 class BoxHost(Protocol):
@@ -35,7 +34,7 @@ class TextBox(TextArea):
     TextBox {
         height: auto;
         min-height: 3;
-        max-height: 33vh;
+        max-height: 8;
         padding: 0 1;
         border: round $panel-lighten-2;
         background: $background;
@@ -67,10 +66,17 @@ class TextBox(TextArea):
         return self.document.get_line(row)[:column]
 
     async def _on_key(self, event: events.Key) -> None:
-        """Keys of the table are left to their bindings; the text area would insert some of them.
-        Textual calls the handler of each base class as well, unless it is prevented."""
-        if event.key in _OWN_KEYS:
-            event.prevent_default()
+        """Runs the bindings of this box at once, in the order of the keys. Textual would run them
+        when the key has come up to the app; letters that were typed after it are in the text then,
+        and Enter would send them too."""
+        bindings = self._bindings.key_to_bindings.get(event.key, ())
+        if not bindings:
+            return
+        event.prevent_default()
+        for binding in bindings:
+            if await app_of(self).run_action(binding.action, self):
+                event.stop()
+                return
 
     async def _on_paste(self, event: events.Paste) -> None:
         event.stop()
