@@ -14,7 +14,7 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.chat.worker_transitions import acquire
 from chatd.domain.ids import ChatId
 from tests.support.api.accounts import listening_changes
-from tests.support.api.server import ME, OTHER_USER, ApiOptions, ApiServer, serve_api
+from tests.support.api.server import ME, OTHER_USER, ApiOptions, ApiServer, Json, serve_api
 from tests.support.client_rig import ClientRig, Told, run_client, scripted_sockets, texts_of
 from tests.support.clock import FakeClock
 from tests.support.factories import CHAT, WORKER, prompt
@@ -151,6 +151,32 @@ async def test_what_happened_during_an_outage_arrives_once_and_in_order(
     versions = [chat.shown.version for chat in told.all]
     assert versions == sorted(versions)
     assert not any(chat.shown.is_loaded and not chat.shown.messages for chat in told.all)
+
+
+@pytest.mark.promise("P8")
+async def test_a_reconnect_continues_from_the_cursor_and_forgets_half_a_group() -> None:
+    chat: Json = {"chat_id": str(CHAT)}
+    row: Json = {"role": "user", "created_at": "2026-01-01T00:00:00Z", **chat}
+    messages: list[Json] = [
+        {"type": "message", "message": {"id": number, "content": [], **row}, **chat}
+        for number in (1, 2)
+    ]
+    version: Json = {"type": "version", "version": 1, "cursor": "1-abc", **chat}
+    whole, half = ([messages[0], version], [messages[1]])
+    frames = [msgspec.json.encode(events).decode() for events in (whole, half)]
+    async with scripted_sockets() as sockets, run_client(sockets.url, ME) as client:
+        sockets.replies = frames
+        told = client.follow(CHAT)
+        await told.until(is_loaded)
+        sockets.replies = [msgspec.json.encode([{**version, "version": 2}]).decode()]
+        await sockets.opened[0].close()
+        await client.until("waiting")
+        client.connection.retry_now()
+        seen = await told.until(lambda chat: chat.shown.version == 2)
+        asked = [msgspec.json.decode(one) for one in sockets.heard.all]
+        topic = {"type": "subscribe", "topic": f"chat:{CHAT}"}
+        assert asked == [topic, topic | {"after": "1-abc"}]
+        assert [message.id for message in seen.shown.messages] == [1], "the half was never shown"
 
 
 async def test_a_server_that_is_not_there_is_tried_again_with_growing_pauses() -> None:

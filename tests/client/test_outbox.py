@@ -102,13 +102,12 @@ async def test_a_message_is_shown_from_the_key_press_to_its_event_without_a_gap(
 async def test_a_new_chat_is_created_once_and_shows_its_first_message(
     server: ApiServer, door: FrontDoor, client: ClientRig
 ) -> None:
-    door.lead_to(None)
+    await client.until("open")
+    door.lost_replies = 1
     item = client.outbox.send(None, draft("hello"))
     assert client.outbox.new_chats == (item,)
-    door.lead_to(server.url)
-    door.lost_replies = 1
-    client.outbox.retry_now()
     chat_id = await client.outbox.created(item.key)
+    assert door.lost_replies == 0
     assert await client.outbox.created(item.key) == chat_id
     seen = client.follow(chat_id)
     assert words_of(seen.all[0]) == ["hello"]

@@ -102,14 +102,14 @@ class ScriptedSockets:
         self.heard: Told[str] = Told()
         self.replies: Sequence[str] = ()
         """To everything that a client sends."""
-        self.opened = 0
+        self.opened: list[web.WebSocketResponse] = []
         self._frames = frames
         self.url = ""
 
     async def serve(self, request: web.Request) -> web.WebSocketResponse:
         socket = web.WebSocketResponse()
         await socket.prepare(request)
-        self.opened += 1
+        self.opened.append(socket)
         for frame in self._frames:
             await socket.send_str(frame)
         async for message in socket:

@@ -56,7 +56,7 @@ def _read_with_unknown(data: bytes) -> Event:
     msgspec.ValidationError if that was not the reason."""
     event = msgspec.json.decode(data, type=Json)
     if (payload := _object(event, "message_part")) is not None:
-        part = payload["part"]
+        part = payload.get("part")
         payload["part"] = {"type": "text", "text": ""}
         decoded = cast("MessagePart", _convert(event))
         unknown = _unknown(part)
@@ -67,8 +67,9 @@ def _read_with_unknown(data: bytes) -> Event:
         taken = _take_unknown(message)
         decoded = cast("MessageEvent", _convert(event))
         return replace(decoded, message=_with_unknown(decoded.message, taken))
-    queued = cast("list[Json]", event.get("queued_messages", []))
+    queued = msgspec.convert(event.get("queued_messages", []), list[Json])
     lists = [_take_unknown(one) for one in queued]
+    event = event | ({"queued_messages": queued} if queued else {})
     decoded = cast("QueueUpdate", _convert(event))
     pairs = zip(decoded.queued_messages, lists, strict=True) if lists else ()
     messages = tuple(_with_unknown(one, taken) for one, taken in pairs)
@@ -91,7 +92,10 @@ def _unknown(part: object) -> UnknownPart | None:
 
 def _take_unknown(message: Json) -> dict[int, UnknownPart]:
     """Removes the unknown parts from the message's JSON; by their places."""
-    parts = cast("list[object]", message["content"])
+    parts = message.get("content")
+    if not isinstance(parts, list):
+        raise msgspec.ValidationError("a message has no list of parts")
+    parts = cast("list[object]", parts)
     found = {at: one for at, part in enumerate(parts) if (one := _unknown(part)) is not None}
     message["content"] = [part for at, part in enumerate(parts) if at not in found]
     return found
