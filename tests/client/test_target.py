@@ -75,6 +75,30 @@ def test_the_data_directory_names_the_local_server(home: Path, tmp_path: Path) -
     assert chosen(found) == (DEFAULT_URL, "token-of-other")
 
 
+def test_the_users_settings_name_the_data_directory(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "admin-token").write_text("token-of-settings")
+    settings = tmp_path / ".config" / "chatd" / "chatd.toml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text(f'data_dir = "{data}"\n')
+    assert chosen(choose(tmp_path)) == (DEFAULT_URL, "token-of-settings")
+    settings.write_text("data_dir = ")
+    with pytest.raises(SettingsError, match="no server is known here"):
+        choose(tmp_path)
+
+
+def test_a_chatd_toml_of_the_current_directory_names_no_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be in a repository of somebody else."""
+    (tmp_path / "admin-token").write_text("token-of-a-stranger")
+    (tmp_path / "chatd.toml").write_text(f'data_dir = "{tmp_path}"\n')
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SettingsError, match="no server is known here"):
+        choose(tmp_path / "home")
+
+
 def test_the_administrators_token_goes_to_no_other_machine(home: Path) -> None:
     local = TargetFlags(url="http://localhost:7871")
     assert chosen(choose(home, local)) == ("http://localhost:7871", "token-of-admin")

@@ -11,9 +11,12 @@ import msgspec
 import pytest
 from aiohttp import ClientSession
 
-from tests.support.chaos.servers import AUTH, TOKEN, Installation, ServerProcess, server
+from chatd.domain.description import USER_ID
+from tests.support.chaos.servers import AUTH, TOKEN, Installation, server
 from tests.support.mcp.servers import CHATD
+from tests.support.providers.certificate import self_signed
 from tests.support.providers.openai_chat import FakeCompatible
+from tests.support.providers.server import FakeServer
 
 # Real processes, on a machine that may be busy.
 pytestmark = pytest.mark.timeout(150)
@@ -25,10 +28,10 @@ Json = dict[str, object]
 class Person:
     """Runs commands with a home of their own."""
 
-    def __init__(self, home: Path, at: ServerProcess) -> None:
+    def __init__(self, home: Path, url: str) -> None:
         self.env = {"HOME": str(home), "PATH": "/usr/bin:/bin"}
         self.profiles = home / ".config" / "chatd" / "profiles.toml"
-        self.url = at.url
+        self.url = url
 
     async def run(self, *arguments: object, given: str = "") -> tuple[int, str, str]:
         process = await asyncio.create_subprocess_exec(
@@ -96,11 +99,11 @@ async def test_a_person_signs_in_looks_and_signs_out(dsn: str, tmp_path: Path) -
             body = {"username": "ada", "role": "member", "password": PASSWORD}
             async with http.post("/api/v1/users", json=body, headers=AUTH) as reply:
                 assert reply.status == 201
-            ada = Person(tmp_path / "ada", at)
+            ada = Person(tmp_path / "ada", at.url)
             await check_password(ada)
             saved = await check_terminal(ada)
             await check_log_out(ada, http, saved)
-            await check_token(Person(tmp_path / "bob", at), tmp_path)
+            await check_token(Person(tmp_path / "bob", at.url), tmp_path)
 
 
 async def check_password(ada: Person) -> None:
@@ -163,7 +166,7 @@ async def test_a_server_that_has_gone_keeps_the_sign_in_until_it_is_forgotten(
     async with FakeCompatible.running() as model:
         installation = Installation(dsn=dsn, model_url=model.url, data_dir=tmp_path / "data")
         async with server(installation) as at:
-            ada = Person(tmp_path / "ada", at)
+            ada = Person(tmp_path / "ada", at.url)
             assert (await ada.run("login", at.url, given=TOKEN))[0] == 0
         code, _, err = await ada.run("logout")
         assert code == 1
@@ -171,3 +174,31 @@ async def test_a_server_that_has_gone_keeps_the_sign_in_until_it_is_forgotten(
         assert "token" in ada.profiles.read_text()
         assert (await ada.run("logout", "--forget"))[0] == 0
         assert "chatd_" not in ada.profiles.read_text()
+
+
+async def test_a_server_below_a_path_with_an_authority_of_its_own_is_reached(
+    tmp_path: Path,
+) -> None:
+    async with FakeServer.running(self_signed(tmp_path)) as fake:
+        ada = Person(tmp_path / "ada", fake.url)
+        at = ("--url", f"{fake.url}/chats-of-us/api/v1")
+        ada.env["CHATD_TOKEN"] = "the-token"
+        code, _, err = await ada.run("whoami", *at)
+        assert code == 1
+        assert "SSL_CERT_FILE" in err
+        assert fake.requests == []
+        fake.reply(200, {"user": {"id": USER_ID, "username": "ada", "role": "member"}})
+        ada.env["SSL_CERT_FILE"] = str(tmp_path / "server.pem")
+        code, out, err = await ada.run("whoami", *at)
+        assert (code, out, err) == (0, f"ada, member, at {fake.url}/chats-of-us\n", "")
+        assert [one.path for one in fake.requests] == ["/chats-of-us/api/v1/auth/me"]
+
+
+async def test_a_password_for_a_server_elsewhere_is_asked_for_https(tmp_path: Path) -> None:
+    """Before anything is sent."""
+    ada = Person(tmp_path, "http://chat.example.com")
+    login = ("login", ada.url, "--username", "ada")
+    code, out, err = await ada.run(*login, given=PASSWORD)
+    assert (code, out) == (1, "")
+    assert "https" in err
+    assert PASSWORD not in err

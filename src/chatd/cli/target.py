@@ -5,6 +5,7 @@ server of the data directory. A token is only used for the server that it was gi
 """
 
 import os
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -16,7 +17,7 @@ from chatd.cli.profiles import Profiles, profiles_path
 from chatd.cli.server_address import read_address
 from chatd.client.server_address import ServerAddress, clean_url, is_loopback
 from chatd.domain.errors import InvalidInput
-from chatd.settings.config_file import default_data_dir
+from chatd.settings.config_file import default_data_dir, read_config
 from chatd.settings.schema import SettingsError
 
 DEFAULT_URL: Final = "http://127.0.0.1:7870"
@@ -73,7 +74,7 @@ class _Choice:
         self._flags = flags
         self._env = env
         named = flags.data_dir or (Path(at) if (at := env.get("CHATD_DATA_DIR")) else None)
-        self._data_dir = named or default_data_dir(env, uid=uid)
+        self._data_dir = named or _configured_data_dir(env) or default_data_dir(env, uid=uid)
         self._is_data_dir_named = named is not None
 
     def choose(self) -> Target:
@@ -149,6 +150,18 @@ class _Choice:
         except SettingsError:
             return None
         return Profiles(path)
+
+
+def _configured_data_dir(env: Mapping[str, str]) -> Path | None:
+    """That of the user's chatd.toml. The one of the current directory does not count: it may be
+    somebody else's, and would name the server to which prompts are sent."""
+    try:
+        config = read_config(None, env, Path.cwd() if env.get("CHATD_CONFIG") else Path(os.devnull))
+        found = {} if config is None else tomllib.loads(config.text)
+    except (SettingsError, ValueError):
+        return None
+    at = found.get("data_dir")
+    return Path(at) if isinstance(at, str) and at.startswith("/") else None
 
 
 def read_token_file(path: Path) -> str:
