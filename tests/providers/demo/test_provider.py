@@ -324,6 +324,14 @@ async def test_a_slow_reader_catches_up(demo: DemoProvider, clock: FakeClock) ->
             assert await clock.advance_past(TOKEN_SLEEP) == pytest.approx(0.1)
 
 
+async def test_a_row_of_a_table_arrives_as_a_whole(demo: DemoProvider) -> None:
+    events = await play(demo, request_for("show me a table"))
+    deltas = [event.delta.strip() for event in events if isinstance(event, TextDelta)]
+    assert "| part of chatd | what it does |" in deltas
+    assert "| stream | sends changes to viewers |" in deltas
+    assert "bold" not in "".join(one for one in deltas if one.startswith("|"))
+
+
 async def test_a_fast_answer_has_no_pauses(demo: DemoProvider) -> None:
     fast = request_for("answer fast", options=Raw(b'{"tokens_per_second":20}'))
     assert isinstance((await play(demo, fast))[-1], Finished)

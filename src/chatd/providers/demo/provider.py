@@ -65,7 +65,8 @@ _STORY_LINES: Final = 3600
 _MAX_REMEMBERED_CHATS: Final = 256
 # Without pauses, the stream still yields to other tasks after this many tokens.
 _TOKENS_PER_YIELD: Final = 50
-_TOKEN: Final = re.compile(r"\s*\S{1,12}|\s+")
+# A row of a table comes as a whole: a long table does not make an answer slow.
+_TOKEN: Final = re.compile(r"(?m:\s*^\|[^\n]*)|\s*\S{1,12}|\s+")
 _LINE: Final = re.compile(r"[^\n]*\n+|[^\n]+")
 _POLITE: Final = re.compile(
     r"^\W*(?:(?:please|hello|hi|hey|(?:can|could|would) you|help me)\b\W*)+(?=\w)"
