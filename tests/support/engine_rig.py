@@ -352,7 +352,7 @@ class RigOptions(Struct, frozen=True, kw_only=True):
     spend_limit: SpendLimit | None = None
     titles: bool = False
     model_call_timeout_s: float = 60.0
-    pool_size: int = 10
+    pool_size: int = 3
     on_statement: StatementHook | None = None
     kind: Literal["openai-compat", "anthropic"] = "openai-compat"
 
