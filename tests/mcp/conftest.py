@@ -1,4 +1,4 @@
-"""One server process per transport for all tests of a module: its start takes two seconds."""
+"""One server process per transport for all tests of a module."""
 
 from collections.abc import Generator
 

@@ -1,9 +1,6 @@
 """MCP servers as processes, a directory in memory, and sessions that reach them."""
 
 import asyncio
-import json
-import subprocess
-import sys
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from uuid import UUID, uuid4
@@ -24,7 +21,7 @@ from chatd.mcp.sessions import McpSessions
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
 from tests.support.factories import WORKER, chat
-from tests.support.processes import ROOT
+from tests.support.mcp.server_forks import ForkedProcess, server_forks
 
 LOCAL = DialPolicy(private_hosts=frozenset({"127.0.0.1"}))
 LIMITS = McpLimits(connect_s=20.0, call_s=20.0)
@@ -32,8 +29,8 @@ LIMITS = McpLimits(connect_s=20.0, call_s=20.0)
 
 
 class ServerProcess:
-    def __init__(self, process: "subprocess.Popen[bytes]", port: int, path: str) -> None:
-        self.process = process
+    def __init__(self, process: ForkedProcess, port: int, path: str) -> None:
+        self._process = process
         self.base = f"http://127.0.0.1:{port}"
         self.port = port
         self.url = f"{self.base}{path}"
@@ -53,27 +50,19 @@ class ServerProcess:
             assert reply.status == 200
 
     def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
+        self._process.kill()
 
 
 @contextmanager
 def tool_server(transport: str = "http", *args: str) -> Generator[ServerProcess]:
-    """`transport` is http (with event streams), json or sse. Takes two seconds, mostly imports."""
-    process = subprocess.Popen(
-        (sys.executable, "-m", "tests.support.mcp.tool_server", transport, *args),
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
-    )
-    assert process.stdout is not None
+    """`transport` is http (with event streams), json or sse."""
+    forked = server_forks().fork(transport, *args)
+    process = ForkedProcess(forked.pid)
     try:
-        port = json.loads(process.stdout.readline())["port"]
-        yield ServerProcess(process, port, "/sse" if transport == "sse" else "/mcp")
+        yield ServerProcess(process, forked.port, "/sse" if transport == "sse" else "/mcp")
     finally:
         process.kill()
-        process.wait()
-        process.stdout.close()
+        process.close()
 
 
 def configured(url: str, *, slug: str = "tools", number: int = 1, **fields: object) -> McpServer:

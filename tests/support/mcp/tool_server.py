@@ -1,16 +1,16 @@
-"""An MCP server of the official SDK, as a process: `python -m tests.support.mcp.tool_server http`.
+"""An MCP server of the official SDK: on standard input and output with
+`python -m tests.support.mcp.tool_server stdio`, over HTTP as a process of `server_forks`.
 
-It prints its port. Its tools do what servers do well and badly: `/calls` tells how often each ran.
+Its tools do what servers do well and badly: `/calls` tells how often each ran.
 """
 
 import argparse
 import asyncio
-import json
 import os
 import socket
-import sys
 from base64 import b64encode
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import uvicorn
@@ -168,28 +168,29 @@ class TokenGate:
         await JSONResponse({"error": "unauthorized"}, 401)(scope, receive, send)
 
 
-def main() -> None:
+def read_options(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("transport", choices=["http", "json", "sse", "stdio"])
     parser.add_argument("--token", default="")
     parser.add_argument("--many", type=int, default=0)
     parser.add_argument("--port", type=int, default=0)
-    args = parser.parse_args()
-    server = build_server(args.many)
-    if args.transport == "stdio":
-        server.run("stdio")
-        return
+    return parser.parse_args(words)
+
+
+def listen(options: argparse.Namespace) -> socket.socket:
+    return socket.create_server(("127.0.0.1", options.port))
+
+
+def build_web_server(options: argparse.Namespace) -> uvicorn.Server:
+    server = build_server(options.many)
     app: ASGIApp
-    if args.transport == "sse":
+    if options.transport == "sse":
         app = server.sse_app()
     else:
-        app = server.streamable_http_app(json_response=args.transport == "json")
-    listener = socket.create_server(("127.0.0.1", args.port))
-    config = uvicorn.Config(TokenGate(app, args.token), log_level="critical", lifespan="on")
-    sys.stdout.write(json.dumps({"port": listener.getsockname()[1]}) + "\n")
-    sys.stdout.flush()
-    uvicorn.Server(config).run(sockets=[listener])
+        app = server.streamable_http_app(json_response=options.transport == "json")
+    config = uvicorn.Config(TokenGate(app, options.token), log_level="critical", lifespan="on")
+    return uvicorn.Server(config)
 
 
 if __name__ == "__main__":
-    main()
+    build_server(read_options().many).run("stdio")
