@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from chatd.terminal.app import ChatTerminal
 
+END_WITHIN_S: Final = 2
 EXIT_USAGE: Final = 2
 EXIT_SIGNED_OUT: Final = 3
 _NOT_INSTALLED: Final = (
@@ -135,12 +136,14 @@ def _refused(error: ApiError, target: Target) -> int:
 
 @contextmanager
 def _ending_by_signal(terminal: "ChatTerminal") -> "Generator[list[int]]":
-    """SIGTERM and SIGHUP end the terminal in order, so that the screen is given back."""
+    """SIGTERM and SIGHUP end the terminal in order, so that the screen is given back. A screen that
+    takes no output any more would hold that up for ever: then an alarm ends the process."""
     received: list[int] = []
     loop = asyncio.get_running_loop()
 
     def end(number: int) -> None:
         received.append(number)
+        signal.alarm(END_WITHIN_S)
         terminal.exit()
 
     numbers = (signal.SIGTERM, signal.SIGHUP)
@@ -149,5 +152,6 @@ def _ending_by_signal(terminal: "ChatTerminal") -> "Generator[list[int]]":
     try:
         yield received
     finally:
+        signal.alarm(0)
         for number in numbers:
             loop.remove_signal_handler(number)
