@@ -18,8 +18,8 @@ from msgspec import Struct
 from chatd.cli.target import Target
 from chatd.client.errors import ApiError
 from chatd.clock import SystemClock
-from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import ChatId
+from chatd.settings.schema import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -112,11 +112,11 @@ def command(chat_id: ChatId, options: TerminalOptions) -> str:
 
 
 def read_chat_id(text: str) -> ChatId:
-    """Raises InvalidInput."""
+    """Raises SettingsError."""
     try:
         return ChatId(UUID(text))
     except ValueError:
-        raise InvalidInput("chat", f"{text!r} is no id of a chat: chatd chats list") from None
+        raise SettingsError(f"{text!r} is no id of a chat: chatd chats list prints them") from None
 
 
 def log_directory(env: Mapping[str, str]) -> Path:

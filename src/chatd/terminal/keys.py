@@ -44,7 +44,7 @@ KEYS: Final[Mapping[Area, tuple[Key, ...]]] = {
         _first("alt+down,ctrl+down", "next_chat", "Open the chat below"),
         _first("ctrl+c", "interrupt_or_quit", "Interrupt the answer; twice in two seconds: leave"),
         _first("ctrl+d", "detach", "Leave; the chat goes on", "Leave"),
-        _first("ctrl+z", "suspend_process", "Suspend the terminal; fg comes back"),
+        _first("ctrl+z", "app.suspend_process", "Suspend the terminal; fg comes back"),
         _first("f3,alt+a", "answer", "Go to what the chat asks for"),
         _first("f5", "retry", "Connect now, when the connection was lost"),
         _first("f1", "help", "Show all keys and commands", "Help"),

@@ -39,11 +39,12 @@ class OpenedChat:
             self._stop = self._connection.follow_chat(chat_id, self._changed)
 
     def close(self) -> None:
+        """It is not followed any more; `chat_id` still names it."""
         if self._stop is not None:
             self._stop()
         if self._timer is not None:
             self._timer.stop()
-        self.chat_id = self._newest = self._timer = self._stop = None
+        self._newest = self._timer = self._stop = None
 
     def _changed(self, chat: FollowedChat) -> None:
         """In the connection's task: textual's timers need to be started in a task of the app."""
