@@ -4,12 +4,19 @@ import shutil
 import sys
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from typer.testing import CliRunner
 
 from chatd.cli.main import app as command_line
+from chatd.cli.target import Target
+from chatd.cli.terminal_ui import TerminalOptions
+from chatd.cli.terminal_ui import run_terminal as open_terminal
+from chatd.client.errors import ServerUnreachable
+from chatd.client.server import ServerAddress
 from chatd.clock import SystemClock
+from chatd.settings.schema import SettingsError
 from chatd.terminal.app import ChatTerminal
 from chatd.terminal.start import open_session
 from tests.support.terminal import TOKEN, TerminalServer
@@ -73,23 +80,27 @@ async def test_leaving_prints_the_command_that_comes_back(
 
 
 async def test_what_cannot_be_opened_is_a_sentence_before_the_screen_is_taken(
-    server: TerminalServer, tmp_path: Path
+    server: TerminalServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Slow: three starts."""
-    env = env_of(server, tmp_path, token="wrong")
-    async with tmux_terminal(tmp_path, env) as terminal:
-        await terminal.type_command(CHATD, "chat")
-        shown = await terminal.until_shown("code=3")
-        assert f"Sign in again with: chatd login {server.address.url}" in shown
-        await terminal.type_command(CHATD, "chat", "--url", "http://127.0.0.1:1")
-        assert "No server answers at http://127.0.0.1:1" in await terminal.until_shown("code=1")
-        await terminal.type_command(CHATD, "chat", "not-an-id")
-        assert "is no id of a chat" in await terminal.until_shown("code=2")
+    refused = Target(server=ServerAddress(url=server.address.url, token="wrong"))
+    assert await open_terminal(refused, TerminalOptions()) == 3
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert f"Sign in again with: chatd login {server.address.url}" in err
+
+    target = Target(server=server.address)
+    assert await open_terminal(target, TerminalOptions(chat_id=str(UUID(int=1)))) == 1
+    assert capsys.readouterr() == ("", "chatd: There is no such chat.\n")
+    with pytest.raises(SettingsError, match="is no id of a chat"):
+        await open_terminal(target, TerminalOptions(chat_id="story"))
+    nobody = Target(server=ServerAddress(url="http://127.0.0.1:1", token=TOKEN))
+    with pytest.raises(ServerUnreachable, match="Start one with chatd serve"):
+        await open_terminal(nobody, TerminalOptions())
 
 
 def test_without_a_terminal_chatd_prints_its_help_and_chat_says_what_to_use() -> None:
     bare = CliRunner().invoke(command_line, ())
-    assert (bare.exit_code, "Usage: " in bare.output) == (0, True)
+    assert (bare.exit_code, "Usage: " in bare.output) == (2, True)
     chat = CliRunner().invoke(command_line, ("chat",))
     assert (chat.exit_code, "chatd run" in chat.output) == (2, True)
 
