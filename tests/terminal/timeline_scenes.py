@@ -27,7 +27,8 @@ from chatd.domain.chat.states import PublicStatus
 from chatd.domain.ids import ChatId, MessageId, ToolCallId, WorkerId
 from chatd.domain.takeover import NamedWorker, TakeoverPayload
 
-START: Final = datetime(2026, 1, 1, tzinfo=UTC)
+START: Final = datetime(2026, 1, 1, 0, 16, 36, tzinfo=UTC)
+"""Four seconds before the time of a new `FakeClock`."""
 CHAT: Final = ChatId(UUID("00000000-0000-4000-8000-000000000001"))
 CHILD: Final = "00000000-0000-4000-8000-0000000000c1"
 

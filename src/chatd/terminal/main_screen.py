@@ -21,7 +21,7 @@ from chatd.terminal.chat_list import ChatList
 from chatd.terminal.connection_banner import ConnectionBanner
 from chatd.terminal.interrupts import Interrupts
 from chatd.terminal.keys import bindings_of
-from chatd.terminal.messages import NewChat, OpenChat, OpenScreen, ShowNotice
+from chatd.terminal.messages import EditMessage, NewChat, OpenChat, OpenScreen, ShowNotice
 from chatd.terminal.open_chat import OpenedChat
 from chatd.terminal.read_marks import ReadMarks
 from chatd.terminal.screens import SCREENS
@@ -138,6 +138,10 @@ class MainScreen(Screen[None]):
     def leave_list(self) -> None:
         self.remove_class("-list")
         self.query_one(Composer).focus()
+
+    @on(EditMessage)
+    def edit_message(self, message: EditMessage) -> None:
+        self.query_one(Composer).edit_message(message.edited)
 
     @on(ShowNotice)
     def show_notice(self, notice: ShowNotice) -> None:

@@ -4,6 +4,7 @@ from typing import Literal
 
 from textual.message import Message
 
+from chatd.domain.chat.public_messages import PublicMessage
 from chatd.domain.ids import ChatId
 
 Severity = Literal["information", "warning", "error"]
@@ -30,6 +31,14 @@ class ShowNotice(Message):
         super().__init__()
         self.text = text
         self.severity: Severity = severity
+
+
+class EditMessage(Message):
+    """Put this message of the user into the message box, to be changed and run again."""
+
+    def __init__(self, edited: PublicMessage) -> None:
+        super().__init__()
+        self.edited = edited
 
 
 class OpenScreen(Message):

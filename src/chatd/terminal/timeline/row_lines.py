@@ -52,13 +52,15 @@ _MAX_FILES: Final = 20
 
 
 class DrawnRow(Struct, frozen=True, kw_only=True):
-    """`ticks`: it shows a time that goes on. `child`: the chat that Enter opens."""
+    """`ticks`: it shows a time that goes on. `child`: the chat that Enter opens. `children`: the
+    subagents whose state it shows."""
 
     lines: Lines
     can_fold: bool = False
     is_open: bool = False
     ticks: bool = False
     child: str = ""
+    children: tuple[str, ...] = ()
 
 
 def draw_row(row: Row, canvas: Canvas, *, is_open: bool | None = None) -> DrawnRow:
@@ -128,6 +130,7 @@ def _draw_call(row: ToolRow | ReadsRow, canvas: Canvas, *, is_open: bool | None)
         is_open=unfolded,
         ticks=facts.state in ("running", "streaming", "waiting"),
         child=card.child,
+        children=card.children,
     )
 
 
@@ -201,7 +204,7 @@ def _reference_lines(reference: FileReferencePart, canvas: Canvas) -> Lines:
 def _file_lines(files: Sequence[FilePart], canvas: Canvas) -> Lines:
     lines: Lines = []
     for file in files[:_MAX_FILES]:
-        name = Text(f"⎘ {one_line(file.name or 'file')}", canvas.palette.code)
+        name = Text(f"▤ {one_line(file.name or 'file')}", canvas.palette.code)
         kind = Text(f"  {one_line(file.media_type, 60)}", canvas.palette.muted)
         lines.append(cut(Text.assemble(name, kind), canvas.width))
     if len(files) > _MAX_FILES:

@@ -51,6 +51,7 @@ def spawn_card(facts: CallFacts, canvas: Canvas) -> Card:
         body=body,
         foot=_OPEN_HINT if child else "",
         child=child,
+        children=(child,) if child else (),
     )
 
 
@@ -76,6 +77,7 @@ def wait_card(facts: CallFacts, canvas: Canvas) -> Card:
         body=body if report or error or (child and facts.call.is_going) else None,
         foot=_OPEN_HINT if child else "",
         child=child,
+        children=(child,) if child and facts.call.is_going else (),
     )
 
 
@@ -131,4 +133,5 @@ def list_agents_card(facts: CallFacts, canvas: Canvas) -> Card:
         meta=counted(len(agents), "agent") if facts.state == "done" else None,
         opens=facts.state == "failed",
         body=body if agents else failure_body(facts),
+        children=tuple(filter(_CHAT_ID.fullmatch, (text_of(one, "chat_id") for one in agents))),
     )

@@ -61,7 +61,7 @@ Body = Callable[[Canvas], Lines]
 
 class Card(Struct, frozen=True, kw_only=True):
     """`opens`: unfolded as long as the user has not said otherwise. `body` is called only if the
-    card is unfolded. `child`: the chat that Enter opens."""
+    card is unfolded. `child`: the chat that Enter opens. `children`: those whose state it shows."""
 
     verb: str
     subject: str = ""
@@ -71,6 +71,7 @@ class Card(Struct, frozen=True, kw_only=True):
     body: Body | None = None
     foot: str = ""
     child: str = ""
+    children: tuple[str, ...] = ()
 
 
 def card_lines(card: Card, facts: CallFacts, canvas: Canvas, *, is_open: bool) -> Lines:

@@ -28,7 +28,7 @@ from chatd.terminal.timeline.rows.row import (
 from chatd.terminal.timeline.rows.row_list import RowList
 from chatd.terminal.timeline.rows.tool_call import CallContext, CallRecord, call_id_of, view_call
 
-_BUSY: Final = frozenset({"pending", "running", "interrupting", "requires_action"})
+BUSY: Final = frozenset({"pending", "running", "interrupting", "requires_action"})
 _ASKING_TOOLS: Final = frozenset({"propose_plan"})
 OLDER_KEY: Final = "older"
 
@@ -62,7 +62,7 @@ class RowModel:
         live_key = self._keys.follow(chat)
         self._keep_takeover(chat.takeover)
         settled = self._settle(chat.messages)
-        is_busy = chat.status in _BUSY
+        is_busy = chat.status in BUSY
         live = chat.live.parts if chat.live is not None and chat.retry is None else ()
         start = len(settled.messages)
         committed = _with_messages(settled.records, chat.messages[start:])

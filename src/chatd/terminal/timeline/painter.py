@@ -1,0 +1,46 @@
+"""One line of the screen: the mark of the selected row, the row's line, the scroll bar."""
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.strip import Strip
+
+from chatd.terminal.timeline.palette import Palette
+
+LEFT = 2
+RIGHT = 2
+MAX_WIDTH = 120
+"""Longer lines are hard to read."""
+
+
+def content_width(width: int) -> int:
+    return max(1, min(width - LEFT - RIGHT, MAX_WIDTH))
+
+
+def painted_line(
+    content: Strip, width: int, palette: Palette, *, is_selected: bool, bar: str
+) -> Strip:
+    mark = Segment("┃ " if is_selected else "  ", palette.accent)
+    body = Strip.join([Strip([mark], LEFT), content]).adjust_cell_length(max(width - 1, 0))
+    return Strip.join([body, Strip([Segment(bar, palette.faint)], 1)]) if width > 0 else body
+
+
+def new_text(count: int, *, is_busy: bool) -> str:
+    """Said while the end is out of sight: what came below, and how to get there."""
+    word = "still writing below" if is_busy else "more below"
+    return f" ↓ {f'{count:,} new' if count else word} · End "
+
+
+def new_line(text: str, width: int, palette: Palette) -> Strip:
+    left = max(0, (width - len(text)) // 2)
+    pieces = [Segment(" " * left), Segment(text, palette.accent + Style(reverse=True))]
+    return Strip(pieces).adjust_cell_length(width)
+
+
+def scroll_bar(lines: int, row_count: int, first: int, last: int) -> list[str]:
+    """By rows, not by lines: the heights of rows that were never shown are not known."""
+    if row_count <= 0 or lines <= 0 or last - first + 1 >= row_count:
+        return [" "] * max(lines, 0)
+    size = max(1, round(lines * (last - first + 1) / row_count))
+    hidden = row_count - (last - first + 1)
+    start = round((lines - size) * min(first / hidden, 1.0)) if hidden else 0
+    return ["▐" if start <= line < start + size else " " for line in range(lines)]
