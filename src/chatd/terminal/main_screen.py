@@ -210,6 +210,12 @@ class MainScreen(Screen[None]):
 
     # Keys
 
+    def action_messages(self) -> None:
+        self.query_one(Timeline).focus()
+
+    def action_scroll_chat(self, pages: int) -> None:
+        self.query_one(Timeline).action_page(pages)
+
     def action_new_chat(self) -> None:
         self.open(None)
 

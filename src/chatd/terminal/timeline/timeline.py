@@ -88,6 +88,11 @@ class Timeline(TimelineView):
         self.selected = self.rows[index].key
         self.paint()
 
+    def action_leave(self) -> None:
+        """To the message box, by its name: it is not there in every screen with a timeline."""
+        for box in self.screen.query("Composer"):
+            box.focus()
+
     # Folding and opening
 
     def action_open(self) -> None:
