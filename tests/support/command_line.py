@@ -11,9 +11,13 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
+from urllib.request import Request, urlopen
 
 import msgspec
 from msgspec import Struct
+from typer.testing import CliRunner
+
+from chatd.cli.main import app
 
 CHATD: Final = Path(sys.executable).with_name("chatd")
 LAST_LINE: Final = "Ctrl-C stops."
@@ -61,6 +65,9 @@ class ServerProcess:
             f"options = {{ tokens_per_second = {tokens_per_second}, failures = 1 }}\n"
             '[[models]]\nname = "dear"\nprovider = "demo"\nmodel = "demo"\n'
             "prices = { input = 1, output = 1000000 }\n"
+            '[[mcp_servers]]\nslug = "open"\nurl = "https://mcp.example.com/mcp"\n'
+            '[[mcp_servers]]\nslug = "private"\nurl = "https://mcp.example.com/mcp"\n'
+            'auth = "oauth2"\n'
         )
 
     @property
@@ -120,6 +127,54 @@ class ServerProcess:
         finished = await self.run(*arguments, given=given)
         assert finished.code == 0, finished
         return finished
+
+    def call(self, *arguments: object, env: dict[str, str] | None = None) -> Finished:
+        """A command in this process, which spares its start. It has no input and no terminal."""
+        result = CliRunner().invoke(app, list(map(str, arguments)), env=self.env | (env or {}))
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return Finished(result.exit_code, result.stdout, result.stderr)
+
+    def done(self, *arguments: object) -> Finished:
+        finished = self.call(*arguments)
+        assert finished.code == 0, finished
+        return finished
+
+    def pipe(self, given: str, *arguments: object) -> Finished:
+        """A command with input, as a process."""
+        command = [str(CHATD), *map(str, arguments)]
+        ended = subprocess.run(
+            command,
+            env=self.env,
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
+        )
+        return Finished(ended.returncode, ended.stdout, ended.stderr)
+
+    def create_chat(self, text: str, **more: object) -> str:
+        """The id of a chat that is being answered."""
+        content = [{"type": "text", "text": text}]
+        return str(self.request("POST", "/chats", {"content": content, **more})["id"])
+
+    def answered_chat(self, text: str = "answer fast", **more: object) -> str:
+        chat_id = self.create_chat(text, **more)
+        self.done("chats", "tail", chat_id, "--until-idle")
+        return chat_id
+
+    def set_policy(self, *rules: Json) -> None:
+        """Of the administrator, who runs the commands."""
+        self.request("PUT", "/settings/me/tool-policy", {"rules": rules})
+
+    def request(self, method: str, path: str, body: object) -> Json:
+        token = (self.directory / "data" / "admin-token").read_text().strip()
+        headers = {"Authorization": f"Bearer {token}"}
+        data = msgspec.json.encode(body)
+        sent = Request(f"{self.url}/api/v1{path}", data, headers, method=method)
+        with urlopen(sent, timeout=COMMAND_TIMEOUT_S) as reply:
+            return msgspec.json.decode(reply.read(), type=Json)
 
     @asynccontextmanager
     async def started(

@@ -78,20 +78,20 @@ def _visible(group: object) -> Sequence[tuple[str, TyperCommand | TyperGroup]]:
 
 
 def _cases(places: list[CommandPlace]) -> str:
-    """`case` branches that set `words` and `values` of a place; also which words go deeper."""
+    """Branches that set the names, the inner commands and the options with values of a place."""
     lines: list[str] = []
     for place in places:
         words = " ".join([*place.commands, *(one for one in place.options if one[:2] == "--")])
         values = " ".join(sorted(place.takes_value))
         name = shlex.quote(" ".join(place.path))
         inner = shlex.quote(" ".join(place.commands))
-        told = f"words={shlex.quote(words)}; inner={inner}; values={shlex.quote(values)}"
+        told = f"names={shlex.quote(words)}; inner={inner}; values={shlex.quote(values)}"
         lines.append(f"    {name}) {told} ;;")
     return "\n".join(lines)
 
 
 _FIND = """\
-  local at='' word='' before='' words='' inner='' values=''
+  local at='' word='' before=chatd names='' inner='' values=''
   _chatd_place ''
   for word in {typed}; do
     case " $values " in *" $before "*) before="$word"; continue ;; esac
@@ -115,7 +115,7 @@ _chatd() {{
   local typed="${{COMP_WORDS[COMP_CWORD]}}"
   case " $values " in
     *" $before "*) COMPREPLY=($(compgen -f -- "$typed")) ;;
-    *) COMPREPLY=($(compgen -W "$words" -- "$typed"))
+    *) COMPREPLY=($(compgen -W "$names" -- "$typed"))
        if [ "${{#COMPREPLY[@]}}" = 0 ] && [ -z "$inner" ]; then
          COMPREPLY=($(compgen -f -- "$typed"))
        fi ;;
@@ -141,7 +141,7 @@ _chatd() {{
 {find}\
   case " $values " in
     *" $before "*) _files ;;
-    *) compadd -- ${{=words}}
+    *) compadd -- ${{=names}}
        if [ -z "$inner" ]; then _files; fi ;;
   esac
 }}

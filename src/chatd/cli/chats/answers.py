@@ -1,6 +1,7 @@
 """The work of `chatd chats approve`, `deny` and `answer`: calls that wait, questions and plans."""
 
 from collections.abc import Sequence
+from types import NoneType
 from typing import Final, Literal
 
 from msgspec import Raw, Struct
@@ -65,7 +66,8 @@ async def deny(
             raise UsageProblem(
                 f"to have the plan changed: chatd chats answer {waiting.chat_id} TEXT"
             )
-        raw = await api.patch(f"/chats/{waiting.chat_id}", {"mode": "off"}, Raw)
+        await api.patch(f"/chats/{waiting.chat_id}", {"mode": "off"}, NoneType)
+        raw = await api.get(f"/chats/{waiting.chat_id}", Raw)
         _report(raw, "the plan is dropped", waiting.chat_id, as_json=as_json)
         return
     chosen = choose_asks(waiting.asks, ("approval", "question"), call, every=every)

@@ -38,7 +38,7 @@ def list_chats(
     ] = None,
     archived: Annotated[bool, typer.Option("--archived", help="Those of the archive")] = False,
     shared: Annotated[bool, typer.Option("--shared", help="Those that others share")] = False,
-    count: Annotated[int, typer.Option("-n", "--count", min=1, max=10_000)] = 20,
+    count: Annotated[int, typer.Option("-n", "--count", min=1, max=10_000, help="How many")] = 20,
     as_json: AsJson = False,
     server: ServerFinder,
 ) -> None:

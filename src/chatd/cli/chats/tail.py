@@ -83,7 +83,7 @@ class TextTail:
         if new:
             self._told_up_to = new[-1].id
             if lines := transcript_lines(new):
-                print_text("\n".join(lines) + "\n")
+                print_text("\n".join(lines) + "\n\n")
         for line in self._notices(shown):
             print_notice(line)
 

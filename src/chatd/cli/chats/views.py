@@ -32,8 +32,11 @@ def list_row(chat: ListedChat, now: datetime) -> tuple[str, str, str, str]:
     ]
     told = ", ".join(mark for mark in marks if mark)
     title = f"{chat.title} ({told})" if told else chat.title
+    child = next((one for one in chat.children if one.status == "requires_action"), None)
     if chat.action_summary:
         title = f"{title} — {chat.action_summary}"
+    elif child is not None:
+        title = f"{title} — its subagent {child.id} waits: {child.action_summary or ''}"
     elif chat.match is not None:
         title = f"{title} — {chat.match.text}"
     return str(chat.id), chat.status, short_time(chat.updated_at, now), title

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from types import NoneType
 from typing import Final
 from uuid import UUID
 
@@ -116,7 +117,8 @@ async def interrupt(
 
 async def archive(api: ServerApi, name: str, *, undo: bool, as_json: bool) -> None:
     path = f"/chats/{await find_chat(api, name)}"
-    raw = await api.patch(path, {"archived": not undo}, Raw)
+    await api.patch(path, {"archived": not undo}, NoneType)
+    raw = await api.get(path, Raw)
     _print_chat(raw, "taken out of the archive" if undo else "archived", as_json=as_json)
 
 

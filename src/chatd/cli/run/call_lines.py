@@ -32,10 +32,20 @@ def read_object(raw: Json) -> Mapping[str, object]:
 def call_line(tool_name: str, args: Json, width: int = MAX_LINE) -> str:
     """Such as `execute  pytest -q`."""
     found = read_object(args)
-    telling = next((found[key] for key in _TELLING if isinstance(found.get(key), str)), None)
-    if telling is None:
-        telling = msgspec.json.encode(found).decode() if found else ""
+    texts = (value for key in _TELLING if isinstance(value := found.get(key), str))
+    telling = next(texts, None) or ", ".join(_paths(found.get("files")))
+    if not telling and found:
+        telling = msgspec.json.encode(found).decode()
     return safe_line(f"{tool_name} {telling}", width).replace(" ", "  ", 1)
+
+
+def _paths(files: object) -> list[str]:
+    """Of a tool that changes several files."""
+    entries = cast("list[object]", files) if isinstance(files, list) else []
+    found = [
+        cast("Mapping[str, object]", one).get("path") for one in entries if isinstance(one, dict)
+    ]
+    return [path for path in found if isinstance(path, str)]
 
 
 def ask_lines(asks: Sequence[Ask]) -> list[str]:

@@ -13,15 +13,18 @@ from typing import Final, Protocol
 from chatd.aio import first_of
 from chatd.cli.api_session import patient
 from chatd.cli.exit_codes import ExitCode
+from chatd.cli.run.call_lines import MAX_LINE
 from chatd.cli.run.request import StartedTurn
 from chatd.cli.run.turn import TurnOutcome, turn_outcome
 from chatd.client.connection import Connection, FollowedChat
 from chatd.client.errors import ApiError
+from chatd.client.frames import ChatChanged, ListEvent
 from chatd.client.resources import Chat
 from chatd.client.server import ServerApi
 from chatd.client.state import ShownChat
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId
+from chatd.terminal.safe_text import safe_line
 
 SETTLE_TIMEOUT_S: Final = 20.0
 """How long a run waits for the end of the turn that it has interrupted."""
@@ -44,14 +47,18 @@ class Reporter(Protocol):
 
 
 class ChatWatch:
-    """A followed chat: `changed` is set whenever it or the connection has changed."""
+    """A followed chat: `changed` is set whenever it or the connection has changed. `waiting` are
+    its subagents that wait for a person, as far as they changed since."""
 
     def __init__(self, connection: Connection, chat_id: ChatId) -> None:
         self.connection = connection
         self.changed = asyncio.Event()
+        self.waiting: dict[ChatId, Chat] = {}
+        self._chat_id = chat_id
         self._latest: FollowedChat | None = None
         self._stop = [
             connection.follow_chat(chat_id, self._on_chat),
+            connection.follow_list(self._on_list),
             connection.on_state(self.changed.set),
         ]
 
@@ -71,6 +78,16 @@ class ChatWatch:
     def _on_chat(self, chat: FollowedChat) -> None:
         self._latest = chat
         self.changed.set()
+
+    def _on_list(self, event: ListEvent) -> None:
+        if not isinstance(event, ChatChanged) or event.chat.root_chat_id != self._chat_id:
+            return
+        chat = event.chat
+        if chat.status == "requires_action" and chat.id != self._chat_id:
+            self.waiting[chat.id] = chat
+            self.changed.set()
+        else:
+            self.waiting.pop(chat.id, None)
 
 
 @asynccontextmanager
@@ -103,6 +120,7 @@ class TurnFollower:
         self._reporter = reporter
         self._interrupted = asyncio.Event()
         self._was_lost = False
+        self._told_waits: dict[ChatId, int] = {}
 
     async def run(self, timeout_s: float | None) -> TurnOutcome:
         task = asyncio.current_task()
@@ -122,6 +140,7 @@ class TurnFollower:
         while True:
             watch.changed.clear()
             self._tell_connection(watch.connection)
+            self._tell_subagents(watch)
             shown = watch.shown
             if shown is not None:
                 self._reporter.show(shown)
@@ -138,6 +157,17 @@ class TurnFollower:
         if connection.state == "open" and self._was_lost:
             self._was_lost = False
             self._reporter.notice("Connected again.")
+
+    def _tell_subagents(self, watch: ChatWatch) -> None:
+        """Each wait once: a person can answer it while the turn goes on."""
+        for chat_id, chat in watch.waiting.items():
+            if self._told_waits.get(chat_id) == chat.version:
+                continue
+            self._told_waits[chat_id] = chat.version
+            needed = safe_line(chat.action_summary or "an answer", MAX_LINE)
+            kinds = () if chat.action is None else chat.action.kinds
+            verb = "answer" if "question" in kinds else "approve"
+            self._reporter.notice(f"A subagent waits: {needed}\n  chatd chats {verb} {chat_id}")
 
     async def _stop(self, watch: ChatWatch, code: ExitCode) -> TurnOutcome:
         """The turn's outcome with this exit code, if it ends in time; the chat is stopped either

@@ -22,6 +22,8 @@ from chatd.terminal.safe_text import fit_line
 RunFormat = Literal["text", "json", "stream-json"]
 
 MAX_PLAN_BYTES: Final = 64 * 1024
+_WITH_ANSWER: Final = frozenset({"done", "plan", "interrupted"})
+"""What was said before a question or an error is no answer."""
 _CLEAR_LINE: Final = "\r\x1b[K"
 
 
@@ -70,7 +72,9 @@ class RunReport:
         self._clear_activity()
         plan = await self._read_plan(api, outcome)
         if self._form == "text":
-            if answer := plan or outcome.answer:
+            answer = plan or outcome.answer
+            if answer and outcome.ending in _WITH_ANSWER:
+                self._separate()
                 print_text(answer)
         else:
             result = result_of(self._turn, outcome, plan, await self._read_cost(api))
@@ -78,6 +82,11 @@ class RunReport:
             printed(result)
         for line in self._ending_lines(outcome):
             print_notice(line)
+
+    def _separate(self) -> None:
+        """A person sees where the progress ends."""
+        if sys.stdout.isatty() and sys.stderr.isatty() and not self._is_quiet:
+            print_notice("")
 
     def _ending_lines(self, outcome: TurnOutcome) -> list[str]:
         chat_id = str(self._turn.chat_id)
@@ -112,8 +121,10 @@ class RunReport:
             return None
 
     def _say(self, line: str) -> None:
-        if not self._is_quiet:
-            self.notice(line)
+        if self._is_quiet:
+            return
+        is_terminal = sys.stderr.isatty()
+        self.notice(fit_line(line, shutil.get_terminal_size().columns) if is_terminal else line)
 
     def _show_activity(self, text: str) -> None:
         width = shutil.get_terminal_size().columns

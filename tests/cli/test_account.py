@@ -1,0 +1,106 @@
+"""`chatd models`, `usage`, `skills`, `files`, `tokens` and `mcp`, as processes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import ServerProcess
+
+pytestmark = pytest.mark.timeout(120)
+
+SKILL = "---\nname: release-notes\ndescription: Writes release notes.\n---\n\nRead the log.\n"
+
+
+def test_models_are_listed(server: ServerProcess) -> None:
+    listed = server.done("models").out.splitlines()
+    assert listed[0].split() == ["NAME", "PROVIDER", "MODEL", "CONTEXT", "EFFORT"]
+    assert {line.split()[0] for line in listed[1:]} == {"demo", "dear"}
+    names = {model["name"] for model in server.done("models", "--json").items}
+    assert names == {"demo", "dear"}
+
+
+def test_usage_is_summed_by_model_chat_and_user(server: ServerProcess) -> None:
+    server.answered_chat(model="dear")
+    by_chat = server.done("usage", "--since", "1d", "--by", "chat")
+    assert by_chat.out.splitlines()[1].startswith("$")
+    assert by_chat.out.splitlines()[1].endswith("answer fast")
+    assert by_chat.err.startswith("$")
+    by_user = server.done("usage", "--by", "user")
+    assert by_user.out.splitlines()[1].endswith("admin Administrator")
+    wrong = server.call("usage", "--since", "yesterday")
+    assert (wrong.code, "--since" in wrong.err) == (2, True)
+
+
+def test_a_skill_is_put_shown_replaced_and_removed(server: ServerProcess, tmp_path: Path) -> None:
+    file = tmp_path / "SKILL.md"
+    file.write_text(SKILL)
+    assert server.done("skills", "put", file).err == "created release-notes\n"
+    assert server.done("skills", "show", "release-notes").out == SKILL
+    changed = SKILL.replace("the log", "the whole log")
+    replaced = server.pipe(changed, "skills", "put", "-")
+    assert replaced.err == "replaced release-notes\n"
+    assert "Writes release notes." in server.done("skills", "list").out
+    server.done("skills", "rm", "release-notes", "--yes")
+    gone = server.call("skills", "show", "release-notes")
+    assert (gone.code, "there is no skill" in gone.err) == (2, True)
+
+
+def test_a_file_is_put_and_loaded(server: ServerProcess, tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("some notes\n")
+    file_id = server.done("files", "put", file).out.strip()
+    assert server.done("files", "get", file_id).out == "some notes\n"
+    place = tmp_path / "here"
+    place.mkdir()
+    server.done("files", "get", file_id, "-o", place)
+    assert (place / "notes.txt").read_text() == "some notes\n"
+    unknown = server.call("files", "get", "../secret")
+    assert (unknown.code, "no id of a file" in unknown.err) == (2, True)
+
+
+def test_a_token_is_shown_once_and_ends_when_it_is_revoked(server: ServerProcess) -> None:
+    scopes = ("--scope", "chat:read", "--scope", "chat:write")
+    made = server.done("tokens", "create", "--name", "ci", *scopes, "--expires", "90d")
+    token = made.out.strip()
+    assert token not in made.err
+    listed = server.done("tokens", "list")
+    assert token not in listed.out
+    row = next(line for line in listed.out.splitlines() if line.endswith("ci"))
+    assert "chat:read chat:write" in row
+    env = {"CHATD_TOKEN": token, "CHATD_URL": server.url}
+    assert server.call("chats", "list", env=env).code == 0
+    refused = server.call("tokens", "list", env=env)
+    assert refused.code == 3, refused
+    server.done("tokens", "revoke", row.split()[0])
+    ended = server.call("chats", "list", env=env)
+    assert (ended.code, "chatd login" in ended.err) == (3, True)
+
+
+def test_connecting_shows_the_page_and_waits_no_longer_than_told(
+    server: ServerProcess,
+) -> None:
+    listed = server.done("mcp", "list").out
+    assert [line.split()[0] for line in listed.splitlines()[1:]] == ["open", "private"]
+    assert "not connected" in listed
+    nothing = server.done("mcp", "connect", "open")
+    assert nothing.err == "open: not needed\n"
+    waited = server.call("mcp", "connect", "private", "--timeout", "1")
+    assert waited.code == 124
+    assert f"{server.url}/settings/connections" in waited.err
+    unknown = server.call("mcp", "connect", "nobody")
+    assert (unknown.code, "there are: open, private" in unknown.err) == (2, True)
+    misplaced = server.call("mcp", "--url", server.url, "list")
+    assert (misplaced.code, "after list" in misplaced.err) == (2, True)
+
+
+def test_the_command_line_is_quick_to_import() -> None:
+    """What a command needs it imports when it runs."""
+    program = (
+        "import sys, chatd.cli.main;"
+        "slow = {'aiohttp', 'asyncio', 'asyncpg', 'rich', 'textual', 'uvicorn'};"
+        "print(sorted(slow & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout == b"[]\n"

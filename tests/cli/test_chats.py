@@ -1,0 +1,170 @@
+"""`chatd chats` against a server that is another process."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.support.command_line import (
+    CHATD,
+    Json,
+    ServerProcess,
+    finish,
+    read_lines,
+    read_until,
+    run_at_terminal,
+)
+
+pytestmark = pytest.mark.timeout(120)
+
+OWNED = "\x1b]0;owned\x07\x1b[2Jclean me"
+
+
+def chat_facts(server: ServerProcess, chat_id: str) -> Json:
+    shown = server.done("chats", "show", chat_id, "--json")
+    return msgspec.convert(shown.json["chat"], Json)
+
+
+def test_chats_are_listed_and_shown(server: ServerProcess) -> None:
+    chat_id = server.answered_chat(labels={"team": "blue"})
+    listed = server.done("chats", "list", "--label", "team=blue").out.splitlines()
+    assert listed[0].split() == ["ID", "STATUS", "CHANGED", "TITLE"]
+    assert listed[1].startswith(f"{chat_id}  waiting  ")
+    shown = server.done("chats", "show", "last").out
+    assert f"id       {chat_id}" in shown
+    assert "\n[1] you\nanswer fast\n" in shown
+    none = server.done("chats", "list", "--label", "team=green")
+    assert (none.out, none.err) == ("ID  STATUS  CHANGED  TITLE\n", "(none)\n")
+
+
+async def test_a_sent_message_waits_in_the_queue_of_a_busy_chat(server: ServerProcess) -> None:
+    chat_id = server.create_chat("tell me a long story")
+    sent = await server.ok("chats", "send", chat_id, "answer fast")
+    assert "in its queue" in sent.err
+    refused = await server.run("chats", "send", chat_id, "now", "--busy", "reject")
+    assert (refused.code, refused.out) == (1, "")
+    held = await server.ok("chats", "interrupt", chat_id, "--hold", "--json")
+    assert held.json["queue_len"] == 1
+
+
+async def test_a_chat_is_followed_while_it_goes_on(server: ServerProcess) -> None:
+    chat_id = (await server.ok("run", "--detach", "answer fast")).out.strip()
+    await server.ok("chats", "tail", chat_id, "--until-idle")
+    async with server.started("chats", "tail", chat_id, "-n", "0", "--json") as process:
+        await read_until(process, '"status":"waiting"')
+        await server.ok("chats", "send", chat_id, "think about it")
+        lines = read_lines("\n".join(await read_until(process, '"status":"waiting"')))
+        process.terminate()
+        await finish(process)
+    told = [msgspec.convert(one["message"], Json) for one in lines if one["type"] == "message"]
+    assert [one["role"] for one in told] == ["user", "assistant"]
+
+
+def test_a_chat_is_archived_and_taken_back(server: ServerProcess) -> None:
+    chat_id = server.answered_chat()
+    server.done("chats", "archive", chat_id)
+    assert chat_facts(server, chat_id)["archived"] is True
+    server.done("chats", "archive", chat_id, "--undo")
+    assert chat_facts(server, chat_id)["archived"] is False
+
+
+def test_a_chat_is_forked_and_exported(server: ServerProcess, tmp_path: Path) -> None:
+    chat_id = server.answered_chat()
+    copy = server.done("chats", "fork", chat_id, "--at", 1).out.strip()
+    assert copy != chat_id
+    markdown = server.done("chats", "export", copy).out
+    assert "answer fast" in markdown
+    assert "This is a fast answer" not in markdown
+    target = tmp_path / "chat.jsonl"
+    server.done("chats", "export", chat_id, "--format", "jsonl", "-o", target)
+    assert read_lines(target.read_text())[-1]["type"] == "end"
+    assert list(tmp_path.iterdir()) == [target]
+    missing = server.call("chats", "export", chat_id, "-o", tmp_path / "no" / "file")
+    assert (missing.code, "cannot write" in missing.err) == (2, True)
+
+
+def test_a_chat_is_shared_by_name(server: ServerProcess) -> None:
+    chat_id = server.answered_chat()
+    shared = server.done("chats", "share", chat_id, "--user", "Test-User-3")
+    assert shared.out.splitlines()[1].split() == ["user", "test-user-3"]
+    unknown = server.call("chats", "share", chat_id, "--user", "test-user-10x")
+    assert (unknown.code, "there is no user" in unknown.err) == (2, True)
+    alone = server.done("chats", "share", chat_id, "--user", "test-user-3", "--remove")
+    assert alone.out == "KIND  NAME  FULL NAME\n"
+
+
+def test_a_chat_is_deleted_only_on_purpose(server: ServerProcess) -> None:
+    chat_id = server.answered_chat()
+    refused = server.call("chats", "rm", chat_id)
+    assert (refused.code, "--yes" in refused.err) == (2, True)
+    server.done("chats", "rm", chat_id, "--yes")
+    gone = server.call("chats", "show", chat_id)
+    assert (gone.code, gone.out) == (1, "")
+
+
+def test_a_waiting_call_is_approved_or_denied(server: ServerProcess) -> None:
+    server.set_policy({"tool": "list_agents", "action": "ask", "reason": "Look first."})
+    chat_id = server.create_chat("call list_agents")
+    asked = server.call("chats", "tail", chat_id, "--until-idle")
+    assert asked.code == 6
+    assert "Allow list_agents?" in asked.err
+    assert "Why it asks: Look first." in asked.err
+    approved = server.done("chats", "approve", chat_id)
+    assert approved.err.startswith("approved: list_agents")
+    server.done("chats", "tail", chat_id, "--until-idle")
+    again = server.call("chats", "approve", chat_id)
+    assert (again.code, "does not wait" in again.err) == (2, True)
+    other = server.create_chat("call list_agents")
+    assert server.call("chats", "tail", other, "--until-idle").code == 6
+    server.done("chats", "deny", other, "--reason", "Not today.")
+    assert "Not today." in server.done("chats", "tail", other, "--until-idle").out
+    server.set_policy()
+
+
+def test_a_question_is_answered_by_number_and_declined(server: ServerProcess) -> None:
+    chat_id, other = server.create_chat("ask me first"), server.create_chat("ask me first")
+    for one in (chat_id, other):
+        assert server.call("chats", "tail", one, "--until-idle").code == 6
+    wrong = server.call("chats", "answer", chat_id, "1", "2")
+    assert (wrong.code, "1 questions and 2 answers" in wrong.err) == (2, True)
+    assert "answered: ask_user_question" in server.done("chats", "answer", chat_id, "1").err
+    server.done("chats", "deny", other)
+    told = server.done("chats", "tail", other, "--until-idle").out
+    assert "You did not choose" in told
+
+
+# Terminals and pipes
+
+
+def test_a_terminal_gets_no_escape_sequences_of_a_model(server: ServerProcess) -> None:
+    """Files and pipes get the text as it is."""
+    chat_id = server.answered_chat(OWNED)
+    assert OWNED in server.done("chats", "show", chat_id).out
+    shown = run_at_terminal(server, ["chats", "show", chat_id])
+    assert "clean me" in shown
+    assert "\x1b" not in shown
+    answer = run_at_terminal(server, ["run", "-q", "-r", chat_id, OWNED])
+    assert "> clean me" in answer
+    assert "\x1b" not in answer
+    listed = run_at_terminal(server, ["chats", "list"])
+    assert "\x1b]0" not in listed
+    assert listed.startswith("\x1b[1mID ")
+    assert max(len(line) for line in listed.splitlines()) <= 80 + len("\x1b[1m\x1b[0m")
+
+
+def test_a_closed_pipe_is_silent(server: ServerProcess) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [CHATD, "chats", "list"],
+        env=server.env,
+        stdin=subprocess.DEVNULL,
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        timeout=60,
+        check=False,
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
