@@ -6,7 +6,7 @@ from msgspec import Raw
 from chatd.domain.questions import MAX_ANSWER_CHARS, Question, QuestionOption
 from chatd.domain.tool_policy.rules import ToolRule
 from chatd.terminal.answers.question_draft import QuestionDraft, keep_draft, questions_of
-from chatd.terminal.answers.rule_draft import (
+from chatd.terminal.policy.rule_draft import (
     RuleDraft,
     RuleProblem,
     always_patterns,

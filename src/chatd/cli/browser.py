@@ -6,7 +6,6 @@ this machine can read the arguments of its process.
 
 import threading
 import webbrowser
-from collections.abc import Mapping
 from contextlib import suppress
 from html import escape
 from pathlib import Path
@@ -15,17 +14,6 @@ from typing import Final
 from chatd import secret_files
 
 PAGE_FILE: Final = "sign-in.html"
-
-
-def can_open_browser(
-    env: Mapping[str, str], *, platform: str, is_terminal: bool, is_wanted: bool
-) -> bool:
-    """A person sits before a desktop: there is a terminal and a display, and no remote login."""
-    has_display = platform == "darwin" or any(
-        env.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")
-    )
-    is_remote = any(env.get(name) for name in ("SSH_CONNECTION", "SSH_TTY", "CI"))
-    return is_wanted and is_terminal and has_display and not is_remote
 
 
 def open_browser(data_dir: Path, link: str) -> None:

@@ -10,9 +10,10 @@ from importlib import metadata
 from chatd.api.web_page.files import is_built
 from chatd.app import process
 from chatd.app.role import LifecycleCallbacks, ProcessRole, ReadyInfo
-from chatd.cli.browser import can_open_browser, forget_browser_page, open_browser
+from chatd.cli.browser import forget_browser_page, open_browser
 from chatd.cli.process import StopSignal
 from chatd.cli.server_address import forget_address, write_address
+from chatd.client.desktop import can_open_browser
 from chatd.clock import SystemClock
 from chatd.database import connect_config, open_database
 from chatd.demo_worker import READY_LINE

@@ -11,7 +11,18 @@ from typing import Final, Literal
 from msgspec import Struct
 from textual.binding import Binding, BindingType
 
-Area = Literal["anywhere", "chat list", "timeline", "answers", "queue", "composer", "changes"]
+Area = Literal[
+    "anywhere",
+    "chat list",
+    "timeline",
+    "answers",
+    "plan",
+    "queue",
+    "composer",
+    "changes",
+    "mcp",
+    "policy",
+]
 
 
 class Key(Struct, frozen=True):
@@ -112,6 +123,12 @@ KEYS: Final[Mapping[Area, tuple[Key, ...]]] = {
         Key("left", "previous_ask", "Show the one before"),
         Key("escape", "leave", "Go one step back, and then to the message"),
     ),
+    "plan": (
+        Key("i", "answer('implement')", "Have the plan implemented"),
+        Key("c", "answer('change')", "Ask for changes of the plan"),
+        Key("x", "answer('leave_plan')", "Leave plan mode without implementing the plan"),
+        Key("escape,q", "leave", "Go one step back, and then to the chat"),
+    ),
     "queue": (
         Key("up,k", "step(-1)", "The message above"),
         Key("down,j", "step(1)", "The message below"),
@@ -137,6 +154,22 @@ KEYS: Final[Mapping[Area, tuple[Key, ...]]] = {
         Key("alt+e", "run('edit_last')", "Edit your last message and run it again"),
         Key("alt+q", "run('queue')", "Go to the queue"),
     ),
+    "mcp": (
+        Key("space,enter", "choose", "Use the server in this chat, or not", "Use"),
+        Key("c", "connect", "Connect your account, in a browser", "Connect"),
+        Key("d", "disconnect", "End your connection", "Disconnect"),
+        Key("u", "use_default", "Use the servers that are on by default", "Default"),
+        Key("t", "test", "Connect and list the tools; for administrators", "Test"),
+        Key("r", "read", "Read the list again", "Read again"),
+        Key("escape,q", "dismiss", "Back to the chat", "Back"),
+    ),
+    "policy": (
+        Key("a,n", "add", "Add a rule of this chat", "Add"),
+        Key("enter,e", "edit", "Change the rule", "Edit"),
+        Key("d,delete", "remove", "Remove the rule, after a question", "Remove"),
+        Key("r", "read", "Read the rules again", "Read again"),
+        Key("escape,q", "dismiss", "Back to the chat", "Back"),
+    ),
     "changes": (
         Key("tab,s", "scope", "This turn, the chat, the working tree", "Scope"),
         Key("n", "file(1)", "The next file", "Next file"),
@@ -157,6 +190,9 @@ AREA_TITLES: Final[Mapping[Area, str]] = {
     "queue": "In the queue",
     "composer": "In the message box",
     "changes": "In the changes",
+    "plan": "In a plan",
+    "mcp": "In the MCP servers",
+    "policy": "In the tool policy",
 }
 _NAMES: Final[Mapping[str, str]] = {
     "escape": "Esc",

@@ -1,11 +1,15 @@
-"""What the terminal uses of the machine it runs on: directories and the editor of the person."""
+"""What the terminal uses of the machine it runs on: directories, the editor of the person, and
+whether there is a browser."""
 
 import shlex
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct, field
+
+from chatd.client.desktop import can_open_browser
 
 DEFAULT_EDITOR: Final = "vi"
 
@@ -18,12 +22,18 @@ class Machine(Struct, frozen=True, kw_only=True):
     home: Path = field(default_factory=Path.home)
     state_directory: Path | None = None
     editor: tuple[str, ...] = (DEFAULT_EDITOR,)
+    has_browser: bool = False
 
 
 def read_machine(environ: Mapping[str, str]) -> Machine:
     """By the variables VISUAL, EDITOR and XDG_STATE_HOME."""
     state = environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Machine(state_directory=Path(state) / "chatd", editor=_read_editor(environ))
+    has_browser = can_open_browser(environ, platform=sys.platform, is_terminal=True, is_wanted=True)
+    return Machine(
+        state_directory=Path(state) / "chatd",
+        editor=_read_editor(environ),
+        has_browser=has_browser,
+    )
 
 
 def _read_editor(environ: Mapping[str, str]) -> tuple[str, ...]:

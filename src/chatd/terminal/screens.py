@@ -9,7 +9,9 @@ from chatd.domain.ids import ChatId
 from chatd.terminal.answers.plan_screen import PlanScreen
 from chatd.terminal.diff_screen import ChangesScreen
 from chatd.terminal.help_screen import HelpScreen
+from chatd.terminal.mcp.screen import McpScreen
 from chatd.terminal.messages import ScreenName
+from chatd.terminal.policy.screen import PolicyScreen
 from chatd.terminal.usage_screen import UsageScreen
 
 MakeScreen = Callable[[ChatId | None], Screen[None]]
@@ -30,6 +32,8 @@ def _usage(chat_id: ChatId | None) -> Screen[None]:
 SCREENS: Final[Mapping[ScreenName, MakeScreen]] = {
     "help": _help,
     "changes": _changes,
+    "mcp": McpScreen,
     "plan": PlanScreen,
+    "policy": PolicyScreen,
     "usage": _usage,
 }

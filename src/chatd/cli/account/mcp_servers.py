@@ -15,10 +15,10 @@ from typing import Final
 import msgspec
 
 from chatd.cli.api_session import UsageProblem, patient
-from chatd.cli.browser import can_open_browser
 from chatd.cli.chats.work import read_items
 from chatd.cli.exit_codes import ExitCode
 from chatd.cli.output import print_json, print_notice, print_table
+from chatd.client.desktop import can_open_browser
 from chatd.client.resources import McpDisconnectAnswer, McpServer
 from chatd.client.server import ServerApi
 

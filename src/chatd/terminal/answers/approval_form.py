@@ -12,14 +12,14 @@ from chatd.terminal.answers.call_text import describe_call
 from chatd.terminal.answers.call_view import CallView, one_line
 from chatd.terminal.answers.entry import Entry
 from chatd.terminal.answers.form import Answered, AskForm, Body, DraftKept, HintsChanged
-from chatd.terminal.answers.rule_draft import (
+from chatd.terminal.answers.sending import CallAnswer, Decision
+from chatd.terminal.policy.rule_draft import (
     RuleProblem,
     always_patterns,
     always_rule,
     can_edit,
     pattern_lines,
 )
-from chatd.terminal.answers.sending import CallAnswer, Decision
 
 Step = Literal["choose", "deny", "always", "approve_all", "deny_all"]
 

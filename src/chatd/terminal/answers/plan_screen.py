@@ -1,6 +1,7 @@
 """The whole of a proposed plan, on a screen of its own."""
 
 from collections.abc import Callable
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -15,6 +16,7 @@ from chatd.terminal.answers.frame import AskFrame
 from chatd.terminal.answers.hints import hint_line
 from chatd.terminal.answers.panel import AnswerPanel
 from chatd.terminal.answers.plan_form import PlanDone, PlanForm
+from chatd.terminal.keys import bindings_of
 from chatd.terminal.session import app_of, session_of
 
 NO_PLAN = "This chat has proposed no plan, or something was said since. Esc goes back."
@@ -23,12 +25,7 @@ NO_PLAN = "This chat has proposed no plan, or something was said since. Esc goes
 class PlanScreen(Screen[None]):
     """Goes by itself when somebody else continues the chat."""
 
-    BINDINGS: list[BindingType] = [  # noqa: RUF012
-        ("i", "answer('implement')", "Implement"),
-        ("c", "answer('change')", "Change"),
-        ("x", "answer('leave_plan')", "Leave plan mode"),
-        ("escape,q", "leave", "Back"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = bindings_of("plan")
     DEFAULT_CSS = """
     PlanScreen > AskFrame { height: 1fr; padding: 1 2; }
     PlanScreen > AskFrame > #ask-place { height: 1fr; }

@@ -1,0 +1,230 @@
+"""The MCP servers: which of them the chat uses, and the user's connections to them."""
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.content import Content
+from textual.screen import Screen
+from textual.widgets import Footer, OptionList, Static
+from textual.widgets.option_list import Option
+
+from chatd.client.errors import ApiError, ServerUnreachable
+from chatd.client.mcp_resources import McpTrial
+from chatd.client.resources import Chat, McpDisconnectAnswer, McpServer
+from chatd.domain.ids import ChatId, McpServerId
+from chatd.terminal.dialogs import Question
+from chatd.terminal.keys import bindings_of
+from chatd.terminal.mcp.connect_screen import POLL_S, ConnectScreen
+from chatd.terminal.mcp.reading import read_servers
+from chatd.terminal.mcp.servers import (
+    NAME_CELLS,
+    NO_SERVERS,
+    WORKSPACE_NOTE,
+    Chosen,
+    can_disconnect,
+    needs_connection,
+    row_of,
+    trial_text,
+    with_server,
+)
+from chatd.terminal.safe_text import safe_line, safe_text
+from chatd.terminal.session import app_of, session_of
+
+
+class McpScreen(Screen[None]):
+    """Without a chat the servers can be connected, and not chosen."""
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings_of("mcp")
+    DEFAULT_CSS = """
+    McpScreen #mcp-head { height: 1; padding: 0 1; background: $panel; text-style: bold; }
+    McpScreen #mcp-list { height: auto; max-height: 1fr; border: none; background: $background;
+        padding: 1 1 0 1; }
+    McpScreen .mcp-text { padding: 1 2 0 2; color: $text-muted; height: auto; }
+    McpScreen #mcp-found { color: $foreground; }
+    """
+
+    def __init__(self, chat_id: ChatId | None, *, poll_s: float = POLL_S) -> None:
+        super().__init__()
+        self._chat_id = chat_id
+        self._poll_s = poll_s
+        self._chat: Chat | None = None
+        self._servers: tuple[McpServer, ...] = ()
+        self._chosen: Chosen = None
+        self._unsaved = False
+        self._is_saving = False
+
+    def compose(self) -> ComposeResult:
+        yield Static("MCP servers", id="mcp-head", markup=False)
+        yield OptionList(id="mcp-list", markup=False)
+        yield Static("Reading…", id="mcp-note", classes="mcp-text", markup=False)
+        yield Static(id="mcp-found", classes="mcp-text", markup=False)
+        yield Footer()
+
+    def on_mount(self) -> None:
+        self.query_one(OptionList).focus()
+        self.action_read()
+
+    # What is shown
+
+    def action_read(self) -> None:
+        self.run_worker(self._read(), group="read", exclusive=True)
+
+    async def _read(self) -> None:
+        api = session_of(self).api
+        try:
+            if self._chat_id is not None:
+                self._chat = await api.get(f"/chats/{self._chat_id}", Chat)
+            self._servers = await read_servers(api)
+        except (ApiError, ServerUnreachable) as error:
+            self._note(f"{error.message} r reads again.")
+            return
+        if self._chat is not None and not self._unsaved:
+            self._chosen = self._chat.mcp_server_ids
+        self._draw()
+
+    def _draw(self) -> None:
+        listed = self.query_one(OptionList)
+        at = listed.highlighted
+        listed.clear_options()
+        listed.add_options([Option(self._line(server)) for server in self._servers])
+        listed.highlighted = (at or 0) if self._servers else None
+        listed.display = bool(self._servers)
+        title = "" if self._chat is None else f" of «{safe_line(self._chat.title, 60)}»"
+        self.query_one("#mcp-head", Static).update(f"MCP servers{title}")
+        self._note(WORKSPACE_NOTE if self._servers else f"{NO_SERVERS}\n\n{WORKSPACE_NOTE}")
+
+    def _line(self, server: McpServer) -> Content:
+        row = row_of(server, self._chosen, has_chat=self._chat is not None)
+        note = f"  {row.note}" if row.note else ""
+        detail = f"\n    {row.detail}" if row.detail else ""
+        return Content.assemble(
+            f"{row.mark} ",
+            (f"{row.name:<{NAME_CELLS}} ", "bold"),
+            (row.state, f"$text-{row.tone}"),
+            (f"{note}{detail}", "$text-muted"),
+        )
+
+    def _note(self, text: str) -> None:
+        self.query_one("#mcp-note", Static).update(safe_text(text))
+
+    def _say(self, text: str) -> None:
+        self.query_one("#mcp-found", Static).update(safe_text(text))
+
+    @property
+    def _server(self) -> McpServer | None:
+        """The one under the cursor."""
+        at = self.query_one(OptionList).highlighted
+        return self._servers[at] if at is not None and at < len(self._servers) else None
+
+    # Which servers the chat uses
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self.action_choose()
+
+    def action_choose(self) -> None:
+        server = self._server
+        if server is None:
+            return
+        if self._chat is None:
+            self._say("Open a chat first: servers are chosen for a chat.")
+        elif self._chat.is_owner is False:
+            self._say("Only the owner of the chat chooses its servers.")
+        elif server.availability == "force_on":
+            self._say("Every chat uses this server: an administrator has forced it on.")
+        else:
+            self._choose(with_server(self._servers, self._chosen, server))
+
+    def action_use_default(self) -> None:
+        if self._chat is not None and self._chat.is_owner is not False:
+            self._choose(None)
+
+    def _choose(self, chosen: tuple[McpServerId, ...] | None) -> None:
+        """Shown at once; one request at a time, and the last choice is the last that is sent."""
+        self._chosen, self._unsaved = chosen, True
+        self._say("")
+        self._draw()
+        if not self._is_saving:
+            self._is_saving = True
+            self.run_worker(self._save(), group="save")
+
+    async def _save(self) -> None:
+        path = f"/chats/{self._chat_id}"
+        try:
+            while self._unsaved:
+                self._unsaved = False
+                body = {"mcp_server_ids": self._chosen}
+                await session_of(self).api.patch(path, body, Chat)
+        except (ApiError, ServerUnreachable) as error:
+            self._unsaved = False
+            self._say(f"Not saved: {error.message}")
+            self.action_read()
+        finally:
+            self._is_saving = False
+
+    # Connections
+
+    def action_connect(self) -> None:
+        server = self._server
+        if server is None:
+            return
+        if server.auth != "oauth2":
+            self._say("This server needs no connection of yours.")
+        elif not needs_connection(server):
+            self._say("You are connected. d ends the connection.")
+        else:
+            screen = ConnectScreen(server, poll_s=self._poll_s)
+            app_of(self).push_screen(screen, self._on_connected)
+
+    def _on_connected(self, is_connected: bool | None) -> None:  # noqa: FBT001
+        if is_connected:
+            self._say("Connected. Your chats can use it from their next step on.")
+        self.action_read()
+
+    def action_disconnect(self) -> None:
+        server = self._server
+        if server is None:
+            return
+        if not can_disconnect(server):
+            self._say("You have no connection to this server.")
+            return
+        text = (
+            f"Disconnect {server.display_name or server.slug}? Your chats can no longer use its"
+            " tools. The tokens are deleted here and revoked there."
+        )
+
+        def decide(is_wanted: bool | None) -> None:  # noqa: FBT001
+            if is_wanted:
+                self.run_worker(self._disconnect(server), group="disconnect")
+
+        question = Question(text, yes="Disconnect", is_dangerous=True)
+        app_of(self).push_screen(question, decide)
+
+    async def _disconnect(self, server: McpServer) -> None:
+        path = f"/mcp-servers/{server.id}/connection"
+        try:
+            ended = await session_of(self).api.delete_for(path, McpDisconnectAnswer)
+        except (ApiError, ServerUnreachable) as error:
+            self._say(f"Not disconnected: {error.message}")
+        else:
+            failure = ended.failure
+            self._say(f"Disconnected. Not revoked there: {failure}" if failure else "Disconnected.")
+        self.action_read()
+
+    # Tests
+
+    def action_test(self) -> None:
+        server = self._server
+        if server is not None:
+            self._say("Connecting; this takes at most half a minute…")
+            self.run_worker(self._test(server), group="test", exclusive=True)
+
+    async def _test(self, server: McpServer) -> None:
+        path = f"/mcp-server-configs/{server.id}/test"
+        try:
+            trial = await session_of(self).api.post(path, None, McpTrial)
+        except (ApiError, ServerUnreachable) as error:
+            self._say(error.message)
+        else:
+            self._say(trial_text(server, trial))

@@ -1,0 +1,205 @@
+"""The rules that count for a chat, by policy. Those of the chat itself are changed here."""
+
+from typing import ClassVar, Final
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.content import Content
+from textual.screen import Screen
+from textual.widgets import Footer, OptionList, Static
+from textual.widgets.option_list import Option
+
+from chatd.client.errors import ApiError, ServerUnreachable
+from chatd.domain.ids import ChatId
+from chatd.domain.tool_policy.rules import PolicyAction, ToolRule
+from chatd.terminal.dialogs import Question
+from chatd.terminal.keys import bindings_of
+from chatd.terminal.policy.layers import (
+    TITLES,
+    ChatPolicy,
+    Layer,
+    read_policy,
+    save_rules,
+    with_rule,
+)
+from chatd.terminal.policy.rule_draft import ACTIONS, can_edit, rule_text
+from chatd.terminal.policy.rule_screen import RuleScreen
+from chatd.terminal.safe_text import safe_line, safe_text
+from chatd.terminal.session import app_of, session_of
+
+HOW: Final = (
+    "A denial wins; else the narrowest rule that fits a call. A narrower policy replaces a wider"
+    " one, but what the server or the template asks for stays asked. Without a rule a call runs."
+)
+_TONES: Final[dict[PolicyAction, str]] = {
+    "auto": "$text-success",
+    "ask": "$text-warning",
+    "deny": "$text-error",
+}
+CHANGED: Final = (
+    "Somebody else has changed the rules meanwhile. They were read again: look at them, and save"
+    " once more."
+)
+
+
+class PolicyScreen(Screen[None]):
+    BINDINGS: ClassVar[list[BindingType]] = bindings_of("policy")
+    DEFAULT_CSS = """
+    PolicyScreen #policy-head { height: 1; padding: 0 1; background: $panel; text-style: bold; }
+    PolicyScreen #policy-list { height: 1fr; border: none; background: $background; padding: 1; }
+    PolicyScreen .policy-text { padding: 0 2; color: $text-muted; height: auto; }
+    PolicyScreen #policy-said { color: $text-warning; }
+    """
+
+    def __init__(self, chat_id: ChatId | None) -> None:
+        super().__init__()
+        self._chat_id = chat_id
+        self._policy: ChatPolicy | None = None
+        self._rules: list[ToolRule | None] = []
+        """Of each line of the list, the chat's rule that it shows."""
+
+    def compose(self) -> ComposeResult:
+        yield Static("Tool policy", id="policy-head", markup=False)
+        yield OptionList(id="policy-list", markup=False)
+        yield Static(id="policy-said", classes="policy-text", markup=False)
+        yield Static(HOW, classes="policy-text", markup=False)
+        yield Footer()
+
+    def on_mount(self) -> None:
+        self.query_one(OptionList).focus()
+        if self._chat_id is None:
+            self._say("Open a chat first: this screen shows the rules of a chat.")
+        else:
+            self.action_read()
+
+    # What is shown
+
+    def action_read(self) -> None:
+        self.run_worker(self._read(), group="read", exclusive=True)
+
+    async def _read(self) -> bool:
+        if self._chat_id is None:
+            return False
+        try:
+            self._policy = await read_policy(session_of(self).api, self._chat_id)
+        except (ApiError, ServerUnreachable) as error:
+            self._say(f"{error.message} r reads again.")
+            return False
+        self._draw(self._policy)
+        return True
+
+    def _draw(self, policy: ChatPolicy) -> None:
+        listed = self.query_one(OptionList)
+        at = listed.highlighted
+        listed.clear_options()
+        self._rules = []
+        for layer in policy.layers:
+            self._add(listed, Content.styled(TITLES[layer.name], "bold $text-accent"), None)
+            for rule in layer.policy.rules:
+                self._add(listed, _line(rule), rule, can_choose=layer.name == "chat")
+            for note in _notes(layer):
+                self._add(listed, Content.styled(f"  {note}", "$text-muted"), None)
+        own = next((at for at, rule in enumerate(self._rules) if rule is not None), None)
+        is_kept = at is not None and at < len(self._rules) and self._rules[at] is not None
+        listed.highlighted = at if is_kept else own
+        title = f"Tool policy of «{safe_line(policy.title, 60)}»"
+        self.query_one("#policy-head", Static).update(title)
+
+    def _add(
+        self, listed: OptionList, line: Content, rule: ToolRule | None, *, can_choose: bool = False
+    ) -> None:
+        listed.add_option(Option(line, disabled=not can_choose))
+        self._rules.append(rule if can_choose else None)
+
+    def _say(self, text: str) -> None:
+        self.query_one("#policy-said", Static).update(safe_text(text))
+
+    @property
+    def _rule(self) -> ToolRule | None:
+        """The chat's rule under the cursor."""
+        at = self.query_one(OptionList).highlighted
+        return self._rules[at] if at is not None and at < len(self._rules) else None
+
+    # What is changed
+
+    def action_add(self) -> None:
+        if self._may_change():
+            self._edit(None)
+
+    def action_edit(self) -> None:
+        rule = self._rule
+        if rule is None or not self._may_change():
+            return
+        if not can_edit(rule):
+            self._say("This rule has characters that a line cannot show: remove it, or keep it.")
+            return
+        self._edit(rule)
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self.action_edit()
+
+    def action_remove(self) -> None:
+        rule = self._rule
+        if rule is None or not self._may_change():
+            return
+
+        def decide(is_wanted: bool | None) -> None:  # noqa: FBT001
+            if is_wanted:
+                self.run_worker(self._remove(rule), group="save")
+
+        text = f"Remove the rule «{ACTIONS[rule.action]}: {rule_text(rule)}»?"
+        app_of(self).push_screen(Question(text, yes="Remove"), decide)
+
+    def _may_change(self) -> bool:
+        if self._policy is None:
+            return False
+        if not self._policy.can_edit:
+            self._say("Only the owner of the chat changes its rules.")
+        return self._policy.can_edit
+
+    def _edit(self, before: ToolRule | None) -> None:
+        async def save(after: ToolRule) -> str:
+            return await self._change(before, after)
+
+        app_of(self).push_screen(RuleScreen(before, save))
+
+    async def _remove(self, rule: ToolRule) -> None:
+        self._say(await self._change(rule, None))
+
+    async def _change(self, before: ToolRule | None, after: ToolRule | None) -> str:
+        """Empty if it is stored, else why not."""
+        policy = self._policy
+        if policy is None:
+            return "The rules are not read yet."
+        rules = with_rule(policy.own.rules, before, after)
+        try:
+            await save_rules(session_of(self).api, policy, rules)
+        except ApiError as error:
+            if error.code != "version_conflict":
+                return error.message
+            await self._read()
+            is_stored = self._policy is not None and self._policy.own.rules == rules
+            return "" if is_stored else CHANGED  # a repeated try conflicts with the first
+        except ServerUnreachable as error:
+            return error.message
+        self._say("")
+        await self._read()
+        return ""
+
+
+def _line(rule: ToolRule) -> Content:
+    reason = f"  {safe_line(rule.reason, 200)}" if rule.reason else ""
+    return Content.assemble(
+        (f"  {ACTIONS[rule.action]:<10} ", _TONES[rule.action]),
+        rule_text(rule),
+        (reason, "$text-muted"),
+    )
+
+
+def _notes(layer: Layer) -> list[str]:
+    if layer.note:
+        return [layer.note]
+    if not layer.policy.rules:
+        return ["No rules."]
+    return ["Users and chats may run without approval what it asks for."] * layer.policy.may_loosen
