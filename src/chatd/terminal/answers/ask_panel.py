@@ -103,7 +103,7 @@ class AskPanel(AskFrame):
 
     def draw(self) -> None:
         form, item = self.form, self.item
-        if form is None or item is None or not form.is_mounted:
+        if form is None or item is None or not (form.is_mounted and form.is_attached):
             return
         notes = notes_of(form, item, self.asks, session_of(self).clock.now())
         failure = self.failure or form.problem

@@ -74,6 +74,8 @@ class AnswerPanel(AskPanel):
 
     def _update(self) -> None:
         self._is_due = False
+        if not self.is_attached:  # a request ended after the terminal
+            return
         if self._children is not None:
             self.asks.children = self._children.shown
         self.update_asks()

@@ -43,10 +43,11 @@ class PlanForm(AskForm):
         self._full = full
         self._problem = ""
         self._is_sent = False
+        self._text = PlanText(plan)
 
     def compose(self) -> ComposeResult:
         with Body():
-            yield PlanText(self.plan)
+            yield self._text
         yield Entry()
 
     def on_mount(self) -> None:
@@ -145,7 +146,7 @@ class PlanForm(AskForm):
         self.post_message(PlanDone(self.plan, notice))
 
     async def _load(self) -> None:
-        self._show_problem(await self.query_one(PlanText).show_plan(session_of(self).api))
+        self._show_problem(await self._text.show_plan(session_of(self).api))
 
     def _show_problem(self, text: str) -> None:
         self._problem = text

@@ -60,6 +60,8 @@ class PlanScreen(Screen[None]):
         self.call_later(self._show, chat)
 
     def _show(self, chat: FollowedChat) -> None:
+        if not self.is_attached:
+            return
         plan = proposed_plan(chat.shown)
         if self._form is not None:
             if plan is None and self.is_current:
@@ -74,7 +76,7 @@ class PlanScreen(Screen[None]):
     def on_hints_changed(self, message: HintsChanged) -> None:
         message.stop()
         form = self._form
-        if form is not None and form.is_mounted:
+        if form is not None and form.is_mounted and form.is_attached:
             keys = hint_line([*form.actions, ("leave", "Back")])
             self._frame.draw_frame(form.title, (), form.problem, keys)
 

@@ -38,7 +38,11 @@ class PlanText(Markdown):
         try:
             text = await load_plan(api, self.plan)
         except (ApiError, ServerUnreachable) as error:
-            await self.update("The plan could not be loaded.")
+            await self._show("The plan could not be loaded.")
             return error.message
-        await self.update(safe_text(text))
+        await self._show(safe_text(text))
         return ""
+
+    async def _show(self, text: str) -> None:
+        if self.is_attached:
+            await self.update(text)

@@ -48,6 +48,7 @@ class ConnectScreen(ModalScreen[bool]):
         self._name = safe_line(server.display_name or server.slug, 60)
         self._poll_s = poll_s
         self._patience_s = patience_s
+        self._state = Static(id="connect-state", markup=False)
 
     @property
     def page(self) -> str:
@@ -62,7 +63,7 @@ class ConnectScreen(ModalScreen[bool]):
                 markup=False,
             )
             yield Static(safe_text(self.page), id="connect-page", markup=False)
-            yield Static(id="connect-state", markup=False)
+            yield self._state
             yield Static(id="connect-keys", classes="hint", markup=False)
 
     def on_mount(self) -> None:
@@ -89,7 +90,7 @@ class ConnectScreen(ModalScreen[bool]):
         self.dismiss(result=False)
 
     def _say(self, text: str) -> None:
-        self.query_one("#connect-state", Static).update(text)
+        self._state.update(text)
 
     async def _wait(self) -> None:
         session = session_of(self)
@@ -97,7 +98,8 @@ class ConnectScreen(ModalScreen[bool]):
         self._say("Waiting for the connection…")
         while session.clock.monotonic() < give_up_at:
             if await self._is_connected():
-                self.dismiss(result=True)
+                if self.is_current:
+                    self.dismiss(result=True)
                 return
             await session.clock.sleep(self._poll_s, "mcp_connect")
         self._say("Not connected within ten minutes. r waits again, Esc goes back.")

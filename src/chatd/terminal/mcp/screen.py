@@ -53,16 +53,21 @@ class McpScreen(Screen[None]):
         self._chosen: Chosen = None
         self._unsaved = False
         self._is_saving = False
+        # Held, and not searched for: a request may end after the screen was closed.
+        self._head = Static("MCP servers", id="mcp-head", markup=False)
+        self._list = OptionList(id="mcp-list", markup=False)
+        self._below = Static("Reading…", classes="mcp-text", markup=False)
+        self._said = Static(id="mcp-found", classes="mcp-text", markup=False)
 
     def compose(self) -> ComposeResult:
-        yield Static("MCP servers", id="mcp-head", markup=False)
-        yield OptionList(id="mcp-list", markup=False)
-        yield Static("Reading…", id="mcp-note", classes="mcp-text", markup=False)
-        yield Static(id="mcp-found", classes="mcp-text", markup=False)
+        yield self._head
+        yield self._list
+        yield self._below
+        yield self._said
         yield Footer()
 
     def on_mount(self) -> None:
-        self.query_one(OptionList).focus()
+        self._list.focus()
         self.action_read()
 
     # What is shown
@@ -84,14 +89,13 @@ class McpScreen(Screen[None]):
         self._draw()
 
     def _draw(self) -> None:
-        listed = self.query_one(OptionList)
-        at = listed.highlighted
+        listed, at = self._list, self._list.highlighted
         listed.clear_options()
         listed.add_options([Option(self._line(server)) for server in self._servers])
         listed.highlighted = (at or 0) if self._servers else None
         listed.display = bool(self._servers)
         title = "" if self._chat is None else f" of «{safe_line(self._chat.title, 60)}»"
-        self.query_one("#mcp-head", Static).update(f"MCP servers{title}")
+        self._head.update(f"MCP servers{title}")
         self._note(WORKSPACE_NOTE if self._servers else f"{NO_SERVERS}\n\n{WORKSPACE_NOTE}")
 
     def _line(self, server: McpServer) -> Content:
@@ -106,15 +110,15 @@ class McpScreen(Screen[None]):
         )
 
     def _note(self, text: str) -> None:
-        self.query_one("#mcp-note", Static).update(safe_text(text))
+        self._below.update(safe_text(text))
 
     def _say(self, text: str) -> None:
-        self.query_one("#mcp-found", Static).update(safe_text(text))
+        self._said.update(safe_text(text))
 
     @property
     def _server(self) -> McpServer | None:
         """The one under the cursor."""
-        at = self.query_one(OptionList).highlighted
+        at = self._list.highlighted
         return self._servers[at] if at is not None and at < len(self._servers) else None
 
     # Which servers the chat uses

@@ -72,6 +72,7 @@ class RuleScreen(ModalScreen[None]):
         self._first = RuleDraft() if rule is None else draft_of_rule(rule)
         self._is_new = rule is None
         self._save = save
+        self._problem = Static(id="rule-problem", markup=False)
 
     def compose(self) -> ComposeResult:
         first = self._first
@@ -87,7 +88,7 @@ class RuleScreen(ModalScreen[None]):
                 yield ActionChoice(first.action)
                 yield _label("Reason: shown to who is asked, and told to the model")
                 yield Input(first.reason, placeholder="Optional", id="rule-reason")
-            yield Static(id="rule-problem", markup=False)
+            yield self._problem
             yield Static("Ctrl-S saves · Tab next field · Esc cancels", classes="hint")
 
     def on_mount(self) -> None:
@@ -108,7 +109,7 @@ class RuleScreen(ModalScreen[None]):
         problem = await self._save(rule)
         if problem:
             self._show_problem(problem)
-        else:
+        elif self.is_current:
             self.dismiss()
 
     def _draft(self) -> RuleDraft:
@@ -120,9 +121,8 @@ class RuleScreen(ModalScreen[None]):
         )
 
     def _show_problem(self, text: str) -> None:
-        shown = self.query_one("#rule-problem", Static)
-        shown.update(safe_text(text))
-        shown.add_class("-shown")
+        self._problem.update(safe_text(text))
+        self._problem.add_class("-shown")
 
 
 def _label(text: str) -> Static:

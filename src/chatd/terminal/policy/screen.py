@@ -57,16 +57,20 @@ class PolicyScreen(Screen[None]):
         self._policy: ChatPolicy | None = None
         self._rules: list[ToolRule | None] = []
         """Of each line of the list, the chat's rule that it shows."""
+        # Held, and not searched for: a request may end after the screen was closed.
+        self._head = Static("Tool policy", id="policy-head", markup=False)
+        self._list = OptionList(id="policy-list", markup=False)
+        self._said = Static(id="policy-said", classes="policy-text", markup=False)
 
     def compose(self) -> ComposeResult:
-        yield Static("Tool policy", id="policy-head", markup=False)
-        yield OptionList(id="policy-list", markup=False)
-        yield Static(id="policy-said", classes="policy-text", markup=False)
+        yield self._head
+        yield self._list
+        yield self._said
         yield Static(HOW, classes="policy-text", markup=False)
         yield Footer()
 
     def on_mount(self) -> None:
-        self.query_one(OptionList).focus()
+        self._list.focus()
         if self._chat_id is None:
             self._say("Open a chat first: this screen shows the rules of a chat.")
         else:
@@ -89,8 +93,7 @@ class PolicyScreen(Screen[None]):
         return True
 
     def _draw(self, policy: ChatPolicy) -> None:
-        listed = self.query_one(OptionList)
-        at = listed.highlighted
+        listed, at = self._list, self._list.highlighted
         listed.clear_options()
         self._rules = []
         for layer in policy.layers:
@@ -103,7 +106,7 @@ class PolicyScreen(Screen[None]):
         is_kept = at is not None and at < len(self._rules) and self._rules[at] is not None
         listed.highlighted = at if is_kept else own
         title = f"Tool policy of «{safe_line(policy.title, 60)}»"
-        self.query_one("#policy-head", Static).update(title)
+        self._head.update(title)
 
     def _add(
         self, listed: OptionList, line: Content, rule: ToolRule | None, *, can_choose: bool = False
@@ -112,12 +115,12 @@ class PolicyScreen(Screen[None]):
         self._rules.append(rule if can_choose else None)
 
     def _say(self, text: str) -> None:
-        self.query_one("#policy-said", Static).update(safe_text(text))
+        self._said.update(safe_text(text))
 
     @property
     def _rule(self) -> ToolRule | None:
         """The chat's rule under the cursor."""
-        at = self.query_one(OptionList).highlighted
+        at = self._list.highlighted
         return self._rules[at] if at is not None and at < len(self._rules) else None
 
     # What is changed
