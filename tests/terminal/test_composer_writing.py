@@ -57,27 +57,28 @@ async def test_the_first_message_creates_a_chat_and_the_next_continues_it(
         assert await prompts_of(server, chat_id) == ["one\ntwo\nthree\nfour", "again"]
 
 
-async def test_a_paste_of_many_lines_is_one_draft_and_is_not_sent(server: TerminalServer) -> None:
+async def test_a_paste_of_many_lines_is_one_draft_which_is_not_sent_and_the_box_grows_to_a_third(
+    server: TerminalServer,
+) -> None:
     async with run_terminal(server, size=SMALL) as pilot:
         box_of(pilot).post_message(events.Paste("/new\r\nrm -rf /\rlast line\x1b[2J\r"))
         await until(pilot, lambda: "last line" in box_of(pilot).text)
         assert box_of(pilot).text == "/new\nrm -rf /\nlast line\n"
         assert composer_of(pilot).chat_id is None
-
-
-async def test_the_box_grows_to_a_third_of_the_screen(server: TerminalServer) -> None:
-    async with run_terminal(server, size=SMALL) as pilot:
-        before = box_of(pilot).outer_size.height
         await type_text(pilot, "\n".join("abcdefghij"))
-        await until(pilot, lambda: box_of(pilot).outer_size.height > before)
-        assert box_of(pilot).outer_size.height <= SMALL[1] // 3
+        await until(pilot, lambda: box_of(pilot).outer_size.height == SMALL[1] // 3)
 
 
-async def test_a_long_paste_is_attached_as_a_file(server: TerminalServer) -> None:
+async def test_a_long_paste_is_a_file_which_goes_with_its_word(server: TerminalServer) -> None:
     async with run_terminal(server, size=SMALL) as pilot:
         box_of(pilot).post_message(events.Paste("line of a log\n" * 900))
         await until_shown(pilot, "pasted-text-1.txt  attached")
         assert box_of(pilot).text == "[Pasted text 1, 900 lines] "
+        await pilot.press("ctrl+u")
+        await until(pilot, lambda: not pilot.app.screen.query_one(NoticeLines).notices)
+        assert composer_of(pilot).draft.attachments == ()
+        box_of(pilot).post_message(events.Paste("line of a log\n" * 900))
+        await until_shown(pilot, "pasted-text-1.txt  attached")
         await pilot.press(*"why", "enter")
         await until_open(pilot)
         chat_id = composer_of(pilot).chat_id
@@ -85,26 +86,15 @@ async def test_a_long_paste_is_attached_as_a_file(server: TerminalServer) -> Non
         assert '"file_id"' in str(messages).replace("'", '"')
 
 
-async def test_removing_the_word_of_a_file_removes_the_file(server: TerminalServer) -> None:
-    async with run_terminal(server, size=SMALL) as pilot:
-        box_of(pilot).post_message(events.Paste("x\n" * 900))
-        await until_shown(pilot, "attached")
-        await pilot.press("ctrl+u")
-        await until(pilot, lambda: not pilot.app.screen.query_one(NoticeLines).notices)
-        assert composer_of(pilot).draft.attachments == ()
-
-
-async def test_an_unknown_command_says_so_and_sends_nothing(server: TerminalServer) -> None:
+async def test_an_unknown_command_sends_nothing_and_two_slashes_send_one(
+    server: TerminalServer,
+) -> None:
     async with run_terminal(server, size=SMALL) as pilot:
         await pilot.press(*"/etc", "enter")
         await until_shown(pilot, "There is no command /etc")
         assert box_of(pilot).text == "/etc"
         assert composer_of(pilot).chat_id is None
-
-
-async def test_two_slashes_send_one(server: TerminalServer) -> None:
-    async with run_terminal(server, size=SMALL) as pilot:
-        await pilot.press(*"//etc", "enter")
+        await pilot.press("home", "/", "enter")
         await until_open(pilot)
         chat_id = composer_of(pilot).chat_id
         assert chat_id is not None
@@ -187,29 +177,24 @@ async def test_ctrl_g_chooses_what_one_message_does_and_busy_keeps_it(
         gate.open()
 
 
-async def test_the_last_message_is_edited_and_run_again(server: TerminalServer) -> None:
+async def test_the_last_message_is_edited_and_run_again_and_esc_leaves_the_edit(
+    server: TerminalServer,
+) -> None:
     chat_id = await server.create_chat("answer fast")
     await until_status(server, chat_id, "waiting")
     async with run_terminal(server, chat_id, size=SMALL) as pilot:
         await until_open(pilot)
         await until(pilot, lambda: _has_messages(pilot))
+        await pilot.press(*"mine", "alt+e")
+        await until(pilot, lambda: box_of(pilot).text == "answer fast")
+        await pilot.press("escape")
+        await until(pilot, lambda: box_of(pilot).text == "mine")
         await pilot.press("alt+e")
         await until_shown(pilot, "Editing a sent message")
         await pilot.press(*" please", "enter")
         await until(pilot, lambda: composer_of(pilot).edited is None)
         assert await prompts_of(server, chat_id) == ["answer fast please"]
-        assert box_of(pilot).text == ""
-
-
-async def test_esc_leaves_an_edit_and_the_draft_is_there_again(server: TerminalServer) -> None:
-    chat_id = await server.create_chat("answer fast")
-    await until_status(server, chat_id, "waiting")
-    async with run_terminal(server, chat_id, size=SMALL) as pilot:
-        await until(pilot, lambda: _has_messages(pilot))
-        await pilot.press(*"mine", "alt+e")
-        await until(pilot, lambda: box_of(pilot).text == "answer fast")
-        await pilot.press("escape")
-        await until(pilot, lambda: box_of(pilot).text == "mine")
+        assert box_of(pilot).text == "mine"
 
 
 async def test_after_an_error_the_message_is_run_again(server: TerminalServer) -> None:

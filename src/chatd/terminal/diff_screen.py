@@ -23,6 +23,7 @@ from chatd.terminal.keys import bindings_of
 from chatd.terminal.safe_text import safe_line
 from chatd.terminal.session import session_of
 
+MAX_PATH_CELLS: Final = 1000
 _NO_WORKSPACE: Final = frozenset({"no_workspace", "workspaces_off"})
 _KIND_SIGNS: Final = {
     "added": "A",
@@ -37,9 +38,12 @@ _KIND_SIGNS: Final = {
 class ChangesScreen(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = bindings_of("changes")
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"changes--added", "changes--removed"}
     DEFAULT_CSS = """
     ChangesScreen {
         background: $background;
+        & .changes--added { color: $text-success; }
+        & .changes--removed { color: $text-error; }
         & #changes-head { height: 1; padding: 0 1; background: $panel; }
         & #changes-columns { height: 1fr; layout: vertical; }
         & #changes-files {
@@ -102,7 +106,7 @@ class ChangesScreen(Screen[None]):
         self._show_head()
         listed = self.query_one(OptionList)
         listed.clear_options()
-        listed.add_options([Option(_file_row(one)) for one in changes.files])
+        listed.add_options([Option(self._file_row(one)) for one in changes.files])
         notes = list(changes.notes)
         if not changes.files and not notes:
             notes = [f"{NOTHING[self._scope]} Tab looks at {self._next_name()}."]
@@ -121,15 +125,32 @@ class ChangesScreen(Screen[None]):
         self.query_one("#changes-columns").display = has_files
 
     def _show_head(self) -> None:
-        head = Text("Changes  ", "bold", no_wrap=True)
+        head = Text.assemble(("Changes  ", "bold"), no_wrap=True)
         for scope in SCOPES:
             is_chosen = scope == self._scope
             head.append(f" {SCOPE_NAMES[scope]} ", "reverse" if is_chosen else "dim")
         if self._changes is not None and self._changes.files:
-            head.append(f"   {len(self._changes.files)} files", "dim")
-            head.append(f"  +{self._changes.added}", "green")
-            head.append(f" -{self._changes.removed}", "red")
+            count = len(self._changes.files)
+            head.append(f"   {count} {'file' if count == 1 else 'files'}", "dim")
+            head.append("  ")
+            head.append_text(self._counts(self._changes.added, self._changes.removed))
         self.query_one("#changes-head", Static).update(head)
+
+    def _counts(self, added: int, removed: int) -> Text:
+        more = self.get_component_rich_style("changes--added", partial=True)
+        less = self.get_component_rich_style("changes--removed", partial=True)
+        return Text.assemble((f"+{added}", more), " ", (f"-{removed}", less))
+
+    def _file_row(self, changed: ChangedFile) -> Text:
+        """The end of a long path says more than its beginning."""
+        file = changed.file
+        path = f"{changed.root}/{file.path}" if changed.root else file.path
+        shown = safe_line(path, MAX_PATH_CELLS)
+        row = Text.assemble((f" {_KIND_SIGNS[file.kind]} ", "dim"), no_wrap=True)
+        row.append(shown if len(shown) <= 26 else f"…{shown[-25:]}")
+        row.append(" " * max(1, 30 - row.cell_len))
+        row.append_text(self._counts(file.added, file.removed))
+        return row
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         if self._changes is not None and event.option_index < len(self._changes.files):
@@ -160,16 +181,3 @@ class ChangesScreen(Screen[None]):
     def action_hunk(self, by: int) -> None:
         if not self.query_one(DiffBody).step_hunk(by):
             self.notify("No more changes in this file. n shows the next one.", timeout=2)
-
-
-def _file_row(changed: ChangedFile) -> Text:
-    """The end of a long path says more than its beginning."""
-    file = changed.file
-    row = Text(f"{_KIND_SIGNS[file.kind]} ", "dim", no_wrap=True, overflow="ellipsis")
-    path = f"{changed.root}/{file.path}" if changed.root else file.path
-    shown = safe_line(path, 1000)
-    row.append(shown if len(shown) <= 28 else f"…{shown[-27:]}", "not dim")
-    row.append(" " * max(1, 31 - row.cell_len))
-    row.append(f"+{file.added}", "green")
-    row.append(f" -{file.removed}", "red")
-    return row

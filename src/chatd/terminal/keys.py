@@ -173,10 +173,10 @@ KEYS: Final[Mapping[Area, tuple[Key, ...]]] = {
     "changes": (
         Key("tab,s", "scope", "This turn, the chat, the working tree", "Scope"),
         Key("n", "file(1)", "The next file", "Next file"),
-        Key("p", "file(-1)", "The file before", "File before"),
+        Key("p", "file(-1)", "The file before"),
         Key("j", "hunk(1)", "The next change in the file", "Next change"),
-        Key("k", "hunk(-1)", "The change before", "Change before"),
-        Key("r", "reload", "Read the changes again", "Read again"),
+        Key("k", "hunk(-1)", "The change before"),
+        Key("r", "reload", "Read the changes again", "Refresh"),
         Key("escape,q", "close", "Back to the chat", "Back"),
     ),
 }

@@ -18,11 +18,16 @@ class Completion:
     """`status` is that of the open chat, None in a new one."""
 
     def __init__(
-        self, host: Widget, machine: Machine, status: Callable[[], PublicStatus | None]
+        self,
+        host: Widget,
+        machine: Machine,
+        status: Callable[[], PublicStatus | None],
+        on_change: Callable[[], None],
     ) -> None:
         self._host = host
         self._machine = machine
         self._status = status
+        self._on_change = on_change
         self._closed_for: str | None = None
         self._shown_for: str | None = None
 
@@ -91,3 +96,4 @@ class Completion:
     def _show(self, offers: tuple[Offer, ...]) -> None:
         if offers or self._menu.offers:
             self._menu.show_offers(offers)
+            self._on_change()

@@ -58,7 +58,6 @@ class DraftView(Widget):
         self.chat: FollowedChat | None = None
         self.busy = BusyChoice()
         self.edited: Edited | None = None
-        self.note = ""
         self._sending: Worker[None] | None = None
         self._save_timer: Timer | None = None
         self._stop_outbox: Callable[[], None] = lambda: None
@@ -108,7 +107,7 @@ class DraftView(Widget):
 
     @cached_property
     def _completion(self) -> Completion:
-        return Completion(self, self.session.machine, self._status)
+        return Completion(self, self.session.machine, self._status, self.refresh_facts)
 
     @cached_property
     def _recall(self) -> Recall:
@@ -258,7 +257,9 @@ class DraftView(Widget):
         return self._sending is not None and not self._sending.is_finished
 
     def _note(self) -> str:
-        return self._delivery.waiting_text() if self._is_sending else self.note
+        if self._is_sending:
+            return self._delivery.waiting_text()
+        return "Enter or Tab takes it · Esc closes" if self._completion.is_open else ""
 
     @on(Worker.StateChanged)
     def _on_worker(self, event: Worker.StateChanged) -> None:
@@ -324,6 +325,7 @@ class DraftView(Widget):
             place=self.draft.workspace_name,
             behaviour=behaviour_of(self.busy.value) if is_busy else None,
             is_once=self.busy.once is not None,
+            is_written=not self.draft.is_empty,
             note=self._note(),
             is_warning=self._is_sending,
             context="" if shown is None else context_text(shown.messages, limit),

@@ -15,7 +15,8 @@ from chatd.terminal.safe_text import safe_line
 
 
 class HintFacts(Struct, frozen=True, kw_only=True):
-    """`note` takes the place of what Enter does. `behaviour` is None while the chat is idle."""
+    """`note` takes the place of what Enter does. `behaviour` is None while the chat is idle.
+    `is_written`: there is something to send."""
 
     model: ModelChoice | None = None
     effort: Effort | None = None
@@ -23,6 +24,7 @@ class HintFacts(Struct, frozen=True, kw_only=True):
     place: str = ""
     behaviour: Behaviour | None = None
     is_once: bool = False
+    is_written: bool = False
     note: str = ""
     is_warning: bool = False
     context: str = ""
@@ -89,7 +91,7 @@ def _right(facts: HintFacts) -> Text:
     if facts.note:
         return Text(safe_line(facts.note, 200), "bold" if facts.is_warning else "dim")
     if facts.behaviour is None:
-        return Text("")
+        return Text("Enter sends · Ctrl-J new line" if facts.is_written else "", "dim")
     once = "once" if facts.is_once else ""
     text = Text(f"Enter {facts.behaviour.verb}", "bold" if once else "")
     text.append(f" {once} · Ctrl-G changes it".replace("  ", " "), "dim")

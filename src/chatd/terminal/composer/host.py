@@ -28,7 +28,6 @@ class ComposerHost(Protocol):
     chat: FollowedChat | None
     busy: BusyChoice
     edited: Edited | None
-    note: str
 
     @property
     def chat_id(self) -> ChatId | None: ...

@@ -138,12 +138,13 @@ def reason_of(error: OSError | ValueError) -> str:
 
 
 def existing_mentions(text: str, base: Path, home: Path) -> Sequence[Mention]:
-    """Those that name something on this machine; `@ada` in a sentence does not."""
-    return [one for one in mentions_of(text) if _exists(resolve(one.path, base, home))]
+    """Those that name a file on this machine. `@ada` in a sentence does not, and a directory is
+    only spoken of."""
+    return [one for one in mentions_of(text) if _is_file(resolve(one.path, base, home))]
 
 
-def _exists(path: Path) -> bool:
+def _is_file(path: Path) -> bool:
     try:
-        return path.exists()
+        return path.exists() and not path.is_dir()
     except (OSError, ValueError):
         return False

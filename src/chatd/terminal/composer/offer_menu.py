@@ -1,6 +1,6 @@
 """The menu of completions above the text box. It has no focus: the text box keeps it."""
 
-from typing import Final
+from typing import ClassVar, Final
 
 from rich.text import Text
 from textual.app import RenderResult
@@ -26,8 +26,11 @@ class OfferMenu(Widget):
         background: $panel;
         display: none;
         &.-shown { display: block; }
+        & .offer--chosen { background: $block-cursor-blurred-background; color: $foreground; }
+        & .offer--note { color: $text-muted; }
     }
     """
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"offer--chosen", "offer--note"}
 
     offers: reactive[tuple[Offer, ...]] = reactive((), layout=True)
     chosen: reactive[int] = reactive(0)
@@ -59,22 +62,22 @@ class OfferMenu(Widget):
         for at in rows:
             if at > first:
                 text.append("\n")
-            text.append_text(_row(self.offers[at], column, width, is_chosen=at == self.chosen))
+            text.append_text(self._row(self.offers[at], column, width, is_chosen=at == self.chosen))
         return text
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:  # noqa: ARG002
         return min(len(self.offers), MAX_OFFER_ROWS)
 
-
-def _row(offer: Offer, column: int, width: int, *, is_chosen: bool) -> Text:
-    name = safe_line(offer.label, column)
-    row = Text("▸ " if is_chosen else "  ")
-    row.append(name + " " * (column - len(name)), "bold" if is_chosen else "")
-    note = f"({offer.refusal}) {offer.note}" if offer.refusal else offer.note
-    row.append("  " + safe_line(note, max(width - column - 4, 1)), "dim")
-    if offer.refusal:
-        row.stylize("dim")
-    if is_chosen:
-        row.pad_right(max(0, width - row.cell_len))
-        row.stylize("reverse" if not offer.refusal else "")
-    return row
+    def _row(self, offer: Offer, column: int, width: int, *, is_chosen: bool) -> Text:
+        name = safe_line(offer.label, column)
+        note_style = self.get_component_rich_style("offer--note", partial=True)
+        row = Text("▸ " if is_chosen else "  ")
+        row.append(name + " " * (column - len(name)), "bold" if is_chosen else "")
+        note = f"({offer.refusal}) {offer.note}" if offer.refusal else offer.note
+        row.append("  " + safe_line(note, max(width - column - 4, 1)), note_style)
+        if offer.refusal:
+            row.stylize("dim")
+        if is_chosen:
+            row.pad_right(max(0, width - row.cell_len))
+            row.stylize(self.get_component_rich_style("offer--chosen", partial=True))
+        return row
