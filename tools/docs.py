@@ -1,5 +1,5 @@
-"""Write the generated tables of docs/kernel.md, docs/api.md and docs/operating.md, between their
-markers, and the index of tested behaviours.
+"""Write the generated tables of documents in docs/, between their markers, and the index of tested
+behaviours.
 
 `python -m tools.docs` rewrites them; with `--check` it only reports which would change.
 """
@@ -14,13 +14,14 @@ from chatd.api.error_codes import ERROR_CODES
 from chatd.domain.chat.row import public_status, state_of
 from chatd.domain.chat.states import TRANSITIONS, State, Status, Transition, TransitionSide
 from chatd.domain.errors import InvariantBroken
-from tools import limits_table, settings_table
+from tools import limits_table, settings_table, terminal_tables
 from tools.behaviour_index import INDEX, write_index
 
 ROOT = Path(__file__).parent.parent
 KERNEL = ROOT / "docs" / "kernel.md"
 OPERATING = ROOT / "docs" / "operating.md"
 API = ROOT / "docs" / "api.md"
+TERMINAL = ROOT / "docs" / "terminal.md"
 
 
 def states() -> Iterator[str]:
@@ -95,6 +96,7 @@ Section = Callable[[], Iterator[str]]
 SECTIONS: dict[Path, dict[str, Section]] = {
     KERNEL: {"states": states, "transitions": transitions, "unarchiving": unarchiving},
     API: {"error codes": error_codes},
+    TERMINAL: {"keys": terminal_tables.keys, "commands": terminal_tables.commands},
     OPERATING: {"settings": settings_table.rows, "limits": limits_table.rows},
 }
 
