@@ -19,6 +19,7 @@ from chatd.terminal.attention import Alert
 from chatd.terminal.chat_header import ChatHeader
 from chatd.terminal.chat_list import ChatList
 from chatd.terminal.connection_banner import ConnectionBanner
+from chatd.terminal.dialogs import Question
 from chatd.terminal.interrupts import Interrupts
 from chatd.terminal.keys import bindings_of
 from chatd.terminal.messages import EditMessage, NewChat, OpenChat, OpenScreen, ShowNotice
@@ -273,7 +274,14 @@ class MainScreen(Screen[None]):
         session_of(self).connection.retry_now()
 
     def action_detach(self) -> None:
-        app_of(self).exit()
+        """Messages that the server does not have yet would be lost."""
+        app, count = app_of(self), len(session_of(self).outbox.unsent)
+        if count == 0 or isinstance(app.screen, Question):
+            app.exit()
+            return
+        what = "A message is" if count == 1 else f"{count} messages are"
+        text = f"{what} not sent yet and would be lost. Leave all the same?"
+        app.push_screen(Question(text, yes="Leave"), lambda sure: app.exit() if sure else None)
 
 
 def _nothing() -> None:
