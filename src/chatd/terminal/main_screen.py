@@ -34,6 +34,8 @@ from chatd.terminal.welcome import Welcome
 
 NARROW_BELOW: Final = 100
 """Columns below which the chat list takes the place of the chat instead of standing beside it."""
+TALL_FROM: Final = 30
+"""Lines from which there is room for an empty one below the title."""
 _GONE: Final = (
     "This chat does not exist any more, or is not shared with you any more. Ctrl-N starts a new"
     " one."
@@ -46,6 +48,7 @@ class MainScreen(Screen[None]):
     AUTO_FOCUS = ""
     BINDINGS = bindings_of("anywhere")
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (NARROW_BELOW, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (TALL_FROM, "-tall")]  # noqa: RUF012
 
     class TitleChanged(Message):
         def __init__(self, title: str, needing: int) -> None:
@@ -231,13 +234,15 @@ class MainScreen(Screen[None]):
             self.open(chat.id)
 
     def action_toggle_list(self) -> None:
-        """Beside a chat it is hidden; alone it takes the focus."""
-        shown_class = "-list" if self.has_class("-narrow") else "-no-list"
-        self.toggle_class(shown_class)
-        if self.has_class("-list") if shown_class == "-list" else not self.has_class("-no-list"):
-            self.chat_list.chats.focus()
+        """Goes to the list; from there, hides it."""
+        chats = self.chat_list.chats
+        if chats.has_focus:
+            self.add_class("-no-list")
+            self.leave_list()
         else:
-            self.query_one(Composer).focus()
+            self.remove_class("-no-list")
+            self.add_class("-list")
+            chats.focus()
 
     def action_interrupt(self) -> None:
         listed = self.listed

@@ -130,8 +130,8 @@ class ChatTree(ScrollView, can_focus=True):
             return Strip.blank(width, base)
         row = self._rows[index]
         segments = draw_row(row, width, self._style, now=self._clock.now(), turn=self._turn)
-        strip = Strip(segments).adjust_cell_length(width, base)
-        return strip.apply_style(base + self._back_of(row))
+        style = base + self._back_of(row)
+        return Strip(segments).adjust_cell_length(width, style).apply_style(style)
 
     def _style(self, name: str) -> Style:
         return self.get_component_rich_style(f"chat-tree--{name}", partial=True)
