@@ -138,7 +138,9 @@ async def test_the_keys_for_the_next_chat_follow_the_list(server: TerminalServer
     await server.until_status(older, "waiting")
     newer = await server.create_chat("answer fast two")
     async with run_terminal(server, newer) as pilot:
+        neighbour = chat_list(pilot).chats.neighbour
         await until_resting(pilot, older, newer)
+        await until(pilot, lambda: (below := neighbour(newer, 1)) and below.id == older)
         await pilot.press("alt+down")
         assert main_chat(pilot) == older
         await pilot.press("alt+down")
