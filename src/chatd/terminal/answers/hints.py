@@ -26,7 +26,7 @@ def hint_line(actions: Sequence[tuple[str, str]], *, before: str = "") -> Conten
     names = _key_names()
     parts = [Content.styled(before, "bold")] if before else []
     parts += [
-        Content.assemble((names[action], "bold $text-accent"), f" {word}")
+        Content.assemble((names[action], "bold $text-accent"), _unbroken(f" {word}"))
         for action, word in actions
         if word
     ]
@@ -42,3 +42,8 @@ def notes_of(form: AskForm, item: Item, asks: OpenAsks, now: datetime) -> list[s
     if form.query_one(Body).has_more_below:
         notes.append("more below ↓")
     return [*notes, f"{asks.place_of(item)} of {count}" if count > 1 else ""]
+
+
+def _unbroken(text: str) -> str:
+    """A key stays in one row with its words."""
+    return text.replace(" ", "\u00a0")

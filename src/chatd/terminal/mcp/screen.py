@@ -38,8 +38,10 @@ class McpScreen(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = bindings_of("mcp")
     DEFAULT_CSS = """
     McpScreen #mcp-head { height: 1; padding: 0 1; background: $panel; text-style: bold; }
-    McpScreen #mcp-list { height: auto; max-height: 1fr; border: none; background: $background;
-        padding: 1 1 0 1; }
+    McpScreen #mcp-list, McpScreen #mcp-list:focus { height: auto; max-height: 80%;
+        border: none; padding: 1 1 0 1; background: $background; background-tint: transparent; }
+    McpScreen #mcp-list > .option-list--option-highlighted { background: $selected;
+        color: $foreground; text-style: none; }
     McpScreen .mcp-text { padding: 1 2 0 2; color: $text-muted; height: auto; }
     McpScreen #mcp-found { color: $foreground; }
     """

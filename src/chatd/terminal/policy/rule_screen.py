@@ -60,7 +60,7 @@ class RuleScreen(ModalScreen[None]):
     DEFAULT_CSS = """
     RuleScreen .dialog { padding: 0 2; width: 76; }
     RuleScreen .label { color: $text-muted; margin-top: 1; }
-    RuleScreen .dialog Input { margin: 0; height: 1; border: none; padding: 0 1; }
+    RuleScreen .dialog Input { margin: 0 !important; height: 1; border: none; padding: 0 1; }
     RuleScreen TextArea, RuleScreen TextArea:focus { height: 3; border: none; padding: 0 1;
         background: $surface; }
     RuleScreen #rule-problem { color: $text-error; display: none; margin-top: 1; }
@@ -80,13 +80,13 @@ class RuleScreen(ModalScreen[None]):
             title = "A rule of this chat" if self._is_new else "Change the rule"
             yield Static(title, classes="title", markup=False)
             with VerticalScroll(can_focus=False):
-                yield _label("Tool: its name; * is any text, github__* all of that MCP server")
+                yield _label("Tool; * is any text: github__* is every tool of that MCP server")
                 yield Input(first.tool, placeholder="execute", id="rule-tool")
-                yield _label("Arguments, one a line: name, colon, pattern; = is exact. None: any")
+                yield _label("Arguments, one a line, as name: pattern (=text is exact)")
                 yield TextArea(first.args, id="rule-args", tab_behavior="focus")
-                yield _label("What happens: ← → change it")
+                yield _label("What happens (← →)")
                 yield ActionChoice(first.action)
-                yield _label("Reason: shown to who is asked, and told to the model")
+                yield _label("Reason, for the person who is asked and for the model")
                 yield Input(first.reason, placeholder="Optional", id="rule-reason")
             yield self._problem
             yield Static("Ctrl-S saves · Tab next field · Esc cancels", classes="hint")

@@ -46,7 +46,11 @@ class PolicyScreen(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = bindings_of("policy")
     DEFAULT_CSS = """
     PolicyScreen #policy-head { height: 1; padding: 0 1; background: $panel; text-style: bold; }
-    PolicyScreen #policy-list { height: 1fr; border: none; background: $background; padding: 1; }
+    PolicyScreen #policy-list, PolicyScreen #policy-list:focus { height: 1fr; border: none;
+        padding: 1; background: $background; background-tint: transparent; }
+    PolicyScreen #policy-list > .option-list--option-highlighted { background: $selected;
+        color: $foreground; text-style: none; }
+    PolicyScreen #policy-list > .option-list--option-disabled { color: $foreground; }
     PolicyScreen .policy-text { padding: 0 2; color: $text-muted; height: auto; }
     PolicyScreen #policy-said { color: $text-warning; }
     """
