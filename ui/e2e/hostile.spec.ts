@@ -54,3 +54,11 @@ test("a prompt that is echoed while it is written does not run", async ({ chat }
   await chat.begin(HOSTILE);
   await expect(chat.answers.first()).toContainText("I have no opinion on that");
 });
+
+test("these tests notice a request to another host, and it reaches none", async ({ page, faults }) => {
+  faults.expect(/^request to http:\/\/elsewhere\.example\/$/);
+  await page.goto("/");
+  await expect(page.goto("http://elsewhere.example/")).rejects.toThrow("ERR_NAME_NOT_RESOLVED");
+  expect(faults.found).toContain("request to http://elsewhere.example/");
+  await page.close();
+});

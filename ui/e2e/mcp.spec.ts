@@ -52,7 +52,6 @@ const test = base.extend<object, { servers: OauthServers; model: ModelServer }>(
 test("an MCP server is connected by OAuth, its tools are called, its hostile text stays text, and it is disconnected", async ({ page, chat, model, servers, faults }) => {
   // The browser visits the authorization server, which sends it back at once.
   faults.expect(new RegExp(`^request to ${servers.issuer}`));
-  await page.context().route(`${servers.issuer}/**`, (route) => route.continue());
   model.answer("who am I", { calls: ["notes__whoami", "notes__read_note"], pieces: ["You are there."], perSecond: 100 });
 
   await page.goto("/admin/mcp");
