@@ -262,3 +262,19 @@ async def test_keys_that_come_at_once_act_in_their_order(server: TerminalServer)
         assert chat_id is not None
         assert await prompts_of(server, chat_id) == ["a\nc"]
         await until(pilot, lambda: box_of(pilot).text == "d")
+
+
+async def test_plan_switches_plan_mode_on_for_a_new_chat_and_for_an_open_one(
+    server: TerminalServer,
+) -> None:
+    async with run_terminal(server) as pilot:
+        await pilot.press(*"/plan", "enter")
+        await until_shown(pilot, "plan mode")
+        await pilot.press(*"answer fast", "enter")
+        await until_open(pilot)
+        chat_id = composer_of(pilot).chat_id
+        assert chat_id is not None
+        assert (await server.call("GET", f"/chats/{chat_id}"))["mode"] == "plan"
+        await until_status(server, chat_id, "waiting")
+        await pilot.press(*"/plan", "enter")
+        await until_shown(pilot, "has proposed no plan")

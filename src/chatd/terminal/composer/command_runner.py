@@ -17,7 +17,6 @@ from chatd.terminal.pickers.model_texts import EFFORT_NAMES, efforts_of, find_mo
 from chatd.terminal.safe_text import safe_line
 
 _SCREENS: Final[Mapping[CommandName, ScreenName]] = {
-    "plan": "plan",
     "mcp": "mcp",
     "policy": "policy",
     "usage": "usage",
@@ -75,6 +74,7 @@ class CommandRunner:
     def _on_server(self) -> Mapping[CommandName, Callable[[str], Awaitable[None]]]:
         return {
             "mode": self._mode,
+            "plan": self._plan,
             "interrupt": lambda _: self._actions.interrupt(),
             "hold": lambda _: self._actions.interrupt("hold"),
             "compact": self._compact,
@@ -152,6 +152,13 @@ class CommandRunner:
         self._say(
             "Plan mode: it plans, and changes nothing else." if is_plan else "Plan mode is off."
         )
+
+    async def _plan(self, _: str) -> None:
+        """As on the page; a chat that plans already has a plan to show."""
+        if self._host.is_plan and self._host.chat_id is not None:
+            self._open_screen("plan")
+        else:
+            await self._mode("plan")
 
     async def _compact(self, _: str) -> None:
         await self._actions.compact()

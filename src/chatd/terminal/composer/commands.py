@@ -51,7 +51,7 @@ COMMANDS: Final[tuple[SlashCommand, ...]] = (
         choices=("plan", "normal"),
         effect="In plan mode it looks around and proposes a plan, and changes nothing else",
     ),
-    SlashCommand(name="plan", effect="Show the plan of this chat", need="chat"),
+    SlashCommand(name="plan", effect="Switch plan mode on; in plan mode, show the proposed plan"),
     SlashCommand(
         name="workspace",
         argument="[name]",
