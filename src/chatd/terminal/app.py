@@ -1,6 +1,7 @@
 """`ChatTerminal`: the app of `chatd chat`. Owns what concerns the whole terminal: theme, window
 title, bell, and what remains when it ends."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -8,11 +9,13 @@ from textual import on
 from textual.binding import Binding
 
 from chatd.domain.ids import ChatId
+from chatd.terminal.connection_banner import follow_state
 from chatd.terminal.crash_log import crash_text, record_crash
 from chatd.terminal.keys import short_key_name
 from chatd.terminal.main_screen import MainScreen
 from chatd.terminal.safe_text import safe_line
 from chatd.terminal.session import Session, SessionApp
+from chatd.terminal.signed_out_screen import SignedOutScreen
 from chatd.terminal.themes import DARK, LIGHT, ThemeChoice
 
 TITLE_CELLS: Final = 80
@@ -42,6 +45,7 @@ class ChatTerminal(SessionApp):
         self._rings = rings
         self._log_path = log_path
         self._window_title = ""
+        self._stop: Callable[[], None] | None = None
         for known in (DARK, LIGHT):
             self.register_theme(known)
         self.theme = (LIGHT if theme == "light" else DARK).name
@@ -49,8 +53,11 @@ class ChatTerminal(SessionApp):
     def on_mount(self) -> None:
         self._write(_SAVE_TITLE)
         self.push_screen(self.main)
+        self._stop = follow_state(self, self._show_sign_in)
 
     def on_unmount(self) -> None:
+        if self._stop is not None:
+            self._stop()
         self._write(_RESTORE_TITLE)
 
     @on(MainScreen.TitleChanged)
@@ -73,6 +80,15 @@ class ChatTerminal(SessionApp):
             self.bell()
             if not self.app_focus:
                 self._write(f"\x1b]9;{alert.text}\x07")
+
+    def _show_sign_in(self) -> None:
+        """As long as the server does not accept the token, on top of everything."""
+        is_shown = isinstance(self.screen, SignedOutScreen)
+        is_signed_out = self.session.connection.state == "signed_out"
+        if is_signed_out and not is_shown:
+            self.push_screen(SignedOutScreen())
+        elif is_shown and self.session.connection.state == "open":
+            self.pop_screen()
 
     def action_switch_theme(self) -> None:
         self.theme = (DARK if self.theme == LIGHT.name else LIGHT).name

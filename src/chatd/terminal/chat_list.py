@@ -29,6 +29,8 @@ from chatd.terminal.session import session_of
 PAGE_SIZE: Final = 50
 MAX_REREAD: Final = 1000
 """Chats that are read again; the rest comes when the list is scrolled."""
+READ_AGAIN_S: Final = 5.0
+"""After the list could not be read."""
 DRAW_S: Final = 0.1
 """Between two states of the list on the screen: many chats may change at once."""
 SEARCH_S: Final = 0.25
@@ -72,7 +74,7 @@ class ChatList(Vertical):
         self._folded: frozenset[ChatId] = frozenset()
         self._drawing: Timer | None = None
         self._searching: Timer | None = None
-        self._is_reading = False
+        self._reading = 0
         self._is_changed = False
         self._stop: Callable[[], None] | None = None
 
@@ -181,14 +183,15 @@ class ChatList(Vertical):
         self.run_worker(self._read_from_start(self.directory, wanted), group="list", exclusive=True)
 
     async def _read_from_start(self, directory: ChatDirectory, wanted: int) -> None:
-        self._is_reading = True
+        self._reading += 1
         try:
             chats, cursor = await self._pages.read_first(directory.filter, wanted)
         except (ApiError, ServerUnreachable) as error:
             self.post_message(ShowNotice(f"The chat list: {error.message}", "error"))
+            self.set_timer(READ_AGAIN_S, self._read_again)
             return
         finally:
-            self._is_reading = False
+            self._reading -= 1
         directory.replace_with(chats, cursor)
         self._see(chats)
         self._draw_soon()
@@ -203,18 +206,18 @@ class ChatList(Vertical):
 
     @on(ChatTree.NearEnd)
     def read_more(self) -> None:
-        if self.directory.next_cursor is not None and not self._is_reading:
-            self._is_reading = True
+        if self.directory.next_cursor is not None and self._reading == 0:
             self.run_worker(self._read_next(self.directory), group="list", exclusive=True)
 
     async def _read_next(self, directory: ChatDirectory) -> None:
+        self._reading += 1
         try:
             page = await self._pages.read(directory.filter, PAGE_SIZE, directory.next_cursor)
         except (ApiError, ServerUnreachable) as error:
             self.post_message(ShowNotice(f"The chat list: {error.message}", "error"))
             return
         finally:
-            self._is_reading = False
+            self._reading -= 1
         directory.add_page(page.items, page.next_cursor)
         self._see(page.items)
         self._draw_soon()

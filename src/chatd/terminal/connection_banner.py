@@ -1,9 +1,11 @@
 """What is said about the connection to the server while it is not open."""
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 from urllib.parse import urlsplit
 
+from textual.dom import DOMNode
 from textual.widgets import Static
 
 from chatd.client.connection import Connection
@@ -13,15 +15,32 @@ from chatd.terminal.session import session_of
 TICK_S: Final = 1.0
 
 
+def follow_state(host: DOMNode, show: Callable[[], None]) -> Callable[[], None]:
+    """Call `show` in a task of the app, now and after every change of the connection; returns how
+    to stop it. The connection calls its listeners in its own task."""
+    host.call_later(show)
+    return session_of(host).connection.on_state(lambda: _call(host, show))
+
+
+def _call(host: DOMNode, show: Callable[[], None]) -> None:
+    host.call_later(show)
+
+
 class ConnectionBanner(Static):
     """Shown from the loss of the connection until it is open again."""
 
     def __init__(self) -> None:
         super().__init__("", markup=False)
         self.display = False
+        self._stop: Callable[[], None] | None = None
 
     def on_mount(self) -> None:
+        self._stop = follow_state(self, self.show_state)
         self.set_interval(TICK_S, self.show_state)
+
+    def on_unmount(self) -> None:
+        if self._stop is not None:
+            self._stop()
 
     def on_click(self) -> None:
         session_of(self).connection.retry_now()

@@ -60,6 +60,7 @@ KEYS: Final[Mapping[Area, tuple[Key, ...]]] = {
         _first("f4,alt+m", "messages", "Go to the messages: unfold, copy, edit, fork", "Messages"),
         _first("f5", "retry", "Connect now, when the connection was lost"),
         _first("f1", "help", "Show all keys and commands", "Help"),
+        Key("question_mark", "help", "The same, outside of a text box"),
     ),
     "chat list": (
         Key("enter", "choose", "Open the chat", "Open"),

@@ -10,9 +10,7 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from chatd.client.connection import FollowedChat
-from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.resources import Chat, ListedChat
-from chatd.client.server import new_key
 from chatd.domain.ids import ChatId
 from chatd.terminal.areas import AnswerPanel, Composer, QueueView, Timeline
 from chatd.terminal.attention import Alert
@@ -27,7 +25,6 @@ from chatd.terminal.open_chat import OpenedChat
 from chatd.terminal.read_marks import ReadMarks
 from chatd.terminal.screens import SCREENS
 from chatd.terminal.session import app_of, session_of
-from chatd.terminal.signed_out_screen import SignedOutScreen
 from chatd.terminal.status_line import StatusLine
 from chatd.terminal.switch_screen import Choice, GoTo, RunCommand, SwitchScreen
 from chatd.terminal.welcome import Welcome
@@ -68,7 +65,6 @@ class MainScreen(Screen[None]):
         self._interrupts: Interrupts | None = None
         self._marks: ReadMarks | None = None
         self._followed: FollowedChat | None = None
-        self._stop_states = _nothing
 
     @property
     def chat_id(self) -> ChatId | None:
@@ -104,12 +100,9 @@ class MainScreen(Screen[None]):
             self, session, say=self.query_one(StatusLine).say, leave=self.action_detach
         )
         self._marks = ReadMarks(self, session.api)
-        self._stop_states = session.connection.on_state(self._on_connection)
-        self._show_connection()
         self.open(self._first)
 
     def on_unmount(self) -> None:
-        self._stop_states()
         if self._opened is not None:
             self._opened.close()
 
@@ -184,33 +177,6 @@ class MainScreen(Screen[None]):
         """Not about a chat that is being looked at."""
         if event.alert.chat_id != self.chat_id or not app_of(self).app_focus:
             self.post_message(self.Alerted(event.alert))
-
-    def _on_connection(self) -> None:
-        """In the connection's task."""
-        self.call_later(self._show_connection)
-
-    def _show_connection(self) -> None:
-        self.query_one(ConnectionBanner).show_state()
-        self.query_one(StatusLine).show_connection()
-        app, state = app_of(self), session_of(self).connection.state
-        if state == "signed_out" and app.screen is self:
-            app.push_screen(SignedOutScreen())
-        elif state == "open" and isinstance(app.screen, SignedOutScreen):
-            app.pop_screen()
-
-    @on(Welcome.Chosen)
-    def start_demo(self, event: Welcome.Chosen) -> None:
-        self.run_worker(self._start_demo(event.prompt), group="demo", exclusive=True)
-
-    async def _start_demo(self, prompt: str) -> None:
-        body = {"content": [{"type": "text", "text": prompt}]}
-        try:
-            chat = await session_of(self).api.post("/chats", body, Chat, key=new_key())
-        except (ApiError, ServerUnreachable) as error:
-            self.post_message(ShowNotice(error.message, "error"))
-            return
-        self.chat_list.put(chat)
-        self.open(chat.id)
 
     # Keys
 
@@ -287,7 +253,3 @@ class MainScreen(Screen[None]):
         what = "A message is" if count == 1 else f"{count} messages are"
         text = f"{what} not sent yet and would be lost. Leave all the same?"
         app.push_screen(Question(text, yes="Leave"), lambda sure: app.exit() if sure else None)
-
-
-def _nothing() -> None:
-    return

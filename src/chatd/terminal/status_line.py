@@ -3,6 +3,7 @@
 A sentence about what a key has just done takes the place of the keys for some seconds.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from textual.app import ComposeResult
@@ -10,7 +11,7 @@ from textual.containers import Horizontal
 from textual.timer import Timer
 from textual.widgets import Footer, Static
 
-from chatd.terminal.connection_banner import connection_word
+from chatd.terminal.connection_banner import connection_word, follow_state
 from chatd.terminal.session import session_of
 
 SAY_S: Final = 3.0
@@ -22,6 +23,7 @@ class StatusLine(Horizontal):
     def __init__(self) -> None:
         super().__init__()
         self._timer: Timer | None = None
+        self._stop: Callable[[], None] | None = None
 
     def compose(self) -> ComposeResult:
         yield Static("", id="status-words", markup=False)
@@ -30,6 +32,11 @@ class StatusLine(Horizontal):
 
     def on_mount(self) -> None:
         self._show_words("")
+        self._stop = follow_state(self, self.show_connection)
+
+    def on_unmount(self) -> None:
+        if self._stop is not None:
+            self._stop()
 
     def on_resize(self) -> None:
         self.show_connection()

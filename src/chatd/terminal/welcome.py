@@ -6,9 +6,14 @@ from msgspec import Struct
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Vertical
-from textual.message import Message
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
+
+from chatd.client.errors import ApiError, ServerUnreachable
+from chatd.client.resources import Chat
+from chatd.client.server import new_key
+from chatd.terminal.messages import OpenChat, ShowNotice
+from chatd.terminal.session import session_of
 
 
 class DemoPrompt(Struct, frozen=True):
@@ -40,11 +45,6 @@ DEMOS: Final = (
 class Welcome(Vertical):
     """The demos are offered while there is no chat yet; later the empty chat is enough."""
 
-    class Chosen(Message):
-        def __init__(self, prompt: str) -> None:
-            super().__init__()
-            self.prompt = prompt
-
     def compose(self) -> ComposeResult:
         with Vertical(id="welcome-box"):
             yield Static("chatd", id="welcome-name", markup=False)
@@ -61,7 +61,17 @@ class Welcome(Vertical):
         self.query_one("#welcome-hint").display = wanted
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        self.post_message(self.Chosen(DEMOS[event.option_index].prompt))
+        demo = DEMOS[event.option_index]
+        self.run_worker(self._start(demo.prompt), group="demo", exclusive=True)
+
+    async def _start(self, prompt: str) -> None:
+        body = {"content": [{"type": "text", "text": prompt}]}
+        try:
+            chat = await session_of(self).api.post("/chats", body, Chat, key=new_key())
+        except (ApiError, ServerUnreachable) as error:
+            self.post_message(ShowNotice(error.message, "error"))
+            return
+        self.post_message(OpenChat(chat.id))
 
 
 def _option(demo: DemoPrompt) -> Option:
