@@ -1,9 +1,12 @@
 """Approvals in the terminal, on a real server."""
 
+import asyncio
+
 import msgspec
 
 from chatd.domain.ids import ToolCallId
 from chatd.terminal.answers.form import Answered
+from chatd.terminal.answers.panel import CLOCK_S
 from chatd.terminal.answers.sending import CallAnswer
 from tests.support.eventually import eventually
 from tests.support.terminal import TerminalServer, run_terminal, screen_text, until, until_shown
@@ -44,6 +47,8 @@ async def test_keys_answer_only_in_the_panel(server: TerminalServer) -> None:
     async with run_terminal(server, chat_id) as pilot:
         panel = await panel_awake(pilot)
         assert not panel.has_focus_within, "it never takes the focus by itself"
+        async with asyncio.timeout(CLOCK_S / 2):
+            await until_shown(pilot, "F3 answers:   y Approve once")
         await pilot.press("y", "n", "a", "Y", "enter")
         await pilot.pause()
         assert panel.form is not None

@@ -95,7 +95,7 @@ class AskForm(Vertical):
         )
         changes.subscribe(self, self._limit_body)
         self._limit_body()
-        self.post_message(HintsChanged())
+        self.call_after_refresh(self.post_message, HintsChanged())
 
     def _limit_body(self, _: object = None) -> None:
         if not self.has_class("-full"):

@@ -115,6 +115,7 @@ class ConnectScreen(ModalScreen[bool]):
         if found is None:
             self._say("This server is not there any more. Esc goes back.")
             return False
-        reason = safe_line(found.connection.reason or "", 300)
+        has_failed = found.connection.state == "failed"
+        reason = safe_line(found.connection.reason or "", 300) if has_failed else ""
         self._say(f"Waiting for the connection… {reason}".rstrip())
         return not needs_connection(found)

@@ -58,9 +58,10 @@ class RuleScreen(ModalScreen[None]):
         Binding("escape", "dismiss", "Cancel", priority=True),
     ]
     DEFAULT_CSS = """
-    RuleScreen .dialog { padding: 0 2; width: 76; }
+    RuleScreen .dialog { padding: 0 2 !important; width: 76 !important; }
     RuleScreen .label { color: $text-muted; margin-top: 1; }
-    RuleScreen .dialog Input { margin: 0 !important; height: 1; border: none; padding: 0 1; }
+    RuleScreen .dialog Input { margin: 0 !important; height: 1 !important; border: none !important;
+        padding: 0 1 !important; }
     RuleScreen TextArea, RuleScreen TextArea:focus { height: 3; border: none; padding: 0 1;
         background: $surface; }
     RuleScreen #rule-problem { color: $text-error; display: none; margin-top: 1; }
