@@ -1,6 +1,7 @@
 """Rows from the state of a chat: what is shown, under which key, and how much work it is."""
 
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
@@ -13,6 +14,8 @@ from chatd.client.reducer import drop_partial_group, reduce, start
 from chatd.client.state import ShownChat
 from chatd.domain.chat.parts import TextPart, ToolCallPart, ToolResultPart
 from chatd.domain.ids import ChatId, ToolCallId
+from chatd.terminal.timeline.cards.agent import wait_card
+from chatd.terminal.timeline.cards.card import Canvas
 from chatd.terminal.timeline.rows.json_values import parse_partial
 from chatd.terminal.timeline.rows.row import (
     ActivityRow,
@@ -27,6 +30,7 @@ from chatd.terminal.timeline.rows.row import (
     UserRow,
 )
 from chatd.terminal.timeline.rows.row_model import RowModel
+from chatd.terminal.timeline.rows.tool_call import read_call
 from tests.support import event_fixtures
 from tests.support.outcomes import present
 from tests.terminal.timeline_scenes import RETRY, SCENES, Script, call, live
@@ -125,6 +129,22 @@ def test_how_an_answer_ended_is_said_below_it() -> None:
     stopped = RowModel().rows(Script().user("Go.").answer("a", finish=None).chat())[-1]
     assert isinstance(stopped, MarkRow)
     assert isinstance(stopped.mark, StoppedMark)
+
+
+@pytest.mark.parametrize(
+    ("result", "verb"),
+    [
+        ({"report": "Done."}, "Agent answered"),
+        ({"timed_out": True}, "Agent still works"),
+        ({"interrupted": True}, "Agent still works"),
+    ],
+)
+def test_a_wait_that_ended_early_says_that_the_agent_still_works(
+    result: dict[str, object], verb: str
+) -> None:
+    script = Script().user("Ask.").ran("w", "wait_agent", {"chat_id": "c"}, result)
+    (row,) = (row for row in RowModel().rows(script.chat()) if isinstance(row, ToolRow))
+    assert wait_card(read_call(row.call), cast("Canvas", None)).verb == verb
 
 
 def test_every_takeover_that_was_seen_stays_at_its_place() -> None:

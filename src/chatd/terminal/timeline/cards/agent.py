@@ -60,7 +60,7 @@ def wait_card(facts: CallFacts, canvas: Canvas) -> Card:
     child = child_of(facts)
     report = text_of(facts.result, "report")
     error = text_of(facts.result, "last_error", "error")
-    has_timed_out = facts.result.get("timed_out") is True
+    is_at_work = any(facts.result.get(why) is True for why in ("timed_out", "interrupted"))
 
     def body(inner: Canvas) -> Lines:
         lines = failure_lines(error, inner) if error else []
@@ -68,7 +68,7 @@ def wait_card(facts: CallFacts, canvas: Canvas) -> Card:
             lines += step_lines(inner.children.get(child), "", inner.width, inner.palette)
         return lines + (markdown_lines(report, inner.width, inner.palette) if report else [])
 
-    done = "Agent still works" if has_timed_out else "Agent answered"
+    done = "Agent still works" if is_at_work else "Agent answered"
     return Card(
         verb=verb_of(facts, "Waiting for agent", done, "Agent failed"),
         subject=text_of(facts.result, "title"),
