@@ -146,7 +146,11 @@ class MainScreen(Screen[None]):
 
     @on(OpenScreen)
     def open_screen(self, message: OpenScreen) -> None:
-        if (make := SCREENS.get(message.name)) is not None:
+        if message.name == "models":
+            self.query_one(Composer).choose_model()
+        elif message.name == "modes":
+            self.query_one(Composer).run_line("/mode")
+        elif (make := SCREENS.get(message.name)) is not None:
             app_of(self).push_screen(make(self.chat_id))
 
     def _show(self, chat: FollowedChat | None) -> None:

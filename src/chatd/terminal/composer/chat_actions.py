@@ -36,8 +36,8 @@ class ChatActions:
         self._api = api
         self._path = f"/chats/{chat_id}"
 
-    async def update(self, body: Body) -> Chat:
-        return await self._api.patch(self._path, body, Chat)
+    async def update(self, body: Body) -> None:
+        await self._api.patch(self._path, body, NoneType)
 
     async def name_by_model(self) -> str:
         reply = await self._api.post(f"{self._path}/title/regenerate", None, TitleReply)

@@ -1,6 +1,6 @@
 """The table of slash commands. Completion, help and docs/terminal.md are made from it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -174,12 +174,3 @@ def refusal_of(command: SlashCommand, status: PublicStatus | None) -> str:
 BUSY_STATUSES: Final[frozenset[PublicStatus]] = frozenset(
     {"pending", "running", "interrupting", "requires_action"}
 )
-
-
-def command_rows() -> Iterator[str]:
-    """The table of docs/terminal.md."""
-    yield "| command | effect |"
-    yield "|---|---|"
-    for one in COMMANDS:
-        usage = one.usage.replace("|", "\\|")
-        yield f"| `{usage}` | {one.effect} |"

@@ -95,5 +95,5 @@ class Completion:
 
     def _show(self, offers: tuple[Offer, ...]) -> None:
         if offers or self._menu.offers:
-            self._menu.show_offers(offers)
+            self._menu.show_offers(offers, self._box.text.strip())
             self._on_change()

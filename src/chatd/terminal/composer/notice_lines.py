@@ -49,6 +49,8 @@ def unsent_notices(pending: Sequence[PendingSend], *, is_busy: bool) -> list[Not
             )
         elif is_busy and problem and item.state != "sent":
             notices.append(Notice("note", subject, "kept here until the server answers"))
+    if any(one.kind == "error" for one in notices):
+        notices.append(Notice("note", "", "/unsent edits it, /retry sends it again"))
     return notices
 
 

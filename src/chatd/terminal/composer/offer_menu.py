@@ -35,13 +35,15 @@ class OfferMenu(Widget):
     offers: reactive[tuple[Offer, ...]] = reactive((), layout=True)
     chosen: reactive[int] = reactive(0)
 
-    def show_offers(self, offers: tuple[Offer, ...]) -> None:
-        """The same offer stays chosen; else the first that can be used."""
+    def show_offers(self, offers: tuple[Offer, ...], typed: str = "") -> None:
+        """What is typed in full is chosen; else the same as before, or the first that can be used:
+        Enter on `/mode` must not run `/model`."""
         before = self.offer
         self.offers = offers
+        exact = [at for at, one in enumerate(offers) if one.insert.strip() == typed]
         kept = [at for at, one in enumerate(offers) if before and one.label == before.label]
         usable = [at for at, one in enumerate(offers) if not one.refusal]
-        self.chosen = (kept or usable or [0])[0]
+        self.chosen = (exact or kept or usable or [0])[0]
         self.set_class(bool(offers), "-shown")
 
     @property

@@ -124,9 +124,13 @@ class Choices:
             host.change_draft(lambda was: _with_place(was, found))
             return
         change = {"workspace_id": None if workspace is None else workspace.id}
-        if await self._read(ChatActions(api, host.chat_id).update(change)) is not None:
-            host.facts.read_chat()
-            host.say("No workspace." if workspace is None else f"Workspace: {workspace.name}")
+        try:
+            await ChatActions(api, host.chat_id).update(change)
+        except (ApiError, ServerUnreachable) as error:
+            host.say(error.message, "error")
+            return
+        host.facts.read_chat()
+        host.say("No workspace." if workspace is None else f"Workspace: {workspace.name}")
 
     async def choose_mcp_servers(self) -> None:
         """For a new chat; the screen of MCP servers is for a chat that exists."""
