@@ -1,14 +1,16 @@
 """`chatd models`, `usage`, `skills`, `files`, `tokens` and `mcp`, as processes."""
 
+import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from tests.support.command_line import ServerProcess
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 SKILL = "---\nname: release-notes\ndescription: Writes release notes.\n---\n\nRead the log.\n"
 
@@ -56,8 +58,26 @@ def test_a_file_is_put_and_loaded(server: ServerProcess, tmp_path: Path) -> None
     place.mkdir()
     server.done("files", "get", file_id, "-o", place)
     assert (place / "notes.txt").read_text() == "some notes\n"
+    link = tmp_path / "link"
+    link.symlink_to(place / "notes.txt")
+    server.done("files", "get", file_id, "-o", link)
+    assert link.is_symlink()
+    server.done("files", "get", file_id, "-o", "/dev/null")
+    assert not Path("/dev/null").is_file()
+    assert sorted(one.name for one in place.iterdir()) == ["notes.txt"]
     unknown = server.call("files", "get", "../secret")
     assert (unknown.code, "no id of a file" in unknown.err) == (2, True)
+
+
+def test_a_pipe_is_put_like_a_file(server: ServerProcess, tmp_path: Path) -> None:
+    """As `chatd files put <(command)` names one."""
+    pipe = tmp_path / "pipe.txt"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=("of a command",))
+    writer.start()
+    file_id = server.done("files", "put", pipe).out.strip()
+    writer.join()
+    assert server.done("files", "get", file_id).out == "of a command"
 
 
 def test_a_token_is_shown_once_and_ends_when_it_is_revoked(server: ServerProcess) -> None:

@@ -12,11 +12,11 @@ from chatd.cli.account.tokens import read_expiry
 from chatd.cli.account.usage import read_since
 from chatd.cli.api_session import UsageProblem
 from chatd.cli.chats.answers import choose_asks, read_replies
-from chatd.cli.run.call_lines import ask_lines
+from chatd.cli.run.call_lines import ask_lines, subagent_lines
 from chatd.cli.run.prompt import MAX_INLINE_BYTES, join_prompt, read_input
 from chatd.cli.run.request import RunRequest
 from chatd.cli.run.work import check_choices, read_chat_id, read_dollars, read_labels
-from chatd.client.resources import StoredFile
+from chatd.client.resources import Action, Chat, StoredFile
 from chatd.domain.ids import FileId
 from chatd.domain.questions import Question, QuestionOption, QuestionReply
 from chatd.terminal.answers.asks import Ask, asks_of
@@ -33,6 +33,10 @@ def test_input_is_added_below_the_words() -> None:
     assert join_prompt("Explain: ", b"line 1\nline 2\n").text == "Explain:\n\nline 1\nline 2"
     assert join_prompt("", b"only input").text == "only input"
     assert join_prompt("only words", b"  \n").text == "only words"
+
+
+def test_a_message_with_files_needs_no_text() -> None:
+    assert join_prompt("", b"", has_files=True).text == ""
 
 
 def test_long_input_is_attached() -> None:
@@ -243,8 +247,18 @@ def test_a_question_shows_its_options() -> None:
     )
     assert ask_lines(waiting(asked(1, "ask_user_question", "question", args))) == [
         "Which?",
-        "  - A",
-        "  - B: the other",
+        "  1. A",
+        "  2. B: the other",
         f"  chatd chats answer {CHAT} TEXT",
         f"  chatd chats deny {CHAT}",
     ]
+
+
+def test_a_subagent_that_waits_is_answered_by_its_own_id() -> None:
+    approval = Chat(id=CHAT, action_summary="Approve: git push", action=Action(kinds=("approval",)))
+    assert subagent_lines(approval) == [
+        "A subagent waits: Approve: git push",
+        f"  chatd chats approve {CHAT}",
+    ]
+    question = Chat(id=CHAT, action_summary="Which?", action=Action(kinds=("question",)))
+    assert subagent_lines(question)[1] == f"  chatd chats answer {CHAT} TEXT"

@@ -17,7 +17,7 @@ from tests.support.command_line import (
     run_at_terminal,
 )
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 OWNED = "\x1b]0;owned\x07\x1b[2Jclean me"
 
@@ -50,7 +50,7 @@ async def test_a_sent_message_waits_in_the_queue_of_a_busy_chat(server: ServerPr
 
 
 async def test_a_chat_is_followed_while_it_goes_on(server: ServerProcess) -> None:
-    chat_id = (await server.ok("run", "--detach", "answer fast")).out.strip()
+    chat_id = server.create_chat("answer fast")
     await server.ok("chats", "tail", chat_id, "--until-idle")
     async with server.started("chats", "tail", chat_id, "-n", "0", "--json") as process:
         await read_until(process, '"status":"waiting"')

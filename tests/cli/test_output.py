@@ -5,7 +5,15 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from chatd.cli.output import byte_size, dollars, encode_line, field_lines, short_time, table_lines
+from chatd.cli.output import (
+    byte_size,
+    dollars,
+    encode_line,
+    escape_json,
+    field_lines,
+    short_time,
+    table_lines,
+)
 
 NOW = datetime(2026, 11, 17, 9, 0, tzinfo=UTC)
 
@@ -78,3 +86,11 @@ def test_sizes_have_units(count: int, shown: str) -> None:
 
 def test_json_of_a_tool_with_line_breaks_stays_one_line() -> None:
     assert encode_line({"args": msgspec.Raw(b'{"a":\n1}')}) == b'{"args":{"a": 1}}'
+
+
+def test_json_on_a_terminal_is_the_same_json_without_anything_that_acts() -> None:
+    value = {"text": "\x1b[31m \x9b2J \u202eabc é 日 \U000e0041 ok"}
+    shown = escape_json(encode_line(value).decode())
+    assert msgspec.json.decode(shown) == value
+    assert [one for one in shown if not one.isprintable()] == []
+    assert "é 日" in shown

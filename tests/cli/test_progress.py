@@ -36,6 +36,12 @@ RETRY = RetryState(attempt=2, delay_ms=4000, error="The provider is overloaded."
         ("list_agents", "{}", "list_agents"),
         ("odd", '{"n": 3}', 'odd  {"n":3}'),
         ("broken", "[1", "broken"),
+        (
+            "edit_files",
+            '{"files": [{"path": "a.py"}, {"path": "b.py"}, 3]}',
+            "edit_files  a.py, b.py",
+        ),
+        ("ask_user_question", '{"questions": [{"question": "Why?"}]}', "ask_user_question  Why?"),
         ("execute", '{"command": "a\\nb \\u001b[31mred"}', "execute  a b red"),
     ],
 )

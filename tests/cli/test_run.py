@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.command_line import Json, ServerProcess, finish, read_lines, read_until
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 FAST = "This is a fast answer"
 
@@ -31,12 +31,12 @@ async def test_input_is_added_to_the_prompt(server: ServerProcess) -> None:
     assert "> What is this?\n> \n> a unique line of input" in done.out
 
 
-async def test_a_chat_is_continued_by_its_id_and_as_the_last_one(server: ServerProcess) -> None:
-    chat_id = chat_of((await server.ok("run", "answer fast")).err)
-    again = await server.ok("run", "-r", chat_id, "a second question")
-    last = await server.ok("run", "-c", "a third question")
+def test_a_chat_is_continued_by_its_id_and_as_the_last_one(server: ServerProcess) -> None:
+    chat_id = server.answered_chat()
+    again = server.pipe("", "run", "-r", chat_id, "a second question")
+    last = server.pipe("", "run", "-c", "a third question")
     assert [chat_of(one.err) for one in (again, last)] == [chat_id, chat_id]
-    shown = (await server.ok("chats", "show", chat_id)).out
+    shown = server.done("chats", "show", chat_id).out
     assert shown.index("answer fast") < shown.index("a second") < shown.index("a third")
 
 
@@ -58,28 +58,23 @@ async def test_stream_json_tells_the_messages_and_ends_with_the_result(
     assert str(lines[-1]["answer"]).startswith("Open the box")
 
 
-async def test_files_labels_and_a_budget_reach_the_chat(
-    server: ServerProcess, tmp_path: Path
-) -> None:
+def test_files_labels_and_a_budget_reach_the_chat(server: ServerProcess, tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("some notes")
-    done = await server.ok(
-        *("run", "answer fast", "-m", "demo", "-f", file, "--label", "ci=42"),
-        *("--max-cost", "0.50"),
-        *("--format", "json"),
-    )
-    shown = (await server.ok("chats", "show", done.json["chat_id"], "--json")).out
+    labelled = ("--label", "ci=42", "--max-cost", "0.50", "--format", "json")
+    done = server.pipe("", "run", "answer fast", "-m", "demo", "-f", file, *labelled)
+    assert done.code == 0, done
+    shown = server.done("chats", "show", done.json["chat_id"], "--json").out
     assert '"ci": "42"' in shown
     assert '"max_cost_micros": 500000' in shown
     assert '"name": "notes.txt"' in shown
-    listed = (await server.ok("chats", "list", "--label", "ci=42", "--json")).items
+    listed = server.done("chats", "list", "--label", "ci=42", "--json").items
     assert [chat["id"] for chat in listed] == [done.json["chat_id"]]
 
 
-async def test_a_detached_run_prints_the_id_of_its_chat(server: ServerProcess) -> None:
-    chat_id = (await server.ok("run", "--detach", "answer fast")).out.strip()
-    done = await server.ok("chats", "tail", chat_id, "--until-idle")
-    assert FAST in done.out
+def test_a_detached_run_prints_the_id_of_its_chat(server: ServerProcess) -> None:
+    chat_id = server.pipe("", "run", "--detach", "answer fast").out.strip()
+    assert FAST in server.done("chats", "tail", chat_id, "--until-idle").out
 
 
 # How it ends
@@ -119,16 +114,15 @@ async def test_without_a_server_it_says_how_to_start_one(server: ServerProcess) 
     assert "chatd serve" in done.err
 
 
-async def test_what_a_chat_needs_is_answered_by_the_printed_command(server: ServerProcess) -> None:
-    asked = await server.run("run", "ask me first")
+def test_what_a_chat_needs_is_answered_by_the_printed_command(server: ServerProcess) -> None:
+    asked = server.pipe("", "run", "ask me first")
+    assert (asked.code, asked.out) == (6, "")
     command = next(line.split() for line in asked.err.splitlines() if "chats answer" in line)
-    answered = await server.ok(*command[1:-1], "1")
+    answered = server.done(*command[1:-1], "1")
     assert "answered: ask_user_question" in answered.err
-    done = await server.ok("chats", "tail", command[3], "--until-idle")
-    assert "[5] model" in done.out
-    again = await server.run(*command[1:-1], "1")
-    assert again.code == 2
-    assert "does not wait for that" in again.err
+    assert "[5] model" in server.done("chats", "tail", command[3], "--until-idle").out
+    again = server.call(*command[1:-1], "1")
+    assert (again.code, "does not wait for that" in again.err) == (2, True)
 
 
 # Interrupts and restarts
@@ -143,9 +137,8 @@ async def test_ctrl_c_interrupts_the_chat(server: ServerProcess) -> None:
     assert read_lines(out)[-1]["ending"] == "interrupted"
     chat_id = str(read_lines(first)[0]["chat_id"])
     assert f"To go on: chatd run -r {chat_id} PROMPT" in err
-    shown = (await server.ok("chats", "show", chat_id)).out
-    assert "status   waiting" in shown
-    assert "Interrupt me at any time." in shown
+    assert server.request("GET", f"/chats/{chat_id}")["status"] == "waiting"
+    assert "Interrupt me at any time." in str(read_lines(out)[-1]["answer"])
 
 
 async def test_a_second_ctrl_c_leaves_at_once(slow_server: ServerProcess) -> None:
@@ -180,14 +173,13 @@ async def test_a_run_survives_a_killed_server_and_tells_nothing_twice(
 
 
 async def test_a_queued_message_of_a_run_is_taken_back(server: ServerProcess) -> None:
-    chat_id = (await server.ok("run", "--detach", "tell me a long story")).out.strip()
+    chat_id = server.create_chat("tell me a long story")
     async with server.started("run", "-r", chat_id, "answer fast") as process:
         await read_until(process, "waits in its queue", errors=True)
         process.send_signal(signal.SIGINT)
         code, _, err = await finish(process)
     assert code == 130
     assert "taken out of the queue" in err
-    chat = (await server.ok("chats", "show", chat_id, "--json")).json["chat"]
-    assert isinstance(chat, dict)
+    chat = server.request("GET", f"/chats/{chat_id}")
     assert (chat["status"], chat["queue_len"]) == ("running", 0)
-    await server.ok("chats", "interrupt", chat_id)
+    server.request("POST", f"/chats/{chat_id}/interrupt", {})

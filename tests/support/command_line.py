@@ -21,7 +21,7 @@ from chatd.cli.main import app
 
 CHATD: Final = Path(sys.executable).with_name("chatd")
 LAST_LINE: Final = "Ctrl-C stops."
-COMMAND_TIMEOUT_S: Final = 60.0
+COMMAND_TIMEOUT_S: Final = 90.0
 
 Json = dict[str, object]
 
@@ -168,10 +168,10 @@ class ServerProcess:
         """Of the administrator, who runs the commands."""
         self.request("PUT", "/settings/me/tool-policy", {"rules": rules})
 
-    def request(self, method: str, path: str, body: object) -> Json:
+    def request(self, method: str, path: str, body: object = None) -> Json:
         token = (self.directory / "data" / "admin-token").read_text().strip()
         headers = {"Authorization": f"Bearer {token}"}
-        data = msgspec.json.encode(body)
+        data = None if body is None else msgspec.json.encode(body)
         sent = Request(f"{self.url}/api/v1{path}", data, headers, method=method)
         with urlopen(sent, timeout=COMMAND_TIMEOUT_S) as reply:
             return msgspec.json.decode(reply.read(), type=Json)

@@ -4,6 +4,7 @@ Texts of servers and models are printed as they are into files and pipes; on a t
 everything that a terminal would obey. Columns are cut to the width of a terminal.
 """
 
+import json
 import os
 import shutil
 import sys
@@ -32,12 +33,15 @@ def print_text(text: str) -> None:
 
 def print_json(value: object) -> None:
     """Indented for people; `print_json_line` is for programs that read line by line."""
-    sys.stdout.write(msgspec.json.format(encode_line(value), indent=2).decode() + "\n")
-    sys.stdout.flush()
+    _write_json(msgspec.json.format(encode_line(value), indent=2).decode())
 
 
 def print_json_line(value: object) -> None:
-    sys.stdout.write(encode_line(value).decode() + "\n")
+    _write_json(encode_line(value).decode())
+
+
+def _write_json(text: str) -> None:
+    sys.stdout.write(f"{escape_json(text) if sys.stdout.isatty() else text}\n")
     sys.stdout.flush()
 
 
@@ -86,6 +90,17 @@ def field_lines(fields: Mapping[str, str]) -> list[str]:
 def encode_line(value: object) -> bytes:
     """JSON in one line: raw JSON of a tool may have line breaks, which equal spaces there."""
     return msgspec.json.encode(value).replace(b"\n", b" ").replace(b"\r", b" ")
+
+
+def escape_json(text: str) -> str:
+    """The same JSON, with everything that acts on a terminal or hides in it as escapes. JSON itself
+    escapes only the control characters of ASCII."""
+    if text.isascii():
+        return text
+    return "".join(
+        json.dumps(one)[1:-1] if not one.isascii() and safe_text(one) != one else one
+        for one in text
+    )
 
 
 def dollars(micros: int) -> str:

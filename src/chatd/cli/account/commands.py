@@ -107,7 +107,7 @@ def put_skill(
     from chatd.cli.api_session import report_errors, run_command
 
     with report_errors():
-        text = work.read_text_file(Path("/dev/stdin") if str(file) == "-" else file)
+        text = work.read_text_file(file)
     run_command(
         server,
         lambda api: work.put_skill(api, text, name=name, description=description, as_json=as_json),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from chatd.cli.api_session import UsageProblem
-from chatd.cli.chats.work import save
+from chatd.cli.downloads import save
 from chatd.cli.output import byte_size, print_json, print_notice, print_text
 from chatd.cli.run.request import read_id, upload_file
 from chatd.client.resources import StoredFile

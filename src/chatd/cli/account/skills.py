@@ -12,6 +12,7 @@ from msgspec import Raw, Struct
 from chatd.cli.api_session import UsageProblem
 from chatd.cli.chats.work import read_items
 from chatd.cli.output import print_json, print_notice, print_table, print_text, short_time
+from chatd.cli.run.request import read_bounded
 from chatd.client.resources import NEVER
 from chatd.client.server import ServerApi
 
@@ -116,14 +117,12 @@ def format_skill(skill: Skill) -> str:
 
 
 def read_text_file(path: Path) -> str:
-    """Raises UsageProblem."""
+    """`-` is standard input. Raises UsageProblem."""
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
+        with open(0, "rb", closefd=False) if str(path) == "-" else path.open("rb") as file:
+            content = read_bounded(file, str(path), MAX_FILE_BYTES)
     except OSError as error:
-        raise UsageProblem(f"cannot read {path}: {error.strerror}") from None
-    if len(content) > MAX_FILE_BYTES:
-        raise UsageProblem(f"{path} has more than {MAX_FILE_BYTES // 1024} KiB")
+        raise UsageProblem(f"cannot read {path}: {error.strerror or error}") from None
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:

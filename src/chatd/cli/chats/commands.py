@@ -97,7 +97,7 @@ def send(
 
     with report_errors():
         message = work.NewMessage(
-            prompt=read_prompt(text),
+            prompt=read_prompt(text, has_files=bool(file)),
             files=tuple(file or ()),
             busy=work.read_busy(busy),
             model=model,

@@ -14,6 +14,7 @@ from msgspec import Raw, Struct
 
 from chatd.cli.api_session import UsageProblem
 from chatd.cli.chats.views import LIST_HEADINGS, chat_lines, list_row, transcript_lines
+from chatd.cli.downloads import save
 from chatd.cli.output import print_json, print_notice, print_table, print_text
 from chatd.cli.run.request import last_chat, read_id
 from chatd.client.event_reader import read_message
@@ -136,7 +137,7 @@ async def export(api: ServerApi, name: str, *, form: str, target: Path | None) -
     """Into a file, which appears when it is complete, or to standard output as it comes."""
     path = f"/chats/{await find_chat(api, name)}/export?format={form}"
     if target is None:
-        if form == "markdown" and sys.stdout.isatty():
+        if sys.stdout.isatty():
             print_text((await api.download(path)).decode(errors="replace"))
             return
         await api.download_to(path, sys.stdout.buffer.write)
@@ -144,19 +145,6 @@ async def export(api: ServerApi, name: str, *, form: str, target: Path | None) -
         return
     await save(api, path, target)
     print_notice(f"written to {target}")
-
-
-async def save(api: ServerApi, path: str, target: Path) -> None:
-    """Raises UsageProblem if the file cannot be written."""
-    partial = target.with_name(f".{target.name}.part")
-    try:
-        with partial.open("wb") as file:
-            await api.download_to(path, file.write)
-        partial.replace(target)
-    except OSError as error:
-        raise UsageProblem(f"cannot write {target}: {error.strerror}") from None
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 async def remove(api: ServerApi, names: Sequence[str], *, as_json: bool) -> None:

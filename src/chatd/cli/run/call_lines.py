@@ -6,6 +6,7 @@ from typing import Final, cast
 
 import msgspec
 
+from chatd.client.resources import Chat
 from chatd.domain.text import Json
 from chatd.terminal.answers.asks import Ask
 from chatd.terminal.answers.call_text import describe_call
@@ -33,19 +34,26 @@ def call_line(tool_name: str, args: Json, width: int = MAX_LINE) -> str:
     """Such as `execute  pytest -q`."""
     found = read_object(args)
     texts = (value for key in _TELLING if isinstance(value := found.get(key), str))
-    telling = next(texts, None) or ", ".join(_paths(found.get("files")))
+    listed = [*_each(found.get("files"), "path"), *_each(found.get("questions"), "question")]
+    telling = next(texts, None) or ", ".join(listed)
     if not telling and found:
         telling = msgspec.json.encode(found).decode()
     return safe_line(f"{tool_name} {telling}", width).replace(" ", "  ", 1)
 
 
-def _paths(files: object) -> list[str]:
-    """Of a tool that changes several files."""
-    entries = cast("list[object]", files) if isinstance(files, list) else []
-    found = [
-        cast("Mapping[str, object]", one).get("path") for one in entries if isinstance(one, dict)
-    ]
-    return [path for path in found if isinstance(path, str)]
+def _each(entries: object, field: str) -> list[str]:
+    """The texts of this field in a list of objects."""
+    listed = cast("list[object]", entries) if isinstance(entries, list) else []
+    objects = [cast("Mapping[str, object]", one) for one in listed if isinstance(one, dict)]
+    return [text for one in objects if isinstance(text := one.get(field), str)]
+
+
+def subagent_lines(chat: Chat) -> list[str]:
+    """What a subagent waits for, which is answered by its own id."""
+    needed = safe_line(chat.action_summary or "an answer", MAX_LINE)
+    kinds = () if chat.action is None else chat.action.kinds
+    answer = f"answer {chat.id} TEXT" if "question" in kinds else f"approve {chat.id}"
+    return [f"A subagent waits: {needed}", f"  chatd chats {answer}"]
 
 
 def ask_lines(asks: Sequence[Ask]) -> list[str]:
@@ -104,9 +112,9 @@ def _question_lines(ask: Ask, option: str) -> list[str]:
     for number, question in enumerate(questions, 1):
         mark = f"{number}. " if len(questions) > 1 else ""
         lines.append(f"{mark}{safe_text(question.question)}")
-        for one in question.options:
+        for place, one in enumerate(question.options, 1):
             told = f"{one.label}: {one.description}" if one.description else one.label
-            lines.append(f"  - {safe_line(told, MAX_LINE)}")
+            lines.append(f"  {place}. {safe_line(told, MAX_LINE)}")
     answers = " ".join(["TEXT"] * max(len(questions), 1))
     lines.append(f"  chatd chats answer {ask.chat_id}{option} {answers}")
     return [*lines, f"  chatd chats deny {ask.chat_id}{option}"]

@@ -83,7 +83,7 @@ def run(
 
     with report_errors():
         request = RunRequest(
-            prompt=read_prompt(prompt),
+            prompt=read_prompt(prompt, has_files=bool(file)),
             chat_id=None if resume is None else work.read_chat_id(resume),
             continues=continue_last,
             model=model,

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from chatd.aio import first_of
 from chatd.cli.api_session import patient
 from chatd.cli.exit_codes import ExitCode
-from chatd.cli.run.call_lines import MAX_LINE
+from chatd.cli.run.call_lines import subagent_lines
 from chatd.cli.run.request import StartedTurn
 from chatd.cli.run.turn import TurnOutcome, turn_outcome
 from chatd.client.connection import Connection, FollowedChat
@@ -24,7 +24,6 @@ from chatd.client.server import ServerApi
 from chatd.client.state import ShownChat
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId
-from chatd.terminal.safe_text import safe_line
 
 SETTLE_TIMEOUT_S: Final = 20.0
 """How long a run waits for the end of the turn that it has interrupted."""
@@ -56,6 +55,8 @@ class ChatWatch:
         self.waiting: dict[ChatId, Chat] = {}
         self._chat_id = chat_id
         self._latest: FollowedChat | None = None
+        self._running = asyncio.create_task(connection.run())
+        self._running.add_done_callback(lambda _: self.changed.set())
         self._stop = [
             connection.follow_chat(chat_id, self._on_chat),
             connection.follow_list(self._on_list),
@@ -65,15 +66,19 @@ class ChatWatch:
     @property
     def shown(self) -> ShownChat | None:
         """Raises ApiError after a sign-out, and ChatGone."""
+        if self._running.done():
+            self._running.result()  # a bug: it runs until it is cancelled
         if self.connection.state == "signed_out":
             raise ApiError(401, "signed_out", self.connection.problem or "You are signed out.")
         if self._latest is not None and self._latest.gone:
             raise ChatGone
         return None if self._latest is None else self._latest.shown
 
-    def close(self) -> None:
+    async def close(self) -> None:
         for stop in self._stop:
             stop()
+        self._running.cancel()
+        await asyncio.wait([self._running])
 
     def _on_chat(self, chat: FollowedChat) -> None:
         self._latest = chat
@@ -92,16 +97,11 @@ class ChatWatch:
 
 @asynccontextmanager
 async def watch_chat(api: ServerApi, chat_id: ChatId) -> AsyncGenerator[ChatWatch]:
-    connection = Connection(api)
-    watch = ChatWatch(connection, chat_id)
-    running = asyncio.create_task(connection.run())
+    watch = ChatWatch(Connection(api), chat_id)
     try:
         yield watch
     finally:
-        watch.close()
-        running.cancel()
-        with suppress(asyncio.CancelledError):
-            await running
+        await watch.close()
 
 
 async def load_chat(api: ServerApi, chat_id: ChatId) -> ShownChat:
@@ -164,10 +164,7 @@ class TurnFollower:
             if self._told_waits.get(chat_id) == chat.version:
                 continue
             self._told_waits[chat_id] = chat.version
-            needed = safe_line(chat.action_summary or "an answer", MAX_LINE)
-            kinds = () if chat.action is None else chat.action.kinds
-            verb = "answer" if "question" in kinds else "approve"
-            self._reporter.notice(f"A subagent waits: {needed}\n  chatd chats {verb} {chat_id}")
+            self._reporter.notice("\n".join(subagent_lines(chat)))
 
     async def _stop(self, watch: ChatWatch, code: ExitCode) -> TurnOutcome:
         """The turn's outcome with this exit code, if it ends in time; the chat is stopped either

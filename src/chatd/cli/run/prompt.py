@@ -25,14 +25,17 @@ class Prompt(Struct, frozen=True, kw_only=True):
     attached: bytes | None = None
 
 
-def read_prompt(words: str) -> Prompt:
-    """The words, and below them what standard input has unless it is a terminal."""
+def read_prompt(words: str, *, has_files: bool = False) -> Prompt:
+    """The words, and below them what standard input has unless it is a terminal. Only a message
+    with files needs no text."""
     if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
-        return join_prompt(words, b"")
-    return join_prompt(words, read_input(sys.stdin.fileno(), on_wait=_say_waiting))
+        given = b""
+    else:
+        given = read_input(sys.stdin.fileno(), on_wait=_say_waiting)
+    return join_prompt(words, given, has_files=has_files)
 
 
-def join_prompt(words: str, given: bytes) -> Prompt:
+def join_prompt(words: str, given: bytes, *, has_files: bool = False) -> Prompt:
     """Raises UsageProblem."""
     if len(given) > MAX_INPUT_BYTES:
         raise UsageProblem(f"standard input has more than {MAX_INPUT_BYTES >> 20} MiB")
@@ -40,7 +43,7 @@ def join_prompt(words: str, given: bytes) -> Prompt:
         text = given.decode("utf-8").strip()
     except UnicodeDecodeError:
         raise UsageProblem("standard input is not UTF-8 text; attach a file with -f") from None
-    if not words.strip() and not text:
+    if not words.strip() and not text and not has_files:
         raise UsageProblem('there is no prompt: chatd run "What to do", or write it to the input')
     if len(text.encode()) > MAX_INLINE_BYTES:
         return Prompt(text=words.strip() or "See the attached file.", attached=given)

@@ -1,5 +1,6 @@
 """What a run prints: progress on standard error while it goes on, and the result at its end."""
 
+import os
 import shutil
 import sys
 from typing import Final, Literal
@@ -47,7 +48,8 @@ class RunReport:
         self._has_activity = False
         self._shown: ShownChat | None = None
         # One line that is written again and again is for a person who looks at it.
-        self._shows_activity = sys.stderr.isatty() and not quiet
+        is_plain = os.environ.get("TERM") in ("dumb", "")
+        self._shows_activity = sys.stderr.isatty() and not quiet and not is_plain
 
     def begin(self) -> None:
         if self._form == "stream-json":

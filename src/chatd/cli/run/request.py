@@ -4,13 +4,13 @@ continues a chat."""
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import BinaryIO, cast
 from uuid import UUID
 
 from msgspec import Struct
 
 from chatd.cli.api_session import UsageProblem
-from chatd.cli.run.prompt import Prompt
+from chatd.cli.run.prompt import MAX_INPUT_BYTES, Prompt
 from chatd.cli.run.turn import SentMessage
 from chatd.client.drafts import Draft, FileInput, InputPart, TextInput, create_body, send_body
 from chatd.client.resources import Chat, ListedChat, McpServer, Page, StoredFile
@@ -117,7 +117,7 @@ async def message_content(
 ) -> tuple[InputPart, ...]:
     """Uploads the files."""
     stored = [FileInput((await upload_file(api, path)).id) for path in files]
-    parts: list[InputPart] = [TextInput(prompt.text), *stored]
+    parts: list[InputPart] = [*([TextInput(prompt.text)] if prompt.text else []), *stored]
     if prompt.attached is not None:
         file = io.BytesIO(prompt.attached)
         rest = await api.upload("/files", "input.txt", "text/plain", file, StoredFile)
@@ -126,12 +126,21 @@ async def message_content(
 
 
 async def upload_file(api: ServerApi, path: Path) -> StoredFile:
-    """Raises UsageProblem."""
+    """A pipe is read first: an upload that failed is sent again. Raises UsageProblem."""
     try:
         with path.open("rb") as file:
-            return await api.upload("/files", path.name, OCTETS, file, StoredFile)
+            given = file if file.seekable() else io.BytesIO(read_bounded(file, str(path)))
+            return await api.upload("/files", path.name, OCTETS, given, StoredFile)
     except OSError as error:
-        raise UsageProblem(f"cannot read {path}: {error.strerror}") from None
+        raise UsageProblem(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def read_bounded(file: BinaryIO, name: str, most: int = MAX_INPUT_BYTES) -> bytes:
+    """Raises UsageProblem."""
+    found = file.read(most + 1)
+    if len(found) > most:
+        raise UsageProblem(f"{name} has more than {most / 1024:,.0f} KiB")
+    return found
 
 
 async def _mcp_ids(api: ServerApi, slugs: Sequence[str]) -> tuple[McpServerId, ...] | None:

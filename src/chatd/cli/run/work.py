@@ -1,5 +1,6 @@
 """The work of `chatd run`: send the message, follow its turn, print the result."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Final, get_args
@@ -9,7 +10,7 @@ from chatd.cli.exit_codes import ExitCode
 from chatd.cli.output import print_json, print_notice, print_text
 from chatd.cli.run.follow import TurnFollower
 from chatd.cli.run.report import RunFormat, RunReport
-from chatd.cli.run.request import RunRequest, read_id, start_turn
+from chatd.cli.run.request import RunRequest, StartedTurn, read_id, start_turn
 from chatd.client.server import ServerApi
 from chatd.domain.ids import ChatId
 from chatd.domain.model.protocol import Effort
@@ -25,7 +26,7 @@ async def run(
     timeout_s: float | None,
     quiet: bool,
 ) -> ExitCode:
-    turn = await start_turn(api, request)
+    turn = await _start(api, request)
     report = RunReport(turn, form, quiet=quiet)
     report.begin()
     outcome = await TurnFollower(api, turn, report).run(timeout_s)
@@ -33,9 +34,17 @@ async def run(
     return outcome.exit_code
 
 
+async def _start(api: ServerApi, request: RunRequest) -> StartedTurn:
+    try:
+        return await start_turn(api, request)
+    except asyncio.CancelledError:
+        print_notice("Interrupted while the message was sent: chatd chats list shows if it was.")
+        raise
+
+
 async def run_detached(api: ServerApi, request: RunRequest, *, form: RunFormat) -> ExitCode:
     """The chat's id is the output: the chat goes on without this command."""
-    turn = await start_turn(api, request)
+    turn = await _start(api, request)
     if form == "text":
         print_text(str(turn.chat_id))
     else:
