@@ -23,6 +23,7 @@ MAX_ROWS: Final = 400
 MAX_LINES: Final = 20_000
 """Of all rows that are kept. Rows on the screen are kept in any case."""
 _GAP: Final = Text()
+LinePainter = Callable[[list[Segment]], Strip]
 
 
 class _Entry(Struct, kw_only=True):
@@ -31,8 +32,9 @@ class _Entry(Struct, kw_only=True):
     canvas: Canvas
     drawn: DrawnRow
     lines: Lines
-    strips: dict[int, tuple[Text, Strip]]
+    strips: dict[tuple[int, bool, str], tuple[Text, Strip]]
     live: LiveMarkdown | None = None
+    generation: int = 0
 
 
 class RowCache:
@@ -42,6 +44,7 @@ class RowCache:
         self._console = console
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._line_count = 0
+        self._generation = 0
         self.rows: Sequence[Row] = ()
         self.canvas: Canvas | None = None
         self.folds: dict[str, bool] = {}
@@ -71,19 +74,25 @@ class RowCache:
         """Empty lines above the row that belong to it."""
         return 0 if self.rows[row].is_tight else 1
 
-    def strip(self, row: int, line: int) -> Strip:
+    def strip(self, row: int, line: int, paint: LinePainter, look: tuple[bool, str]) -> Strip:
+        """The line as `paint` makes it; `look` is what it depends on besides the text."""
         entry = self._entry(row)
         text = entry.lines[line]
-        known = entry.strips.get(line)
+        known = entry.strips.get((line, *look))
         # The lines of a live answer that are settled stay the same objects.
         if known is not None and known[0] is text:
             return known[1]
-        strip = Strip(_segments(text, self._console()))
-        entry.strips[line] = (text, strip)
+        strip = paint(_segments(text, self._console()))
+        entry.strips[line, *look] = (text, strip)
         return strip
+
+    def fold(self, key: str, *, is_open: bool) -> None:
+        self.folds[key] = is_open
+        self._generation += 1
 
     def show(self, rows: Sequence[Row], width: int, palette: Palette) -> None:
         self.rows = rows
+        self._generation += 1
         known = self.canvas
         if known is None or known.width != width or known.palette is not palette:
             self.canvas = Canvas(
@@ -97,11 +106,13 @@ class RowCache:
     def tick(self, now: float, children: Mapping[str, ChildView]) -> None:
         """Rows that show a time or a subagent are drawn again when they are asked for."""
         if self.canvas is not None:
+            self._generation += 1
             self.canvas = Canvas(
                 width=self.canvas.width, palette=self.canvas.palette, now=now, children=children
             )
 
     def clear(self) -> None:
+        """Also when lines are to be painted in other colours."""
         self._entries.clear()
         self._line_count = 0
 
@@ -109,9 +120,11 @@ class RowCache:
         row, canvas = self.rows[index], self.canvas
         assert canvas is not None
         entry = self._entries.get(row.key)
+        if entry is not None and entry.generation == self._generation:
+            return entry
         is_folded_so = entry is not None and entry.is_open is self.folds.get(row.key)
         if entry is not None and is_folded_so and _is_current(entry, row, canvas):
-            entry.canvas, entry.row = canvas, row
+            entry.canvas, entry.row, entry.generation = canvas, row, self._generation
             self._entries.move_to_end(row.key)
             return entry
         return self._draw(row, canvas, entry)
@@ -130,7 +143,14 @@ class RowCache:
         lines = lines if row.is_tight else [_GAP, *lines]
         strips = {} if old is None else old.strips
         entry = _Entry(
-            row=row, is_open=fold, canvas=canvas, drawn=drawn, lines=lines, strips=strips, live=live
+            row=row,
+            is_open=fold,
+            canvas=canvas,
+            drawn=drawn,
+            lines=lines,
+            strips=strips,
+            live=live,
+            generation=self._generation,
         )
         self._line_count += len(lines) - (0 if old is None else len(old.lines))
         self._entries[row.key] = entry

@@ -117,7 +117,7 @@ class Timeline(TimelineView):
         if not drawn.can_fold:
             return
         line = self.line_of(index)
-        self.cache.folds[self.rows[index].key] = not drawn.is_open
+        self.cache.fold(self.rows[index].key, is_open=not drawn.is_open)
         if line is not None:
             self.view.put(Place(index, self.cache.gap(index)), line, self.cache)
         if not drawn.is_open:
