@@ -102,10 +102,10 @@ class PaintedRows(Widget, can_focus=True):
         strip = self._strip(y, paint)
         if not self._has_mouse:
             return strip
-        strip = strip.apply_offsets(0, y)
         selection = self.text_selection
         span = None if selection is None else selection.get_span(y)
-        return strip if span is None else self._with_selection(strip, span)
+        strip = strip if span is None else self._with_selection(strip, span)
+        return strip.apply_offsets(0, y)
 
     def _strip(self, y: int, paint: LinePaint) -> Strip:
         text, is_selected, bar = self._painted[y]

@@ -143,8 +143,9 @@ class Timeline(TimelineView):
     # Copying
 
     def action_copy(self) -> None:
+        """What was selected with the mouse, else the text of the row."""
         row = self._row()
-        text = "" if row is None else copied_text(row)
+        text = self.screen.get_selected_text() or ("" if row is None else copied_text(row))
         if text:
             app_of(self).copy_to_clipboard(text)
             self.post_message(ShowNotice(f"Copied {counted(len(text), 'character')}."))

@@ -85,7 +85,7 @@ def card_lines(card: Card, facts: CallFacts, canvas: Canvas, *, is_open: bool) -
     )
     if card.subject:
         left.append(" ")
-        style = palette.muted if card.is_sentence or is_quiet(facts.call) else palette.code
+        style = palette.plain if card.is_sentence else palette.code
         left.append(one_line(card.subject, canvas.width), style)
     meta = time_text(facts, canvas.now) if card.meta is None else card.meta
     meta = one_line(meta, canvas.width)

@@ -11,6 +11,7 @@ from pygments.lexers import (
 )
 from pygments.token import (
     Comment,
+    Generic,
     Keyword,
     Name,
     Number,
@@ -65,8 +66,14 @@ def _lexed(text: str, lexer: Lexer, palette: Palette) -> Lines:
 
 
 def _style(kind: _TokenType, palette: Palette) -> Style | None:
-    if kind in Comment:
-        return palette.comment
+    for group, style in (
+        (Comment, palette.comment),
+        (Generic.Inserted, palette.ok),
+        (Generic.Deleted, palette.danger),
+        (Generic.Subheading, palette.name),
+    ):
+        if kind in group:
+            return style
     if kind in Keyword or kind in Operator.Word:
         return palette.keyword
     if kind in String:

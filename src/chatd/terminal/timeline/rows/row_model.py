@@ -77,8 +77,7 @@ class RowModel:
             key=live_key or "live", message_id=None, records=records, calls=calls, is_live=True
         )
         rows.add_all(part_rows(fresh, context))
-        if not is_busy:
-            rows.add_all(pending)
+        rows.add_all(pending)
         rows.add_all(end_row(chat, rows.last))
         shown = rows.joined() if is_busy else _with_last_ask(rows.joined())
         return (OlderRow(key=OLDER_KEY, problem=problem), *shown) if chat.has_older else shown
