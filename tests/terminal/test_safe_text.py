@@ -7,7 +7,7 @@ import time
 from unicodedata import category
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chatd.terminal.safe_text import MAX_MARKS, cell_width, safe_line, safe_text
@@ -65,6 +65,12 @@ _PIECES = st.sampled_from(
 _HOSTILE = st.lists(_PIECES | st.characters(), max_size=60).map("".join)
 
 
+_BOUNDED = settings(
+    max_examples=60, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+
+
+@_BOUNDED
 @given(_HOSTILE)
 def test_no_control_bidi_or_surrogate_character_passes(text: str) -> None:
     shown = safe_text(text)
@@ -73,11 +79,13 @@ def test_no_control_bidi_or_surrogate_character_passes(text: str) -> None:
     assert not re.search("[\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\u061c]", shown)
 
 
+@_BOUNDED
 @given(_HOSTILE)
 def test_a_safe_text_stays_as_it_is(text: str) -> None:
     assert safe_text(safe_text(text)) == safe_text(text)
 
 
+@_BOUNDED
 @given(st.text(st.characters(categories=("L", "Nd", "P", "Zs")), max_size=80))
 def test_letters_digits_and_punctuation_of_all_scripts_stay(text: str) -> None:
     assert safe_text(text) == "".join(c for c in text if c not in "\u115f\u1160\u3164\uffa0")
@@ -103,6 +111,7 @@ def test_a_line_is_cut_to_its_cells(text: str, width: int, line: str) -> None:
     assert safe_line(text, width) == line
 
 
+@_BOUNDED
 @given(_HOSTILE, st.integers(0, 30))
 def test_a_line_never_fills_more_than_its_width(text: str, width: int) -> None:
     line = safe_line(text, width)

@@ -1,7 +1,7 @@
 """Markdown as lines, whole and while it is being written."""
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -91,6 +91,12 @@ _MARKS = st.sampled_from("#*-`>|[]()~_<&\\! \n\ta日\x1b") | st.sampled_from(
 )
 
 
+_BOUNDED = settings(
+    max_examples=60, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+
+
+@_BOUNDED
 @given(st.lists(_MARKS, max_size=50).map("".join), st.integers(5, 70))
 def test_any_markdown_fits_its_width_whole_and_growing(text: str, width: int) -> None:
     live = LiveMarkdown(width, LIGHT)

@@ -5,7 +5,7 @@ from typing import cast
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -223,7 +223,12 @@ _VALUES = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=50)
+_BOUNDED = settings(
+    max_examples=60, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+
+
+@_BOUNDED
 @given(_VALUES)
 def test_every_beginning_of_a_json_text_is_read_without_an_error(value: object) -> None:
     text = msgspec.json.encode({"a": value, "b": [value]}).decode()

@@ -1,7 +1,7 @@
 """The scroll contract: the timeline follows its end only if it is there, and keeps its place."""
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from textual.events import MouseScrollUp
@@ -161,6 +161,12 @@ class _Rows(list[int]):
 _HEIGHTS = st.lists(st.integers(1, 9), min_size=1, max_size=30).map(_Rows)
 
 
+_BOUNDED = settings(
+    max_examples=60, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+
+
+@_BOUNDED
 @given(_HEIGHTS, st.integers(1, 20), st.lists(st.integers(-30, 30), max_size=12))
 def test_the_view_is_always_full_and_never_past_the_end(
     heights: _Rows, lines: int, moves: list[int]
@@ -177,6 +183,7 @@ def test_the_view_is_always_full_and_never_past_the_end(
             assert places[-1] == Place(len(heights) - 1, heights[-1] - 1)
 
 
+@_BOUNDED
 @given(_HEIGHTS, st.integers(1, 20), st.integers(1, 40))
 def test_lines_up_and_as_many_down_lead_back(heights: _Rows, lines: int, by: int) -> None:
     view = Viewport()
@@ -189,6 +196,7 @@ def test_lines_up_and_as_many_down_lead_back(heights: _Rows, lines: int, by: int
     assert list(view.visible(heights)) == before
 
 
+@_BOUNDED
 @given(_HEIGHTS, st.integers(1, 20), st.data())
 def test_a_row_that_is_asked_for_is_visible(
     heights: _Rows, lines: int, data: st.DataObject
