@@ -92,7 +92,7 @@ def _show_page(api: ServerApi, server: McpServer, *, may_open: bool) -> None:
     page = f"{api.server.url}{CONNECTIONS_PAGE}"
     name = server.display_name or server.slug
     print_notice(f"Sign in there and choose Connect at {name}:\n  {page}")
-    if server.connection.reason:
+    if server.connection.state == "failed" and server.connection.reason:
         print_notice(f"  ({server.connection.reason})")
     is_desktop = can_open_browser(
         os.environ,
