@@ -111,3 +111,9 @@ def test_a_row_is_as_wide_as_the_list() -> None:
     row = ChatRow(chat=listed(1, title="A title that is far too long for the list"))
     drawn = draw_row(row, WIDTH, lambda _: Style.null(), now=NOW, turn=0)
     assert sum(one.cell_length for one in drawn) == WIDTH
+
+
+def test_a_mark_takes_the_place_of_the_first_space() -> None:
+    row = ChatRow(chat=listed(1), is_open=False)
+    drawn = draw_row(row, WIDTH, lambda _: Style.null(), now=NOW, turn=0, mark=">")
+    assert "".join(one.text for one in drawn) == ">○ Chat 1                  1m "

@@ -13,15 +13,19 @@ from chatd.terminal.safe_text import cell_width, safe_line
 StyleOf = Callable[[str], Style]
 
 
-def draw_row(row: Row, width: int, style_of: StyleOf, *, now: datetime, turn: int) -> list[Segment]:
-    """`turn` counts the pictures of the sign of a working chat."""
+def draw_row(
+    row: Row, width: int, style_of: StyleOf, *, now: datetime, turn: int, mark: str = ""
+) -> list[Segment]:
+    """`turn` counts the pictures of the sign of a working chat. `mark` stands before the open chat
+    and before the one under the cursor: a colour alone would not be enough."""
     match row:
         case SectionRow():
             return [Segment(f" {row.name}", style_of("section"))]
         case DetailRow():
             return [Segment(f"   {safe_line(row.text, width - 4)}", style_of("detail"))]
         case ChatRow():
-            return _draw_chat(row, width, style_of, now=now, turn=turn)
+            lead, *rest = _draw_chat(row, width, style_of, now=now, turn=turn)
+            return [Segment(mark + lead.text[len(mark) :], lead.style), *rest]
 
 
 def _draw_chat(

@@ -129,19 +129,23 @@ class ChatTree(ScrollView, can_focus=True):
         if index >= len(self._rows):
             return Strip.blank(width, base)
         row = self._rows[index]
-        segments = draw_row(row, width, self._style, now=self._clock.now(), turn=self._turn)
-        style = base + self._back_of(row)
+        mark, back = self._mark_of(row)
+        now = self._clock.now()
+        segments = draw_row(row, width, self._style, now=now, turn=self._turn, mark=mark)
+        style = base + back
         return Strip(segments).adjust_cell_length(width, style).apply_style(style)
 
     def _style(self, name: str) -> Style:
         return self.get_component_rich_style(f"chat-tree--{name}", partial=True)
 
-    def _back_of(self, row: Row) -> Style:
-        if (chat_id := _chat_of(row)) is None:
-            return Style.null()
-        if chat_id == self._cursor and self.has_focus:
-            return self._style("cursor")
-        return self._style("open") if chat_id == self.open_chat else Style.null()
+    def _mark_of(self, row: Row) -> tuple[str, Style]:
+        """How the line under the cursor and that of the open chat are set apart."""
+        chat_id = _chat_of(row)
+        if chat_id is not None and chat_id == self._cursor and self.has_focus:
+            return ">", self._style("cursor")
+        if chat_id is not None and chat_id == self.open_chat:
+            return "▌", self._style("open")
+        return "", Style.null()
 
     def _turn_signs(self) -> None:
         visible = self._rows[self.scroll_offset.y : self.scroll_offset.y + self.size.height]
