@@ -124,6 +124,25 @@ async def test_an_answer_of_another_client_ends_the_ask_with_a_line(server: Term
         assert panel_of(pilot).form is None
 
 
+async def test_keys_meant_for_an_ask_that_went_away_do_not_answer_the_next_one(
+    server: TerminalServer,
+) -> None:
+    chat_id = await ask_for(server, {"limit": 1}, {"limit": 2})
+    async with run_terminal(server, chat_id) as pilot:
+        panel = await panel_awake(pilot)
+        await until_shown(pilot, "1 of 2")
+        await pilot.press("f3", "n", *"wh")
+        answers = [{"tool_call_id": "call_0", "decision": "deny"}]
+        await server.call("POST", f"/chats/{chat_id}/answers", {"answers": answers})
+        await until_shown(pilot, "The call was denied in another window.")
+        await pilot.press("y", "n", "y")
+        assert panel.form is not None
+        assert not panel.has_focus_within
+        assert await waiting_calls(server, chat_id) == 1
+        await pilot.press("f3", "y")
+        await panel_gone(pilot)
+
+
 async def test_who_answers_second_is_told_who_was_first(server: TerminalServer) -> None:
     chat_id = await ask_for(server, {}, {})
     async with run_terminal(server, chat_id) as pilot:

@@ -17,6 +17,8 @@ from chatd.terminal.session import session_of
 
 GUARD_S: Final = 0.6
 """After a form has appeared under the fingers of somebody who answers."""
+RELEASE_S: Final = 1.5
+"""Between an ask that was answered elsewhere and the message box."""
 FOCUS_HINT: Final = "F3 answers:"
 
 
@@ -66,35 +68,52 @@ class AskPanel(AskFrame):
         for text in self.asks.refresh():
             self.post_message(ShowNotice(text))
         item = self.asks.current(self.item)
+        is_own = self.item is not None and self.asks.is_answered_here(self.item)
         if item is None:
-            self._hide()
+            self._hide(is_own=is_own)
         elif self.item is None or key_of(item) != key_of(self.item):
-            self.open_item(item)
+            self.open_item(item, is_own=is_own)
         else:
             self.item = item
             if isinstance(self.form, ApprovalForm):
                 self.form.set_fellows(self._fellows(item))
             self.draw()
 
-    def open_item(self, item: Item) -> None:
+    def open_item(self, item: Item, *, is_own: bool) -> None:
+        """`is_own`: the person did something that leads to this form. If not, the form before was
+        taken away while somebody looked at it: keys that were meant for it must not answer this
+        one, so the focus leaves the panel."""
         had_focus = self.has_focus_within
+        if had_focus and not is_own:
+            self._release_focus()
         self.item, self.failure = item, ""
         self.form = make_form(item, self._fellows(item), self.asks.draft_of(item))
         self._awake_at = session_of(self).clock.monotonic() + self.guard_s
         self.put_form(self.form)
         self.add_class("-shown")
-        if had_focus:
+        if had_focus and is_own:
             self.call_after_refresh(self.form.take_focus)
         self.call_after_refresh(self.draw)
 
-    def _hide(self) -> None:
+    def _hide(self, *, is_own: bool) -> None:
         if self.form is None:
             return
         had_focus = self.has_focus_within
+        if had_focus and not is_own:
+            self._release_focus()
         self.form, self.item = None, None
         self.put_form(None)
         self.remove_class("-shown")
-        if had_focus:
+        if had_focus and is_own:
+            self.give_focus_back()
+
+    def _release_focus(self) -> None:
+        """For a moment nothing has the focus: what is typed on goes nowhere."""
+        self.screen.set_focus(None)
+        self.set_timer(RELEASE_S, self._refocus)
+
+    def _refocus(self) -> None:
+        if self.screen.focused is None:
             self.give_focus_back()
 
     def _fellows(self, item: Item) -> list[Ask]:

@@ -15,7 +15,6 @@ from rich.cells import get_character_cell_size
 
 from chatd.terminal.safe_text import character_width, safe_text
 
-_SHOWN_SPACES: Final = frozenset(" \n")
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"})
 _MARKS: Final = frozenset({"Mn", "Me"})
 _BLANK: Final = frozenset("\u2800\u3164\u115f\u1160\uffa0\u034f\u17b4\u17b5")
@@ -37,18 +36,22 @@ class ExactRow(Struct, frozen=True):
 
 def exact_text(text: str) -> str:
     """The text with every character that cannot be seen as an escape. Line feeds stay."""
-    if text.isascii() and text.isprintable():
-        return text
+    return "\n".join(map(_exact_line, text.split("\n")))
+
+
+def _exact_line(line: str) -> str:
+    if line.isascii() and line.isprintable():
+        return line
     shown: list[str] = []
     before = ""
-    for character in text:
+    for character in line:
         shown.append(_escape(character) if _is_hidden(character, before) else character)
         before = character
     return "".join(shown)
 
 
 def _is_hidden(character: str, before: str) -> bool:
-    if character in _SHOWN_SPACES:
+    if character == " ":
         return False
     kind = category(character)
     if kind in _MARKS:  # a mark belongs on a letter; alone, or as a selector, it is not seen
@@ -70,6 +73,10 @@ def exact_rows(text: str, width: int) -> list[ExactRow]:
 
 
 def _cut(line: str, width: int) -> Iterator[ExactRow]:
+    if line.isascii():  # the usual case, and much faster
+        for begin in range(0, len(line) or 1, width):
+            yield ExactRow(line[begin : begin + width], starts=begin == 0)
+        return
     begin, used = 0, 0
     for index, character in enumerate(line):
         # The wider of both: a row must not be cut again where it is drawn.

@@ -73,6 +73,9 @@ class OpenAsks:
         """Hide them now: the events that remove them may still be on their way."""
         self._answered.update(keys)
 
+    def is_answered_here(self, item: Item) -> bool:
+        return key_of(item) in self._answered | self.sending
+
     def draft_of(self, item: Item) -> object:
         return self._drafts.get(key_of(item))
 

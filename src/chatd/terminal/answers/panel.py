@@ -21,6 +21,7 @@ from chatd.terminal.answers.plan_form import PlanDone
 from chatd.terminal.answers.sending import AnswerSender
 from chatd.terminal.keys import bindings_of
 from chatd.terminal.messages import ShowNotice
+from chatd.terminal.safe_text import safe_text
 from chatd.terminal.session import session_of
 
 CLOCK_S: Final = 20.0
@@ -109,7 +110,7 @@ class AnswerPanel(AskPanel):
 
     def _step(self, step: int) -> None:
         if self.item is not None and len(self.asks.items) > 1:
-            self.open_item(self.asks.beside(self.item, step))
+            self.open_item(self.asks.beside(self.item, step), is_own=True)
 
     # What is sent
 
@@ -149,7 +150,7 @@ class AnswerPanel(AskPanel):
         else:
             self.asks.note_answered(keys)
         if outcome.state == "late":
-            self.post_message(ShowNotice(outcome.text, "warning"))
+            self.post_message(ShowNotice(safe_text(outcome.text), "warning"))
         self._update()
 
     # What is read
