@@ -74,13 +74,18 @@ class QueueView(Widget, can_focus=True):
         width = max(self.content_size.width, 20)
         place = self._place or 0
         first = max(0, min(place - MAX_QUEUE_ROWS // 2, len(self.queue) - MAX_QUEUE_ROWS))
-        keys = "Enter edits · s sends now · d removes · J K move" if self.has_focus else "Alt-Q"
+        keys = (
+            "Enter edits · s sends now · d removes · J K move"
+            if self.has_focus
+            else "Alt-Q changes them"
+        )
         text = Text(f"Next up {len(self.queue)}", "bold")
         text.append(f"  {safe_line(keys, width - text.cell_len - 2)}", "dim")
+        steering = sum(one.steer for one in self.queue)
         for at, one in enumerate(self.queue[first : first + MAX_QUEUE_ROWS], first):
             is_chosen = self.has_focus and one.id == self.chosen
             text.append("\n")
-            text.append(_row(one, at + 1, width), "reverse" if is_chosen else "")
+            text.append(_row(one, at + 1 - steering, width), "reverse" if is_chosen else "")
         return text
 
     def watch_has_focus(self, has_focus: bool) -> None:  # noqa: FBT001
