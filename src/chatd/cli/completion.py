@@ -28,13 +28,14 @@ class CommandPlace(Struct, frozen=True, kw_only=True):
 def register(app: typer.Typer) -> None:
     @app.command()
     def completion(
-        shell: Annotated[Shell, typer.Argument(help="The shell")],
+        shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish")],
     ) -> None:
         """Print a script that completes commands and options in a shell.
 
-        bash: add `source <(chatd completion bash)` to ~/.bashrc.
-        zsh: add `source <(chatd completion zsh)` to ~/.zshrc, after compinit.
-        fish: chatd completion fish > ~/.config/fish/completions/chatd.fish
+        \b
+        bash  add this to ~/.bashrc: source <(chatd completion bash)
+        zsh   add this to ~/.zshrc, after compinit: source <(chatd completion zsh)
+        fish  chatd completion fish > ~/.config/fish/completions/chatd.fish
         """
         print(completion_script(shell, app), end="")
 

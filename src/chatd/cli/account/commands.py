@@ -58,7 +58,10 @@ def usage(
     as_json: AsJson = False,
     server: ServerFinder,
 ) -> None:
-    """Show what model calls have cost. A + marks sums without calls of unknown price."""
+    """Show what model calls have cost.
+
+    A + marks a sum that lacks calls whose price is not known.
+    """
     from chatd.cli.account import usage as work
     from chatd.cli.api_session import run_command
 
@@ -95,7 +98,9 @@ def put_skill(
         Path, typer.Argument(metavar="FILE", help="Such as SKILL.md; -: standard input")
     ],
     *,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="[as the file says]")] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Its name [as the file says]")
+    ] = None,
     description: Annotated[
         str | None, typer.Option(metavar="TEXT", help="What it is for [as the file says]")
     ] = None,
@@ -149,11 +154,13 @@ def put_files(
 @files.command("get")
 @with_target
 def get_file(
-    file_id: Annotated[str, typer.Argument(metavar="ID")],
+    file_id: Annotated[str, typer.Argument(metavar="ID", help="As chatd files put prints it")],
     *,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="PLACE", help="A file or a directory [output]"),
+        typer.Option(
+            "--output", "-o", metavar="PLACE", help="A file or a directory [else standard output]"
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print only its facts, as JSON")] = False,
     server: ServerFinder,

@@ -12,7 +12,10 @@ from chatd.cli.target_options import ServerFinder, with_target
 ChatName = Annotated[
     str, typer.Argument(metavar="ID", help="The chat's id; last: the one that changed last")
 ]
-Count = Annotated[int, typer.Option("-n", "--count", min=0, max=10_000, help="How many messages")]
+Count = Annotated[
+    int,
+    typer.Option("-n", "--count", metavar="NUMBER", min=0, max=10_000, help="How many messages"),
+]
 chats: Final = typer.Typer(
     help="List, read, continue, answer and share chats.",
     no_args_is_help=True,
@@ -32,13 +35,18 @@ def list_chats(
         typer.Argument(metavar="WORDS", help='Words to find, or title:word, "a phrase" ...'),
     ] = None,
     *,
-    status: Annotated[str | None, typer.Option(metavar="STATUS", help="Only these")] = None,
+    status: Annotated[
+        str | None,
+        typer.Option(metavar="STATUS", help="Only waiting, running, error, requires_action ..."),
+    ] = None,
     label: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only chats with this label")
     ] = None,
     archived: Annotated[bool, typer.Option("--archived", help="Those of the archive")] = False,
     shared: Annotated[bool, typer.Option("--shared", help="Those that others share")] = False,
-    count: Annotated[int, typer.Option("-n", "--count", min=1, max=10_000, help="How many")] = 20,
+    count: Annotated[
+        int, typer.Option("-n", "--count", metavar="NUMBER", min=1, max=10_000, help="How many")
+    ] = 20,
     as_json: AsJson = False,
     server: ServerFinder,
 ) -> None:
@@ -200,7 +208,10 @@ def export(
         typer.Option("--format", help="For reading, or for an import"),
     ] = "markdown",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="[standard output]")
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write it to this file [else standard output]"
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format jsonl")] = False,
     server: ServerFinder,
