@@ -8,6 +8,7 @@ from chatd.terminal.app import ChatTerminal
 from chatd.terminal.connection_banner import ConnectionBanner
 from chatd.terminal.help_screen import HelpScreen
 from chatd.terminal.main_screen import MainScreen
+from chatd.terminal.session import session_of
 from chatd.terminal.signed_out_screen import SignedOutScreen
 from chatd.terminal.switch_screen import SwitchScreen
 from chatd.terminal.welcome import DEMOS
@@ -140,3 +141,51 @@ async def test_help_and_go_to_open_on_top_and_close(server: TerminalServer) -> N
         await until_shown(pilot, "answer fast")
         await pilot.press("enter")
         await until(pilot, lambda: main_screen(pilot).chat_id == chat)
+
+
+async def test_control_c_closes_what_is_on_top_and_control_d_leaves_from_there(
+    server: TerminalServer,
+) -> None:
+    async with run_terminal(server) as pilot:
+        await until_shown(pilot, "Chats: none")
+        for _ in range(2):
+            await pilot.press("f1")
+            await until(pilot, lambda: isinstance(pilot.app.screen, HelpScreen))
+            await pilot.press("ctrl+c")
+            await until(pilot, lambda: pilot.app.screen is main_screen(pilot))
+        await pilot.press("f1")
+        await until(pilot, lambda: isinstance(pilot.app.screen, HelpScreen))
+        await pilot.press("ctrl+d")
+        await until(pilot, lambda: not pilot.app.is_running)
+
+
+async def test_leaving_with_a_message_that_is_not_sent_asks_first(dsn: str, tmp_path: Path) -> None:
+    async with serve_terminal(dsn, tmp_path) as server, run_terminal(server) as pilot:
+        await until_shown(pilot, "Chats: none")
+        server.stop()
+        await until(pilot, lambda: main_screen(pilot).query_one(ConnectionBanner).display)
+        await pilot.press(*"hello", "enter")
+        session = session_of(main_screen(pilot))
+        await until(pilot, lambda: session.outbox.unsent)
+        await pilot.press("ctrl+d")
+        await until_shown(pilot, "A message is not sent yet and would be lost.")
+        await pilot.press("escape")
+        assert pilot.app.is_running
+        await pilot.press("ctrl+d", "y")
+        await until(pilot, lambda: not pilot.app.is_running)
+
+
+async def test_on_a_narrow_terminal_the_list_takes_the_place_of_the_chat(
+    server: TerminalServer,
+) -> None:
+    chat = await server.create_chat("answer fast")
+    await server.until_status(chat, "waiting")
+    async with run_terminal(server, size=SMALL) as pilot:
+        await until_shown(pilot, "What should it do?")
+        assert "answer fast" not in screen_text(pilot)
+        await pilot.press("f2")
+        assert "What should it do?" not in await until_shown(pilot, "● answer fast")
+        await pilot.press("home", "enter")
+        await until_shown(pilot, "Waiting for you")
+        await pilot.resize_terminal(120, 36)
+        await until_shown(pilot, "○ answer fast")

@@ -3,10 +3,10 @@ title, bell, and what remains when it ends."""
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from textual import on
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 
 from chatd.domain.ids import ChatId
 from chatd.terminal.connection_banner import follow_state
@@ -23,12 +23,18 @@ _SAVE_TITLE: Final = "\x1b[22;0t"
 _RESTORE_TITLE: Final = "\x1b[23;0t"
 
 
-class ChatTerminal(SessionApp):
+class ChatTerminal(SessionApp, inherit_bindings=False):
     """`rings`: the bell rings for chats that need the person or end while they look elsewhere."""
 
     CSS_PATH = "styles.tcss"
     TITLE = "chatd"
     ENABLE_COMMAND_PALETTE = False
+    # On top of the main screen, which has these keys itself. Textual's own Ctrl-Q would leave
+    # without a question about unsent messages.
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+c", "close_top", show=False, priority=True),
+        Binding("ctrl+d", "leave", show=False, priority=True),
+    ]
 
     def __init__(
         self,
@@ -89,6 +95,20 @@ class ChatTerminal(SessionApp):
             self.push_screen(SignedOutScreen())
         elif is_shown and self.session.connection.state == "open":
             self.pop_screen()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action in ("close_top", "leave"):
+            return self.screen is not self.main
+        return super().check_action(action, parameters)
+
+    def action_close_top(self) -> None:
+        if isinstance(self.screen, SignedOutScreen):
+            self.exit()
+        else:
+            self.screen.dismiss()
+
+    def action_leave(self) -> None:
+        self.main.action_detach()
 
     def action_switch_theme(self) -> None:
         self.theme = (DARK if self.theme == LIGHT.name else LIGHT).name

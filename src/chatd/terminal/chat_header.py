@@ -18,10 +18,12 @@ class ChatHeader(Static):
         super().__init__("", markup=False)
         self._chat: Chat | None = None
         self._status = ""
+        self._is_new = False
 
-    def show_chat(self, chat: Chat | None, status: str = "") -> None:
-        if (chat, status) != (self._chat, self._status):
-            self._chat, self._status = chat, status
+    def show_chat(self, chat: Chat | None, status: str = "", *, is_new: bool = False) -> None:
+        """`chat` is None while nothing is known of it; with `is_new` there is none yet."""
+        if (chat, status, is_new) != (self._chat, self._status, self._is_new):
+            self._chat, self._status, self._is_new = chat, status, is_new
             self._draw()
 
     def on_resize(self) -> None:
@@ -30,7 +32,7 @@ class ChatHeader(Static):
     def _draw(self) -> None:
         width = self.content_size.width
         if self._chat is None or width <= 0:
-            self.update("New chat" if self._chat is None else "")
+            self.update("New chat" if self._is_new else "")
             return
         self.update(header_line(self._chat, self._status, width, self._color_of))
 

@@ -100,6 +100,7 @@ class MainScreen(Screen[None]):
             self, session, say=self.query_one(StatusLine).say, leave=self.action_detach
         )
         self._marks = ReadMarks(self, session.api)
+        self.watch(app_of(self), "app_focus", self._mark_read, init=False)
         self.open(self._first)
 
     def on_unmount(self) -> None:
@@ -161,16 +162,20 @@ class MainScreen(Screen[None]):
         self.query_one(Timeline).display = self.chat_id is not None
         for area in (Timeline, AnswerPanel, QueueView, Composer):
             self.query_one(area).show(chat)
-        if self._marks is not None and chat is not None and app_of(self).app_focus:
-            self._marks.show(chat)
+        self._mark_read()
         self._show_frame()
+
+    def _mark_read(self) -> None:
+        """What is on the screen of a person who looks at it is read."""
+        if self._marks is not None and self._followed is not None and app_of(self).app_focus:
+            self._marks.show(self._followed)
 
     @on(ChatList.Changed)
     def _show_frame(self) -> None:
         """What depends on the list and on the open chat."""
         listed = self.listed
         status = "" if self._followed is None else self._followed.shown.status
-        self.query_one(ChatHeader).show_chat(listed, status)
+        self.query_one(ChatHeader).show_chat(listed, status, is_new=self.chat_id is None)
         directory = self.chat_list.directory
         self.query_one(Welcome).show_demos(wanted=directory.is_empty)
         title = "" if listed is None else listed.title
