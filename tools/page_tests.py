@@ -45,13 +45,18 @@ def main() -> None:
 
 
 def test_page(*, retry: bool) -> bool:
-    """All of it, whichever fails, but no browser for a page that does not build."""
-    with ThreadPoolExecutor(2) as pool:
+    """All of it, whichever fails, but no browser for a page that does not build.
+
+    The lint takes one core for more than a minute. It runs beside the tests in Chromium, which wait
+    for servers now and then; the unit tests run beside the types of the Python code.
+    """
+    tested = run_step("unit tests", npm("test"))
+    described = is_schema_current()
+    built = is_built()
+    with ThreadPoolExecutor(1) as pool:
         checked = pool.submit(run_step, "types and lint", npm("check"))
-        tested = run_step("unit tests", npm("test"))
-        described = is_schema_current()
-        passed = all([checked.result(), tested, described])
-    return is_built() and test_in_browser(retry=retry, slow=False) and passed
+        browsed = built and test_in_browser(retry=retry, slow=False)
+        return all([checked.result(), tested, described, browsed])
 
 
 def test_thoroughly(*, retry: bool) -> bool:

@@ -124,7 +124,7 @@ test("an MCP server is added, tested with an explanation, chosen for a chat and 
 });
 
 test("a chat alone is shown for frames, without list and panel", async ({ page, chat }) => {
-  await chat.begin("hello");
+  await chat.begin("answer fast");
   await chat.waitUntilIdle();
   await page.goto(`/embed/c/${chat.id}`);
   await expect(chat.log).toBeVisible();
