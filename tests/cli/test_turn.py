@@ -134,6 +134,15 @@ def test_a_refusal_has_an_exit_code(status: int, code: str, exit_code: ExitCode)
     assert exit_code_of_refusal(status, code) == exit_code
 
 
+@pytest.mark.parametrize("sent", [SENT, SentMessage(version=1)], ids=["sent", "new chat"])
+def test_a_turn_longer_than_what_the_client_has_still_ends(sent: SentMessage) -> None:
+    """A reset of the history brings only the newest messages."""
+    rest = (returned(41, "execute"), called(42, "execute"), returned(43, "execute"))
+    assert turn_outcome(shown(*rest, status="running", has_older=True), sent) is None
+    outcome = ended(shown(*rest, answered(44, "Done."), has_older=True), sent)
+    assert (outcome.ending, outcome.answer) == ("done", "Done.")
+
+
 # A message that waited in the queue
 
 

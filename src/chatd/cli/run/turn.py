@@ -51,9 +51,12 @@ class TurnOutcome(Struct, frozen=True, kw_only=True):
 
 
 def turn_messages(shown: ShownChat, sent: SentMessage) -> tuple[PublicMessage, ...]:
-    """The messages of the turn, the sent one first; empty while it waits in the queue."""
+    """The messages of the turn, the sent one first; empty while it waits in the queue. Of a turn
+    that is longer than what the client has, the newest messages."""
     messages = shown.messages
     start = next((at for at, one in enumerate(messages) if _is_sent(one, sent)), None)
+    if _began_before(shown, sent):
+        start = 0
     if start is None or _is_queued(shown, sent):
         return ()
     end = start + 1
@@ -109,6 +112,14 @@ def _is_sent(message: PublicMessage, sent: SentMessage) -> bool:
         return message.id == sent.message_id
     is_later = message.role == "user" and message.id > sent.after
     return is_later and sent.content in ((), message.content)
+
+
+def _began_before(shown: ShownChat, sent: SentMessage) -> bool:
+    """Whether the message is on an older page, which a reset of the history leaves out."""
+    if not shown.has_older or not shown.messages or sent.queue_id is not None:
+        return False
+    oldest = shown.messages[0].id
+    return oldest > (sent.after + 1 if sent.message_id is None else sent.message_id)
 
 
 def _is_queued(shown: ShownChat, sent: SentMessage) -> bool:
