@@ -126,6 +126,15 @@ def test_the_command_line_is_quick_to_import() -> None:
     assert done.stdout == b"[]\n"
 
 
+def test_commands_load_nothing_of_the_screens() -> None:
+    """Textual takes a third of a second of the processor."""
+    modules = ("chats.work", "chats.answers", "chats.tail", "run.work", "run.report")
+    imports = ", ".join(f"chatd.cli.{module}" for module in modules)
+    program = f"import sys, {imports}; print('textual' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout == b"False\n"
+
+
 async def test_connecting_ends_when_the_server_is_connected(server: ServerProcess) -> None:
     """Here it is because the server needs no account any more."""
     new = {"slug": "later", "url": "https://mcp.example.com/mcp", "auth": "oauth2"}

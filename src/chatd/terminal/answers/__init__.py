@@ -1,5 +1,4 @@
-"""What a chat waits for from a person: approvals, questions, proposed plans; and the answers."""
+"""What a chat waits for from a person: approvals, questions, proposed plans; and the answers.
 
-from chatd.terminal.answers.panel import AnswerPanel
-
-__all__ = ["AnswerPanel"]
+Imports nothing here: commands use the rules of this package and must not load textual.
+"""
