@@ -73,6 +73,25 @@ async def test_only_a_message_of_the_user_can_be_edited() -> None:
         assert message.edited == SCENES["work"].messages[-1]
 
 
+async def test_a_selected_row_that_is_gone_gives_way_to_the_last_one() -> None:
+    async with run_timeline() as (app, pilot):
+        app.show(SCENES["working"])
+        await pilot.press("end")
+        app.show(SCENES["stopped"])
+        await pilot.press("c")
+        assert app.timeline.chosen == len(app.timeline.rows) - 1
+
+
+async def test_the_selected_row_is_marked_only_while_keys_act_on_it() -> None:
+    async with run_timeline() as (app, pilot):
+        app.show(SCENES["stopped"])
+        await pilot.press("end")
+        assert "┃ ■ Stopped by you." in "\n".join(screen_lines(app))
+        app.set_focus(None)
+        await pilot.pause()
+        assert "┃" not in "\n".join(screen_lines(app))
+
+
 async def test_m_opens_the_models() -> None:
     async with run_timeline() as (app, pilot):
         app.show(SCENES["failed"])

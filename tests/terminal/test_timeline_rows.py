@@ -9,11 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from chatd.client.event_reader import read_event
-from chatd.client.reducer import drop_partial_group, reduce, start
 from chatd.client.state import ShownChat
 from chatd.domain.chat.parts import TextPart, ToolCallPart, ToolResultPart
-from chatd.domain.ids import ChatId, ToolCallId
+from chatd.domain.ids import ToolCallId
 from chatd.terminal.timeline.cards.agent import wait_card
 from chatd.terminal.timeline.cards.card import Canvas
 from chatd.terminal.timeline.rows.json_values import parse_partial
@@ -33,26 +31,13 @@ from chatd.terminal.timeline.rows.row_model import RowModel
 from chatd.terminal.timeline.rows.tool_call import read_call
 from tests.support import event_fixtures
 from tests.support.outcomes import present
-from tests.terminal.timeline_scenes import RETRY, SCENES, Script, call, live
+from tests.terminal.timeline_scenes import RETRY, SCENES, Script, call, live, states_of
 
 READ = {"content": "x", "lines_read": 1, "total_lines": 1}
 
 
 def kinds(chat: ShownChat) -> list[type]:
     return [type(row) for row in RowModel().rows(chat)]
-
-
-def states_of(path: Path) -> list[ShownChat]:
-    """Every state that a recorded chat had."""
-    log = event_fixtures.load(path)
-    received = start(msgspec.convert(log.chat_id, ChatId))
-    states: list[ShownChat] = []
-    for connection in log.connections:
-        received = drop_partial_group(received)
-        for raw in connection:
-            received = reduce(received, present(read_event(bytes(raw))))
-            states.append(received.shown)
-    return states
 
 
 @pytest.mark.parametrize("path", event_fixtures.files(), ids=lambda path: path.stem)

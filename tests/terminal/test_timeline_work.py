@@ -1,13 +1,18 @@
 """How much work a token is, in a chat of 10,000 messages: counted, not timed."""
 
+from pathlib import Path
+
+import pytest
 from msgspec.structs import replace
 
 from chatd.client.connection import FollowedChat
 from chatd.client.state import ShownChat
-from chatd.domain.chat.parts import TextPart
+from chatd.domain.chat.parts import ReasoningPart, TextPart, ToolCallPart
+from chatd.domain.ids import ToolCallId
 from chatd.terminal.timeline.row_cache import MAX_LINES, MAX_ROWS
-from tests.terminal.timeline_app import run_timeline
-from tests.terminal.timeline_scenes import Script, live
+from tests.support import event_fixtures
+from tests.terminal.timeline_app import run_timeline, screen_lines
+from tests.terminal.timeline_scenes import Script, live, states_of
 
 TOKENS = 300
 HEIGHT = 24
@@ -62,6 +67,44 @@ async def test_a_walk_through_a_long_chat_keeps_a_bounded_number_of_rows() -> No
         assert timeline.view.top == (0, 0)
         # Home draws the first rows, not those between.
         assert timeline.cache.drawn_rows < 200 * HEIGHT
+
+
+async def test_a_thought_and_a_file_that_grow_show_their_end() -> None:
+    content = "".join(f"line {number}\\n" for number in range(400))
+    part = ToolCallPart(
+        tool_call_id=ToolCallId("w"),
+        tool_name="write_file",
+        args_delta=f'{{"path":"a.txt","content":"{content}',
+    )
+    thought = "\n\n".join(f"Thought {number}." for number in range(400))
+    async with run_timeline(size=(80, 40)) as (app, pilot):
+        for live_part, shown, hidden in (
+            (part, " 400 + line 399", "line 380"),
+            (ReasoningPart(text=thought), "Thought 399.", "Thought 390."),
+        ):
+            app.timeline.show(None)
+            app.show(Script().user("Go.").chat("running", live=live(live_part)))
+            await pilot.pause()
+            text = "\n".join(screen_lines(app))
+            assert shown in text
+            assert hidden not in text
+
+
+@pytest.mark.parametrize("path", event_fixtures.files(), ids=lambda path: path.stem)
+async def test_a_recorded_chat_looks_the_same_whether_watched_or_opened_later(path: Path) -> None:
+    states = states_of(path)
+    async with run_timeline(size=(80, 40)) as (app, pilot):
+        app.set_focus(None)
+        await pilot.pause()
+        for state in states:
+            app.show(state)
+        await pilot.pause()
+        watched = screen_lines(app)
+        app.timeline.show(None)
+        app.show(states[-1])
+        await pilot.pause()
+        assert screen_lines(app) == watched
+        assert any(line.strip() for line in watched)
 
 
 async def test_a_chat_that_is_left_keeps_nothing() -> None:

@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Final
 from uuid import UUID
 
 import msgspec
 from msgspec import Raw
 
+from chatd.client.event_reader import read_event
+from chatd.client.reducer import drop_partial_group, reduce, start
 from chatd.client.state import LiveAnswer, LiveEpisode, ShownChat
 from chatd.domain.chat.events import RequestedCall
 from chatd.domain.chat.messages import Role
@@ -26,6 +29,8 @@ from chatd.domain.chat.row import ChatError, RetryState
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.ids import ChatId, MessageId, ToolCallId, WorkerId
 from chatd.domain.takeover import NamedWorker, TakeoverPayload
+from tests.support import event_fixtures
+from tests.support.outcomes import present
 
 START: Final = datetime(2026, 1, 1, 0, 16, 36, tzinfo=UTC)
 """Four seconds before the time of a new `FakeClock`."""
@@ -346,3 +351,16 @@ SCENES: Final[Mapping[str, ShownChat]] = {
     "stopped": Script().user("Go.").answer("The claim has to", finish=None).chat(),
     "compacting": Script().user("Go.").chat("running", live=live(call("s", "chat_summarized", {}))),
 }
+
+
+def states_of(path: Path) -> list[ShownChat]:
+    """Every state that a recorded chat had."""
+    log = event_fixtures.load(path)
+    received = start(msgspec.convert(log.chat_id, ChatId))
+    states: list[ShownChat] = []
+    for connection in log.connections:
+        received = drop_partial_group(received)
+        for raw in connection:
+            received = reduce(received, present(read_event(bytes(raw))))
+            states.append(received.shown)
+    return states

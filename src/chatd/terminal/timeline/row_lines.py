@@ -49,6 +49,9 @@ from chatd.terminal.timeline.rows.tool_call import read_call
 
 _REFERENCE_LINES: Final = 6
 _MAX_FILES: Final = 20
+_THOUGHT_LINES: Final = 12
+_THOUGHT_CHARS: Final = 2000
+"""Of a thought that goes on, so much of its end is shown."""
 
 
 class DrawnRow(Struct, frozen=True, kw_only=True):
@@ -145,11 +148,22 @@ def _draw_reasoning(row: ReasoningRow, canvas: Canvas, *, is_open: bool | None) 
     left.append(f"✦ {title}", palette.muted + Style(italic=True))
     lines = [headline(left, Text(took, palette.muted), canvas.width)]
     if unfolded:
-        body = markdown_lines(row.text, canvas.width - 4, palette)
+        text = _last_part(row.text) if row.is_live else row.text
+        body = markdown_lines(text, canvas.width - 4, palette)
+        body = body[-_THOUGHT_LINES:] if row.is_live else body
         for line in body:
             line.stylize_before(palette.muted)
         lines += prefixed(body, Text("  │ ", palette.faint))
     return DrawnRow(lines=lines, can_fold=row.text != "", is_open=unfolded, ticks=row.is_live)
+
+
+def _last_part(text: str) -> str:
+    """The end of a thought that goes on, from the beginning of a line. It is read with each word,
+    so it must be short."""
+    if len(text) <= _THOUGHT_CHARS:
+        return text
+    end = text[-_THOUGHT_CHARS:]
+    return end.partition("\n")[2] or end
 
 
 def _draw_sources(row: SourcesRow, canvas: Canvas, *, is_open: bool) -> DrawnRow:

@@ -35,6 +35,7 @@ class TimelineView(PaintedRows):
         self._children = Children(self._child_changed)
         self._problem = ""
         self._seen: tuple[int, frozenset[str]] = (0, frozenset())
+        self._selected_at = 0
         self._pending: frozenset[str] = frozenset()
         self._timer: Timer | None = None
 
@@ -81,10 +82,17 @@ class TimelineView(PaintedRows):
             pending = pending_rows(self.chat.pending, is_busy=shown.status in BUSY)
             rows = self._model.rows(shown, pending, self._problem)
         self.cache.show(rows, content_width(self.size.width), self.renew_paint().palette)
+        self._keep_selected()
         self._tell_time()
         if anchor is not None:
             self._restore(anchor)
         self.paint()
+
+    def _keep_selected(self) -> None:
+        """A row that is gone, such as the one that said that the chat works, is not selected."""
+        at = None if self.selected is None else self.index_of(self.selected, self._selected_at)
+        self._selected_at = at or 0
+        self.selected = None if at is None else self.selected
 
     def _anchor(self) -> tuple[str, int, int] | None:
         """The row at the top by its key, the first visible line of it, and where it was."""
@@ -147,10 +155,9 @@ class TimelineView(PaintedRows):
     def on_resize(self) -> None:
         self._draw()
 
-    def on_focus(self) -> None:
-        self.paint()
-
-    def on_blur(self) -> None:
+    def watch_has_focus(self, value: bool) -> None:  # noqa: FBT001
+        """The selected row is marked only while keys act on it."""
+        super().watch_has_focus(value)
         self.paint()
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:

@@ -31,6 +31,7 @@ from chatd.terminal.timeline.rows.tool_call import CallFacts
 _OPEN_LINES: Final = 40
 """A change of at most so many lines is unfolded."""
 _WRITING_LINES: Final = 16
+_WRITING_CHARS: Final = 8000
 _MAX_FILES: Final = 50
 _MAX_HITS: Final = 500
 
@@ -85,15 +86,13 @@ def _lines_read(facts: CallFacts) -> str:
 def write_card(facts: CallFacts, canvas: Canvas) -> Card:
     del canvas
     path, content = text_of(facts.args, "path"), text_of(facts.args, "content")
-    edits = edit_diff("", content)
-    lines = [DiffLine(line.kind, line.text, number) for number, line in enumerate(edits, 1)]
     is_writing = facts.state in ("streaming", "running")
+    lines = _written_lines(content, last=_WRITING_LINES if is_writing else 0)
 
     def body(inner: Canvas) -> Lines:
         if facts.state == "failed":
             return failure_lines(facts.error, inner, "Nothing was written.")
-        shown = lines[-_WRITING_LINES:] if is_writing else lines
-        return diff_lines(shown, path, inner.width, inner.palette)
+        return diff_lines(lines, path, inner.width, inner.palette)
 
     return Card(
         verb=verb_of(facts, "Writing", "Wrote", "Not written"),
@@ -102,6 +101,16 @@ def write_card(facts: CallFacts, canvas: Canvas) -> Card:
         opens=facts.state != "interrupted" and (is_writing or len(lines) <= _OPEN_LINES),
         body=body if lines or facts.state == "failed" else None,
     )
+
+
+def _written_lines(content: str, last: int) -> list[DiffLine]:
+    """The lines of a new file; with `last` only so many, because they come with each word."""
+    if not last:
+        texts = [line.text for line in edit_diff("", content)]
+    else:
+        texts = content[-_WRITING_CHARS:].removesuffix("\n").split("\n")[-last:] if content else []
+    first = content.removesuffix("\n").count("\n") + 2 - len(texts) if last else 1
+    return [DiffLine("add", text, number) for number, text in enumerate(texts, first)]
 
 
 class _FileChange(Struct, frozen=True):
