@@ -1,14 +1,17 @@
 """Writing and sending in the terminal, on a real server."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 from textual import events
 from textual.pilot import Pilot
 
+from chatd.client.connection import FollowedChat
 from chatd.terminal.composer.composer import Composer
 from chatd.terminal.composer.notice_lines import NoticeLines
 from chatd.terminal.composer.text_box import TextBox
+from chatd.terminal.messages import ShowNotice
 from tests.support.providers.server import Gate
 from tests.support.terminal import (
     SMALL,
@@ -278,3 +281,34 @@ async def test_plan_switches_plan_mode_on_for_a_new_chat_and_for_an_open_one(
         await until_status(server, chat_id, "waiting")
         await pilot.press(*"/plan", "enter")
         await until_shown(pilot, "has proposed no plan")
+
+
+async def test_a_message_goes_to_the_chat_that_it_was_written_in(server: TerminalServer) -> None:
+    """Its files are read and sent first, and another chat may be opened meanwhile."""
+    first = await server.create_chat("one")
+    second = await server.create_chat("two")
+    async with run_terminal(server, first) as pilot:
+        composer = composer_of(pilot)
+        await until(pilot, lambda: composer.chat_id == first)
+        opened = composer.session.connection.chat(second)
+        sending = composer._delivery.send("for the first", "for the first")  # pyright: ignore[reportPrivateUsage]
+        async with asyncio.TaskGroup() as group:
+            group.create_task(sending)
+            group.create_task(_show(composer, opened))
+        assert composer.chat_id == second
+        await until_status(server, first, "waiting", turns=2)
+        assert await prompts_of(server, first) == ["one", "for the first"]
+        assert await prompts_of(server, second) == ["two"]
+
+
+async def _show(composer: Composer, chat: FollowedChat) -> None:
+    """Runs while the message before it waits for a thread that looks for its files."""
+    composer.show(chat)
+
+
+async def test_notices_of_a_server_do_not_act_on_the_terminal(server: TerminalServer) -> None:
+    async with run_terminal(server) as pilot:
+        hostile = "gone \x1b]52;c;eHl6\x1b\\\x1b[2J\x9b31m [red]end[/red]"
+        pilot.app.screen.post_message(ShowNotice(hostile, "error"))
+        shown = await until_shown(pilot, "[red]end[/red]")
+        assert not {"\x1b", "\x9b"} & set(shown)

@@ -6,6 +6,7 @@ from textual.message import Message
 
 from chatd.domain.chat.public_messages import PublicMessage
 from chatd.domain.ids import ChatId
+from chatd.terminal.safe_text import safe_text
 
 Severity = Literal["information", "warning", "error"]
 
@@ -25,11 +26,12 @@ class NewChat(Message):
 
 
 class ShowNotice(Message):
-    """Say something in one or two lines, which go away by themselves. Plain text, never markup."""
+    """Say something in one or two lines, which go away by themselves. Plain text, never markup;
+    much of it is what a server says, so it is made safe here."""
 
     def __init__(self, text: str, severity: Severity = "information") -> None:
         super().__init__()
-        self.text = text
+        self.text = safe_text(text)
         self.severity: Severity = severity
 
 

@@ -1,12 +1,16 @@
 """Sends a draft: first its files, then the message. The text stays in the box until it is known
 that it goes out."""
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.outbox import OutboxFull, PendingSend, SendDismissed
+from chatd.domain.chat.commands import WhenBusy
+from chatd.domain.ids import ChatId
 from chatd.terminal.composer.behaviours import behaviour_of
 from chatd.terminal.composer.chat_actions import ChatActions
+from chatd.terminal.composer.drafts import WrittenDraft
 from chatd.terminal.composer.host import ComposerHost
 from chatd.terminal.composer.message_content import (
     content_of,
@@ -28,6 +32,17 @@ from chatd.terminal.composer.sending import (
 from chatd.terminal.messages import OpenChat
 
 
+class Place(Struct, frozen=True, kw_only=True):
+    """Where a message was written: it goes there, whatever chat is open when its files have
+    arrived. `behaviour` is what was shown when it was sent."""
+
+    key: str
+    chat_id: ChatId | None
+    edited: Edited | None
+    behaviour: WhenBusy
+    was_busy: bool
+
+
 class Delivery:
     def __init__(self, host: ComposerHost) -> None:
         self._host = host
@@ -35,54 +50,62 @@ class Delivery:
 
     async def send(self, written: str, text: str) -> None:
         """`text` is what is said; `written` is what stands in the box for it."""
-        host, key = self._host, self._host.key
+        host, place = self._host, self._place()
         try:
-            await host.files.attach_all(key, text)
-            attachments = host.draft.attachments
-            if refusal := refusal_of_text(text) or refusal_of_files(attachments):
+            await host.files.attach_all(place.key, text)
+            draft = host.draft_at(place.key)
+            if refusal := refusal_of_text(text) or refusal_of_files(draft.attachments):
                 host.say(refusal, "warning")
-            elif host.edited is not None:
-                await self._save_edit(host.edited, text)
-            elif host.chat_id is None:
-                await self._create(written, text)
+            elif place.edited is not None:
+                await self._save_edit(place, place.edited, draft, written, text)
+            elif place.chat_id is None:
+                await self._create(place, draft, written, text)
             else:
-                self._send_to_chat(written, text)
+                self._send_to_chat(place, draft, written, text)
         except (ApiError, ServerUnreachable, OutboxFull, SendDismissed) as error:
             host.say(error.message, "error")
 
-    def _send_to_chat(self, written: str, text: str) -> None:
+    def _place(self) -> Place:
         host = self._host
-        behaviour = host.busy.value if host.is_busy else "queue"
+        return Place(
+            key=host.key,
+            chat_id=host.chat_id,
+            edited=host.edited,
+            behaviour=host.busy.value if host.is_busy else "queue",
+            was_busy=host.is_busy,
+        )
+
+    def _send_to_chat(self, place: Place, draft: WrittenDraft, written: str, text: str) -> None:
+        host, behaviour = self._host, place.behaviour
         if behaviour == "reject":
             host.say(
                 "Not sent: the chat works. Ctrl-G chooses what a message does then.", "warning"
             )
             return
-        host.session.outbox.send(
-            host.chat_id, make_draft(host.draft, text, behaviour, is_new=False)
-        )
-        if host.is_busy and behaviour != "queue":
+        host.session.outbox.send(place.chat_id, make_draft(draft, text, behaviour, is_new=False))
+        if place.was_busy and behaviour != "queue":
             host.say(f"{behaviour_of(behaviour).sent}.")
         host.busy = host.busy.after_send()
-        host.take_sent(host.key, written)
+        host.take_sent(place.key, written)
 
-    async def _create(self, written: str, text: str) -> None:
+    async def _create(self, place: Place, draft: WrittenDraft, written: str, text: str) -> None:
         host, outbox = self._host, self._host.session.outbox
-        key, draft = host.key, replace(host.draft, text=written)
+        draft = replace(draft, text=written)
         item = outbox.send(None, make_draft(draft, text, "queue", is_new=True))
         self._new_key = item.key
-        host.take_sent(key, written)
+        host.take_sent(place.key, written)
         try:
             chat_id = await outbox.created(item.key)
         except BaseException:
             # While a try is on its way it cannot be taken back: the chat may exist already.
             if outbox.dismiss(item.key) is not None:
-                host.put_back(key, draft)
+                host.put_back(place.key, draft)
             raise
         finally:
             self._new_key = None
-        host.carry_draft(chat_id)
-        host.post_message(OpenChat(chat_id))
+        if host.key == place.key:
+            host.carry_draft(chat_id)
+            host.post_message(OpenChat(chat_id))
 
     @property
     def can_cancel(self) -> bool:
@@ -106,20 +129,26 @@ class Delivery:
             else ("Starting the chat …")
         )
 
-    async def _save_edit(self, edited: Edited, text: str) -> None:
+    async def _save_edit(
+        self, place: Place, edited: Edited, draft: WrittenDraft, written: str, text: str
+    ) -> None:
         host = self._host
-        assert host.chat_id is not None
-        content = content_of(text, host.draft.attachments, edited.kept)
+        assert place.chat_id is not None
+        content = content_of(text, draft.attachments, edited.kept)
         if isinstance(edited, EditedMessage):
-            actions = ChatActions(host.session.api, host.chat_id)
-            await actions.edit_message(edited.message_id, content, edit_choice(host.draft))
+            actions = ChatActions(host.session.api, place.chat_id)
+            await actions.edit_message(edited.message_id, content, edit_choice(draft))
         else:
             try:
-                await QueueActions(host.session.api, host.chat_id).edit(edited.queue_id, content)
+                await QueueActions(host.session.api, place.chat_id).edit(edited.queue_id, content)
             except SentMeanwhile:
-                self.keep_late_edit(text)
+                if host.key == place.key:
+                    self.keep_late_edit(text)
                 return
-        host.stop_editing()
+        if host.key == place.key:
+            host.stop_editing()
+        else:
+            host.take_sent(place.key, written)
 
     def keep_late_edit(self, text: str) -> None:
         """The new text is not lost: it goes into the box."""

@@ -184,6 +184,9 @@ class DraftView(Widget):
     def draft(self) -> WrittenDraft:
         return self._store.read(self.key)
 
+    def draft_at(self, key: str) -> WrittenDraft:
+        return self._store.read(key)
+
     def change_draft(self, change: Callable[[WrittenDraft], WrittenDraft]) -> None:
         self._store.change(self.key, change)
         self.refresh_facts()

@@ -12,7 +12,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from chatd.terminal.safe_text import safe_line
+from chatd.terminal.safe_text import safe_line, safe_text
 from chatd.terminal.session import app_of
 
 T = TypeVar("T")
@@ -128,7 +128,7 @@ class PickerFrame(ModalScreen[R | None], Generic[T, R]):
         if pick is None:
             return
         if pick.refusal:
-            text = f"{safe_line(pick.label, 60)} cannot be chosen: {pick.refusal}."
+            text = f"{safe_line(pick.label, 60)} cannot be chosen: {safe_text(pick.refusal)}."
             self.notify(text, severity="warning", markup=False)
             return
         self._take(pick)
