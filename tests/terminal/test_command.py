@@ -105,6 +105,15 @@ def test_without_a_terminal_chatd_prints_its_help_and_chat_says_what_to_use() ->
     assert (chat.exit_code, "chatd run" in chat.output) == (2, True)
 
 
+def test_without_textual_a_sentence_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Python takes it for a package that is not there.
+    monkeypatch.setitem(sys.modules, "textual", None)
+    chat = CliRunner().invoke(command_line, ("chat",))
+    assert (chat.exit_code, "pip install 'chatd[tui]'" in chat.output) == (1, True)
+
+
 def fail() -> None:
     secret = TOKEN
     raise ZeroDivisionError(len(secret))
