@@ -141,13 +141,13 @@ async def test_the_messages_of_a_chat_name_at_most_fifty_files(server: ApiServer
 
 
 async def test_a_message_and_a_tool_at_once_do_not_pass_the_limit(server: ApiServer) -> None:
-    """The tool links the last file while the message waits for the chat's row."""
+    """The tool links the last file while the message waits to count the files."""
     pool = server.replica.pool
     await insert_seed(pool, Seed(state=State.R0))
     made = [await upload(server) for _ in range(MAX_FILES_PER_CHAT + 1)]
     assert (await server.ask("POST", SEND, body(*made[:49]))).status == 200
     async with asyncio.TaskGroup() as group, pool.transaction() as tool:
-        await chats.lock(tool, CHAT)
+        await chats.lock_files(tool, CHAT)
         sent = group.create_task(server.ask("POST", SEND, body(made[49])))
         await eventually(lambda: has_lock_waiter(pool))
         await tool.execute("INSERT INTO chat_files VALUES ($1, $2)", CHAT, UUID(made[50]))

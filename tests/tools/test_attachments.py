@@ -10,6 +10,7 @@ from chatd.domain.answer.tool_output import AnsweredCall, result_message
 from chatd.domain.chat.file_links import MAX_FILES_PER_CHAT
 from chatd.domain.chat.parts import FilePart, ToolResultPart
 from chatd.domain.ids import ToolCallId
+from chatd.store.chat import chats
 from chatd.store.pool import Pool
 from chatd.tools.attachments import ATTACH_PIECE_BYTES, MAX_ATTACHED_BYTES
 from tests.support.eventually import eventually
@@ -129,7 +130,7 @@ async def test_two_calls_at_once_do_not_pass_the_limit(caller: FileToolCaller) -
     for _ in range(MAX_FILES_PER_CHAT - 1):
         await caller.result_of("attach_file", path=path)
     async with asyncio.TaskGroup() as group, caller.pool.transaction() as held:
-        await held.execute("SELECT FROM chats FOR UPDATE")
+        await chats.lock_files(held, caller.chat.id)
         calls = [group.create_task(caller.call("attach_file", path=path)) for _ in range(2)]
         await eventually(lambda: count_lock_waiters(caller.pool, 2))
     assert sorted(call.result().is_error for call in calls) == [False, True]

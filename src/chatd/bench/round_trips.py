@@ -21,7 +21,7 @@ from chatd.bench.report import ReportRow, at_most
 from chatd.pg.layout import SOCKET_NAME
 from chatd.store import model_configs, notifications, providers
 from chatd.store.account import credentials, sign_in_attempts, users
-from chatd.store.chat import chats, journal, open_calls, usage, workers
+from chatd.store.chat import chats, journal, open_calls, subagents, usage, workers
 from chatd.store.workspace import agents, build_leases
 
 _TRIP_MESSAGES: Final = (b"S", b"Q")
@@ -138,6 +138,7 @@ SHARED_STATEMENTS: Final[Mapping[str, str]] = {
     credentials.DELETE_EXPIRED: "accounts",
     sign_in_attempts.DELETE_OLD: "accounts",
     users.DELETE_LEFT_SECRETS: "accounts",
+    subagents.LIST_ALL_WAKEABLE: "poll",
 }
 _TOOL_CALLS: Final = 10
 _IDLE_CHATS: Final = 50

@@ -59,6 +59,8 @@ GET_MANY: Final[LiteralString] = f"""
     SELECT c.* FROM chats c WHERE c.id = ANY ($1::uuid[]) AND {chat_condition("$2", "$3")}"""
 
 LOCK: Final[LiteralString] = "SELECT id FROM chats WHERE id = $1 FOR NO KEY UPDATE"
+LOCK_FILES: Final[LiteralString] = """
+    SELECT pg_advisory_xact_lock(hashtextextended('files of ' || $1::uuid::text, 0))"""
 
 LOCK_TREE: Final[LiteralString] = f"""
     SELECT c.* FROM chats c WHERE c.root_chat_id = $1 AND {chat_condition("$2", "$3")}
@@ -270,6 +272,12 @@ async def has_change(conn: Conn, chat_id: ChatId, version: int, change_id: Chang
 async def lock(conn: Conn, chat_id: ChatId) -> None:
     """Wait for running writes, so that the next attempt cannot conflict."""
     await conn.fetchval(LOCK, chat_id)
+
+
+async def lock_files(conn: Conn, chat_id: ChatId) -> None:
+    """Until the end of the transaction nobody else adds files to the chat: they can be counted. Not
+    by the row's lock, for which a tool would wait behind every commit."""
+    await conn.fetchval(LOCK_FILES, chat_id)
 
 
 async def lock_tree(conn: Conn, actor: Actor, root: ChatId, permission: Permission) -> list[Chat]:

@@ -159,6 +159,8 @@ class OperationRun:
         """Wait for the row's lock, so that an operation on a busy chat cannot conflict for ever."""
         async with self._pool.transaction() as session:
             await chats.lock(session, self._operation.chat_id)
+            if _names_files(command):
+                await chats.lock_files(session, self._operation.chat_id)
             if isinstance(command, SendMessage) and command.mcp_server_ids is not None:
                 await updates.set_mcp_servers(
                     session,

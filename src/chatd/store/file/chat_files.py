@@ -89,13 +89,13 @@ async def finish(
     new: NewFile,
     limits: FileLimits,
 ) -> StoredFile:
-    """The chat has the file from now on. Its row is locked before its files are counted, as by a
+    """The chat has the file from now on. Its files are locked before they are counted, as by a
     message that names files: two at once do not pass the limit. Raises StaleFence,
     TooManyFiles, and Conflict: no room in the quota of the owner. Raises DuplicateRow if another
     attempt at the call has stored one."""
     owned = (file_id, chat_id, fence.worker_id, fence.epoch)
     async with pool.transaction() as session:
-        await chats.lock(session, chat_id)
+        await chats.lock_files(session, chat_id)
         row = await session.fetchrow(
             FINISH_FOR_CHAT,
             *owned,
