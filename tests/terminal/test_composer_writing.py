@@ -265,6 +265,11 @@ async def test_keys_that_come_at_once_act_in_their_order(server: TerminalServer)
         assert chat_id is not None
         assert await prompts_of(server, chat_id) == ["a\nc"]
         await until(pilot, lambda: box_of(pilot).text == "d")
+        for key, character in [("enter", None), ("e", "e"), ("enter", None), ("f", "f")]:
+            box.post_message(events.Key(key, character))
+        await until(pilot, lambda: box_of(pilot).text == "f")
+        await until_status(server, chat_id, "waiting", turns=3)
+        assert await prompts_of(server, chat_id) == ["a\nc", "d", "e"]
 
 
 async def test_plan_switches_plan_mode_on_for_a_new_chat_and_for_an_open_one(

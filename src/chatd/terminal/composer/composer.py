@@ -71,12 +71,16 @@ class Composer(DraftView):
             case CommandCall():
                 self._run_command(found)
             case _ if found.text:
-                self._recall.forget()
-                send = partial(self._delivery.send, self._box.text, found.text)
-                self._sending = self.start(send, "send")
-                self.refresh_facts()
+                self._send_text(found.text)
             case _:
                 return
+
+    def _send_text(self, text: str) -> None:
+        written = self._box.text
+        self._recall.forget()
+        if not self._delivery.send_at_once(written, text):
+            self._sending = self.start(partial(self._delivery.send, written, text), "send")
+        self.refresh_facts()
 
     def _take_for_enter(self) -> bool:
         """Whether Enter goes on to run what is written: a command that is complete."""

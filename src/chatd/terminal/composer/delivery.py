@@ -12,6 +12,7 @@ from chatd.terminal.composer.behaviours import behaviour_of
 from chatd.terminal.composer.chat_actions import ChatActions
 from chatd.terminal.composer.drafts import WrittenDraft
 from chatd.terminal.composer.host import ComposerHost
+from chatd.terminal.composer.local_files import mentions_of
 from chatd.terminal.composer.message_content import (
     content_of,
     read_content,
@@ -64,6 +65,22 @@ class Delivery:
                 self._send_to_chat(place, draft, written, text)
         except (ApiError, ServerUnreachable, OutboxFull, SendDismissed) as error:
             host.say(error.message, "error")
+
+    def send_at_once(self, written: str, text: str) -> bool:
+        """Without waiting for anything, so that the next Enter counts too. False: there are files,
+        or the message is not simply one more of a chat."""
+        host, place = self._host, self._place()
+        is_plain = not host.draft.attachments and not mentions_of(text)
+        if place.chat_id is None or place.edited is not None or not is_plain:
+            return False
+        if refusal := refusal_of_text(text):
+            host.say(refusal, "warning")
+            return True
+        try:
+            self._send_to_chat(place, host.draft, written, text)
+        except OutboxFull as error:
+            host.say(error.message, "error")
+        return True
 
     def _place(self) -> Place:
         host = self._host
