@@ -166,7 +166,7 @@ def screen_text(pilot: Pilot[None]) -> str:
     """What a person sees: the characters of the screen."""
     screen = pilot.app.screen
     return "\n".join(
-        "".join(segment.text for segment in strip).replace("\u00a0", " ")
+        "".join(segment.text for segment in strip)
         for strip in screen._compositor.render_strips()  # pyright: ignore[reportPrivateUsage]
     )
 

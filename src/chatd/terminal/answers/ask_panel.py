@@ -128,7 +128,7 @@ class AskPanel(AskFrame):
         failure = self.failure or form.problem
         self.draw_frame(form.title, notes, failure, self._hints(form, item))
 
-    def _hints(self, form: AskForm, item: Item) -> Content:
+    def _hints(self, form: AskForm, item: Item) -> list[Content]:
         if key_of(item) in self.asks.sending:
             return hint_line((), before="Sending…")
         others = [("next_ask", "Next")] if len(self.asks.items) > 1 else []

@@ -21,16 +21,16 @@ def _key_names() -> Mapping[str, str]:
     }
 
 
-def hint_line(actions: Sequence[tuple[str, str]], *, before: str = "") -> Content:
+def hint_line(actions: Sequence[tuple[str, str]], *, before: str = "") -> list[Content]:
     """`before` comes first, such as how to get here. Actions without a word are not named."""
     names = _key_names()
     parts = [Content.styled(before, "bold")] if before else []
     parts += [
-        Content.assemble((names[action], "bold $text-accent"), _unbroken(f" {word}"))
+        Content.assemble((names[action], "bold $text-accent"), f" {word}")
         for action, word in actions
         if word
     ]
-    return Content("   ").join(parts)
+    return parts
 
 
 def notes_of(form: AskForm, item: Item, asks: OpenAsks, now: datetime) -> list[str]:
@@ -42,8 +42,3 @@ def notes_of(form: AskForm, item: Item, asks: OpenAsks, now: datetime) -> list[s
     if form.query_one(Body).has_more_below:
         notes.append("more below ↓")
     return [*notes, f"{asks.place_of(item)} of {count}" if count > 1 else ""]
-
-
-def _unbroken(text: str) -> str:
-    """A key stays in one row with its words."""
-    return text.replace(" ", "\u00a0")
