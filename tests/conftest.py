@@ -2,9 +2,10 @@
 freezes imported objects for the garbage collector."""
 
 import gc
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Mapping
+from itertools import chain, islice
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import pytest
 
@@ -24,16 +25,25 @@ from tests.support.proxy import Proxy, proxy_to
 # Files with tests of many seconds run first, because the slowest of the last tests delays the whole
 # run. The random order within them and after them is kept.
 LONGEST: Final = (
+    "workspace_turns/test_mcp.py",
     "workspaces/test_sandbox_unprivileged.py",
-    "store/test_outages.py",
     "workspace_turns/test_killed.py",
     "chaos/test_rolling.py",
-    "e2e/test_serve.py",
     "api/test_fuzzed_requests.py",
+    "store/test_outages.py",
+    "store/test_statements.py",
+    "e2e/test_mcp.py",
+    "workspace_turns/test_chat_files.py",
+    "workspace_turns/test_subagents.py",
+    "workspace_turns/test_configured_mcp.py",
+    "e2e/test_serve.py",
+    "terminal/test_answers_scenes.py",
+    "e2e/test_event_logs.py",
     "workspace_turns/test_leaving.py",
     "workspace_turns/test_demo.py",
     "workspace_turns/test_hostile.py",
     "chaos/test_takeover.py",
+    "chaos/test_subagents.py",
     "chaos/test_accidents.py",
     "bench/test_bench.py",
 )
@@ -59,11 +69,19 @@ def pytest_terminal_summary(
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """After the shuffle: the longest first."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """After the shuffle: the longest first, in each of the equal parts that pytest-xdist deals out
+    to its workers at the start (`--dist worksteal`)."""
     here = Path(__file__).parent
     rank = {here / name: place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: rank.get(item.path, len(rank)))
+    longest = sorted((one for one in items if one.path in rank), key=lambda one: rank[one.path])
+    rest = iter([one for one in items if one.path not in rank])
+    given = cast("Mapping[str, int]", getattr(config, "workerinput", {}))
+    workers = given.get("workercount", 1)
+    share = len(items) // workers
+    dealt = [longest[worker::workers] for worker in range(workers)]
+    parts = ((*first, *islice(rest, max(0, share - len(first)))) for first in dealt)
+    items[:] = [*chain.from_iterable(parts), *rest]
 
 
 @pytest.hookimpl(wrapper=True)
