@@ -19,6 +19,7 @@ from tests.support.clock import FakeClock
 from tests.support.factories import CHAT
 from tests.support.mcp.servers import FrontDoor
 from tests.support.outcomes import raised
+from tests.support.providers.server import FakeServer
 
 
 def without_model(words: str) -> Draft:
@@ -166,6 +167,17 @@ async def test_after_a_day_it_is_not_known_whether_a_message_arrived(server: Api
         seen = await client.fetch(CHAT, lambda chat: chat.pending[0].state == "refused")
         assert seen.pending[0].problem is not None
         assert seen.pending[0].problem.code == "too_old"
+
+
+async def test_a_message_that_was_accepted_unreadably_is_tried_again_with_its_key() -> None:
+    async with FakeServer.running() as fake, run_client(fake.url, ME, FakeClock()) as client:
+        fake.reply(200, {"version": "not a number"})
+        fake.reply(200, {"version": "not a number"})
+        sent = client.outbox.send(CHAT, draft("once"))
+        await client.fetch(CHAT, lambda chat: chat.pending[0].state == "refused")
+        again = client.outbox.retry(sent.key)
+        assert again is not None
+        assert again.key == sent.key
 
 
 async def test_the_number_of_unsent_messages_is_bounded(client: ClientRig, door: FrontDoor) -> None:

@@ -128,6 +128,14 @@ async def test_a_redirect_is_not_followed(fake: FakeServer, api: ServerApi) -> N
         assert f"sends clients on to {other.url}." in error.message
 
 
+@pytest.mark.parametrize("location", ["http://x:99999/", "http://[x/", ""])
+async def test_a_redirect_to_no_address_is_an_error_too(
+    fake: FakeServer, api: ServerApi, location: str
+) -> None:
+    fake.reply(302, b"", {"location": location})
+    assert (await refused(api)).code == "redirected"
+
+
 # No answer
 
 

@@ -204,12 +204,16 @@ def explain_failure(error: Exception) -> NoAnswer:
 
 def _redirected(url: str, reply: aiohttp.ClientResponse) -> ApiError:
     """The token is not sent there."""
-    target = urlsplit(urljoin(str(reply.url), reply.headers.get("Location", "")))
-    path = target.path.partition(API_PATH)[0]
-    place = f"{target.scheme}://{target.hostname or ''}{_port(target.port)}{path}"
+    place = _place_of(str(reply.url), reply.headers.get("Location", ""))
     text = f"{url} sends clients on to {place}. Name that address instead, if it is your server."
     return ApiError(reply.status, "redirected", text)
 
 
-def _port(port: int | None) -> str:
-    return "" if port is None else f":{port}"
+def _place_of(url: str, location: str) -> str:
+    """For people; whoever answers in the server's place may write anything there."""
+    try:
+        target = urlsplit(urljoin(url, location))
+        port = "" if target.port is None else f":{target.port}"
+    except ValueError:
+        return "an address that is not valid"
+    return f"{target.scheme}://{target.hostname or ''}{port}{target.path.partition(API_PATH)[0]}"

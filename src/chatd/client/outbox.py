@@ -25,6 +25,7 @@ __all__ = ["Draft", "Outbox", "OutboxFull", "PendingSend", "SendDismissed"]
 MAX_AGE_S: Final = 23 * 3600.0
 """The server remembers a key for 24 hours; after that a repeat would be a second message."""
 MAX_SERVER_FAULTS: Final = 6
+_UNREADABLE: Final = frozenset({"unexpected_reply", "reply_too_large"})
 _BACKOFF: Final = Backoff(first_delay_s=1.0, max_delay_s=30.0)
 _TOO_OLD: Final = SendProblem(
     code="too_old",
@@ -41,7 +42,7 @@ class Outbox:
         self._connection = connection
         self._clock = api.clock
         self._items = PendingSends(connection)
-        self._first_tries: dict[str, float] = {}
+        self._first_tries: dict[str, tuple[float, float]] = {}
         self._lanes: dict[str, InterruptibleSleep] = {}
         self._group: asyncio.TaskGroup | None = None
 
@@ -70,12 +71,16 @@ class Outbox:
         return item.draft
 
     def retry(self, key: str) -> PendingSend | None:
-        """Tries a refused message again. It gets a new key: the server has answered the old one."""
+        """Tries a refused message again. It gets a new key if the server has refused the old one,
+        and keeps it if the server has accepted it but its reply could not be read."""
         item = self._items.find(key)
         if item is None or item.state != "refused":
             return None
-        again = self._items.renew(item)
-        self._first_tries.pop(key, None)
+        if item.problem is not None and item.problem.code in _UNREADABLE:
+            again = self._items.change(item, state="waiting", failures=0, problem=None)
+        else:
+            again = self._items.renew(item)
+            self._first_tries.pop(key, None)
         self._start(again)
         return again
 
@@ -142,8 +147,7 @@ class Outbox:
 
     async def _try(self, item: PendingSend) -> float:
         """Returns how long to wait before the next try."""
-        now = self._clock.monotonic()
-        if now - self._first_tries.setdefault(item.key, now) > MAX_AGE_S:
+        if self._age_s(item) > MAX_AGE_S:
             self._refuse(item, _TOO_OLD)
             return 0.0
         sending = self._items.change(item, state="sending")
@@ -157,8 +161,16 @@ class Outbox:
                 return self._wait(sending, error, error.retry_after_s or 0.0)
             self._refuse(sending, SendProblem(code=error.code, message=error.message))
             self._items.refuse(sending, error)
+            if error.code in _UNREADABLE:
+                return 0.0
         self._first_tries.pop(item.key, None)
         return 0.0
+
+    def _age_s(self, item: PendingSend) -> float:
+        """Since the first try. Monotonic time stands still while a laptop sleeps."""
+        elapsed, now = self._clock.monotonic(), self._clock.now().timestamp()
+        first = self._first_tries.setdefault(item.key, (elapsed, now))
+        return max(elapsed - first[0], now - first[1])
 
     async def _post(self, item: PendingSend) -> None:
         if item.chat_id is None:

@@ -34,7 +34,8 @@ class OpenedChat:
     def open(self, chat_id: ChatId | None) -> None:
         self.close()
         self.chat_id = chat_id
-        self._show(None)
+        # At once, as far as it is known: until then keys would act on the chat before it.
+        self._show(None if chat_id is None else self._connection.chat(chat_id))
         if chat_id is not None:
             self._stop = self._connection.follow_chat(chat_id, self._changed)
 
@@ -45,6 +46,7 @@ class OpenedChat:
         if self._timer is not None:
             self._timer.stop()
         self._newest = self._timer = self._stop = None
+        self._is_asked = False
 
     def _changed(self, chat: FollowedChat) -> None:
         """In the connection's task: textual's timers need to be started in a task of the app."""
