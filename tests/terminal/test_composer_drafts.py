@@ -5,6 +5,14 @@ from pathlib import Path
 from uuid import UUID
 
 from chatd.domain.ids import ChatId
+from chatd.terminal.attachments.pasted_text import (
+    MAX_INLINE_LINES,
+    MAX_PASTED_CHARS,
+    blocks_of,
+    next_number,
+    read_paste,
+    write_block,
+)
 from chatd.terminal.composer.drafts import (
     MAX_STORED_DRAFTS,
     Attachment,
@@ -12,14 +20,6 @@ from chatd.terminal.composer.drafts import (
     WrittenDraft,
     draft_key,
     state_directory,
-)
-from chatd.terminal.composer.pasted_text import (
-    MAX_INLINE_LINES,
-    MAX_PASTED_CHARS,
-    blocks_of,
-    next_number,
-    read_paste,
-    write_block,
 )
 from chatd.terminal.composer.prompt_history import make_history
 

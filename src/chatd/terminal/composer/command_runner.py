@@ -7,11 +7,11 @@ from typing import Final
 from msgspec.structs import replace
 
 from chatd.client.errors import ApiError, ServerUnreachable
+from chatd.terminal.attachments.local_files import resolve
 from chatd.terminal.composer.behaviours import BEHAVIOURS, find_behaviour
 from chatd.terminal.composer.chat_actions import ChatActions, NotDone, export_name
 from chatd.terminal.composer.commands import CommandCall, CommandName, refusal_of
 from chatd.terminal.composer.host import CommandTarget
-from chatd.terminal.composer.local_files import resolve
 from chatd.terminal.messages import NewChat, OpenChat, OpenScreen, ScreenName, Severity, ShowNotice
 from chatd.terminal.pickers.model_texts import EFFORT_NAMES, efforts_of, find_model, model_name
 from chatd.terminal.safe_text import safe_line

@@ -7,8 +7,8 @@ from functools import partial
 from textual.widget import Widget
 
 from chatd.domain.chat.states import PublicStatus
+from chatd.terminal.attachments.local_files import PathWord, complete_path
 from chatd.terminal.composer.completions import Offer, offer_commands, offer_files, wanted_path
-from chatd.terminal.composer.local_files import PathWord, complete_path
 from chatd.terminal.composer.offer_menu import OfferMenu
 from chatd.terminal.composer.text_box import TextBox
 from chatd.terminal.machine import Machine

@@ -7,8 +7,8 @@ from typing import Literal
 from msgspec import Struct
 
 from chatd.domain.chat.states import PublicStatus
+from chatd.terminal.attachments.local_files import FileName, PathWord, path_word, write_mention
 from chatd.terminal.composer.commands import ALIASES, BY_NAME, COMMANDS, refusal_of
-from chatd.terminal.composer.local_files import FileName, PathWord, path_word, write_mention
 
 
 class Offer(Struct, frozen=True, kw_only=True):

@@ -6,6 +6,8 @@ from textual.app import ComposeResult
 
 from chatd.domain.chat.public_messages import PublicMessage, PublicQueuedMessage
 from chatd.domain.ids import ChatId
+from chatd.terminal.attachments.local_files import mentions_of, write_mention
+from chatd.terminal.attachments.pasted_text import Pasted, next_number, write_block
 from chatd.terminal.changes.diff_scope import read_scope
 from chatd.terminal.composer.behaviours import behaviour_of, find_behaviour
 from chatd.terminal.composer.command_runner import CommandRunner
@@ -13,11 +15,9 @@ from chatd.terminal.composer.commands import CommandCall, UnknownCommand, read_l
 from chatd.terminal.composer.draft_view import DraftView
 from chatd.terminal.composer.external_editor import EditorFailed, edit_text
 from chatd.terminal.composer.hint_line import HintLine
-from chatd.terminal.composer.local_files import mentions_of, write_mention
 from chatd.terminal.composer.message_content import read_content
 from chatd.terminal.composer.notice_lines import NoticeLines
 from chatd.terminal.composer.offer_menu import OfferMenu
-from chatd.terminal.composer.pasted_text import Pasted, next_number, write_block
 from chatd.terminal.composer.sending import (
     Edited,
     EditedMessage,

@@ -8,11 +8,11 @@ from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.outbox import OutboxFull, PendingSend, SendDismissed
 from chatd.domain.chat.commands import WhenBusy
 from chatd.domain.ids import ChatId
+from chatd.terminal.attachments.local_files import mentions_of
 from chatd.terminal.composer.behaviours import behaviour_of
 from chatd.terminal.composer.chat_actions import ChatActions
 from chatd.terminal.composer.drafts import WrittenDraft
 from chatd.terminal.composer.host import ComposerHost
-from chatd.terminal.composer.local_files import mentions_of
 from chatd.terminal.composer.message_content import (
     content_of,
     read_content,

@@ -16,12 +16,12 @@ from chatd.client.connection import FollowedChat
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.ids import ChatId
 from chatd.domain.model.protocol import Effort
+from chatd.terminal.attachments.draft_files import DraftFiles
 from chatd.terminal.composer.behaviours import BusyChoice, behaviour_of
 from chatd.terminal.composer.chat_facts import ChatFacts
 from chatd.terminal.composer.commands import BUSY_STATUSES
 from chatd.terminal.composer.completion import Completion
 from chatd.terminal.composer.delivery import Delivery
-from chatd.terminal.composer.draft_files import DraftFiles
 from chatd.terminal.composer.drafts import (
     NEW_CHAT,
     DraftStore,

@@ -10,9 +10,9 @@ from chatd.client.choice_resources import ModelChoice
 from chatd.client.connection import FollowedChat
 from chatd.domain.ids import ChatId
 from chatd.domain.model.protocol import Effort
+from chatd.terminal.attachments.draft_files import DraftFiles
 from chatd.terminal.composer.behaviours import BusyChoice
 from chatd.terminal.composer.chat_facts import ChatFacts
-from chatd.terminal.composer.draft_files import DraftFiles
 from chatd.terminal.composer.drafts import WrittenDraft
 from chatd.terminal.composer.sending import Edited
 from chatd.terminal.messages import Severity

@@ -13,8 +13,8 @@ from chatd.client.drafts import (
 )
 from chatd.domain.chat.parts import FilePart, FileReferencePart, KnownPart, TextPart, UnknownPart
 from chatd.domain.ids import FileId
+from chatd.terminal.attachments.pasted_text import MAX_TEXT_CHARS
 from chatd.terminal.composer.drafts import Attachment
-from chatd.terminal.composer.pasted_text import MAX_TEXT_CHARS
 
 
 def content_of(

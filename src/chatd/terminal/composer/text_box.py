@@ -7,7 +7,7 @@ from textual.actions import SkipAction
 from textual.binding import BindingType
 from textual.widgets import TextArea
 
-from chatd.terminal.composer.pasted_text import MAX_TEXT_CHARS, Pasted, read_paste
+from chatd.terminal.attachments.pasted_text import MAX_TEXT_CHARS, Pasted, read_paste
 from chatd.terminal.keys import bindings_of
 from chatd.terminal.safe_text import safe_text
 from chatd.terminal.session import app_of

@@ -9,14 +9,14 @@ from textual.widget import Widget
 from textual.worker import Worker, WorkerCancelled, WorkerFailed
 
 from chatd.client.server import ServerApi
-from chatd.terminal.composer.drafts import Attachment, DraftStore, WrittenDraft
-from chatd.terminal.composer.local_files import (
+from chatd.terminal.attachments.local_files import (
     MAX_MESSAGE_FILES,
     Mention,
     existing_mentions,
     resolve,
 )
-from chatd.terminal.composer.uploads import upload_mention, upload_text
+from chatd.terminal.attachments.uploads import upload_mention, upload_text
+from chatd.terminal.composer.drafts import Attachment, DraftStore, WrittenDraft
 from chatd.terminal.machine import Machine
 
 

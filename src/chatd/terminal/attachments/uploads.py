@@ -9,8 +9,8 @@ from typing import BinaryIO, Final
 from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.resources import StoredFile
 from chatd.client.server import ServerApi
+from chatd.terminal.attachments.local_files import Mention, check_file, reason_of
 from chatd.terminal.composer.drafts import Attachment
-from chatd.terminal.composer.local_files import Mention, check_file, reason_of
 from chatd.terminal.safe_text import safe_line
 
 UNKNOWN_TYPE: Final = "application/octet-stream"
