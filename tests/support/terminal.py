@@ -30,7 +30,9 @@ from chatd.settings.schema import (
 )
 from chatd.terminal.app import ChatTerminal
 from chatd.terminal.start import open_session
+from chatd.workspaces.local.backend import LocalConfig
 from tests.support.eventually import eventually
+from tests.support.local_rig import HOST, LocalRig
 from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
 from tests.support.providers.server import Gate
 
@@ -97,6 +99,18 @@ class TerminalServer:
 @asynccontextmanager
 async def serve_terminal(
     dsn: str, data_dir: Path, change: Callable[[Settings], Settings] = lambda settings: settings
+) -> AsyncGenerator[TerminalServer]:
+    """Workspaces outlive a server: if there are any, they end with the test."""
+    try:
+        async with _serve(dsn, data_dir, change) as server:
+            yield server
+    finally:
+        await LocalRig(LocalConfig(data_dir=data_dir, host_id=HOST)).close()
+
+
+@asynccontextmanager
+async def _serve(
+    dsn: str, data_dir: Path, change: Callable[[Settings], Settings]
 ) -> AsyncGenerator[TerminalServer]:
     stop = asyncio.Event()
     ready: asyncio.Future[ReadyInfo] = asyncio.get_running_loop().create_future()
