@@ -5,12 +5,12 @@ from pathlib import Path
 from textual.pilot import Pilot
 
 from chatd.terminal.app import ChatTerminal
+from chatd.terminal.chats.switch_screen import SwitchScreen
 from chatd.terminal.connection_banner import ConnectionBanner
 from chatd.terminal.help_screen import HelpScreen
 from chatd.terminal.main_screen import MainScreen
 from chatd.terminal.session import session_of
 from chatd.terminal.signed_out_screen import SignedOutScreen
-from chatd.terminal.switch_screen import SwitchScreen
 from chatd.terminal.welcome import DEMOS
 from tests.support.providers.server import Gate
 from tests.support.terminal import (
@@ -61,8 +61,7 @@ async def test_a_person_without_chats_can_start_a_demo(server: TerminalServer) -
     async with run_terminal(server, size=SMALL) as pilot:
         for demo in DEMOS:
             await until_shown(pilot, demo.title)
-        main_screen(pilot).query_one("#welcome-demos").focus()
-        await pilot.press("down", "enter")
+        await pilot.press("shift+tab", "down", "enter")
         chat = await until(pilot, lambda: main_screen(pilot).chat_id)
         await until_shown(pilot, "long story")
     await server.call("POST", f"/chats/{chat}/interrupt")
@@ -126,7 +125,7 @@ async def test_the_loss_of_the_server_is_shown_with_the_next_try(dsn: str, tmp_p
         server.stop()
         banner = main_screen(pilot).query_one(ConnectionBanner)
         await until(pilot, lambda: banner.display)
-        await until_shown(pilot, "Chats go on; trying")
+        await until_shown(pilot, "Chats go on; ")
 
 
 async def test_help_and_go_to_open_on_top_and_close(server: TerminalServer) -> None:

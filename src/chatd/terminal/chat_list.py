@@ -15,7 +15,7 @@ from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.frames import ChatChanged, ChatRemoved, ListEvent, ListReady
 from chatd.client.resources import Chat, ListedChat
 from chatd.domain.ids import ChatId
-from chatd.terminal.attention import Alert, Attention
+from chatd.terminal.chats.attention import Alert, Attention
 from chatd.terminal.chats.directory import ChatDirectory, ListFilter, View
 from chatd.terminal.chats.known import KnownChats
 from chatd.terminal.chats.list_actions import ListActions

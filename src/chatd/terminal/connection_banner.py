@@ -62,7 +62,7 @@ def waiting_text(connection: Connection, now: datetime) -> str:
     retry_at = connection.retry_at or now
     left = max(round((retry_at - now).total_seconds()), 0)
     why = safe_text(connection.problem).rstrip(".") or "the connection was lost"
-    return f"Not connected: {why}. Chats go on; trying again in {left} s (F5: now)"
+    return f"Not connected: {why}. Chats go on; next try in {left} s (F5: now)"
 
 
 def connection_word(connection: Connection, url: str, *, is_short: bool) -> str:

@@ -13,20 +13,20 @@ from chatd.client.connection import FollowedChat
 from chatd.client.resources import Chat, ListedChat
 from chatd.domain.ids import ChatId
 from chatd.terminal.areas import AnswerPanel, Composer, QueueView, Timeline
-from chatd.terminal.attention import Alert
 from chatd.terminal.chat_header import ChatHeader
 from chatd.terminal.chat_list import ChatList
+from chatd.terminal.chats.attention import Alert
+from chatd.terminal.chats.interrupts import Interrupts
+from chatd.terminal.chats.read_marks import ReadMarks
+from chatd.terminal.chats.switch_screen import Choice, GoTo, RunCommand, SwitchScreen
 from chatd.terminal.connection_banner import ConnectionBanner
 from chatd.terminal.dialogs import Question
-from chatd.terminal.interrupts import Interrupts
 from chatd.terminal.keys import bindings_of
 from chatd.terminal.messages import EditMessage, NewChat, OpenChat, OpenScreen, ShowNotice
 from chatd.terminal.open_chat import OpenedChat
-from chatd.terminal.read_marks import ReadMarks
 from chatd.terminal.screens import SCREENS
 from chatd.terminal.session import app_of, session_of
 from chatd.terminal.status_line import StatusLine
-from chatd.terminal.switch_screen import Choice, GoTo, RunCommand, SwitchScreen
 from chatd.terminal.welcome import Welcome
 
 NARROW_BELOW: Final = 100

@@ -51,7 +51,7 @@ class Welcome(Vertical):
             yield Static("What should it do?", id="welcome-text", markup=False)
             yield OptionList(*map(_option, DEMOS), id="welcome-demos", compact=True)
             yield Static(
-                "Write a message below, or Tab to the demos: no key needed, scripted answers.",
+                "Write below, or Shift-Tab to a demo: no key, scripted answers.",
                 id="welcome-hint",
                 markup=False,
             )

@@ -8,7 +8,7 @@ from chatd.client.connection import FollowedChat
 from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.domain.ids import ChatId
 from chatd.terminal.chats.actions import ChatActions
-from chatd.terminal.double_press import DoublePress
+from chatd.terminal.chats.double_press import DoublePress
 from chatd.terminal.messages import ShowNotice
 from chatd.terminal.session import Session
 
