@@ -8,7 +8,16 @@ from markdown_it.token import Token
 from rich.cells import cell_len
 from rich.text import Text
 
-from chatd.terminal.timeline.lines import MAX_CHARS, Lines, padded, paragraph, prefixed, shown, wrap
+from chatd.terminal.timeline.lines import (
+    MAX_CHARS,
+    Lines,
+    cut,
+    padded,
+    paragraph,
+    prefixed,
+    shown,
+    wrap,
+)
 from chatd.terminal.timeline.markdown.code import code_lines
 from chatd.terminal.timeline.markdown.inline import inline_text
 from chatd.terminal.timeline.markdown.table import table_lines
@@ -28,7 +37,12 @@ def markdown_lines(text: str, width: int, palette: Palette) -> Lines:
         tokens = PARSER.parse(safe)
     except (RecursionError, ValueError, IndexError):
         return paragraph(text, width, palette.plain, MAX_CHARS)
-    return block_lines(tokens, width, palette)
+    return fitted_lines(tokens, width, palette)
+
+
+def fitted_lines(tokens: Sequence[Token], width: int, palette: Palette) -> Lines:
+    """Deeply nested blocks need more than a narrow terminal has: they are cut."""
+    return [cut(line, width) for line in block_lines(tokens, width, palette)]
 
 
 def block_lines(tokens: Sequence[Token], width: int, palette: Palette) -> Lines:

@@ -13,7 +13,7 @@ from markdown_it.token import Token
 from rich.text import Text
 
 from chatd.terminal.timeline.lines import MAX_CHARS, Lines, shown
-from chatd.terminal.timeline.markdown.blocks import PARSER, block_lines, fence_lines
+from chatd.terminal.timeline.markdown.blocks import PARSER, fence_lines, fitted_lines
 from chatd.terminal.timeline.palette import Palette
 
 _MAX_TAIL_CHARS: Final = 8000
@@ -104,7 +104,7 @@ class LiveMarkdown:
         return fence_lines(code, info, self.width, self.palette, has_label=False)
 
     def _parse(self, text: str) -> Lines:
-        return block_lines(self._tokens(text), self.width, self.palette)
+        return fitted_lines(self._tokens(text), self.width, self.palette)
 
     def _tokens(self, text: str) -> list[Token]:
         """Of the text or, if something in it must not be shown, of what may. The last ones are
