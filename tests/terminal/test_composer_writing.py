@@ -233,6 +233,9 @@ async def test_files_are_completed_attached_and_refused_before_sending(
         assert box_of(pilot).text == "see @notes.txt "
         await type_text(pilot, "and @page.html")
         await pilot.press("escape", "enter")
+        await until_shown(pilot, "Enter again sends")
+        assert "page.html  " not in screen_text(pilot)
+        await pilot.press("enter")
         await until_shown(pilot, "page.html is not attached")
         assert composer_of(pilot).chat_id is None
         for _ in "and @page.html":

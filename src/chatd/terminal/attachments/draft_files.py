@@ -2,7 +2,7 @@
 another chat is open."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec.structs import replace
 from textual.widget import Widget
@@ -55,12 +55,19 @@ class DraftFiles:
             if one.word not in text:
                 self._remove(key, one.word)
 
-    async def attach_all(self, key: str, text: str) -> None:
-        """Every file of this machine that the text names is attached, or says why it is not."""
+    async def find_unattached(self, key: str, text: str) -> tuple[Mention, ...]:
+        """Files of this machine that the text names and that are not attached, or could not be. The
+        text may be pasted, recalled or somebody else's."""
         found = await asyncio.to_thread(
             existing_mentions, text, self._machine.working_directory, self._machine.home
         )
-        for mention in found:
+        attached = self._store.read(key).attachments
+        known = {one.word for one in attached if one.state != "failed"}
+        return tuple(one for one in found if one.word not in known)
+
+    async def attach_all(self, key: str, mentions: Sequence[Mention]) -> None:
+        """These are attached, or say why they are not; all of the draft have arrived then."""
+        for mention in mentions:
             self.attach(key, mention)
         for worker in [one for at, one in self._running.items() if at[0] == key]:
             try:

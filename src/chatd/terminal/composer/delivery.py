@@ -1,6 +1,9 @@
 """Sends a draft: first its files, then the message. The text stays in the box until it is known
 that it goes out."""
 
+from collections.abc import Sequence
+from typing import Final
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -8,7 +11,7 @@ from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.outbox import OutboxFull, PendingSend, SendDismissed
 from chatd.domain.chat.commands import WhenBusy
 from chatd.domain.ids import ChatId
-from chatd.terminal.attachments.local_files import mentions_of
+from chatd.terminal.attachments.local_files import Mention, mentions_of
 from chatd.terminal.composer.behaviours import behaviour_of
 from chatd.terminal.composer.chat_actions import ChatActions
 from chatd.terminal.composer.drafts import WrittenDraft
@@ -31,6 +34,10 @@ from chatd.terminal.composer.sending import (
     make_draft,
 )
 from chatd.terminal.messages import OpenChat
+from chatd.terminal.safe_text import safe_line
+
+_PATH_CELLS: Final = 60
+_SHOWN_FILES: Final = 3
 
 
 class Place(Struct, frozen=True, kw_only=True):
@@ -48,12 +55,16 @@ class Delivery:
     def __init__(self, host: ComposerHost) -> None:
         self._host = host
         self._new_key: str | None = None
+        self._asked: tuple[str, tuple[str, ...]] | None = None
 
     async def send(self, written: str, text: str) -> None:
         """`text` is what is said; `written` is what stands in the box for it."""
         host, place = self._host, self._place()
         try:
-            await host.files.attach_all(place.key, text)
+            named = await host.files.find_unattached(place.key, text)
+            if not self._has_confirmed(place.key, named):
+                return
+            await host.files.attach_all(place.key, named)
             draft = host.draft_at(place.key)
             if refusal := refusal_of_text(text) or refusal_of_files(draft.attachments):
                 host.say(refusal, "warning")
@@ -65,6 +76,26 @@ class Delivery:
                 self._send_to_chat(place, draft, written, text)
         except (ApiError, ServerUnreachable, OutboxFull, SendDismissed) as error:
             host.say(error.message, "error")
+
+    def _has_confirmed(self, key: str, named: Sequence[Mention]) -> bool:
+        """A text that was pasted or recalled can name any file of this machine: the person sees
+        which, and presses Enter once more. Those of the draft were chosen before."""
+        chosen = {one.word for one in self._host.draft_at(key).attachments}
+        named = [one for one in named if one.word not in chosen]
+        asked = (key, tuple(one.word for one in named))
+        if not named or asked == self._asked:
+            self._asked = None
+            return True
+        self._asked = asked
+        names = ", ".join(safe_line(one.path, _PATH_CELLS) for one in named[:_SHOWN_FILES])
+        more = f" and {len(named) - _SHOWN_FILES} more" if len(named) > _SHOWN_FILES else ""
+        files = "this file" if len(named) == 1 else "these files"
+        self._host.say(
+            f"Enter again sends {files} of this machine too: {names}{more}. To leave one out,"
+            " remove its @.",
+            "warning",
+        )
+        return False
 
     def send_at_once(self, written: str, text: str) -> bool:
         """Without waiting for anything, so that the next Enter counts too. False: there are files,
