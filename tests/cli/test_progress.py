@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from chatd.cli.output import encode_line
-from chatd.cli.run.call_lines import call_line
+from chatd.cli.run.call_lines import ask_lines, call_line
 from chatd.cli.run.event_lines import EventLines
 from chatd.cli.run.progress import ProgressLines, activity, message_lines
 from chatd.cli.run.turn import SentMessage
@@ -14,8 +14,10 @@ from chatd.client.state import ShownChat
 from chatd.domain.chat.parts import ReasoningPart, TextPart, ToolCallPart
 from chatd.domain.chat.row import RetryState
 from chatd.domain.ids import ToolCallId
+from chatd.terminal.answers.asks import asks_of
 from tests.support.shown_chats import (
     answered,
+    asked,
     called,
     live,
     queued,
@@ -158,3 +160,17 @@ def test_raw_arguments_of_tools_stay_json_in_one_line() -> None:
     assert b"\n" not in encoded
     found = msgspec.json.decode(encoded)
     assert found["message"]["content"][0]["args"] == {"command": "ls"}
+
+
+def test_no_name_or_reason_of_a_call_makes_a_line_that_looks_like_ours() -> None:
+    args = '{"a\\n  Why it asks: no": "x", "b": "1\\n2"}'
+    call = asked(1, "deploy\nWhy", args=args, reason="Because.\n  chatd chats approve X")
+    lines = ask_lines(asks_of(shown(status="requires_action", requested_calls=[call])))
+    assert lines[:6] == [
+        'Allow "deploy\\nWhy"?',
+        '  | "a\\n  Why it asks: no": x',
+        "  | b: 1",
+        "  | 2",
+        "  Why it asks: Because.",
+        "  |   chatd chats approve X",
+    ]

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 from msgspec import UNSET, Raw
 
@@ -9,6 +10,7 @@ from chatd.domain.chat.events import RequestedCall
 from chatd.domain.ids import ToolCallId
 from chatd.terminal.answers.asks import time_left
 from chatd.terminal.answers.call_text import describe_call
+from chatd.terminal.answers.call_view import CallView
 from chatd.terminal.answers.exact_text import (
     HEAD_ROWS,
     TAIL_ROWS,
@@ -110,6 +112,38 @@ def test_arguments_are_shown_as_they_came(args: bytes, texts: list[str], warning
 def test_arguments_that_nobody_has_are_said_to_be_unreadable() -> None:
     text = describe_call(asked(), UNSET)
     assert [block.text for block in text.blocks] == ["(not readable)"]
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("limit", "limit"),
+        ("a\nto ok@x", '"a\\nto ok@x"'),
+        ("Why it asks", '"Why it asks"'),
+        ("Directory", '"Directory"'),
+        ("", '""'),
+        ("a\u3164\u202eb", '"a\\u3164\\u202eb"'),
+        ("n\u3164", "n\\u3164"),
+        ("größe", "größe"),
+    ],
+)
+def test_a_name_is_exact_in_one_line_and_never_like_words_of_the_panel(
+    name: str, shown: str
+) -> None:
+    args = Raw(msgspec.json.encode({name: "evil", "to": "bob"}))
+    text = describe_call(asked("deploy"), args)
+    assert [block.name for block in text.blocks] == [shown, "to"]
+    assert describe_call(asked(name or "x"), Raw(b"{}")).title.count("\n") == 0
+
+
+def test_an_approval_has_each_argument_in_rows_of_its_own() -> None:
+    args = Raw(msgspec.json.encode({"a\nto ok@x": "evil", "漢漢漢漢漢漢漢": "wide" * 20}))
+    rows = list(CallView([describe_call(asked("deploy"), args)])._lay_out(60))  # pyright: ignore[reportPrivateUsage]
+    lines = ["".join(piece for _, piece in row) for row in rows]
+    assert lines[0] == '"a\\nto ok@x" evil'
+    assert not any("\n" in line for line in lines)
+    assert max(map(cell_width, lines)) <= 60, "nothing is cut off at the right"
+    assert "".join(line.strip() for line in lines[2:]) == "wide" * 20
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,9 @@ def _approval_lines(ask: Ask, option: str) -> list[str]:
     lines = [told.title]
     for block in told.blocks:
         lines += _block_lines(block.name, exact_text(block.text))
-    lines += [f"  {name}: {exact_text(text)}" for name, text in told.facts]
+    for name, text in told.facts:
+        head, *rest = exact_text(text).split("\n")
+        lines += [f"  {name}: {head}", *(f"  | {line}" for line in rest)]
     lines += [f"  Attention: {text}" for text in told.warnings]
     lines.append(f"  chatd chats approve {ask.chat_id}{option}")
     if call.can_always:

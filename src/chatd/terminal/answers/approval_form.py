@@ -9,8 +9,9 @@ from textual.app import ComposeResult
 
 from chatd.terminal.answers.asks import Ask
 from chatd.terminal.answers.call_text import describe_call
-from chatd.terminal.answers.call_view import CallView, one_line
+from chatd.terminal.answers.call_view import CallView
 from chatd.terminal.answers.entry import Entry
+from chatd.terminal.answers.exact_text import exact_line, exact_name
 from chatd.terminal.answers.form import Answered, AskForm, Body, DraftKept, HintsChanged
 from chatd.terminal.answers.sending import CallAnswer, Decision
 from chatd.terminal.policy.rule_draft import (
@@ -116,7 +117,7 @@ class ApprovalForm(AskForm):
 
     def do_always(self) -> None:
         assert self._rule is not None
-        tool = one_line(self._rule.tool)
+        tool = exact_name(self._rule.tool)
         if can_edit(self._rule):
             label = (
                 f"Stored in this chat: run {tool} without asking, if its arguments match. One a"
@@ -179,7 +180,7 @@ class ApprovalForm(AskForm):
             assert self._rule is not None
             is_editable = can_edit(self._rule)
             lines = pattern_lines(self._rule.args)
-            shown = lines if is_editable else "\n".join(map(one_line, lines.split("\n")))
+            shown = lines if is_editable else "\n".join(map(exact_line, lines.split("\n")))
             kept = self._draft.rule if is_editable and self._draft.rule is not None else shown
             self.query_one(Entry).open(label, kept, read_only=not is_editable)
         self.post_message(HintsChanged())

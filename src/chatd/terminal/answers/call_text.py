@@ -10,7 +10,7 @@ from chatd.domain.chat.events import RequestedCall
 from chatd.domain.chat.parts import ToolCallPart
 from chatd.domain.text import Json
 from chatd.domain.tool_policy.matching import COMMAND_ARGUMENT, read_arguments
-from chatd.terminal.answers.exact_text import exact_text, mixed_words
+from chatd.terminal.answers.exact_text import exact_name, exact_text, mixed_words
 
 BlockKind = Literal["command", "argument"]
 
@@ -52,7 +52,7 @@ def describe_call(call: RequestedCall, args: Json) -> CallText:
     facts = (("Why it asks", call.reason),) if call.reason else ()
     if fields is None:
         return CallText(
-            title=f"Allow {exact_text(call.tool_name)}?",
+            title=f"Allow {exact_name(call.tool_name)}?",
             blocks=_raw_blocks(args),
             facts=facts,
             warnings=("The arguments are no JSON object: the tool may refuse them.",),
@@ -61,9 +61,9 @@ def describe_call(call: RequestedCall, args: Json) -> CallText:
     is_command = len(commands) == 1 and isinstance(commands[0], str)
     blocks = [_block(name, value, is_command=is_command) for name, value in fields]
     blocks.sort(key=lambda block: block.kind != "command")
-    title = "Run this command?" if is_command else f"Allow {exact_text(call.tool_name)}?"
+    title = "Run this command?" if is_command else f"Allow {exact_name(call.tool_name)}?"
     if is_command and call.tool_name != "execute":
-        title = f"Run this command with {exact_text(call.tool_name)}?"
+        title = f"Run this command with {exact_name(call.tool_name)}?"
     return CallText(
         title=title, blocks=tuple(blocks), facts=facts, warnings=_warnings(blocks, fields)
     )
@@ -79,7 +79,13 @@ def _block(name: str, value: object, *, is_command: bool) -> TextBlock:
     if is_command and name == COMMAND_ARGUMENT:
         return TextBlock("command", "", cast("str", value))
     text = value if isinstance(value, str) else _json_text(value)
-    return TextBlock("argument", _NAMES.get(name, exact_text(name)), text)
+    return TextBlock("argument", _argument_name(name), text)
+
+
+def _argument_name(name: str) -> str:
+    """No argument can be taken for another one, nor for what this program says itself."""
+    is_taken = name in _NAMES.values()
+    return _NAMES.get(name) or (json.dumps(name) if is_taken else exact_name(name))
 
 
 def _json_text(value: object) -> str:
@@ -98,7 +104,7 @@ def _warnings(blocks: list[TextBlock], fields: object) -> tuple[str, ...]:
     found: list[str] = []
     if len(set(names)) < len(names):
         found.append("An argument is given twice: which one counts is up to the tool.")
-    texts = [block.text for block in blocks]
+    texts = [*names, *(block.text for block in blocks)]
     if any(exact_text(text) != text.replace("\t", "\\t") for text in texts):
         found.append("Invisible characters are shown as escapes such as \\u200b.")
     mixed = [word for text in texts for word in mixed_words(text)][:_MOST_MIXED]

@@ -12,8 +12,9 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from chatd.terminal.answers.call_text import CallText, TextBlock
-from chatd.terminal.answers.exact_text import ExactRow, exact_rows, exact_text, folded
+from chatd.terminal.answers.exact_text import ExactRow, exact_rows, folded
 from chatd.terminal.answers.form import READING_SHARE, HintsChanged
+from chatd.terminal.safe_text import cell_width
 
 GUTTER: Final = 2
 LABEL_WIDTH: Final = 13
@@ -92,9 +93,10 @@ class CallView(Widget):
 
     def _fact(self, label: str, words: str, width: int) -> Iterator[Row]:
         """Beside its label if that is short, else below it."""
-        if len(label) < LABEL_WIDTH and width > 2 * LABEL_WIDTH:
+        cells = cell_width(label)
+        if cells < LABEL_WIDTH and width > 2 * LABEL_WIDTH:
             blank = " " * LABEL_WIDTH
-            marks = (f"{label:<{LABEL_WIDTH}}", blank, blank)
+            marks = (label + blank[cells:], blank, blank)
             yield from self._mark(exact_rows(words, width - LABEL_WIDTH), marks)
             return
         yield from _plain("label", label, width)
@@ -116,8 +118,3 @@ class CallView(Widget):
 def _plain(role: Role, text: str, width: int) -> Iterator[Row]:
     for row in exact_rows(text, width):
         yield ((role, row.text),)
-
-
-def one_line(text: str) -> str:
-    """A text in one line, with nothing hidden."""
-    return exact_text(text).replace("\n", "\\n")

@@ -7,7 +7,8 @@ from textual.widgets import Static
 
 from chatd.terminal.answers.asks import Ask
 from chatd.terminal.answers.call_text import describe_call
-from chatd.terminal.answers.call_view import CallView, one_line
+from chatd.terminal.answers.call_view import CallView
+from chatd.terminal.answers.exact_text import exact_name
 from chatd.terminal.answers.form import AskForm, Body
 
 _WHY: Final = (
@@ -32,4 +33,4 @@ class ClientForm(AskForm):
 
     @property
     def title(self) -> str:
-        return f"Waiting for the result of {one_line(self.ask.call.tool_name)}"
+        return f"Waiting for the result of {exact_name(self.ask.call.tool_name)}"

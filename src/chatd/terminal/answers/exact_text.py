@@ -5,6 +5,7 @@ there, so here it becomes an escape such as `\u200b`. Rows are cut here and not 
 first row of each line has its own mark, so that a wrapped row never looks like a new line.
 """
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -19,6 +20,7 @@ _HIDDEN: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"})
 _MARKS: Final = frozenset({"Mn", "Me"})
 _BLANK: Final = frozenset("\u2800\u3164\u115f\u1160\uffa0\u034f\u17b4\u17b5")
 _WORD: Final = re.compile(r"\w+")
+_NAME: Final = re.compile(r"[\w.$@/-]+")
 
 HEAD_ROWS: Final = 3
 TAIL_ROWS: Final = 3
@@ -37,6 +39,16 @@ class ExactRow(Struct, frozen=True):
 def exact_text(text: str) -> str:
     """The text with every character that cannot be seen as an escape. Line feeds stay."""
     return "\n".join(map(_exact_line, text.split("\n")))
+
+
+def exact_line(text: str) -> str:
+    """The same in one line: line feeds are escapes too."""
+    return exact_text(text).replace("\n", "\\n")
+
+
+def exact_name(name: str) -> str:
+    """A name in one line; in quotes if it could be taken for words of this program."""
+    return exact_line(name if _NAME.fullmatch(name) else json.dumps(name, ensure_ascii=False))
 
 
 def _exact_line(line: str) -> str:
