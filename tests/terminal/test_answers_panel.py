@@ -3,21 +3,34 @@
 import asyncio
 
 import msgspec
+import pytest
 
 from chatd.domain.ids import ToolCallId
 from chatd.terminal.answers.form import Answered
+from chatd.terminal.answers.frame import head_rows
 from chatd.terminal.answers.panel import CLOCK_S
 from chatd.terminal.answers.sending import CallAnswer
+from chatd.terminal.safe_text import cell_width
 from tests.support.eventually import eventually
-from tests.support.terminal import TerminalServer, run_terminal, screen_text, until, until_shown
+from tests.support.terminal import (
+    SMALL,
+    TerminalServer,
+    run_terminal,
+    screen_text,
+    until,
+    until_shown,
+)
 from tests.support.terminal_answers import (
+    ASK,
     TOOL,
     ask_for,
     panel_awake,
     panel_gone,
     panel_of,
     results_of,
+    tool_call,
     waiting_calls,
+    will_call,
 )
 
 
@@ -167,3 +180,27 @@ async def test_a_long_command_is_folded_with_its_end_in_sight(server: TerminalSe
         await pilot.press("end")
         await until_shown(pilot, "> rm -rf \\u202e~")
         assert "o shows all" not in screen_text(pilot)
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_the_title_is_whole_and_the_note_gives_way(width: int) -> None:
+    name = "github__create_pull_request_review_" + "x" * 60
+    note = "Research of the deployment no… · 3 d left · more below ↓ · 1 of 2"
+    rows = head_rows(f"◆ Allow {name}?", note, width)
+    assert "".join(title for title, _ in rows) == f"◆ Allow {name}?"
+    assert all(cell_width(title + shown) <= width for title, shown in rows)
+    shown = rows[-1][1].strip()
+    assert shown == note if width >= len(note) else shown.startswith("Research of the deployment")
+
+
+async def test_the_whole_name_of_a_tool_is_read_in_a_small_terminal(
+    server: TerminalServer,
+) -> None:
+    name = "github__create_pull_request_review_of_another"
+    tools = [{"name": name, "description": "One.", "input_schema": {"type": "object"}}]
+    will_call(server, *(tool_call(at, name, {"body": "b\n" * 30}) for at in range(2)))
+    chat_id = await server.create_chat("Go.", "scripted", tool_rules=[ASK], client_tools=tools)
+    async with run_terminal(server, chat_id, size=SMALL) as pilot:
+        await panel_awake(pilot)
+        await until_shown(pilot, "1 of 2")
+        assert f"◆ Allow {name}?" in screen_text(pilot)
