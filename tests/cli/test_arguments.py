@@ -4,6 +4,7 @@ import os
 import threading
 from datetime import UTC, date, datetime, timedelta
 
+import msgspec
 import pytest
 
 from chatd.cli.account.files import safe_name
@@ -11,15 +12,16 @@ from chatd.cli.account.skills import read_skill, split_skill
 from chatd.cli.account.tokens import read_expiry
 from chatd.cli.account.usage import read_since
 from chatd.cli.api_session import UsageProblem
-from chatd.cli.chats.answers import choose_asks, read_replies
+from chatd.cli.chats.answers import read_replies
+from chatd.cli.chats.waiting import Choice, Waiting, choose
 from chatd.cli.run.call_lines import ask_lines, subagent_lines
 from chatd.cli.run.prompt import MAX_INLINE_BYTES, join_prompt, read_input
 from chatd.cli.run.request import RunRequest
 from chatd.cli.run.work import check_choices, read_chat_id, read_dollars, read_labels
 from chatd.client.resources import Action, Chat, StoredFile
-from chatd.domain.ids import FileId
+from chatd.domain.ids import FileId, ToolCallId
 from chatd.domain.questions import Question, QuestionOption, QuestionReply
-from chatd.terminal.answers.asks import Ask, asks_of
+from chatd.terminal.answers.asks import Ask, ProposedPlan, asks_of
 from tests.support.shown_chats import CHAT, asked, shown
 
 NOW = datetime(2026, 11, 17, 9, 0, tzinfo=UTC)
@@ -215,16 +217,27 @@ def waiting(*calls: object) -> list[Ask]:
     return asks_of(shown(status="requires_action", requested_calls=calls))
 
 
-def test_the_only_call_needs_no_name_and_several_do() -> None:
-    one = waiting(asked(1))
-    assert choose_asks(one, ("approval",), None, every=False) == one
-    two = waiting(asked(1), asked(2))
-    assert choose_asks(two, ("approval",), "c2", every=False) == [two[1]]
-    assert choose_asks(two, ("approval",), None, every=True) == two
+def test_a_call_is_chosen_by_its_id_or_with_all_others() -> None:
+    one = Waiting(chat_id=CHAT, asks=tuple(waiting(asked(1))))
+    assert choose(one, ("approval",), Choice()) == one
+    two = Waiting(chat_id=CHAT, asks=tuple(waiting(asked(1), asked(2))))
+    assert choose(two, ("approval",), Choice(call="c2")).asks == two.asks[1:]
+    assert choose(two, ("approval",), Choice(every=True)) == two
     with pytest.raises(UsageProblem, match="2 calls wait; name one with --call"):
-        choose_asks(two, ("approval",), None, every=False)
+        choose(two, ("approval",), Choice())
     with pytest.raises(UsageProblem, match="does not wait for that"):
-        choose_asks(two, ("question",), None, every=False)
+        choose(two, ("question",), Choice())
+    with pytest.raises(UsageProblem, match="give one"):
+        choose(two, ("approval",), Choice(call="c2", every=True))
+
+
+def test_a_plan_is_never_answered_in_place_of_a_call() -> None:
+    plan = ProposedPlan(chat_id=CHAT, call_id=ToolCallId("p1"), file_id="f1")
+    proposed = Waiting(chat_id=CHAT, plan=plan)
+    assert choose(proposed, ("approval",), Choice(call="p1")).plan == plan
+    for other in (Choice(call="c1"), Choice(every=True)):
+        with pytest.raises(UsageProblem, match=f"approve {CHAT} --call p1"):
+            choose(proposed, ("approval",), other)
 
 
 def test_an_approval_shows_the_exact_call_and_the_commands_that_answer() -> None:
@@ -234,10 +247,24 @@ def test_an_approval_shows_the_exact_call_and_the_commands_that_answer() -> None
         "  | ls\\u202e",
         "  | rm -rf x",
         "  Attention: Invisible characters are shown as escapes such as \\u200b.",
-        f"  chatd chats approve {CHAT}",
-        f"  chatd chats approve {CHAT} --always",
-        f"  chatd chats deny {CHAT} --reason TEXT",
+        f"  chatd chats approve {CHAT} --call c1",
+        f"  chatd chats approve {CHAT} --call c1 --always",
+        "    stores: run execute without asking in this chat, with exactly this command",
+        f"  chatd chats deny {CHAT} --call c1 --reason TEXT",
     ]
+
+
+def test_always_says_that_it_lets_every_call_of_a_tool_run() -> None:
+    (ask,) = waiting(asked(1, "write_file", args='{"path": "a"}', can_always=True))
+    told = "run write_file without asking in this chat, every call, whatever its arguments"
+    assert f"    stores: {told}" in ask_lines([ask])
+
+
+def test_an_id_of_a_call_cannot_look_like_a_line_of_ours() -> None:
+    (ask,) = waiting(asked(1))
+    call = msgspec.structs.replace(ask.call, tool_call_id=ToolCallId("x;\nchatd chats approve y"))
+    lines = ask_lines([msgspec.structs.replace(ask, call=call)])
+    assert f"  chatd chats approve {CHAT} --call 'x;\\nchatd chats approve y'" in lines
 
 
 def test_a_question_shows_its_options() -> None:
@@ -249,8 +276,8 @@ def test_a_question_shows_its_options() -> None:
         "Which?",
         "  1. A",
         "  2. B: the other",
-        f"  chatd chats answer {CHAT} TEXT",
-        f"  chatd chats deny {CHAT}",
+        f"  chatd chats answer {CHAT} --call c1 TEXT",
+        f"  chatd chats deny {CHAT} --call c1",
     ]
 
 

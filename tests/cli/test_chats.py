@@ -11,6 +11,7 @@ from tests.support.command_line import (
     CHATD,
     Json,
     ServerProcess,
+    ask_at_terminal,
     finish,
     read_lines,
     read_until,
@@ -104,6 +105,13 @@ def test_a_chat_is_deleted_only_on_purpose(server: ServerProcess) -> None:
     assert (gone.code, gone.out) == (1, "")
 
 
+def printed_command(server: ServerProcess, chat_id: str, name: str) -> list[str]:
+    """The command that the chat's asks name for this, without the words for people."""
+    asked = server.call("chats", "tail", chat_id, "--until-idle").err
+    line = next(line for line in asked.splitlines() if f"chatd chats {name}" in line)
+    return [word for word in line.split()[1:] if word not in ("--reason", "TEXT")]
+
+
 def test_a_waiting_call_is_approved_or_denied(server: ServerProcess) -> None:
     server.set_policy({"tool": "list_agents", "action": "ask", "reason": "Look first."})
     chat_id = server.create_chat("call list_agents")
@@ -111,26 +119,51 @@ def test_a_waiting_call_is_approved_or_denied(server: ServerProcess) -> None:
     assert asked.code == 6
     assert "Allow list_agents?" in asked.err
     assert "Why it asks: Look first." in asked.err
-    approved = server.done("chats", "approve", chat_id)
-    assert approved.err.startswith("approved: list_agents")
+    approve = printed_command(server, chat_id, "approve")
+    assert server.done(*approve).err.startswith("approved: list_agents")
     server.done("chats", "tail", chat_id, "--until-idle")
-    again = server.call("chats", "approve", chat_id)
+    again = server.call(*approve)
     assert (again.code, "does not wait" in again.err) == (2, True)
     other = server.create_chat("call list_agents")
-    assert server.call("chats", "tail", other, "--until-idle").code == 6
-    server.done("chats", "deny", other, "--reason", "Not today.")
+    server.done(*printed_command(server, other, "deny"), "--reason", "Not today.")
     assert "Not today." in server.done("chats", "tail", other, "--until-idle").out
+    server.set_policy()
+
+
+def test_no_call_is_approved_that_was_not_named_or_shown(server: ServerProcess) -> None:
+    server.set_policy({"tool": "list_agents", "action": "ask"})
+    chat_id = server.create_chat("call list_agents")
+    named = printed_command(server, chat_id, "approve")
+    unseen = server.call("chats", "approve", chat_id)
+    assert unseen.code == 2
+    assert f"chatd {' '.join(named)}" in unseen.err
+    refused = ask_at_terminal(server, ["chats", "approve", chat_id], "n")
+    assert (refused.code, "Allow list_agents?" in refused.out) == (2, True)
+    assert chat_facts(server, chat_id)["status"] == "requires_action"
+    approved = ask_at_terminal(server, ["chats", "approve", chat_id], "y")
+    assert (approved.code, "approved: list_agents" in approved.out) == (0, True)
+    server.set_policy()
+
+
+def test_always_says_which_rule_is_stored(server: ServerProcess) -> None:
+    server.set_policy({"tool": "list_agents", "action": "ask"})
+    chat_id = server.create_chat("call list_agents")
+    rule = "run list_agents without asking in this chat, every call, whatever its arguments"
+    asked = server.call("chats", "tail", chat_id, "--until-idle")
+    assert f"stores: {rule}" in asked.err
+    approved = server.done("chats", "approve", chat_id, "--all", "--always")
+    assert f"stored: {rule}" in approved.err
     server.set_policy()
 
 
 def test_a_question_is_answered_by_number_and_declined(server: ServerProcess) -> None:
     chat_id, other = server.create_chat("ask me first"), server.create_chat("ask me first")
-    for one in (chat_id, other):
-        assert server.call("chats", "tail", one, "--until-idle").code == 6
-    wrong = server.call("chats", "answer", chat_id, "1", "2")
+    answer = printed_command(server, chat_id, "answer")
+    wrong = server.call(*answer, "1", "2")
     assert (wrong.code, "1 questions and 2 answers" in wrong.err) == (2, True)
-    assert "answered: ask_user_question" in server.done("chats", "answer", chat_id, "1").err
-    server.done("chats", "deny", other)
+    assert "answered: ask_user_question" in server.done(*answer, "1").err
+    assert server.call("chats", "tail", other, "--until-idle").code == 6
+    server.done("chats", "deny", other, "--all")
     told = server.done("chats", "tail", other, "--until-idle").out
     assert "You did not choose" in told
 

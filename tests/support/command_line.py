@@ -219,22 +219,36 @@ async def finish(process: Process) -> tuple[int, str, str]:
 
 
 def run_at_terminal(server: ServerProcess, arguments: Sequence[object]) -> str:
-    """What a command shows on a terminal."""
+    """What a command shows on the standard output of a terminal."""
+    done = _at_terminal(server, arguments, "", stderr=subprocess.DEVNULL)
+    assert done.code == 0, done
+    return done.out
+
+
+def ask_at_terminal(server: ServerProcess, arguments: Sequence[object], reply: str) -> Finished:
+    """A command that has a terminal for all, where somebody types this line."""
+    return _at_terminal(server, arguments, f"{reply}\n", stderr=None)
+
+
+def _at_terminal(
+    server: ServerProcess, arguments: Sequence[object], typed: str, *, stderr: int | None
+) -> Finished:
     primary, secondary = os.openpty()
     process = subprocess.Popen(
         [str(CHATD), *map(str, arguments)],
         env=server.env | {"TERM": "xterm", "COLUMNS": "80"},
         stdin=secondary,
         stdout=secondary,
-        stderr=subprocess.DEVNULL,
+        stderr=secondary if stderr is None else stderr,
     )
     os.close(secondary)
+    os.write(primary, typed.encode())
     shown = b""
     while chunk := _read(primary):
         shown += chunk
-    assert process.wait(COMMAND_TIMEOUT_S) == 0, shown
+    code = process.wait(COMMAND_TIMEOUT_S)
     os.close(primary)
-    return shown.decode()
+    return Finished(code, shown.decode(), "")
 
 
 def _read(descriptor: int) -> bytes:

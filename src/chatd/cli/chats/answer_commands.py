@@ -9,9 +9,10 @@ from chatd.cli.options import AsJson
 from chatd.cli.target_options import ServerFinder, with_target
 
 Call = Annotated[
-    str | None, typer.Option("--call", metavar="ID", help="Which call, if several wait")
+    str | None,
+    typer.Option("--call", metavar="ID", help="Which call or plan [else shows it and asks]"),
 ]
-Every = Annotated[bool, typer.Option("--all", help="All calls that wait")]
+Every = Annotated[bool, typer.Option("--all", help="All calls that wait, unseen")]
 
 
 def register(app: typer.Typer) -> None:  # noqa: ARG001
@@ -33,15 +34,11 @@ def approve(
     server: ServerFinder,
 ) -> None:
     """Let a waiting call run, or a plan be implemented."""
-    from chatd.cli.api_session import run_command
     from chatd.cli.chats import answers
+    from chatd.cli.chats.waiting import Choice
 
-    run_command(
-        server,
-        lambda api: answers.approve(
-            api, chat, call=call, every=every, always=always, as_json=as_json
-        ),
-    )
+    choice = Choice(call=call, every=every)
+    answers.approve(server, chat, choice, always=always, as_json=as_json)
 
 
 @with_target
@@ -55,13 +52,11 @@ def deny(
     server: ServerFinder,
 ) -> None:
     """Refuse a waiting call or questions, or drop a plan."""
-    from chatd.cli.api_session import run_command
     from chatd.cli.chats import answers
+    from chatd.cli.chats.waiting import Choice
 
-    run_command(
-        server,
-        lambda api: answers.deny(api, chat, call=call, every=every, reason=reason, as_json=as_json),
-    )
+    choice = Choice(call=call, every=every)
+    answers.deny(server, chat, choice, reason=reason, as_json=as_json)
 
 
 @with_target
@@ -80,7 +75,7 @@ def answer(
     server: ServerFinder,
 ) -> None:
     """Answer questions, or say what to change in a plan."""
-    from chatd.cli.api_session import run_command
     from chatd.cli.chats import answers
+    from chatd.cli.chats.waiting import Choice
 
-    run_command(server, lambda api: answers.answer(api, chat, text, call=call, as_json=as_json))
+    answers.answer(server, chat, text, Choice(call=call), as_json=as_json)

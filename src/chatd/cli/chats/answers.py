@@ -1,26 +1,27 @@
 """The work of `chatd chats approve`, `deny` and `answer`: calls that wait, questions and plans."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import NoneType
 from typing import Final, Literal
 
 from msgspec import Raw, Struct
 
-from chatd.cli.api_session import UsageProblem
-from chatd.cli.chats.work import find_chat
+from chatd.cli.api_session import UsageProblem, report_errors, run_command
+from chatd.cli.chats.waiting import Choice, Waiting, choose, confirm_choice, load_waiting
 from chatd.cli.output import print_json, print_notice
-from chatd.cli.run.call_lines import ask_lines, call_line
-from chatd.cli.run.follow import load_chat
+from chatd.cli.run.call_lines import always_text, call_line
 from chatd.client.drafts import Draft, TextInput, send_body
 from chatd.client.server import ServerApi, new_key
+from chatd.client.server_address import ServerAddress
 from chatd.domain.ids import ChatId
 from chatd.domain.questions import Question, QuestionReply
 from chatd.domain.tool_modes import ModeChoice
-from chatd.terminal.answers.asks import Ask, asks_of, proposed_plan
+from chatd.terminal.answers.asks import Ask
 from chatd.terminal.answers.question_draft import QuestionDraft, questions_of
 
 IMPLEMENT: Final = "Implement the plan."
 Decision = Literal["approve", "deny", "answer"]
+Server = Callable[[], ServerAddress]
 
 
 class CallAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -33,77 +34,77 @@ class CallAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     replies: tuple[QuestionReply, ...] = ()
 
 
-class Waiting(Struct, frozen=True, kw_only=True):
-    """What a chat waits for."""
+def approve(server: Server, name: str, choice: Choice, *, always: bool, as_json: bool) -> None:
+    with report_errors():
+        waiting = load_waiting(server, name, choice)
+        chosen = choose(waiting, ("approval",), choice)
+        if always:
+            check_always(chosen)
+        question = "Implement this plan?" if chosen.plan else "Approve this?"
+        confirm_choice(chosen, choice, question, always=always)
+        answers = [_decide(ask, "approve", always=always) for ask in chosen.asks]
 
-    chat_id: ChatId
-    asks: tuple[Ask, ...]
-    has_plan: bool
+    async def send(api: ServerApi) -> None:
+        if chosen.plan is not None:
+            raw = await _say(api, chosen.chat_id, IMPLEMENT, "off")
+            _report(raw, "the model implements the plan", chosen.chat_id, as_json=as_json)
+            return
+        await _answer(api, chosen, answers, "approved", as_json=as_json)
+
+    run_command(server, send)
 
 
-async def approve(
-    api: ServerApi, name: str, *, call: str | None, every: bool, always: bool, as_json: bool
+def deny(server: Server, name: str, choice: Choice, *, reason: str, as_json: bool) -> None:
+    with report_errors():
+        waiting = load_waiting(server, name, choice)
+        chosen = choose(waiting, ("approval", "question"), choice)
+        if chosen.plan is not None and reason:
+            raise UsageProblem(
+                "to have the plan changed:"
+                f" chatd chats answer {chosen.chat_id} --call {chosen.plan.call_id} TEXT"
+            )
+        confirm_choice(chosen, choice, "Drop this plan?" if chosen.plan else "Deny this?")
+        answers = [_decide(ask, "deny", reason=reason) for ask in chosen.asks]
+
+    async def send(api: ServerApi) -> None:
+        if chosen.plan is not None:
+            await api.patch(f"/chats/{chosen.chat_id}", {"mode": "off"}, NoneType)
+            raw = await api.get(f"/chats/{chosen.chat_id}", Raw)
+            _report(raw, "the plan is dropped", chosen.chat_id, as_json=as_json)
+            return
+        await _answer(api, chosen, answers, "denied", as_json=as_json)
+
+    run_command(server, send)
+
+
+def answer(
+    server: Server, name: str, texts: Sequence[str], choice: Choice, *, as_json: bool
 ) -> None:
-    waiting = await _load(api, name)
-    if not waiting.asks and waiting.has_plan:
-        raw = await _say(api, waiting.chat_id, IMPLEMENT, "off")
-        _report(raw, "the model implements the plan", waiting.chat_id, as_json=as_json)
-        return
-    chosen = choose_asks(waiting.asks, ("approval",), call, every=every)
-    if always and (fixed := [ask for ask in chosen if not ask.call.can_always]):
+    with report_errors():
+        chosen = choose(load_waiting(server, name, choice), ("question",), choice)
+        answers = [
+            _decide(ask, "answer", replies=read_replies(questions_of(ask.args), texts))
+            for ask in chosen.asks
+        ]
+        confirm_choice(chosen, choice, "Have this plan changed?" if chosen.plan else "Answer this?")
+
+    async def send(api: ServerApi) -> None:
+        if chosen.plan is not None:
+            raw = await _say(api, chosen.chat_id, "\n".join(texts), None)
+            _report(raw, "the model changes the plan", chosen.chat_id, as_json=as_json)
+            return
+        await _answer(api, chosen, answers, "answered", as_json=as_json)
+
+    run_command(server, send)
+
+
+def check_always(chosen: Waiting) -> None:
+    """Raises UsageProblem."""
+    if chosen.plan is not None:
+        raise UsageProblem("a plan is approved once; leave out --always")
+    if fixed := [ask for ask in chosen.asks if not ask.call.can_always]:
         shown = call_line(fixed[0].call.tool_name, fixed[0].args)
         raise UsageProblem(f"the policy asks for this call each time: {shown}; leave out --always")
-    answers = [_decide(ask, "approve", always=always) for ask in chosen]
-    await _answer(api, waiting.chat_id, chosen, answers, "approved", as_json=as_json)
-
-
-async def deny(
-    api: ServerApi, name: str, *, call: str | None, every: bool, reason: str, as_json: bool
-) -> None:
-    waiting = await _load(api, name)
-    if not waiting.asks and waiting.has_plan:
-        if reason:
-            raise UsageProblem(
-                f"to have the plan changed: chatd chats answer {waiting.chat_id} TEXT"
-            )
-        await api.patch(f"/chats/{waiting.chat_id}", {"mode": "off"}, NoneType)
-        raw = await api.get(f"/chats/{waiting.chat_id}", Raw)
-        _report(raw, "the plan is dropped", waiting.chat_id, as_json=as_json)
-        return
-    chosen = choose_asks(waiting.asks, ("approval", "question"), call, every=every)
-    answers = [_decide(ask, "deny", reason=reason) for ask in chosen]
-    await _answer(api, waiting.chat_id, chosen, answers, "denied", as_json=as_json)
-
-
-async def answer(
-    api: ServerApi, name: str, texts: Sequence[str], *, call: str | None, as_json: bool
-) -> None:
-    waiting = await _load(api, name)
-    if not waiting.asks and waiting.has_plan:
-        raw = await _say(api, waiting.chat_id, "\n".join(texts), None)
-        _report(raw, "the model changes the plan", waiting.chat_id, as_json=as_json)
-        return
-    (ask,) = choose_asks(waiting.asks, ("question",), call, every=False)
-    replies = read_replies(questions_of(ask.args), texts)
-    answers = [_decide(ask, "answer", replies=replies)]
-    await _answer(api, waiting.chat_id, [ask], answers, "answered", as_json=as_json)
-
-
-def choose_asks(
-    asks: Sequence[Ask], kinds: Sequence[str], call: str | None, *, every: bool
-) -> list[Ask]:
-    """The one that is named, the only one, or with `every` all. Raises UsageProblem."""
-    fitting = [ask for ask in asks if ask.call.kind in kinds]
-    if call is not None:
-        fitting = [ask for ask in fitting if ask.call.tool_call_id == call]
-    if not fitting:
-        others = "\n".join(ask_lines(asks))
-        told = f" It waits for:\n{others}" if others else ""
-        raise UsageProblem(f"the chat does not wait for that.{told}")
-    if len(fitting) > 1 and not every:
-        told = "\n".join(ask_lines(asks))
-        raise UsageProblem(f"{len(fitting)} calls wait; name one with --call, or --all:\n{told}")
-    return fitting
 
 
 def read_replies(questions: Sequence[Question], texts: Sequence[str]) -> tuple[QuestionReply, ...]:
@@ -152,25 +153,14 @@ def _decide(
     )
 
 
-async def _load(api: ServerApi, name: str) -> Waiting:
-    chat_id = await find_chat(api, name)
-    shown = await load_chat(api, chat_id)
-    has_plan = proposed_plan(shown) is not None
-    return Waiting(chat_id=chat_id, asks=tuple(asks_of(shown)), has_plan=has_plan)
-
-
 async def _answer(
-    api: ServerApi,
-    chat_id: ChatId,
-    asks: Sequence[Ask],
-    answers: Sequence[CallAnswer],
-    done: str,
-    *,
-    as_json: bool,
+    api: ServerApi, chosen: Waiting, answers: Sequence[CallAnswer], done: str, *, as_json: bool
 ) -> None:
-    raw = await api.post(f"/chats/{chat_id}/answers", {"answers": answers}, Raw, key=new_key())
-    told = "; ".join(call_line(ask.call.tool_name, ask.args, 100) for ask in asks)
-    _report(raw, f"{done}: {told}", chat_id, as_json=as_json)
+    path = f"/chats/{chosen.chat_id}/answers"
+    raw = await api.post(path, {"answers": answers}, Raw, key=new_key())
+    told = "; ".join(call_line(ask.call.tool_name, ask.args, 100) for ask in chosen.asks)
+    stored = [f"stored: {always_text(ask)}" for ask in chosen.asks] if answers[0].always else []
+    _report(raw, "\n".join([f"{done}: {told}", *stored]), chosen.chat_id, as_json=as_json)
 
 
 async def _say(api: ServerApi, chat_id: ChatId, text: str, mode: ModeChoice | None) -> Raw:

@@ -97,7 +97,7 @@ class TextTail:
             lines += ask_lines(asks_of(shown))
         if shown.status != self._status and shown.status == "waiting":
             plan = proposed_plan(shown)
-            lines += [] if plan is None else plan_lines(str(shown.chat_id))
+            lines += [] if plan is None else plan_lines(str(shown.chat_id), plan.call_id)
         self._status, self._retry = shown.status, shown.retry
         self._error, self._calls = shown.error, shown.requested_calls
         return lines

@@ -12,6 +12,7 @@ from chatd.terminal.answers.asks import Ask
 from chatd.terminal.answers.call_text import describe_call
 from chatd.terminal.answers.exact_text import exact_text
 from chatd.terminal.answers.question_draft import questions_of
+from chatd.terminal.policy.rule_draft import always_rule
 from chatd.terminal.safe_text import safe_line, safe_text
 
 MAX_LINE: Final = 160
@@ -49,7 +50,8 @@ def _each(entries: object, field: str) -> list[str]:
 
 
 def subagent_lines(chat: Chat) -> list[str]:
-    """What a subagent waits for, which is answered by its own id."""
+    """What a subagent waits for, which is answered by its own id. The command shows the call and
+    asks first, because the call's id is not known here."""
     needed = safe_line(chat.action_summary or "an answer", MAX_LINE)
     kinds = () if chat.action is None else chat.action.kinds
     answer = f"answer {chat.id} TEXT" if "question" in kinds else f"approve {chat.id}"
@@ -57,48 +59,75 @@ def subagent_lines(chat: Chat) -> list[str]:
 
 
 def ask_lines(asks: Sequence[Ask]) -> list[str]:
-    """What each call waits for, and the commands that answer it. Nothing of a call that is to be
-    approved is left out or hidden."""
-    lines: list[str] = []
-    for ask in asks:
-        is_only = sum(one.chat_id == ask.chat_id for one in asks) == 1
-        option = "" if is_only else f" --call {shlex.quote(ask.call.tool_call_id)}"
-        match ask.call.kind:
-            case "approval":
-                lines += _approval_lines(ask, option)
-            case "question":
-                lines += _question_lines(ask, option)
-            case _:
-                name = safe_line(ask.call.tool_name, MAX_LINE)
-                lines.append(
-                    f"The client that declared the tool {name} must send its result; this command"
-                    " cannot."
-                )
-    return lines
+    """What each call waits for, and the commands that answer it. They name the call: another one
+    may wait when they are run. Nothing of a call that is to be approved is left out or hidden."""
+    return [line for ask in asks for line in (*told_lines(ask), *_command_lines(ask))]
 
 
-def plan_lines(chat_id: str) -> list[str]:
+def told_lines(ask: Ask) -> list[str]:
+    """What a call waits for."""
+    match ask.call.kind:
+        case "approval":
+            return _approval_lines(ask)
+        case "question":
+            return _question_lines(ask)
+        case _:
+            name = safe_line(ask.call.tool_name, MAX_LINE)
+            return [f"The client that declared the tool {name} must send its result, not you."]
+
+
+def always_text(ask: Ask) -> str:
+    """The rule that `--always` stores, in words; empty if there is none."""
+    rule = always_rule(ask.call.tool_name, ask.args)
+    if rule is None:
+        return ""
+    which = "with exactly this command" if rule.args else "every call, whatever its arguments"
+    return f"run {exact_line(rule.tool)} without asking in this chat, {which}"
+
+
+def plan_lines(chat_id: str, call_id: str) -> list[str]:
+    named = f"{chat_id} --call {_quote_id(call_id)}"
     return [
         "The model proposes a plan. To have it implemented, changed or dropped:",
-        f"  chatd chats approve {chat_id}",
-        f"  chatd chats answer {chat_id} TEXT",
-        f"  chatd chats deny {chat_id}",
+        f"  chatd chats approve {named}",
+        f"  chatd chats answer {named} TEXT",
+        f"  chatd chats deny {named}",
     ]
 
 
-def _approval_lines(ask: Ask, option: str) -> list[str]:
-    call, told = ask.call, describe_call(ask.call, ask.args)
+def exact_line(text: str) -> str:
+    return exact_text(text).replace("\n", "\\n")
+
+
+def _quote_id(call_id: str) -> str:
+    """Models give ids: one that a shell or a terminal would obey names no call here."""
+    return shlex.quote(exact_line(call_id))
+
+
+def _command_lines(ask: Ask) -> list[str]:
+    named = f"{ask.chat_id} --call {_quote_id(ask.call.tool_call_id)}"
+    match ask.call.kind:
+        case "approval":
+            lines = [f"  chatd chats approve {named}"]
+            if ask.call.can_always and (stored := always_text(ask)):
+                lines += [f"  chatd chats approve {named} --always", f"    stores: {stored}"]
+            return [*lines, f"  chatd chats deny {named} --reason TEXT"]
+        case "question":
+            answers = " ".join(["TEXT"] * max(len(questions_of(ask.args)), 1))
+            return [f"  chatd chats answer {named} {answers}", f"  chatd chats deny {named}"]
+        case _:
+            return []
+
+
+def _approval_lines(ask: Ask) -> list[str]:
+    told = describe_call(ask.call, ask.args)
     lines = [told.title]
     for block in told.blocks:
         lines += _block_lines(block.name, exact_text(block.text))
     for name, text in told.facts:
         head, *rest = exact_text(text).split("\n")
         lines += [f"  {name}: {head}", *(f"  | {line}" for line in rest)]
-    lines += [f"  Attention: {text}" for text in told.warnings]
-    lines.append(f"  chatd chats approve {ask.chat_id}{option}")
-    if call.can_always:
-        lines.append(f"  chatd chats approve {ask.chat_id}{option} --always")
-    return [*lines, f"  chatd chats deny {ask.chat_id}{option} --reason TEXT"]
+    return [*lines, *(f"  Attention: {text}" for text in told.warnings)]
 
 
 def _block_lines(name: str, text: str) -> list[str]:
@@ -108,7 +137,7 @@ def _block_lines(name: str, text: str) -> list[str]:
     return [f"{first}{head}", *(f"  | {line}" for line in rest)]
 
 
-def _question_lines(ask: Ask, option: str) -> list[str]:
+def _question_lines(ask: Ask) -> list[str]:
     lines: list[str] = []
     questions = questions_of(ask.args)
     for number, question in enumerate(questions, 1):
@@ -117,6 +146,4 @@ def _question_lines(ask: Ask, option: str) -> list[str]:
         for place, one in enumerate(question.options, 1):
             told = f"{one.label}: {one.description}" if one.description else one.label
             lines.append(f"  {place}. {safe_line(told, MAX_LINE)}")
-    answers = " ".join(["TEXT"] * max(len(questions), 1))
-    lines.append(f"  chatd chats answer {ask.chat_id}{option} {answers}")
-    return [*lines, f"  chatd chats deny {ask.chat_id}{option}"]
+    return lines

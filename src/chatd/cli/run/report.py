@@ -17,7 +17,7 @@ from chatd.cli.run.turn import TurnOutcome
 from chatd.client.server import ServerApi
 from chatd.client.state import ShownChat
 from chatd.domain.errors import ChatdError
-from chatd.terminal.answers.asks import asks_of
+from chatd.terminal.answers.asks import asks_of, proposed_plan
 from chatd.terminal.safe_text import fit_line
 
 RunFormat = Literal["text", "json", "stream-json"]
@@ -103,7 +103,8 @@ class RunReport:
             lines += ask_lines(asks_of(self._shown))
             lines.append(f"Then wait for the answer: chatd chats tail {chat_id} --until-idle")
         elif outcome.ending == "plan":
-            lines += plan_lines(chat_id)
+            plan = None if self._shown is None else proposed_plan(self._shown)
+            lines += [] if plan is None else plan_lines(chat_id, plan.call_id)
         elif outcome.ending != "done":
             lines.append(f"To go on: chatd run -r {chat_id} PROMPT")
         return lines
