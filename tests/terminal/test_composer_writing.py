@@ -7,10 +7,11 @@ import pytest
 from textual import events
 from textual.pilot import Pilot
 
-from chatd.client.connection import FollowedChat
+from chatd.domain.ids import ChatId
 from chatd.terminal.composer.composer import Composer
 from chatd.terminal.composer.notice_lines import NoticeLines
 from chatd.terminal.composer.text_box import TextBox
+from chatd.terminal.main_screen import MainScreen
 from chatd.terminal.messages import ShowNotice
 from tests.support.providers.server import Gate
 from tests.support.terminal import (
@@ -298,20 +299,21 @@ async def test_a_message_goes_to_the_chat_that_it_was_written_in(server: Termina
     async with run_terminal(server, first) as pilot:
         composer = composer_of(pilot)
         await until(pilot, lambda: composer.chat_id == first)
-        opened = composer.session.connection.chat(second)
+        main = pilot.app.screen
+        assert isinstance(main, MainScreen)
         sending = composer._delivery.send("for the first", "for the first")  # pyright: ignore[reportPrivateUsage]
         async with asyncio.TaskGroup() as group:
             group.create_task(sending)
-            group.create_task(_show(composer, opened))
+            group.create_task(_open(main, second))
         assert composer.chat_id == second
         await until_status(server, first, "waiting", turns=2)
         assert await prompts_of(server, first) == ["one", "for the first"]
         assert await prompts_of(server, second) == ["two"]
 
 
-async def _show(composer: Composer, chat: FollowedChat) -> None:
+async def _open(main: MainScreen, chat_id: ChatId) -> None:
     """Runs while the message before it waits for a thread that looks for its files."""
-    composer.show(chat)
+    main.open(chat_id)
 
 
 async def test_notices_of_a_server_do_not_act_on_the_terminal(server: TerminalServer) -> None:
