@@ -20,6 +20,7 @@ GUARD_S: Final = 0.6
 RELEASE_S: Final = 1.5
 """Between an ask that was answered elsewhere and the message box."""
 FOCUS_HINT: Final = "F3 answers:"
+NOT_OWNER: Final = "Only the owner of the chat can answer."
 
 
 class AskPanel(AskFrame):
@@ -133,7 +134,7 @@ class AskPanel(AskFrame):
             return hint_line((), before="Sending…")
         others = [("next_ask", "Next")] if len(self.asks.items) > 1 else []
         if not self.is_owner:
-            return hint_line(others, before="Only the owner of the chat can answer.")
+            return hint_line(others, before=NOT_OWNER)
         before = FOCUS_HINT if form.actions and not self.has_focus_within else ""
         return hint_line([*form.actions, *others], before=before)
 

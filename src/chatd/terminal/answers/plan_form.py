@@ -17,6 +17,8 @@ from chatd.terminal.messages import OpenScreen
 from chatd.terminal.session import session_of
 
 IMPLEMENT_TEXT = "Implement the plan."
+NOT_LOADED = "The plan is not shown yet, so it cannot be implemented from here."
+NOT_READ = "Read the plan to its end first: End goes there."
 
 
 class PlanDone(Message):
@@ -43,6 +45,7 @@ class PlanForm(AskForm):
         self._full = full
         self._problem = ""
         self._is_sent = False
+        self._is_drawn = self._is_read = False
         self._text = PlanText(plan)
 
     def compose(self) -> ComposeResult:
@@ -76,6 +79,11 @@ class PlanForm(AskForm):
     # What keys do
 
     def do_implement(self) -> None:
+        """What is implemented is the whole file, so its end must have been in sight."""
+        self._note_read()
+        if not self._is_read:
+            self._show_problem(NOT_READ if self._text.is_loaded else self._problem or NOT_LOADED)
+            return
         self._send(Draft(content=(TextInput(IMPLEMENT_TEXT),), mode="off"))
 
     def do_change(self) -> None:
@@ -147,6 +155,21 @@ class PlanForm(AskForm):
 
     async def _load(self) -> None:
         self._show_problem(await self._text.show_plan(session_of(self).api))
+        self.call_after_refresh(self._note_drawn)
+
+    def _note_drawn(self) -> None:
+        self._is_drawn = True
+        self._note_read()
+
+    def on_hints_changed(self) -> None:
+        """The body was scrolled, or the form has changed."""
+        self._note_read()
+        if self._is_read and self._problem == NOT_READ:
+            self._problem = ""
+
+    def _note_read(self) -> None:
+        is_drawn = self._is_drawn and self._text.is_whole
+        self._is_read |= is_drawn and not self.query_one(Body).has_more_below
 
     def _show_problem(self, text: str) -> None:
         self._problem = text

@@ -1,6 +1,7 @@
 """The whole of a proposed plan, on a screen of its own."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -8,9 +9,12 @@ from textual.binding import BindingType
 from textual.screen import Screen
 from textual.widgets import Static
 
+from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.followed_chat import FollowedChat
+from chatd.client.resources import Chat
 from chatd.domain.ids import ChatId
-from chatd.terminal.answers.asks import proposed_plan
+from chatd.terminal.answers.ask_panel import GUARD_S, NOT_OWNER
+from chatd.terminal.answers.asks import ProposedPlan, proposed_plan
 from chatd.terminal.answers.form import HintsChanged
 from chatd.terminal.answers.frame import AskFrame
 from chatd.terminal.answers.hints import hint_line
@@ -34,8 +38,11 @@ class PlanScreen(Screen[None]):
     PlanScreen.-none > AskFrame { display: none; }
     """
 
-    def __init__(self, chat_id: ChatId | None) -> None:
+    def __init__(self, chat_id: ChatId | None, *, guard_s: float = GUARD_S) -> None:
         super().__init__()
+        self.guard_s = guard_s
+        self._awake_at = 0.0
+        self._is_owner = True
         self._chat_id = chat_id
         self._form: PlanForm | None = None
         self._frame = AskFrame()
@@ -63,21 +70,35 @@ class PlanScreen(Screen[None]):
         if not self.is_attached:
             return
         plan = proposed_plan(chat.shown)
-        if self._form is not None:
-            if plan is None and self.is_current:
+        if plan is None:
+            if self._form is not None and self.is_current:
                 self.dismiss()
-            return
-        self.set_class(plan is None, "-none")
-        if plan is not None:
-            self._form = PlanForm(plan, None, full=True)
-            self._frame.put_form(self._form)
-            self.call_after_refresh(self._form.take_focus)
+            self.set_class(self._form is None, "-none")
+        elif self._form is None or plan != self._form.plan:
+            self._open(plan)
+
+    def _open(self, plan: ProposedPlan) -> None:
+        self.remove_class("-none")
+        self._form = PlanForm(plan, None, full=True)
+        self._awake_at = session_of(self).clock.monotonic() + self.guard_s
+        self._frame.put_form(self._form)
+        self.call_after_refresh(self._form.take_focus)
+        self.run_worker(self._read_owner(plan.chat_id), group="owner", exclusive=True)
+
+    async def _read_owner(self, chat_id: ChatId) -> None:
+        """Without it the server says who may answer."""
+        with suppress(ApiError, ServerUnreachable):
+            chat = await session_of(self).api.get(f"/chats/{chat_id}", Chat)
+            self._is_owner = chat.is_owner is not False
+            self.post_message(HintsChanged())
 
     def on_hints_changed(self, message: HintsChanged) -> None:
         message.stop()
         form = self._form
         if form is not None and form.is_mounted and form.is_attached:
-            keys = hint_line([*form.actions, ("leave", "Back")])
+            before = "" if self._is_owner else NOT_OWNER
+            actions = form.actions if self._is_owner else ()
+            keys = hint_line([*actions, ("leave", "Back")], before=before)
             self._frame.draw_frame(form.title, (), form.problem, keys)
 
     def on_plan_done(self, message: PlanDone) -> None:
@@ -89,8 +110,14 @@ class PlanScreen(Screen[None]):
                 panel.forget_plan(message.plan)
         self.dismiss()
 
+    @property
+    def is_awake(self) -> bool:
+        """Whether the plan was there long enough to take keys."""
+        return session_of(self).clock.monotonic() >= self._awake_at
+
     def action_answer(self, name: str) -> None:
-        if self._form is not None:
+        """One of the form's own keys, unless the plan has just appeared under the fingers."""
+        if self._form is not None and self._is_owner and self.is_awake:
             self._form.act(name)
 
     def action_leave(self) -> None:

@@ -1,48 +1,66 @@
-"""The text of a proposed plan: loaded once, and drawn as Markdown."""
+"""The text of a proposed plan: loaded once, and shown as it stands in its file.
+
+Markdown is not drawn but shown: whatever a renderer leaves out (comments, targets of links, notes
+nobody refers to) would be implemented without having been seen.
+"""
 
 from typing import Final
 
-from textual.widgets import Markdown
+from textual.content import Content
+from textual.widgets import Static
 
 from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.server import ServerApi
 from chatd.terminal.answers.asks import ProposedPlan
-from chatd.terminal.safe_text import safe_text
+from chatd.terminal.answers.exact_text import exact_text
 
 MAX_PLAN_BYTES: Final = 64 * 1024
 """Twice what the server lets a model propose."""
+TAB_SIZE: Final = 4
 
 
 async def load_plan(api: ServerApi, plan: ProposedPlan) -> str:
     """Raises ApiError and ServerUnreachable."""
     content = await api.download(f"/files/{plan.file_id}/content", max_bytes=MAX_PLAN_BYTES)
-    return content.decode(errors="replace")
+    return content.decode(errors="backslashreplace")
 
 
-class PlanText(Markdown):
-    """Says that it loads until `show_plan` has ended. Links are shown and never opened by a click:
-    a model wrote them."""
+def plan_content(text: str) -> Content:
+    """Every character of the text; headings are bold."""
+    lines = exact_text(text.replace("\r\n", "\n").expandtabs(TAB_SIZE)).split("\n")
+    return Content("\n").join(
+        Content.styled(line, "bold $text-accent") if line.startswith("#") else Content(line)
+        for line in lines
+    )
+
+
+class PlanText(Static):
+    """Says that it loads until `show_plan` has ended. `is_loaded`: it shows the plan."""
 
     DEFAULT_CSS = """
-    PlanText { height: auto; padding: 0 1; margin: 0; background: transparent; }
-    PlanText MarkdownH1, PlanText MarkdownH2 { margin: 0 0 1 0; content-align: left middle; }
-    PlanText > :last-child { margin-bottom: 0; }
+    PlanText { height: auto; padding: 0 1; }
     """
 
     def __init__(self, plan: ProposedPlan) -> None:
-        super().__init__("Loading the plan…", open_links=False)
+        super().__init__("Loading the plan…", markup=False)
         self.plan = plan
+        self.is_loaded = False
+        self._line_count = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all lines of the plan have their place on the screen."""
+        return self.is_loaded and self.size.height >= self._line_count
 
     async def show_plan(self, api: ServerApi) -> str:
         """Shows the plan; returns why it could not be loaded, or nothing."""
         try:
             text = await load_plan(api, self.plan)
         except (ApiError, ServerUnreachable) as error:
-            await self._show("The plan could not be loaded.")
+            self.update("The plan could not be loaded.")
             return error.message
-        await self._show(safe_text(text))
+        content = plan_content(text)
+        self._line_count = content.plain.count("\n") + 1
+        self.update(content)
+        self.is_loaded = True
         return ""
-
-    async def _show(self, text: str) -> None:
-        if self.is_attached:
-            await self.update(text)
