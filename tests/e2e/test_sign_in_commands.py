@@ -109,8 +109,9 @@ async def test_a_person_signs_in_looks_and_signs_out(dsn: str, tmp_path: Path) -
 async def check_password(ada: Person) -> None:
     login = ("login", f"{ada.url}/api/v1/", "--username", "ada", "--profile", "work")
     code, out, err = await ada.run(*login, given="wrong\n")
-    assert (code, out) == (1, "")
+    assert (code, out) == (3, "")
     assert "wrong" in err
+    assert "--token-file" not in err
     assert not ada.profiles.exists()
     code, out, err = await ada.run(*login, given=f"{PASSWORD}\n")
     assert (code, out, err) == (0, f"Signed in as ada at {ada.url}, as the profile work.\n", "")
@@ -192,6 +193,23 @@ async def test_a_server_below_a_path_with_an_authority_of_its_own_is_reached(
         code, out, err = await ada.run("whoami", *at)
         assert (code, out, err) == (0, f"ada, member, at {fake.url}/chats-of-us\n", "")
         assert [one.path for one in fake.requests] == ["/chats-of-us/api/v1/auth/me"]
+
+
+async def test_a_server_cannot_write_to_the_terminal_of_a_person(tmp_path: Path) -> None:
+    """Neither by an error nor by the name of a user."""
+    owned = "\x1b]0;owned\x07\x1b[2J"
+    async with FakeServer.running() as fake:
+        ada = Person(tmp_path, fake.url)
+        ada.env |= {"CHATD_TOKEN": "the-token", "CHATD_URL": fake.url, "TERM": "xterm"}
+        for command in ("whoami", "chat"):
+            fake.reply(403, {"code": "refused", "message": f"{owned}told by the server"})
+            shown = await ada.type_in(command, answers={"told by the server": ""})
+            assert "\x1b" not in shown.partition("told by the server")[0]
+        user = {"id": USER_ID, "username": f"{owned}ada", "role": f"{owned}member"}
+        fake.reply(200, {"user": user, "scopes": [f"{owned}chats"]})
+        shown = await ada.type_in("whoami", answers={})
+        assert "may only: " in shown
+        assert "\x1b" not in shown
 
 
 async def test_a_password_for_a_server_elsewhere_is_asked_for_https(tmp_path: Path) -> None:

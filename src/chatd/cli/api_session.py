@@ -96,7 +96,7 @@ def describe_refusal(error: ApiError) -> str:
     fields = "".join(f"\n  {text}" for text in told if text not in error.message)
     detail = f"\n  {error.detail}" if error.detail else ""
     hint = ""
-    if error.is_signed_out:
+    if error.is_signed_out and error.code not in ("invalid_login", "invalid_link"):
         hint = "\n  Sign in with chatd login, or give a token with --token-file or CHATD_TOKEN."
     return f"{error.message}{fields}{detail}{hint}"
 

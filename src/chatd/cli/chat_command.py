@@ -42,10 +42,10 @@ def chat(
 
     Chats run on the server. Ctrl-D leaves, and they go on; F1 shows all keys.
     """
-    from chatd.cli import process, target, terminal_ui
+    from chatd.cli import api_session, process, target, terminal_ui
 
     terminal_ui.require_terminal(sys.stdin, sys.stdout)
-    with process.report_errors():
+    with api_session.report_errors():
         found = target.find_server(url, token_file, profile, data_dir)
         options = terminal_ui.TerminalOptions(
             chat_id=chat_id,

@@ -127,5 +127,7 @@ def _ending_signals() -> list[signal.Signals]:
 
 
 def _fail(error: ChatdError) -> NoReturn:
-    print(f"chatd: {error.message}", file=sys.stderr)
+    from chatd.cli.output import print_notice  # the server's start does not need it
+
+    print_notice(f"chatd: {error.message}")
     raise typer.Exit(2 if error.code == SettingsError.code else 1) from None

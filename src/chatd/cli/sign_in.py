@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
+from chatd.cli.output import print_json_line, print_notice, print_text
 from chatd.cli.profiles import Profiles, SavedSignIn, check_name, profiles_path
 from chatd.cli.target import Target, check_token, read_token_file
 from chatd.client.errors import ApiError, ServerUnreachable
@@ -22,9 +23,12 @@ from chatd.client.server_address import ServerAddress, clean_url
 from chatd.client.session_sign_in import make_token_by_link, make_token_by_password
 from chatd.domain.errors import InvalidInput
 from chatd.settings.schema import SettingsError
+from chatd.terminal.safe_text import safe_line
 
 MAX_TOKEN_NAME: Final = 100
 MAX_LINE_CHARS: Final = 4096
+MAX_SHOWN: Final = 1000
+"""A server names its users as it likes."""
 PATIENCE_S: Final = 3.0
 """A person waits: a server that is not there is told soon."""
 _LINK: Final = "/sign-in"
@@ -81,9 +85,10 @@ async def sign_in(given: Given, profile: str | None) -> None:
     # A token ends with the one that it was made with.
     if before is not None and before.token != given.token:
         await _revoke(before)
-    print(f"Signed in as {saved.username} at {given.url}, as the profile {name}.")
+    username = safe_line(saved.username, MAX_SHOWN)
+    print_text(f"Signed in as {username} at {given.url}, as the profile {name}.")
     if saved.token_id is None:
-        print("The token may not make another one, so it is stored itself.", file=sys.stderr)
+        print_notice("The token may not make another one, so it is stored itself.")
 
 
 async def sign_out(profile: str | None, *, is_revoking: bool) -> None:
@@ -98,7 +103,7 @@ async def sign_out(profile: str | None, *, is_revoking: bool) -> None:
             saved.url, "the token is not revoked and stays here; --forget removes it all the same"
         )
     profiles.forget(name)
-    print(f"Signed out of {saved.url}; the profile {name} is removed.")
+    print_text(f"Signed out of {saved.url}; the profile {name} is removed.")
 
 
 async def print_user(found: Target, *, as_json: bool) -> None:
@@ -106,14 +111,14 @@ async def print_user(found: Target, *, as_json: bool) -> None:
         me = await api.get("/auth/me", Me)
     if as_json:
         shown = {"url": found.server.url, "profile": found.profile, **msgspec.to_builtins(me)}
-        print(msgspec.json.encode(shown).decode())
+        print_json_line(shown)
         return
     place = found.server.url if found.profile is None else f"{found.server.url} ({found.profile})"
-    print(f"{me.user.username}, {me.user.role}, at {place}")
+    print_text(safe_line(f"{me.user.username}, {me.user.role}, at {place}", MAX_SHOWN))
     if me.scopes is not None:
-        print(f"The token may only: {', '.join(me.scopes) or 'nothing'}")
+        print_text(safe_line(f"The token may only: {', '.join(me.scopes) or 'nothing'}", MAX_SHOWN))
     if me.expires_at is not None:
-        print(f"The token expires at {me.expires_at:%Y-%m-%d %H:%M} UTC")
+        print_text(f"The token expires at {me.expires_at:%Y-%m-%d %H:%M} UTC")
 
 
 async def _make_token(given: Given) -> SavedSignIn:

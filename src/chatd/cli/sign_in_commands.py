@@ -43,9 +43,9 @@ def login(
     Asks for the username and the password on a terminal. Without one, the password of --username,
     or a token, is read from standard input. The password is not stored.
     """
-    from chatd.cli import process, sign_in
+    from chatd.cli import api_session, process, sign_in
 
-    with process.report_errors():
+    with api_session.report_errors():
         given = sign_in.read_given(url, username, token_file)
         process.run_to_completion(sign_in.sign_in(given, profile))
 
@@ -58,9 +58,9 @@ def logout(
     ] = False,
 ) -> None:
     """Revoke the token that chatd login made, and remove it."""
-    from chatd.cli import process, sign_in
+    from chatd.cli import api_session, process, sign_in
 
-    with process.report_errors():
+    with api_session.report_errors():
         process.run_to_completion(sign_in.sign_out(profile, is_revoking=not forget))
 
 
@@ -72,8 +72,8 @@ def whoami(
     as_json: AsJson = False,
 ) -> None:
     """Print who you are, at which server."""
-    from chatd.cli import process, sign_in, target
+    from chatd.cli import api_session, process, sign_in, target
 
-    with process.report_errors():
+    with api_session.report_errors():
         found = target.find_server(url, token_file, profile, data_dir)
         process.run_to_completion(sign_in.print_user(found, as_json=as_json))

@@ -15,6 +15,7 @@ from uuid import UUID
 import typer
 from msgspec import Struct
 
+from chatd.cli.output import print_notice
 from chatd.cli.target import Target
 from chatd.client.errors import ApiError
 from chatd.clock import SystemClock
@@ -128,9 +129,9 @@ def _refused(error: ApiError, target: Target) -> int:
     if error.is_signed_out:
         url = target.server.url
         text = f"{url} does not accept the token. Sign in again with: chatd login {url}"
-        print(f"chatd: {text}", file=sys.stderr)
+        print_notice(f"chatd: {text}")
         return EXIT_SIGNED_OUT
-    print(f"chatd: {error.message}", file=sys.stderr)
+    print_notice(f"chatd: {error.message}")
     return 1
 
 
