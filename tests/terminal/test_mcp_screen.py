@@ -126,7 +126,8 @@ async def test_waiting_for_a_connection_can_be_stopped(open_server: TerminalServ
             await pilot.press("space")
             await until_shown(pilot, "Open a chat first")
             await pilot.press("c")
-            await until_shown(pilot, "stops waiting")
+            shown = await until_shown(pilot, "stops waiting")
+            assert "opens" not in shown, "there is no desktop here"
             await pilot.press("escape")
             await until(pilot, lambda: isinstance(pilot.app.screen, McpScreen))
             await pilot.press("t")

@@ -1,6 +1,9 @@
-"""Whether a browser can be opened for the person at this terminal."""
+"""Opening a browser for the person at this terminal, if there is one."""
 
+import threading
+import webbrowser
 from collections.abc import Mapping
+from contextlib import suppress
 
 
 def can_open_browser(
@@ -12,3 +15,13 @@ def can_open_browser(
     )
     is_remote = any(env.get(name) for name in ("SSH_CONNECTION", "SSH_TTY", "CI"))
     return is_wanted and is_terminal and has_display and not is_remote
+
+
+def open_browser(page: str) -> None:
+    """In a thread that nobody waits for: some browsers return only when they end."""
+    threading.Thread(target=_open, args=(page,), daemon=True).start()
+
+
+def _open(page: str) -> None:
+    with suppress(webbrowser.Error, OSError):
+        webbrowser.open(page)

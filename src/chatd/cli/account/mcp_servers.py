@@ -7,8 +7,6 @@ the page of the server where the user connects, and waits until it is done.
 import asyncio
 import os
 import sys
-import threading
-import webbrowser
 from contextlib import suppress
 from typing import Final
 
@@ -18,7 +16,7 @@ from chatd.cli.api_session import UsageProblem, patient
 from chatd.cli.chats.work import read_items
 from chatd.cli.exit_codes import ExitCode
 from chatd.cli.output import print_json, print_notice, print_table
-from chatd.client.desktop import can_open_browser
+from chatd.client.desktop import can_open_browser, open_browser
 from chatd.client.resources import McpDisconnectAnswer, McpServer
 from chatd.client.server import ServerApi
 
@@ -101,13 +99,7 @@ def _show_page(api: ServerApi, server: McpServer, *, may_open: bool) -> None:
         is_wanted=may_open,
     )
     if is_desktop:
-        # Some browsers block until they end.
-        threading.Thread(target=_open, args=(page,), daemon=True).start()
-
-
-def _open(page: str) -> None:
-    with suppress(webbrowser.Error, OSError):
-        webbrowser.open(page)
+        open_browser(page)
 
 
 async def _wait_until_connected(api: ServerApi, slug: str, timeout_s: float) -> McpServer | None:

@@ -13,6 +13,7 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from chatd.client.desktop import open_browser
 from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.resources import McpServer
 from chatd.terminal.mcp.reading import read_servers
@@ -68,11 +69,10 @@ class ConnectScreen(ModalScreen[bool]):
 
     def on_mount(self) -> None:
         has_browser = session_of(self).machine.has_browser
-        opens = " · o opens the browser again" if has_browser else " · o opens a browser here"
+        opens = " · o opens the browser again" if has_browser else ""
         keys = f"c copies the address{opens} · Esc stops waiting"
         self.query_one("#connect-keys", Static).update(keys)
-        if has_browser:
-            self.action_open()
+        self.action_open()
         self.action_again()
 
     def action_copy(self) -> None:
@@ -80,7 +80,9 @@ class ConnectScreen(ModalScreen[bool]):
         self.notify("Copied, if your terminal allows it.", markup=False)
 
     def action_open(self) -> None:
-        app_of(self).open_url(self.page)
+        """Not without a desktop: a browser in the terminal would take it from this program."""
+        if session_of(self).machine.has_browser:
+            open_browser(self.page)
 
     def action_again(self) -> None:
         self.run_worker(self._wait(), group="wait", exclusive=True)
