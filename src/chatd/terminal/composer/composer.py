@@ -79,6 +79,10 @@ class Composer(DraftView):
         written = self._box.text
         self._recall.forget()
         if not self._delivery.send_at_once(written, text):
+            if self._sending is not None and not self._sending.is_finished:
+                self.say("A message of another chat still sends its files. Try again then.")
+                return
+            self._sent_key = self.key
             self._sending = self.start(partial(self._delivery.send, written, text), "send")
         self.refresh_facts()
 
@@ -174,9 +178,9 @@ class Composer(DraftView):
                 raise ValueError(action)
 
     async def _edit_outside(self) -> None:
+        key, editor = self.key, self.session.machine.editor
         try:
-            editor = self.session.machine.editor
-            self.write(await edit_text(app_of(self), editor, self._box.text))
+            self.put_text(key, await edit_text(app_of(self), editor, self._box.text))
         except EditorFailed as error:
             self.say(str(error), "warning")
 

@@ -14,7 +14,7 @@ from chatd.domain.ids import ChatId
 from chatd.terminal.attachments.local_files import Mention, mentions_of
 from chatd.terminal.composer.behaviours import behaviour_of
 from chatd.terminal.composer.chat_actions import ChatActions
-from chatd.terminal.composer.drafts import WrittenDraft
+from chatd.terminal.composer.drafts import WrittenDraft, draft_key
 from chatd.terminal.composer.host import ComposerHost
 from chatd.terminal.composer.message_content import (
     content_of,
@@ -40,7 +40,7 @@ _PATH_CELLS: Final = 60
 _SHOWN_FILES: Final = 3
 
 
-class Place(Struct, frozen=True, kw_only=True):
+class Origin(Struct, frozen=True, kw_only=True):
     """Where a message was written: it goes there, whatever chat is open when its files have
     arrived. `behaviour` is what was shown when it was sent."""
 
@@ -59,21 +59,21 @@ class Delivery:
 
     async def send(self, written: str, text: str) -> None:
         """`text` is what is said; `written` is what stands in the box for it."""
-        host, place = self._host, self._place()
+        host, origin = self._host, self._origin()
         try:
-            named = await host.files.find_unattached(place.key, text)
-            if not self._has_confirmed(place.key, named):
+            named = await host.files.find_unattached(origin.key, text)
+            if not self._has_confirmed(origin.key, named):
                 return
-            await host.files.attach_all(place.key, named)
-            draft = host.draft_at(place.key)
+            await host.files.attach_all(origin.key, named)
+            draft = host.draft_at(origin.key)
             if refusal := refusal_of_text(text) or refusal_of_files(draft.attachments):
                 host.say(refusal, "warning")
-            elif place.edited is not None:
-                await self._save_edit(place, place.edited, draft, written, text)
-            elif place.chat_id is None:
-                await self._create(place, draft, written, text)
+            elif origin.edited is not None:
+                await self._save_edit(origin, origin.edited, draft, written, text)
+            elif origin.chat_id is None:
+                await self._create(origin, draft, written, text)
             else:
-                self._send_to_chat(place, draft, written, text)
+                self._send_to_chat(origin, draft, written, text)
         except (ApiError, ServerUnreachable, OutboxFull, SendDismissed) as error:
             host.say(error.message, "error")
 
@@ -100,22 +100,22 @@ class Delivery:
     def send_at_once(self, written: str, text: str) -> bool:
         """Without waiting for anything, so that the next Enter counts too. False: there are files,
         or the message is not simply one more of a chat."""
-        host, place = self._host, self._place()
+        host, origin = self._host, self._origin()
         is_plain = not host.draft.attachments and not mentions_of(text)
-        if place.chat_id is None or place.edited is not None or not is_plain:
+        if origin.chat_id is None or origin.edited is not None or not is_plain:
             return False
         if refusal := refusal_of_text(text):
             host.say(refusal, "warning")
             return True
         try:
-            self._send_to_chat(place, host.draft, written, text)
+            self._send_to_chat(origin, host.draft, written, text)
         except OutboxFull as error:
             host.say(error.message, "error")
         return True
 
-    def _place(self) -> Place:
+    def _origin(self) -> Origin:
         host = self._host
-        return Place(
+        return Origin(
             key=host.key,
             chat_id=host.chat_id,
             edited=host.edited,
@@ -123,35 +123,35 @@ class Delivery:
             was_busy=host.is_busy,
         )
 
-    def _send_to_chat(self, place: Place, draft: WrittenDraft, written: str, text: str) -> None:
-        host, behaviour = self._host, place.behaviour
+    def _send_to_chat(self, origin: Origin, draft: WrittenDraft, written: str, text: str) -> None:
+        host, behaviour = self._host, origin.behaviour
         if behaviour == "reject":
             host.say(
                 "Not sent: the chat works. Ctrl-G chooses what a message does then.", "warning"
             )
             return
-        host.session.outbox.send(place.chat_id, make_draft(draft, text, behaviour, is_new=False))
-        if place.was_busy and behaviour != "queue":
+        host.session.outbox.send(origin.chat_id, make_draft(draft, text, behaviour, is_new=False))
+        if origin.was_busy and behaviour != "queue":
             host.say(f"{behaviour_of(behaviour).sent}.")
         host.busy = host.busy.after_send()
-        host.take_sent(place.key, written)
+        host.take_sent(origin.key, written)
 
-    async def _create(self, place: Place, draft: WrittenDraft, written: str, text: str) -> None:
+    async def _create(self, origin: Origin, draft: WrittenDraft, written: str, text: str) -> None:
         host, outbox = self._host, self._host.session.outbox
         draft = replace(draft, text=written)
         item = outbox.send(None, make_draft(draft, text, "queue", is_new=True))
         self._new_key = item.key
-        host.take_sent(place.key, written)
+        host.take_sent(origin.key, written)
         try:
             chat_id = await outbox.created(item.key)
         except BaseException:
             # While a try is on its way it cannot be taken back: the chat may exist already.
             if outbox.dismiss(item.key) is not None:
-                host.put_back(place.key, draft)
+                host.put_back(origin.key, draft)
             raise
         finally:
             self._new_key = None
-        if host.key == place.key:
+        if host.key == origin.key:
             host.carry_draft(chat_id)
             host.post_message(OpenChat(chat_id))
 
@@ -178,25 +178,31 @@ class Delivery:
         )
 
     async def _save_edit(
-        self, place: Place, edited: Edited, draft: WrittenDraft, written: str, text: str
+        self, origin: Origin, edited: Edited, draft: WrittenDraft, written: str, text: str
     ) -> None:
         host = self._host
-        assert place.chat_id is not None
+        assert origin.chat_id is not None
         content = content_of(text, draft.attachments, edited.kept)
-        if isinstance(edited, EditedMessage):
-            actions = ChatActions(host.session.api, place.chat_id)
-            await actions.edit_message(edited.message_id, content, edit_choice(draft))
-        else:
-            try:
-                await QueueActions(host.session.api, place.chat_id).edit(edited.queue_id, content)
-            except SentMeanwhile:
-                if host.key == place.key:
-                    self.keep_late_edit(text)
-                return
-        if host.key == place.key:
+        try:
+            if isinstance(edited, EditedMessage):
+                actions = ChatActions(host.session.api, origin.chat_id)
+                await actions.edit_message(edited.message_id, content, edit_choice(draft))
+            else:
+                await QueueActions(host.session.api, origin.chat_id).edit(edited.queue_id, content)
+        except (SentMeanwhile, ApiError, ServerUnreachable) as error:
+            if host.key != origin.key:
+                # Nothing shows the draft of an edit once its chat was left.
+                host.put_back(draft_key(origin.chat_id), replace(draft, text=written))
+                host.say("The edit was not made. Your text is in the box of its chat.", "warning")
+            elif isinstance(error, SentMeanwhile):
+                self.keep_late_edit(text)
+            else:
+                raise
+            return
+        if host.key == origin.key:
             host.stop_editing()
         else:
-            host.take_sent(place.key, written)
+            host.take_sent(origin.key, written)
 
     def keep_late_edit(self, text: str) -> None:
         """The new text is not lost: it goes into the box."""

@@ -59,6 +59,7 @@ class DraftView(Widget):
         self.busy = BusyChoice()
         self.edited: Edited | None = None
         self._sending: Worker[None] | None = None
+        self._sent_key = ""
         self._save_timer: Timer | None = None
         self._stop_outbox: Callable[[], None] = lambda: None
 
@@ -187,8 +188,11 @@ class DraftView(Widget):
     def draft_at(self, key: str) -> WrittenDraft:
         return self._store.read(key)
 
-    def change_draft(self, change: Callable[[WrittenDraft], WrittenDraft]) -> None:
-        self._store.change(self.key, change)
+    def change_draft(
+        self, change: Callable[[WrittenDraft], WrittenDraft], key: str | None = None
+    ) -> None:
+        """Of the draft that is shown, or of the one that was when somebody began to choose."""
+        self._store.change(self.key if key is None else key, change)
         self.refresh_facts()
 
     def take_sent(self, key: str, sent: str) -> None:
@@ -196,22 +200,22 @@ class DraftView(Widget):
         text = self._store.read(key).text
         rest = text.removeprefix(sent) if text.startswith(sent) else ""
         self._store.clear(key)
-        self._put_text(key, rest)
+        self.put_text(key, rest)
 
     def put_back(self, key: str, draft: WrittenDraft) -> None:
         """What was not accepted comes before what was typed since."""
         rest = self._store.read(key).text
         self._store.change(key, lambda _: draft)
-        self._put_text(key, f"{draft.text}\n\n{rest}" if rest.strip() else draft.text)
+        self.put_text(key, f"{draft.text}\n\n{rest}" if rest.strip() else draft.text)
 
     def carry_draft(self, chat_id: ChatId) -> None:
         """What was typed while the chat was being created belongs to it."""
         rest = self._store.read(NEW_CHAT).text
         if rest.strip():
             self._store.clear(NEW_CHAT)
-            self._put_text(draft_key(chat_id), rest)
+            self.put_text(draft_key(chat_id), rest)
 
-    def _put_text(self, key: str, text: str) -> None:
+    def put_text(self, key: str, text: str) -> None:
         self._store.change(key, lambda was: replace(was, text=text))
         self._recall.forget()
         if key == self.key:
@@ -257,7 +261,9 @@ class DraftView(Widget):
 
     @property
     def _is_sending(self) -> bool:
-        return self._sending is not None and not self._sending.is_finished
+        """The draft that is shown; that of another chat may be on its way too."""
+        is_going = self._sending is not None and not self._sending.is_finished
+        return is_going and self._sent_key == self.key
 
     def _note(self) -> str:
         if self._is_sending:

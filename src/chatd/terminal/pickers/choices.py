@@ -10,6 +10,7 @@ from chatd.client.choice_resources import Template, Workspace
 from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.resources import McpServer, Page
 from chatd.client.server import new_key
+from chatd.domain.ids import ChatId
 from chatd.domain.model.protocol import Effort
 from chatd.terminal.composer.chat_actions import ChatActions
 from chatd.terminal.composer.drafts import WrittenDraft
@@ -38,7 +39,7 @@ class Choices:
         self._app = app
 
     async def choose_model(self) -> None:
-        host = self._host
+        host, key = self._host, self._host.key
         models = await self._read(host.facts.load_models())
         if models is None:
             return
@@ -47,10 +48,10 @@ class Choices:
         model = await self._app().push_screen_wait(picker)
         if model is not None:
             effort = picker.chosen_effort
-            host.change_draft(lambda was: replace(was, model_id=model.id, effort=effort))
+            host.change_draft(lambda was: replace(was, model_id=model.id, effort=effort), key)
 
     async def choose_effort(self) -> None:
-        host, model = self._host, self._host.model
+        host, model, key = self._host, self._host.model, self._host.key
         efforts = () if model is None else efforts_of(model)
         if not efforts:
             host.say("This model has no reasoning effort to choose.")
@@ -61,9 +62,10 @@ class Choices:
         ]
         chosen = await self._app().push_screen_wait(Picker("Reasoning effort", picks))
         if chosen is not None:
-            host.change_draft(lambda was: replace(was, effort=chosen))
+            host.change_draft(lambda was: replace(was, effort=chosen), key)
 
     async def choose_workspace(self, name: str) -> None:
+        key, chat_id = self._host.key, self._host.chat_id
         picks = await self._read(self._list_places())
         if picks is None:
             return
@@ -72,7 +74,7 @@ class Choices:
         if chosen is None:
             chosen = await self._app().push_screen_wait(Picker("Where its tools act", picks))
         if chosen is not None:
-            await self._use_place(chosen)
+            await self._use_place(chosen, key, chat_id)
 
     async def _list_places(self) -> list[Pick[Place]]:
         api = self._host.session.api
@@ -110,7 +112,8 @@ class Choices:
         ]
         return picks
 
-    async def _use_place(self, place: Place) -> None:
+    async def _use_place(self, place: Place, key: str, chat_id: ChatId | None) -> None:
+        """`key` and `chat_id`: for which it was chosen. Another chat may be open by now."""
         api, host = self._host.session.api, self._host
         workspace = place.workspace
         if (template := place.template) is not None:
@@ -119,13 +122,13 @@ class Choices:
             if workspace is None:
                 return
             host.say(f"The workspace {workspace.name} is being built.")
-        if host.chat_id is None:
+        if chat_id is None:
             found = workspace
-            host.change_draft(lambda was: _with_place(was, found))
+            host.change_draft(lambda was: _with_place(was, found), key)
             return
         change = {"workspace_id": None if workspace is None else workspace.id}
         try:
-            await ChatActions(api, host.chat_id).update(change)
+            await ChatActions(api, chat_id).update(change)
         except (ApiError, ServerUnreachable) as error:
             host.say(error.message, "error")
             return
@@ -134,7 +137,7 @@ class Choices:
 
     async def choose_mcp_servers(self) -> None:
         """For a new chat; the screen of MCP servers is for a chat that exists."""
-        host = self._host
+        host, key = self._host, self._host.key
         page = await self._read(host.session.api.get("/mcp-servers", Page[McpServer], limit=200))
         if page is None:
             return
@@ -149,7 +152,7 @@ class Choices:
         )
         ids = await self._app().push_screen_wait(screen)
         if ids is not None:
-            host.change_draft(lambda was: replace(was, mcp_server_ids=ids))
+            host.change_draft(lambda was: replace(was, mcp_server_ids=ids), key)
 
     async def _read(self, work: Awaitable[T]) -> T | None:
         """None, and the reason is said, if the server refuses or does not answer."""
