@@ -105,6 +105,18 @@ def test_without_a_terminal_chatd_prints_its_help_and_chat_says_what_to_use() ->
     assert (chat.exit_code, "chatd run" in chat.output) == (2, True)
 
 
+@pytest.mark.parametrize("kind", ["dumb", ""])
+async def test_a_terminal_that_cannot_be_drawn_on_is_not_taken(
+    terminal: TmuxTerminal, kind: str
+) -> None:
+    await terminal.type_command("env", f"TERM={kind}", CHATD)
+    await terminal.until_shown("code=2")
+    await terminal.press("C-l")
+    await terminal.type_command("env", f"TERM={kind}", CHATD, "chat")
+    await terminal.until_shown("TERM must name its kind")
+    await terminal.until_shown("code=2")
+
+
 def test_without_textual_a_sentence_says_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,8 +1,10 @@
 """`chatd chat`, and `chatd` alone on a terminal: options and help texts. `terminal_ui` does the
 work."""
 
+import os
 import sys
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal, TextIO
 
 import typer
 
@@ -44,7 +46,9 @@ def chat(
     """
     from chatd.cli import api_session, process, target, terminal_ui
 
-    terminal_ui.require_terminal(sys.stdin, sys.stdout)
+    terminal_ui.require_installed()
+    if not has_screen(sys.stdin, sys.stdout, os.environ):
+        terminal_ui.refuse_no_screen()
     with api_session.report_errors():
         found = target.find_server(url, token_file, profile, data_dir)
         options = terminal_ui.TerminalOptions(
@@ -55,6 +59,11 @@ def chat(
         )
         code = process.run_to_completion(terminal_ui.run_terminal(found, options))
     raise typer.Exit(code)
+
+
+def has_screen(stdin: TextIO, stdout: TextIO, env: Mapping[str, str]) -> bool:
+    """Whether a terminal can be drawn on: that of an editor's shell or of a build cannot."""
+    return stdin.isatty() and stdout.isatty() and env.get("TERM", "") not in ("", "dumb")
 
 
 def open_bare() -> None:

@@ -4,6 +4,7 @@
 so that `chatd --help` stays fast.
 """
 
+import os
 import sys
 from importlib.util import find_spec
 from typing import Annotated, Final
@@ -66,7 +67,8 @@ def root_command(
     terminal UI, else it prints its help."""
     if show_version or context.invoked_subcommand is not None:
         return
-    if sys.stdin.isatty() and sys.stdout.isatty() and find_spec("textual") is not None:
+    has_screen = chat_command.has_screen(sys.stdin, sys.stdout, os.environ)
+    if has_screen and find_spec("textual") is not None:
         chat_command.open_bare()
     print(context.get_help())
     raise typer.Exit(2)

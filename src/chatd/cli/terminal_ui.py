@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final, NoReturn
 from uuid import UUID
 
 import typer
@@ -33,9 +33,9 @@ EXIT_SIGNED_OUT: Final = 3
 _NOT_INSTALLED: Final = (
     "chatd: the terminal UI is not installed. Install it with: pip install 'chatd[tui]'"
 )
-_NO_TERMINAL: Final = (
-    "chatd: chatd chat needs a terminal for its input and output. Without one, chatd run sends a"
-    " message and prints the answer."
+_NO_SCREEN: Final = (
+    "chatd: chatd chat needs a terminal for its input and output, and TERM must name its kind, not"
+    " dumb. Without one, chatd run sends a message and prints the answer."
 )
 
 
@@ -52,14 +52,16 @@ def is_installed() -> bool:
     return find_spec("textual") is not None
 
 
-def require_terminal(stdin: TextIO, stdout: TextIO) -> None:
+def require_installed() -> None:
     """Raises typer.Exit, with a sentence on standard error."""
     if not is_installed():
-        print(_NOT_INSTALLED, file=sys.stderr)
+        print_notice(_NOT_INSTALLED)
         raise typer.Exit(1)
-    if not (stdin.isatty() and stdout.isatty()):
-        print(_NO_TERMINAL, file=sys.stderr)
-        raise typer.Exit(EXIT_USAGE)
+
+
+def refuse_no_screen() -> NoReturn:
+    print_notice(_NO_SCREEN)
+    raise typer.Exit(EXIT_USAGE)
 
 
 def return_flags(
