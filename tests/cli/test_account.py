@@ -69,6 +69,24 @@ def test_a_file_is_put_and_loaded(server: ServerProcess, tmp_path: Path) -> None
     assert (unknown.code, "no id of a file" in unknown.err) == (2, True)
 
 
+def test_a_file_in_a_directory_is_overwritten_only_by_force(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    """Somebody else may have chosen its name. A link there is not followed."""
+    source, place, other = tmp_path / "notes.txt", tmp_path / "place", tmp_path / "other"
+    source.write_text("new")
+    place.mkdir()
+    file_id = server.done("files", "put", source).out.strip()
+    other.write_text("old")
+    (place / "notes.txt").symlink_to(other)
+    refused = server.call("files", "get", file_id, "-o", place)
+    assert (refused.code, "--force overwrites it" in refused.err) == (2, True)
+    server.done("files", "get", file_id, "-o", place, "--force")
+    assert (place / "notes.txt").read_text() == "new"
+    assert other.read_text() == "old"
+    assert [one.name for one in place.iterdir()] == ["notes.txt"]
+
+
 def test_a_pipe_is_put_like_a_file(server: ServerProcess, tmp_path: Path) -> None:
     """As `chatd files put <(command)` names one."""
     pipe = tmp_path / "pipe.txt"

@@ -28,9 +28,36 @@ async def save(api: ServerApi, path: str, target: Path) -> None:
         raise UsageProblem(f"cannot write {target}: {error.strerror or error}") from None
 
 
+async def save_new(api: ServerApi, path: str, place: Path, *, force: bool) -> None:
+    """At a place whose name somebody else chose: nothing that is there is overwritten without
+    `force`, and a link is never followed. Raises UsageProblem."""
+    try:
+        if not force:
+            refuse_existing(place)
+        file, partial = open_partial(place)
+        try:
+            with file:
+                await api.download_to(path, file.write)
+            if not force:  # it may be there by now
+                os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            partial.replace(place)
+        finally:
+            partial.unlink(missing_ok=True)
+    except FileExistsError:
+        raise UsageProblem(f"{place} is there already: --force overwrites it") from None
+    except OSError as error:
+        raise UsageProblem(f"cannot write {place}: {error.strerror or error}") from None
+
+
 def find_place(target: Path) -> Path:
     """Where a link leads: the link stays."""
     return target.resolve()
+
+
+def refuse_existing(place: Path) -> None:
+    """Raises FileExistsError, also for a link that leads nowhere."""
+    if os.path.lexists(place):
+        raise FileExistsError
 
 
 def is_special(place: Path) -> bool:

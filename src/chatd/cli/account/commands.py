@@ -162,6 +162,9 @@ def get_file(
             "--output", "-o", metavar="PLACE", help="A file or a directory [else standard output]"
         ),
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite a file in the directory")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print only its facts, as JSON")] = False,
     server: ServerFinder,
 ) -> None:
@@ -169,7 +172,9 @@ def get_file(
     from chatd.cli.account import files as work
     from chatd.cli.api_session import run_command
 
-    run_command(server, lambda api: work.get_file(api, file_id, output, as_json=as_json))
+    run_command(
+        server, lambda api: work.get_file(api, file_id, output, force=force, as_json=as_json)
+    )
 
 
 # Tokens

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from chatd.cli.api_session import UsageProblem
-from chatd.cli.downloads import save
+from chatd.cli.downloads import save, save_new
 from chatd.cli.output import byte_size, print_json, print_notice, print_text
 from chatd.cli.run.request import read_id, upload_file
 from chatd.client.resources import StoredFile
@@ -27,7 +27,9 @@ async def _put(api: ServerApi, path: Path, *, as_json: bool) -> StoredFile:
     return stored
 
 
-async def get_file(api: ServerApi, file_id: str, target: Path | None, *, as_json: bool) -> None:
+async def get_file(
+    api: ServerApi, file_id: str, target: Path | None, *, force: bool, as_json: bool
+) -> None:
     """To standard output, unless a file or a directory is named. A terminal gets no binary data."""
     if read_id(file_id) is None:
         raise UsageProblem(f"{file_id!r} is no id of a file; chatd chats show names the files")
@@ -38,7 +40,10 @@ async def get_file(api: ServerApi, file_id: str, target: Path | None, *, as_json
     path = f"/files/{file_id}/content"
     if target is not None:
         place = place_of(stored, target)
-        await save(api, path, place)
+        if place == target:
+            await save(api, path, place)
+        else:
+            await save_new(api, path, place, force=force)
         print_notice(f"written to {place}, {byte_size(stored.size_bytes)}")
         return
     if sys.stdout.isatty():
@@ -55,7 +60,11 @@ def place_of(stored: StoredFile, target: Path) -> Path:
 
 
 def safe_name(stored: StoredFile) -> str:
-    """The file's name without any directory: it comes from somebody else."""
+    """The file's name without any directory: it comes from somebody else. It is no hidden file,
+    which programs read as settings, and no option of a command."""
     name = (stored.name or "").replace("\\", "/").rpartition("/")[2]
-    hidden = not name.strip(". ") or not name.isprintable()
-    return str(stored.id) if hidden else name
+    name = name.strip()
+    if not name.strip(". ") or not name.isprintable():
+        return str(stored.id)
+    plain = name.lstrip(".-")
+    return "_" * (len(name) - len(plain)) + plain
