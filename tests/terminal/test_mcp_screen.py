@@ -8,12 +8,12 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from chatd.client.mcp_resources import McpTrial, McpTrialTool
+from chatd.client.mcp_resources import McpTrial, McpTrialTool, WorkspaceMcpServer
 from chatd.client.resources import McpConnection, McpServer
 from chatd.domain.ids import McpServerId
 from chatd.settings.schema import McpSettings, Settings
 from chatd.terminal.mcp.screen import McpScreen
-from chatd.terminal.mcp.servers import is_used, row_of, trial_text, with_server
+from chatd.terminal.mcp.servers import is_used, row_of, trial_text, with_server, workspace_text
 from tests.support.mcp.authorization_server import (
     AuthorizationServer,
     authorization_server,
@@ -132,3 +132,21 @@ async def test_waiting_for_a_connection_can_be_stopped(open_server: TerminalServ
             await until(pilot, lambda: isinstance(pilot.app.screen, McpScreen))
             await pilot.press("t")
             await until_shown(pilot, "notes:")
+
+
+def test_the_servers_of_a_workspace_are_listed_with_what_is_wrong_with_them() -> None:
+    shown = workspace_text(
+        [
+            WorkspaceMcpServer(name="linear", tools=12),
+            WorkspaceMcpServer(name="one\x1b[2J", tools=1),
+            WorkspaceMcpServer(name="broken", error="the command npx was not found"),
+        ]
+    )
+    assert shown.splitlines()[1:] == [
+        "  linear  12 tools",
+        "  one  1 tool",
+        "  broken  cannot be used: the command npx was not found",
+    ]
+    assert workspace_text([]) == ""
+    many = [WorkspaceMcpServer(name=str(number)) for number in range(20)]
+    assert workspace_text(many).endswith("  and 8 more")

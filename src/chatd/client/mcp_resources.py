@@ -1,8 +1,24 @@
-"""What a test of an MCP server replies."""
+"""MCP servers of a chat's workspace, and what a test of an MCP server replies."""
 
 from typing import ClassVar
 
 from msgspec import Struct
+
+from chatd.client.resources import Chat
+
+
+class WorkspaceMcpServer(Struct, frozen=True, kw_only=True):
+    api_name: ClassVar = "WorkspaceMcpItem"
+
+    name: str = ""
+    tools: int = 0
+    error: str = ""
+
+
+class McpChat(Chat, frozen=True, kw_only=True):
+    api_name: ClassVar = "ChatReply"
+
+    workspace_mcp_servers: tuple[WorkspaceMcpServer, ...] = ()
 
 
 class McpTrialTool(Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from textual.widgets import Footer, OptionList, Static
 from textual.widgets.option_list import Option
 
 from chatd.client.errors import ApiError, ServerUnreachable
-from chatd.client.mcp_resources import McpTrial
+from chatd.client.mcp_resources import McpChat, McpTrial
 from chatd.client.resources import Chat, McpDisconnectAnswer, McpServer
 from chatd.domain.ids import ChatId, McpServerId
 from chatd.terminal.dialogs import Question
@@ -20,13 +20,13 @@ from chatd.terminal.mcp.reading import read_servers
 from chatd.terminal.mcp.servers import (
     NAME_CELLS,
     NO_SERVERS,
-    WORKSPACE_NOTE,
     Chosen,
     can_disconnect,
     needs_connection,
     row_of,
     trial_text,
     with_server,
+    workspace_text,
 )
 from chatd.terminal.safe_text import safe_line, safe_text
 from chatd.terminal.session import app_of, session_of
@@ -50,7 +50,7 @@ class McpScreen(Screen[None]):
         super().__init__()
         self._chat_id = chat_id
         self._poll_s = poll_s
-        self._chat: Chat | None = None
+        self._chat: McpChat | None = None
         self._servers: tuple[McpServer, ...] = ()
         self._chosen: Chosen = None
         self._unsaved = False
@@ -81,7 +81,7 @@ class McpScreen(Screen[None]):
         api = session_of(self).api
         try:
             if self._chat_id is not None:
-                self._chat = await api.get(f"/chats/{self._chat_id}", Chat)
+                self._chat = await api.get(f"/chats/{self._chat_id}", McpChat)
             self._servers = await read_servers(api)
         except (ApiError, ServerUnreachable) as error:
             self._note(f"{error.message} r reads again.")
@@ -98,7 +98,9 @@ class McpScreen(Screen[None]):
         listed.display = bool(self._servers)
         title = "" if self._chat is None else f" of «{safe_line(self._chat.title, 60)}»"
         self._head.update(f"MCP servers{title}")
-        self._note(WORKSPACE_NOTE if self._servers else f"{NO_SERVERS}\n\n{WORKSPACE_NOTE}")
+        of_workspace = () if self._chat is None else self._chat.workspace_mcp_servers
+        texts = ("" if self._servers else NO_SERVERS, workspace_text(of_workspace))
+        self._note("\n\n".join(text for text in texts if text))
 
     def _line(self, server: McpServer) -> Content:
         row = row_of(server, self._chosen, has_chat=self._chat is not None)

@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from chatd.client.mcp_resources import McpTrial
+from chatd.client.mcp_resources import McpTrial, WorkspaceMcpServer
 from chatd.client.resources import McpServer
 from chatd.domain.ids import McpServerId
 from chatd.terminal.safe_text import safe_line
@@ -17,10 +17,8 @@ Chosen = Sequence[McpServerId] | None
 NAME_CELLS: Final = 24
 MAX_TOOL_NAMES: Final = 12
 NO_SERVERS: Final = "No MCP servers are set up. An administrator can add them."
-WORKSPACE_NOTE: Final = (
-    "Servers of a workspace (its .mcp.json) are used by every chat of that workspace, and not"
-    " chosen here."
-)
+WORKSPACE_NOTE: Final = "Of the workspace (its .mcp.json), used by all its chats:"
+MAX_WORKSPACE_SERVERS: Final = 12
 _WORDS: Final[dict[str, tuple[str, Tone]]] = {
     "ready": ("Ready", "success"),
     "connected": ("Connected", "success"),
@@ -85,6 +83,22 @@ def row_of(server: McpServer, chosen: Chosen, *, has_chat: bool) -> ServerRow:
         note=notes.get(server.availability, ""),
         detail=safe_line(reason or server.description or "", 400),
     )
+
+
+def workspace_text(servers: Sequence[WorkspaceMcpServer]) -> str:
+    """The servers of the running workspace, one a line. Empty without one."""
+    if not servers:
+        return ""
+    lines = [f"  {_workspace_line(one)}" for one in servers[:MAX_WORKSPACE_SERVERS]]
+    more = len(servers) - MAX_WORKSPACE_SERVERS
+    return "\n".join([WORKSPACE_NOTE, *lines, *([f"  and {more} more"] if more > 0 else [])])
+
+
+def _workspace_line(server: WorkspaceMcpServer) -> str:
+    name = safe_line(server.name, NAME_CELLS)
+    if server.error:
+        return f"{name}  cannot be used: {safe_line(server.error, 200)}"
+    return f"{name}  {server.tools} tool{'' if server.tools == 1 else 's'}"
 
 
 def trial_text(server: McpServer, trial: McpTrial) -> str:
