@@ -4,6 +4,8 @@ import asyncio
 
 import msgspec
 import pytest
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from chatd.domain.ids import ToolCallId
 from chatd.terminal.answers.form import Answered
@@ -165,6 +167,31 @@ async def test_who_answers_second_is_told_who_was_first(server: TerminalServer) 
         late = CallAnswer(tool_call_id=ToolCallId("call_0"), decision="approve")
         panel.post_message(Answered(chat_id, [late]))
         await until_shown(pilot, "has denied the call")
+
+
+async def test_a_call_is_approved_only_with_its_arguments_on_the_screen(
+    server: TerminalServer,
+) -> None:
+    """As if the request came before the message that has the arguments."""
+    chat_id = await ask_for(server, {"limit": 3})
+    async with run_terminal(server, chat_id) as pilot:
+        panel = await panel_awake(pilot)
+        chat = panel.asks.chat
+        assert chat is not None
+        (call,) = chat.requested_calls
+        early = replace(chat, messages=(), requested_calls=(replace(call, args=UNSET),))
+        panel.asks.chat = early
+        panel.update_asks()
+        shown = await until_shown(pilot, "(not readable)")
+        assert "n Deny" in await until_shown(pilot, "The arguments have not arrived")
+        assert "y Approve" not in shown
+        await pilot.press("f3", "y")
+        await pilot.pause()
+        assert await waiting_calls(server, chat_id) == 1
+        panel.asks.chat = chat
+        panel.update_asks()
+        assert "(not readable)" not in await until_shown(pilot, "limit        3")
+        await until_shown(pilot, "y Approve once")
 
 
 async def test_a_long_command_is_folded_with_its_end_in_sight(server: TerminalServer) -> None:

@@ -76,18 +76,18 @@ class ApprovalForm(AskForm):
             case _:
                 return [("leave", "Back")]
         always = [("always", "Always…")] if self.can_always else []
-        several = [("approve_all", "Approve all…"), ("deny_all", "Deny all…")]
-        return [
-            ("approve", "Approve once"),
-            ("deny", "Deny…"),
-            *always,
-            *unfold,
-            *(several if len(self.fellows) > 1 else []),
-        ]
+        approve = [("approve", "Approve once")] if self.ask.is_readable else []
+        approve_all = [("approve_all", "Approve all…")] if self._can_approve_all else []
+        several = [*approve_all, ("deny_all", "Deny all…")] if len(self.fellows) > 1 else []
+        return [*approve, ("deny", "Deny…"), *always, *unfold, *several]
 
     @property
     def can_always(self) -> bool:
-        return self.ask.call.can_always and self._rule is not None
+        return self.ask.call.can_always and self.ask.is_readable and self._rule is not None
+
+    @property
+    def _can_approve_all(self) -> bool:
+        return all(ask.is_readable for ask in self.fellows)
 
     @property
     def _view(self) -> CallView:
@@ -95,7 +95,9 @@ class ApprovalForm(AskForm):
 
     def set_fellows(self, fellows: Sequence[Ask]) -> None:
         """Others may be answered elsewhere meanwhile: what is confirmed must be what is shown."""
-        if [ask.key for ask in fellows] == [ask.key for ask in self.fellows]:
+        if [(ask.key, ask.args) for ask in fellows] == [
+            (one.key, one.args) for one in self.fellows
+        ]:
             return
         self.fellows = tuple(fellows)
         if self._step in ("approve_all", "deny_all"):

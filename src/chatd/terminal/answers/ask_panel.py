@@ -11,7 +11,7 @@ from chatd.terminal.answers.form import AskForm, HintsChanged
 from chatd.terminal.answers.forms import make_form
 from chatd.terminal.answers.frame import AskFrame
 from chatd.terminal.answers.hints import hint_line, notes_of
-from chatd.terminal.answers.open_asks import Item, OpenAsks, key_of
+from chatd.terminal.answers.open_asks import Item, OpenAsks, is_same, key_of
 from chatd.terminal.messages import ShowNotice
 from chatd.terminal.session import session_of
 
@@ -72,7 +72,7 @@ class AskPanel(AskFrame):
         is_own = self.item is not None and self.asks.is_answered_here(self.item)
         if item is None:
             self._hide(is_own=is_own)
-        elif self.item is None or key_of(item) != key_of(self.item):
+        elif self.item is None or not is_same(item, self.item):
             self.open_item(item, is_own=is_own)
         else:
             self.item = item

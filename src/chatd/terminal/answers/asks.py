@@ -33,6 +33,11 @@ class Ask(Struct, frozen=True, kw_only=True):
     def key(self) -> AskKey:
         return self.chat_id, self.call.tool_call_id
 
+    @property
+    def is_readable(self) -> bool:
+        """Whether its arguments are there: nobody approves what is not shown."""
+        return self.args is not UNSET
+
 
 class ProposedPlan(Struct, frozen=True, kw_only=True):
     chat_id: ChatId

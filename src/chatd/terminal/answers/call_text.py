@@ -15,6 +15,8 @@ from chatd.terminal.answers.exact_text import exact_name, exact_text, mixed_word
 BlockKind = Literal["command", "argument"]
 
 _MOST_MIXED: Final = 3
+_NO_OBJECT: Final = "The arguments are no JSON object: the tool may refuse them."
+_UNREADABLE: Final = "The arguments have not arrived: approve it when they are shown."
 _NAMES: Final = {"workdir": "Directory", "model_intent": "Purpose", "timeout": "Time limit"}
 
 
@@ -55,7 +57,7 @@ def describe_call(call: RequestedCall, args: Json) -> CallText:
             title=f"Allow {exact_name(call.tool_name)}?",
             blocks=_raw_blocks(args),
             facts=facts,
-            warnings=("The arguments are no JSON object: the tool may refuse them.",),
+            warnings=(_UNREADABLE if args is UNSET else _NO_OBJECT,),
         )
     commands = [text for name, text in fields if name == COMMAND_ARGUMENT]
     is_command = len(commands) == 1 and isinstance(commands[0], str)

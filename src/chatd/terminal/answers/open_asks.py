@@ -22,6 +22,18 @@ def key_of(item: Item) -> AskKey:
     return item.key if isinstance(item, Ask) else (item.chat_id, item.call_id)
 
 
+def is_same(one: Item, other: Item) -> bool:
+    """Whether a form that was made for the one still says what the other would have done. Models
+    may use an id again, and arguments may arrive after the call."""
+    if isinstance(one, Ask) and isinstance(other, Ask):
+        is_same_call = (one.call.tool_name, one.call.kind) == (
+            other.call.tool_name,
+            other.call.kind,
+        )
+        return one.key == other.key and is_same_call and one.args == other.args
+    return one == other
+
+
 class OpenAsks:
     """`chat` and `children` are what is known; `refresh` makes `items` of them. Drafts outlive a
     look at another chat."""
