@@ -142,6 +142,20 @@ async def test_help_and_go_to_open_on_top_and_close(server: TerminalServer) -> N
         await until(pilot, lambda: main_screen(pilot).chat_id == chat)
 
 
+async def test_go_to_runs_a_command_only_after_a_slash(server: TerminalServer) -> None:
+    chat = await server.create_chat("answer fast")
+    async with run_terminal(server, chat) as pilot:
+        await until_shown(pilot, "answer fast")
+        await pilot.press("ctrl+p", *"archive", "enter")
+        await pilot.pause()
+        assert isinstance(pilot.app.screen, SwitchScreen), "no chat fits, and nothing is done"
+        assert not (await server.call("GET", f"/chats/{chat}")).get("archived")
+        await pilot.press(*["backspace"] * 7, *"/archive")
+        await until_shown(pilot, "/archive ")
+        await pilot.press("enter")
+        await until_shown(pilot, "Archived. /unarchive undoes it.")
+
+
 async def test_control_c_closes_what_is_on_top_and_control_d_leaves_from_there(
     server: TerminalServer,
 ) -> None:

@@ -1,4 +1,5 @@
-"""Go to a chat, or run a command, by a few letters."""
+"""Go to a chat by a few letters, or run a command: those begin with a slash, because some act at
+once, and the chat that was looked for may not have been found yet."""
 
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, Final
@@ -62,7 +63,7 @@ class SwitchScreen(ModalScreen[Choice | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog wide switch"):
-            yield Input(placeholder="Find a chat, or a command", compact=True)
+            yield Input(placeholder="Find a chat, or / and a command", compact=True)
             yield OptionList(compact=True)
             yield Static("Enter opens, Esc closes", classes="hint", markup=False)
 
@@ -76,7 +77,7 @@ class SwitchScreen(ModalScreen[Choice | None]):
         self._draw()
         if self._timer is not None:
             self._timer.stop()
-        if self._text:
+        if self._text and not self._is_command:
             self._timer = self.set_timer(SEARCH_S, self._ask)
 
     @on(Input.Submitted)
@@ -116,20 +117,26 @@ class SwitchScreen(ModalScreen[Choice | None]):
             self._found = found.items
             self._draw()
 
+    @property
+    def _is_command(self) -> bool:
+        return self._text.startswith("/")
+
     def _draw(self) -> None:
         words = self._text.lower().split()
-        chats = [chat for chat in self._chats if _has_words(chat.title, words)]
-        known = {chat.id for chat in chats}
-        rows = [
-            *((GoTo(chat.id), self._chat_line(chat)) for chat in chats),
-            *((GoTo(one.id), self._chat_line(one)) for one in self._found if one.id not in known),
-        ][:MAX_SHOWN]
-        rows += _commands(words) if words else []
+        rows = _commands(words) if self._is_command else self._chat_rows(words)
         self._choices = [choice for choice, _ in rows]
         options = self.query_one(OptionList)
         options.clear_options()
         options.add_options(Option(line) for _, line in rows)
         options.highlighted = 0 if rows else None
+
+    def _chat_rows(self, words: Sequence[str]) -> Sequence[tuple[Choice, Text]]:
+        chats = [chat for chat in self._chats if _has_words(chat.title, words)]
+        known = {chat.id for chat in chats}
+        return [
+            *((GoTo(chat.id), self._chat_line(chat)) for chat in chats),
+            *((GoTo(one.id), self._chat_line(one)) for one in self._found if one.id not in known),
+        ][:MAX_SHOWN]
 
     def _chat_line(self, chat: Chat) -> Text:
         sign, color_of = sign_of(chat), app_of(self).theme_variables
