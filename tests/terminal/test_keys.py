@@ -44,11 +44,17 @@ def test_two_keys_of_one_action_are_named_together() -> None:
 
 def test_a_second_press_counts_for_two_seconds(clock: FakeClock) -> None:
     press = DoublePress(clock)
-    first = press.press()
+    first = press.press("a")
     clock.advance(1.9)
-    second, third = press.press(), press.press()
+    second, third = press.press("a"), press.press("a")
     clock.advance(2.1)
-    assert (first, second, third, press.press()) == (False, True, False, False)
+    assert (first, second, third, press.press("a")) == (False, True, False, False)
+
+
+def test_a_press_in_another_chat_is_a_first_one(clock: FakeClock) -> None:
+    press = DoublePress(clock)
+    presses = [press.press("a"), press.press("b"), press.press("a"), press.press("a")]
+    assert presses == [False, False, False, True]
 
 
 @pytest.mark.parametrize(

@@ -36,17 +36,21 @@ class Interrupts:
         if chat is None or chat.gone:
             return False
         if not can_interrupt(chat):
-            if has_subagents and self._escape.is_waiting and self._escape.press():
+            if has_subagents and self._is_second(chat):
                 self._interrupt(chat.shown.chat_id, family=True)
                 return True
             return False
-        is_second = self._escape.press()
+        is_second = self._escape.press(chat.chat_id)
         self._interrupt(chat.shown.chat_id, family=is_second, hints_family=has_subagents)
         return True
 
+    def _is_second(self, chat: FollowedChat) -> bool:
+        """Only a second one counts here: it has interrupted the answer before."""
+        return self._escape.is_waiting(chat.chat_id) and self._escape.press(chat.chat_id)
+
     def on_control_c(self, chat: FollowedChat | None) -> None:
         """The first interrupts what runs; a second one soon after leaves."""
-        if self._control_c.press():
+        if self._control_c.press(None if chat is None else chat.chat_id):
             self._leave()
         elif chat is not None and not chat.gone and can_interrupt(chat):
             self._interrupt(chat.shown.chat_id, family=False, more="Ctrl-C again leaves.")
