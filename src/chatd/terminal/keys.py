@@ -49,7 +49,9 @@ KEYS: Final[Mapping[Area, tuple[Key, ...]]] = {
             "Interrupt the answer; twice in two seconds: its subagents too",
         ),
         _first("ctrl+n", "new_chat", "Start a new chat", "New"),
-        _first("ctrl+p", "switch", "Find and open a chat, or with a / first, run a command", "Go to"),
+        _first(
+            "ctrl+p", "switch", "Find and open a chat, or with a / first, run a command", "Go to"
+        ),
         _first("ctrl+b,f2", "toggle_list", "Go to the chat list; there: hide it", "Chats"),
         _first("alt+up,ctrl+up", "previous_chat", "Open the chat above"),
         _first("alt+down,ctrl+down", "next_chat", "Open the chat below"),
