@@ -6,9 +6,9 @@ from chatd.cli.exit_codes import ExitCode, exit_code_of_error
 from chatd.cli.output import print_json_line, print_notice, print_text
 from chatd.cli.run.call_lines import ask_lines, plan_lines
 from chatd.cli.run.event_lines import EventLines
-from chatd.cli.run.follow import ChatWatch, watch_chat
 from chatd.cli.run.progress import retry_line
 from chatd.cli.run.turn import BUSY
+from chatd.cli.run.watch import ChatWatch, ConnectionNotices, wait_until_loaded, watch_chat
 from chatd.client.server import ServerApi
 from chatd.client.state import ShownChat
 from chatd.domain.chat.events import RequestedCall
@@ -23,21 +23,23 @@ async def tail(
     """Until Ctrl-C; with `until_idle` until the chat waits, with the exit code of `chatd run`."""
     chat_id = await find_chat(api, name)
     printer: TextTail | JsonTail = JsonTail(count) if as_json else TextTail(count)
+    notices = ConnectionNotices(print_notice)
     async with watch_chat(api, chat_id) as watch:
+        shown = await wait_until_loaded(watch, notices)
         while True:
-            shown = await _next(watch)
             printer.show(shown)
             if until_idle and shown.status not in BUSY:
                 return exit_code_of(shown)
+            shown = await _next(watch, notices)
 
 
-async def _next(watch: ChatWatch) -> ShownChat:
+async def _next(watch: ChatWatch, notices: ConnectionNotices) -> ShownChat:
     while True:
-        if (shown := watch.shown) is not None and shown.is_loaded and watch.changed.is_set():
-            watch.changed.clear()
-            return shown
-        watch.changed.clear()
         await watch.changed.wait()
+        watch.changed.clear()
+        notices.tell(watch.connection)
+        if (shown := watch.shown) is not None and shown.is_loaded:
+            return shown
 
 
 def exit_code_of(shown: ShownChat) -> ExitCode:

@@ -14,7 +14,7 @@ from chatd.cli.api_session import UsageProblem, confirm, run_command
 from chatd.cli.chats.work import find_chat
 from chatd.cli.output import print_notice
 from chatd.cli.run.call_lines import always_text, ask_lines, plan_lines, told_lines
-from chatd.cli.run.follow import load_chat
+from chatd.cli.run.watch import load_chat
 from chatd.client.server import ServerApi
 from chatd.client.server_address import ServerAddress
 from chatd.domain.ids import ChatId

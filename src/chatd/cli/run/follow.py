@@ -6,8 +6,8 @@ message that still waits in the queue is taken back instead: the running turn is
 
 import asyncio
 import signal
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from typing import Final, Protocol
 
 from chatd.aio import first_of
@@ -16,25 +16,16 @@ from chatd.cli.exit_codes import ExitCode
 from chatd.cli.run.call_lines import subagent_lines
 from chatd.cli.run.request import StartedTurn
 from chatd.cli.run.turn import TurnOutcome, turn_outcome
-from chatd.client.connection import Connection, FollowedChat
+from chatd.cli.run.watch import ChatWatch, ConnectionNotices, watch_chat
 from chatd.client.errors import ApiError
-from chatd.client.frames import ChatChanged, ListEvent
 from chatd.client.resources import Chat
 from chatd.client.server import ServerApi
 from chatd.client.state import ShownChat
-from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId
 
 SETTLE_TIMEOUT_S: Final = 20.0
 """How long a run waits for the end of the turn that it has interrupted."""
 _FOREVER_S: Final = 10.0**9
-
-
-class ChatGone(ChatdError):
-    code = "not_found"
-
-    def __init__(self) -> None:
-        super().__init__("The chat was deleted, or you may not read it any more.")
 
 
 class Reporter(Protocol):
@@ -45,81 +36,13 @@ class Reporter(Protocol):
     def notice(self, text: str) -> None: ...
 
 
-class ChatWatch:
-    """A followed chat: `changed` is set whenever it or the connection has changed. `waiting` are
-    its subagents that wait for a person, as far as they changed since."""
-
-    def __init__(self, connection: Connection, chat_id: ChatId) -> None:
-        self.connection = connection
-        self.changed = asyncio.Event()
-        self.waiting: dict[ChatId, Chat] = {}
-        self._chat_id = chat_id
-        self._latest: FollowedChat | None = None
-        self._running = asyncio.create_task(connection.run())
-        self._running.add_done_callback(lambda _: self.changed.set())
-        self._stop = [
-            connection.follow_chat(chat_id, self._on_chat),
-            connection.follow_list(self._on_list),
-            connection.on_state(self.changed.set),
-        ]
-
-    @property
-    def shown(self) -> ShownChat | None:
-        """Raises ApiError after a sign-out, and ChatGone."""
-        if self._running.done():
-            self._running.result()  # a bug: it runs until it is cancelled
-        if self.connection.state == "signed_out":
-            raise ApiError(401, "signed_out", self.connection.problem or "You are signed out.")
-        if self._latest is not None and self._latest.gone:
-            raise ChatGone
-        return None if self._latest is None else self._latest.shown
-
-    async def close(self) -> None:
-        for stop in self._stop:
-            stop()
-        self._running.cancel()
-        await asyncio.wait([self._running])
-
-    def _on_chat(self, chat: FollowedChat) -> None:
-        self._latest = chat
-        self.changed.set()
-
-    def _on_list(self, event: ListEvent) -> None:
-        if not isinstance(event, ChatChanged) or event.chat.root_chat_id != self._chat_id:
-            return
-        chat = event.chat
-        if chat.status == "requires_action" and chat.id != self._chat_id:
-            self.waiting[chat.id] = chat
-            self.changed.set()
-        else:
-            self.waiting.pop(chat.id, None)
-
-
-@asynccontextmanager
-async def watch_chat(api: ServerApi, chat_id: ChatId) -> AsyncGenerator[ChatWatch]:
-    watch = ChatWatch(Connection(api), chat_id)
-    try:
-        yield watch
-    finally:
-        await watch.close()
-
-
-async def load_chat(api: ServerApi, chat_id: ChatId) -> ShownChat:
-    """The newest messages of a chat and what it waits for, once. Raises as `ChatWatch.shown`."""
-    async with watch_chat(api, chat_id) as watch:
-        while (shown := watch.shown) is None or not shown.is_loaded:
-            watch.changed.clear()
-            await watch.changed.wait()
-        return shown
-
-
 class TurnFollower:
     def __init__(self, api: ServerApi, turn: StartedTurn, reporter: Reporter) -> None:
         self._api = patient(api)
         self._turn = turn
         self._reporter = reporter
         self._interrupted = asyncio.Event()
-        self._was_lost = False
+        self._notices = ConnectionNotices(reporter.notice)
         self._told_waits: dict[ChatId, int] = {}
 
     async def run(self, timeout_s: float | None) -> TurnOutcome:
@@ -139,7 +62,7 @@ class TurnFollower:
     async def _follow(self, watch: ChatWatch) -> TurnOutcome:
         while True:
             watch.changed.clear()
-            self._tell_connection(watch.connection)
+            self._notices.tell(watch.connection)
             self._tell_subagents(watch)
             shown = watch.shown
             if shown is not None:
@@ -147,16 +70,6 @@ class TurnFollower:
                 if (outcome := turn_outcome(shown, self._turn.sent)) is not None:
                     return outcome
             await watch.changed.wait()
-
-    def _tell_connection(self, connection: Connection) -> None:
-        if connection.state == "waiting" and not self._was_lost:
-            self._was_lost = True
-            self._reporter.notice(
-                f"The connection was lost ({connection.problem}); the chat goes on. Reconnecting."
-            )
-        if connection.state == "open" and self._was_lost:
-            self._was_lost = False
-            self._reporter.notice("Connected again.")
 
     def _tell_subagents(self, watch: ChatWatch) -> None:
         """Each wait once: a person can answer it while the turn goes on."""
