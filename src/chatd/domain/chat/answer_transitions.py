@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from chatd.domain.chat.call_waits import wait_of, waiting_calls
+from chatd.domain.chat.call_waits import answerable_calls, wait_of, waiting_calls
 from chatd.domain.chat.change import CallDecision, Change, error_result, require_allowed
 from chatd.domain.chat.commands import AnswerCalls, CallAnswer, ClientResult, SubmitToolResults
 from chatd.domain.chat.messages import Draft, PendingCall
@@ -39,7 +39,7 @@ def submit_tool_results(chat: Chat, command: SubmitToolResults, worker: WorkerId
 def answer_calls(chat: Chat, command: AnswerCalls, worker: WorkerId | None) -> Change:
     """A -> R|P, or A if other calls wait. Raises CallNotWaiting if one is answered already."""
     require_allowed(chat, Transition.ANSWER_CALLS)
-    asked = {call.id: call for call in waiting_calls(chat)}
+    asked = {call.id: call for call in answerable_calls(chat)}
     if not command.answers:
         raise InvalidInput("answers", "at least one answer")
     change, results = Change.of(chat), dict[ToolCallId, Draft]()
@@ -76,12 +76,12 @@ def continue_after(
 
 
 def _check_answer(call: PendingCall, answer: CallAnswer) -> None:
-    kind = wait_of(call)
+    kind = wait_of(call) or "approval"
     fitting = {"approval": ("approve", "deny"), "question": ("answer", "deny")}
-    if kind is None or answer.decision not in fitting.get(kind, ()):
+    if answer.decision not in fitting.get(kind, ()):
         needs = {"client": "a tool result", "question": "an answer", "approval": "an approval"}
         raise InvalidInput(
-            "answers", f"{call.id!r} waits for {needs[kind or 'approval']}, not {answer.decision!r}"
+            "answers", f"{call.id!r} waits for {needs[kind]}, not {answer.decision!r}"
         )
     if len(answer.reason) > MAX_REASON_CHARS:
         raise InvalidInput("answers", f"a reason has at most {MAX_REASON_CHARS} characters")

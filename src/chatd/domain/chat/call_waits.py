@@ -94,6 +94,15 @@ def waiting_calls(chat: Chat) -> tuple[PendingCall, ...]:
     return tuple(call for call in chat.pending_calls if wait_of(call) is not None)
 
 
+def answerable_calls(chat: Chat) -> tuple[PendingCall, ...]:
+    """The calls that wait or, if none does, those that wait for subagents: a replica of an earlier
+    version asks for their approval, and leaves a chat that only an answer to them continues."""
+    if chat.status != "requires_action":
+        return ()
+    left = tuple(call for call in chat.pending_calls if call.asks == AGENT_WAIT)
+    return waiting_calls(chat) or left
+
+
 def timeout_of(call: PendingCall) -> float:
     if call.timeout_s is not None:
         return call.timeout_s
@@ -141,7 +150,7 @@ def expired_text(call: PendingCall) -> str:
 
 def has_surely_not_run(call: PendingCall) -> bool:
     """Whether a person was asked first and has not approved it."""
-    return call.asks != "" and call.approved_by is None
+    return call.asks not in ("", AGENT_WAIT) and call.approved_by is None
 
 
 def wait_kinds(calls: Iterable[PendingCall]) -> tuple[WaitKind, ...]:
