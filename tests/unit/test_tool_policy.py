@@ -244,6 +244,12 @@ def test_an_approval_for_good_of_another_tool_is_for_all_its_calls() -> None:
         ("cat ~/.ssh/*", "cat $HOME/.ssh/id_rsa"),
         ("cat $HOME/.ssh/*", "cat ~/.ssh/id_rsa"),
         ("rm -rf /home/dev", "rm -rf ~"),
+        ("* ~/.ssh/*", f"cat {'/home/a/x ' * 20}/home/dev/.ssh/id_rsa"),
+        ("* ~/.ssh/*", "cat ~/x /home/ada/.ssh/id_rsa"),
+        ("cat /root/.ssh/*", "cat ~root/.ssh/id_rsa"),
+        ("cat /home/dev/.ssh/*", "cat ~dev/.ssh/id_rsa"),
+        ("cat ~/.ssh/*", "cat ~dev/.ssh/id_rsa"),
+        ("cat ~root/.ssh/*", "cat ~/.ssh/id_rsa"),
     ],
 )
 def test_a_denied_command_is_found_however_it_names_the_home_directory(
@@ -394,8 +400,23 @@ def test_matching_takes_linear_time() -> None:
 
 def test_many_home_directories_in_a_call_take_little_time() -> None:
     rules = [rule("ask", command=f"cat /home/dev/{number}/*") for number in range(100)]
-    command = f"ls /home/{'a' * 50_000}" + " ~ $HOME" * 5_000
+    command = f"ls /home/{'a' * 50_000}" + " ~ $HOME" * 128
     assert action("execute", args(command=command), layer("user", *rules)) == "auto"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        " ~ $HOME" * 5_000,
+        f"cat {'~ ' * 256} ~/.ssh/id_rsa",
+        f"cat {' '.join(f'/home/u{number}/x' for number in range(10_000))}",
+    ],
+)
+def test_a_call_with_too_many_home_directories_counts_as_a_match(command: str) -> None:
+    denying = layer("user", rule("deny", command="* ~/.ssh/*"))
+    assert action("execute", args(command=command), denying) == "deny"
+    other = layer("user", rule("deny", command="rm *"))
+    assert action("execute", args(command=command), other) == "auto"
 
 
 # Stored policies

@@ -9,7 +9,8 @@ denies may. So `auto` matches narrowly and `ask` and `deny` widely:
 - `ask`, `deny`: an argument matches if any text in it does, at any depth; so does one of that name
   within another argument, such as the path of each file that is edited. A path counts also as it
   is without blanks around it, `.`, `..` and double slashes, and of a command each part between
-  separators. `~` and `$HOME` stand for any home directory. Arguments that cannot be read match.
+  separators. `~` and `$HOME` stand for any home directory. Arguments that cannot be read match, and
+  so do those with too many home directories to try each.
 """
 
 import json
@@ -132,7 +133,10 @@ def _matches_widely(name: str, pattern: str, args: CallArguments) -> bool:
 def _matches_text(pattern: str, text: str, *, is_command: bool) -> bool:
     if pattern.startswith("="):
         return text == pattern[1:]
-    spellings = ((pattern, text), *with_homes(pattern, text))
+    others = with_homes(pattern, text)
+    if others is None:
+        return True
+    spellings = ((pattern, text), *others)
     return any(_matches_spelling(*spelling, is_command=is_command) for spelling in spellings)
 
 
