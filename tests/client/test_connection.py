@@ -266,6 +266,16 @@ async def test_a_token_that_is_not_accepted_stops_the_connection(server: ApiServ
         await client.until("signed_out", after=2)
 
 
+async def test_a_token_that_may_not_read_chats_stops_the_connection(server: ApiServer) -> None:
+    wanted = {"name": "ci", "scopes": ["chat:write"]}
+    made = (await server.ask("POST", "/auth/tokens", wanted)).json
+    clock = FakeClock()
+    async with run_client(server.url, str(made["token"]), clock) as client:
+        await client.until("signed_out")
+        assert "chat:read" in client.connection.problem
+        assert clock.sleeping("client_reconnect") == []
+
+
 async def test_a_token_that_is_revoked_ends_the_connection(dsn: str) -> None:
     async with (
         listening_changes(dsn) as changes,

@@ -133,6 +133,22 @@ async def test_a_long_list_is_read_page_by_page_when_it_is_scrolled(
         await until(pilot, lambda: len(chat_list(pilot).directory) == PAGE_SIZE + MORE)
 
 
+async def test_enter_in_the_list_opens_its_first_chat_when_none_is_open(
+    server: TerminalServer,
+) -> None:
+    chat = await server.create_chat("answer fast one")
+    await server.until_status(chat, "waiting")
+    async with run_terminal(server) as pilot:
+        await until_resting(pilot, chat)
+        assert main_chat(pilot) is None
+        await pilot.press("f2")
+        await until(
+            pilot, lambda: (chosen := chat_list(pilot).chats.selected) and chosen.id == chat
+        )
+        await pilot.press("enter")
+        await until(pilot, lambda: main_chat(pilot) == chat)
+
+
 async def test_the_keys_for_the_next_chat_follow_the_list(server: TerminalServer) -> None:
     older = await server.create_chat("answer fast one")
     await server.until_status(older, "waiting")

@@ -149,6 +149,8 @@ def _explain_refusal(status: int) -> Exception:
     match status:
         case HTTPStatus.UNAUTHORIZED:
             return SignedOut("The server does not accept the token. Sign in with chatd login.")
+        case HTTPStatus.FORBIDDEN:
+            return SignedOut("The token may not follow chats: it needs the scope chat:read.")
         case HTTPStatus.TOO_MANY_REQUESTS:
             text = "the server refuses more connections of this user for now"
             return Lost(text, wait_s=RATE_LIMITED_WAIT_S)

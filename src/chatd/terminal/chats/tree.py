@@ -102,6 +102,7 @@ class ChatTree(ScrollView, can_focus=True):
         self.virtual_size = Size(self.size.width, len(rows))
         if self._row_of(self._cursor) is None:
             self._cursor = self.open_chat if self._row_of(self.open_chat) is not None else None
+        self._choose_first()
         self.refresh()
         self._ask_for_more()
 
@@ -167,6 +168,9 @@ class ChatTree(ScrollView, can_focus=True):
 
     # What keys and clicks do
 
+    def on_focus(self) -> None:
+        self._choose_first()
+
     def action_cursor_up(self) -> None:
         self._step(-1)
 
@@ -215,6 +219,11 @@ class ChatTree(ScrollView, can_focus=True):
                 self._move_to(row.chat.parent_chat_id)
             return
         self.post_message(self.Folded(row.chat.id, is_open=is_open))
+
+    def _choose_first(self) -> None:
+        """Enter opens something, also when no chat is open."""
+        if self.has_focus and self.selected is None:
+            self._step(1)
 
     def _step(self, by: int) -> None:
         places = [index for index, row in enumerate(self._rows) if isinstance(row, ChatRow)]

@@ -82,7 +82,7 @@ class RuleScreen(ModalScreen[None]):
             yield Static(title, classes="title", markup=False)
             with VerticalScroll(can_focus=False):
                 yield _label("Tool; * is any text: github__* is every tool of that MCP server")
-                yield Input(first.tool, placeholder="execute", id="rule-tool")
+                yield Input(first.tool, placeholder="such as execute", id="rule-tool")
                 yield _label("Arguments, one a line, as name: pattern (=text is exact)")
                 yield TextArea(first.args, id="rule-args", tab_behavior="focus")
                 yield _label("What happens (← →)")
