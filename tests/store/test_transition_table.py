@@ -156,7 +156,7 @@ def check_written(attempt: Attempt, was: Stored, now: Stored, outcome: AppliedCh
     assert change is not None
     assert now.chat.snapshot_version == version, str(attempt)
     assert outcome.change == change, str(attempt)
-    assert replace(outcome, change=None, loaded=None) == AppliedChange(
+    assert replace(outcome, change=None, loaded=None, layers=None) == AppliedChange(
         chat=now.chat,
         messages=tuple(m for m in now.messages if m.revision == version and not m.deleted),
         deleted_ids=tuple(m.id for m in now.messages if m.revision == version and m.deleted),
