@@ -5,7 +5,9 @@ Local variables are never written: they would have the token and what people say
 
 import logging
 import logging.handlers
+import os
 import traceback
+from io import FileIO, TextIOWrapper
 from pathlib import Path
 from typing import Final
 
@@ -14,15 +16,21 @@ LOG_FILE: Final = "terminal.log"
 log = logging.getLogger(__name__)
 
 
+class _PrivateLog(logging.handlers.RotatingFileHandler):
+    """Only this account reads it, also after a rotation: errors quote what people said."""
+
+    def _open(self) -> TextIOWrapper:
+        file = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.fchmod(file, 0o600)
+        return TextIOWrapper(FileIO(file, "a"), encoding="utf-8", write_through=True)
+
+
 def open_log(directory: Path) -> Path | None:
     """Everything that is logged goes there from now on; None if it cannot be written."""
     path = directory / LOG_FILE
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path.touch(mode=0o600)
-        handler = logging.handlers.RotatingFileHandler(
-            path, maxBytes=MAX_LOG_BYTES, backupCount=1, encoding="utf-8"
-        )
+        handler = _PrivateLog(path, maxBytes=MAX_LOG_BYTES, backupCount=1, encoding="utf-8")
     except OSError:
         logging.basicConfig(handlers=[logging.NullHandler()], force=True)
         return None
