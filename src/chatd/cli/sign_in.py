@@ -32,6 +32,8 @@ MAX_SHOWN: Final = 1000
 PATIENCE_S: Final = 3.0
 """A person waits: a server that is not there is told soon."""
 _LINK: Final = "/sign-in"
+_ASKED: Final = "-"
+"""In place of a link, which is then asked for."""
 
 
 class Given(Struct, frozen=True, kw_only=True):
@@ -51,6 +53,8 @@ def read_given(text: str, username: str | None, token_file: Path | None) -> Give
     """Asks on a terminal only. Raises SettingsError."""
     if username is not None and token_file is not None:
         raise SettingsError("--username and --token-file are two ways to sign in: give one of them")
+    if text == _ASKED:
+        text = _read_link()
     address, _, secret = text.partition("#")
     try:
         url = clean_url(address.strip().rstrip("/").removesuffix(_LINK) if secret else address)
@@ -67,6 +71,15 @@ def read_given(text: str, username: str | None, token_file: Path | None) -> Give
         username = _ask("Username: ")
     password = getpass.getpass(f"Password of {username}: ") if is_terminal else _read_line()
     return Given(url=url, username=username, password=password)
+
+
+def _read_link() -> str:
+    """Hidden on a terminal, else the first line of standard input: other users of the machine can
+    read the arguments of a process. Raises SettingsError."""
+    link = getpass.getpass("Sign-in link: ") if sys.stdin.isatty() else _read_line()
+    if not link.partition("#")[2].strip():
+        raise SettingsError("that is no sign-in link: it has the form URL/sign-in#SECRET")
+    return link.strip()
 
 
 async def sign_in(given: Given, profile: str | None) -> None:

@@ -19,7 +19,7 @@ def login(
         str,
         typer.Argument(
             metavar="URL",
-            help="The server's address, or a sign-in link of it",
+            help="The server's address, or a sign-in link of it; - asks for the link",
             show_default=False,
         ),
     ],
@@ -42,6 +42,9 @@ def login(
 
     Asks for the username and the password on a terminal. Without one, the password of --username,
     or a token, is read from standard input. The password is not stored.
+
+    A sign-in link is a secret, and other users of this computer can read the arguments of commands:
+    chatd login - asks for the link, or reads it from standard input.
     """
     from chatd.cli import api_session, process, sign_in
 
