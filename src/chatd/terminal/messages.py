@@ -1,6 +1,6 @@
 """Messages by which widgets of the terminal ask the main screen for something."""
 
-from typing import Literal
+from typing import Final, Literal
 
 from textual.message import Message
 
@@ -11,6 +11,10 @@ from chatd.terminal.safe_text import safe_text
 Severity = Literal["information", "warning", "error"]
 
 ScreenName = Literal["changes", "help", "mcp", "models", "modes", "plan", "policy", "usage"]
+
+
+COPY_READY: Final = "The copy is ready: it is in the chat list."
+"""For somebody who has gone elsewhere meanwhile, and is not taken away from there."""
 
 
 class OpenChat(Message):

@@ -10,7 +10,7 @@ from chatd.domain.ids import ChatId
 from chatd.terminal.chats.actions import ChatActions
 from chatd.terminal.chats.signs import is_active, is_subagent
 from chatd.terminal.dialogs import LinePrompt, Question
-from chatd.terminal.messages import OpenChat, ShowNotice
+from chatd.terminal.messages import COPY_READY, OpenChat, ShowNotice
 from chatd.terminal.session import app_of, session_of
 
 
@@ -90,7 +90,8 @@ class ListActions:
             self._host.post_message(ShowNotice(error.message, "error"))
             return
         self._put(forked)
-        self._host.post_message(OpenChat(forked.id))
+        is_here = self._host.has_focus_within
+        self._host.post_message(OpenChat(forked.id) if is_here else ShowNotice(COPY_READY))
 
     def _run(self, act: Callable[[ChatActions], Awaitable[Chat]], done: str = "") -> None:
         async def run() -> None:

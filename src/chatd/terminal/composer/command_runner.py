@@ -12,7 +12,15 @@ from chatd.terminal.composer.behaviours import BEHAVIOURS, find_behaviour
 from chatd.terminal.composer.chat_actions import ChatActions, NotDone, export_name
 from chatd.terminal.composer.commands import CommandCall, CommandName, refusal_of
 from chatd.terminal.composer.host import CommandTarget
-from chatd.terminal.messages import NewChat, OpenChat, OpenScreen, ScreenName, Severity, ShowNotice
+from chatd.terminal.messages import (
+    COPY_READY,
+    NewChat,
+    OpenChat,
+    OpenScreen,
+    ScreenName,
+    Severity,
+    ShowNotice,
+)
 from chatd.terminal.pickers.model_texts import EFFORT_NAMES, efforts_of, find_model, model_name
 from chatd.terminal.safe_text import safe_line
 
@@ -165,7 +173,12 @@ class CommandRunner:
         self._say("The history is being summarized.")
 
     async def _fork(self, _: str) -> None:
-        self._host.post_message(OpenChat(await self._actions.fork()))
+        forked_from = self._host.chat_id
+        copy = await self._actions.fork()
+        if self._host.chat_id != forked_from:
+            self._say(COPY_READY)
+            return
+        self._host.post_message(OpenChat(copy))
         self._say("This is a copy. The first chat goes on without it.")
 
     async def _rename(self, title: str) -> None:

@@ -32,6 +32,10 @@ class RowActions:
         self._session = session
         self._chat = chat
 
+    @property
+    def chat_id(self) -> ChatId:
+        return self._chat.chat_id
+
     async def try_again(self, row: Row) -> bool:
         """What `r` does for this row. False: it has nothing to try again."""
         match row:

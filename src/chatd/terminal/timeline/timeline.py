@@ -9,7 +9,7 @@ from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.outbox import OutboxFull
 from chatd.domain.ids import ChatId
 from chatd.terminal.keys import bindings_of
-from chatd.terminal.messages import EditMessage, OpenChat, OpenScreen, ShowNotice
+from chatd.terminal.messages import COPY_READY, EditMessage, OpenChat, OpenScreen, ShowNotice
 from chatd.terminal.session import app_of, session_of
 from chatd.terminal.timeline.copied_text import code_blocks, copied_text
 from chatd.terminal.timeline.duration import counted
@@ -187,7 +187,9 @@ class Timeline(TimelineView):
             self._ask(lambda actions: self._fork(actions, message_id))
 
     async def _fork(self, actions: RowActions, message_id: int) -> None:
-        self.post_message(OpenChat(await actions.fork(message_id)))
+        copy = await actions.fork(message_id)
+        is_here = self.chat is not None and self.chat.chat_id == actions.chat_id
+        self.post_message(OpenChat(copy) if is_here else ShowNotice(COPY_READY))
 
     def action_again(self) -> None:
         """Of the selected row or, if it has nothing to try again, of the last one."""
