@@ -38,11 +38,9 @@ async def test_a_chat_that_is_opened_while_another_streams_is_shown_and_written_
         gate.open()
 
 
-async def fork_by_command(pilot: Pilot[None], main: MainScreen) -> None:
+async def fork_by_command(_: Pilot[None], main: MainScreen) -> None:
     runner = CommandRunner(composer_of(main))
-    forking = runner._fork("")  # pyright: ignore[reportPrivateUsage]
-    main.run_worker(forking)
-    await pilot.pause(0)  # the request is on its way
+    main.run_worker(runner._fork(""))  # pyright: ignore[reportPrivateUsage]
 
 
 async def fork_by_message(pilot: Pilot[None], main: MainScreen) -> None:

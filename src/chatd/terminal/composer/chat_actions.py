@@ -34,6 +34,7 @@ class NotDone(Exception):
 class ChatActions:
     def __init__(self, api: ServerApi, chat_id: ChatId) -> None:
         self._api = api
+        self.chat_id = chat_id
         self._path = f"/chats/{chat_id}"
 
     async def update(self, body: Body) -> None:

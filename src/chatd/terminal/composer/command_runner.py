@@ -172,10 +172,13 @@ class CommandRunner:
         await self._actions.compact()
         self._say("The history is being summarized.")
 
-    async def _fork(self, _: str) -> None:
-        forked_from = self._host.chat_id
-        copy = await self._actions.fork()
-        if self._host.chat_id != forked_from:
+    def _fork(self, _: str) -> Awaitable[None]:
+        """Of the chat that is open now, not when the request is sent."""
+        return self._send_fork(self._actions)
+
+    async def _send_fork(self, actions: ChatActions) -> None:
+        copy = await actions.fork()
+        if self._host.chat_id != actions.chat_id:
             self._say(COPY_READY)
             return
         self._host.post_message(OpenChat(copy))
