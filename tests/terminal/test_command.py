@@ -105,6 +105,21 @@ def test_without_a_terminal_chatd_prints_its_help_and_chat_says_what_to_use() ->
     assert (chat.exit_code, "chatd run" in chat.output) == (2, True)
 
 
+async def test_an_editor_writes_the_message_and_gets_no_token(
+    terminal: TmuxTerminal, tmp_path: Path
+) -> None:
+    editor, seen = tmp_path / "editor", tmp_path / "seen"
+    editor.write_text(f'#!/bin/sh\nenv > {seen}\necho "of the editor" > "$1"\n')
+    editor.chmod(0o700)
+    await terminal.type_command("env", f"VISUAL={editor}", CHATD)
+    await terminal.until_shown("What should it do?")
+    await terminal.press("C-e")
+    await terminal.until_shown("of the editor")
+    given = seen.read_text()
+    assert "CHATD_URL=" in given
+    assert "CHATD_TOKEN" not in given
+
+
 @pytest.mark.parametrize("kind", ["dumb", ""])
 async def test_a_terminal_that_cannot_be_drawn_on_is_not_taken(
     terminal: TmuxTerminal, kind: str

@@ -1,7 +1,8 @@
-"""Opening a browser for the person at this terminal, if there is one."""
+"""Programs that are started for the person at this terminal: a browser, if there is a desktop."""
 
+import subprocess
+import sys
 import threading
-import webbrowser
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -17,11 +18,27 @@ def can_open_browser(
     return is_wanted and is_terminal and has_display and not is_remote
 
 
-def open_browser(page: str) -> None:
+def open_browser(page: str, env: Mapping[str, str]) -> None:
     """In a thread that nobody waits for: some browsers return only when they end."""
-    threading.Thread(target=_open, args=(page,), daemon=True).start()
+    threading.Thread(target=_open, args=(page, without_tokens(env)), daemon=True).start()
 
 
-def _open(page: str) -> None:
-    with suppress(webbrowser.Error, OSError):
-        webbrowser.open(page)
+def _open(page: str, env: Mapping[str, str]) -> None:
+    """By a process of its own, because Python's module gives browsers the whole environment. It
+    takes nothing from the current directory (-I)."""
+    command = [sys.executable, "-I", "-m", "webbrowser", page]
+    quiet = subprocess.DEVNULL
+    with suppress(OSError):
+        subprocess.run(
+            command,
+            env=env,
+            stdin=quiet,
+            stdout=quiet,
+            stderr=quiet,
+            check=False,
+        )
+
+
+def without_tokens(env: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a program that is not to act at the server."""
+    return {name: value for name, value in env.items() if not name.startswith("CHATD_TOKEN")}

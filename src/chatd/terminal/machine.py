@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from chatd.client.desktop import can_open_browser
+from chatd.client.desktop import can_open_browser, without_tokens
 
 DEFAULT_EDITOR: Final = "vi"
 
@@ -23,6 +23,8 @@ class Machine(Struct, frozen=True, kw_only=True):
     state_directory: Path | None = None
     editor: tuple[str, ...] = (DEFAULT_EDITOR,)
     has_browser: bool = False
+    program_env: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Of the editor and the browser: without the token."""
 
 
 def read_machine(environ: Mapping[str, str]) -> Machine:
@@ -33,6 +35,7 @@ def read_machine(environ: Mapping[str, str]) -> Machine:
         state_directory=Path(state) / "chatd",
         editor=_read_editor(environ),
         has_browser=has_browser,
+        program_env=without_tokens(environ),
     )
 
 

@@ -99,7 +99,7 @@ def _show_page(api: ServerApi, server: McpServer, *, may_open: bool) -> None:
         is_wanted=may_open,
     )
     if is_desktop:
-        open_browser(page)
+        open_browser(page, os.environ)
 
 
 async def _wait_until_connected(api: ServerApi, slug: str, timeout_s: float) -> McpServer | None:

@@ -178,9 +178,9 @@ class Composer(DraftView):
                 raise ValueError(action)
 
     async def _edit_outside(self) -> None:
-        key, editor = self.key, self.session.machine.editor
+        key, machine = self.key, self.session.machine
         try:
-            self.put_text(key, await edit_text(app_of(self), editor, self._box.text))
+            self.put_text(key, await edit_text(app_of(self), machine, self._box.text))
         except EditorFailed as error:
             self.say(str(error), "warning")
 

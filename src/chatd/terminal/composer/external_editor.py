@@ -2,28 +2,31 @@
 
 import asyncio
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from textual.app import App, SuspendNotSupported
+
+from chatd.terminal.machine import Machine
 
 
 class EditorFailed(Exception):
     """Says why, for people."""
 
 
-async def edit_text(app: App[None], editor: Sequence[str], text: str) -> str:
+async def edit_text(app: App[None], machine: Machine, text: str) -> str:
     """The text as the editor left it. Raises EditorFailed.
 
     The process goes on meanwhile, so that the connection stays open; nothing is drawn, because a
     write to a suspended terminal would block.
     """
+    editor = machine.editor
     with tempfile.TemporaryDirectory(prefix="chatd-") as directory:
         path = Path(directory) / "message.md"
         path.write_text(text, encoding="utf-8")
         try:
             with app.batch_update(), app.suspend():
-                process = await asyncio.create_subprocess_exec(*editor, str(path))
+                env = machine.program_env
+                process = await asyncio.create_subprocess_exec(*editor, str(path), env=env)
                 code = await process.wait()
         except SuspendNotSupported:
             raise EditorFailed("This terminal cannot be lent to an editor.") from None

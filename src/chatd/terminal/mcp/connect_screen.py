@@ -81,8 +81,9 @@ class ConnectScreen(ModalScreen[bool]):
 
     def action_open(self) -> None:
         """Not without a desktop: a browser in the terminal would take it from this program."""
-        if session_of(self).machine.has_browser:
-            open_browser(self.page)
+        machine = session_of(self).machine
+        if machine.has_browser:
+            open_browser(self.page, machine.program_env)
 
     def action_again(self) -> None:
         self.run_worker(self._wait(), group="wait", exclusive=True)
