@@ -149,6 +149,19 @@ async def test_enter_in_the_list_opens_its_first_chat_when_none_is_open(
         await until(pilot, lambda: main_chat(pilot) == chat)
 
 
+async def test_the_cursor_of_the_list_goes_to_a_chat_that_is_opened_before_it_is_listed(
+    server: TerminalServer,
+) -> None:
+    older = await server.create_chat("answer fast one")
+    await server.until_status(older, "waiting")
+    async with run_terminal(server, older) as pilot:
+        tree = chat_list(pilot).chats
+        await until(pilot, lambda: tree.selected is not None)
+        await pilot.press("ctrl+n", *"answer", "space", *"fast", "enter")
+        await until(pilot, lambda: main_chat(pilot) not in (None, older))
+        await until(pilot, lambda: tree.selected is not None and tree.selected.id != older)
+
+
 async def test_the_keys_for_the_next_chat_follow_the_list(server: TerminalServer) -> None:
     older = await server.create_chat("answer fast one")
     await server.until_status(older, "waiting")

@@ -155,7 +155,8 @@ class ChatTree(ScrollView, can_focus=True):
             self.refresh()
 
     def watch_open_chat(self, chat_id: ChatId | None) -> None:
-        if self._row_of(chat_id) is not None:
+        if chat_id is not None:
+            # A new chat is listed a moment later: the cursor is there then.
             self._move_to(chat_id)
         self.refresh()
 
