@@ -92,6 +92,11 @@ def test_nothing_of_the_file_of_a_plan_is_hidden() -> None:
     assert shown.endswith("\\u001b[2J\nlast")
 
 
+def test_the_newline_at_the_end_of_a_plan_is_no_row_to_scroll_to() -> None:
+    assert plan_content("one\r\ntwo\r\n").plain == "one\ntwo"
+    assert plan_content("one\n\n").plain == "one\n"
+
+
 async def test_a_plan_is_implemented_only_when_its_end_was_in_sight(
     with_workspaces: TerminalServer,
 ) -> None:

@@ -27,7 +27,8 @@ async def load_plan(api: ServerApi, plan: ProposedPlan) -> str:
 
 def plan_content(text: str) -> Content:
     """Every character of the text; headings are bold."""
-    lines = exact_text(text.replace("\r\n", "\n").expandtabs(TAB_SIZE)).split("\n")
+    ended = text.replace("\r\n", "\n").removesuffix("\n")
+    lines = exact_text(ended.expandtabs(TAB_SIZE)).split("\n")
     return Content("\n").join(
         Content.styled(line, "bold $text-accent") if line.startswith("#") else Content(line)
         for line in lines
