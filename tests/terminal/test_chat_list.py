@@ -141,6 +141,7 @@ async def test_enter_in_the_list_opens_its_first_chat_when_none_is_open(
     async with run_terminal(server) as pilot:
         await until_resting(pilot, chat)
         assert main_chat(pilot) is None
+        await until(pilot, lambda: chat_list(pilot).chats.neighbour(None, 1) is not None)
         await pilot.press("f2")
         await until(
             pilot, lambda: (chosen := chat_list(pilot).chats.selected) and chosen.id == chat

@@ -102,7 +102,8 @@ class ChatTree(ScrollView, can_focus=True):
         self.virtual_size = Size(self.size.width, len(rows))
         if self._row_of(self._cursor) is None:
             self._cursor = self.open_chat if self._row_of(self.open_chat) is not None else None
-        self._choose_first()
+        if self.has_focus:
+            self._choose_first()
         self.refresh()
         self._ask_for_more()
 
@@ -223,7 +224,7 @@ class ChatTree(ScrollView, can_focus=True):
 
     def _choose_first(self) -> None:
         """Enter opens something, also when no chat is open."""
-        if self.has_focus and self.selected is None:
+        if self.selected is None:
             self._step(1)
 
     def _step(self, by: int) -> None:
