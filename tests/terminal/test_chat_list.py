@@ -143,9 +143,10 @@ async def test_enter_in_the_list_opens_its_first_chat_when_none_is_open(
         assert main_chat(pilot) is None
         await until(pilot, lambda: chat_list(pilot).chats.neighbour(None, 1) is not None)
         await pilot.press("f2")
-        await until(
-            pilot, lambda: (chosen := chat_list(pilot).chats.selected) and chosen.id == chat
-        )
+        await until(pilot, lambda: chat_list(pilot).chats.has_focus)
+        chosen = chat_list(pilot).chats.selected
+        assert chosen is not None
+        assert chosen.id == chat
         await pilot.press("enter")
         await until(pilot, lambda: main_chat(pilot) == chat)
 
