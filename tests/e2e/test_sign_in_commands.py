@@ -117,7 +117,7 @@ async def check_password(ada: Person) -> None:
     assert (code, out, err) == (0, f"Signed in as ada at {ada.url}, as the profile work.\n", "")
     assert stat.S_IMODE(ada.profiles.stat().st_mode) == 0o600
     assert PASSWORD not in ada.profiles.read_text()
-    assert (await ada.run("whoami"))[1] == f"ada, member, at {ada.url} (work)\n"
+    assert (await ada.run("whoami"))[1] == f"ada (member) at {ada.url} (work)\n"
     shown = msgspec.json.decode((await ada.run("whoami", "--json"))[1], type=Json)
     assert (shown["url"], shown["profile"]) == (ada.url, "work")
     assert msgspec.convert(shown["user"], Json)["username"] == "ada"

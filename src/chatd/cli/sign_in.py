@@ -127,7 +127,7 @@ async def print_user(found: Target, *, as_json: bool) -> None:
         print_json_line(shown)
         return
     place = found.server.url if found.profile is None else f"{found.server.url} ({found.profile})"
-    print_text(safe_line(f"{me.user.username}, {me.user.role}, at {place}", MAX_SHOWN))
+    print_text(safe_line(f"{me.user.username} ({me.user.role}) at {place}", MAX_SHOWN))
     if me.scopes is not None:
         print_text(safe_line(f"The token may only: {', '.join(me.scopes) or 'nothing'}", MAX_SHOWN))
     if me.expires_at is not None:

@@ -321,6 +321,8 @@ class DraftView(Widget):
             return "This chat is archived. /unarchive takes it out"
         if chat is not None and chat.is_owner is False:
             return "This chat is shared with you: you can read it"
+        if self.chat is not None and self.chat.shown.status == "requires_action":
+            return "It waits for your answer above (F3). A message here waits too"
         return "Add a message while it works" if self.is_busy else "Write a message"
 
     def _hints(self) -> HintFacts:
