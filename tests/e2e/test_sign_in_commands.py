@@ -191,7 +191,7 @@ async def test_a_server_below_a_path_with_an_authority_of_its_own_is_reached(
         fake.reply(200, {"user": {"id": USER_ID, "username": "ada", "role": "member"}})
         ada.env["SSL_CERT_FILE"] = str(tmp_path / "server.pem")
         code, out, err = await ada.run("whoami", *at)
-        assert (code, out, err) == (0, f"ada, member, at {fake.url}/chats-of-us\n", "")
+        assert (code, out, err) == (0, f"ada (member) at {fake.url}/chats-of-us\n", "")
         assert [one.path for one in fake.requests] == ["/chats-of-us/api/v1/auth/me"]
 
 

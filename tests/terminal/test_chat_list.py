@@ -127,7 +127,9 @@ async def test_a_long_list_is_read_page_by_page_when_it_is_scrolled(
     for _ in range(PAGE_SIZE + MORE - 1):
         await server.call("POST", f"/chats/{chat}/fork", {})
     async with run_terminal(server) as pilot:
-        await until(pilot, lambda: len(chat_list(pilot).directory) == PAGE_SIZE)
+        await until(pilot, lambda: len(chat_list(pilot).directory) >= PAGE_SIZE)
+        # Its lines are drawn a moment later than they are read.
+        await until(pilot, lambda: chat_list(pilot).chats.virtual_size.height >= PAGE_SIZE)
         chat_list(pilot).chats.focus()
         await pilot.press("end")
         await until(pilot, lambda: len(chat_list(pilot).directory) == PAGE_SIZE + MORE)

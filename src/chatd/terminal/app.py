@@ -3,10 +3,11 @@ title, bell, and what remains when it ends."""
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar, Final, cast
 
 from textual import on
 from textual.binding import Binding, BindingType
+from textual.signal import Signal
 
 from chatd.domain.ids import ChatId
 from chatd.terminal.connection_banner import follow_state
@@ -19,6 +20,7 @@ from chatd.terminal.signed_out_screen import SignedOutScreen
 from chatd.terminal.themes import DARK, LIGHT, ThemeChoice
 
 TITLE_CELLS: Final = 80
+REPAINT_AFTER_S: Final = 0.3
 _SAVE_TITLE: Final = "\x1b[22;0t"
 _RESTORE_TITLE: Final = "\x1b[23;0t"
 
@@ -60,6 +62,13 @@ class ChatTerminal(SessionApp, inherit_bindings=False):
         self._write(_SAVE_TITLE)
         self.push_screen(self.main)
         self._stop = follow_state(self, self._show_sign_in)
+        # What was drawn while the terminal changed hands may be lost: all of it is drawn again.
+        resumed = cast("Signal[object]", self.app_resume_signal)  # pyright: ignore[reportUnknownMemberType]
+        resumed.subscribe(self, lambda _: self._repaint())
+
+    def _repaint(self) -> None:
+        self.refresh(layout=True)
+        self.set_timer(REPAINT_AFTER_S, lambda: self.refresh(layout=True))
 
     def on_unmount(self) -> None:
         if self._stop is not None:

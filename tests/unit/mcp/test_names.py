@@ -66,6 +66,11 @@ def test_a_number_never_takes_the_name_of_another_tool() -> None:
     assert found == {"a__t_x": "1:t x", "a__t_x_2": "1:t_x_2", "a__t_x_3": "1:t.x"}
 
 
+def test_slugs_that_become_one_name_are_told_apart_in_their_order() -> None:
+    first, second = key("b.c", "t"), key("b_c", "t")
+    assert assign_names([first, second]) == assign_names([second, first])
+
+
 @pytest.mark.covers("mcp-2")
 @settings(max_examples=30, deadline=None)
 @given(

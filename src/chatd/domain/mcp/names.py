@@ -50,7 +50,7 @@ def assign_names(keys: Iterable[ServerToolKey]) -> Sequence[tuple[str, ServerToo
     its name; the others get `_2`, `_3` and so on."""
     wanted = sorted(
         ((model_name(key.slug, key.tool), key) for key in set(keys)),
-        key=lambda pair: (pair[0], pair[1].server_id, pair[1].tool),
+        key=lambda pair: (pair[0], pair[1].server_id, pair[1].tool, pair[1].slug),
     )
     taken = {name for name, _ in wanted}
     named: dict[str, ServerToolKey] = {}
