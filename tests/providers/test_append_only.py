@@ -18,8 +18,8 @@ from chatd.domain.chat.messages import Draft, Message
 from chatd.domain.model.protocol import ModelRequest
 from chatd.domain.prompt.builder import PromptTarget, build_prompt
 from chatd.domain.prompt.compaction import summary_request
+from chatd.domain.prompt.instruction_updates import next_update
 from chatd.domain.prompt.instructions import Instructions
-from chatd.domain.prompt.notices import next_notice
 from tests.providers.test_provider_switch import THEIRS, TOOLS, history_of
 from tests.support.factories import message
 from tests.support.providers import anthropic, bedrock, gemini, openai_chat, openai_responses
@@ -92,7 +92,7 @@ def requests_of(api: str, target: PromptTarget) -> Iterator[ModelRequest]:
     for row in history_of(api):
         if row.role == "assistant":
             told = Instructions(workspace=f"State {count // 3}.", files="Use tabs.")
-            if (notice := next_notice(rows, told)) is not None:
+            if (notice := next_update(rows, told)) is not None:
                 add(notice)
             yield request()
             count += 1

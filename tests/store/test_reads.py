@@ -86,10 +86,10 @@ async def test_without_a_summary_the_history_is_everything_that_is_not_deleted(
     assert history == [row for row in (await stored(pool))[CHAT].messages if not row.deleted]
 
 
-async def test_before_the_newest_summary_only_system_texts_count(pool: Pool) -> None:
+async def test_before_the_newest_summary_only_system_texts_for_the_model_count(pool: Pool) -> None:
     await compacted(pool)
     history = await messages.load_history(pool, HARNESS, CHAT)
-    assert spoken(history) == ["Be kind.", "For people.", "In short.", "Two."]
+    assert spoken(history) == ["Be kind.", "In short.", "Two."]
     assert [row.id for row in history] == sorted(row.id for row in history)
 
 

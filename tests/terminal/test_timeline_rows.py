@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from chatd.client.state import ShownChat
-from chatd.domain.chat.parts import TextPart, ToolCallPart, ToolResultPart
+from chatd.domain.chat.parts import NoticePart, TextPart, ToolCallPart, ToolResultPart
 from chatd.domain.ids import ToolCallId
 from chatd.terminal.timeline.cards.agent import wait_card
 from chatd.terminal.timeline.cards.card import Canvas
@@ -19,6 +19,7 @@ from chatd.terminal.timeline.rows.row import (
     ActivityRow,
     MarkRow,
     NoteRow,
+    NoticeMark,
     OlderRow,
     ProseRow,
     ReadsRow,
@@ -63,6 +64,30 @@ def test_an_answer_keeps_its_key_when_it_is_committed() -> None:
     assert isinstance(committed, ProseRow)
     assert (before.key, before.is_live) == (committed.key, True)
     assert committed.text == "It works."
+
+
+def test_an_answer_keeps_its_key_though_a_notice_is_committed_before_it() -> None:
+    model = RowModel()
+    script = Script().user("Go.")
+    before = model.rows(script.chat("running", live=live(TextPart(text="It wor"))))[-1]
+    script.say("system", NoticePart(code="model_replaced", text="B answers now."))
+    mark, committed = model.rows(script.answer("It works.").chat())[-2:]
+    assert isinstance(mark, MarkRow)
+    assert mark.mark == NoticeMark(text="B answers now.")
+    assert committed.key == before.key
+
+
+def test_the_last_notice_offers_to_continue_a_turn_that_ended_early() -> None:
+    script = Script().user("Go.").answer("a", finish="length")
+    notice = NoticePart(code="step_limit", text="The limit.")
+    note, mark = RowModel().rows(script.say("system", notice).chat())[-2:]
+    assert isinstance(note, NoteRow)
+    assert note.can_continue
+    assert isinstance(mark, MarkRow)
+    assert mark.mark == NoticeMark(text="The limit.", can_continue=True)
+    later = RowModel().rows(script.user("Go on.").chat())[-2]
+    assert isinstance(later, MarkRow)
+    assert later.mark == NoticeMark(text="The limit.")
 
 
 def test_reads_that_follow_each_other_are_one_row_and_lines_stand_close() -> None:

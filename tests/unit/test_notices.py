@@ -1,98 +1,141 @@
-"""Notices: what the model is told when its instructions change, and where."""
+"""Notices: what chatd tells people in a chat, and that nothing else takes them for messages."""
 
+import msgspec
 import pytest
 
-from chatd.domain.chat.messages import Message
-from chatd.domain.chat.parts import InstructionPart
-from chatd.domain.prompt.instructions import Instructions
-from chatd.domain.prompt.notices import PendingNotice, next_notice
-from tests.support.factories import chat, message, text
+from chatd.domain.chat.copies.markdown import message_markdown
+from chatd.domain.chat.messages import Draft, Message, decode_parts, encode_parts
+from chatd.domain.chat.notices import ends_early, has_notice, notice_draft
+from chatd.domain.chat.parts import NoticePart, Part, UnknownPart
+from chatd.domain.chat.public_messages import public_message
+from chatd.domain.chat.states import State
+from chatd.domain.chat.worker_transitions import commit_step
+from chatd.domain.decisions import Action, Finish, Generate, TurnRules, next_action
+from chatd.domain.errors import InvariantBroken
+from chatd.domain.prompt.builder import PromptTarget, build_prompt, is_paused
+from chatd.domain.prompt.compaction import is_compactable, rows_for_prompt
+from chatd.domain.prompt.labels import list_turns
+from chatd.domain.prompt.titles import needs_title
+from chatd.store.chat.search_index import message_text
+from tests.support.factories import call, chat, message, result, text
+from tests.support.seeds import seed_state, step
+
+NOTICE = NoticePart(code="model_replaced", text="Model A was removed; B answers now.")
+
+
+def notice(row_id: int, code: str = "model_replaced", **detail: str) -> Message:
+    part = NoticePart(code=code, text="Something happened.", detail=detail)
+    return message(row_id, "system", part, visibility="user")
+
 
 HI = message(1, "user", text("hi"))
-ATTACHED = Instructions(workspace="attached", files="use tabs")
-
-
-def told(row_id: int, role: str = "user", **sections: str) -> Message:
-    parts = (InstructionPart(section=name, text=words) for name, words in sections.items())
-    return message(row_id, "system" if role == "system" else "user", *parts, visibility="model")
-
-
-FIRST = told(2, "system", workspace="attached", files="use tabs")
-YES = message(3, "assistant", text("yes"))
-SUMMARY = message(9, "user", text("summary"), visibility="model", compressed=True)
+YES = message(2, "assistant", text("yes"), finish_reason="stop")
+CALLED = message(2, "assistant", call("c"), finish_reason="tool-calls")
+DONE = message(3, "tool", result("c"))
 
 
 @pytest.mark.parametrize(
-    ("rows", "given", "expected"),
+    ("rows", "expected"),
     [
-        pytest.param([HI], Instructions(), None, id="nothing to say"),
+        pytest.param([HI, notice(2)], Generate(), id="the message is not answered"),
+        pytest.param([HI, YES, notice(3)], Finish(reason="complete"), id="the answer ended it"),
+        pytest.param([HI, notice(2), CALLED, DONE, notice(4)], Generate(), id="after results"),
         pytest.param(
-            [HI],
-            ATTACHED,
-            ("system", {"workspace": "attached", "files": "use tabs"}),
-            id="the first notice is part of the system prompt",
+            [HI, CALLED, notice(3), DONE, notice(5)], Generate(), id="between call and result"
         ),
         pytest.param(
-            [HI, YES],
-            Instructions(workspace="attached"),
-            ("user", {"workspace": "attached"}),
-            id="after an answer the system prompt stays as it was",
-        ),
-        pytest.param([HI, FIRST, YES], ATTACHED, None, id="nothing changed"),
-        pytest.param(
-            [HI, FIRST, YES],
-            Instructions(workspace="stopped", files="use tabs"),
-            ("user", {"workspace": "stopped"}),
-            id="only the changed section",
-        ),
-        pytest.param(
-            [HI, FIRST, YES],
-            Instructions(workspace="attached", files=""),
-            ("user", {"files": ""}),
-            id="a section that is withdrawn",
-        ),
-        pytest.param([HI, FIRST, YES], Instructions(), None, id="what is not known stands"),
-        pytest.param(
-            [HI, FIRST, YES, told(4, workspace="stopped")],
-            ATTACHED,
-            ("user", {"workspace": "attached"}),
-            id="back to the first text",
-        ),
-        pytest.param(
-            [HI, FIRST, YES, told(4, workspace="stopped"), SUMMARY],
-            Instructions(workspace="stopped", files="use tabs"),
-            ("user", {"workspace": "stopped"}),
-            id="a summary hides it: told again",
-        ),
-        pytest.param([HI, FIRST, YES, SUMMARY], ATTACHED, None, id="a summary hides no system row"),
-        pytest.param(
-            [HI],
-            Instructions(deployment="be kind", workspace="attached"),
-            ("system", {"deployment": "be kind", "workspace": "attached"}),
-            id="the prompt of the deployment begins a chat",
-        ),
-        pytest.param(
-            [HI, FIRST, YES],
-            Instructions(deployment="be kind", workspace="attached"),
-            None,
-            id="the prompt of the deployment is not told later",
+            [HI, *(notice(n) for n in range(2, 9))], Generate(), id="notices are no steps"
         ),
     ],
 )
-def test_a_notice_tells_what_changed(
-    rows: list[Message], given: Instructions, expected: tuple[str, dict[str, str]] | None
-) -> None:
-    notice = next_notice(rows, given)
-    if notice is None:
-        assert expected is None
-        return
-    parts = [part for part in notice.content if isinstance(part, InstructionPart)]
-    assert (notice.role, {part.section: part.text for part in parts}) == expected
-    assert notice.visibility == "model"
+def test_the_next_action_does_not_depend_on_notices(rows: list[Message], expected: Action) -> None:
+    rules = TurnRules(max_steps=2)
+    assert next_action(rows, chat(), rules) == expected
+    assert next_action([row for row in rows if not row.is_notice], chat(), rules) == expected
 
 
-def test_a_notice_that_was_told_is_not_repeated() -> None:
-    draft = next_notice([HI], ATTACHED)
-    assert draft is not None
-    row = PendingNotice.of(draft, chat(next_message_id=2)).row
-    assert next_notice([HI, row], ATTACHED) is None
+def test_the_model_is_never_sent_a_notice() -> None:
+    rows = [HI, notice(2), CALLED, notice(3), DONE, notice(4)]
+    plain = [row for row in rows if not row.is_notice]
+    target = PromptTarget(provider="p")
+    assert rows_for_prompt(rows) == plain
+    assert build_prompt(rows, target) == build_prompt(plain, target)
+
+
+def test_a_notice_after_a_pause_does_not_end_it() -> None:
+    paused = message(2, "assistant", text("so far"), finish_reason="pause")
+    assert is_paused([HI, paused, notice(3)])
+
+
+def test_a_chat_with_notices_only_cannot_be_compacted_and_still_needs_its_title() -> None:
+    assert not is_compactable([HI, notice(2)])
+    assert needs_title([notice(0), HI, notice(2)], "New Chat", "hi")
+    assert [turn.answer for turn in list_turns([HI, YES, notice(3)])] == ["yes"]
+
+
+def test_search_does_not_find_notices() -> None:
+    assert message_text(notice(2)) == ""
+
+
+def test_a_step_may_add_notices_but_not_only_notices() -> None:
+    row = seed_state(State.R0).chat
+    told = notice_draft("model_replaced", "B answers now.")
+    answer = Draft(role="assistant", content=(call("c"),))
+    change = commit_step(row, step(row, told, answer, told))
+    assert [added.draft.role for added in change.messages] == ["system", "assistant", "system"]
+    assert change.after.model_config_id == row.model_config_id
+    with pytest.raises(InvariantBroken):
+        commit_step(row, step(row, told))
+
+
+def test_people_see_a_notice_and_a_replica_that_does_not_know_it_keeps_it() -> None:
+    row = notice(2, "step_limit", steps="1200")
+    shown = public_message(chat().id, row)
+    assert shown is not None
+    assert (shown.role, shown.content) == ("system", row.content)
+    stored = encode_parts(row.content)
+    assert decode_parts(stored) == row.content
+    newer = stored.replace('"notice"', '"notice2"')
+    unknown = decode_parts(newer)
+    assert isinstance(unknown[0], UnknownPart)
+    assert encode_parts(unknown) == newer
+
+
+def test_a_text_that_utf8_cannot_hold_is_repaired() -> None:
+    draft = notice_draft("code", "a\ud800", {"model": "b\udfff"})
+    (part,) = decode_parts(encode_parts(draft.content))
+    assert part == NoticePart(code="code", text="a\ufffd", detail={"model": "b\ufffd"})
+
+
+def test_an_export_has_notices_as_quotes() -> None:
+    row = msgspec.structs.replace(notice(2), content=(NOTICE,))
+    assert message_markdown(row) == (
+        f"> Model A was removed; B answers now. ({row.created_at:%Y-%m-%d %H:%M} UTC)\n\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        pytest.param([HI], False, id="none"),
+        pytest.param([HI, notice(2, model="a"), YES], True, id="earlier in the turn"),
+        pytest.param([HI, notice(2, model="b")], False, id="of another change"),
+        pytest.param([HI, notice(2, "other", model="a")], False, id="another code"),
+        pytest.param([HI, notice(2, model="a"), message(3, "user", text("x"))], False, id="before"),
+    ],
+)
+def test_a_notice_is_said_once_in_a_turn(rows: list[Message], *, expected: bool) -> None:
+    assert has_notice(rows, "model_replaced", {"model": "a"}) is expected
+
+
+@pytest.mark.parametrize(
+    ("role", "part", "expected"),
+    [
+        ("system", NoticePart(code="step_limit", text="x"), True),
+        ("system", NOTICE, False),
+        ("assistant", text("step_limit"), False),
+    ],
+)
+def test_notices_that_tell_why_a_turn_ended_early(role: str, part: Part, *, expected: bool) -> None:
+    row = message(1, "system" if role == "system" else "assistant", part)
+    assert ends_early(row) is expected

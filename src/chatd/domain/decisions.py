@@ -118,8 +118,9 @@ Action = Generate | RunTools | RequireAction | Compact | Finish | Fail
 
 
 def next_action(history: Sequence[Message], chat: Chat, rules: TurnRules) -> Action:
-    """`history` holds the chat's rows by id, as of `chat.history_version`."""
-    rows = [row for row in history if not row.deleted and not row.compressed]
+    """`history` holds the chat's rows by id, as of `chat.history_version`. Notices to people and
+    the system prompt decide nothing."""
+    rows = [r for r in history if not r.deleted and not r.compressed and r.role != "system"]
     turn = _current_turn(rows)
     calls = tuple(pending_calls(turn))
     if {call.tool_call_id for call in calls} != {call.id for call in chat.pending_calls}:

@@ -55,8 +55,8 @@ from chatd.domain.prompt.builder import (
 )
 from chatd.domain.prompt.compaction import DEFAULT_THRESHOLD_PERCENT
 from chatd.domain.prompt.files import ResolvedFile
+from chatd.domain.prompt.instruction_updates import PendingUpdate
 from chatd.domain.prompt.instructions import Instructions
-from chatd.domain.prompt.notices import PendingNotice
 from chatd.domain.questions import QUESTION_TOOL
 from chatd.domain.spend import SpendRefusal
 from chatd.domain.subagents import WAIT_TOOL
@@ -187,7 +187,7 @@ def _ignore() -> None:
 
 class ModelCall:
     """`earlier_usage` is the usage of failed calls of the same step. `used_ids` are the call ids
-    of the history, which the answer must not repeat. `notice` is stored before the answer.
+    of the history, which the answer must not repeat. `update` is stored before the answer.
     `on_answering` is called with each part."""
 
     def __init__(
@@ -200,7 +200,7 @@ class ModelCall:
         reasoning_effort: str | None = None,
         used_ids: Collection[ToolCallId] = (),
         earlier_usage: tuple[UsageEntry, ...] = (),
-        notice: Draft | None = None,
+        update: Draft | None = None,
     ) -> None:
         self.on_answering: Callable[[], None] = _ignore
         self.first_part_at: float | None = None
@@ -213,7 +213,7 @@ class ModelCall:
         self._timeout_s = self._limits.answer_s if timeout_s is None else timeout_s
         self._earlier_usage = earlier_usage
         self._used_ids = used_ids
-        self._notice = notice
+        self._update = update
         self._assembler = Assembler(used_ids)
         self._idle = IdleTimeout.armed(env.clock.monotonic(), self._limits.silence_s)
         self._is_charged = False
@@ -240,7 +240,7 @@ class ModelCall:
 
     def messages(self, answer: Answer) -> tuple[Draft, ...]:
         answered = answer_message(answer, self.record, self._mcp_servers)
-        return (answered,) if self._notice is None else (self._notice, answered)
+        return (answered,) if self._update is None else (self._update, answered)
 
     def usage_entries(self, *, ok: bool = False) -> tuple[UsageEntry, ...]:
         """The usage so far, estimated as far as the provider has not told it. Nothing for a call
@@ -382,12 +382,12 @@ class ModelCall:
 async def build_request(
     attempt: Attempt,
     context: TurnContext,
-    notice: PendingNotice | None = None,
+    update: PendingUpdate | None = None,
     loader: FileLoader | None = None,
 ) -> ModelRequest:
     """A thread converts a long history, so that other chats are not stopped meanwhile. Raises
     ModelCallError if a file cannot be loaded."""
-    history = [*attempt.history, *(() if notice is None else (notice.row,))]
+    history = [*attempt.history, *(() if update is None else (update.row,))]
     effort, files = attempt.chat.reasoning_effort, dict[str, ResolvedFile]()
     if loader is not None and (named := list_file_ids(history)):
         try:

@@ -35,7 +35,7 @@ from chatd.domain.model.retry import (
 from chatd.domain.ports import Env
 from chatd.domain.prompt.builder import is_paused
 from chatd.domain.prompt.compaction import is_compactable
-from chatd.domain.prompt.notices import PendingNotice, next_notice
+from chatd.domain.prompt.instruction_updates import PendingUpdate, next_update
 from chatd.domain.prompt.provider_content import drop_unpaired_in_answer
 from chatd.domain.text import utc_text
 from chatd.engine.attempt import Attempt
@@ -128,7 +128,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
         self, attempt: Attempt, context: TurnContext, on_answering: Callable[[], None]
     ) -> CallRows:
         """Raises ModelCallError."""
-        notice = _next_notice(attempt, context)
+        update = _next_update(attempt, context)
         call = ModelCall(
             "turn",
             context,
@@ -136,12 +136,12 @@ class ModelStep(Struct, frozen=True, kw_only=True):
             timeout_s=self.timeout_s,
             reasoning_effort=attempt.chat.reasoning_effort,
             used_ids=used_call_ids(attempt.history),
-            notice=None if notice is None else notice.draft,
+            update=None if update is None else update.draft,
         )
         call.on_answering = on_answering
         recorder = self.episodes.open(Episode.of(attempt.chat))
         try:
-            request = await build_request(attempt, context, notice, self.files)
+            request = await build_request(attempt, context, update, self.files)
             answer = await self.debug.observe(
                 attempt.chat,
                 call,
@@ -228,9 +228,9 @@ class ModelStep(Struct, frozen=True, kw_only=True):
         return retry_state(failed, failures, delay_s, self.env.clock.now())
 
 
-def _next_notice(attempt: Attempt, context: TurnContext) -> PendingNotice | None:
+def _next_update(attempt: Attempt, context: TurnContext) -> PendingUpdate | None:
     """None after a pause: the provider continues its answer only if nothing follows it."""
     if is_paused(attempt.history):
         return None
-    draft = next_notice(attempt.history, context.instructions)
-    return None if draft is None else PendingNotice.of(draft, attempt.chat)
+    draft = next_update(attempt.history, context.instructions)
+    return None if draft is None else PendingUpdate.of(draft, attempt.chat)

@@ -3455,6 +3455,16 @@ export interface components {
                 [key: string]: string;
             };
         };
+        NoticePart: {
+            /** @enum {unknown} */
+            type: "notice";
+            code: string;
+            text: string;
+            /** @default {} */
+            detail?: {
+                [key: string]: string;
+            };
+        };
         OfferedModelPage: {
             items: components["schemas"]["OfferedModelReply"][];
             has_more: boolean;
@@ -3532,7 +3542,7 @@ export interface components {
         PartPayload: {
             /** @enum {unknown} */
             role: "assistant" | "system" | "tool" | "user";
-            part: components["schemas"]["TextPart"] | components["schemas"]["ReasoningPart"] | components["schemas"]["ToolCallPart"] | components["schemas"]["ToolResultPart"] | components["schemas"]["SourcePart"] | components["schemas"]["FilePart"] | components["schemas"]["FileReferencePart"] | components["schemas"]["ContextFilePart"] | components["schemas"]["SkillPart"];
+            part: components["schemas"]["TextPart"] | components["schemas"]["ReasoningPart"] | components["schemas"]["ToolCallPart"] | components["schemas"]["ToolResultPart"] | components["schemas"]["SourcePart"] | components["schemas"]["FilePart"] | components["schemas"]["FileReferencePart"] | components["schemas"]["ContextFilePart"] | components["schemas"]["SkillPart"] | components["schemas"]["NoticePart"];
             history_version: number;
             attempt: number;
             seq: number;
@@ -3684,7 +3694,7 @@ export interface components {
             chat_id: string;
             /** @enum {unknown} */
             role: "assistant" | "system" | "tool" | "user";
-            content: (components["schemas"]["TextPart"] | components["schemas"]["ReasoningPart"] | components["schemas"]["ToolCallPart"] | components["schemas"]["ToolResultPart"] | components["schemas"]["SourcePart"] | components["schemas"]["FilePart"] | components["schemas"]["FileReferencePart"] | components["schemas"]["ContextFilePart"] | components["schemas"]["SkillPart"])[];
+            content: (components["schemas"]["TextPart"] | components["schemas"]["ReasoningPart"] | components["schemas"]["ToolCallPart"] | components["schemas"]["ToolResultPart"] | components["schemas"]["SourcePart"] | components["schemas"]["FilePart"] | components["schemas"]["FileReferencePart"] | components["schemas"]["ContextFilePart"] | components["schemas"]["SkillPart"] | components["schemas"]["NoticePart"])[];
             created_at: string;
             /** @default null */
             created_by?: string | null;
@@ -3699,7 +3709,7 @@ export interface components {
             id: number;
             /** Format: uuid */
             chat_id: string;
-            content: (components["schemas"]["TextPart"] | components["schemas"]["ReasoningPart"] | components["schemas"]["ToolCallPart"] | components["schemas"]["ToolResultPart"] | components["schemas"]["SourcePart"] | components["schemas"]["FilePart"] | components["schemas"]["FileReferencePart"] | components["schemas"]["ContextFilePart"] | components["schemas"]["SkillPart"])[];
+            content: (components["schemas"]["TextPart"] | components["schemas"]["ReasoningPart"] | components["schemas"]["ToolCallPart"] | components["schemas"]["ToolResultPart"] | components["schemas"]["SourcePart"] | components["schemas"]["FilePart"] | components["schemas"]["FileReferencePart"] | components["schemas"]["ContextFilePart"] | components["schemas"]["SkillPart"] | components["schemas"]["NoticePart"])[];
             created_at: string;
             /** Format: uuid */
             created_by: string;

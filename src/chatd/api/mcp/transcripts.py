@@ -9,6 +9,7 @@ from chatd.domain.chat.parts import (
     FilePart,
     FileReferencePart,
     KnownPart,
+    NoticePart,
     SourcePart,
     TextPart,
     ToolCallPart,
@@ -75,6 +76,8 @@ def _part_text(part: KnownPart) -> str:
         case ToolResultPart():
             word = "failed" if part.is_error else "returned"
             return f"[{part.tool_name} {word} {_clipped(part.result, MAX_RESULT_CHARS)}]"
+        case NoticePart():
+            return f"[notice: {part.text}]"
         case FilePart():
             return f"[file {part.name or part.file_id or part.media_type}]"
         case FileReferencePart():

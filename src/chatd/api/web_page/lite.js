@@ -220,13 +220,14 @@ function addLive(part) {
 
 function messageRow(message) {
   const row = make("article", "", message.role);
-  const names = { user: "You", assistant: "Model", tool: "Tools" };
+  const names = { user: "You", assistant: "Model", tool: "Tools", system: "Notice" };
   row.append(make("h3", names[message.role] ?? message.role), ...message.content.map(partRow));
   return row;
 }
 
 function partRow(part) {
   if (part.type === "text") return make("pre", part.text);
+  if (part.type === "notice") return make("p", part.text);
   if (part.type === "reasoning") return folded("Reasoning", part.text);
   if (part.type === "tool-call") {
     return folded(`Call: ${part.tool_name}`, part.args === undefined ? part.args_delta : pretty(part.args));

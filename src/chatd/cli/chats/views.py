@@ -11,6 +11,7 @@ from chatd.client.resources import Chat, ListedChat
 from chatd.domain.chat.parts import (
     FilePart,
     FileReferencePart,
+    NoticePart,
     SourcePart,
     TextPart,
     ToolCallPart,
@@ -21,7 +22,7 @@ from chatd.domain.ids import ModelConfigId
 from chatd.terminal.safe_text import safe_line
 
 LIST_HEADINGS: Final = ("ID", "STATUS", "CHANGED", "TITLE")
-_NAMES: Final = {"user": "you", "assistant": "model", "tool": "tools", "system": "system"}
+_NAMES: Final = {"user": "you", "assistant": "model", "tool": "tools", "system": "chatd"}
 
 
 def list_row(chat: ListedChat, now: datetime) -> tuple[str, str, str, str]:
@@ -92,6 +93,8 @@ def message_text(message: PublicMessage) -> list[str]:
             case FileReferencePart():
                 place = f"{part.file_name}:{part.start_line}-{part.end_line}"
                 lines += [safe_line(f"({place})", 200), *part.content.split("\n")]
+            case NoticePart():
+                lines.append(safe_line(f"(notice: {part.text})", 400))
             case SourcePart():
                 lines.append(safe_line(f"(source {part.title or ''} {part.url})", 200))
             case _:

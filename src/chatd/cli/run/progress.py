@@ -10,13 +10,20 @@ from typing import Final
 from chatd.cli.run.call_lines import MAX_LINE, call_line, read_object
 from chatd.cli.run.turn import SentMessage, text_of, turn_messages
 from chatd.client.state import ShownChat
-from chatd.domain.chat.parts import ReasoningPart, TextPart, ToolCallPart, ToolResultPart
+from chatd.domain.chat.parts import (
+    NoticePart,
+    ReasoningPart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
 from chatd.domain.chat.public_messages import PublicMessage
 from chatd.domain.chat.row import RetryState
 from chatd.domain.takeover import TakeoverPayload
 from chatd.terminal.safe_text import safe_line
 
 CALL_MARK: Final = "→"
+MAX_NOTICE: Final = 400
 
 
 class ProgressLines:
@@ -67,6 +74,8 @@ def message_lines(message: PublicMessage) -> list[str]:
     lines = [f"{CALL_MARK} {call_line(call.tool_name, call.args, MAX_LINE)}" for call in calls]
     if calls and (said := text_of(message).strip()):
         lines.insert(0, safe_line(said, MAX_LINE))
+    notices = (part.text for part in message.content if isinstance(part, NoticePart))
+    lines += [safe_line(text, MAX_NOTICE) for text in notices]
     results = (part for part in message.content if isinstance(part, ToolResultPart))
     return [*lines, *(line for result in results if (line := result_line(result)))]
 

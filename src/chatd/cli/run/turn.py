@@ -73,6 +73,7 @@ def turn_outcome(shown: ShownChat, sent: SentMessage) -> TurnOutcome | None:
         return None
     turn = turn_messages(shown, sent)
     is_followed = bool(turn) and turn[-1].id != shown.messages[-1].id
+    turn = _without_notices(turn)
     if is_followed:
         return _ended(turn)
     if shown.status in BUSY:
@@ -128,10 +129,15 @@ def _is_queued(shown: ShownChat, sent: SentMessage) -> bool:
 
 def _has_ended(turn: Sequence[PublicMessage]) -> bool:
     """Whether no step follows: else a further message of the user steers."""
-    last = turn[-1]
+    said = _without_notices(turn)
+    last = said[-1]
     if last.role != "assistant" or last.finish_reason == "pause":
-        return find_plan(turn) is not None
+        return find_plan(said) is not None
     return not any(isinstance(part, ToolCallPart) and _is_ours(part) for part in last.content)
+
+
+def _without_notices(turn: Sequence[PublicMessage]) -> tuple[PublicMessage, ...]:
+    return tuple(message for message in turn if message.role != "system")
 
 
 def _is_ours(call: ToolCallPart) -> bool:

@@ -95,6 +95,11 @@ class Draft(Struct, frozen=True, kw_only=True):
     provider_response_id: str | None = None
     finish_reason: str | None = None
 
+    @property
+    def is_notice(self) -> bool:
+        """Whether chatd tells it to people only (`chat.notices`)."""
+        return self.role == "system" and self.visibility == "user"
+
 
 class Message(Draft, frozen=True, kw_only=True):
     """A committed message. `revision` is the snapshot_version of its last change."""

@@ -1,5 +1,6 @@
 """Parts: the pieces of a message, in one JSON shape for storage and wire."""
 
+from collections.abc import Mapping
 from typing import Annotated, Final
 
 import msgspec
@@ -161,6 +162,21 @@ class InstructionPart(_Part, frozen=True, kw_only=True, tag="instruction"):
     text: str
 
 
+class NoticePart(_Part, frozen=True, kw_only=True, tag="notice"):
+    """What chatd itself tells the people who read the chat. The model never gets it."""
+
+    code: Annotated[
+        str,
+        describe("What happened, as a word for programs. New words may be added.", "step_limit"),
+    ]
+    text: Annotated[
+        str, describe("The same for people.", "The turn ended after 1,200 steps, its limit.")
+    ]
+    detail: Annotated[
+        Mapping[str, str], describe("Facts of the notice, by name.", {"steps": "1200"})
+    ] = {}
+
+
 class UnknownPart(Struct, frozen=True, kw_only=True):
     raw: Raw
 
@@ -176,6 +192,7 @@ KnownPart = (
     | ContextFilePart
     | SkillPart
     | InstructionPart
+    | NoticePart
 )
 Part = KnownPart | UnknownPart
 

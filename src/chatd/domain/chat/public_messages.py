@@ -14,6 +14,7 @@ from chatd.domain.chat.parts import (
     FileReferencePart,
     InstructionPart,
     KnownPart,
+    NoticePart,
     Part,
     ReasoningPart,
     SkillPart,
@@ -35,7 +36,9 @@ class PublicMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
         MessageId, describe("Counts from 1 in each chat; a later message has a higher id.", 7)
     ]
     chat_id: Annotated[ChatId, describe("The chat.", CHAT_ID)]
-    role: Annotated[Role, describe("Who said it.", "assistant")]
+    role: Annotated[
+        Role, describe("Who said it. `system` is a notice of chatd itself.", "assistant")
+    ]
     content: Annotated[tuple[KnownPart, ...], describe("Its parts, in order.")]
     created_at: Annotated[datetime, describe("When it was stored.", CREATED_AT)]
     created_by: Annotated[UserId | None, describe("The user who sent it.", USER_ID)] = None
@@ -73,7 +76,8 @@ class PublicQueuedMessage(Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 def public_message(chat_id: ChatId, row: Message) -> PublicMessage | None:
-    """None for messages that only the model sees: system prompts and summaries."""
+    """None for messages that only the model sees: system prompts and summaries. A message of role
+    `system` that is public is a notice."""
     if row.visibility == "model":
         return None
     return PublicMessage(
@@ -124,7 +128,7 @@ def public_part(part: Part) -> Part | None:
             return msgspec.structs.replace(part, skill_dir=None)
         case InstructionPart() | UnknownPart():
             return None
-        case SourcePart() | FilePart() | FileReferencePart():
+        case SourcePart() | FilePart() | FileReferencePart() | NoticePart():
             return part
 
 

@@ -43,8 +43,10 @@ def commit_step(chat: Chat, step: Step) -> Change:
     """R -> R, or P if the owner releases the chat. Steering messages join if no call is pending,
     because a model call follows."""
     change = _append_step(chat, step, Transition.COMMIT_STEP)
-    if not step.messages:
-        raise InvariantBroken("A step must add a message; without one the runner repeats it.")
+    if all(draft.is_notice for draft in step.messages):
+        raise InvariantBroken(
+            "A step must add a message, and not only notices: the runner would repeat it."
+        )
     if step.compacted:
         change = change.clear_compaction_request()
     if not change.after.pending_calls:

@@ -101,7 +101,8 @@ def title_input(content: Sequence[Part], files: Mapping[str, ResolvedFile]) -> s
 
 def needs_title(history: Sequence[Message], title: str, message_text: str) -> bool:
     """Only after the first message, and only while the chat still has a default title."""
-    visible = [row for row in history if not row.deleted and row.visibility != "model"]
+    shown = (row for row in history if not row.deleted and row.visibility != "model")
+    visible = [row for row in shown if not row.is_notice]
     is_first = len(visible) == 1 and visible[0].starts_turn
     is_default = title.strip() in ("", DEFAULT_TITLE, fallback_title(message_text))
     return is_first and is_default and bool(message_text.strip())

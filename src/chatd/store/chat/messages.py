@@ -176,9 +176,9 @@ def _appended(added: AppendedMessage, version: int, written_at: datetime) -> Mes
     )
 
 
-# The boundary is the newest summary: of the messages before it only system messages are read, and
-# of those after it the newest within $2 bytes and system messages. Ordered by id, because rows of
-# one commit share their time.
+# The boundary is the newest summary: of the messages before it only the system's are read, and of
+# those after it the newest within $2 bytes and the system's. Old notices to people are left out.
+# Ordered by id, because rows of one commit share their time.
 HISTORY: Final[LiteralString] = f"""
     WITH boundary AS MATERIALIZED (
         SELECT coalesce((SELECT id FROM chat_messages
@@ -190,11 +190,11 @@ HISTORY: Final[LiteralString] = f"""
             - octet_length(content::text) AS newer_bytes
         FROM chat_messages
         WHERE chat_id = $1 AND id >= (SELECT id FROM boundary) AND NOT deleted) recent
-    WHERE newer_bytes < $2 OR role = 'system' OR compressed
+    WHERE newer_bytes < $2 OR (role = 'system' AND visibility <> 'user') OR compressed
     UNION ALL
     SELECT {MESSAGE_COLUMNS} FROM chat_messages
     WHERE chat_id = $1 AND id < (SELECT id FROM boundary) AND NOT deleted
-      AND NOT compressed AND role = 'system'
+      AND NOT compressed AND role = 'system' AND visibility <> 'user'
     ORDER BY id"""
 
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 from chatd.client.drafts import Draft, FileInput, InputPart
 from chatd.client.outbox import Outbox
 from chatd.domain.chat.commands import WhenBusy
+from chatd.domain.chat.notices import ends_early
 from chatd.domain.chat.public_messages import PublicMessage
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.ids import ChatId, McpServerId, MessageId, QueueId, WorkspaceId
@@ -95,9 +96,12 @@ def how_to_continue(
         return None
     if queued > 0:
         return ResumeQueue()
-    last = messages[-1] if messages else None
-    if last is None:
+    newest = messages[-1] if messages else None
+    last = next((one for one in reversed(messages) if one.role != "system"), None)
+    if newest is None or last is None:
         return None
+    if status == "waiting" and ends_early(newest):
+        return SayContinue(CONTINUE_CUT_TEXT)
     if last.role == "user":
         return RunAgain(last) if status == "error" else None
     if status == "error":

@@ -27,6 +27,7 @@ from chatd.terminal.timeline.rows.row import (
     ContextMark,
     Mark,
     Note,
+    NoticeMark,
     StoppedMark,
     TakeoverMark,
 )
@@ -167,6 +168,9 @@ def mark_lines(mark: Mark, canvas: Canvas, *, is_open: bool) -> Lines:
             return _mark("↻", palette.ok, f"{title}{took}", "Nothing was run twice.", canvas)
         case StoppedMark():
             return _mark("■", palette.muted, "Stopped by you.", "What was said is kept.", canvas)
+        case NoticeMark(text=text, can_continue=can_continue):
+            hint = "r continues" if can_continue else ""
+            return _mark("·", palette.muted, shown(text, MAX_FACT_CHARS), hint, canvas)
         case ContextMark(files=files, skills=skills):
             names = [*dict.fromkeys(one_line(file_name(path), 60) for path in files[:20])]
             names += [counted(len(skills), "skill")] if skills else []

@@ -13,6 +13,7 @@ from chatd.terminal.timeline.rows.row import (
     FailedRow,
     FilesRow,
     MarkRow,
+    NoticeMark,
     ProseRow,
     ReadsRow,
     ReasoningRow,
@@ -57,6 +58,8 @@ def _text_of(row: Row) -> str:
             return "\n".join(file.name or "" for file in files)
         case MarkRow(mark=CompactedMark(summary=summary)):
             return summary
+        case MarkRow(mark=NoticeMark(text=text)):
+            return text
         case FailedRow(error=error):
             return "\n".join(text for text in (error.message, error.detail) if text)
         case _:

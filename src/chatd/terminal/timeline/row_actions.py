@@ -20,7 +20,16 @@ from chatd.domain.chat.parts import FilePart, FileReferencePart, TextPart
 from chatd.domain.chat.public_messages import PublicMessage
 from chatd.domain.ids import ChatId, FileId
 from chatd.terminal.session import Session
-from chatd.terminal.timeline.rows.row import FailedRow, HeldRow, NoteRow, PendingNote, Row, UserRow
+from chatd.terminal.timeline.rows.row import (
+    FailedRow,
+    HeldRow,
+    MarkRow,
+    NoteRow,
+    NoticeMark,
+    PendingNote,
+    Row,
+    UserRow,
+)
 
 CONTINUE_TEXT: Final = "Continue where you stopped."
 
@@ -45,7 +54,10 @@ class RowActions:
                 await self._run_again()
             case HeldRow():
                 await self._post("/resume")
-            case NoteRow(can_continue=True, note="length" | "error"):
+            case (
+                NoteRow(can_continue=True, note="length" | "error")
+                | MarkRow(mark=NoticeMark(can_continue=True))
+            ):
                 self._send(CONTINUE_TEXT)
             case _:
                 return False
@@ -65,7 +77,8 @@ class RowActions:
 
     async def _run_again(self) -> None:
         """The last message runs again if nothing answered it; else the model is to go on."""
-        last = self._chat.shown.messages[-1] if self._chat.shown.messages else None
+        said = (one for one in reversed(self._chat.shown.messages) if one.role != "system")
+        last = next(said, None)
         if last is None or last.role != "user" or self._chat.shown.queue:
             self._send("Continue.")
             return

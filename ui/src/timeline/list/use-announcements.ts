@@ -23,7 +23,10 @@ export function announcement(before: ChatState, after: ChatState): string | null
   if (before.retry === null && after.retry !== null) return `${after.retry.error} Retrying.`;
   if (after.messages === before.messages) return null;
   const lastId = before.messages.at(-1)?.id ?? 0;
-  const fresh = after.messages.filter((message) => message.id > lastId && message.role === "tool");
+  const newer = after.messages.filter((message) => message.id > lastId);
+  const notices = newer.flatMap((message) => message.content.flatMap((part) => (part.type === "notice" ? [part.text] : [])));
+  if (notices.length > 0) return notices.join(" ");
+  const fresh = newer.filter((message) => message.role === "tool");
   const ids = new Set(fresh.flatMap((message) => message.content.map((part) => (part.type === "tool-result" ? part.tool_call_id : ""))));
   if (ids.size === 0) return null;
   const recent = rows({ ...after, messages: after.messages.slice(-RECENT), live: null });

@@ -7,7 +7,7 @@ import { chatPath, editMessage, editUnsent, openModelPicker, openPanel, toast } 
 import { fileUrl, type BuildLog, type TimelineActions } from "../actions";
 import { copyText } from "../copy";
 import { decideCall, told } from "../decide-call";
-import { isUnanswered } from "../rows/end-row";
+import { isUnanswered, lastSaid } from "../rows/end-row";
 import { inputParts } from "../rows/input-parts";
 
 export function useChatActions(chatId: string, chat: OpenChat): TimelineActions {
@@ -41,7 +41,7 @@ export function useChatActions(chatId: string, chat: OpenChat): TimelineActions 
       },
       tryAgain: () => {
         const { state } = newest.current;
-        const last = state.messages.at(-1);
+        const last = lastSaid(state);
         if (last === undefined || !isUnanswered(state)) {
           send("Continue.");
           return;

@@ -1,5 +1,6 @@
 /** The one row at the end that says what holds the chat up, or that it works. */
-import type { ChatState } from "@/chat-state/types";
+import type { ChatState, Message } from "@/chat-state/types";
+import { isNotice } from "./message-rows";
 import type { Activity, Callout, Row } from "./row";
 
 export function endRow(state: ChatState, last: Row | undefined): Row | null {
@@ -23,7 +24,12 @@ export function calloutOf(state: ChatState): Callout | null {
 
 /** The turn has done nothing yet: its message can be sent again without losing work. */
 export function isUnanswered(state: ChatState): boolean {
-  return state.messages.at(-1)?.role === "user" && state.queue.length === 0;
+  return lastSaid(state)?.role === "user" && state.queue.length === 0;
+}
+
+/** The newest message that is no notice. */
+export function lastSaid(state: ChatState): Message | undefined {
+  return state.messages.findLast((message) => !isNotice(message));
 }
 
 function activityOf(state: ChatState, last: Row | undefined): Activity | null {

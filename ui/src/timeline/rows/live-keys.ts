@@ -2,7 +2,8 @@
  * Keys of messages. The message that an answer becomes when it is committed keeps the key that its
  * live parts had, so that its rows stay where they are.
  */
-import type { ChatState } from "@/chat-state/types";
+import type { ChatState, Message } from "@/chat-state/types";
+import { isNotice } from "./message-rows";
 
 interface LiveAnswer {
   readonly episode: string;
@@ -37,12 +38,14 @@ export class LiveKeys {
   private adopt(state: ChatState): void {
     const answer = this.answer;
     if (answer === null) return;
+    let first: Message | null = null;
     for (let index = state.messages.length - 1; index >= 0; index -= 1) {
       const message = state.messages[index];
-      if (message === undefined || message.id <= answer.afterId) return;
-      const isFirst = (state.messages[index - 1]?.id ?? 0) <= answer.afterId;
-      if (isFirst && message.role === "assistant") this.aliases.set(message.id, answer.key);
-      if (isFirst) this.answer = null;
+      if (message === undefined || message.id <= answer.afterId) break;
+      this.answer = null;
+      // A notice may stand before the answer.
+      if (!isNotice(message)) first = message;
     }
+    if (first?.role === "assistant") this.aliases.set(first.id, answer.key);
   }
 }

@@ -114,6 +114,22 @@ export function userRow(message: Message, key: string, isSteering: boolean): Use
   };
 }
 
+/** Codes of notices that tell why a turn ended early: the user may send the chat on. */
+const CONTINUABLE = new Set(["step_limit", "empty_answer", "model_stream_cut"]);
+
+/** A message of the role `system` is a notice of the server to the people who read the chat. */
+export function isNotice(message: Message): boolean {
+  return message.role === "system";
+}
+
+export function noticeRows(message: Message, key: string, isLast: boolean): MarkRow[] {
+  return message.content.flatMap((part, index) => {
+    if (part.type !== "notice") return [];
+    const mark: Mark = { type: "notice", text: part.text, canContinue: isLast && CONTINUABLE.has(part.code) };
+    return [{ kind: "mark", key: `${key}-n${index}`, messageId: message.id, isTight: false, mark }];
+  });
+}
+
 /** What to say about how an answer ended. Null: nothing. */
 export function endNote(message: Message): Note | null {
   const reason = message.finish_reason ?? "";

@@ -15,6 +15,7 @@ export function textOfRow(row: Row): string {
     case "sources":
       return row.sources.map((source) => source.url).join("\n");
     case "mark":
+      if (row.mark.type === "notice") return row.mark.text;
       return row.mark.type === "compacted" ? row.mark.summary : "";
     case "callout":
       return row.callout.type === "retrying" ? row.callout.retry.error : row.callout.error.message;

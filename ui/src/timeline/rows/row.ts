@@ -71,6 +71,8 @@ export type Mark =
   | { readonly type: "compaction_failed"; readonly reason: string }
   | { readonly type: "takeover"; readonly takeover: Takeover }
   | { readonly type: "stopped" }
+  /** A notice of the server. `canContinue`: it tells why the turn ended early. */
+  | { readonly type: "notice"; readonly text: string; readonly canContinue: boolean }
   | { readonly type: "context"; readonly files: readonly string[]; readonly skills: readonly string[] };
 
 /** Another worker has the chat, because the one before it died. */

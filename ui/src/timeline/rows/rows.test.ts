@@ -9,6 +9,8 @@ const read = (id: string) => [
   message(Number(id) + 1, "tool", result(`c${id}`, "read_file", { content: "1\tx", total_lines: 1 })),
 ];
 const question = message(1, "user", text("why?"));
+const notice = (id: number, code: string) => message(id, "system", { type: "notice", code, text: "It happened.", detail: {} });
+const cut = (id: number) => ({ ...message(id, "assistant", text("so")), finish_reason: "length" });
 const failed = { message: "Refused.", kind: "auth", detail: null, provider: "p", retryable: false, status_code: 401 };
 const retry = {
   attempt: 1,
@@ -29,7 +31,7 @@ function brief(row: Row): string {
     case "reads":
       return `reads:${row.calls.length}`;
     case "mark":
-      return `mark:${row.mark.type}`;
+      return `mark:${row.mark.type}${row.mark.type === "notice" && row.mark.canContinue ? "+" : ""}`;
     case "note":
       return `note:${row.note}${row.canContinue ? "+" : ""}`;
     case "callout":
@@ -50,6 +52,26 @@ function brief(row: Row): string {
 const TABLE: readonly (readonly [string, ChatState, string])[] = [
   ["an empty chat has no rows", chat([]), ""],
   ["question and answer", chat([question, message(2, "assistant", text("so"))]), "user prose"],
+  [
+    "a notice is a quiet line, and an answer before it is still the last one",
+    chat([question, cut(2), notice(3, "model_replaced")]),
+    "user prose note:length+ mark:notice",
+  ],
+  [
+    "the user may send a chat on whose last notice says that the turn ended early",
+    chat([question, message(2, "assistant", text("so")), notice(3, "step_limit")]),
+    "user prose mark:notice+",
+  ],
+  [
+    "a message after the notice takes the offer away",
+    chat([question, message(2, "assistant", text("so")), notice(3, "step_limit"), message(4, "user", text("on"))]),
+    "user prose mark:notice user",
+  ],
+  [
+    "a message steers though a notice stands before it",
+    chat([question, ...read("2"), notice(4, "model_replaced"), message(5, "user", text("also"))]),
+    "user reads:1 mark:notice user:steers",
+  ],
   ["blank text is left out", chat([question, message(2, "assistant", text(" \n"), text("so"))]), "user prose"],
   [
     "a thought comes before its answer",

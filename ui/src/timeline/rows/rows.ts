@@ -5,7 +5,7 @@
 import type { ChatState, Message, Part, RequestedCall } from "@/chat-state/types";
 import { endRow } from "./end-row";
 import { LiveKeys } from "./live-keys";
-import { endNote, isStopped, partRows, SUMMARY_TOOL, userRow, type PartsContext } from "./message-rows";
+import { endNote, isNotice, isStopped, noticeRows, partRows, SUMMARY_TOOL, userRow, type PartsContext } from "./message-rows";
 import { isQuiet, isRead } from "./quiet";
 import type { PendingSend, Row, Takeover } from "./row";
 import { CallRecord } from "./tool-call";
@@ -79,6 +79,7 @@ export class RowModel {
     from: number,
     context: Omit<PartsContext, "key" | "messageId" | "isLive"> & { readonly takeovers: readonly Takeover[] },
   ): void {
+    const lastSaid = messages.findLastIndex((message) => !isNotice(message));
     for (let index = from; index < messages.length; index += 1) {
       const message = messages[index];
       if (message === undefined) break;
@@ -87,7 +88,9 @@ export class RowModel {
         list.add(userRow(message, key, joinsTurn(messages, index, context.records)));
       } else if (message.role === "assistant") {
         list.addAll(partRows(message.content, { ...context, key, messageId: message.id, isLive: false }));
-        list.addAll(endRows(message, key, messages[index + 1], context.records));
+        list.addAll(endRows(message, key, index === lastSaid, context.records));
+      } else if (isNotice(message)) {
+        list.addAll(noticeRows(message, key, index === messages.length - 1));
       }
       for (const takeover of context.takeovers) {
         const next = messages[index + 1]?.id ?? Number.POSITIVE_INFINITY;
@@ -138,12 +141,12 @@ function isLine(row: Row | undefined): boolean {
 function endRows(
   message: Message,
   key: string,
-  next: Message | undefined,
+  isLast: boolean,
   records: ReadonlyMap<string, CallRecord>,
 ): Row[] {
   const base = { messageId: message.id, isTight: false };
   const note = endNote(message);
-  if (note !== null) return [{ ...base, kind: "note", key: `${key}-end`, note, canContinue: next === undefined }];
+  if (note !== null) return [{ ...base, kind: "note", key: `${key}-end`, note, canContinue: isLast }];
   const hasCalls = message.content.some((part) => records.has(callId(part)));
   if (!isStopped(message) || hasCalls || message.content.length === 0) return [];
   return [{ ...base, kind: "mark", key: `${key}-end`, mark: { type: "stopped" } }];
@@ -157,7 +160,9 @@ function pendingRow(pending: PendingSend): Row {
 
 /** True if the message came while the turn was running, and the turn went on with it. */
 function joinsTurn(messages: readonly Message[], index: number, records: ReadonlyMap<string, CallRecord>): boolean {
-  const before = messages[index - 1];
+  let at = index - 1;
+  while (messages[at] !== undefined && messages[at]?.role === "system") at -= 1;
+  const before = messages[at];
   if (before?.role !== "tool") return false;
   if (before.content.some((part) => part.type === "tool-result" && part.tool_name === SUMMARY_TOOL)) return false;
   const context = { isBusy: false, requested: NONE_REQUESTED };

@@ -1,5 +1,5 @@
 /** Facts about the chat itself. One line, at most one link. */
-import { BookOpen, FoldVertical, ShieldCheck, CircleStop } from "lucide-react";
+import { BookOpen, FoldVertical, Info, ShieldCheck, CircleStop } from "lucide-react";
 import { useState, type ReactNode } from "react";
 import { durationText, Icon, Spinner } from "@/components";
 import { useTimelineActions } from "../actions";
@@ -26,6 +26,8 @@ export function MarkLine({ row }: { readonly row: MarkRow }) {
           <b>Stopped by you.</b> What was said is kept.
         </Line>
       );
+    case "notice":
+      return <Notice mark={mark} />;
     case "context":
       return <ContextRead mark={mark} />;
   }
@@ -83,6 +85,20 @@ function TakenOver({ takeover }: { readonly takeover: Takeover }) {
     <Line icon={<Icon of={ShieldCheck} className="ok" />} link={link}>
       <b>Recovered on worker {takeover.worker}</b>
       {takeover.afterMs === null ? "." : ` after ${durationText(takeover.afterMs)}.`} Nothing was run twice.
+    </Line>
+  );
+}
+
+function Notice({ mark }: { readonly mark: Extract<Mark, { type: "notice" }> }) {
+  const { send } = useTimelineActions();
+  const link = mark.canContinue && (
+    <button type="button" className="link" onClick={() => send("Continue where you stopped.")}>
+      Continue
+    </button>
+  );
+  return (
+    <Line icon={<Icon of={Info} />} link={link}>
+      {mark.text}
     </Line>
   );
 }

@@ -8,6 +8,7 @@ from chatd.domain.chat.messages import Message
 from chatd.domain.chat.parts import (
     FilePart,
     FileReferencePart,
+    NoticePart,
     Part,
     SourcePart,
     TextPart,
@@ -34,6 +35,8 @@ def message_markdown(message: Message) -> str:
     if not pieces:
         return ""
     time = message.created_at.strftime("%Y-%m-%d %H:%M")
+    if message.is_notice:
+        return "".join(f"> {' '.join(piece.split())} ({time} UTC)\n\n" for piece in pieces)
     return f"## {_NAMES[message.role]} ({time} UTC)\n\n" + "\n\n".join(pieces) + "\n\n"
 
 
@@ -51,6 +54,8 @@ def _part(part: Part) -> str:
             return f"{place}:\n\n{_fence(part.content, '')}"
         case FilePart():
             return f"File: {part.name or part.file_id or part.media_type}"
+        case NoticePart():
+            return part.text
         case SourcePart():
             return f"Source: <{part.url}>"
         case _:

@@ -40,11 +40,12 @@ class LiveKeys:
         answer = self._answer
         if answer is None or not chat.messages or chat.messages[-1].id <= answer.after_id:
             return
-        first = chat.messages[-1]
+        first = None
         for message in reversed(chat.messages):
             if message.id <= answer.after_id:
                 break
-            first = message
-        if first.role == "assistant":
+            if message.role != "system":  # a notice may stand before the answer
+                first = message
+        if first is not None and first.role == "assistant":
             self._aliases[first.id] = answer.key
         self._answer = None

@@ -6,12 +6,14 @@ from typing import Final, cast, get_args
 
 from msgspec import Struct
 
+from chatd.domain.chat.notices import CONTINUABLE_NOTICES
 from chatd.domain.chat.parts import (
     SUMMARY_TOOL_NAME,
     ContextFilePart,
     FilePart,
     FileReferencePart,
     KnownPart,
+    NoticePart,
     ReasoningPart,
     SkillPart,
     SourcePart,
@@ -30,6 +32,7 @@ from chatd.terminal.timeline.rows.row import (
     MarkRow,
     Note,
     NoteRow,
+    NoticeMark,
     ProseRow,
     ReasoningRow,
     Row,
@@ -166,6 +169,14 @@ def user_row(message: PublicMessage, key: str, *, is_steering: bool) -> UserRow 
         skills=tuple(part.skill_name for part in parts if isinstance(part, SkillPart)),
     )
     return MarkRow(key=key, message_id=message.id, mark=mark)
+
+
+def notice_rows(message: PublicMessage, key: str, *, is_last: bool) -> Iterator[Row]:
+    for number, part in enumerate(message.content):
+        if isinstance(part, NoticePart):
+            can_continue = is_last and part.code in CONTINUABLE_NOTICES
+            mark = NoticeMark(text=part.text, can_continue=can_continue)
+            yield MarkRow(key=f"{key}-n{number}", message_id=message.id, mark=mark)
 
 
 def end_rows(message: PublicMessage, key: str, records: Records, *, is_last: bool) -> Iterator[Row]:

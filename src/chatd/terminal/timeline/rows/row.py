@@ -97,7 +97,14 @@ class ContextMark(Struct, frozen=True, kw_only=True):
     skills: tuple[str, ...]
 
 
-Mark = CompactedMark | CompactionFailedMark | TakeoverMark | StoppedMark | ContextMark
+class NoticeMark(Struct, frozen=True, kw_only=True):
+    """A notice of the server. `can_continue`: it tells why the turn ended early."""
+
+    text: str
+    can_continue: bool = False
+
+
+Mark = CompactedMark | CompactionFailedMark | TakeoverMark | StoppedMark | ContextMark | NoticeMark
 
 
 class MarkRow(_Row, frozen=True, kw_only=True):

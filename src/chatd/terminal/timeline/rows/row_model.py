@@ -16,7 +16,13 @@ from chatd.domain.chat.public_messages import PublicMessage
 from chatd.domain.takeover import TakeoverPayload
 from chatd.terminal.timeline.rows.end_row import end_row
 from chatd.terminal.timeline.rows.live_keys import LiveKeys
-from chatd.terminal.timeline.rows.message_rows import PartsContext, end_rows, part_rows, user_row
+from chatd.terminal.timeline.rows.message_rows import (
+    PartsContext,
+    end_rows,
+    notice_rows,
+    part_rows,
+    user_row,
+)
 from chatd.terminal.timeline.rows.row import (
     MarkRow,
     OlderRow,
@@ -116,6 +122,8 @@ class RowModel:
         calls: CallContext,
     ) -> None:
         self.made_messages += len(indices)
+        backwards = range(len(messages) - 1, -1, -1)
+        last_said = next((at for at in backwards if messages[at].role != "system"), None)
         for index in indices:
             message = messages[index]
             key = self._keys.of(message.id)
@@ -125,8 +133,10 @@ class RowModel:
             elif message.role == "assistant":
                 context = PartsContext(key=key, message_id=message.id, records=records, calls=calls)
                 rows.add_all(part_rows(message.content, context))
-                is_last = index == len(messages) - 1
+                is_last = index == last_said
                 rows.add_all(end_rows(message, key, records, is_last=is_last))
+            elif message.role == "system":
+                rows.add_all(notice_rows(message, key, is_last=index == len(messages) - 1))
             next_id = messages[index + 1].id if index + 1 < len(messages) else None
             rows.add_all(_takeover_rows(self._takeovers, message.id, next_id))
 
@@ -173,7 +183,8 @@ def _with_parts(
 
 def _joins_turn(messages: Messages, index: int, records: Mapping[str, CallRecord]) -> bool:
     """True if the message came while the turn was running, and the turn went on with it."""
-    before = messages[index - 1] if index > 0 else None
+    said = (messages[at] for at in range(index - 1, -1, -1) if messages[at].role != "system")
+    before = next(said, None)
     if before is None or before.role != "tool":
         return False
     for part in before.content:

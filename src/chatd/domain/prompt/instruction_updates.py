@@ -1,9 +1,9 @@
-"""Notices: a chat's instructions as rows of its history, appended when they change.
+"""Instruction updates: a chat's instructions as rows of its history, appended when they change.
 
 A request must begin with the bytes of the one before it: the provider's prompt cache depends on
 it, and newer models drop their reasoning otherwise. So instructions that the model has been given
-are never rewritten. The first notice is part of the system prompt; later ones are messages that
-only the model sees. A notice is committed with the answer that it preceded.
+are never rewritten. The first update is part of the system prompt; later ones are messages that
+only the model sees. An update is committed with the answer that it preceded.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,10 +17,10 @@ from chatd.domain.prompt.compaction import rows_for_prompt
 from chatd.domain.prompt.instructions import BEGINNING, Instructions
 
 
-def next_notice(history: Sequence[Message], instructions: Instructions) -> Draft | None:
+def next_update(history: Sequence[Message], instructions: Instructions) -> Draft | None:
     """What the next model call must be told in addition to the history; None: nothing is new.
 
-    A summary hides earlier notices, except the first one: the next notice repeats what is not
+    A summary hides earlier updates, except the first one: the next update repeats what is not
     in the system prompt.
     """
     rows = rows_for_prompt(history)
@@ -46,14 +46,14 @@ def _parts(row: Message) -> Iterable[InstructionPart]:
     return (part for part in row.content if isinstance(part, InstructionPart))
 
 
-class PendingNotice(Struct, frozen=True, kw_only=True):
-    """A notice that the next commit of the chat will store, with the row as it will be."""
+class PendingUpdate(Struct, frozen=True, kw_only=True):
+    """An update that the next commit of the chat will store, with the row as it will be."""
 
     draft: Draft
     row: Message
 
     @staticmethod
-    def of(draft: Draft, chat: Chat) -> "PendingNotice":
+    def of(draft: Draft, chat: Chat) -> "PendingUpdate":
         row = Message(
             id=chat.next_message_id,
             revision=chat.snapshot_version + 1,
@@ -62,4 +62,4 @@ class PendingNotice(Struct, frozen=True, kw_only=True):
             content=draft.content,
             visibility=draft.visibility,
         )
-        return PendingNotice(draft=draft, row=row)
+        return PendingUpdate(draft=draft, row=row)
