@@ -7,7 +7,14 @@ import msgspec
 import pytest
 from msgspec import Struct, field
 
-from tests.support.api.server import ADMINISTRATOR, ApiOptions, ApiReply, ApiServer, serve_api
+from tests.support.api.server import (
+    ADMINISTRATOR,
+    ApiOptions,
+    ApiReply,
+    ApiServer,
+    message_body,
+    serve_api,
+)
 
 LOCAL = {"name": "local", "kind": "openai-compat", "base_url": "http://127.0.0.1:1/v1"}
 QWEN = {"name": "qwen", "provider": "local", "model": "qwen3:8b"}
@@ -61,6 +68,40 @@ async def test_a_model_is_stored_with_all_its_fields(server: ApiServer) -> None:
     }
     assert {name: shown[name] for name in fields} == expected
     assert (shown["source"], shown["provider"], shown["enabled"]) == ("database", "local", True)
+
+
+async def test_an_effort_is_given_as_a_word_or_with_its_maximum(server: ApiServer) -> None:
+    made = await ask(server, "POST", "/models", {**QWEN, "reasoning_effort": "low"})
+    assert made.json["reasoning_effort"] == {"default": "low", "max": None}
+    path = f"/models/{made.json['id']}"
+    wider = {"reasoning_effort": {"default": "low", "max": "high"}}
+    changed = await ask(server, "PATCH", path, wider)
+    assert changed.json["reasoning_effort"] == wider["reasoning_effort"]
+
+
+async def test_an_effort_for_a_model_that_takes_none_is_refused_with_its_code(
+    server: ApiServer,
+) -> None:
+    """When it is configured, and by each request that asks for it."""
+    plain = {"name": "plain", "provider": "local", "model": "gpt-4o"}
+    refused = await ask(server, "POST", "/models", {**plain, "reasoning_effort": "low"})
+    assert (refused.status, refused.field) == (400, "reasoning_effort")
+    assert (await ask(server, "POST", "/models", plain)).status == 201
+    await create(server)
+    hello = message_body("hello", model="plain")
+    schedule = {"name": "n", "cron": "@daily", "prompt": "hello", "model": "plain"}
+    chat = (await ask(server, "POST", "/chats", hello)).json["id"]
+    high = {"reasoning_effort": "high"}
+    for path, body in (
+        ("/chats", hello),
+        (f"/chats/{chat}/messages", message_body("more")),
+        ("/schedules", schedule),
+    ):
+        refused = await ask(server, "POST", path, {**body, **high})
+        assert refused.code == (400, "effort_not_supported"), refused.content
+        assert "the model plain takes no reasoning effort" in str(refused.json["message"])
+    other = await ask(server, "POST", "/chats", message_body("hello", model="qwen", **high))
+    assert other.status == 201
 
 
 @pytest.mark.parametrize(

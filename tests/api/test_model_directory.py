@@ -18,7 +18,9 @@ from chatd.domain.access import UserActor
 from chatd.domain.config_change import ConfigChange
 from chatd.domain.errors import Conflict
 from chatd.domain.ids import UserId
+from chatd.domain.model.capabilities import ModelCapabilities
 from chatd.domain.model.failures import ModelError
+from chatd.domain.model.protocol import Effort
 from chatd.domain.ports import ModelChoice
 from chatd.settings.schema import ModelEntry, ProviderEntry, Settings
 from chatd.store.account.audit import ChangeAuthor
@@ -137,6 +139,32 @@ async def test_without_the_secret_key_only_calls_that_need_it_fail(pool: Pool) -
         with pytest.raises(Conflict, match="does not hold key") as refused:
             await create_provider(rig, fake.url, name="second")
         assert refused.value.code == "secret_key_missing"
+
+
+# Efforts
+
+
+@pytest.mark.parametrize(
+    ("model", "told", "efforts"),
+    [
+        ("gpt-5", None, ("minimal", "low", "medium", "high")),
+        ("gpt-4o", None, ()),
+        ("house-made", None, None),
+        ("house-made", ModelCapabilities(efforts=("low", "high")), ("low", "high")),
+        ("house-made", ModelCapabilities(efforts=()), ()),
+    ],
+)
+async def test_a_call_knows_which_efforts_its_model_takes(
+    pool: Pool,
+    model: str,
+    told: ModelCapabilities | None,
+    efforts: tuple[Effort, ...] | None,
+) -> None:
+    async with model_rig(pool) as rig:
+        await create_provider(rig, "http://127.0.0.1:1")
+        body = CreateModelBody(name="m", provider="house", model=model, capabilities=told)
+        made = await rig.models.create_model(AUTHOR, body)
+        assert (await rig.directory.choose(made.config.id)).efforts == efforts
 
 
 # Changes

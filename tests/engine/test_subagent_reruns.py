@@ -33,7 +33,9 @@ TASK = SpawnRequest(type="general", prompt="look")
 class DisabledModel(ParentsModel):
     """The administrator has disabled the model meanwhile."""
 
-    async def choose(self, chat: Chat, type_: SubagentType, wanted: str) -> ModelConfigId | None:
+    async def choose(
+        self, chat: Chat, type_: SubagentType, wanted: str, effort: str = ""
+    ) -> ModelConfigId | None:
         raise ToolError("The model is disabled.")
 
 

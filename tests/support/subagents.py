@@ -28,7 +28,9 @@ from tests.support.providers.server import FakeServer, RecordedRequest, Reply, S
 class ParentsModel:
     """Satisfies `ports.SubagentModels`: every subagent has the model of its parent."""
 
-    async def choose(self, chat: Chat, type_: SubagentType, wanted: str) -> ModelConfigId | None:
+    async def choose(
+        self, chat: Chat, type_: SubagentType, wanted: str, effort: str = ""
+    ) -> ModelConfigId | None:
         del type_
         if wanted:
             raise ToolError(f"There is no model {wanted!r}.")

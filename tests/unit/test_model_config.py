@@ -9,6 +9,7 @@ from chatd.domain.model.config import (
     MAX_CONTEXT_LIMIT_TOKENS,
     cost_micros,
     effective_context_limit,
+    effort_objection,
     read_context_limit,
     resolve_effort,
 )
@@ -37,8 +38,42 @@ def test_the_requested_effort_is_limited_to_the_configured_range(
 
 
 @pytest.mark.covers("providers-14")
-def test_a_model_without_a_range_gets_no_effort() -> None:
-    assert resolve_effort("high", None) is None
+@pytest.mark.parametrize(
+    ("requested", "configured", "efforts", "resolved"),
+    [
+        ("high", None, ("low", "high"), "high"),
+        ("high", None, None, "high"),
+        (None, None, ("low", "high"), None),
+        ("high", None, (), None),
+        ("high", EffortRange(default="low"), (), None),
+        ("high", EffortRange(max="low"), ("low", "high"), "low"),
+    ],
+)
+def test_an_effort_is_sent_to_every_model_that_may_take_it(
+    requested: str | None,
+    configured: EffortRange | None,
+    efforts: tuple[Effort, ...] | None,
+    resolved: Effort | None,
+) -> None:
+    assert resolve_effort(requested, configured, efforts) == resolved
+
+
+@pytest.mark.parametrize(
+    ("effort", "efforts", "refused"),
+    [
+        ("high", (), True),
+        ("none", (), False),
+        (None, (), False),
+        ("high", ("low",), False),
+        ("high", None, False),
+    ],
+)
+def test_only_a_model_that_takes_no_effort_refuses_one(
+    effort: str | None,
+    efforts: tuple[Effort, ...] | None,
+    refused: bool,  # noqa: FBT001
+) -> None:
+    assert (effort_objection("gpt-4o", effort, efforts) is not None) == refused
 
 
 def found(value: object) -> int | None:

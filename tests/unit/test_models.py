@@ -8,11 +8,18 @@ import pytest
 
 from chatd.clock import SystemClock
 from chatd.domain.model.failures import ModelError
-from chatd.domain.model.protocol import ProviderError
+from chatd.domain.model.protocol import EffortRange, ProviderError
 from chatd.domain.model.retry import CallLimits
 from chatd.models.configuration import build_registry, settings_gaps
 from chatd.models.declaration import build_declaration
-from chatd.settings.schema import ModelEntry, PriceEntry, ProviderEntry, Settings, SettingsError
+from chatd.settings.schema import (
+    EffortEntry,
+    ModelEntry,
+    PriceEntry,
+    ProviderEntry,
+    Settings,
+    SettingsError,
+)
 from tests.support.providers.openai_chat import FakeCompatible, stream
 from tests.support.providers.prompts import request
 
@@ -272,6 +279,23 @@ def test_a_name_is_one_line_that_is_used_once(names: tuple[str, ...], said: str)
             ModelEntry(name="m", provider="house", model="x", reasoning_effort="huge"),
             'reasoning_effort: expected one of none, .*, got "huge"',
         ),
+        (
+            HOUSE,
+            ModelEntry(
+                name="m", provider="house", model="x", reasoning_effort=EffortEntry(max="huge")
+            ),
+            'reasoning_effort.max: expected one of none, .*, got "huge"',
+        ),
+        (
+            HOUSE,
+            ModelEntry(
+                name="m",
+                provider="house",
+                model="x",
+                reasoning_effort=EffortEntry(default="max", max="low"),
+            ),
+            "reasoning_effort: the default must not be above the max",
+        ),
     ],
 )
 def test_what_does_not_fit_together_is_refused(
@@ -280,3 +304,21 @@ def test_what_does_not_fit_together_is_refused(
     settings = Settings(data_dir=HERE, providers=(provider,), models=(entry,))
     with pytest.raises(SettingsError, match=said):
         build_registry(settings, {}, SystemClock())
+
+
+@pytest.mark.parametrize("given", ["low", {"default": "low"}])
+def test_settings_take_an_effort_as_a_word_or_with_its_maximum(given: object) -> None:
+    entry = msgspec.convert(
+        {"name": "m", "provider": "house", "model": "x", "reasoning_effort": given}, ModelEntry
+    )
+    settings = Settings(data_dir=HERE, providers=(HOUSE,), models=(entry,))
+    registry = build_registry(settings, {}, SystemClock())
+    assert registry.models[0].reasoning_effort == EffortRange(default="low")
+
+
+def test_the_start_names_a_model_that_does_not_take_its_configured_effort() -> None:
+    vendor = ProviderEntry(name="openai", kind="openai", api_key="sk")
+    entry = ModelEntry(name="m", provider="openai", model="gpt-4o", reasoning_effort="low")
+    settings = Settings(data_dir=HERE, providers=(vendor,), models=(entry,))
+    [gap] = settings_gaps(settings, {})
+    assert "gpt-4o takes no reasoning effort" in gap

@@ -28,6 +28,11 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
         "An option is unknown to this kind of provider, or has a wrong value.",
         "Read `GET /model-options/schema`.",
     ),
+    "effort_not_supported": ErrorCode(
+        400,
+        "The model takes no reasoning effort.",
+        "Leave `reasoning_effort` out, or choose a model whose `capabilities.efforts` names it.",
+    ),
     "managed_by_settings": ErrorCode(
         409,
         "A running server declares this model or provider in its settings or its environment.",

@@ -18,7 +18,7 @@ from chatd.domain.file.byte_range import ByteRange
 from chatd.domain.file.entities import StoredFile
 from chatd.domain.ids import ChangeId, ChatId, FileId, ModelConfigId, ToolCallId, UserId
 from chatd.domain.model.accepted_files import ANY_IMAGE_OR_PDF, AcceptedFiles
-from chatd.domain.model.protocol import ModelConfig, ModelEvent, ModelRequest, ToolSpec
+from chatd.domain.model.protocol import Effort, ModelConfig, ModelEvent, ModelRequest, ToolSpec
 from chatd.domain.model.retry import CallLimits
 from chatd.domain.prompt.instructions import Instructions
 from chatd.domain.spend import SpendRefusal
@@ -116,7 +116,7 @@ class ModelChoice(Struct, frozen=True, kw_only=True):
 
     `origins` maps each model to the provider that serves or served it, so that a provider is not
     sent another provider's encrypted content. None: unknown. `limits` are those of one call.
-    `files` are those that the model takes.
+    `files` are those that the model takes, `efforts` the reasoning efforts; None: unknown.
     `owner_id` is the user that it was chosen for, by the user's own key if there is one.
     `summary_model` writes the chat's summaries instead, if an administrator chose one.
     """
@@ -127,6 +127,7 @@ class ModelChoice(Struct, frozen=True, kw_only=True):
     origins: Mapping[ModelConfigId, str] | None = None
     limits: CallLimits = CallLimits()
     files: AcceptedFiles = ANY_IMAGE_OR_PDF
+    efforts: tuple[Effort, ...] | None = None
     owner_id: UserId | None = None
     summary_model: "ModelChoice | None" = None
 
@@ -266,9 +267,11 @@ class Subagents(Protocol):
 
 
 class SubagentModels(Protocol):
-    async def choose(self, chat: Chat, type_: SubagentType, wanted: str) -> ModelConfigId | None:
+    async def choose(
+        self, chat: Chat, type_: SubagentType, wanted: str, effort: str = ""
+    ) -> ModelConfigId | None:
         """The model of a new subagent of this chat. Raises ToolError if the wanted one cannot be
-        used; None: the default."""
+        used, or not with that effort; None: the default."""
         ...
 
     async def usable(self, owner_id: UserId) -> Sequence[SubagentModel]: ...

@@ -431,7 +431,7 @@ def _build_request(
         top_k=config.top_k,
         presence_penalty=config.presence_penalty,
         frequency_penalty=config.frequency_penalty,
-        reasoning_effort=resolve_effort(effort, config.reasoning_effort),
+        reasoning_effort=resolve_effort(effort, config.reasoning_effort, choice.efforts),
         options=config.options,
     )
 

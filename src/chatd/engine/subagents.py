@@ -85,7 +85,9 @@ class SubagentService:
                 return spawned(found)
             if not can_spawn(parent):
                 raise ToolError("Only a root chat that does not explore can start subagents.")
-            model = await self._models.choose(parent, request.type, request.model)
+            model = await self._models.choose(
+                parent, request.type, request.model, request.reasoning_effort
+            )
             counts = await self._read(lambda: subagents.count(self._conn, WORKER, parent.id))
             if (objection := spawn_objection(counts, self._limits)) is not None:
                 raise ToolError(objection)

@@ -24,11 +24,13 @@ from chatd.domain.ports import Env
 from chatd.models.directory import ModelDirectory
 from chatd.models.provider_checks import (
     check_effort,
+    check_efforts,
     check_options,
     check_storable,
     options_schema,
     plain_price,
 )
+from chatd.providers.config import ProviderKind
 from chatd.store import model_configs, providers
 from chatd.store.account.audit import ChangeAuthor
 from chatd.store.conn import DatabaseSession
@@ -166,6 +168,8 @@ def _write(
         options=check_options(provider.kind, config.options),
         reasoning_effort=check_effort(config.reasoning_effort),
     )
+    told = cast("ModelCapabilities | None", given["capabilities"])
+    check_efforts(config, cast("ProviderKind", provider.kind), told)
     check_storable("name", config.name)
     check_storable("model", config.model)
     shown = cast("str | None", given["display_name"])
@@ -174,7 +178,7 @@ def _write(
         provider_id=provider.id,
         display_name=check_storable("display_name", shown or config.name),
         enabled=bool(given["enabled"]),
-        capabilities=cast("ModelCapabilities | None", given["capabilities"]),
+        capabilities=told,
     )
 
 

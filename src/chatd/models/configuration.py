@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from chatd.domain.decode_errors import show_value, suggest_name
 from chatd.domain.ids import ModelConfigId
-from chatd.domain.model.config import EFFORT_LEVELS
+from chatd.domain.model.config import EFFORT_LEVELS, effort_objection, is_effort_range_empty
 from chatd.domain.model.protocol import EffortRange, ModelConfig, Prices
 from chatd.domain.ports import Clock
 from chatd.providers.config import (
@@ -24,7 +24,7 @@ from chatd.providers.config import (
     is_valid_header,
 )
 from chatd.providers.http import HttpConfig
-from chatd.providers.known_models import PRESET_MODELS
+from chatd.providers.known_models import PRESET_MODELS, known_capabilities
 from chatd.providers.network import (
     ProxyRules,
     TlsFiles,
@@ -32,9 +32,17 @@ from chatd.providers.network import (
     is_http_proxy,
     provider_proxies,
 )
+from chatd.providers.prices import listed_name
 from chatd.providers.registry import ProviderRegistry
 from chatd.providers.secret import Secret
-from chatd.settings.schema import ModelEntry, PriceEntry, ProviderEntry, Settings, SettingsError
+from chatd.settings.schema import (
+    EffortEntry,
+    ModelEntry,
+    PriceEntry,
+    ProviderEntry,
+    Settings,
+    SettingsError,
+)
 
 _NAMES: Final = UUID("5c3f1a52-9d0e-4f6e-9a63-6f5d1b0c7a11")
 MAX_MODEL_NAME_CHARS: Final = 200
@@ -109,6 +117,18 @@ def settings_gaps(settings: Settings, env: Mapping[str, str]) -> list[str]:
             gaps.append(f"{where} has no API key: set api_key, api_key_env or {usual}")
         if entry.kind in KINDS_WITH_ADDRESS and not entry.base_url:
             gaps.append(f"{where} has no base_url")
+    kinds: dict[str, ProviderKind] = {
+        entry.name: cast("ProviderKind", entry.kind) for entry in settings.providers
+    }
+    for entry in settings.models:
+        if entry.reasoning_effort is None or entry.provider not in kinds:
+            continue
+        config = _model(entry)
+        wanted = config.reasoning_effort or EffortRange()
+        efforts = known_capabilities(kinds[entry.provider], listed_name(config)).efforts
+        word = wanted.default or wanted.max
+        if (objection := effort_objection(entry.model, word, efforts)) is not None:
+            gaps.append(f"model {show_value(entry.name)}: reasoning_effort: {objection}")
     return gaps
 
 
@@ -207,13 +227,21 @@ def _model(entry: ModelEntry) -> ModelConfig:
     )
 
 
-def _effort(name: str, effort: str) -> EffortRange:
-    try:
-        return msgspec.convert({"default": effort, "max": "max"}, EffortRange)
-    except msgspec.ValidationError:
-        known = ", ".join(EFFORT_LEVELS)
-        text = f"reasoning_effort: expected one of {known}, got {show_value(effort)}"
-        raise SettingsError(f"models {show_value(name)}: {text}") from None
+def _effort(name: str, effort: str | EffortEntry) -> EffortRange:
+    """A word is the default."""
+    given = EffortEntry(default=effort) if isinstance(effort, str) else effort
+    known = ", ".join(EFFORT_LEVELS)
+    for field in ("default", "max"):
+        word = cast("str | None", getattr(given, field))
+        if word is not None and word not in EFFORT_LEVELS:
+            where = "reasoning_effort" if isinstance(effort, str) else f"reasoning_effort.{field}"
+            text = f"{where}: expected one of {known}, got {show_value(word)}"
+            raise SettingsError(f"models {show_value(name)}: {text}")
+    found = msgspec.convert(given, EffortRange, from_attributes=True)
+    if is_effort_range_empty(found):
+        text = "reasoning_effort: the default must not be above the max"
+        raise SettingsError(f"models {show_value(name)}: {text}")
+    return found
 
 
 def _prices(entry: PriceEntry) -> Prices:

@@ -27,6 +27,7 @@ from chatd.models.lists import ModelLists
 from chatd.models.provider_clients import ProviderClients, moved_key_text, usable_keys
 from chatd.providers.config import ProviderKind
 from chatd.providers.known_models import known_capabilities
+from chatd.providers.prices import listed_name
 from chatd.providers.registry import (
     MODEL_NOT_CONFIGURED_TEXT,
     ProviderRegistry,
@@ -163,6 +164,7 @@ class ModelDirectory:
             kind=kind,
             limits=build_limits(config, public),
             files=accepted_files(config, public),
+            efforts=self._capabilities(known).efforts,
         )
 
     async def _user_key(
@@ -196,7 +198,7 @@ class ModelDirectory:
     def _capabilities(self, known: StoredModel) -> ModelCapabilities:
         provider = self._lists.providers.get(known.provider_id)
         kind = cast("ProviderKind", "openai-compat" if provider is None else provider.kind)
-        shipped = known_capabilities(kind, known.config.model)
+        shipped = known_capabilities(kind, listed_name(known.config))
         return merge_capabilities(known.capabilities, known.reported, shipped)
 
     def _origins(self) -> dict[ModelConfigId, str]:

@@ -11,13 +11,16 @@ from msgspec import UNSET, Struct
 from chatd.api.schemas.models import OptionsSchemaReply
 from chatd.domain.decode_errors import show_value
 from chatd.domain.errors import InvalidInput
-from chatd.domain.model.config import EFFORT_LEVELS
-from chatd.domain.model.protocol import EffortRange, ProviderError
+from chatd.domain.model.capabilities import ModelCapabilities, merge_capabilities
+from chatd.domain.model.config import effort_objection, is_effort_range_empty
+from chatd.domain.model.protocol import Effort, EffortRange, ModelConfig, ProviderError
 from chatd.domain.text import Json
 from chatd.models.configuration import KINDS_WITH_ADDRESS
 from chatd.providers.config import ProviderConfig, ProviderKind, base_url
+from chatd.providers.known_models import known_capabilities
 from chatd.providers.network import build_tls_context
 from chatd.providers.options import parse_options
+from chatd.providers.prices import listed_name
 from chatd.providers.registry import OPTION_CLASSES
 from chatd.settings.schema import SettingsError
 
@@ -67,12 +70,24 @@ def check_options(kind: str, options: Json) -> Json:
     return UNSET if bytes(options).strip() == b"{}" else options
 
 
-def check_effort(effort: EffortRange | None) -> EffortRange | None:
-    if effort is None or effort.default is None or effort.max is None:
-        return effort
-    if EFFORT_LEVELS.index(effort.default) > EFFORT_LEVELS.index(effort.max):
+def check_effort(effort: Effort | EffortRange | None) -> EffortRange | None:
+    """A word is the default."""
+    if effort is None or isinstance(effort, str):
+        return None if effort is None else EffortRange(default=effort)
+    if is_effort_range_empty(effort):
         raise InvalidInput("reasoning_effort", "the default must not be above the max")
     return effort
+
+
+def check_efforts(
+    config: ModelConfig, kind: ProviderKind, told: ModelCapabilities | None = None
+) -> None:
+    """Raises InvalidInput if a reasoning effort is configured for a model that takes none."""
+    wanted = config.reasoning_effort
+    known = merge_capabilities(told, known_capabilities(kind, listed_name(config)))
+    effort = None if wanted is None else wanted.default or wanted.max
+    if (objection := effort_objection(config.model, effort, known.efforts)) is not None:
+        raise InvalidInput("reasoning_effort", objection, code="effort_not_supported")
 
 
 def plain_price(text: str | None) -> str | None:

@@ -8,6 +8,7 @@ from uuid import UUID
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ToolError
 from chatd.domain.ids import ModelConfigId, UserId
+from chatd.domain.model.config import effort_objection
 from chatd.domain.model.failures import ModelError
 from chatd.domain.model.protocol import ProviderError
 from chatd.domain.ports import Env
@@ -27,7 +28,23 @@ class SubagentModelChoice:
         self._settings = settings
         self._env = env
 
-    async def choose(self, chat: Chat, type_: SubagentType, wanted: str) -> ModelConfigId | None:
+    async def choose(
+        self, chat: Chat, type_: SubagentType, wanted: str, effort: str = ""
+    ) -> ModelConfigId | None:
+        chosen = await self._choose(chat, type_, wanted)
+        if effort:
+            await self._check_effort(chosen, effort)
+        return chosen
+
+    async def _check_effort(self, model_id: ModelConfigId | None, effort: str) -> None:
+        known = await (self._models.default() if model_id is None else self._models.get(model_id))
+        if known is None:
+            return
+        efforts = (await self._models.capabilities(known)).efforts
+        if (objection := effort_objection(known.config.name, effort, efforts)) is not None:
+            raise ToolError(f"reasoning_effort: {objection}.")
+
+    async def _choose(self, chat: Chat, type_: SubagentType, wanted: str) -> ModelConfigId | None:
         if wanted:
             known = await self._find(wanted)
             if known is None or not await self._is_usable(known.config.id, chat.owner_id):

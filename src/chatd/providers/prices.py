@@ -79,7 +79,7 @@ class PriceTable:
         needs_fee = kind in _SEARCH_COUNTING_KINDS and not (configured and configured.web_search)
         if configured is not None and config.context_limit is not None and not needs_fee:
             return config
-        facts = self.look_up(kind, _listed_name(config), at, base_url)
+        facts = self.look_up(kind, listed_name(config), at, base_url)
         prices = facts.prices if configured is None else configured
         if needs_fee and prices is not None and facts.prices is not None:
             prices = structs.replace(prices, web_search=facts.prices.web_search)
@@ -110,7 +110,7 @@ class _NamedOptions(Struct, frozen=True):
 _NAMED_OPTIONS: Final = msgspec.json.Decoder(_NamedOptions)
 
 
-def _listed_name(config: ModelConfig) -> str:
+def listed_name(config: ModelConfig) -> str:
     """A deployment has the prices of the model behind it. Invalid options are reported later."""
     if config.options is UNSET:
         return config.model

@@ -32,6 +32,7 @@ from chatd.providers.demo.provider import DemoOptions, DemoProvider
 from chatd.providers.file_inputs import ANTHROPIC_FILES, GEMINI_FILES
 from chatd.providers.gemini.client import GeminiProvider
 from chatd.providers.gemini.models import GoogleOptions
+from chatd.providers.known_models import known_capabilities
 from chatd.providers.openai.chat.dialect import choose_dialect
 from chatd.providers.openai.models import (
     CompatOptions,
@@ -41,7 +42,7 @@ from chatd.providers.openai.models import (
 )
 from chatd.providers.openai.provider import OpenAIProvider
 from chatd.providers.options import AnthropicOptions
-from chatd.providers.prices import PriceTable
+from chatd.providers.prices import PriceTable, listed_name
 
 PROVIDER_CLASSES: Final[Mapping[ProviderKind, Callable[[ProviderConfig], Provider]]] = {
     "anthropic": AnthropicProvider,
@@ -158,6 +159,7 @@ class ProviderRegistry:
             kind=provider_config.kind,
             limits=build_limits(config, provider_config),
             files=accepted_files(config, provider_config),
+            efforts=known_capabilities(provider_config.kind, listed_name(config)).efforts,
         )
 
     def find(self, wanted: ModelConfigId | None) -> ModelConfig | None:

@@ -419,6 +419,14 @@ class PriceEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     web_search: str | float | None = None
 
 
+class EffortEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`default` is for messages that give no effort, `max` the highest that a message may ask
+    for."""
+
+    default: str | None = None
+    max: str | None = None
+
+
 class ModelEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[[models]]` in chatd.toml. `provider` names a provider entry; `model` is the provider's name
     for the model. `file_inputs` are the files that the model takes; without it, all that its API
@@ -433,7 +441,7 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     max_output_tokens: Annotated[int, Meta(gt=0)] | None = None
     temperature: float | None = None
     top_p: float | None = None
-    reasoning_effort: str | None = None
+    reasoning_effort: str | EffortEntry | None = None
     file_inputs: tuple[Literal["image", "pdf"], ...] | None = None
     options: dict[str, Any] = {}  # the provider checks them
     prices: PriceEntry | None = None

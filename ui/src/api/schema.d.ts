@@ -2674,7 +2674,7 @@ export interface components {
             /** @default null */
             frequency_penalty?: number | null;
             /** @default null */
-            reasoning_effort?: components["schemas"]["EffortRange"] | null;
+            reasoning_effort?: ("high" | "low" | "max" | "medium" | "minimal" | "none" | "xhigh") | components["schemas"]["EffortRange"] | null;
             /** @default null */
             prices?: components["schemas"]["ModelPrices"] | null;
             options?: unknown;
@@ -4430,7 +4430,7 @@ export interface components {
             top_k?: number | null;
             presence_penalty?: number | null;
             frequency_penalty?: number | null;
-            reasoning_effort?: components["schemas"]["EffortRange"] | null;
+            reasoning_effort?: ("high" | "low" | "max" | "medium" | "minimal" | "none" | "xhigh") | components["schemas"]["EffortRange"] | null;
             prices?: components["schemas"]["ModelPrices"] | null;
             options?: unknown;
             capabilities?: components["schemas"]["ModelCapabilities"] | null;

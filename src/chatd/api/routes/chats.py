@@ -14,7 +14,7 @@ from chatd.api.error_codes import CHAT_STATE_CODES
 from chatd.api.operations import REPLAYED, create_chat, run_operation
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
-from chatd.api.routes.administration.models import find_model_or_default
+from chatd.api.routes.administration.models import check_effort, find_model_or_default
 from chatd.api.routes.messages import build_content, choose_mcp_servers
 from chatd.api.schemas.chats import (
     CreateChatBody,
@@ -65,6 +65,7 @@ class ChatRoutes:
                 replies={201: PublicChat},
                 errors=(
                     "no_model",
+                    "effort_not_supported",
                     "usage_limit_exceeded",
                     "chat_exists",
                     "parent_archived",
@@ -165,6 +166,7 @@ class ChatRoutes:
             )
         content = await build_content(self._deps, request.caller, body.content)
         model = await find_model_or_default(self._deps.models, body)
+        await check_effort(self._deps.models, model, body.reasoning_effort)
         system = validation.clean_system_prompt(body.system_prompt)
         before = Draft(role="system", content=(TextPart(text=system or ""),), visibility="model")
         return CreateChat(

@@ -19,7 +19,7 @@ from chatd.api.pages import NumberPosition, Paging
 from chatd.api.read_audit import audit_read
 from chatd.api.request import LARGE_BODY_BYTES, NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
-from chatd.api.routes.administration.models import find_model
+from chatd.api.routes.administration.models import check_effort, find_model
 from chatd.api.schemas.messages import (
     EditMessageBody,
     InputPart,
@@ -35,8 +35,8 @@ from chatd.domain.chat.parts import Part
 from chatd.domain.chat.public_messages import public_message, public_queued
 from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.file.entities import StoredFile
-from chatd.domain.ids import ChatId, FileId, McpServerId, MessageId
-from chatd.store.chat import message_pages
+from chatd.domain.ids import ChatId, FileId, McpServerId, MessageId, ModelConfigId
+from chatd.store.chat import chats, message_pages
 from chatd.store.chat.message_pages import MessageRange, StoredMessagePage
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.file import files
@@ -79,6 +79,7 @@ class MessageRoutes:
                 errors=(
                     *CHAT_STATE_CODES,
                     *("chat_busy", "queue_full", "usage_limit_exceeded", "too_many_files"),
+                    "effort_not_supported",
                 ),
                 keyed=True,
                 starts_work=True,
@@ -94,7 +95,10 @@ class MessageRoutes:
                 handle=self.edit_message,
                 body_spec=_EDIT,
                 replies={200: SentReply},
-                errors=(*CHAT_STATE_CODES, "usage_limit_exceeded", "too_many_files"),
+                errors=(
+                    *CHAT_STATE_CODES,
+                    *("usage_limit_exceeded", "too_many_files", "effort_not_supported"),
+                ),
                 starts_work=True,
             ),
             ApiRoute(
@@ -134,7 +138,7 @@ class MessageRoutes:
         body = await request.body(_SEND)
         key = request.idempotency_key("send", request.chat_id, body)
         deps, caller = self._deps, request.caller
-        user_input = await build_user_input(deps, caller, body)
+        user_input = await build_user_input(deps, caller, request.chat_id, body)
         command = SendMessage(
             prompt=user_input,
             when_busy=body.busy_behavior,
@@ -148,7 +152,7 @@ class MessageRoutes:
 
     async def edit_message(self, request: ApiRequest) -> ApiReply:
         body = await request.body(_EDIT)
-        user_input = await build_user_input(self._deps, request.caller, body)
+        user_input = await build_user_input(self._deps, request.caller, request.chat_id, body)
         command = EditMessage(message_id=request.message_id, prompt=user_input)
         outcome = await run_operation(self._deps, request.caller, request.chat_id, command)
         return reply(appended_result(outcome))
@@ -161,11 +165,15 @@ class MessageRoutes:
 
 
 async def build_user_input(
-    deps: ApiDeps, caller: ApiCaller, body: SendMessageBody | EditMessageBody
+    deps: ApiDeps, caller: ApiCaller, chat_id: ChatId, body: SendMessageBody | EditMessageBody
 ) -> UserInput:
+    """Raises InvalidInput, also for an effort that the model does not take."""
     model_id = None
     if body.model is not None or body.model_config_id is not None:
         model_id = await find_model(deps.models, body)
+    if body.reasoning_effort is not None:
+        chosen = model_id or await _model_of_chat(deps, caller, chat_id)
+        await check_effort(deps.models, chosen, body.reasoning_effort)
     return UserInput(
         content=await build_content(deps, caller, body.content),
         created_by=caller.user_id,
@@ -173,6 +181,12 @@ async def build_user_input(
         reasoning_effort=body.reasoning_effort,
         mode=body.mode,
     )
+
+
+async def _model_of_chat(deps: ApiDeps, caller: ApiCaller, chat_id: ChatId) -> ModelConfigId | None:
+    """None also for a chat that the caller may not read: the command refuses it."""
+    chat = await deps.retry(lambda: chats.get(deps.pool, caller.actor, chat_id))
+    return None if chat is None else chat.model_config_id
 
 
 async def choose_mcp_servers(

@@ -48,7 +48,10 @@ class QueueRoutes:
                 handle=self.edit_queued,
                 body_spec=_EDIT,
                 replies={200: PublicQueuedMessage},
-                errors=(*CHAT_STATE_CODES, "queued_message_gone", "too_many_files"),
+                errors=(
+                    *CHAT_STATE_CODES,
+                    *("queued_message_gone", "too_many_files", "effort_not_supported"),
+                ),
             ),
             ApiRoute(
                 endpoint=f"POST {item}/move",
@@ -88,7 +91,7 @@ class QueueRoutes:
 
     async def edit_queued(self, request: ApiRequest) -> ApiReply:
         body = await request.body(_EDIT)
-        user_input = await build_user_input(self._deps, request.caller, body)
+        user_input = await build_user_input(self._deps, request.caller, request.chat_id, body)
         command = EditQueued(id=request.queue_id, prompt=user_input)
         outcome = await run_operation(self._deps, request.caller, request.chat_id, command)
         seen = _rewritten(outcome) or _find(

@@ -13,7 +13,7 @@ from chatd.api.schemas.lists import ListPage, ListQuery
 from chatd.domain.description import CREATED_AT, MODEL_ID, PROVIDER_ID, UPDATED_AT, describe
 from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.capabilities import ModelCapabilities, TokenCount
-from chatd.domain.model.protocol import EffortRange, Prices
+from chatd.domain.model.protocol import Effort, EffortRange, Prices
 
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^\S(.*\S)?$")]
 VendorName = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^\S+$")]
@@ -43,6 +43,10 @@ _TOP_K = describe("Among how many words the next one is chosen.", 40)
 _PRESENCE = describe("Against repeated subjects.", 0.5)
 _FREQUENCY = describe("Against repeated words.", 0.5)
 _EFFORT = describe("Its range of reasoning effort, if it has one.")
+_EFFORT_GIVEN = describe(
+    "The effort if a message gives none, as a word; or an object with `default` and `max`.",
+    {"default": "medium", "max": "high"},
+)
 _PRICES = describe("The prices set here; without them the public price list applies.")
 _OPTIONS = describe(
     "Options of the provider's kind, as `GET /model-options/schema` describes them.",
@@ -102,7 +106,7 @@ class CreateModelBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     top_k: Annotated[TopK | None, _TOP_K] = None
     presence_penalty: Annotated[Penalty | None, _PRESENCE] = None
     frequency_penalty: Annotated[Penalty | None, _FREQUENCY] = None
-    reasoning_effort: Annotated[EffortRange | None, _EFFORT] = None
+    reasoning_effort: Annotated[Effort | EffortRange | None, _EFFORT_GIVEN] = None
     prices: Annotated[ModelPrices | None, _PRICES] = None
     options: Annotated[Raw | UnsetType, _OPTIONS] = UNSET
     capabilities: Annotated[ModelCapabilities | None, _CAPABILITIES] = None
@@ -125,7 +129,7 @@ class UpdateModelBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     top_k: Annotated[TopK | UnsetType | None, _TOP_K] = UNSET
     presence_penalty: Annotated[Penalty | UnsetType | None, _PRESENCE] = UNSET
     frequency_penalty: Annotated[Penalty | UnsetType | None, _FREQUENCY] = UNSET
-    reasoning_effort: Annotated[EffortRange | UnsetType | None, _EFFORT] = UNSET
+    reasoning_effort: Annotated[Effort | EffortRange | UnsetType | None, _EFFORT_GIVEN] = UNSET
     prices: Annotated[ModelPrices | UnsetType | None, _PRICES] = UNSET
     options: Annotated[Raw | UnsetType, _OPTIONS] = UNSET
     capabilities: Annotated[ModelCapabilities | UnsetType | None, _CAPABILITIES] = UNSET

@@ -1,6 +1,7 @@
 """Values derived from a model's configuration: reasoning effort, cost and context limit."""
 
 import re
+from collections.abc import Sequence
 from decimal import ROUND_CEILING, Decimal, InvalidOperation
 from typing import Final, get_args
 
@@ -13,16 +14,37 @@ from chatd.domain.text import Json, parse_json
 EFFORT_LEVELS: Final[tuple[Effort, ...]] = get_args(Effort)
 
 
-def resolve_effort(requested: str | None, configured: EffortRange | None) -> Effort | None:
-    """The requested effort if it is valid, else the default; at most the maximum. None for a model
-    without a configured range."""
-    if configured is None:
+def resolve_effort(
+    requested: str | None, configured: EffortRange | None, efforts: Sequence[Effort] | None = None
+) -> Effort | None:
+    """The requested effort if it is valid, else the default; at most the maximum. `efforts` are
+    those that the model takes, None if they are unknown: then the provider decides. None for a
+    model that takes none: the chat may have had its effort from another model."""
+    if efforts is not None and not efforts:
         return None
+    limits = configured or EffortRange()
     valid: list[Effort] = [effort for effort in EFFORT_LEVELS if effort == requested]
-    effort = valid[0] if valid else configured.default
-    if effort is None or configured.max is None:
+    effort = valid[0] if valid else limits.default
+    if effort is None or limits.max is None:
         return effort
-    return EFFORT_LEVELS[min(EFFORT_LEVELS.index(effort), EFFORT_LEVELS.index(configured.max))]
+    return EFFORT_LEVELS[min(EFFORT_LEVELS.index(effort), EFFORT_LEVELS.index(limits.max))]
+
+
+def is_effort_range_empty(given: EffortRange) -> bool:
+    """Whether the default is above the maximum."""
+    if given.default is None or given.max is None:
+        return False
+    return EFFORT_LEVELS.index(given.default) > EFFORT_LEVELS.index(given.max)
+
+
+def effort_objection(
+    model: str, effort: str | None, efforts: Sequence[Effort] | None
+) -> str | None:
+    """Why a model cannot be asked for that effort. Another level than the model's own is fitted by
+    its provider, and a model that does not reason has the effort `none`."""
+    if effort in (None, "", "none") or efforts is None or efforts:
+        return None
+    return f"the model {model} takes no reasoning effort: leave it out or choose another model"
 
 
 _TOKENS_PER_SEARCH: Final = 1_000

@@ -3,7 +3,7 @@ import type { components } from "@/api/schema";
 
 type Model = components["schemas"]["ModelReply"];
 type Body = Omit<components["schemas"]["CreateModelBody"], "name" | "is_default">;
-type EffortName = NonNullable<NonNullable<Body["reasoning_effort"]>["default"]>;
+type EffortName = Extract<NonNullable<Body["reasoning_effort"]>, string>;
 
 export interface Draft {
   provider: string;

@@ -12,7 +12,7 @@ from chatd.api.deps import ApiDeps
 from chatd.api.pages import ItemPosition, Paging, cut_whole
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
-from chatd.api.routes.administration.models import find_model_or_default
+from chatd.api.routes.administration.models import check_effort, find_model_or_default
 from chatd.api.schemas.account.schedules import (
     NewScheduleBody,
     SchedulePage,
@@ -47,7 +47,7 @@ class ScheduleRoutes:
                 handle=self.create_schedule,
                 body_spec=_CREATE,
                 replies={201: ScheduleReply},
-                errors=("too_many_schedules", "no_model"),
+                errors=("too_many_schedules", "no_model", "effort_not_supported"),
             ),
             ApiRoute(
                 endpoint="GET /schedules",
@@ -96,6 +96,8 @@ class ScheduleRoutes:
         if workspace_id is not None:
             await bindings.require_usable_workspace(deps.pool, actor, workspace_id, actor.user_id)
         has_model = body.model is not None or body.model_config_id is not None
+        model_id = await find_model_or_default(deps.models, body) if has_model else None
+        await check_effort(deps.models, model_id, body.reasoning_effort)
         due = _next_run(body.cron, body.timezone, now)
         schedule = Schedule(
             id=deps.env.new_id(),
@@ -104,7 +106,7 @@ class ScheduleRoutes:
             cron=body.cron,
             timezone=body.timezone,
             prompt=body.prompt,
-            model_config_id=await find_model_or_default(deps.models, body) if has_model else None,
+            model_config_id=model_id,
             reasoning_effort=body.reasoning_effort,
             labels=validation.check_labels(body.labels),
             workspace_id=workspace_id,

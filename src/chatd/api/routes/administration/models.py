@@ -24,6 +24,7 @@ from chatd.api.schemas.models import (
 from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.capabilities import ModelCapabilities
+from chatd.domain.model.config import effort_objection
 from chatd.domain.text import clip
 from chatd.store.model_configs import StoredModel
 
@@ -65,6 +66,20 @@ async def find_model_or_default(models: ModelListing, selection: ModelSelection)
     return default.config.id
 
 
+async def check_effort(
+    models: ModelListing, model_id: ModelConfigId | None, effort: str | None
+) -> None:
+    """Raises InvalidInput if that model, or the default, takes no reasoning effort."""
+    if effort is None:
+        return
+    known = await models.default() if model_id is None else await models.get(model_id)
+    if known is None:
+        return
+    efforts = (await models.capabilities(known)).efforts
+    if (objection := effort_objection(known.config.name, effort, efforts)) is not None:
+        raise InvalidInput("reasoning_effort", objection, code="effort_not_supported")
+
+
 class ModelRoutes:
     def __init__(self, deps: ApiDeps) -> None:
         self._models = deps.models
@@ -96,7 +111,10 @@ class ModelRoutes:
                 handle=self.create_model,
                 body_spec=CREATE,
                 replies={201: ModelReply},
-                errors=("invalid_options", "name_taken", "managed_by_settings"),
+                errors=(
+                    *("invalid_options", "effort_not_supported"),
+                    *("name_taken", "managed_by_settings"),
+                ),
             ),
             ApiRoute(
                 endpoint="GET /models/{model_id}",
@@ -115,7 +133,10 @@ class ModelRoutes:
                 handle=self.update_model,
                 body_spec=UPDATE,
                 replies={200: ModelReply},
-                errors=("invalid_options", "name_taken", "managed_by_settings"),
+                errors=(
+                    *("invalid_options", "effort_not_supported"),
+                    *("name_taken", "managed_by_settings"),
+                ),
             ),
             ApiRoute(
                 endpoint="DELETE /models/{model_id}",
