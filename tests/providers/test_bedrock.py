@@ -469,3 +469,11 @@ async def test_the_default_address_contains_the_region() -> None:
         ("cn-north-1", "bedrock-runtime.cn-north-1.amazonaws.com.cn"),
     ):
         assert default_url(region) == f"https://{host}"
+
+
+async def test_a_model_that_is_not_claude_is_refused_by_name_before_a_request(
+    bedrock: Bedrock,
+) -> None:
+    failed = await bedrock.failure(request(model="amazon.nova-pro-v1:0"))
+    assert "amazon.nova-pro-v1:0 is not a Claude model" in failed.message
+    assert bedrock.fake.requests == []

@@ -1,11 +1,15 @@
 """Lists of models as vendors and local servers send them."""
 
-import pytest
+from uuid import UUID
 
+import pytest
+from msgspec import Raw
+
+from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.capabilities import ModelCapabilities, merge_capabilities
-from chatd.domain.model.protocol import ProviderError
+from chatd.domain.model.protocol import ModelConfig, ProviderError
 from chatd.providers.config import ProviderConfig, ProviderKind
-from chatd.providers.known_models import known_capabilities
+from chatd.providers.known_models import find_objection, known_capabilities
 from chatd.providers.offered_models import OfferedModel, list_offered, parse_offered
 from chatd.providers.registry import build_provider
 from chatd.providers.secret import Secret
@@ -129,7 +133,8 @@ def test_the_first_layer_that_knows_a_field_counts() -> None:
         ("openai", "gpt-4o", (True, True, True, 16_384, False)),
         ("openai", "gpt-5.2", (True, True, True, 128_000, True)),
         ("openai", "o3-mini", (False, False, True, 100_000, True)),
-        ("google", "gemini-2.5-flash", (True, True, True, 65_536, True)),
+        ("google", "gemini-2.5-flash", (True, True, False, 65_536, True)),
+        ("google", "gemini-3-pro-preview", (True, True, True, 65_536, True)),
         ("openai-compat", "gpt-oss-20b", (False, False, False, None, True)),
         ("openai-compat", "qwen3:8b", (None, None, None, None, None)),
         ("demo", "demo", (False, False, False, None, False)),
@@ -143,3 +148,34 @@ def test_what_is_known_of_a_vendors_model(
     reasons = None if found.efforts is None else bool(found.efforts)
     told = (found.images, found.pdfs, found.web_search, found.max_output_tokens, reasons)
     assert told == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "options", "field"),
+    [
+        ("bedrock", "us.anthropic.claude-sonnet-4-5-v1:0", b"{}", None),
+        ("bedrock", "global.anthropic.claude-opus-5-v1", b"{}", None),
+        ("bedrock", "arn:aws:bedrock:us-east-1:1:application-inference-profile/abc", b"{}", None),
+        ("bedrock", "amazon.nova-pro-v1:0", b"{}", "model"),
+        ("bedrock", "eu.meta.llama3-3-70b-instruct-v1:0", b"{}", "model"),
+        ("bedrock", "openai.gpt-oss-120b-1:0", b"{}", "model"),
+        (
+            "bedrock",
+            "arn:aws:bedrock:us-east-1::foundation-model/mistral.mistral-large-2407-v1:0",
+            b"{}",
+            "model",
+        ),
+        ("google", "gemini-2.5-pro", b'{"web_search_enabled":true}', "options.web_search_enabled"),
+        ("google", "gemini-2.5-pro", b'{"web_search_enabled":false}', None),
+        ("google", "gemini-3-pro-preview", b'{"web_search_enabled":true}', None),
+    ],
+)
+def test_what_a_provider_cannot_do_is_known_before_a_call(
+    kind: ProviderKind, model: str, options: bytes, field: str | None
+) -> None:
+    config = ModelConfig(
+        id=ModelConfigId(UUID(int=1)), name="m", provider="p", model=model, options=Raw(options)
+    )
+    found = find_objection(kind, config)
+    assert (None if found is None else found.field) == field
+    assert found is None or model in found.text

@@ -24,7 +24,7 @@ from chatd.domain.ports import Env
 from chatd.models.directory import ModelDirectory
 from chatd.models.provider_checks import (
     check_effort,
-    check_efforts,
+    check_fits,
     check_options,
     check_storable,
     options_schema,
@@ -169,7 +169,7 @@ def _write(
         reasoning_effort=check_effort(config.reasoning_effort),
     )
     told = cast("ModelCapabilities | None", given["capabilities"])
-    check_efforts(config, cast("ProviderKind", provider.kind), told)
+    check_fits(config, cast("ProviderKind", provider.kind), told)
     check_storable("name", config.name)
     check_storable("model", config.model)
     shown = cast("str | None", given["display_name"])

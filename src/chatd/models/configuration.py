@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from chatd.domain.decode_errors import show_value, suggest_name
 from chatd.domain.ids import ModelConfigId
-from chatd.domain.model.config import EFFORT_LEVELS, effort_objection, is_effort_range_empty
+from chatd.domain.model.config import EFFORT_LEVELS, is_effort_range_empty
 from chatd.domain.model.protocol import EffortRange, ModelConfig, Prices
 from chatd.domain.ports import Clock
 from chatd.providers.config import (
@@ -24,7 +24,7 @@ from chatd.providers.config import (
     is_valid_header,
 )
 from chatd.providers.http import HttpConfig
-from chatd.providers.known_models import PRESET_MODELS, known_capabilities
+from chatd.providers.known_models import PRESET_MODELS, find_objection
 from chatd.providers.network import (
     ProxyRules,
     TlsFiles,
@@ -32,7 +32,6 @@ from chatd.providers.network import (
     is_http_proxy,
     provider_proxies,
 )
-from chatd.providers.prices import listed_name
 from chatd.providers.registry import ProviderRegistry
 from chatd.providers.secret import Secret
 from chatd.settings.schema import (
@@ -121,14 +120,9 @@ def settings_gaps(settings: Settings, env: Mapping[str, str]) -> list[str]:
         entry.name: cast("ProviderKind", entry.kind) for entry in settings.providers
     }
     for entry in settings.models:
-        if entry.reasoning_effort is None or entry.provider not in kinds:
-            continue
-        config = _model(entry)
-        wanted = config.reasoning_effort or EffortRange()
-        efforts = known_capabilities(kinds[entry.provider], listed_name(config)).efforts
-        word = wanted.default or wanted.max
-        if (objection := effort_objection(entry.model, word, efforts)) is not None:
-            gaps.append(f"model {show_value(entry.name)}: reasoning_effort: {objection}")
+        kind = kinds.get(entry.provider)
+        if kind is not None and (found := find_objection(kind, _model(entry))) is not None:
+            gaps.append(f"model {show_value(entry.name)}: {found.field}: {found.text}")
     return gaps
 
 

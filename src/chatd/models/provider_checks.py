@@ -11,16 +11,15 @@ from msgspec import UNSET, Struct
 from chatd.api.schemas.models import OptionsSchemaReply
 from chatd.domain.decode_errors import show_value
 from chatd.domain.errors import InvalidInput
-from chatd.domain.model.capabilities import ModelCapabilities, merge_capabilities
-from chatd.domain.model.config import effort_objection, is_effort_range_empty
+from chatd.domain.model.capabilities import ModelCapabilities
+from chatd.domain.model.config import is_effort_range_empty
 from chatd.domain.model.protocol import Effort, EffortRange, ModelConfig, ProviderError
 from chatd.domain.text import Json
 from chatd.models.configuration import KINDS_WITH_ADDRESS
 from chatd.providers.config import ProviderConfig, ProviderKind, base_url
-from chatd.providers.known_models import known_capabilities
+from chatd.providers.known_models import find_objection
 from chatd.providers.network import build_tls_context
 from chatd.providers.options import parse_options
-from chatd.providers.prices import listed_name
 from chatd.providers.registry import OPTION_CLASSES
 from chatd.settings.schema import SettingsError
 
@@ -79,15 +78,13 @@ def check_effort(effort: Effort | EffortRange | None) -> EffortRange | None:
     return effort
 
 
-def check_efforts(
+def check_fits(
     config: ModelConfig, kind: ProviderKind, told: ModelCapabilities | None = None
 ) -> None:
-    """Raises InvalidInput if a reasoning effort is configured for a model that takes none."""
-    wanted = config.reasoning_effort
-    known = merge_capabilities(told, known_capabilities(kind, listed_name(config)))
-    effort = None if wanted is None else wanted.default or wanted.max
-    if (objection := effort_objection(config.model, effort, known.efforts)) is not None:
-        raise InvalidInput("reasoning_effort", objection, code="effort_not_supported")
+    """Raises InvalidInput for what the provider, or that model, is known not to do."""
+    if (found := find_objection(kind, config, told)) is not None:
+        code = "effort_not_supported" if found.field == "reasoning_effort" else None
+        raise InvalidInput(found.field, found.text, code=code)
 
 
 def plain_price(text: str | None) -> str | None:

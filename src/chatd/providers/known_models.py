@@ -9,12 +9,17 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from chatd.domain.model.capabilities import ModelCapabilities
-from chatd.domain.model.protocol import Effort
-from chatd.providers.anthropic.models import claude_facts
+import msgspec
+from msgspec import UNSET, Struct
+
+from chatd.domain.model.capabilities import ModelCapabilities, merge_capabilities
+from chatd.domain.model.config import effort_objection
+from chatd.domain.model.protocol import Effort, ModelConfig
+from chatd.providers.anthropic.models import bedrock_objection, claude_facts
 from chatd.providers.config import ProviderKind
 from chatd.providers.gemini.models import gemini_profile
 from chatd.providers.openai.model_table import find_model, is_claude, model_family
+from chatd.providers.prices import listed_name
 
 # The longest answer by the start of the name; the first match counts.
 _MAX_OUTPUT_TOKENS: Final[Sequence[tuple[re.Pattern[str], int]]] = tuple(
@@ -57,6 +62,45 @@ def known_capabilities(kind: ProviderKind, model: str) -> ModelCapabilities:
     return _openai(kind, name)
 
 
+class ModelObjection(Struct, frozen=True, kw_only=True):
+    """Why a provider cannot serve a model as it is configured. `field` is the wrong setting."""
+
+    field: str
+    text: str
+
+
+class _SearchOption(Struct, frozen=True):
+    web_search_enabled: bool = False
+
+
+def find_objection(
+    kind: ProviderKind, config: ModelConfig, told: ModelCapabilities | None = None
+) -> ModelObjection | None:
+    """Known before a call. `told` is what an administrator says of the model."""
+    if kind == "bedrock" and (text := bedrock_objection(config.model)) is not None:
+        return ModelObjection(field="model", text=text)
+    known = merge_capabilities(told, known_capabilities(kind, listed_name(config)))
+    wanted = config.reasoning_effort
+    effort = None if wanted is None else wanted.default or wanted.max
+    if (text := effort_objection(config.model, effort, known.efforts)) is not None:
+        return ModelObjection(field="reasoning_effort", text=text)
+    if kind == "google" and known.web_search is False and _wants_search(config):
+        text = (
+            "cannot search the web in a request with tools: use Gemini 3 or later, or leave it out"
+        )
+        return ModelObjection(field="options.web_search_enabled", text=f"{config.model} {text}")
+    return None
+
+
+def _wants_search(config: ModelConfig) -> bool:
+    if config.options is UNSET:
+        return False
+    try:
+        return msgspec.json.decode(config.options, type=_SearchOption).web_search_enabled
+    except msgspec.DecodeError:
+        return False  # the check of the options reports it
+
+
 def _claude(kind: ProviderKind, name: str) -> ModelCapabilities:
     short = name.rpartition("anthropic.")[2]
     facts = claude_facts(name)
@@ -83,7 +127,8 @@ def _gemini(kind: ProviderKind, name: str) -> ModelCapabilities:
         efforts=efforts,
         images=True,
         pdfs=kind == "google",
-        web_search=kind == "google",
+        # Beside functions, which a chat nearly always has, older models cannot search.
+        web_search=kind == "google" and profile.mixes_tools,
     )
 
 

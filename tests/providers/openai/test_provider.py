@@ -245,7 +245,8 @@ def test_every_kind_is_built_from_the_registry() -> None:
     [
         ("openai", None, "https://api.openai.com/v1"),
         ("openai", "https://gate.example.org/v1/", "https://gate.example.org/v1"),
-        ("openrouter", "https://gate.example.org/v1", OPENROUTER_URL),
+        ("openrouter", "https://gate.example.org/v1", "https://gate.example.org/v1"),
+        ("openrouter", None, OPENROUTER_URL),
         ("vercel", None, VERCEL_URL),
         ("azure", "https://acme.openai.azure.com/", "https://acme.openai.azure.com/openai/v1"),
         ("openai-compat", "http://localhost:11434/v1", "http://localhost:11434/v1"),

@@ -150,6 +150,23 @@ def claude_facts(model: str) -> ClaudeFacts:
     return UNKNOWN_CLAUDE
 
 
+_BEDROCK_REGION: Final = re.compile(r"^(?:us|eu|apac|jp|au|ca|sa|me|af|global|us-gov)\.")
+_BEDROCK_VENDOR: Final = re.compile(r"^(?P<vendor>[a-z0-9-]+)\.[a-z]")
+
+
+def bedrock_objection(model: str) -> str | None:
+    """Why Bedrock's Messages API cannot serve a model. None for Claude, and for a name that tells
+    no vendor, such as the ARN of an inference profile."""
+    name = _BEDROCK_REGION.sub("", model.lower().rsplit("/", 1)[-1])
+    found = _BEDROCK_VENDOR.match(name)
+    if found is None or found["vendor"] == "anthropic":
+        return None
+    return (
+        f"{model} is not a Claude model, and chatd calls only Claude on Bedrock: use a gateway with"
+        " OpenAI's API for it, as a provider of kind openai-compat"
+    )
+
+
 BINDING_BETA = "thinking-binding-controls-2026-08-01"
 
 

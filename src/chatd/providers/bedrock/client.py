@@ -17,6 +17,7 @@ from chatd.domain.model.protocol import ModelEvent, ModelRequest, ProviderError
 from chatd.domain.ports import Clock
 from chatd.providers.anthropic.client import ModelEventStream, stream_without_refused_thinking
 from chatd.providers.anthropic.decoder import AnthropicDecoder
+from chatd.providers.anthropic.models import bedrock_objection
 from chatd.providers.anthropic.request import encode_request
 from chatd.providers.bedrock.eventstream import EventStream
 from chatd.providers.bedrock.sigv4 import SigningScope, signature_headers
@@ -122,6 +123,8 @@ class BedrockProvider:
     async def _stream(
         self, request: ModelRequest, *, sends_thinking: bool
     ) -> AsyncGenerator[AsyncIterator[ModelEvent]]:
+        if (objection := bedrock_objection(request.model)) is not None:
+            raise config_fault(self._config, objection)
         try:
             encoded = await encode_off_loop(
                 request, lambda: encode_request(request, "bedrock", sends_thinking=sends_thinking)

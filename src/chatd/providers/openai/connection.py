@@ -97,7 +97,7 @@ def base_address(config: ProviderConfig) -> str:
     """The base of all paths, including the API version."""
     match config.kind:
         case "openrouter":
-            return OPENROUTER_URL
+            return base_url(config, OPENROUTER_URL)
         case "vercel":
             return base_url(config, VERCEL_URL)
         case "azure":
