@@ -17,6 +17,7 @@ from tests.support.database import (
     OwnServer,
     TestServer,
     cache_type_lookups,
+    find_stock_programs,
     own_server_in,
     scratch_space,
 )
@@ -48,6 +49,11 @@ LONGEST: Final = (
     "bench/test_bench.py",
 )
 
+STOCK_PROGRAMS: Final = find_stock_programs()
+NO_STOCK_SERVER: Final = "none is installed, so every test has the embedded server only"
+ON_EMBEDDED_SERVER: Final = "embedded"
+ON_STOCK_SERVER: Final = "stock"
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--failed-file", help="write the ids of failed tests to this file")
@@ -60,6 +66,8 @@ def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     """Write the ids of failed tests to the file that `tools/run_tests.py` reads."""
+    if STOCK_PROGRAMS is None:
+        terminalreporter.write_line(f"NOT RUN on a stock PostgreSQL: {NO_STOCK_SERVER}")
     path: str | None = config.getoption("--failed-file")
     if path is None:
         return
@@ -104,26 +112,64 @@ def test_server() -> Generator[TestServer]:
 
 
 @pytest.fixture(scope="session")
+def stock_server() -> Generator[TestServer]:
+    server = TestServer(STOCK_PROGRAMS)
+    with cache_type_lookups():
+        yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
 def database(test_server: TestServer) -> Generator[Clone]:
     clone = test_server.clone()
     yield clone
     clone.drop()
 
 
+@pytest.fixture(scope="session")
+def stock_database(stock_server: TestServer) -> Generator[Clone]:
+    clone = stock_server.clone()
+    yield clone
+    clone.drop()
+
+
 @pytest.fixture
-def dsn(database: Clone) -> Generator[str]:
+def dsn(request: pytest.FixtureRequest) -> Generator[str]:
     """A database with the schema and no rows. A session left open fails the test."""
+    name = "stock_database" if _is_on_stock_server(request) else "database"
+    database = cast("Clone", request.getfixturevalue(name))
     yield database.dsn
     if left := database.clean():
         pytest.fail("sessions left open by the test: " + "; ".join(left))
 
 
 @pytest.fixture
-def empty_dsn(test_server: TestServer) -> Generator[str]:
+def empty_dsn(request: pytest.FixtureRequest) -> Generator[str]:
     """An empty database without schema."""
-    name = test_server.new_name()
-    yield test_server.create(name)
-    test_server.drop(name)
+    name = "stock_server" if _is_on_stock_server(request) else "test_server"
+    server = cast("TestServer", request.getfixturevalue(name))
+    database = server.new_name()
+    yield server.create(database)
+    server.drop(database)
+
+
+def _is_on_stock_server(request: pytest.FixtureRequest) -> bool:
+    return getattr(request, "param", None) == ON_STOCK_SERVER
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test marked `stock_server` also runs on the installed PostgreSQL."""
+    if STOCK_PROGRAMS is None or metafunc.definition.get_closest_marker("stock_server") is None:
+        return
+    for fixture in {"dsn", "empty_dsn"} & set(metafunc.fixturenames):
+        servers = (ON_EMBEDDED_SERVER, ON_STOCK_SERVER)
+        metafunc.parametrize(fixture, servers, indirect=True)
+
+
+def pytest_report_header() -> str:
+    if STOCK_PROGRAMS is None:
+        return f"stock PostgreSQL: {NO_STOCK_SERVER}"
+    return f"stock PostgreSQL: {STOCK_PROGRAMS}, for tests marked stock_server too"
 
 
 @pytest.fixture

@@ -58,6 +58,7 @@ async def test_a_draining_replica_commits_its_step_and_another_continues(
 @pytest.mark.promise("P2")
 @pytest.mark.promise("P3")
 @pytest.mark.promise("P6")
+@pytest.mark.stock_server
 async def test_the_chat_of_a_disconnected_replica_is_run_by_another(
     dsn: str, proxy: Proxy, api: FakeCompatible, gate: Gate
 ) -> None:

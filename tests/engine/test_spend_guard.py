@@ -1,6 +1,9 @@
-"""Spend limits: checked before every model call; a check that fails allows the call."""
+"""Spend limits: checked before every model call; a check that fails allows a call only far from
+the limit."""
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -17,6 +20,7 @@ from tests.support.clock import FakeClock
 from tests.support.engine_rig import EngineRig, Events, change_id, engine_rig
 from tests.support.factories import CHAT, WORKER, chat
 from tests.support.outcomes import present
+from tests.support.store import session_to
 from tests.support.tools import GatedTool
 
 OVERFLOW = {"error": {"message": "Too long.", "code": "context_length_exceeded"}}
@@ -39,12 +43,15 @@ class CallBudget:
         self.left -= 1
         return REFUSAL if self.left < 0 else None
 
+    def reserve_unchecked(self, chat: Chat, call: StartedCall) -> SpendRefusal | None:
+        raise AssertionError(chat, call)
+
     def on_booked(self, chat: Chat) -> None:
         pass
 
 
 class FailingBudget:
-    """Satisfies `ports.Budget`; its checks hang or fail."""
+    """Satisfies `ports.Budget`; its checks hang or fail, and it knows no limit."""
 
     def __init__(self, *, hangs: bool) -> None:
         self.hangs = hangs
@@ -58,6 +65,9 @@ class FailingBudget:
     async def reserve(self, chat: Chat, call: StartedCall) -> SpendRefusal | None:
         del call
         return await self.check(chat)
+
+    def reserve_unchecked(self, chat: Chat, call: StartedCall) -> SpendRefusal | None:
+        del chat, call
 
     def on_booked(self, chat: Chat) -> None:
         pass
@@ -99,8 +109,7 @@ async def test_every_retry_of_a_summary_call_is_checked_against_the_spend_limit(
         assert len(rig.api.requests) == 3
 
 
-@pytest.mark.covers("F44")
-async def test_a_failed_spend_check_allows_the_call(dsn: str) -> None:
+async def test_a_failed_spend_check_allows_a_call_without_a_limit(dsn: str) -> None:
     async with engine_rig(dsn, budget=FailingBudget(hangs=False)) as rig:
         chat_id = await rig.ask("hi", "hello")
         assert (await rig.wait_runner_left(chat_id)).state == "W"
@@ -144,3 +153,53 @@ async def test_an_owners_spend_counts_across_chats(dsn: str) -> None:
         assert "$1.50 for this month is reached: $2.00 were spent" in refused.message
         assert "It is reset at 20" in refused.message
         assert len(rig.api.requests) == 2
+
+
+@asynccontextmanager
+async def unreadable_limits(dsn: str) -> AsyncGenerator[None]:
+    """Another session holds a lock that the check waits for."""
+    async with session_to(dsn) as session, session.transaction():
+        await session.execute("LOCK TABLE default_spend_limit IN ACCESS EXCLUSIVE MODE")
+        yield
+
+
+@pytest.mark.covers("F44")
+@pytest.mark.promise("P11")
+@pytest.mark.stock_server
+async def test_far_from_the_limit_a_failed_check_allows_the_call(dsn: str) -> None:
+    limit = SpendLimit(micros=1_000_000)
+    async with engine_rig(dsn, spend_limit=limit, lock_timeout_s=0.05) as rig:
+        await rig.wait_runner_left(await rig.ask("hi", "hello"))
+        async with unreadable_limits(dsn):
+            chat_id = await rig.ask("hi", "hello again")
+            assert (await rig.wait_runner_left(chat_id)).state == "W"
+        await rig.events.wait("spend_check_failed", chat_id=chat_id)
+        assert len(rig.api.requests) == 2
+
+
+@pytest.mark.covers("F44")
+@pytest.mark.promise("P11")
+@pytest.mark.stock_server
+@pytest.mark.parametrize("was_read", [True, False], ids=["near", "never read"])
+async def test_near_the_limit_a_call_waits_until_the_check_can_be_made(
+    dsn: str, *, was_read: bool
+) -> None:
+    """It is shown as a retry, holds no slot, and can be interrupted."""
+    limit = SpendLimit(micros=6_000)
+    async with engine_rig(dsn, spend_limit=limit, lock_timeout_s=0.05) as rig:
+        if was_read:
+            rig.answer("hello", input_tokens=5_000)
+            await rig.wait_runner_left(await rig.create("hi"))
+        before = len(rig.api.requests)
+        async with unreadable_limits(dsn):
+            chat_id = await rig.create("hi")
+            waiting = await rig.wait_runner_left(chat_id)
+            shown = present(waiting.retry_state)
+            assert "What you have spent cannot be read now" in shown.error
+            stopped = await rig.interrupt(chat_id)
+            assert (await rig.wait_state(chat_id, "W")).history_version >= stopped.history_version
+        assert len(rig.api.requests) == before
+        assert await rig.pool.fetchval("SELECT count(*) FROM usage_events") == before
+        rig.answer("hello")
+        await rig.send(chat_id, "now")
+        assert (await rig.wait_state(chat_id, "W")).last_error is None

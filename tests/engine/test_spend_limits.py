@@ -1,5 +1,6 @@
 """Spend limits of the database hold before every model call and while an answer streams."""
 
+import asyncio
 from uuid import UUID
 
 import msgspec
@@ -17,7 +18,7 @@ from tests.support.eventually import eventually
 from tests.support.outcomes import present
 from tests.support.providers.server import Gate, Step
 
-pytestmark = pytest.mark.promise("P11")
+pytestmark = [pytest.mark.promise("P11"), pytest.mark.stock_server]
 
 ADMIN = UserActor(user_id=ADMIN_USER_ID, role="admin")
 WORDS = "word " * 100
@@ -146,6 +147,20 @@ async def test_the_budget_of_a_chat_stops_it_and_no_other_chat(rig: EngineRig) -
     assert 1_500 < spent <= 3_000 + 250
     rig.answer(*([WORDS] * 20))
     assert (await rig.wait_runner_left(await rig.create("hi"))).state == "W"
+
+
+async def test_chats_that_start_at_once_stay_within_their_common_limit(rig: EngineRig) -> None:
+    """Each spends a fifteenth of it, in one chunk. The last one may reserve less than its chunk."""
+    await limit_owner(rig, 7_500)
+    for _ in range(40):
+        rig.answer(WORDS, WORDS)
+    chat_ids = await asyncio.gather(*(rig.create("hi") for _ in range(40)))
+    ended = [await rig.wait_runner_left(chat_id) for chat_id in chat_ids]
+    answered = sum(chat.last_error is None for chat in ended)
+    assert 5 <= answered == len(rig.api.requests) <= 15
+    spent = await rig.pool.fetchval("SELECT sum(cost_micros) FROM usage_events")
+    assert spent <= 7_500 + 500
+    assert "spend_check_failed" not in {name for name, _ in rig.events.seen}
 
 
 async def test_an_answer_far_from_the_limit_reserves_rarely(dsn: str) -> None:

@@ -15,6 +15,7 @@ from tests.support.stream_replica import StreamClient
 from tests.support.tools import GatedTool
 
 
+@pytest.mark.stock_server
 async def test_a_message_is_answered_and_the_chat_waits(rig: EngineRig) -> None:
     chat_id = await rig.ask("hi", "Hello", " there.")
     chat = await rig.wait_runner_left(chat_id)
@@ -22,6 +23,7 @@ async def test_a_message_is_answered_and_the_chat_waits(rig: EngineRig) -> None:
     assert await rig.transcript(chat_id) == ["user: hi", "assistant: Hello there."]
 
 
+@pytest.mark.stock_server
 async def test_a_tool_runs_and_the_model_gets_its_result(dsn: str) -> None:
     tool = GatedTool()
     async with engine_rig(dsn, tools=[tool]) as rig:
@@ -37,6 +39,7 @@ async def test_a_tool_runs_and_the_model_gets_its_result(dsn: str) -> None:
         assert len(rig.api.requests) == 2
 
 
+@pytest.mark.stock_server
 async def test_a_queued_message_is_answered_after_the_running_turn(rig: EngineRig) -> None:
     gate = Gate()
     rig.answer("one", gate)
@@ -49,6 +52,7 @@ async def test_a_queued_message_is_answered_after_the_running_turn(rig: EngineRi
     assert await rig.transcript(chat_id) == expected
 
 
+@pytest.mark.stock_server
 async def test_an_interrupted_answer_is_stored_before_the_queued_message(rig: EngineRig) -> None:
     gate = Gate()
     rig.answer("Once upon", gate, " a time")
@@ -66,6 +70,7 @@ async def test_an_interrupted_answer_is_stored_before_the_queued_message(rig: En
 
 
 @pytest.mark.covers("T31", "loop-32")
+@pytest.mark.stock_server
 async def test_an_interrupt_during_a_tool_ends_the_turn_and_answers_the_call(dsn: str) -> None:
     gate = Gate()
     async with engine_rig(dsn, tools=[GatedTool(gate=gate)]) as rig:
@@ -79,6 +84,7 @@ async def test_an_interrupt_during_a_tool_ends_the_turn_and_answers_the_call(dsn
 
 
 @pytest.mark.covers("T31")
+@pytest.mark.stock_server
 async def test_a_permanent_failure_fails_the_turn_with_its_kind(rig: EngineRig) -> None:
     rig.api.reply(401, {"error": {"message": "wrong key"}})
     chat_id = await rig.create("hi")
@@ -91,6 +97,7 @@ async def test_a_permanent_failure_fails_the_turn_with_its_kind(rig: EngineRig) 
 @pytest.mark.covers("T16")
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P9")
+@pytest.mark.stock_server
 async def test_concurrent_messages_are_answered_in_queue_order(rig: EngineRig) -> None:
     """Fifty messages, more than the queue holds; the others are refused."""
     gate, texts = Gate(), [f"message {n}" for n in range(50)]

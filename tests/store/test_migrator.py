@@ -164,6 +164,18 @@ async def waiting_for_locks(onlooker: DatabaseSession, count: int) -> bool:
     return found == count
 
 
+@pytest.mark.stock_server
+async def test_tables_with_rows_have_statistics_after_a_migration(
+    empty_dsn: str, tmp_path: Path, onlooker: DatabaseSession
+) -> None:
+    filled = "CREATE TABLE filled AS SELECT n FROM generate_series(1, 1000) n;"
+    await migrator.up(empty_dsn, folder(tmp_path, {"0001_a.sql": f"{ONE}\n{filled}"}))
+    known = await onlooker.fetch(
+        "SELECT relname, reltuples FROM pg_class WHERE relname IN ('one', 'filled') ORDER BY 1"
+    )
+    assert [tuple(row) for row in known] == [("filled", 1000), ("one", -1)]
+
+
 async def test_what_is_pending_is_applied_in_order_and_only_once(
     empty_dsn: str, tmp_path: Path
 ) -> None:
@@ -172,6 +184,7 @@ async def test_what_is_pending_is_applied_in_order_and_only_once(
     assert await migrator.up(empty_dsn, tmp_path) == []
 
 
+@pytest.mark.stock_server
 async def test_the_packaged_migrations_make_a_database_that_is_up_to_date(empty_dsn: str) -> None:
     assert (await migrator.check(empty_dsn)).is_behind
     assert await migrator.up(empty_dsn) == [m.file for m in load_migrations(packaged_migrations())]
@@ -436,6 +449,7 @@ def test_a_statement_that_cannot_run_twice_is_refused_outside_a_transaction(
         load_migrations(tmp_path)
 
 
+@pytest.mark.stock_server
 async def test_the_packaged_files_outside_a_transaction_can_run_again(
     empty_dsn: str, onlooker: DatabaseSession
 ) -> None:

@@ -19,7 +19,7 @@ from tests.support.factories import WORKER, draft, text
 from tests.support.seeds import step
 from tests.support.store import open_chat, write
 
-pytestmark = pytest.mark.promise("P11")
+pytestmark = [pytest.mark.promise("P11"), pytest.mark.stock_server]
 
 NUMBERS = count(1)
 GONE = WorkerId(UUID(int=404))

@@ -16,6 +16,7 @@ from tests.support.database import Clone, OwnServer
 from tests.support.eventually import eventually
 from tests.support.outcomes import present, raised
 from tests.support.proxy import Proxy
+from tests.support.store import session_to
 
 OWN_PID = "SELECT pg_backend_pid()"
 TAKE = "SELECT pg_advisory_xact_lock(42)"
@@ -288,6 +289,37 @@ async def test_a_session_sets_the_servers_timeouts(dsn: str) -> None:
     shown = [await pool.fetchval("SELECT current_setting($1)", name) for name in names]
     assert shown == ["chatd of the test", "7s", "5s", "15s"]
     await pool.close()
+
+
+@pytest.mark.stock_server
+async def test_no_session_has_the_defaults_of_the_server_that_chatd_does_not_expect(
+    dsn: str,
+) -> None:
+    other = {
+        "jit": "on",
+        "timezone": "'Asia/Kathmandu'",
+        "default_transaction_isolation": "serializable",
+        "idle_session_timeout": "'7s'",
+    }
+    expected = {
+        "jit": "off",
+        "timezone": "UTC",
+        "default_transaction_isolation": "read committed",
+        "idle_session_timeout": "0",
+    }
+    async with session_to(dsn) as session:
+        name = await session.fetchval("SELECT current_database()")
+        for setting, value in other.items():
+            await session.script(f"ALTER DATABASE {name} SET {setting} = {value}", timeout_s=9)
+        try:
+            async with session_to(dsn) as ours:
+                found = {
+                    setting: await ours.fetchval("SELECT current_setting($1)", setting)
+                    for setting in expected
+                }
+        finally:
+            await session.script(f"ALTER DATABASE {name} RESET ALL", timeout_s=9)
+    assert found == expected
 
 
 async def test_every_statement_sent_can_be_counted(dsn: str) -> None:

@@ -76,11 +76,21 @@ class StoredBooks:
         for _ in range(self._dice.randrange(20 * 2**tries)):
             await run_other_tasks()
 
+    async def wait_readable(self, failures: int) -> None:
+        raise AssertionError(failures)
+
+    def hold(self, chat: Chat, micros: int) -> None:
+        pass
+
+    def allows_unchecked(self, chat: Chat, micros: int) -> bool:
+        raise AssertionError(chat, micros)
+
     def report_failure(self, chat: Chat, kind: str) -> None:
         raise AssertionError(kind)
 
 
 @pytest.mark.promise("P11")
+@pytest.mark.stock_server
 @pytest.mark.parametrize("seed", range(3))
 async def test_twenty_chats_on_many_sessions_never_pass_their_common_limit(
     pool: Pool, seed: int

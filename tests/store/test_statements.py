@@ -4,12 +4,14 @@ The tests collect statements from the modules, so that a new one is covered at o
 """
 
 import importlib
+import json
 import pkgutil
 import re
 from collections.abc import Iterator
 from typing import LiteralString, cast
 from uuid import UUID
 
+import pytest
 from asyncpg.protocol import BUILTIN_TYPE_NAME_MAP
 
 import chatd.store
@@ -78,6 +80,7 @@ def _unnumbered(sql: str) -> str:
     return re.sub(r"\$\d+|(?<!:):[a-z_]+", "?", sql)
 
 
+@pytest.mark.stock_server
 async def test_every_statement_can_be_prepared(dsn: str) -> None:
     refused: dict[str, str] = {}
     async with session_to(dsn) as session:
@@ -110,6 +113,31 @@ async def test_the_driver_knows_every_type_of_the_statements(dsn: str) -> None:
     )
 
 
+@pytest.mark.stock_server
+async def test_no_statement_looks_expensive_to_a_server_without_statistics(dsn: str) -> None:
+    """At this cost PostgreSQL would compile it, unless told not to, at each execution. One that
+    is meant for one row and looks like this is planned for a product of tables."""
+    compiled_above = 100_000
+    async with session_to(dsn) as session:
+        for number, statement in enumerate(STATEMENTS.values()):
+            await session.script(f"PREPARE it_{number} AS {statement}", timeout_s=30)
+        prepared = await session.fetch(
+            "SELECT name, cardinality(parameter_types) FROM pg_prepared_statements"
+            " WHERE name LIKE 'it\\_%'"
+        )
+        expensive: dict[str, float] = {}
+        names = list(STATEMENTS)
+        for name, parameters in prepared:
+            values = f" ({', '.join(['NULL'] * parameters)})" if parameters else ""
+            explain = cast("LiteralString", f"EXPLAIN (FORMAT JSON) EXECUTE {name}{values}")
+            cost = json.loads(await session.fetchval(explain))[0]["Plan"]["Total Cost"]
+            if cost >= compiled_above:
+                expensive[names[int(name.removeprefix("it_"))]] = cost
+    assert expensive == {}
+    assert len(prepared) == len(STATEMENTS)
+
+
+@pytest.mark.stock_server
 async def test_a_new_session_looks_up_no_array_type(dsn: str) -> None:
     ids = [UUID(int=1), UUID(int=2)]
     async with session_to(dsn) as session:
@@ -168,6 +196,7 @@ async def fill_large_database(session: DatabaseSession) -> None:
     await session.execute("ANALYZE chats, chat_messages, chat_runs")
 
 
+@pytest.mark.stock_server
 async def test_the_hot_statements_do_not_read_what_they_do_not_return(dsn: str) -> None:
     """One test for all, because filling the database is slow."""
     async with session_to(dsn) as session:
@@ -202,6 +231,7 @@ async def test_the_hot_statements_do_not_read_what_they_do_not_return(dsn: str) 
         await session.execute("ROLLBACK")
 
 
+@pytest.mark.stock_server
 async def test_the_lists_of_a_reader_read_the_shares_and_not_all_chats(dsn: str) -> None:
     shared, reader = 300, UUID(int=77)
     at_most = 3 * shared + 10  # the shares, their union, and their chats
@@ -224,6 +254,7 @@ async def test_the_lists_of_a_reader_read_the_shares_and_not_all_chats(dsn: str)
         await session.execute("ROLLBACK")
 
 
+@pytest.mark.stock_server
 async def test_the_history_of_a_summarized_chat_does_not_read_its_old_messages(dsn: str) -> None:
     async with session_to(dsn) as session:
         await session.execute("BEGIN")
@@ -242,6 +273,7 @@ async def test_the_history_of_a_summarized_chat_does_not_read_its_old_messages(d
         await session.execute("ROLLBACK")
 
 
+@pytest.mark.stock_server
 async def test_no_statement_scans_all_chats_or_all_messages(dsn: str) -> None:
     async with session_to(dsn) as session:
         await session.execute("BEGIN")
@@ -253,6 +285,7 @@ async def test_no_statement_scans_all_chats_or_all_messages(dsn: str) -> None:
         await session.execute("ROLLBACK")
 
 
+@pytest.mark.stock_server
 async def test_the_spend_of_an_owner_is_read_by_its_own_rows(dsn: str) -> None:
     async with session_to(dsn) as session:
         await session.execute("BEGIN")
@@ -336,6 +369,7 @@ async def big_yard(session: DatabaseSession) -> None:
     await session.execute("ANALYZE workspaces, workspace_builds, workspace_agents")
 
 
+@pytest.mark.stock_server
 async def test_frequent_statements_read_no_more_than_they_return(dsn: str) -> None:
     async with session_to(dsn) as session:
         await session.execute("BEGIN")
@@ -354,6 +388,7 @@ async def test_frequent_statements_read_no_more_than_they_return(dsn: str) -> No
         await session.execute("ROLLBACK")
 
 
+@pytest.mark.stock_server
 async def test_no_statement_on_one_workspace_or_host_scans_them_all(dsn: str) -> None:
     statements = {
         "beat": build_leases.RENEW,

@@ -237,6 +237,7 @@ async def planted(pool: Pool) -> dict[ChatId, Stored]:
 
 
 @pytest.mark.promise("P3")
+@pytest.mark.stock_server
 async def test_the_acquire_statement_is_the_pure_transition_of_each_chat(pool: Pool) -> None:
     before = await planted(pool)
     taken = await workers.acquire(pool, OTHER_WORKER, roots=1000, children=1000)
@@ -255,6 +256,7 @@ async def test_the_acquire_statement_is_the_pure_transition_of_each_chat(pool: P
 
 
 @pytest.mark.promise("P3")
+@pytest.mark.stock_server
 async def test_the_release_statement_is_the_pure_transition_of_each_chat(pool: Pool) -> None:
     before = await planted(pool)
     let_go = await workers.release(pool, WORKER)

@@ -31,6 +31,8 @@ from tests.support.store import (
     write,
 )
 
+pytestmark = pytest.mark.stock_server
+
 ALWAYS = cast("Period", "century")
 """No setting has it, but PostgreSQL's date_trunc does."""
 PERIODS: tuple[Period, ...] = get_args(Period)

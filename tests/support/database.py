@@ -1,9 +1,10 @@
 """PostgreSQL for tests: one server for all test processes, one database for each.
 
-The server is the product's own embedded one. All test processes on this machine share it, and it
-keeps its directory, so that the next run starts at once. The schema is migrated once into a
-template, named after the migrations, and cloned from there. After each test the rows are deleted,
-and a session that is still open fails the test.
+The server is the product's own embedded one; tests marked `stock_server` also run on a server that
+is installed on this machine and has PostgreSQL's own settings. All test processes on this machine
+share both, and they keep their directories, so that the next run starts at once. The schema is
+migrated once into a template, named after the migrations, and cloned from there. After each test
+the rows are deleted, and a session that is still open fails the test.
 
 All of it runs in a thread with its own event loop, so that it serves tests of any kind.
 """
@@ -24,6 +25,7 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
+from chatd.pg.binaries import has_postgres_programs, installed_programs, newest_first
 from chatd.pg.config import EmbeddedConfig
 from chatd.pg.server import PostgresServer, open_server
 from chatd.store import migrator
@@ -41,6 +43,17 @@ CARELESS: Final = {
     "max_wal_size": "256MB",
     "autovacuum": "off",
     "max_connections": "300",
+}
+
+# What an untouched server has where the embedded one differs. Its time zone is that of the host.
+STOCK: Final = {
+    "max_connections": "100",
+    "timezone": "Europe/Berlin",
+    "log_timezone": "Europe/Berlin",
+    "log_checkpoints": "on",
+    "jit": "on",
+    "dynamic_shared_memory_type": "posix",
+    "cluster_name": "",
 }
 
 # Rows inserted by migrations are part of the schema: copied aside, and restored after each test.
@@ -85,11 +98,12 @@ OTHERS: Final = """
 
 
 class TestServer:
-    """The shared server, with an event loop in a thread for its sessions."""
+    """The shared server, with an event loop in a thread for its sessions. With `stock_programs` it
+    is the installed server whose programs are there, as it is without any settings."""
 
     __test__ = False
 
-    def __init__(self) -> None:
+    def __init__(self, stock_programs: Path | None = None) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="test-database", daemon=True
@@ -97,7 +111,14 @@ class TestServer:
         self._thread.start()
         self._numbers = itertools.count(1)
         self._home = _home()
-        self._server: PostgresServer = self.run(open_server(_config(self._home), os.environ))
+        config = _config(self._home)
+        if stock_programs is not None:
+            self._home /= f"stock-{stock_programs.parent.name}"
+            self._home.mkdir(mode=0o711, exist_ok=True)
+            config = EmbeddedConfig(
+                data_dir=self._home / "pg", bin_dir=stock_programs, settings=STOCK
+            )
+        self._server: PostgresServer = self.run(open_server(config, os.environ))
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=60)
@@ -249,6 +270,15 @@ def _config(home: Path) -> EmbeddedConfig:
     """CHATD_TEST_DATABASE_URL names a server to use instead of the embedded one."""
     url = os.environ.get("CHATD_TEST_DATABASE_URL")
     return EmbeddedConfig(database_url=url, data_dir=home / "pg", settings=CARELESS)
+
+
+def find_stock_programs() -> Path | None:
+    """The newest PostgreSQL that the machine's package manager has installed. None: tests run on
+    the embedded server only. CHATD_TEST_STOCK_PROGRAMS names another directory; empty: none."""
+    if (named := os.environ.get("CHATD_TEST_STOCK_PROGRAMS")) is not None:
+        return Path(named) if named else None
+    installed = [path for path in installed_programs() if has_postgres_programs(path)]
+    return next(iter(newest_first(installed)), None)
 
 
 def scratch_space() -> Path:

@@ -353,6 +353,7 @@ class RigOptions(Struct, frozen=True, kw_only=True):
     titles: bool = False
     model_call_timeout_s: float = 60.0
     pool_size: int = 3
+    lock_timeout_s: float = 5.0
     on_statement: StatementHook | None = None
     kind: Literal["openai-compat", "anthropic"] = "openai-compat"
 
@@ -380,7 +381,7 @@ async def engine_rig_with(
     provider = build_provider(chosen.provider_at(api.url))
     model = OneModel(provider, chosen.kind)
     config = ReplicaConfig(
-        connect=ConnectConfig(dsn=dsn),
+        connect=ConnectConfig(dsn=dsn, lock_timeout_s=chosen.lock_timeout_s),
         worker=chosen.worker,
         spend_limit=chosen.spend_limit,
         titles=chosen.titles,

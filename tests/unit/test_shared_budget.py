@@ -8,10 +8,21 @@ from uuid import UUID
 import pytest
 
 from chatd.aio import run_other_tasks
+from chatd.domain.answer.answer import StartedCall
+from chatd.domain.chat.messages import TokenUsage
 from chatd.domain.chat.row import Chat
-from chatd.domain.spend import FIRST_OUTPUT_TOKENS, SpendAccount
+from chatd.domain.errors import Unavailable
+from chatd.domain.spend import (
+    FIRST_OUTPUT_TOKENS,
+    UNCHECKED_REFUSAL,
+    SpendAccount,
+    SpendRefusal,
+    fits_unchecked,
+)
+from chatd.engine.budget import MAX_EXTENSION_TRIES, CallAllowance, reserve_call
 from chatd.store.spend import Spending
-from tests.support.simulated_calls import SimulatedCalls
+from tests.support.factories import chat
+from tests.support.simulated_calls import CONFIG, SimulatedCalls
 
 pytestmark = pytest.mark.promise("P11")
 
@@ -69,6 +80,15 @@ class SharedBooks:
         for _ in range(self.dice.randrange(20 * 2**tries)):
             await run_other_tasks()
 
+    async def wait_readable(self, failures: int) -> None:
+        raise AssertionError(failures)
+
+    def hold(self, chat: Chat, micros: int) -> None:
+        pass
+
+    def allows_unchecked(self, chat: Chat, micros: int) -> bool:
+        raise AssertionError(chat, micros)
+
     def report_failure(self, chat: Chat, kind: str) -> None:
         raise AssertionError(kind)
 
@@ -116,3 +136,94 @@ async def test_calls_that_begin_together_do_not_pass_a_limit_that_one_of_them_re
         for call in calls:
             group.create_task(call.run())
     assert 0 < books.most <= 60_000 + 500
+
+
+class UnreadableBooks(SharedBooks):
+    """Its sums can be read once; each later read fails until the given one."""
+
+    def __init__(self, limit: int, *, readable_again: int) -> None:
+        super().__init__(limit, Random(1))
+        self.readable_again = readable_again
+        self.reads = 0
+        self.waits = 0
+        self.held = 0
+        self.failures: list[str] = []
+
+    async def read(self, chat: Chat, call_id: UUID) -> Spending:
+        self.reads += 1
+        if 1 < self.reads < self.readable_again:
+            raise Unavailable("The database is away.", code="database_down")
+        return await super().read(chat, call_id)
+
+    async def wait_readable(self, failures: int) -> None:
+        del failures
+        self.waits += 1
+
+    def hold(self, chat: Chat, micros: int) -> None:
+        del chat
+        self.held += micros
+
+    def allows_unchecked(self, chat: Chat, micros: int) -> bool:
+        account = SpendAccount(
+            limit_micros=self.limit, spent_micros=self.booked, reserved_micros=self.held
+        )
+        allowed = fits_unchecked((account,), micros)
+        if allowed:
+            self.hold(chat, micros)
+        return allowed
+
+    def report_failure(self, chat: Chat, kind: str) -> None:
+        del chat
+        self.failures.append(kind)
+
+
+async def spend_until_refused(books: UnreadableBooks) -> tuple[int, SpendRefusal | None]:
+    """What one call has cost when it is stopped, or at a dollar."""
+    usage = TokenUsage(input_tokens=10)
+    call = StartedCall(id=UUID(int=1), kind="turn", config=CONFIG, usage=usage)
+    await books.open(call.id, 0)
+    allowance = await reserve_call(books, chat(), call)
+    assert isinstance(allowance, CallAllowance)
+    for cost in range(1_000, DOLLAR, 1_000):
+        if (refusal := await allowance.cover(cost)) is not None:
+            return cost, refusal
+    return DOLLAR, None
+
+
+async def test_an_answer_waits_near_the_limit_while_the_sums_cannot_be_read() -> None:
+    """Until a tenth of the limit is left it goes on without a check."""
+    books = UnreadableBooks(500_000, readable_again=10**9)
+    cost, refusal = await spend_until_refused(books)
+    assert refusal == UNCHECKED_REFUSAL
+    assert 350_000 < cost <= 450_000
+    assert books.waits == MAX_EXTENSION_TRIES - 1
+    assert set(books.failures) == {"database_down"}
+
+
+async def test_an_answer_that_waited_goes_on_when_the_sums_can_be_read_again() -> None:
+    books = UnreadableBooks(500_000, readable_again=15)
+    cost, refusal = await spend_until_refused(books)
+    assert refusal is not None
+    assert refusal != UNCHECKED_REFUSAL
+    assert books.waits > 0
+    assert 450_000 < cost <= 500_000
+
+
+@pytest.mark.parametrize(
+    ("spent", "reserved", "micros", "fits"),
+    [
+        (0, 0, 900, True),
+        (0, 0, 901, False),
+        (500, 0, 400, True),
+        (500, 300, 100, True),
+        (500, 300, 101, False),
+        (1_000, 0, 0, False),
+    ],
+)
+def test_without_a_check_a_tenth_of_the_limit_stays(
+    spent: int, reserved: int, micros: int, *, fits: bool
+) -> None:
+    near = SpendAccount(limit_micros=1_000, spent_micros=spent, reserved_micros=reserved)
+    far = SpendAccount(limit_micros=1_000_000, spent_micros=0)
+    assert fits_unchecked((far, near), micros) is fits
+    assert fits_unchecked((), micros) is True

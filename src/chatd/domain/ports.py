@@ -222,6 +222,12 @@ class Budget(Protocol):
         """Called before every model call, which is open already. None: it has no limit."""
         ...
 
+    def reserve_unchecked(
+        self, chat: Chat, call: StartedCall
+    ) -> SpendAllowance | SpendRefusal | None:
+        """Called when `reserve` has failed: decides by what was read last."""
+        ...
+
     def on_booked(self, chat: Chat) -> None:
         """Called after the usage of a call is recorded. Must not raise or block."""
         ...

@@ -16,6 +16,7 @@ from chatd.domain.chat.messages import TokenUsage
 from chatd.domain.chat.row import ChatError
 from chatd.domain.description import describe
 from chatd.domain.model.config import cost_micros
+from chatd.domain.model.failures import ClassifiedFailure
 from chatd.domain.model.protocol import Prices
 from chatd.domain.text import utc_text
 
@@ -27,6 +28,9 @@ default over the API, or the default of the settings."""
 WARNING_PERCENTS: Final = (80, 100)
 FIRST_OUTPUT_TOKENS: Final = 256
 """What a call reserves for its answer before it is sent."""
+UNCHECKED_MARGIN_PERCENT: Final = 10
+"""Of a limit. While the sums cannot be read, calls go on until this much of the limit is left:
+other replicas may have spent it."""
 _SHARE_OF_ROOM: Final = 32
 """A call that goes on reserves this fraction of what is left. The nearer the limit, the smaller."""
 
@@ -100,6 +104,16 @@ UNCHECKED_REFUSAL: Final = SpendRefusal(
     " it. Try again in a moment."
 )
 
+UNCHECKED_WAIT: Final = ClassifiedFailure(
+    kind="usage_limit",
+    error=ChatError(
+        kind="usage_limit",
+        message="What you have spent cannot be read now, and the limit may be near. The model is"
+        " called as soon as it can be read.",
+        retryable=True,
+    ),
+)
+
 
 def grant(accounts: Sequence[SpendAccount], *, needed: int, wanted: int) -> int | SpendRefusal:
     """What a call may reserve: up to `wanted`, and more than `needed`, which it surely costs. The
@@ -115,6 +129,14 @@ def grant(accounts: Sequence[SpendAccount], *, needed: int, wanted: int) -> int 
 def fits_alone(accounts: Iterable[SpendAccount], needed: int) -> bool:
     """Whether only what other open calls have reserved forbids the call. They may not need it."""
     return all(one.limit_micros - one.spent_micros > needed for one in accounts)
+
+
+def fits_unchecked(accounts: Iterable[SpendAccount], micros: int) -> bool:
+    """Whether a call may have this much more while the sums cannot be read. `accounts` are as read
+    last, with what this replica has allowed since then."""
+    return all(
+        one.room - micros >= one.limit_micros * UNCHECKED_MARGIN_PERCENT // 100 for one in accounts
+    )
 
 
 def check_reached(accounts: Iterable[SpendAccount]) -> SpendRefusal | None:

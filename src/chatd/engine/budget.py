@@ -6,10 +6,11 @@ database; no chunk needs a statement of its own.
 """
 
 import asyncio
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol, TypeAlias
 from uuid import UUID
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chatd.aio import BackgroundTasks, Backoff
 from chatd.domain.answer.answer import StartedCall
@@ -28,6 +29,7 @@ from chatd.domain.spend import (
     due_warnings,
     first_reservation,
     fits_alone,
+    fits_unchecked,
     grant,
     next_reservation,
 )
@@ -39,7 +41,12 @@ from chatd.store.spend import DefaultLimit, Spending
 EXTENSION_TIMEOUT_S: Final = 2.0
 MAX_RESERVE_TRIES: Final = 6
 RESERVE_BACKOFF: Final = Backoff(first_delay_s=0.02, max_delay_s=0.3)
+MAX_EXTENSION_TRIES: Final = 15
+EXTENSION_BACKOFF: Final = Backoff(first_delay_s=0.1, max_delay_s=2.0)
 MAX_WARNINGS_REMEMBERED: Final = 10_000
+MAX_ACCOUNTS_REMEMBERED: Final = 10_000
+MAX_ACCOUNT_AGE_S: Final = 300.0
+"""How long a sum that was read allows calls without another check."""
 
 
 class SpendLimit(Struct, frozen=True, kw_only=True):
@@ -53,8 +60,18 @@ class SpendLimit(Struct, frozen=True, kw_only=True):
     refuses_unchecked: bool = False
 
 
+_AccountKey: TypeAlias = tuple[Literal["user", "chat"], UUID]
+
+
+class _KnownAccount(Struct, frozen=True, kw_only=True):
+    """What was read last, and when. `account` is None if there is no limit."""
+
+    account: SpendAccount | None
+    at: float
+
+
 class SpendBudget:
-    """Satisfies `ports.Budget`."""
+    """Satisfies `ports.Budget` and `SpendBooks`."""
 
     def __init__(
         self,
@@ -73,6 +90,7 @@ class SpendBudget:
         self._has_limits: bool | None = None
         self._changes_heard = 0
         self._warned: set[tuple[UserId, object, int]] = set()
+        self._known: dict[_AccountKey, _KnownAccount] = {}
         changes.subscribe(self._on_change)
 
     async def check(self, chat: Chat) -> SpendRefusal | None:
@@ -84,6 +102,23 @@ class SpendBudget:
         if not await self._may_limit(chat):
             return None
         return await reserve_call(self, chat, call)
+
+    def reserve_unchecked(
+        self, chat: Chat, call: StartedCall
+    ) -> "CallAllowance | SpendRefusal | None":
+        if not self._is_limit_possible(chat) and self._has_limits is False:
+            return None
+        prices = call.config.prices
+        wanted = first_reservation(call.usage, prices) or 0
+        if not self.allows_unchecked(chat, wanted):
+            return UNCHECKED_REFUSAL
+        accounts = self._known_accounts(chat)
+        if not accounts:
+            return None
+        needed = cost_micros(call.usage, prices) or 0
+        allowance = CallAllowance(self, chat, call.id, cost=needed, granted=wanted)
+        allowance.accounts, allowance.least = accounts, wanted - needed
+        return allowance
 
     def on_booked(self, chat: Chat) -> None:
         """Look whether a warning is due now."""
@@ -97,6 +132,7 @@ class SpendBudget:
         )
         if found.user is not None:
             self._warn(owner, found.user)
+        self._remember(chat, found)
         return found
 
     async def set_reserved(self, call_id: UUID, micros: int) -> None:
@@ -105,6 +141,42 @@ class SpendBudget:
     async def back_off(self, tries: int) -> None:
         delay_s = RESERVE_BACKOFF.delay(tries, self._env.jitter)
         await self._env.clock.sleep(delay_s, "reserve_retry")
+
+    async def wait_readable(self, failures: int) -> None:
+        delay_s = EXTENSION_BACKOFF.delay(failures, self._env.jitter)
+        await self._env.clock.sleep(delay_s, "spend_check_retry")
+
+    def hold(self, chat: Chat, micros: int) -> None:
+        for key in (_user_key(chat), _chat_key(chat)):
+            known = self._known.get(key)
+            if known is not None and known.account is not None:
+                reserved = known.account.reserved_micros + micros
+                account = replace(known.account, reserved_micros=reserved)
+                self._known[key] = replace(known, account=account)
+
+    def allows_unchecked(self, chat: Chat, micros: int) -> bool:
+        accounts = self._known_accounts(chat)
+        if accounts is None or not fits_unchecked(accounts, micros):
+            return False
+        self.hold(chat, micros)
+        return True
+
+    def _remember(self, chat: Chat, found: Spending) -> None:
+        if len(self._known) >= MAX_ACCOUNTS_REMEMBERED:
+            self._known.clear()
+        now = self._env.clock.monotonic()
+        self._known[_user_key(chat)] = _KnownAccount(account=found.user, at=now)
+        if found.chat is not None:
+            self._known[_chat_key(chat)] = _KnownAccount(account=found.chat, at=now)
+
+    def _known_accounts(self, chat: Chat) -> tuple[SpendAccount, ...] | None:
+        """None if one was not read, or is too old."""
+        budgets = () if chat.max_cost_micros is None else (_chat_key(chat),)
+        oldest = self._env.clock.monotonic() - MAX_ACCOUNT_AGE_S
+        known = [self._known.get(key) for key in (_user_key(chat), *budgets)]
+        if any(one is None or one.at < oldest for one in known):
+            return None
+        return tuple(one.account for one in known if one is not None and one.account is not None)
 
     def report_failure(self, chat: Chat, kind: str) -> None:
         self._env.emit("spend_check_failed", chat_id=chat.id, error_kind=kind)
@@ -116,7 +188,7 @@ class SpendBudget:
     async def _may_limit(self, chat: Chat) -> bool:
         """Whether a statement must tell. Only while this replica hears of changes it remembers that
         no limit is set."""
-        if self._default.micros is not None or chat.max_cost_micros is not None:
+        if self._is_limit_possible(chat):
             return True
         known = self._has_limits if self._changes.is_current else None
         if known is None:
@@ -126,10 +198,15 @@ class SpendBudget:
                 self._has_limits = known
         return known
 
+    def _is_limit_possible(self, chat: Chat) -> bool:
+        """Whatever the database has."""
+        return self._default.micros is not None or chat.max_cost_micros is not None
+
     def _on_change(self, change: ConfigChange | None) -> None:
         if change is None or change.kind == "limit":
             self._changes_heard += 1
             self._has_limits = None
+            self._known.clear()
 
     # Warnings
 
@@ -152,6 +229,14 @@ class SpendBudget:
         self._background_tasks.submit("spend_warning", write)
 
 
+def _user_key(chat: Chat) -> _AccountKey:
+    return "user", chat.owner_id
+
+
+def _chat_key(chat: Chat) -> _AccountKey:
+    return "chat", chat.root_chat_id
+
+
 class SpendBooks(Protocol):
     """What is spent and reserved, shared by all calls of all replicas."""
 
@@ -166,6 +251,18 @@ class SpendBooks(Protocol):
 
     async def back_off(self, tries: int) -> None:
         """Wait for a short time by chance, longer after more tries."""
+        ...
+
+    async def wait_readable(self, failures: int) -> None:
+        """Wait until the sums may be read again."""
+        ...
+
+    def hold(self, chat: Chat, micros: int) -> None:
+        """Remember what a call has reserved beyond the sums as they were read."""
+        ...
+
+    def allows_unchecked(self, chat: Chat, micros: int) -> bool:
+        """Whether a call may have this much more by the sums as read last. It is held then."""
         ...
 
     def report_failure(self, chat: Chat, kind: str) -> None: ...
@@ -196,6 +293,7 @@ async def reserve_call(
         return granted
     if granted < wanted:
         await books.set_reserved(call.id, granted)
+    books.hold(chat, granted)
     allowance = CallAllowance(books, chat, call.id, cost=needed, granted=granted)
     allowance.accounts, allowance.least = accounts, wanted - needed
     return allowance
@@ -223,18 +321,25 @@ class CallAllowance:
         self._cost = cost_micros
         if cost_micros + self._largest_chunk <= self._granted:
             return None
-        try:
-            async with asyncio.timeout(EXTENSION_TIMEOUT_S):
-                return await self._extend(cost_micros + self._largest_chunk)
-        except TimeoutError:
-            self._books.report_failure(self._chat, "timeout")
-        except ChatdError as error:
-            self._books.report_failure(self._chat, error.code)
-        if self._books.refuses_unchecked:
-            return UNCHECKED_REFUSAL
-        # Look again after some chunks.
-        self._granted = cost_micros + max(self.least, self._largest_chunk) * 2
-        return None
+        for failures in range(1, MAX_EXTENSION_TRIES + 1):
+            try:
+                async with asyncio.timeout(EXTENSION_TIMEOUT_S):
+                    return await self._extend(cost_micros + self._largest_chunk)
+            except TimeoutError:
+                self._books.report_failure(self._chat, "timeout")
+            except ChatdError as error:
+                self._books.report_failure(self._chat, error.code)
+            if self._books.refuses_unchecked:
+                break
+            # Look again after some chunks.
+            granted = cost_micros + max(self.least, self._largest_chunk) * 2
+            if self._books.allows_unchecked(self._chat, granted - self._granted):
+                self._granted = granted
+                return None
+            # The provider waits too: nothing more of its answer is read meanwhile.
+            if failures < MAX_EXTENSION_TRIES:
+                await self._books.wait_readable(failures)
+        return UNCHECKED_REFUSAL
 
     async def _extend(self, needed: int) -> SpendRefusal | None:
         """First reserve, then compare with the limit, and give back what does not fit."""
@@ -247,5 +352,6 @@ class CallAllowance:
             return granted
         if granted < wanted:
             await self._books.set_reserved(self._call_id, granted)
+        self._books.hold(self._chat, granted)
         self._granted = granted
         return None

@@ -58,13 +58,13 @@ from chatd.domain.prompt.files import ResolvedFile
 from chatd.domain.prompt.instruction_updates import PendingUpdate
 from chatd.domain.prompt.instructions import Instructions
 from chatd.domain.questions import QUESTION_TOOL
-from chatd.domain.spend import SpendRefusal
+from chatd.domain.spend import UNCHECKED_WAIT, SpendRefusal
 from chatd.domain.subagents import WAIT_TOOL
 from chatd.domain.text import utc_text
 from chatd.domain.tool_policy.rules import PolicyLayer
 from chatd.engine.attempt import Attempt
 from chatd.engine.file_loader import FileLoader
-from chatd.engine.spend_guard import SpendGuard
+from chatd.engine.spend_guard import SpendGuard, SpendUnknown
 from chatd.engine.tool_search import mcp_origin
 from chatd.parts.episodes import PartRecorder
 
@@ -270,6 +270,8 @@ class ModelCall:
                 call = self._started_call()
                 allowance = await spend_guard.open(attempt.chat, call, self._choice)
                 failure = await self._read(request, recorder, allowance)
+        except SpendUnknown:
+            raise self.rejected(attempt, UNCHECKED_WAIT) from None
         except TimeoutError:
             if not limit.expired():
                 raise

@@ -28,11 +28,20 @@ class SpendRefused(ChatdError):
         self.refusal = refusal
 
 
+class SpendUnknown(SpendRefused):
+    """The call was not made, because the sums cannot be read and the limit may be near. It can be
+    made later."""
+
+    def __init__(self) -> None:
+        super().__init__(UNCHECKED_REFUSAL)
+
+
 class SpendGuard:
     """Without a budget every call is allowed. When the check fails or times out, a call is allowed
-    too, because an outage of the check must not stop all chats; with `refuses_unchecked` it is
-    refused. With `refuses_unpriced` models without a price, which no limit can stop, are refused to
-    users with a limit."""
+    while the limit is far by what was read last, because an outage of the check must not stop all
+    chats; else it waits for the next check. With `refuses_unchecked` it is refused. With
+    `refuses_unpriced` models without a price, which no limit can stop, are refused to users with a
+    limit."""
 
     def __init__(
         self,
@@ -68,7 +77,7 @@ class SpendGuard:
         self, chat: Chat, call: StartedCall, model: ModelChoice
     ) -> SpendAllowance | None:
         """Write the record of a call and reserve what it costs. None: no limit holds. Raises
-        SpendRefused."""
+        SpendRefused and, if the caller should ask again, SpendUnknown."""
         await self._open_calls.open(chat, call)
         try:
             allowed = await self._reserve(chat, call)
@@ -101,7 +110,12 @@ class SpendGuard:
             self._report(chat, "timeout")
         except ChatdError as error:
             self._report(chat, error.code)
-        return self._unchecked
+        if self._unchecked is not None:
+            return self._unchecked
+        allowed = self._budget.reserve_unchecked(chat, call)
+        if isinstance(allowed, SpendRefusal):
+            raise SpendUnknown
+        return allowed
 
     def _report(self, chat: Chat, kind: str) -> None:
         self._env.emit("spend_check_failed", chat_id=chat.id, error_kind=kind)

@@ -63,7 +63,7 @@ def candidates(configured: Path | None, env: Mapping[str, str]) -> list[Path]:
     """Directories to try, best first. A configured directory is the only candidate."""
     if configured is not None:
         return [configured]
-    found = [*_wheel(), *newest_first(_system()), *_on_path(env)]
+    found = [*_wheel(), *newest_first(installed_programs()), *_on_path(env)]
     return list(dict.fromkeys(path for path in found if has_postgres_programs(path)))
 
 
@@ -73,7 +73,8 @@ def _wheel() -> list[Path]:
     return [Path(location) / "pginstall" / "bin" for location in locations]
 
 
-def _system() -> list[Path]:
+def installed_programs() -> list[Path]:
+    """Directories where the system's package managers install the programs."""
     return [path for pattern in SYSTEM_BIN_DIRS for path in Path("/").glob(pattern.lstrip("/"))]
 
 

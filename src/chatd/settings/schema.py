@@ -214,7 +214,10 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = "month"
     unchecked: Annotated[
         Literal["allow", "refuse"],
-        Meta(description="Whether models are called while the spend of a user cannot be read"),
+        Meta(
+            description="Whether models are called while the spend of a user cannot be read:"
+            " far from the limit, or not at all"
+        ),
     ] = "allow"
     unpriced: Annotated[
         Literal["allow", "refuse"],

@@ -66,6 +66,13 @@ class ConnectConfig(msgspec.Struct, frozen=True, kw_only=True):
             # The statements look up by key, so one plan fits all values. Planning each time, as
             # the server would for long chats, takes twice as long as the execution.
             "plan_cache_mode": "force_generic_plan",
+            # The server would compile a statement that it believes to be expensive: 0.3 s and more
+            # for one that takes a millisecond. The embedded server has this off for all.
+            "jit": "off",
+            "timezone": "UTC",
+            # An operator may have set other defaults for the server, the database or the role. The
+            # statements are written for this one: in a stricter one they fail when they meet.
+            "default_transaction_isolation": "read committed",
             # A session dropped during a statement must stop waiting for locks.
             "client_connection_check_interval": "500",
             # A host that lost its network never closes the connection: release its locks anyway.

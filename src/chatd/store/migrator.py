@@ -6,7 +6,7 @@ wait. A file only adds what older replicas can run with, so a database ahead of 
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from importlib.resources.abc import Traversable
 from typing import Final, Literal, cast
@@ -47,6 +47,10 @@ LOCK_HOLDER: Final = """
       AND l.classid::bigint << 32 | l.objid::bigint = $1"""
 IS_INVALID_INDEX: Final = """
     SELECT EXISTS (SELECT FROM pg_index WHERE indexrelid = to_regclass($1) AND NOT indisvalid)"""
+LIST_FILLED: Final = """
+    SELECT format('%I', relname) FROM pg_class
+    WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'
+      AND pg_relation_size(oid) > 0"""
 SET_TIMEOUTS: Final = """
     SELECT set_config('lock_timeout', $1, false), set_config('statement_timeout', $2, false)"""
 
@@ -118,7 +122,8 @@ async def up(
     directory: Traversable | None = None,
     timeouts: MigrationTimeouts = DEFAULT_MIGRATION_TIMEOUTS,
 ) -> list[str]:
-    """Apply the pending files in order; return their names."""
+    """Apply the pending files in order; return their names. The planner then knows the sizes of all
+    tables, also of those that a file has filled or that were restored from a backup."""
     migrations = load_migrations(directory or packaged_migrations())
     async with _session(dsn, timeouts) as session:
         await _acquire_lock(session, timeouts)
@@ -126,6 +131,8 @@ async def up(
         todo = plan_migrations(migrations, await _applied(session)).pending
         for migration in todo:
             await _apply(session, migration, timeouts)
+        if todo:
+            await _analyze(session, timeouts)
     return [m.file for m in todo]
 
 
@@ -180,6 +187,14 @@ async def _apply(
             else:
                 await _build_index(session, migration, statement, timeouts)
         await _record(session, migration)
+
+
+async def _analyze(session: DatabaseSession, timeouts: MigrationTimeouts) -> None:
+    """Best effort: the server does the same within minutes. Tables without rows are left out: the
+    server plans for some rows in a new table, and for none in one that it has seen empty."""
+    with suppress(ChatdError):
+        for row in await session.fetch(LIST_FILLED):
+            await session.script(f"ANALYZE {row[0]}", timeout_s=timeouts.statement_s + 10)
 
 
 async def _build_index(

@@ -18,6 +18,8 @@ from chatd.domain.spend import LimitRules, Period, SpendAccount, effective_limit
 from chatd.store import config_changes
 from chatd.store.conn import Conn, DatabaseSession, Row
 
+# LIMIT 1 tells the planner what the tables' constraints do not: there is at most one default. For
+# tables without statistics it would expect hundreds of rows, and a sum for every pair of them.
 _RULES: Final[LiteralString] = """
     rules AS (
         SELECT coalesce(d.period, $2::text) AS period,
@@ -26,7 +28,7 @@ _RULES: Final[LiteralString] = """
                 JOIN group_spend_limits l ON l.group_id = m.group_id
                 WHERE m.user_id = $1) AS group_micros,
             d.micros AS default_micros, d.one IS NOT NULL AS is_default_stored
-        FROM (SELECT) nothing LEFT JOIN default_spend_limit d ON true),
+        FROM (SELECT) nothing LEFT JOIN (SELECT * FROM default_spend_limit LIMIT 1) d ON true),
     span AS (
         SELECT date_trunc(r.period, now() AT TIME ZONE 'UTC') AS since,
             date_trunc(r.period, now() AT TIME ZONE 'UTC') + ('1 ' || r.period)::interval AS until

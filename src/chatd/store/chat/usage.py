@@ -16,7 +16,7 @@ from chatd.store.conn import Conn, json_or_none
 
 ROLL_UP: Final[LiteralString] = """
     WITH was AS MATERIALIZED (
-        SELECT until FROM usage_rolled_up FOR UPDATE),
+        SELECT until FROM usage_rolled_up LIMIT 1 FOR UPDATE),
     span AS MATERIALIZED (
         SELECT was.until AS since, least(now() - $1::float8 * interval '1 s',
             (SELECT min(at) FROM usage_events WHERE at >= was.until)
@@ -24,7 +24,7 @@ ROLL_UP: Final[LiteralString] = """
         FROM was),
     moved AS (
         UPDATE usage_rolled_up r SET until = span.until FROM span
-        WHERE span.until > span.since RETURNING span.since, span.until),
+        WHERE r.one AND span.until > span.since RETURNING span.since, span.until),
     added AS (
         INSERT INTO usage_daily AS d (owner_id, day, provider, model, calls, unpriced_calls,
             input_tokens, output_tokens, reasoning_tokens, cache_creation_tokens,
