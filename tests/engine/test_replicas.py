@@ -156,6 +156,70 @@ async def test_an_interrupt_of_an_orphaned_pending_chat_keeps_its_live_parts(
             assert transcript == [*kept, "user: next", "assistant: to it"]
 
 
+@pytest.mark.promise("P4")
+@pytest.mark.parametrize("said", ["", "half"])
+async def test_an_interrupt_of_a_takeover_keeps_what_the_dead_worker_said(
+    dsn: str, proxy: Proxy, api: FakeCompatible, gate: Gate, said: str
+) -> None:
+    """The next attempt drops nothing of the one before until it has said as much itself."""
+    async with (
+        engine_rig_with(dsn, api, worker=SHORT_DRAIN) as survivor,
+        engine_rig_with(proxy.dsn, api, worker=SHORT_DRAIN) as victim,
+    ):
+        chat_id = await victim.ask("go", "half an ans", gate)
+        await survivor.wait_journaled(chat_id)
+        again = Gate()
+        survivor.answer(*([said] if said else []), again, "rest")
+        disconnect(proxy)
+        await again.reached.wait()
+        if said:
+            await survivor.wait_shown(chat_id, said)
+        await survivor.interrupt(chat_id)
+        assert (await survivor.wait_runner_left(chat_id)).state == "W"
+        assert await survivor.transcript(chat_id) == ["user: go", "assistant: half an ans"]
+
+
+@pytest.mark.promise("P4")
+async def test_an_interrupt_keeps_what_two_dead_workers_said(
+    dsn: str, proxy: Proxy, api: FakeCompatible
+) -> None:
+    """Both died; the second had said less than the first."""
+    async with engine_rig_with(dsn, api, worker=NO_SLOTS) as observer:
+        async with engine_rig_with(proxy.dsn, api, worker=SHORT_DRAIN) as victim:
+            chat_id = await start_answer(victim, observer)
+            disconnect(proxy)
+            await reap_owner(observer, chat_id)
+            (acquired,) = await workers.acquire(
+                observer.pool, WorkerId(UUID(int=1)), roots=1, children=0
+            )
+            assert (acquired.id, acquired.attempt) == (chat_id, 2)
+            await observer.interrupt(chat_id)
+            await reap_owner(observer, chat_id)
+        async with engine_rig_with(dsn, api) as survivor:
+            assert (await survivor.wait_runner_left(chat_id)).state == "W"
+        assert await observer.transcript(chat_id) == ["user: go", "assistant: half an ans"]
+
+
+@pytest.mark.promise("P4")
+async def test_an_interrupt_during_a_retry_of_a_takeover_keeps_what_the_dead_worker_said(
+    dsn: str, proxy: Proxy, api: FakeCompatible, gate: Gate
+) -> None:
+    """The takeover's own call failed before it said anything, and the chat waits."""
+    async with (
+        engine_rig_with(dsn, api, worker=SHORT_DRAIN) as survivor,
+        engine_rig_with(proxy.dsn, api, worker=SHORT_DRAIN) as victim,
+    ):
+        chat_id = await victim.ask("go", "half an ans", gate)
+        await survivor.wait_journaled(chat_id)
+        api.reply(503, {"error": {"message": "busy"}})
+        disconnect(proxy)
+        await survivor.events.wait("model_failed", chat_id=chat_id)
+        await survivor.wait_state(chat_id, "P0")
+        await survivor.interrupt(chat_id)
+        await survivor.wait_state(chat_id, "W")
+        assert await survivor.transcript(chat_id) == ["user: go", "assistant: half an ans"]
+
+
 async def start_answer(rig: EngineRig, others: EngineRig) -> ChatId:
     """A chat with an unfinished answer that is in the journal as far as it goes."""
     gate = Gate()

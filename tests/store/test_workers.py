@@ -170,7 +170,7 @@ async def test_a_chat_that_waits_for_its_retry_is_acquired_when_it_is_due(pool: 
     assert await acquire_some(pool, RunningLimits()) == set()
     await age(pool, [waiting.id], seconds=60)
     [taken] = await workers.acquire(pool, OTHER_WORKER, roots=9, children=0)
-    assert taken.setbacks == Setbacks(failed_calls=1, waited_ms=60_000)
+    assert taken.setbacks == Setbacks(failed_calls=1, waited_ms=60_000, discarded_attempt=1)
     assert (taken.retry_state, taken.attempt) == (None, waiting.attempt)
 
 

@@ -147,6 +147,39 @@ async def test_parts_that_could_not_be_written_are_written_later_without_a_gap(
     await link.close()
 
 
+async def test_the_journal_is_behind_while_the_database_keeps_its_parts_waiting(
+    pool: Pool, proxy: Proxy, clock: FakeClock
+) -> None:
+    """Viewers on this replica are then shown no more than a quarter of a second ahead of it."""
+    link = Pool(PoolConfig(connect=ConnectConfig(dsn=proxy.dsn)))
+    writer = JournalWriter(link, env_with(clock), draw=lambda: 1.0)
+    written: list[bool] = []
+    writer.on_written = lambda _: written.append(writer.is_behind(clock.monotonic()))
+    episode = Episode.of(running_chat())
+    async with running(writer):
+        writer.enqueue(episode, 1, [b"{}"], closed=False)
+        await clock.wait_for_sleeper("journal_flush")
+        proxy.refuse(new=True)
+        proxy.cut()
+        await clock.advance_past("journal_flush")
+        writer.enqueue(episode, 2, [b"{}"], closed=False)
+        await clock.wait_for_sleeper("journal_retry")
+        clock.advance(0.001)
+        assert not writer.is_behind(clock.monotonic())
+        behind = clock.monotonic() + 0.25
+        assert writer.is_behind(behind), "the statement does not end"
+        writer.enqueue(episode, 3, [b"{}"], closed=True)
+        assert writer.is_behind(behind)
+        proxy.refuse(new=False)
+        await clock.advance_past("journal_retry")
+        await clock.advance_past("journal_flush")
+        await rows(pool, 3)
+        await clock.wait_for_sleeper("journal_flush")
+        assert not writer.is_behind(clock.monotonic() + 10)
+    assert not any(written)
+    await link.close()
+
+
 async def test_when_too_much_is_pending_new_parts_are_dropped_and_no_gap_is_written(
     pool: Pool, clock: FakeClock
 ) -> None:

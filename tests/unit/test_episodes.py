@@ -1,7 +1,7 @@
 """Live parts in memory: coalesced, numbered without holes, bounded, and soon forgotten."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from uuid import UUID
 
@@ -36,6 +36,11 @@ class Notes:
 
     def __init__(self) -> None:
         self.notes: list[tuple[Episode, int, int, bool]] = []
+        self.on_written: Callable[[Mapping[Episode, int]], None] = lambda _: None
+        self.behind = False
+
+    def is_behind(self, now: float) -> bool:
+        return self.behind
 
     def enqueue_call(self, episode: Episode, number: int, record: bytes) -> None:
         raise AssertionError("no call is recorded here")
@@ -110,6 +115,28 @@ async def test_the_first_part_is_shown_at_once_and_those_behind_it_together(
         assert await clock.advance_past("coalesce") == pytest.approx(0.025)
         assert await stage.wakes() == 2
     assert stage.shown() == [text("Once"), text(" upon a time")]
+
+
+async def test_viewers_wait_for_a_journal_that_is_behind(stage: Stage, clock: FakeClock) -> None:
+    """An interrupt after this process has died keeps what the journal has."""
+    recorder = stage.episodes.open(FIRST)
+    stage.episodes.watch(CHAT, stage.wake)
+    recorder.add("assistant", [text("a")])
+    assert (stage.tape().shown, stage.woken.qsize()) == (1, 1)
+    stage.journal.behind = True
+    clock.advance(0.03)
+    recorder.add("assistant", [text("b")])
+    assert (stage.tape().shown, stage.woken.qsize()) == (1, 1)
+    assert len(stage.journal.notes) == 2, "the journal gets it at once"
+    clock.advance(0.03)
+    recorder.add("assistant", [text("c")])
+    stage.journal.on_written({FIRST: 1})
+    assert stage.tape().shown == 1
+    stage.journal.on_written({FIRST: 2})
+    assert (stage.tape().shown, stage.woken.qsize()) == (2, 2), "still behind, but for this one"
+    stage.journal.behind = False
+    stage.journal.on_written({})
+    assert (stage.tape().shown, stage.woken.qsize()) == (3, 3)
 
 
 async def test_a_part_after_a_pause_does_not_wait(stage: Stage, clock: FakeClock) -> None:

@@ -5,8 +5,8 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from chatd.domain.answer.partial import LivePart, PartialAnswer, rebuild_partial
-from chatd.domain.chat.messages import Role
+from chatd.domain.answer.partial import LivePart, PartialAnswer, keep_longer, rebuild_partial
+from chatd.domain.chat.messages import Draft, Role
 from chatd.domain.chat.parts import (
     FilePart,
     KnownPart,
@@ -162,3 +162,37 @@ def test_an_unfinished_summary_is_dropped() -> None:
 
 def test_without_live_parts_the_answer_is_empty() -> None:
     assert rebuild_partial([]) == PartialAnswer()
+
+
+def said(*words: str) -> tuple[Draft, ...]:
+    """An answer of text parts; none without words."""
+    content = tuple(text(word) for word in words)
+    return (Draft(role="assistant", content=content),) if words else ()
+
+
+def results(*call_ids: str) -> tuple[Draft, ...]:
+    return tuple(Draft(role="tool", content=(result(call_id),)) for call_id in call_ids)
+
+
+@pytest.mark.promise("P4")
+@pytest.mark.parametrize(
+    ("own", "previous", "kept"),
+    [
+        ((), said("half an ans"), said("half an ans")),
+        (said("half"), said("half an ans"), said("half an ans")),
+        (said("a whole answer"), said("half an ans"), said("a whole answer")),
+        (said("same"), said("else"), said("same")),
+        (said("more"), (), said("more")),
+        (results("a"), results("a", "b"), results("a", "b")),
+        ((), (), ()),
+    ],
+)
+def test_an_interrupt_keeps_the_longer_answer_and_every_result(
+    own: tuple[Draft, ...], previous: tuple[Draft, ...], kept: tuple[Draft, ...]
+) -> None:
+    assert keep_longer(own, previous) == kept
+
+
+def test_an_answer_that_calls_a_tool_is_longer_than_the_text_before_the_call() -> None:
+    called = (Draft(role="assistant", content=(text("I run it."), call("a"))),)
+    assert keep_longer(said("I run it."), called) == called

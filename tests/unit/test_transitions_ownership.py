@@ -320,7 +320,10 @@ def test_a_retry_is_stored_in_the_row() -> None:
     chat = apply_changes(seeded, change).chat
     assert chat.retry_state == RETRY
     assert (chat.state, change.delay_s) == (State.P0, 1.0)
-    assert chat.setbacks == Setbacks(failed_calls=1, waited_ms=1000)
+    discarded = seeded.chat.attempt
+    assert chat.setbacks == Setbacks(failed_calls=1, waited_ms=1000, discarded_attempt=discarded)
+    assert not chat.has_step_in_progress
+    assert [episode.attempt for episode in Episode.kept_of(chat)] == [discarded + 1]
     assert chat.retry_version == chat.snapshot_version
     assert chat.attempt == seeded.chat.attempt + 1
     assert chat.history_version == seeded.chat.history_version
@@ -347,7 +350,21 @@ def test_the_next_owner_continues_the_count_of_failures() -> None:
 def test_a_call_that_was_not_made_is_no_failure() -> None:
     chat = seed_state(State.R0).chat
     refused = RecordRetry(fence=Fence.of(chat), state=RETRY, counted=False)
-    assert record_retry(chat, refused).after.setbacks == Setbacks(waited_ms=1000)
+    expected = Setbacks(waited_ms=1000, discarded_attempt=chat.attempt)
+    assert record_retry(chat, refused).after.setbacks == expected
+
+
+@pytest.mark.promise("P4")
+def test_a_takeover_that_said_nothing_keeps_the_answer_of_the_attempt_before() -> None:
+    first = seed_state(State.R0).chat
+    released = release(first, ReleaseChat(worker_id=WORKER, epoch=first.epoch)).after
+    second = acquire(released, OTHER_WORKER).after
+    command = RecordRetry(fence=Fence.of(second), state=RETRY, keeps_previous=True)
+    waiting = record_retry(second, command).after
+    assert waiting.has_step_in_progress, "an interrupt saves it first"
+    attempts = [episode.attempt for episode in Episode.kept_of(waiting)]
+    assert attempts == [first.attempt, second.attempt, waiting.attempt]
+    assert interrupt(waiting, None) is not None
 
 
 @pytest.mark.promise("P4")

@@ -1,20 +1,21 @@
 """One attempt to run a chat.
 
-An `Attempt` holds the row, its history, the tool policies of its calls, the partial answer, the
-usage that no commit has recorded, and the right to write.
+An `Attempt` holds the row, its history, the tool policies of its calls, the partial answer, what
+earlier attempts at the step said, the usage that no commit has recorded, and the right to write.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from msgspec import Struct
 
 from chatd.domain.access import WORKER
+from chatd.domain.answer.partial import LivePart, kept_messages
 from chatd.domain.chat.call_waits import CallWait
 from chatd.domain.chat.commands import Step
 from chatd.domain.chat.messages import Draft, Message, UsageEntry
-from chatd.domain.chat.row import Chat, Fence
+from chatd.domain.chat.row import Chat, Episode, Fence
 from chatd.domain.decisions import RunnerView
 from chatd.domain.errors import StaleFence
 from chatd.domain.ids import WorkerId
@@ -47,6 +48,13 @@ class _Partial(Struct, frozen=True, kw_only=True):
     usage: UsageEntries
 
 
+class _Previous(Struct, frozen=True, kw_only=True):
+    """The live parts of earlier attempts, by their episodes; the newest first."""
+
+    history_version: int
+    parts: Mapping[Episode, tuple[LivePart, ...]]
+
+
 class Attempt:
     """One task of a runner. A cancelled task may ignore its cancellation; `end` takes its right
     to write, so that it changes neither the row nor the attempt that follows.
@@ -72,6 +80,7 @@ class Attempt:
         self._clock = clock
         self._row_changed = row_changed
         self._partial: _Partial | None = None
+        self._previous: _Previous | None = None
         self._history = list(history or ())
         self._history_version = None if history is None else chat.history_version
         self._policy: _Policy | None = None
@@ -88,6 +97,7 @@ class Attempt:
         successor._history_version = self._history_version
         if self._partial and self._partial.history_version == self.chat.history_version:
             successor._partial = self._partial
+        successor._previous = self._previous
         return successor
 
     # History
@@ -139,7 +149,28 @@ class Attempt:
         self.set_partial(lambda _: (), lambda: usage)
 
     def partial_messages(self, at: str) -> tuple[Draft, ...]:
-        return () if self._partial is None else self._partial.messages(at)
+        """Nothing of an earlier attempt is dropped before this one has said as much."""
+        own = () if self._partial is None else self._partial.messages(at)
+        return kept_messages(self.chat, own, self.previous, at)
+
+    @property
+    def has_previous(self) -> bool:
+        """Whether the live parts of earlier attempts at this step have been set."""
+        known = self._previous
+        return known is not None and known.history_version == self.chat.history_version
+
+    @property
+    def previous(self) -> tuple[tuple[LivePart, ...], ...]:
+        """What earlier attempts at this step said; the newest first. An answer that was discarded
+        is left out."""
+        if self._previous is None:
+            return ()
+        kept, known = Episode.kept_of(self.chat), self._previous.parts
+        return tuple(parts for episode, parts in known.items() if parts and episode in kept)
+
+    def set_previous(self, parts: Mapping[Episode, tuple[LivePart, ...]]) -> None:
+        """The live parts of other workers' attempts at this step, the newest first."""
+        self._previous = _Previous(history_version=self.chat.history_version, parts=parts)
 
     def unrecorded_usage(self) -> tuple[UsageEntry, ...]:
         """Usage that no commit has recorded."""

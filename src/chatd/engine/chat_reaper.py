@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from chatd.aio import run_contained
 from chatd.domain.access import WORKER
-from chatd.domain.answer.partial import partial_messages
+from chatd.domain.answer.partial import kept_messages
 from chatd.domain.chat.commands import ExpireDeadline, ReapChat
 from chatd.domain.chat.row import Episode
 from chatd.domain.chat.suspicion import is_evidence
@@ -22,7 +22,7 @@ from chatd.domain.ports import Env
 from chatd.domain.text import utc_text
 from chatd.engine.committer import Committer
 from chatd.engine.usage_writer import UsageWriter
-from chatd.parts.journal_tail import read_episode
+from chatd.parts.journal_tail import read_episodes
 from chatd.store.chat import chats, workers
 from chatd.store.conn import Conn
 
@@ -128,10 +128,10 @@ class ChatReaper:
         chat = await chats.get(self._conn, WORKER, chat_id)
         if chat is None or chat.status != "interrupting":
             return expiry
-        episode = Episode.of(chat)
-        parts = await read_episode(self._conn, episode)
-        messages = partial_messages(chat, parts, utc_text(expiry.now))
-        return replace(expiry, episode=episode, messages=messages)
+        kept = Episode.kept_of(chat)[::-1]
+        parts = (await read_episodes(self._conn, kept)).values()
+        messages = kept_messages(chat, (), parts, utc_text(expiry.now))
+        return replace(expiry, episode=Episode.of(chat), messages=messages)
 
     async def _write(self, chat_id: ChatId, command: ReapChat | ExpireDeadline) -> bool:
         """False if the write was refused. The chat counts as delayed until its write ends, so

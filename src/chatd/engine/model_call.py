@@ -166,11 +166,19 @@ class CallRows(Struct, frozen=True, kw_only=True):
 
 
 class ModelCallError(ModelError):
-    """The call gave no usable answer. `usage` is to be recorded nevertheless."""
+    """The call gave no usable answer. `usage` is to be recorded nevertheless. `has_said`: viewers
+    have seen parts of it."""
 
-    def __init__(self, classified: ClassifiedFailure, usage: tuple[UsageEntry, ...] = ()) -> None:
+    def __init__(
+        self,
+        classified: ClassifiedFailure,
+        usage: tuple[UsageEntry, ...] = (),
+        *,
+        has_said: bool = False,
+    ) -> None:
         super().__init__(classified)
         self.usage = usage
+        self.has_said = has_said
 
 
 class AnswerTimeout(ModelCallError):
@@ -299,7 +307,7 @@ class ModelCall:
         """Discard the answer; its usage stays to be recorded."""
         usage = self.usage_entries()
         attempt.set_unrecorded_usage(usage)
-        return ModelCallError(failure, usage)
+        return ModelCallError(failure, usage, has_said=self.first_part_at is not None)
 
     async def _read(
         self, request: ModelRequest, recorder: PartRecorder, allowance: SpendAllowance | None

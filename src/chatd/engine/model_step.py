@@ -20,7 +20,7 @@ from chatd.domain.answer.answer import (
 from chatd.domain.answer.assembler import used_call_ids
 from chatd.domain.backoff import spread
 from chatd.domain.chat.commands import CommitStep, FinishTurn, RecordRetry
-from chatd.domain.chat.messages import needs_next_step
+from chatd.domain.chat.messages import UsageEntry, needs_next_step
 from chatd.domain.chat.row import NO_SETBACKS, ChatError, Episode, Fence, RetryState
 from chatd.domain.decisions import Compact
 from chatd.domain.model.circuit import CallRefused, is_wait_over
@@ -78,12 +78,14 @@ class ModelStep(Struct, frozen=True, kw_only=True):
 
     async def generate(self, attempt: Attempt, context: TurnContext) -> AppliedChange:
         if (refused := self.circuits.request_call(context.config.provider)) is not None:
-            return await self._wait_for_provider(attempt, refused)
+            return await self._wait_for_provider(attempt, context, refused)
         try:
             with self.circuits.watch_call(context.config.provider) as on_answering:
                 rows = await self._call(attempt, context, on_answering)
-        except SpendRefused as error:
-            return await self._refuse(attempt, error)
+        except SpendRefused as refused:
+            # Earlier calls of the step, such as for a summary, are recorded.
+            unpaid = attempt.unrecorded_usage()
+            return await self._fail(attempt, context, refused.refusal.error, unpaid)
         except AnswerTimeout:
             return await self._keep_partial(attempt, context, ANSWER_TIMEOUT_ERROR)
         except SpendExceeded as error:
@@ -97,7 +99,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
                 provider=context.config.provider,
                 detail=" ".join((error.classified.error.detail or "").split()),
             )
-            return await self._retry_or_fail(attempt, error, context)
+            return await self._retry_or_fail(attempt, context, error, can_compact=True)
         kind = CommitStep if any(needs_next_step(draft) for draft in rows.messages) else FinishTurn
         step = attempt.step(kind, rows.messages, rows.usage, client_tools=context.client_names)
         applied = await self.committer.commit(attempt, step)
@@ -111,14 +113,16 @@ class ModelStep(Struct, frozen=True, kw_only=True):
         user requested ends the turn; any other continues it."""
         writer = context.for_summary
         if (refused := self.circuits.request_call(writer.config.provider)) is not None:
-            return await self._wait_for_provider(attempt, refused)
+            return await self._wait_for_provider(attempt, context, refused)
         try:
             with self.circuits.watch_call(writer.config.provider):
                 rows = await self.summary_call.summarize(attempt, context, action)
-        except SpendRefused as error:
-            return await self._refuse(attempt, error)
+        except SpendRefused as refused:
+            # Earlier calls of the step, such as for a summary, are recorded.
+            unpaid = attempt.unrecorded_usage()
+            return await self._fail(attempt, context, refused.refusal.error, unpaid)
         except ModelCallError as error:
-            return await self._retry_or_fail(attempt, error)
+            return await self._retry_or_fail(attempt, context, error, can_compact=False)
         is_manual = action is not None and action.source == "manual"
         kind = FinishTurn if is_manual else CommitStep
         step = attempt.step(kind, rows.messages, rows.usage, compacted=True)
@@ -162,45 +166,49 @@ class ModelStep(Struct, frozen=True, kw_only=True):
             case RejectAnswer() as refused:
                 raise call.rejected(attempt, refused.failure)
 
-    async def _refuse(self, attempt: Attempt, error: SpendRefused) -> AppliedChange:
-        """Earlier calls of the step, such as for a summary, are recorded."""
-        usage = attempt.unrecorded_usage()
-        return await self.committer.fail_turn(attempt, error.refusal.error, usage=usage)
-
     async def _keep_partial(
         self, attempt: Attempt, context: TurnContext, error: ChatError
     ) -> AppliedChange:
         """Fail the turn and keep the partial answer, as an interrupt would."""
         self.spend_guard.on_booked(attempt.chat)
+        return await self._fail(attempt, context, error, attempt.unrecorded_usage())
+
+    async def _fail(
+        self,
+        attempt: Attempt,
+        context: TurnContext,
+        error: ChatError,
+        usage: tuple[UsageEntry, ...],
+    ) -> AppliedChange:
+        """An answer that failed was discarded before. What a worker that died or released the
+        chat has said at this step is kept."""
         return await self.committer.fail_turn(
             attempt,
             error,
             messages=attempt.partial_messages(utc_text(self.env.clock.now())),
-            usage=attempt.unrecorded_usage(),
+            usage=usage,
             client_tools=context.client_names,
         )
 
     async def _retry_or_fail(
-        self, attempt: Attempt, error: ModelCallError, context: TurnContext | None = None
+        self, attempt: Attempt, context: TurnContext, error: ModelCallError, *, can_compact: bool
     ) -> AppliedChange:
-        """With `context`, a full context window is answered by a compaction."""
-        can_compact = context is not None and is_compactable(attempt.history)
+        """With `can_compact`, a full context window is answered by a compaction."""
         decision = decide_retry(
             error.classified,
             (attempt.chat.setbacks or NO_SETBACKS).failed_calls + 1,
-            compactable=can_compact,
+            compactable=can_compact and is_compactable(attempt.history),
             jitter=self.env.jitter(),
         )
         match decision:
             case RetryAfter():
                 return await self._retry(attempt, error, decision.delay_s)
-            case CompactFirst() if context is not None:
+            case CompactFirst():
                 # An attempt of its own, so that viewers see the summary in place of the failure.
                 await self._retry(attempt, error, 0.0)
                 return await self.compact(attempt, context, None)
-            case GiveUp() | CompactFirst():
-                failure = error.classified.error
-                return await self.committer.fail_turn(attempt, failure, usage=error.usage)
+            case GiveUp():
+                return await self._fail(attempt, context, error.classified.error, error.usage)
             case _:
                 assert_never(decision)
 
@@ -211,17 +219,29 @@ class ModelStep(Struct, frozen=True, kw_only=True):
         on with the count of failures."""
         failures = (attempt.chat.setbacks or NO_SETBACKS).failed_calls + 1
         state = self._retry_state(error.classified, failures, delay_s)
-        retry = RecordRetry(fence=Fence.of(attempt.chat), state=state, usage=error.usage)
+        retry = RecordRetry(
+            fence=Fence.of(attempt.chat),
+            state=state,
+            keeps_previous=bool(attempt.previous) and not error.has_said,
+            usage=error.usage,
+        )
         return await self.committer.commit(attempt, retry)
 
-    async def _wait_for_provider(self, attempt: Attempt, refused: CallRefused) -> AppliedChange:
+    async def _wait_for_provider(
+        self, attempt: Attempt, context: TurnContext, refused: CallRefused
+    ) -> AppliedChange:
         """The provider fails for all chats: wait without a call, for a bounded time."""
         setbacks = attempt.chat.setbacks or NO_SETBACKS
         if is_wait_over(refused.cause, setbacks.waited_ms):
-            return await self.committer.fail_turn(attempt, refused.cause.error)
+            return await self._fail(attempt, context, refused.cause.error, ())
         delay_s = spread(max(refused.wait_s, MIN_PROVIDER_WAIT_S), self.env.jitter())
         state = self._retry_state(refused.cause, max(setbacks.failed_calls, 1), delay_s)
-        retry = RecordRetry(fence=Fence.of(attempt.chat), state=state, counted=False)
+        retry = RecordRetry(
+            fence=Fence.of(attempt.chat),
+            state=state,
+            counted=False,
+            keeps_previous=bool(attempt.previous),
+        )
         return await self.committer.commit(attempt, retry)
 
     def _retry_state(self, failed: ClassifiedFailure, failures: int, delay_s: float) -> RetryState:

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from chatd.aio import retry_unavailable
 from chatd.domain.access import WORKER
-from chatd.domain.answer.partial import partial_messages
 from chatd.domain.chat.commands import (
     CommitStep,
     FinishInterrupt,
@@ -21,7 +20,7 @@ from chatd.domain.chat.commands import (
     RequireAnswers,
     SuspendTurn,
 )
-from chatd.domain.chat.messages import Draft, UsageEntry, local_results
+from chatd.domain.chat.messages import UsageEntry, local_results
 from chatd.domain.chat.row import Chat, ChatError, Episode, Fence
 from chatd.domain.decisions import (
     Action,
@@ -52,7 +51,7 @@ from chatd.engine.tool_runner import ToolBatchRun, ToolDeps
 from chatd.engine.tool_search import offer_tools
 from chatd.engine.usage_writer import UsageWriter
 from chatd.parts.episodes import EpisodeRegistry
-from chatd.parts.journal_tail import decode_live_parts, read_episode
+from chatd.parts.journal_tail import decode_live_parts, read_episodes
 from chatd.store.chat import chats
 from chatd.store.chat.operation import AppliedChange
 
@@ -92,6 +91,7 @@ class TurnLoop:
         """Return when the chat waits, needs a client, or is released."""
         if attempt.is_first and attempt.chat.attempt > 1:
             self._deps.usage_writer.settle(attempt.chat)
+            await self._load_previous(attempt)
         while attempt.should_continue:
             if attempt.is_draining:
                 release = ReleaseChat(worker_id=attempt.worker_id, epoch=attempt.chat.epoch)
@@ -101,10 +101,10 @@ class TurnLoop:
 
     async def interrupt(self, attempt: Attempt) -> None:
         """Commit the partial answer or the finished tool results; then run the queue."""
+        await self._load_previous(attempt)
         at = utc_text(self._env.clock.now())
         messages, usage_entries = attempt.partial_messages(at), attempt.unrecorded_usage()
         if attempt.is_first and not attempt.has_partial:
-            messages = await self._messages_from_live_parts(attempt.chat, at)
             self._deps.usage_writer.settle(attempt.chat)
         step = attempt.step(FinishInterrupt, messages, usage_entries)
         await self._committer.commit(attempt, step)
@@ -216,16 +216,23 @@ class TurnLoop:
 
     # Reads that wait for the database
 
-    async def _messages_from_live_parts(self, chat: Chat, at: str) -> tuple[Draft, ...]:
-        """The partial answer of the worker before this one, from the live parts it published.
-        Taking over an interrupt opens no episode, so the last episode is the one to read. This
-        replica may have published it itself, and not yet written it to the journal."""
-        episode = Episode.of(chat)
+    async def _load_previous(self, attempt: Attempt) -> None:
+        """What the workers before this one said at this step, from the live parts they published.
+        Taking over an interrupt opens no episode, so the last one is another worker's. This
+        replica may have published an episode itself, and not yet written it to the journal."""
+        if attempt.has_previous:
+            return
+        chat = attempt.chat
+        is_last_foreign = attempt.is_first and chat.status == "interrupting"
+        kept = Episode.kept_of(chat)
+        episodes = (kept if is_last_foreign else kept[:-1])[::-1]
+        if not episodes:
+            return
+        parts = dict(await self._until_available(lambda: read_episodes(self._conn, episodes)))
         buffer = self._deps.episodes.find(chat.id)
-        if buffer is not None and buffer.episode == episode:
-            return partial_messages(chat, decode_live_parts(buffer.events), at)
-        parts = await self._until_available(lambda: read_episode(self._conn, episode))
-        return partial_messages(chat, parts, at)
+        if buffer is not None and buffer.episode in parts:
+            parts[buffer.episode] = decode_live_parts(buffer.events)
+        attempt.set_previous(parts)
 
     async def _until_available(self, read: Callable[[], Awaitable[T]]) -> T:
         return await retry_unavailable(

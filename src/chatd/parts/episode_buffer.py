@@ -38,7 +38,7 @@ _PendingPart = tuple[Role, _Key, Part]
 
 class EpisodeBuffer:
     """`events[n]` is the encoded part with number n + 1. A reader remembers how many events it has
-    read, so a slow reader costs nothing."""
+    read, so a slow reader costs nothing. The first `shown` events are for viewers."""
 
     __slots__ = (
         "_pending",
@@ -47,6 +47,7 @@ class EpisodeBuffer:
         "episode",
         "events",
         "flushed_at",
+        "shown",
         "size",
         "truncated",
     )
@@ -54,6 +55,7 @@ class EpisodeBuffer:
     def __init__(self, episode: Episode) -> None:
         self.episode = episode
         self.events: list[bytes] = []
+        self.shown = 0
         self.size = 0
         self.truncated = False
         self.flushed_at = float("-inf")

@@ -1,12 +1,13 @@
 """The episodes of this replica's running steps, in memory.
 
 Owns when parts are flushed to viewers and to the journal (the first at once, then a few dozen times
-a second), which buffer is a chat's current one, how long a closed buffer is kept, and how much
-memory all of them may take. History does not depend on any of this.
+a second; viewers wait while the journal is far behind), which buffer is a chat's current one, how
+long a closed buffer is kept, and how much memory all of them may take. History does not depend on
+any of this.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from msgspec import Struct
@@ -29,7 +30,13 @@ DEFAULT_EPISODES_CONFIG: Final = EpisodesConfig()
 
 
 class JournalSink(Protocol):
-    """Writes parts for viewers on other replicas. Never blocks and never raises."""
+    """Writes parts for viewers on other replicas. Never blocks and never raises. While it is
+    behind, viewers here see only what it has written: it tells `on_written` the last number of
+    each episode."""
+
+    on_written: Callable[[Mapping[Episode, int]], None]
+
+    def is_behind(self, now: float) -> bool: ...
 
     def enqueue(
         self, episode: Episode, first_seq: int, events: Sequence[bytes], *, closed: bool
@@ -77,6 +84,8 @@ class EpisodeRegistry:
         self._closed: dict[ChatId, EpisodeBuffer] = {}  # in the order of closing
         self._has_closed = asyncio.Event()
         self._expired: dict[ChatId, EpisodeBuffer] = {}  # kept for a viewer
+        self._withheld: set[EpisodeBuffer] = set()
+        journal.on_written = self._on_written
         self.total = 0
 
     # For the step
@@ -180,8 +189,24 @@ class EpisodeRegistry:
         events, closed = buffer.events[first:], buffer.closed_at is not None
         if events or closed:
             self._journal.enqueue(buffer.episode, first + 1, events, closed=closed)
-        if events and (wake := self._wakers.get(buffer.episode.chat_id)) is not None:
+        if events and self._journal.is_behind(now):
+            self._withheld.add(buffer)
+        elif events:
+            self._show(buffer, len(buffer.events))
+
+    def _show(self, buffer: EpisodeBuffer, seq: int) -> None:
+        if seq <= buffer.shown:
+            return
+        buffer.shown = seq
+        if (wake := self._wakers.get(buffer.episode.chat_id)) is not None:
             wake()
+
+    def _on_written(self, last: Mapping[Episode, int]) -> None:
+        is_behind = self._journal.is_behind(self._clock.monotonic())
+        for buffer in tuple(self._withheld):
+            self._show(buffer, last.get(buffer.episode, 0) if is_behind else len(buffer.events))
+        if not is_behind:
+            self._withheld.clear()
 
     def _free_memory(self, growing: EpisodeBuffer, role: Role) -> None:
         """Drop closed buffers first. If that is not enough, truncate the growing one."""
@@ -213,6 +238,7 @@ class EpisodeRegistry:
         for buffers in (self._buffers, self._closed, self._expired):
             if buffers.get(chat_id) is buffer:
                 del buffers[chat_id]
+        self._withheld.discard(buffer)
         self.total -= buffer.size
 
     def _discarding_recorder(self, episode: Episode) -> PartRecorder:

@@ -8,7 +8,7 @@ of an episode is always its beginning, without gaps. The caller decides which ch
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -181,14 +181,21 @@ _DECODER: Final = msgspec.json.Decoder(MessagePart)
 
 
 async def read_episode(conn: Conn, episode: Episode) -> tuple[LivePart, ...]:
-    """The journaled parts in order, up to the first gap. The journal may have none any more."""
-    events: list[bytes] = []
-    for row in await journal.tail(conn, [(episode, 0)], limit=ALL_PARTS_LIMIT):
-        if row.first_seq > len(events) + 1:
-            break
-        if row.last_seq > len(events):
-            events += row.parts.split(b"\n")[len(events) + 1 - row.first_seq :]
-    return decode_live_parts(events)
+    return (await read_episodes(conn, (episode,)))[episode]
+
+
+async def read_episodes(
+    conn: Conn, episodes: Sequence[Episode]
+) -> Mapping[Episode, tuple[LivePart, ...]]:
+    """The journaled parts of each, in order, up to the first gap. The journal may have none any
+    more."""
+    events: dict[Episode, list[bytes]] = {episode: [] for episode in episodes}
+    positions = [(episode, 0) for episode in episodes]
+    for row in await journal.tail(conn, positions, limit=ALL_PARTS_LIMIT):
+        known = events[row.episode]
+        if row.first_seq <= len(known) + 1 and row.last_seq > len(known):
+            known += row.parts.split(b"\n")[len(known) + 1 - row.first_seq :]
+    return {episode: decode_live_parts(known) for episode, known in events.items()}
 
 
 def decode_live_parts(events: Iterable[bytes]) -> tuple[LivePart, ...]:

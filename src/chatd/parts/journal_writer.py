@@ -7,7 +7,7 @@ drop when the database does not accept them, and truncation of old journal slots
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -27,11 +27,13 @@ TAILED_HINT_KIND: Final = "tailed"
 class JournalWriterConfig(Struct, frozen=True, kw_only=True):
     """Flush intervals: short while another replica tails this worker's chats, long otherwise,
     because a statement has a fixed cost. Under load the interval is `load_factor` times the
-    duration of the last statement."""
+    duration of the last statement. Viewers here are at most `max_lead_s` ahead of the journal, so
+    that an interrupt after this process has died keeps what they saw, but for that much."""
 
     tailed_interval_s: float = 0.025
     untailed_interval_s: float = 0.1
     max_interval_s: float = 0.25
+    max_lead_s: float = 0.25
     load_factor: float = 4
     tailed_for_s: float = 25
     max_pending_bytes: int = 64 * 1024 * 1024
@@ -41,6 +43,10 @@ class JournalWriterConfig(Struct, frozen=True, kw_only=True):
 
 
 DEFAULT_JOURNAL_WRITER_CONFIG: Final = JournalWriterConfig()
+
+
+def _ignore(_: Mapping[Episode, int]) -> None:
+    pass
 
 
 class _Pending:
@@ -54,7 +60,8 @@ class _Pending:
 
 
 class JournalWriter:
-    """Satisfies `episodes.JournalSink`. `worker_id` names this replica's worker."""
+    """Satisfies `episodes.JournalSink`. `worker_id` names this replica's worker. `on_written` gets
+    the last number of each episode in a statement, after it."""
 
     def __init__(
         self,
@@ -70,7 +77,10 @@ class JournalWriter:
         self._worker_id = worker_id
         self._config = config
         self._draw = draw
+        self.on_written: Callable[[Mapping[Episode, int]], None] = _ignore
         self._pending: dict[Episode, _Pending] = {}
+        self._pending_since: float | None = None
+        self._writing_since: float | None = None
         self._calls: list[journal.JournalEntry] = []
         self._size = 0
         self._dropped_episodes: set[Episode] = set()
@@ -94,8 +104,11 @@ class JournalWriter:
             size = sum(map(len, events))
             pending.size += size
             self._size += size
+            now = self._env.clock.monotonic()
+            if self._pending_since is None:
+                self._pending_since = now
             self._has_pending.set()
-            if first_seq == 1 and self._writes_first_part_at_once:
+            if (first_seq == 1 and self._writes_first_part_at_once) or self.is_behind(now):
                 self._sleep.wake()
         if closed:
             self._dropped_episodes.discard(episode)
@@ -115,6 +128,11 @@ class JournalWriter:
             self._has_pending.set()
             if self._writes_calls_at_once:
                 self._sleep.wake()
+
+    def is_behind(self, now: float) -> bool:
+        """Parts have waited for the database longer than viewers may be ahead of the journal."""
+        since = self._pending_since if self._writing_since is None else self._writing_since
+        return since is not None and now - since >= self._config.max_lead_s
 
     def on_hint(self, hint: Hint) -> None:
         if (
@@ -152,7 +170,11 @@ class JournalWriter:
             began = self._env.clock.monotonic()
             batch = self._next_batch()
             left = bool(self._pending or self._calls)
+            self._writing_since = self._pending_since
+            self._pending_since = began if self._pending else None
             await self._write(batch)
+            self._writing_since = None
+            self.on_written({entry.episode: entry.last_seq for entry in batch})
             if left:
                 self._has_pending.set()
             else:

@@ -51,20 +51,21 @@ class LivePartSource:
 
     def parts_after(self, episode: Episode, seq: int, limit: int) -> Sequence[bytes]:
         """At limit `limit` parts after number `seq`."""
-        events = self._events(episode)
-        return events[seq : seq + limit] if len(events) > seq else ()
+        events, shown = self._events(episode)
+        return events[seq : min(seq + limit, shown)] if shown > seq else ()
 
     def has_after(self, episode: Episode, seq: int) -> bool:
-        return len(self._events(episode)) > seq
+        return self._events(episode)[1] > seq
 
-    def _events(self, episode: Episode) -> Sequence[bytes]:
+    def _events(self, episode: Episode) -> tuple[Sequence[bytes], int]:
+        """The parts, and how many of them are for viewers."""
         buffer = self._episodes.find(episode.chat_id)
         if buffer is not None and buffer.episode == episode:
-            return buffer.events
+            return buffer.events, buffer.shown
         tailed = self._tail.find(episode.chat_id)
         if tailed is not None and tailed.episode == episode:
-            return tailed.events
-        return ()
+            return tailed.events, len(tailed.events)
+        return (), 0
 
     def _runs_here(self, chat: Chat) -> bool:
         if self._worker_id is not None and chat.worker_id == self._worker_id:

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from chatd.domain.answer.assembler import merge_text, storable_args
-from chatd.domain.chat.messages import Draft, PendingCall, Role, local_calls
+from chatd.domain.chat.messages import Draft, PendingCall, Role, local_calls, local_results
 from chatd.domain.chat.parts import (
     SUMMARY_TOOL_NAME,
     KnownPart,
@@ -23,6 +23,7 @@ from chatd.domain.chat.parts import (
 )
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ToolCallId
+from chatd.domain.model.usage import utf8_size
 from chatd.domain.text import parse_json, storable_json
 
 
@@ -76,6 +77,49 @@ def partial_messages(
     partial = rebuild_partial(live_parts, chat.pending_calls, at)
     answer = Draft(role="assistant", content=partial.content, model_config_id=chat.model_config_id)
     return (*((answer,) if partial.content else ()), *partial.results)
+
+
+def kept_messages(
+    chat: Chat,
+    own: tuple[Draft, ...],
+    previous: Iterable[Iterable[LivePart]],
+    at: str | None,
+) -> tuple[Draft, ...]:
+    """What an interrupt keeps of a step: `own` is of the worker that ends it, `previous` are the
+    live parts of attempts before, whose workers died or released the chat."""
+    for live_parts in previous:
+        own = keep_longer(own, partial_messages(chat, live_parts, at))
+    return own
+
+
+def keep_longer(own: tuple[Draft, ...], previous: tuple[Draft, ...]) -> tuple[Draft, ...]:
+    """Of two attempts at an answer the one that says more: viewers saw it all. Of two attempts at
+    tool calls every result."""
+    if any(draft.role == "assistant" for draft in (*own, *previous)):
+        return own if _said_bytes(own) >= _said_bytes(previous) else previous
+    answered = {part.tool_call_id for draft in own for part in local_results(draft.content)}
+    missing = (
+        draft
+        for draft in previous
+        if answered.isdisjoint(part.tool_call_id for part in local_results(draft.content))
+    )
+    return (*own, *missing)
+
+
+def _said_bytes(messages: Iterable[Draft]) -> int:
+    """Of the answer; a notice before it is not counted."""
+    answers = (draft for draft in messages if draft.role == "assistant")
+    return sum(_part_bytes(part) for draft in answers for part in draft.content)
+
+
+def _part_bytes(part: Part) -> int:
+    match part:
+        case ToolCallPart():
+            return len(part.tool_name) + (0 if part.args is UNSET else len(bytes(part.args)))
+        case TextPart() | ReasoningPart():
+            return utf8_size(part.text)
+        case _:
+            return 1
 
 
 def _is_provider_result(part: KnownPart) -> bool:

@@ -381,8 +381,9 @@ class Change(Struct, frozen=True, kw_only=True):
 
     # Retry, compaction, usage
 
-    def retry(self, state: RetryState, *, counted: bool) -> Self:
-        """The next attempt. A delay is spent without a worker, so that it holds no slot."""
+    def retry(self, state: RetryState, *, counted: bool, keeps_previous: bool) -> Self:
+        """The next attempt. A delay is spent without a worker, so that it holds no slot. With
+        `keeps_previous` the attempt said nothing, and what those before it said stays."""
         was = self.after.setbacks or NO_SETBACKS
         changed = self if state.delay_ms == 0 else self.set_owner(None)._delay(state.delay_ms / 1e3)
         return changed._set(
@@ -393,6 +394,7 @@ class Change(Struct, frozen=True, kw_only=True):
                 was,
                 failed_calls=was.failed_calls + counted,
                 waited_ms=was.waited_ms + state.delay_ms,
+                discarded_attempt=(was.discarded_attempt if keeps_previous else self.after.attempt),
             ),
         )
 

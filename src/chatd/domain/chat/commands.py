@@ -223,11 +223,13 @@ class WakeTurn(Struct, frozen=True, kw_only=True):
 
 class RecordRetry(Struct, frozen=True, kw_only=True):
     """`usage`: a failed model call may be charged too. `counted`: the call was made and failed; a
-    call that was not made uses none of the chat's attempts."""
+    call that was not made uses none of the chat's attempts. `keeps_previous`: the attempt said
+    nothing, and the one before it, of a worker that died, left a partial answer."""
 
     fence: Fence
     state: RetryState
     counted: bool = True
+    keeps_previous: bool = False
     usage: tuple[UsageEntry, ...] = ()
 
 

@@ -34,6 +34,8 @@ MAX_RUNNABLE_DELAY_S = 75 * 60
 """A chat never waits longer for its next try. A later `runnable_at` means that the database's clock
 went back."""
 RECENT_CHANGES_KEPT = 8
+MAX_KEPT_ATTEMPTS: Final = 32
+"""Of the attempts at one step, as many may say what an interrupt keeps."""
 UNKNOWN_CHANGE: Final = ChangeId(0)
 """The change id of a version that an earlier release of the server acquired or released."""
 
@@ -76,11 +78,12 @@ class RetryState(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class Setbacks(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What went wrong since the chat's history last changed. `waited_ms` is the sum of all retry
-    delays."""
+    delays. The answers of all attempts up to `discarded_attempt` were discarded."""
 
     failed_calls: int = 0
     waited_ms: int = 0
     lone_deaths: int = 0
+    discarded_attempt: int = 0
 
 
 NO_SETBACKS: Final = Setbacks()
@@ -218,9 +221,16 @@ class Chat(Struct, frozen=True, kw_only=True):
     def has_step_in_progress(self) -> bool:
         """A worker runs the next step, or ran it until it died or released the chat. Its partial
         answer must be saved before another step replaces it. A chat that waits for its retry has
-        none: the failed answer was discarded. A suspended one has none either."""
-        is_resting = self.waits_for_retry or self.is_suspended
-        return self.status == "running" and self.attempt > 0 and not is_resting
+        none if the failed answer was discarded. A suspended one has none either."""
+        has_answer = not self.waits_for_retry or self.attempt > self.discarded_attempt + 1
+        return (
+            self.status == "running" and self.attempt > 0 and has_answer and not self.is_suspended
+        )
+
+    @property
+    def discarded_attempt(self) -> int:
+        """The last attempt at this step whose answer was discarded; 0: none."""
+        return (self.setbacks or NO_SETBACKS).discarded_attempt
 
     @property
     def waits_for_retry(self) -> bool:
@@ -303,6 +313,15 @@ class Episode(Struct, frozen=True, order=True):
     @staticmethod
     def of(chat: Chat) -> "Episode":
         return Episode(chat.id, chat.history_version, chat.attempt)
+
+    @staticmethod
+    def kept_of(chat: Chat) -> "tuple[Episode, ...]":
+        """The attempts at this step whose answers were not discarded, the newest last."""
+        first = max(chat.discarded_attempt + 1, chat.attempt - MAX_KEPT_ATTEMPTS + 1, 1)
+        return tuple(
+            Episode(chat.id, chat.history_version, attempt)
+            for attempt in range(first, chat.attempt + 1)
+        )
 
 
 class Fence(Struct, frozen=True, kw_only=True):

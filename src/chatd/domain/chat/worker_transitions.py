@@ -110,7 +110,9 @@ def record_retry(chat: Chat, command: RecordRetry) -> Change:
     so that viewers see the delay in place of the failed answer."""
     command.fence.check(chat)
     require_allowed(chat, Transition.RECORD_RETRY)
-    return Change.of(chat, command.usage).retry(command.state, counted=command.counted)
+    return Change.of(chat, command.usage).retry(
+        command.state, counted=command.counted, keeps_previous=command.keeps_previous
+    )
 
 
 def finish_interrupt(chat: Chat, step: Step) -> Change:
