@@ -14,6 +14,7 @@ from typing import Final
 from msgspec import Struct
 
 from chatd.aio import BackgroundTasks, TaskReaper
+from chatd.domain.answer.tool_calls import DEFAULT_STEP_LIMITS, StepLimits
 from chatd.domain.chat.row import Chat, Hint
 from chatd.domain.chat.turn_events import turn_event
 from chatd.domain.ids import WorkerId
@@ -76,6 +77,7 @@ class ReplicaConfig(Struct, frozen=True, kw_only=True):
     model_call_timeout_s: float | None = None
     files: FileStoreConfig = FileStoreConfig()
     answer_times: AnswerTimes = AnswerTimes()
+    step_limits: StepLimits = DEFAULT_STEP_LIMITS
 
 
 class Replica:
@@ -216,6 +218,7 @@ class Replica:
                 usage_writer=self.usage_writer,
                 title_generator=title_generator,
                 answer_times=config.answer_times,
+                limits=config.step_limits,
                 env=self.env,
             )
         )
@@ -349,6 +352,10 @@ def replica_config(
         answer_times=AnswerTimes(
             question_s=settings.chats.question_hours * 3600.0,
             approval_s=settings.chats.approval_hours * 3600.0,
+        ),
+        step_limits=StepLimits(
+            calls=settings.limits.calls_per_answer,
+            concurrent_calls=settings.limits.concurrent_calls,
         ),
     )
 

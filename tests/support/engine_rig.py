@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from chatd.clock import SystemClock
 from chatd.domain.access import UserActor
+from chatd.domain.answer.tool_calls import DEFAULT_STEP_LIMITS, StepLimits
 from chatd.domain.chat.commands import (
     AnswerCalls,
     CallAnswer,
@@ -356,6 +357,7 @@ class RigOptions(Struct, frozen=True, kw_only=True):
     lock_timeout_s: float = 5.0
     on_statement: StatementHook | None = None
     kind: Literal["openai-compat", "anthropic"] = "openai-compat"
+    limits: StepLimits = DEFAULT_STEP_LIMITS
 
     def provider_at(self, url: str) -> ProviderConfig:
         if self.kind == "anthropic":
@@ -388,6 +390,7 @@ async def engine_rig_with(
         model_call_timeout_s=chosen.model_call_timeout_s,
         pool_size=chosen.pool_size,
         answer_times=AnswerTimes(question_s=7200.0, approval_s=3600.0),
+        step_limits=chosen.limits,
     )
     tools = chosen.source or Tools(chosen.tools)
     replica = Replica(

@@ -1,11 +1,18 @@
 """Assembling model events into live parts and an answer, and judging the answer."""
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 from msgspec import UNSET, Raw
 
 from chatd.domain.answer.answer import Answer, EmptyAnswer, KeepAnswer, RejectAnswer, judge_answer
-from chatd.domain.answer.assembler import MAX_ANSWER_CHARS, Assembler, used_call_ids
+from chatd.domain.answer.assembler import (
+    MAX_ANSWER_CHARS,
+    MAX_ANSWER_PARTS,
+    Assembler,
+    used_call_ids,
+)
 from chatd.domain.chat.messages import TokenUsage
 from chatd.domain.chat.parts import (
     Part,
@@ -449,8 +456,87 @@ def test_an_answer_over_the_size_limit_is_a_failure() -> None:
     piece = TextDelta(id="1", delta="x" * (MAX_ANSWER_CHARS // 4))
     for _ in range(3):
         assembler.feed(piece)
-    with pytest.raises(ModelError):
+    with pytest.raises(ModelError) as failed:
         assembler.feed(piece)
+    assert (failed.value.classified.kind, failed.value.classified.retryable) == (
+        "answer_too_large",
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda n: (TextStart(id=n), TextEnd(id=n, provider_metadata=SIGNED)),
+        lambda n: (ReasoningStart(id=n, provider_metadata=SIGNED), ReasoningEnd(id=n)),
+        lambda n: (SourceFound(url=f"https://a.example/{n}"),),
+        lambda n: (ToolResultDone(id=ToolCallId(n), name="web_search", result=Raw(b"{}")),),
+        lambda n: (ToolCallStart(id=ToolCallId(n), name="execute"),),
+        lambda n: (ToolCallDone(id=A, name="execute", input="{}"),),
+        lambda n: (ToolCallStart(id=ToolCallId(n), name="web_search", provider_executed=True),),
+    ],
+    ids=["texts", "reasoning", "sources", "results", "open calls", "one id", "provider's calls"],
+)
+def test_an_answer_with_too_many_parts_is_a_failure_that_is_not_retried(
+    part: Callable[[str], tuple[ModelEvent, ...]],
+) -> None:
+    assembler = Assembler()
+    for number in range(MAX_ANSWER_PARTS):
+        for event in part(str(number)):
+            assembler.feed(event)
+    with pytest.raises(ModelError) as failed:
+        assembler.feed(part("more")[0])
+    assert failed.value.classified.kind == "answer_too_large"
+    assert not failed.value.classified.retryable
+    assert len(assembler.interrupted().content) <= MAX_ANSWER_PARTS
+
+
+def test_metadata_counts_towards_the_size_limit() -> None:
+    assembler = Assembler()
+    metadata = Raw(b'{"a":"' + b"x" * (MAX_ANSWER_CHARS // 4) + b'"}')
+    for number in range(3):
+        assembler.feed(TextEnd(id="none", provider_metadata=metadata))
+        assembler.feed(ReasoningStart(id=f"{number}", provider_metadata=metadata))
+    with pytest.raises(ModelError):
+        assembler.feed(ReasoningStart(id="4", provider_metadata=metadata))
+
+
+def test_calls_beyond_twice_the_limit_are_counted_and_neither_shown_nor_stored() -> None:
+    assembler = Assembler(max_calls=2)
+    shown: list[Part] = []
+    for number in range(7):
+        made = ToolCallId(f"c{number}")
+        shown += assembler.feed(ToolCallStart(id=made, name="execute"))
+        shown += assembler.feed(ToolCallDelta(id=made, delta="{}"))
+    for number in range(7):
+        made = ToolCallId(f"c{number}")
+        shown += assembler.feed(ToolCallDone(id=made, name="execute", input="{}"))
+    answer = assembler.finished()
+    assert answer.calls_made == 7
+    assert [part.tool_call_id for part in answer.content if isinstance(part, ToolCallPart)] == [
+        "c0",
+        "c1",
+        "c2",
+        "c3",
+    ]
+    assert {part.tool_call_id for part in shown if isinstance(part, ToolCallPart)} == {
+        "c0",
+        "c1",
+        "c2",
+        "c3",
+    }
+    # The model wrote the dropped calls too.
+    assert answer.usage is not None
+    assert answer.usage.output_tokens == -(-7 * 2 // 4)
+
+
+def test_dropped_calls_with_one_id_are_counted_each() -> None:
+    assembler = Assembler(max_calls=1)
+    for _ in range(5):
+        assembler.feed(ToolCallStart(id=A, name="execute"))
+        assembler.feed(ToolCallDone(id=A, name="execute", input="{}"))
+    assert assembler.finished().calls_made == 5
+    assert len(assembler.finished().content) == 2
 
 
 @pytest.mark.covers("prompt-6")

@@ -23,6 +23,7 @@ from chatd.domain.decisions import (
     TurnRules,
     next_action,
 )
+from chatd.domain.ids import ToolCallId
 from chatd.domain.prompt.compaction import ContextFill
 from chatd.domain.questions import QUESTION_TOOL
 from chatd.domain.tool_policy.decision import decide, denial_text
@@ -375,3 +376,27 @@ def test_an_invalid_threshold_is_replaced_by_the_default() -> None:
     rules = replace(RULES, compaction_threshold=250)
     rows = history("user, answer@70, user")
     assert next_action(rows, running(), rules) == compact("auto", 70)
+
+
+SURPLUS = "Not run: one answer may make at most 2 calls."
+
+
+def test_calls_beyond_the_limit_of_an_answer_do_not_run_and_nobody_is_asked_for_them() -> None:
+    rules = replace(RULES, max_calls=2, question_tools=frozenset({QUESTION_TOOL}))
+    names = ("a", "b", "c:ask_client")
+    found = next_action(history("user, calls a b c:ask_client"), running(*names), rules)
+    assert isinstance(found, RunTools)
+    assert found.calls == run(*names).calls
+    assert {call_id: text[: len(SURPLUS)] for call_id, text in found.denied.items()} == {
+        "c": SURPLUS
+    }
+    assert "dropped" not in found.denied[ToolCallId("c")]
+
+
+def test_an_answer_that_keeps_as_many_calls_as_it_may_says_that_later_ones_were_dropped() -> None:
+    rules = replace(RULES, max_calls=2)
+    lines = "user, calls a b c d, done a, done b, done c"
+    found = next_action(history(lines), running("d"), rules)
+    assert isinstance(found, RunTools)
+    assert list(found.denied) == ["d"]
+    assert "Calls after the first 4 were dropped." in found.denied[ToolCallId("d")]

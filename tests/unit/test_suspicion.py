@@ -24,9 +24,10 @@ LONG = STABLE_WORKER_S
         (WorkerDeath(uptime_s=LONG - 1, isolated=1, lock_held=False), False),
         (WorkerDeath(uptime_s=LONG, isolated=0, lock_held=False), False),
         (WorkerDeath(uptime_s=LONG, isolated=2, lock_held=False), False),
-        (WorkerDeath(uptime_s=LONG, isolated=1, lock_held=True), False),
+        (WorkerDeath(uptime_s=LONG, isolated=1, lock_held=True), True),
+        (WorkerDeath(uptime_s=LONG, isolated=2, lock_held=True), False),
     ],
-    ids=["alone", "dies_at_start", "no_suspect", "two_suspects", "lost_lease"],
+    ids=["alone", "dies_at_start", "no_suspect", "two_suspects", "stalled", "stalled_with_two"],
 )
 def test_a_death_tells_against_the_only_suspect_of_a_worker_that_had_run_for_a_while(
     death: WorkerDeath, *, tells: bool

@@ -10,6 +10,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET, Struct
 
+from chatd.domain.answer.tool_calls import DEFAULT_STEP_LIMITS, refuse_surplus
 from chatd.domain.chat.call_waits import CLIENT_TOOL_DEADLINE_S, PERSON_DEADLINE_S, CallWait
 from chatd.domain.chat.messages import (
     Message,
@@ -66,6 +67,7 @@ class TurnRules(Struct, frozen=True, kw_only=True):
     """Limits and tool names that the chat's model and tools set for a turn."""
 
     max_steps: int = MAX_STEPS_PER_TURN
+    max_calls: int = DEFAULT_STEP_LIMITS.calls
     client_tools: frozenset[str] = frozenset()
     client_timeouts_s: Mapping[str, float] = {}
     question_tools: frozenset[str] = frozenset()
@@ -83,8 +85,9 @@ class Generate(Struct, frozen=True, kw_only=True):
 
 
 class RunTools(Struct, frozen=True, kw_only=True):
-    """Answer these calls in one commit. A call without arguments gets an error result. `denied`: a
-    policy denies these calls; the text is their result."""
+    """Answer these calls in one commit. A call without arguments gets an error result. `denied`
+    calls do not run, because a policy denies them or the answer makes too many; the text is their
+    result."""
 
     calls: tuple[ToolCallPart, ...]
     denied: Mapping[ToolCallId, str] = {}
@@ -126,7 +129,7 @@ def next_action(history: Sequence[Message], chat: Chat, rules: TurnRules) -> Act
     if {call.tool_call_id for call in calls} != {call.id for call in chat.pending_calls}:
         return Fail(error=PENDING_CALLS_MISMATCH_ERROR)
     if calls:
-        return _answer_calls(calls, chat, rules)
+        return _answer_calls(calls, _surplus(turn, rules), chat, rules)
     if chat.compaction_requested and compaction.is_compactable(history):
         return _compact("manual", history, rules)
     if _has_stop_result(turn, rules):
@@ -151,20 +154,32 @@ def _current_turn(rows: Sequence[Message]) -> Sequence[Message]:
     return rows
 
 
-def _answer_calls(calls: tuple[ToolCallPart, ...], chat: Chat, rules: TurnRules) -> Action:
+def _surplus(turn: Sequence[Message], rules: TurnRules) -> Mapping[ToolCallId, str]:
+    """Those calls of the newest answer that do not run because it makes too many."""
+    answer = next((row for row in reversed(turn) if row.role == "assistant"), None)
+    return {} if answer is None else refuse_surplus(local_calls(answer.content), rules.max_calls)
+
+
+def _answer_calls(
+    calls: tuple[ToolCallPart, ...],
+    surplus: Mapping[ToolCallId, str],
+    chat: Chat,
+    rules: TurnRules,
+) -> Action:
     marks = {call.id: call for call in chat.pending_calls}
+    usable = [call for call in calls if call.tool_call_id not in surplus]
     decisions = {
-        call.tool_call_id: decide(rules.policy, call.tool_name, call.args) for call in calls
+        call.tool_call_id: decide(rules.policy, call.tool_name, call.args) for call in usable
     }
     waits = {
         call.tool_call_id: wait
-        for call in calls
+        for call in usable
         if (wait := _wait(call, marks[call.tool_call_id], decisions, rules)) is not None
     }
     # A person is asked while subagents work: a wait for them must not come first.
     waits |= {
         call.tool_call_id: CallWait(call_id=call.tool_call_id, kind="agents", timeout_s=None)
-        for call in calls
+        for call in usable
         if waits
         and call.tool_call_id not in waits
         and call.tool_name in rules.agent_wait_tools
@@ -175,9 +190,14 @@ def _answer_calls(calls: tuple[ToolCallPart, ...], chat: Chat, rules: TurnRules)
     if not ready:
         return RequireAction(calls=calls, waits=tuple(waits.values()))
     denied = {
-        call.tool_call_id: denial_text(decision)
+        call.tool_call_id: surplus[call.tool_call_id]
         for call in ready
-        if (decision := decisions[call.tool_call_id]).action == "deny"
+        if call.tool_call_id in surplus
+    }
+    denied |= {
+        call_id: denial_text(decision)
+        for call_id, decision in decisions.items()
+        if decision.action == "deny"
     }
     return RunTools(calls=ready, denied=denied)
 

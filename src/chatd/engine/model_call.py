@@ -24,7 +24,7 @@ from chatd.domain.answer.answer import (
     usage_entry,
 )
 from chatd.domain.answer.assembler import Assembler
-from chatd.domain.answer.tool_calls import ToolSet
+from chatd.domain.answer.tool_calls import DEFAULT_STEP_LIMITS, StepLimits, ToolSet
 from chatd.domain.chat.call_waits import PERSON_DEADLINE_S
 from chatd.domain.chat.messages import Draft, Message, UsageEntry
 from chatd.domain.chat.row import ChatError
@@ -105,6 +105,7 @@ class TurnContext(Struct, frozen=True, kw_only=True):
     instructions: Instructions = Instructions()
     policy: tuple[PolicyLayer, ...] = ()
     answer_times: AnswerTimes = AnswerTimes()
+    limits: StepLimits = DEFAULT_STEP_LIMITS
 
     @property
     def config(self) -> ModelConfig:
@@ -141,6 +142,7 @@ class TurnContext(Struct, frozen=True, kw_only=True):
     def rules(self) -> TurnRules:
         threshold = self.config.compaction_threshold
         return TurnRules(
+            max_calls=self.limits.calls,
             client_tools=self.client_names,
             client_timeouts_s={
                 tool.name: tool.timeout_s
@@ -185,6 +187,10 @@ class AnswerTimeout(ModelCallError):
     """The call passed its limit of time. The attempt still has the partial answer."""
 
 
+class AnswerTooLarge(ModelCallError):
+    """The answer passed a limit of its size. The attempt still has the partial answer."""
+
+
 class SpendExceeded(ModelCallError):
     """The call reached a spend limit. The attempt still has the partial answer."""
 
@@ -218,11 +224,12 @@ class ModelCall:
         self._exceeded: SpendRefusal | None = None
         self._env = env
         self._limits = context.choice.limits
+        self._max_calls = context.limits.calls
         self._timeout_s = self._limits.answer_s if timeout_s is None else timeout_s
         self._earlier_usage = earlier_usage
         self._used_ids = used_ids
         self._update = update
-        self._assembler = Assembler(used_ids)
+        self._assembler = Assembler(used_ids, max_calls=self._max_calls)
         self._idle = IdleTimeout.armed(env.clock.monotonic(), self._limits.silence_s)
         self._is_charged = False
         self._is_opened = False
@@ -268,7 +275,9 @@ class ModelCall:
         """Publish live parts of an answer to `recorder`; a summary is shown when it is complete.
         Raises ModelCallError, SpendRefused."""
         estimate = estimate_input_tokens(request)
-        self._assembler = Assembler(self._used_ids, input_tokens=estimate)
+        self._assembler = Assembler(
+            self._used_ids, input_tokens=estimate, max_calls=self._max_calls
+        )
         attempt.set_partial(self.partial_messages, self.usage_entries)
         started_at = self._env.clock.monotonic()
         self._idle = IdleTimeout.armed(started_at, self._limits.silence_s)
@@ -300,6 +309,8 @@ class ModelCall:
             failure = with_provider(failure, self.record.config.provider)
             if limit.expired():
                 raise AnswerTimeout(failure, self.usage_entries())
+            if failure.kind == "answer_too_large":
+                raise AnswerTooLarge(failure, self.usage_entries())
             raise self.rejected(attempt, failure)
         return self._assembler.finished()
 

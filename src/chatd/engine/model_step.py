@@ -18,9 +18,11 @@ from chatd.domain.answer.answer import (
     judge_answer,
 )
 from chatd.domain.answer.assembler import used_call_ids
+from chatd.domain.answer.tool_calls import surplus_notice
 from chatd.domain.backoff import spread
 from chatd.domain.chat.commands import CommitStep, FinishTurn, RecordRetry
 from chatd.domain.chat.messages import UsageEntry, needs_next_step
+from chatd.domain.chat.notices import has_notice
 from chatd.domain.chat.row import NO_SETBACKS, ChatError, Episode, Fence, RetryState
 from chatd.domain.decisions import Compact
 from chatd.domain.model.circuit import CallRefused, is_wait_over
@@ -46,6 +48,7 @@ from chatd.engine.file_loader import FileLoader
 from chatd.engine.model_call import (
     STRICT_PAIRING_KINDS,
     AnswerTimeout,
+    AnswerTooLarge,
     CallRows,
     ModelCall,
     ModelCallError,
@@ -88,7 +91,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
             return await self._fail(attempt, context, refused.refusal.error, unpaid)
         except AnswerTimeout:
             return await self._keep_partial(attempt, context, ANSWER_TIMEOUT_ERROR)
-        except SpendExceeded as error:
+        except (AnswerTooLarge, SpendExceeded) as error:
             return await self._keep_partial(attempt, context, error.classified.error)
         except ModelCallError as error:
             self.env.emit(
@@ -160,7 +163,11 @@ class ModelStep(Struct, frozen=True, kw_only=True):
             answer = replace(answer, content=drop_unpaired_in_answer(answer.content))
         match judge_answer(answer, context.config.provider):
             case KeepAnswer():
-                return CallRows(messages=call.messages(answer), usage=call.usage_entries(ok=True))
+                kept = call.messages(answer)
+                surplus = surplus_notice(answer.calls_made, context.limits.calls)
+                if surplus is not None and not has_notice(attempt.history, "calls_over_limit"):
+                    kept = (*kept, surplus)
+                return CallRows(messages=kept, usage=call.usage_entries(ok=True))
             case EmptyAnswer():
                 return CallRows(messages=(), usage=call.usage_entries(ok=True))
             case RejectAnswer() as refused:

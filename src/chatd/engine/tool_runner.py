@@ -1,4 +1,4 @@
-"""Run a batch of tool calls concurrently and answer them in call order.
+"""Run a batch of tool calls, so many at once, and answer them in call order.
 
 A tool that fails, hangs, raises or ignores its cancellation never breaks the turn: each of these
 becomes a tool result that the model can act on. `domain.answer.tool_calls` decides which calls may
@@ -6,6 +6,7 @@ run.
 """
 
 import asyncio
+from collections.abc import Iterator
 from typing import Final
 
 from msgspec import UNSET, Struct
@@ -80,8 +81,9 @@ class ToolBatchRun:
         return result_messages(done, self._context.config.context_limit, at)
 
     async def run(self) -> None:
-        """Return when every call has its result or waits for subagents. Serial tools run one by one
-        after the others. Raises StaleFence if another worker owns the chat."""
+        """Return when every call has its result or waits for subagents. A bounded number of tools
+        runs at once, and serial ones one by one after the others. Raises StaleFence if another
+        worker owns the chat."""
         allowed = [call for call in self._calls if call.tool_call_id not in self._denied]
         batch = plan_batch(allowed, self._context.toolbox)
         self._answered = {answer.call_id: answer for answer in batch.rejected}
@@ -89,12 +91,19 @@ class ToolBatchRun:
             if (text := self._denied.get(call.tool_call_id)) is not None:
                 self._store(call, error_output(text))
         try:
+            waiting = iter(batch.concurrent)
+            at_once = min(len(batch.concurrent), self._context.limits.concurrent_calls)
             async with asyncio.TaskGroup() as group:
-                for call in batch.concurrent:
-                    group.create_task(self._answer(call), name=f"call {call.tool_call_id}")
+                for number in range(at_once):
+                    group.create_task(self._answer_each(waiting), name=f"calls {number}")
         except* StaleFence:
             raise StaleFence(f"Chat {self._chat.id} has changed.") from None
         for call in batch.serial:
+            await self._answer(call)
+
+    async def _answer_each(self, waiting: Iterator[ToolCallPart]) -> None:
+        """Several tasks share `waiting`: each takes the next call when its last has its result."""
+        for call in waiting:
             await self._answer(call)
 
     async def _answer(self, call: ToolCallPart) -> None:

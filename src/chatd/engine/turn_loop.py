@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from chatd.aio import retry_unavailable
 from chatd.domain.access import WORKER
+from chatd.domain.answer.tool_calls import DEFAULT_STEP_LIMITS, StepLimits
 from chatd.domain.chat.commands import (
     CommitStep,
     FinishInterrupt,
@@ -77,6 +78,7 @@ class TurnLoopDeps(Struct, frozen=True, kw_only=True):
     usage_writer: UsageWriter
     title_generator: TitleGenerator | None = None
     answer_times: AnswerTimes = AnswerTimes()
+    limits: StepLimits = DEFAULT_STEP_LIMITS
     env: Env
 
 
@@ -157,6 +159,7 @@ class TurnLoop:
                 context,
                 policy=await attempt.load_policy(self._conn),
                 answer_times=self._deps.answer_times,
+                limits=self._deps.limits,
             )
 
     def _start_title(self, attempt: Attempt, context: TurnContext) -> None:

@@ -179,6 +179,11 @@ def incomplete_fault(message: str = "the stream ended before the answer did") ->
     return ProviderFault(message=message, incomplete=True)
 
 
+def too_large_fault(message: str) -> ProviderFault:
+    """More than one answer may have. Not retried: the next answer would most likely be as large."""
+    return ProviderFault(message=message, type="answer_too_large")
+
+
 def unreadable_fault(data: bytes) -> ProviderFault:
     """An event that does not match the API. Retryable, because damage is often transient."""
     return ProviderFault(

@@ -10,9 +10,10 @@ import msgspec
 
 from chatd.domain.model.protocol import ModelEvent, ProviderFault, StreamFailed
 from chatd.domain.text import decode_lenient, replace_json_surrogates
-from chatd.providers.faults import incomplete_fault
+from chatd.providers.faults import incomplete_fault, too_large_fault
 
 MAX_EVENT_BYTES: Final = 32 * 1024 * 1024
+"""Of one event, and of the part of it that has arrived. More ends the answer as too large."""
 DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
 """Raised by `decode_event` for data that the decoder cannot read."""
 
@@ -30,6 +31,10 @@ class FramingError(Exception):
 
 class EventTooLong(FramingError):
     """An event exceeds the size limit."""
+
+
+class TooManyCalls(Exception):
+    """An answer makes more calls than a decoder keeps."""
 
 
 class SseParser:
@@ -159,14 +164,19 @@ class FramedDecoder(ABC):
                 self._decode(name, data)
                 if self.done:
                     break
+        except (EventTooLong, TooManyCalls) as error:
+            self._fail(too_large_fault(str(error)))
         except FramingError as error:
             self._fail(incomplete_fault(str(error)))
         return self._take()
 
     def close(self) -> list[ModelEvent]:
         if not self.done:
-            for name, data in self._framing.end():
-                self._decode(name, data, is_last=True)
+            try:
+                for name, data in self._framing.end():
+                    self._decode(name, data, is_last=True)
+            except TooManyCalls as error:
+                self._fail(too_large_fault(str(error)))
         if not self.done:
             self._end()
         return self._take()

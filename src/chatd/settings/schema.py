@@ -183,6 +183,18 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
     subagents_per_chat: Annotated[
         int, Meta(ge=1, le=10_000, description="Subagents that one chat may start in all")
     ] = 100
+    calls_per_answer: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1000,
+            description="Tool calls of one answer that run; as many again get an error result, and"
+            " later ones are dropped",
+        ),
+    ] = 128
+    concurrent_calls: Annotated[
+        int, Meta(ge=1, le=1000, description="Tool calls of one chat that may run at once")
+    ] = 32
     streams_per_user: Annotated[
         int,
         Meta(ge=1, le=100_000, description="Open event streams and WebSockets of each user, here"),

@@ -487,7 +487,7 @@ def test_an_endless_event_is_a_failure() -> None:
     decoder = AnthropicDecoder(framing=SseParser(limit=1000))
     events = read_pieces(decoder, [START, b"data: ", *[b"x" * 100] * 20])
     assert isinstance(events[-1], StreamFailed)
-    assert events[-1].fault.incomplete
+    assert events[-1].fault.type == "answer_too_large"
 
 
 def test_events_after_the_final_event_are_ignored() -> None:

@@ -30,11 +30,13 @@ _ENDED_IN_ERROR_TEXT: Final = "The provider reported that its answer ended in an
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """Without `finished` it was interrupted. `usage` has estimates for what was not told."""
+    """Without `finished` it was interrupted. `usage` has estimates for what was not told.
+    `calls_made` counts the calls for chatd and its client, also those that were dropped."""
 
     content: tuple[Part, ...]
     finished: Finished | None = None
     usage: TokenUsage | None = None
+    calls_made: int = 0
 
     @property
     def has_visible_text(self) -> bool:

@@ -5,12 +5,14 @@ in the order in which they started.
 """
 
 from collections.abc import Iterable
-from typing import Final, TypeGuard
+from itertools import groupby
+from typing import Final
 
 import msgspec
 from msgspec import UNSET, Raw
 
 from chatd.domain.answer.answer import Answer
+from chatd.domain.answer.tool_calls import DEFAULT_STEP_LIMITS, kept_calls
 from chatd.domain.chat.messages import Draft, TokenUsage, local_calls
 from chatd.domain.chat.parts import (
     Part,
@@ -133,7 +135,11 @@ def storable_metadata(raw: Json) -> Json:
 
 
 MAX_ANSWER_CHARS: Final = 32 * 1024 * 1024
-"""Of one answer. Ends the call of a provider that never ends its stream."""
+"""Of one answer, with the vendor's own data. Ends the call of a provider that never ends its
+stream."""
+MAX_ANSWER_PARTS: Final = 10_000
+"""Of one answer: texts, reasoning blocks, calls, results and sources, dropped calls included. An
+answer with more of them ends in an error of kind `answer_too_large`."""
 _EVENT_OVERHEAD_CHARS: Final = 64
 
 CUT_REASONS: Final[frozenset[FinishReason]] = frozenset(
@@ -148,15 +154,27 @@ class Assembler:
 
     `used_ids` are the ids of the chat's earlier calls. Some vendors number calls from 0 in every
     answer, but results and running commands are stored by call id. `input_tokens` is an estimate,
-    for a provider that does not tell.
+    for a provider that does not tell. Of an answer that makes more than `max_calls` calls, twice as
+    many are kept; the others are counted, and neither shown nor stored.
     """
 
-    def __init__(self, used_ids: Iterable[ToolCallId] = (), *, input_tokens: int = 0) -> None:
+    def __init__(
+        self,
+        used_ids: Iterable[ToolCallId] = (),
+        *,
+        input_tokens: int = 0,
+        max_calls: int = DEFAULT_STEP_LIMITS.calls,
+    ) -> None:
         self._open: dict[tuple[str, str], TextBuilder | ReasoningBuilder | CallBuilder] = {}
         self._done: list[Part] = []
         self._finished: Finished | None = None
         self._at: str | None = None
         self._used_ids = set(used_ids)
+        self._id_counts: dict[str, int] = {}
+        self._max_kept_calls = kept_calls(max_calls)
+        self._calls = 0
+        self._dropped: set[ToolCallId] = set()
+        self._parts = 0
         self._chars = 0
         self._input_tokens = input_tokens
         self._streamed_bytes = 0
@@ -189,10 +207,12 @@ class Assembler:
             case ToolCallStart() | ToolCallDelta() | ToolCallDone():
                 return self._call(event)
             case ToolResultDone():
-                self._grow(len(decode_lenient(bytes(event.result))))
+                self._count_part()
+                self._grow(_size(event.result) + _size(event.provider_metadata))
                 return self._add(_provider_result(event, at))
             case SourceFound():
-                self._grow(len(event.url))
+                self._count_part()
+                self._grow(len(event.url) + len(event.title or ""))
                 return self._add(SourcePart(url=event.url, source_id=event.id, title=event.title))
             case UsageReported():
                 self._told = merge_usage(self._told, event.usage)
@@ -210,18 +230,27 @@ class Assembler:
         content = self._content()
         if self._finished is not None and self._finished.reason in CUT_REASONS:
             content = tuple(_mark_cut(part) for part in content)
-        return Answer(content=content, finished=self._finished, usage=self.usage)
+        return Answer(
+            content=content,
+            finished=self._finished,
+            usage=self.usage,
+            calls_made=self._calls,
+        )
 
     def interrupted(self, at: str | None = None) -> Answer:
         """The partial answer so far. Its calls, also incomplete ones, still need a result."""
         self._at = at or self._at
-        return Answer(content=self._content(), usage=self.usage)
+        return Answer(content=self._content(), usage=self.usage, calls_made=self._calls)
+
+    def _count_part(self) -> None:
+        self._parts += 1
+        if self._parts > MAX_ANSWER_PARTS:
+            raise _too_large(f"The answer has more than {MAX_ANSWER_PARTS} parts.")
 
     def _grow(self, chars: int) -> None:
         self._chars += chars + _EVENT_OVERHEAD_CHARS
         if self._chars > MAX_ANSWER_CHARS:
-            detail = f"The answer is longer than {MAX_ANSWER_CHARS} characters."
-            raise ModelError(known_failure("generic", "", detail=detail))
+            raise _too_large(f"The answer is longer than {MAX_ANSWER_CHARS} characters.")
 
     def _content(self) -> tuple[Part, ...]:
         parts = (block.part(self._at) for block in self._open.values())
@@ -235,10 +264,15 @@ class Assembler:
         block = self._open.pop(key, None)
         if block is None:
             return
-        block.set_metadata(metadata)
+        self._set_metadata(block, metadata)
         part = block.part(self._at)
         if part is not None:
             self._done.append(part)
+
+    def _set_metadata(self, block: BlockBuilder, metadata: Json) -> None:
+        if metadata is not UNSET:
+            self._grow(_size(metadata))
+            block.set_metadata(metadata)
 
     def _text(self, event: TextStart | TextDelta | TextEnd) -> tuple[Part, ...]:
         key = ("text", event.id)
@@ -247,6 +281,7 @@ class Assembler:
             return ()
         block = self._open.get(key)
         if block is None:
+            self._count_part()
             block = self._open[key] = TextBuilder(self._at)
         if isinstance(event, TextStart) or not event.delta:
             return ()
@@ -261,8 +296,9 @@ class Assembler:
             return ()
         block = self._open.get(key)
         if block is None:
+            self._count_part()
             block = self._open[key] = ReasoningBuilder(self._at)
-        block.set_metadata(event.provider_metadata)
+        self._set_metadata(block, event.provider_metadata)
         text = event.text if isinstance(event, ReasoningStart) else event.delta
         if not text:
             return ()
@@ -273,6 +309,8 @@ class Assembler:
     def _call(self, event: ToolCallStart | ToolCallDelta | ToolCallDone) -> tuple[Part, ...]:
         key = ("call", event.id)
         block = self._open.get(key)
+        if event.id in self._dropped or (block is None and self._drops_new_call(event)):
+            return self._drop_call(event)
         if isinstance(event, ToolCallStart):
             if block is None:
                 self._open[key] = CallBuilder(self._unique_id(event), event, self._at)
@@ -280,7 +318,7 @@ class Assembler:
         if isinstance(event, ToolCallDone):
             # The complete call is authoritative; earlier deltas are discarded.
             self._open.pop(key, None)
-            self._grow(len(event.input))
+            self._grow(len(event.input) + _size(event.provider_metadata))
             if block is None or not block.pieces:
                 self._streamed_bytes += utf8_size(event.input)
             call_id = block.call_id if isinstance(block, CallBuilder) else self._unique_id(event)
@@ -298,16 +336,49 @@ class Assembler:
             ),
         )
 
+    def _drops_new_call(self, event: ToolCallStart | ToolCallDelta | ToolCallDone) -> bool:
+        """Count the call that this event begins. The provider's own calls run at the provider."""
+        if isinstance(event, ToolCallDelta):
+            return False
+        self._count_part()
+        if event.provider_executed:
+            return False
+        self._calls += 1
+        return self._calls > self._max_kept_calls
+
+    def _drop_call(self, event: ToolCallStart | ToolCallDelta | ToolCallDone) -> tuple[Part, ...]:
+        """The model wrote it, so it counts for the limits and for the usage."""
+        match event:
+            case ToolCallStart():
+                self._dropped.add(event.id)
+            case ToolCallDelta():
+                self._grow(len(event.delta))
+                self._streamed_bytes += utf8_size(event.delta)
+            case ToolCallDone():
+                self._grow(len(event.input))
+                self._dropped.discard(event.id)
+        return ()
+
     def _unique_id(self, call: ToolCallStart | ToolCallDone) -> ToolCallId:
         """An id that no other call of the chat has. Provider-executed calls keep their id."""
-        unique, count = replace_surrogates(call.id) or "call", 1
+        given = replace_surrogates(call.id) or "call"
         if call.provider_executed:
-            return ToolCallId(unique)
+            return ToolCallId(given)
+        unique, count = given, self._id_counts.get(given, 1)
         while unique in self._used_ids:
             count += 1
-            unique = f"{replace_surrogates(call.id) or 'call'}-{count}"
+            unique = f"{given}-{count}"
+        self._id_counts[given] = count
         self._used_ids.add(ToolCallId(unique))
         return ToolCallId(unique)
+
+
+def _too_large(detail: str) -> ModelError:
+    return ModelError(known_failure("answer_too_large", "", detail=detail))
+
+
+def _size(raw: Json) -> int:
+    return 0 if raw is UNSET else memoryview(raw).nbytes
 
 
 def used_call_ids(history: Iterable[Draft]) -> set[ToolCallId]:
@@ -347,14 +418,15 @@ def _provider_result(event: ToolResultDone, at: str | None) -> ToolResultPart:
 def merge_text(parts: Iterable[Part]) -> tuple[Part, ...]:
     """Merge adjacent plain text parts, so that a viewer's deltas and history agree."""
     out: list[Part] = []
-    for part in parts:
-        last = out[-1] if out else None
-        if _plain(last) and _plain(part):
-            out[-1] = TextPart(text=last.text + part.text)
+    for is_plain, run in groupby(parts, key=_plain):
+        group = list(run)
+        if is_plain and len(group) > 1:
+            whole = "".join(part.text for part in group if isinstance(part, TextPart))
+            out.append(TextPart(text=whole))
         else:
-            out.append(part)
+            out.extend(group)
     return tuple(out)
 
 
-def _plain(part: Part | None) -> TypeGuard[TextPart]:
+def _plain(part: Part) -> bool:
     return isinstance(part, TextPart) and part.provider_metadata is UNSET

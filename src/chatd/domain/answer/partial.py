@@ -4,13 +4,14 @@ Normally the worker that assembled an interrupted answer commits it. If that wor
 journal still has the live parts, but without signatures and usage.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 
 import msgspec
 from msgspec import UNSET, Struct
 
 from chatd.domain.answer.assembler import merge_text, storable_args
-from chatd.domain.chat.messages import Draft, PendingCall, Role, local_calls, local_results
+from chatd.domain.chat.messages import Draft, PendingCall, Role, local_results
 from chatd.domain.chat.parts import (
     SUMMARY_TOOL_NAME,
     KnownPart,
@@ -53,13 +54,13 @@ def rebuild_partial(
     """
     pending_ids = {call.id for call in pending_calls}
     answer = _PartialContent(at)
+    known = pending_ids or answer.call_ids
     results: dict[ToolCallId, Draft] = {}
     for live in live_parts:
         match live.part:
             case (ToolCallPart() | ToolResultPart()) as part if part.tool_name == SUMMARY_TOOL_NAME:
                 pass
             case ToolResultPart(provider_executed=False) as result if live.role == "tool":
-                known = pending_ids or {call.tool_call_id for call in local_calls(answer.content())}
                 if result.tool_call_id in known and _is_complete(result):
                     results.setdefault(result.tool_call_id, _message(result))
             case part if not pending_ids and (
@@ -142,6 +143,7 @@ class _PartialContent:
     """Collects live parts into content. A call is placed where its first delta was shown."""
 
     def __init__(self, at: str | None) -> None:
+        self.call_ids: set[ToolCallId] = set()
         self._at = at
         self._parts: list[Part] = []
         self._calls: dict[ToolCallId, int] = {}
@@ -152,7 +154,10 @@ class _PartialContent:
             case TextPart():
                 self._parts.append(TextPart(text=part.text))
             case ReasoningPart():
-                self._reasoning(part)
+                began = part.created_at or self._at
+                self._parts.append(
+                    ReasoningPart(text=part.text, created_at=began, completed_at=self._at)
+                )
             case ToolCallPart():
                 self._call(part)
             case ToolResultPart() if _is_complete(part):
@@ -162,21 +167,13 @@ class _PartialContent:
             case _:
                 pass
 
-    def _reasoning(self, part: ReasoningPart) -> None:
-        last = self._parts[-1] if self._parts else None
-        if isinstance(last, ReasoningPart):
-            self._parts[-1] = msgspec.structs.replace(last, text=last.text + part.text)
-        else:
-            began = part.created_at or self._at
-            self._parts.append(
-                ReasoningPart(text=part.text, created_at=began, completed_at=self._at)
-            )
-
     def _call(self, part: ToolCallPart) -> None:
         index = self._calls.setdefault(part.tool_call_id, len(self._parts))
         if index == len(self._parts):
             self._parts.append(part)
             self._pieces[part.tool_call_id] = []
+            if not part.provider_executed:
+                self.call_ids.add(part.tool_call_id)
         if part.args_delta is None:
             # The complete call takes precedence over deltas before and after it.
             self._parts[index] = part
@@ -196,4 +193,14 @@ class _PartialContent:
                     args_delta=None,
                     created_at=call.created_at or self._at,
                 )
-        return merge_text(parts)
+        return merge_text(_join_reasoning(parts))
+
+
+def _join_reasoning(parts: Iterable[Part]) -> Iterator[Part]:
+    for kind, run in groupby(parts, key=type):
+        deltas = list(run)
+        if kind is ReasoningPart and len(deltas) > 1:
+            whole = "".join(part.text for part in deltas if isinstance(part, ReasoningPart))
+            yield msgspec.structs.replace(deltas[0], text=whole)
+        else:
+            yield from deltas

@@ -1,4 +1,5 @@
-"""Plans a tool batch: which calls run in which order, and which are rejected before they run.
+"""Plans a tool batch: how many calls an answer may make, which run in which order, and which are
+rejected before they run.
 
 Also the call key, the idempotency key of a tool call's effect.
 """
@@ -13,12 +14,51 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from chatd.domain.answer.tool_output import AnsweredCall, error_output
+from chatd.domain.chat.messages import Draft
+from chatd.domain.chat.notices import notice_draft
 from chatd.domain.chat.parts import ToolCallPart
 from chatd.domain.ids import ChatId, ToolCallId
 from chatd.domain.model.protocol import ToolSpec
 from chatd.domain.text import Json, parse_json
 
 _NO_SCHEMA: Final[Mapping[str, object]] = {}
+
+
+class StepLimits(Struct, frozen=True, kw_only=True):
+    """`calls` of one answer run at most, `concurrent_calls` of them at once."""
+
+    calls: int = 128
+    concurrent_calls: int = 32
+
+
+DEFAULT_STEP_LIMITS: Final = StepLimits()
+
+
+def kept_calls(limit: int) -> int:
+    """How many calls of an answer are stored: those that run, and as many again, each with an error
+    result. Later calls are dropped: every reader of the chat would pay for them."""
+    return 2 * limit
+
+
+def surplus_notice(made: int, limit: int) -> Draft | None:
+    """Tells people that an answer made more calls than may run."""
+    if made <= limit:
+        return None
+    text = f"The model made {made} tool calls in one answer. The first {limit} were accepted."
+    if made > kept_calls(limit):
+        text += f" Only the first {kept_calls(limit)} are stored."
+    return notice_draft("calls_over_limit", text, {"calls": str(made), "limit": str(limit)})
+
+
+def refuse_surplus(calls: Sequence[ToolCallPart], limit: int) -> dict[ToolCallId, str]:
+    """The calls of an answer that do not run because it makes too many, with their results."""
+    if len(calls) <= limit:
+        return {}
+    text = f"Not run: one answer may make at most {limit} calls."
+    if len(calls) >= kept_calls(limit):
+        text += f" Calls after the first {len(calls)} were dropped."
+    text += " Look at the results of the others first, then call again, with fewer calls at once."
+    return {call.tool_call_id: text for call in calls[limit:]}
 
 
 class _Fields(list[tuple[str, object]]):

@@ -137,10 +137,10 @@ class Change(Struct, frozen=True, kw_only=True):
         """Append messages; `pending` are the calls without a result after them."""
         if not drafts:
             return self.set_pending_calls(pending)
-        row, added = self.after, self.messages
+        row, added = self.after, list(self.messages)
         next_id, model, effort = row.next_message_id, row.model_config_id, row.reasoning_effort
         for draft in drafts:
-            added = (*added, AppendedMessage(id=next_id, draft=draft))
+            added.append(AppendedMessage(id=next_id, draft=draft))
             next_id = MessageId(next_id + 1)
             if draft.visibility == "both" and not draft.compressed:
                 # A summary does not set the chat's model: another model may have written it.
@@ -160,15 +160,15 @@ class Change(Struct, frozen=True, kw_only=True):
             model_config_id=model,
             reasoning_effort=effort,
         )
-        return msgspec.structs.replace(self, messages=added, after=after)
+        return msgspec.structs.replace(self, messages=tuple(added), after=after)
 
     def answer_pending_calls(self, reason: str = INTERRUPTED_CALL_TEXT) -> Self:
         """Providers refuse a history in which a user message follows a pending call."""
-        changed = self
-        for call in self.after.pending_calls:
-            text = UNASKED_TEXT if has_surely_not_run(call) else reason
-            changed = changed.append(error_result(call, text))
-        return changed.set_pending_calls(())
+        results = tuple(
+            error_result(call, UNASKED_TEXT if has_surely_not_run(call) else reason)
+            for call in self.after.pending_calls
+        )
+        return self.append_all(results, ())
 
     def start_turn(self, prompt: UserInput) -> Self:
         return self._new_turn().append(prompt.draft())._choose_mode(prompt)

@@ -35,7 +35,7 @@ WORKER_CRASHED_ERROR: Final = ChatError(
 
 class WorkerDeath(Struct, frozen=True, kw_only=True):
     """`isolated` counts the isolated chats that the worker ran. `lock_held`: the process still
-    holds its session lock, so that it lost its lease but did not die."""
+    holds its session lock, so that it lost its lease but did not die: it was stalled."""
 
     uptime_s: float
     isolated: int
@@ -47,8 +47,10 @@ def is_isolated(chat: Chat) -> bool:
 
 
 def is_evidence(death: WorkerDeath) -> bool:
-    """Whether the death tells against the isolated chat of that worker."""
-    return not death.lock_held and death.isolated == 1 and death.uptime_s >= STABLE_WORKER_S
+    """Whether the death tells against the isolated chat of that worker. A stall counts like a
+    death: a chat whose work stalls its worker would take one replica after another from all other
+    chats, without any process ever dying."""
+    return death.isolated == 1 and death.uptime_s >= STABLE_WORKER_S
 
 
 def suspect_delay_s(deaths: int, jitter: float = 0.0) -> float:

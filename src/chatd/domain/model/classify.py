@@ -52,6 +52,7 @@ _PRECISE_TYPES: Final[Mapping[str, _Outcome]] = {
     "missing_key": ("missing_key", False),
     "provider_disabled": ("provider_disabled", False),
     "content_filter": ("content_filter", False),
+    "answer_too_large": ("answer_too_large", False),
     "content_policy_violation": ("content_filter", False),
     "invalid_prompt": ("content_filter", False),
     "bio_policy": ("content_filter", False),

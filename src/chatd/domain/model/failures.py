@@ -31,6 +31,7 @@ FailureKind = Literal[
     "content_filter",
     "refusal",
     "output_limit",
+    "answer_too_large",
 ]
 
 
@@ -86,6 +87,8 @@ _MESSAGES: Final[Mapping[FailureKind, str]] = {
     "refusal": "The model at {who} refused to answer.",
     "output_limit": "The model at {who} used its whole output limit before it wrote an answer."
     " Raise the model's max_output_tokens or lower its reasoning effort.",
+    "answer_too_large": "{who} sent more than one answer may have, so chatd ended it. What had"
+    " arrived is kept. Send a message to go on, or use another model.",
 }
 
 

@@ -89,7 +89,7 @@ class OpenThinking:
     def __init__(self, block_id: str, block: ThinkingBlock) -> None:
         self._id = block_id
         self._initial_text = block.thinking
-        self._signature = block.signature
+        self._signature = [block.signature]
 
     def start(self) -> list[ModelEvent]:
         return [ReasoningStart(id=self._id, text=self._initial_text)]
@@ -99,14 +99,11 @@ class OpenThinking:
             if piece.thinking:
                 out.append(ReasoningDelta(id=self._id, delta=piece.thinking))
         elif isinstance(piece, SignaturePiece):
-            self._signature += piece.signature
+            self._signature.append(piece.signature)
 
     def stop(self) -> list[ModelEvent]:
-        metadata = (
-            pack_metadata(AnthropicMetadata(signature=self._signature))
-            if self._signature
-            else UNSET
-        )
+        signature = "".join(self._signature)
+        metadata = pack_metadata(AnthropicMetadata(signature=signature)) if signature else UNSET
         return [ReasoningEnd(id=self._id, provider_metadata=metadata)]
 
 

@@ -51,6 +51,7 @@ _FAILURES: Final[Mapping[str, tuple[str, str]]] = {
         "Choose a model with a larger context.",
     ),
     "output_limit": ("The output limit is too low", ""),
+    "answer_too_large": ("The answer was too large", "What had arrived is kept."),
     "content_filter": (
         "The provider's filter stopped the answer",
         "Change your message, or choose another model.",

@@ -24,6 +24,7 @@ const FAILURES: Readonly<Record<string, Failure>> = {
   config: { title: "The configuration does not fit", advice: "", steps: ["open_models", "switch_model"] },
   context_overflow: { title: "The chat is too long for the model", advice: "Choose a model with a larger context.", steps: ["switch_model", "try_again"] },
   output_limit: { title: "The output limit is too low", advice: "", steps: ["open_models", "try_again"] },
+  answer_too_large: { title: "The answer was too large", advice: "What had arrived is kept.", steps: ["try_again", "switch_model"] },
   content_filter: { title: "The provider’s filter stopped the answer", advice: "Change your message, or choose another model.", steps: ["switch_model", "try_again"] },
   refusal: { title: "The model declined to answer", advice: "Change your message, or choose another model.", steps: ["switch_model", "try_again"] },
   crashed: { title: "The turn crashed", advice: "It is on the server’s side. What was said is kept.", steps: ["try_again"] },

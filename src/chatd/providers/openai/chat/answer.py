@@ -258,22 +258,33 @@ class ReasoningDetails:
 
     def __init__(self) -> None:
         self._pieces: list[dict[str, object]] = []
+        self._growing: list[str] = []
 
     def add(self, details: tuple[Raw, ...]) -> str:
         """Returns the readable text."""
-        text = ""
+        texts: list[str] = []
         for raw in details:
             try:
                 piece = decode_event(_FIELDS, raw)
                 known = decode_event(wire.DETAIL, raw)
             except DECODE_ERRORS:
                 continue
-            text += known.text or known.summary or ""
+            texts.append(known.text or known.summary or "")
             if not self._merge(piece):
+                self._join()
                 self._pieces.append(piece)
-        return text
+        return "".join(texts)
+
+    def _join(self) -> None:
+        """Add the texts that continue the last piece to it."""
+        if self._growing:
+            last = self._pieces[-1]
+            key = _MERGED_FIELDS[str(last.get("type"))]
+            last[key] = "".join((str(last[key]), *self._growing))
+            self._growing.clear()
 
     def pack(self) -> tuple[Raw, ...]:
+        self._join()
         return tuple(
             Raw(replace_json_surrogates(decode_lenient(msgspec.json.encode(piece))).encode())
             for piece in self._pieces
@@ -292,7 +303,7 @@ class ReasoningDetails:
         for key, value in piece.items():
             before = last.get(key)
             if key == growing and isinstance(value, str) and isinstance(before, str):
-                last[key] = before + value
+                self._growing.append(value)
             elif value is not None:
                 last[key] = value
         return True

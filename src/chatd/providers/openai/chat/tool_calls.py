@@ -1,6 +1,7 @@
 """Build tool calls from deltas: which delta belongs to which call, and the id of the call."""
 
 from collections.abc import Collection
+from typing import Final
 
 import msgspec
 from msgspec import UNSET
@@ -16,11 +17,16 @@ from chatd.domain.text import (
 )
 from chatd.providers.openai.chat import wire
 from chatd.providers.openai.chat.wire import ChatMetadata, pack_metadata
+from chatd.providers.sse import TooManyCalls
 from chatd.providers.tool_schema import ToolNames
+
+MAX_DECODED_CALLS: Final = 10_000
+"""Of one answer. The calls of this wire are complete only at its end, so that all are kept."""
+_MAX_CHECKS: Final = 1000
 
 
 class _Call:
-    __slots__ = ("extra", "id", "name", "pieces", "wire_id")
+    __slots__ = ("checks", "extra", "id", "name", "pieces", "wire_id")
 
     def __init__(self, wire_id: str, call_id: ToolCallId) -> None:
         self.wire_id = wire_id
@@ -28,6 +34,7 @@ class _Call:
         self.name = ""
         self.pieces: list[str] = []
         self.extra: Json = UNSET
+        self.checks = 0
 
 
 def _is_another(call: _Call, delta: wire.ToolCall) -> bool:
@@ -36,12 +43,15 @@ def _is_another(call: _Call, delta: wire.ToolCall) -> bool:
         return delta.id != call.wire_id
     function = delta.function
     begins = function is not None and function.name and function.arguments
-    return bool(begins) and bool(call.name) and _is_whole(call.pieces)
+    return bool(begins) and bool(call.name) and _is_whole(call)
 
 
-def _is_whole(pieces: list[str]) -> bool:
-    if not pieces or not pieces[-1].rstrip().endswith("}"):
+def _is_whole(call: _Call) -> bool:
+    """Reads all pieces, so that it may be asked so many times only."""
+    pieces = call.pieces
+    if not pieces or not pieces[-1].rstrip().endswith("}") or call.checks >= _MAX_CHECKS:
         return False
+    call.checks += 1
     return isinstance(parse_json("".join(pieces)), dict)
 
 
@@ -68,9 +78,12 @@ class ToolCallBuilder:
         self._salt = salt
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
+        self._by_wire_id: dict[str, _Call] = {}
+        self._id_counts: dict[str, int] = {}
 
     @property
     def has_calls(self) -> bool:
+        """Asked once, at the end of the answer."""
         return any(call.name for call in self._calls)
 
     def add(self, delta: wire.ToolCall) -> None:
@@ -107,7 +120,7 @@ class ToolCallBuilder:
         if delta.index is not None:
             call = self._by_index.get(delta.index)
         elif delta.id:
-            call = next((call for call in self._calls if call.wire_id == delta.id), None)
+            call = self._by_wire_id.get(delta.id)
         elif delta.function is not None and delta.function.name:
             call = None
         else:
@@ -115,9 +128,12 @@ class ToolCallBuilder:
         return None if call is not None and _is_another(call, delta) else call
 
     def _begin(self, delta: wire.ToolCall) -> _Call:
+        if len(self._calls) >= MAX_DECODED_CALLS:
+            raise TooManyCalls(f"the answer makes more than {MAX_DECODED_CALLS} tool calls")
         number = len(self._calls) if delta.index is None else delta.index
         call = _Call(delta.id or "", self._unique_id(delta.id, number))
         self._calls.append(call)
+        self._by_wire_id.setdefault(call.wire_id, call)
         if delta.index is not None:
             self._by_index[delta.index] = call
         return call
@@ -126,9 +142,10 @@ class ToolCallBuilder:
         own = given or f"tool-call-{number}"
         if self._salt and (not given or given in self._used):
             own = f"{own}-{self._salt}"
-        unique, count = own, 1
+        unique, count = own, self._id_counts.get(own, 1)
         while unique in self._used:
             count += 1
             unique = f"{own}-{count}"
+        self._id_counts[own] = count
         self._used.add(unique)
         return ToolCallId(unique)
