@@ -74,4 +74,5 @@ async def test_an_interrupt_of_many_calls_answers_all_of_them(dsn: str) -> None:
         await gate.reached.wait()
         await rig.interrupt(chat_id)
         assert (await rig.wait_runner_left(chat_id)).state == "W"
-        assert len(await rig.transcript(chat_id)) == 2 + 256
+        lines = await rig.transcript(chat_id)
+        assert sum(line.startswith("tool: ") for line in lines) == 256

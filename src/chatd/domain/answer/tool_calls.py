@@ -54,10 +54,10 @@ def refuse_surplus(calls: Sequence[ToolCallPart], limit: int) -> dict[ToolCallId
     """The calls of an answer that do not run because it makes too many, with their results."""
     if len(calls) <= limit:
         return {}
-    text = f"Not run: one answer may make at most {limit} calls."
-    if len(calls) >= kept_calls(limit):
-        text += f" Calls after the first {len(calls)} were dropped."
-    text += " Look at the results of the others first, then call again, with fewer calls at once."
+    text = (
+        f"Not run: of the calls of one answer the first {limit} run, and {kept_calls(limit)} are"
+        " kept. Look at their results first, then call again, with fewer calls at once."
+    )
     return {call.tool_call_id: text for call in calls[limit:]}
 
 
