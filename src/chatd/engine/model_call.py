@@ -27,7 +27,7 @@ from chatd.domain.answer.assembler import Assembler
 from chatd.domain.answer.tool_calls import DEFAULT_STEP_LIMITS, StepLimits, ToolSet
 from chatd.domain.chat.call_waits import PERSON_DEADLINE_S
 from chatd.domain.chat.messages import Draft, Message, UsageEntry
-from chatd.domain.chat.row import ChatError
+from chatd.domain.chat.row import Chat, ChatError
 from chatd.domain.decisions import TurnRules
 from chatd.domain.errors import Unavailable
 from chatd.domain.ids import ToolCallId
@@ -409,16 +409,16 @@ async def build_request(
     """A thread converts a long history, so that other chats are not stopped meanwhile. Raises
     ModelCallError if a file cannot be loaded."""
     history = [*attempt.history, *(() if update is None else (update.row,))]
-    effort, files = attempt.chat.reasoning_effort, dict[str, ResolvedFile]()
+    chat, files = attempt.chat, dict[str, ResolvedFile]()
     if loader is not None and (named := list_file_ids(history)):
         try:
-            files = await loader.load(attempt.chat.id, named, context.choice.files)
+            files = await loader.load(chat.id, named, context.choice.files)
         except Unavailable as error:
             raise ModelCallError(files_unavailable(error)) from error
     is_large = is_history_larger(history, MAX_BUILT_AT_ONCE_CHARS)
     if is_large or sum(len(file.data) for file in files.values()) > MAX_BUILT_AT_ONCE_CHARS:
-        return await asyncio.to_thread(_build_request, history, effort, context, files)
-    return _build_request(history, effort, context, files)
+        return await asyncio.to_thread(_build_request, history, chat, context, files)
+    return _build_request(history, chat, context, files)
 
 
 def files_unavailable(error: Unavailable) -> ClassifiedFailure:
@@ -430,7 +430,7 @@ def files_unavailable(error: Unavailable) -> ClassifiedFailure:
 
 def _build_request(
     history: Sequence[Message],
-    effort: str | None,
+    chat: Chat,
     context: TurnContext,
     files: Mapping[str, ResolvedFile],
 ) -> ModelRequest:
@@ -452,8 +452,11 @@ def _build_request(
         top_k=config.top_k,
         presence_penalty=config.presence_penalty,
         frequency_penalty=config.frequency_penalty,
-        reasoning_effort=resolve_effort(effort, config.reasoning_effort, choice.efforts),
+        reasoning_effort=resolve_effort(
+            chat.reasoning_effort, config.reasoning_effort, choice.efforts
+        ),
         options=config.options,
+        cache_key=str(chat.id),
     )
 
 

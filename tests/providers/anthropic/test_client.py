@@ -68,6 +68,20 @@ async def test_thinking_that_the_api_refuses_is_left_out_of_a_second_request(
     assert b'"signature"' not in second.body
 
 
+async def test_a_server_that_refuses_to_start_thinking_gets_a_request_without_a_budget(
+    claude: Claude,
+) -> None:
+    message = "messages.1.content.0.type: Expected `thinking`, but found `tool_use`. A final"
+    message += " `assistant` message must start with a thinking block."
+    claude.fake.reply(400, {"error": {"type": "invalid_request_error", "message": message}})
+    claude.fake.play("text")
+    sent = request(*tool_round(), model="claude-sonnet-4-5", tools=TOOLS, reasoning_effort="high")
+    assert answer_of(await claude.ask(sent)).has_visible_text
+    first, second = claude.fake.requests
+    assert b'"budget_tokens"' in first.body
+    assert b'"budget_tokens"' not in second.body
+
+
 async def test_other_refusals_are_not_repeated(claude: Claude) -> None:
     claude.fake.reply(400, {"error": {"message": "thinking: no"}})
     await claude.failure()

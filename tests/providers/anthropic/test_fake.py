@@ -112,12 +112,6 @@ REFUSED: list[tuple[Body, str]] = [
     (body(thinking={"type": "between_tools"}), "not supported"),
     (body(thinking={"type": "adaptive", "block_binding": {}}), "Extra inputs"),
     (
-        request_body(
-            [text()], [USE], [RESULT], thinking={"type": "enabled", "budget_tokens": 2000}
-        ),
-        "must start with a thinking block",
-    ),
-    (
         request_body([text()], [THOUGHT, text()], [text()], model="claude-opus-5-5"),
         "different conversation",
     ),

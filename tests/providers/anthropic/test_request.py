@@ -565,12 +565,21 @@ def test_a_forced_tool_disables_thinking() -> None:
     assert wire["thinking"] == {"type": "disabled"}
 
 
-def test_thinking_does_not_start_between_tool_calls() -> None:
-    assert "thinking" not in body(*tool_round(), reasoning_effort="high")
-    assert "thinking" in body(*tool_round(SIGNED), reasoning_effort="high")
-    assert "thinking" in body(*tool_round(), model=ADAPTIVE, reasoning_effort="high")
-    talk = [message("user", "A"), message("assistant", "B"), message("user", "C")]
-    assert "thinking" in body(*talk, reasoning_effort="high")
+def test_a_step_without_thinking_keeps_the_budget() -> None:
+    """To drop it for one step would lose the prompt cache twice. The API ignores the budget where
+    the model cannot start to think."""
+    thinking = body(message("user", "Hi"), reasoning_effort="high")["thinking"]
+    for said in (tool_round(), tool_round(SIGNED)):
+        assert body(*said, reasoning_effort="high")["thinking"] == thinking
+
+
+def test_without_the_refused_thinking_no_budget_asks_for_more() -> None:
+    for model, thinking in ((BUDGETED, None), (ADAPTIVE, {"type": "adaptive"})):
+        asked = request(*tool_round(SIGNED), model=model, reasoning_effort="high")
+        made = encode_request(asked, sends_thinking=False)
+        wire = msgspec.json.decode(made.body, type=Body)
+        assert wire.get("thinking") == thinking
+        assert not any(one["type"] == "thinking" for one in blocks(messages(wire)[1]))
 
 
 def test_models_that_bind_thinking_may_drop_it() -> None:
@@ -609,7 +618,7 @@ def test_a_model_that_can_stop_thinking_gets_no_thinking_back_at_effort_none() -
 
 
 @pytest.mark.covers("providers-18")
-def test_the_last_system_block_and_the_last_two_messages_are_marked_for_the_cache() -> None:
+def test_the_system_prompt_and_the_ends_of_two_requests_are_marked_for_the_cache() -> None:
     wire = body(
         message("system", "A"),
         message("system", "B"),
@@ -620,8 +629,19 @@ def test_the_last_system_block_and_the_last_two_messages_are_marked_for_the_cach
         message("tool", result("c")),
     )
     assert [is_marked(block) for block in objects(wire["system"])] == [False, True]
-    expected = [[False], [False], [False, False], [False, True], [True]]
+    expected = [[False], [False], [False, True], [False, False], [True]]
     assert [[is_marked(block) for block in blocks(m)] for m in messages(wire)] == expected
+
+
+def test_many_results_of_one_step_do_not_hide_the_end_of_the_previous_request() -> None:
+    """The API looks back 20 blocks from each mark for what it has cached."""
+    calls = [call(f"c{number}") for number in range(25)]
+    said = [message("user", "1"), message("assistant", *calls)]
+    said += [message("tool", result(f"c{number}")) for number in range(25)]
+    first, second = messages(body(said[0])), messages(body(*said))
+    assert is_marked(blocks(first[-1])[-1])
+    assert is_marked(blocks(second[0])[-1])
+    assert is_marked(blocks(second[-1])[-1])
 
 
 def test_a_model_without_a_cache_gets_no_cache_marks() -> None:
@@ -632,7 +652,7 @@ def test_a_model_without_a_cache_gets_no_cache_marks() -> None:
 
 @pytest.mark.covers("providers-18")
 def test_thinking_gets_no_cache_mark() -> None:
-    wire = body(message("user", "1"), message("assistant", "2", SIGNED), message("user", "3"))
+    wire = body(message("user", "1"), message("assistant", "2", SIGNED))
     assert [is_marked(block) for block in blocks(messages(wire)[1])] == [True, False]
 
 

@@ -4,7 +4,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import pytest
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from chatd.domain.model.protocol import (
     ForcedTool,
@@ -333,13 +333,31 @@ def test_marked_requests_extend_each_other_except_for_their_marks() -> None:
         assert whole[: len(earlier)] == earlier
 
 
-def test_vercel_caches_for_claude_by_itself() -> None:
-    options = parsed(VercelOptions, {"providerOptions": {"order": ["bedrock"]}})
-    sent = body(request(model=CLAUDE), options, VERCEL_DIALECT)
-    assert sent["providerOptions"] == {"gateway": {"order": ["bedrock"], "caching": "auto"}}
-    assert "providerOptions" not in body(
-        request(model="openai/gpt-5"), VercelOptions(), VERCEL_DIALECT
+def test_prompts_for_claude_carry_marks_at_vercel_too() -> None:
+    """Its own automatic caching marks the system prompt only."""
+    sent = messages(
+        message("system", "A"), message("user", "Hi"), dialect=VERCEL_DIALECT, model=CLAUDE
     )
+    assert all(one["content"][-1]["cache_control"] == CACHED for one in sent)
+    options = parsed(VercelOptions, {"providerOptions": {"order": ["bedrock"]}})
+    routed = body(request(model=CLAUDE), options, VERCEL_DIALECT)
+    assert routed["providerOptions"] == {"gateway": {"order": ["bedrock"]}}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "options", "key"),
+    [
+        (OPENAI_DIALECT, OpenAIOptions(), "chat-1"),
+        (OPENAI_DIALECT, OpenAIOptions(prompt_cache_key="team"), "team"),
+        (KIMI_DIALECT, CompatOptions(), "chat-1"),
+        (COMPATIBLE_DIALECT, CompatOptions(), None),
+    ],
+)
+def test_requests_of_a_chat_share_a_cache_key_where_the_server_takes_one(
+    dialect: ChatDialect, options: ChatOptions, key: str | None
+) -> None:
+    sent = body(structs.replace(request(model="gpt-5"), cache_key="chat-1"), options, dialect)
+    assert sent.get("prompt_cache_key") == key
 
 
 # Google's compatible endpoint

@@ -278,8 +278,6 @@ def thinking(body: Object, betas: set[str]) -> str | None:
             return "thinking.enabled.budget_tokens: Input should be greater than or equal to 1024"
         if isinstance(most := body["max_tokens"], int) and budget >= most:
             return "`max_tokens` must be greater than `thinking.budget_tokens`."
-        if wrong := _begins_without_thought(body):
-            return wrong
     if kind == "adaptive" and re.search(r"claude-3|-4-5|sonnet-4-2|opus-4-[12]", model):
         return "adaptive thinking is not supported on this model"
     if kind == "disabled" and (NEVER_OFF.search(model) or "sonnet-5-5" in model):
@@ -291,20 +289,6 @@ def thinking(body: Object, betas: set[str]) -> str | None:
     if "block_binding" in config and "thinking-binding-controls-2026-08-01" not in betas:
         return "thinking.block_binding: Extra inputs are not permitted"
     return None
-
-
-def _begins_without_thought(body: Object) -> str | None:
-    all_messages = messages(body)
-    if not any(b.get("type") == "tool_result" for b in blocks(all_messages[-1])):
-        return None
-    first = str(blocks(all_messages[-2])[0].get("type"))
-    if "thinking" in first:
-        return None
-    return (
-        f"messages.{len(all_messages) - 2}.content.0.type: Expected `thinking` or"
-        f" `redacted_thinking`, but found `{first}`. When `thinking` is enabled, a final"
-        " `assistant` message must start with a thinking block."
-    )
 
 
 def changed_past(body: Object, betas: set[str]) -> str | None:

@@ -114,7 +114,10 @@ class ForcedTool(Struct, frozen=True, kw_only=True):
 
 
 class ModelRequest(Struct, frozen=True, kw_only=True):
-    """`model` is sent unchanged. `options` are the provider's own, validated by its schema."""
+    """`model` is sent unchanged. `options` are the provider's own, validated by its schema.
+
+    Requests with the same `cache_key` begin alike, so a provider may send them where it has cached
+    the beginning."""
 
     model: str
     messages: tuple[PromptMessage, ...]
@@ -130,6 +133,7 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     reasoning_effort: Effort | None = None
     options: Json = UNSET
     output_schema: Json = UNSET
+    cache_key: str | None = None
     headers: Mapping[str, str] = {}
 
 

@@ -32,7 +32,8 @@ async def stream_without_refused_thinking(
     """Stream, and once more without thinking if the API refuses the thinking of the history.
 
     Newer models bind thinking to all that precedes it. A changed tool or a changed prompt would
-    otherwise block the chat for good. The API has not run a request that it refused.
+    otherwise block the chat for good. Some servers of older models refuse to think after tool calls
+    without thinking. The API has not run a request that it refused.
     """
     async with AsyncExitStack() as stack:
         try:
@@ -46,7 +47,8 @@ async def stream_without_refused_thinking(
 
 def is_refused_thinking(fault: ProviderFault) -> bool:
     body = fault.body or ""
-    return fault.status_code == 400 and "signature" in body and "thinking" in body
+    is_named = "signature" in body or "must start with a thinking block" in body
+    return fault.status_code == 400 and is_named and "thinking" in body
 
 
 class AnthropicProvider:

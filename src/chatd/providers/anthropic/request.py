@@ -69,7 +69,10 @@ def encode_request(
     request: ModelRequest, platform: Platform = "anthropic", *, sends_thinking: bool = True
 ) -> EncodedRequest:
     """Raises InvalidInput that names the invalid option. Without `sends_thinking` all earlier
-    thinking is left out."""
+    thinking is left out, and no budget asks for more.
+
+    Else the budget stays the same at every step, also after an answer without thinking: a change
+    would cost the prompt cache, twice. The API ignores it where the model cannot start to think."""
     options = parse_options(AnthropicOptions, request.options)
     if platform == "bedrock" and options.web_search_enabled:
         raise InvalidInput("options.web_search_enabled", "Bedrock does not search the web")
@@ -86,7 +89,7 @@ def encode_request(
             as_toolset=request.computer is not None and computer.type == TOOLSET,
         ),
     )
-    if has_tool_use_without_thinking(messages):
+    if not sends_thinking:
         plan = drop_budget(plan, claude)
     # From the first request on: a later change would cost the prompt cache.
     plan = bind_thinking(plan, claude)
@@ -235,17 +238,6 @@ def build_messages(messages: Sequence[PromptMessage], options: BlockOptions) -> 
     return merged
 
 
-def has_tool_use_without_thinking(messages: Sequence[Message]) -> bool:
-    """True if the last message answers tool calls that no thinking precedes.
-
-    A model that thinks by a budget cannot start to think there.
-    """
-    if not messages or not any(isinstance(block, ToolResult) for block in messages[-1].content):
-        return False
-    answer = next((m for m in reversed(messages) if m.role == "assistant"), None)
-    return answer is not None and not isinstance(answer.content[0], Thinking | RedactedThinking)
-
-
 # Prompt cache
 
 
@@ -254,9 +246,16 @@ def _mark_system_for_cache(blocks: tuple[Text, ...]) -> tuple[Text, ...]:
 
 
 def _mark_for_cache(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Mark the last two messages: the previous request marked what was its last message."""
-    marked = [Message(role=m.role, content=_mark_last_block(m.content)) for m in messages[-2:]]
-    return (*messages[:-2], *marked)
+    """Mark the end of this request, and where the previous one ended: before the last answer. The
+    API looks back only 20 blocks from a mark, and a step may have more calls and results."""
+    answers = [index for index, message in enumerate(messages) if message.role == "assistant"]
+    ends = {len(messages) - 1, *(index - 1 for index in answers[-1:])}
+    return tuple(
+        Message(role=message.role, content=_mark_last_block(message.content))
+        if index in ends
+        else message
+        for index, message in enumerate(messages)
+    )
 
 
 def _mark_last_block(content: tuple[Content, ...]) -> tuple[Content, ...]:

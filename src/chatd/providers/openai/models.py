@@ -47,7 +47,8 @@ class OpenAIOptions(OptionBlock, frozen=True, kw_only=True):
         bool | None, Meta(description="Let the provider store responses; unset: yes")
     ] = None
     prompt_cache_key: Annotated[
-        str | None, Meta(description="Shared by requests with a common prefix")
+        str | None,
+        Meta(description="Shared by requests that begin alike; unset: the chat's id"),
     ] = None
     service_tier: Annotated[
         Literal["auto", "default", "flex", "scale", "priority"] | None,

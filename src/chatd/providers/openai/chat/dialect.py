@@ -25,7 +25,8 @@ class ChatDialect(Struct, frozen=True, kw_only=True):
     """`has_named_choice`: a request may require one of several tools. `merges_users`: models often
     reject two user messages in a row. `is_gemini`: Google's compatible endpoint.
     `missing_reasoning` is sent for tool calls without reasoning, if the server requires some.
-    `thought_tags` are around thoughts in the text. `caching`: how prompts for Claude are cached."""
+    `thought_tags` are around thoughts in the text. `marks_cache`: prompts for Claude carry the
+    marks of Anthropic's cache. `has_cache_key`: a request may carry the `prompt_cache_key`."""
 
     has_developer_role: bool = False
     has_named_choice: bool = True
@@ -36,12 +37,14 @@ class ChatDialect(Struct, frozen=True, kw_only=True):
     reasoning_replay: ReasoningReplay = "tool_turns"
     missing_reasoning: str | None = None
     thought_tags: tuple[tuple[str, str], ...] = ()
-    caching: Literal["marks", "gateway"] | None = None
+    marks_cache: bool = False
+    has_cache_key: bool = False
 
 
-OPENAI_DIALECT: Final = ChatDialect(has_developer_role=True, merges_users=False)
-OPENROUTER_DIALECT: Final = ChatDialect(has_top_k=True, caching="marks")
-VERCEL_DIALECT: Final = ChatDialect(caching="gateway")
+OPENAI_DIALECT: Final = ChatDialect(has_developer_role=True, merges_users=False, has_cache_key=True)
+OPENROUTER_DIALECT: Final = ChatDialect(has_top_k=True, marks_cache=True)
+# Its own `caching: auto` marks the system prompt only.
+VERCEL_DIALECT: Final = ChatDialect(marks_cache=True)
 # Many local servers leave the thoughts of a model in its text.
 COMPATIBLE_DIALECT: Final = ChatDialect(
     has_named_choice=False,
@@ -56,7 +59,7 @@ GOOGLE_DIALECT: Final = ChatDialect(
 DEEPSEEK_DIALECT: Final = structs.replace(COMPATIBLE_DIALECT, missing_reasoning="")
 # Kimi refuses empty reasoning as missing.
 KIMI_DIALECT: Final = structs.replace(
-    COMPATIBLE_DIALECT, reasoning_replay="all", missing_reasoning=" "
+    COMPATIBLE_DIALECT, reasoning_replay="all", missing_reasoning=" ", has_cache_key=True
 )
 # These lose their prompt cache without the reasoning of earlier answers.
 REPLAYING_DIALECT: Final = structs.replace(COMPATIBLE_DIALECT, reasoning_replay="all")

@@ -47,7 +47,7 @@ def option_params(request: ModelRequest, options: ChatOptions, dialect: ChatDial
         case OpenRouterOptions():
             found = _openrouter(request, options)
         case VercelOptions():
-            found = _vercel(request, options, dialect)
+            found = _vercel(request, options)
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -67,7 +67,7 @@ def _openai(request: ModelRequest, options: OpenAIOptions) -> Body:
         else fit_effort(effort, model),
         "verbosity": options.text_verbosity,
         "store": options.store,
-        "prompt_cache_key": options.prompt_cache_key,
+        "prompt_cache_key": options.prompt_cache_key or request.cache_key,
         "service_tier": options.service_tier,
         "safety_identifier": options.safety_identifier,
         "metadata": options.metadata,
@@ -96,6 +96,8 @@ def _compatible(request: ModelRequest, options: CompatOptions, dialect: ChatDial
     model = known_model(request.model, options)
     effort = request.reasoning_effort or options.reasoning_effort
     found: Body = {"user": options.user}
+    if dialect.has_cache_key:
+        found["prompt_cache_key"] = request.cache_key
     if dialect.is_gemini and gemini_profile(request.model).thinking != "none":
         config = _thinking_config(request.model, effort)
         found["extra_body"] = {"google": {"thinking_config": config}}
@@ -138,12 +140,8 @@ def _openrouter(request: ModelRequest, options: OpenRouterOptions) -> Body:
     }
 
 
-def _vercel(request: ModelRequest, options: VercelOptions, dialect: ChatDialect) -> Body:
-    gateway: Body = (
-        {} if options.provider_options is None else msgspec.to_builtins(options.provider_options)
-    )
-    if dialect.caching == "gateway" and is_claude(request.model):
-        gateway["caching"] = "auto"
+def _vercel(request: ModelRequest, options: VercelOptions) -> Body:
+    gateway = options.provider_options
     return {
         "reasoning": _reasoning(request, options.reasoning),
         "providerOptions": {"gateway": gateway} if gateway else None,
@@ -198,7 +196,7 @@ def _messages(
         dialect,
         system_role="developer" if is_reasoning and dialect.has_developer_role else "system",
         signed=dialect.is_gemini and gemini_profile(request.model).strict_signatures,
-        marks_cache=dialect.caching == "marks" and is_claude(request.model),
+        marks_cache=dialect.marks_cache and is_claude(request.model),
     )
     last = max((n for n, m in enumerate(request.messages) if m.role == "user"), default=-1)
     for number, message in enumerate(request.messages):

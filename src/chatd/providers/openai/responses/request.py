@@ -55,7 +55,7 @@ def encode_request(
         "max_output_tokens": _max_output_tokens(request, options),
         "max_tool_calls": options.max_tool_calls,
         "metadata": options.metadata,
-        "prompt_cache_key": options.prompt_cache_key,
+        "prompt_cache_key": options.prompt_cache_key or request.cache_key,
         "safety_identifier": options.safety_identifier,
         "service_tier": options.service_tier,
         "user": options.user,
