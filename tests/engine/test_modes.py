@@ -77,14 +77,15 @@ async def test_plan_mode_begins_and_ends_with_a_message(dsn: str) -> None:
         rig.answer("hello")
         chat_id = await rig.create("hi", client_tools=OPEN_PAGE)
         await rig.wait_runner_left(chat_id)
-        assert offered(rig) == ["open_page", "process_list", "read_file"]
+        tools = ["open_page", "process_list", "propose_plan", "read_file"]
+        assert offered(rig) == tools
         assert MODE_START not in sent(rig)
         await send(rig, chat_id, "plan it", "plan")
-        assert offered(rig) == ["propose_plan", "read_file"]
+        assert offered(rig) == tools
         assert MODE_START in sent(rig)
         assert f"PLAN-{chat_id}.md" in sent(rig)
         await send(rig, chat_id, "implement it", "off")
-        assert offered(rig) == ["open_page", "process_list", "read_file"]
+        assert offered(rig) == tools
         assert "The instructions of the chat's mode given earlier no longer apply." in sent(rig)
 
 
@@ -101,25 +102,35 @@ async def test_an_update_of_the_mode_counts_from_the_next_step(dsn: str) -> None
         rig.answer("done")
         gate.open()
         await rig.wait_runner_left(chat_id)
-        assert [offered(rig, at) for at in (0, 1, 2)] == [
-            ["process_list", "read_file"],
-            ["read_file"],
-            ["read_file"],
-        ]
+        assert [offered(rig, at) for at in (0, 1, 2)] == [["process_list", "read_file"]] * 3
         assert MODE_START in sent(rig, 1)
-        assert "There is no tool named 'process_list'" in sent(rig, 2)
+        assert "Not run: plan mode does not allow process_list." in sent(rig, 2)
 
 
-@pytest.mark.parametrize(("mode", "searches"), [(None, True), ("plan", False)])
-async def test_the_provider_searches_only_without_a_mode(
-    dsn: str,
-    mode: str | None,
-    searches: bool,  # noqa: FBT001
-) -> None:
+async def test_a_client_is_not_asked_for_a_call_that_plan_mode_does_not_allow(dsn: str) -> None:
+    async with engine_rig(dsn, source=source(GatedTool("read_file"))) as rig:
+        rig.call_tools(("c1", "open_page", "{}"))
+        rig.answer("done")
+        chat_id = await rig.create("go", client_tools=OPEN_PAGE, mode="plan")
+        await rig.wait_runner_left(chat_id)
+        assert offered(rig) == ["open_page", "read_file"]
+        assert "Not run: plan mode does not allow open_page." in sent(rig)
+
+
+async def test_a_plan_is_proposed_in_plan_mode_only(dsn: str) -> None:
+    async with engine_rig(dsn, source=source(GatedTool("propose_plan"))) as rig:
+        rig.call_tools(("c1", "propose_plan", "{}"))
+        rig.answer("done")
+        await rig.wait_runner_left(await rig.create("go"))
+        assert "propose_plan is for plan mode, which only the user can start." in sent(rig)
+
+
+@pytest.mark.parametrize("mode", [None, "plan"])
+async def test_the_provider_searches_in_every_mode(dsn: str, mode: str | None) -> None:
     async with FakeAnthropic.running() as api, engine_rig_with(dsn, api, kind="anthropic") as rig:
         options = Raw(b'{"web_search_enabled":true}')
         rig.model.config = replace(rig.model.config, options=options)
         api.script_text("hello")
         chat_id = await rig.create("hi", mode=mode)
         await rig.wait_runner_left(chat_id)
-        assert ("web_search" in str(api.requests[-1].json.get("tools"))) is searches
+        assert "web_search" in str(api.requests[-1].json.get("tools"))

@@ -117,10 +117,12 @@ def test_an_unknown_name_is_rejected_with_the_known_names() -> None:
 
 
 @pytest.mark.covers("loop-21")
-def test_an_inactive_tool_is_rejected_even_by_its_alias() -> None:
-    tools = msgspec.structs.replace(TOOL_SET, active=frozenset({"write"}))
-    assert rejection(call("1", "read"), tools) == "The tool 'read' is not active in this turn."
-    assert rejection(call("1", "cat"), tools) == "The tool 'read' is not active in this turn."
+def test_a_refused_tool_is_rejected_even_by_its_alias() -> None:
+    refused = dict.fromkeys(("find", "plan", "read", "open_page"), "Not run.")
+    tools = msgspec.structs.replace(TOOL_SET, refused=refused)
+    assert rejection(call("1", "read"), tools) == "Not run."
+    assert rejection(call("1", "cat"), tools) == "Not run."
+    assert rejection(call("1", "open_page"), tools) == "Not run."
     assert rejection(call("1", "write"), tools) is None
     assert rejection(call("1", "rm"), tools) == "There is no tool named 'rm'. Tools: write."
 

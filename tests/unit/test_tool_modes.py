@@ -1,18 +1,11 @@
 """Which tools the mode of a chat allows."""
 
 import pytest
-from msgspec import UNSET, Raw
 
 from chatd.domain.chat.parts import InstructionPart
 from chatd.domain.prompt.instructions import Instructions, update_block
 from chatd.domain.prompt.modes import EXPLORE_MODE_TEXT, mode_texts, plan_path
-from chatd.domain.tool_modes import (
-    ToolOrigin,
-    allows_client_tools,
-    allows_provider_tools,
-    allows_tool,
-    without_provider_tools,
-)
+from chatd.domain.tool_modes import ToolOrigin, allows_client_tools, allows_tool, offers_tool
 from tests.support.factories import CHAT
 from tests.support.tables import table
 
@@ -100,22 +93,21 @@ def test_a_mode_allows_tools_of_mcp_servers_by_origin(
         assert found == modes
 
 
-def test_tools_of_clients_and_providers_are_for_chats_without_a_mode() -> None:
+def test_tools_of_clients_are_for_chats_without_a_mode() -> None:
     assert [allows_client_tools(mode) for mode in (None, "plan", "explore")] == [True, False, False]
-    tried = [(mode, is_root) for mode in (None, "plan", "explore") for is_root in (True, False)]
-    found = [one for one in tried if allows_provider_tools(one[0], is_root=one[1])]
-    assert found == [(None, True), (None, False), ("explore", False)]
 
 
-@pytest.mark.parametrize("kept", [UNSET, Raw(b"{}"), Raw(b'{"web_search_enabled":false}')])
-def test_options_without_provider_tools_stay_as_they_are(kept: Raw) -> None:
-    assert without_provider_tools(kept) is kept
+def test_a_root_chat_is_offered_the_same_tools_in_every_mode() -> None:
+    """Its user may change the mode, and a changed list of tools costs the prompt cache."""
+    for mode in (None, "plan", "review"):
+        for origin in ("chatd", "mcp", "mcp_in_plans", "workspace_mcp"):
+            assert {name for name in ALL if offers_tool(mode, name, origin, is_root=True)} == ALL
 
 
-def test_provider_tools_are_disabled_and_other_options_kept() -> None:
-    given = Raw(b'{"temperature":1,"web_search_enabled":true}')
-    expected = Raw(b'{"temperature":1,"web_search_enabled":false}')
-    assert without_provider_tools(given) == expected
+@pytest.mark.parametrize("mode", [None, "plan", "explore"])
+def test_a_subagent_is_offered_what_its_mode_allows(mode: str | None) -> None:
+    offered = {name for name in ALL if offers_tool(mode, name, "chatd", is_root=False)}
+    assert offered == allowed(mode, is_root=False)
 
 
 def test_plan_mode_names_the_plan_of_the_chat() -> None:

@@ -69,6 +69,7 @@ class TurnRules(Struct, frozen=True, kw_only=True):
     max_steps: int = MAX_STEPS_PER_TURN
     max_calls: int = DEFAULT_STEP_LIMITS.calls
     client_tools: frozenset[str] = frozenset()
+    refused_tools: frozenset[str] = frozenset()
     client_timeouts_s: Mapping[str, float] = {}
     question_tools: frozenset[str] = frozenset()
     agent_wait_tools: frozenset[str] = frozenset()
@@ -210,7 +211,7 @@ def _wait(
 ) -> CallWait | None:
     """What the call must wait for. None: it runs, or fails without an effect."""
     decision = decisions[call.tool_call_id]
-    if decision.action == "deny":
+    if decision.action == "deny" or call.tool_name in rules.refused_tools:
         return None
     if call.tool_name in rules.question_tools:
         return _wait_for_answer(call, rules)

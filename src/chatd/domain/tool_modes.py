@@ -1,16 +1,15 @@
 """Which tools the mode of a chat allows. One table for all tools, and nothing that a mode adds: a
 mode only takes tools away, except those that plan mode alone has.
 
+A user may change the mode of a root chat. Its model is therefore offered the same tools in every
+mode, because a changed list of tools costs the whole prompt cache, and calls that the mode does not
+allow are refused. The mode of a subagent never changes: it is offered what its mode allows.
+Tools that the model's provider runs itself, such as a web search, only look: every mode has them.
+
 A tool of an unknown mode, such as one of a later release, is judged as in explore mode.
 """
 
-from collections.abc import Mapping
-from typing import Final, Literal, cast
-
-import msgspec
-from msgspec import Raw
-
-from chatd.domain.text import Json, parse_json
+from typing import Final, Literal
 
 ChatMode = Literal["plan", "explore"]
 """`plan`: the model looks and writes a plan. `explore`: a subagent that only looks."""
@@ -45,8 +44,6 @@ PLANNING_TOOLS: Final = LOOKING_TOOLS | {
 PLAN_MODE_TOOLS: Final = frozenset({"propose_plan"})
 """Tools that no other mode has."""
 
-_PROVIDER_TOOL_OPTIONS: Final = ("web_search_enabled",)
-
 
 def chosen_mode(choice: ModeChoice | None, current: str | None) -> str | None:
     """The mode of a chat after a choice; None chooses nothing."""
@@ -67,19 +64,22 @@ def allows_tool(mode: str | None, name: str, origin: ToolOrigin, *, is_root: boo
     return origin != "workspace_mcp"
 
 
+def offers_tool(mode: str | None, name: str, origin: ToolOrigin, *, is_root: bool) -> bool:
+    """Whether the model is sent the tool."""
+    return is_root or allows_tool(mode, name, origin, is_root=False)
+
+
 def allows_client_tools(mode: str | None) -> bool:
     return mode is None
 
 
-def allows_provider_tools(mode: str | None, *, is_root: bool) -> bool:
-    """Whether the model's provider may run tools of its own, such as a web search."""
-    return mode is None or (mode != "plan" and not is_root)
-
-
-def without_provider_tools(options: Json) -> Json:
-    """The options of a model with the provider's tools disabled."""
-    found = parse_json(options)
-    values = cast("Mapping[str, object]", found if isinstance(found, dict) else {})
-    if not any(values.get(key) for key in _PROVIDER_TOOL_OPTIONS):
-        return options
-    return Raw(msgspec.json.encode({**values, **dict.fromkeys(_PROVIDER_TOOL_OPTIONS, False)}))
+def refusal_text(mode: str | None, name: str) -> str:
+    """The result of a call that the mode does not allow."""
+    if mode is None:
+        return f"Not run: {name} is for plan mode, which only the user can start."
+    if mode == "plan":
+        return (
+            f"Not run: plan mode does not allow {name}. Look around, write the plan and call"
+            " propose_plan; the user decides when the plan is carried out."
+        )
+    return f"Not run: {mode} mode does not allow {name}."

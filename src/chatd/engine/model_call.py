@@ -96,11 +96,13 @@ class AnswerTimes(Struct, frozen=True, kw_only=True):
 
 class TurnContext(Struct, frozen=True, kw_only=True):
     """The context of one step: the chat's model, the tools and the instructions. `hidden` tools
-    can be called, but the model is not sent them."""
+    can be called, but the model is not sent them. `refused` tools are sent and cannot be called
+    now; the text says why."""
 
     choice: ModelChoice
     tools: Mapping[str, Tool]
     hidden: frozenset[str] = frozenset()
+    refused: Mapping[str, str] = {}
     client_tools: tuple[ClientToolSpec, ...]
     instructions: Instructions = Instructions()
     policy: tuple[PolicyLayer, ...] = ()
@@ -125,12 +127,14 @@ class TurnContext(Struct, frozen=True, kw_only=True):
 
     @property
     def client_names(self) -> frozenset[str]:
-        return frozenset(spec.name for spec in self.client_tools) - self.tools.keys()
+        """Those that may be called."""
+        named = frozenset(spec.name for spec in self.client_tools)
+        return named - self.tools.keys() - self.refused.keys()
 
     @property
     def toolbox(self) -> ToolSet:
         foreign = (name for name, tool in self.tools.items() if mcp_origin(tool) is not None)
-        return ToolSet(tools=self.tools, lenient=frozenset(foreign))
+        return ToolSet(tools=self.tools, refused=self.refused, lenient=frozenset(foreign))
 
     @property
     def mcp_servers(self) -> Mapping[str, str]:
@@ -144,6 +148,7 @@ class TurnContext(Struct, frozen=True, kw_only=True):
         return TurnRules(
             max_calls=self.limits.calls,
             client_tools=self.client_names,
+            refused_tools=frozenset(self.refused),
             client_timeouts_s={
                 tool.name: tool.timeout_s
                 for tool in self.client_tools

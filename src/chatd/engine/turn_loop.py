@@ -38,11 +38,7 @@ from chatd.domain.model.failures import ModelError
 from chatd.domain.model.protocol import ProviderError
 from chatd.domain.ports import Env, ModelSource, ToolSource
 from chatd.domain.text import utc_text
-from chatd.domain.tool_modes import (
-    allows_client_tools,
-    allows_provider_tools,
-    without_provider_tools,
-)
+from chatd.domain.tool_modes import allows_client_tools, allows_tool, refusal_text
 from chatd.engine.attempt import Attempt
 from chatd.engine.committer import Committer
 from chatd.engine.model_call import AnswerTimes, ClientToolSpec, TurnContext
@@ -254,20 +250,27 @@ async def _load_turn_context(
     Raises ModelError if the chat's model cannot be used."""
     chat = attempt.chat
     choice = await models.choose(chat.model_config_id, chat.owner_id)
-    if not allows_provider_tools(chat.mode, is_root=chat.is_root):
-        options = without_provider_tools(choice.config.options)
-        choice = replace(choice, config=replace(choice.config, options=options))
-    offer = offer_tools(await tools.tools(chat), attempt.history, choice.config.context_limit)
+    found, client_tools = await tools.tools(chat), _client_tools(chat)
+    refused = [
+        tool.spec.name
+        for tool in found
+        if not allows_tool(chat.mode, tool.spec.name, tool.origin, is_root=chat.is_root)
+    ]
+    if not allows_client_tools(chat.mode):
+        refused += [tool.name for tool in client_tools]
+    offer = offer_tools(found, attempt.history, choice.config.context_limit)
     return TurnContext(
         choice=choice,
         tools=offer.tools,
         hidden=offer.hidden,
-        client_tools=_client_tools(chat),
+        refused={name: refusal_text(chat.mode, name) for name in refused},
+        client_tools=client_tools,
         instructions=await tools.instructions(chat),
     )
 
 
 def _client_tools(chat: Chat) -> tuple[ClientToolSpec, ...]:
-    if chat.client_tools is UNSET or not allows_client_tools(chat.mode):
+    is_offered = chat.is_root or allows_client_tools(chat.mode)
+    if chat.client_tools is UNSET or not is_offered:
         return ()
     return _CLIENT_TOOLS.decode(chat.client_tools)

@@ -92,6 +92,8 @@ class McpTools:
         return kept.tools
 
     async def _servers(self, chat: Chat) -> list[McpServer]:
+        if chat.mode == "plan" and not chat.is_root:  # it may use none of them
+            return []
         try:
             found = await self._directory.servers(chat)
         except Exception as error:  # noqa: BLE001 - without the list a chat has its other tools
@@ -102,10 +104,7 @@ class McpTools:
                 reason=error_text(error),
             )
             return []
-        is_planning = chat.mode == "plan"
-        return [
-            each for each in found if each.enabled and (each.allow_in_plan_mode or not is_planning)
-        ]
+        return [each for each in found if each.enabled]
 
     async def _offered(self, server: McpServer, chat: Chat) -> _Offered:
         connection = await self._sessions.for_step(server, chat)

@@ -10,7 +10,7 @@ from chatd.domain.ports import Clock, Provisioner, Tool, ToolFamily, WorkspaceAc
 from chatd.domain.prompt.instructions import Instructions
 from chatd.domain.prompt.modes import mode_texts, plan_path
 from chatd.domain.subagents import subagent_instructions
-from chatd.domain.tool_modes import allows_tool
+from chatd.domain.tool_modes import offers_tool
 from chatd.tools.attachments import attach_file
 from chatd.tools.chat_files import ChatFileWriter
 from chatd.tools.execute import execute
@@ -49,7 +49,7 @@ class ChatFileTools:
 class ChatTools:
     """Satisfies `ports.ToolSource`. Tools are sorted by name: providers cache a prompt only while
     it starts with the same tools in the same order. Of two tools with one name the first family's
-    counts. The mode of the chat takes tools away."""
+    counts."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class ChatTools:
         found: dict[str, Tool] = {}
         for family in self._families:
             for tool in await family.tools(chat):
-                if _is_allowed(chat, tool):
+                if offers_tool(chat.mode, tool.spec.name, tool.origin, is_root=chat.is_root):
                     found.setdefault(tool.spec.name, tool)
         return tuple(found[name] for name in sorted(found))
 
@@ -79,7 +79,3 @@ class ChatTools:
             modes=mode_texts(chat.mode, is_root=chat.is_root),
             plan_path=plan_path(chat.id),
         )
-
-
-def _is_allowed(chat: Chat, tool: Tool) -> bool:
-    return allows_tool(chat.mode, tool.spec.name, tool.origin, is_root=chat.is_root)

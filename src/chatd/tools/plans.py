@@ -51,8 +51,8 @@ def propose_plan(access: WorkspaceAccess, files: ChatFileWriter) -> WorkspaceToo
 
     return workspace_tool(
         "propose_plan",
-        "Show the plan to the user, who reads it and decides. Call it when the plan is complete:"
-        " it ends your turn.",
+        "In plan mode only: show the plan to the user, who reads it and decides. Call it when the"
+        " plan is complete: it ends your turn.",
         ProposePlanArguments,
         handle,
         serial=True,  # after a write_file of the same step

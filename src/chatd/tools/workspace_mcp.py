@@ -97,7 +97,7 @@ class WorkspaceMcpTools:
         """For the model: which servers cannot be used, as of the last list. Empty if all can."""
         kept = self._kept.get(chat.id)
         failed = [each for each in kept.servers if each.error] if kept is not None else []
-        if not failed or chat.mode is not None:
+        if not failed or not (chat.is_root or chat.mode is None):
             return ""
         shown = "; ".join(
             f"{each.name} ({clip(' '.join(each.error.split()), MAX_PROBLEM_CHARS)})"
@@ -107,7 +107,7 @@ class WorkspaceMcpTools:
 
     async def tools(self, chat: Chat) -> Sequence[WorkspaceMcpTool]:
         kept = self._kept.get(chat.id)
-        if chat.mode is not None or (chat.workspace_id is None and kept is None):
+        if chat.workspace_id is None and kept is None:
             return ()
         now = self._env.clock.monotonic()
         if kept is not None and now < kept.checked_at_s + MCP_LIST_RECHECK_S:

@@ -131,14 +131,15 @@ class ToolTraits(Protocol):
 
 
 class ToolSet(Struct, frozen=True, kw_only=True):
-    """The tools of a turn by name. `aliases` maps former names; `active` None: all may be called.
+    """The tools of a turn by name. `aliases` maps former names. `refused` tools cannot be called
+    now; the text says why.
 
     `lenient` tools are not chatd's: they check their input, which here must only be an object.
     """
 
     tools: Mapping[str, ToolTraits]
     aliases: Mapping[str, str] = {}
-    active: frozenset[str] | None = None
+    refused: Mapping[str, str] = {}
     lenient: frozenset[str] = frozenset()
 
     def resolve(self, name: str) -> str:
@@ -184,11 +185,11 @@ def _find_objection(call: ToolCallPart, tools: ToolSet) -> str | None:
     if call.cut:
         return CUT_CALL_TEXT
     name = tools.resolve(call.tool_name)
+    if (refusal := tools.refused.get(name)) is not None:
+        return refusal
     tool = tools.tools.get(name)
     if tool is None:
         return _unknown_tool_text(call.tool_name, tools)
-    if tools.active is not None and name not in tools.active:
-        return f"The tool {name!r} is not active in this turn."
     value = parse_json(call.args)
     if value is UNSET:
         return ARGS_NOT_JSON_TEXT
@@ -203,7 +204,7 @@ def _find_objection(call: ToolCallPart, tools: ToolSet) -> str | None:
 
 
 def _unknown_tool_text(name: str, tools: ToolSet) -> str:
-    usable = sorted(tools.tools if tools.active is None else tools.active & tools.tools.keys())
+    usable = sorted(tools.tools.keys() - tools.refused.keys())
     shown = ", ".join(usable[:_NAMES_SHOWN]) or "none"
     more = f", and {len(usable) - _NAMES_SHOWN} more" if len(usable) > _NAMES_SHOWN else ""
     return f"There is no tool named {name!r}. Tools: {shown}{more}."
