@@ -104,14 +104,18 @@ async def test_allow_and_deny_lists_choose_tools(http_server: ServerProcess) -> 
         assert "tools__bump" in found
 
 
-async def test_plan_mode_keeps_only_servers_that_allow_it(http_server: ServerProcess) -> None:
+async def test_every_mode_offers_all_servers_and_says_which_allow_planning(
+    http_server: ServerProcess,
+) -> None:
     servers = [
         configured(http_server.url, slug="a", number=1, allow=("echo",)),
         configured(http_server.url, slug="b", number=2, allow=("echo",), allow_in_plan_mode=True),
     ]
     async with mcp_rig(*servers) as rig:
-        planning = msgspec.structs.replace(rig.chat, mode="plan")
-        assert list(await rig.tools(planning)) == ["b__echo"]
+        for mode in (None, "plan"):
+            found = await rig.tools(msgspec.structs.replace(rig.chat, mode=mode))
+            origins = {name: tool.origin for name, tool in found.items()}
+            assert origins == {"a__echo": "mcp", "b__echo": "mcp_in_plans"}
 
 
 async def test_a_tool_that_asks_for_the_intent_gets_its_own_arguments(

@@ -52,12 +52,32 @@ async def test_a_server_that_dies_in_a_call_is_reported_and_retried_later(transp
     with tool_server(transport) as process:
         server = configured(process.url, transport=TRANSPORTS[transport])
         async with mcp_rig(server) as rig:
+            before = {name: tool.spec for name, tool in (await rig.tools()).items()}
             died = await rig.call("tools__die")
             assert died.is_error
             assert OUTCOME_UNKNOWN_TEXT in died.text
-            assert await rig.tools() == {}
+            # A changed list would cost the prompt cache.
+            assert {name: tool.spec for name, tool in (await rig.tools()).items()} == before
             [failed] = rig.seen("mcp_server_failed")
             assert failed["server"] == "tools"
+            called = await rig.call("tools__echo", text="hello")
+            assert called.is_error
+            assert OUTCOME_UNKNOWN_TEXT not in called.text
+
+
+@pytest.mark.covers("mcp-4")
+async def test_a_dead_server_keeps_its_tools_at_another_replica() -> None:
+    with tool_server("http") as process:
+        server = configured(process.url)
+        async with mcp_rig(server) as first:
+            before = list(await first.tools())
+        process.kill()
+        async with mcp_rig(server) as second:
+            second.directory.kept = first.directory.kept
+            assert list(await second.tools()) == before != []
+            assert (await second.call("tools__echo", text="hello")).is_error
+            second.directory.list = [msgspec.structs.replace(server, version=2)]
+            assert await second.tools() == {}
 
 
 @pytest.mark.covers("mcp-4")

@@ -20,6 +20,7 @@ from chatd.clock import SystemClock
 from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.ids import ChatId, McpServerId, ToolCallId, UserId
 from chatd.domain.mcp.servers import McpAccess, McpServer
+from chatd.domain.mcp.tools import ListedTool
 from chatd.domain.ports import Env, ToolContext
 from chatd.mcp.limits import DialPolicy
 from chatd.mcp.server_tools import McpTool, McpTools
@@ -51,6 +52,15 @@ class OneServer:
     async def refused(self, server: McpServer, chat: Chat, access: McpAccess) -> McpAccess | None:
         del server, chat, access
         return None
+
+    async def known_tools(self, server: McpServer, chat: Chat) -> tuple[ListedTool, ...]:
+        del server, chat
+        return ()
+
+    async def keep_tools(
+        self, server: McpServer, chat: Chat, tools: tuple[ListedTool, ...]
+    ) -> None:
+        del server, chat, tools
 
 
 async def measure_mcp(*, quick: bool) -> list[ReportRow]:

@@ -18,6 +18,7 @@ from chatd.domain.mcp.configuration import NO_SECRETS, McpSecrets, secret_header
 from chatd.domain.mcp.oauth import authorization_header
 from chatd.domain.mcp.selection import is_used
 from chatd.domain.mcp.servers import McpAccess, McpServer
+from chatd.domain.mcp.tools import ListedTool
 from chatd.mcp.oauth_tokens import OauthTokens, UserToken
 from chatd.sealed_secrets import KeyRing, SecretUnreadable
 from chatd.store.config_changes import ConfigChanges
@@ -100,6 +101,14 @@ class ServerDirectory:
             return None
         return _with_token(server, token)
 
+    async def known_tools(self, server: McpServer, chat: Chat) -> tuple[ListedTool, ...]:
+        return await servers.known_tools(self._pool, server, _list_user(server, chat))
+
+    async def keep_tools(
+        self, server: McpServer, chat: Chat, tools: tuple[ListedTool, ...]
+    ) -> None:
+        await servers.keep_tools(self._pool, server, _list_user(server, chat), tools)
+
     # The list
 
     async def all(self) -> Sequence[StoredMcpServer]:
@@ -156,6 +165,11 @@ class ServerDirectory:
             description=row.description,
             credentials=row.credentials,
         )
+
+
+def _list_user(server: McpServer, chat: Chat) -> UserId | None:
+    """Users with tokens of their own may see different tools."""
+    return chat.owner_id if server.auth == "oauth2" else None
 
 
 def _with_token(server: McpServer, token: UserToken) -> McpAccess:

@@ -8,7 +8,8 @@ from msgspec import Raw, Struct
 
 from chatd.domain.answer.tool_output import ToolOutput, error_output
 from chatd.domain.chat.row import Chat
-from chatd.domain.ids import ChatId
+from chatd.domain.errors import Unavailable
+from chatd.domain.ids import ChatId, McpServerId, UserId
 from chatd.domain.mcp.faults import OUTCOME_UNKNOWN_TEXT, McpFault
 from chatd.domain.mcp.names import ServerToolKey, assign_names, is_allowed
 from chatd.domain.mcp.redaction import error_text
@@ -69,13 +70,16 @@ class _KeptList(Struct, frozen=True, kw_only=True):
 
 
 class McpTools:
-    """Satisfies `ports.ToolFamily`. A server that cannot be used has no tools in this step."""
+    """Satisfies `ports.ToolFamily`. A server that does not answer keeps the tools that it listed
+    last, also at another replica: a changed list of tools costs the whole prompt cache, and calls
+    say what is wrong."""
 
     def __init__(self, directory: McpDirectory, sessions: McpSessions, env: Env) -> None:
         self._directory = directory
         self._sessions = sessions
         self._env = env
         self._kept: dict[ChatId, _KeptList] = {}
+        self._listed: dict[tuple[UserId, McpServerId], tuple[int, tuple[ListedTool, ...]]] = {}
 
     async def tools(self, chat: Chat) -> Sequence[McpTool]:
         servers = await self._servers(chat)
@@ -107,8 +111,24 @@ class McpTools:
         return [each for each in found if each.enabled]
 
     async def _offered(self, server: McpServer, chat: Chat) -> _Offered:
+        """Written to the database when the list is new here, read from it when it is not known
+        here. Without the database the step has what this process knows."""
         connection = await self._sessions.for_step(server, chat)
-        return server, () if connection is None else connection.tools
+        version, tools = self._listed.pop((chat.owner_id, server.id), (0, ()))
+        is_known = version == server.version
+        try:
+            if connection is None:
+                tools = tools if is_known else await self._directory.known_tools(server, chat)
+            elif not is_known or tools != connection.tools:
+                tools = connection.tools
+                await self._directory.keep_tools(server, chat, tools)
+        except Unavailable as error:
+            self._env.emit("mcp_tools_not_kept", server=server.slug, error_kind=error.code)
+        if connection is not None or tools:
+            self._listed[chat.owner_id, server.id] = server.version, tools
+        while len(self._listed) > MAX_KEPT_LISTS:
+            del self._listed[next(iter(self._listed))]
+        return server, tools
 
 
 def _is_same(one: Sequence[_Offered], other: Sequence[_Offered]) -> bool:

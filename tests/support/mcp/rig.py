@@ -14,6 +14,7 @@ from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.ids import McpServerId, ToolCallId
 from chatd.domain.mcp.servers import McpAccess, McpServer
+from chatd.domain.mcp.tools import ListedTool
 from chatd.domain.ports import Clock, Env, ToolContext
 from chatd.mcp.limits import DialPolicy, McpLimits
 from chatd.mcp.server_tools import McpTool, McpTools
@@ -82,6 +83,17 @@ class MemoryDirectory:
         self.problem = ""
         self.credential_version = "1"
         self.refusals = 0
+        self.kept: dict[tuple[McpServerId, int], tuple[ListedTool, ...]] = {}
+
+    async def known_tools(self, server: McpServer, chat: Chat) -> tuple[ListedTool, ...]:
+        del chat
+        return self.kept.get((server.id, server.version), ())
+
+    async def keep_tools(
+        self, server: McpServer, chat: Chat, tools: tuple[ListedTool, ...]
+    ) -> None:
+        del chat
+        self.kept[server.id, server.version] = tools
 
     async def servers(self, chat: Chat) -> Sequence[McpServer]:
         del chat

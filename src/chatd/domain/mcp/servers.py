@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import McpServerId
+from chatd.domain.mcp.tools import ListedTool
 
 McpTransport = Literal["streamable_http", "sse"]
 McpAuth = Literal["none", "oauth2", "api_key", "custom_headers"]
@@ -54,4 +55,14 @@ class McpDirectory(Protocol):
 
     async def refused(self, server: McpServer, chat: Chat, access: McpAccess) -> McpAccess | None:
         """Called after the server refused `access` (401). One refresh; None if it did not help."""
+        ...
+
+    async def known_tools(self, server: McpServer, chat: Chat) -> tuple[ListedTool, ...]:
+        """What the server listed last for the chat's owner, at any replica. Raises Unavailable."""
+        ...
+
+    async def keep_tools(
+        self, server: McpServer, chat: Chat, tools: tuple[ListedTool, ...]
+    ) -> None:
+        """Raises Unavailable."""
         ...

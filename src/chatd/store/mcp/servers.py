@@ -9,16 +9,19 @@ import msgspec
 from msgspec import Struct
 
 from chatd.domain.errors import Conflict
-from chatd.domain.ids import McpServerId
+from chatd.domain.ids import McpServerId, UserId
 from chatd.domain.mcp.configuration import McpCredentials, McpSource
 from chatd.domain.mcp.oauth_addresses import split_url
 from chatd.domain.mcp.servers import McpServer
+from chatd.domain.mcp.tools import ListedTool
 from chatd.store.conn import Conn, DatabaseSession, Row, json_text
 from chatd.store.errors import DuplicateRow
 from chatd.store.providers import managed_elsewhere
 from chatd.store.sealed_columns import SealedColumn
 
 SECRETS: Final = SealedColumn(table="mcp_servers", column="sealed_secrets")
+
+_TOOL_LIST: Final = msgspec.json.Decoder(tuple[ListedTool, ...])
 
 LIST: Final[LiteralString] = """
     SELECT * FROM mcp_servers WHERE deleted_at IS NULL ORDER BY slug, id LIMIT 1000"""
@@ -64,6 +67,15 @@ RELEASE_SLUG: Final[LiteralString] = """
     WHERE slug = $1 AND source = 'settings' AND deleted_at IS NULL AND id <> ALL ($2::uuid[])"""
 FORGET_TOKENS: Final[LiteralString] = "DELETE FROM mcp_tokens WHERE server_id = $1"
 FORGET_CLIENTS: Final[LiteralString] = "DELETE FROM mcp_registrations WHERE server_id = $1"
+KEEP_TOOLS: Final[LiteralString] = """
+    INSERT INTO mcp_tool_lists AS l (server_id, user_id, server_version, tools)
+    SELECT id, $2, $3, $4 FROM mcp_servers WHERE id = $1
+    ON CONFLICT (server_id, user_id) DO UPDATE SET server_version = excluded.server_version,
+        tools = excluded.tools, updated_at = clock_timestamp()
+    WHERE (l.server_version, l.tools) IS DISTINCT FROM (excluded.server_version, excluded.tools)"""
+KNOWN_TOOLS: Final[LiteralString] = """
+    SELECT tools FROM mcp_tool_lists
+    WHERE server_id = $1 AND user_id IS NOT DISTINCT FROM $2 AND server_version = $3"""
 
 MAX_MCP_SERVERS: Final = 500
 
@@ -225,6 +237,20 @@ async def forget_credentials(session: DatabaseSession, server_id: McpServerId) -
     """What was granted for another address or another client is of no use."""
     await session.execute(FORGET_TOKENS, server_id)
     await session.execute(FORGET_CLIENTS, server_id)
+
+
+async def keep_tools(
+    conn: Conn, server: McpServer, user: UserId | None, tools: Sequence[ListedTool]
+) -> None:
+    """Store what the server listed. `user` is set if the list is for this user only."""
+    content = msgspec.json.encode(tools)
+    await conn.execute(KEEP_TOOLS, server.id, user, server.version, content)
+
+
+async def known_tools(conn: Conn, server: McpServer, user: UserId | None) -> tuple[ListedTool, ...]:
+    """What this version of the server listed last; nothing if that is not known."""
+    content: bytes | None = await conn.fetchval(KNOWN_TOOLS, server.id, user, server.version)
+    return () if content is None else _TOOL_LIST.decode(content)
 
 
 async def _require_free_slug(session: DatabaseSession, server: McpServer) -> None:
