@@ -27,7 +27,7 @@ def system(text: str) -> Draft:
 
 @pytest.mark.covers("loop-30")
 async def test_a_request_offers_the_tools_and_marks_the_cache(dsn: str) -> None:
-    """Cache marks are on the last system message and on the last two others only."""
+    """Marked are the last system message, the end of the previous request and of this one."""
     async with (
         FakeAnthropic.running() as api,
         engine_rig_with(dsn, api, kind="anthropic", tools=[GatedTool("read_file")]) as rig,
@@ -44,7 +44,7 @@ async def test_a_request_offers_the_tools_and_marks_the_cache(dsn: str) -> None:
         assert [_marked(block) for block in _list(request["system"])] == [False, True]
         turns = _list(request["messages"])
         assert [turn["role"] for turn in turns] == ["user", "assistant", "user"]
-        assert [_marked(_list(turn["content"])[-1]) for turn in turns] == [False, True, True]
+        assert [_marked(_list(turn["content"])[-1]) for turn in turns] == [True, False, True]
         answer = (await messages.load_history(rig.pool, HARNESS, chat_id))[-1]
         assert answer.usage is not None
         assert answer.usage.context_limit == 4096

@@ -112,12 +112,15 @@ class McpTools:
 
     async def _offered(self, server: McpServer, chat: Chat) -> _Offered:
         """Written to the database when the list is new here, read from it when it is not known
-        here. Without the database the step has what this process knows."""
+        here. Without the database the step has what this process knows. A server without a
+        credential, such as one that the user disconnected, has no tools."""
         connection = await self._sessions.for_step(server, chat)
         version, tools = self._listed.pop((chat.owner_id, server.id), (0, ()))
         is_known = version == server.version
         try:
-            if connection is None:
+            if connection is None and (await self._directory.access(server, chat)).problem:
+                tools = ()
+            elif connection is None:
                 tools = tools if is_known else await self._directory.known_tools(server, chat)
             elif not is_known or tools != connection.tools:
                 tools = connection.tools
