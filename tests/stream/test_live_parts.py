@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from chatd.domain.chat.events import MessagePart, PreviewReset
+from chatd.domain.chat.events import MessageEvent, MessagePart, PreviewReset
 from chatd.domain.chat.row import Episode
 from chatd.parts.episode_buffer import PREVIEW_TRUNCATED_PART
 from chatd.store.chat import chats, journal
@@ -116,7 +116,7 @@ async def test_a_chat_that_moves_to_another_replica_is_followed_there(
         await viewers.watch(shows("done there"))
 
 
-async def test_unsent_parts_are_not_sent_after_their_message(
+async def test_unsent_parts_are_sent_before_their_message_and_not_after_it(
     pair: ReplicaPair,
 ) -> None:
     chat = await pair.here.create()
@@ -124,11 +124,57 @@ async def test_unsent_parts_are_not_sent_after_their_message(
     async with client.connected(pair.here.feeds) as viewer:
         await client.watch(viewer, at(1))
         recorder = pair.here.record(chat)
-        recorder.add("assistant", [text("never shown as a preview")])
-        chat = await pair.here.do(chat, says("never shown as a preview"))
+        recorder.add("assistant", [text("first a preview")])
+        chat = await pair.here.do(chat, says("first a preview"))
         pair.here.record(chat).add("assistant", [text("next")])
         await client.watch(viewer, shows("next"))
-    assert parts_in(client) == [(2, 1, 1)]
+    assert parts_in(client) == [(1, 1, 1), (2, 1, 1)]
+    kinds = [
+        type(event) for event in client.events if isinstance(event, MessagePart | MessageEvent)
+    ]
+    assert kinds == [MessageEvent, MessagePart, MessageEvent, MessagePart]
+
+
+@pytest.mark.covers("T34")
+@pytest.mark.promise("P8")
+async def test_a_preview_elsewhere_is_never_shorter_than_the_message_that_replaces_it(
+    pair: ReplicaPair, clock: FakeClock
+) -> None:
+    """The commit overtakes the journal, which is written a few dozen times a second."""
+    chat = await pair.here.create()
+    far = StreamClient(chat.id)
+    async with far.connected(pair.there.feeds) as viewer:
+        recorder = pair.here.record(chat)
+        recorder.add("assistant", [text("Once")])
+        await clock.advance_past("tail")
+        await far.watch(viewer, shows("Once"))
+        recorder.add("assistant", [text(" upon")])
+        recorder.close()
+        await pair.here.do(chat, finishes("Once upon"))
+        await far.watch(viewer, lambda client: len(parts_in(client)) > 1)
+        assert (far.preview, far.state.version) == ("Once upon", 1)
+        await far.watch(viewer, at(2))
+    assert parts_in(far) == [(1, 1, 1), (1, 1, 2)]
+    assert far.state == await read_state(pair.pool, chat.id)
+
+
+@pytest.mark.promise("P4")
+async def test_a_viewer_on_the_replica_that_takes_over_an_interrupt_sees_all_that_is_kept(
+    live_pair: ReplicaPair,
+) -> None:
+    """The parts that the dead worker wrote last reach it after the takeover."""
+    pair = live_pair
+    chat = await pair.here.create()
+    far = StreamClient(chat.id)
+    async with far.connected(pair.there.feeds) as viewer:
+        recorder = pair.here.record(chat)
+        recorder.add("assistant", [text("Once")])
+        await far.watch(viewer, shows("Once"))
+        await pair.there.do(chat, interrupts())
+        await pair.there.do(chat, releases())
+        chat = await pair.there.do(chat, acquires(B))
+        recorder.add("assistant", [text(" upon")])
+        await far.watch(viewer, shows("Once upon"))
 
 
 @pytest.mark.covers("T35")
@@ -201,7 +247,7 @@ async def test_live_parts_that_are_too_long_end_with_a_mark_on_every_replica(
     await far.see(pair.there.feeds, seen_mark)
 
 
-async def test_after_a_gap_the_live_parts_stop_and_the_message_still_arrives(
+async def test_after_a_gap_the_live_parts_stop_until_the_message_arrives(
     live_pair: ReplicaPair,
 ) -> None:
     pair = live_pair
@@ -219,7 +265,7 @@ async def test_after_a_gap_the_live_parts_stop_and_the_message_still_arrives(
         recorder.add("assistant", [text(" unseen")])
         chat = await pair.here.do(chat, finishes("seen unseen"))
         await far.watch(viewer, at(2))
-    assert parts_in(far) == [(1, 1, 1)]
+    assert parts_in(far) == [(1, 1, 1), (1, 1, 2)]
     assert far.state == await read_state(pair.pool, chat.id)
 
 

@@ -5,7 +5,13 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from chatd.domain.answer.partial import LivePart, PartialAnswer, keep_longer, rebuild_partial
+from chatd.domain.answer.partial import (
+    LivePart,
+    PartialAnswer,
+    keep_longer,
+    missing_parts,
+    rebuild_partial,
+)
 from chatd.domain.chat.messages import Draft, Role
 from chatd.domain.chat.parts import (
     FilePart,
@@ -196,3 +202,32 @@ def test_an_interrupt_keeps_the_longer_answer_and_every_result(
 def test_an_answer_that_calls_a_tool_is_longer_than_the_text_before_the_call() -> None:
     called = (Draft(role="assistant", content=(text("I run it."), call("a"))),)
     assert keep_longer(said("I run it."), called) == called
+
+
+THOUGHT = ReasoningPart(text="Hm, so.", created_at="09:00", completed_at="09:01")
+
+
+@pytest.mark.promise("P8")
+@pytest.mark.parametrize(
+    ("shown", "stored", "missing"),
+    [
+        ([], [text("Once")], [text("Once")]),
+        ([text("On"), text("ce")], [text("Once upon")], [text(" upon")]),
+        ([text("Once")], [text("Once")], []),
+        (
+            [ReasoningPart(text="Hm,")],
+            [THOUGHT, text("a")],
+            [ReasoningPart(text=" so."), text("a")],
+        ),
+        ([ReasoningPart(text="Hm, so."), text("a")], [THOUGHT, text("ab")], [text("b")]),
+        ([text("a")], [text("a"), call("c1")], [call("c1")]),
+        ([text("a"), call_delta("c1", "{")], [text("a"), call("c1")], [call("c1")]),
+        ([text("another")], [text("Once")], []),
+        ([text("a"), text("b"), call("c1")], [text("ab")], []),
+        ([ReasoningPart(text="Hm.")], [text("a")], []),
+    ],
+)
+def test_what_a_message_says_after_its_live_parts(
+    shown: list[KnownPart], stored: list[Part], missing: list[Part]
+) -> None:
+    assert list(missing_parts(live(*shown), stored)) == missing

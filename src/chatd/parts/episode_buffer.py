@@ -115,17 +115,22 @@ class EpisodeBuffer:
         self.size += len(event)
 
     def _encode(self, role: Role, part: Part) -> bytes | None:
-        visible = public_part(part)
-        if visible is None or isinstance(visible, UnknownPart):
-            return None
-        payload = PartPayload(
-            role=role,
-            part=visible,
-            history_version=self.episode.history_version,
-            attempt=self.episode.attempt,
-            seq=len(self.events) + 1,
-        )
-        return encode_part(MessagePart(chat_id=self.episode.chat_id, message_part=payload))
+        return encode_live_part(self.episode, len(self.events) + 1, role, part)
+
+
+def encode_live_part(episode: Episode, seq: int, role: Role, part: Part) -> bytes | None:
+    """None for a part that viewers do not get."""
+    visible = public_part(part)
+    if visible is None or isinstance(visible, UnknownPart):
+        return None
+    payload = PartPayload(
+        role=role,
+        part=visible,
+        history_version=episode.history_version,
+        attempt=episode.attempt,
+        seq=seq,
+    )
+    return encode_part(MessagePart(chat_id=episode.chat_id, message_part=payload))
 
 
 def _measure(part: Part) -> tuple[_Key, int]:

@@ -47,7 +47,17 @@ a read looks into older journal slots."""
 class TailedEpisode:
     """One episode, as far as it has been read."""
 
-    __slots__ = ("active_at", "broken", "chat", "due", "episode", "events", "hinted_at", "wake")
+    __slots__ = (
+        "active_at",
+        "broken",
+        "chat",
+        "closed",
+        "due",
+        "episode",
+        "events",
+        "hinted_at",
+        "wake",
+    )
 
     def __init__(self, chat: Chat, wake: Callable[[], None], now: float) -> None:
         self.chat = chat
@@ -58,6 +68,7 @@ class TailedEpisode:
         self.due = now
         self.hinted_at = float("-inf")
         self.broken = False
+        self.closed = False
 
     def take(self, entry: journal.JournalEntry) -> bool:
         """Add a row; True if it had new parts. Duplicate rows are skipped. After a gap every row is
@@ -71,6 +82,7 @@ class TailedEpisode:
             self.broken = True
             return False
         self.events += events[had + 1 - entry.first_seq :]
+        self.closed = entry.closed
         return True
 
 
@@ -198,11 +210,13 @@ async def read_episodes(
     return {episode: decode_live_parts(known) for episode, known in events.items()}
 
 
-def decode_live_parts(events: Iterable[bytes]) -> tuple[LivePart, ...]:
+def decode_live_parts(events: Iterable[bytes], *, with_mark: bool = False) -> tuple[LivePart, ...]:
     """Decode the parts; the mark of a truncated preview is not part of the answer."""
     decoded = (_decode(event) for event in events)
     return tuple(
-        live for live in decoded if live is not None and live.part != PREVIEW_TRUNCATED_PART
+        live
+        for live in decoded
+        if live is not None and (with_mark or live.part != PREVIEW_TRUNCATED_PART)
     )
 
 

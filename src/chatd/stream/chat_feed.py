@@ -29,7 +29,8 @@ from chatd.stream.live_parts import LivePartSource, is_live
 
 class EventGroup(Struct, frozen=True, kw_only=True):
     """The encoded events from `after` to `reached`. `episode` names the live parts that may be sent
-    after the group; with `restarts_episode` from the first part on."""
+    after the group; with `restarts_episode` from the first part on. `ended` are all live parts of
+    the episode that the group ends, which a viewer is sent before it."""
 
     after: Cursor
     reached: Cursor
@@ -37,10 +38,14 @@ class EventGroup(Struct, frozen=True, kw_only=True):
     episode: Episode | None
     restarts_episode: bool
     reset: bool
+    ended: Sequence[bytes] = ()
 
 
-def build_group(after: Cursor, chat: Chat, events: Sequence[DurableEvent]) -> EventGroup:
+def build_group(
+    after: Cursor, chat: Chat, events: Sequence[DurableEvent], ended: Sequence[bytes] = ()
+) -> EventGroup:
     return EventGroup(
+        ended=ended,
         after=after,
         reached=Cursor.of(chat),
         events=tuple(map(encode_event, events)),
@@ -236,10 +241,22 @@ class ChatFeed:
     def _advance(self, was: Chat, position: ViewerPosition, snapshot: ChatSnapshot) -> None:
         """Publish a group, unless a later commit of this replica has already been published."""
         if events := diff(position, snapshot):
-            group = build_group(Cursor.of(was), snapshot.chat, events)
+            group = build_group(
+                Cursor.of(was), snapshot.chat, events, self._ended_parts(was, snapshot)
+            )
             self.groups.append(group, sum(map(len, group.events)))
             self._show(snapshot.chat)
             self._wake()
+
+    def _ended_parts(self, was: Chat, snapshot: ChatSnapshot) -> Sequence[bytes]:
+        """Only an answer or results that are stored end an episode whole. A failed or replaced
+        attempt is dropped."""
+        if not self.viewers or not is_live(was) or snapshot.since == 0:
+            return ()
+        new = (row for row in snapshot.messages if row.revision > was.snapshot_version)
+        stored = [row for row in new if row.role in ("assistant", "tool") and not row.deleted]
+        stored.sort(key=lambda row: row.id)
+        return self._live.ended_parts(was, stored) if stored else ()
 
     def _show(self, chat: Chat) -> None:
         self.chat = chat

@@ -4,14 +4,17 @@ Both sources number an episode's parts alike, so a viewer keeps one number and t
 change.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from chatd.domain.answer.partial import missing_parts
+from chatd.domain.chat.messages import Message
 from chatd.domain.chat.row import Chat, Episode
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.ids import ChatId, WorkerId
+from chatd.parts.episode_buffer import PREVIEW_TRUNCATED_PART, encode_live_part
 from chatd.parts.episodes import EpisodeRegistry
-from chatd.parts.journal_tail import JournalTail
+from chatd.parts.journal_tail import JournalTail, decode_live_parts
 
 LIVE_STATUSES: Final[frozenset[PublicStatus]] = frozenset({"pending", "running", "interrupting"})
 
@@ -67,8 +70,32 @@ class LivePartSource:
             return tailed.events, len(tailed.events)
         return (), 0
 
+    def ended_parts(self, chat: Chat, messages: Iterable[Message]) -> Sequence[bytes]:
+        """All parts of the chat's episode, which a step has ended with these messages. A tail is
+        often behind the commit: what it lacks of the answer is taken from the message."""
+        episode = Episode.of(chat)
+        events, _ = self._events(episode)
+        tailed = self._tail.find(episode.chat_id)
+        if chat.pending_calls or tailed is None or events is not tailed.events or tailed.closed:
+            return events
+        answer = next((each for each in messages if each.role == "assistant"), None)
+        if answer is None:
+            return events
+        live_parts = decode_live_parts(events, with_mark=True)
+        if any(live.part == PREVIEW_TRUNCATED_PART for live in live_parts):
+            return events
+        whole = list(events)
+        for part in missing_parts(live_parts, answer.content):
+            encoded = encode_live_part(episode, len(whole) + 1, "assistant", part)
+            if encoded is not None:
+                whole.append(encoded)
+        return whole
+
     def _runs_here(self, chat: Chat) -> bool:
-        if self._worker_id is not None and chat.worker_id == self._worker_id:
+        """A worker that takes over an interrupt publishes nothing: the live parts stay those of
+        the worker before it."""
+        is_owned_here = self._worker_id is not None and chat.worker_id == self._worker_id
+        if is_owned_here and chat.status == "running":
             return True
         buffer = self._episodes.find(chat.id)
         return buffer is not None and buffer.episode == Episode.of(chat)

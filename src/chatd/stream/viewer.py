@@ -69,6 +69,7 @@ class Viewer(Subscription[EventGroup]):
         A group omits what did not change since its own `after`, so a viewer in between joins
         again. So does a viewer that read a past which the database has lost."""
         if group.after == self._cursor:
+            self._end_episode(group)
             self._advance_to(group)
         elif group.reached == self._cursor:
             return
@@ -81,6 +82,11 @@ class Viewer(Subscription[EventGroup]):
             self._seq = 0
         self._episode = group.episode
         self._frames.extend(split_frames(group.events, group.reached, reset=group.reset))
+
+    def _end_episode(self, group: EventGroup) -> None:
+        """The preview is never shorter than the message that replaces it."""
+        for first in range(self._seq, len(group.ended), MAX_FRAME_EVENTS):
+            self._frames.append(Frame(events=group.ended[first : first + MAX_FRAME_EVENTS]))
 
     def _parts(self) -> Frame | None:
         if self._episode is None:

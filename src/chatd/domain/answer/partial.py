@@ -123,6 +123,36 @@ def _part_bytes(part: Part) -> int:
             return 1
 
 
+def missing_parts(live_parts: Iterable[LivePart], content: Iterable[Part]) -> tuple[Part, ...]:
+    """What `content`, a message, says after these live parts of it; nothing if they are no
+    beginning of it."""
+    shown = rebuild_partial(live_parts).content
+    stored = [part for part in content if _part_bytes(part)]
+    if len(shown) > len(stored):
+        return ()
+    for index, part in enumerate(shown[:-1]):
+        if _rest(part, stored[index]) != ():
+            return ()
+    if not shown:
+        return tuple(stored)
+    rest = _rest(shown[-1], stored[len(shown) - 1])
+    return () if rest is None else (*rest, *stored[len(shown) :])
+
+
+def _rest(shown: Part, stored: Part) -> tuple[Part, ...] | None:
+    """None if `shown` is no beginning of `stored`."""
+    match shown, stored:
+        case (TextPart(), TextPart()) | (ReasoningPart(), ReasoningPart()):
+            if not stored.text.startswith(shown.text):
+                return None
+            rest = stored.text[len(shown.text) :]
+            return (type(stored)(text=rest),) if rest else ()
+        case (ToolCallPart(), ToolCallPart()) if shown.tool_call_id == stored.tool_call_id:
+            return () if shown.args == stored.args else (stored,)
+        case _:
+            return () if type(shown) is type(stored) else None
+
+
 def _is_provider_result(part: KnownPart) -> bool:
     """A provider-executed result has the role `tool` when shown, but belongs to the answer."""
     return isinstance(part, ToolResultPart) and part.provider_executed
