@@ -178,15 +178,17 @@ class Replica:
 
     def _build_model_step(self, timeout_s: float | None, spend_guard: SpendGuard) -> ModelStep:
         loader = FileLoader(self.database.pool, self.env, self.files)
+        circuits = Circuits(self.env)
         return ModelStep(
             episodes=self.episodes,
             committer=self._committer,
             spend_guard=spend_guard,
-            circuits=Circuits(self.env),
+            circuits=circuits,
             debug=self.debug_recorder,
             summary_call=SummaryCall(
                 episodes=self.episodes,
                 spend_guard=spend_guard,
+                circuits=circuits,
                 debug=self.debug_recorder,
                 env=self.env,
                 files=loader,

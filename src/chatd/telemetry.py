@@ -80,6 +80,7 @@ _LEVELS: Final[Mapping[str, int]] = {
     "mcp_refresh_slow": logging.WARNING,
     "mcp_grant_refused": logging.INFO,
     "mcp_server_shadowed": logging.WARNING,
+    "summary_failed": logging.WARNING,
     "task_model_unusable": logging.WARNING,
     "provider_key_rests": logging.WARNING,
     "settings_lack_models": logging.WARNING,

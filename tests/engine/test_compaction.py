@@ -1,10 +1,21 @@
 """Compaction: at the threshold, on request, and after the provider rejects a prompt."""
 
-import pytest
+from collections.abc import Callable, Sequence
+from uuid import UUID
 
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from chatd.domain.chat.messages import Message
+from chatd.domain.chat.parts import NoticePart
+from chatd.domain.ids import ModelConfigId
 from chatd.domain.prompt.compaction import SUMMARY_INSTRUCTION
-from tests.support.engine_rig import EngineRig, engine_rig
+from chatd.engine.model_step import MAX_SUMMARY_ATTEMPTS
+from tests.support.clock import FakeClock
+from tests.support.engine_rig import EngineRig, advancing, engine_rig
 from tests.support.outcomes import present
+from tests.support.providers.openai_chat import DONE, chunk
 from tests.support.providers.server import Gate
 from tests.support.tools import GatedTool
 
@@ -85,18 +96,149 @@ async def test_a_first_message_that_is_too_long_fails_the_turn(rig: EngineRig) -
     assert present((await rig.wait_runner_left(chat_id)).last_error).kind == "context_overflow"
 
 
-async def test_a_failed_compaction_stores_only_the_error(rig: EngineRig) -> None:
+Failure = Callable[[EngineRig], None]
+
+
+def _refuse(rig: EngineRig) -> None:
+    rig.api.reply(400, {"error": {"message": "this prompt is not for me"}})
+
+
+def _answer_nothing(rig: EngineRig) -> None:
+    rig.answer()
+
+
+def _filter(rig: EngineRig) -> None:
+    rig.api.script(chunk(content="what hap"), chunk(finish="content_filter"), DONE)
+
+
+FAILURES = [
+    pytest.param(_refuse, id="400"),
+    pytest.param(_answer_nothing, id="empty"),
+    pytest.param(_filter, id="filtered"),
+]
+
+
+def notices(rows: Sequence[Message]) -> list[str]:
+    return [part.code for row in rows for part in row.content if isinstance(part, NoticePart)]
+
+
+def use_summary_model(rig: EngineRig) -> None:
+    rig.model.summary_config = replace(
+        rig.model.config, id=ModelConfigId(UUID(int=8)), name="small", model="small-1"
+    )
+
+
+def models_called(rig: EngineRig) -> list[str]:
+    return [msgspec.json.decode(request.body)["model"] for request in rig.api.requests]
+
+
+@pytest.mark.parametrize("fail", FAILURES)
+async def test_a_requested_summary_that_fails_says_so_and_leaves_the_chat_usable(
+    rig: EngineRig, fail: Failure
+) -> None:
     chat_id = await rig.ask("hi", "hello")
     await rig.wait_runner_left(chat_id, epoch=1)
-    rig.answer()
+    fail(rig)
     await rig.compact(chat_id)
     chat = await rig.wait_runner_left(chat_id, epoch=3)
-    assert (chat.state, chat.compaction_requested) == ("E0", False)
-    assert await rig.transcript(chat_id) == ["user: hi", "assistant: hello"]
-    assert await rig.recorded_usage() == [
-        ("turn", True, "estimated"),
-        ("compaction", False, "estimated"),
-    ]
+    assert (chat.state, chat.compaction_requested) == ("W", False)
+    assert notices(await rig.history(chat_id)) == ["summary_failed"]
+    rig.answer("still here")
+    await rig.send(chat_id, "and now?")
+    assert (await rig.wait_runner_left(chat_id, epoch=5)).state == "W"
+    assert b"summary" not in rig.api.requests[-1].body
+
+
+@pytest.mark.covers("compaction-14")
+@pytest.mark.parametrize("fail", FAILURES)
+async def test_a_turn_goes_on_without_the_summary_that_failed_and_tries_none_at_every_step(
+    dsn: str, fail: Failure
+) -> None:
+    async with engine_rig(dsn, tools=[GatedTool()]) as rig:
+        rig.set_context_limit(100)
+        rig.call_tools(("c1", "echo", "{}"), input_tokens=80)
+        fail(rig)
+        rig.call_tools(("c2", "echo", "{}"), input_tokens=85)
+        rig.answer("done", input_tokens=90)
+        chat_id = await rig.create("go")
+        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert [is_summary_request(rig, n) for n in range(4)] == [False, True, False, False]
+        assert notices(await rig.history(chat_id)) == ["summary_failed"]
+        assert (await rig.transcript(chat_id))[-1] == "assistant: done"
+
+
+async def test_a_refusal_of_the_model_for_summaries_falls_back_to_the_own_model(dsn: str) -> None:
+    async with engine_rig(dsn, tools=[GatedTool()]) as rig:
+        use_summary_model(rig)
+        rig.set_context_limit(100)
+        rig.call_tools(("c1", "echo", "{}"), input_tokens=80)
+        _refuse(rig)
+        rig.answer("what happened so far", input_tokens=90)
+        rig.answer("done", input_tokens=20)
+        chat_id = await rig.create("go")
+        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert models_called(rig) == ["fake-1", "small-1", "fake-1", "fake-1"]
+        assert notices(await rig.history(chat_id)) == []
+        assert b"what happened so far" in rig.api.requests[3].body
+
+
+@pytest.mark.promise("P11")
+async def test_the_usage_of_every_failed_summary_is_recorded(dsn: str) -> None:
+    async with engine_rig(dsn, tools=[GatedTool()]) as rig:
+        use_summary_model(rig)
+        rig.set_context_limit(100)
+        rig.call_tools(("c1", "echo", "{}"), input_tokens=80)
+        rig.answer(input_tokens=90)
+        rig.answer(input_tokens=91)
+        rig.answer("done", input_tokens=82)
+        chat_id = await rig.create("go")
+        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        used = [("turn", True, 80), ("compaction", False, 90), ("compaction", False, 91)]
+        assert await rig.recorded_usage() == [*used, ("turn", True, 82)]
+
+
+async def test_a_failed_summary_fails_the_turn_only_if_the_window_is_full(dsn: str) -> None:
+    async with engine_rig(dsn, tools=[GatedTool()]) as rig:
+        rig.set_context_limit(100)
+        rig.call_tools(("c1", "echo", "{}"), input_tokens=80)
+        _refuse(rig)
+        rig.call_tools(("c2", "echo", "{}"), input_tokens=96)
+        _refuse(rig)
+        chat_id = await rig.create("go")
+        chat = await rig.wait_runner_left(chat_id)
+        error = present(chat.last_error)
+        assert (chat.state, error.kind) == ("E0", "summary_failed")
+        assert "summary" in error.message
+        assert "this prompt is not for me" in present(error.detail)
+        # The next message tries again, and the chat is repaired.
+        rig.answer("what happened so far", input_tokens=97)
+        rig.answer("done", input_tokens=20)
+        await rig.send(chat_id, "go on")
+        assert (await rig.wait_runner_left(chat_id, epoch=3)).state == "W"
+
+
+async def test_a_summary_that_fails_after_an_overflow_fails_the_turn(rig: EngineRig) -> None:
+    chat_id = await rig.ask("hi", "hello")
+    await rig.wait_runner_left(chat_id, epoch=1)
+    rig.api.reply(400, OVERFLOW)
+    _refuse(rig)
+    await rig.send(chat_id, "go on")
+    chat = await rig.wait_runner_left(chat_id, epoch=3)
+    assert (chat.state, present(chat.last_error).kind) == ("E0", "summary_failed")
+
+
+async def test_an_overloaded_provider_is_asked_for_a_summary_a_few_times_only(dsn: str) -> None:
+    clock = FakeClock()
+    async with engine_rig(dsn, tools=[GatedTool()], clock=clock) as rig, advancing(clock):
+        rig.set_context_limit(100)
+        rig.call_tools(("c1", "echo", "{}"), input_tokens=80)
+        for _ in range(MAX_SUMMARY_ATTEMPTS):
+            rig.api.reply(529, {"error": {"message": "overloaded"}})
+        rig.answer("done", input_tokens=85)
+        chat_id = await rig.create("go")
+        assert (await rig.wait_state(chat_id, "W")).state == "W"
+        assert notices(await rig.history(chat_id)) == ["summary_failed"]
+        assert len(rig.api.requests) == 2 + MAX_SUMMARY_ATTEMPTS
 
 
 @pytest.mark.promise("P11")

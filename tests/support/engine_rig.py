@@ -102,12 +102,16 @@ class OneModel:
             model="fake-1",
             prices=Prices(input="1", output="2"),
         )
+        self.summary_config: ModelConfig | None = None
 
     async def choose(
         self, model_config_id: ModelConfigId | None, owner_id: UserId | None = None
     ) -> ModelChoice:
         del model_config_id, owner_id
-        return ModelChoice(config=self.config, provider=self.provider, kind=self.kind)
+        own = ModelChoice(config=self.config, provider=self.provider, kind=self.kind)
+        if self.summary_config is None:
+            return own
+        return replace(own, summary_model=replace(own, config=self.summary_config))
 
 
 class EngineRig:
@@ -296,10 +300,11 @@ class EngineRig:
         await self.events.wait("runner_left", **fields)
         return await self.chat(chat_id)
 
+    async def history(self, chat_id: ChatId) -> list[Message]:
+        return await messages.load_history(self.pool, HARNESS, chat_id)
+
     async def transcript(self, chat_id: ChatId) -> list[str]:
-        return [
-            _line(message) for message in await messages.load_history(self.pool, HARNESS, chat_id)
-        ]
+        return [_line(message) for message in await self.history(chat_id)]
 
     async def recorded_usage(self) -> list[tuple[str, bool, int | str]]:
         """Every recorded model call: kind, success, input tokens or `estimated`."""

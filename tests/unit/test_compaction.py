@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from chatd.domain.chat.messages import Message, TokenUsage
 from chatd.domain.chat.parts import Part
+from chatd.domain.model.failures import known_failure
 from chatd.domain.prompt import compaction
 from chatd.domain.prompt.compaction import ContextFill, Status
 from tests.support.factories import call, message, result, text
@@ -208,16 +209,23 @@ def test_a_chat_without_an_answer_needs_no_compaction() -> None:
     [
         pytest.param([user(6)], "none", id="no answer yet"),
         pytest.param([user(6), answer(7, 30)], "none", id="it helped"),
-        pytest.param([user(6), answer(7, 80)], "still_over_limit", id="it did not help"),
+        pytest.param([user(6), answer(7, 80)], "none", id="it did not help, but there is room"),
+        pytest.param([user(6), answer(7, 95)], "still_over_limit", id="it did not help"),
         pytest.param([user(6), answer(7, 30), answer(8, 80)], "needed", id="full again later"),
         pytest.param(
-            [user(6), answer(7, 80), answer(8, 90)], "still_over_limit", id="never was below"
+            [user(6), answer(7, 80), answer(8, 90)], "none", id="never was below, with room"
+        ),
+        pytest.param(
+            [user(6), answer(7, 80), answer(8, 95)], "needed", id="helps a little if it is full"
+        ),
+        pytest.param(
+            [user(6), answer(7, 95), answer(8, 99)], "still_over_limit", id="never was below"
         ),
         pytest.param(
             [user(6), answer(7, None), answer(8, 90)], "needed", id="the first was not counted"
         ),
         pytest.param(
-            [user(6), answer(7, 30), answer(8, 20, limit=25)],
+            [user(6), answer(7, 30), answer(8, 24, limit=25)],
             "still_over_limit",
             id="one limit for both",
         ),
@@ -233,3 +241,46 @@ def test_no_second_summary_follows_one_that_did_not_help(
 
 def test_a_first_answer_over_the_threshold_is_summarized_without_an_earlier_summary() -> None:
     assert compaction.compaction_status([user(1), answer(2, 80)], 100, 70) == "needed"
+
+
+def failed(message_id: int) -> Message:
+    draft = compaction.summary_failed_notice(known_failure("generic", "here"), "auto")
+    return message(message_id, "system", *draft.content, visibility="user")
+
+
+ROOM, FULL = ContextFill(tokens=80, limit=100), ContextFill(tokens=95, limit=100)
+
+
+@pytest.mark.covers("compaction-14")
+@pytest.mark.parametrize(
+    ("history", "fill", "expected"),
+    [
+        pytest.param([user(1), answer(2, 80)], ROOM, True, id="none has failed"),
+        pytest.param([user(1), answer(2, 80), failed(3)], ROOM, False, id="failed in this turn"),
+        pytest.param([user(1), answer(2, 95), failed(3)], FULL, True, id="failed, but it is full"),
+        pytest.param([user(1), failed(2), answer(3, 80), user(4)], ROOM, True, id="a new turn"),
+        pytest.param(
+            [user(1), failed(2), user(3), failed(4), user(5), failed(6), user(7)],
+            ROOM,
+            False,
+            id="failed too often",
+        ),
+        pytest.param(
+            [user(1), failed(2), user(3), failed(4), user(5), failed(6), *summary(7), user(10)],
+            ROOM,
+            True,
+            id="a summary since",
+        ),
+        pytest.param([user(1), answer(2, 80), deleted(failed(3))], ROOM, True, id="edited away"),
+        pytest.param(
+            [user(1), failed(2), user(3), failed(4), user(5), failed(6), user(7)],
+            FULL,
+            True,
+            id="failed too often, but it is full",
+        ),
+    ],
+)
+def test_a_failed_summary_is_tried_again_in_the_next_turn_a_few_times_or_when_full(
+    history: list[Message], fill: ContextFill, *, expected: bool
+) -> None:
+    assert compaction.may_try_summary(history, fill) is expected

@@ -306,8 +306,12 @@ THREE_STEPS = "user, calls a, done a, summary, calls b, done b, calls c, done c"
         "a finished turn is not compacted until the next message": ("user, answer@99", COMPLETE),
         "after the summary the model is called": ("user, calls@90 a, done a, summary", Generate()),
         "a summary that did not help fails the turn": (
-            "user, summary, calls@80 a, done a",
+            "user, summary, calls@95 a, done a",
             Fail(error=CONTEXT_FULL_ERROR),
+        ),
+        "a summary that did not help is not repeated while there is room": (
+            "user, summary, calls@80 a, done a",
+            Generate(),
         ),
         # All other cases
         "the model answers a prompt": ("user", Generate()),

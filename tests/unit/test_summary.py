@@ -16,8 +16,10 @@ from chatd.domain.chat.parts import (
     ToolResultPart,
 )
 from chatd.domain.ids import ModelConfigId, ToolCallId
+from chatd.domain.model.failures import ClassifiedFailure
 from chatd.domain.model.protocol import (
     Finished,
+    FinishReason,
     ModelConfig,
     ModelRequest,
     Prices,
@@ -37,6 +39,7 @@ from chatd.domain.prompt.compaction import (
     SummaryPlan,
     find_boundary,
     newest_context,
+    read_summary,
     rows_for_prompt,
     strictest_limit,
     summary_call,
@@ -45,7 +48,6 @@ from chatd.domain.prompt.compaction import (
     summary_request,
     summary_result,
     summary_rows,
-    summary_text,
 )
 from chatd.domain.prompt.overflow import MIN_SHRUNK_TEXT_CHARS, prompt_bytes, shrink_prompt
 from chatd.domain.text import parse_json
@@ -114,7 +116,8 @@ def test_a_summary_is_not_cut_by_a_low_output_limit(
 
 
 def test_an_answer_that_calls_a_tool_is_no_summary() -> None:
-    assert summary_text(Answer(content=(text("Let me look."), call("a")))) is None
+    read = read_summary(Answer(content=(text("Let me look."), call("a"))), "here")
+    assert isinstance(read, ClassifiedFailure)
 
 
 def test_a_summary_keeps_the_newest_workspace_context() -> None:
@@ -186,7 +189,7 @@ def test_the_summary_prefix_asks_to_continue_the_work() -> None:
 
 
 def test_the_texts_of_an_answer_are_joined_to_one_summary() -> None:
-    assert summary_text(WRITTEN) == "Goal: ship. Next: test."
+    assert read_summary(WRITTEN, "here") == "Goal: ship. Next: test."
 
 
 @pytest.mark.covers("compaction-11")
@@ -194,7 +197,17 @@ def test_the_texts_of_an_answer_are_joined_to_one_summary() -> None:
 def test_an_answer_without_text_is_no_summary(
     content: tuple[TextPart | ReasoningPart, ...],
 ) -> None:
-    assert summary_text(Answer(content=content)) is None
+    assert isinstance(read_summary(Answer(content=content), "here"), ClassifiedFailure)
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"), [("content-filter", "content_filter"), ("refusal", "refusal")]
+)
+def test_a_text_that_a_filter_cut_is_no_summary(reason: FinishReason, kind: str) -> None:
+    cut = Answer(content=(text("Goal: sh"),), finished=Finished(reason=reason, usage=TokenUsage()))
+    read = read_summary(cut, "here")
+    assert isinstance(read, ClassifiedFailure)
+    assert read.kind == kind
 
 
 # The rows

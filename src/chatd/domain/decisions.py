@@ -288,7 +288,8 @@ def _call_model(history: Sequence[Message], rules: TurnRules) -> Action:
         case "none":
             return Generate()
         case "needed":
-            return _compact("auto", history, rules)
+            compact = _compact("auto", history, rules)
+            return compact if compaction.may_try_summary(history, compact.fill) else Generate()
         case "still_over_limit":
             return Fail(error=CONTEXT_FULL_ERROR)
 

@@ -36,7 +36,11 @@ from chatd.domain.model.retry import (
 )
 from chatd.domain.ports import Env
 from chatd.domain.prompt.builder import is_paused
-from chatd.domain.prompt.compaction import is_compactable
+from chatd.domain.prompt.compaction import (
+    is_compactable,
+    summary_failed_error,
+    summary_failed_notice,
+)
 from chatd.domain.prompt.instruction_updates import PendingUpdate, next_update
 from chatd.domain.prompt.provider_content import drop_unpaired_in_answer
 from chatd.domain.text import utc_text
@@ -66,6 +70,9 @@ ANSWER_TIMEOUT_ERROR: Final = ChatError(
 )
 
 MIN_PROVIDER_WAIT_S: Final = 1.0
+
+MAX_SUMMARY_ATTEMPTS: Final = 3
+"""In a row, while the context window has room: the chat can go on without a summary."""
 
 
 class ModelStep(Struct, frozen=True, kw_only=True):
@@ -102,7 +109,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
                 provider=context.config.provider,
                 detail=" ".join((error.classified.error.detail or "").split()),
             )
-            return await self._retry_or_fail(attempt, context, error, can_compact=True)
+            return await self._retry_or_fail(attempt, context, error)
         kind = CommitStep if any(needs_next_step(draft) for draft in rows.messages) else FinishTurn
         step = attempt.step(kind, rows.messages, rows.usage, client_tools=context.client_names)
         applied = await self.committer.commit(attempt, step)
@@ -114,21 +121,50 @@ class ModelStep(Struct, frozen=True, kw_only=True):
     ) -> AppliedChange:
         """`action` is None if the provider rejected the prompt as too long. A compaction that a
         user requested ends the turn; any other continues it."""
-        writer = context.for_summary
-        if (refused := self.circuits.request_call(writer.config.provider)) is not None:
-            return await self._wait_for_provider(attempt, context, refused)
+        failed_calls = (attempt.chat.setbacks or NO_SETBACKS).failed_calls
+        writers = [context]
+        # The model for summaries is tried once. An overflow before it counts as a failed call.
+        if (writer := context.for_summary) is not context and failed_calls <= int(action is None):
+            writers.insert(0, writer)
         try:
-            with self.circuits.watch_call(writer.config.provider):
-                rows = await self.summary_call.summarize(attempt, context, action)
+            rows = await self.summary_call.summarize(attempt, context, writers, action)
         except SpendRefused as refused:
             # Earlier calls of the step, such as for a summary, are recorded.
             unpaid = attempt.unrecorded_usage()
             return await self._fail(attempt, context, refused.refusal.error, unpaid)
         except ModelCallError as error:
-            return await self._retry_or_fail(attempt, context, error, can_compact=False)
+            return await self._retry_or_go_on(attempt, context, error, action)
+        if isinstance(rows, CallRefused):
+            return await self._wait_for_provider(attempt, context, rows)
         is_manual = action is not None and action.source == "manual"
         kind = FinishTurn if is_manual else CommitStep
         step = attempt.step(kind, rows.messages, rows.usage, compacted=True)
+        return await self.committer.commit(attempt, step)
+
+    async def _retry_or_go_on(
+        self,
+        attempt: Attempt,
+        context: TurnContext,
+        error: ModelCallError,
+        action: Compact | None,
+    ) -> AppliedChange:
+        """After a failed summary: retry what may pass by, a few times only while the chat can do
+        without. Then go on without a summary and say so once; fail the turn only if the window is
+        full."""
+        if isinstance(error, SpendExceeded):
+            return await self._fail(attempt, context, error.classified.error, error.usage)
+        is_manual = action is not None and action.source == "manual"
+        must_have = action is None or (action.fill.is_full and not is_manual)
+        failures = (attempt.chat.setbacks or NO_SETBACKS).failed_calls + 1
+        decision = decide_retry(error.classified, failures, jitter=self.env.jitter())
+        if isinstance(decision, RetryAfter) and (must_have or failures < MAX_SUMMARY_ATTEMPTS):
+            return await self._retry(attempt, error, decision.delay_s)
+        if must_have:
+            failure = summary_failed_error(error.classified)
+            return await self._fail(attempt, context, failure, error.usage)
+        notice = summary_failed_notice(error.classified, "manual" if is_manual else "auto")
+        kind = FinishTurn if is_manual else CommitStep
+        step = attempt.step(kind, (notice,), error.usage, compacted=True)
         return await self.committer.commit(attempt, step)
 
     async def _call(
@@ -198,13 +234,13 @@ class ModelStep(Struct, frozen=True, kw_only=True):
         )
 
     async def _retry_or_fail(
-        self, attempt: Attempt, context: TurnContext, error: ModelCallError, *, can_compact: bool
+        self, attempt: Attempt, context: TurnContext, error: ModelCallError
     ) -> AppliedChange:
-        """With `can_compact`, a full context window is answered by a compaction."""
+        """A full context window is answered by a compaction."""
         decision = decide_retry(
             error.classified,
             (attempt.chat.setbacks or NO_SETBACKS).failed_calls + 1,
-            compactable=can_compact and is_compactable(attempt.history),
+            compactable=is_compactable(attempt.history),
             jitter=self.env.jitter(),
         )
         match decision:

@@ -11,7 +11,8 @@ from chatd.domain.answer.answer import Answer
 from chatd.domain.chat.messages import Message, UsageEntry, local_calls
 from chatd.domain.chat.row import Episode
 from chatd.domain.decisions import Compact
-from chatd.domain.model.failures import known_failure
+from chatd.domain.errors import InvariantBroken
+from chatd.domain.model.circuit import CallRefused
 from chatd.domain.model.protocol import ModelRequest
 from chatd.domain.ports import Env
 from chatd.domain.prompt.compaction import (
@@ -19,22 +20,24 @@ from chatd.domain.prompt.compaction import (
     effective_threshold,
     measure_fill,
     newest_context,
+    read_summary,
     summary_call,
     summary_call_id,
     summary_failed,
     summary_request,
     summary_result,
     summary_rows,
-    summary_text,
 )
 from chatd.domain.prompt.overflow import shrink_prompt
 from chatd.engine.attempt import Attempt
+from chatd.engine.circuits import Circuits
 from chatd.engine.debug_recorder import DebugRecorder
 from chatd.engine.file_loader import FileLoader
 from chatd.engine.model_call import (
     CallRows,
     ModelCall,
     ModelCallError,
+    SpendExceeded,
     TurnContext,
     build_request,
 )
@@ -47,27 +50,75 @@ MAX_PROMPT_HALVINGS: Final = 5
 class SummaryCall(Struct, frozen=True, kw_only=True):
     episodes: EpisodeRegistry
     spend_guard: SpendGuard
+    circuits: Circuits
     debug: DebugRecorder
     env: Env
     files: FileLoader | None = None
 
     async def summarize(
-        self, attempt: Attempt, context: TurnContext, action: Compact | None
-    ) -> CallRows:
-        """`action` is None if the provider rejected the prompt as too long. Raises ModelCallError
-        and SpendRefused."""
+        self,
+        attempt: Attempt,
+        context: TurnContext,
+        writers: Sequence[TurnContext],
+        action: Compact | None,
+    ) -> CallRows | CallRefused:
+        """The first of the `writers` that can writes the summary. A provider that fails for all
+        chats is not called; its refusal if it is the only one. `action` is None if the provider
+        rejected the prompt as too long. Raises ModelCallError and SpendRefused."""
         plan = self._plan(attempt.history, context, action)
         recorder = self.episodes.open(Episode.of(attempt.chat))
-        recorder.add("assistant", (summary_call(plan),))
+        refused: CallRefused | None = None
+        failed: ModelCallError | None = None
         try:
-            return await self._call_until_fitting(
-                attempt, context.for_summary, plan, recorder, halvings=int(action is None)
-            )
+            for writer in writers:
+                if (refused := self.circuits.request_call(writer.config.provider)) is not None:
+                    continue
+                if failed is None:
+                    recorder.add("assistant", (summary_call(plan),))
+                try:
+                    usage = () if failed is None else failed.usage
+                    return await self._write(
+                        attempt, writer, plan, recorder, usage=usage, halvings=int(action is None)
+                    )
+                except SpendExceeded:
+                    raise
+                except ModelCallError as error:
+                    failed = error
+            if failed is None and refused is not None:
+                return refused
+            raise failed or InvariantBroken("A summary needs a model that writes it.")
         except (ModelCallError, SpendRefused) as error:
             recorder.add("tool", (summary_failed(plan, error.message),))
             raise
         finally:
             recorder.close()
+
+    async def _write(
+        self,
+        attempt: Attempt,
+        writer: TurnContext,
+        plan: SummaryPlan,
+        recorder: PartRecorder,
+        *,
+        usage: tuple[UsageEntry, ...],
+        halvings: int,
+    ) -> CallRows:
+        provider = writer.config.provider
+        try:
+            with self.circuits.watch_call(provider):
+                return await self._call_until_fitting(
+                    attempt, writer, plan, recorder, usage, halvings=halvings
+                )
+        except ModelCallError as error:
+            self.env.emit(
+                "summary_failed",
+                chat_id=attempt.chat.id,
+                error_kind=error.classified.kind,
+                provider=provider,
+                model=writer.config.model,
+                detail=" ".join((error.classified.error.detail or "").split()),
+            )
+            raise
 
     def _plan(
         self, history: Sequence[Message], context: TurnContext, action: Compact | None
@@ -86,12 +137,12 @@ class SummaryCall(Struct, frozen=True, kw_only=True):
         context: TurnContext,
         plan: SummaryPlan,
         recorder: PartRecorder,
+        earlier_usage: tuple[UsageEntry, ...],
         *,
         halvings: int,
     ) -> CallRows:
         """Halve the prompt until the provider accepts it. Forbid tools if the model calls one."""
         request = await build_request(attempt, context, loader=self.files)
-        earlier_usage = tuple[UsageEntry, ...]()
         while True:
             call = ModelCall("compaction", context, self.env, earlier_usage=earlier_usage)
             has_called = False
@@ -100,11 +151,10 @@ class SummaryCall(Struct, frozen=True, kw_only=True):
                 answer = await self.debug.observe(
                     attempt.chat, call, shrunk, partial(self._run, attempt, call, shrunk, recorder)
                 )
-                text = summary_text(answer)
+                text = read_summary(answer, context.config.provider)
                 has_called = bool(local_calls(answer.content))
-                if text is None:
-                    failure = known_failure("generic", context.config.provider)
-                    raise call.rejected(attempt, failure)
+                if not isinstance(text, str):
+                    raise call.rejected(attempt, text)
             except ModelCallError as error:
                 if error.classified.kind == "context_overflow" and halvings < MAX_PROMPT_HALVINGS:
                     halvings += 1

@@ -43,7 +43,9 @@ def commit_step(chat: Chat, step: Step) -> Change:
     """R -> R, or P if the owner releases the chat. Steering messages join if no call is pending,
     because a model call follows."""
     change = _append_step(chat, step, Transition.COMMIT_STEP)
-    if all(draft.is_notice for draft in step.messages):
+    # The notice of a failed summary keeps the runner from another try.
+    is_silent = not step.compacted and all(draft.is_notice for draft in step.messages)
+    if is_silent or not step.messages:
         raise InvariantBroken(
             "A step must add a message, and not only notices: the runner would repeat it."
         )

@@ -4,28 +4,47 @@ A compaction appends three compressed rows: the summary as a user message that o
 sees (the boundary), and a tool call with its result for viewers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 from uuid import UUID
 
 import msgspec
 from msgspec import Raw, Struct
 
-from chatd.domain.answer.answer import Answer, ModelCallRecord
+from chatd.domain.answer.answer import Answer, ModelCallRecord, RejectAnswer, judge_answer
 from chatd.domain.chat.messages import Draft, Message, TokenUsage, local_calls
+from chatd.domain.chat.notices import has_notice, notice_draft
 from chatd.domain.chat.parts import (
     SUMMARY_TOOL_NAME,
     ContextFilePart,
+    NoticePart,
     TextPart,
     ToolCallPart,
     ToolResultPart,
 )
+from chatd.domain.chat.row import ChatError
 from chatd.domain.ids import ToolCallId
 from chatd.domain.model.config import cost_micros
+from chatd.domain.model.failures import (
+    ClassifiedFailure,
+    FailureKind,
+    clip_detail,
+    known_failure,
+)
 from chatd.domain.model.protocol import ModelRequest, PromptMessage, PromptText
 from chatd.domain.text import replace_surrogates
 
 DEFAULT_THRESHOLD_PERCENT: Final = 70
+
+FULL_PERCENT: Final = 95
+"""Of the context window: an answer hardly fits into the rest. Only so full a chat must not go on
+without a summary."""
+
+MAX_FAILED_SUMMARIES: Final = 3
+"""Since the last summary. Each costs a model call with the whole chat; after as many, none is tried
+before the window is full or a user asks for one."""
+
+SUMMARY_FAILED: Final = "summary_failed"
 
 Status = Literal["none", "needed", "still_over_limit"]
 
@@ -43,6 +62,10 @@ class ContextFill(Struct, frozen=True, kw_only=True):
     def reaches(self, threshold: int) -> bool:
         known = self.tokens > 0 and self.limit > 0
         return known and self.tokens * 100 >= threshold * self.limit
+
+    @property
+    def is_full(self) -> bool:
+        return self.reaches(FULL_PERCENT)
 
 
 def find_boundary(history: Sequence[Message]) -> Message | None:
@@ -102,8 +125,9 @@ def effective_threshold(percent: int) -> int:
 def compaction_status(history: Sequence[Message], limit: int | None, threshold: int) -> Status:
     """A threshold of 100 turns compaction off.
 
-    If the first answer after a summary is over the threshold, another summary does not help:
-    the system prompt, the tools and the summary alone are too long.
+    If the first answer after a summary is over the threshold, another summary helps little: the
+    system prompt, the tools and the summary alone are too long. The chat goes on while the window
+    has room.
     """
     percent = effective_threshold(threshold)
     fill = measure_fill(history, limit)
@@ -111,9 +135,55 @@ def compaction_status(history: Sequence[Message], limit: int | None, threshold: 
         return "none"
     if find_boundary(history) is None:
         return "needed"
-    first = _context_tokens(_answers(history)[0].usage)
-    over = ContextFill(tokens=first, limit=fill.limit).reaches(percent)
-    return "still_over_limit" if over else "needed"
+    tokens = _context_tokens(_answers(history)[0].usage)
+    first = ContextFill(tokens=tokens, limit=fill.limit)
+    if first.reaches(percent) and not fill.is_full:
+        return "none"
+    return "still_over_limit" if first.is_full else "needed"
+
+
+def may_try_summary(history: Sequence[Message], fill: ContextFill) -> bool:
+    """False after a summary has failed in this turn, or too often since the last one, while the
+    window has room: the chat goes on without. A full window is always worth a try, because the
+    turn fails otherwise."""
+    if fill.is_full:
+        return True
+    boundary = find_boundary(history)
+    after = 0 if boundary is None else boundary.id
+    codes = (p.code for r in history if r.id > after and not r.deleted for p in _notices(r))
+    failed = sum(code == SUMMARY_FAILED for code in codes)
+    return failed < MAX_FAILED_SUMMARIES and not has_notice(history, SUMMARY_FAILED)
+
+
+def _notices(row: Message) -> list[NoticePart]:
+    return [part for part in row.content if isinstance(part, NoticePart)] if row.is_notice else []
+
+
+def summary_failed_notice(failed: ClassifiedFailure, source: Literal["auto", "manual"]) -> Draft:
+    text = "The summary of this chat could not be written"
+    reason = failed.error.message
+    if source == "manual":
+        text = f"{text}: {reason} The chat is as it was; you can go on or ask for a summary again."
+    else:
+        text = f"{text}: {reason} The chat goes on without it while the context window has room."
+    detail = {"kind": failed.kind}
+    if failed.error.detail:
+        detail["detail"] = failed.error.detail
+    return notice_draft(SUMMARY_FAILED, text, detail)
+
+
+def summary_failed_error(failed: ClassifiedFailure) -> ChatError:
+    """The window is full, so that the turn cannot go on without the summary."""
+    reasons = (failed.error.message, failed.error.detail)
+    return ChatError(
+        kind=SUMMARY_FAILED,
+        message="The context window is full, and the summary that would make room could not be"
+        " written. Send a message to try again, choose a model with a larger window, or start a"
+        " new chat.",
+        detail=clip_detail(" ".join(reason for reason in reasons if reason)),
+        provider=failed.error.provider,
+        status_code=failed.error.status_code,
+    )
 
 
 SUMMARY_INSTRUCTION: Final = """\
@@ -174,12 +244,27 @@ def summary_request(request: ModelRequest, hint: str | None = None) -> ModelRequ
     )
 
 
-def summary_text(answer: Answer) -> str | None:
-    """None: the model wrote no text, or went on with the work and called a tool."""
+_FILTERED: Final[Mapping[str, FailureKind]] = {
+    "content-filter": "content_filter",
+    "refusal": "refusal",
+}
+
+
+def read_summary(answer: Answer, provider: str) -> str | ClassifiedFailure:
+    """The summary's text. A failure if there is none, if a filter cut it, or if the model went on
+    with the work and called a tool."""
+    judged = judge_answer(answer, provider)
+    if isinstance(judged, RejectAnswer):
+        return judged.failure
+    reason = "" if answer.finished is None else answer.finished.reason
+    if reason in _FILTERED:
+        return known_failure(_FILTERED[reason], provider)
     if local_calls(answer.content):
-        return None
+        called = "The model called a tool instead of writing the summary."
+        return known_failure("generic", provider, detail=called)
     pieces = [part.text.strip() for part in answer.content if isinstance(part, TextPart)]
-    return replace_surrogates(" ".join(piece for piece in pieces if piece)) or None
+    text = replace_surrogates(" ".join(piece for piece in pieces if piece))
+    return text or known_failure("generic", provider, detail="The summary was empty.")
 
 
 def summary_call(plan: SummaryPlan) -> ToolCallPart:

@@ -50,6 +50,7 @@ _FAILURES: Final[Mapping[str, tuple[str, str]]] = {
         "The chat is too long for the model",
         "Choose a model with a larger context.",
     ),
+    "summary_failed": ("The chat is full, and its summary failed", ""),
     "output_limit": ("The output limit is too low", ""),
     "answer_too_large": ("The answer was too large", "What had arrived is kept."),
     "content_filter": (
