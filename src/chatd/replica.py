@@ -17,6 +17,7 @@ from chatd.aio import BackgroundTasks, TaskReaper
 from chatd.domain.answer.tool_calls import DEFAULT_STEP_LIMITS, StepLimits
 from chatd.domain.chat.row import Chat, Hint
 from chatd.domain.chat.turn_events import turn_event
+from chatd.domain.decisions import MAX_STEPS_PER_TURN
 from chatd.domain.ids import WorkerId
 from chatd.domain.ports import Budget, Env, ModelSource, ToolSource
 from chatd.engine.acquirer import SlotsConfig
@@ -78,6 +79,7 @@ class ReplicaConfig(Struct, frozen=True, kw_only=True):
     files: FileStoreConfig = FileStoreConfig()
     answer_times: AnswerTimes = AnswerTimes()
     step_limits: StepLimits = DEFAULT_STEP_LIMITS
+    max_steps: int = MAX_STEPS_PER_TURN
 
 
 class Replica:
@@ -221,6 +223,7 @@ class Replica:
                 title_generator=title_generator,
                 answer_times=config.answer_times,
                 limits=config.step_limits,
+                max_steps=config.max_steps,
                 env=self.env,
             )
         )
@@ -359,6 +362,7 @@ def replica_config(
             calls=settings.limits.calls_per_answer,
             concurrent_calls=settings.limits.concurrent_calls,
         ),
+        max_steps=settings.chats.max_steps,
     )
 
 

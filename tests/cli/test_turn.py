@@ -1,11 +1,12 @@
 """How the turn of a run ended, from the state of its chat."""
 
 import pytest
+from msgspec.structs import replace
 
 from chatd.cli.exit_codes import ExitCode, exit_code_of_error, exit_code_of_refusal
 from chatd.cli.run.turn import SentMessage, TurnOutcome, turn_outcome
 from chatd.client.state import ShownChat
-from chatd.domain.chat.parts import TextPart
+from chatd.domain.chat.parts import NoticePart, TextPart
 from chatd.domain.chat.row import ChatError
 from tests.support.shown_chats import answered, asked, called, queued, returned, said, shown
 
@@ -53,6 +54,19 @@ def test_a_later_message_of_a_user_ends_the_turn() -> None:
     """Another client may send the next one while this one still looks."""
     messages = (said(1, "one"), answered(2, "first"), said(3, "two"))
     assert ended(shown(*messages, status="running")).answer == "first"
+
+
+@pytest.mark.parametrize(
+    ("code", "ending", "exit_code"),
+    [("step_limit", "failed", 4), ("empty_answer", "failed", 4), ("model_replaced", "done", 0)],
+)
+def test_a_notice_at_the_end_says_why_a_turn_ended_early(
+    code: str, ending: str, exit_code: int
+) -> None:
+    notice = replace(answered(3, ""), role="system", content=(NoticePart(code=code, text="Why."),))
+    outcome = ended(shown(said(1, "go"), answered(2, "so far"), notice))
+    assert (outcome.ending, outcome.exit_code) == (ending, exit_code)
+    assert (outcome.answer, outcome.reason) == ("so far", "Why." if exit_code else "")
 
 
 def test_a_message_that_steers_belongs_to_the_turn() -> None:

@@ -9,12 +9,12 @@ from chatd.domain.chat.messages import Draft
 from chatd.domain.chat.parts import TextPart
 from chatd.domain.prompt.instructions import Instructions
 from chatd.engine.worker import WorkerConfig
-from chatd.store.chat import messages
+from chatd.store.chat import messages, runs
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import EngineRig, engine_rig, engine_rig_with
 from tests.support.factories import HARNESS
 from tests.support.providers.anthropic import FakeAnthropic, event
-from tests.support.providers.openai_chat import FakeCompatible, chunk
+from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
 from tests.support.providers.server import Gate
 from tests.support.tools import GatedTool, Tools
 
@@ -184,12 +184,43 @@ async def test_a_repeated_call_id_is_replaced(dsn: str) -> None:
         assert first != second
 
 
-async def test_an_empty_answer_finishes_the_turn_without_a_message(rig: EngineRig) -> None:
+async def test_an_empty_answer_ends_the_turn_with_a_notice(rig: EngineRig) -> None:
     rig.answer()
     chat_id = await rig.create("hi")
     assert (await rig.wait_runner_left(chat_id)).state == "W"
-    assert await rig.transcript(chat_id) == ["user: hi"]
+    assert await rig.transcript(chat_id) == ["user: hi", "system: notice(empty_answer)"]
+    [run] = await runs.list_runs(rig.pool, HARNESS, chat_id)
+    assert (run.outcome, run.detail.error_kind) == ("finished", "empty_answer")
     assert await rig.recorded_usage() == [("turn", True, "estimated")]
+
+
+async def test_reasoning_without_an_answer_is_told_too(rig: EngineRig) -> None:
+    rig.api.script(chunk(reasoning_content="hm"), chunk(finish="stop"), DONE)
+    chat_id = await rig.create("hi")
+    assert (await rig.wait_runner_left(chat_id)).state == "W"
+    assert await rig.transcript(chat_id) == [
+        "user: hi",
+        "assistant: hm",
+        "system: notice(empty_answer)",
+    ]
+
+
+async def test_the_limit_of_steps_ends_the_turn_with_a_notice_and_a_message_goes_on(
+    dsn: str,
+) -> None:
+    async with engine_rig(dsn, tools=[GatedTool()], max_steps=2) as rig:
+        for number in range(2):
+            rig.call_tools((f"c{number}", "echo", "{}"))
+        chat_id = await rig.create("go")
+        await rig.wait_runner_left(chat_id, epoch=1)
+        assert (await rig.transcript(chat_id))[-1] == "system: notice(step_limit)"
+        [run] = await runs.list_runs(rig.pool, HARNESS, chat_id)
+        assert (run.outcome, run.detail.error_kind) == ("finished", "step_limit")
+        rig.answer("done")
+        await rig.send(chat_id, "Continue where you stopped.")
+        await rig.wait_runner_left(chat_id, epoch=3)
+        assert (await rig.transcript(chat_id))[-1] == "assistant: done"
+        assert b"its limit" not in rig.api.requests[-1].body
 
 
 async def test_an_unknown_model_fails_the_turn_with_a_config_error(rig: EngineRig) -> None:

@@ -34,7 +34,14 @@ from chatd.domain.chat.commands import (
     WhenBusy,
 )
 from chatd.domain.chat.messages import Message, UserInput
-from chatd.domain.chat.parts import Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
+from chatd.domain.chat.parts import (
+    NoticePart,
+    Part,
+    ReasoningPart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
 from chatd.domain.chat.row import Chat, Episode
 from chatd.domain.ids import ChangeId, ChatId, ModelConfigId, QueueId, ToolCallId, UserId, WorkerId
 from chatd.domain.model.protocol import ModelConfig, Prices
@@ -343,6 +350,8 @@ def _word(part: Part) -> str:
         case ToolResultPart():
             result = msgspec.json.decode(bytes(part.result)) if part.result else None
             return f"{'error' if part.is_error else 'result'}({part.tool_call_id}) {result}"
+        case NoticePart():
+            return f"notice({part.code})"
         case _:
             return type(part).__name__
 
@@ -360,6 +369,7 @@ class RigOptions(Struct, frozen=True, kw_only=True):
     model_call_timeout_s: float = 60.0
     pool_size: int = 3
     lock_timeout_s: float = 5.0
+    max_steps: int = 1200
     on_statement: StatementHook | None = None
     kind: Literal["openai-compat", "anthropic"] = "openai-compat"
     limits: StepLimits = DEFAULT_STEP_LIMITS
@@ -394,6 +404,7 @@ async def engine_rig_with(
         titles=chosen.titles,
         model_call_timeout_s=chosen.model_call_timeout_s,
         pool_size=chosen.pool_size,
+        max_steps=chosen.max_steps,
         answer_times=AnswerTimes(question_s=7200.0, approval_s=3600.0),
         step_limits=chosen.limits,
     )

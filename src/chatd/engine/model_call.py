@@ -28,7 +28,7 @@ from chatd.domain.answer.tool_calls import DEFAULT_STEP_LIMITS, StepLimits, Tool
 from chatd.domain.chat.call_waits import PERSON_DEADLINE_S
 from chatd.domain.chat.messages import Draft, Message, UsageEntry
 from chatd.domain.chat.row import Chat, ChatError
-from chatd.domain.decisions import TurnRules
+from chatd.domain.decisions import MAX_STEPS_PER_TURN, TurnRules
 from chatd.domain.errors import Unavailable
 from chatd.domain.ids import ToolCallId
 from chatd.domain.model.classify import classify_fault
@@ -108,6 +108,7 @@ class TurnContext(Struct, frozen=True, kw_only=True):
     policy: tuple[PolicyLayer, ...] = ()
     answer_times: AnswerTimes = AnswerTimes()
     limits: StepLimits = DEFAULT_STEP_LIMITS
+    max_steps: int = MAX_STEPS_PER_TURN
 
     @property
     def config(self) -> ModelConfig:
@@ -147,6 +148,7 @@ class TurnContext(Struct, frozen=True, kw_only=True):
         threshold = self.config.compaction_threshold
         return TurnRules(
             max_calls=self.limits.calls,
+            max_steps=self.max_steps,
             client_tools=self.client_names,
             refused_tools=frozenset(self.refused),
             client_timeouts_s={
@@ -166,7 +168,7 @@ class TurnContext(Struct, frozen=True, kw_only=True):
 
 
 class CallRows(Struct, frozen=True, kw_only=True):
-    """What a call adds to history and to usage. No messages: the answer was empty."""
+    """What a call adds to history and to usage. An answer without content adds a notice only."""
 
     messages: tuple[Draft, ...]
     usage: tuple[UsageEntry, ...]

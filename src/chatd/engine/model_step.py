@@ -22,7 +22,7 @@ from chatd.domain.answer.tool_calls import surplus_notice
 from chatd.domain.backoff import spread
 from chatd.domain.chat.commands import CommitStep, FinishTurn, RecordRetry
 from chatd.domain.chat.messages import UsageEntry, needs_next_step
-from chatd.domain.chat.notices import has_notice
+from chatd.domain.chat.notices import empty_answer_notice, has_notice
 from chatd.domain.chat.row import NO_SETBACKS, ChatError, Episode, Fence, RetryState
 from chatd.domain.decisions import Compact
 from chatd.domain.model.circuit import CallRefused, is_wait_over
@@ -203,9 +203,12 @@ class ModelStep(Struct, frozen=True, kw_only=True):
                 surplus = surplus_notice(answer.calls_made, context.limits.calls)
                 if surplus is not None and not has_notice(attempt.history, "calls_over_limit"):
                     kept = (*kept, surplus)
+                if not answer.has_output and not answer.is_paused:
+                    kept = (*kept, empty_answer_notice(has_reasoning=True))
                 return CallRows(messages=kept, usage=call.usage_entries(ok=True))
             case EmptyAnswer():
-                return CallRows(messages=(), usage=call.usage_entries(ok=True))
+                told = (empty_answer_notice(has_reasoning=False),)
+                return CallRows(messages=told, usage=call.usage_entries(ok=True))
             case RejectAnswer() as refused:
                 raise call.rejected(attempt, refused.failure)
 

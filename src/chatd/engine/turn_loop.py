@@ -22,8 +22,10 @@ from chatd.domain.chat.commands import (
     SuspendTurn,
 )
 from chatd.domain.chat.messages import UsageEntry, local_results
+from chatd.domain.chat.notices import step_limit_notice
 from chatd.domain.chat.row import Chat, ChatError, Episode, Fence
 from chatd.domain.decisions import (
+    MAX_STEPS_PER_TURN,
     Action,
     Compact,
     Fail,
@@ -75,6 +77,7 @@ class TurnLoopDeps(Struct, frozen=True, kw_only=True):
     title_generator: TitleGenerator | None = None
     answer_times: AnswerTimes = AnswerTimes()
     limits: StepLimits = DEFAULT_STEP_LIMITS
+    max_steps: int = MAX_STEPS_PER_TURN
     env: Env
 
 
@@ -156,6 +159,7 @@ class TurnLoop:
                 policy=await attempt.load_policy(self._conn),
                 answer_times=self._deps.answer_times,
                 limits=self._deps.limits,
+                max_steps=self._deps.max_steps,
             )
 
     def _start_title(self, attempt: Attempt, context: TurnContext) -> None:
@@ -181,7 +185,9 @@ class TurnLoop:
                 step = attempt.step(RequireAnswers, client_tools=context.client_names, waits=waits)
                 return await self._committer.commit(attempt, step)
             case Finish():
-                step = attempt.step(FinishTurn, client_tools=context.client_names)
+                early = action.reason == "max_steps"
+                told = (step_limit_notice(context.max_steps),) if early else ()
+                step = attempt.step(FinishTurn, told, client_tools=context.client_names)
                 return await self._committer.commit(attempt, step)
             case Fail():
                 return await self._committer.fail_turn(attempt, action.error)

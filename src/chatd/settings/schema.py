@@ -277,6 +277,10 @@ class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
         AnswerHours,
         Meta(description="How long a chat waits for the approval of a tool call"),
     ] = 72
+    max_steps: Annotated[
+        int,
+        Meta(ge=1, le=10_000, description="How many answers of the model a turn may have"),
+    ] = 1200
 
 
 class AuditSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -64,9 +64,14 @@ class AttemptItem(Struct, frozen=True, kw_only=True):
     ]
     error: Annotated[
         str | None,
-        describe("Why it failed or is made again, for people.", "The provider is overloaded."),
+        describe(
+            "Why it failed, is made again or ended its turn early, for people.",
+            "The provider is overloaded.",
+        ),
     ]
-    error_kind: Annotated[str | None, describe("The kind of error, for programs.", "overloaded")]
+    error_kind: Annotated[
+        str | None, describe("The kind of error or the code of the notice.", "overloaded")
+    ]
     provider: Annotated[str | None, describe("The provider that failed.", "anthropic")]
     status_code: Annotated[int | None, describe("The HTTP status that it replied.", 529)]
     retry_delay_ms: Annotated[

@@ -13,7 +13,8 @@ from msgspec import Struct
 from chatd.cli.exit_codes import ExitCode, exit_code_of_error
 from chatd.client.state import ShownChat
 from chatd.domain.chat.events import RequestedCall
-from chatd.domain.chat.parts import KnownPart, TextPart, ToolCallPart, ToolResultPart
+from chatd.domain.chat.notices import early_end
+from chatd.domain.chat.parts import KnownPart, NoticePart, TextPart, ToolCallPart, ToolResultPart
 from chatd.domain.chat.public_messages import PublicMessage
 from chatd.domain.chat.row import ChatError
 from chatd.domain.chat.states import PublicStatus
@@ -73,9 +74,10 @@ def turn_outcome(shown: ShownChat, sent: SentMessage) -> TurnOutcome | None:
         return None
     turn = turn_messages(shown, sent)
     is_followed = bool(turn) and turn[-1].id != shown.messages[-1].id
+    early = early_end(turn[-1:])
     turn = _without_notices(turn)
     if is_followed:
-        return _ended(turn)
+        return _ended(turn, early)
     if shown.status in BUSY:
         return None
     if shown.status == "requires_action":
@@ -91,7 +93,7 @@ def turn_outcome(shown: ShownChat, sent: SentMessage) -> TurnOutcome | None:
     if not turn:
         reason = "The message left the queue before it was answered: it was edited or deleted."
         return TurnOutcome(ending="failed", exit_code=ExitCode.FAILURE, reason=reason)
-    return _ended(turn)
+    return _ended(turn, early)
 
 
 def answer_text(turn: Sequence[PublicMessage]) -> str:
@@ -144,8 +146,16 @@ def _is_ours(call: ToolCallPart) -> bool:
     return not call.provider_executed and not call.cut
 
 
-def _ended(turn: Sequence[PublicMessage]) -> TurnOutcome:
+def _ended(turn: Sequence[PublicMessage], early: NoticePart | None) -> TurnOutcome:
     last = turn[-1]
+    if early is not None:
+        return TurnOutcome(
+            ending="failed",
+            exit_code=ExitCode.MODEL_ERROR,
+            answer=answer_text(turn),
+            reason=early.text,
+            message_id=last.id,
+        )
     plan = find_plan(turn)
     if plan is not None:
         return TurnOutcome(

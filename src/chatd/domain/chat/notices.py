@@ -5,7 +5,7 @@ turn nor counts as a step. It is one of the messages of the step or of the chang
 about, before or after the others, so that it is committed with it and said exactly once.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from chatd.domain.chat.messages import Draft, Message
@@ -26,10 +26,26 @@ def notice_draft(code: str, text: str, detail: Mapping[str, str] | None = None) 
     return Draft(role="system", content=(part,), visibility="user")
 
 
+def step_limit_notice(steps: int) -> Draft:
+    text = f"The turn ended after {steps:,} steps, its limit. The task may not be complete."
+    return notice_draft("step_limit", text, {"steps": str(steps)})
+
+
+def empty_answer_notice(*, has_reasoning: bool) -> Draft:
+    end = ", after reasoning only." if has_reasoning else "."
+    return notice_draft("empty_answer", f"The model ended the turn without an answer{end}")
+
+
 def ends_early(message: Draft | PublicMessage) -> bool:
     """Whether it is a notice that tells why the turn ended early."""
     codes = (part.code for part in message.content if isinstance(part, NoticePart))
     return message.role == "system" and any(code in CONTINUABLE_NOTICES for code in codes)
+
+
+def early_end(drafts: Iterable[Draft | PublicMessage]) -> NoticePart | None:
+    """The notice among these messages that tells why their turn ended early."""
+    notices = (part for draft in drafts if ends_early(draft) for part in draft.content)
+    return next((part for part in notices if isinstance(part, NoticePart)), None)
 
 
 def has_notice(

@@ -9,6 +9,7 @@ from typing import Final, Literal, get_args
 from msgspec import Struct
 
 from chatd.domain.chat.change import QUEUE_HELD_ERROR, Change
+from chatd.domain.chat.notices import early_end
 from chatd.domain.chat.parts import ReasoningPart, TextPart
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import MessageId, WorkerId
@@ -111,6 +112,7 @@ def _outcome(change: Change, before: Chat) -> RunOutcome:
 
 def _detail(change: Change, before: Chat, outcome: RunOutcome) -> RunDetail:
     after = change.after
+    early = early_end(added.draft for added in change.messages)
     match outcome:
         case "retry" if after.retry_state is not None:
             state = after.retry_state
@@ -142,6 +144,8 @@ def _detail(change: Change, before: Chat, outcome: RunOutcome) -> RunDetail:
             return RunDetail(
                 queue_held=after.last_error == QUEUE_HELD_ERROR, kept_chars=_count_text(change)
             )
+        case "finished" if early is not None:
+            return RunDetail(error=early.text, error_kind=early.code)
         case _:
             return _NO_DETAIL
 

@@ -25,7 +25,7 @@ export function attemptText(attempt: Attempt): string {
     case "running":
       return runningText(attempt);
     case "finished":
-      return `Finished the turn.${written(attempt)}`;
+      return `${attempt.error === null ? "Finished the turn." : `Ended early. ${sentence(attempt.error)}`}${written(attempt)}`;
     case "interrupted":
       return `Stopped by a person. ${keptText(attempt)}${attempt.queue_held ? " The queue is held." : ""}`;
     case "needs_action":
@@ -105,6 +105,7 @@ export function earlierTurn(turn: Turn): EarlierTurn {
   const handed = deployOf(turn);
   if (handed !== null) return handed;
   if (turn.outcome === "needs_action") return { look: "needs", text: `Asked for an answer${on}`, meta };
+  if (turn.outcome === "finished" && last?.error != null) return { look: "other", text: `Ended early${on}. ${sentence(last.error)}`, meta };
   if (turn.outcome === "finished") return { look: "done", text: `Finished${on}${turn.attempts.length > 1 ? ` after ${turn.attempts.length} attempts` : ""}`, meta };
   const words: Partial<Record<Turn["outcome"], string>> = { replaced: "Replaced by an edit", archived: "Archived" };
   return { look: "other", text: words[turn.outcome] ?? `Ended${on}`, meta };

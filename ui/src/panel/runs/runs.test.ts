@@ -67,6 +67,12 @@ describe("words about attempts", () => {
     );
   });
 
+  it("says why a turn ended early", () => {
+    const ended = attempt(1, "a1", 0, 5, { error: "The model ended the turn without an answer.", error_kind: "empty_answer" });
+    expect(attemptText(ended)).toBe("Ended early. The model ended the turn without an answer.");
+    expect(earlierTurn(turnOf([ended])).text).toBe("Ended early on a1. The model ended the turn without an answer.");
+  });
+
   it("says what an interrupt kept", () => {
     expect(attemptText(attempt(1, "a1", 0, 5, { outcome: "interrupted", kept_chars: 812, queue_held: true }))).toBe(
       "Stopped by a person. 812 characters of the answer were kept. The queue is held.",
