@@ -106,7 +106,7 @@ _EXPLANATIONS: Final[Mapping[str, str]] = {
     "agent_connected": "a workspace agent answers",
     "agent_disconnected": "a workspace agent stopped answering; its chats wait or fail",
     "instructions_failed": "a chat goes on without the instructions of its workspace",
-    "mcp_server_failed": "an MCP server cannot be used; its tools are missing, it is tried again",
+    "mcp_server_failed": "an MCP server cannot be used; it is tried again",
     "mcp_list_failed": "an MCP server did not renew its list of tools; the former list stays",
     "mcp_refresh_failed": "an authorization server did not renew a token; it is tried again",
     "mcp_refresh_slow": "an authorization server takes long; a chat goes on with the token it has",
@@ -220,6 +220,19 @@ class Telemetry:
             ["provider", "model", "kind"],
             registry=registry,
         )
+        self._prompts = Counter(
+            "chatd_prompts",
+            "Model calls after the first of a turn, by what kept the prompt from beginning like the"
+            " previous one.",
+            ["cause"],
+            registry=registry,
+        )
+        self._lost_tokens = Counter(
+            "chatd_prompt_lost_tokens",
+            "Estimated tokens of previous prompts that the provider could not read from its cache.",
+            ["cause"],
+            registry=registry,
+        )
         self._cost = Counter(
             "chatd_cost_usd",
             "Cost of recorded model calls; calls without a price count as nothing.",
@@ -231,6 +244,10 @@ class Telemetry:
         self._events.labels(event).inc()
         if event == "usage_recorded":
             self._count_usage(fields)
+        if event == "prompt_extended":
+            cause, lost = str(fields["cause"]), fields["lost_tokens"]
+            self._prompts.labels(cause).inc()
+            self._lost_tokens.labels(cause).inc(lost if isinstance(lost, int) else 0)
         if isinstance(kind := fields.get("error_kind"), str):
             self._errors.labels(event, kind).inc()
             if event == "model_failed":

@@ -4,7 +4,6 @@ The prompt cache of every vendor depends on it. Marks for the cache move by desi
 out of the comparison. Edits, summaries and changes of the model or its effort may break it.
 """
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from itertools import pairwise
@@ -12,7 +11,6 @@ from typing import Any, Final
 
 import msgspec
 import pytest
-from msgspec import Struct
 
 from chatd.domain.chat.messages import Draft, Message
 from chatd.domain.model.protocol import ModelRequest
@@ -35,43 +33,10 @@ from tests.support.providers.client import (
     responses_rig,
 )
 from tests.support.providers.stream_reader import collect
+from tests.support.sent_requests import SentRequest
 from tests.support.tables import table
 
 MIN_SHARE: Final = 0.99
-MARK: Final = re.compile(rb',?"cache_control":\{[^}]*\}')
-CLOSING: Final = b'"}]'
-MESSAGE_FIELDS: Final = ("messages", "input", "contents")
-OWN_OF_A_REQUEST: Final = ("stream", "stream_options", *MESSAGE_FIELDS)
-
-
-class SentRequest(Struct, frozen=True):
-    """`head` is what providers put before the messages in their cache: system prompt and tools."""
-
-    head: bytes
-    messages: bytes
-
-    @staticmethod
-    def of(body: bytes) -> "SentRequest":
-        fields = msgspec.json.decode(MARK.sub(b"", body), type=dict[str, msgspec.Raw])
-        name = next(name for name in MESSAGE_FIELDS if name in fields)
-        head = {key: value for key, value in fields.items() if key not in OWN_OF_A_REQUEST}
-        return SentRequest(
-            head=msgspec.json.encode(head), messages=bytes(fields[name]).rstrip(CLOSING)
-        )
-
-    def shared_bytes(self, later: "SentRequest") -> int:
-        """How many bytes of this request the later one begins with."""
-        if self.head != later.head:
-            return 0
-        pairs = zip(self.messages, later.messages, strict=False)
-        same = next((n for n, (one, two) in enumerate(pairs) if one != two), None)
-        if same is None:
-            same = min(len(self.messages), len(later.messages))
-        return len(self.head) + same
-
-    @property
-    def size(self) -> int:
-        return len(self.head) + len(self.messages)
 
 
 def requests_of(api: str, target: PromptTarget) -> Iterator[ModelRequest]:

@@ -136,3 +136,12 @@ def test_recorded_usage_is_counted_by_model() -> None:
     }
     assert counts == {"input": 20, "output": 4, "cache_read": None, "cache_creation": 2}
     assert registry.get_sample_value("chatd_cost_usd_total", model) == 1.5
+
+
+def test_prompts_that_do_not_extend_the_previous_one_are_counted_by_cause() -> None:
+    registry = CollectorRegistry()
+    emit = Telemetry(registry)
+    for cause, lost in (("none", 0), ("tools", 700), ("tools", 300)):
+        emit("prompt_extended", cause=cause, lost_tokens=lost)
+    for name, expected in (("chatd_prompts_total", 2), ("chatd_prompt_lost_tokens_total", 1000)):
+        assert registry.get_sample_value(name, {"cause": "tools"}) == expected

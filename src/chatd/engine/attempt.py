@@ -19,6 +19,7 @@ from chatd.domain.chat.row import Chat, Episode, Fence
 from chatd.domain.decisions import RunnerView
 from chatd.domain.errors import StaleFence
 from chatd.domain.ids import WorkerId
+from chatd.domain.model.protocol import ModelRequest
 from chatd.domain.ports import Clock
 from chatd.domain.tool_policy.rules import PolicyLayer
 from chatd.store import tool_policies
@@ -60,6 +61,7 @@ class Attempt:
     to write, so that it changes neither the row nor the attempt that follows.
 
     `is_first`: the runner had no attempt before, so any live parts are another worker's.
+    `sent` is the request of the previous step, to compare the next one with.
     `row_changed` is set after each write, for the runner to judge rows that arrived meanwhile.
     """
 
@@ -83,6 +85,7 @@ class Attempt:
         self._previous: _Previous | None = None
         self._history = list(history or ())
         self._history_version = None if history is None else chat.history_version
+        self.sent: ModelRequest | None = None
         self._policy: _Policy | None = None
         self._write_began_at = 0.0
         self._is_ended = False
@@ -98,6 +101,7 @@ class Attempt:
         if self._partial and self._partial.history_version == self.chat.history_version:
             successor._partial = self._partial
         successor._previous = self._previous
+        successor.sent = self.sent
         return successor
 
     # History

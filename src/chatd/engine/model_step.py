@@ -27,6 +27,7 @@ from chatd.domain.chat.row import NO_SETBACKS, ChatError, Episode, Fence, RetryS
 from chatd.domain.decisions import Compact
 from chatd.domain.model.circuit import CallRefused, is_wait_over
 from chatd.domain.model.failures import ClassifiedFailure
+from chatd.domain.model.protocol import ModelRequest
 from chatd.domain.model.retry import (
     CompactFirst,
     GiveUp,
@@ -34,6 +35,7 @@ from chatd.domain.model.retry import (
     decide_retry,
     retry_state,
 )
+from chatd.domain.model.usage import prefix_loss
 from chatd.domain.ports import Env
 from chatd.domain.prompt.builder import is_paused
 from chatd.domain.prompt.compaction import (
@@ -185,6 +187,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
         recorder = self.episodes.open(Episode.of(attempt.chat))
         try:
             request = await build_request(attempt, context, update, self.files)
+            self._compare(attempt, request)
             answer = await self.debug.observe(
                 attempt.chat,
                 call,
@@ -211,6 +214,17 @@ class ModelStep(Struct, frozen=True, kw_only=True):
                 return CallRows(messages=told, usage=call.usage_entries(ok=True))
             case RejectAnswer() as refused:
                 raise call.rejected(attempt, refused.failure)
+
+    def _compare(self, attempt: Attempt, request: ModelRequest) -> None:
+        before, attempt.sent = attempt.sent, request
+        if before is not None:
+            loss = prefix_loss(before, request)
+            self.env.emit(
+                "prompt_extended",
+                chat_id=attempt.chat.id,
+                cause=loss.cause,
+                lost_tokens=loss.tokens,
+            )
 
     async def _keep_partial(
         self, attempt: Attempt, context: TurnContext, error: ChatError

@@ -1,8 +1,8 @@
 """Usage of a model call: what the provider told, completed by estimates of what it did not tell."""
 
-from typing import Final
+from typing import Final, Literal
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from chatd.domain.chat.messages import TokenUsage
@@ -64,6 +64,36 @@ def estimate_input_tokens(request: ModelRequest) -> int:
     counted = sum(_prompt_bytes(part) for message in request.messages for part in message.parts)
     counted += sum(_tool_bytes(tool) for tool in request.tools)
     return max(1, _tokens(counted))
+
+
+class PrefixLoss(Struct, frozen=True, kw_only=True):
+    """What a request repeats of the previous one, and so what the provider's cache is good for.
+    `cause` is the first difference; `tokens` of the previous request are lost, as an estimate."""
+
+    cause: Literal["none", "tools", "settings", "history"]
+    tokens: int
+
+
+def prefix_loss(before: ModelRequest, after: ModelRequest) -> PrefixLoss:
+    """Compare two requests of one chat. Texts that history still holds are compared by identity."""
+    if before.tools != after.tools:
+        return PrefixLoss(cause="tools", tokens=estimate_input_tokens(before))
+    if _settings(before) != _settings(after):
+        return PrefixLoss(cause="settings", tokens=estimate_input_tokens(before))
+    same = 0
+    for one, other in zip(before.messages, after.messages, strict=False):
+        if one != other:
+            break
+        same += 1
+    if same == len(before.messages):
+        return PrefixLoss(cause="none", tokens=0)
+    lost = sum(_prompt_bytes(part) for one in before.messages[same:] for part in one.parts)
+    return PrefixLoss(cause="history", tokens=_tokens(lost))
+
+
+def _settings(request: ModelRequest) -> tuple[object, ...]:
+    """What providers put before the messages, or what changes how they read them."""
+    return request.model, request.reasoning_effort, request.tool_choice, request.computer
 
 
 def estimate_output_tokens(size: int) -> int:
