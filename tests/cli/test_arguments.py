@@ -244,6 +244,9 @@ def test_a_plan_is_never_answered_in_place_of_a_call() -> None:
             choose(proposed, ("approval",), other)
 
 
+STORED = "run execute without asking in this chat, with exactly this command and directory"
+
+
 def test_an_approval_shows_the_exact_call_and_the_commands_that_answer() -> None:
     call = asked(1, args='{"command": "ls\\u202e\\nrm -rf x"}', can_always=True)
     assert ask_lines(waiting(call)) == [
@@ -253,7 +256,7 @@ def test_an_approval_shows_the_exact_call_and_the_commands_that_answer() -> None
         "  Attention: Invisible characters are shown as escapes such as \\u200b.",
         f"  chatd chats approve {CHAT} --call c1",
         f"  chatd chats approve {CHAT} --call c1 --always",
-        "    stores: run execute without asking in this chat, with exactly this command",
+        f"    stores: {STORED}",
         f"  chatd chats deny {CHAT} --call c1 --reason TEXT",
     ]
 

@@ -92,7 +92,7 @@ ARGS = Raw(b'{"command":"git push origin main"}')
 
 def test_always_allows_exactly_this_command_and_all_calls_of_another_tool() -> None:
     assert always_rule("execute", ARGS) == ToolRule(
-        tool="execute", action="auto", args={"command": "=git push origin main"}
+        tool="execute", action="auto", args={"command": "=git push origin main", "workdir": "="}
     )
     assert always_rule("deploy", Raw(b'{"to":"x"}')) == ToolRule(tool="deploy", action="auto")
 

@@ -227,6 +227,25 @@ def test_an_exact_pattern_matches_only_that_text() -> None:
     assert action("execute", args(command="make * && echo $X; rm x"), ruled) == "ask"
 
 
+def test_an_approval_for_good_is_for_the_directory_and_the_other_arguments_too() -> None:
+    asking = layer("chat", rule("ask", "*"))
+
+    def allowed(tool: str, approved: Raw, later: Raw) -> bool:
+        exact = rule_for_call(tool, approved)
+        assert exact is not None
+        assert action(tool, approved, layer("chat", rule("ask", "*"), exact)) == "auto"
+        return action(tool, later, layer("chat", *asking.policy.rules, exact)) == "auto"
+
+    plain, there = args(command="make"), args(command="make", workdir="/srv")
+    quick = args(command="make", workdir="", timeout="5s", model_intent="x", run_in_background=True)
+    assert allowed("execute", plain, quick)
+    assert allowed("execute", quick, plain)
+    assert not allowed("execute", plain, there)
+    assert not allowed("execute", there, plain)
+    assert not allowed("ssh", args(command="x", host="a"), args(command="x", host="b"))
+    assert rule_for_call("ssh", args(command="x", hosts=["a"])) is None
+
+
 def test_an_approval_for_good_of_another_tool_is_for_all_its_calls() -> None:
     assert rule_for_call("mcp_linear__list", args(a=1)) == ToolRule(
         tool="mcp_linear__list", action="auto"

@@ -81,7 +81,11 @@ def always_text(ask: Ask) -> str:
     rule = always_rule(ask.call.tool_name, ask.args)
     if rule is None:
         return ""
-    which = "with exactly this command" if rule.args else "every call, whatever its arguments"
+    which = (
+        "with exactly this command and directory"
+        if rule.args
+        else "every call, whatever its arguments"
+    )
     return f"run {exact_line(rule.tool)} without asking in this chat, {which}"
 
 

@@ -8,6 +8,9 @@ The layers go from wide to narrow: deployment, template of the workspace, user, 
 3. A narrower layer replaces a wider one's decision, except that it cannot turn an `ask` of the
    deployment or of the template into `auto` unless that policy says `may_loosen`.
 4. Without any matching rule a call runs.
+
+A command that may match, because it depends on what only the running shell knows, is asked for:
+an `ask` counts as if it matched, and a `deny` becomes an `ask` that no rule can loosen.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,6 +25,7 @@ from chatd.domain.tool_policy.matching import (
     CallArguments,
     matches,
     read_arguments,
+    scalar_text,
 )
 from chatd.domain.tool_policy.rules import (
     LayerName,
@@ -31,25 +35,35 @@ from chatd.domain.tool_policy.rules import (
     ToolRule,
 )
 
+_EXECUTE: Final = "execute"
+"""Its command runs in `workdir`, or in the workspace's directory if the call has none."""
+_WITHOUT_EFFECT: Final = frozenset({"model_intent", "run_in_background", "timeout"})
+"""Arguments of a command that change neither what it does nor where."""
 _SET_BY_OTHERS: Final[frozenset[LayerName]] = frozenset({"deployment", "template"})
 
 
 class PolicyDecision(Struct, frozen=True, kw_only=True):
     """`may_loosen`: a rule of the chat could let this call run without asking. `is_unread`: its
-    arguments cannot be read, so that every pattern for them counts."""
+    arguments cannot be read, so that every pattern for them counts. `may_be_denied`: a person is
+    asked because a rule that denies may match."""
 
     action: PolicyAction = "auto"
     layer: LayerName | None = None
     rule: ToolRule | None = None
     may_loosen: bool = True
     is_unread: bool = False
+    may_be_denied: bool = False
 
     @property
     def reason(self) -> str:
-        return "" if self.rule is None else self.rule.reason
+        reason = "" if self.rule is None else self.rule.reason
+        return f"{reason} {MAY_BE_DENIED}".strip() if self.may_be_denied else reason
 
 
 UNRULED: Final = PolicyDecision()
+MAY_BE_DENIED: Final = (
+    "A rule denies some commands, and chatd cannot tell whether this is one of them."
+)
 
 
 def decide(layers: Sequence[PolicyLayer], tool_name: str, args: Json) -> PolicyDecision:
@@ -58,21 +72,25 @@ def decide(layers: Sequence[PolicyLayer], tool_name: str, args: Json) -> PolicyD
     given = CallArguments(args)
     is_unread = given.fields is None
     found = [
-        (layer, [rule for rule in layer.policy.rules if matches(rule, tool_name, given)])
+        (layer, [(rule, matches(rule, tool_name, given)) for rule in layer.policy.rules])
         for layer in layers
     ]
-    for layer, rules in found:
-        if (denial := _narrowest(rule for rule in rules if rule.action == "deny")) is not None:
-            return PolicyDecision(
-                action="deny",
-                layer=layer.name,
-                rule=denial,
-                may_loosen=False,
-                is_unread=is_unread,
-            )
+    for result in ("yes", "may"):
+        for layer, rules in found:
+            denials = (rule for rule, match in rules if rule.action == "deny" and match == result)
+            if (denial := _narrowest(denials)) is not None:
+                return PolicyDecision(
+                    action="deny" if result == "yes" else "ask",
+                    layer=layer.name,
+                    rule=denial,
+                    may_loosen=False,
+                    is_unread=is_unread,
+                    may_be_denied=result == "may",
+                )
     decision = UNRULED
     for layer, rules in found:
-        if (rule := _narrowest(rules, later_counts=layer.name == "chat")) is not None:
+        matching = [rule for rule, match in rules if match != "no"]
+        if (rule := _narrowest(matching, later_counts=layer.name == "chat")) is not None:
             decision = _combine(decision, layer, rule)
     return replace(decision, is_unread=True) if is_unread else decision
 
@@ -125,14 +143,24 @@ def denial_text(decision: PolicyDecision) -> str:
 
 def rule_for_call(tool_name: str, args: Json) -> ToolRule | None:
     """The chat's rule that lets this call run without asking from now on: for a command exactly
-    this one, for other tools any call. None if the arguments can be read in two ways."""
+    this one, with the same other arguments, for other tools any call. None if the arguments can be
+    read in two ways."""
     fields = read_arguments(args)
     if fields is None:
         return None
-    commands = [(key, value) for key, value in fields if key.casefold() == COMMAND_ARGUMENT]
-    if not commands:
+    if all(key.casefold() != COMMAND_ARGUMENT for key, _ in fields):
         return ToolRule(tool=tool_name, action="auto")
-    key, value = commands[0]
-    if len(commands) > 1 or key != COMMAND_ARGUMENT or not isinstance(value, str):
+    exact: dict[str, str] = {}
+    names = [key.casefold() for key, _ in fields]
+    for key, value in fields:
+        if key.casefold() in _WITHOUT_EFFECT:
+            continue
+        text = scalar_text(value)
+        if text is None or names.count(key.casefold()) > 1:
+            return None
+        exact[key] = f"={text}"
+    if COMMAND_ARGUMENT not in exact:
         return None
-    return ToolRule(tool=tool_name, action="auto", args={COMMAND_ARGUMENT: f"={value}"})
+    if tool_name == _EXECUTE and "workdir" not in names:
+        exact["workdir"] = "="
+    return ToolRule(tool=tool_name, action="auto", args=exact)

@@ -3,14 +3,16 @@
 A rule that runs calls without asking must not match more than its author meant; one that asks or
 denies may. So `auto` matches narrowly and `ask` and `deny` widely:
 
-- `auto`: every argument that it names is there once, spelled exactly, and is a plain value. A
-  wildcard matches no control characters and no value with a `..` between slashes. A command with a
-  wildcard is matched only if the shell would run it as one command with fixed words.
+- `auto`: every argument that it names is there once, spelled exactly, and is a plain value; one
+  with the pattern `=` is empty or missing. A wildcard matches no control characters and no value
+  with a `..` between slashes. A command with a wildcard is matched only if the shell would run it
+  as one command with fixed words.
 - `ask`, `deny`: an argument matches if any text in it does, at any depth; so does one of that name
   within another argument, such as the path of each file that is edited. A path counts also as it
-  is without blanks around it, `.`, `..` and double slashes, and of a command each part between
-  separators. `~` and `$HOME` stand for any home directory. Arguments that cannot be read match, and
-  so do those with too many home directories to try each.
+  is without blanks around it, `.`, `..` and double slashes, and of a command each command that the
+  shell would run (shell_commands.py). `~` and `$HOME` stand for any home directory. Arguments that
+  cannot be read match, and so do those with too many home directories to try each. A command of
+  which only the running shell knows whether it matches, `may` match.
 """
 
 import json
@@ -18,16 +20,22 @@ import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import Final, cast
+from typing import Final, Literal, cast
 
 from msgspec import UNSET
 
 from chatd.domain.text import Json
 from chatd.domain.tool_policy.home_paths import with_homes
 from chatd.domain.tool_policy.rules import ToolRule
+from chatd.domain.tool_policy.shell_commands import ANY_NAME, ANY_TEXT, read_shell
 
 COMMAND_ARGUMENT: Final = "command"
 """The argument of that name is text for a shell, whatever the tool."""
+
+MatchResult = Literal["no", "may", "yes"]
+MAX_UNKNOWN_CHARS: Final = 1024
+"""Of the commands with unknown text that are compared with a pattern sign by sign. In longer ones
+only the fixed text at the beginning counts."""
 
 Arguments = Sequence[tuple[str, object]]
 """The fields of a call's arguments, with repeated ones."""
@@ -36,7 +44,7 @@ Arguments = Sequence[tuple[str, object]]
 # redirections, expansions, globs, comments, escapes or line breaks.
 _PLAIN_WORD: Final = r"""(?:[\w@%+=:,./^-]|'[^'\x00-\x1f\x7f]*'|"[^"$`\\!\x00-\x1f\x7f]*")+"""
 _PLAIN_COMMAND: Final = re.compile(rf"{_PLAIN_WORD}(?: +{_PLAIN_WORD})*", re.ASCII)
-_SEPARATORS: Final = re.compile(r"[;&|\n\r(){}`<>]|\$\(")
+_BLANKS_AT_HOLES: Final = re.compile(rf" *{ANY_TEXT}[ {ANY_TEXT}]*")
 _DOT_DOT: Final = re.compile(r"(?:^|[/\\])\.\.(?:[/\\]|$)")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -86,22 +94,26 @@ class CallArguments:
         return self._texts[name]
 
 
-def matches(rule: ToolRule, tool_name: str, args: CallArguments) -> bool:
+def matches(rule: ToolRule, tool_name: str, args: CallArguments) -> MatchResult:
     if not _glob(rule.tool).fullmatch(tool_name):
-        return False
+        return "no"
     if args.fields is None:
-        return rule.action != "auto" or not rule.args
+        return "yes" if rule.action != "auto" or not rule.args else "no"
     if rule.action == "auto":
         fields = args.fields
-        return all(_matches_narrowly(name, value, fields) for name, value in rule.args.items())
-    return all(_matches_widely(name, pattern, args) for name, pattern in rule.args.items())
+        found = all(_matches_narrowly(name, value, fields) for name, value in rule.args.items())
+        return "yes" if found else "no"
+    results = {_match_widely(name, pattern, args) for name, pattern in rule.args.items()}
+    return "no" if "no" in results else "may" if "may" in results else "yes"
 
 
 def _matches_narrowly(name: str, pattern: str, args: Arguments) -> bool:
     found = [(key, value) for key, value in args if key.casefold() == name.casefold()]
+    if not found:
+        return pattern == "="
     if len(found) != 1 or found[0][0] != name:
         return False
-    text = _scalar_text(found[0][1])
+    text = scalar_text(found[0][1])
     if text is None:
         return False
     if pattern.startswith("="):
@@ -124,46 +136,113 @@ def _matches_plain_command(pattern: str, text: str) -> bool:
     return _glob(pattern).fullmatch(text) is not None
 
 
-def _matches_widely(name: str, pattern: str, args: CallArguments) -> bool:
+def _match_widely(name: str, pattern: str, args: CallArguments) -> MatchResult:
     wanted = name.casefold()
-    is_command = wanted == COMMAND_ARGUMENT
-    return any(_matches_text(pattern, text, is_command=is_command) for text in args.texts(wanted))
+    match_text = _match_command if wanted == COMMAND_ARGUMENT else _match_text
+    results = {match_text(pattern, text) for text in args.texts(wanted)}
+    return "yes" if "yes" in results else "may" if "may" in results else "no"
 
 
-def _matches_text(pattern: str, text: str, *, is_command: bool) -> bool:
+def _match_text(pattern: str, text: str) -> MatchResult:
     if pattern.startswith("="):
-        return text == pattern[1:]
+        return "yes" if text == pattern[1:] else "no"
     others = with_homes(pattern, text)
     if others is None:
-        return True
-    spellings = ((pattern, text), *others)
-    return any(_matches_spelling(*spelling, is_command=is_command) for spelling in spellings)
+        return "yes"
+    for glob, spelling in ((pattern, text), *others):
+        if _glob(glob).fullmatch(spelling) or _glob(glob).fullmatch(_plain_path(spelling)):
+            return "yes"
+    return "no"
 
 
-def _matches_spelling(pattern: str, text: str, *, is_command: bool) -> bool:
-    if _glob(pattern).fullmatch(text):
-        return True
-    if not is_command:
-        return _glob(pattern).fullmatch(_plain_path(text)) is not None
-    return any(_matches_part(pattern, part) for part in _command_parts(text))
+def _match_command(pattern: str, text: str) -> MatchResult:
+    if pattern.startswith("="):
+        return "yes" if text == pattern[1:] else "no"
+    if _match_text(pattern, text) == "yes":
+        return "yes"
+    reading = read_shell(text)
+    lines = "\n".join(reading.commands)
+    may_match = reading.is_unclear
+    for wanted in dict.fromkeys((pattern, _by_base_name(pattern))):
+        others = with_homes(wanted, lines)
+        if others is None:
+            return "yes"
+        for glob, spelling in ((wanted, lines), *others):
+            globs = [glob, glob[:-2]] if glob.endswith(" *") else [glob]
+            commands = spelling.split("\n")
+            if any(_glob(one).fullmatch(command) for one in globs for command in commands):
+                return "yes"
+            may_match = may_match or any(_may_match(one, commands) for one in globs)
+    return "may" if may_match else "no"
+
+
+def _by_base_name(pattern: str) -> str:
+    """A program with a path counts by its name, in a pattern as in a command."""
+    program, blank, rest = pattern.partition(" ")
+    return pattern if _has_wildcard(program) else f"{program.rsplit('/', 1)[-1]}{blank}{rest}"
+
+
+def _may_match(pattern: str, commands: Sequence[str]) -> bool:
+    """Whether there is a text for each hole with which a command matches."""
+    budget = MAX_UNKNOWN_CHARS
+    for command in commands:
+        if ANY_TEXT not in command and ANY_NAME not in command:
+            continue
+        # An unknown word may also be none.
+        text = _BLANKS_AT_HOLES.sub(ANY_TEXT, command)
+        budget -= len(text)
+        if budget < 0:
+            text = text[: max(0, len(text) + budget)][:64] + ANY_TEXT
+        if _signs_of(pattern).may_match(text):
+            return True
+    return False
+
+
+class _PatternSigns:
+    """Follows a pattern through a text with holes, as a set of places in the pattern: bit N is set
+    if the text so far may be the first N signs of the pattern."""
+
+    def __init__(self, pattern: str) -> None:
+        signs = [char for char in pattern if char != "*"]
+        self._end = 1 << len(signs)
+        self._all = (self._end << 1) - 1
+        self._places: dict[str, int] = {}
+        self._any = self._repeat = self._in_name = 0
+        place = 0
+        for char in pattern:
+            bit = 1 << place
+            if char == "*":
+                self._repeat |= bit
+                continue
+            if char == "?":
+                self._any |= bit
+            else:
+                self._places[char] = self._places.get(char, 0) | bit
+            if char not in " /":
+                self._in_name |= bit
+            place += 1
+
+    def may_match(self, text: str) -> bool:
+        places = 1
+        for char in text:
+            if char == ANY_TEXT:
+                places = self._all & -(places & -places)
+            elif char == ANY_NAME:
+                # The addition carries each place through all signs that a name may have.
+                passed = (places & self._in_name) + self._in_name
+                places |= (passed ^ self._in_name) & self._all
+            else:
+                fitting = places & (self._places.get(char, 0) | self._any)
+                places = (fitting << 1) | (places & self._repeat)
+            if not places:
+                return False
+        return bool(places & self._end)
 
 
 def _plain_path(text: str) -> str:
     """As the tools read it: `normpath` alone keeps two slashes at the beginning."""
     text = text.strip()
     return posixpath.normpath(f"/{text.lstrip('/')}" if text.startswith("/") else text)
-
-
-@lru_cache(maxsize=16)  # many rules look at one call
-def _command_parts(text: str) -> tuple[str, ...]:
-    """What stands between separators, with single blanks."""
-    return tuple(" ".join(part.split()) for part in _SEPARATORS.split(text))
-
-
-def _matches_part(pattern: str, words: str) -> bool:
-    if pattern.endswith(" *") and _glob(pattern[:-2]).fullmatch(words):
-        return True
-    return _glob(pattern).fullmatch(words) is not None
 
 
 def _texts(values: Sequence[object]) -> Iterator[str]:
@@ -179,11 +258,11 @@ def _texts(values: Sequence[object]) -> Iterator[str]:
                 todo.extend(inner for _, inner in item)
             else:
                 todo.extend(cast("list[object]", item))
-        elif (text := _scalar_text(item)) is not None:
+        elif (text := scalar_text(item)) is not None:
             yield text
 
 
-def _scalar_text(value: object) -> str | None:
+def scalar_text(value: object) -> str | None:
     if isinstance(value, str):
         return value
     if value is None or isinstance(value, bool | int | float):
@@ -208,3 +287,8 @@ def _glob(pattern: str) -> re.Pattern[str]:
     # An atomic gap never backtracks: matching takes linear time, whatever the model sends.
     gaps = "".join(f"(?>.*?{piece})" for piece in middle)
     return re.compile(f"{first}{gaps}.*{last}", re.DOTALL)
+
+
+@lru_cache(maxsize=1024)
+def _signs_of(pattern: str) -> _PatternSigns:
+    return _PatternSigns(pattern)
