@@ -70,6 +70,15 @@ async def test_a_chat_stores_all_fields_of_its_creation(server: ApiServer) -> No
     assert rows[1].model_config_id == CLEVER.id
 
 
+async def test_a_chat_may_require_its_model(server: ApiServer) -> None:
+    chat_id = await server.create(model_required=True)
+    assert (await server.chat(chat_id)).model_required
+    changed = await server.ask("PATCH", f"/chats/{chat_id}", {"model_required": False})
+    assert changed.status == 204
+    shown = await server.ask("GET", f"/chats/{chat_id}")
+    assert "model_required" not in shown.json
+
+
 async def test_a_model_can_be_selected_by_id(server: ApiServer) -> None:
     chat = await server.chat(await server.create(model_config_id=str(CLEVER.id)))
     assert chat.model_config_id == CLEVER.id

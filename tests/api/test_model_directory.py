@@ -21,6 +21,7 @@ from chatd.domain.ids import UserId
 from chatd.domain.model.capabilities import ModelCapabilities
 from chatd.domain.model.failures import ModelError
 from chatd.domain.model.protocol import Effort
+from chatd.domain.model.replacement import ModelRemoved
 from chatd.domain.ports import ModelChoice
 from chatd.settings.schema import ModelEntry, ProviderEntry, Settings
 from chatd.store.account.audit import ChangeAuthor
@@ -189,6 +190,20 @@ async def test_a_running_call_ends_normally_and_the_next_one_fails_clearly(pool:
             gate.open()
             assert len([event async for event in events]) > 2
         await rig.clients.close_unused()
+
+
+async def test_a_deleted_model_may_be_replaced_and_a_disabled_one_not(pool: Pool) -> None:
+    async with model_rig(pool) as rig:
+        await create_provider(rig, "http://127.0.0.1:1")
+        model = (await create_model(rig)).config.id
+        await rig.models.update_model(AUTHOR, model, UpdateModelBody(enabled=False))
+        with pytest.raises(ModelError, match="m is disabled") as disabled:
+            await rig.directory.choose(model)
+        assert disabled.value.classified.kind == "config"
+        await rig.models.delete_model(AUTHOR, model)
+        with pytest.raises(ModelRemoved, match="m was deleted") as deleted:
+            await rig.directory.choose(model)
+        assert deleted.value.removed.name == "m"
 
 
 async def test_a_changed_address_is_used_by_the_next_call(pool: Pool) -> None:

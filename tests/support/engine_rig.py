@@ -45,6 +45,7 @@ from chatd.domain.chat.parts import (
 from chatd.domain.chat.row import Chat, Episode
 from chatd.domain.ids import ChangeId, ChatId, ModelConfigId, QueueId, ToolCallId, UserId, WorkerId
 from chatd.domain.model.protocol import ModelConfig, Prices
+from chatd.domain.model.replacement import ModelRemoved, RemovedModel
 from chatd.domain.ports import Budget, Clock, Env, ModelChoice, Provider, Tool, ToolSource
 from chatd.domain.tool_policy.rules import ToolPolicy, ToolRule
 from chatd.engine.acquirer import SlotsConfig
@@ -97,7 +98,7 @@ class Events:
 
 
 class OneModel:
-    """Satisfies `ports.ModelSource`."""
+    """Satisfies `ports.ModelSource`: the default, and perhaps models that were `removed`."""
 
     def __init__(self, provider: Provider, kind: str) -> None:
         self.provider = provider
@@ -110,11 +111,16 @@ class OneModel:
             prices=Prices(input="1", output="2"),
         )
         self.summary_config: ModelConfig | None = None
+        self.removed: dict[ModelConfigId, str] = {}
 
     async def choose(
         self, model_config_id: ModelConfigId | None, owner_id: UserId | None = None
     ) -> ModelChoice:
-        del model_config_id, owner_id
+        del owner_id
+        if model_config_id is not None and model_config_id in self.removed:
+            name = self.removed[model_config_id]
+            removed = RemovedModel(id=model_config_id, name=name)
+            raise ModelRemoved(removed, f"The model {name} was deleted.")
         own = ModelChoice(config=self.config, provider=self.provider, kind=self.kind)
         if self.summary_config is None:
             return own
@@ -345,6 +351,8 @@ def _word(part: Part) -> str:
     match part:
         case TextPart() | ReasoningPart():
             return part.text
+        case NoticePart():
+            return f"[{part.code}] {part.text}"
         case ToolCallPart():
             return f"{part.tool_name}({part.tool_call_id})"
         case ToolResultPart():

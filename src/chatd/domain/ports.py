@@ -19,6 +19,7 @@ from chatd.domain.file.entities import StoredFile
 from chatd.domain.ids import ChangeId, ChatId, FileId, ModelConfigId, ToolCallId, UserId
 from chatd.domain.model.accepted_files import ANY_IMAGE_OR_PDF, AcceptedFiles
 from chatd.domain.model.protocol import Effort, ModelConfig, ModelEvent, ModelRequest, ToolSpec
+from chatd.domain.model.replacement import RemovedModel
 from chatd.domain.model.retry import CallLimits
 from chatd.domain.prompt.instructions import Instructions
 from chatd.domain.spend import SpendRefusal
@@ -118,6 +119,7 @@ class ModelChoice(Struct, frozen=True, kw_only=True):
     sent another provider's encrypted content. None: unknown. `limits` are those of one call.
     `files` are those that the model takes, `efforts` the reasoning efforts; None: unknown.
     `owner_id` is the user that it was chosen for, by the user's own key if there is one.
+    `replaces` is the chat's own model, which was removed.
     `summary_model` writes the chat's summaries instead, if an administrator chose one.
     """
 
@@ -129,6 +131,7 @@ class ModelChoice(Struct, frozen=True, kw_only=True):
     files: AcceptedFiles = ANY_IMAGE_OR_PDF
     efforts: tuple[Effort, ...] | None = None
     owner_id: UserId | None = None
+    replaces: RemovedModel | None = None
     summary_model: "ModelChoice | None" = None
 
 
@@ -137,7 +140,8 @@ class ModelSource(Protocol):
         self, model_config_id: ModelConfigId | None, owner_id: UserId | None = None
     ) -> ModelChoice:
         """The requested model, or the default, for a chat of this owner. Raises ModelError if it
-        cannot be used; the error says what is missing."""
+        cannot be used; the error says what is missing. ModelRemoved: the model is gone, and the
+        default may take its place."""
         ...
 
 

@@ -33,7 +33,12 @@ from chatd.domain.errors import Unavailable
 from chatd.domain.ids import ToolCallId
 from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.config import cost_micros, resolve_effort
-from chatd.domain.model.failures import ClassifiedFailure, ModelError, known_failure, with_provider
+from chatd.domain.model.failures import (
+    ClassifiedFailure,
+    ModelError,
+    known_failure,
+    with_provider,
+)
 from chatd.domain.model.protocol import (
     ModelConfig,
     ModelEvent,
@@ -44,9 +49,10 @@ from chatd.domain.model.protocol import (
     ToolSpec,
     UsageReported,
 )
+from chatd.domain.model.replacement import ModelRemoved
 from chatd.domain.model.retry import IdleTimeout
 from chatd.domain.model.usage import estimate_input_tokens
-from chatd.domain.ports import Env, ModelChoice, SpendAllowance, Tool
+from chatd.domain.ports import Env, ModelChoice, ModelSource, SpendAllowance, Tool
 from chatd.domain.prompt.builder import (
     PromptTarget,
     build_prompt,
@@ -208,7 +214,7 @@ def _ignore() -> None:
 
 class ModelCall:
     """`earlier_usage` is the usage of failed calls of the same step. `used_ids` are the call ids
-    of the history, which the answer must not repeat. `update` is stored before the answer.
+    of the history, which the answer must not repeat. `before` is stored before the answer.
     `on_answering` is called with each part."""
 
     def __init__(
@@ -221,7 +227,7 @@ class ModelCall:
         reasoning_effort: str | None = None,
         used_ids: Collection[ToolCallId] = (),
         earlier_usage: tuple[UsageEntry, ...] = (),
-        update: Draft | None = None,
+        before: tuple[Draft, ...] = (),
     ) -> None:
         self.on_answering: Callable[[], None] = _ignore
         self.first_part_at: float | None = None
@@ -235,7 +241,7 @@ class ModelCall:
         self._timeout_s = self._limits.answer_s if timeout_s is None else timeout_s
         self._earlier_usage = earlier_usage
         self._used_ids = used_ids
-        self._update = update
+        self._before = before
         self._assembler = Assembler(used_ids, max_calls=self._max_calls)
         self._idle = IdleTimeout.armed(env.clock.monotonic(), self._limits.silence_s)
         self._is_charged = False
@@ -262,7 +268,7 @@ class ModelCall:
 
     def messages(self, answer: Answer) -> tuple[Draft, ...]:
         answered = answer_message(answer, self.record, self._mcp_servers)
-        return (answered,) if self._update is None else (self._update, answered)
+        return (*self._before, answered)
 
     def usage_entries(self, *, ok: bool = False) -> tuple[UsageEntry, ...]:
         """The usage so far, estimated as far as the provider has not told it. Nothing for a call
@@ -405,6 +411,19 @@ class ModelCall:
             await clock.sleep(self._idle.wait_s(clock.monotonic()), "silence")
             self._idle = self._idle.checked(clock.monotonic())
         closing.reschedule(asyncio.get_running_loop().time())
+
+
+async def choose_model(models: ModelSource, chat: Chat) -> ModelChoice:
+    """The chat's model; if it was removed, the default, unless the chat requires its own. Raises
+    ModelError."""
+    try:
+        return await models.choose(chat.model_config_id, chat.owner_id)
+    except ModelRemoved as gone:
+        if chat.model_required:
+            text = f"{gone.message} The chat is set to require its model, so no other one answers."
+            raise ModelRemoved(gone.removed, text) from None
+        choice = await models.choose(None, chat.owner_id)
+        return replace(choice, replaces=gone.removed)
 
 
 async def build_request(

@@ -28,6 +28,7 @@ from chatd.domain.decisions import Compact
 from chatd.domain.model.circuit import CallRefused, is_wait_over
 from chatd.domain.model.failures import ClassifiedFailure
 from chatd.domain.model.protocol import ModelRequest
+from chatd.domain.model.replacement import replacement_notice
 from chatd.domain.model.retry import (
     CompactFirst,
     GiveUp,
@@ -174,6 +175,10 @@ class ModelStep(Struct, frozen=True, kw_only=True):
     ) -> CallRows:
         """Raises ModelCallError."""
         update = _next_update(attempt, context)
+        before = (
+            replacement_notice(attempt.history, context.choice.replaces, context.config),
+            None if update is None else update.draft,
+        )
         call = ModelCall(
             "turn",
             context,
@@ -181,7 +186,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
             timeout_s=self.timeout_s,
             reasoning_effort=attempt.chat.reasoning_effort,
             used_ids=used_call_ids(attempt.history),
-            update=None if update is None else update.draft,
+            before=tuple(draft for draft in before if draft is not None),
         )
         call.on_answering = on_answering
         recorder = self.episodes.open(Episode.of(attempt.chat))

@@ -109,6 +109,7 @@ class SubagentService:
                 root_chat_id=parent.root_chat_id,
                 model_config_id=model,
                 reasoning_effort=effort,
+                model_required=parent.model_required and model == parent.model_config_id,
                 mode=mode_of(parent, request.type),
                 max_cost_micros=parent.max_cost_micros,
                 mcp_server_ids=parent.mcp_server_ids,

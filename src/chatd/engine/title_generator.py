@@ -35,6 +35,7 @@ from chatd.domain.prompt.titles import (
 )
 from chatd.domain.spend import SpendRefusal
 from chatd.engine.debug_recorder import DebugRecorder
+from chatd.engine.model_call import choose_model
 from chatd.engine.spend_guard import SpendGuard, SpendRefused
 from chatd.engine.usage_writer import UsageWriter
 from chatd.store.chat import chats
@@ -106,7 +107,7 @@ class TitleGenerator:
     async def suggest(self, chat: Chat, excerpt: str) -> str:
         """A title for this excerpt of the chat. Raises UsageLimit, TitleFailed."""
         try:
-            choice = await self._models.choose(chat.model_config_id, chat.owner_id)
+            choice = await choose_model(self._models, chat)
         except ProviderError as error:
             raise TitleFailed(f"No model can name the chat: {error.fault.message}") from error
         title, refusal = await self._ask(

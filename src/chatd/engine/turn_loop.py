@@ -43,7 +43,7 @@ from chatd.domain.text import utc_text
 from chatd.domain.tool_modes import allows_client_tools, allows_tool, refusal_text
 from chatd.engine.attempt import Attempt
 from chatd.engine.committer import Committer
-from chatd.engine.model_call import AnswerTimes, ClientToolSpec, TurnContext
+from chatd.engine.model_call import AnswerTimes, ClientToolSpec, TurnContext, choose_model
 from chatd.engine.model_step import ModelStep
 from chatd.engine.title_generator import TitleGenerator
 from chatd.engine.tool_runner import ToolBatchRun, ToolDeps
@@ -255,7 +255,7 @@ async def _load_turn_context(
     """Loaded again for every step, because model, tools and instructions can change during a turn.
     Raises ModelError if the chat's model cannot be used."""
     chat = attempt.chat
-    choice = await models.choose(chat.model_config_id, chat.owner_id)
+    choice = await choose_model(models, chat)
     found, client_tools = await tools.tools(chat), _client_tools(chat)
     refused = [
         tool.spec.name

@@ -86,7 +86,7 @@ class ModelAdministration:
         return await self._get(model_id)
 
     async def delete_model(self, by: ChangeAuthor, model_id: ModelConfigId) -> None:
-        """Chats that use it keep its name and fail with an error until they use another one."""
+        """The default model answers in the chats that use it, unless they require it."""
         async with self._directory.change("model", model_id, by, "delete") as session:
             await _find_own(session, model_id)
             await model_configs.delete(session, model_id)

@@ -19,6 +19,7 @@ from chatd.domain.model.capabilities import ModelCapabilities, merge_capabilitie
 from chatd.domain.model.config import is_priced
 from chatd.domain.model.failures import ModelError
 from chatd.domain.model.protocol import DEFAULT_MAX_OUTPUT_TOKENS, ModelConfig
+from chatd.domain.model.replacement import ModelRemoved, RemovedModel
 from chatd.domain.ports import Env, ModelChoice
 from chatd.domain.prompt.titles import TitleModel, list_title_models
 from chatd.models.configuration import derive_model_id
@@ -29,11 +30,11 @@ from chatd.providers.config import ProviderKind
 from chatd.providers.known_models import known_capabilities
 from chatd.providers.prices import listed_name
 from chatd.providers.registry import (
-    MODEL_NOT_CONFIGURED_TEXT,
     ProviderRegistry,
     accepted_files,
     build_limits,
     config_error,
+    missing_model,
 )
 from chatd.store import providers
 from chatd.store.account.audit import ChangeAuthor
@@ -134,9 +135,9 @@ class ModelDirectory:
             if model_config_id is None or self._own.find(model_config_id) is not None:
                 return await self._own.choose(model_config_id)
             if known is None:
-                raise config_error(MODEL_NOT_CONFIGURED_TEXT)
+                raise missing_model(model_config_id)
         if not known.enabled:
-            raise config_error(_unusable_text(known))
+            raise _unusable(known)
         return await self._open(known, owner_id)
 
     def _is_ours(self, known: StoredModel) -> bool:
@@ -327,10 +328,13 @@ def _file_inputs(told: ModelCapabilities) -> tuple[FileInputKind, ...] | None:
     return tuple(kind for kind, takes in kinds.items() if takes is not False)
 
 
-def _unusable_text(known: StoredModel) -> str:
+def _unusable(known: StoredModel) -> ModelError:
+    """An administrator who disables a model may enable it again: it is not removed."""
     name = known.config.name
+    removed = RemovedModel(id=known.config.id, name=name)
     if known.is_deleted:
-        return f"The model {name} was deleted. Choose another one."
+        return ModelRemoved(removed, f"The model {name} was deleted. Choose another one.")
     if known.source == "database":
-        return f"The model {name} is disabled. Choose another one."
-    return f"The model {name} is not configured any more. Choose another one."
+        return config_error(f"The model {name} is disabled. Choose another one.")
+    text = f"The model {name} is not configured any more. Choose another one."
+    return ModelRemoved(removed, text)

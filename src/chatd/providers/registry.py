@@ -18,6 +18,7 @@ from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.config import is_priced
 from chatd.domain.model.failures import ClassifiedFailure, FailureKind, ModelError
 from chatd.domain.model.protocol import ModelConfig, ProviderError
+from chatd.domain.model.replacement import ModelRemoved, RemovedModel
 from chatd.domain.model.retry import CallLimits
 from chatd.domain.ports import Clock, ModelChoice, Provider
 from chatd.providers.anthropic.client import AnthropicProvider
@@ -138,7 +139,7 @@ class ProviderRegistry:
         del owner_id
         model = self.find(model_config_id)
         if model is None:
-            raise config_error(MODEL_NOT_CONFIGURED_TEXT)
+            raise missing_model(model_config_id)
         return await self.open(model)
 
     async def open(self, config: ModelConfig) -> ModelChoice:
@@ -197,6 +198,14 @@ class ProviderRegistry:
             )
             found = self._filled[model.id] = (model, filled)
         return found[1]
+
+
+def missing_model(model_id: ModelConfigId | None) -> ModelError:
+    """No row says what it was."""
+    if model_id is None:
+        return config_error("No model is configured. An administrator must add one.")
+    removed = RemovedModel(id=model_id, name="The chat's model")
+    return ModelRemoved(removed, MODEL_NOT_CONFIGURED_TEXT)
 
 
 def config_error(message: str, kind: FailureKind = "config") -> ModelError:

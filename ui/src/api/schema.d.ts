@@ -2432,6 +2432,8 @@ export interface components {
             last_model_config_id?: string | null;
             /** @default null */
             reasoning_effort?: string | null;
+            /** @default false */
+            model_required?: boolean;
             /** @default null */
             workspace_id?: string | null;
             /** @default null */
@@ -2588,6 +2590,8 @@ export interface components {
             client_tools?: components["schemas"]["ClientTool"][];
             /** @default null */
             workspace_id?: string | null;
+            /** @default false */
+            model_required?: boolean;
             /** @default null */
             max_cost_micros?: number | null;
             /** @default [] */
@@ -3099,6 +3103,8 @@ export interface components {
             last_model_config_id?: string | null;
             /** @default null */
             reasoning_effort?: string | null;
+            /** @default false */
+            model_required?: boolean;
             /** @default null */
             workspace_id?: string | null;
             /** @default null */
@@ -3670,6 +3676,8 @@ export interface components {
             last_model_config_id?: string | null;
             /** @default null */
             reasoning_effort?: string | null;
+            /** @default false */
+            model_required?: boolean;
             /** @default null */
             workspace_id?: string | null;
             /** @default null */
@@ -4386,6 +4394,7 @@ export interface components {
             mcp_server_ids?: string[] | null;
             /** @enum {unknown} */
             mode?: "off" | "plan";
+            model_required?: boolean;
         };
         UpdateKeyBody: {
             api_key?: string;

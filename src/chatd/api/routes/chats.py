@@ -182,6 +182,7 @@ class ChatRoutes:
             ),
             model_config_id=model,
             reasoning_effort=body.reasoning_effort,
+            model_required=body.model_required,
             labels=validation.check_labels(body.labels),
             workspace_id=workspace_id,
             mode=body.mode,
@@ -266,7 +267,7 @@ def new_view(owner: ApiCaller, read_up_to: MessageId = NOTHING_READ) -> ReaderVi
 
 
 def _is_amended(command: UpdateChat) -> bool:
-    values = (command.labels, command.pin_order, command.mode)
+    values = (command.labels, command.pin_order, command.mode, command.model_required)
     return any(value is not None for value in values) or command.mcp_server_ids is not UNSET
 
 
@@ -286,4 +287,5 @@ def _update(body: UpdateChatBody) -> UpdateChat:
         if isinstance(body.workspace_id, UnsetType)
         else validation.clean_workspace_id(body.workspace_id),
         mode=None if isinstance(body.mode, UnsetType) else body.mode,
+        model_required=body.model_required if isinstance(body.model_required, bool) else None,
     )

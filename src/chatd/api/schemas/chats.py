@@ -106,6 +106,13 @@ class CreateChatBody(ModelSelection, frozen=True, kw_only=True, omit_defaults=Tr
             WORKSPACE_ID,
         ),
     ] = None
+    model_required: Annotated[
+        bool,
+        describe(
+            "Fail a turn if the chat's model was removed. Otherwise the default model answers, and"
+            " a notice in the chat says so."
+        ),
+    ] = False
     max_cost_micros: Annotated[
         Annotated[int, Meta(ge=1, le=MAX_INT64)] | None,
         describe(
@@ -179,6 +186,10 @@ class UpdateChatBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     mode: Annotated[
         ModeChoice | UnsetType,
         describe("The mode of a root chat, from the next step on; `off`: none.", "plan"),
+    ] = UNSET
+    model_required: Annotated[
+        bool | UnsetType,
+        describe("Whether a turn fails if the chat's model was removed; else the default answers."),
     ] = UNSET
 
 

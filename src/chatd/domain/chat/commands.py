@@ -54,6 +54,7 @@ class CreateChat(Struct, frozen=True, kw_only=True):
     root_chat_id: ChatId | None = None
     model_config_id: ModelConfigId | None = None
     reasoning_effort: str | None = None
+    model_required: bool = False
     labels: Mapping[str, str] = {}
     workspace_id: WorkspaceId | None = None
     mode: str | None = None
@@ -159,6 +160,7 @@ class UpdateChat(Struct, frozen=True, kw_only=True):
     workspace_id: WorkspaceId | UnsetType | None = UNSET
     mcp_server_ids: tuple[McpServerId, ...] | UnsetType | None = UNSET
     mode: ModeChoice | None = None
+    model_required: bool | None = None
 
 
 class ArchiveIdleTree(Struct, frozen=True, kw_only=True):

@@ -101,6 +101,10 @@ class PublicChat(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reasoning_effort: Annotated[
         str | None, describe("The reasoning effort of the last message.", "medium")
     ] = None
+    model_required: Annotated[
+        bool,
+        describe("Whether its turns fail if its model was removed; else the default answers."),
+    ] = False
     workspace_id: Annotated[
         WorkspaceId | None, describe("The workspace in which its tools act.", WORKSPACE_ID)
     ] = None
@@ -210,6 +214,7 @@ def public_chat(chat: Chat, view: ReaderView | None = None) -> PublicChat:
         updated_at=chat.updated_at,
         last_model_config_id=chat.model_config_id,
         reasoning_effort=chat.reasoning_effort,
+        model_required=chat.model_required,
         workspace_id=chat.workspace_id,
         mode=chat.mode,
         max_cost_micros=chat.max_cost_micros,

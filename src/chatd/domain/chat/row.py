@@ -158,6 +158,8 @@ class Chat(Struct, frozen=True, kw_only=True):
     title: str
     model_config_id: ModelConfigId | None = None
     reasoning_effort: str | None = None
+    model_required: bool = False
+    """Whether a turn fails if the model was removed, instead of being answered by the default."""
     labels: Mapping[str, str] = {}
     pin_order: int = 0
     workspace_id: WorkspaceId | None = None

@@ -53,6 +53,7 @@ def create(command: CreateChat, worker: WorkerId | None) -> Change:
         title=command.title,
         model_config_id=command.model_config_id,
         reasoning_effort=command.reasoning_effort,
+        model_required=command.model_required,
         labels=command.labels,
         workspace_id=command.workspace_id,
         mode=command.mode,

@@ -28,6 +28,7 @@ FailureKind = Literal[
     "usage_limit",
     "missing_key",
     "provider_disabled",
+    "model_removed",
     "content_filter",
     "refusal",
     "output_limit",
@@ -83,6 +84,7 @@ _MESSAGES: Final[Mapping[FailureKind, str]] = {
     "usage_limit": "The account at {who} has reached its limit. Check its billing and quota.",
     "missing_key": "No API key is set for {who}.",
     "provider_disabled": "{who} is switched off for this deployment.",
+    "model_removed": "The chat's model was removed. Choose another one.",
     "content_filter": "The content filter of {who} stopped the answer.",
     "refusal": "The model at {who} refused to answer.",
     "output_limit": "The model at {who} used its whole output limit before it wrote an answer."

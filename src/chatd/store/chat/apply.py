@@ -168,12 +168,12 @@ WITH family AS MATERIALIZED (
     ORDER BY (f.id <> f.root_chat_id), f.id FOR SHARE),
 changed AS (
     INSERT INTO chats (id, owner_id, root_chat_id, parent_chat_id, title, model_config_id,
-        reasoning_effort, labels, workspace_id, mode, client_tools, max_cost_micros,
-        mcp_server_ids, status, snapshot_version, history_version, attempt, next_message_id,
-        pending_calls, turn_message_id, turn_no, run_no, worker_id, epoch, runnable_at,
-        recent_changes)
+        reasoning_effort, model_required, labels, workspace_id, mode, client_tools,
+        max_cost_micros, mcp_server_ids, status, snapshot_version, history_version, attempt,
+        next_message_id, pending_calls, turn_message_id, turn_no, run_no, worker_id, epoch,
+        runnable_at, recent_changes)
     SELECT :chat_id::uuid, :owner_id, :root_chat_id::uuid, :parent_chat_id::uuid, :title,
-        :model_config_id, :reasoning_effort, :labels, coalesce(:workspace_id::uuid,
+        :model_config_id, :reasoning_effort, :model_required, :labels, coalesce(:workspace_id::uuid,
             (SELECT f.workspace_id FROM family f WHERE f.id = :parent_chat_id)),
         :mode, :client_tools,
         :max_cost_micros, coalesce(:mcp_server_ids::uuid[],
@@ -377,8 +377,8 @@ RUN_NAMES: Final = (
 # ones from before, or `written_at`.
 _RESULT: Final = """
 SELECT id, worker_id, title, labels, pin_order, workspace_id, mode, mcp_server_ids, diff_status,
-    model_config_id, reasoning_effort, runnable_at, action_deadline, interrupt_deadline,
-    now() AS written_at, takeover
+    model_config_id, reasoning_effort, model_required, runnable_at, action_deadline,
+    interrupt_deadline, now() AS written_at, takeover
 """
 
 # For calls that run at once: the policies in the statement's snapshot, which saves a read.

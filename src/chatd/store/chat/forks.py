@@ -46,11 +46,11 @@ COPY: Final[LiteralString] = f"""
     total AS (SELECT (SELECT count(*) FROM kept) AS kept, (SELECT count(*) FROM added) AS added),
     made AS (
         INSERT INTO chats (id, owner_id, root_chat_id, title, model_config_id, reasoning_effort,
-            labels, workspace_id, mode, client_tools, max_cost_micros, mcp_server_ids, status,
-            snapshot_version, history_version, next_message_id, recent_changes, forked_from_chat_id,
-            forked_from_message_id)
-        SELECT $3, owner_id, $3, $4, model_config_id, reasoning_effort, labels, workspace_id, mode,
-            client_tools,
+            model_required, labels, workspace_id, mode, client_tools, max_cost_micros,
+            mcp_server_ids, status, snapshot_version, history_version, next_message_id,
+            recent_changes, forked_from_chat_id, forked_from_message_id)
+        SELECT $3, owner_id, $3, $4, model_config_id, reasoning_effort, model_required, labels,
+            workspace_id, mode, client_tools,
             (SELECT r.max_cost_micros FROM chats r WHERE r.id = chats.root_chat_id),
             {keep_usable("chats.mcp_server_ids")}, 'waiting', 1, 1, kept + added + 1,
             ARRAY[$5::bigint], id, $2

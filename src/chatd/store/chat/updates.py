@@ -29,8 +29,9 @@ UPDATE_CHAT: Final[LiteralString] = f"""
     UPDATE chats c SET title = coalesce($2, title), labels = coalesce($3, labels),
         pin_order = coalesce($4, pin_order),
         mcp_server_ids = CASE WHEN $5::boolean THEN $6::uuid[] ELSE mcp_server_ids END,
-        mode = CASE WHEN $7::text IS NULL THEN mode ELSE nullif($7, 'off') END
-    WHERE c.id = $1 AND {chat_condition("$8", "$9")} RETURNING c.*"""
+        mode = CASE WHEN $7::text IS NULL THEN mode ELSE nullif($7, 'off') END,
+        model_required = coalesce($8, model_required)
+    WHERE c.id = $1 AND {chat_condition("$9", "$10")} RETURNING c.*"""
 # Before a message that is sent by the same transaction.
 SET_MCP_SERVERS: Final[LiteralString] = f"""
     UPDATE chats c SET mcp_server_ids = $2::uuid[]
@@ -74,7 +75,7 @@ async def update_chat(
     reach = chat_reach(actor, "chats.write")
     servers = command.mcp_server_ids
     chosen = (False, None) if isinstance(servers, UnsetType) else (True, servers)
-    values = (title, labels, place, *chosen, command.mode)
+    values = (title, labels, place, *chosen, command.mode, command.model_required)
     row = await session.fetchrow(UPDATE_CHAT, chat.id, *values, *reach)
     if row is None:
         raise InvariantBroken(f"Chat {chat.id} was deleted under its lock.")
@@ -82,7 +83,10 @@ async def update_chat(
 
 
 def _sets_nothing(command: UpdateChat) -> bool:
-    values = (command.title, command.labels, command.pin_order, command.mode)
+    values = (
+        *(command.title, command.labels, command.pin_order),
+        *(command.mode, command.model_required),
+    )
     return command.mcp_server_ids is UNSET and all(value is None for value in values)
 
 

@@ -44,6 +44,7 @@ _FAILURES: Final[Mapping[str, tuple[str, str]]] = {
     "auth": ("The key was refused", "Set a new key, or choose a model with another one."),
     "missing_key": ("No key is set", "Add one, or choose another model."),
     "provider_disabled": ("The provider is switched off", "An administrator can switch it on."),
+    "model_removed": ("The chat's model was removed", ""),
     "usage_limit": ("A limit is reached", ""),
     "config": ("The configuration does not fit", ""),
     "context_overflow": (

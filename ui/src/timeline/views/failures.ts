@@ -20,6 +20,7 @@ const FAILURES: Readonly<Record<string, Failure>> = {
   auth: { title: "The key was refused", advice: "Set a new key, or choose a model with another one.", steps: ["open_keys", "switch_model"] },
   missing_key: { title: "No key is set", advice: "Add one, or choose another model.", steps: ["open_keys", "switch_model"] },
   provider_disabled: { title: "The provider is switched off", advice: "An admin can switch it on.", steps: ["switch_model", "open_models"] },
+  model_removed: { title: "The chat’s model was removed", advice: "", steps: ["switch_model", "open_models"] },
   usage_limit: { title: "A limit is reached", advice: "", steps: ["try_again", "switch_model"] },
   config: { title: "The configuration does not fit", advice: "", steps: ["open_models", "switch_model"] },
   context_overflow: { title: "The chat is too long for the model", advice: "Choose a model with a larger context.", steps: ["switch_model", "try_again"] },
