@@ -19,6 +19,7 @@ from chatd.providers.openai.models import (
     OpenRouterOptions,
     ReasoningOptions,
     VercelOptions,
+    forbid_storage,
 )
 from chatd.providers.options import parse_options
 from chatd.providers.registry import OPTION_CLASSES, PROVIDER_CLASSES
@@ -210,3 +211,22 @@ def test_options_have_a_json_schema(block: type[Struct]) -> None:
 
 def test_every_provider_kind_has_options() -> None:
     assert set(PROVIDER_CLASSES) <= set(OPTION_CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("options", "base", "store"),
+    [
+        (OpenAIOptions(), "https://api.openai.com/v1", False),
+        (OpenAIOptions(), "https://eu.api.openai.com/v1", False),
+        (OpenAIOptions(), "https://house.openai.azure.com/openai/v1", False),
+        (OpenAIOptions(store=True), "https://api.openai.com/v1", True),
+        (OpenAIOptions(metadata={"a": "b"}), "https://api.openai.com/v1", None),
+        (OpenAIOptions(), "https://gateway.example.org/v1", None),
+    ],
+)
+def test_the_vendors_are_told_not_to_store_chats(
+    options: OpenAIOptions,
+    base: str,
+    store: bool | None,  # noqa: FBT001
+) -> None:
+    assert forbid_storage(options, base).store is store

@@ -79,7 +79,7 @@ def test_a_plain_request() -> None:
             {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
         ],
         "stream": True,
-        "store": True,
+        "store": False,
     }
 
 

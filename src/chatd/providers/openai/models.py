@@ -5,8 +5,9 @@ Azure has OpenAI's options. An option that only one API knows is ignored by the 
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
-from msgspec import UNSET, Meta, Raw
+from msgspec import UNSET, Meta, Raw, structs
 
 from chatd.domain.model.protocol import Effort
 from chatd.domain.text import Json
@@ -44,7 +45,7 @@ class OpenAIOptions(OptionBlock, frozen=True, kw_only=True):
         PositiveInt | None, Meta(description="Limit of calls of provider-executed tools")
     ] = None
     store: Annotated[
-        bool | None, Meta(description="Let the provider store responses; unset: yes")
+        bool | None, Meta(description="Let the provider store answers; unset: no")
     ] = None
     prompt_cache_key: Annotated[
         str | None,
@@ -166,6 +167,16 @@ class VercelOptions(
     extra_body: Annotated[
         Mapping[str, Raw] | None, Meta(description="Additional fields of the request")
     ] = None
+
+
+def forbid_storage(options: OpenAIOptions, base: str) -> OpenAIOptions:
+    """OpenAI and Azure store the chats of newer accounts unless a request forbids it. Another
+    server may not know the field, and OpenAI takes metadata only with a stored chat."""
+    host = urlsplit(base).hostname or ""
+    is_vendor = host.endswith((".openai.com", ".azure.com"))
+    if options.store is not None or options.metadata is not None or not is_vendor:
+        return options
+    return structs.replace(options, store=False)
 
 
 def known_model(model: str, options: OptionBlock) -> str:

@@ -23,6 +23,7 @@ from chatd.providers.openai.models import (
     OpenAIOptions,
     OpenRouterOptions,
     VercelOptions,
+    forbid_storage,
     known_model,
 )
 from chatd.providers.openai.responses import request as responses_request
@@ -76,6 +77,7 @@ class OpenAIProvider:
                 return "responses" if configured else "chat", compat
             case _:
                 options = self._connection.parse_options(OpenAIOptions, request)
+                options = forbid_storage(options, self._connection.base)
                 chosen = options.use_responses_api
                 chosen = configured if chosen is None else chosen
                 model = known_model(request.model, options)

@@ -49,7 +49,7 @@ def encode_request(
         "model": request.model,
         "input": encode_list(builder.items),
         "stream": True,
-        "store": options.store is not False,
+        "store": options.store is True,
         "include": _include(options, is_reasoning=is_reasoning),
         "instructions": options.instructions,
         "max_output_tokens": _max_output_tokens(request, options),
