@@ -94,14 +94,24 @@ def test_a_message_is_refused_by_what_is_spent_and_not_by_what_is_reserved() -> 
 def test_a_refusal_says_amounts_and_the_time_of_the_reset() -> None:
     found = refusal(account(25_000_000, 24_900_000, 200_000))
     assert found.message == (
-        "The spend limit of $25.00 for this month is reached: $24.90 were spent, and running calls"
-        " hold $0.20. It is reset at 2026-12-01T00:00:00Z."
+        "The spend limit of $25.00 for this month is reached: $24.90 were spent, and other running"
+        " calls hold $0.20. It is reset at 2026-12-01T00:00:00Z."
     )
     assert (found.error.kind, found.error.message) == ("usage_limit", found.message)
     chat = refusal(SpendAccount(limit_micros=500_000, spent_micros=500_100, source="chat"))
     assert chat.message == (
         "The budget of $0.50 of this chat is reached: $0.50 were spent. Start another chat to go"
         " on."
+    )
+
+
+def test_a_refused_call_is_told_which_amount_is_its_own() -> None:
+    found = grant([account(25_000_000, 24_600_000, 200_000)], needed=350_000, wanted=400_000)
+    assert isinstance(found, SpendRefusal)
+    assert found.message == (
+        "The spend limit of $25.00 for this month is reached: $24.60 were spent, other running"
+        " calls hold $0.20, $0.20 are left, and this call needs at least $0.35. It is reset at"
+        " 2026-12-01T00:00:00Z."
     )
 
 

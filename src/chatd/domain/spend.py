@@ -122,7 +122,7 @@ def grant(accounts: Sequence[SpendAccount], *, needed: int, wanted: int) -> int 
     if tightest is None:
         return wanted
     if tightest.room <= needed:
-        return refusal(tightest)
+        return refusal(tightest, needed)
     return min(wanted, tightest.room)
 
 
@@ -146,11 +146,17 @@ def check_reached(accounts: Iterable[SpendAccount]) -> SpendRefusal | None:
     return refusal(reached[0]) if reached else None
 
 
-def refusal(account: SpendAccount) -> SpendRefusal:
-    """Says what was spent, what the limit is and when it ends."""
+def refusal(account: SpendAccount, needed: int = 0) -> SpendRefusal:
+    """Says what was spent, what other calls hold, what this call needs in all (`needed`, 0 if
+    there is no call yet), what the limit is and when it ends."""
     limit, spent = dollars(account.limit_micros), dollars(account.spent_micros)
-    held = f", and running calls hold {dollars(account.reserved_micros)}"
-    held = held if account.reserved_micros else ""
+    amounts = [f"{spent} were spent"]
+    if account.reserved_micros:
+        amounts.append(f"other running calls hold {dollars(account.reserved_micros)}")
+    if needed:
+        left = max(0, account.room)
+        amounts.append(f"{dollars(left)} are left, and this call needs at least {dollars(needed)}")
+    said = ", ".join(amounts) if needed else ", and ".join(amounts)
     if account.period is None:
         what, end = f"The budget of {limit} of this chat", "Start another chat to go on."
     else:
@@ -158,7 +164,7 @@ def refusal(account: SpendAccount) -> SpendRefusal:
         if account.resets_at is not None:
             end = f"It is reset at {utc_text(account.resets_at)}."
     return SpendRefusal(
-        message=f"{what} is reached: {spent} were spent{held}. {end}".rstrip(),
+        message=f"{what} is reached: {said}. {end}".rstrip(),
         spent_micros=account.spent_micros,
         limit_micros=account.limit_micros,
         resets_at=account.resets_at,

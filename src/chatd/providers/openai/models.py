@@ -44,9 +44,9 @@ class OpenAIOptions(OptionBlock, frozen=True, kw_only=True):
     max_tool_calls: Annotated[
         PositiveInt | None, Meta(description="Limit of calls of provider-executed tools")
     ] = None
-    store: Annotated[
-        bool | None, Meta(description="Let the provider store answers; unset: no")
-    ] = None
+    store: Annotated[bool | None, Meta(description="Let the provider store answers; unset: no")] = (
+        None
+    )
     prompt_cache_key: Annotated[
         str | None,
         Meta(description="Shared by requests that begin alike; unset: the chat's id"),
