@@ -9,14 +9,17 @@ from msgspec.structs import replace
 from chatd.automation.schedule_runner import ScheduleRunner
 from chatd.domain.access import UserActor
 from chatd.domain.chat.commands import SendMessage, UpdateChat
+from chatd.domain.chat.parts import NoticePart
 from chatd.domain.ids import ChatId, ModelConfigId
 from chatd.domain.schedules import Schedule
 from chatd.store import schedules
+from chatd.store.chat import messages
 from tests.support.engine_rig import EngineRig
+from tests.support.factories import HARNESS
 from tests.support.providers.server import Gate
 
 OLD = ModelConfigId(UUID(int=99))
-NOTICE = "system: [model_replaced] old was removed; fake answers now."
+NOTICE = "system: notice(model_replaced)"
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +46,19 @@ async def test_the_default_model_answers_and_a_notice_says_so_once(rig: EngineRi
         *("user: first", NOTICE, "assistant: one"),
         *("user: second", "assistant: two"),
     ]
+    [notice] = [
+        row for row in await messages.load_history(rig.pool, HARNESS, chat_id) if row.is_notice
+    ]
+    assert notice.content == (
+        NoticePart(
+            code="model_replaced",
+            text="old was removed; fake answers now.",
+            detail={
+                "removed_model_config_id": str(OLD),
+                "model_config_id": str(chat.model_config_id),
+            },
+        ),
+    )
     assert b"removed" not in rig.api.requests[-1].body
 
 

@@ -351,8 +351,6 @@ def _word(part: Part) -> str:
     match part:
         case TextPart() | ReasoningPart():
             return part.text
-        case NoticePart():
-            return f"[{part.code}] {part.text}"
         case ToolCallPart():
             return f"{part.tool_name}({part.tool_call_id})"
         case ToolResultPart():
