@@ -1,7 +1,7 @@
 """Asynchronous work: waits that end early, retries, tasks that fail without harm, periodic work."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct
@@ -79,8 +79,10 @@ async def retry_unavailable(
     delay: Callable[[int], float] = _REQUEST_BACKOFF.delay,
     budget_s: float | None = UNAVAILABLE_RETRY_BUDGET_S,
     on_failure: Callable[[Unavailable, int], None] | None = None,
+    codes: Collection[str] | None = None,
 ) -> T:
-    """Repeat `attempt` while it raises Unavailable; raise the last one when the budget is spent.
+    """Repeat `attempt` while it raises Unavailable, with `codes` only one of these; raise the last
+    one when the budget is spent.
 
     Every attempt of a write must carry the same change id: a write that was applied although its
     reply was lost is then found and not repeated. `budget_s` bounds the start of an attempt (None:
@@ -92,6 +94,8 @@ async def retry_unavailable(
         try:
             return await attempt()
         except Unavailable as error:
+            if codes is not None and error.code not in codes:
+                raise
             failures += 1
             wait_s = delay(failures)
             if budget_s is not None and clock.monotonic() + wait_s > started + budget_s:

@@ -2,10 +2,11 @@
 starts and restarts."""
 
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, TypeVar
 
+from chatd.aio import Backoff, retry_unavailable
 from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ports import Clock
 from chatd.log_event import LogEvent
@@ -13,11 +14,14 @@ from chatd.pg.config import EmbeddedConfig, PgError
 from chatd.pg.server import PostgresServer, open_server
 from chatd.settings.schema import Settings, redact_url
 from chatd.store.conn import ConnectConfig
-from chatd.store.server_check import check_server
+from chatd.store.server_check import TEMPORARY_CODES, check_server
 
 log = logging.getLogger(__name__)
 
 DATABASE_CHECK_INTERVAL_S: Final = 2.0
+START_BACKOFF: Final = Backoff(first_delay_s=0.25, max_delay_s=5.0)
+
+T = TypeVar("T")
 
 
 def connect_config(settings: Settings, dsn: str) -> ConnectConfig:
@@ -28,9 +32,35 @@ def connect_config(settings: Settings, dsn: str) -> ConnectConfig:
     )
 
 
+async def wait_until_accepted(
+    settings: Settings, clock: Clock, step: Callable[[], Awaitable[T]]
+) -> T:
+    """Repeat a step of the start while the database answers that it takes no connection now, for at
+    most `database.start_wait_s`. Raises the last error."""
+
+    def report(error: Unavailable, failures: int) -> None:
+        limit = f"{settings.database.start_wait_s:g} s (database.start_wait_s)"
+        event = LogEvent(
+            event="database_awaited",
+            fields={"error_kind": error.code, "failures": failures},
+            explanation=f"{error.message.rstrip('.')}; chatd tries again for up to {limit}",
+        )
+        log.warning(event)
+
+    return await retry_unavailable(
+        clock,
+        step,
+        tag="database_start_retry",
+        delay=START_BACKOFF.delay,
+        budget_s=settings.database.start_wait_s,
+        on_failure=report,
+        codes=TEMPORARY_CODES,
+    )
+
+
 @asynccontextmanager
 async def open_database(
-    settings: Settings, env: Mapping[str, str]
+    settings: Settings, env: Mapping[str, str], clock: Clock
 ) -> AsyncGenerator[PostgresServer]:
     """Start the embedded server if no URL is set; stop using it at the end."""
     config = EmbeddedConfig(database_url=settings.database.url, data_dir=settings.data_dir / "pg")
@@ -40,16 +70,17 @@ async def open_database(
         raise Unavailable(str(error), code="database_down") from error
     try:
         if settings.database.url is not None:
-            await _check_external(settings.database.url)
+            await _check_external(settings, settings.database.url, clock)
         yield server
     finally:
         await server.close()
 
 
-async def _check_external(url: str) -> None:
+async def _check_external(settings: Settings, url: str, clock: Clock) -> None:
     """An error names the database, without its password."""
+    config = ConnectConfig(dsn=url)
     try:
-        unsafe = await check_server(ConnectConfig(dsn=url))
+        unsafe = await wait_until_accepted(settings, clock, lambda: check_server(config))
     except ChatdError as error:
         text = f"{error.message} The address is {redact_url(url)}"
         raise ChatdError(text, code=error.code) from error

@@ -7,7 +7,7 @@ never delays a commit.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -250,11 +250,17 @@ class WorkspaceServices:
         self.mcp_tools.on_bound(chat_id)
 
     @asynccontextmanager
-    async def running(self) -> AsyncGenerator["WorkspaceServices"]:
-        """Templates are written before this yields. At the end builds finish or are released;
-        processes in workspaces go on."""
-        try:
+    async def running(
+        self, first_step: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]] | None = None
+    ) -> AsyncGenerator["WorkspaceServices"]:
+        """Templates are written before this yields, by `first_step`, which may repeat it. At the
+        end builds finish or are released; processes in workspaces go on."""
+
+        async def write_templates() -> None:
             await sync_templates(self.pool, self._env, self._config.templates)
+
+        try:
+            await (write_templates() if first_step is None else first_step(write_templates))
             async with asyncio.TaskGroup() as group:
                 building = group.create_task(self.build_worker.run(), name="builder")
                 services = [

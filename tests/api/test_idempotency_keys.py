@@ -14,9 +14,11 @@ from tests.support.store import insert_seed
 SEND = f"/chats/{CHAT}/messages"
 
 
-async def keyed(server: ApiServer, path: str, words: str, key: str, **fields: object) -> ApiReply:
+async def keyed(
+    server: ApiServer, path: str, words: str, key: str, method: str = "POST", **fields: object
+) -> ApiReply:
     body = message_body(words, **fields)
-    return await server.ask("POST", path, body, headers={"Idempotency-Key": key})
+    return await server.ask(method, path, body, headers={"Idempotency-Key": key})
 
 
 async def count(server: ApiServer) -> int:
@@ -40,8 +42,9 @@ async def test_creating_a_chat_twice_with_one_key_creates_one_chat(server: ApiSe
 
 async def test_a_key_with_a_different_body_is_refused(server: ApiServer) -> None:
     await keyed(server, "/chats", "hello", "k")
-    for fields in ({"labels": {"a": "b"}}, {"model": "clever"}):
-        refused = await keyed(server, "/chats", "hello", "k", **fields)
+    for field, value in (("labels", {"a": "b"}), ("model", "clever")):
+        body = message_body("hello", **{field: value})
+        refused = await server.ask("POST", "/chats", body, headers={"Idempotency-Key": "k"})
         assert refused.code == (409, "idempotency_key_reused")
     assert await count(server) == 1
 
@@ -78,6 +81,47 @@ async def test_a_repeated_send_is_recognized_after_its_message_moved_on(server: 
     assert "queued_message" not in again.json
     history = await messages.load_history(server.replica.pool, HARNESS, CHAT)
     assert sum("later" in str(row.content) for row in history) == 1
+
+
+@pytest.mark.covers("F23")
+@pytest.mark.promise("P1")
+async def test_editing_twice_with_one_key_edits_once(server: ApiServer) -> None:
+    """The second one would find its message deleted."""
+    await insert_seed(server.replica.pool, Seed(state=State.W))
+    first = await keyed(server, f"{SEND}/2", "better", "k", method="PATCH")
+    again = await keyed(server, f"{SEND}/2", "better", "k", method="PATCH")
+    assert (first.status, again.status) == (200, 200)
+    assert again.json["message"] == first.json["message"]
+    assert again.json["version"] == first.json["version"]
+    assert "idempotency-replayed" not in first.headers
+    assert again.headers["idempotency-replayed"] == "true"
+    number = first.json["message_id"]
+    for path in (f"{SEND}/{number}", f"{SEND}/99"):
+        other = await keyed(server, path, "better", "k", method="PATCH")
+        assert other.code == (409, "idempotency_key_reused")
+    history = await messages.load_history(server.replica.pool, HARNESS, CHAT)
+    assert [row.id for row in history if row.role == "user"] == [number]
+
+
+@pytest.mark.covers("F23")
+@pytest.mark.promise("P1")
+async def test_submitting_tool_results_twice_with_one_key_submits_once(server: ApiServer) -> None:
+    """Without a key the second one is refused, because the chat waits for none."""
+    await insert_seed(server.replica.pool, Seed(state=State.A0))
+    path = f"/chats/{CHAT}/tool-results"
+    body = {"results": [{"tool_call_id": call, "output": "done"} for call in ("c1", "c2")]}
+    key = {"Idempotency-Key": "k"}
+    first = await server.ask("POST", path, body, headers=key)
+    again = await server.ask("POST", path, body, headers=key)
+    assert (first.status, again.status) == (204, 204)
+    assert "idempotency-replayed" not in first.headers
+    assert again.headers["idempotency-replayed"] == "true"
+    body["results"][0]["output"] = "else"
+    other = await server.ask("POST", path, body, headers=key)
+    assert other.code == (409, "idempotency_key_reused")
+    assert (await server.ask("POST", path, body)).status == 409
+    history = await messages.load_history(server.replica.pool, HARNESS, CHAT)
+    assert sum(row.role == "tool" for row in history) == 2
 
 
 async def test_a_refused_request_can_be_repeated_with_its_key(server: ApiServer) -> None:

@@ -1,6 +1,7 @@
 """The check of an external PostgreSQL: poolers are refused, unsafe settings are named."""
 
 import asyncio
+import logging
 import os
 import pwd
 import shutil
@@ -12,9 +13,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from chatd.database import open_database
 from chatd.domain.errors import ChatdError
-from chatd.store.conn import ConnectConfig
+from chatd.settings.schema import DatabaseSettings, Settings
+from chatd.store.conn import ConnectConfig, DatabaseSession
 from chatd.store.server_check import check_server, unsafe_settings
+from tests.support.clock import FakeClock
 from tests.support.store import session_to
 
 PGBOUNCER = shutil.which("pgbouncer") or shutil.which("/usr/sbin/pgbouncer")
@@ -103,3 +107,53 @@ def test_only_settings_that_are_off_are_unsafe(
     found: Mapping[str, str], unsafe: Mapping[str, str]
 ) -> None:
     assert unsafe_settings(found) == unsafe
+
+
+@asynccontextmanager
+async def exhausted(dsn: str) -> AsyncGenerator[tuple[str, DatabaseSession]]:
+    """An address for which the server has no connection left, and a session that can change
+    that."""
+    role = f"crowded_{os.getpid()}"
+    async with session_to(dsn) as session:
+        await session.script(f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 0", timeout_s=9)
+        try:
+            url = urlsplit(dsn)
+            netloc = url.netloc.replace("chatd", role, 1)
+            yield url._replace(netloc=netloc).geturl(), session
+        finally:
+            await session.script(f"DROP ROLE {role}", timeout_s=9)
+
+
+@pytest.mark.covers("F45")
+@pytest.mark.stock_server
+async def test_a_start_waits_for_a_connection_and_says_so(
+    dsn: str, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with exhausted(dsn) as (url, session):
+        settings = Settings(data_dir=Path("/nowhere"), database=DatabaseSettings(url=url))
+
+        async def start() -> str:
+            async with open_database(settings, {}, clock) as server:
+                return server.dsn
+
+        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+            with caplog.at_level(logging.WARNING):
+                starting = group.create_task(start())
+                await clock.advance_past("database_start_retry")
+                await clock.wait_for_sleeper("database_start_retry")
+            assert "too many connections" in caplog.text
+            assert "database.start_wait_s" in caplog.text
+            role = urlsplit(url).username
+            await session.script(f"ALTER ROLE {role} CONNECTION LIMIT 9", timeout_s=9)
+            await clock.advance_past("database_start_retry")
+            assert await starting == url
+
+
+async def test_a_start_does_not_wait_for_ever(dsn: str, clock: FakeClock) -> None:
+    async with exhausted(dsn) as (url, _):
+        database = DatabaseSettings(url=url, start_wait_s=0.0)
+        settings = Settings(data_dir=Path("/nowhere"), database=database)
+        with pytest.raises(ChatdError, match="Raise max_connections") as refused:
+            async with open_database(settings, {}, clock):
+                pass
+        assert refused.value.code == "database_busy"

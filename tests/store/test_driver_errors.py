@@ -231,7 +231,7 @@ async def test_an_invalid_address_is_invalid_input() -> None:
         ("53100", "database_full", False),
         ("53300", "database_busy", False),
         ("57P01", "database_down", True),
-        ("57P03", "database_down", True),
+        ("57P03", "database_starting", False),
         ("58030", "database_down", True),
     ],
 )

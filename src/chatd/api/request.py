@@ -251,19 +251,25 @@ class ApiRequest:
         return takes.read(body) if body else default
 
     def idempotency_key(
-        self, op: Literal["create", "send", "answer"], scope: UUID, body: Struct
+        self,
+        op: Literal["create", "send", "answer", "edit", "results"],
+        scope: UUID,
+        body: Struct,
+        target: int | None = None,
     ) -> IdempotencyKey | None:
         """The idempotency key, if the request has one. It includes the caller, so that a guessed
-        key does not reveal another user's request."""
+        key does not reveal another user's request. `target` is what the path names besides the
+        scope."""
         key = self.header(KEY_HEADER)
         if key is None:
             return None
         name = f"{self.caller.user_id}:{validation.check_idempotency_key(key)}"
+        content = _ENCODER.encode(body if target is None else (target, body))
         return IdempotencyKey(
             scope=scope,
             id=RequestId(uuid5(_KEYS, name)),
             op=op,
-            fingerprint=sha256(_ENCODER.encode(body)).hexdigest(),
+            fingerprint=sha256(content).hexdigest(),
         )
 
     def request_key(self, what: str) -> str | None:

@@ -33,7 +33,12 @@ from chatd.app.tool_families import (
 )
 from chatd.automation.schedule_runner import ScheduleRunner
 from chatd.clock import new_change_id
-from chatd.database import connect_config, keep_database_up, open_database
+from chatd.database import (
+    connect_config,
+    keep_database_up,
+    open_database,
+    wait_until_accepted,
+)
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import WorkerId
@@ -86,10 +91,10 @@ async def serve(
     try:
         async with (
             bound_port(settings, role) as port,
-            open_database(settings, env) as server,
+            open_database(settings, env, clock) as server,
             asyncio.TaskGroup() as group,
         ):
-            migrated = await migrator.up(server.dsn)
+            migrated = await wait_until_accepted(settings, clock, lambda: migrator.up(server.dsn))
             watch = group.create_task(keep_database_up(server, clock), name="database watch")
             registry = CollectorRegistry()
             environment = _environment(clock, registry)
@@ -139,9 +144,9 @@ async def serve(
             mcp = build_mcp_runtime(settings, env, replica, secret_keys.ring, families)
             demo = build_demo_worker(settings, env, role, replica, models)
             async with (
-                _prepared(replica, secret_keys, models, mcp),
+                _prepared(settings, replica, secret_keys, models, mcp),
                 replica.running(),
-                _running(services),
+                _running(services, settings, clock),
             ):
                 works = {
                     "models": models.run(),
@@ -209,13 +214,21 @@ def _key_source(settings: Settings, env: Mapping[str, str]) -> KeySource:
 
 @asynccontextmanager
 async def _prepared(
-    replica: Replica, secret_keys: SecretKeys, models: ModelDirectory, mcp: McpRuntime
+    settings: Settings,
+    replica: Replica,
+    secret_keys: SecretKeys,
+    models: ModelDirectory,
+    mcp: McpRuntime,
 ) -> AsyncGenerator[None]:
     """What must be known before the worker acquires chats. An error ends the start."""
+    pool, clock = replica.database.pool, replica.env.clock
     try:
-        await secret_keys.start(replica.database.pool)
-        await models.declare(replica.database.pool)
-        await mcp.declare()
+        for step in (
+            lambda: secret_keys.start(pool),
+            lambda: models.declare(pool),
+            mcp.declare,
+        ):
+            await wait_until_accepted(settings, clock, step)
         yield
     finally:
         await models.close()
@@ -232,11 +245,13 @@ def _token_from_environment(env: Mapping[str, str], settings: Settings) -> str |
 
 
 @asynccontextmanager
-async def _running(services: WorkspaceServices | None) -> AsyncGenerator[None]:
+async def _running(
+    services: WorkspaceServices | None, settings: Settings, clock: Clock
+) -> AsyncGenerator[None]:
     if services is None:
         yield
         return
-    async with services.running():
+    async with services.running(lambda step: wait_until_accepted(settings, clock, step)):
         yield
 
 

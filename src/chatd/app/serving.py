@@ -12,6 +12,7 @@ from chatd.api.server import Application, BoundAddress, ListenError, bind
 from chatd.api.server import serve as listen
 from chatd.app.api_services import RunningProcess, build_served_application
 from chatd.app.role import LifecycleCallbacks, ProcessRole, ReadyInfo
+from chatd.database import wait_until_accepted
 from chatd.domain.access import ADMIN_USER_ID, SystemActor
 from chatd.domain.errors import NotFound
 from chatd.domain.ids import CredentialId
@@ -31,13 +32,16 @@ async def serve_until_stopped(
 ) -> None:
     """Serve until `stop` is set and the steps in progress have ended. Until then the port stays
     open: clients get an error that says that this replica is stopping."""
-    default = await process.models.default()
+    clock = process.replica.env.clock
+    default = await wait_until_accepted(settings, clock, process.models.default)
     named = "none" if default is None else default.config.name
     given = process.token is not None or role.serves != "api"
 
     secret = None
     if callbacks.shows_sign_in_link and role.serves == "api":
-        secret = await _sign_in_secret(process.replica)
+        secret = await wait_until_accepted(
+            settings, clock, lambda: _sign_in_secret(process.replica)
+        )
 
     def ready(where: BoundAddress | None) -> None:
         address = settings.server.url or (None if where is None else local_url(where.url))

@@ -9,6 +9,7 @@ from uuid import uuid4
 from chatd.api.accounts.passwords import Passwords
 from chatd.api.accounts.sign_in import create_link, local_url, sign_in_link
 from chatd.cli.server_address import read_address
+from chatd.clock import SystemClock
 from chatd.database import connect_config, open_database
 from chatd.domain.access import ROLES, SystemActor
 from chatd.domain.account.entities import User
@@ -67,7 +68,7 @@ async def reset_password(settings: Settings, username: str, password: str) -> No
 
 @asynccontextmanager
 async def _open_pool(settings: Settings) -> AsyncGenerator[Pool]:
-    async with open_database(settings, os.environ) as server:
+    async with open_database(settings, os.environ, SystemClock()) as server:
         await migrator.up(server.dsn)
         pool = Pool(PoolConfig(connect=connect_config(settings, server.dsn), max_size=2))
         try:

@@ -52,7 +52,7 @@ def _print_progress(line: str) -> None:
 
 
 async def migrate_up(settings: Settings) -> None:
-    async with open_database(settings, os.environ) as server:
+    async with open_database(settings, os.environ, SystemClock()) as server:
         applied = await migrator.up(server.dsn)
     for name in applied:
         print(f"applied {name}")
@@ -61,7 +61,7 @@ async def migrate_up(settings: Settings) -> None:
 
 
 async def show_migrations(settings: Settings) -> None:
-    async with open_database(settings, os.environ) as server:
+    async with open_database(settings, os.environ, SystemClock()) as server:
         lines = await migrator.status(server.dsn)
     for line in lines:
         when = "" if line.applied_at is None else f"  {line.applied_at:%Y-%m-%d %H:%M:%S} UTC"
@@ -70,7 +70,7 @@ async def show_migrations(settings: Settings) -> None:
 
 async def check_migrations(settings: Settings) -> bool:
     """Return whether the database is up to date with this version."""
-    async with open_database(settings, os.environ) as server:
+    async with open_database(settings, os.environ, SystemClock()) as server:
         plan = await migrator.check(server.dsn)
     for migration in plan.pending:
         print(f"pending {migration.file}")
@@ -84,7 +84,7 @@ async def check_migrations(settings: Settings) -> bool:
 @asynccontextmanager
 async def _key_rotation(settings: Settings) -> AsyncGenerator[KeyRotation]:
     source = key_source(settings.data_dir, os.environ)
-    async with open_database(settings, os.environ) as server:
+    async with open_database(settings, os.environ, SystemClock()) as server:
         await migrator.up(server.dsn)
         pool = Pool(PoolConfig(connect=connect_config(settings, server.dsn), max_size=2))
         try:

@@ -78,8 +78,10 @@ class ServerApi:
     async def put(self, path: str, body: object, reply: type[T]) -> T:
         return await self._ask(Outgoing(method="PUT", path=path, body=_encode(body)), reply)
 
-    async def patch(self, path: str, body: object, reply: type[T]) -> T:
-        return await self._ask(Outgoing(method="PATCH", path=path, body=_encode(body)), reply)
+    async def patch(self, path: str, body: object, reply: type[T], *, key: str | None = None) -> T:
+        """With a key the request is sent again until it is answered, as by `post`."""
+        sent = Outgoing(method="PATCH", path=path, body=_encode(body), headers=_key_header(key))
+        return await self._ask(sent, reply)
 
     async def delete(self, path: str, **query: QueryValue) -> None:
         await self.delete_for(path, NoneType, **query)

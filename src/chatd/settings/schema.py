@@ -40,6 +40,16 @@ class DatabaseSettings(msgspec.Struct, frozen=True, kw_only=True):
         TimeoutSeconds, Meta(description="Maximum time a statement waits for a lock")
     ] = 5.0
 
+    start_wait_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=3600,
+            description="How long a start waits for a database that is starting or has no free"
+            " connection; 0: it fails at once",
+        ),
+    ] = 60.0
+
     def __repr__(self) -> str:
         """Without the password: settings end up in logs."""
         shown = msgspec.structs.asdict(self)

@@ -67,7 +67,8 @@ _UNAVAILABLE: dict[str, tuple[str, bool]] = {
     "53": ("database_full", False),
     "53300": ("database_busy", False),  # too many connections
     "55P03": ("database_busy", False),  # lock timeout
-    "57": ("database_down", True),  # shut down, crashed, starting up
+    "57": ("database_down", True),  # shut down, crashed
+    "57P03": ("database_starting", False),  # starts, stops or recovers: it takes no session
     "57014": ("database_timeout", False),  # statement timeout
     "58": ("database_down", True),
 }

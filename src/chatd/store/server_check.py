@@ -17,10 +17,14 @@ FACTS: Final[LiteralString] = """
         current_setting('full_page_writes') AS full_page_writes"""
 MIN_POSTGRES_MAJOR: Final = 15
 
+TEMPORARY_CODES: Final = frozenset({"database_busy", "database_starting"})
+"""The server answers, and takes no connection now: it starts, or all connections are in use."""
+
 _SAFETY_SETTINGS: Final = ("synchronous_commit", "fsync", "full_page_writes")
 
 _ADVICE: Final[Mapping[str, str]] = {
     "database_down": "Check that PostgreSQL is running and that this host can reach its port.",
+    "database_starting": "If it goes on like this, look into the log of PostgreSQL.",
     "database_timeout": "Check for a firewall in between, and the load of the server.",
     "database_refused": "Check the user, the password and the name of the database. The database"
     " must exist; chatd only creates tables.",

@@ -4965,7 +4965,9 @@ export interface operations {
     edit_message: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                "Idempotency-Key"?: string;
+            };
             path: {
                 chat_id: string;
                 message_id: number;
@@ -4980,6 +4982,7 @@ export interface operations {
         responses: {
             200: {
                 headers: {
+                    "Idempotency-Replayed"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -4991,7 +4994,9 @@ export interface operations {
     submit_tool_results: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                "Idempotency-Key"?: string;
+            };
             path: {
                 chat_id: string;
             };
@@ -5005,6 +5010,7 @@ export interface operations {
         responses: {
             204: {
                 headers: {
+                    "Idempotency-Replayed"?: string;
                     [name: string]: unknown;
                 };
                 content?: never;

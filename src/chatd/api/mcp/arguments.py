@@ -175,6 +175,7 @@ class SubmitResults(_Arguments, frozen=True, kw_only=True):
         Meta(min_length=1, max_length=1000),
         describe("The results of all `pending_calls` of the kind client."),
     ]
+    key: Key = None
 
 
 class CallAnswer(_Arguments, frozen=True, kw_only=True):

@@ -239,6 +239,7 @@ class ChatToolSet:
             endpoint="POST /chats/{chat_id}/tool-results",
             path=_path(given.chat_id),
             body={"results": given.results},
+            key=given.key or call.key,
         )
         await self._routes.send(call, wanted)
         return SubmittedResult(chat_id=str(given.chat_id), next=texts.WAIT)

@@ -19,8 +19,8 @@ and `cursor`.
 `code`; `x-error-codes` in this document lists all of them. Unknown fields and unknown parameters
 are refused.
 
-**Repeats.** With an `Idempotency-Key`, a request that creates or sends may be repeated for 24
-hours: it takes effect once and returns the same reply.
+**Repeats.** With an `Idempotency-Key`, a request that creates, sends, edits or answers may be
+repeated for 24 hours: it takes effect once and returns the same reply.
 
 **Values.** Names are in snake_case. Ids are UUIDs; ids of messages, of queued messages and of log
 lines are integers that grow. Times are `2026-01-31T12:00:00Z` and their names end in `_at`.

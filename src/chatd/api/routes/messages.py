@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from chatd.api import validation
 from chatd.api.auth import ApiCaller
 from chatd.api.deps import ApiDeps
@@ -99,6 +101,7 @@ class MessageRoutes:
                     *CHAT_STATE_CODES,
                     *("usage_limit_exceeded", "too_many_files", "effort_not_supported"),
                 ),
+                keyed=True,
                 starts_work=True,
             ),
             ApiRoute(
@@ -113,6 +116,7 @@ class MessageRoutes:
                 body_spec=_RESULTS,
                 replies={204: None},
                 errors=(*CHAT_STATE_CODES,),
+                keyed=True,
                 starts_work=True,
             ),
         )
@@ -152,16 +156,22 @@ class MessageRoutes:
 
     async def edit_message(self, request: ApiRequest) -> ApiReply:
         body = await request.body(_EDIT)
+        key = request.idempotency_key("edit", request.chat_id, body, request.message_id)
         user_input = await build_user_input(self._deps, request.caller, request.chat_id, body)
         command = EditMessage(message_id=request.message_id, prompt=user_input)
-        outcome = await run_operation(self._deps, request.caller, request.chat_id, command)
+        outcome = await run_operation(self._deps, request.caller, request.chat_id, command, key)
+        if isinstance(outcome, AppliedChange) and outcome.request is not None:
+            found = await replayed_result(self._deps, request.caller, outcome.chat, outcome.request)
+            return reply(found, headers=REPLAYED)
         return reply(appended_result(outcome))
 
     async def submit_tool_results(self, request: ApiRequest) -> ApiReply:
         body = await request.body(_RESULTS)
         command = SubmitToolResults(results=validation.check_tool_results(body.results))
-        await run_operation(self._deps, request.caller, request.chat_id, command)
-        return NO_CONTENT
+        key = request.idempotency_key("results", request.chat_id, body)
+        outcome = await run_operation(self._deps, request.caller, request.chat_id, command, key)
+        is_replay = isinstance(outcome, AppliedChange) and outcome.request is not None
+        return replace(NO_CONTENT, headers=REPLAYED) if is_replay else NO_CONTENT
 
 
 async def build_user_input(

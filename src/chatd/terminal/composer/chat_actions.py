@@ -61,7 +61,8 @@ class ChatActions:
         self, message_id: MessageId, content: tuple[InputPart, ...], choice: Body
     ) -> None:
         body = {"content": content, **choice}
-        await self._api.patch(f"{self._path}/messages/{message_id}", body, NoneType)
+        path = f"{self._path}/messages/{message_id}"
+        await self._api.patch(path, body, NoneType, key=new_key())
 
     async def readers(self) -> Directory:
         return await self._api.get(f"{self._path}/acl", Directory)

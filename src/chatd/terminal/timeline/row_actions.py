@@ -83,7 +83,8 @@ class RowActions:
             self._send("Continue.")
             return
         path = f"/chats/{self._chat.chat_id}/messages/{last.id}"
-        await self._session.api.patch(path, {"content": tuple(input_parts(last))}, object)
+        body = {"content": tuple(input_parts(last))}
+        await self._session.api.patch(path, body, object, key=new_key())
 
     async def _post(self, path: str) -> None:
         await self._session.api.post(f"/chats/{self._chat.chat_id}{path}", None, NoneType)
