@@ -4,8 +4,6 @@ BIN := .venv/bin
 # Tests wait for processes and sockets a third of their time: one more than there are cores here.
 JOBS ?= 3
 ARGS ?=
-# RETRY=1 runs each failed test once more, alone; one that passes then is reported as flaky.
-RETRY ?=
 
 # node comes with a locked package; the machine's own may be too old for pyright.
 export PYRIGHT_PYTHON_GLOBAL_NODE := 0
@@ -33,8 +31,7 @@ CHECKS = types=$$(mktemp) || exit 1; failed=0; \
 	$(BIN)/lint-imports --no-logo || failed=1; $(BESIDE) \
 	wait $$typing || failed=1; cat "$$types"; exit $$failed
 
-# CI, which sets RETRY, must not miss the tests in the browser because Chromium is missing.
-PAGE_TESTS = $(BIN)/python -m tools.page_tests $(if $(RETRY),--retry)
+PAGE_TESTS = $(BIN)/python -m tools.page_tests
 
 .PHONY: help serve page check test test-page test-page-slow fuzz chaos rolling upgrade soak test-model fmt bench docs lock clean runtime dev model
 
@@ -55,12 +52,13 @@ check: dev ## lint and types only, a minute or two
 
 # The types take one core for a minute, and the tests wait a third of their time: they run together.
 # Collecting leaves the tests of a new checkout compiled, once, for the processes that then run them;
-# whether they can be collected, those will say.
+# whether they can be collected, those will say. A failed test runs once more, alone; one that passes
+# then is reported as flaky. Decoys stand where a test must not look (tools/decoys.py).
 test: BESIDE = if [ $$failed = 0 ]; then test -d tests/unit/__pycache__ \
 	|| $(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1 || true; \
 	$(if $(ARGS),echo "Not testing the page: ARGS chooses tests of pytest.",$(PAGE_TESTS)) || failed=1; \
 	echo "Running the tests, which takes many minutes; the percentage says how far they are ..."; \
-	$(BIN)/python tools/run_tests.py $(if $(RETRY),--retry) -n $(JOBS) --dist worksteal $(ARGS) \
+	$(BIN)/python -m tools.run_tests -n $(JOBS) --dist worksteal $(ARGS) \
 	|| failed=1; echo "Waiting for the types ..."; fi;
 test: dev tests/oidc/node_modules/.package-lock.json tests/mcp_conformance/node_modules/.package-lock.json ## every check and every test, as CI runs them (ARGS="-k name" goes to pytest)
 	@echo "Checking lint, imports and types ..."

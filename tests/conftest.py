@@ -21,6 +21,7 @@ from tests.support.database import (
     own_server_in,
     scratch_space,
 )
+from tests.support.machine import EmptyHome
 from tests.support.proxy import Proxy, proxy_to
 
 # Files with tests of many seconds run first, because the slowest of the last tests delays the whole
@@ -60,6 +61,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--record-events", action="store_true", help="write tests/data/events (tests/e2e)"
     )
+
+
+EMPTY_HOME: Final = pytest.StashKey[EmptyHome]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[EMPTY_HOME] = EmptyHome()
+    # A process that only starts others stays where it is: they look for their settings there.
+    is_worker = hasattr(config, "workerinput")
+    runs_tests = is_worker or config.getoption("dist", "no") == "no"
+    config.stash[EMPTY_HOME].enter(is_working_directory=runs_tests)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    config.stash[EMPTY_HOME].leave()
 
 
 def pytest_terminal_summary(

@@ -26,11 +26,14 @@ Json = dict[str, object]
 
 
 class Person:
-    """Runs commands with a home of their own."""
+    """Runs commands with a home of their own, whose settings name a data directory without a
+    server: as root they would otherwise find the one of the machine."""
 
     def __init__(self, home: Path, url: str) -> None:
         self.env = {"HOME": str(home), "PATH": "/usr/bin:/bin"}
         self.profiles = home / ".config" / "chatd" / "profiles.toml"
+        self.profiles.parent.mkdir(parents=True)
+        (self.profiles.parent / "chatd.toml").write_text(f'data_dir = "{home / "data"}"\n')
         self.url = url
 
     async def run(self, *arguments: object, given: str = "") -> tuple[int, str, str]:

@@ -66,11 +66,11 @@ async def empty_instance(home: Path) -> AsyncIterator[PgInstance]:
 
 
 @pytest.fixture(scope="session")
-def prepared_data_dir(open_dir: Path) -> Path:
-    """A data directory with a cluster, to copy: initdb takes a second."""
+def prepared_data_dir(open_dir: Path, open_bin_dir: Path) -> Path:
+    """A data directory with a cluster and no programs, to copy: initdb takes a second."""
 
     async def create() -> None:
-        server = await open_server(PgInstance(open_dir / "prepared").config(), ENV)
+        server = await open_server(PgInstance(open_dir / "prepared", open_bin_dir).config(), ENV)
         await server.close()
 
     asyncio.run(create())

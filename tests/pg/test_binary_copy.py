@@ -46,14 +46,19 @@ async def test_unreachable_programs_are_copied_and_old_copies_removed(
     assert all(parent.stat().st_mode & 0o077 == 0 for parent in closed_bin_dir.parents[:3])
 
 
-async def test_programs_are_copied_once(instance: PgInstance, closed_bin_dir: Path) -> None:
+async def test_programs_are_copied_once_and_an_unfinished_copy_is_removed_all_the_same(
+    instance: PgInstance, closed_bin_dir: Path
+) -> None:
     instance.bin_dir = closed_bin_dir
     server = await open_server(instance.config(), ENV)
     await server.close()
     (copy,) = instance.data_dir.glob("programs-*")
     before = copy.stat()
+    unfinished = instance.data_dir / "partial-programs-01234567"
+    unfinished.mkdir()
 
     server = await open_server(instance.config(), ENV)
     await server.close()
 
     assert copy.stat() == before
+    assert not unfinished.exists()

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.chaos.servers import TOKEN, Installation
-from tests.support.processes import ROOT
 from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
 from tests.support.providers.server import Gate
 from tests.support.tmux import tmux_terminal
@@ -30,7 +29,7 @@ BEGINNING, REST = "The lamp was lit ", "before the storm came."
 async def server(installation: Installation, port: int) -> AsyncGenerator[Process]:
     env = {**installation.env, "CHATD_WORKSPACES_ENABLED": "false", "CHATD_CHATS_TITLES": "false"}
     process = await create_subprocess_exec(
-        CHATD, "serve", "--port", str(port), cwd=ROOT, env=env, stdin=DEVNULL, stdout=PIPE
+        CHATD, "serve", "--port", str(port), env=env, stdin=DEVNULL, stdout=PIPE
     )
     try:
         assert process.stdout is not None

@@ -8,6 +8,7 @@ import shutil
 import sys
 from asyncio.subprocess import PIPE
 from pathlib import Path
+from pwd import getpwuid
 from urllib.parse import urlsplit
 
 import pytest
@@ -87,7 +88,7 @@ def assert_mended(results: list[Json], last_words: str) -> None:
 
 def attempts(site: ServerSite, server: WorkspaceServer, other: WorkspacePaths) -> str:
     """Files and sockets of the host, the server and another workspace."""
-    data, home = site.data_dir, Path(os.path.expanduser("~"))
+    data, home = site.data_dir, Path(getpwuid(os.geteuid()).pw_dir)
     wanted: Json = {
         "files": [str(other.home / "secret"), str(data / "secret"), __file__],
         "directories": [str(data), str(other.home), *([str(home)] if has_files(home) else [])],

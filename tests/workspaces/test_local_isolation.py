@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from pathlib import Path
+from pwd import getpwuid
 from uuid import UUID
 
 import pytest
@@ -91,7 +92,8 @@ async def test_without_namespaces_paths_are_still_closed(data_dir: Path) -> None
         running = await rig.start()
         other = await rig.start()
         assert running.agent.isolation == "landlock+rlimit"
-        for path in (Path.home(), rig.home(other), "/tmp", "/etc", data_dir / "ws-supervisor"):
+        home = getpwuid(os.geteuid()).pw_dir
+        for path in (home, rig.home(other), "/tmp", "/etc", data_dir / "ws-supervisor"):
             output = await rig.run(running, f"ls {path}")
             assert "Permission denied" in output.output, path
         assert await rig.output_of(running, "echo x > x && cat x") == "x"

@@ -46,10 +46,12 @@ async def copy_for_account(
 
 
 def remove_other_copies(data_dir: Path, used: Path) -> None:
-    """Remove copies of other versions, under the start/stop lock, while no server runs."""
-    for path in data_dir.glob(f"{COPY_PREFIX}*"):
-        if path not in used.parents:
-            shutil.rmtree(path, ignore_errors=True)
+    """Remove copies of other versions and unfinished ones, under the start/stop lock, while no
+    server runs."""
+    for prefix in (COPY_PREFIX, UNFINISHED_PREFIX):
+        for path in data_dir.glob(f"{prefix}*"):
+            if path not in used.parents:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _copy_once(found: Binaries, data_dir: Path, *, durable: bool) -> Path:

@@ -22,7 +22,6 @@ from msgspec import Struct
 from chatd.domain.chat.events import Event
 from chatd.domain.ids import ChatId
 from tests.support.client_state import ClientState
-from tests.support.processes import ROOT
 
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 60.0
@@ -90,7 +89,6 @@ async def server(installation: Installation) -> AsyncGenerator[ServerProcess]:
         "serve",
         "--port",
         "0",
-        cwd=ROOT,
         env=installation.env,
         stdin=DEVNULL,
         stdout=PIPE,
