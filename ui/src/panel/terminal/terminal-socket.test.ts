@@ -25,6 +25,7 @@ class FakeSocket {
 const sockets: FakeSocket[] = [];
 const states: TerminalState[] = [];
 const shown: number[] = [];
+const notices: string[] = [];
 let resets = 0;
 
 function terminal(): TerminalSocket {
@@ -37,7 +38,7 @@ function terminal(): TerminalSocket {
     onState: (state) => states.push(state),
     onReset: () => (resets += 1),
     onOutput: (data) => shown.push(...data),
-    onNotice: () => undefined,
+    onNotice: (message) => notices.push(message),
   });
 }
 
@@ -47,9 +48,16 @@ const last = (): FakeSocket => {
   return found;
 };
 
+/** What the shell was sent over the last connection. */
+const typed = (): string =>
+  last()
+    .sent.map((frame) => frame as { type: string; data?: string })
+    .map((frame) => (frame.type === "input" ? frame.data : ""))
+    .join("");
+
 beforeEach(() => {
   vi.useFakeTimers();
-  sockets.length = states.length = shown.length = resets = 0;
+  sockets.length = states.length = shown.length = notices.length = resets = 0;
 });
 afterEach(() => vi.useRealTimers());
 
@@ -98,13 +106,76 @@ describe("a terminal's connection", () => {
   test("long input is sent in pieces, and the same size only once", () => {
     const made = terminal();
     made.start();
-    made.input("too early");
     last().says({ type: "ready" });
     made.input("x".repeat(40_000));
     made.resize({ cols: 80, rows: 24 });
     made.resize({ cols: 90, rows: 24 });
     const kinds = last().sent.map((frame) => (frame as { type: string }).type);
     expect(kinds).toEqual(["resize", "input", "input", "input", "resize"]);
+  });
+
+  test("what is typed before the first connection is ready is sent then", () => {
+    const made = terminal();
+    made.start();
+    made.input("l");
+    made.input("s\r");
+    expect(last().sent).toEqual([]);
+    last().says({ type: "ready", again: false });
+    expect(typed()).toBe("ls\r");
+    expect(last().sent[0]).toEqual({ type: "resize", cols: 80, rows: 24 });
+  });
+
+  test("what is typed while the connection is lost is kept, and sent once to the same shell", () => {
+    const made = terminal();
+    made.start();
+    last().says({ type: "ready" });
+    last().readyState = WebSocket.CLOSING;
+    made.input("e");
+    last().ends("");
+    made.input("x");
+    vi.advanceTimersByTime(1000);
+    made.input("pr");
+    last().ends("");
+    vi.advanceTimersByTime(2000);
+    expect(sockets).toHaveLength(3);
+    last().says({ type: "ready", again: true });
+    made.input(" 1");
+    expect([typed(), notices]).toEqual(["expr 1", []]);
+    last().ends("");
+    vi.advanceTimersByTime(1000);
+    last().says({ type: "ready", again: true });
+    expect(typed()).toBe("");
+  });
+
+  test("of what is typed while there is no connection, no more than a limit is kept, and the rest is refused aloud", () => {
+    const made = terminal();
+    made.start();
+    made.input("a".repeat(4096));
+    made.input("b");
+    made.input("c");
+    expect(notices).toEqual(["The terminal is not connected and keeps no more of what is typed. Wait a moment."]);
+    last().says({ type: "ready" });
+    expect(typed()).toBe("a".repeat(4096));
+    made.input("d");
+    expect(typed()).toMatch(/ad$/);
+  });
+
+  test.each([
+    ["a new shell", () => last().says({ type: "ready", again: false })],
+    ["a shell that has ended", () => last().ends("exited")],
+    ["a terminal that is used elsewhere", () => last().ends("taken_over")],
+  ])("what was typed for the former shell does not reach %s, which is said", (_, happens) => {
+    const made = terminal();
+    made.start();
+    last().says({ type: "ready" });
+    last().ends("");
+    made.input("rm -r build\r");
+    vi.advanceTimersByTime(1000);
+    happens();
+    expect(notices).toEqual(["What you typed while the connection was lost was not sent."]);
+    made.start();
+    last().says({ type: "ready", again: true });
+    expect(typed()).toBe("");
   });
 
   test("a silent connection is given up after an unanswered ping", () => {

@@ -1,6 +1,7 @@
 /**
  * The connection of one terminal. It connects again with the same id after a loss, and the server then
- * sends the last output once more. It does not fight over a terminal that was opened elsewhere.
+ * sends the last output once more. What is typed meanwhile is kept and sent then, or refused aloud. It does
+ * not fight over a terminal that was opened elsewhere.
  */
 export type TerminalState =
   | { readonly name: "connecting" }
@@ -36,6 +37,8 @@ const PONG_WITHIN_MS = 10_000;
 const INPUT_CHARS = 16_384;
 /** More unsent input than this is not taken: the connection does not keep up. */
 const MAX_UNSENT_BYTES = 1_000_000;
+/** What is typed without a connection: some lines by hand, not a paste. */
+const MAX_KEPT_CHARS = 4096;
 
 export class TerminalSocket {
   #socket: WebSocket | null = null;
@@ -43,6 +46,10 @@ export class TerminalSocket {
   #failures = 0;
   #isOver = false;
   #isReady = false;
+  /** Typed since the connection was lost, or before the first. */
+  #kept = "";
+  #isKeepRefused = false;
+  #hadShell = false;
   #refusal: { code: string; message: string } | null = null;
   #exitCode: number | null = null;
   #size: Size;
@@ -78,12 +85,15 @@ export class TerminalSocket {
 
   input(text: string): void {
     const socket = this.#socket;
-    if (socket === null || !this.#isReady) return;
+    if (socket === null || !this.#isReady || socket.readyState !== WebSocket.OPEN) {
+      this.#keep(text);
+      return;
+    }
     if (socket.bufferedAmount > MAX_UNSENT_BYTES) {
       this.#listener.onNotice("The terminal does not take more input now. Wait a moment.");
       return;
     }
-    for (let at = 0; at < text.length; at += INPUT_CHARS) this.#send({ type: "input", data: text.slice(at, at + INPUT_CHARS) });
+    this.#type(text);
   }
 
   resize(size: Size): void {
@@ -95,6 +105,32 @@ export class TerminalSocket {
   /** Ends the shell. */
   close(): void {
     if (this.#isReady) this.#send({ type: "close" });
+  }
+
+  #type(text: string): void {
+    for (let at = 0; at < text.length; at += INPUT_CHARS) this.#send({ type: "input", data: text.slice(at, at + INPUT_CHARS) });
+  }
+
+  /** A note in the terminal says why nothing is taken once it is over. */
+  #keep(text: string): void {
+    if (this.#isOver) return;
+    // After a gap nothing more is kept: a command without its middle is another command.
+    if (this.#isKeepRefused || this.#kept.length + text.length > MAX_KEPT_CHARS) {
+      if (!this.#isKeepRefused) this.#listener.onNotice("The terminal is not connected and keeps no more of what is typed. Wait a moment.");
+      this.#isKeepRefused = true;
+      return;
+    }
+    this.#kept += text;
+  }
+
+  /** Only the shell that it was typed for gets what was kept. */
+  #releaseKept(isSameShell: boolean): void {
+    const kept = this.#kept;
+    this.#kept = "";
+    this.#isKeepRefused = false;
+    if (kept === "") return;
+    if (isSameShell) this.#type(kept);
+    else this.#listener.onNotice("What you typed while the connection was lost was not sent.");
   }
 
   #send(frame: object): void {
@@ -114,6 +150,8 @@ export class TerminalSocket {
       this.#failures = 0;
       this.#listener.onReset();
       this.#send({ type: "resize", ...this.#size });
+      this.#releaseKept(frame.again === true || !this.#hadShell);
+      this.#hadShell = true;
       this.#listener.onState({ name: "open" });
     } else if (frame.type === "exit") {
       this.#exitCode = frame.exit_code;
@@ -134,6 +172,7 @@ export class TerminalSocket {
 
   #end(state: TerminalState): void {
     this.#isOver = true;
+    this.#releaseKept(false);
     this.#listener.onState(state);
   }
 

@@ -66,7 +66,7 @@ function TerminalNote({ state, onRetry, onRestart, onGone }: NoteProps) {
     case "waiting":
       return (
         <Note action={<Button size="sm" onClick={onRetry}>Now</Button>}>
-          The connection was lost; the shell goes on. Trying again in <Countdown until={state.retryAt} />.
+          The connection was lost; the shell goes on, and what you type is kept. Trying again in <Countdown until={state.retryAt} />.
         </Note>
       );
     case "taken":
