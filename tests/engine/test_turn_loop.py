@@ -2,11 +2,12 @@
 
 import msgspec
 import pytest
+from msgspec import UNSET
 from msgspec.structs import replace
 
-from chatd.domain.chat.change import INTERRUPTED_CALL_TEXT
+from chatd.domain.chat.change import UNSENT_CALL_TEXT
 from chatd.domain.chat.messages import Draft
-from chatd.domain.chat.parts import TextPart
+from chatd.domain.chat.parts import TextPart, ToolCallPart
 from chatd.domain.prompt.instructions import Instructions
 from chatd.engine.worker import WorkerConfig
 from chatd.store.chat import messages, runs
@@ -87,7 +88,9 @@ async def test_a_provider_executed_call_without_a_result_is_not_stored(dsn: str)
 
 
 @pytest.mark.promise("P4")
-async def test_an_interrupt_stores_partial_text_and_answers_a_partial_call(dsn: str) -> None:
+async def test_an_interrupt_keeps_partial_text_and_the_arguments_of_a_call_that_never_ran(
+    dsn: str,
+) -> None:
     gate = Gate()
     start = {"index": 0, "id": "c1", "type": "function"}
     call = {**start, "function": {"name": "echo", "arguments": '{"say":"m'}}
@@ -100,8 +103,12 @@ async def test_an_interrupt_stores_partial_text_and_answers_a_partial_call(dsn: 
         assert await rig.transcript(chat_id) == [
             "user: hello",
             "assistant: partial output echo(c1)",
-            f"tool: error(c1) {{'error': {INTERRUPTED_CALL_TEXT!r}}}",
+            f"tool: error(c1) {{'error': {UNSENT_CALL_TEXT!r}}}",
         ]
+        answer = (await messages.load_history(rig.pool, HARNESS, chat_id))[1]
+        cut = answer.content[1]
+        assert isinstance(cut, ToolCallPart)
+        assert (cut.cut, cut.args_text, cut.args) == (True, '{"say":"m', UNSET)
 
 
 async def test_a_tool_result_is_in_the_next_request(dsn: str) -> None:

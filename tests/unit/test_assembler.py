@@ -359,10 +359,16 @@ def test_blocks_open_at_an_interrupt_follow_in_the_order_of_their_start() -> Non
     )
     assert [plain(part) for part in parts] == [
         '{"type":"text","text":"done "}',
-        '{"type":"tool-call","tool_call_id":"a","tool_name":"execute"}',
+        (
+            '{"type":"tool-call","tool_call_id":"a","tool_name":"execute",'
+            r'"args_text":"{\"path\":\"main.go\"","cut":true}'
+        ),
         '{"type":"reasoning","text":"hm"}',
         '{"type":"text","text":"half a sen"}',
-        '{"type":"tool-call","tool_call_id":"b","tool_name":"read_file","args":{"path":"x"}}',
+        (
+            '{"type":"tool-call","tool_call_id":"b","tool_name":"read_file","args":{"path":"x"},'
+            '"cut":true}'
+        ),
     ]
 
 

@@ -89,9 +89,9 @@ def test_deltas_of_a_call_are_joined_at_the_first_one() -> None:
     )
     assert plain(found.content) == plain(
         (
-            call("a", args='{"x":1}', created_at="09:00"),
+            call("a", args='{"x":1}', created_at="09:00", cut=True),
             text("meanwhile"),
-            call("b", args=None, created_at="09:00"),
+            call("b", args=None, args_text="{", created_at="09:00", cut=True),
         )
     )
 

@@ -12,6 +12,7 @@ from chatd.domain.chat.parts import (
     FilePart,
     FileReferencePart,
     InstructionPart,
+    NoticePart,
     Part,
     ReasoningPart,
     SkillPart,
@@ -63,6 +64,10 @@ EVERY_KIND: list[tuple[Part, str]] = [
     (
         InstructionPart(section="workspace", text="It runs."),
         '{"type":"instruction","section":"workspace","text":"It runs."}',
+    ),
+    (
+        NoticePart(code="step_limit", text="The end.", detail={"steps": "9"}),
+        '{"type":"notice","code":"step_limit","text":"The end.","detail":{"steps":"9"}}',
     ),
 ]
 

@@ -1,8 +1,10 @@
 """Transitions of workers: steps, ends of turns, partial answers after an interrupt."""
 
+import msgspec
 import pytest
 
-from chatd.domain.chat.messages import Draft, TokenUsage, UsageEntry
+from chatd.domain.chat.change import INTERRUPTED_CALL_TEXT, UNSENT_CALL_TEXT, Change
+from chatd.domain.chat.messages import Draft, TokenUsage, UsageEntry, local_results
 from chatd.domain.chat.states import State
 from chatd.domain.chat.worker_transitions import (
     commit_step,
@@ -108,6 +110,31 @@ def test_usage_is_part_of_the_change_of_its_step() -> None:
     chat = seed_state(State.R0).chat
     assert commit_step(chat, step(chat, ANSWER, usage=(USAGE,))).usage == (USAGE,)
     assert fail_turn(chat, failing(step(chat, usage=(USAGE,)), FAILED)).usage == (USAGE,)
+
+
+@pytest.mark.promise("P4")
+def test_calls_of_a_partial_answer_never_ran_and_sent_calls_may_have_taken_effect() -> None:
+    asks = draft("assistant", call("new"))
+    fresh = seed_state(State.I0)
+    stopped = finish_interrupt(fresh.chat, step(fresh.chat, asks))
+    expired = expire_interrupt(fresh.chat, (asks,))
+    running = seed_state(State.R0).chat
+    failed = fail_turn(running, failing(step(running, asks), FAILED))
+    for change in (stopped, expired, failed):
+        assert _errors(change) == {"new": UNSENT_CALL_TEXT}
+        assert change.after.pending_calls == ()
+    sent = seed_state(State.I0, calls="local").chat
+    change = finish_interrupt(sent, step(sent))
+    assert set(_errors(change).values()) == {INTERRUPTED_CALL_TEXT}
+
+
+def _errors(change: Change) -> dict[str, str]:
+    """What the added results say, by call."""
+    return {
+        found.tool_call_id: msgspec.json.decode(bytes(found.result or b""))["error"]
+        for added in change.messages
+        for found in local_results(added.draft.content)
+    }
 
 
 def test_a_step_without_messages_is_a_bug() -> None:

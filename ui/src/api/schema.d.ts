@@ -4282,6 +4282,8 @@ export interface components {
             tool_name: string;
             args?: unknown;
             /** @default null */
+            args_text?: string | null;
+            /** @default null */
             args_delta?: string | null;
             /** @default false */
             provider_executed?: boolean;

@@ -85,6 +85,8 @@ def message_text(message: PublicMessage) -> list[str]:
                 lines += text.strip("\n").split("\n")
             case ToolCallPart():
                 lines.append(f"{CALL_MARK} {call_line(part.tool_name, part.args)}")
+                if part.cut:
+                    lines.append(safe_line(f"  (cut off: {part.args_text or ''}", 160) + ")")
             case ToolResultPart():
                 lines += [result_line(part)] if result_line(part) else []
             case FilePart():

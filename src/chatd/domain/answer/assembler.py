@@ -112,10 +112,12 @@ class CallBuilder(BlockBuilder):
 
     def part(self, ended_at: str | None) -> Part | None:
         """The call is incomplete: a missing input is not stored as an empty one."""
+        args = storable_args(self.text)
         return ToolCallPart(
             tool_call_id=self.call_id,
             tool_name=self.name,
-            args=storable_args(self.text),
+            args=args,
+            args_text=args_text(args, self.text),
             provider_executed=self.provider_executed,
             created_at=ended_at,
         )
@@ -127,6 +129,11 @@ def storable_args(text: str) -> Json:
         return validate_json(replace_json_surrogates(text))
     except ValueError:
         return UNSET
+
+
+def args_text(args: Json, text: str) -> str | None:
+    """The model's own text, if `args` could not be made of it."""
+    return replace_surrogates(text) if args is UNSET and text.strip() else None
 
 
 def storable_metadata(raw: Json) -> Json:
@@ -229,7 +236,7 @@ class Assembler:
         the provider cut the answer off."""
         content = self._content()
         if self._finished is not None and self._finished.reason in CUT_REASONS:
-            content = tuple(_mark_cut(part) for part in content)
+            content = tuple(mark_cut(part) for part in content)
         return Answer(
             content=content,
             finished=self._finished,
@@ -238,9 +245,10 @@ class Assembler:
         )
 
     def interrupted(self, at: str | None = None) -> Answer:
-        """The partial answer so far. Its calls, also incomplete ones, still need a result."""
+        """The partial answer so far. Its calls, also incomplete ones, still need a result. Those
+        whose arguments were being written are marked as cut."""
         self._at = at or self._at
-        return Answer(content=self._content(), usage=self.usage, calls_made=self._calls)
+        return Answer(content=self._content(is_cut=True), usage=self.usage, calls_made=self._calls)
 
     def _count_part(self) -> None:
         self._parts += 1
@@ -252,9 +260,10 @@ class Assembler:
         if self._chars > MAX_ANSWER_CHARS:
             raise _too_large(f"The answer is longer than {MAX_ANSWER_CHARS} characters.")
 
-    def _content(self) -> tuple[Part, ...]:
+    def _content(self, *, is_cut: bool = False) -> tuple[Part, ...]:
         parts = (block.part(self._at) for block in self._open.values())
-        return merge_text([*self._done, *(part for part in parts if part is not None)])
+        begun = [part for part in parts if part is not None]
+        return merge_text([*self._done, *(map(mark_cut, begun) if is_cut else begun)])
 
     def _add(self, part: Part) -> tuple[Part, ...]:
         self._done.append(part)
@@ -387,17 +396,19 @@ def used_call_ids(history: Iterable[Draft]) -> set[ToolCallId]:
 
 def _complete_call(event: ToolCallDone, call_id: ToolCallId, at: str | None) -> ToolCallPart:
     """Models often send no input at all for a tool without parameters."""
+    args = storable_args(event.input) if event.input.strip() else EMPTY_OBJECT
     return ToolCallPart(
         tool_call_id=call_id,
         tool_name=event.name,
-        args=storable_args(event.input) if event.input.strip() else EMPTY_OBJECT,
+        args=args,
+        args_text=args_text(args, event.input),
         provider_executed=event.provider_executed,
         created_at=at,
         provider_metadata=storable_metadata(event.provider_metadata),
     )
 
 
-def _mark_cut(part: Part) -> Part:
+def mark_cut(part: Part) -> Part:
     if not isinstance(part, ToolCallPart) or part.provider_executed:
         return part
     return msgspec.structs.replace(part, cut=True)

@@ -10,7 +10,7 @@ from itertools import groupby
 import msgspec
 from msgspec import UNSET, Struct
 
-from chatd.domain.answer.assembler import merge_text, storable_args
+from chatd.domain.answer.assembler import args_text, mark_cut, merge_text, storable_args
 from chatd.domain.chat.messages import Draft, PendingCall, Role, local_results
 from chatd.domain.chat.parts import (
     SUMMARY_TOOL_NAME,
@@ -116,7 +116,8 @@ def _said_bytes(messages: Iterable[Draft]) -> int:
 def _part_bytes(part: Part) -> int:
     match part:
         case ToolCallPart():
-            return len(part.tool_name) + (0 if part.args is UNSET else len(bytes(part.args)))
+            written = utf8_size(part.args_text or "")
+            return len(part.tool_name) + (written if part.args is UNSET else len(bytes(part.args)))
         case TextPart() | ReasoningPart():
             return utf8_size(part.text)
         case _:
@@ -148,7 +149,8 @@ def _rest(shown: Part, stored: Part) -> tuple[Part, ...] | None:
             rest = stored.text[len(shown.text) :]
             return (type(stored)(text=rest),) if rest else ()
         case (ToolCallPart(), ToolCallPart()) if shown.tool_call_id == stored.tool_call_id:
-            return () if shown.args == stored.args else (stored,)
+            is_same = (shown.args, shown.args_text) == (stored.args, stored.args_text)
+            return () if is_same else (stored,)
         case _:
             return () if type(shown) is type(stored) else None
 
@@ -217,12 +219,16 @@ class _PartialContent:
             index = self._calls[call_id]
             call = parts[index]
             if isinstance(call, ToolCallPart):
-                parts[index] = msgspec.structs.replace(
+                written = "".join(pieces)
+                args = storable_args(written)
+                begun = msgspec.structs.replace(
                     call,
-                    args=storable_args("".join(pieces)),
+                    args=args,
+                    args_text=args_text(args, written),
                     args_delta=None,
                     created_at=call.created_at or self._at,
                 )
+                parts[index] = mark_cut(begun)
         return merge_text(_join_reasoning(parts))
 
 

@@ -30,6 +30,10 @@ INTERRUPTED_CALL_TEXT: Final = (
     " that before you repeat the call."
 )
 
+UNSENT_CALL_TEXT: Final = (
+    "The tool call was interrupted before it was sent to the tool, so it never ran."
+)
+
 
 QUEUE_HELD_ERROR: Final = ChatError(
     kind="queue_held",
@@ -169,6 +173,15 @@ class Change(Struct, frozen=True, kw_only=True):
             for call in self.after.pending_calls
         )
         return self.append_all(results, ())
+
+    def answer_unsent_calls(self) -> Self:
+        """Of the answer that this change adds: calls are sent after their commit only."""
+        earlier = () if self.before is None else self.before.pending_calls
+        sent = {call.id for call in earlier}
+        calls = self.after.pending_calls
+        unsent = [call for call in calls if call.id not in sent]
+        results = tuple(error_result(call, UNSENT_CALL_TEXT) for call in unsent)
+        return self.append_all(results, tuple(call for call in calls if call.id in sent))
 
     def start_turn(self, prompt: UserInput) -> Self:
         return self._new_turn().append(prompt.draft())._choose_mode(prompt)

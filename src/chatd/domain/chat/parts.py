@@ -56,6 +56,14 @@ class ToolCallPart(_Part, frozen=True, kw_only=True, tag="tool-call"):
             {"command": "pytest -q"},
         ),
     ] = UNSET
+    args_text: Annotated[
+        str | None,
+        describe(
+            "The arguments as the model wrote them, if that is not valid JSON: such as those of a"
+            " call that was cut off.",
+            '{"command": "pyt',
+        ),
+    ] = None
     args_delta: Annotated[
         str | None, describe("Only in live parts: the next characters of the arguments.", '{"comm')
     ] = None

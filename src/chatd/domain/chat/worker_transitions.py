@@ -103,8 +103,10 @@ def wake(chat: Chat, worker: WorkerId | None) -> Change:
 
 
 def fail_turn(chat: Chat, command: FailTurn) -> Change:
-    """R -> E with the step's messages. Pending calls stay until the next message."""
-    return _append_step(chat, command, Transition.FAIL_TURN).fail(command.error)
+    """R -> E with the step's messages. Pending calls stay until the next message; those of a
+    partial answer among the messages were not sent, and are answered at once."""
+    change = _append_step(chat, command, Transition.FAIL_TURN).answer_unsent_calls()
+    return change.fail(command.error)
 
 
 def record_retry(chat: Chat, command: RecordRetry) -> Change:
@@ -120,7 +122,8 @@ def record_retry(chat: Chat, command: RecordRetry) -> Change:
 def finish_interrupt(chat: Chat, step: Step) -> Change:
     """I0 -> W. I1 -> R|P, or E1 if the queue is held. Saves the partial answer, then answers its
     pending calls."""
-    change = _append_step(chat, step, Transition.FINISH_INTERRUPT).answer_pending_calls()
+    change = _append_step(chat, step, Transition.FINISH_INTERRUPT)
+    change = change.answer_unsent_calls().answer_pending_calls()
     return _after_interrupt(change, keep_owner=step.keep_owner)
 
 
@@ -182,7 +185,7 @@ def expire_interrupt(chat: Chat, partial: tuple[Draft, ...] = ()) -> Change:
     """I -> W|P. An interrupt ends in time even if a tool does not. Saves the live parts, because
     the owner did not commit its partial answer."""
     require_allowed(chat, Transition.EXPIRE_INTERRUPT)
-    change = _append(Change.of(chat), partial, frozenset())
+    change = _append(Change.of(chat), partial, frozenset()).answer_unsent_calls()
     return _after_interrupt(change.answer_pending_calls(), keep_owner=False)
 
 

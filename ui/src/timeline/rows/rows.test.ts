@@ -232,6 +232,16 @@ const TABLE: readonly (readonly [string, ChatState, string])[] = [
   ],
 ];
 
+describe("a call that was cut off", () => {
+  it("shows its arguments as far as the model wrote them", () => {
+    const cutCall = { ...call("c", "execute", {}), args: undefined, args_text: '{"command":"rm -r', cut: true };
+    const error = "The tool call was interrupted before it was sent to the tool, so it never ran.";
+    const [row] = rows(chat([message(2, "assistant", cutCall), message(3, "tool", result("c", "execute", { error }, { is_error: true }))]));
+    if (row?.kind !== "tool") throw new Error("The call has no row.");
+    expect([row.call.state, row.call.isCut, row.call.args]).toEqual(["interrupted", true, { command: "rm -r" }]);
+  });
+});
+
 describe("rows", () => {
   it.each(TABLE)("%s", (_, state, expected) => {
     expect(rows(state).map(brief).join(" ")).toBe(expected);

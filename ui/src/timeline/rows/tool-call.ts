@@ -85,6 +85,7 @@ export class CallRecord {
       return;
     }
     this.hasArgs = part.args !== undefined;
+    if (typeof part.args_text === "string") this.argsDelta = part.args_text;
     this.call = part;
   }
 

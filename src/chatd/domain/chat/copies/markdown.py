@@ -45,7 +45,9 @@ def _part(part: Part) -> str:
         case TextPart():
             return part.text.strip()
         case ToolCallPart():
-            return f"Call of `{part.tool_name}`:\n\n{_fence(_json(part.args), 'json')}"
+            word = "Call that was cut off, of" if part.cut else "Call of"
+            args = part.args_text or _json(part.args)
+            return f"{word} `{part.tool_name}`:\n\n{_fence(args, 'json')}"
         case ToolResultPart():
             kind = "Error of" if part.is_error else "Result of"
             return f"{kind} `{part.tool_name}`:\n\n{_fence(_json(part.result), 'json')}"

@@ -132,6 +132,8 @@ def read_call(call: ToolCall) -> CallFacts:
     args_text, args = "", None
     if part is not None and part.args is not UNSET:
         args = parse_json(part.args)
+    elif part is not None and part.args_text is not None:
+        args, args_text = parse_partial(part.args_text), part.args_text
     elif part is not None and part.args_delta is not None:
         args, args_text = parse_partial(part.args_delta), part.args_delta
     value = None if result is None or result.result is UNSET else parse_json(result.result)
