@@ -19,6 +19,7 @@ from chatd.domain.chat.row import Chat, Hint
 from chatd.domain.chat.turn_events import turn_event
 from chatd.domain.decisions import MAX_STEPS_PER_TURN
 from chatd.domain.ids import WorkerId
+from chatd.domain.model.retry import DEFAULT_OUTAGE_S
 from chatd.domain.ports import Budget, Env, ModelSource, ToolSource
 from chatd.engine.acquirer import SlotsConfig
 from chatd.engine.agent_waker import AgentWaker
@@ -80,6 +81,7 @@ class ReplicaConfig(Struct, frozen=True, kw_only=True):
     answer_times: AnswerTimes = AnswerTimes()
     step_limits: StepLimits = DEFAULT_STEP_LIMITS
     max_steps: int = MAX_STEPS_PER_TURN
+    outage_s: float = DEFAULT_OUTAGE_S
 
 
 class Replica:
@@ -147,7 +149,7 @@ class Replica:
         )
         self.budget = spend_guard
         self.titles = self._build_title_generator(models, title_models, spend_guard)
-        model_step = self._build_model_step(config.model_call_timeout_s, spend_guard)
+        model_step = self._build_model_step(config, spend_guard)
         titles = self.titles if config.titles else None
         turn_loop = self._build_turn_loop(config, models, tools, model_step, titles)
         self.worker = self._build_worker(config.worker, turn_loop)
@@ -178,7 +180,7 @@ class Replica:
             title_models=title_models,
         )
 
-    def _build_model_step(self, timeout_s: float | None, spend_guard: SpendGuard) -> ModelStep:
+    def _build_model_step(self, config: ReplicaConfig, spend_guard: SpendGuard) -> ModelStep:
         loader = FileLoader(self.database.pool, self.env, self.files)
         circuits = Circuits(self.env)
         return ModelStep(
@@ -197,7 +199,8 @@ class Replica:
             ),
             env=self.env,
             files=loader,
-            timeout_s=timeout_s,
+            timeout_s=config.model_call_timeout_s,
+            outage_s=config.outage_s,
         )
 
     def _build_turn_loop(
@@ -363,6 +366,7 @@ def replica_config(
             concurrent_calls=settings.limits.concurrent_calls,
         ),
         max_steps=settings.chats.max_steps,
+        outage_s=settings.chats.outage_hours * 3600.0,
     )
 
 

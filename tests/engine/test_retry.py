@@ -9,9 +9,10 @@ import pytest
 
 from chatd.domain.chat.row import ChatError
 from chatd.domain.ids import ChatId
-from chatd.domain.model.circuit import FAILURES_TO_OPEN, FIRST_OPEN_S, MAX_CIRCUIT_WAIT_S
+from chatd.domain.model.circuit import FAILURES_TO_OPEN, FIRST_OPEN_S
 from chatd.domain.model.protocol import ModelEvent, ModelRequest
 from chatd.domain.model.retry import (
+    DEFAULT_OUTAGE_S,
     MAX_ATTEMPTS_NEVER_REACHED,
     MAX_MODEL_CALL_ATTEMPTS,
     STREAM_IDLE_TIMEOUT_S,
@@ -207,7 +208,7 @@ async def test_a_chat_that_waited_too_long_for_its_provider_fails_with_its_failu
             """UPDATE chats SET setbacks = json_build_object('waited_ms', $2::bigint),
                    runnable_at = now() WHERE id = $1""",
             chat_id,
-            int(MAX_CIRCUIT_WAIT_S * 1000),
+            int(DEFAULT_OUTAGE_S * 1000),
         )
         rig.replica.worker.mark_all_dirty()
 
@@ -253,6 +254,38 @@ async def test_an_address_that_never_answered_is_named_and_given_up_within_a_min
         assert address in str(logged["detail"])
 
 
+@pytest.mark.promise("P2")
+async def test_a_chat_waits_for_a_provider_that_is_down_for_hours_without_a_slot_and_obeys(
+    dsn: str, clock: FakeClock, api: FakeCompatible
+) -> None:
+    """After the twenty-fifth failure too; what people do with it works at once."""
+    async with engine_rig_with(dsn, api, worker=NO_SLOTS) as rig:
+        chats = [await rig.create("hi") for _ in range(3)]
+        await rig.pool.execute(
+            """UPDATE chats SET setbacks = json_build_object('failed_calls', 400, 'waited_ms',
+                   $1::bigint)""",
+            int(DEFAULT_OUTAGE_S * 500),
+        )
+    async with engine_rig_with(dsn, api, clock=clock) as rig:
+        for _ in chats:
+            rig.api.reply(503, BUSY)
+        for chat_id in chats:
+            await rig.wait_state(chat_id, "P0")
+            await rig.wait_runner_left(chat_id)
+            retry = present((await rig.chat(chat_id)).retry_state)
+            assert (retry.attempt, retry.delay_ms) == (401, 60_000)
+        assert rig.replica.worker.running == 0
+        stopped, steered, replaced = chats
+        assert (await rig.interrupt(stopped)).state == "W"
+        rig.answer("sure")
+        await rig.send(steered, "rather this", when_busy="steer")
+        await rig.wait_state(steered, "W")
+        rig.answer("fine")
+        await rig.send(replaced, "or this", when_busy="interrupt")
+        await rig.wait_state(replaced, "W")
+        assert (await rig.transcript(replaced))[-1] == "assistant: fine"
+
+
 @pytest.mark.covers("F42")
 async def test_the_last_attempt_fails_the_turn(
     dsn: str, clock: FakeClock, api: FakeCompatible
@@ -261,8 +294,10 @@ async def test_the_last_attempt_fails_the_turn(
     async with engine_rig_with(dsn, api, worker=NO_SLOTS) as rig:
         chat_id = await rig.create("hi")
         await rig.pool.execute(
-            "UPDATE chats SET setbacks = json_build_object('failed_calls', $1::int)",
+            """UPDATE chats SET setbacks = json_build_object('failed_calls', $1::int, 'waited_ms',
+                   $2::bigint)""",
             MAX_MODEL_CALL_ATTEMPTS - 2,
+            int(DEFAULT_OUTAGE_S * 1000),
         )
     async with engine_rig_with(dsn, api, clock=clock) as rig:
         rig.api.reply(503, BUSY)

@@ -143,6 +143,8 @@ def test_a_longer_wait_that_the_provider_requests_is_kept() -> None:
 def test_a_chat_waits_for_a_bounded_time() -> None:
     assert not is_wait_over(DOWN, int(MAX_CIRCUIT_WAIT_S * 1000) - 1)
     assert is_wait_over(DOWN, int(MAX_CIRCUIT_WAIT_S * 1000))
+    assert not is_wait_over(DOWN, int(MAX_CIRCUIT_WAIT_S * 1000), 86400.0)
+    assert is_wait_over(DOWN, 86_400_000, 86400.0)
     unreached = replace(DOWN, never_reached="refused")
     assert is_wait_over(unreached, int(MAX_UNREACHED_WAIT_S * 1000))
     before_a_restart = int(MAX_UNREACHED_WAIT_S * 5000)

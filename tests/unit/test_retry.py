@@ -15,6 +15,7 @@ from chatd.domain.model.retry import (
     CallLimits,
     CompactFirst,
     GiveUp,
+    OutageWait,
     RetryAfter,
     backoff_s,
     decide_retry,
@@ -55,6 +56,40 @@ def test_the_twenty_fifth_attempt_is_the_last() -> None:
     assert decide_retry(failed(), MAX_MODEL_CALL_ATTEMPTS - 1) == RetryAfter(delay_s=60)
     assert decide_retry(failed(), MAX_MODEL_CALL_ATTEMPTS) == GiveUp(exhausted=True)
     assert MAX_MODEL_CALL_ATTEMPTS == 25
+
+
+def down(kind: FailureKind = "timeout", status: int | None = 503) -> ClassifiedFailure:
+    error = ChatError(message="It failed.", kind=kind, retryable=True, status_code=status)
+    return ClassifiedFailure(kind=kind, error=error)
+
+
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("failure", "outage", "goes_on"),
+    [
+        pytest.param(down(), OutageWait(), True, id="a server error"),
+        pytest.param(down("overloaded", 529), OutageWait(), True, id="overload"),
+        pytest.param(down("rate_limit", 429), OutageWait(), True, id="a rate limit"),
+        pytest.param(down("timeout", None), OutageWait(), True, id="no connection"),
+        pytest.param(down("generic", 500), OutageWait(), True, id="an internal error"),
+        pytest.param(down("generic", None), OutageWait(), False, id="an answer that ended badly"),
+        pytest.param(down("stream_silence_timeout"), OutageWait(), False, id="silence"),
+        pytest.param(down(), OutageWait(waited_ms=23 * HOUR_MS), True, id="before the end"),
+        pytest.param(down(), OutageWait(waited_ms=24 * HOUR_MS), False, id="a day is over"),
+        pytest.param(down(), OutageWait(limit_s=0), False, id="the operator allows none"),
+        pytest.param(down(), OutageWait(has_said=True), False, id="an answer that broke off"),
+        pytest.param(failed("auth", retryable=False), OutageWait(), False, id="a refusal"),
+    ],
+)
+def test_an_outage_is_waited_for_as_long_as_the_operator_allows(
+    failure: ClassifiedFailure, outage: OutageWait, *, goes_on: bool
+) -> None:
+    decision = decide_retry(failure, 1_000, jitter=1.0, outage=outage)
+    assert isinstance(decision, RetryAfter if goes_on else GiveUp)
+    if isinstance(decision, RetryAfter):
+        assert decision.delay_s == 60
 
 
 @pytest.mark.parametrize("fault", ["refused", "dns", "unreachable"])

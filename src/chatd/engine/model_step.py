@@ -30,8 +30,10 @@ from chatd.domain.model.failures import ClassifiedFailure
 from chatd.domain.model.protocol import ModelRequest
 from chatd.domain.model.replacement import replacement_notice
 from chatd.domain.model.retry import (
+    DEFAULT_OUTAGE_S,
     CompactFirst,
     GiveUp,
+    OutageWait,
     RetryAfter,
     decide_retry,
     retry_state,
@@ -88,6 +90,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
     env: Env
     files: FileLoader | None = None
     timeout_s: float | None = None
+    outage_s: float = DEFAULT_OUTAGE_S
 
     async def generate(self, attempt: Attempt, context: TurnContext) -> AppliedChange:
         if (refused := self.circuits.request_call(context.config.provider)) is not None:
@@ -159,7 +162,12 @@ class ModelStep(Struct, frozen=True, kw_only=True):
         is_manual = action is not None and action.source == "manual"
         must_have = action is None or (action.fill.is_full and not is_manual)
         failures = (attempt.chat.setbacks or NO_SETBACKS).failed_calls + 1
-        decision = decide_retry(error.classified, failures, jitter=self.env.jitter())
+        decision = decide_retry(
+            error.classified,
+            failures,
+            jitter=self.env.jitter(),
+            outage=self._outage(attempt, error),
+        )
         if isinstance(decision, RetryAfter) and (must_have or failures < MAX_SUMMARY_ATTEMPTS):
             return await self._retry(attempt, error, decision.delay_s)
         if must_have:
@@ -264,6 +272,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
             (attempt.chat.setbacks or NO_SETBACKS).failed_calls + 1,
             compactable=is_compactable(attempt.history),
             jitter=self.env.jitter(),
+            outage=self._outage(attempt, error),
         )
         match decision:
             case RetryAfter():
@@ -276,6 +285,13 @@ class ModelStep(Struct, frozen=True, kw_only=True):
                 return await self._fail(attempt, context, error.classified.error, error.usage)
             case _:
                 assert_never(decision)
+
+    def _outage(self, attempt: Attempt, error: ModelCallError) -> OutageWait:
+        return OutageWait(
+            limit_s=self.outage_s,
+            waited_ms=(attempt.chat.setbacks or NO_SETBACKS).waited_ms,
+            has_said=error.has_said,
+        )
 
     async def _retry(
         self, attempt: Attempt, error: ModelCallError, delay_s: float
@@ -297,7 +313,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
     ) -> AppliedChange:
         """The provider fails for all chats: wait without a call, for a bounded time."""
         setbacks = attempt.chat.setbacks or NO_SETBACKS
-        if is_wait_over(refused.cause, setbacks.waited_ms):
+        if is_wait_over(refused.cause, setbacks.waited_ms, self.outage_s):
             return await self._fail(attempt, context, refused.cause.error, ())
         delay_s = spread(max(refused.wait_s, MIN_PROVIDER_WAIT_S), self.env.jitter())
         state = self._retry_state(refused.cause, max(setbacks.failed_calls, 1), delay_s)

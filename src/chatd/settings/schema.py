@@ -287,6 +287,15 @@ class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
         AnswerHours,
         Meta(description="How long a chat waits for the approval of a tool call"),
     ] = 72
+    outage_hours: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=720,
+            description="How long a chat waits for a provider that is down or overloaded before its"
+            " turn fails; at least 25 attempts are made",
+        ),
+    ] = 24
     max_steps: Annotated[
         int,
         Meta(ge=1, le=10_000, description="How many answers of the model a turn may have"),

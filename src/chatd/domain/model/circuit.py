@@ -21,7 +21,8 @@ PROBE_WAIT_S: Final = 5.0
 PROBE_TIMEOUT_S: Final = 60.0
 """A probe without an outcome for this long is replaced by another."""
 MAX_CIRCUIT_WAIT_S: Final = 1800.0
-"""The sum of a chat's delays after which it fails while the circuit is open."""
+"""The sum of a chat's delays after which it fails while the circuit is open, unless it may wait
+longer for an outage."""
 MAX_UNREACHED_WAIT_S: Final = 30.0
 """The same for a provider that has never answered: its address may be wrong."""
 
@@ -107,11 +108,11 @@ def is_of_provider(failed: ClassifiedFailure) -> bool:
             return False
 
 
-def is_wait_over(cause: ClassifiedFailure, waited_ms: int) -> bool:
+def is_wait_over(cause: ClassifiedFailure, waited_ms: int, outage_s: float = 0.0) -> bool:
     """A chat that has waited this long fails with the provider's failure. One that has waited for
     much longer than for a provider that was never reached has done so since before this process
     started: an earlier process had an answer of this provider."""
-    if waited_ms >= MAX_CIRCUIT_WAIT_S * 1000:
+    if waited_ms >= max(MAX_CIRCUIT_WAIT_S, outage_s) * 1000:
         return True
     is_new = MAX_UNREACHED_WAIT_S * 1000 <= waited_ms <= MAX_UNREACHED_WAIT_S * 4000
     return cause.never_reached is not None and is_new

@@ -18,6 +18,9 @@ from chatd.domain.model.failures import ClassifiedFailure, known_failure
 from chatd.domain.model.protocol import DEFAULT_MAX_OUTPUT_TOKENS, TransportFault
 
 MAX_MODEL_CALL_ATTEMPTS: Final = 25
+"""In a row, of one step. Only an outage of the provider is waited for longer than that."""
+DEFAULT_OUTAGE_S: Final = 86400.0
+"""How long a chat waits for a provider that is down, as the sum of its delays."""
 FIRST_RETRY_DELAY_S: Final = 1.0
 MAX_RETRY_DELAY_S: Final = 60.0
 MAX_RETRY_AFTER_S: Final = 3600.0
@@ -52,23 +55,55 @@ def backoff_s(failures: int) -> float:
     return doubled_s(failures, first_s=FIRST_RETRY_DELAY_S, max_s=MAX_RETRY_DELAY_S)
 
 
+class OutageWait(Struct, frozen=True, kw_only=True):
+    """How long a chat may wait for a provider that is down, and how long it has waited for its
+    next step. `has_said`: the failed call began its answer, which costs money each time."""
+
+    limit_s: float = DEFAULT_OUTAGE_S
+    waited_ms: int = 0
+    has_said: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        return self.has_said or self.waited_ms >= self.limit_s * 1000
+
+
 def decide_retry(
-    failed: ClassifiedFailure, failures: int, *, compactable: bool = False, jitter: float = 0.0
+    failed: ClassifiedFailure,
+    failures: int,
+    *,
+    compactable: bool = False,
+    jitter: float = 0.0,
+    outage: OutageWait | None = None,
 ) -> RetryAfter | CompactFirst | GiveUp:
     """Decide after failure number `failures`, counted from 1, of the chat's next step.
 
     `compactable`: there is an answer after the last summary. A prompt that overflows right after a
-    summary has none, so one overflow never leads to a second summary.
+    summary has none, so one overflow never leads to a second summary. With `outage`, a provider
+    that is down is waited for beyond the usual number of attempts.
     """
     if failed.kind == "context_overflow":
         return CompactFirst() if compactable else GiveUp(exhausted=False)
     if not failed.retryable:
         return GiveUp(exhausted=False)
     requested_s = failed.retry_after_s or 0.0
-    is_last = failures >= MAX_MODEL_CALL_ATTEMPTS or _is_unreachable(failed, failures)
-    if is_last or requested_s > MAX_RETRY_AFTER_S:
+    may_wait = outage is not None and is_outage(failed) and not outage.is_over
+    is_last = failures >= MAX_MODEL_CALL_ATTEMPTS and not may_wait
+    if is_last or _is_unreachable(failed, failures) or requested_s > MAX_RETRY_AFTER_S:
         return GiveUp(exhausted=True)
-    return RetryAfter(delay_s=spread(max(backoff_s(failures), requested_s), jitter))
+    delay_s = min(spread(backoff_s(failures), jitter), MAX_RETRY_DELAY_S)
+    return RetryAfter(delay_s=max(delay_s, spread(requested_s, jitter)))
+
+
+def is_outage(failed: ClassifiedFailure) -> bool:
+    """Whether the provider is down or overloaded, and not this request at fault."""
+    match failed.kind:
+        case "overloaded" | "timeout" | "rate_limit":
+            return failed.retryable
+        case "generic":
+            return failed.retryable and (failed.error.status_code or 0) >= 500
+        case _:
+            return False
 
 
 def _is_unreachable(failed: ClassifiedFailure, failures: int) -> bool:
