@@ -2,6 +2,7 @@
 every scenario: who passes it, or why it does not apply."""
 
 import asyncio
+import os
 import sys
 import tomllib
 from asyncio.subprocess import PIPE, STDOUT
@@ -16,8 +17,10 @@ from tests.support.api.server import ADMINISTRATOR, ApiOptions, serve_api
 from tests.support.mcp.conformance import DIRECTORY, conformance_command
 from tests.support.processes import ROOT
 
-CLIENT: Final = f"{sys.executable} -m tests.support.mcp.conformance_client"
-OAUTH_CLIENT: Final = f"{sys.executable} -m tests.support.mcp.conformance_oauth_client"
+# The runner cuts a command at its spaces, which the path of the checkout may have.
+PYTHON: Final = os.path.relpath(sys.executable, ROOT)
+CLIENT: Final = f"{PYTHON} -m tests.support.mcp.conformance_client"
+OAUTH_CLIENT: Final = f"{PYTHON} -m tests.support.mcp.conformance_oauth_client"
 LOCAL: Final = ApiOptions(mcp_hosts=frozenset({"127.0.0.1", "localhost"}))
 
 

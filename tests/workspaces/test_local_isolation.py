@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from pathlib import Path
 from pwd import getpwuid
+from shlex import quote
 from uuid import UUID
 
 import pytest
@@ -83,18 +84,24 @@ async def private_rig(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerato
             yield rig
 
 
+def without_namespaces(data_dir: Path) -> LocalConfig:
+    """An ordinary account can give workspaces no account but its own, which must be allowed."""
+    levels: tuple[IsolationLevel, ...] = ("landlock+rlimit",)
+    return LocalConfig(data_dir=data_dir, host_id=HOST, levels=levels, allow_unsafe=not AS_ROOT)
+
+
 @needs_landlock
 async def test_without_namespaces_paths_are_still_closed(data_dir: Path) -> None:
     server = await asyncio.start_server(lambda _r, w: w.close(), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    config = LocalConfig(data_dir=data_dir, host_id=HOST, levels=("landlock+rlimit",))
+    config = without_namespaces(data_dir)
     async with open_rig(config) as rig, server:
         running = await rig.start()
         other = await rig.start()
         assert running.agent.isolation == "landlock+rlimit"
         home = getpwuid(os.geteuid()).pw_dir
         for path in (home, rig.home(other), "/tmp", "/etc", data_dir / "ws-supervisor"):
-            output = await rig.run(running, f"ls {path}")
+            output = await rig.run(running, f"ls {quote(str(path))}")
             assert "Permission denied" in output.output, path
         assert await rig.output_of(running, "echo x > x && cat x") == "x"
         assert "1 passed" in await rig.output_of(
@@ -123,7 +130,7 @@ async def test_without_namespaces_no_process_escapes_a_stop(
 
 @needs_landlock
 async def test_without_namespaces_the_next_supervisor_kills_strays(data_dir: Path) -> None:
-    config = LocalConfig(data_dir=data_dir, host_id=HOST, levels=("landlock+rlimit",))
+    config = without_namespaces(data_dir)
     async with open_rig(config) as rig:
         running = await rig.start()
         stray = int(await rig.output_of(running, ESCAPE))

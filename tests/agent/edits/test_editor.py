@@ -166,7 +166,7 @@ def test_editing_a_file_without_write_permission_is_forbidden() -> None:
     with shared_directory() as shared:
         shared.chmod(0o777)
         (file,) = write_files(shared, f="a\n")
-        file.chmod(0o644)
+        file.chmod(0o444)
         denied = denied_without_privileges(
             lambda: edit_files([edit_spec(file, ("a", "b"))], include_diff=False)
         )

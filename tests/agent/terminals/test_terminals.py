@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from pathlib import Path
+from shlex import quote
 
 import pytest
 
@@ -28,7 +29,7 @@ TRAPPED = b"""sh -c 'trap "echo \\$((40+2)) stopped; exit 0" INT; %b'"""
 
 
 WAITS_FOR_CTRL_C = (
-    f"""{sys.executable} -c 'import signal as s; one = {{s.SIGINT}};"""
+    f"""{quote(sys.executable)} -c 'import signal as s; one = {{s.SIGINT}};"""
     """ s.pthread_sigmask(s.SIG_BLOCK, one); print(6 * 7, end="ready\\n", flush=True);"""
     """ s.sigwait(one); print(40 + 2, "stopped")'\r"""
 ).encode()
