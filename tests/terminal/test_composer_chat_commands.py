@@ -6,6 +6,7 @@ import pytest
 from textual import events
 from textual.pilot import Pilot
 
+from chatd.store.pool import Pool
 from chatd.terminal.composer.composer import Composer
 from chatd.terminal.composer.text_box import TextBox
 from tests.support.providers.server import Gate
@@ -46,7 +47,7 @@ async def test_a_chat_is_renamed_pinned_archived_shared_exported_and_forked(
         await run_command(pilot, "/share ada")
         await until_shown(pilot, "ada can read this chat")
         await run_command(pilot, "/export")
-        await until(pilot, (tmp_path / "a-bold-title.md").exists)
+        await until_shown(pilot, "Saved")
         await run_command(pilot, "/archive")
         await until_shown(pilot, "This chat is archived")
         found = await server.call("GET", path)
@@ -62,6 +63,23 @@ async def test_a_chat_is_renamed_pinned_archived_shared_exported_and_forked(
         await run_command(pilot, "/fork")
         await until(pilot, lambda: composer_of(pilot).chat_id not in (None, chat_id))
     assert "answer fast" in (tmp_path / "a-bold-title.md").read_text()
+
+
+async def test_a_command_does_not_stop_the_one_before_it_and_both_say_what_they_did(
+    server: TerminalServer, pool: Pool
+) -> None:
+    chat_id = await server.create_chat("answer fast")
+    await until_status(server, chat_id, "waiting")
+    async with run_terminal(server, chat_id, size=SMALL) as pilot:
+        await until(pilot, lambda: composer_of(pilot).facts.chat is not None)
+        async with pool.transaction() as holding:
+            await holding.execute("SELECT 1 FROM chats WHERE id = $1 FOR UPDATE", chat_id)
+            await run_command(pilot, "/rename A new title")
+            await run_command(pilot, "/pin")
+            await run_command(pilot, "/share nobody-of-this-name")
+        await until_shown(pilot, "Pinned.")
+        await until_shown(pilot, "There is no user or group")
+        assert (await server.call("GET", f"/chats/{chat_id}"))["title"] == "A new title"
 
 
 async def test_a_command_that_cannot_be_used_now_says_why_and_stays_written(

@@ -32,15 +32,25 @@ _SCREENS: Final[Mapping[CommandName, ScreenName]] = {
 }
 
 
+_AT_ONCE: Final[frozenset[CommandName]] = frozenset({"interrupt", "hold", "export"})
+
+
 class CommandRunner:
+    """Runs a command on the chat that is open now, even if another one is when its turn comes."""
+
     def __init__(self, host: CommandTarget) -> None:
         self._host = host
+        self._chat_id = host.chat_id
 
     def refusal(self, call: CommandCall) -> str:
         """Why it cannot be run now; empty: it can."""
         chat = self._host.chat
         reason = refusal_of(call.command, None if chat is None else chat.shown.status)
         return f"/{call.command.name}: {reason}." if reason else ""
+
+    def needs_turn(self, call: CommandCall) -> bool:
+        """Whether it changes something on the server, after what the commands before it changed."""
+        return call.command.name in self._on_server and call.command.name not in _AT_ONCE
 
     async def run(self, call: CommandCall) -> None:
         try:
@@ -104,8 +114,8 @@ class CommandRunner:
 
     @property
     def _actions(self) -> ChatActions:
-        assert self._host.chat_id is not None
-        return ChatActions(self._host.session.api, self._host.chat_id)
+        assert self._chat_id is not None
+        return ChatActions(self._host.session.api, self._chat_id)
 
     def _open_screen(self, screen: ScreenName) -> None:
         if screen == "mcp" and self._host.chat_id is None:
@@ -152,7 +162,7 @@ class CommandRunner:
         if wanted not in ("plan", "normal"):
             raise NotDone("/mode plan, or /mode normal.")
         is_plan = wanted == "plan"
-        if self._host.chat_id is None:
+        if self._chat_id is None:
             self._host.change_draft(lambda was: replace(was, is_plan=is_plan))
         else:
             await self._actions.update({"mode": "plan" if is_plan else "off"})
@@ -163,7 +173,7 @@ class CommandRunner:
 
     async def _plan(self, _: str) -> None:
         """As on the page; a chat that plans already has a plan to show."""
-        if self._host.is_plan and self._host.chat_id is not None:
+        if self._host.is_plan and self._chat_id is not None:
             self._open_screen("plan")
         else:
             await self._mode("plan")
@@ -213,6 +223,8 @@ class CommandRunner:
 
     async def _export(self, path: str) -> None:
         chat = self._host.facts.chat
+        if chat is not None and chat.id != self._chat_id:
+            chat = None
         machine = self._host.session.machine
         wanted = path or export_name("" if chat is None else chat.title)
         target: Path = resolve(wanted, machine.working_directory, machine.home)

@@ -1,6 +1,8 @@
 """The composer: writes a message to the open chat, or the first one of a new chat."""
 
+import asyncio
 from functools import cached_property, partial
+from typing import Final
 
 from textual.app import ComposeResult
 
@@ -31,11 +33,15 @@ from chatd.terminal.pickers.choices import Choices
 from chatd.terminal.safe_text import safe_line
 from chatd.terminal.session import app_of
 
+MAX_WAITING_COMMANDS: Final = 16
+"""Slash commands of one terminal that wait for the server."""
+
 
 class Composer(DraftView):
     """What keys and commands do to the draft."""
 
     edited: Edited | None
+    _waiting_commands = 0
 
     DEFAULT_CSS = """
     Composer { height: auto; }
@@ -48,8 +54,9 @@ class Composer(DraftView):
         yield HintLine()
 
     @cached_property
-    def _commands(self) -> CommandRunner:
-        return CommandRunner(self)
+    def _turns(self) -> asyncio.Lock:
+        """Held by the command that changes something; the next ones wait in their order."""
+        return asyncio.Lock()
 
     @cached_property
     def _choices(self) -> Choices:
@@ -117,12 +124,28 @@ class Composer(DraftView):
             self._run_command(found, keeps_text=True)
 
     def _run_command(self, call: CommandCall, *, keeps_text: bool = False) -> None:
-        if refusal := self._commands.refusal(call):
+        runner = CommandRunner(self)
+        refusal = runner.refusal(call)
+        if self._waiting_commands >= MAX_WAITING_COMMANDS:
+            refusal = "Earlier commands still wait for the server. Try again then."
+        if refusal:
             self.say(refusal, "warning")
             return
         if not keeps_text:
             self.write("")
-        self.start(partial(self._commands.run, call), "command")
+        # Not instead of the command before: that would be stopped without a word.
+        self.run_worker(partial(self._run_in_turn, runner, call), group="command")
+
+    async def _run_in_turn(self, runner: CommandRunner, call: CommandCall) -> None:
+        if not runner.needs_turn(call):
+            await runner.run(call)
+            return
+        self._waiting_commands += 1
+        try:
+            async with self._turns:
+                await runner.run(call)
+        finally:
+            self._waiting_commands -= 1
 
     def go_back(self) -> bool:
         """Up: through the menu; in an empty box to the last queued message; else the history."""
@@ -225,7 +248,7 @@ class Composer(DraftView):
         self.run_worker(app_of(self).run_action("screen.detach"))
 
     def continue_chat(self) -> None:
-        self.start(self._delivery.continue_chat, "command")
+        self.start(self._delivery.continue_chat, "continue")
 
     # Sent, queued and refused messages
 
