@@ -53,6 +53,17 @@ async def test_a_server_that_cannot_write_is_not_ready_and_says_why(dsn: str) ->
         assert "disk is full" in str(ready.json["message"])
 
 
+async def test_metrics_need_a_token_if_the_settings_name_one(dsn: str) -> None:
+    token = "a-token-of-prometheus"
+    async with serve_api(dsn, ApiOptions(metrics_token=token)) as server:
+        for given in ({}, authorized("another-token"), authorized(ME)):
+            async with server.http.get("/metrics", headers=given) as reply:
+                assert reply.status == 401
+        async with server.http.get("/metrics", headers=authorized(token)) as reply:
+            assert "chatd_" in await reply.text()
+        assert (await server.open_page("/readyz")).status == 200
+
+
 async def test_requests_are_counted_by_route_template_without_ids(server: ApiServer) -> None:
     chat = await server.create()
     await server.ask("GET", f"/chats/{chat}")

@@ -7,7 +7,14 @@ from typing import Final
 import pytest
 
 from chatd.api.deps import StreamLimits
-from chatd.api.server import BoundAddress, ListenError, ServerTimeouts, bind, serve
+from chatd.api.server import (
+    MAX_HEADERS,
+    BoundAddress,
+    ListenError,
+    ServerTimeouts,
+    bind,
+    serve,
+)
 from chatd.store.chat import chats
 from chatd.store.pool import Pool
 from tests.support.api.server import ME, ApiOptions, ApiServer, serve_api
@@ -111,6 +118,21 @@ async def test_an_endless_request_head_is_aborted(server: ApiServer) -> None:
         raw = await Raw.to(at)
         await raw.is_hung_up_on_after(said)
         await raw.close()
+    polite = await Raw.to(at)
+    await polite.good()
+    await polite.close()
+
+
+async def test_a_request_with_too_many_headers_is_refused(server: ApiServer) -> None:
+    at = BoundAddress(host="127.0.0.1", port=server.port)
+    for count in (MAX_HEADERS, 10_000):
+        reader, writer = await asyncio.open_connection(at.host, at.port)
+        writer.write(_GET + b"a:b\r\n" * count + b"\r\n")
+        async with asyncio.timeout(30):
+            reply = await reader.read()
+        assert reply.startswith(b"HTTP/1.1 431 ")
+        assert b'"code":"too_large"' in reply
+        writer.close()
     polite = await Raw.to(at)
     await polite.good()
     await polite.close()

@@ -3,8 +3,9 @@
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
-from chatd.domain.access import UserActor
+from chatd.domain.access import Role, UserActor
 from chatd.domain.account.buckets import Bucket, is_full, retry_after, take
 from chatd.domain.account.rules import (
     check_email,
@@ -54,11 +55,25 @@ def test_an_email_has_one_at_sign_and_a_domain() -> None:
 
 
 def test_a_password_has_at_least_twelve_characters_and_is_never_repeated() -> None:
-    assert check_password("x" * 12) == "x" * 12
-    for wrong in ("", "eleven-char", "x" * 257):
+    assert check_password("xy" * 6) == "xy" * 6
+    for wrong in ("", "eleven-char", "xy" * 129):
         with pytest.raises(InvalidInput) as refused:
             check_password(wrong)
         assert not wrong or wrong not in refused.value.message
+
+
+@pytest.mark.parametrize("wrong", ["x" * 12, "\0" * 12, "correct horse\0", " " * 20])
+def test_a_password_is_neither_one_repeated_character_nor_has_a_nul(wrong: str) -> None:
+    with pytest.raises(InvalidInput):
+        check_password(wrong)
+
+
+@pytest.mark.parametrize("role", ["member", "viewer"])
+def test_only_an_administrator_makes_tokens_of_the_scope_admin(role: Role) -> None:
+    with pytest.raises(Forbidden) as refused:
+        token_scopes(replace(creator(), role=role), ("chat:read", "admin"))
+    assert refused.value.code == "missing_scope"
+    assert token_scopes(replace(creator(), role="admin"), ("admin",)) == ("admin",)
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,7 @@ def test_every_key_can_be_set_in_the_environment() -> None:
         "CHATD_SERVER_FRAME_ORIGINS": '["https://app.example.com"]',
         "CHATD_SERVER_TRUSTED_PROXIES": '["10.0.0.0/8"]',
         "CHATD_SERVER_OPEN_BROWSER": "false",
+        "CHATD_SERVER_METRICS_TOKEN": "a-token-of-prometheus",
         "CHATD_SIGN_IN_PASSWORDS": "false",
         "CHATD_OIDC_ISSUER": "https://login.example.com",
         "CHATD_OIDC_CLIENT_ID": "chatd",

@@ -26,6 +26,7 @@ from chatd.workspaces.local.supervisor.seccomp import (
     DENIED,
     DENIED_AMONG_FOREIGN_PROCESSES,
 )
+from tests.support.eventually import eventually
 from tests.support.local_rig import (
     AS_ROOT,
     HOST,
@@ -252,6 +253,48 @@ async def test_processes_outside_cannot_be_traced(pair: Pair) -> None:
     assert await pair.run_python(program) == ("-1 3" if pair.has_namespaces else "-1 1")
 
 
+async def test_the_log_of_the_agent_cannot_be_forged(pair: Pair) -> None:
+    """Neither through the descriptors of another process nor by a debugger."""
+    if not AS_ROOT and not pair.has_namespaces:
+        pytest.skip("the workspace shares the account of the server")
+    program = (
+        "import ctypes, os\n"
+        "libc = ctypes.CDLL(None, use_errno=True)\n"
+        "for pid in filter(str.isdigit, os.listdir('/proc')):\n"
+        "    if int(pid) in (os.getpid(), os.getppid()): continue\n"
+        "    for fd in range(16):\n"
+        "        try: open(f'/proc/{pid}/fd/{fd}', 'a').write('forged\\n')\n"
+        "        except OSError: pass\n"
+        "        else: print('opened', pid, fd)\n"
+        "    if libc.ptrace(16, int(pid), 0, 0) == 0: print('traced', pid)\n"
+    )
+    assert await pair.run_python(program) == ""
+    log = pair.rig.home(pair.mine).parent / "log" / "agent.log"
+    assert "listens" in log.read_text()
+    assert "forged" not in log.read_text()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["rm {socket}", "rm {socket}; mkdir {socket} {run}/new; touch {socket}/file; chmod 0 {run}"],
+)
+async def test_an_agent_is_reached_again_after_its_socket_was_removed(
+    pair: Pair, damage: str
+) -> None:
+    run = "/run/chatd" if pair.has_namespaces else str(pair.rig.home(pair.mine).parent / "run")
+    before = (await pair.rig.connect(pair.mine)).hello.boot_id
+    with contextlib.suppress(AgentUnreachable):  # while it waits for the end of the command
+        await pair.output_of(damage.format(socket=f"{run}/agent.sock", run=run))
+
+    async def boot_id() -> str | None:
+        with contextlib.suppress(AgentUnreachable):
+            return (await pair.rig.connect(pair.mine)).hello.boot_id
+        return None
+
+    assert await eventually(boot_id) == before  # the same agent, with its processes
+    assert await pair.output_of("echo here") == "here"
+
+
 async def test_ordinary_tools_still_work(pair: Pair) -> None:
     work = (
         "import socket, subprocess, threading\n"
@@ -305,8 +348,7 @@ async def test_processes_inherit_nothing_from_the_server(pair: Pair) -> None:
         *("CHATD_WORKSPACE_ID", "PYTHONPATH", "GIT_CONFIG_SYSTEM"),
     }
     if pair.has_namespaces:
-        environ = "cat /proc/1/environ | tr '\\0' '\\n' | cut -d= -f1"
-        assert await pair.output_of(environ) == "PATH"
+        assert (await pair.rig.run(pair.mine, "cat /proc/1/environ")).exit_code != 0
     list_fds = "for n in 0 1 2 3 4 5 6 7 8 9; do test -e /proc/self/fd/$n && echo $n; done; true"
     assert (await pair.output_of(list_fds)).split() == ["0", "1", "2"]
     assert await pair.output_of("echo $PROJECT") == "basket"

@@ -44,6 +44,7 @@ from chatd.agent.threads import AgentSystemClock, WorkerThreads
 VERSION = "2"
 """Version 2 asks a worker to prove that it owns its chat."""
 LOCK_TIMEOUT_S = 5.0
+SOCKET_CHECK_INTERVAL_S = 1.0
 CLOSE_TIMEOUT_S = 15.0
 _PR_SET_DUMPABLE = 4
 _LOCALE_VARIABLES = ("LANG", "LC_ALL", "LC_CTYPE", "TZ")
@@ -120,11 +121,8 @@ class AgentProcess:
         self._tasks.append(asyncio.ensure_future(self._terminals.run()))
         if config.socket:
             os.makedirs(os.path.dirname(config.socket), mode=0o700, exist_ok=True)
-            umask = os.umask(0o177)
-            try:
-                await self._server.listen_unix(config.socket)
-            finally:
-                os.umask(umask)
+            await self._listen_unix(config.socket)
+            self._tasks.append(asyncio.ensure_future(self._keep_socket(config.socket)))
             return
         port = await self._server.listen_tcp(config.host, config.port)
         # The process that configured port 0 waits for this file.
@@ -132,13 +130,38 @@ class AgentProcess:
             os.path.join(config.run_dir, "port"), str(port).encode(), sync=False, mode=0o666
         )
 
+    async def _listen_unix(self, path: str) -> None:
+        umask = os.umask(0o177)
+        try:
+            await self._server.listen_unix(path)
+        finally:
+            os.umask(umask)
+
+    async def _keep_socket(self, path: str) -> None:
+        """Commands run under the agent's account and can remove its socket, by accident too. The
+        workspace could then be reached by a stop and a start only."""
+        directory = os.path.dirname(path)
+        while True:
+            await asyncio.sleep(SOCKET_CHECK_INTERVAL_S)
+            if self._server.has_socket(path):
+                continue
+            try:
+                os.chmod(directory, 0o700)
+                for name in (path, os.path.join(directory, "new")):
+                    with suppress(FileNotFoundError):
+                        os.rename(name, os.path.join(directory, f"moved-{secrets.token_hex(4)}"))
+                await self._listen_unix(path)
+                log_line("the socket was gone: it has been made again")
+            except OSError as error:
+                log_line(f"the socket is gone and cannot be made again: {error}")
+
     async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
         await self._server.close()
         with suppress(OSError):
             if self._config.socket:
                 os.unlink(self._config.socket)
-        for task in self._tasks:
-            task.cancel()
         await self._terminals.close()
         await self._mcp_servers.close()
         await self._processes.close()
@@ -220,7 +243,8 @@ def main() -> NoReturn:
 
 
 def _forbid_memory_access() -> None:
-    """Commands run under the agent's account; they must not read the key from its memory."""
+    """Commands run under the agent's account; they must neither read the key from its memory nor
+    write through its descriptors, such as that of its log."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
@@ -242,6 +266,7 @@ def fork_init() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED_SIGNALS)
         return
     _close_inherited()
+    _forbid_memory_access()
     for number in _FORWARDED_SIGNALS:
         signal.signal(number, lambda number, _frame: _forward(agent, number))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED_SIGNALS)
@@ -249,11 +274,15 @@ def fork_init() -> None:
 
 
 def _close_inherited() -> None:
-    """Close the descriptors meant for the agent, such as that of its configuration."""
+    """Close the descriptors meant for the agent, such as those of its configuration and its log."""
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):
             if int(name) > 2:
                 os.close(int(name))
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in range(3):
+        os.dup2(null, standard)
+    os.close(null)
 
 
 def _forward(agent: int, number: int) -> None:

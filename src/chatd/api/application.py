@@ -160,7 +160,13 @@ class ApiApplication:
             *ChatEventStreams(deps, self._streams).routes(),
             *WorkspaceEventStreams(deps, self._streams).routes(),
         )
-        health = HealthRoutes(deps.pool, deps.registry, deps.draining, deps.database_error)
+        health = HealthRoutes(
+            deps.pool,
+            deps.registry,
+            deps.draining,
+            deps.database_error,
+            metrics_token=deps.metrics_token,
+        )
         page = PageFiles(deps.page_dir)
         lite, sign_in = LitePage(page), SignInPages()
         self._web_page = WebPage(page, lite, sign_in.sign_in, deps.frame_origins)
@@ -284,7 +290,12 @@ class HealthApplication:
             refused = MethodNotAllowed("Only GET and HEAD are allowed here.", "GET, HEAD")
             await send_reply(_ObservedSend(send), handle_error(refused))
         else:
-            await send_reply(_ObservedSend(send), await page())
+            observed = _ObservedSend(send)
+            try:
+                found = await (page.serve(scope) if isinstance(page, PageRoute) else page())
+            except ChatdError as error:
+                found = handle_error(error)
+            await send_reply(observed, found)
 
 
 def _not_served() -> ApiReply:

@@ -186,6 +186,7 @@ class ApiDeps(Struct, frozen=True, kw_only=True):
     reaches_private_hosts: bool = False
     """Whether webhooks and notifications may go to this host and private networks."""
     frame_origins: tuple[str, ...] = ()
+    metrics_token: str | None = None
     page_dir: Path = PACKAGED_PAGE
     demo: DemoControl | None = None
     stops_subagents: bool = False

@@ -1,6 +1,7 @@
 """Health pages and metrics for operators."""
 
 import asyncio
+import hmac
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -10,8 +11,9 @@ from prometheus_client import (
     generate_latest,
 )
 
-from chatd.api.request import ApiReply, reply
-from chatd.api.route import Page
+from chatd.api.errors import Unauthorized
+from chatd.api.request import ApiReply, Scope, header, reply
+from chatd.api.route import Page, PageRoute
 from chatd.api.schemas.chats import HealthReply
 from chatd.domain.errors import ChatdError
 from chatd.store.errors import DATABASE_CAUSES
@@ -21,7 +23,8 @@ HEALTH_TIMEOUT_S: Final = 2.0
 
 
 class HealthRoutes:
-    """Public pages: they show nothing that belongs to a user."""
+    """Public pages: they show nothing that belongs to a user. With `metrics_token` the metrics need
+    it as a bearer token."""
 
     def __init__(
         self,
@@ -29,6 +32,8 @@ class HealthRoutes:
         registry: CollectorRegistry,
         draining: Callable[[], bool],
         database_error: Callable[[], str | None] = lambda: None,
+        *,
+        metrics_token: str | None = None,
     ) -> None:
         """`database_error` is the code of the latest write's error while writes fail: a database
         with a full disk still answers a ping."""
@@ -36,10 +41,12 @@ class HealthRoutes:
         self._registry = registry
         self._draining = draining
         self._database_error = database_error
+        self._metrics_token = metrics_token
 
     @property
-    def pages(self) -> Mapping[str, Page]:
-        return {"/healthz": self.alive, "/readyz": self.ready, "/metrics": self.metrics}
+    def pages(self) -> Mapping[str, Page | PageRoute]:
+        metrics = PageRoute(serve=self.metrics)
+        return {"/healthz": self.alive, "/readyz": self.ready, "/metrics": metrics}
 
     async def alive(self) -> ApiReply:
         return reply(HealthReply(status="ok"))
@@ -59,7 +66,12 @@ class HealthRoutes:
             return _unavailable(code)
         return reply(HealthReply(status="ok"))
 
-    async def metrics(self) -> ApiReply:
+    async def metrics(self, scope: Scope) -> ApiReply:
+        if self._metrics_token is not None:
+            wanted = f"Bearer {self._metrics_token}".encode()
+            given = (header(scope, b"authorization") or "").encode(errors="replace")
+            if not hmac.compare_digest(given, wanted):
+                raise Unauthorized("The metrics need the token of server.metrics_token.")
         return ApiReply(body=generate_latest(self._registry), media_type=CONTENT_TYPE_LATEST)
 
 

@@ -26,6 +26,8 @@ KEEPALIVE_TIMEOUT_S: Final = 75
 TCP_USER_TIMEOUT_MS: Final = 30_000
 MAX_WEBSOCKET_MESSAGE_BYTES: Final = 64 * 1024
 MAX_HEAD_BYTES: Final = 64 * 1024
+MAX_HEADERS: Final = 128
+"""Fields in the head of a request. A browser sends about 30."""
 MAX_PORT: Final = 65_535
 
 _TOO_LARGE: Final = (
@@ -36,6 +38,9 @@ _HEAD_TOO_LARGE: Final = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\n"
     b"content-length: %d\r\nconnection: close\r\n\r\n%s" % (len(_TOO_LARGE), _TOO_LARGE)
 )
+
+
+_TOO_MANY: Final = b'{"code":"too_large","message":"More than %d headers."}' % MAX_HEADERS
 
 
 class Application(Protocol):
@@ -210,6 +215,14 @@ def _config(app: Application, timeouts: ServerTimeouts) -> uvicorn.Config:
     )
 
 
+async def refuse_headers(_scope: Scope, _receive: Receive, send: Send) -> None:
+    """An ASGI application."""
+    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+    headers.append((b"content-length", str(len(_TOO_MANY)).encode()))
+    await send({"type": "http.response.start", "status": 431, "headers": headers})
+    await send({"type": "http.response.body", "body": _TOO_MANY})
+
+
 class BoundedHttpProtocol(HttpToolsProtocol):
     """Bounds what uvicorn buffers without a limit: a request's head, and data after its body.
     The bound counts bytes since the last piece of a body, accurate to one read. When the client
@@ -243,6 +256,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._unparsed_bytes = 0
+        if len(self.headers) > MAX_HEADERS:
+            self.app = refuse_headers  # The connection ends with it.
         super().on_headers_complete()
         while self._cycles and self._cycles[0].response_complete:
             self._cycles.popleft()

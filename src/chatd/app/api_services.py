@@ -145,6 +145,7 @@ def _deps(settings: Settings, process: RunningProcess) -> ApiDeps:
         push_public_key=process.push_public_key,
         reaches_private_hosts=settings.webhooks.private_addresses,
         frame_origins=settings.server.frame_origins,
+        metrics_token=settings.server.metrics_token,
         file_limits=file_limits(settings),
         draining=process.stop.is_set,
         known=replica.feeds.known,
@@ -169,6 +170,12 @@ def build_served_application(
     if role.serves == "health":
         lease = process.replica.lease
         return HealthApplication(
-            HealthRoutes(pool, process.registry, stop.is_set, lambda: lease.error_kind)
+            HealthRoutes(
+                pool,
+                process.registry,
+                stop.is_set,
+                lambda: lease.error_kind,
+                metrics_token=settings.server.metrics_token,
+            )
         )
     return build_application(_deps(settings, process))

@@ -1,7 +1,8 @@
 """What the user's commands print: text, aligned columns, JSON.
 
-Texts of servers and models are printed as they are into files and pipes; on a terminal they lose
-everything that a terminal would obey. Columns are cut to the width of a terminal.
+Texts of servers and models lose everything that a terminal would obey, in pipes too: what reads
+them may show them on one. Data, such as a file or the answer of a run, goes into a pipe or a file
+as it is. Columns are cut to the width of a terminal.
 """
 
 import json
@@ -24,9 +25,9 @@ _PLAIN: Final = "\x1b[0m"
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60))
 
 
-def print_text(text: str) -> None:
+def print_text(text: str, *, is_data: bool = False) -> None:
     """On standard output, ended with a line break."""
-    shown = safe_text(text) if sys.stdout.isatty() else text
+    shown = text if is_data and not sys.stdout.isatty() else safe_text(text)
     sys.stdout.write(shown if shown.endswith("\n") else f"{shown}\n")
     sys.stdout.flush()
 
@@ -47,8 +48,7 @@ def _write_json(text: str) -> None:
 
 def print_notice(text: str) -> None:
     """On standard error: for the person, not for a program."""
-    shown = safe_text(text) if sys.stderr.isatty() else text
-    sys.stderr.write(f"{shown}\n")
+    sys.stderr.write(f"{safe_text(text)}\n")
     sys.stderr.flush()
 
 

@@ -25,6 +25,7 @@ Permission = Literal[
     "chats.share",
     "shares.read",
     "debug.read",
+    "policies.read",
     "files.read",
     "files.write",
     "workspaces.read",
@@ -39,9 +40,10 @@ Permission = Literal[
 ]
 """`control` is what an administrator may do to stop another user's chat or workspace. `share` is
 to change who reads a chat, and `shares.read` to see it. `debug` is what models were sent, with the
-prompts of the owner and of the server. `catalog` is the models and templates that
-a user can choose. `account` is the user's own account, tokens, keys, prompt and cost. `costs` is
-the spend of all users. `config` is users, groups, providers, limits, settings and the audit log."""
+prompts of the owner and of the server. `policies` are the tool policies of chats. `catalog` is the
+models and templates that a user can choose. `account` is the user's own account, tokens, keys,
+prompt and cost. `costs` is the spend of all users. `config` is users, groups, providers, limits,
+settings and the audit log."""
 
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 TOKEN_SCOPES: Final[tuple[TokenScope, ...]] = get_args(TokenScope)
@@ -103,6 +105,7 @@ RULES: Final[Mapping[Permission, PermissionRule]] = {
     "chats.share": PermissionRule(scope="chat:write", own=_CREATORS, every=_ADMIN),
     "shares.read": PermissionRule(scope="chat:read", own=_ALL, every=_READERS),
     "debug.read": PermissionRule(scope="chat:read", own=_ALL, every=_READERS),
+    "policies.read": PermissionRule(scope="chat:read", own=_ALL, every=_READERS),
     "files.read": PermissionRule(scope="files", own=_ALL, shared=True, every=_READERS, worker=True),
     "files.write": PermissionRule(scope="files", own=_CREATORS),
     "workspaces.read": PermissionRule(scope="chat:read", own=_ALL, every=_READERS, worker=True),

@@ -107,6 +107,20 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Meta(description="On a desktop, open a browser that can be signed in at the start"),
     ] = True
+    metrics_token: Annotated[
+        Annotated[str, Meta(min_length=16, pattern=r"^[\x21-\x7e]+$")] | None,
+        Meta(
+            description="Bearer token that /metrics requires; without it everybody who reaches the"
+            " port reads them; better set in the environment",
+            extra={"expected": "at least 16 characters without blanks"},
+        ),
+    ] = None
+
+    def __repr__(self) -> str:
+        """Without the token: settings end up in logs."""
+        shown = msgspec.structs.asdict(self)
+        shown["metrics_token"] = None if self.metrics_token is None else "***"
+        return f"ServerSettings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 
 class SignInSettings(msgspec.Struct, frozen=True, kw_only=True):

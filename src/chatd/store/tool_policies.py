@@ -164,7 +164,7 @@ async def get_chat(
     conn: Conn,
     actor: Actor,
     chat_id: ChatId,
-    permission: Literal["chats.read", "chats.write"] = "chats.read",
+    permission: Literal["policies.read", "chats.write"] = "policies.read",
 ) -> StoredPolicy:
     row = await conn.fetchrow(GET_CHAT, chat_id, *chat_reach(actor, permission))
     if row is None:

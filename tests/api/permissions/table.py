@@ -189,7 +189,7 @@ CHATS: Final = (
         state=State.A0,
         says="invalid_input",
     ),
-    row("GET /chats/{chat_id}/tool-policy", "read", "chat:read"),
+    row("GET /chats/{chat_id}/tool-policy", "read, not by a share", "chat:read"),
     row("PUT /chats/{chat_id}/tool-policy", "write", "chat:write", POLICY),
     row("GET /chats/{chat_id}/prompts", "read", "chat:read"),
     row("GET /prompts", "any role", "chat:read"),

@@ -329,6 +329,7 @@ class ApiOptions(Struct, frozen=True, kw_only=True):
     known: Callable[[ChatId], Chat | None] = lambda _chat_id: None
     workspaces: Callable[[Pool], WorkspaceControl | None] = lambda _pool: None
     frame_origins: tuple[str, ...] = ()
+    metrics_token: str | None = None
     page_dir: Path = Path("/nonexistent/page")
     stops_subagents: bool = False
     mcp_hosts: frozenset[str] = frozenset({"127.0.0.1"})
@@ -385,6 +386,7 @@ def build_deps(replica: StreamReplica, options: ApiOptions, clock: Clock, rig: M
         page_dir=options.page_dir,
         stops_subagents=options.stops_subagents,
         frame_origins=options.frame_origins,
+        metrics_token=options.metrics_token,
         mcp=McpRuntime(replica.pool, changes, env, KEY_RING, hosts=options.mcp_hosts).services,
     )
 

@@ -80,16 +80,30 @@ class AgentHttpServer:
         # Connections without a verified request, the longest idle first.
         self._idle: dict[asyncio.Task[None], None] = {}
         self._listener: asyncio.AbstractServer | None = None
+        self._socket: os.stat_result | None = None
         self._is_closing = False
         self.protocols: dict[asyncio.BaseTransport, _DisconnectProtocol] = {}
 
     async def listen_unix(self, path: str) -> None:
         """The socket appears under its name when it accepts connections. Between bind and listen
-        it would refuse them, and the supervisor takes its appearance for a ready agent."""
+        it would refuse them, and the supervisor takes its appearance for a ready agent. A second
+        call replaces the socket; connections stay."""
         loop = asyncio.get_running_loop()
         early = os.path.join(os.path.dirname(path), "new")
+        before = self._listener
         self._listener = await loop.create_unix_server(self._create_protocol, early, backlog=64)
+        self._socket = os.lstat(early)
         os.replace(early, path)
+        if before is not None:
+            before.close()
+
+    def has_socket(self, path: str) -> bool:
+        """Whether the socket still stands under its name."""
+        try:
+            found = os.lstat(path)
+        except OSError:
+            return False
+        return self._socket is not None and os.path.samestat(found, self._socket)
 
     async def listen_tcp(self, host: str, port: int) -> int:
         """Returns the bound port, which the system chooses if `port` is 0."""

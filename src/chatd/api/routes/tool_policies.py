@@ -83,8 +83,9 @@ class ToolPolicyRoutes:
             ),
             ApiRoute(
                 endpoint="GET /chats/{chat_id}/tool-policy",
-                permission="chats.read",
+                permission="policies.read",
                 summary="Get the tool policy of a chat and its subagents",
+                description="Readers by a share do not see it.",
                 handle=self.get_chat_tool_policy,
                 replies=_REPLIES,
             ),
@@ -143,7 +144,12 @@ class ToolPolicyRoutes:
 
     async def get_chat_tool_policy(self, request: ApiRequest) -> ApiReply:
         pool, actor, chat_id = self._deps.pool, request.caller.actor, request.chat_id
-        return _reply(await self._deps.retry(lambda: tool_policies.get_chat(pool, actor, chat_id)))
+
+        async def read() -> StoredPolicy:
+            await chats.get_for_command(pool, actor, chat_id, "policies.read")
+            return await tool_policies.get_chat(pool, actor, chat_id, "policies.read")
+
+        return _reply(await self._deps.retry(read))
 
     async def put_chat_tool_policy(self, request: ApiRequest) -> ApiReply:
         deps, actor, chat_id = self._deps, request.caller.actor, request.chat_id

@@ -49,7 +49,7 @@ async def get_file(
     if sys.stdout.isatty():
         if not stored.media_type.startswith("text/") and stored.media_type != "application/json":
             raise UsageProblem(f"the file is {stored.media_type}: name a place for it with -o FILE")
-        print_text((await api.download(path)).decode(errors="replace"))
+        print_text((await api.download(path)).decode(errors="replace"), is_data=True)
         return
     await api.download_to(path, sys.stdout.buffer.write)
     sys.stdout.buffer.flush()

@@ -57,7 +57,7 @@ async def show_skill(api: ServerApi, name: str, *, as_json: bool) -> None:
     if as_json:
         print_json(raw)
         return
-    print_text(format_skill(msgspec.json.decode(raw, type=Skill)))
+    print_text(format_skill(msgspec.json.decode(raw, type=Skill)), is_data=True)
 
 
 async def put_skill(

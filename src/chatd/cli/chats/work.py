@@ -138,7 +138,7 @@ async def export(api: ServerApi, name: str, *, form: str, target: Path | None) -
     path = f"/chats/{await find_chat(api, name)}/export?format={form}"
     if target is None:
         if sys.stdout.isatty():
-            print_text((await api.download(path)).decode(errors="replace"))
+            print_text((await api.download(path)).decode(errors="replace"), is_data=True)
             return
         await api.download_to(path, sys.stdout.buffer.write)
         sys.stdout.buffer.flush()

@@ -77,7 +77,7 @@ class RunReport:
             answer = plan or outcome.answer
             if answer and outcome.ending in _WITH_ANSWER:
                 self._separate()
-                print_text(answer)
+                print_text(answer, is_data=True)
         else:
             result = result_of(self._turn, outcome, plan, await self._read_cost(api))
             printed = print_json if self._form == "json" else print_json_line

@@ -43,12 +43,17 @@ def check_password(password: str, field: str = "password") -> str:
         raise InvalidInput(
             field, f"must have {MIN_PASSWORD_CHARS} to {MAX_PASSWORD_CHARS} characters"
         )
+    if "\0" in password:
+        raise InvalidInput(field, "must not have a NUL character")
+    if len(set(password)) == 1:
+        raise InvalidInput(field, "must not be one character repeated")
     return password
 
 
 def token_scopes(creator: UserActor, wanted: Collection[str] | None) -> tuple[str, ...] | None:
     """The scopes of a new token: those wanted, or the creator's own. None: no limit. Raises
-    InvalidInput for an unknown scope, Forbidden for one that the creator lacks."""
+    InvalidInput for an unknown scope, Forbidden for one that the creator lacks: `admin` is for
+    administrators."""
     if wanted is None:
         return None if creator.scopes is None else _in_order(creator.scopes)
     for scope in wanted:
@@ -56,6 +61,10 @@ def token_scopes(creator: UserActor, wanted: Collection[str] | None) -> tuple[st
             raise InvalidInput("scopes", f"there are {', '.join(TOKEN_SCOPES)}")
     if not wanted:
         raise InvalidInput("scopes", "must name at least one scope, or be left out")
+    if "admin" in wanted and creator.role != "admin":
+        raise Forbidden(
+            "Only administrators create tokens with the scope admin.", code="missing_scope"
+        )
     if creator.scopes is not None and not set(wanted) <= creator.scopes:
         raise Forbidden("A token cannot have a scope that its creator lacks.", code="missing_scope")
     return _in_order(wanted)

@@ -179,6 +179,10 @@ def _plan_bubblewrap(
     env = base_environment(level, msgspec.structs.replace(view, env={}))
     args_fd = CONFIG_FD if view.env else None
     words = bubblewrap_command(visible, env, directory, network=view.network, args_fd=args_fd)
+    if config:
+        # The agent is the first process itself. That of bubblewrap would keep the agent's log open,
+        # and commands could write to it through /proc or with a debugger.
+        words.insert(-1, "--as-pid-1")
     return ProcessPlan(
         argv=words + list(argv),
         env={"PATH": PATH},
