@@ -171,10 +171,13 @@ def test_a_question_is_answered_by_number_and_declined(server: ServerProcess) ->
 # Terminals and pipes
 
 
-def test_a_terminal_gets_no_escape_sequences_of_a_model(server: ServerProcess) -> None:
-    """Files and pipes get the text as it is."""
+def test_neither_a_terminal_nor_a_pipe_gets_escape_sequences_of_a_model(
+    server: ServerProcess,
+) -> None:
     chat_id = server.answered_chat(OWNED)
-    assert OWNED in server.done("chats", "show", chat_id).out
+    piped = server.done("chats", "show", chat_id).out
+    assert "clean me" in piped
+    assert "\x1b" not in piped
     shown = run_at_terminal(server, ["chats", "show", chat_id])
     assert "clean me" in shown
     assert "\x1b" not in shown

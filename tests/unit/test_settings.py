@@ -195,6 +195,7 @@ def test_every_key_can_be_set_in_the_environment() -> None:
             frame_origins=("https://app.example.com",),
             trusted_proxies=("10.0.0.0/8",),
             open_browser=False,
+            metrics_token="a-token-of-prometheus",
         ),
         sign_in=SignInSettings(passwords=False),
         mcp=McpSettings(private_hosts=("mcp.internal",)),
