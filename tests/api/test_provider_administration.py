@@ -207,15 +207,14 @@ async def test_a_provider_is_tested_and_lists_its_models(server: ApiServer) -> N
         assert fake.requests[-1].headers["authorization"] == f"Bearer {KEY}"
         body = {"name": "qwen", "provider": "local", "model": "qwen3:8b"}
         model = await ask(server, "POST", "/models", body)
-        assert model.json["capabilities"] == {}
+        # What the provider tells of the model is known when it is created.
+        assert model.json["capabilities"] == {"context_limit": 40960}
+        assert model.json["is_default"] is True
         listed = await ask(server, "GET", f"/providers/{made}/models?limit=1")
-        assert [one["model"] for one in listed.items] == ["other"]
+        assert [(one["model"], one["suggested"]) for one in listed.items] == [("other", True)]
         cursor = listed.json["next_cursor"]
         [qwen] = (await ask(server, "GET", f"/providers/{made}/models?cursor={cursor}")).items
         assert (qwen["capabilities"], qwen["configured_as"]) == ({"context_limit": 40960}, ["qwen"])
-        # What the provider told is known of the model from now on.
-        told = await ask(server, "GET", f"/models/{model.json['id']}")
-        assert told.json["capabilities"] == {"context_limit": 40960}
 
 
 async def test_a_test_of_an_unreachable_provider_explains_why(server: ApiServer) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import ServerProcess, finish, read_until
+from tests.support.providers.openai_chat import FakeCompatible, stream
+from tests.support.providers.server import RecordedRequest, Reply
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -21,6 +23,37 @@ def test_models_are_listed(server: ServerProcess) -> None:
     assert {line.split()[0] for line in listed[1:]} == {"demo", "dear"}
     names = {model["name"] for model in server.done("models", "--json").items}
     assert names == {"demo", "dear"}
+
+
+class ListingServer(FakeCompatible):
+    """Also answers a request for its models."""
+
+    def refuse(self, request: RecordedRequest) -> Reply | None:
+        if request.method == "GET":
+            body = b'{"data": [{"id": "Qwen/Qwen3", "max_model_len": 40960}]}'
+            return Reply(headers={"content-type": "application/json"}, steps=(body,))
+        return super().refuse(request)
+
+
+async def test_a_provider_is_added_with_its_test_and_its_first_model(server: ServerProcess) -> None:
+    """A test that fails is explained, and nothing is stored. Each command is a process, beside the
+    fake provider in this one: that takes seconds."""
+    closed = ("--kind", "openai-compat", "--base-url", "http://127.0.0.1:1/v1")
+    failed = await server.run("providers", "add", "house", *closed, "-m", "lost")
+    assert failed.code == 1
+    assert "Nothing answers at this address" in failed.err
+    assert "Nothing was stored" in failed.err
+    async with ListingServer.running() as fake:
+        options = ("--kind", "openai-compat", "--base-url", f"{fake.url}/v1")
+        fake.script(stream("text"))
+        added = await server.ok("providers", "add", "house", *options, given=b"sk-secret\n")
+        assert fake.requests[-1].headers["authorization"] == "Bearer sk-secret"
+    assert added.out == "qwen-qwen3\n"
+    assert "house works: Qwen/Qwen3 answered in" in added.err
+    assert "40,960 tokens of context" in added.err
+    assert "sk-secret" not in added.out + added.err
+    removed = await server.ok("providers", "rm", "house", "--with-models", "--yes")
+    assert removed.err == "deleted house\n"
 
 
 def test_usage_is_summed_by_model_chat_and_user(server: ServerProcess) -> None:

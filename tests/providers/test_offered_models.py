@@ -2,6 +2,7 @@
 
 from uuid import UUID
 
+import msgspec
 import pytest
 from msgspec import Raw
 
@@ -9,7 +10,7 @@ from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.capabilities import ModelCapabilities, merge_capabilities
 from chatd.domain.model.protocol import ModelConfig, ProviderError
 from chatd.providers.config import ProviderConfig, ProviderKind
-from chatd.providers.known_models import find_objection, known_capabilities
+from chatd.providers.known_models import find_objection, known_capabilities, suggest_model
 from chatd.providers.offered_models import OfferedModel, list_offered, parse_offered
 from chatd.providers.registry import build_provider
 from chatd.providers.secret import Secret
@@ -179,3 +180,30 @@ def test_what_a_provider_cannot_do_is_known_before_a_call(
     found = find_objection(kind, config)
     assert (None if found is None else found.field) == field
     assert found is None or model in found.text
+
+
+@pytest.mark.parametrize(
+    ("kind", "offered", "first"),
+    [
+        ("anthropic", ["claude-3-haiku", "claude-opus-5", "claude-sonnet-5"], "claude-opus-5"),
+        ("openai", ["babbage-002", "gpt-4o"], "gpt-4o"),
+        ("openai-compat", ["qwen3:8b", "zephyr"], "qwen3:8b"),
+        ("openai", [], None),
+    ],
+)
+def test_a_model_to_begin_with_is_suggested(
+    kind: ProviderKind, offered: list[str], first: str | None
+) -> None:
+    assert suggest_model(kind, offered) == first
+
+
+@pytest.mark.parametrize(
+    ("parameters", "efforts"),
+    [(["reasoning", "tools"], ("low", "medium", "high")), (["tools"], ()), ("tools", None)],
+)
+def test_a_gateway_tells_which_models_reason(
+    parameters: object, efforts: tuple[str, ...] | None
+) -> None:
+    listed = {"data": [{"id": "a/b", "supported_parameters": parameters}]}
+    [found] = parse_offered(msgspec.json.encode(listed))
+    assert found.capabilities.efforts == efforts

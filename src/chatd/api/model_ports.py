@@ -96,6 +96,9 @@ class ProviderCalls(Protocol):
         self, provider_id: UUID, model: str | None, key_id: UUID | None
     ) -> TrialReply: ...
     async def list_offers(self, provider_id: UUID) -> Sequence[OfferedModelReply]: ...
+    async def learn(self, provider_id: UUID) -> None:
+        """Keep what the provider tells of its configured models. Takes a few seconds at most."""
+        ...
 
 
 class ModelServices(Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from typer.core import TyperGroup
 SECTIONS: Final[Mapping[str, Sequence[str]]] = {
     "Work with agents": ("chat", "run", "chats", "models", "usage"),
     "Your account at a server": ("login", "logout", "whoami", "mcp", "skills", "files", "tokens"),
-    "Run a server": ("serve", "worker", "migrate", "admin", "bench"),
+    "Run a server": ("serve", "worker", "providers", "migrate", "admin", "bench"),
     "Other": ("completion", "version"),
 }
 

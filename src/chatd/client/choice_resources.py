@@ -3,6 +3,7 @@ leniently, as `resources`."""
 
 from datetime import datetime
 from typing import ClassVar
+from uuid import UUID
 
 from msgspec import Struct
 
@@ -37,6 +38,37 @@ class ModelChoice(ListedModel, frozen=True, kw_only=True):
     prices: ModelPrices | None = None
     unpriced: bool = False
     deleted: bool = False
+
+
+class Provider(Struct, frozen=True, kw_only=True):
+    api_name: ClassVar[str] = "ProviderReply"
+
+    id: UUID
+    name: str = ""
+    kind: str = ""
+    enabled: bool = True
+    has_api_key: bool = False
+    source: str = ""
+    base_url: str | None = None
+
+
+class Trial(Struct, frozen=True, kw_only=True):
+    """The outcome of one small call to a provider."""
+
+    api_name: ClassVar[str] = "TrialReply"
+
+    ok: bool = False
+    model: str = ""
+    duration_ms: int = 0
+    explanation: str | None = None
+    detail: str | None = None
+
+
+class OfferedModel(Struct, frozen=True, kw_only=True):
+    api_name: ClassVar[str] = "OfferedModelReply"
+
+    model: str = ""
+    suggested: bool = False
 
 
 class Prompt(Struct, frozen=True, kw_only=True):

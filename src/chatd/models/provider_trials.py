@@ -1,6 +1,7 @@
 """Calls to a provider that an administrator asks for: one small call as a test, and the list of the
 models that it offers."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, cast
@@ -20,7 +21,7 @@ from chatd.domain.prompt.titles import CHEAP_TITLE_MODELS
 from chatd.models.directory import ModelDirectory
 from chatd.models.provider_clients import ProviderClients, usable_keys
 from chatd.providers.config import ProviderConfig, ProviderKind
-from chatd.providers.known_models import known_capabilities
+from chatd.providers.known_models import known_capabilities, suggest_model
 from chatd.providers.offered_models import OfferedModel, list_offered
 from chatd.providers.registry import ProviderRegistry, build_provider
 from chatd.providers.trial_call import explain_failure, try_provider
@@ -30,6 +31,8 @@ from chatd.store import model_configs
 from chatd.store.account.audit import ChangeAuthor
 from chatd.store.providers import StoredProvider
 
+LEARN_TIMEOUT_S: Final = 5.0
+"""How long a new model waits for what its provider tells of it."""
 _REPORTED: Final = ChangeAuthor(actor=SystemActor(reason="list of models"))
 
 
@@ -81,6 +84,7 @@ class ProviderTrials:
             if one.provider_id == provider.id and not one.is_deleted:
                 used.setdefault(one.config.model, []).append(one.config.name)
         await self._store(provider, offers, used.keys())
+        first = suggest_model(kind, [one.model for one in offers])
         return [
             OfferedModelReply(
                 model=one.model,
@@ -89,9 +93,19 @@ class ProviderTrials:
                     one.capabilities, known_capabilities(kind, one.model)
                 ),
                 configured_as=tuple(used.get(one.model, ())),
+                suggested=one.model == first,
             )
             for one in offers
         ]
+
+    async def learn(self, provider_id: UUID) -> None:
+        """Store what the provider tells of its configured models, if it tells it soon: a new model
+        then has its capabilities at once."""
+        try:
+            async with asyncio.timeout(LEARN_TIMEOUT_S):
+                await self.list_offers(provider_id)
+        except (TimeoutError, Conflict, NotFound) as error:
+            self._env.emit("models_not_listed", provider_id=provider_id, reason=str(error))
 
     async def _store(
         self, provider: StoredProvider, offers: Sequence[OfferedModel], used: Collection[str]

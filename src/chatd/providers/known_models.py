@@ -51,6 +51,14 @@ PRESET_MODELS: Final[Mapping[ProviderKind, Sequence[str]]] = {
 """The models of a provider that has only a key in the environment; the first is the default."""
 
 
+def suggest_model(kind: ProviderKind, offered: Sequence[str]) -> str | None:
+    """The model to begin with: one of the environment's, else one that is known to chat, else the
+    first."""
+    presets = [name for name in PRESET_MODELS.get(kind, ()) if name in offered]
+    known = [name for name in offered if known_capabilities(kind, name).max_output_tokens]
+    return next(iter([*presets, *known, *offered]), None)
+
+
 def known_capabilities(kind: ProviderKind, model: str) -> ModelCapabilities:
     name = model_family(model)
     if kind == "demo":

@@ -12,7 +12,7 @@ from msgspec import Raw, Struct
 
 from chatd.domain.model.capabilities import ModelCapabilities
 from chatd.domain.model.config import MAX_CONTEXT_LIMIT_TOKENS, read_context_limit
-from chatd.domain.model.protocol import ProviderError, ProviderFault
+from chatd.domain.model.protocol import Effort, ProviderError, ProviderFault
 from chatd.domain.ports import Provider
 from chatd.providers.anthropic.client import AnthropicProvider
 from chatd.providers.config import ProviderKind
@@ -58,6 +58,7 @@ class _Entry(Struct):
     architecture: object = None
     capabilities: object = None
     supportedGenerationMethods: object = None  # noqa: N815
+    supported_parameters: object = None
 
 
 async def list_offered(provider: Provider, kind: ProviderKind) -> Sequence[OfferedModel]:
@@ -123,9 +124,19 @@ def _capabilities(entry: _Entry, raw: Raw) -> ModelCapabilities:
             entry.max_completion_tokens,
             top.get("max_completion_tokens"),
         ),
+        efforts=_efforts(entry.supported_parameters),
         images=images if told is None else "image" in told,
         pdfs=None if told is None else "file" in told,
     )
+
+
+def _efforts(parameters: object) -> tuple[Effort, ...] | None:
+    """A gateway that lists the parameters of its models, OpenRouter, takes these efforts for each
+    model that reasons."""
+    if not isinstance(parameters, list):
+        return None
+    named = msgspec.convert(parameters, list[object])
+    return ("low", "medium", "high") if "reasoning" in named else ()
 
 
 def _text(value: object) -> str | None:

@@ -3482,6 +3482,8 @@ export interface components {
             capabilities: components["schemas"]["ModelCapabilities"];
             /** @default [] */
             configured_as?: string[];
+            /** @default false */
+            suggested?: boolean;
         };
         OptionsSchemaReply: {
             /** @default https://json-schema.org/draft/2020-12/schema */

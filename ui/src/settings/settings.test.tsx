@@ -79,6 +79,31 @@ describe("providers", () => {
     expect(screen.queryByRole("button", { name: "Edit Main gateway" })).toBeNull();
   });
 
+  it("is tested when it is saved, says in place what fails, and gets its first model", async () => {
+    answer("GET /api/v1/providers", page([]));
+    answer("POST /api/v1/providers", GATEWAY, 201);
+    answer("PATCH /api/v1/providers/p1", GATEWAY);
+    answer("POST /api/v1/providers/p1/test", { ok: false, model: "m", duration_ms: 80, error_kind: "auth", explanation: "The key was refused (401)." });
+    answer("GET /api/v1/providers/p1/models", page([
+      { model: "old-1", display_name: "Old 1", capabilities: {} },
+      { model: "sable-4", display_name: "Sable 4", capabilities: {}, suggested: true },
+    ]));
+    answer("POST /api/v1/models", { id: "m1", name: "sable-4" }, 201);
+    const user = open(<ProvidersPage />);
+    await user.click(await screen.findByRole("button", { name: "Add a provider" }));
+    await user.click(screen.getByRole("button", { name: "Save" }));
+    expect((await screen.findByRole("alert")).textContent).toContain("The key was refused (401).");
+    expect(screen.queryByLabelText("First model")).toBeNull();
+    answer("POST /api/v1/providers/p1/test", { ok: true, model: "m", duration_ms: 80 });
+    await user.click(screen.getByRole("button", { name: "Save and test again" }));
+    const first = await screen.findByLabelText<HTMLInputElement>("First model");
+    expect(await screen.findByText("The provider offers 2.")).toBeTruthy();
+    expect(first.value).toBe("sable-4");
+    await user.click(screen.getByRole("button", { name: "Add this model" }));
+    expect(sent("POST").at(-1)).toMatchObject({ path: "/api/v1/models", body: { provider: "gateway", name: "sable-4", model: "sable-4" } });
+    expect(sent("PATCH")).toHaveLength(1);
+  });
+
   it("shows what is wrong at the field, and keeps what was typed", async () => {
     answer("GET /api/v1/providers", page([]));
     answer("POST /api/v1/providers", { code: "invalid_input", message: "base_url: must be a URL", validations: [{ field: "base_url", detail: "must be a URL" }] }, 400);

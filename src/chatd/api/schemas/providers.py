@@ -294,6 +294,9 @@ class OfferedModelReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     configured_as: Annotated[
         tuple[str, ...], describe("The names of the models that use it.", ["sonnet"])
     ] = ()
+    suggested: Annotated[
+        bool, Meta(description="Whether it is the one to begin with.", examples=[True])
+    ] = False
 
 
 class OfferedModelPage(ListPage[OfferedModelReply], frozen=True, kw_only=True):

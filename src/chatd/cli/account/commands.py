@@ -1,5 +1,5 @@
-"""`chatd models`, `skills`, `files`, `tokens` and `usage`: options and help texts. The work is
-imported when it runs."""
+"""`chatd models`, `providers`, `skills`, `files`, `tokens` and `usage`: options and help texts. The
+work is imported when it runs."""
 
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -10,6 +10,7 @@ from chatd.cli.options import AsJson
 from chatd.cli.target_options import ServerFinder, with_target
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")]
+ProviderName = Annotated[str, typer.Argument(metavar="NAME")]
 SkillName = Annotated[str, typer.Argument(metavar="NAME")]
 
 
@@ -17,6 +18,7 @@ def _group(text: str) -> typer.Typer:
     return typer.Typer(help=text, no_args_is_help=True, rich_markup_mode=None)
 
 
+providers: Final = _group("Add, test, list and remove providers of models, as an administrator.")
 skills: Final = _group("List, read, write and delete your own skills.")
 files: Final = _group("Upload and load files.")
 tokens: Final = _group("Create, list and revoke your API tokens.")
@@ -24,6 +26,7 @@ tokens: Final = _group("Create, list and revoke your API tokens.")
 
 def register(app: typer.Typer) -> None:
     app.command()(models)
+    app.add_typer(providers, name="providers")
     app.add_typer(skills, name="skills")
     app.add_typer(files, name="files")
     app.add_typer(tokens, name="tokens")
@@ -66,6 +69,133 @@ def usage(
     from chatd.cli.api_session import run_command
 
     run_command(server, lambda api: work.show_usage(api, since=since, grouping=by, as_json=as_json))
+
+
+# Providers
+
+
+@providers.command("add")
+@with_target
+def add_provider(
+    name: ProviderName,
+    *,
+    kind: Annotated[
+        str,
+        typer.Option(
+            metavar="KIND", help="anthropic, openai, google, openrouter, openai-compat, azure ..."
+        ),
+    ],
+    base_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Its address [the vendor's]")
+    ] = None,
+    region: Annotated[str | None, typer.Option(metavar="REGION", help="For bedrock")] = None,
+    key_env: Annotated[
+        str | None,
+        typer.Option(
+            metavar="VARIABLE",
+            help="The variable of this shell that has the key [asked for, or standard input]",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model", "-m", metavar="ID", help="Its first model [chosen from the provider's list]"
+        ),
+    ] = None,
+    no_model: Annotated[bool, typer.Option("--no-model", help="Add no model")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Store it also if its test fails")] = False,
+    as_json: AsJson = False,
+    server: ServerFinder,
+) -> None:
+    """Add a provider, test it, and add its first model.
+
+    The first model beside the demo becomes the default. A provider whose test fails is not stored.
+    """
+    from chatd.cli.account import providers as work
+    from chatd.cli.api_session import report_errors, run_command
+
+    with report_errors():
+        key = work.read_key(key_env)
+    wanted = work.NewProvider(
+        name=name,
+        kind=kind,
+        url=base_url,
+        region=region,
+        model=model,
+        adds_model=not no_model,
+        keeps=keep,
+    )
+    run_command(server, lambda api: work.add_provider(api, wanted, key, as_json=as_json))
+
+
+@providers.command("test")
+@with_target
+def try_provider(
+    name: ProviderName,
+    *,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", metavar="ID", help="The model to call")
+    ] = None,
+    as_json: AsJson = False,
+    server: ServerFinder,
+) -> None:
+    """Make one small call, and say what is wrong if it fails."""
+    from chatd.cli.account import providers as work
+    from chatd.cli.api_session import run_command
+
+    run_command(server, lambda api: work.try_provider(api, name, model, as_json=as_json))
+
+
+@providers.command("list")
+@with_target
+def list_providers(*, as_json: AsJson = False, server: ServerFinder) -> None:
+    """List the providers, without their secrets."""
+    from chatd.cli.account import providers as work
+    from chatd.cli.api_session import run_command
+
+    run_command(server, lambda api: work.list_providers(api, as_json=as_json))
+
+
+@providers.command("add-model")
+@with_target
+def add_model(
+    name: ProviderName,
+    model: Annotated[str, typer.Argument(metavar="ID", help="The model's name at the provider")],
+    *,
+    called: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="What -m takes [after the ID]")
+    ] = None,
+    default: Annotated[
+        bool, typer.Option("--default", help="Chats that name no model use it")
+    ] = False,
+    server: ServerFinder,
+) -> None:
+    """Add a model of a provider. What the provider tells of it is filled in."""
+    from chatd.cli.account import providers as work
+    from chatd.cli.api_session import run_command
+
+    chosen = True if default else None
+    run_command(server, lambda api: work.create_model(api, name, model, called, is_default=chosen))
+
+
+@providers.command("rm")
+@with_target
+def remove_provider(
+    name: ProviderName,
+    *,
+    with_models: Annotated[
+        bool, typer.Option("--with-models", help="Also delete the models that use it")
+    ] = False,
+    yes: Yes = False,
+    server: ServerFinder,
+) -> None:
+    """Delete a provider with its keys. Without --with-models no model may use it."""
+    from chatd.cli.account import providers as work
+    from chatd.cli.api_session import confirm, report_errors, run_command
+
+    with report_errors():
+        confirm(f"Delete the provider {name}?", yes=yes)
+    run_command(server, lambda api: work.remove_provider(api, name, with_models=with_models))
 
 
 # Skills

@@ -93,7 +93,7 @@ function ModelRow({ model, provider, selected, onOpen }: { model: Model; provide
           open={deleting}
           onOpenChange={setDeleting}
           title={`Delete ${model.display_name}?`}
-          description="Chats that use it keep their messages and need another model for the next one."
+          description="Chats that use it keep their messages, and the default model answers from now on."
           action="Delete"
           onConfirm={async () => {
             await api.DELETE("/api/v1/models/{model_id}", { path: { model_id: model.id } });

@@ -1,4 +1,4 @@
-/** Adds or changes a provider: its address, keys and what few need. */
+/** Adds or changes a provider: its address, keys and what few need. A new one is tested, and gets its first model. */
 import { Plus, Trash2 } from "lucide-react";
 import { type SyntheticEvent, useState } from "react";
 import { api, ApiError } from "@/api/client";
@@ -6,7 +6,8 @@ import { Button, ConfirmDialog, Drawer, ErrorNote, Field, IconButton, Switch, Te
 import { SettingRow } from "../frame";
 import { kindWords, PROVIDER_KINDS, type ProviderKind } from "./provider-kinds";
 import type { Provider } from "./providers";
-import { useSave } from "../resource";
+import { readAll, useResource, useSave } from "../resource";
+import { TrialResult } from "./trial-result";
 
 const REFRESH = [["providers"], ["models"]] as const;
 
@@ -59,11 +60,24 @@ async function save(provider: Provider | null, draft: Draft): Promise<Provider> 
 export function ProviderDrawer({ provider, onClose }: { provider: Provider | null; onClose: () => void }) {
   const [draft, setDraft] = useState(() => draftOf(provider));
   const [deleting, setDeleting] = useState(false);
-  const saving = useSave((given: Draft) => save(provider, given), {
+  /** A new provider, once it is saved: the drawer stays open for its test. */
+  const [made, setMade] = useState<Provider | null>(null);
+  const known = made ?? provider;
+  const trial = useSave(
+    (id: string) => api.POST("/api/v1/providers/{provider_id}/test", { path: { provider_id: id }, body: {}, timeoutMs: 120_000 }),
+    { refresh: [], quiet: true },
+  );
+  const saving = useSave((given: Draft) => save(known, given), {
     refresh: REFRESH,
     quiet: true,
     done: "Saved. All replicas use it now.",
-    onDone: onClose,
+    onDone: (saved) => {
+      if (provider !== null) onClose();
+      else {
+        setMade(saved);
+        trial.mutate(saved.id);
+      }
+    },
   });
   const words = kindWords(draft.kind);
   const set = (change: Partial<Draft>) => setDraft({ ...draft, ...change });
@@ -81,8 +95,10 @@ export function ProviderDrawer({ provider, onClose }: { provider: Provider | nul
       title={provider === null ? "Add a provider" : `Edit ${provider.display_name}`}
       footer={
         <>
-          <Button type="submit" form="provider" variant="primary" busy={saving.isPending}>Save</Button>
-          <Button variant="quiet" onClick={onClose}>Discard</Button>
+          <Button type="submit" form="provider" variant={made === null ? "primary" : undefined} busy={saving.isPending || trial.isPending}>
+            {made === null ? "Save" : "Save and test again"}
+          </Button>
+          <Button variant="quiet" onClick={onClose}>{made === null ? "Discard" : "Close"}</Button>
           <span className="grow" />
           {provider !== null && <Button variant="danger" size="sm" onClick={() => setDeleting(true)}>Delete</Button>}
         </>
@@ -95,7 +111,7 @@ export function ProviderDrawer({ provider, onClose }: { provider: Provider | nul
               {...names}
               className="select"
               value={draft.kind}
-              disabled={provider !== null}
+              disabled={known !== null}
               onChange={(event) => set({ kind: event.target.value as ProviderKind })}
             >
               {PROVIDER_KINDS.map((one) => (
@@ -117,11 +133,11 @@ export function ProviderDrawer({ provider, onClose }: { provider: Provider | nul
         />
         {words?.takesKey === true && (
           <TextField
-            label={provider === null ? "Key" : "New key"}
+            label={known === null ? "Key" : "New key"}
             wide
             type="password"
             autoComplete="off"
-            aside={provider === null ? undefined : "replaces the stored ones"}
+            aside={known === null ? undefined : "replaces the stored ones"}
             value={draft.key}
             error={wrong.get("api_keys") ?? wrong.get("api_keys[0]")}
             hint="Stored encrypted, never shown again."
@@ -143,6 +159,16 @@ export function ProviderDrawer({ provider, onClose }: { provider: Provider | nul
         </div>
         {saving.error !== null && <div className="f w"><ErrorNote error={saving.error} /></div>}
       </form>
+      {made !== null && (
+        <div className="form">
+          <div className="f w prov">
+            {trial.isPending && <p role="status">Testing {made.display_name} with one small call…</p>}
+            {trial.error !== null && <div className="result bad"><ErrorNote error={trial.error} /></div>}
+            {trial.isSuccess && <TrialResult trial={trial.data} />}
+          </div>
+          {trial.data?.ok === true && <FirstModel provider={made} onClose={onClose} />}
+        </div>
+      )}
       {provider !== null && words?.takesKey === true && <StoredKeys provider={provider} />}
       {provider !== null && (
         <ConfirmDialog
@@ -159,6 +185,46 @@ export function ProviderDrawer({ provider, onClose }: { provider: Provider | nul
         />
       )}
     </Drawer>
+  );
+}
+
+/** Offers the provider's own models; the first one beside the demo becomes the default. */
+function FirstModel({ provider, onClose }: { provider: Provider; onClose: () => void }) {
+  const offered = useResource(["offered", provider.id], () =>
+    readAll((query) => api.GET("/api/v1/providers/{provider_id}/models", { path: { provider_id: provider.id }, query })),
+  );
+  const [typed, setTyped] = useState<string | null>(null);
+  const list = offered.data ?? [];
+  const chosen = typed ?? list.find((one) => one.suggested === true)?.model ?? "";
+  const add = useSave(
+    async (model: string) => {
+      const shown = list.find((one) => one.model === model)?.display_name ?? model;
+      return api.POST("/api/v1/models", { body: { provider: provider.name, name: slugOf(shown) || "model", model, display_name: shown }, timeoutMs: 60_000 });
+    },
+    { refresh: REFRESH, quiet: true, done: "The model is there. Chats can use it now.", onDone: onClose },
+  );
+  const wrong = fieldErrors(add.error);
+  return (
+    <>
+      <TextField
+        label="First model"
+        wide
+        list="first-models"
+        value={chosen}
+        error={wrong.get("model") ?? wrong.get("name")}
+        hint={offered.error !== null ? "The provider did not list its models; type the name." : `The provider offers ${list.length}.`}
+        onChange={(event) => setTyped(event.target.value)}
+      />
+      <datalist id="first-models">
+        {list.map((one) => (
+          <option key={one.model} value={one.model}>{one.display_name}</option>
+        ))}
+      </datalist>
+      <div className="f w">
+        <Button variant="primary" icon={Plus} busy={add.isPending} disabled={chosen.trim() === ""} onClick={() => add.mutate(chosen.trim())}>Add this model</Button>
+      </div>
+      {add.error !== null && <div className="f w"><ErrorNote error={add.error} /></div>}
+    </>
   );
 }
 

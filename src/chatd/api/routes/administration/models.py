@@ -85,6 +85,7 @@ class ModelRoutes:
         self._models = deps.models
         self._author = deps.author
         self._control = deps.model_services.models
+        self._calls = deps.model_services.calls
 
     def routes(self) -> tuple[ApiRoute, ...]:
         return (*self._model_routes(), *self._task_routes())
@@ -106,7 +107,8 @@ class ModelRoutes:
                 permission="config.write",
                 summary="Create a model",
                 description="Every replica knows it within a second. The first model beside the"
-                " demo becomes the default. A name that only stopped servers have declared is"
+                " demo becomes the default. Its capabilities are asked of the provider, which may"
+                " take a few seconds. A name that only stopped servers have declared is"
                 " taken over with its id, so that chats keep their model.",
                 handle=self.create_model,
                 body_spec=CREATE,
@@ -194,7 +196,9 @@ class ModelRoutes:
         created = await self._control.create_model(
             self._author(request), await request.body(CREATE)
         )
-        return reply(await self._public(created), 201)
+        await self._calls.learn(created.provider_id)
+        known = await self._models.get(created.config.id)
+        return reply(await self._public(known or created), 201)
 
     async def get_model(self, request: ApiRequest) -> ApiReply:
         found = await self._models.get(request.model_id)

@@ -1,0 +1,196 @@
+"""The work of `chatd providers`: add a provider with its first model, test it, list and remove
+providers."""
+
+import getpass
+import os
+import re
+import sys
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from chatd.cli.api_session import UsageProblem
+from chatd.cli.chats.work import read_items
+from chatd.cli.output import print_json, print_notice, print_table, print_text
+from chatd.client.choice_resources import ModelChoice, OfferedModel, Provider, Trial
+from chatd.client.errors import ApiError
+from chatd.client.server import ServerApi
+from chatd.domain.errors import ChatdError
+
+MAX_PROVIDERS: Final = 1000
+MAX_MODELS: Final = 5000
+MAX_OFFERED: Final = 5000
+MAX_SHOWN_MODELS: Final = 20
+_HEADINGS: Final = ("NAME", "KIND", "KEY", "ADDRESS", "")
+
+
+class TrialFailed(ChatdError):
+    """The provider did not answer as it should. The text says why, and what was stored."""
+
+    code = "provider_failed"
+
+
+class NewProvider(Struct, frozen=True, kw_only=True):
+    """`model` is the first model; None: the person chooses from the provider's list, or the one
+    that the server suggests is taken. `keeps`: the provider stays also if its test fails."""
+
+    name: str
+    kind: str
+    url: str | None = None
+    region: str | None = None
+    model: str | None = None
+    adds_model: bool = True
+    keeps: bool = False
+
+
+def read_key(key_env: str | None) -> str:
+    """From the environment, hidden from a terminal, or the first line of standard input: other
+    users of the machine can read the arguments of a process. Empty: none."""
+    if key_env is not None:
+        key = os.environ.get(key_env, "").strip()
+        if not key:
+            raise UsageProblem(f"--key-env: {key_env} is not set")
+        return key
+    if sys.stdin.isatty():
+        return getpass.getpass("API key (empty for none): ").strip()
+    return sys.stdin.readline().strip()
+
+
+async def add_provider(api: ServerApi, wanted: NewProvider, key: str, *, as_json: bool) -> None:
+    body: dict[str, object] = {"name": wanted.name, "kind": wanted.kind}
+    body |= {} if wanted.url is None else {"base_url": wanted.url}
+    body |= {} if wanted.region is None else {"region": wanted.region}
+    body |= {"api_keys": [key]} if key else {}
+    made = await api.post("/providers", body, Provider)
+    tested = await _test(api, made, wanted.model)
+    if not tested.ok:
+        if not wanted.keeps:
+            await api.delete(f"/providers/{made.id}")
+        end = "It is stored." if wanted.keeps else "Nothing was stored; --keep stores it anyway."
+        raise TrialFailed(f"{_failure(tested)}\n  {end}")
+    print_notice(_success(made, tested))
+    model = await _add_model(api, made, wanted) if wanted.adds_model else None
+    if as_json:
+        print_json({"provider": made, "test": tested, "model": model})
+
+
+async def _add_model(api: ServerApi, provider: Provider, wanted: NewProvider) -> ModelChoice | None:
+    name = wanted.model or await _choose_model(api, provider)
+    if name is None:
+        print_notice("Add a model on the page, or with chatd providers add-model.")
+        return None
+    return await create_model(api, provider.name, name, None)
+
+
+async def create_model(
+    api: ServerApi, provider: str, model: str, name: str | None, *, is_default: bool | None = None
+) -> ModelChoice:
+    body: dict[str, object] = {
+        "name": name or re.sub(r"[^a-z0-9.]+", "-", model.lower()).strip("-"),
+        "provider": provider,
+        "model": model,
+        "is_default": is_default,
+    }
+    made = await api.post("/models", body, ModelChoice)
+    print_text(made.name)
+    print_notice(_facts(made))
+    return made
+
+
+async def _choose_model(api: ServerApi, provider: Provider) -> str | None:
+    """A person chooses from the provider's list; else the suggested one is taken. None if the
+    provider does not list its models, or nothing is chosen."""
+    try:
+        items = await read_items(api, f"/providers/{provider.id}/models", MAX_OFFERED)
+    except ApiError as error:
+        print_notice(error.message)
+        return None
+    offered = [msgspec.json.decode(item, type=OfferedModel) for item in items]
+    first = next((one.model for one in offered if one.suggested), None)
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return first
+    for one in offered[:MAX_SHOWN_MODELS]:
+        print_notice(f"  {one.model}")
+    if len(offered) > MAX_SHOWN_MODELS:
+        print_notice(f"  and {len(offered) - MAX_SHOWN_MODELS} more")
+    sys.stderr.write(f"The first model [{first or 'none'}]: ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip() or first
+
+
+async def try_provider(api: ServerApi, name: str, model: str | None, *, as_json: bool) -> None:
+    provider = await _find(api, name)
+    tested = await _test(api, provider, model)
+    if as_json:
+        print_json(tested)
+    if not tested.ok:
+        raise TrialFailed(_failure(tested))
+    print_notice(_success(provider, tested))
+
+
+async def list_providers(api: ServerApi, *, as_json: bool) -> None:
+    items = await read_items(api, "/providers", MAX_PROVIDERS, include_disabled=True)
+    if as_json:
+        print_json(items)
+        return
+    found = [msgspec.json.decode(item, type=Provider) for item in items]
+    print_table(_HEADINGS, [_row(one) for one in found])
+
+
+async def remove_provider(api: ServerApi, name: str, *, with_models: bool) -> None:
+    provider = await _find(api, name)
+    if with_models:
+        items = await read_items(api, "/models", MAX_MODELS, include_disabled=True)
+        models = [msgspec.json.decode(item, type=ModelChoice) for item in items]
+        for model in models:
+            if model.provider == name and not model.deleted:
+                await api.delete(f"/models/{model.id}")
+    await api.delete(f"/providers/{provider.id}")
+    print_notice(f"deleted {provider.name}")
+
+
+async def _find(api: ServerApi, name: str) -> Provider:
+    items = await read_items(api, "/providers", MAX_PROVIDERS, include_disabled=True)
+    found = [msgspec.json.decode(item, type=Provider) for item in items]
+    provider = next((one for one in found if one.name == name), None)
+    if provider is None:
+        known = ", ".join(one.name for one in found)
+        raise UsageProblem(f"there is no provider {name}; there are {known}")
+    return provider
+
+
+async def _test(api: ServerApi, provider: Provider, model: str | None) -> Trial:
+    body = {} if model is None else {"model": model}
+    return await api.post(f"/providers/{provider.id}/test", body, Trial)
+
+
+def _success(provider: Provider, tested: Trial) -> str:
+    return f"{provider.name} works: {tested.model} answered in {tested.duration_ms} ms."
+
+
+def _failure(tested: Trial) -> str:
+    detail = f"\n  {tested.detail}" if tested.detail else ""
+    return f"The test failed: {tested.explanation or 'the provider gave no reason'}{detail}"
+
+
+def _facts(model: ModelChoice) -> str:
+    known = model.capabilities
+    facts = [
+        "the default" if model.is_default else "",
+        f"{known.context_limit:,} tokens of context" if known.context_limit else "",
+        "reads images" if known.images else "",
+        f"efforts {', '.join(known.efforts)}" if known.efforts else "",
+    ]
+    return f"{model.name} is there: {', '.join(fact for fact in facts if fact) or 'ready'}."
+
+
+def _row(provider: Provider) -> tuple[str, ...]:
+    notes = ["" if provider.enabled else "disabled", provider.source]
+    return (
+        provider.name,
+        provider.kind,
+        "yes" if provider.has_api_key else "",
+        provider.base_url or "",
+        ", ".join(note for note in notes if note != "database" and note),
+    )
