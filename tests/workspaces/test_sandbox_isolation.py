@@ -13,7 +13,6 @@ from pathlib import Path
 from shlex import quote
 
 import pytest
-from msgspec.structs import replace
 
 from chatd.clock import SystemClock
 from chatd.domain.workspace.agent_api import AgentUnreachable
@@ -38,8 +37,15 @@ from tests.support.local_rig import (
 )
 
 MIB = 1024 * 1024
-PROCESSES = 48
-LIMITS = ResourceLimits(memory_bytes=256 * MIB, file_bytes=8 * MIB, open_files=256)
+# Under the server's own account the limit counts the processes of the tests too.
+PROCESSES = 48 if AS_ROOT else 1000
+SPEC = TemplateSpec(
+    seed=DemoSeed(),
+    env={"PROJECT": "basket"},
+    limits=ResourceLimits(
+        memory_bytes=256 * MIB, processes=PROCESSES, file_bytes=8 * MIB, open_files=256
+    ),
+)
 SESSION_KEYRING, USER_KEYRING = -3, -4
 SERVERS_KEY = "chatd-test-key-of-the-server"
 
@@ -100,11 +106,7 @@ def started(kits: Path, request: pytest.FixtureRequest) -> Generator[Started]:
 
         async def start() -> tuple[RunningWorkspace, RunningWorkspace]:
             rig = LocalRig(config)
-            # Under the server's own account the limit would count the tests' processes too.
-            processes = PROCESSES if AS_ROOT or has_namespaces(level) else 0
-            limits = replace(LIMITS, processes=processes)
-            spec = TemplateSpec(seed=DemoSeed(), env={"PROJECT": "basket"}, limits=limits)
-            return await rig.start(spec), await rig.start()
+            return await rig.start(SPEC), await rig.start()
 
         _add_server_key()
         mine, other = asyncio.run(start())
@@ -369,13 +371,11 @@ async def test_each_workspace_has_an_account_of_its_own(pair: Pair) -> None:
 
 @pytest.mark.covers("hostile-2")
 async def test_a_fork_bomb_is_bounded_and_does_not_affect_other_workspaces(pair: Pair) -> None:
-    if not (AS_ROOT or pair.has_namespaces):
-        pytest.skip("the limit is that of the account, which the tests themselves have")
     # It reaps its children itself: later tests need free process slots.
     bomb = (
         "import os, signal\nchildren = []\n"
         "try:\n"
-        "    while len(children) < 500:\n"
+        f"    while len(children) < {10 * PROCESSES}:\n"
         "        child = os.fork()\n"
         "        if child == 0: signal.pause()\n"
         "        children.append(child)\n"
