@@ -88,7 +88,11 @@ async def test_a_viewer_of_a_killed_server_has_the_state_after_the_takeover(
 ) -> None:
     """Slow: two servers, and the time after which a worker counts as dead."""
     command = ("serve", "--port", "0", "--no-browser", "--data-dir", data_dir)
-    env = {"CHATD_ADMIN_TOKEN": TOKEN, "CHATD_DATABASE_URL": dsn}
+    env = {
+        "CHATD_ADMIN_TOKEN": TOKEN,
+        "CHATD_DATABASE_URL": dsn,
+        "CHATD_WORKSPACES_ENABLED": "false",
+    }
     async with asyncio.timeout(140):
         async with chatd(*command, **env) as first, await client_at(first) as client:
             viewer = await open_chat(client, "tell me a long story")
