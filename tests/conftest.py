@@ -67,15 +67,15 @@ EMPTY_HOME: Final = pytest.StashKey[EmptyHome]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[EMPTY_HOME] = EmptyHome()
     # A process that only starts others stays where it is: they look for their settings there.
-    is_worker = hasattr(config, "workerinput")
-    runs_tests = is_worker or config.getoption("dist", "no") == "no"
-    config.stash[EMPTY_HOME].enter(is_working_directory=runs_tests)
+    if hasattr(config, "workerinput") or config.getoption("dist", "no") == "no":
+        config.stash[EMPTY_HOME] = EmptyHome()
+        config.stash[EMPTY_HOME].enter()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    config.stash[EMPTY_HOME].leave()
+    if EMPTY_HOME in config.stash:
+        config.stash[EMPTY_HOME].leave()
 
 
 def pytest_terminal_summary(

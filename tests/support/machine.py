@@ -22,6 +22,9 @@ KEPT_PREFIXES: Final = (
     *("PYTHON", "PYTEST_", "HYPOTHESIS_", "COV", "VIRTUAL_ENV", "LD_", "DYLD_", "ASAN_"),
 )
 
+MACHINE_VARIABLES: Final = dict(os.environ)
+"""As this process was started, for installing packages: npm has its settings in the home."""
+
 
 def is_kept(variable: str) -> bool:
     return variable in KEPT_VARIABLES or variable.startswith(KEPT_PREFIXES)
@@ -35,15 +38,14 @@ class EmptyHome:
         self._directory = Path.cwd()
         self._home: Path | None = None
 
-    def enter(self, *, is_working_directory: bool) -> None:
+    def enter(self) -> None:
         self._before = dict(os.environ)
         self._home = Path(tempfile.mkdtemp(prefix=HOME_PREFIX))
         for name in self._before:
             if not is_kept(name):
                 del os.environ[name]
         os.environ["HOME"] = str(self._home)
-        if is_working_directory:
-            os.chdir(self._home)
+        os.chdir(self._home)
 
     def leave(self) -> None:
         os.chdir(self._directory)

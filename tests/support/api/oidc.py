@@ -17,6 +17,8 @@ import pytest
 from aiohttp import ClientResponse, ClientSession, CookieJar
 from yarl import URL
 
+from tests.support.machine import MACHINE_VARIABLES
+
 DIRECTORY: Final = Path(__file__).parents[2] / "oidc"
 CLIENT_SECRET: Final = "a client secret with signs: + / %"
 
@@ -53,7 +55,9 @@ def _install() -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (DIRECTORY / "node_modules" / "oidc-provider").exists():
             command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-            subprocess.run(command, cwd=DIRECTORY, check=True, capture_output=True)
+            subprocess.run(
+                command, cwd=DIRECTORY, env=MACHINE_VARIABLES, check=True, capture_output=True
+            )
 
 
 class OidcBrowser:

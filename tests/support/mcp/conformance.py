@@ -13,6 +13,8 @@ from typing import Final
 
 import pytest
 
+from tests.support.machine import MACHINE_VARIABLES
+
 DIRECTORY: Final = Path(__file__).parents[2] / "mcp_conformance"
 PACKAGE: Final = DIRECTORY / "node_modules" / "@modelcontextprotocol" / "conformance"
 
@@ -37,4 +39,6 @@ def _install() -> None:
         if shutil.which("npm") is None:
             pytest.skip("npm is not installed: MCP conformance is not tested")
         command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-        subprocess.run(command, cwd=DIRECTORY, check=True, capture_output=True)
+        subprocess.run(
+            command, cwd=DIRECTORY, env=MACHINE_VARIABLES, check=True, capture_output=True
+        )
