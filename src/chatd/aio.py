@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct
@@ -232,3 +233,18 @@ class BackgroundTasks:
 async def run_other_tasks() -> None:
     """Let the other tasks of the loop run once. No time passes, so this needs no clock."""
     await asyncio.sleep(0)  # noqa: TID251
+
+
+# The request of a model call
+
+
+class RequestMark:
+    """Whether the request of a model call has left this process. `is_sent` is None if the provider
+    does not tell: then it may have."""
+
+    def __init__(self) -> None:
+        self.is_sent: bool | None = None
+
+
+REQUEST_MARK: Final[ContextVar[RequestMark | None]] = ContextVar("request_mark", default=None)
+"""Of the call that the task makes. It passes through every adapter to the HTTP session below."""

@@ -61,7 +61,7 @@ from chatd.stream.live_parts import LivePartSource
 from chatd.stream.spend_notices import SpendNotices
 
 CLOSE_TIMEOUT_S: Final = 1.0
-"""Time limit of each close at shutdown; with the drain timeout it stays below half a minute."""
+"""Time limit of each close at shutdown, after the drain."""
 
 
 class ReplicaConfig(Struct, frozen=True, kw_only=True):

@@ -18,8 +18,10 @@ from chatd.engine.spend_guard import SpendGuard
 from chatd.store.pool import Pool
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import EngineRig, Events, change_id, engine_rig
+from tests.support.eventually import eventually
 from tests.support.factories import CHAT, WORKER, chat
 from tests.support.outcomes import present
+from tests.support.providers.server import Gate
 from tests.support.store import session_to
 from tests.support.tools import GatedTool
 
@@ -33,6 +35,10 @@ class CallBudget:
 
     def __init__(self, calls: int) -> None:
         self.left = calls
+
+    def is_unlimited(self, chat: Chat) -> bool:
+        del chat
+        return False
 
     async def check(self, chat: Chat) -> SpendRefusal | None:
         del chat
@@ -55,6 +61,10 @@ class FailingBudget:
 
     def __init__(self, *, hangs: bool) -> None:
         self.hangs = hangs
+
+    def is_unlimited(self, chat: Chat) -> bool:
+        del chat
+        return False
 
     async def check(self, chat: Chat) -> SpendRefusal | None:
         del chat
@@ -203,3 +213,24 @@ async def test_near_the_limit_a_call_waits_until_the_check_can_be_made(
         rig.answer("hello")
         await rig.send(chat_id, "now")
         assert (await rig.wait_state(chat_id, "W")).last_error is None
+
+
+@pytest.mark.promise("P11")
+@pytest.mark.stock_server
+async def test_a_call_is_marked_as_sent_when_its_check_has_passed(dsn: str, gate: Gate) -> None:
+    """The mark is written before the request: a call without it was never sent."""
+    async with engine_rig(dsn, spend_limit=SpendLimit(micros=1_000_000)) as rig:
+
+        async def mark() -> list[bool] | None:
+            rows = await rig.pool.fetch("SELECT sent FROM open_calls")
+            return [row["sent"] for row in rows] or None
+
+        rig.answer("hello", gate)
+        async with unreadable_limits(dsn):
+            chat_id = await rig.create("hi")
+            assert await eventually(mark) == [False]
+            assert rig.api.requests == []
+        await gate.reached.wait()
+        assert await mark() == [True]
+        gate.open()
+        assert (await rig.wait_runner_left(chat_id)).state == "W"

@@ -150,16 +150,17 @@ async def test_the_budget_of_a_chat_stops_it_and_no_other_chat(rig: EngineRig) -
 
 
 async def test_chats_that_start_at_once_stay_within_their_common_limit(rig: EngineRig) -> None:
-    """Each spends a fifteenth of it, in one chunk. The last one may reserve less than its chunk."""
+    """Each spends a fifteenth of it, in one chunk. The last ones may reserve less than their
+    chunk."""
     await limit_owner(rig, 7_500)
     for _ in range(40):
         rig.answer(WORDS, WORDS)
     chat_ids = await asyncio.gather(*(rig.create("hi") for _ in range(40)))
     ended = [await rig.wait_runner_left(chat_id) for chat_id in chat_ids]
     answered = sum(chat.last_error is None for chat in ended)
-    assert 5 <= answered == len(rig.api.requests) <= 15
+    assert 5 <= answered == len(rig.api.requests) <= 17
     spent = await rig.pool.fetchval("SELECT sum(cost_micros) FROM usage_events")
-    assert spent <= 7_500 + 500
+    assert spent <= 7_500 + 2 * 500
     assert "spend_check_failed" not in {name for name, _ in rig.events.seen}
 
 

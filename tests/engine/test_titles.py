@@ -152,6 +152,13 @@ class SpentBudget:
     def __init__(self) -> None:
         self.checks = 0
 
+    def is_unlimited(self, chat: Chat) -> bool:
+        del chat
+        return False
+
+    def reserve_unchecked(self, chat: Chat, call: StartedCall) -> SpendRefusal | None:
+        raise AssertionError(chat, call)
+
     async def check(self, chat: Chat) -> SpendRefusal | None:
         del chat
         return SpendRefusal(message="Enough.")

@@ -1,21 +1,29 @@
 """Usage is recorded once for every model call, however the call ends; estimated where the provider
 does not tell."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from uuid import UUID
 
+import msgspec
 import pytest
+from msgspec import Raw
 from msgspec.structs import replace
 
+from chatd.domain.answer.answer import StartedCall
 from chatd.domain.chat.messages import TokenUsage, UsageEntry
 from chatd.domain.chat.parts import TextPart
 from chatd.domain.chat.row import Episode
 from chatd.domain.chat.suspicion import MAX_LONE_DEATHS
-from chatd.domain.ids import ChatId
+from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.spend import FIRST_OUTPUT_TOKENS
 from chatd.engine.budget import SpendLimit
 from chatd.engine.worker import WorkerConfig
 from chatd.parts.journal_tail import read_episode
-from chatd.store.chat import journal, messages
+from chatd.providers.config import ProviderConfig
+from chatd.providers.registry import build_provider
+from chatd.store.chat import journal, messages, open_calls
+from chatd.store.chat.open_calls import OpenCall
 from chatd.store.conn import Row
 from tests.support.engine_rig import NO_SLOTS, EngineRig, engine_rig, engine_rig_with, usage_chunk
 from tests.support.eventually import eventually
@@ -411,3 +419,82 @@ async def test_a_call_with_an_unreadable_record_is_given_up_after_two_days(dsn: 
             )
         await rig.replica.usage_writer.settle_abandoned()
         assert await rig.pool.fetchval("SELECT count(*) FROM open_calls") == 1
+
+
+async def test_a_call_that_was_never_sent_costs_nothing_and_says_so(rig: EngineRig) -> None:
+    """Of two calls of a dead worker one had not passed its check."""
+    chat_id = await rig.create_unowned("hi")
+    chat, gone = await rig.chat(chat_id), WorkerId(UUID(int=404))
+    started = StartedCall(
+        id=UUID(int=1), kind="turn", config=rig.model.config, usage=TokenUsage(input_tokens=3)
+    )
+    for number, sent in ((1, True), (2, False)):
+        record = Raw(msgspec.json.encode(replace(started, id=UUID(int=number))))
+        call = OpenCall(
+            id=UUID(int=number),
+            owner_id=chat.owner_id,
+            chat_id=chat.id,
+            root_chat_id=chat.root_chat_id,
+            worker_id=gone,
+            epoch=0,
+            history_version=chat.history_version,
+            attempt=1,
+            reserved_micros=7,
+            record=record,
+            sent=sent,
+        )
+        await open_calls.write(rig.pool, [call], [])
+    await rig.replica.usage_writer.settle_workers([gone])
+    found = await rig.pool.fetch("SELECT call_id FROM usage_events WHERE call_id IS NOT NULL")
+    assert UUID(int=2) not in {row["call_id"] for row in found}
+    assert UUID(int=1) in {row["call_id"] for row in found}
+    assert (
+        await rig.pool.fetchval("SELECT count(*) FROM open_calls WHERE worker_id = $1", gone) == 0
+    )
+    await rig.events.wait("call_never_sent", chat_id=chat_id)
+
+
+async def test_a_call_that_is_stopped_before_its_request_is_sent_costs_nothing(
+    rig: EngineRig,
+) -> None:
+    """The provider accepts the connection and never answers the TLS handshake."""
+    connected = asyncio.Event()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connected.set()
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(accept, "127.0.0.1", 0) as listener:
+        port = listener.sockets[0].getsockname()[1]
+        url = f"https://127.0.0.1:{port}/v1"
+        rig.model.provider = build_provider(ProviderConfig(kind="openai-compat", base_url=url))
+        chat_id = await rig.create("hi")
+        await connected.wait()
+        await rig.interrupt(chat_id)
+        await rig.wait_state(chat_id, "W")
+        await rig.model.provider.close()
+    assert await rig.recorded_usage() == []
+
+    async def is_closed() -> bool:
+        return await rig.pool.fetchval("SELECT count(*) FROM open_calls") == 0
+
+    await eventually(is_closed)
+
+
+@pytest.mark.parametrize("words", [(), (STREAMED,)], ids=["in silence", "while it streams"])
+async def test_a_stopped_call_books_the_input_as_its_provider_counts_it(
+    rig: EngineRig, gate: Gate, words: tuple[str, ...]
+) -> None:
+    """This provider counts twice as many tokens as chatd estimates."""
+    rig.answer("hello", input_tokens=2 * 1_007)
+    await rig.wait_runner_left(await rig.create(LONG))
+    chat_id = await rig.ask(LONG, *words, gate)
+    if words:
+        await rig.wait_shown(chat_id, "said")
+    await rig.interrupt(chat_id)
+    await rig.wait_runner_left(chat_id)
+    await rig.replica.usage_writer.wait_idle()
+    rows = await rig.pool.fetch("SELECT input_tokens, estimated FROM usage_events ORDER BY id")
+    assert [row["estimated"] for row in rows] == [False, True]
+    assert abs(rows[1]["input_tokens"] - rows[0]["input_tokens"]) < 20

@@ -57,6 +57,15 @@ async def test_a_call_that_is_written_twice_is_one_row(pool: Pool) -> None:
     assert await open_calls.list_of_workers(pool, [WORKER]) == [call]
 
 
+async def test_a_call_that_was_written_before_its_check_is_marked_as_sent_once(pool: Pool) -> None:
+    """A late repeat of the first write does not take the mark back."""
+    chat = await open_chat(pool, 1)
+    unsent = replace(call_of(chat), sent=False)
+    for call, expected in ((unsent, False), (replace(unsent, sent=True), True), (unsent, True)):
+        await open_calls.write(pool, [call], [])
+        assert await pool.fetchval("SELECT sent FROM open_calls") is expected
+
+
 async def test_one_statement_writes_some_calls_and_deletes_others(pool: Pool) -> None:
     chat = await open_chat(pool, 1)
     unsent, kept, new = call_of(chat), call_of(chat), call_of(chat)

@@ -97,6 +97,7 @@ def test_every_key_can_be_set_in_the_environment() -> None:
         "CHATD_DATABASE_POOL_SIZE": "3",
         "CHATD_DATABASE_STATEMENT_TIMEOUT_S": "4",
         "CHATD_DATABASE_LOCK_TIMEOUT_S": "0.5",
+        "CHATD_DATABASE_START_WAIT_S": "7",
         "CHATD_LOG_LEVEL": "error",
         "CHATD_LOG_FORMAT": "json",
         "CHATD_SERVER_HOST": "::1",
@@ -183,7 +184,11 @@ def test_every_key_can_be_set_in_the_environment() -> None:
     assert loaded(env=env) == Settings(
         data_dir=Path("/srv/chatd"),
         database=DatabaseSettings(
-            url="postgres://db/chatd", pool_size=3, statement_timeout_s=4.0, lock_timeout_s=0.5
+            url="postgres://db/chatd",
+            pool_size=3,
+            statement_timeout_s=4.0,
+            lock_timeout_s=0.5,
+            start_wait_s=7.0,
         ),
         log=LogSettings(level="error", format="json"),
         server=ServerSettings(
@@ -585,7 +590,7 @@ def test_the_repr_of_settings_is_complete_except_the_password() -> None:
     database = DatabaseSettings(url="postgresql://ada:hunter2@db/chatd")
     assert repr(database) == (
         "DatabaseSettings(url='postgresql://ada:***@db/chatd', pool_size=10, "
-        "statement_timeout_s=15.0, lock_timeout_s=5.0)"
+        "statement_timeout_s=15.0, lock_timeout_s=5.0, start_wait_s=60.0)"
     )
 
 

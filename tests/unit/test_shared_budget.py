@@ -12,6 +12,7 @@ from chatd.domain.answer.answer import StartedCall
 from chatd.domain.chat.messages import TokenUsage
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import Unavailable
+from chatd.domain.model.usage import learn_input_ratio
 from chatd.domain.spend import (
     FIRST_OUTPUT_TOKENS,
     UNCHECKED_REFUSAL,
@@ -227,3 +228,22 @@ def test_without_a_check_a_tenth_of_the_limit_stays(
     far = SpendAccount(limit_micros=1_000_000, spent_micros=0)
     assert fits_unchecked((far, near), micros) is fits
     assert fits_unchecked((), micros) is True
+
+
+@pytest.mark.parametrize(
+    ("ratio", "estimated", "told", "learned"),
+    [
+        (1.0, 1_000, TokenUsage(input_tokens=2_000), 2.0),
+        (1.0, 1_000, TokenUsage(input_tokens=100, cache_read_tokens=1_400), 1.5),
+        (2.0, 1_000, TokenUsage(input_tokens=1_000), 1.75),
+        (1.0, 1_000, TokenUsage(input_tokens=90_000), 3.0),
+        (1.0, 1_000, TokenUsage(input_tokens=1), 0.5),
+        (1.2, 1_000, TokenUsage(input_tokens=2_000, estimated=True), 1.2),
+        (1.2, 1_000, TokenUsage(output_tokens=9), 1.2),
+        (1.2, 199, TokenUsage(input_tokens=2_000), 1.2),
+    ],
+)
+def test_what_providers_count_corrects_the_estimate_of_the_input(
+    ratio: float, estimated: int, told: TokenUsage, learned: float
+) -> None:
+    assert learn_input_ratio(ratio, estimated, told) == learned

@@ -26,8 +26,12 @@ LONG = STABLE_WORKER_S
         (WorkerDeath(uptime_s=LONG, isolated=2, lock_held=False), False),
         (WorkerDeath(uptime_s=LONG, isolated=1, lock_held=True), True),
         (WorkerDeath(uptime_s=LONG, isolated=2, lock_held=True), False),
+        (WorkerDeath(uptime_s=LONG, isolated=1, lock_held=False, draining=True), False),
     ],
-    ids=["alone", "dies_at_start", "no_suspect", "two_suspects", "stalled", "stalled_with_two"],
+    ids=[
+        *("alone", "dies_at_start", "no_suspect", "two_suspects", "stalled", "stalled_with_two"),
+        "killed_while_draining",
+    ],
 )
 def test_a_death_tells_against_the_only_suspect_of_a_worker_that_had_run_for_a_while(
     death: WorkerDeath, *, tells: bool

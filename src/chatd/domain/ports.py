@@ -218,6 +218,10 @@ class SpendAllowance(Protocol):
 
 
 class Budget(Protocol):
+    def is_unlimited(self, chat: Chat) -> bool:
+        """Whether it is known without a statement that no limit holds."""
+        ...
+
     async def check(self, chat: Chat) -> SpendRefusal | None:
         """Called before a message is accepted."""
         ...

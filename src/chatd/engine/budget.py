@@ -93,6 +93,9 @@ class SpendBudget:
         self._known: dict[_AccountKey, _KnownAccount] = {}
         changes.subscribe(self._on_change)
 
+    def is_unlimited(self, chat: Chat) -> bool:
+        return not self._is_limit_possible(chat) and self._known_has_limits() is False
+
     async def check(self, chat: Chat) -> SpendRefusal | None:
         if not await self._may_limit(chat):
             return None
@@ -190,13 +193,16 @@ class SpendBudget:
         no limit is set."""
         if self._is_limit_possible(chat):
             return True
-        known = self._has_limits if self._changes.is_current else None
+        known = self._known_has_limits()
         if known is None:
             heard = self._changes_heard
             known = await spend.has_limits(self._pool)
             if heard == self._changes_heard:
                 self._has_limits = known
         return known
+
+    def _known_has_limits(self) -> bool | None:
+        return self._has_limits if self._changes.is_current else None
 
     def _is_limit_possible(self, chat: Chat) -> bool:
         """Whatever the database has."""

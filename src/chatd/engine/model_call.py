@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chatd.aio import REQUEST_MARK, RequestMark
 from chatd.domain.answer.answer import (
     Answer,
     EmptyAnswer,
@@ -246,6 +247,7 @@ class ModelCall:
         self._idle = IdleTimeout.armed(env.clock.monotonic(), self._limits.silence_s)
         self._is_charged = False
         self._is_opened = False
+        self._mark = RequestMark()
         self._id = env.new_id()
         self._mcp_servers = context.mcp_servers
         self.record = ModelCallRecord(
@@ -287,7 +289,8 @@ class ModelCall:
     ) -> Answer:
         """Publish live parts of an answer to `recorder`; a summary is shown when it is complete.
         Raises ModelCallError, SpendRefused."""
-        estimate = estimate_input_tokens(request)
+        rough = estimate_input_tokens(request)
+        estimate = spend_guard.estimate_input(self.record.config, rough)
         self._assembler = Assembler(
             self._used_ids, input_tokens=estimate, max_calls=self._max_calls
         )
@@ -299,7 +302,7 @@ class ModelCall:
             async with limit:
                 call = self._started_call()
                 allowance = await spend_guard.open(attempt.chat, call, self._choice)
-                failure = await self._read(request, recorder, allowance)
+                failure = await self._read(request, recorder, allowance, spend_guard)
         except SpendUnknown:
             raise self.rejected(attempt, UNCHECKED_WAIT) from None
         except TimeoutError:
@@ -307,7 +310,8 @@ class ModelCall:
                 raise
         if limit.expired():
             failure = known_failure("timeout", self.record.config.provider)
-        # A call that is cancelled before the provider answers may be charged; no other is.
+        # A call that is cancelled after its request was sent, and before the provider answers, may
+        # be charged; no other is.
         self._is_charged = self._is_opened
         if not self._is_charged:
             spend_guard.discard(self._started_call())
@@ -325,6 +329,7 @@ class ModelCall:
             if failure.kind == "answer_too_large":
                 raise AnswerTooLarge(failure, self.usage_entries())
             raise self.rejected(attempt, failure)
+        spend_guard.learn_input(self.record.config, rough, self._assembler.usage)
         return self._assembler.finished()
 
     def rejected(self, attempt: Attempt, failure: ClassifiedFailure) -> ModelCallError:
@@ -334,11 +339,16 @@ class ModelCall:
         return ModelCallError(failure, usage, has_said=self.first_part_at is not None)
 
     async def _read(
-        self, request: ModelRequest, recorder: PartRecorder, allowance: SpendAllowance | None
+        self,
+        request: ModelRequest,
+        recorder: PartRecorder,
+        allowance: SpendAllowance | None,
+        spend_guard: SpendGuard,
     ) -> ClassifiedFailure | None:
         """None if the stream ended well, or was closed by the idle timeout."""
         try:
             self._is_charged = True
+            REQUEST_MARK.set(self._mark)
             async with self._closed_when_idle(), self._provider.stream(request) as events:
                 self._is_opened = True
                 return await self._assemble(events, recorder, allowance)
@@ -352,6 +362,9 @@ class ModelCall:
             return None
         except asyncio.CancelledError:
             if _is_task_cancelled():
+                if self._mark.is_sent is False:
+                    self._is_charged = False
+                    spend_guard.discard(self._started_call())
                 raise
             message, name = "the connection was given up", self.record.config.provider
             return classify_fault(ProviderFault(message=message, provider=name, transport="reset"))

@@ -38,13 +38,15 @@ class OpenCallWriter:
         self._has_work = asyncio.Event()
         self._has_work.set()  # The first write is empty: it prepares the statement.
 
-    async def open(self, chat: Chat, call: StartedCall) -> None:
+    async def open(self, chat: Chat, call: StartedCall, *, sent: bool = True) -> None:
         """Return when the record is written; wait while the database is away. A call that is
-        cancelled meanwhile leaves no record."""
+        cancelled meanwhile leaves no record. `sent`: the request follows at once; else open the
+        call again as sent before. It is written whole then: another worker may have removed the
+        record of a call that seemed to be abandoned."""
         if self._written is None:
             self._written = asyncio.get_running_loop().create_future()
         written = self._written
-        self._opened[call.id] = self._open_call(chat, call)
+        self._opened[call.id] = self._open_call(chat, call, sent=sent)
         self._has_work.set()
         try:
             await asyncio.shield(written)
@@ -54,9 +56,9 @@ class OpenCallWriter:
 
     def discard(self, call_id: UUID) -> None:
         """The call was not sent, or the provider refused it: it costs nothing."""
-        if self._opened.pop(call_id, None) is None:
-            self._discarded.add(call_id)
-            self._has_work.set()
+        self._opened.pop(call_id, None)
+        self._discarded.add(call_id)
+        self._has_work.set()
 
     async def run(self) -> None:
         while True:
@@ -99,7 +101,7 @@ class OpenCallWriter:
     def _report_delay(self, error: Unavailable, failures: int) -> None:
         self._env.emit("open_call_delayed", error_kind=error.code, failures=failures)
 
-    def _open_call(self, chat: Chat, call: StartedCall) -> OpenCall:
+    def _open_call(self, chat: Chat, call: StartedCall, *, sent: bool) -> OpenCall:
         return OpenCall(
             id=call.id,
             owner_id=chat.owner_id,
@@ -111,6 +113,7 @@ class OpenCallWriter:
             attempt=chat.attempt,
             reserved_micros=first_reservation(call.usage, call.config.prices),
             record=Raw(msgspec.json.encode(call)),
+            sent=sent,
         )
 
 

@@ -1,21 +1,27 @@
 """What stands before every model call: its record, and the spend limits.
 
 The record is written first, with what the call reserves; then the sum of all is compared with the
-limit. So of two calls that begin at the same moment at least one sees the other.
+limit. So of two calls that begin at the same moment at least one sees the other. A call that passes
+is marked as sent before its request is sent: what is not marked cost nothing if the worker dies.
 """
 
 import asyncio
 from typing import Final
 
 from chatd.domain.answer.answer import StartedCall
+from chatd.domain.chat.messages import TokenUsage
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ChatdError
 from chatd.domain.model.config import is_priced
+from chatd.domain.model.protocol import ModelConfig
+from chatd.domain.model.usage import learn_input_ratio
 from chatd.domain.ports import Budget, Env, ModelChoice, SpendAllowance
 from chatd.domain.spend import UNCHECKED_REFUSAL, SpendRefusal
 from chatd.engine.open_call_writer import OpenCallWriter
 
 SPEND_CHECK_TIMEOUT_S: Final = 2.0
+MAX_INPUT_RATIOS: Final = 1_000
+"""Of models, by which this replica corrects its estimates."""
 
 
 class SpendRefused(ChatdError):
@@ -59,6 +65,22 @@ class SpendGuard:
         self._timeout_s = timeout_s
         self._refuses_unpriced = refuses_unpriced
         self._unchecked = UNCHECKED_REFUSAL if refuses_unchecked else None
+        self._input_ratios: dict[tuple[str, str], float] = {}
+
+    def estimate_input(self, config: ModelConfig, rough: int) -> int:
+        """The input tokens of a call, which count if the provider tells none: by the length of the
+        request, and by what the model's provider has counted for earlier requests. Text of another
+        kind or another tokenizer can make twice as many tokens."""
+        ratio = self._input_ratios.get((config.provider, config.model), 1.0)
+        return max(1, round(rough * ratio))
+
+    def learn_input(self, config: ModelConfig, rough: int, told: TokenUsage) -> None:
+        """After a call whose provider told its usage."""
+        key = (config.provider, config.model)
+        if len(self._input_ratios) >= MAX_INPUT_RATIOS:
+            self._input_ratios.clear()
+        ratio = self._input_ratios.get(key, 1.0)
+        self._input_ratios[key] = learn_input_ratio(ratio, rough, told)
 
     async def check(self, chat: Chat) -> SpendRefusal | None:
         """Before a message is accepted."""
@@ -78,7 +100,8 @@ class SpendGuard:
     ) -> SpendAllowance | None:
         """Write the record of a call and reserve what it costs. None: no limit holds. Raises
         SpendRefused and, if the caller should ask again, SpendUnknown."""
-        await self._open_calls.open(chat, call)
+        is_unlimited = self._budget is None or self._budget.is_unlimited(chat)
+        await self._open_calls.open(chat, call, sent=is_unlimited)
         try:
             allowed = await self._reserve(chat, call)
             if isinstance(allowed, SpendRefusal):
@@ -87,6 +110,8 @@ class SpendGuard:
                 config = model.config
                 if not is_priced(config.prices, model.kind):
                     raise SpendRefused(unpriced_refusal(config.name))
+            if not is_unlimited:
+                await self._open_calls.open(chat, call, sent=True)
         except BaseException:
             self._open_calls.discard(call.id)
             raise

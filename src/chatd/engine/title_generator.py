@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from chatd.aio import BackgroundTasks
+from chatd.aio import REQUEST_MARK, BackgroundTasks, RequestMark
 from chatd.domain.access import WORKER
 from chatd.domain.answer.answer import Answer, ModelCallRecord, started_call, usage_entry
 from chatd.domain.answer.assembler import Assembler
@@ -21,7 +21,12 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.errors import TitleFailed, UsageLimit
 from chatd.domain.ids import ChatId
 from chatd.domain.model.classify import classify_fault
-from chatd.domain.model.protocol import ModelRequest, ProviderError, ProviderFault, StreamFailed
+from chatd.domain.model.protocol import (
+    ModelRequest,
+    ProviderError,
+    ProviderFault,
+    StreamFailed,
+)
 from chatd.domain.model.usage import estimate_input_tokens
 from chatd.domain.ports import Env, ModelChoice, ModelSource
 from chatd.domain.prompt.titles import (
@@ -171,11 +176,14 @@ class TitleGenerator:
     ) -> tuple[Answer | None, ProviderFault | None]:
         """No answer: the call did not reach the provider and has no usage. Usage is recorded on
         every way out, also if a shutdown cancels the call."""
-        assembler = Assembler(input_tokens=estimate_input_tokens(request))
+        rough = estimate_input_tokens(request)
+        assembler = Assembler(input_tokens=self._spend_guard.estimate_input(model.config, rough))
         call_id = self._env.new_id()
         record = ModelCallRecord(config=model.config, id=call_id)
         call = started_call("title", call_id, model.config, assembler.usage)
         is_charged, is_opened, fault = False, False, None
+        mark = RequestMark()
+        REQUEST_MARK.set(mark)
         is_recorded = await self._debug.is_on(chat.owner_id)
         debug = self._debug.begin(chat, "title", model.config, request) if is_recorded else None
         try:
@@ -199,7 +207,7 @@ class TitleGenerator:
             if debug is not None:
                 failure = None if fault is None else classify_fault(fault).error
                 self._debug.end(debug, answer, failure)
-            if is_charged:
+            if is_charged and mark.is_sent is not False:
                 is_ok = answer.finished is not None
                 entry = usage_entry("title", record, answer.usage, ok=is_ok)
                 self._usage_writer.record(chat, (entry,))

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 import aiohttp
 from msgspec import Struct, structs
 
+from chatd.aio import REQUEST_MARK, RequestMark
 from chatd.domain.model.protocol import (
     ModelEvent,
     ProviderError,
@@ -201,7 +202,7 @@ class ProviderSession:
         proxy = None if found is None else found.reveal()
         if proxy is not None and not is_http_proxy(proxy):
             raise self.build_failure(ProviderFault(message=UNSUPPORTED_PROXY_TEXT, type="config"))
-        connection = _Connection()
+        connection = _Connection(REQUEST_MARK.get())
         try:
             is_large = body is not None and len(body) > _MAX_UNSTREAMED_BODY_BYTES
             size = {} if body is None else {"Content-Length": str(len(body))}
@@ -240,7 +241,7 @@ class ProviderSession:
                 max_line_size=_MAX_HEADER_BYTES,
                 max_field_size=_MAX_HEADER_BYTES,
                 trust_env=False,
-                trace_configs=[_trace_reuse()],
+                trace_configs=[_trace_connection()],
             )
         return self._sessions[keep]
 
@@ -340,11 +341,17 @@ def _reply_fault(response: aiohttp.ClientResponse, body: bytes) -> ProviderFault
 class _Connection:
     """The connection of one request. `is_reused`: an earlier request has used it."""
 
-    def __init__(self) -> None:
+    def __init__(self, mark: RequestMark | None = None) -> None:
         self.is_reused = False
+        self._mark = mark
+        self.set_sent(is_sent=False)
+
+    def set_sent(self, *, is_sent: bool) -> None:
+        if self._mark is not None:
+            self._mark.is_sent = is_sent
 
 
-def _trace_reuse() -> aiohttp.TraceConfig:
+def _trace_connection() -> aiohttp.TraceConfig:
     async def reused(
         _session: aiohttp.ClientSession,
         context: SimpleNamespace,
@@ -354,6 +361,16 @@ def _trace_reuse() -> aiohttp.TraceConfig:
         if isinstance(line, _Connection):
             line.is_reused = True
 
+    async def sending(
+        _session: aiohttp.ClientSession,
+        context: SimpleNamespace,
+        _params: aiohttp.TraceRequestHeadersSentParams,
+    ) -> None:
+        line = context.trace_request_ctx
+        if isinstance(line, _Connection):
+            line.set_sent(is_sent=True)
+
     trace = aiohttp.TraceConfig()
     trace.on_connection_reuseconn.append(reused)
+    trace.on_request_headers_sent.append(sending)
     return trace

@@ -176,8 +176,14 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(ge=1, le=10_000, description="Subagents that this process may run at once"),
     ] = 200
     drain_s: Annotated[
-        float, Meta(ge=0, le=300, description="How long running steps may take to finish at exit")
-    ] = 25.0
+        float,
+        Meta(
+            ge=0,
+            le=3600,
+            description="How long running steps may take to finish at exit; the platform must wait"
+            " longer before it kills the process",
+        ),
+    ] = 60.0
 
 
 RequestRate = Annotated[int, Meta(ge=0, le=1_000_000)]

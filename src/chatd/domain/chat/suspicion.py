@@ -35,11 +35,13 @@ WORKER_CRASHED_ERROR: Final = ChatError(
 
 class WorkerDeath(Struct, frozen=True, kw_only=True):
     """`isolated` counts the isolated chats that the worker ran. `lock_held`: the process still
-    holds its session lock, so that it lost its lease but did not die: it was stalled."""
+    holds its session lock, so that it lost its lease but did not die: it was stalled. `draining`:
+    it had been told to stop."""
 
     uptime_s: float
     isolated: int
     lock_held: bool
+    draining: bool = False
 
 
 def is_isolated(chat: Chat) -> bool:
@@ -49,8 +51,9 @@ def is_isolated(chat: Chat) -> bool:
 def is_evidence(death: WorkerDeath) -> bool:
     """Whether the death tells against the isolated chat of that worker. A stall counts like a
     death: a chat whose work stalls its worker would take one replica after another from all other
-    chats, without any process ever dying."""
-    return death.isolated == 1 and death.uptime_s >= STABLE_WORKER_S
+    chats, without any process ever dying. A worker that drains longer than its platform lets it is
+    killed by the platform, and not by a chat."""
+    return death.isolated == 1 and death.uptime_s >= STABLE_WORKER_S and not death.draining
 
 
 def suspect_delay_s(deaths: int, jitter: float = 0.0) -> float:

@@ -22,6 +22,11 @@ from chatd.domain.text import Json
 BYTES_PER_TOKEN: Final = 4
 IMAGE_TOKENS: Final = 1_600
 """The most that a vendor charges for an image of usual size."""
+MIN_LEARNED_TOKENS: Final = 200
+"""In a smaller prompt, what a provider adds to every request counts more than the text."""
+_MIN_INPUT_RATIO: Final = 0.5
+_MAX_INPUT_RATIO: Final = 3.0
+_NEWEST_SHARE: Final = 0.25
 _FILE_BYTES_PER_TOKEN: Final = 40
 _PART_OVERHEAD_BYTES: Final = 16
 
@@ -64,6 +69,16 @@ def estimate_input_tokens(request: ModelRequest) -> int:
     counted = sum(_prompt_bytes(part) for message in request.messages for part in message.parts)
     counted += sum(_tool_bytes(tool) for tool in request.tools)
     return max(1, _tokens(counted))
+
+
+def learn_input_ratio(ratio: float, estimated: int, told: TokenUsage) -> float:
+    """How many input tokens a provider counts for one that `estimate_input_tokens` gives, after a
+    call whose usage it told. 1.0 at first."""
+    counted = told.input_tokens + told.cache_read_tokens + told.cache_creation_tokens
+    if told.estimated or counted == 0 or estimated < MIN_LEARNED_TOKENS:
+        return ratio
+    seen = min(max(counted / estimated, _MIN_INPUT_RATIO), _MAX_INPUT_RATIO)
+    return seen if ratio == 1.0 else ratio + (seen - ratio) * _NEWEST_SHARE
 
 
 class PrefixLoss(Struct, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """Open calls: model calls without recorded usage.
 
-A row is written before the request is sent, so that the call of a worker that dies is found. The
-statement that records the usage deletes the row.
+A row is written before the request is sent, so that the call of a worker that dies is found. `sent`
+says whether the request may have been sent. The statement that records the usage deletes the row.
 """
 
 from collections.abc import Sequence
@@ -20,16 +20,16 @@ WRITE: Final[LiteralString] = """
         DELETE FROM open_calls o
         WHERE o.call_id IN (SELECT json_array_elements_text($2::json)::uuid))
     INSERT INTO open_calls (call_id, owner_id, chat_id, root_chat_id, worker_id, epoch,
-        history_version, attempt, reserved_micros, record)
+        history_version, attempt, reserved_micros, record, sent)
     SELECT c.id, c.owner_id, c.chat_id, c.root_chat_id, c.worker_id, c.epoch, c.history_version,
-        c.attempt, c.reserved_micros, c.record
+        c.attempt, c.reserved_micros, c.record, c.sent
     FROM json_to_recordset($1::json) AS c (id uuid, owner_id uuid, chat_id uuid,
         root_chat_id uuid, worker_id uuid, epoch bigint, history_version bigint, attempt integer,
-        reserved_micros bigint, record json)
-    ON CONFLICT (call_id) DO NOTHING"""
+        reserved_micros bigint, record json, sent boolean)
+    ON CONFLICT (call_id) DO UPDATE SET sent = true WHERE excluded.sent AND NOT open_calls.sent"""
 
 _COLUMNS: Final[LiteralString] = """call_id, owner_id, chat_id, root_chat_id, worker_id, epoch,
-    history_version, attempt, reserved_micros, record"""
+    history_version, attempt, reserved_micros, record, sent"""
 
 LIST_OF_CHAT: Final[LiteralString] = f"""
     SELECT {_COLUMNS} FROM open_calls
@@ -52,7 +52,8 @@ MAX_CALLS_LISTED: Final = 1_000
 
 
 class OpenCall(Struct, frozen=True, kw_only=True):
-    """`record` is an encoded `StartedCall`. `reserved_micros` is what the call costs at least."""
+    """`record` is an encoded `StartedCall`. `reserved_micros` is what the call costs at least.
+    `sent`: the request may have been sent."""
 
     id: UUID
     owner_id: UserId
@@ -64,6 +65,7 @@ class OpenCall(Struct, frozen=True, kw_only=True):
     attempt: int
     reserved_micros: int | None
     record: Raw
+    sent: bool = True
 
     @property
     def episode(self) -> Episode:
@@ -72,7 +74,7 @@ class OpenCall(Struct, frozen=True, kw_only=True):
 
 async def write(conn: Conn, opened: Sequence[OpenCall], discarded: Sequence[UUID]) -> None:
     """Write the rows of calls that are about to be sent, and delete those of calls that were not.
-    Writing a row again changes nothing."""
+    Writing a row again only marks it as sent."""
     await conn.execute(WRITE, json_text(opened), json_text(discarded))
 
 
@@ -109,4 +111,5 @@ def _open_call(row: Row) -> OpenCall:
         attempt=row["attempt"],
         reserved_micros=row["reserved_micros"],
         record=Raw(row["record"]),
+        sent=row["sent"],
     )

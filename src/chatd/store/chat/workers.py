@@ -191,6 +191,7 @@ HEARTBEAT: Final[LiteralString] = f"""
 
 READ_DEATHS: Final[LiteralString] = """
     SELECT w.worker_id, extract(epoch FROM w.renewed_at - w.started_at)::float8 AS uptime_s,
+        w.draining,
         (SELECT count(*) FROM chats c WHERE c.worker_id = w.worker_id AND c.orphan_count > 1
          AND c.status = 'running') AS isolated,
         EXISTS (SELECT FROM pg_locks l
@@ -370,7 +371,10 @@ async def read_deaths(conn: Conn, worker_ids: frozenset[WorkerId]) -> dict[Worke
     rows = await conn.fetch(READ_DEATHS, list(worker_ids))
     return {
         row["worker_id"]: WorkerDeath(
-            uptime_s=row["uptime_s"], isolated=row["isolated"], lock_held=row["lock_held"]
+            uptime_s=row["uptime_s"],
+            isolated=row["isolated"],
+            lock_held=row["lock_held"],
+            draining=row["draining"],
         )
         for row in rows
     }
