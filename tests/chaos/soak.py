@@ -28,9 +28,12 @@ from tests.support.chaos.roaming_viewers import RoamingViewers
 from tests.support.chaos.running_replicas import RunningReplicas
 from tests.support.chaos.transcript_judge import TranscriptJudge
 from tests.support.chaos.unreliable_model import SlowToolServer, UnreliableModel
+from tests.support.database import find_stock_programs
 
 SETTLE_TIMEOUT_S = 60.0
 CHECKS_BILLING = True
+UNREACHED_LIMIT_MICROS = 10**12
+"""So that the spend of every call is checked, and none is refused."""
 
 
 class Soak:
@@ -148,6 +151,7 @@ async def soak(config: SoakConfig, server: KillableServer) -> str:
             heartbeat_s=1.0,
             drain_s=3.0,
             roots=50,
+            spend_limit_micros=UNREACHED_LIMIT_MICROS,
         )
         fork_server = await stack.enter_async_context(replica_fork_server())
         replicas = RunningReplicas(fork_server, setup, random.Random(dice.random()))
@@ -155,9 +159,11 @@ async def soak(config: SoakConfig, server: KillableServer) -> str:
         return await Soak(config, server, model, tools, replicas, dice).run()
 
 
-async def _main(config: SoakConfig) -> str:
+async def _main(config: SoakConfig, stock_programs: Path | None) -> str:
     needs_disk = config.weights["full_disk"] > 0
-    async with killable_server(has_clock=True, has_small_disk=needs_disk) as server:
+    async with killable_server(
+        has_clock=True, has_small_disk=needs_disk, stock_programs=stock_programs
+    ) as server:
         if needs_disk and not server.disk.is_limited:
             raise SystemExit(
                 "full_disk: the disk of the database cannot be mounted. "
@@ -167,10 +173,11 @@ async def _main(config: SoakConfig) -> str:
 
 
 def main(args: Sequence[str]) -> int:
-    config = _config(args)
-    _say(f"seed {config.seed}, {config.seconds:g} seconds")
+    config, stock_programs = _config(args)
+    database = "the embedded PostgreSQL" if stock_programs is None else f"{stock_programs}"
+    _say(f"seed {config.seed}, {config.seconds:g} seconds, {database}")
     try:
-        told = asyncio.run(_main(config))
+        told = asyncio.run(_main(config, stock_programs))
     except BaseException:
         _say(f"seed {config.seed}: a promise was broken, or the test failed")
         raise
@@ -178,7 +185,7 @@ def main(args: Sequence[str]) -> int:
     return 0
 
 
-def _config(args: Sequence[str]) -> SoakConfig:
+def _config(args: Sequence[str]) -> tuple[SoakConfig, Path | None]:
     parser = argparse.ArgumentParser(
         prog="python -m tests.chaos.soak",
         description=__doc__,
@@ -208,12 +215,21 @@ def _config(args: Sequence[str]) -> SoakConfig:
     parser.add_argument(
         "--subagents", action="store_true", help="half of the messages start subagents"
     )
+    parser.add_argument(
+        "--stock",
+        action="store_true",
+        help="an installed PostgreSQL with its own settings, such as Debian's, as an operator has"
+        " it; CHATD_TEST_STOCK_PROGRAMS names the directory of its programs",
+    )
     asked = parser.parse_args(args)
+    stock_programs = find_stock_programs() if asked.stock else None
+    if asked.stock and stock_programs is None:
+        parser.error("--stock: no PostgreSQL is installed")
     try:
         weights = choose_weights(asked.weight, only=asked.only)
     except ValueError as error:
         parser.error(str(error))
-    return SoakConfig(
+    config = SoakConfig(
         seed=asked.seed,
         weights=weights,
         seconds=asked.seconds,
@@ -222,6 +238,7 @@ def _config(args: Sequence[str]) -> SoakConfig:
         checks_billing=asked.billing,
         has_subagents=asked.subagents,
     )
+    return config, stock_programs
 
 
 def _say(line: str) -> None:

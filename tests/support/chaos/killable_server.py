@@ -15,7 +15,7 @@ from chatd.store import migrator
 from tests.support.chaos.cluster_copy import ClusterCopy, copy_cluster
 from tests.support.chaos.database_clock import DatabaseClock
 from tests.support.chaos.small_disk import SmallDisk, small_disk
-from tests.support.database import insert_test_users, scratch_space
+from tests.support.database import STOCK, insert_test_users, scratch_space
 from tests.support.eventually import eventually
 
 SMALL: Final = {
@@ -72,13 +72,21 @@ def data_dir_on(disk: SmallDisk) -> Path:
 
 @asynccontextmanager
 async def killable_server(
-    *, has_clock: bool = False, has_small_disk: bool = False
+    *,
+    has_clock: bool = False,
+    has_small_disk: bool = False,
+    stock_programs: Path | None = None,
 ) -> AsyncGenerator[KillableServer]:
     """Takes a second or two: the cluster is created and migrated. `has_clock`: the test sets the
-    database's clock. `has_small_disk`: the test fills the disk, if it may mount one."""
+    database's clock. `has_small_disk`: the test fills the disk, if it may mount one. With
+    `stock_programs` it is an installed PostgreSQL with the settings that it comes with."""
     async with small_disk(is_wanted=has_small_disk) as disk:
         with tempfile.TemporaryDirectory(prefix="chatd-copies-", dir=scratch_space()) as copies:
-            config = EmbeddedConfig(data_dir=data_dir_on(disk), settings=SMALL)
+            config = EmbeddedConfig(
+                data_dir=data_dir_on(disk),
+                bin_dir=stock_programs,
+                settings=SMALL if stock_programs is None else STOCK,
+            )
             server = await open_server(config, os.environ)
             try:
                 killable = KillableServer(server, disk, Path(copies))

@@ -19,6 +19,7 @@ from chatd.clock import SystemClock
 from chatd.domain.ports import Env
 from chatd.domain.subagents import SubagentLimits
 from chatd.engine.acquirer import SlotsConfig
+from chatd.engine.budget import SpendLimit
 from chatd.engine.worker import WorkerConfig
 from chatd.providers.config import ProviderConfig
 from chatd.providers.registry import build_provider
@@ -47,6 +48,7 @@ class ReplicaSetup(Struct, frozen=True, kw_only=True):
     heartbeat_s: float = 0.2
     drain_s: float = 5.0
     roots: int = 100
+    spend_limit_micros: int | None = None
     die_at: DieAt | None = None
 
 
@@ -120,6 +122,7 @@ async def main(setup: ReplicaSetup) -> None:
             slots=SlotsConfig(roots=setup.roots),
         ),
         pool_size=4,
+        spend_limit=SpendLimit(micros=setup.spend_limit_micros),
     )
     tools = LateTools(remote_tools(Path(setup.tool_socket)))
     replica = Replica(config, env, models=OneModel(provider, "openai-compat"), tools=tools)
