@@ -64,7 +64,8 @@ PROMISES = (
     Promise(
         id="P10",
         text="The model is paid once: an answer is committed before its tools run, so a crash"
-        " runs tools again and not the model.",
+        " runs tools again and not the model. An answer that is cut off goes on from its text where"
+        " the model can.",
     ),
     Promise(
         id="P11",

@@ -238,11 +238,16 @@ class Replica:
             turn_loop=turn_loop,
             usage_writer=self.usage_writer,
             announce=self._announced,
+            save_live_parts=self._save_live_parts,
             lease=self.lease,
             task_reaper=self.task_reaper,
             listening=self.listener.listening,
         )
         return Worker(self.worker_id, deps, self.env, config)
+
+    async def _save_live_parts(self) -> None:
+        self.episodes.flush_all()
+        await self.journal.flush()
 
     def on_applied(self, applied: AppliedChange) -> None:
         """After the commit of a write of this replica: publish it here and to other replicas."""

@@ -45,6 +45,8 @@ _LEVELS: Final[Mapping[str, int]] = {
     "circuit_closed": logging.INFO,
     "circuit_opened": logging.WARNING,
     "commit_delayed": logging.WARNING,
+    "continuation_refused": logging.WARNING,
+    "answer_continued": logging.INFO,
     # Repeated while an agent does not answer.
     "context_read_failed": logging.DEBUG,
     "database_recovered": logging.INFO,
@@ -131,6 +133,8 @@ _EXPLANATIONS: Final[Mapping[str, str]] = {
     "file_lost": "the bytes of a file are missing; the model is told that it has expired",
     "file_not_removed": "the bytes of a deleted file stay for now, and are removed later",
     "chats_removed": "removed chats that were archived long ago",
+    "continuation_refused": "the provider does not go on from the text of an answer that was cut"
+    " off; the answer is made again. The model's option prefill = false avoids the request",
     "circuit_closed": "the provider answers again",
     "circuit_opened": "the provider fails for all chats; they wait, and one of them tries it",
     "commit_delayed": "the database is slow or away; a step waits for its commit",

@@ -9,6 +9,7 @@ from chatd.client.event_reader import read_event
 from chatd.client.reducer import drop_partial_group, reduce_all, start
 from chatd.client.state import ReceivedChat, ShownChat
 from chatd.domain.chat.events import Event
+from chatd.domain.chat.parts import TextPart
 from chatd.domain.ids import ChatId
 from tests.support import event_fixtures
 from tests.support.event_recorder import RecordedChat
@@ -73,3 +74,35 @@ def test_the_scenes_are_recorded() -> None:
 
 def test_an_event_of_an_unknown_type_is_skipped() -> None:
     assert read_event(b'{"type":"of_a_later_release","chat_id":"x"}') is None
+
+
+def test_an_answer_that_another_worker_goes_on_with_stays_until_its_text_is_there_again() -> None:
+    """A failed answer is dropped at once."""
+    chat_id = "00000000-0000-0000-0000-000000000001"
+
+    def event(**fields: object) -> Event:
+        return present(read_event(msgspec.json.encode({"chat_id": chat_id, **fields})))
+
+    def part(attempt: int, seq: int, words: str) -> Event:
+        payload = {"role": "assistant", "part": {"type": "text", "text": words}}
+        place = {"history_version": 1, "attempt": attempt, "seq": seq}
+        return event(type="message_part", message_part={**payload, **place})
+
+    def reset(attempt: int) -> list[Event]:
+        begun = event(type="preview_reset", history_version=1, attempt=attempt)
+        return [begun, event(type="version", version=attempt, cursor=str(attempt))]
+
+    def text_after(*events: Event) -> str:
+        live = reduce_all(received, events).shown.live
+        parts = () if live is None else live.parts
+        return "".join(one.text for one in parts if isinstance(one, TextPart))
+
+    running = event(type="status", status={"status": "running"})
+    first = (running, *reset(1), part(1, 1, "half an "), part(1, 2, "ans"))
+    received = reduce_all(start(msgspec.convert(chat_id, ChatId)), first)
+    retry = event(type="retry", retry={"attempt": 1, "delay_ms": 1000, "error": "busy"})
+    assert text_after(*reset(2)) == "half an ans"
+    assert text_after(*reset(2), part(2, 1, "half an ans")) == "half an ans"
+    assert text_after(*reset(2), part(2, 1, "half an ans"), part(2, 2, "wer")) == "half an answer"
+    assert text_after(*reset(2), part(2, 1, "another one")) == "another one"
+    assert text_after(retry, *reset(2)) == ""

@@ -15,7 +15,9 @@ from msgspec.structs import replace
 
 from chatd.app import process
 from chatd.app.role import LifecycleCallbacks, ReadyInfo
+from chatd.client.state import ShownChat
 from chatd.clock import SystemClock
+from chatd.domain.chat.parts import TextPart
 from chatd.settings.schema import ModelEntry
 from tests.client.test_recorded_chats import expected, shown_of
 from tests.e2e.test_serve import TOKEN, address, chatd, client_of, data_dir, plain_settings
@@ -86,7 +88,8 @@ async def test_a_viewer_of_each_scene_has_the_servers_own_state(
 async def test_a_viewer_of_a_killed_server_has_the_state_after_the_takeover(
     dsn: str, data_dir: Path, checks: Checks
 ) -> None:
-    """Slow: two servers, and the time after which a worker counts as dead."""
+    """Slow: two servers, and the time after which a worker counts as dead. The answer goes on, and
+    its text never gets shorter on the way."""
     command = ("serve", "--port", "0", "--no-browser", "--data-dir", data_dir)
     env = {
         "CHATD_ADMIN_TOKEN": TOKEN,
@@ -98,16 +101,23 @@ async def test_a_viewer_of_a_killed_server_has_the_state_after_the_takeover(
             viewer = await open_chat(client, "tell me a long story")
             async with viewer.following():
                 await viewer.until(has_parts)
+                seen = live_text(viewer.received.shown)
                 first.send_signal(signal.SIGKILL)
                 await first.wait()
         async with chatd(*command, **env) as second, await client_at(second) as client:
             viewer.client = client
             async with viewer.following():
                 await viewer.until(lambda shown: shown.takeover is not None)
-                await viewer.until(has_parts)
+                await viewer.until(lambda shown: len(live_text(shown)) > len(seen))
+                assert live_text(viewer.received.shown).startswith(seen)
                 await viewer.post("/interrupt")
                 await viewer.until(is_at_rest)
             await checks.check(viewer, "takeover")
+
+
+def live_text(shown: ShownChat) -> str:
+    parts = () if shown.live is None else shown.live.parts
+    return "".join(part.text for part in parts if isinstance(part, TextPart)).rstrip()
 
 
 async def client_at(server: Process) -> ClientSession:

@@ -375,6 +375,9 @@ class SelfCancellingProvider:
         async with self._provider.stream(request) as events:
             yield events
 
+    def can_continue(self, request: ModelRequest) -> bool:
+        return self._provider.can_continue(request)
+
     async def close(self) -> None:
         await self._provider.close()
 

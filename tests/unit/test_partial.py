@@ -8,6 +8,7 @@ import pytest
 from chatd.domain.answer.partial import (
     LivePart,
     PartialAnswer,
+    continuation,
     keep_longer,
     missing_parts,
     rebuild_partial,
@@ -231,3 +232,26 @@ def test_what_a_message_says_after_its_live_parts(
     shown: list[KnownPart], stored: list[Part], missing: list[Part]
 ) -> None:
     assert list(missing_parts(live(*shown), stored)) == missing
+
+
+@pytest.mark.promise("P10")
+@pytest.mark.parametrize(
+    ("previous", "continued"),
+    [
+        ([live()], None),
+        ([live(text("Once"), text(" upon"))], "Once upon"),
+        ([live(text("Once upon \n\n"))], "Once upon"),
+        ([live(text("  \n"))], None),
+        ([live(text("On")), live(text("Once upon")), live(text("Once"))], "Once upon"),
+        ([live(ReasoningPart(text="Hm.")), live(text("Once"))], "Once"),
+        ([live(ReasoningPart(text="Hm."), text("Once"))], None),
+        ([live(text("I look."), call_delta("a", "{"))], None),
+        ([live(text("I looked."), call("a"))], None),
+        ([live(text("See"), SourcePart(url="https://example.com"))], None),
+        ([tool_live(result("a"))], None),
+    ],
+)
+def test_only_plain_text_is_continued(
+    previous: list[list[LivePart]], continued: str | None
+) -> None:
+    assert continuation(previous) == continued

@@ -14,12 +14,13 @@ Parts = tuple[KnownPart, ...]
 
 def add_live_part(live: LiveAnswer | None, payload: PartPayload) -> LiveAnswer | None:
     """The answer with one more part. One that it has is ignored: after a reconnect the server sends
-    all parts of the episode again. So is one after a gap, which the server never makes."""
-    seq = 0 if live is None else live.seq
-    if payload.seq != seq + 1:
-        return live
+    all parts of the episode again. So is one after a gap, which the server never makes. The first
+    part of another attempt replaces the answer."""
     episode = LiveEpisode(history_version=payload.history_version, attempt=payload.attempt)
-    parts = _join(() if live is None else live.parts, payload.part)
+    known = live if live is not None and live.episode == episode else None
+    if payload.seq != (0 if known is None else known.seq) + 1:
+        return live
+    parts = _join(() if known is None else known.parts, payload.part)
     return LiveAnswer(episode=episode, seq=payload.seq, parts=parts)
 
 

@@ -13,7 +13,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from chatd.client.live_answer import add_live_part
-from chatd.client.state import LiveEpisode, OlderPage, ReceivedChat, ShownChat
+from chatd.client.state import LiveAnswer, LiveEpisode, OlderPage, ReceivedChat, ShownChat
 from chatd.domain.chat.events import (
     ActionRequired,
     DurableEvent,
@@ -91,7 +91,9 @@ def _with_group(received: ReceivedChat, end: VersionReached) -> ReceivedChat:
     after = _apply(before, events)
     episode = _episode_after(received.episode, events)
     live = before.live
-    keeps_live = live is not None and live.episode == episode and after.status in _LIVE
+    keeps_live = (
+        live is not None and after.status in _LIVE and _is_shown_until(live, episode, after)
+    )
     shown = replace(
         after,
         is_loaded=True,
@@ -103,6 +105,15 @@ def _with_group(received: ReceivedChat, end: VersionReached) -> ReceivedChat:
     is_rewritten = is_reset or any(isinstance(event, MessagesDeleted) for event in events)
     rewritten_at = end.version if is_rewritten else received.rewritten_at
     return ReceivedChat(shown=shown, episode=episode, rewritten_at=rewritten_at)
+
+
+def _is_shown_until(live: LiveAnswer, episode: LiveEpisode | None, chat: ShownChat) -> bool:
+    """The next attempt at the same answer replaces the preview with its first part, which is often
+    the same text: another worker goes on with it. A failed answer is dropped at once."""
+    if episode is None or live.episode == episode:
+        return live.episode == episode
+    is_same_answer = live.episode.history_version == episode.history_version
+    return is_same_answer and live.episode.attempt < episode.attempt and chat.retry is None
 
 
 def _apply(shown: ShownChat, events: Sequence[DurableEvent]) -> ShownChat:

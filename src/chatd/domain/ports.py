@@ -63,6 +63,11 @@ class Provider(Protocol):
         self, request: ModelRequest
     ) -> AbstractAsyncContextManager[AsyncIterator[ModelEvent]]: ...
 
+    def can_continue(self, request: ModelRequest) -> bool:
+        """Whether the model is known to go on from a text that its answer begins with, in a
+        request with these settings."""
+        ...
+
     async def close(self) -> None: ...
 
 

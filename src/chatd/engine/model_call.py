@@ -28,6 +28,7 @@ from chatd.domain.answer.assembler import Assembler
 from chatd.domain.answer.tool_calls import DEFAULT_STEP_LIMITS, StepLimits, ToolSet
 from chatd.domain.chat.call_waits import PERSON_DEADLINE_S
 from chatd.domain.chat.messages import Draft, Message, UsageEntry
+from chatd.domain.chat.parts import TextPart
 from chatd.domain.chat.row import Chat, ChatError
 from chatd.domain.decisions import MAX_STEPS_PER_TURN, TurnRules
 from chatd.domain.errors import Unavailable
@@ -52,7 +53,7 @@ from chatd.domain.model.protocol import (
 )
 from chatd.domain.model.replacement import ModelRemoved
 from chatd.domain.model.retry import IdleTimeout
-from chatd.domain.model.usage import estimate_input_tokens
+from chatd.domain.model.usage import estimate_input_tokens, utf8_size
 from chatd.domain.ports import Env, ModelChoice, ModelSource, SpendAllowance, Tool
 from chatd.domain.prompt.builder import (
     PromptTarget,
@@ -183,7 +184,7 @@ class CallRows(Struct, frozen=True, kw_only=True):
 
 class ModelCallError(ModelError):
     """The call gave no usable answer. `usage` is to be recorded nevertheless. `has_said`: viewers
-    have seen parts of it."""
+    have seen parts of it, which are discarded. `is_refused`: the provider did not begin it."""
 
     def __init__(
         self,
@@ -191,10 +192,12 @@ class ModelCallError(ModelError):
         usage: tuple[UsageEntry, ...] = (),
         *,
         has_said: bool = False,
+        is_refused: bool = False,
     ) -> None:
         super().__init__(classified)
         self.usage = usage
         self.has_said = has_said
+        self.is_refused = is_refused
 
 
 class AnswerTimeout(ModelCallError):
@@ -244,6 +247,7 @@ class ModelCall:
         self._used_ids = used_ids
         self._before = before
         self._assembler = Assembler(used_ids, max_calls=self._max_calls)
+        self._continues: str | None = None
         self._idle = IdleTimeout.armed(env.clock.monotonic(), self._limits.silence_s)
         self._is_charged = False
         self._is_opened = False
@@ -288,11 +292,16 @@ class ModelCall:
         recorder: PartRecorder,
     ) -> Answer:
         """Publish live parts of an answer to `recorder`; a summary is shown when it is complete.
-        Raises ModelCallError, SpendRefused."""
+        A text that the answer continues is shown when the provider has taken it. Raises
+        ModelCallError, SpendRefused."""
+        self._continues = request.continues
         rough = estimate_input_tokens(request)
         estimate = spend_guard.estimate_input(self.record.config, rough)
         self._assembler = Assembler(
-            self._used_ids, input_tokens=estimate, max_calls=self._max_calls
+            self._used_ids,
+            input_tokens=estimate,
+            max_calls=self._max_calls,
+            continues=request.continues,
         )
         attempt.set_partial(self.partial_messages, self.usage_entries)
         started_at = self._env.clock.monotonic()
@@ -333,10 +342,12 @@ class ModelCall:
         return self._assembler.finished()
 
     def rejected(self, attempt: Attempt, failure: ClassifiedFailure) -> ModelCallError:
-        """Discard the answer; its usage stays to be recorded."""
+        """Discard the answer; its usage stays to be recorded. What it said after a text that it
+        continued is continued again."""
         usage = self.usage_entries()
         attempt.set_unrecorded_usage(usage)
-        return ModelCallError(failure, usage, has_said=self.first_part_at is not None)
+        has_said = self.first_part_at is not None and self._continues is None
+        return ModelCallError(failure, usage, has_said=has_said, is_refused=not self._is_opened)
 
     async def _read(
         self,
@@ -351,6 +362,8 @@ class ModelCall:
             REQUEST_MARK.set(self._mark)
             async with self._closed_when_idle(), self._provider.stream(request) as events:
                 self._is_opened = True
+                if self._continues is not None:
+                    recorder.add("assistant", (TextPart(text=self._continues),))
                 return await self._assemble(events, recorder, allowance)
         except ProviderError as failed:
             return classify_fault(failed.fault)
@@ -403,7 +416,13 @@ class ModelCall:
         return None if cost is None else await allowance.cover(cost)
 
     def _started_call(self) -> StartedCall:
-        return started_call(self._kind, self._id, self.record.config, self._assembler.usage)
+        return started_call(
+            self._kind,
+            self._id,
+            self.record.config,
+            self._assembler.usage,
+            continued_bytes=utf8_size(self._continues or ""),
+        )
 
     @asynccontextmanager
     async def _closed_when_idle(self) -> AsyncGenerator[None]:

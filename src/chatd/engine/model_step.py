@@ -5,19 +5,21 @@ turn. Every call's usage is recorded by the next commit, failed calls included. 
 past a spend limit, nor to a provider that fails for all chats.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from chatd.domain.answer.answer import (
+    Answer,
     EmptyAnswer,
     KeepAnswer,
     RejectAnswer,
     judge_answer,
 )
 from chatd.domain.answer.assembler import used_call_ids
+from chatd.domain.answer.partial import continuation
 from chatd.domain.answer.tool_calls import surplus_notice
 from chatd.domain.backoff import spread
 from chatd.domain.chat.commands import CommitStep, FinishTurn, RecordRetry
@@ -36,9 +38,10 @@ from chatd.domain.model.retry import (
     OutageWait,
     RetryAfter,
     decide_retry,
+    is_continuation_refused,
     retry_state,
 )
-from chatd.domain.model.usage import prefix_loss
+from chatd.domain.model.usage import prefix_loss, utf8_size
 from chatd.domain.ports import Env
 from chatd.domain.prompt.builder import is_paused
 from chatd.domain.prompt.compaction import (
@@ -187,26 +190,30 @@ class ModelStep(Struct, frozen=True, kw_only=True):
             replacement_notice(attempt.history, context.choice.replaces, context.config),
             None if update is None else update.draft,
         )
-        call = ModelCall(
-            "turn",
-            context,
-            self.env,
-            timeout_s=self.timeout_s,
-            reasoning_effort=attempt.chat.reasoning_effort,
-            used_ids=used_call_ids(attempt.history),
-            before=tuple(draft for draft in before if draft is not None),
-        )
-        call.on_answering = on_answering
         recorder = self.episodes.open(Episode.of(attempt.chat))
-        try:
-            request = await build_request(attempt, context, update, self.files)
-            self._compare(attempt, request)
-            answer = await self.debug.observe(
+
+        async def run(request: ModelRequest) -> tuple[ModelCall, Answer]:
+            call = ModelCall(
+                "turn",
+                context,
+                self.env,
+                timeout_s=self.timeout_s,
+                reasoning_effort=attempt.chat.reasoning_effort,
+                used_ids=used_call_ids(attempt.history),
+                before=tuple(draft for draft in before if draft is not None),
+            )
+            call.on_answering = on_answering
+            return call, await self.debug.observe(
                 attempt.chat,
                 call,
                 request,
                 lambda: call.run(attempt, request, self.spend_guard, recorder),
             )
+
+        try:
+            request = await build_request(attempt, context, update, self.files)
+            self._compare(attempt, request)
+            call, answer = await self._continue_or_begin(attempt, context, request, run)
         finally:
             recorder.close()
         # A call and its result may be on two sides of a pause.
@@ -238,6 +245,35 @@ class ModelStep(Struct, frozen=True, kw_only=True):
                 cause=loss.cause,
                 lost_tokens=loss.tokens,
             )
+
+    async def _continue_or_begin(
+        self,
+        attempt: Attempt,
+        context: TurnContext,
+        request: ModelRequest,
+        run: Callable[[ModelRequest], Awaitable[tuple[ModelCall, Answer]]],
+    ) -> tuple[ModelCall, Answer]:
+        """Go on from what a worker before this one said, if the model can; else answer anew. Anew
+        too if the provider refuses to go on: it has not run that request."""
+        said = None if is_paused(attempt.history) else continuation(attempt.previous)
+        continued = replace(request, continues=said)
+        if said is not None and context.choice.provider.can_continue(continued):
+            size = utf8_size(said)
+            try:
+                call, answer = await run(continued)
+            except ModelCallError as error:
+                if not error.is_refused or not is_continuation_refused(error.classified):
+                    raise
+                self.env.emit(
+                    "continuation_refused",
+                    chat_id=attempt.chat.id,
+                    provider=context.config.provider,
+                    detail=error.classified.error.detail,
+                )
+            else:
+                self.env.emit("answer_continued", chat_id=attempt.chat.id, bytes=size)
+                return call, answer
+        return await run(request)
 
     async def _keep_partial(
         self, attempt: Attempt, context: TurnContext, error: ChatError

@@ -158,7 +158,8 @@ class UsageWriter:
         if call.kind != "turn":
             return 0
         parts = await read_episode(self._conn, opened.episode)
-        return estimate_output_tokens(sum(streamed_bytes(live.part) for live in parts))
+        said = sum(streamed_bytes(live.part) for live in parts)
+        return estimate_output_tokens(max(0, said - call.continued_bytes))
 
 
 def _decode(record: bytes) -> StartedCall | None:

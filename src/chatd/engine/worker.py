@@ -5,7 +5,7 @@ heartbeat. A worker acquires nothing before it is registered, nor while its leas
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Final
 
@@ -48,13 +48,14 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
 
 class WorkerDeps(Struct, frozen=True, kw_only=True):
     """`announce` publishes rows written by a batch statement. `listening` is set while this
-    process holds its session lock."""
+    process holds its session lock. `save_live_parts` writes what running steps have said so far."""
 
     database: Database
     committer: Committer
     turn_loop: TurnLoop
     usage_writer: UsageWriter
     announce: Callable[[Chat], None]
+    save_live_parts: Callable[[], Awaitable[None]]
     lease: WorkerLease
     task_reaper: TaskReaper
     listening: asyncio.Event
@@ -69,6 +70,7 @@ class Worker:
         self._config = config
         self._lease = deps.lease
         self._announce = deps.announce
+        self._save_live_parts = deps.save_live_parts
         self._pool = deps.database.pool
         self._runners = RunnerPool(
             worker_id,
@@ -202,9 +204,18 @@ class Worker:
         timeout = self._env.clock.sleep(self._config.drain_timeout_s, "drain")
         await first_of(timeout, self._runners.wait_empty())
         await self._acquirer.wait_idle(RELEASE_TIMEOUT_S / 3)
+        await self._save_unfinished()
         await self._release_all()
         self._runners.close()
         self._drained.set()
+
+    async def _save_unfinished(self) -> None:
+        """The next owners go on from what these steps have said."""
+        if len(self._runners) == 0:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RELEASE_TIMEOUT_S / 3):
+                await self._save_live_parts()
 
     async def _release_all(self) -> None:
         """Without a database other replicas find these chats when the lease expires."""

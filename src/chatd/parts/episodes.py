@@ -134,6 +134,12 @@ class EpisodeRegistry:
         self._closed[buffer.episode.chat_id] = buffer
         self._has_closed.set()
 
+    def flush_all(self) -> None:
+        """Pass on what waits for its turn: the process is about to end."""
+        now = self._clock.monotonic()
+        for buffer in tuple(self._unflushed):
+            self._flush(buffer, "assistant", now)
+
     # For viewers
 
     def find(self, chat_id: ChatId) -> EpisodeBuffer | None:

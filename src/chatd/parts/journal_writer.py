@@ -81,6 +81,7 @@ class JournalWriter:
         self._pending: dict[Episode, _Pending] = {}
         self._pending_since: float | None = None
         self._writing_since: float | None = None
+        self._flushing: asyncio.Future[None] | None = None
         self._calls: list[journal.JournalEntry] = []
         self._size = 0
         self._dropped_episodes: set[Episode] = set()
@@ -129,6 +130,17 @@ class JournalWriter:
             if self._writes_calls_at_once:
                 self._sleep.wake()
 
+    async def flush(self) -> None:
+        """Return when all that is pending now is written. `run` must be running."""
+        if not self._pending and self._writing_since is None:
+            return
+        if self._flushing is None:
+            self._flushing = asyncio.get_running_loop().create_future()
+        flushing = self._flushing
+        self._has_pending.set()
+        self._sleep.wake()
+        await asyncio.shield(flushing)
+
     def is_behind(self, now: float) -> bool:
         """Parts have waited for the database longer than viewers may be ahead of the journal."""
         since = self._pending_since if self._writing_since is None else self._writing_since
@@ -172,8 +184,13 @@ class JournalWriter:
             left = bool(self._pending or self._calls)
             self._writing_since = self._pending_since
             self._pending_since = began if self._pending else None
-            await self._write(batch)
+            flushing = None if left else self._flushing
+            if batch:
+                await self._write(batch)
             self._writing_since = None
+            if flushing is not None:
+                self._flushing = None
+                flushing.set_result(None)
             self.on_written({entry.episode: entry.last_seq for entry in batch})
             if left:
                 self._has_pending.set()

@@ -62,6 +62,10 @@ class KeyedProvider:
             self._calls -= 1
             self._check_unused()
 
+    def can_continue(self, request: ModelRequest) -> bool:
+        """The clients differ in their keys only."""
+        return all(client.can_continue(request) for client in self._clients.values())
+
     async def close(self) -> None:
         for client in self._clients.values():
             await client.close()

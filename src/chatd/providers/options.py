@@ -23,6 +23,12 @@ class OptionBlock(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     """Base of all options. Subclasses repeat `kw_only`, which msgspec does not inherit."""
 
 
+PREFILL_TEXT: Final = (
+    "Continue an answer that a crash has cut off from its text; unset: if the model is known to"
+    " take it"
+)
+
+
 class ThinkingOptions(OptionBlock, frozen=True, kw_only=True):
     budget_tokens: Annotated[int, Meta(ge=1024, description="Thinking budget in tokens")]
 
@@ -53,6 +59,7 @@ class AnthropicOptions(OptionBlock, frozen=True, kw_only=True):
     blocked_domains: Annotated[
         Domains, Meta(description="Never search these; excludes allowed_domains")
     ] = ()
+    prefill: Annotated[bool | None, Meta(description=PREFILL_TEXT)] = None
     context_1m_enabled: Annotated[
         bool, Meta(description="Request the context window of a million tokens")
     ] = False

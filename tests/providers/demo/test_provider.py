@@ -112,6 +112,15 @@ async def test_the_long_story_takes_an_hour_and_its_preview_is_never_cut(
     assert not buffer.truncated
 
 
+async def test_an_answer_goes_on_wherever_it_was_cut(demo: DemoProvider) -> None:
+    """Also in the middle of a word."""
+    asked = request_for("what is chatd?")
+    whole = await answer_text(demo, asked)
+    for size in (1, 7, len(whole) // 2, len(whole) - 1, len(whole)):
+        rest = msgspec.structs.replace(asked, continues=whole[:size])
+        assert await answer_text(demo, rest) == whole[size:]
+
+
 async def test_another_seed_shuffles_a_long_answer(demo: DemoProvider) -> None:
     one = await answer_text(demo, request_for("tell me a long story", seed=1))
     two = await answer_text(demo, request_for("tell me a long story", seed=2))

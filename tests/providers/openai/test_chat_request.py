@@ -19,6 +19,7 @@ from chatd.providers.openai.chat.answer import GEMINI_TAGS, ChatAnswerBuilder
 from chatd.providers.openai.chat.decoder import ChatDecoder
 from chatd.providers.openai.chat.dialect import (
     COMPATIBLE_DIALECT,
+    DEEPSEEK_API_DIALECT,
     DEEPSEEK_DIALECT,
     GOOGLE_DIALECT,
     KIMI_DIALECT,
@@ -437,7 +438,7 @@ def test_unsigned_calls_of_the_current_turn_get_the_skip_signature() -> None:
         ),
         ("openai-compat", "https://us-central1-aiplatform.googleapis.com/v1/p", GOOGLE_DIALECT),
         ("openai-compat", "https://googleapis.com.example.org/v1", COMPATIBLE_DIALECT),
-        ("openai-compat", "https://api.deepseek.com", DEEPSEEK_DIALECT),
+        ("openai-compat", "https://api.deepseek.com", DEEPSEEK_API_DIALECT),
         ("openai-compat", "https://api.moonshot.ai/v1", KIMI_DIALECT),
         ("openai-compat", "https://api.z.ai/api/paas/v4", REPLAYING_DIALECT),
         ("openai-compat", "https://api.x.ai/v1", REPLAYING_DIALECT),

@@ -27,6 +27,7 @@ BLOCKS = {
     | set(SERVER_RESULTS),
 }
 ADAPTIVE_ONLY = re.compile(r"opus-4-[78]|(opus|sonnet|haiku|fable|mythos)-5")
+TAKES_PREFILL = re.compile(r"claude-3|claude-(opus|sonnet|haiku)-4(-[0-5])?($|-\d{8}|@)")
 BOUND = re.compile(r"(fable|mythos)-5-[12]|(opus|sonnet|haiku)-5-5")
 NEVER_OFF = re.compile(r"fable|mythos|opus-5-5")
 TOP_FIELDS = {
@@ -90,8 +91,29 @@ def order_of_roles(body: Object, betas: set[str]) -> str | None:
         return 'messages: first message must use the "user" role'
     if any(one == other for one, other in pairwise(roles)):
         return 'messages: roles must alternate between "user" and "assistant"'
-    if roles[-1] == "assistant" and not is_paused(body):
-        return "This model does not support assistant message prefill."
+    return None
+
+
+def prefill(body: Object, betas: set[str]) -> str | None:
+    """Only models before 4.6 go on from an assistant's message at the end."""
+    last = messages(body)[-1]
+    if last.get("role") != "assistant" or is_paused(body):
+        return None
+    if not TAKES_PREFILL.search(str(body["model"])):
+        return (
+            "This model does not support assistant message prefill. The conversation must end with"
+            " a user message."
+        )
+    config = body.get("thinking")
+    if is_object(config) and config.get("type") in ("enabled", "adaptive"):
+        return (
+            f"messages.{len(messages(body)) - 1}.content.0.type: Expected `thinking` or"
+            " `redacted_thinking`, but found `text`. When `thinking` is enabled, a final"
+            " `assistant` message must start with a thinking block."
+        )
+    text = str(blocks(last)[-1].get("text", ""))
+    if text != text.rstrip():
+        return "messages: final assistant content cannot end with trailing whitespace"
     return None
 
 
@@ -326,6 +348,15 @@ def sampling(body: Object, betas: set[str]) -> str | None:
 Rule = Callable[[Object, set[str]], str | None]
 
 RULES: tuple[Rule, ...] = (
-    *(top_level, order_of_roles, kinds_of_blocks, texts, pairs, server_pairs, calls_and_results),
+    *(
+        top_level,
+        order_of_roles,
+        prefill,
+        kinds_of_blocks,
+        texts,
+        pairs,
+        server_pairs,
+        calls_and_results,
+    ),
     *(thoughts, files, caching, tools, tool_choice, thinking, changed_past, sampling),
 )

@@ -31,6 +31,7 @@ class Message(Struct, forbid_unknown_fields=True):
     reasoning_content: str | None = None
     reasoning: str | None = None
     reasoning_details: list[Raw] = []
+    prefix: bool = False
 
 
 class Function(Struct, forbid_unknown_fields=True):
@@ -102,8 +103,11 @@ def check(data: bytes, *, openai: bool) -> Body:
             if name not in KNOWN:
                 raise OpenAiRefusal(f"Unrecognized request argument supplied: {name}")
         _check_vendor(body)
+        if any(message.prefix for message in body.messages):
+            raise OpenAiRefusal("Additional properties are not allowed ('prefix' was unexpected)")
     else:
         _check_template(body.messages)
+        _check_continuation(body.messages, fields)
     _check_tools(body)
     _check_messages(body.messages)
     return body
@@ -140,6 +144,22 @@ def _check_template(messages: list[Message]) -> None:
                 "Conversation roles must alternate user/assistant/user/assistant/..."
             )
         last = message.role
+
+
+def _check_continuation(messages: list[Message], fields: dict[str, object]) -> None:
+    """As Mistral and DeepSeek refuse a prefix, and vLLM a final message to continue."""
+    if any(message.prefix for message in messages[:-1]) or (
+        messages[-1].prefix and messages[-1].role != "assistant"
+    ):
+        raise OpenAiRefusal("Only the last message, of the assistant, can be a prefix.")
+    if fields.get("continue_final_message") is not True:
+        return
+    if fields.get("add_generation_prompt", True) is True:
+        raise OpenAiRefusal(
+            "Cannot set both `continue_final_message` and `add_generation_prompt` to True."
+        )
+    if messages[-1].role != "assistant":
+        raise OpenAiRefusal("continue_final_message is set but the final message is not ours")
 
 
 def _check_tools(body: Body) -> None:

@@ -15,15 +15,16 @@ export function isSameEpisode(a: Episode | null, b: Episode | null): boolean {
 /**
  * The preview with one more part. A part that it has already is ignored: after a reconnect the
  * server sends all parts of the episode again. So is one after a gap, which the server never makes.
+ * The first part of another attempt replaces the preview.
  */
 export function addLivePart(
   live: LiveParts | null,
   payload: MessagePartEvent["message_part"],
 ): LiveParts | null {
   const episode = { historyVersion: payload.history_version, attempt: payload.attempt };
-  const seq = live === null ? 0 : live.seq;
-  if (payload.seq !== seq + 1) return live;
-  return { ...episode, seq: payload.seq, parts: joinPart(live?.parts ?? [], payload.part) };
+  const known = isSameEpisode(live, episode) ? live : null;
+  if (payload.seq !== (known?.seq ?? 0) + 1) return live;
+  return { ...episode, seq: payload.seq, parts: joinPart(known?.parts ?? [], payload.part) };
 }
 
 function joinPart(parts: readonly Part[], part: Part): readonly Part[] {

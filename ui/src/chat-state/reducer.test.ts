@@ -134,6 +134,34 @@ test("parts of an episode that was replaced are ignored", () => {
   expect(feed.shown.live).toBeNull();
 });
 
+test("an answer that another worker goes on with stays on the screen until its text is there again", () => {
+  const feed = (...events: object[]): ChatFeed => reduceAll(started, events as ChatEvent[]);
+  const started = reduceAll(initialFeed(CHAT_ID), [
+    { type: "status", chat_id: CHAT_ID, status: { status: "running" } },
+    { type: "preview_reset", chat_id: CHAT_ID, history_version: 1, attempt: 1 },
+    { type: "version", chat_id: CHAT_ID, version: 1, cursor: "1" },
+    part(1, 1, "half an "),
+    part(1, 2, "ans"),
+  ] as ChatEvent[]);
+  const reset = { type: "preview_reset", chat_id: CHAT_ID, history_version: 1, attempt: 2 };
+  const end = { type: "version", chat_id: CHAT_ID, version: 2, cursor: "2" };
+  const retry = { type: "retry", chat_id: CHAT_ID, retry: { attempt: 1, delay_ms: 1000, error: "busy" } };
+  expect(textOf(feed(reset, end))).toBe("half an ans");
+  expect(textOf(feed(reset, end, part(2, 1, "half an ans")))).toBe("half an ans");
+  expect(textOf(feed(reset, end, part(2, 1, "half an ans"), part(2, 2, "wer")))).toBe("half an answer");
+  expect(textOf(feed(reset, end, part(2, 1, "another one")))).toBe("another one");
+  expect(textOf(feed(retry, reset, end))).toBe("");
+});
+
+function part(attempt: number, seq: number, text: string): object {
+  const payload = { role: "assistant", part: { type: "text", text }, history_version: 1, attempt, seq };
+  return { type: "message_part", chat_id: CHAT_ID, message_part: payload };
+}
+
+function textOf(feed: ChatFeed): string {
+  return (feed.shown.live?.parts ?? []).map((one) => (one.type === "text" ? one.text : "")).join("");
+}
+
 test("a reconnect during an answer keeps the preview on the screen while its parts come again", () => {
   const running = take(take(START, { do: "send", text: "hi" }), { do: "stream", text: "so far", kind: "text" });
   const feed = reduceAll(initialFeed(CHAT_ID), [...groupSince(running, 0), ...partsSince(running, 0)]);

@@ -8,7 +8,7 @@
 import type { ChatEvent, VersionReached } from "./events";
 import { addLivePart, isSameEpisode, type Episode } from "./live";
 import { deleteMessages, upsertMessages } from "./messages";
-import type { ChatState, ChatStatus, Message } from "./types";
+import type { ChatState, ChatStatus, LiveParts, Message } from "./types";
 
 /** What a viewer has received. Only `shown` is for the screen. */
 export interface ChatFeed {
@@ -100,7 +100,7 @@ function applyGroup(feed: ChatFeed, end: VersionReached): ChatFeed {
   const before = isReset ? { ...initialState(feed.shown.chatId), live: feed.shown.live } : feed.shown;
   const after = applyEvents(before, events);
   const episode = episodeAfter(feed.episode, events);
-  const keepsLive = LIVE_STATUSES.has(after.status) && isSameEpisode(episode, before.live);
+  const keepsLive = LIVE_STATUSES.has(after.status) && isShownUntil(before.live, episode, after);
   const shown: ChatState = {
     ...after,
     loaded: true,
@@ -111,6 +111,16 @@ function applyGroup(feed: ChatFeed, end: VersionReached): ChatFeed {
   };
   const isRewritten = isReset || events.some((event) => event.type === "messages_deleted");
   return { shown, group: [], episode, rewrittenAt: isRewritten ? end.version : feed.rewrittenAt };
+}
+
+/**
+ * The next attempt at the same answer replaces the preview with its first part, which is often the
+ * same text: another worker goes on with it. A failed answer is dropped at once.
+ */
+function isShownUntil(live: LiveParts | null, episode: Episode | null, chat: ChatState): boolean {
+  if (live === null || episode === null) return false;
+  if (isSameEpisode(episode, live)) return true;
+  return live.historyVersion === episode.historyVersion && live.attempt < episode.attempt && chat.retry === null;
 }
 
 function applyEvents(state: ChatState, events: readonly ChatEvent[]): ChatState {

@@ -211,20 +211,29 @@ def usage_entry(
 
 class StartedCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A call that was or will be sent: what another worker needs to record it if this one dies.
-    Before the provider tells its usage, `usage` is an estimate of the input."""
+    Before the provider tells its usage, `usage` is an estimate of the input. The first
+    `continued_bytes` of its live parts are of the call before it."""
 
     id: UUID
     kind: CallKind
     config: ModelConfig
     usage: TokenUsage
+    continued_bytes: int = 0
 
 
 def started_call(
-    kind: CallKind, call_id: UUID, config: ModelConfig, usage: TokenUsage
+    kind: CallKind,
+    call_id: UUID,
+    config: ModelConfig,
+    usage: TokenUsage,
+    *,
+    continued_bytes: int = 0,
 ) -> StartedCall:
     """Without the model's options, which may contain keys."""
     stored = msgspec.structs.replace(config, options=UNSET)
-    return StartedCall(id=call_id, kind=kind, config=stored, usage=usage)
+    return StartedCall(
+        id=call_id, kind=kind, config=stored, usage=usage, continued_bytes=continued_bytes
+    )
 
 
 def estimated_entry(call: StartedCall, output_tokens: int) -> UsageEntry:

@@ -162,7 +162,8 @@ class Assembler:
     `used_ids` are the ids of the chat's earlier calls. Some vendors number calls from 0 in every
     answer, but results and running commands are stored by call id. `input_tokens` is an estimate,
     for a provider that does not tell. Of an answer that makes more than `max_calls` calls, twice as
-    many are kept; the others are counted, and neither shown nor stored.
+    many are kept; the others are counted, and neither shown nor stored. The answer begins with the
+    text that it `continues`, which another call was paid for.
     """
 
     def __init__(
@@ -171,9 +172,10 @@ class Assembler:
         *,
         input_tokens: int = 0,
         max_calls: int = DEFAULT_STEP_LIMITS.calls,
+        continues: str | None = None,
     ) -> None:
         self._open: dict[tuple[str, str], TextBuilder | ReasoningBuilder | CallBuilder] = {}
-        self._done: list[Part] = []
+        self._done: list[Part] = [TextPart(text=continues)] if continues else []
         self._finished: Finished | None = None
         self._at: str | None = None
         self._used_ids = set(used_ids)

@@ -124,6 +124,53 @@ def _part_bytes(part: Part) -> int:
             return 1
 
 
+def continuation(previous: Iterable[Iterable[LivePart]]) -> str | None:
+    """The text from which the next call may continue the answer: the longest that an earlier
+    attempt at the step said. None if there is none.
+
+    Only plain text is continued. Reasoning is signed, and the journal has no signatures; a call
+    that was begun, or a source, cannot be taken up in the middle. Vendors refuse a text that ends
+    in white space, so that the model says it again.
+    """
+    longest = ""
+    for live_parts in previous:
+        parts = tuple(live_parts)
+        is_text = all(
+            live.role == "assistant" and isinstance(live.part, TextPart) for live in parts
+        )
+        text = "".join(live.part.text for live in parts if isinstance(live.part, TextPart))
+        if is_text and len(text) > len(longest):
+            longest = text
+    return longest.rstrip() or None
+
+
+class EchoFilter:
+    """Drops the beginning of an answer if the server repeats there the text that the answer
+    continues. Holds text back only as long as it may be the repetition."""
+
+    def __init__(self, continues: str) -> None:
+        self._left = continues
+        self._held = ""
+
+    def feed(self, text: str) -> str:
+        """What is new in this delta."""
+        if not self._left:
+            return text
+        whole = self._held + text
+        if whole.startswith(self._left):
+            rest, self._left, self._held = whole[len(self._left) :], "", ""
+            return rest
+        if self._left.startswith(whole):
+            self._held = whole
+            return ""
+        return self.end() + text
+
+    def end(self) -> str:
+        """The text that was held back, which is no repetition after all."""
+        held, self._left, self._held = self._held, "", ""
+        return held
+
+
 def missing_parts(live_parts: Iterable[LivePart], content: Iterable[Part]) -> tuple[Part, ...]:
     """What `content`, a message, says after these live parts of it; nothing if they are no
     beginning of it."""

@@ -115,12 +115,15 @@ class ForcedTool(Struct, frozen=True, kw_only=True):
 
 class ModelRequest(Struct, frozen=True, kw_only=True):
     """`model` is sent unchanged. `options` are the provider's own, validated by its schema.
+    `continues` is the beginning of the answer, which the model goes on from: only for a request
+    that the provider can continue.
 
     Requests with the same `cache_key` begin alike, so a provider may send them where it has cached
     the beginning."""
 
     model: str
     messages: tuple[PromptMessage, ...]
+    continues: str | None = None
     tools: tuple[ToolSpec, ...] = ()
     computer: ComputerTool | None = None
     tool_choice: ToolChoice | ForcedTool = "auto"
@@ -302,13 +305,11 @@ class PriceTier(Struct, frozen=True, kw_only=True, omit_defaults=True):
     output: str | None = None
     cache_read: str | None = None
     cache_write: str | None = None
-    cache_write_1h: str | None = None
 
 
 class Prices(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """USD per million tokens, as decimal text because money is never a float. `web_search` is the
-    price of 1,000 searches. `cache_write_1h` is for tokens that stay in the cache for an hour;
-    without it they cost twice as much as input, which is the rule of Anthropic.
+    price of 1,000 searches.
 
     `source` names the price list they come from; None if they are configured.
     """
@@ -317,7 +318,6 @@ class Prices(Struct, frozen=True, kw_only=True, omit_defaults=True):
     output: str | None = None
     cache_read: str | None = None
     cache_write: str | None = None
-    cache_write_1h: str | None = None
     web_search: str | None = None
     tiers: tuple[PriceTier, ...] = ()
     source: str | None = None

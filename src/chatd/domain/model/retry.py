@@ -36,6 +36,9 @@ is wrong, so the turn fails within a minute: an attempt may last 10 seconds, if 
 respond, and the waits are 1, 2, 4, 8 and 16 seconds."""
 
 
+_CONTINUATION_REFUSALS: Final = frozenset({400, 404, 405, 422, 501})
+
+
 class RetryAfter(Struct, frozen=True, kw_only=True):
     delay_s: float
 
@@ -104,6 +107,13 @@ def is_outage(failed: ClassifiedFailure) -> bool:
             return failed.retryable and (failed.error.status_code or 0) >= 500
         case _:
             return False
+
+
+def is_continuation_refused(failed: ClassifiedFailure) -> bool:
+    """Whether a provider refused a request because it continues an answer. Refusals for another
+    reason that is known, such as the key or a full window, are no sign of it."""
+    is_unexplained = failed.kind in ("generic", "config")
+    return is_unexplained and failed.error.status_code in _CONTINUATION_REFUSALS
 
 
 def _is_unreachable(failed: ClassifiedFailure, failures: int) -> bool:

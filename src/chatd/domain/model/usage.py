@@ -68,6 +68,7 @@ def estimate_input_tokens(request: ModelRequest) -> int:
     """Messages with the system prompt, tools and their schemas. Takes only the lengths."""
     counted = sum(_prompt_bytes(part) for message in request.messages for part in message.parts)
     counted += sum(_tool_bytes(tool) for tool in request.tools)
+    counted += utf8_size(request.continues or "")
     return max(1, _tokens(counted))
 
 

@@ -7,7 +7,12 @@ from typing import Final
 from chatd.domain.errors import InvalidInput
 from chatd.domain.model.protocol import ModelEvent, ModelRequest, ProviderError, ProviderFault
 from chatd.providers.anthropic.decoder import AnthropicDecoder
-from chatd.providers.anthropic.request import API_VERSION, EncodedRequest, encode_request
+from chatd.providers.anthropic.request import (
+    API_VERSION,
+    EncodedRequest,
+    can_continue,
+    encode_request,
+)
 from chatd.providers.config import (
     ProviderConfig,
     base_url,
@@ -77,6 +82,9 @@ class AnthropicProvider:
 
         async with stream_without_refused_thinking(attempt) as events:
             yield events
+
+    def can_continue(self, request: ModelRequest) -> bool:
+        return can_continue(request)
 
     @asynccontextmanager
     async def _stream(

@@ -118,6 +118,11 @@ class ClaudeFacts(Struct, frozen=True, kw_only=True):
         return self.version >= (3, 5)
 
     @property
+    def takes_prefill(self) -> bool:
+        """Goes on from an assistant's message at the end. Later versions refuse it."""
+        return bool(self.family) and self.version < (4, 6)
+
+    @property
     def default_max_tokens(self) -> int:
         if self.version < (3, 5):
             return 4096

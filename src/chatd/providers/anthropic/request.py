@@ -105,7 +105,12 @@ def encode_request(
         max_tokens=max_tokens,
         tools=tools or UNSET,
         system=(_mark_system_for_cache(system) if claude.has_prompt_cache else system) or UNSET,
-        messages=encode_list(_mark_for_cache(messages) if claude.has_prompt_cache else messages),
+        messages=encode_list(
+            (
+                *(_mark_for_cache(messages) if claude.has_prompt_cache else messages),
+                *_prefill(request),
+            )
+        ),
         tool_choice=_tool_choice(request, options, claude, names) if tools else None,
         thinking=plan.config,
         output_config=_output_config(request, plan, claude),
@@ -114,6 +119,26 @@ def encode_request(
         top_k=request.top_k if has_sampling else None,
     )
     return EncodedRequest(body=msgspec.json.encode(body), betas=betas, names=names)
+
+
+def can_continue(request: ModelRequest) -> bool:
+    """The API takes no prefill together with thinking, nor with a schema for the answer."""
+    try:
+        options = parse_options(AnthropicOptions, request.options)
+    except InvalidInput:
+        return False
+    claude = claude_facts(request.model)
+    max_tokens = request.max_output_tokens or claude.default_max_tokens
+    takes = claude.takes_prefill if options.prefill is None else options.prefill
+    is_thinking = plan_thinking(request, options, claude, max_tokens).is_on
+    return takes and not is_thinking and request.output_schema is UNSET
+
+
+def _prefill(request: ModelRequest) -> tuple[Message, ...]:
+    """Not marked for the cache: no later request begins with it."""
+    if request.continues is None:
+        return ()
+    return (Message(role="assistant", content=(Text(text=request.continues),)),)
 
 
 def _tool_names(request: ModelRequest, options: AnthropicOptions) -> ToolNames:

@@ -18,7 +18,7 @@ from chatd.domain.ports import Clock
 from chatd.providers.anthropic.client import ModelEventStream, stream_without_refused_thinking
 from chatd.providers.anthropic.decoder import AnthropicDecoder
 from chatd.providers.anthropic.models import bedrock_objection
-from chatd.providers.anthropic.request import encode_request
+from chatd.providers.anthropic.request import can_continue, encode_request
 from chatd.providers.bedrock.eventstream import EventStream
 from chatd.providers.bedrock.sigv4 import SigningScope, signature_headers
 from chatd.providers.config import (
@@ -118,6 +118,9 @@ class BedrockProvider:
 
         async with stream_without_refused_thinking(attempt) as events:
             yield events
+
+    def can_continue(self, request: ModelRequest) -> bool:
+        return can_continue(request)
 
     @asynccontextmanager
     async def _stream(

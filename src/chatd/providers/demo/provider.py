@@ -122,6 +122,11 @@ class DemoProvider:
         async with aclosing(self._play(scene, request, options, key)) as events:
             yield events
 
+    def can_continue(self, request: ModelRequest) -> bool:
+        """A script goes on wherever its text was cut."""
+        del request
+        return True
+
     async def close(self) -> None:
         """Nothing to close."""
 
@@ -132,7 +137,8 @@ class DemoProvider:
         started_at = self._clock.monotonic()
         tokens = 0
         reason: FinishReason = "stop"
-        for event in _events(scene, key, _LINE if pace.by_line else _TOKEN):
+        events = _events(scene, key, _LINE if pace.by_line else _TOKEN)
+        for event in _events_after(events, request.continues or ""):
             match event:
                 case ProviderFault():
                     raise ProviderError(structs.replace(event, provider=self.name))
@@ -188,6 +194,22 @@ def _events(
                 yield item
             case SetPace():
                 pass
+
+
+def _events_after(
+    events: Iterator[ModelEvent | ProviderFault], said: str
+) -> Iterator[ModelEvent | ProviderFault]:
+    """Without the text that has been said. A script that has another text says all of it."""
+    for event in events:
+        if not said or not isinstance(event, TextDelta):
+            yield event
+            continue
+        size = min(len(said), len(event.delta))
+        is_said = event.delta[:size] == said[:size]
+        new = event.delta[size:] if is_said else event.delta
+        said = said[size:] if is_said else ""
+        if new:
+            yield structs.replace(event, delta=new)
 
 
 def _trim(prompt: str) -> str:

@@ -77,6 +77,11 @@ class GeminiProvider:
         url = f"{url}{'&' if '?' in url else '?'}pageSize=1000"
         return await self._session.read(url, list_headers(self._config, self._auth))
 
+    def can_continue(self, request: ModelRequest) -> bool:
+        """Whether Gemini goes on from its own last message is not documented."""
+        del request
+        return False
+
     async def close(self) -> None:
         await self._session.close()
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import Final, TypeVar
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urljoin, urlsplit, urlunsplit
 
 from msgspec import Struct
 
@@ -61,10 +61,18 @@ class OpenAIConnection:
             raise config_fault(self.config, error.message) from None
 
     def stream(
-        self, path: str, request: ModelRequest, body: bytes, decoder: StreamDecoder
+        self,
+        path: str,
+        request: ModelRequest,
+        body: bytes,
+        decoder: StreamDecoder,
+        *,
+        root: str | None = None,
     ) -> AbstractAsyncContextManager[AsyncIterator[ModelEvent]]:
+        """`root` replaces the path of the base address, at the same server."""
+        base = self.base if root is None else urljoin(self.base, root)
         return self._session.stream(
-            url=join_url(self.base, path),
+            url=join_url(base, path),
             headers=request_headers(self.config, request, self._auth()),
             body=body,
             decoder=decoder,

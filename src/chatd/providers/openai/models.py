@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, Raw, structs
 
 from chatd.domain.model.protocol import Effort
 from chatd.domain.text import Json
-from chatd.providers.options import Domains, OptionBlock
+from chatd.providers.options import PREFILL_TEXT, Domains, OptionBlock
 
 DetailLevel = Literal["low", "medium", "high"]
 LogitBias = Mapping[str, Annotated[int, Meta(ge=-100, le=100)]]
@@ -96,6 +96,13 @@ class CompatOptions(OptionBlock, frozen=True, kw_only=True):
     think_tags: Annotated[
         bool, Meta(description="Take <think> at the start of an answer as reasoning")
     ] = True
+    prefill: Annotated[
+        Literal["off", "trailing", "prefix", "continue_final_message"] | None,
+        Meta(
+            description="How the server continues an answer that a crash has cut off: trailing for"
+            " llama.cpp, continue_final_message for vLLM; unset: by the server's address"
+        ),
+    ] = None
     user: Annotated[str | None, Meta(description="Identifier of the end user")] = None
     extra_body: Annotated[
         Mapping[str, Raw] | None, Meta(description="Additional fields of the request")
@@ -140,6 +147,7 @@ class OpenRouterOptions(OptionBlock, frozen=True, kw_only=True):
     include_usage: Annotated[bool, Meta(description="Return the cost of a request")] = True
     logit_bias: Annotated[LogitBias | None, Meta(description="Bias of token likelihoods")] = None
     log_probs: Annotated[bool | None, Meta(description="Return token probabilities")] = None
+    prefill: Annotated[bool | None, Meta(description=PREFILL_TEXT)] = None
     user: Annotated[str | None, Meta(description="Identifier of the end user")] = None
 
 
@@ -158,6 +166,7 @@ class VercelOptions(
     provider_options: Annotated[
         VercelRouting | None, Meta(description="Choice of providers and models")
     ] = None
+    prefill: Annotated[bool | None, Meta(description=PREFILL_TEXT)] = None
     user: Annotated[str | None, Meta(description="Identifier of the end user")] = None
     logit_bias: Annotated[LogitBias | None, Meta(description="Bias of token likelihoods")] = None
     logprobs: Annotated[bool | None, Meta(description="Return token probabilities")] = None

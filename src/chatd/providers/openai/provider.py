@@ -7,9 +7,20 @@ import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from msgspec import structs
+from msgspec import UNSET, structs
 
-from chatd.domain.model.protocol import ModelEvent, ModelRequest, PromptCall
+from chatd.domain.answer.partial import EchoFilter
+from chatd.domain.model.protocol import (
+    ModelEvent,
+    ModelRequest,
+    PromptCall,
+    ProviderError,
+    StreamPing,
+    TextDelta,
+    TextStart,
+    UsageReported,
+)
+from chatd.providers.anthropic.models import claude_facts
 from chatd.providers.config import ProviderConfig, config_fault
 from chatd.providers.openai.chat import request as chat_request
 from chatd.providers.openai.chat.answer import ChatAnswerBuilder
@@ -17,7 +28,7 @@ from chatd.providers.openai.chat.decoder import ChatDecoder
 from chatd.providers.openai.chat.dialect import ChatDialect, choose_dialect
 from chatd.providers.openai.chat.request import ChatOptions
 from chatd.providers.openai.connection import OpenAIConnection, base_address
-from chatd.providers.openai.model_table import Transport, choose_transport, find_model
+from chatd.providers.openai.model_table import Transport, choose_transport, find_model, is_claude
 from chatd.providers.openai.models import (
     CompatOptions,
     OpenAIOptions,
@@ -58,6 +69,18 @@ class OpenAIProvider:
             opened = await self._stream_chat(request, options)
         async with opened as events:
             yield events
+
+    def can_continue(self, request: ModelRequest) -> bool:
+        """Servers refuse a prefill together with reasoning, and with a schema for the answer."""
+        try:
+            transport, options = self._resolve(request)
+        except ProviderError:
+            return False
+        is_plain = transport == "chat" and request.output_schema is UNSET
+        efforts = (request.reasoning_effort, _configured_effort(options))
+        reasons = any(effort not in (None, "none") for effort in efforts)
+        dialect = self._choose_dialect(request, options)
+        return is_plain and not reasons and dialect.continues is not None
 
     async def read_model_list(self) -> bytes:
         return await self._connection.read_model_list()
@@ -120,7 +143,12 @@ class OpenAIProvider:
             replays_tags=not dialect.is_gemini,
         )
         decoder = ChatDecoder(answer, reports_cost=self._config.kind == "openrouter")
-        return self._connection.stream("/chat/completions", request, body, decoder)
+        path = "/chat/completions"
+        if request.continues is None:
+            return self._connection.stream(path, request, body, decoder)
+        root = dialect.continue_path
+        opened = self._connection.stream(path, request, body, decoder, root=root)
+        return _without_echo(opened, request.continues) if dialect.echoes_prefix else opened
 
     def _check_chat(self, request: ModelRequest, options: ChatOptions) -> None:
         """Only OpenAI's own API is known to lack what its models do elsewhere."""
@@ -134,13 +162,72 @@ class OpenAIProvider:
 
     def _choose_dialect(self, request: ModelRequest, options: ChatOptions) -> ChatDialect:
         dialect = choose_dialect(self._config.kind, self._connection.base, request.model)
-        if not isinstance(options, CompatOptions):
-            return dialect
-        return structs.replace(
-            dialect,
-            reasoning_replay=options.reasoning_replay or dialect.reasoning_replay,
-            thought_tags=dialect.thought_tags if options.think_tags else (),
-        )
+        match options:
+            case CompatOptions():
+                return structs.replace(
+                    dialect,
+                    reasoning_replay=options.reasoning_replay or dialect.reasoning_replay,
+                    thought_tags=dialect.thought_tags if options.think_tags else (),
+                    **_configured_prefill(options),
+                )
+            case OpenRouterOptions() | VercelOptions():
+                takes = options.prefill
+                if takes is None:
+                    # Other gateways are not known to pass it on.
+                    is_known = is_claude(request.model) and self._config.kind == "openrouter"
+                    takes = is_known and claude_facts(request.model).takes_prefill
+                return structs.replace(dialect, continues="trailing" if takes else None)
+            case OpenAIOptions():
+                return dialect
+
+
+def _configured_prefill(options: CompatOptions) -> dict[str, object]:
+    """What an operator says of a server counts. Whether that one repeats the text is not known."""
+    if options.prefill is None:
+        return {}
+    if options.prefill == "off":
+        return {"continues": None}
+    return {"continues": options.prefill, "echoes_prefix": True}
+
+
+def _configured_effort(options: ChatOptions) -> str | None:
+    match options:
+        case OpenAIOptions() | CompatOptions():
+            return options.reasoning_effort
+        case OpenRouterOptions() | VercelOptions():
+            wanted = options.reasoning
+            if wanted is None or wanted.enabled is False:
+                return None
+            return wanted.effort or "as configured"
+
+
+@asynccontextmanager
+async def _without_echo(
+    opened: _EventStream, continues: str
+) -> AsyncGenerator[AsyncIterator[ModelEvent]]:
+    async with opened as events:
+        yield _new_events(events, EchoFilter(continues))
+
+
+async def _new_events(
+    events: AsyncIterator[ModelEvent], echo: EchoFilter
+) -> AsyncGenerator[ModelEvent]:
+    block = "0"
+    async for event in events:
+        match event:
+            case TextStart():
+                block = event.id
+                yield event
+            case TextDelta():
+                block = event.id
+                if new := echo.feed(event.delta):
+                    yield structs.replace(event, delta=new)
+            case StreamPing() | UsageReported():
+                yield event
+            case _:
+                if held := echo.end():
+                    yield TextDelta(id=block, delta=held)
+                yield event
 
 
 def _responses_options(options: ChatOptions) -> OpenAIOptions:

@@ -1,14 +1,16 @@
 /**
  * Keys of messages. The message that an answer becomes when it is committed keeps the key that its
- * live parts had, so that its rows stay where they are.
+ * live parts had, so that its rows stay where they are. So does the next attempt at the answer if it
+ * goes on with the same text.
  */
-import type { ChatState, Message } from "@/chat-state/types";
+import type { ChatState, LiveParts, Message } from "@/chat-state/types";
 import { isNotice } from "./message-rows";
 
 interface LiveAnswer {
   readonly episode: string;
   readonly key: string;
   readonly afterId: number;
+  readonly live: LiveParts;
 }
 
 export class LiveKeys {
@@ -22,10 +24,12 @@ export class LiveKeys {
     this.adopt(state);
     if (state.live === null) return null;
     const episode = `live-${state.live.historyVersion}-${state.live.attempt}`;
-    if (this.answer?.episode !== episode) {
+    if (this.answer !== null && (this.answer.episode === episode || continues(state.live, this.answer.live))) {
+      this.answer = { ...this.answer, episode, live: state.live };
+    } else {
       const key = this.used.has(episode) ? `${episode}-${lastId}` : episode;
       this.used.add(key);
-      this.answer = { episode, key, afterId: lastId };
+      this.answer = { episode, key, afterId: lastId, live: state.live };
     }
     return this.answer.key;
   }
@@ -48,4 +52,12 @@ export class LiveKeys {
     }
     if (first?.role === "assistant") this.aliases.set(first.id, answer.key);
   }
+}
+
+function continues(live: LiveParts, before: LiveParts): boolean {
+  const [first, second] = before.parts;
+  const now = live.parts[0];
+  if (live.historyVersion !== before.historyVersion || second !== undefined) return false;
+  // Another worker leaves out white space at the end, until the model says it again.
+  return first?.type === "text" && now?.type === "text" && now.text.startsWith(first.text.trimEnd());
 }

@@ -246,17 +246,10 @@ class ModelRoutes:
             known,
             capabilities=await self._models.capabilities(known),
             is_priced=await self._models.is_priced(known),
-            price_source=await self._models.price_source(known),
         )
 
 
-def _public(
-    known: StoredModel,
-    *,
-    capabilities: ModelCapabilities,
-    is_priced: bool,
-    price_source: str | None,
-) -> ModelReply:
+def _public(known: StoredModel, *, capabilities: ModelCapabilities, is_priced: bool) -> ModelReply:
     config = known.config
     return ModelReply(
         id=config.id,
@@ -283,6 +276,5 @@ def _public(
         prices=None if config.prices is None else convert_prices(config.prices),
         options=config.options,
         unpriced=not is_priced,
-        price_source=price_source,
         deleted=known.is_deleted,
     )

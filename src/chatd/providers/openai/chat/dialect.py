@@ -21,12 +21,20 @@ ReasoningReplay = Literal["tool_turns", "all", "none"]
 depends on earlier messages only, so that each request extends the one before it."""
 
 
+ContinueStyle = Literal["trailing", "prefix", "continue_final_message"]
+"""How a server is told to go on from an assistant's message at the end: by the message alone
+(llama.cpp, OpenRouter), by its field `prefix`, or by fields of the request (vLLM)."""
+
+
 class ChatDialect(Struct, frozen=True, kw_only=True):
     """`has_named_choice`: a request may require one of several tools. `merges_users`: models often
     reject two user messages in a row. `is_gemini`: Google's compatible endpoint.
     `missing_reasoning` is sent for tool calls without reasoning, if the server requires some.
     `thought_tags` are around thoughts in the text. `marks_cache`: prompts for Claude carry the
-    marks of Anthropic's cache. `has_cache_key`: a request may carry the `prompt_cache_key`."""
+    marks of Anthropic's cache. `has_cache_key`: a request may carry the `prompt_cache_key`.
+    `continues`: how an answer is continued; None: not known to be possible. `continue_path`: where
+    the server takes such requests, if not at the usual path. `echoes_prefix`: the answer may begin
+    with the text that it continues."""
 
     has_developer_role: bool = False
     has_named_choice: bool = True
@@ -39,6 +47,9 @@ class ChatDialect(Struct, frozen=True, kw_only=True):
     thought_tags: tuple[tuple[str, str], ...] = ()
     marks_cache: bool = False
     has_cache_key: bool = False
+    continues: ContinueStyle | None = None
+    continue_path: str | None = None
+    echoes_prefix: bool = False
 
 
 OPENAI_DIALECT: Final = ChatDialect(has_developer_role=True, merges_users=False, has_cache_key=True)
@@ -64,9 +75,15 @@ KIMI_DIALECT: Final = structs.replace(
 # These lose their prompt cache without the reasoning of earlier answers.
 REPLAYING_DIALECT: Final = structs.replace(COMPATIBLE_DIALECT, reasoning_replay="all")
 
+# Both know the field `prefix`; DeepSeek under another path only.
+DEEPSEEK_API_DIALECT: Final = structs.replace(
+    DEEPSEEK_DIALECT, continues="prefix", continue_path="/beta"
+)
+MISTRAL_DIALECT: Final = structs.replace(COMPATIBLE_DIALECT, continues="prefix", echoes_prefix=True)
+
 _BY_HOST: Final[dict[str, ChatDialect]] = {
     "googleapis.com": GOOGLE_DIALECT,
-    "deepseek.com": DEEPSEEK_DIALECT,
+    "deepseek.com": DEEPSEEK_API_DIALECT,
     "moonshot.ai": KIMI_DIALECT,
     "moonshot.cn": KIMI_DIALECT,
     "kimi.com": KIMI_DIALECT,
@@ -78,7 +95,7 @@ _BY_HOST: Final[dict[str, ChatDialect]] = {
     # These refuse fields that they do not know, also for models of the vendors below.
     "groq.com": COMPATIBLE_DIALECT,
     "cerebras.ai": COMPATIBLE_DIALECT,
-    "mistral.ai": COMPATIBLE_DIALECT,
+    "mistral.ai": MISTRAL_DIALECT,
 }
 _BY_MODEL: Final[dict[str, ChatDialect]] = {
     "deepseek-": DEEPSEEK_DIALECT,

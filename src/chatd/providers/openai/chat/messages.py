@@ -88,6 +88,7 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reasoning_content: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
     reasoning_details: list[Raw] | UnsetType = UNSET
+    prefix: bool | UnsetType = UNSET
 
 
 SKIP_SIGNATURE_CONTENT: Final = Raw(

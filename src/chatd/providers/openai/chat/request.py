@@ -167,6 +167,7 @@ def encode_request(
         ),
         "stream": True,
         "stream_options": {"include_usage": True},
+        **_continue_fields(request, dialect),
         **_limit(request, options, is_reasoning=is_reasoning),
         **({} if is_reasoning else _sampling(request, dialect)),
         "response_format": _format(request, options),
@@ -201,7 +202,17 @@ def _messages(
     last = max((n for n, m in enumerate(request.messages) if m.role == "user"), default=-1)
     for number, message in enumerate(request.messages):
         builder.add(message, current=number > last)
-    return builder.build()
+    built = builder.build()
+    if request.continues is None:
+        return built
+    prefix = True if dialect.continues == "prefix" else UNSET
+    return [*built, Message(role="assistant", content=request.continues, prefix=prefix)]
+
+
+def _continue_fields(request: ModelRequest, dialect: ChatDialect) -> Body:
+    if request.continues is None or dialect.continues != "continue_final_message":
+        return {}
+    return {"continue_final_message": True, "add_generation_prompt": False}
 
 
 def _limit(request: ModelRequest, options: ChatOptions, *, is_reasoning: bool) -> Body:

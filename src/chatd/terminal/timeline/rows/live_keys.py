@@ -1,15 +1,19 @@
 """Keys of messages. The message that an answer becomes when it is committed keeps the key that its
-live parts had, so that its rows stay where they are, unfolded as they were."""
+live parts had, so that its rows stay where they are, unfolded as they were. So does the next
+attempt at the answer if it goes on with the same text."""
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from chatd.client.state import ShownChat
+from chatd.client.state import LiveAnswer, ShownChat
+from chatd.domain.chat.parts import TextPart
 
 
 class _Answer(Struct, frozen=True, kw_only=True):
     episode: str
     key: str
     after_id: int
+    live: LiveAnswer
 
 
 class LiveKeys:
@@ -23,13 +27,15 @@ class LiveKeys:
         self._adopt(chat)
         if chat.live is None:
             return None
-        version = chat.live.episode
+        version, answer = chat.live.episode, self._answer
         episode = f"live-{version.history_version}-{version.attempt}"
-        if self._answer is None or self._answer.episode != episode:
+        if answer is not None and (answer.episode == episode or _continues(chat.live, answer.live)):
+            self._answer = replace(answer, episode=episode, live=chat.live)
+        else:
             last_id = chat.messages[-1].id if chat.messages else 0
             key = f"{episode}-{last_id}" if episode in self._used else episode
             self._used.add(key)
-            self._answer = _Answer(episode=episode, key=key, after_id=last_id)
+            self._answer = _Answer(episode=episode, key=key, after_id=last_id, live=chat.live)
         return self._answer.key
 
     def of(self, message_id: int) -> str:
@@ -49,3 +55,15 @@ class LiveKeys:
         if first is not None and first.role == "assistant":
             self._aliases[first.id] = answer.key
         self._answer = None
+
+
+def _continues(live: LiveAnswer, before: LiveAnswer) -> bool:
+    """Another worker leaves out white space at the end, until the model says it again."""
+    if live.episode.history_version != before.episode.history_version or len(before.parts) != 1:
+        return False
+    first, now = before.parts[0], live.parts[0] if live.parts else None
+    return (
+        isinstance(first, TextPart)
+        and isinstance(now, TextPart)
+        and now.text.startswith(first.text.rstrip())
+    )
