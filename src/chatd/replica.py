@@ -369,6 +369,7 @@ def replica_config(
         step_limits=StepLimits(
             calls=settings.limits.calls_per_answer,
             concurrent_calls=settings.limits.concurrent_calls,
+            output_bytes=settings.limits.step_output_bytes,
         ),
         max_steps=settings.chats.max_steps,
         outage_s=settings.chats.outage_hours * 3600.0,

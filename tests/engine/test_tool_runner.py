@@ -1,7 +1,9 @@
 """Tool calls through the engine: every outcome becomes a result that the model can act on."""
 
 import asyncio
+from typing import Any
 
+import msgspec
 import pytest
 from msgspec import Raw
 
@@ -9,15 +11,19 @@ from chatd.domain.answer.tool_calls import (
     ARGS_NOT_JSON_TEXT,
     CUT_CALL_TEXT,
 )
-from chatd.domain.answer.tool_output import ToolOutput
+from chatd.domain.answer.tool_output import STEP_OUTPUT_BYTES, ToolOutput
 from chatd.domain.chat.call_waits import EXPIRED_CALL_TEXT
+from chatd.domain.chat.messages import local_results
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import InvalidInput, TransitionNotAllowed
 from chatd.domain.ids import ToolCallId
+from chatd.domain.ports import ToolContext
 from chatd.engine.tool_runner import EFFECT_UNKNOWN_TEXT, UNKNOWN_OUTCOME_OUTPUT
 from chatd.engine.worker import WorkerConfig
+from chatd.store.chat import messages
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import EngineRig, engine_rig, engine_rig_with, pass_time
+from tests.support.factories import HARNESS
 from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
 from tests.support.providers.server import Gate
 from tests.support.store import age
@@ -322,3 +328,44 @@ async def test_of_fifty_results_for_one_call_one_is_accepted(rig: EngineRig) -> 
     assert sum(line.startswith("tool:") for line in lines) == 1
     assert len(rig.api.requests) == 2
     assert ToolCallId("c1") not in [c.id for c in (await rig.chat(chat_id)).pending_calls]
+
+
+@pytest.mark.promise("P7")
+async def test_a_finished_call_keeps_its_result_when_the_step_drains_while_another_runs(
+    dsn: str, api: FakeCompatible
+) -> None:
+    gate = Gate()
+    slow, quick = GatedTool("slow", gate=gate, effect="once"), GatedTool("quick", effect="once")
+    async with engine_rig_with(dsn, api, tools=[GatedTool("slow"), quick]) as other:
+        async with engine_rig_with(dsn, api, tools=[slow, quick], worker=SHORT_DRAIN) as drained:
+            drained.call_tools(("c1", "slow", "{}"), ("c2", "quick", '{"say":"x"}'))
+            other.answer("ok")
+            chat_id = await drained.create("go")
+            await gate.reached.wait()
+            await drained.events.wait("tool_finished", tool="quick")
+        await other.wait_runner_left(chat_id)
+        assert quick.runs == ["c2"]
+        lines = await other.transcript(chat_id)
+        assert lines[3] == "tool: result(c2) {'output': 'said {\"say\":\"x\"}'}"
+
+
+async def test_six_commands_with_long_output_keep_their_exit_codes(dsn: str) -> None:
+    class Command(GatedTool):
+        async def run(self, context: ToolContext, args: Raw) -> ToolOutput:
+            report = {"success": False, "exit_code": 3, "output": 'a "line"\n' * 4096}
+            return ToolOutput(text=msgspec.json.encode(report).decode())
+
+    async with engine_rig(dsn, tools=[Command()]) as rig:
+        rig.set_context_limit(1_000_000)
+        rig.call_tools(*((f"c{number}", "echo", "{}") for number in range(6)))
+        chat_id = await rig.ask("go", "ok")
+        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        rows = await messages.load_history(rig.pool, HARNESS, chat_id)
+        found = [bytes(part.result or b"") for row in rows for part in local_results(row.content)]
+        assert len(found) == 6
+        assert sum(map(len, found)) <= STEP_OUTPUT_BYTES
+        for raw in found:
+            report = msgspec.json.decode(raw, type=dict[str, Any])
+            assert report["exit_code"] == 3
+            assert "bytes left out here" in report["output"]
+            assert report["truncated"]["original_bytes"] == 9 * 4096

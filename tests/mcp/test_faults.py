@@ -113,13 +113,12 @@ async def test_a_cancelled_call_is_cancelled_on_the_server(http_server: ServerPr
 
 @pytest.mark.covers("mcp-4")
 @pytest.mark.parametrize("transport", ["http", "json"])
-async def test_a_long_result_is_clipped_and_a_huge_one_refused(transport: str) -> None:
+async def test_a_long_result_arrives_whole_and_a_huge_one_is_refused(transport: str) -> None:
     with tool_server(transport) as process:
         async with mcp_rig(configured(process.url)) as rig:
             long = await rig.call("tools__huge", megabytes=7)
             assert not long.is_error
-            assert len(long.text) <= 1024 * 1024
-            assert "bytes left out here" in long.text
+            assert len(long.text) == 7 * 1024 * 1024, "the step's own rule cuts it"
             huge = await rig.call("tools__huge", megabytes=20)
             assert huge.is_error
             assert OUTCOME_UNKNOWN_TEXT not in huge.text, "it only reads"

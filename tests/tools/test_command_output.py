@@ -4,9 +4,8 @@ import pytest
 
 from chatd.domain.workspace.agent_api import OutputTruncation, ProcessOutput
 from chatd.tools.command_output import (
-    MAX_OUTPUT_BYTES,
     PREFER_READ_FILE_TEXT,
-    clip_output,
+    UNKNOWN_SIGNAL,
     finished_report,
     parse_command,
     read_file_advice,
@@ -58,8 +57,26 @@ def test_a_command_that_dumps_a_file_gets_advice_to_use_read_file(
 def test_only_an_exit_code_of_zero_is_success(*, code: int | None, success: bool) -> None:
     report = finished_report(ProcessOutput(output="x", running=False, exit_code=code), 12)
     assert report.success is success
-    assert report.exit_code == (-1 if code is None else code)
     assert report.wall_duration_ms == 12
+
+
+@pytest.mark.parametrize(
+    ("code", "signal", "told"),
+    [
+        (0, None, (0, "")),
+        (3, None, (3, "")),
+        (-1, "SIGKILL", (None, "SIGKILL")),
+        (-1, None, (None, UNKNOWN_SIGNAL)),
+        (None, None, (None, UNKNOWN_SIGNAL)),
+    ],
+    ids=["success", "failure", "killed", "killed, of an earlier agent", "not known"],
+)
+def test_a_command_has_an_exit_code_or_the_signal_that_ended_it(
+    code: int | None, signal: str | None, told: tuple[int | None, str]
+) -> None:
+    output = ProcessOutput(output="x", running=False, exit_code=code, signal=signal)
+    report = finished_report(output, 12)
+    assert (report.exit_code, report.signal) == told
 
 
 def test_the_report_contains_the_truncation() -> None:
@@ -68,20 +85,3 @@ def test_the_report_contains_the_truncation() -> None:
         ProcessOutput(output="x", running=False, exit_code=0, truncated=cut), None
     )
     assert report.truncated == cut
-
-
-@pytest.mark.covers("execute-4")
-@pytest.mark.parametrize(
-    "text", ["é" * MAX_OUTPUT_BYTES, "a" + "€" * MAX_OUTPUT_BYTES, "x" * (MAX_OUTPUT_BYTES + 1)]
-)
-def test_clipped_output_keeps_both_ends_and_whole_characters(text: str) -> None:
-    short = clip_output(text)
-    assert len(short.encode()) < MAX_OUTPUT_BYTES + 100
-    assert "bytes left out here" in short
-    assert "\ufffd" not in short
-    assert short.startswith(text[0])
-    assert short.endswith(text[-1])
-
-
-def test_short_output_is_not_clipped() -> None:
-    assert clip_output("x" * MAX_OUTPUT_BYTES) == "x" * MAX_OUTPUT_BYTES

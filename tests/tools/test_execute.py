@@ -63,7 +63,10 @@ async def test_a_command_in_the_background_is_not_waited_for(bench: Workbench) -
     ended = await caller.result_of("process_signal", process_id=process, signal="kill")
     assert ended["success"] is True
     last = await caller.result_of("process_output", process_id=process)
-    assert (last["success"], last["exit_code"]) == (False, -1)
+    assert (last["success"], last["signal"]) == (False, "SIGKILL")
+    assert "exit_code" not in last
+    [ended] = (await caller.result_of("process_list"))["processes"]
+    assert (ended["exit_code"], ended["signal"]) == (None, "SIGKILL")
 
 
 @pytest.mark.covers("execute-1")
@@ -84,7 +87,8 @@ async def test_a_command_past_its_timeout_keeps_running_and_can_be_found(bench: 
         "execute", command=command, timeout="300ms", workdir=bench.path("")
     )
     assert result["success"] is False
-    assert result["exit_code"] == -1
+    assert "exit_code" not in result
+    assert result["timed_out"] is True
     assert result["error"] == "timed out after 0.3s"
     assert result["output"] == "begun\n"
     assert result["running"] is True

@@ -1,9 +1,15 @@
 """The file tools on a real agent."""
 
 from pathlib import Path
+from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
+from chatd.domain.answer.tool_output import ToolOutput
+from chatd.domain.ids import WorkspaceId
+from chatd.domain.workspace.agent_api import AgentUnreachable
+from chatd.tools.files import save_long_results
 from tests.tools.tool_caller import ToolCaller
 from tests.workspaces.agent_process import Workbench
 
@@ -126,3 +132,31 @@ async def test_content_may_be_empty_but_must_be_given(bench: Workbench) -> None:
     await caller.result_of("write_file", path=path, content="")
     assert contents(path) == ""
     assert (await caller.call("write_file", path=path)).text.startswith("content is required")
+
+
+async def test_a_long_result_of_a_server_is_saved_in_the_workspace_and_can_be_read(
+    bench: Workbench,
+) -> None:
+    caller = ToolCaller(bench)
+    plain = caller.context("found")
+    context = replace(plain, chat=replace(plain.chat, workspace_id=WorkspaceId(UUID(int=5))))
+    long = ToolOutput(text="\n".join(f"row {number}" for number in range(20_000)))
+    saved = await save_long_results(caller)(context, long)
+    assert saved.text == long.text
+    path = saved.saved.partition(" is in ")[2].partition(" of the workspace")[0]
+    page = await caller.result_of("read_file", path=path, offset=19_999, limit=5)
+    assert page["content"] == "19999\trow 19998\n20000\trow 19999"
+
+
+@pytest.mark.parametrize("reason", ["short", "no workspace", "unreachable"])
+async def test_a_result_that_need_not_or_cannot_be_saved_is_as_it_was(
+    bench: Workbench, reason: str
+) -> None:
+    caller = ToolCaller(bench)
+    plain = caller.context()
+    context = replace(plain, chat=replace(plain.chat, workspace_id=WorkspaceId(UUID(int=5))))
+    if reason == "unreachable":
+        caller.agent = AgentUnreachable("The connection broke.")
+    output = ToolOutput(text="x" * (10 if reason == "short" else 100_000))
+    kept = await save_long_results(caller)(plain if reason == "no workspace" else context, output)
+    assert kept == output

@@ -1,11 +1,14 @@
 """Tool outputs as stored: valid JSON, clipped one by one and as a batch."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from msgspec import UNSET
 
 from chatd.domain.answer.tool_output import (
     MAX_MEDIA_BYTES,
+    STEP_OUTPUT_BYTES,
     AnsweredCall,
     ToolMedia,
     ToolOutput,
@@ -134,6 +137,86 @@ def test_media_that_are_too_large_are_replaced_by_a_note() -> None:
     assert left.output.media is None
     assert "image/png" in left.output.text
     assert kept == batch[1]
+
+
+# JSON
+
+
+def report(output: str, **fields: object) -> str:
+    return msgspec.json.encode(
+        {"success": False, "exit_code": 3, "output": output, **fields}
+    ).decode()
+
+
+def fields_of(answer: AnsweredCall) -> dict[str, Any]:
+    return msgspec.json.decode(answer.output.text, type=dict[str, Any])
+
+
+@pytest.mark.parametrize(
+    "output",
+    ["x" * 40_000, 'a "quoted" line\n' * 2_500, "ä€" * 8_000, "\x00\x1b[0m" * 5_000],
+    ids=["plain", "escaped", "wide", "control characters"],
+)
+def test_the_report_of_a_command_stays_json_with_its_exit_code(output: str) -> None:
+    batch = [answered(report(output), str(index)) for index in range(6)]
+    fitted = fit_outputs(batch, 1_000_000)
+    assert sum(len(each.output.text.encode()) for each in fitted) <= STEP_OUTPUT_BYTES
+    for each in fitted:
+        found = fields_of(each)
+        assert (found["success"], found["exit_code"]) == (False, 3)
+        assert "bytes left out here" in found["output"]
+        told = found["truncated"]
+        assert told["original_bytes"] == len(output.encode())
+        assert told["retained_bytes"] + told["omitted_bytes"] == told["original_bytes"]
+
+
+def test_a_report_that_was_cut_before_counts_from_the_whole_output() -> None:
+    cut = {"original_bytes": 9_000_000, "retained_bytes": 32_000, "omitted_bytes": 8_968_000}
+    [found] = fit_outputs([answered(report("x" * 32_000, truncated=cut))], None, 16 * KIB)
+    assert fields_of(found)["truncated"]["original_bytes"] == 9_000_000
+    assert fields_of(found)["truncated"]["omitted_bytes"] > 8_968_000
+
+
+def test_only_long_strings_of_an_object_are_cut_at_any_depth() -> None:
+    value = {
+        "ok": True,
+        "files": [{"path": "/a", "diff": "d" * 90_000}, {"path": "/b", "diff": "e"}],
+    }
+    [found] = fit_outputs([answered(msgspec.json.encode(value).decode())], None)
+    files = fields_of(found)["files"]
+    assert [file["path"] for file in files] == ["/a", "/b"]
+    assert files[1]["diff"] == "e"
+    assert len(files[0]["diff"]) < 64 * KIB
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        msgspec.json.encode(list(range(50_000))).decode(),
+        msgspec.json.encode({str(n): n for n in range(20_000)}).decode(),
+        "z" * 200_000,
+    ],
+    ids=["a list", "an object without long strings", "text"],
+)
+def test_what_cannot_stay_an_object_is_cut_as_text(text: str) -> None:
+    [found] = fit_outputs([answered(text)], 1_000_000)
+    assert len(found.output.text.encode()) <= STEP_OUTPUT_BYTES
+    assert "bytes left out here" in found.output.text
+    assert parse_json(result_json(found.output)) == {"output": found.output.text}
+
+
+def test_a_cut_says_where_the_whole_result_is() -> None:
+    saved = "All of it is in /home/dev/.chatd/results/c1.txt: read it with read_file."
+    output = ToolOutput(text="x" * 300_000, saved=saved)
+    answer = AnsweredCall(call_id=ToolCallId("a"), name="find", output=output)
+    [found] = fit_outputs([answer], None)
+    assert saved in found.output.text
+
+
+def test_the_results_of_a_step_have_one_limit_however_large_the_context_is() -> None:
+    batch = [answered("x" * 300_000, str(index)) for index in range(20)]
+    fitted = fit_outputs(batch, 2_000_000)
+    assert sum(len(each.output.text) for each in fitted) <= STEP_OUTPUT_BYTES
 
 
 # Format

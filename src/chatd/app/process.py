@@ -141,7 +141,9 @@ async def serve(
             )
             webhooks = build_webhook_sender(settings, replica, secret_keys.ring)
             families.append(subagent_tools(settings, replica, models, runtime_settings))
-            mcp = build_mcp_runtime(settings, env, replica, secret_keys.ring, families)
+            mcp = build_mcp_runtime(
+                settings, env, replica, secret_keys.ring, families, services=services
+            )
             demo = build_demo_worker(settings, env, role, replica, models)
             async with (
                 _prepared(settings, replica, secret_keys, models, mcp),

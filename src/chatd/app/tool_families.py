@@ -17,6 +17,7 @@ from chatd.sealed_secrets import KeyRing
 from chatd.settings.schema import Settings
 from chatd.tools.chat_files import ChatFileWriter
 from chatd.tools.chat_tools import ChatFileTools, ChatTools
+from chatd.tools.files import save_long_results
 from chatd.tools.questions import QuestionTools
 from chatd.tools.skill_directory import SkillDirectory, no_workspace_skills
 from chatd.tools.skills import SkillTools
@@ -88,6 +89,8 @@ def build_mcp_runtime(
     replica: Replica,
     ring: KeyRing,
     families: list[ToolFamily],
+    *,
+    services: WorkspaceServices | None,
 ) -> McpRuntime:
     runtime = McpRuntime(
         replica.database.pool,
@@ -96,6 +99,7 @@ def build_mcp_runtime(
         ring,
         hosts=private_hosts(settings),
         declared=declared_servers(settings, env),
+        save=None if services is None else save_long_results(services),
     )
     # First: a server that a workspace declares must not take the name of a configured one's tool.
     families.insert(0, runtime.tools)

@@ -2,7 +2,14 @@
 tools, budget, workspace access and provisioning.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Literal, Protocol
@@ -170,6 +177,11 @@ class ToolContext(Struct, frozen=True, kw_only=True):
     @property
     def call_key(self) -> str:
         return call_key(self.chat.id, self.fence.history_version, self.call_id)
+
+
+SaveResult = Callable[[ToolContext, ToolOutput], Awaitable[ToolOutput]]
+"""Puts a text that is too long for history where the model can read it, and says in `saved` where
+that is. The output as it was if there is no such place. Never raises."""
 
 
 class Tool(Protocol):

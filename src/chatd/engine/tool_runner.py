@@ -9,13 +9,19 @@ import asyncio
 from collections.abc import Iterator
 from typing import Final
 
+import msgspec
 from msgspec import UNSET, Struct
 
 from chatd.aio import TaskReaper
 from chatd.domain.answer.answer import result_messages, sort_by_call
 from chatd.domain.answer.assembler import EMPTY_OBJECT
 from chatd.domain.answer.tool_calls import plan_batch
-from chatd.domain.answer.tool_output import AnsweredCall, ToolOutput, error_output
+from chatd.domain.answer.tool_output import (
+    AnsweredCall,
+    ToolOutput,
+    error_output,
+    fit_outputs,
+)
 from chatd.domain.chat.messages import Draft
 from chatd.domain.chat.parts import ToolCallPart, ToolResultPart
 from chatd.domain.chat.row import AgentWait, Chat, Fence
@@ -29,6 +35,7 @@ from chatd.engine.lease import WorkerLease
 from chatd.engine.model_call import TurnContext
 from chatd.parts.episodes import PartRecorder
 from chatd.store.chat import idempotency
+from chatd.store.chat.idempotency import ToolMark
 from chatd.store.conn import Conn
 
 UNKNOWN_OUTCOME_OUTPUT: Final = error_output(
@@ -39,6 +46,8 @@ EFFECT_UNKNOWN_TEXT: Final = (
     "Its outcome is unknown: look at the state it would have changed before you repeat it."
 )
 TOOL_MARK_RETRY_DELAY_S: Final = 0.5
+
+_KEPT_OUTPUT: Final = msgspec.json.Decoder(ToolOutput)
 
 
 class ToolDeps(Struct, frozen=True, kw_only=True):
@@ -78,7 +87,8 @@ class ToolBatchRun:
 
     def partial_messages(self, at: str) -> tuple[Draft, ...]:
         done = sort_by_call(self._calls, self._answered.values())
-        return result_messages(done, self._context.config.context_limit, at)
+        limit, max_bytes = self._context.config.context_limit, self._context.limits.output_bytes
+        return result_messages(done, limit, at, max_bytes=max_bytes)
 
     async def run(self) -> None:
         """Return when every call has its result or waits for subagents. A bounded number of tools
@@ -123,16 +133,16 @@ class ToolBatchRun:
         )
 
     def _store(self, call: ToolCallPart, output: ToolOutput) -> None:
-        self._answered[call.tool_call_id] = AnsweredCall(
-            call_id=call.tool_call_id,
-            name=call.tool_name,
-            output=output,
-            mcp_server_config_id=call.mcp_server_config_id,
-        )
+        self._answered[call.tool_call_id] = _answered(call, output)
 
     async def _output(self, tool: Tool, call: ToolCallPart) -> ToolOutput:
         await self._deps.lease.wait_healthy()
-        is_first = tool.effect != "once" or await self._mark_started(call.tool_call_id)
+        mark = ToolMark(first=True)
+        if tool.effect == "once":
+            mark = await self._mark_started(call.tool_call_id)
+            if mark.output is not None:
+                return _KEPT_OUTPUT.decode(mark.output)
+        is_first = mark.first
         self._env.emit(
             "tool_started",
             chat_id=self._chat.id,
@@ -151,7 +161,30 @@ class ToolBatchRun:
             await self._deps.task_reaper.stop(task)
             text = f"The tool did not finish within {tool.timeout_s:g} seconds."
             return _unfinished_output(tool, text)
-        return self._outcome(task, tool, call) or UNKNOWN_OUTCOME_OUTPUT
+        output = self._outcome(task, tool, call) or UNKNOWN_OUTCOME_OUTPUT
+        if tool.effect == "once" and is_first and len(self._calls) > 1 and output.wait is None:
+            await self._keep(call, output)
+        return output
+
+    async def _keep(self, call: ToolCallPart, output: ToolOutput) -> None:
+        """Other calls of the step may run on until a drain or a death ends this worker. Tried
+        once: the step's own commit follows."""
+        answered = [_answered(call, output)]
+        [fitted] = fit_outputs(
+            answered, self._context.config.context_limit, self._context.limits.output_bytes
+        )
+        text = msgspec.json.encode(fitted.output).decode()
+        mark = self._mark_of(call.tool_call_id)
+        try:
+            await idempotency.keep_tool_output(
+                self._deps.conn, self._chat.id, mark, self._fence, text
+            )
+        except Unavailable as error:
+            self._env.emit("tool_output_not_kept", chat_id=self._chat.id, error_kind=error.code)
+
+    def _mark_of(self, call_id: ToolCallId) -> ToolCallId:
+        """It includes the history version, because a model may reuse a call id after an edit."""
+        return ToolCallId(f"{self._fence.history_version}:{call_id}")
 
     def _start(
         self, tool: Tool, call: ToolCallPart, *, is_first: bool
@@ -197,11 +230,9 @@ class ToolBatchRun:
         self._env.emit("tool_failed", chat_id=self._chat.id, tool=call.tool_name, error=error)
         return _unfinished_output(tool, f"The tool failed: {type(error).__name__}: {error}.")
 
-    async def _mark_started(self, call_id: ToolCallId) -> bool:
-        """Mark a tool that must not run twice; False if it has run before. The mark includes the
-        history version, because a model may reuse a call id after an edit."""
-        mark = ToolCallId(f"{self._fence.history_version}:{call_id}")
-        again = False
+    async def _mark_started(self, call_id: ToolCallId) -> ToolMark:
+        """Mark a tool that must not run twice."""
+        mark, again = self._mark_of(call_id), False
         while True:
             try:
                 return await idempotency.mark_tool_started(
@@ -210,6 +241,15 @@ class ToolBatchRun:
             except Unavailable as error:
                 again = again or error.maybe_applied
                 await self._env.clock.sleep(TOOL_MARK_RETRY_DELAY_S, "mark_retry")
+
+
+def _answered(call: ToolCallPart, output: ToolOutput) -> AnsweredCall:
+    return AnsweredCall(
+        call_id=call.tool_call_id,
+        name=call.tool_name,
+        output=output,
+        mcp_server_config_id=call.mcp_server_config_id,
+    )
 
 
 def _unfinished_output(tool: Tool, text: str) -> ToolOutput:

@@ -225,6 +225,14 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
     concurrent_calls: Annotated[
         int, Meta(ge=1, le=1000, description="Tool calls of one chat that may run at once")
     ] = 32
+    step_output_bytes: Annotated[
+        int,
+        Meta(
+            ge=16 * 1024,
+            le=16 * 1024 * 1024,
+            description="Bytes of all tool results of one step together; longer ones are cut",
+        ),
+    ] = 100 * 1024
     streams_per_user: Annotated[
         int,
         Meta(ge=1, le=100_000, description="Open event streams and WebSockets of each user, here"),

@@ -7,8 +7,6 @@ from msgspec import Struct
 
 from chatd.domain.workspace.agent_api import OutputTruncation, ProcessOutput
 
-MAX_OUTPUT_BYTES: Final = 32 * 1024
-
 COMMAND_ENVIRONMENT: Final = {
     "CHATD_CHAT_AGENT": "true",
     "GIT_EDITOR": "true",
@@ -28,16 +26,29 @@ _FILE_DUMPS: Final = (
     re.compile(r"^(?:rg|grep)\s(?:.*\s)?--include-all(?:\s|$)"),
     re.compile(r"^(?:rg|grep)\s+-l\s"),
 )
+UNKNOWN_SIGNAL: Final = "unknown"
+"""Of a command that did not exit by itself, when its agent does not tell what ended it."""
 PREFER_READ_FILE_TEXT: Final = (
     "To look at a file, read_file is better: it numbers the lines and can page."
 )
 
 
+LONG_OUTPUT_TEXT: Final = (
+    "The output was too long to keep all of it. If the rest matters, write it to a file, such as"
+    " command > /tmp/output 2>&1, and read parts of that with read_file or grep."
+)
+
+
 class CommandReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The report of a command to the model."""
+    """The report of a command to the model. It has an exit code only if the command ended by
+    itself. `signal` ended it otherwise; `timed_out` and `interrupted` say why the report came
+    before the end. Reports of earlier versions had the exit code -1 in all these cases."""
 
     success: bool | None = None
     exit_code: int | None = None
+    signal: str = ""
+    timed_out: bool = False
+    interrupted: bool = False
     output: str = ""
     wall_duration_ms: int | None = None
     error: str = ""
@@ -68,25 +79,34 @@ def read_file_advice(command: str) -> str:
 
 
 def finished_report(output: ProcessOutput, ms: int | None, note: str = "") -> CommandReport:
-    code = output.exit_code if output.exit_code is not None else -1
+    code = output.exit_code
+    has_exited = code is not None and code >= 0
     return CommandReport(
         success=code == 0,
-        exit_code=code,
-        output=clip_output(output.output),
+        exit_code=code if has_exited else None,
+        signal="" if has_exited else output.signal or UNKNOWN_SIGNAL,
+        output=output.output,
         wall_duration_ms=ms,
         truncated=output.truncated,
-        note=note,
+        note=note or ("" if output.truncated is None else LONG_OUTPUT_TEXT),
     )
 
 
 def running_report(
-    output: ProcessOutput | None, process_id: str, error: str, ms: int | None
+    output: ProcessOutput | None,
+    process_id: str,
+    error: str,
+    ms: int | None,
+    *,
+    timed_out: bool = False,
+    interrupted: bool = False,
 ) -> CommandReport:
     """The command was not killed; the report tells the model how to follow it."""
     return CommandReport(
         success=False,
-        exit_code=-1,
-        output="" if output is None else clip_output(output.output),
+        timed_out=timed_out,
+        interrupted=interrupted,
+        output="" if output is None else output.output,
         wall_duration_ms=ms,
         error=error,
         running=True,
@@ -95,14 +115,3 @@ def running_report(
         note="The command is still running. Wait for it with process_output, or end it with"
         " process_signal.",
     )
-
-
-def clip_output(text: str) -> str:
-    """chatd's agent sends no more than this; another agent might."""
-    data = text.encode("utf-8", "replace")
-    if len(data) <= MAX_OUTPUT_BYTES:
-        return text
-    half = MAX_OUTPUT_BYTES // 2
-    head = data[:half].decode("utf-8", "ignore")
-    tail = data[-half:].decode("utf-8", "ignore")
-    return f"{head}\n[{len(data) - 2 * half} bytes left out here]\n{tail}"

@@ -68,7 +68,7 @@ def execute(access: WorkspaceAccess, clock: Clock) -> WorkspaceTool:
                 background=parsed.background,
             )
         except AgentRefused as error:
-            return json_output(CommandReport(success=False, exit_code=-1, error=error.message))
+            return json_output(CommandReport(success=False, error=error.message))
         if parsed.background:
             report = CommandReport(
                 success=True,
@@ -109,14 +109,19 @@ class _ForegroundCommand:
             output = await self._wait(timeout_s)
         except asyncio.CancelledError:
             # The turn was interrupted: report the output so far without another request.
-            error = "stopped before it ended"
-            return running_report(self._last_output, self._process, error, self._elapsed_ms())
+            return running_report(
+                self._last_output,
+                self._process,
+                "stopped before it ended",
+                self._elapsed_ms(),
+                interrupted=True,
+            )
         except (AgentUnreachable, AgentRefused, WorkspaceUnavailable) as error:
             return await self._report_after_loss(error.message, note)
         if output.running:
             error = f"timed out after {timeout_s:g}s"
             output = await self._whole_output(output)
-            return running_report(output, self._process, error, self._elapsed_ms())
+            return running_report(output, self._process, error, self._elapsed_ms(), timed_out=True)
         return finished_report(output, self._elapsed_ms(), note)
 
     async def _wait(self, timeout_s: float) -> ProcessOutput:

@@ -1,13 +1,21 @@
 """The tools that read, write and edit files of the workspace."""
 
+import asyncio
+from hashlib import sha256
 from typing import Annotated, Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from chatd.domain.answer.tool_output import ToolOutput
-from chatd.domain.errors import ToolError
-from chatd.domain.ports import ToolContext, WorkspaceAccess
-from chatd.domain.workspace.agent_api import FileEdits, TextEdit
+from chatd.domain.errors import ToolError, Unavailable
+from chatd.domain.ports import SaveResult, ToolContext, WorkspaceAccess
+from chatd.domain.workspace.agent_api import (
+    AgentRefused,
+    AgentUnreachable,
+    FileEdits,
+    TextEdit,
+    WorkspaceUnavailable,
+)
 from chatd.tools.arguments import AT_LEAST_1, NOT_BLANK, NOT_EMPTY, argument
 from chatd.tools.plan_paths import expand_home, require_writable_paths
 from chatd.tools.tool import WorkspaceTool, json_output, workspace_tool
@@ -16,6 +24,11 @@ PATH_ARGUMENT_TEXT: Final = "give the absolute path of a file, such as /home/use
 NOTHING_APPLIED_TEXT: Final = "Nothing of this call was applied."
 MAX_READ_LINES: Final = 2000
 MAX_CONTENT_BYTES: Final = 8 * 1024 * 1024
+RESULTS_DIRECTORY: Final = "~/.chatd/results"
+SAVED_ABOVE_BYTES: Final = 16 * 1024
+"""The least that a result may have in any step."""
+SAVE_TIMEOUT_S: Final = 10.0
+READ_TEXT: Final = "read parts of it with read_file, or search it with execute and grep."
 
 _Path = Annotated[str, NOT_BLANK, argument("Absolute path of the file.", PATH_ARGUMENT_TEXT)]
 
@@ -78,6 +91,27 @@ class EditFilesArguments(Struct, frozen=True, kw_only=True):
     ]
 
 
+def save_long_results(access: WorkspaceAccess) -> SaveResult:
+    """For results of MCP servers: those of a chat with a workspace go to a file in it."""
+
+    async def save(context: ToolContext, output: ToolOutput) -> ToolOutput:
+        data = output.text.encode("utf-8", "replace")
+        if len(data) <= SAVED_ABOVE_BYTES or context.chat.workspace_id is None:
+            return output
+        name = sha256(context.call_key.encode()).hexdigest()[:16]
+        try:
+            async with asyncio.timeout(SAVE_TIMEOUT_S):
+                conn = await access.connect(context)
+                path = await expand_home(conn, f"{RESULTS_DIRECTORY}/{name}.txt")
+                await conn.write_file(path, data[:MAX_CONTENT_BYTES], key=f"{context.call_key}:r")
+        except (WorkspaceUnavailable, AgentUnreachable, AgentRefused, Unavailable, TimeoutError):
+            return output
+        saved = f"The whole result, {len(data)} bytes, is in {path} of the workspace: {READ_TEXT}"
+        return structs.replace(output, saved=saved)
+
+    return save
+
+
 def file_tools(access: WorkspaceAccess) -> tuple[WorkspaceTool, ...]:
     return (_read_file(access), _write_file(access), _edit_files(access))
 
@@ -91,8 +125,8 @@ def _read_file(access: WorkspaceAccess) -> WorkspaceTool:
     return workspace_tool(
         "read_file",
         "Read a text file of the workspace. Each line comes with its number and a tab in front"
-        f" of it. At most {MAX_READ_LINES} lines and 32 KiB at once: read longer files in parts,"
-        " with offset and limit.",
+        f" of it. At most {MAX_READ_LINES} lines and 32 KiB come at once; of a longer file the"
+        " first page comes, and next_offset says where to go on.",
         ReadFileArguments,
         handle,
         effect="read",

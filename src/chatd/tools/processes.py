@@ -3,7 +3,7 @@
 import asyncio
 from typing import Annotated, Final, get_args
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.ports import ToolContext, WorkspaceAccess
@@ -11,11 +11,12 @@ from chatd.domain.workspace.agent_api import (
     AgentApi,
     AgentRefused,
     AgentUnreachable,
+    ProcessInfo,
     ProcessOutput,
     ProcessSignal,
 )
 from chatd.tools.arguments import NOT_BLANK, Ignored, Seconds, argument
-from chatd.tools.command_output import CommandReport, clip_output, finished_report
+from chatd.tools.command_output import CommandReport, finished_report
 from chatd.tools.execute import RECONNECT_TIMEOUT_S
 from chatd.tools.tool import WorkspaceTool, json_output, workspace_tool
 
@@ -70,7 +71,7 @@ def _process_output(access: WorkspaceAccess) -> WorkspaceTool:
             return json_output(finished_report(output, None))
         report = CommandReport(
             success=True,
-            output=clip_output(output.output),
+            output=output.output,
             running=True,
             truncated=output.truncated,
             note=STILL_RUNNING_TEXT,
@@ -105,7 +106,7 @@ def _process_list(access: WorkspaceAccess) -> WorkspaceTool:
     async def handle(context: ToolContext, args: ProcessListArguments) -> ToolOutput:
         del args
         conn = await access.connect(context)
-        return json_output({"processes": await conn.processes()})
+        return json_output({"processes": [_shown(info) for info in await conn.processes()]})
 
     return workspace_tool(
         "process_list",
@@ -115,6 +116,12 @@ def _process_list(access: WorkspaceAccess) -> WorkspaceTool:
         handle,
         effect="read",
     )
+
+
+def _shown(info: ProcessInfo) -> ProcessInfo:
+    """A command that a signal ended has no exit code."""
+    has_exited = info.exit_code is None or info.exit_code >= 0
+    return info if has_exited else structs.replace(info, exit_code=None)
 
 
 def _process_signal(access: WorkspaceAccess) -> WorkspaceTool:

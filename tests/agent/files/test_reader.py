@@ -122,8 +122,9 @@ def test_a_huge_file_can_be_read_in_parts(tmp_path: Path) -> None:
         read_file(str(huge))
     assert refused.value.status == 413
     assert read_file(str(huge), offset=1 << 39, limit=5)[0] == bytes(5)
-    with pytest.raises(AgentError, match="use execute with grep"):
-        read_lines(str(huge))
+    found = read_lines(str(huge))
+    assert str(found["content"]).startswith("1\t\x00")
+    assert len(str(found["content"])) < 2000
 
 
 def test_a_proc_file_with_size_zero_is_read() -> None:
@@ -181,32 +182,57 @@ def test_an_offset_past_the_end_reports_the_number_of_lines(tmp_path: Path) -> N
         lines(tmp_path, b"a\nb\nc", offset=4)
 
 
-def test_too_many_lines_are_refused_with_the_allowed_limit(tmp_path: Path) -> None:
-    content = b"x\n" * 3000
-    with pytest.raises(AgentError, match=r"use offset=5 and limit=2000"):
-        lines(tmp_path, content, offset=5, limit=2500)
-    assert lines(tmp_path, content, limit=2000)["lines_read"] == 2000
+def test_of_too_many_lines_the_first_page_comes_and_says_how_to_go_on(tmp_path: Path) -> None:
+    found = lines(tmp_path, b"x\n" * 3000, offset=5, limit=2500)
+    assert (found["lines_read"], found["total_lines"]) == (2000, 3001)
+    assert found["next_offset"] == 2005
+    assert str(found["note"]).startswith(
+        "These are lines 5 to 2004 of 3001. Go on with offset=2005"
+    )
+    rest = lines(tmp_path, b"x\n" * 3000, offset=2005)
+    assert (rest["lines_read"], rest.get("next_offset")) == (997, None)
 
 
-def test_too_many_bytes_are_refused_with_a_limit_that_fits(tmp_path: Path) -> None:
+def test_of_too_many_bytes_the_lines_that_fit_come_and_say_how_to_go_on(tmp_path: Path) -> None:
     content = b"\n".join(b"y" * 500 for _ in range(100))
-    with pytest.raises(AgentError, match=r"use offset=1 and limit=65, .* offset=66"):
-        lines(tmp_path, content)
-    page = lines(tmp_path, content, offset=1, limit=65)["content"]
+    found = lines(tmp_path, content)
+    assert (found["lines_read"], found["next_offset"]) == (65, 66)
+    page = found["content"]
     assert isinstance(page, str)
     assert len(page) <= reader.MAX_RESPONSE_BYTES
-    with pytest.raises(AgentError):
-        lines(tmp_path, content, offset=1, limit=66)
+    assert "next_offset" not in lines(tmp_path, content, offset=1, limit=60), "all that was asked"
+
+
+def test_a_large_file_is_read_by_the_page(tmp_path: Path) -> None:
+    row = b"%07d " + b"z" * 92 + b"\n"
+    content = b"".join(row % number for number in range(1, 30_001))
+    assert len(content) > 2 << 20
+    first, late = lines(tmp_path, content), lines(tmp_path, content, offset=25_000, limit=2)
+    assert str(first["content"]).startswith("1\t0000001 z")
+    assert (first["total_lines"], first["file_size"]) == (30_001, len(content))
+    assert [line[:14] for line in str(late["content"]).split("\n")] == [
+        "25000\t0025000 ",
+        "25001\t0025001 ",
+    ]
+
+
+def test_a_line_longer_than_a_chunk_is_cut_and_its_size_told(tmp_path: Path) -> None:
+    found = lines(tmp_path, b"a\n" + b"b" * (3 << 20) + b"\nc")
+    assert str(found["content"]).split("\n")[2] == "3\tc"
+    assert f"[line cut: 1024 of {3 << 20} bytes shown]" in str(found["content"])
 
 
 def test_one_line_over_the_response_limit_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(AgentError, match="line 1 alone is too long"):
+    with pytest.raises(AgentError, match=r"line 1 of .* alone is too long"):
         lines(tmp_path, b"z" * 100, max_response_bytes=50)
 
 
 @pytest.mark.covers("files-11")
-def test_a_file_one_byte_over_the_limit_is_refused(tmp_path: Path) -> None:
+def test_of_a_file_over_the_limit_only_the_beginning_can_be_read_by_line(tmp_path: Path) -> None:
     assert lines(tmp_path, b"a" * 10, max_file_size=10)["file_size"] == 10
-    with pytest.raises(AgentError, match="over the limit of 10 bytes") as refused:
-        lines(tmp_path, b"a" * 11, max_file_size=10)
+    content = b"a\n" * 10
+    found = lines(tmp_path, content, max_file_size=10)
+    assert str(found["content"]).startswith("1\ta\n2\ta\n")
+    with pytest.raises(AgentError, match="after its first 10 bytes") as refused:
+        lines(tmp_path, content, offset=9, max_file_size=10)
     assert refused.value.status == 400

@@ -1,6 +1,7 @@
 """Read files as bytes or as numbered lines, and list directories.
 
-A result over its limit is refused, never cut silently; the error says how to ask for a part.
+A result is never cut silently: lines come by the page, which says how to go on, and any other
+result over its limit is refused with an error that says how to ask for a part.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from chatd.agent.text import clip_utf8
 MAX_READ_BYTES = 32 << 20
 MAX_DIRECTORY_ENTRIES = 10_000
 
-MAX_NUMBERED_FILE_BYTES = 1 << 20
+MAX_SCANNED_BYTES = 64 << 20
 MAX_NUMBERED_LINE_BYTES = 1024
 MAX_RESPONSE_LINES = 2000
 MAX_RESPONSE_BYTES = 32 << 10
 DEFAULT_LINE_LIMIT = 2000
+_SCAN_CHUNK_BYTES = 1 << 20
 
 
 def read_file(path: str, *, offset: int = 0, limit: int = 0) -> tuple[bytes, str]:
@@ -62,15 +64,16 @@ def read_lines(
     *,
     offset: int = 1,
     limit: int = DEFAULT_LINE_LIMIT,
-    max_file_size: int = MAX_NUMBERED_FILE_BYTES,
+    max_file_size: int = MAX_SCANNED_BYTES,
     max_line_bytes: int = MAX_NUMBERED_LINE_BYTES,
     max_response_lines: int = MAX_RESPONSE_LINES,
     max_response_bytes: int = MAX_RESPONSE_BYTES,
 ) -> dict[str, object]:
-    """Lines `offset` to `offset + limit - 1`, each as its number, a tab and its text.
+    """Lines `offset` to `offset + limit - 1`, each as its number, a tab and its text; fewer if they
+    are too long for one response, and then `next_offset` and `note` say how to go on.
 
     Only "\\n" ends a line, so a file that ends with it has an empty last line. An `offset` or
-    `limit` of 0 means the default.
+    `limit` of 0 means the default. Holds one chunk of the file, whatever its size.
     """
     _require_not_negative(
         offset=offset,
@@ -81,80 +84,121 @@ def read_lines(
         max_response_bytes=max_response_bytes,
     )
     path = require_absolute(path)
-    data = _read_whole(path, max_file_size)
-    lines = data.split(b"\n") if data else []
-    first = max(offset, 1)
-    if first > max(len(lines), 1):
-        raise AgentError(
-            400, f"offset {first} is beyond the end of {path}, which has {len(lines)} lines"
-        )
-    chosen = lines[first - 1 : first - 1 + (limit or DEFAULT_LINE_LIMIT)]
-    if len(chosen) > max_response_lines:
+    first, asked = max(offset, 1), limit or DEFAULT_LINE_LIMIT
+    page = LinePage(first, min(asked, max_response_lines), max_line_bytes, max_response_bytes)
+    is_whole = _scan_lines(path, page, max_file_size)
+    if first > max(page.total_lines, 1):
+        if is_whole:
+            raise AgentError(
+                400,
+                f"offset {first} is beyond the end of {path}, which has {page.total_lines} lines",
+            )
         raise AgentError(
             400,
-            f"{len(chosen)} lines of {path} were requested, but at most {max_response_lines} "
-            f"can be returned at once; use offset={first} and limit={max_response_lines}, "
-            "then continue from there",
+            f"line {first} of {path} is after its first {max_file_size} bytes, which are all that "
+            "can be read by line; use execute with tail, grep or sed -n",
         )
-    numbered = [
-        f"{number}\t{_clip_line(line, max_line_bytes)}"
-        for number, line in enumerate(chosen, start=first)
-    ]
-    _require_fit(numbered, path, first, max_response_bytes)
-    return {
-        "content": "\n".join(numbered),
-        "file_size": len(data),
-        "total_lines": len(lines),
-        "lines_read": len(chosen),
+    after = first + len(page.lines)
+    if after == first and page.total_lines:
+        raise AgentError(
+            400,
+            f"line {first} of {path} alone is too long for one response; use execute with cut to "
+            "read parts of it",
+        )
+    found: dict[str, object] = {
+        "content": "\n".join(page.lines),
+        "file_size": page.size,
+        "total_lines": page.total_lines,
+        "lines_read": len(page.lines),
     }
+    if after <= page.total_lines and (len(page.lines) < asked or asked >= DEFAULT_LINE_LIMIT):
+        total = str(page.total_lines) if is_whole else f"more than {page.total_lines}"
+        found["next_offset"] = after
+        found["note"] = (
+            f"These are lines {first} to {after - 1} of {total}. Go on with offset={after}, or use "
+            "execute with grep to find the lines that matter."
+        )
+    return found
 
 
-def _read_whole(path: str, max_file_size: int) -> bytes:
-    fd, info = open_regular(path)
+class LinePage:
+    """Collects some lines of a file that arrives in chunks, and counts all of them."""
+
+    def __init__(self, first: int, count: int, max_line_bytes: int, max_bytes: int) -> None:
+        self.lines: list[str] = []
+        self.size = 0
+        self._first = first
+        self._count = count
+        self._max_line_bytes = max_line_bytes
+        self._left = max_bytes
+        self._number = 1
+        self._line = bytearray()
+        self._line_bytes = 0
+        self._is_full = count == 0
+
+    @property
+    def total_lines(self) -> int:
+        return self._number if self.size else 0
+
+    def feed(self, chunk: bytes) -> None:
+        self.size += len(chunk)
+        ended = chunk.count(b"\n")
+        if self._is_full or self._number + ended < self._first:
+            self._number += ended
+            return
+        *whole, rest = chunk.split(b"\n")
+        for piece in whole:
+            self._add(piece)
+            self._end_line()
+        self._add(rest)
+
+    def close(self) -> None:
+        """The last line has no end, or is longer than what is read of the file."""
+        if self.size:
+            self._end_line()
+            self._number -= 1
+
+    def _add(self, piece: bytes) -> None:
+        if self._number >= self._first and not self._is_full:
+            self._line_bytes += len(piece)
+            # Four bytes more than a line may have: a character at the limit may be cut in two.
+            self._line += piece[: max(self._max_line_bytes + 4 - len(self._line), 0)]
+
+    def _end_line(self) -> None:
+        if self._number >= self._first and not self._is_full:
+            text = _clip_line(bytes(self._line), self._line_bytes, self._max_line_bytes)
+            numbered = f"{self._number}\t{text}"
+            self._left -= len(numbered.encode("utf-8")) + (1 if self.lines else 0)
+            if self._left >= 0:
+                self.lines.append(numbered)
+            self._is_full = self._left < 0 or len(self.lines) == self._count
+        self._line.clear()
+        self._line_bytes = 0
+        self._number += 1
+
+
+def _scan_lines(path: str, page: LinePage, max_bytes: int) -> bool:
+    """Whether the file has no more than `max_bytes`."""
+    fd, _ = open_regular(path)
     try:
-        size = info.st_size
-        if size <= max_file_size:
-            data = read_at_most(fd, max_file_size + 1, path=path)
-            if len(data) <= max_file_size:
-                return data
-            size = len(data)  # the file has grown, or its stat has no size
+        while page.size <= max_bytes:
+            chunk = read_at_most(fd, min(_SCAN_CHUNK_BYTES, max_bytes + 1 - page.size), path=path)
+            if not chunk:
+                return True
+            page.feed(chunk)
     finally:
         os.close(fd)
-    raise AgentError(
-        400,
-        f"{path} has {size} bytes or more, over the limit of {max_file_size} bytes for reading "
-        "lines; use execute with grep, head, tail or sed -n to read parts of it",
-    )
+        page.close()
+    return False
 
 
-def _clip_line(line: bytes, max_bytes: int) -> str:
-    if len(line) <= max_bytes:
+def _clip_line(line: bytes, size: int, max_bytes: int) -> str:
+    """`line` is the beginning of a line of `size` bytes."""
+    if size <= max_bytes:
         return line.decode("utf-8", "replace")
     clipped = clip_utf8(line, max_bytes)
     text = clipped.decode("utf-8", "replace")
-    return f"{text}... [line cut: {len(clipped)} of {len(line)} bytes shown]"
-
-
-def _require_fit(numbered: list[str], path: str, first: int, max_bytes: int) -> None:
-    total = 0
-    fitting = 0
-    for line in numbered:
-        total += len(line.encode("utf-8")) + (1 if total else 0)
-        if total <= max_bytes:
-            fitting += 1
-    if total <= max_bytes:
-        return
-    last = first + len(numbered) - 1
-    advice = (
-        f"use offset={first} and limit={fitting}, then continue with offset={first + fitting}"
-        if fitting
-        else f"line {first} alone is too long; use execute with cut to read parts of it"
-    )
-    raise AgentError(
-        400,
-        f"lines {first} to {last} of {path} have {total} bytes, over the limit of {max_bytes} "
-        f"bytes for one answer; {advice}",
-    )
+    return f"{text}... [line cut: {len(clipped)} of {size} bytes shown]"
 
 
 def _seek(fd: int, offset: int, path: str) -> None:

@@ -73,8 +73,20 @@ def _start_error(error: Exception, workdir: str) -> AgentError:
     return AgentError(503, f"The workspace cannot run {_SHELL}: {error}.", code="no_shell")
 
 
+UNKNOWN_EXIT = -1000
+
+
+def signal_name(exit_code: int) -> str | None:
+    """The signal that ended the shell; None if it exited, or if that is not known."""
+    try:
+        return None if exit_code >= 0 else signal.Signals(-exit_code).name
+    except ValueError:
+        return None
+
+
 class ChildProcess:
-    """A running shell. `on_end` is called once, after the last output.
+    """A running shell. `on_end` is called once, after the last output, with the exit code of the
+    shell, with the number of the signal that ended it, negative, or with UNKNOWN_EXIT.
 
     When the shell exits, background processes may still hold the pipe: they get `grace_s` to
     finish. Until `on_end` the shell stays a zombie, so that its pid, which is also the group id,
@@ -195,7 +207,7 @@ class ChildProcess:
         self._stop_reading()
         if self._pidfd >= 0:
             os.close(self._pidfd)
-        exit_code = -1 if self._exit_code is None else self._exit_code
+        exit_code = UNKNOWN_EXIT if self._exit_code is None else self._exit_code
         _reap(self._popen, exit_code)
         self._on_end(exit_code)
 
@@ -237,14 +249,14 @@ def _has_live_process(group: int) -> bool:
 
 
 def _exit_code(pid: int) -> int:
-    """The shell's exit code; -1 if a signal ended it. The shell stays a zombie."""
+    """How the shell ended, as `on_end` gets it. The shell stays a zombie."""
     try:
         status = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     except ChildProcessError:
-        return -1
-    if status is None or status.si_code != os.CLD_EXITED:
-        return -1
-    return status.si_status
+        return UNKNOWN_EXIT
+    if status is None:
+        return UNKNOWN_EXIT
+    return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
 
 
 def _reap(popen: subprocess.Popen[bytes], exit_code: int) -> None:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from chatd.agent.atomic_file import write_atomic
 from chatd.agent.json_log import Json, parse_line
 from chatd.agent.log_file import read_file_bytes
-from chatd.agent.processes.child import ChildProcess
+from chatd.agent.processes.child import ChildProcess, signal_name
 from chatd.agent.processes.output_buffer import OutputBuffer
 
 MAX_COMMAND_CHARS = 1000
@@ -50,6 +50,7 @@ class CommandEntry:
     buffer: OutputBuffer = field(default_factory=OutputBuffer)
     child: ChildProcess | None = None
     exit_code: int | None = None
+    signal: str | None = None
     ended_at: float | None = None
     is_saved: bool = False
     end_waiters: Waiters = field(default_factory=Waiters)
@@ -68,7 +69,8 @@ class CommandEntry:
         wake(self.output_waiters)
 
     def on_end(self, exit_code: int, ended_at: float) -> None:
-        self.exit_code = exit_code
+        self.exit_code = max(exit_code, -1)
+        self.signal = signal_name(exit_code)
         self.ended_at = ended_at
         wake(self.end_waiters)
         wake(self.output_waiters)
@@ -81,6 +83,7 @@ class CommandEntry:
             "background": self.spec.background,
             "running": self.is_running,
             "exit_code": self.exit_code,
+            **self._ended_by(),
             "started_at_unix": int(self.started_at),
             "exited_at_unix": None if self.ended_at is None else int(self.ended_at),
         }
@@ -91,9 +94,13 @@ class CommandEntry:
             "output": view.text,
             "running": self.is_running,
             "exit_code": self.exit_code,
+            **self._ended_by(),
             "truncated": asdict(view.truncated) if view.truncated else None,
             "cursor": view.cursor,
         }
+
+    def _ended_by(self) -> Json:
+        return {} if self.signal is None else {"signal": self.signal}
 
     def saved_result(self) -> Json:
         return {"chat_id": self.spec.chat_id, **self.output()}
@@ -101,8 +108,8 @@ class CommandEntry:
 
 def output_from_saved(record: Json, after: int) -> Json:
     """The output after a cursor; the whole output if it was truncated and has no such position."""
-    fields = ("output", "running", "exit_code", "truncated", "cursor")
-    output = {name: record.get(name) for name in fields}
+    fields = ("output", "running", "exit_code", "signal", "truncated", "cursor")
+    output = {name: record.get(name) for name in fields if name != "signal" or record.get(name)}
     text, cursor = output["output"], output["cursor"]
     if not isinstance(text, str) or not isinstance(cursor, int):
         return output

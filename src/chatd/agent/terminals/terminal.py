@@ -224,7 +224,7 @@ class Terminal:
         if self._resume is not None:
             self._resume.cancel()
         self._drop_input()
-        self.exit_code = exit_code
+        self.exit_code = max(exit_code, -1)
         self.unused_since = self._now()
         self._shell.close()
         wake(self._waiters)

@@ -10,7 +10,12 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from chatd.domain.answer.tool_output import AnsweredCall, fit_outputs, result_message
+from chatd.domain.answer.tool_output import (
+    STEP_OUTPUT_BYTES,
+    AnsweredCall,
+    fit_outputs,
+    result_message,
+)
 from chatd.domain.chat.messages import CallKind, Draft, TokenUsage, UsageEntry
 from chatd.domain.chat.parts import Part, ReasoningPart, TextPart, ToolCallPart
 from chatd.domain.chat.row import ChatError
@@ -178,10 +183,15 @@ def _with_mcp_server(part: Part, mcp_servers: Mapping[str, str]) -> Part:
 
 
 def result_messages(
-    answers: Sequence[AnsweredCall], context_limit: int | None, at: str | None = None
+    answers: Sequence[AnsweredCall],
+    context_limit: int | None,
+    at: str | None = None,
+    *,
+    max_bytes: int = STEP_OUTPUT_BYTES,
 ) -> tuple[Draft, ...]:
-    """One tool message per result, in the order of `answers`, clipped to the context limit."""
-    return tuple(result_message(answer, at) for answer in fit_outputs(answers, context_limit))
+    """One tool message per result, in the order of `answers`, cut to what a step may have."""
+    fitted = fit_outputs(answers, context_limit, max_bytes)
+    return tuple(result_message(answer, at) for answer in fitted)
 
 
 def usage_entry(

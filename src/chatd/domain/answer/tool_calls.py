@@ -13,7 +13,7 @@ from typing import Final, Protocol, cast
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from chatd.domain.answer.tool_output import AnsweredCall, error_output
+from chatd.domain.answer.tool_output import STEP_OUTPUT_BYTES, AnsweredCall, error_output
 from chatd.domain.chat.messages import Draft
 from chatd.domain.chat.notices import notice_draft
 from chatd.domain.chat.parts import ToolCallPart
@@ -25,10 +25,12 @@ _NO_SCHEMA: Final[Mapping[str, object]] = {}
 
 
 class StepLimits(Struct, frozen=True, kw_only=True):
-    """`calls` of one answer run at most, `concurrent_calls` of them at once."""
+    """`calls` of one answer run at most, `concurrent_calls` of them at once, and their results
+    have `output_bytes` together."""
 
     calls: int = 128
     concurrent_calls: int = 32
+    output_bytes: int = STEP_OUTPUT_BYTES
 
 
 DEFAULT_STEP_LIMITS: Final = StepLimits()

@@ -8,10 +8,9 @@ from typing import Final, cast
 import msgspec
 from msgspec import Struct
 
-from chatd.domain.answer.tool_output import ToolMedia, ToolOutput, clip_middle
+from chatd.domain.answer.tool_output import ToolMedia, ToolOutput
 from chatd.domain.text import clip, parse_json, replace_surrogates
 
-MAX_RESULT_TEXT_BYTES: Final = 1024 * 1024
 MAX_RESULT_PARTS: Final = 1000
 _MAX_LABEL_CHARS: Final = 500
 _DEFAULT_MEDIA_TYPE: Final = "application/octet-stream"
@@ -41,7 +40,7 @@ def convert_result(result: _Object) -> ToolOutput:
     is_error = result.get("isError") is True
     used = media[0] if media and not texts and not is_error else None
     texts += [_left_out(each) for each in media if each is not used]
-    text = clip_middle("\n".join(texts), MAX_RESULT_TEXT_BYTES)
+    text = "\n".join(texts)
     if is_error and not text.strip():
         text = NO_REASON_TEXT
     return ToolOutput(text=text, is_error=is_error, media=used)

@@ -40,13 +40,16 @@ class WorkspaceUnavailable(ChatdError):
     code = "no_workspace"
 
 
-class FileLines(Struct, frozen=True, kw_only=True):
-    """Numbered lines of a file, as a model reads them."""
+class FileLines(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Numbered lines of a file, as a model reads them. `next_offset` is the line to go on with, if
+    they are fewer than asked for; `note` says so."""
 
     content: str
     file_size: int
     total_lines: int
     lines_read: int
+    next_offset: int | None = None
+    note: str = ""
 
 
 class TextEdit(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -76,12 +79,14 @@ class ProcessOutput(Struct, frozen=True, kw_only=True):
     """The output of a process so far; complete if it is not running.
 
     `cursor` counts all bytes printed so far. With `after`, `output` has the retained bytes printed
-    after that cursor.
+    after that cursor. A process that a signal ended has the exit code -1 and that `signal`; agents
+    of earlier versions do not tell it.
     """
 
     output: str
     running: bool
     exit_code: int | None = None
+    signal: str | None = None
     truncated: OutputTruncation | None = None
     cursor: int = 0
 
@@ -93,6 +98,7 @@ class ProcessInfo(Struct, frozen=True, kw_only=True):
     background: bool
     running: bool
     exit_code: int | None = None
+    signal: str | None = None
     started_at_unix: int
     exited_at_unix: int | None = None
 

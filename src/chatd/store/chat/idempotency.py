@@ -83,7 +83,8 @@ async def clear_old_request_keys(conn: Conn, *, limit: int = 1000) -> int:
     return done
 
 
-# Fenced like every write of a worker: the row is locked while the fence is checked.
+# Fenced like every write of a worker: the row is locked while the fence is checked. The outputs of
+# earlier steps, which are committed, are forgotten.
 MARK_TOOL_STARTED: Final[LiteralString] = """
     WITH mine AS MATERIALIZED (
         SELECT id, root_chat_id FROM chats
@@ -95,18 +96,35 @@ MARK_TOOL_STARTED: Final[LiteralString] = """
     marked AS (
         INSERT INTO chat_tool_runs (chat_id, root_chat_id, tool_call_id, epoch)
         SELECT id, root_chat_id, $2, $4 FROM mine
-        ON CONFLICT DO NOTHING RETURNING epoch)
+        ON CONFLICT DO NOTHING RETURNING epoch),
+    forgotten AS (
+        UPDATE chat_tool_runs t SET output = NULL FROM mine
+        WHERE t.chat_id = mine.id AND t.output IS NOT NULL
+          AND split_part(t.tool_call_id, ':', 1) <> ($5::bigint)::text)
     SELECT EXISTS (SELECT FROM mine) AS held,
         EXISTS (SELECT FROM marked)
         OR ($6 AND EXISTS (SELECT FROM chat_tool_runs
-            WHERE chat_id = $1 AND tool_call_id = $2 AND epoch = $4)) AS first"""
+            WHERE chat_id = $1 AND tool_call_id = $2 AND epoch = $4)) AS first,
+        (SELECT output FROM chat_tool_runs WHERE chat_id = $1 AND tool_call_id = $2) AS output"""
+
+# The mark of this epoch is this worker's own, so that no other fence is needed.
+KEEP_TOOL_OUTPUT: Final[LiteralString] = """
+    UPDATE chat_tool_runs SET output = $4
+    WHERE chat_id = $1 AND tool_call_id = $2 AND epoch = $3 AND output IS NULL"""
+
+
+class ToolMark(Struct, frozen=True, kw_only=True):
+    """`first`: the tool may run. Otherwise it was started before, and `output` is what it returned,
+    if it ended."""
+
+    first: bool
+    output: str | None = None
 
 
 async def mark_tool_started(
     conn: Conn, chat_id: ChatId, call_id: ToolCallId, fence: Fence, *, is_retry: bool = False
-) -> bool:
-    """Set the mark before the tool starts. True if the tool may run; False if it was started
-    before, so that its outcome is unknown. `is_retry`: the reply to an earlier call was lost, so a
+) -> ToolMark:
+    """Set the mark before the tool starts. `is_retry`: the reply to an earlier call was lost, so a
     mark of this epoch is this call's own. Raises StaleFence."""
     row = await conn.fetchrow(
         MARK_TOOL_STARTED,
@@ -121,4 +139,11 @@ async def mark_tool_started(
     )
     if row is None or not row["held"]:
         raise StaleFence(f"Chat {chat_id} is no longer owned under this fence.")
-    return bool(row["first"])
+    return ToolMark(first=bool(row["first"]), output=row["output"])
+
+
+async def keep_tool_output(
+    conn: Conn, chat_id: ChatId, call_id: ToolCallId, fence: Fence, output: str
+) -> None:
+    """Keep the output of a tool whose step is not committed yet."""
+    await conn.execute(KEEP_TOOL_OUTPUT, chat_id, call_id, fence.epoch, output)

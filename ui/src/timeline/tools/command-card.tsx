@@ -1,7 +1,7 @@
 /** Commands: execute, process_output, process_list, process_signal. */
 import { ListTree, SquareTerminal, Octagon } from "lucide-react";
 import { durationText } from "@/components";
-import { asObject, numberOf, objectsOf, textOf } from "../rows/json";
+import { asObject, numberOf, objectsOf, textOf, type JsonObject } from "../rows/json";
 import { durationOf, type ToolCall } from "../rows/tool-call";
 import { useTimelineActions } from "../actions";
 import { CallTime, Failure, ToolFrame, verbOf, type CardProps } from "./frame";
@@ -59,15 +59,23 @@ function commandBody(call: ToolCall) {
 }
 
 function CommandMeta({ call }: { readonly call: ToolCall }) {
-  const code = numberOf(asObject(call.result), "exit_code");
+  const ended = endedText(asObject(call.result));
   const took = durationOf(call);
-  if (call.state !== "failed" || code === null || code < 0) return <CallTime call={call} />;
+  if (call.state !== "failed" || ended === "") return <CallTime call={call} />;
   return (
     <span>
-      exit {code}
+      {ended}
       {took !== null && <>&ensp;{durationText(took)}</>}
     </span>
   );
+}
+
+/** How a command ended; "" of one that has not, and of a result of an earlier version whose exit code is -1. */
+function endedText(result: JsonObject | null): string {
+  const signal = textOf(result, "signal");
+  if (signal !== "") return signal === "unknown" ? "ended by a signal" : `ended by ${oneLine(signal)}`;
+  const code = numberOf(result, "exit_code");
+  return code === null || code < 0 ? "" : `exit ${code}`;
 }
 
 /** What a command that goes on says below; null of one that has ended with nothing to say. */
@@ -103,7 +111,7 @@ export function ProcessListCard({ call, rowKey }: CardProps) {
           {processes.map((process, index) => (
             <li key={index}>
               <code className="cut grow">{oneLine(textOf(process, "command"))}</code>
-              <span className="s">{process.running === true ? "running" : `exit ${numberOf(process, "exit_code") ?? "unknown"}`}</span>
+              <span className="s">{process.running === true ? "running" : endedText(process) || "ended"}</span>
             </li>
           ))}
         </ul>

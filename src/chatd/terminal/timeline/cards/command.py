@@ -1,6 +1,7 @@
 """Cards of commands: execute, process_output, process_list, process_signal."""
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from rich.text import Text
@@ -75,11 +76,20 @@ def _body(facts: CallFacts, canvas: Canvas) -> Lines:
 
 
 def _meta(facts: CallFacts, canvas: Canvas) -> str:
-    code = number_of(facts.result, "exit_code")
-    if facts.state != "failed" or code is None or code < 0:
+    ended = _ended_text(facts.result)
+    if facts.state != "failed" or not ended:
         return time_text(facts, canvas.now)
     took = facts.duration_s
-    return f"exit {int(code)}" + ("" if took is None else f" · {duration_text(took)}")
+    return ended + ("" if took is None else f" · {duration_text(took)}")
+
+
+def _ended_text(result: Mapping[str, object]) -> str:
+    """How a command ended; empty for one that has not, and for a result of an earlier version
+    whose exit code is -1."""
+    signal, code = text_of(result, "signal"), number_of(result, "exit_code")
+    if signal:
+        return "ended by a signal" if signal == "unknown" else f"ended by {one_line(signal)}"
+    return "" if code is None or code < 0 else f"exit {int(code)}"
 
 
 def _foot(facts: CallFacts) -> str:
@@ -100,8 +110,7 @@ def process_list_card(facts: CallFacts, canvas: Canvas) -> Card:
     def body(inner: Canvas) -> Lines:
         lines: Lines = []
         for process in processes[:_MAX_PROCESSES]:
-            code = number_of(process, "exit_code")
-            ended = "ended" if code is None else f"exit {int(code)}"
+            ended = _ended_text(process) or "ended"
             state = "running" if process.get("running") is True else ended
             left = Text(one_line(joined(text_of(process, "command"))), inner.palette.code)
             lines.append(headline(left, Text(state, inner.palette.muted), inner.width))
