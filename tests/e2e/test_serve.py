@@ -140,7 +140,9 @@ async def test_the_printed_commands_start_a_chat_and_follow_it(dsn: str, tmp_pat
     ):
         lines = await lines_until(process, LAST_LINE)
         assert lines[0].endswith(f", process {process.pid}")
-        commands = "\n".join(lines[lines.index("  API=" + api_of(lines)) : -1])
+        first = next(n for n, line in enumerate(lines) if line.startswith("  CHATD="))
+        assert lines[first].startswith(f"  CHATD={api_of(lines)} TOKEN=")
+        commands = "\n".join(lines[first:-1])
         shell = await asyncio.create_subprocess_exec(
             "sh", "-c", commands, stdout=PIPE, stderr=PIPE, start_new_session=True
         )

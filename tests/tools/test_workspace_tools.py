@@ -248,7 +248,8 @@ async def test_invalid_parameters_are_reported_by_name(pool: Pool) -> None:
     ("given", "complaint"),
     [
         (None, "template_id is required"),
-        ("scratch", 'template_id must be a UUID, not "scratch". Give the id'),
+        ("no-such-name", "There is no such template."),
+        (" ", "template_id is required"),
         ("00000000-0000-0000-0000-000000000001", "There is no such template."),
     ],
 )
@@ -260,6 +261,14 @@ async def test_an_unknown_template_is_refused(
         output = await caller.call(tool, template_id=given)
         assert output.is_error
         assert output.text.startswith(complaint)
+
+
+@pytest.mark.parametrize("tool", ["create_workspace", "read_template"])
+async def test_a_template_is_found_by_its_name(pool: Pool, tool: str) -> None:
+    async with open_workspace_tools(pool) as caller:
+        name = await pool.fetchval("SELECT name FROM templates WHERE id = $1", TEMPLATE)
+        found = await caller.result_of(tool, template_id=f" {str(name).upper()} ")
+        assert found.get("created") or found["template"]["id"] == str(TEMPLATE)
 
 
 @pytest.mark.covers("workspaces-5")

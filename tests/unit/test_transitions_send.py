@@ -113,11 +113,14 @@ def test_a_full_queue_of_a_waiting_chat_refuses_messages() -> None:
     [("R0", WORKER), ("R1", WORKER), ("P0", OTHER_WORKER), ("P1", OTHER_WORKER)],
 )
 def test_an_interrupting_message_waits_for_the_partial_answer(state: str, saver: WorkerId) -> None:
-    """If the owner is gone, the worker that acquires the chat saves its live parts."""
+    """And comes before queued ones. If the owner is gone, the worker that acquires the chat saves
+    its live parts."""
     seeded = seed_state(State(state))
     rows = rows_after(seeded, "interrupt")
     assert rows.chat.state is State.I1
-    assert queue_lines(rows.queue)[-1] == "new"
+    steering = [line for line in queue_lines(seeded.queue) if line.startswith("!")]
+    plain = [line for line in queue_lines(seeded.queue) if not line.startswith("!")]
+    assert queue_lines(rows.queue) == [*steering, "! new", *plain]
     assert rows.messages == list(seeded.history)
     assert (rows.chat.worker_id, rows.chat.attempt) == (saver, seeded.chat.attempt)
 
@@ -125,7 +128,8 @@ def test_an_interrupting_message_waits_for_the_partial_answer(state: str, saver:
 @pytest.mark.parametrize("state", ["I0", "I1"])
 def test_an_interrupting_message_is_queued_during_an_interrupt(state: str) -> None:
     rows = rows_after(seed_state(State(state)), "interrupt")
-    assert (rows.chat.state, queue_lines(rows.queue)[-1]) == (State.I1, "new")
+    assert rows.chat.state is State.I1
+    assert [line for line in queue_lines(rows.queue) if line.startswith("!")][-1] == "! new"
 
 
 @pytest.mark.covers("O18")
@@ -238,13 +242,21 @@ ASKED = "assistant: Let me see. [c1] [c2]"
             seed_state(State.E1, plain=1, steer=2),
             *("steer", ["user: steer 0", "user: steer 1"], ["! new", "plain 0"], State.R1),
         ),
-        "an interrupting message waits behind the queue of a pending chat": (
+        "an interrupting message waits behind those that steer, of a pending chat": (
             seed_state(State.P1, plain=1, steer=1, begun=False, calls="local"),
-            *("interrupt", ["user: steer 0"], ["plain 0", "new"], State.R1),
+            *("interrupt", ["user: steer 0"], ["! new", "plain 0"], State.R1),
         ),
-        "an interrupting message waits behind the queue of a waiting chat": (
+        "an interrupting message waits behind those that steer, of a waiting chat": (
             seed_state(State.A1, plain=1, steer=1, calls="client"),
-            *("interrupt", ["user: steer 0"], ["plain 0", "new"], State.R1),
+            *("interrupt", ["user: steer 0"], ["! new", "plain 0"], State.R1),
+        ),
+        "an interrupting message comes before queued ones of a pending chat": (
+            seed_state(State.P1, plain=2, begun=False, calls="local"),
+            *("interrupt", ["user: new"], ["plain 0", "plain 1"], State.R1),
+        ),
+        "an interrupting message comes before queued ones of a waiting chat": (
+            seed_state(State.A1, plain=2, calls="client"),
+            *("interrupt", ["user: new"], ["plain 0", "plain 1"], State.R1),
         ),
     },
 )

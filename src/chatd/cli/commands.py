@@ -178,11 +178,10 @@ def _first_chat(api: str, token_file: str | None) -> str:
     return f"""
 To start a chat and follow it, paste this into another terminal:
 
-  API={shlex.quote(api)}
-  AUTH="Authorization: Bearer {token}"
-  CHAT=$(curl -s $API/chats -H "$AUTH" \\
+  CHATD={shlex.quote(api)} TOKEN="{token}"
+  CHAT=$(curl -s $CHATD/chats -H "Authorization: Bearer $TOKEN" \\
        -d '{{"content":[{{"type":"text","text":"hello"}}]}}' | cut -d'"' -f4)
-  curl -N $API/chats/$CHAT/events -H "$AUTH"
+  curl -N $CHATD/chats/$CHAT/events -H "Authorization: Bearer $TOKEN"
 """
 
 

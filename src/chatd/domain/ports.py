@@ -41,7 +41,7 @@ from chatd.domain.subagents import (
 )
 from chatd.domain.tool_modes import ToolOrigin
 from chatd.domain.workspace.agent_api import AgentApi
-from chatd.domain.workspace.entities import AgentLifecycle, FieldProblem, TemplateId
+from chatd.domain.workspace.entities import AgentLifecycle, FieldProblem
 
 
 class Clock(Protocol):
@@ -309,9 +309,10 @@ class SubagentModels(Protocol):
 
 
 class WorkspaceRequest(Struct, frozen=True, kw_only=True):
-    """A workspace to create. A repeated `key` finds the workspace of the first request."""
+    """A workspace to create. `template` is an id or a name. A repeated `key` finds the workspace of
+    the first request."""
 
-    template_id: TemplateId
+    template: str
     name: str = ""
     parameters: Mapping[str, str] = {}
     key: str
@@ -351,7 +352,9 @@ class Provisioner(Protocol):
 
     async def list_templates(self, chat: Chat, *, query: str, page: int) -> Struct: ...
 
-    async def read_template(self, chat: Chat, template_id: TemplateId) -> Struct: ...
+    async def read_template(self, chat: Chat, template: str) -> Struct:
+        """By its id or its name."""
+        ...
 
     async def create(self, context: ToolContext, request: WorkspaceRequest) -> ProvisionResult: ...
 

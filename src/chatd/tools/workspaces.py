@@ -7,13 +7,12 @@ from msgspec import Struct, field
 
 from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.ports import Provisioner, ToolContext, WorkspaceRequest
-from chatd.domain.workspace.entities import TemplateId
-from chatd.tools.arguments import AT_LEAST_1, argument
+from chatd.tools.arguments import AT_LEAST_1, NOT_BLANK, argument
 from chatd.tools.tool import WorkspaceTool, json_output, workspace_tool
 
 WORKSPACE_TOOL_TIMEOUT_S: Final = 25 * 60.0
 """More than the limits of a build, its agent and its start-up scripts together."""
-TEMPLATE_ID_TEXT: Final = "the id of a template, from list_templates."
+TEMPLATE_ID_TEXT: Final = "the id or the name of a template, from list_templates."
 
 _Parameters = Annotated[
     dict[str, str],
@@ -27,11 +26,13 @@ class ListTemplatesArguments(Struct, frozen=True, kw_only=True):
 
 
 class ReadTemplateArguments(Struct, frozen=True, kw_only=True):
-    template_id: Annotated[TemplateId, argument("Its id.", TEMPLATE_ID_TEXT)]
+    template_id: Annotated[str, NOT_BLANK, argument("Its id or its name.", TEMPLATE_ID_TEXT)]
 
 
 class CreateWorkspaceArguments(Struct, frozen=True, kw_only=True):
-    template_id: Annotated[TemplateId, argument("Id of the template.", TEMPLATE_ID_TEXT)]
+    template_id: Annotated[
+        str, NOT_BLANK, argument("Id or name of the template.", TEMPLATE_ID_TEXT)
+    ]
     name: Annotated[str, argument("A name for it. Default: one is made up.")] = ""
     parameters: _Parameters = field(default_factory=dict[str, str])
 
@@ -87,7 +88,7 @@ def _read_template(provisioner: Provisioner) -> WorkspaceTool:
 def _create_workspace(provisioner: Provisioner) -> WorkspaceTool:
     async def handle(context: ToolContext, args: CreateWorkspaceArguments) -> ToolOutput:
         request = WorkspaceRequest(
-            template_id=args.template_id,
+            template=args.template_id,
             name=args.name.strip(),
             parameters=args.parameters,
             key=context.call_key,

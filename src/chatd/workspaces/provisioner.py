@@ -14,7 +14,6 @@ from chatd.domain.access import WORKER
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ToolError
 from chatd.domain.ports import ProvisionResult, ToolContext, WorkspaceRequest
-from chatd.domain.workspace.entities import TemplateId
 from chatd.domain.workspace.rules import (
     AlreadyStopped,
     AwaitAgent,
@@ -49,16 +48,16 @@ class WorkspaceProvisioner:
     async def list_templates(self, chat: Chat, *, query: str, page: int) -> Struct:
         return await self._catalog.list_page(chat.owner_id, query=query, page=page)
 
-    async def read_template(self, chat: Chat, template_id: TemplateId) -> Struct:
+    async def read_template(self, chat: Chat, template: str) -> Struct:
         del chat
-        return await self._catalog.read(template_id)
+        return await self._catalog.read(template)
 
     async def create(self, context: ToolContext, request: WorkspaceRequest) -> ProvisionResult:
         created = await workspaces.find_by_request_key(self._conn, WORKER, request.key)
         if created is not None:
             # A worker that is gone ran this call before: its workspace is the result.
             return await self._requests.finish_creation(context, created)
-        usable = await self._catalog.get_usable(request.template_id)
+        usable = await self._catalog.get_usable(request.template)
         for _ in range(MAX_PROVISION_ATTEMPTS):
             seen = await self._load_snapshot(context.chat)
             result = workspace_result(seen)

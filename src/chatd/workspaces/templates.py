@@ -277,9 +277,10 @@ class TemplateCatalog:
             next_step=NEXT_STEP_TEXTS[listing.next_step],
         )
 
-    async def get_usable(self, template_id: TemplateId) -> UsableTemplate:
-        """Raises ToolError, with one message for a missing and a deleted template."""
-        template = await templates.get(self._conn, template_id)
+    async def get_usable(self, wanted: str) -> UsableTemplate:
+        """The template with this id or name. Raises ToolError, with one message for a missing and a
+        deleted template."""
+        template = await self._find(wanted.strip())
         if template is None or template.deleted:
             raise ToolError(UNKNOWN_TEMPLATE_TEXT)
         if not template.agents_allowed or template.deprecated:
@@ -294,8 +295,17 @@ class TemplateCatalog:
             )
         return UsableTemplate(template=template, version=version)
 
-    async def read(self, template_id: TemplateId) -> TemplateDetail:
-        offer = await self.get_usable(template_id)
+    async def _find(self, wanted: str) -> Template | None:
+        """Names are unique without case among templates that are not deleted."""
+        try:
+            return await templates.get(self._conn, TemplateId(UUID(wanted)))
+        except ValueError:
+            named = await templates.list_all(self._conn)
+            fitting = (one for one in named if one.name.casefold() == wanted.casefold())
+            return next(fitting, None)
+
+    async def read(self, wanted: str) -> TemplateDetail:
+        offer = await self.get_usable(wanted)
         template, version = offer.template, offer.version
         about = TemplateSummary(
             id=str(template.id),

@@ -112,13 +112,14 @@ def _send_after_error(change: Change, command: SendMessage, worker: WorkerId | N
 
 
 def _send_interrupt(change: Change, prompt: UserInput, worker: WorkerId | None) -> Change:
+    """The message comes before those that wait in the queue, except those that steer."""
     if change.after.has_step_in_progress:
-        return _enqueue(change, prompt).interrupt(worker)
+        return _enqueue(change, prompt, steer=True).interrupt(worker)
     if change.after.state in (State.I0, State.I1):
-        return _enqueue(change, prompt)
-    if change.after.queue_len == 0:
+        return _enqueue(change, prompt, steer=True)
+    if change.after.steer_len == 0:
         return change.start_turn(prompt).run(worker)
-    return change.promote_head().enqueue_message(prompt).run(worker)
+    return change.promote_head().enqueue_message(prompt, steer=True).run(worker)
 
 
 def _send_rollback(change: Change, prompt: UserInput, worker: WorkerId | None) -> Change:

@@ -34,7 +34,11 @@ UPDATE_INTRODUCTION: Final = (
 
 _REMOVE: Final[Mapping[int, None]] = dict.fromkeys(INVISIBLE_CODE_POINTS)
 _BLANK_LINES: Final = re.compile(r"\n{3,}")
-_OPEN_COMMENT: Final = re.compile(r"^ {0,3}<!--", re.MULTILINE)
+_COMMENT_OR_CODE: Final = re.compile(
+    r"(?P<comment><!--)|(?P<fence>^ {0,3}(?:`{3,}(?=[^`\n]*$)|~{3,}))|(?P<ticks>`+)", re.MULTILINE
+)
+_MAX_CODE_CHARS: Final = 1000
+"""Of code within a line, so that many backticks take linear time."""
 _OUR_TAG: Final = re.compile(
     r"<(?=\s{0,9}/?\s{0,9}"
     r"(?:workspace-context|user-instructions|instructions-update|available-skills)(?![\w-]))",
@@ -51,19 +55,30 @@ def strip_invisible(text: str) -> str:
 
 
 def strip_comments(text: str) -> str:
-    """Remove HTML comments as Markdown hides them. One that is not closed is text, except at the
-    beginning of a line: there it hides the rest."""
+    """Remove HTML comments as Markdown hides them: not those in code, and not one that is never
+    closed."""
     kept: list[str] = []
-    at = 0
-    while (begin := text.find("<!--", at)) >= 0:
-        end = text.find("-->", begin + 2)
-        if end < 0:
-            break
-        kept.append(text[at:begin])
-        at = end + 3
-    rest = text[at:]
-    unclosed = _OPEN_COMMENT.search(rest)
-    return "".join([*kept, rest if unclosed is None else rest[: unclosed.start()]])
+    at = place = 0
+    last_end = text.rfind("-->")
+    while (found := _COMMENT_OR_CODE.search(text, place)) is not None:
+        place = found.end()
+        if found["comment"]:
+            if found.start() + 2 > last_end:
+                continue
+            kept.append(text[at : found.start()])
+            at = place = text.index("-->", found.start() + 2) + 3
+        elif found["fence"]:
+            mark = found["fence"].strip()
+            end = re.compile(rf"^ {{0,3}}{mark}{mark[0]}*$", re.MULTILINE).search(text, place)
+            if end is None:
+                break
+            place = end.end()
+        else:
+            line_end = text.find("\n", place, place + _MAX_CODE_CHARS)
+            limit = place + _MAX_CODE_CHARS if line_end < 0 else line_end
+            end = re.compile(rf"(?<!`){found['ticks']}(?!`)").search(text, place, limit)
+            place = place if end is None else end.end()
+    return "".join([*kept, text[at:]])
 
 
 class Instructions(Struct, frozen=True, kw_only=True):
