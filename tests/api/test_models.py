@@ -183,6 +183,18 @@ async def test_a_model_that_another_replica_defines_differently_is_named(pool: P
     assert [e["models"] for e in emitted.of("settings_differ")] == ["small"]
 
 
+async def test_each_replica_uses_its_own_definition_and_others_the_last_one(pool: Pool) -> None:
+    first, second = catalogue(SMALL), catalogue(msgspec.structs.replace(SMALL, model="s-2"))
+    third = catalogue()
+    for replica in (first, second, third):
+        await replica.declare(pool)
+    await first.all()
+    wanted = present(await third.by_name("small")).config
+    assert wanted.model == "s-2"
+    used = [(await one.choose(wanted.id)).config.model for one in (first, second, third)]
+    assert used == [SMALL.model, "s-2", "s-2"]
+
+
 async def test_the_models_of_a_dead_replica_are_disabled_after_two_minutes(pool: Pool) -> None:
     """By the clock of the process that stays: a jump of the database's clock disables nothing."""
     clock = FakeClock()

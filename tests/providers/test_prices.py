@@ -12,7 +12,7 @@ from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.config import cost_micros
 from chatd.domain.model.protocol import ModelConfig, Prices, PriceTier
 from chatd.providers.config import ProviderKind
-from chatd.providers.prices import ModelFacts, PriceTable
+from chatd.providers.prices import LIST_PRICE, ModelFacts, PriceTable
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
 CONFIG = ModelConfig(
@@ -38,7 +38,12 @@ def test_a_model_has_all_token_prices_and_a_context_window(book: PriceTable) -> 
     assert facts.context_limit == 1_000_000
     assert facts.prices is not None
     assert msgspec.structs.replace(facts.prices, source=None) == Prices(
-        input="5", output="25", cache_read="0.5", cache_write="6.25", web_search="10"
+        input="5",
+        output="25",
+        cache_read="0.5",
+        cache_write="6.25",
+        cache_write_1h="10",
+        web_search="10",
     )
     assert (facts.prices.source or "").endswith(": anthropic/claude-opus-5")
 
@@ -82,8 +87,8 @@ def test_every_provider_kind_finds_its_prices(
     ("kind", "model", "base_url"),
     [
         ("openai", "my-own-model", None),
-        ("openai-compat", "gpt-5", None),
-        ("openai-compat", "gpt-5", "http://localhost:8000/v1"),
+        ("openai-compat", "qwen3", None),
+        ("openai-compat", "qwen3", "http://localhost:8000/v1"),
         ("vercel", "nobody/knows", None),
         ("vercel", "gpt-5", None),
         ("anthropic", "", None),
@@ -147,3 +152,31 @@ def test_a_deployment_has_the_prices_of_its_base_model(book: PriceTable) -> None
     assert (filled.prices, filled.context_limit) == (expected.prices, expected.context_limit)
     broken = msgspec.structs.replace(deployed, options=msgspec.Raw(b'{"base_model":7}'))
     assert book.fill_missing(broken, "azure", NOW).prices is None
+
+
+def test_writes_for_an_hour_have_their_own_price(book: PriceTable) -> None:
+    prices = book.look_up("anthropic", "claude-sonnet-4-5", NOW).prices
+    assert prices is not None
+    assert (prices.cache_write, prices.cache_write_1h) == ("3.75", "6")
+
+
+@pytest.mark.parametrize(
+    ("model", "is_listed"),
+    [
+        ("deepseek-chat", True),
+        ("claude-sonnet-4-5", True),
+        ("deepseek-r1:8b", False),
+        ("deepseek-ai/DeepSeek-R1", False),
+        ("gpt-oss-20b", False),
+        ("qwen3", False),
+    ],
+)
+def test_a_vendors_model_at_another_address_has_its_list_price(
+    book: PriceTable,
+    model: str,
+    is_listed: bool,  # noqa: FBT001
+) -> None:
+    found = book.look_up("openai-compat", model, NOW, "http://127.0.0.1:9/v1")
+    assert (found.prices is not None) == is_listed
+    assert found.context_limit is None
+    assert found.prices is None or str(found.prices.source).endswith(LIST_PRICE)

@@ -268,3 +268,15 @@ def test_above_a_tier_all_tokens_have_its_prices() -> None:
         input_tokens=1, cache_read_tokens=900, cache_creation_tokens=100, output_tokens=1
     )
     assert cost_micros(read, prices) == 33
+
+
+@pytest.mark.parametrize(
+    ("prices", "cost"),
+    [
+        (Prices(input="3", cache_write="3.75", cache_write_1h="6"), 3 * 100 + 375 + 6 * 200),
+        (Prices(input="3", cache_write="3.75"), 3 * 100 + 375 + 2 * 3 * 200),
+    ],
+)
+def test_a_write_for_an_hour_costs_its_price_or_twice_the_input(prices: Prices, cost: int) -> None:
+    usage = TokenUsage(input_tokens=100, cache_creation_tokens=300, cache_creation_1h_tokens=200)
+    assert cost_micros(usage, prices) == cost

@@ -46,6 +46,10 @@ class ModelListing(Protocol):
         """By its configured prices, the public price list, or the provider's own figures."""
         ...
 
+    async def price_source(self, model: StoredModel) -> str | None:
+        """The price list that its prices come from. None: they are configured, or unknown."""
+        ...
+
 
 class ModelControl(Protocol):
     """Changes of models by administrators. Raises Conflict and InvalidInput."""

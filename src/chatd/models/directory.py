@@ -18,7 +18,7 @@ from chatd.domain.model.accepted_files import FileInputKind
 from chatd.domain.model.capabilities import ModelCapabilities, merge_capabilities
 from chatd.domain.model.config import is_priced
 from chatd.domain.model.failures import ModelError
-from chatd.domain.model.protocol import DEFAULT_MAX_OUTPUT_TOKENS, ModelConfig
+from chatd.domain.model.protocol import DEFAULT_MAX_OUTPUT_TOKENS, ModelConfig, Prices
 from chatd.domain.model.replacement import ModelRemoved, RemovedModel
 from chatd.domain.ports import Env, ModelChoice
 from chatd.domain.prompt.titles import TitleModel, list_title_models
@@ -265,12 +265,24 @@ class ModelDirectory:
         return found
 
     async def is_priced(self, model: StoredModel) -> bool:
-        provider = self._lists.providers.get(model.provider_id)
-        if provider is None or provider.source != "database":
-            return await self._own.is_priced(model.config)
-        kind = cast("ProviderKind", provider.kind)
-        filled = await self._own.fill_missing(model.config, kind, provider.base_url)
-        return is_priced(filled.prices, kind)
+        kind, prices = await self._prices(model)
+        return is_priced(prices, kind)
+
+    async def price_source(self, model: StoredModel) -> str | None:
+        _, prices = await self._prices(model)
+        return None if prices is None else prices.source
+
+    async def _prices(self, model: StoredModel) -> tuple[str, Prices | None]:
+        """With the kind of the provider. Of a provider that is not configured here only the model's
+        own prices are known."""
+        config, provider = model.config, self._lists.providers.get(model.provider_id)
+        if provider is not None and provider.source == "database":
+            kind, url = cast("ProviderKind", provider.kind), provider.base_url
+        elif (own := self._own.providers.get(config.provider)) is not None:
+            kind, url = own.kind, own.base_url
+        else:
+            return "", config.prices
+        return kind, (await self._own.fill_missing(config, kind, url)).prices
 
     async def capabilities(self, model: StoredModel) -> ModelCapabilities:
         """What the model can do, as far as it is known. The configured window counts first."""

@@ -35,6 +35,22 @@ _DEMO: Final = Prices(input="0", output="0", cache_read="0", cache_write="0", so
 _DEMO_CONTEXT: Final = 128_000
 
 
+_MAKERS_BY_NAME: Final[tuple[tuple[str, str], ...]] = (
+    ("deepseek-", "deepseek"),
+    ("claude-", "anthropic"),
+    ("gemini-", "google"),
+    ("gpt-", "openai"),
+    ("kimi-", "moonshotai"),
+    ("glm-", "zai"),
+    ("grok-", "x-ai"),
+    ("minimax-", "minimax"),
+    ("mistral-", "mistral"),
+)
+"""Whose list price a model has behind an address that the table does not know, by the start of the
+name that the vendor's own API uses. Open models that others serve, such as gpt-oss, have none."""
+LIST_PRICE: Final = "list price, by the model's name"
+
+
 class ModelFacts(Struct, frozen=True, kw_only=True):
     """None means unknown."""
 
@@ -63,7 +79,7 @@ class PriceTable:
             return ModelFacts(prices=_DEMO, context_limit=_DEMO_CONTEXT)
         found = self._find(kind, model, base_url)
         if found is None:
-            return ModelFacts()
+            return ModelFacts(prices=self._list_price(kind, model, at))
         maker, info = found
         source = f"genai-prices {version('genai-prices')}: {maker.id}/{info.id}"
         return ModelFacts(
@@ -86,6 +102,22 @@ class PriceTable:
         return structs.replace(
             config, prices=prices, context_limit=config.context_limit or facts.context_limit
         )
+
+    def _list_price(self, kind: ProviderKind, model: str, at: datetime) -> Prices | None:
+        """What the vendor asks for a model of this name. Only for a server that speaks a vendor's
+        names: a tag or a repository in the name means a model that the server runs itself."""
+        name = model.lower()
+        if kind != "openai-compat" or name.startswith("gpt-oss") or "/" in name or ":" in name:
+            return None
+        maker = next((maker for start, maker in _MAKERS_BY_NAME if name.startswith(start)), None)
+        if maker is None:
+            return None
+        try:
+            _, info = self.load().find_provider_model(model, None, maker, None)
+        except LookupError:
+            return None
+        source = f"genai-prices {version('genai-prices')}: {maker}/{info.id}, {LIST_PRICE}"
+        return _prices(info.get_prices(at), source)
 
     def _find(
         self, kind: ProviderKind, model: str, base_url: str | None
@@ -131,11 +163,13 @@ def _prices(listed: "ModelPrice", source: str) -> Prices | None:
         return None
     cache_read = _steps(listed, "cache_read_mtok") or read
     cache_write = _steps(listed, "cache_write_mtok") or read
+    hour = _steps(listed, "cache_write_1h_mtok")
     return Prices(
         input=_at(read, 0),
         output=_at(wrote, 0),
         cache_read=_at(cache_read, 0),
         cache_write=_at(cache_write, 0),
+        cache_write_1h=_at(hour, 0),
         web_search=_at(_steps(listed, "web_searches_kcount"), 0),
         tiers=tuple(
             PriceTier(
@@ -144,6 +178,7 @@ def _prices(listed: "ModelPrice", source: str) -> Prices | None:
                 output=_at(wrote, start),
                 cache_read=_at(cache_read, start),
                 cache_write=_at(cache_write, start),
+                cache_write_1h=_at(hour, start),
             )
             for start in sorted({*read, *wrote, *cache_read, *cache_write} - {0})
         ),

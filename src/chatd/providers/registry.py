@@ -15,7 +15,6 @@ from chatd.domain.errors import InvariantBroken
 from chatd.domain.ids import ModelConfigId, UserId
 from chatd.domain.model.accepted_files import AcceptedFiles
 from chatd.domain.model.classify import classify_fault
-from chatd.domain.model.config import is_priced
 from chatd.domain.model.failures import ClassifiedFailure, FailureKind, ModelError
 from chatd.domain.model.protocol import ModelConfig, ProviderError
 from chatd.domain.model.replacement import ModelRemoved, RemovedModel
@@ -167,14 +166,6 @@ class ProviderRegistry:
         if wanted is not None:
             return self._models.get(wanted)
         return next(iter(self._models.values()), None)
-
-    async def is_priced(self, config: ModelConfig) -> bool:
-        """Of a provider that is not configured here only the model's own prices are known."""
-        provider = self._configs.get(config.provider)
-        if provider is None:
-            return is_priced(config.prices, "")
-        filled = await self.fill_missing(config, provider.kind, provider.base_url)
-        return is_priced(filled.prices, provider.kind)
 
     async def close(self) -> None:
         for provider in self._open.values():

@@ -2,8 +2,9 @@
 
 A model is enabled while any running process declares it: a replica that starts without the settings
 disables nothing. The default is that of the process that runs longest of those that have models in
-their settings. If processes define one model differently, the last definition is stored. A provider
-or a model that administrators made wins over a declared one of the same name.
+their settings. If processes define one model differently, the last definition is stored, for the
+API and for processes without one; the others use their own (`models.directory`). A provider or a
+model that administrators made wins over a declared one of the same name.
 """
 
 from collections.abc import Mapping, Sequence

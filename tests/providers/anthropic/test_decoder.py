@@ -336,6 +336,16 @@ def decode_usage(start: object, later: object) -> TokenUsage:
     return last.usage
 
 
+def test_writes_for_an_hour_are_counted_as_such() -> None:
+    wrote = {
+        "input_tokens": 9,
+        "cache_creation_input_tokens": 20,
+        "cache_creation": {"ephemeral_5m_input_tokens": 5, "ephemeral_1h_input_tokens": 15},
+    }
+    found = decode_usage(wrote, {"output_tokens": 5})
+    assert (found.cache_creation_tokens, found.cache_creation_1h_tokens) == (20, 15)
+
+
 @pytest.mark.covers("providers-3")
 def test_repeated_counts_are_not_added_up() -> None:
     read = {"input_tokens": 9, "cache_read_input_tokens": 100, "cache_creation_input_tokens": 20}

@@ -120,6 +120,9 @@ class FakeModelDirectory:
     async def is_priced(self, model: StoredModel) -> bool:
         return model.config.prices is not None
 
+    async def price_source(self, model: StoredModel) -> str | None:
+        return None if model.config.prices is None else model.config.prices.source
+
     async def providers(self) -> Sequence[StoredProvider]:
         return [
             StoredProvider(

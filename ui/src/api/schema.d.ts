@@ -3368,6 +3368,8 @@ export interface components {
             options?: unknown;
             /** @default false */
             unpriced?: boolean;
+            /** @default null */
+            price_source?: string | null;
             /** @default false */
             deleted?: boolean;
         };
@@ -4262,6 +4264,8 @@ export interface components {
             reasoning_tokens?: number;
             /** @default 0 */
             cache_creation_tokens?: number;
+            /** @default 0 */
+            cache_creation_1h_tokens?: number;
             /** @default 0 */
             cache_read_tokens?: number;
             /** @default null */

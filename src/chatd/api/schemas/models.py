@@ -170,6 +170,14 @@ class ModelReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
         bool,
         describe("No price is known: its calls count as nothing towards a spend limit."),
     ] = False
+    price_source: Annotated[
+        str | None,
+        describe(
+            "The price list that its prices come from, if none are set here. It ends with `list"
+            " price, by the model's name` if the address is not the vendor's.",
+            "genai-prices 0.2.1: deepseek/deepseek-chat, list price, by the model's name",
+        ),
+    ] = None
     deleted: Annotated[bool, describe("It was deleted; old chats refer to it.")] = False
 
 

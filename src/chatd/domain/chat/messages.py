@@ -53,6 +53,9 @@ class TokenUsage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cache_creation_tokens: Annotated[
         int, describe("Tokens that the provider wrote to its cache.", 0)
     ] = 0
+    cache_creation_1h_tokens: Annotated[
+        int, describe("Those of the tokens written to the cache that it keeps for an hour.", 0)
+    ] = 0
     cache_read_tokens: Annotated[
         int, describe("Tokens that the provider read from its cache.", 4096)
     ] = 0

@@ -80,7 +80,8 @@ def cost_micros(usage: TokenUsage | None, prices: Prices | None) -> int | None:
         (usage.input_tokens, _price(applied.input)),
         (usage.output_tokens, _price(applied.output)),
         (usage.cache_read_tokens, _price(applied.cache_read)),
-        (usage.cache_creation_tokens, _price(applied.cache_write)),
+        (usage.cache_creation_tokens - usage.cache_creation_1h_tokens, _price(applied.cache_write)),
+        (usage.cache_creation_1h_tokens, _hour_price(applied)),
         (usage.web_searches * _TOKENS_PER_SEARCH, _price(prices.web_search)),
     )
     priced = [(tokens, price) for tokens, price in lines if price is not None]
@@ -91,6 +92,12 @@ def cost_micros(usage: TokenUsage | None, prices: Prices | None) -> int | None:
         return None
     total = sum((tokens * price for tokens, price in priced), Decimal(0))
     return int(total.to_integral_value(rounding=ROUND_CEILING))
+
+
+def _hour_price(prices: Prices | PriceTier) -> Decimal | None:
+    """Of tokens that the cache keeps for an hour: as listed, else twice the input."""
+    listed, read = _price(prices.cache_write_1h), _price(prices.input)
+    return 2 * read if listed is None and read is not None else listed
 
 
 def _applied_prices(usage: TokenUsage, prices: Prices) -> Prices | PriceTier:

@@ -305,11 +305,13 @@ class PriceTier(Struct, frozen=True, kw_only=True, omit_defaults=True):
     output: str | None = None
     cache_read: str | None = None
     cache_write: str | None = None
+    cache_write_1h: str | None = None
 
 
 class Prices(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """USD per million tokens, as decimal text because money is never a float. `web_search` is the
-    price of 1,000 searches.
+    price of 1,000 searches. `cache_write_1h` is for tokens that stay in the cache for an hour;
+    without it they cost twice as much as input, which is the rule of Anthropic.
 
     `source` names the price list they come from; None if they are configured.
     """
@@ -318,6 +320,7 @@ class Prices(Struct, frozen=True, kw_only=True, omit_defaults=True):
     output: str | None = None
     cache_read: str | None = None
     cache_write: str | None = None
+    cache_write_1h: str | None = None
     web_search: str | None = None
     tiers: tuple[PriceTier, ...] = ()
     source: str | None = None

@@ -68,6 +68,7 @@ class UsageCounter:
         self._output = 0
         self._reasoning = 0
         self._written = 0
+        self._written_1h = 0
         self._read = 0
         self._searches = 0
         self._context_at_start = 0
@@ -84,6 +85,9 @@ class UsageCounter:
         self._output = max(self._output, usage.output_tokens or 0)
         self._written = max(self._written, usage.cache_creation_input_tokens or 0)
         self._read = max(self._read, usage.cache_read_input_tokens or 0)
+        if usage.cache_creation is not None:
+            kept = usage.cache_creation.ephemeral_1h_input_tokens or 0
+            self._written_1h = max(self._written_1h, kept)
         if usage.output_tokens_details is not None:
             thinking = usage.output_tokens_details.thinking_tokens
             self._reasoning = max(self._reasoning, thinking or 0)
@@ -104,6 +108,7 @@ class UsageCounter:
             total_tokens=self._input + self._output + self._written + self._read,
             reasoning_tokens=self._reasoning,
             cache_creation_tokens=self._written,
+            cache_creation_1h_tokens=min(self._written_1h, self._written),
             cache_read_tokens=self._read,
             context_tokens=self._context(),
             web_searches=self._searches,

@@ -24,6 +24,10 @@ class Iteration(Struct):
     cache_read_input_tokens: int | None = None
 
 
+class CacheCreation(Struct):
+    ephemeral_1h_input_tokens: int | None = None
+
+
 class ServerToolUse(Struct):
     web_search_requests: int | None = None
 
@@ -33,6 +37,7 @@ class WireUsage(Struct):
     output_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
     cache_read_input_tokens: int | None = None
+    cache_creation: CacheCreation | None = None
     output_tokens_details: OutputDetails | None = None
     iterations: list[Iteration] | None = None
     server_tool_use: ServerToolUse | None = None

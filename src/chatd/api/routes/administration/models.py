@@ -246,10 +246,17 @@ class ModelRoutes:
             known,
             capabilities=await self._models.capabilities(known),
             is_priced=await self._models.is_priced(known),
+            price_source=await self._models.price_source(known),
         )
 
 
-def _public(known: StoredModel, *, capabilities: ModelCapabilities, is_priced: bool) -> ModelReply:
+def _public(
+    known: StoredModel,
+    *,
+    capabilities: ModelCapabilities,
+    is_priced: bool,
+    price_source: str | None,
+) -> ModelReply:
     config = known.config
     return ModelReply(
         id=config.id,
@@ -276,5 +283,6 @@ def _public(known: StoredModel, *, capabilities: ModelCapabilities, is_priced: b
         prices=None if config.prices is None else convert_prices(config.prices),
         options=config.options,
         unpriced=not is_priced,
+        price_source=price_source,
         deleted=known.is_deleted,
     )
