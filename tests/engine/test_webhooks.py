@@ -5,13 +5,14 @@ import base64
 import hashlib
 import hmac
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 from uuid import UUID
 
 import msgspec
 import pytest
 from aiohttp import web
+from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -30,6 +31,7 @@ from chatd.store import push, webhooks
 from chatd.store.webhooks import SECRET_COLUMN
 from tests.support.engine_rig import EngineRig, engine_rig
 from tests.support.eventually import eventually
+from tests.support.providers.server import Gate
 from tests.support.tools import GatedTool
 
 KEY: Final = SecretKey(bytes(32))
@@ -74,7 +76,13 @@ async def receiver() -> AsyncGenerator[Receiver]:
 
 @asynccontextmanager
 async def sending(rig: EngineRig, *, allow_private: bool = True) -> AsyncGenerator[WebhookSender]:
-    pushes = PushRequests(rig.pool, RING, rig.replica.env, contact="mailto:ops@example.com")
+    pushes = PushRequests(
+        rig.pool,
+        RING,
+        rig.replica.env,
+        contact="mailto:ops@example.com",
+        summarize=rig.replica.titles.label_turn,
+    )
     sender = WebhookSender(rig.pool, RING, rig.replica.env, pushes, allow_private=allow_private)
     rig.replica.on_turn_end = sender.on_turn_end
     async with asyncio.TaskGroup() as group:
@@ -324,6 +332,69 @@ async def test_a_browser_is_told_of_the_end_of_a_turn_in_words_that_only_it_can_
         assert headers["authorization"].startswith("vapid t=")
         assert headers["content-encoding"] == "aes128gcm"
         assert b"hello there" not in body
+
+
+LONG = "I looked at every test and repaired what failed. " * 10
+
+
+@pytest.mark.parametrize(
+    ("reply", "body"),
+    [
+        ('{"label": "Fixed failing tests"}', "Fixed failing tests"),
+        ("I have fixed the tests, as you asked me to do.", LONG[:159].rstrip() + "…"),
+    ],
+    ids=["a label", "no label: the beginning of the answer"],
+)
+async def test_a_browser_is_told_a_summary_of_a_long_answer(
+    dsn: str, reply: str, body: str
+) -> None:
+    one, two = Browser(), Browser()
+    async with receiver() as hook, engine_rig(dsn) as rig, sending(rig) as sender:
+        await subscribe(rig, f"{hook.url}?1", one, sender)
+        await subscribe(rig, f"{hook.url}?2", two, sender)
+        rig.answer(LONG)
+        rig.answer(reply)
+        await rig.create("fix the tests")
+        await until_got(hook, 2)
+        told = {_read_any((one, two), message)["body"] for _, message in hook.got}
+        assert told == {body}
+        assert len(rig.api.requests) == 2
+        kinds = [kind for kind, _, _ in await rig.recorded_usage()]
+        assert kinds == ["turn", "summary"]
+
+
+def _read_any(browsers: tuple[Browser, ...], message: bytes) -> dict[str, str]:
+    for browser in browsers:
+        with suppress(InvalidTag):
+            return browser.read(message)
+    raise AssertionError("No browser can read the message.")
+
+
+async def test_while_queued_messages_go_on_webhooks_are_told_so_and_browsers_of_the_end_only(
+    dsn: str,
+) -> None:
+    gate, browser = Gate(), Browser()
+    async with (
+        receiver() as hook,
+        receiver() as vendor,
+        engine_rig(dsn) as rig,
+        sending(rig) as sender,
+    ):
+        await subscribe(rig, vendor.url, browser, sender)
+        await add_webhook(rig, hook.url, sender=sender)
+        rig.answer("one", gate)
+        rig.answer("two")
+        chat_id = await rig.create("first")
+        await rig.wait_shown(chat_id, "one")
+        await rig.send(chat_id, "second")
+        gate.open()
+        await until_got(hook, 2)
+        await until_got(vendor, 1)
+        ends = [msgspec.json.decode(body)["data"] for _, body in hook.got]
+        more = [end.get("more", False) for end in sorted(ends, key=lambda end: end["version"])]
+        assert more == [True, False]
+        await until_recorded(rig, "ended_at", 3)
+        assert [browser.read(body)["body"] for _, body in vendor.got] == ["two"]
 
 
 async def test_a_subscription_that_the_browser_ended_gets_no_more_messages(dsn: str) -> None:

@@ -69,7 +69,13 @@ def build_demo_worker(
 
 def build_webhook_sender(settings: Settings, replica: Replica, ring: KeyRing) -> WebhookSender:
     pool, env = replica.database.pool, replica.env
-    pushes = PushRequests(pool, ring, env, contact=_push_contact(settings))
+    pushes = PushRequests(
+        pool,
+        ring,
+        env,
+        contact=_push_contact(settings),
+        summarize=replica.titles.label_turn if settings.chats.titles else None,
+    )
     private = settings.webhooks.private_addresses
     sender = WebhookSender(pool, ring, env, pushes, allow_private=private)
     replica.on_turn_end = sender.on_turn_end

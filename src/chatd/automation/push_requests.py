@@ -4,14 +4,16 @@ One key signs for all replicas. The first that needs it creates it, sealed, in t
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from msgspec import Struct
 
 from chatd.automation.push_messages import PushSigner, encrypt_push, new_signing_key
 from chatd.domain.errors import ChatdError
+from chatd.domain.ids import ChatId
 from chatd.domain.ports import Env
-from chatd.domain.push import decode_keys, push_payload
+from chatd.domain.push import decode_keys, needs_summary, push_payload
 from chatd.sealed_secrets import KeyRing
 from chatd.store import push
 from chatd.store.conn import Conn
@@ -27,14 +29,40 @@ class DeliveryRequest(Struct, frozen=True, kw_only=True):
     body: bytes
 
 
-class PushRequests:
-    """`contact`: an https or mailto URL of the operator."""
+SummarizeTurn = Callable[[ChatId, str], Awaitable[str | None]]
+"""In a few words what the answer of this chat says. None: no model said it in time."""
 
-    def __init__(self, conn: Conn, ring: KeyRing, env: Env, *, contact: str) -> None:
+MAX_SUMMARIES_KEPT: Final = 200
+
+
+class _TurnSummary:
+    """Made once for all browsers of a user, and for later attempts of this process."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.is_made = False
+        self.text: str | None = None
+
+
+class PushRequests:
+    """`contact`: an https or mailto URL of the operator. Without `summarize`, and if it fails, a
+    browser is told the beginning of the answer."""
+
+    def __init__(
+        self,
+        conn: Conn,
+        ring: KeyRing,
+        env: Env,
+        *,
+        contact: str,
+        summarize: SummarizeTurn | None = None,
+    ) -> None:
         self._conn = conn
         self._ring = ring
         self._env = env
         self._contact = contact
+        self._summarize = summarize
+        self._summaries: dict[tuple[ChatId, int], _TurnSummary] = {}
         self._signer: PushSigner | None = None
 
     async def public_key(self) -> str:
@@ -49,11 +77,26 @@ class PushRequests:
         answer = None
         if delivery.event == "turn.finished" and delivery.chat_id is not None:
             answer = await push.last_answer(self._conn, delivery.chat_id)
+            if answer is not None and needs_summary(answer):
+                turn = (delivery.chat_id, delivery.version or 0)
+                answer = await self._summary_of(turn, answer) or answer
         now_s = int(self._env.clock.now().timestamp())
         return DeliveryRequest(
             headers=signer.headers(claimed.url, self._contact, now_s),
             body=encrypt_push(push_payload(delivery, answer), keys),
         )
+
+    async def _summary_of(self, turn: tuple[ChatId, int], answer: str) -> str | None:
+        if self._summarize is None:
+            return None
+        summary = self._summaries.setdefault(turn, _TurnSummary())
+        if len(self._summaries) > MAX_SUMMARIES_KEPT:
+            del self._summaries[next(iter(self._summaries))]
+        async with summary.lock:
+            if not summary.is_made:
+                summary.text = await self._summarize(turn[0], answer)
+                summary.is_made = True
+            return summary.text
 
     async def _load_signer(self) -> PushSigner:
         if self._signer is None:

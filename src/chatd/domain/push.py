@@ -64,9 +64,14 @@ def decode_keys(p256dh: str, auth: str) -> SubscriptionKeys:
     return SubscriptionKeys(p256dh=key, auth=secret)
 
 
+def needs_summary(answer: str) -> bool:
+    """Whether a notification cannot show the whole answer."""
+    return len(" ".join(answer.split())) > MAX_BODY_CHARS
+
+
 def push_payload(delivery: Delivery, answer: str | None) -> bytes:
-    """What the page's service worker shows. `answer`: the text of the last answer, if any.
-    Messages of one chat replace each other, by `tag`."""
+    """What the page's service worker shows. `answer`: a summary of the last answer or its text, if
+    any. Messages of one chat replace each other, by `tag`."""
     text = _TEXTS.get(delivery.event, delivery.event)
     if delivery.event == "turn.finished" and answer:
         text = answer

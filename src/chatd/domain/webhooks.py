@@ -52,7 +52,8 @@ class Webhook(Struct, frozen=True, kw_only=True):
 
 
 class Delivery(Struct, frozen=True, kw_only=True):
-    """`chat_id` and what follows are None for a ping. `action`: what a person must do."""
+    """`chat_id` and what follows are None for a ping. `action`: what a person must do. `more`: a
+    queued message goes on, so that the end of another turn follows."""
 
     id: int
     webhook_id: UUID
@@ -63,6 +64,7 @@ class Delivery(Struct, frozen=True, kw_only=True):
     labels: Mapping[str, str]
     error: Raw | None
     action: Raw | None = None
+    more: bool = False
     created_at: datetime
     attempts: int
 
@@ -91,6 +93,8 @@ def body_of(delivery: Delivery) -> bytes:
         }
         if delivery.action is not None:
             data["action"] = delivery.action
+        if delivery.more:
+            data["more"] = True
     return msgspec.json.encode(
         {"type": delivery.event, "timestamp": delivery.created_at, "data": data}
     )

@@ -1,4 +1,5 @@
-"""Generate titles: for a new chat in the background of its first turn, and when a user asks.
+"""Generate titles: for a new chat in the background of its first turn, and when a user asks. And
+labels of turns, for notifications, by the same models.
 
 A title is not part of history: it is written beside it, and only if the chat still has the title
 it had before. `domain.prompt.titles` builds the request and checks the answer. For a new chat this
@@ -7,7 +8,7 @@ is best effort: a failure leaves the old title.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -21,6 +22,7 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.errors import TitleFailed, UsageLimit
 from chatd.domain.ids import ChatId
 from chatd.domain.model.classify import classify_fault
+from chatd.domain.model.failures import ModelError
 from chatd.domain.model.protocol import (
     ModelRequest,
     ProviderError,
@@ -29,6 +31,7 @@ from chatd.domain.model.protocol import (
 )
 from chatd.domain.model.usage import estimate_input_tokens
 from chatd.domain.ports import Env, ModelChoice, ModelSource
+from chatd.domain.prompt.labels import MAX_EXCERPT_CHARS, label_request, read_label
 from chatd.domain.prompt.titles import (
     TITLE_TIMEOUT_S,
     needs_title,
@@ -39,6 +42,7 @@ from chatd.domain.prompt.titles import (
     without_temperature,
 )
 from chatd.domain.spend import SpendRefusal
+from chatd.domain.text import clip
 from chatd.engine.debug_recorder import DebugRecorder
 from chatd.engine.model_call import choose_model
 from chatd.engine.spend_guard import SpendGuard, SpendRefused
@@ -55,6 +59,20 @@ MAX_STARTED_CHATS_KEPT: Final = 1000
 async def own_model(choice: ModelChoice) -> Sequence[ModelChoice]:
     """The chat's own model generates its title."""
     return (choice,)
+
+
+class Words(Struct, frozen=True, kw_only=True):
+    """What a model is asked for: how its usage is booked, and which replies are accepted."""
+
+    kind: Literal["title", "summary"]
+    read: Callable[[str], str | None]
+    timeout_s: float
+
+
+LABEL_TIMEOUT_S: Final = 10.0
+"""Of all models that are tried: the notification waits for it."""
+TITLE: Final = Words(kind="title", read=read_title, timeout_s=TITLE_TIMEOUT_S)
+LABEL: Final = Words(kind="summary", read=read_label, timeout_s=LABEL_TIMEOUT_S)
 
 
 class CallRecords(Struct, frozen=True, kw_only=True):
@@ -105,7 +123,9 @@ class TitleGenerator:
                 del self._started[next(iter(self._started))]
 
     async def _generate(self, chat: Chat, text: str, choice: ModelChoice) -> None:
-        title, _refusal = await self._ask(chat, choice, lambda model: title_request(model, text))
+        title, _refusal = await self._ask(
+            chat, choice, lambda model: title_request(model, text), TITLE
+        )
         if title is not None:
             await self._set_title(chat, title)
 
@@ -116,7 +136,7 @@ class TitleGenerator:
         except ProviderError as error:
             raise TitleFailed(f"No model can name the chat: {error.fault.message}") from error
         title, refusal = await self._ask(
-            chat, choice, lambda model: retitle_request(model, excerpt)
+            chat, choice, lambda model: retitle_request(model, excerpt), TITLE
         )
         if title is not None:
             return title
@@ -129,19 +149,39 @@ class TitleGenerator:
             )
         raise TitleFailed("The model gave no usable title. Try again, or set a title yourself.")
 
+    async def label_turn(self, chat_id: ChatId, answer: str) -> str | None:
+        """In a few words what this answer, the last one of the chat, says or needs. None: no model
+        said it in time, or may be called."""
+        chat = await chats.get(self._conn, WORKER, chat_id)
+        if chat is None:
+            return None
+        try:
+            choice = await choose_model(self._models, chat)
+        except (ModelError, ProviderError):
+            return None
+        excerpt = clip(answer, MAX_EXCERPT_CHARS)
+        label, _refusal = await self._ask(
+            chat, choice, lambda model: label_request(model, chat.title, excerpt), LABEL
+        )
+        return label
+
     async def _ask(
-        self, chat: Chat, choice: ModelChoice, build_request: Callable[[str], ModelRequest]
+        self,
+        chat: Chat,
+        choice: ModelChoice,
+        build_request: Callable[[str], ModelRequest],
+        words: Words,
     ) -> tuple[str | None, SpendRefusal | None]:
-        """Try the models in turn, within one time limit for all of them. Returns the title, or why
+        """Try the models in turn, within one time limit for all of them. Returns the words, or why
         the last refused call was not made."""
         refusal: SpendRefusal | None = None
-        deadline = asyncio.get_running_loop().time() + TITLE_TIMEOUT_S
+        deadline = asyncio.get_running_loop().time() + words.timeout_s
         for model in await self._title_models(choice):
             if (model.config.provider, model.config.model) in self._unusable:
                 continue
             request = build_request(model.config.model)
             try:
-                title = await self._call(chat, model, request, deadline)
+                title = await self._call(chat, model, request, words, deadline)
             except SpendRefused as refused:
                 refusal = refused.refusal
                 continue
@@ -157,11 +197,11 @@ class TitleGenerator:
             self._announce(updated, "title")
 
     async def _call(
-        self, chat: Chat, model: ModelChoice, request: ModelRequest, deadline: float
+        self, chat: Chat, model: ModelChoice, request: ModelRequest, words: Words, deadline: float
     ) -> str | None:
-        answer, fault = await self._stream(chat, model, request, deadline)
+        answer, fault = await self._stream(chat, model, request, words.kind, deadline)
         if fault is not None and (plainer := without_temperature(request, fault)) is not None:
-            answer, fault = await self._stream(chat, model, plainer, deadline)
+            answer, fault = await self._stream(chat, model, plainer, words.kind, deadline)
         if fault is not None and classify_fault(fault).kind == "config":
             # The provider does not have this model: do not ask again for every new chat.
             self._unusable.add((model.config.provider, model.config.model))
@@ -169,10 +209,15 @@ class TitleGenerator:
             self._env.emit("title_failed", chat_id=chat.id, provider=model.config.provider)
             return None
         text = "".join(part.text for part in answer.content if isinstance(part, TextPart))
-        return read_title(text) if fault is None else None
+        return words.read(text) if fault is None else None
 
     async def _stream(
-        self, chat: Chat, model: ModelChoice, request: ModelRequest, deadline: float
+        self,
+        chat: Chat,
+        model: ModelChoice,
+        request: ModelRequest,
+        kind: Literal["title", "summary"],
+        deadline: float,
     ) -> tuple[Answer | None, ProviderFault | None]:
         """No answer: the call did not reach the provider and has no usage. Usage is recorded on
         every way out, also if a shutdown cancels the call."""
@@ -180,11 +225,11 @@ class TitleGenerator:
         assembler = Assembler(input_tokens=self._spend_guard.estimate_input(model.config, rough))
         call_id = self._env.new_id()
         record = ModelCallRecord(config=model.config, id=call_id)
-        call = started_call("title", call_id, model.config, assembler.usage)
+        call = started_call(kind, call_id, model.config, assembler.usage)
         is_charged, is_opened, fault = False, False, None
         mark = RequestMark()
         REQUEST_MARK.set(mark)
-        is_recorded = await self._debug.is_on(chat.owner_id)
+        is_recorded = kind == "title" and await self._debug.is_on(chat.owner_id)
         debug = self._debug.begin(chat, "title", model.config, request) if is_recorded else None
         try:
             async with asyncio.timeout_at(deadline):
@@ -209,7 +254,7 @@ class TitleGenerator:
                 self._debug.end(debug, answer, failure)
             if is_charged and mark.is_sent is not False:
                 is_ok = answer.finished is not None
-                entry = usage_entry("title", record, answer.usage, ok=is_ok)
+                entry = usage_entry(kind, record, answer.usage, ok=is_ok)
                 self._usage_writer.record(chat, (entry,))
             else:
                 self._spend_guard.discard(call)

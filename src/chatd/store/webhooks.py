@@ -30,7 +30,7 @@ WEBHOOK_COLUMNS: Final[LiteralString] = (
 )
 _DELIVERY: Final[LiteralString] = (
     "d.id, d.webhook_id, d.event, d.chat_id, d.version, d.title, d.labels, d.error, d.action,"
-    " d.created_at, d.attempts"
+    " d.more, d.created_at, d.attempts"
 )
 
 INSERT: Final[LiteralString] = f"""
@@ -267,6 +267,7 @@ def _delivery(row: Row) -> Delivery:
         labels={} if row["labels"] is None else _LABELS.decode(row["labels"]),
         error=None if error is None else Raw(error.encode()),
         action=None if action is None else Raw(action.encode()),
+        more=row["more"],
         created_at=row["created_at"],
         attempts=row["attempts"],
     )

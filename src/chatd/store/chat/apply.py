@@ -301,18 +301,20 @@ ruled AS (
 """
 
 # The end of a turn, for the owner's webhooks. Subagents belong to their root's turn, unless a
-# person must answer. The lock leaves out a webhook that is being deleted: its foreign key would
+# person must answer. While a queued message goes on, browsers are not told: another end follows.
+# The lock leaves out a webhook that is being deleted: its foreign key would
 # refuse the whole commit.
 _TOLD: Final = """,
 told AS (
     INSERT INTO webhook_deliveries (webhook_id, event, chat_id, version, title, labels, error,
-        action)
+        action, more)
     SELECT w.id, :event::text, c.id, c.snapshot_version, c.title, c.labels, c.last_error,
-        :action::json
+        :action::json, c.status IN ('running', 'interrupting')
     FROM changed c JOIN webhooks w ON w.owner_id = c.owner_id
     WHERE :event::text IS NOT NULL
       AND (c.parent_chat_id IS NULL OR :event::text = 'turn.needs_action')
       AND w.enabled AND :event::text = ANY (w.events)
+      AND (w.kind <> 'push' OR c.status NOT IN ('running', 'interrupting'))
     FOR KEY SHARE OF w SKIP LOCKED)
 """
 
