@@ -119,6 +119,20 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, object, object]:
+    """No garbage collection while pytest parses the source of a failed test: a finalizer that
+    prints a traceback, as that of a failed task does, parses too, and Python 3.11 then raises a
+    SystemError that ends the whole process."""
+    if call.excinfo is None:
+        return (yield)
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 @pytest.fixture(scope="session")
 def test_server() -> Generator[TestServer]:
     server = TestServer()

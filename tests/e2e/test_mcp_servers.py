@@ -120,7 +120,8 @@ async def test_a_connection_is_begun_and_finished_at_two_servers_and_no_secret_i
             await talk(two)
             assert await state_of(one, "notes") == "failed"
             logs = [await ended(process) for process in (first, second)]
-        assert all("mcp_server_failed" in log for log in logs), "it was tried, and logged"
+        # By the one that ran the turn: either may take it.
+        assert any("mcp_server_failed" in log for log in logs), "it was tried, and logged"
         assert len(authorization.secrets) >= 3
         for secret in (*authorization.secrets, *MARKERS, TOKEN):
             assert all(secret not in log for log in logs), secret
