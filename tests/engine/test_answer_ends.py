@@ -7,12 +7,14 @@ from chatd.domain.chat.messages import Message
 from chatd.domain.chat.public_messages import public_message
 from chatd.domain.decisions import CUT_TOO_OFTEN_ERROR, MAX_PAUSES, PAUSED_TOO_OFTEN_ERROR
 from chatd.domain.ids import ChatId
+from chatd.domain.model.retry import CallLimits
 from chatd.store.chat import messages
 from tests.support.engine_rig import EngineRig, engine_rig, engine_rig_with
 from tests.support.factories import HARNESS
 from tests.support.outcomes import present
 from tests.support.providers.anthropic import FakeAnthropic, event
 from tests.support.providers.openai_chat import DONE, chunk
+from tests.support.providers.server import Gate, Silence
 from tests.support.tools import GatedTool
 
 
@@ -156,3 +158,30 @@ def _turns(request: dict[str, object]) -> list[dict[str, object]]:
 
 def _blocks(turn: dict[str, object]) -> list[dict[str, object]]:
     return msgspec.convert(turn["content"], list[dict[str, object]])
+
+
+async def test_a_provider_that_only_sends_pings_is_given_up_and_not_asked_again(
+    rig: EngineRig, gate: Gate
+) -> None:
+    rig.model.limits = CallLimits(content_s=0)
+    rig.api.script(chunk(content="so far"), gate, b": ping\n\n", Silence())
+    chat_id = await rig.create("go")
+    await rig.wait_shown(chat_id, "so far")
+    gate.open()
+    chat = await rig.wait_runner_left(chat_id)
+    assert chat.last_error is not None
+    assert (chat.state, chat.last_error.kind) == ("E0", "stream_content_timeout")
+    assert await rig.transcript(chat_id) == ["user: go", "assistant: so far"]
+    assert len(rig.api.requests) == 1
+
+
+async def test_a_provider_that_floods_one_event_without_end_is_not_asked_again(
+    rig: EngineRig,
+) -> None:
+    block = b"x" * (1 << 20)
+    rig.api.script(b"data: ", *[block] * 33, Silence())
+    chat_id = await rig.create("go")
+    chat = await rig.wait_runner_left(chat_id)
+    assert chat.last_error is not None
+    assert (chat.state, chat.last_error.kind) == ("E0", "answer_too_large")
+    assert len(rig.api.requests) == 1

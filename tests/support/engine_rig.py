@@ -46,6 +46,7 @@ from chatd.domain.chat.row import Chat, Episode
 from chatd.domain.ids import ChangeId, ChatId, ModelConfigId, QueueId, ToolCallId, UserId, WorkerId
 from chatd.domain.model.protocol import ModelConfig, Prices
 from chatd.domain.model.replacement import ModelRemoved, RemovedModel
+from chatd.domain.model.retry import CallLimits
 from chatd.domain.ports import Budget, Clock, Env, ModelChoice, Provider, Tool, ToolSource
 from chatd.domain.tool_policy.rules import ToolPolicy, ToolRule
 from chatd.engine.acquirer import SlotsConfig
@@ -103,6 +104,7 @@ class OneModel:
     def __init__(self, provider: Provider, kind: str) -> None:
         self.provider = provider
         self.kind = kind
+        self.limits = CallLimits()
         self.config = ModelConfig(
             id=ModelConfigId(UUID(int=7)),
             name="fake",
@@ -121,7 +123,9 @@ class OneModel:
             name = self.removed[model_config_id]
             removed = RemovedModel(id=model_config_id, name=name)
             raise ModelRemoved(removed, f"The model {name} was deleted.")
-        own = ModelChoice(config=self.config, provider=self.provider, kind=self.kind)
+        own = ModelChoice(
+            config=self.config, provider=self.provider, kind=self.kind, limits=self.limits
+        )
         if self.summary_config is None:
             return own
         return replace(own, summary_model=replace(own, config=self.summary_config))

@@ -12,6 +12,7 @@ from chatd.domain.model.protocol import TransportFault
 from chatd.domain.model.retry import (
     MAX_MODEL_CALL_ATTEMPTS,
     MAX_RETRY_AFTER_S,
+    STREAM_CONTENT_TIMEOUT_S,
     CallLimits,
     CompactFirst,
     GiveUp,
@@ -229,7 +230,8 @@ def test_the_limit_of_an_answer_follows_from_its_output_tokens(
     tokens: int | None, silence_s: float, answer_s: float | None, limit_s: float
 ) -> None:
     limits = CallLimits.of_model(tokens, silence_s, answer_s)
-    assert limits == CallLimits(silence_s=silence_s, answer_s=limit_s)
+    assert (limits.silence_s, limits.answer_s) == (silence_s, limit_s)
+    assert limits.content_s == max(silence_s, STREAM_CONTENT_TIMEOUT_S)
 
 
 def test_a_usual_answer_at_a_usual_speed_is_not_cut() -> None:

@@ -48,6 +48,10 @@ from chatd.domain.model.protocol import (
     ProviderError,
     ProviderFault,
     StreamFailed,
+    StreamPing,
+    ToolCallDelta,
+    ToolCallDone,
+    ToolCallStart,
     ToolSpec,
     UsageReported,
 )
@@ -205,7 +209,8 @@ class AnswerTimeout(ModelCallError):
 
 
 class AnswerTooLarge(ModelCallError):
-    """The answer passed a limit of its size. The attempt still has the partial answer."""
+    """The stream passed a limit of its size, or of the time without content. The attempt still has
+    the partial answer."""
 
 
 class SpendExceeded(ModelCallError):
@@ -335,7 +340,7 @@ class ModelCall:
             failure = with_provider(failure, self.record.config.provider)
             if limit.expired():
                 raise AnswerTimeout(failure, self.usage_entries())
-            if failure.kind == "answer_too_large":
+            if failure.kind in ("answer_too_large", "stream_content_timeout"):
                 raise AnswerTooLarge(failure, self.usage_entries())
             raise self.rejected(attempt, failure)
         spend_guard.learn_input(self.record.config, rough, self._assembler.usage)
@@ -389,11 +394,17 @@ class ModelCall:
         allowance: SpendAllowance | None,
     ) -> ClassifiedFailure | None:
         had_usage, refusal = False, None
+        content_at = self._env.clock.monotonic()
         async for event in events:
-            self._idle = self._idle.touched(self._env.clock.monotonic())
+            now = self._env.clock.monotonic()
+            self._idle = self._idle.touched(now)
             if isinstance(event, StreamFailed):
                 return classify_fault(event.fault)
             parts = self._assembler.feed(event, utc_text(self._env.clock.now()))
+            if parts or isinstance(event, ToolCallStart | ToolCallDelta | ToolCallDone):
+                content_at = now
+            elif isinstance(event, StreamPing) and now - content_at >= self._limits.content_s:
+                return known_failure("stream_content_timeout", self.record.config.provider)
             if parts:
                 self.on_answering()
                 if self.first_part_at is None:

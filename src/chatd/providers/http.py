@@ -23,7 +23,12 @@ from chatd.domain.model.protocol import (
     StreamPing,
 )
 from chatd.domain.model.retry import retry_after_s
-from chatd.providers.faults import read_error_status, transport_fault, vendor_error_type
+from chatd.providers.faults import (
+    read_error_status,
+    too_large_fault,
+    transport_fault,
+    vendor_error_type,
+)
 from chatd.providers.network import (
     UNSUPPORTED_PROXY_TEXT,
     ProxyRules,
@@ -38,6 +43,8 @@ from chatd.providers.secret import Secret, redact_secrets
 MAX_ERROR_BODY_BYTES: Final = 16 * 1024
 MAX_READ_BODY_BYTES: Final = 8 * 1024 * 1024
 """Of a reply that is no stream. The list of a gateway with hundreds of models has 1 MB."""
+MAX_STREAM_BYTES: Final = 256 * 1024 * 1024
+"""Of one streamed reply, with pings and framing. Ends the stream of a provider that never does."""
 READ_TIMEOUT_S: Final = 20.0
 # A connection can be reused once its reply has been read to the end; wait this long for the end.
 _DRAIN_TIMEOUT_S: Final = 0.25
@@ -276,7 +283,7 @@ class ProviderSession:
     ) -> AsyncGenerator[ModelEvent]:
         content = response.content
         fault: ProviderFault | None = None
-        chunk, throttle = first, ReadThrottle(self._timer)
+        chunk, throttle, left = first, ReadThrottle(self._timer), MAX_STREAM_BYTES
         while not decoder.done:
             if not chunk:
                 await throttle.wait()
@@ -287,6 +294,10 @@ class ProviderSession:
                     break
                 if not chunk:
                     break
+            left -= len(chunk)
+            if left < 0:
+                text = f"the provider sent more than {MAX_STREAM_BYTES} bytes"
+                raise self.build_failure(too_large_fault(text))
             for event in merge_deltas(decoder.feed(chunk)) or (StreamPing(),):
                 if isinstance(event, StreamFailed):
                     raise self.build_failure(event.fault)

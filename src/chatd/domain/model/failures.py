@@ -22,6 +22,7 @@ FailureKind = Literal[
     "rate_limit",
     "timeout",
     "stream_silence_timeout",
+    "stream_content_timeout",
     "auth",
     "config",
     "context_overflow",
@@ -78,6 +79,8 @@ _MESSAGES: Final[Mapping[FailureKind, str]] = {
     "rate_limit": "{who} is limiting the rate of requests.",
     "timeout": "{who} could not be reached in time.",
     "stream_silence_timeout": "{who} has sent nothing for too long.",
+    "stream_content_timeout": "{who} has kept the connection open for too long without an answer."
+    " What had arrived is kept. Send a message to try again.",
     "auth": "{who} refused the API key. Check the key and what it may do.",
     "config": "{who} does not accept this configuration. Check the model and its settings.",
     "context_overflow": "The chat is longer than the context of the model at {who}.",

@@ -182,14 +182,19 @@ SLOWEST_ANSWER_TOKENS_PER_S: Final = 10.0
 """A model that writes more slowly is given up before it has used all its output tokens."""
 
 
+STREAM_CONTENT_TIMEOUT_S: Final = 1800.0
+"""How long a provider may send pings and nothing of an answer."""
+
+
 class CallLimits(Struct, frozen=True, kw_only=True):
     """`silence_s`: how long a provider may send nothing, before the answer or within it.
-    `answer_s`: how long one call may take in all."""
+    `content_s`: how long it may send only pings. `answer_s`: how long one call may take in all."""
 
     silence_s: float = STREAM_IDLE_TIMEOUT_S
     answer_s: float = (
         STREAM_IDLE_TIMEOUT_S + DEFAULT_MAX_OUTPUT_TOKENS / SLOWEST_ANSWER_TOKENS_PER_S
     )
+    content_s: float = STREAM_CONTENT_TIMEOUT_S
 
     @staticmethod
     def of_model(
@@ -198,7 +203,11 @@ class CallLimits(Struct, frozen=True, kw_only=True):
         """The longest answer has all output tokens, written slowly, after the longest silence."""
         tokens = max_output_tokens or DEFAULT_MAX_OUTPUT_TOKENS
         longest_s = silence_s + tokens / SLOWEST_ANSWER_TOKENS_PER_S
-        return CallLimits(silence_s=silence_s, answer_s=answer_s or longest_s)
+        return CallLimits(
+            silence_s=silence_s,
+            answer_s=answer_s or longest_s,
+            content_s=max(silence_s, STREAM_CONTENT_TIMEOUT_S),
+        )
 
 
 class IdleTimeout(Struct, frozen=True, kw_only=True):

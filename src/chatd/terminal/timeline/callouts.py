@@ -53,6 +53,7 @@ _FAILURES: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "summary_failed": ("The chat is full, and its summary failed", ""),
     "output_limit": ("The output limit is too low", ""),
+    "stream_content_timeout": ("The provider sent no answer", _PROVIDER),
     "answer_too_large": ("The answer was too large", "What had arrived is kept."),
     "content_filter": (
         "The provider's filter stopped the answer",

@@ -26,6 +26,7 @@ const FAILURES: Readonly<Record<string, Failure>> = {
   context_overflow: { title: "The chat is too long for the model", advice: "Choose a model with a larger context.", steps: ["switch_model", "try_again"] },
   summary_failed: { title: "The chat is full, and its summary failed", advice: "", steps: ["try_again", "switch_model"] },
   output_limit: { title: "The output limit is too low", advice: "", steps: ["open_models", "try_again"] },
+  stream_content_timeout: { title: "The provider sent no answer", advice: PROVIDER, steps: ["try_again", "switch_model"] },
   answer_too_large: { title: "The answer was too large", advice: "What had arrived is kept.", steps: ["try_again", "switch_model"] },
   content_filter: { title: "The provider’s filter stopped the answer", advice: "Change your message, or choose another model.", steps: ["switch_model", "try_again"] },
   refusal: { title: "The model declined to answer", advice: "Change your message, or choose another model.", steps: ["switch_model", "try_again"] },
