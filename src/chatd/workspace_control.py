@@ -21,9 +21,10 @@ from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent
 from chatd.domain.workspace.terminals import TerminalSize
 from chatd.store.conn import Conn
 from chatd.workspace_services import WorkspaceServices, WorkspaceServicesConfig
-from chatd.workspaces.agents.client import ConnectedAgent
+from chatd.workspaces.agents.client import ConnectedAgent, HttpAgentClient
 from chatd.workspaces.agents.effects import AgentEffects
 from chatd.workspaces.agents.files import AgentFiles
+from chatd.workspaces.agents.monitor import ContextSync
 from chatd.workspaces.agents.resolver import AgentConnector, StoredBindings
 from chatd.workspaces.agents.terminals import AgentTerminal
 
@@ -46,6 +47,7 @@ class LocalWorkspaceControl:
         self._env = env
         self._services = services
         self._rows = StoredBindings(conn)
+        self._contexts = ContextSync(conn, env)
         self._connector = AgentConnector(
             secret=config.secret, host_id=config.host_id, clock=env.clock
         )
@@ -91,6 +93,11 @@ class LocalWorkspaceControl:
         """A replica without a worker does not count use; another one sees the chat's own calls."""
         if self._services is not None and chat.workspace_id is not None:
             self._services.activity.touch(chat.workspace_id)
+
+    async def refresh_context(self, chat: Chat) -> None:
+        connected = await self._connect(chat)
+        client = HttpAgentClient(connected, self._env.clock)
+        await self._contexts.sync_context(connected.agent_id, client)
 
     async def effects(self, chat: Chat) -> AgentEffects:
         self._on_use(chat)

@@ -158,6 +158,7 @@ async def test_a_chat_keeps_its_pinned_context_until_it_pins_again(api: Workspac
     anew = msgspec.convert((await api.ask("PUT", f"{path}/context")).json["context"], Json)
     assert (anew["dirty"], anew["error"]) == (False, None)
     assert api.control.bound_to[-1] == (chat_id, id_of(made))
+    assert api.control.refreshed == [chat_id] * 3
 
 
 async def test_a_changed_skill_is_used_when_the_context_is_pinned_again(api: WorkspaceApi) -> None:

@@ -42,6 +42,7 @@ class RecordingWorkspaces:
         self.ttl_s: str | None = None
         self.woken = 0
         self.bound_to: list[tuple[ChatId, WorkspaceId | None]] = []
+        self.refreshed: list[ChatId] = []
         self.wrong: Sequence[FieldProblem] = ()
 
     def wake(self) -> None:
@@ -56,6 +57,10 @@ class RecordingWorkspaces:
     async def on_bound(self, chat_id: ChatId, workspace_id: WorkspaceId | None) -> None:
         self.bound_to.append((chat_id, workspace_id))
         await self._control.on_bound(chat_id, workspace_id)
+
+    async def refresh_context(self, chat: Chat) -> None:
+        """The agents of these tests are rows only."""
+        self.refreshed.append(chat.id)
 
     async def read_diff(self, chat: Chat, scope: DiffScope) -> Sequence[ScopedDiff]:
         return await self._control.read_diff(chat, scope)

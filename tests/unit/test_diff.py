@@ -4,10 +4,12 @@ import re
 from collections.abc import Sequence
 from typing import cast
 
+import msgspec
 import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
+from chatd.api.schemas.streams import StreamEnded
 from chatd.domain.chat.diff import ChatSnapshot, ViewerPosition, diff, needs_full_read
 from chatd.domain.chat.events import (
     ActionPayload,
@@ -24,6 +26,7 @@ from chatd.domain.chat.events import (
     StatusEvent,
     StatusPayload,
     VersionReached,
+    encode_value,
 )
 from chatd.domain.chat.messages import Message, QueuedMessage
 from chatd.domain.chat.parts import TextPart
@@ -395,3 +398,17 @@ def test_a_snapshot_that_would_leave_a_gap_is_refused(
 ) -> None:
     with pytest.raises(InvariantBroken):
         diff(position, snapshot)
+
+
+def test_a_call_of_a_client_tool_says_its_kind() -> None:
+    requested = RequestedCall(tool_call_id=ToolCallId("b"), tool_name="ask_client")
+    assert b'"kind":"client"' in encode_value(requested)
+
+
+def test_the_end_of_a_stream_says_its_type() -> None:
+    ended = StreamEnded(code="going_away", message="Connect again.")
+    assert msgspec.json.decode(encode_value(ended)) == {
+        "type": "end",
+        "code": "going_away",
+        "message": "Connect again.",
+    }

@@ -86,6 +86,11 @@ class WorkspaceControl(Protocol):
         """The chat's workspace or pinned instructions changed: forget the cached ones."""
         ...
 
+    async def refresh_context(self, chat: Chat) -> None:
+        """Store the instructions of the chat's workspace as they are now. Raises Conflict,
+        AgentUnreachable or AgentRefused within 40 s."""
+        ...
+
     async def read_diff(self, chat: Chat, scope: DiffScope) -> Sequence[ScopedDiff]:
         """What the scope has changed. Raises Conflict, AgentRefused or AgentLost within 30 s."""
         ...

@@ -68,6 +68,14 @@ async def test_the_first_snapshot_wakes_a_waiting_caller(fixture: WatcherFixture
     assert [each.content for each in context.resources] == ["one"]
 
 
+async def test_a_refresh_reads_a_change_before_the_next_poll(fixture: WatcherFixture) -> None:
+    assert await fixture.texts() == ["one"]
+    fixture.write("longer")
+    assert await fixture.texts() == ["one"]
+    await fixture.watcher.refresh()
+    assert await fixture.texts() == ["longer"]
+
+
 async def test_a_change_makes_a_newer_version_after_the_debounce(fixture: WatcherFixture) -> None:
     first = await fixture.watcher.wait(0, TIMEOUT_S)
     async with asyncio.TaskGroup() as group:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
@@ -61,6 +62,7 @@ class ContextWatcher:
         self._now_ms = now_ms
         self._current: ContextSnapshot | None = None
         self._found: ContextSnapshot | None = None
+        self._fingerprint: Fingerprint | None = None
         self._changed = asyncio.Event()
         self.servers: DeclaredServers | None = None
 
@@ -73,6 +75,14 @@ class ContextWatcher:
             except (AgentError, OSError):
                 last = None  # the current snapshot stays
             await self._clock.sleep(CONTEXT_POLL_S, "context poll")
+
+    async def refresh(self) -> None:
+        """Read what has changed since the last poll now, without waiting for a pause. The next poll
+        finds what changes after that."""
+        with suppress(AgentError, OSError):  # the current snapshot stays
+            current = await self._read_fingerprint()
+            if current != self._fingerprint:
+                await self._read(current)
 
     async def wait(self, after: int, timeout_s: float) -> ContextSnapshot:
         """A snapshot newer than `after`, or the current one after the timeout."""
@@ -98,12 +108,16 @@ class ContextWatcher:
             return current
         if last is not None or self._current is not None:
             current = await self._debounce(current)
+        await self._read(current)
+        return current
+
+    async def _read(self, current: Fingerprint) -> None:
+        self._fingerprint = current
         self._found = await self._threads.run(lambda: read_context(self._sources, version=0))
         if self.servers is not None:
             configs = await self._threads.run(lambda: find_mcp_servers(self._sources))
             self.servers.apply(configs)
         self._publish(self._found)
-        return current
 
     def on_servers_changed(self) -> None:
         if self._found is not None:
@@ -145,5 +159,7 @@ class ContextRoutes:
         query = request.query()
         after, wait_s = query.count("after"), query.seconds("wait_s")
         query.reject_unknown()
+        if wait_s <= 0:
+            await self._watcher.refresh()
         context = await self._watcher.wait(after, min(wait_s, MAX_CONTEXT_WAIT_S))
         return json_reply(context.body())

@@ -7,7 +7,7 @@ from msgspec import Struct
 from chatd.domain.description import describe
 
 
-class StreamEnded(Struct, frozen=True, kw_only=True):
+class StreamEnded(Struct, frozen=True, kw_only=True, tag_field="type", tag="end"):
     """The last event of a stream: why the server ends it."""
 
     code: Annotated[

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Annotated, Final
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, field
 
 from chatd.domain.chat.call_waits import WaitKind, call_deadlines, wait_of, waiting_calls
 from chatd.domain.chat.messages import (
@@ -44,7 +44,7 @@ class RequestedCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
             " questions in `args`. `approval`: a person approves or denies the call.",
             "approval",
         ),
-    ] = "client"
+    ] = field(default_factory=lambda: "client")  # With a plain default it would not be sent.
     deadline: Annotated[
         datetime | None, describe("When the call is given up.", "2026-11-19T21:34:12Z")
     ] = None

@@ -21,7 +21,7 @@ from chatd.domain.chat.public_chat import public_chat
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import Conflict, InvalidInput, NotFound
 from chatd.domain.ids import WorkspaceId
-from chatd.domain.workspace.agent_api import AgentRefused
+from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable
 from chatd.domain.workspace.entities import AgentRow
 from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent, choose_agent
 from chatd.store.chat import chats
@@ -114,11 +114,23 @@ class ChatWorkspaceRoutes:
                 lambda: chats.get_for_command(deps.pool, actor, request.chat_id, "chats.write")
             )
         )
+        await self._refresh(actor, chat)
         await deps.retry(lambda: self._pin(actor, chat))
         if deps.workspaces is not None:
             await deps.workspaces.on_bound(chat.id, chat.workspace_id)
         deps.announce(chat, "workspace")
         return await self._reply(chat, request.caller)
+
+    async def _refresh(self, actor: Actor, chat: Chat) -> None:
+        """What is stored may be some seconds old. Raises Conflict."""
+        if self._deps.workspaces is None or chat.workspace_id is None:
+            return
+        await self._agent(actor, chat.workspace_id)
+        try:
+            await self._deps.workspaces.refresh_context(chat)
+        except (AgentUnreachable, AgentRefused) as error:
+            text = f"The instructions cannot be read now: {error.message} Retry in a moment."
+            raise Conflict(text, code="no_context") from error
 
     async def _pin(self, actor: Actor, chat: Chat) -> None:
         conn = self._deps.pool
