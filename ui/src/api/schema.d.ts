@@ -3778,10 +3778,7 @@ export interface components {
         RequestedCall: {
             tool_call_id: string;
             tool_name: string;
-            /**
-             * @default client
-             * @enum {unknown}
-             */
+            /** @enum {unknown} */
             kind?: "approval" | "client" | "question";
             /** @default null */
             deadline?: string | null;
@@ -4065,6 +4062,8 @@ export interface components {
             status: "archived" | "error" | "interrupting" | "pending" | "requires_action" | "running" | "waiting";
         };
         StreamEnded: {
+            /** @enum {unknown} */
+            type: "end";
             code: string;
             message: string;
         };
