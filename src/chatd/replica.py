@@ -21,6 +21,7 @@ from chatd.domain.decisions import MAX_STEPS_PER_TURN
 from chatd.domain.ids import WorkerId
 from chatd.domain.model.retry import DEFAULT_OUTAGE_S
 from chatd.domain.ports import Budget, Env, ModelSource, ToolSource
+from chatd.domain.prompt.kept_rows import CompactionLimits
 from chatd.engine.acquirer import SlotsConfig
 from chatd.engine.agent_waker import AgentWaker
 from chatd.engine.budget import SpendBudget, SpendLimit
@@ -82,6 +83,7 @@ class ReplicaConfig(Struct, frozen=True, kw_only=True):
     step_limits: StepLimits = DEFAULT_STEP_LIMITS
     max_steps: int = MAX_STEPS_PER_TURN
     outage_s: float = DEFAULT_OUTAGE_S
+    compaction: CompactionLimits = CompactionLimits()
 
 
 class Replica:
@@ -227,6 +229,7 @@ class Replica:
                 answer_times=config.answer_times,
                 limits=config.step_limits,
                 max_steps=config.max_steps,
+                compaction=config.compaction,
                 env=self.env,
             )
         )
@@ -370,6 +373,11 @@ def replica_config(
             calls=settings.limits.calls_per_answer,
             concurrent_calls=settings.limits.concurrent_calls,
             output_bytes=settings.limits.step_output_bytes,
+        ),
+        compaction=CompactionLimits(
+            ceiling_tokens=settings.chats.compaction_ceiling_tokens,
+            kept_tokens=settings.chats.compaction_kept_tokens,
+            clear_steps=settings.chats.clear_results_steps,
         ),
         max_steps=settings.chats.max_steps,
         outage_s=settings.chats.outage_hours * 3600.0,

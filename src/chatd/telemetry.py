@@ -37,6 +37,7 @@ _LEVELS: Final[Mapping[str, int]] = {
     "build_result_rejected": logging.ERROR,
     "build_worker_failed": logging.ERROR,
     "build_worker_waiting": logging.DEBUG,
+    "chat_compacted": logging.INFO,
     "chat_taken_over": logging.INFO,
     "chats_removed": logging.INFO,
     "files_deleted": logging.INFO,
@@ -60,6 +61,7 @@ _LEVELS: Final[Mapping[str, int]] = {
     "model_failed": logging.WARNING,
     "orphan_removed": logging.INFO,
     "release_failed": logging.WARNING,
+    "results_cleared": logging.INFO,
     "runner_crashed": logging.ERROR,
     "runner_failed": logging.ERROR,
     "prompts_unreadable": logging.WARNING,
@@ -245,9 +247,20 @@ class Telemetry:
             ["provider", "model"],
             registry=registry,
         )
+        self._cleared = {
+            name: Counter(f"chatd_cleared_{name}", text, registry=registry)
+            for name, text in (
+                ("results", "Old tool results that were shortened for the model."),
+                ("tokens", "Tokens that this took out of prompts, estimated."),
+            )
+        }
 
     def __call__(self, event: str, **fields: object) -> None:
         self._events.labels(event).inc()
+        if event == "results_cleared":
+            for name, counter in self._cleared.items():
+                if isinstance(count := fields.get(name), int):
+                    counter.inc(count)
         if event == "usage_recorded":
             self._count_usage(fields)
         if event == "prompt_extended":

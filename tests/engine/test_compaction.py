@@ -96,6 +96,57 @@ async def test_a_first_message_that_is_too_long_fails_the_turn(rig: EngineRig) -
     assert present((await rig.wait_runner_left(chat_id)).last_error).kind == "context_overflow"
 
 
+def long_steps(rig: EngineRig, count: int, *tokens: int) -> None:
+    """Script calls with results of about 1,000 tokens. The last steps report `tokens`."""
+    told = (*(None for _ in range(count - len(tokens))), *tokens)
+    for number, used in enumerate(told):
+        said = msgspec.json.encode({"say": f"result {number}. " + "word " * 800}).decode()
+        rig.call_tools((f"c{number}", "echo", said), input_tokens=used)
+
+
+@pytest.mark.covers("compaction-15")
+async def test_the_last_message_and_steps_stay_and_a_new_owner_sends_the_same_bytes(
+    dsn: str,
+) -> None:
+    clock = FakeClock()
+    async with engine_rig(dsn, tools=[GatedTool()], clock=clock) as rig, advancing(clock):
+        rig.set_context_limit(10_000)
+        long_steps(rig, 8, 8_000)
+        rig.answer("what happened so far", input_tokens=8_100)
+        rig.api.reply(529, {"error": {"message": "overloaded"}})
+        rig.answer("done", input_tokens=3_000)
+        chat_id = await rig.create("count the results")
+        await rig.wait_state(chat_id, "W")
+        # The worker that wrote the summary has the whole history in memory; the one that
+        # repeats the call has read it.
+        first, repeated = rig.api.requests[-2:]
+        assert first.body == repeated.body
+        assert b"count the results" in first.body
+        assert [f"result {n}.".encode() in first.body for n in range(8)] == [False] * 6 + [True] * 2
+        shown = await rig.summary_result(chat_id)
+        assert shown["kept_messages"] == 5
+
+
+@pytest.mark.covers("compaction-16")
+async def test_old_results_are_shortened_once_before_a_summary_is_needed(dsn: str) -> None:
+    async with engine_rig(dsn, tools=[GatedTool()]) as rig:
+        rig.set_context_limit(10_000)
+        long_steps(rig, 8, 6_000)
+        rig.call_tools(("d1", "echo", "{}"), input_tokens=6_000)
+        rig.answer("done", input_tokens=6_000)
+        chat_id = await rig.create("go")
+        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert notices(await rig.history(chat_id)) == ["results_cleared"]
+        before, after, last = rig.api.requests[-3:]
+        assert len(after.body) < len(before.body)
+        assert last.body.count(b"Removed to save context") == 6
+        assert all(f"result {n}.".encode() in last.body for n in range(8))
+        sent, extended = (
+            msgspec.convert(request.json["messages"], list[object]) for request in (after, last)
+        )
+        assert extended[: len(sent)] == sent
+
+
 Failure = Callable[[EngineRig], None]
 
 

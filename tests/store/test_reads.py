@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import Iterable
 
 import pytest
+from msgspec.structs import replace
 
 from chatd.domain.chat.change import Change
 from chatd.domain.chat.commands import EditMessage, SendMessage
 from chatd.domain.chat.messages import Draft, Message
-from chatd.domain.chat.parts import TextPart
+from chatd.domain.chat.parts import BoundaryPart, TextPart
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.states import State
 from chatd.domain.chat.transitions import LoadedChat
@@ -58,7 +59,7 @@ SUMMARY = (
 )
 
 
-async def compacted(pool: Pool) -> Chat:
+async def compacted(pool: Pool, *marks: BoundaryPart) -> Chat:
     """A system text, an answered question, another one with a summary before its answer."""
     before = (
         draft("system", text("Be kind."), visibility="model"),
@@ -67,7 +68,9 @@ async def compacted(pool: Pool) -> Chat:
     chat = await open_chat(pool, CHAT.int, free=WORKER, before=before, prompt=prompt("one"))
     chat = await answer(pool, chat, draft("assistant", text("One.")))
     chat = await send(pool, chat, "two")
-    chat = (await write(pool, commit_step(chat, step(chat, *SUMMARY, compacted=True)))).chat
+    boundary = replace(SUMMARY[0], content=(*SUMMARY[0].content, *marks))
+    rows = step(chat, boundary, *SUMMARY[1:], compacted=True)
+    chat = (await write(pool, commit_step(chat, rows))).chat
     return await answer(pool, chat, draft("assistant", text("Two.")))
 
 
@@ -104,6 +107,26 @@ async def test_the_prompt_is_the_same_from_history_and_from_all_rows(
     shown = rows_for_prompt(await messages.load_history(pool, HARNESS, CHAT))
     assert shown == rows_for_prompt(everything)
     assert spoken(shown) == ["Be kind.", "In short.", "Three."]
+
+
+@pytest.mark.covers("compaction-15")
+@pytest.mark.parametrize(
+    ("mark", "words"),
+    [
+        (BoundaryPart(kept=2), ["Be kind.", "In short.", "One.", "two", "Two."]),
+        (BoundaryPart(kept=1, keeps_prompt=True), ["Be kind.", "In short.", "one", "two", "Two."]),
+        (BoundaryPart(keeps_prompt=True), ["Be kind.", "In short.", "two", "Two."]),
+        (BoundaryPart(kept=99), ["In short.", "Be kind.", "one", "One.", "two", "Two."]),
+    ],
+)
+async def test_the_messages_that_a_summary_keeps_are_read(
+    pool: Pool, mark: BoundaryPart, words: list[str]
+) -> None:
+    await compacted(pool, mark)
+    everything = list((await stored(pool))[CHAT].messages)
+    read = await messages.load_history(pool, HARNESS, CHAT)
+    assert spoken(rows_for_prompt(read)) == words
+    assert rows_for_prompt(read) == rows_for_prompt(everything)
 
 
 async def test_a_deleted_summary_restores_the_messages_before_it(pool: Pool) -> None:

@@ -320,6 +320,13 @@ class EngineRig:
     async def history(self, chat_id: ChatId) -> list[Message]:
         return await messages.load_history(self.pool, HARNESS, chat_id)
 
+    async def summary_result(self, chat_id: ChatId) -> dict[str, object]:
+        """What viewers see of the newest summary."""
+        rows = reversed(await self.history(chat_id))
+        parts = (part for row in rows for part in row.content)
+        shown = next(p for p in parts if isinstance(p, ToolResultPart) and p.result)
+        return msgspec.json.decode(bytes(shown.result or b""), type=dict[str, object])
+
     async def transcript(self, chat_id: ChatId) -> list[str]:
         return [_line(message) for message in await self.history(chat_id)]
 

@@ -369,7 +369,7 @@ def test_a_turn_has_at_least_one_step(max_steps: int) -> None:
 
 
 def test_the_default_rules_allow_long_turns_and_know_no_context_limit() -> None:
-    steps = "user" + f", calls@{10**9} a, done a" * 1199
+    steps = "user" + ", calls@199999 a, done a" * 1199
     assert next_action(history(steps), running(), TurnRules()) == Generate()
     rows = history(f"{steps}, calls a, done a")
     assert next_action(rows, running(), TurnRules()) == Finish(reason="max_steps")

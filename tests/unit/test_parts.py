@@ -8,6 +8,7 @@ from msgspec import UNSET, Raw
 
 from chatd.domain.chat.messages import decode_parts, encode_parts
 from chatd.domain.chat.parts import (
+    BoundaryPart,
     ContextFilePart,
     FilePart,
     FileReferencePart,
@@ -65,9 +66,10 @@ EVERY_KIND: list[tuple[Part, str]] = [
         InstructionPart(section="workspace", text="It runs."),
         '{"type":"instruction","section":"workspace","text":"It runs."}',
     ),
+    (BoundaryPart(kept=3, keeps_prompt=True), '{"type":"boundary","kept":3,"keeps_prompt":true}'),
     (
-        NoticePart(code="step_limit", text="The end.", detail={"steps": "9"}),
-        '{"type":"notice","code":"step_limit","text":"The end.","detail":{"steps":"9"}}',
+        NoticePart(code="step_limit", text="It ended.", detail={"steps": "3"}),
+        '{"type":"notice","code":"step_limit","text":"It ended.","detail":{"steps":"3"}}',
     ),
 ]
 

@@ -228,6 +228,8 @@ def test_a_summary_is_stored_as_three_rows() -> None:
         "usage_percent": 75,
         "context_tokens": 150_000,
         "context_limit_tokens": 200_000,
+        "kept_messages": 0,
+        "kept_tokens": 0,
     }
 
 

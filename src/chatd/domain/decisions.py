@@ -26,6 +26,7 @@ from chatd.domain.errors import ToolError
 from chatd.domain.ids import ChangeId, ToolCallId, WorkerId
 from chatd.domain.model.protocol import FinishReason
 from chatd.domain.prompt import compaction
+from chatd.domain.prompt.kept_rows import CompactionLimits
 from chatd.domain.questions import read_questions
 from chatd.domain.text import parse_json
 from chatd.domain.tool_policy.decision import (
@@ -79,6 +80,7 @@ class TurnRules(Struct, frozen=True, kw_only=True):
     stop_after_tools: frozenset[str] = frozenset()
     context_limit: int | None = None
     compaction_threshold: int = compaction.DEFAULT_THRESHOLD_PERCENT
+    compaction: CompactionLimits = CompactionLimits()
 
 
 class Generate(Struct, frozen=True, kw_only=True):
@@ -284,7 +286,9 @@ def _count_steps(turn: Sequence[Message]) -> int:
 
 
 def _call_model(history: Sequence[Message], rules: TurnRules) -> Action:
-    match compaction.compaction_status(history, rules.context_limit, rules.compaction_threshold):
+    match compaction.compaction_status(
+        history, rules.context_limit, rules.compaction_threshold, rules.compaction.ceiling_tokens
+    ):
         case "none":
             return Generate()
         case "needed":

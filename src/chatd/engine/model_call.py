@@ -69,6 +69,7 @@ from chatd.domain.prompt.compaction import DEFAULT_THRESHOLD_PERCENT
 from chatd.domain.prompt.files import ResolvedFile
 from chatd.domain.prompt.instruction_updates import PendingUpdate
 from chatd.domain.prompt.instructions import Instructions
+from chatd.domain.prompt.kept_rows import CompactionLimits
 from chatd.domain.questions import QUESTION_TOOL
 from chatd.domain.spend import UNCHECKED_WAIT, SpendRefusal
 from chatd.domain.subagents import WAIT_TOOL
@@ -121,6 +122,7 @@ class TurnContext(Struct, frozen=True, kw_only=True):
     answer_times: AnswerTimes = AnswerTimes()
     limits: StepLimits = DEFAULT_STEP_LIMITS
     max_steps: int = MAX_STEPS_PER_TURN
+    compaction: CompactionLimits = CompactionLimits()
 
     @property
     def config(self) -> ModelConfig:
@@ -176,14 +178,17 @@ class TurnContext(Struct, frozen=True, kw_only=True):
             stop_after_tools=frozenset(n for n, tool in self.tools.items() if tool.stops_turn),
             context_limit=self.config.context_limit,
             compaction_threshold=DEFAULT_THRESHOLD_PERCENT if threshold is None else threshold,
+            compaction=self.compaction,
         )
 
 
 class CallRows(Struct, frozen=True, kw_only=True):
-    """What a call adds to history and to usage. An answer without content adds a notice only."""
+    """What a call adds to history and to usage. An answer without content adds a notice only.
+    `compacted` are the numbers of a summary, for the log."""
 
     messages: tuple[Draft, ...]
     usage: tuple[UsageEntry, ...]
+    compacted: Mapping[str, object] = {}
 
 
 class ModelCallError(ModelError):
@@ -472,12 +477,12 @@ async def choose_model(models: ModelSource, chat: Chat) -> ModelChoice:
 async def build_request(
     attempt: Attempt,
     context: TurnContext,
-    update: PendingUpdate | None = None,
+    before: Sequence[PendingUpdate] = (),
     loader: FileLoader | None = None,
 ) -> ModelRequest:
     """A thread converts a long history, so that other chats are not stopped meanwhile. Raises
     ModelCallError if a file cannot be loaded."""
-    history = [*attempt.history, *(() if update is None else (update.row,))]
+    history = [*attempt.history, *(pending.row for pending in before)]
     chat, files = attempt.chat, dict[str, ResolvedFile]()
     if loader is not None and (named := list_file_ids(history)):
         try:

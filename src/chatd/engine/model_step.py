@@ -46,10 +46,12 @@ from chatd.domain.ports import Env
 from chatd.domain.prompt.builder import is_paused
 from chatd.domain.prompt.compaction import (
     is_compactable,
+    measure_fill,
     summary_failed_error,
     summary_failed_notice,
 )
 from chatd.domain.prompt.instruction_updates import PendingUpdate, next_update
+from chatd.domain.prompt.kept_rows import clear_results, count_cleared
 from chatd.domain.prompt.provider_content import drop_unpaired_in_answer
 from chatd.domain.text import utc_text
 from chatd.engine.attempt import Attempt
@@ -123,6 +125,11 @@ class ModelStep(Struct, frozen=True, kw_only=True):
         step = attempt.step(kind, rows.messages, rows.usage, client_tools=context.client_names)
         applied = await self.committer.commit(attempt, step)
         self.spend_guard.on_booked(attempt.chat)
+        if (cleared := count_cleared(rows.messages)) is not None:
+            results, tokens = cleared
+            self.env.emit(
+                "results_cleared", chat_id=attempt.chat.id, results=results, tokens=tokens
+            )
         return applied
 
     async def compact(
@@ -148,7 +155,9 @@ class ModelStep(Struct, frozen=True, kw_only=True):
         is_manual = action is not None and action.source == "manual"
         kind = FinishTurn if is_manual else CommitStep
         step = attempt.step(kind, rows.messages, rows.usage, compacted=True)
-        return await self.committer.commit(attempt, step)
+        applied = await self.committer.commit(attempt, step)
+        self.env.emit("chat_compacted", chat_id=attempt.chat.id, **rows.compacted)
+        return applied
 
     async def _retry_or_go_on(
         self,
@@ -185,11 +194,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
         self, attempt: Attempt, context: TurnContext, on_answering: Callable[[], None]
     ) -> CallRows:
         """Raises ModelCallError."""
-        update = _next_update(attempt, context)
-        before = (
-            replacement_notice(attempt.history, context.choice.replaces, context.config),
-            None if update is None else update.draft,
-        )
+        before = _next_messages(attempt, context)
         recorder = self.episodes.open(Episode.of(attempt.chat))
 
         async def run(request: ModelRequest) -> tuple[ModelCall, Answer]:
@@ -200,7 +205,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
                 timeout_s=self.timeout_s,
                 reasoning_effort=attempt.chat.reasoning_effort,
                 used_ids=used_call_ids(attempt.history),
-                before=tuple(draft for draft in before if draft is not None),
+                before=tuple(pending.draft for pending in before),
             )
             call.on_answering = on_answering
             return call, await self.debug.observe(
@@ -211,7 +216,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
             )
 
         try:
-            request = await build_request(attempt, context, update, self.files)
+            request = await build_request(attempt, context, before, self.files)
             self._compare(attempt, request)
             call, answer = await self._continue_or_begin(attempt, context, request, run)
         finally:
@@ -365,9 +370,15 @@ class ModelStep(Struct, frozen=True, kw_only=True):
         return retry_state(failed, failures, delay_s, self.env.clock.now())
 
 
-def _next_update(attempt: Attempt, context: TurnContext) -> PendingUpdate | None:
-    """None after a pause: the provider continues its answer only if nothing follows it."""
-    if is_paused(attempt.history):
-        return None
-    draft = next_update(attempt.history, context.instructions)
-    return None if draft is None else PendingUpdate.of(draft, attempt.chat)
+def _next_messages(attempt: Attempt, context: TurnContext) -> list[PendingUpdate]:
+    """What is stored before the answer: the notice that old results are shortened, first because
+    it counts back from itself; that another model answers; and what is new in the instructions.
+    After a pause nothing that the model gets changes: the provider continues its answer."""
+    history, rules = attempt.history, context.rules
+    drafts = [replacement_notice(history, context.choice.replaces, context.config)]
+    if not is_paused(history):
+        fill = measure_fill(history, rules.context_limit)
+        cleared = clear_results(history, fill, rules.compaction, rules.compaction_threshold)
+        drafts = [cleared, *drafts, next_update(history, context.instructions)]
+    found = [draft for draft in drafts if draft is not None]
+    return [PendingUpdate.of(draft, attempt.chat, n) for n, draft in enumerate(found)]

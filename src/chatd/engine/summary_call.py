@@ -28,6 +28,7 @@ from chatd.domain.prompt.compaction import (
     summary_result,
     summary_rows,
 )
+from chatd.domain.prompt.kept_rows import choose_kept
 from chatd.domain.prompt.overflow import shrink_prompt
 from chatd.engine.attempt import Attempt
 from chatd.engine.circuits import Circuits
@@ -165,11 +166,21 @@ class SummaryCall(Struct, frozen=True, kw_only=True):
                     raise
                 earlier_usage = error.usage
             else:
-                recorder.add("tool", (summary_result(plan, text),))
-                rows = summary_rows(
-                    plan, text, call.record, answer, newest_context(attempt.history)
-                )
-                return CallRows(messages=rows, usage=call.usage_entries(ok=True))
+                history, limits = attempt.history, context.rules.compaction
+                kept = choose_kept(history, limits.kept_tokens, halvings)
+                recorder.add("tool", (summary_result(plan, text, kept),))
+                files = newest_context(history, kept)
+                rows = summary_rows(plan, text, call.record, answer, files, kept=kept)
+                facts = {
+                    "source": plan.source,
+                    "model": context.config.model,
+                    "context_tokens": plan.fill.tokens,
+                    "summary_chars": len(text),
+                    "kept_messages": kept.messages,
+                    "kept_tokens": kept.tokens,
+                }
+                usage = call.usage_entries(ok=True)
+                return CallRows(messages=rows, usage=usage, compacted=facts)
 
     async def _run(
         self, attempt: Attempt, call: ModelCall, request: ModelRequest, recorder: PartRecorder

@@ -39,6 +39,7 @@ from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.failures import ModelError
 from chatd.domain.model.protocol import ProviderError
 from chatd.domain.ports import Env, ModelSource, ToolSource
+from chatd.domain.prompt.kept_rows import CompactionLimits
 from chatd.domain.text import utc_text
 from chatd.domain.tool_modes import allows_client_tools, allows_tool, refusal_text
 from chatd.engine.attempt import Attempt
@@ -78,6 +79,7 @@ class TurnLoopDeps(Struct, frozen=True, kw_only=True):
     answer_times: AnswerTimes = AnswerTimes()
     limits: StepLimits = DEFAULT_STEP_LIMITS
     max_steps: int = MAX_STEPS_PER_TURN
+    compaction: CompactionLimits = CompactionLimits()
     env: Env
 
 
@@ -160,6 +162,7 @@ class TurnLoop:
                 answer_times=self._deps.answer_times,
                 limits=self._deps.limits,
                 max_steps=self._deps.max_steps,
+                compaction=self._deps.compaction,
             )
 
     def _start_title(self, attempt: Attempt, context: TurnContext) -> None:

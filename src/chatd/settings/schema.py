@@ -328,6 +328,33 @@ class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(ge=1, le=10_000, description="How many answers of the model a turn may have"),
     ] = 1200
+    compaction_ceiling_tokens: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1_000_000_000,
+            description="Summarize a chat when its prompt has so many tokens, also in a larger"
+            " context window; 0 disables",
+        ),
+    ] = 200_000
+    compaction_kept_tokens: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1_000_000,
+            description="How many tokens of the newest messages a summary leaves word for word, at"
+            " most a quarter of the prompt",
+        ),
+    ] = 20_000
+    clear_results_steps: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=10_000,
+            description="Shorten old, large tool results for the model when the prompt is nearly"
+            " long enough for a summary, at most once in so many steps; 0 disables",
+        ),
+    ] = 20
 
 
 class AuditSettings(msgspec.Struct, frozen=True, kw_only=True):

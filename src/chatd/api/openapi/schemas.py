@@ -15,7 +15,7 @@ from msgspec.inspect import StructType, Type, multi_type_info
 
 Json = dict[str, object]
 
-INTERNAL_TYPES: Final = frozenset({"InstructionPart"})
+INTERNAL_TYPES: Final = frozenset({"BoundaryPart", "InstructionPart"})
 """Types in a union that are stored but never sent."""
 _REF: Final = "#/components/schemas/{name}"
 _MAX_DEPTH: Final = 30

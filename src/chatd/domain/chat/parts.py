@@ -170,6 +170,18 @@ class InstructionPart(_Part, frozen=True, kw_only=True, tag="instruction"):
     text: str
 
 
+class BoundaryPart(_Part, frozen=True, kw_only=True, tag="boundary"):
+    """Beside the text of a summary: which messages before it the model still gets, after it.
+
+    `kept` is the number of messages directly before the summary, without deleted ones. It is not an
+    id, because a fork counts its messages anew. `keeps_prompt`: also the newest user message
+    before those.
+    """
+
+    kept: int = 0
+    keeps_prompt: bool = False
+
+
 class NoticePart(_Part, frozen=True, kw_only=True, tag="notice"):
     """What chatd itself tells the people who read the chat. The model never gets it."""
 
@@ -200,6 +212,7 @@ KnownPart = (
     | ContextFilePart
     | SkillPart
     | InstructionPart
+    | BoundaryPart
     | NoticePart
 )
 Part = KnownPart | UnknownPart

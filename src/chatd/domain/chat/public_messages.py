@@ -9,6 +9,7 @@ from msgspec import UNSET, Struct
 
 from chatd.domain.chat.messages import Message, QueuedMessage, Role, TokenUsage
 from chatd.domain.chat.parts import (
+    BoundaryPart,
     ContextFilePart,
     FilePart,
     FileReferencePart,
@@ -126,7 +127,7 @@ def public_part(part: Part) -> Part | None:
             )
         case SkillPart():
             return msgspec.structs.replace(part, skill_dir=None)
-        case InstructionPart() | UnknownPart():
+        case InstructionPart() | BoundaryPart() | UnknownPart():
             return None
         case SourcePart() | FilePart() | FileReferencePart() | NoticePart():
             return part

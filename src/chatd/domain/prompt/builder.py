@@ -45,6 +45,7 @@ from chatd.domain.prompt.files import (
     convert_file,
 )
 from chatd.domain.prompt.instructions import context_block, reference_text, update_block
+from chatd.domain.prompt.kept_rows import ClearedResults, find_cleared, shorten_result
 from chatd.domain.prompt.provider_content import drop_unpaired, strip_provider_content
 from chatd.domain.prompt.repair import (
     join_consecutive,
@@ -109,7 +110,8 @@ def build_prompt(history: Sequence[Message], target: PromptTarget) -> tuple[Prom
     tool results."""
     rows = rows_for_prompt(history)
     system = [text for row in rows if row.role == "system" for text in _system_texts(row)]
-    messages = _convert_rows([row for row in rows if row.role != "system"], target)
+    others = [row for row in rows if row.role != "system"]
+    messages = _convert_rows(others, target, find_cleared(history))
     ordered = pair_calls_with_results(messages)
     resumes = target.strict_tools and is_paused(rows) and _has_provider_call(ordered[-1])
     if target.strict_tools:
@@ -130,13 +132,15 @@ def _has_provider_call(message: PromptMessage) -> bool:
     return message.role == "assistant" and any(call.provider_executed for call in calls)
 
 
-def _convert_rows(rows: Sequence[Message], target: PromptTarget) -> list[PromptMessage]:
+def _convert_rows(
+    rows: Sequence[Message], target: PromptTarget, cleared: ClearedResults
+) -> list[PromptMessage]:
     """A paused answer and its continuation are one message: a call of the one may have its result
     in the other."""
     out: list[PromptMessage] = []
     resumes = False
     for row in rows:
-        message = _message(row, target)
+        message = _message(row, target, cleared)
         if message.parts and resumes and row.role == "assistant":
             parts = (*out.pop().parts, *message.parts)
             out.append(PromptMessage(role="assistant", parts=parts))
@@ -165,7 +169,7 @@ def _check_version(row: Message) -> None:
         )
 
 
-def _message(row: Message, target: PromptTarget) -> PromptMessage:
+def _message(row: Message, target: PromptTarget, cleared: ClearedResults) -> PromptMessage:
     _check_version(row)
     match row.role:
         case "user":
@@ -177,7 +181,9 @@ def _message(row: Message, target: PromptTarget) -> PromptMessage:
             parts = _assistant_parts(content)
         case _:
             parts = [
-                _fit_media(convert_result(part), target)
+                shorten_result(convert_result(part), cleared.kept_chars)
+                if cleared.covers(row.id, part)
+                else _fit_media(convert_result(part), target)
                 for part in row.content
                 if isinstance(part, ToolResultPart)
             ]

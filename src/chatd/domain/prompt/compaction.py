@@ -1,7 +1,8 @@
 """Compaction: when a chat's context is too full, the summary request, and which rows remain.
 
 A compaction appends three compressed rows: the summary as a user message that only the model
-sees (the boundary), and a tool call with its result for viewers.
+sees (the boundary), and a tool call with its result for viewers. The boundary says which of the
+messages before it stay: the newest ones and the user's last message. `kept_rows` chooses them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from chatd.domain.chat.messages import Draft, Message, TokenUsage, local_calls
 from chatd.domain.chat.notices import has_notice, notice_draft
 from chatd.domain.chat.parts import (
     SUMMARY_TOOL_NAME,
+    BoundaryPart,
     ContextFilePart,
     NoticePart,
     TextPart,
@@ -35,6 +37,9 @@ from chatd.domain.model.protocol import ModelRequest, PromptMessage, PromptText
 from chatd.domain.text import replace_surrogates
 
 DEFAULT_THRESHOLD_PERCENT: Final = 70
+DEFAULT_CEILING_TOKENS: Final = 200_000
+"""A larger prompt is summarized however large the window is: every step pays for all of it, and
+models read long prompts less well."""
 
 FULL_PERCENT: Final = 95
 """Of the context window: an answer hardly fits into the rest. Only so full a chat must not go on
@@ -77,32 +82,67 @@ def find_boundary(history: Sequence[Message]) -> Message | None:
     return max(summaries, key=lambda row: row.id, default=None)
 
 
-def rows_for_prompt(history: Sequence[Message]) -> list[Message]:
-    """The rows the model sees, by id: system rows, the newest summary, and all rows after it."""
+class PromptRows(Struct, frozen=True, kw_only=True):
+    """What the model sees: system rows, the newest summary, the user message that it keeps, and
+    the rows after those that the summary replaces. `first_id` is the id of the first of these."""
+
+    system: list[Message]
+    boundary: Message | None
+    prompt: Message | None
+    rows: list[Message]
+    first_id: int
+
+    @property
+    def answers(self) -> list[Message]:
+        """The answers since the summary. Those that it keeps had a longer prompt."""
+        after = 0 if self.boundary is None else self.boundary.id
+        return [row for row in self.rows if row.role == "assistant" and row.id > after]
+
+
+def select_rows(history: Sequence[Message]) -> PromptRows:
     boundary = find_boundary(history)
-    rows = [row for row in history if row is boundary or _is_visible(row, boundary)]
-    return sorted(rows, key=lambda row: row.id)
+    live = sorted((row for row in history if not row.deleted), key=lambda row: row.id)
+    mark = BoundaryPart() if boundary is None else _read_mark(boundary)
+    older = [row for row in live if boundary is not None and row.id < boundary.id]
+    first_id = 0 if boundary is None else boundary.id
+    if mark.kept > 0 and older:
+        first_id = older[-mark.kept :][0].id
+    prompts = (row for row in reversed(older) if row.starts_turn and row.id < first_id)
+    shown = [row for row in live if not row.compressed and row.visibility != "user"]
+    return PromptRows(
+        system=[row for row in shown if row.role == "system"],
+        boundary=boundary,
+        prompt=next(prompts, None) if mark.keeps_prompt else None,
+        rows=[row for row in shown if row.role != "system" and row.id >= first_id],
+        first_id=first_id,
+    )
 
 
-def _is_visible(row: Message, boundary: Message | None) -> bool:
-    if row.deleted or row.compressed or row.visibility == "user":
-        return False
-    return boundary is None or row.role == "system" or row.id > boundary.id
+def _read_mark(boundary: Message) -> BoundaryPart:
+    """A summary of an earlier version of chatd has none: it replaces everything before it."""
+    marks = (part for part in boundary.content if isinstance(part, BoundaryPart))
+    return next(marks, BoundaryPart())
+
+
+def rows_for_prompt(history: Sequence[Message]) -> list[Message]:
+    """The rows the model sees, by id, but the summary and the user message that it keeps before
+    the rows that follow them in the prompt."""
+    chosen = select_rows(history)
+    front = (row for row in (chosen.boundary, chosen.prompt) if row is not None)
+    before = [row for row in chosen.system if row.id < chosen.first_id]
+    after = [*chosen.rows, *(row for row in chosen.system if row.id >= chosen.first_id)]
+    return [*before, *front, *sorted(after, key=lambda row: row.id)]
 
 
 def is_compactable(history: Sequence[Message]) -> bool:
     """The model has answered since the last summary."""
-    return bool(_answers(history))
-
-
-def _answers(history: Sequence[Message]) -> list[Message]:
-    return [row for row in rows_for_prompt(history) if row.role == "assistant"]
+    return bool(select_rows(history).answers)
 
 
 def measure_fill(history: Sequence[Message], limit: int | None) -> ContextFill:
     """The fill at the newest answer with usage that the provider told. A limit that it reported
     with that answer takes precedence over the configured one."""
-    for row in reversed(_answers(history)):
+    for row in reversed(select_rows(history).answers):
         if (tokens := _context_tokens(row.usage)) > 0:
             reported = row.usage.context_limit if row.usage is not None else None
             return ContextFill(tokens=tokens, limit=max(reported or limit or 0, 0))
@@ -122,24 +162,39 @@ def effective_threshold(percent: int) -> int:
     return percent if 0 <= percent <= 100 else DEFAULT_THRESHOLD_PERCENT
 
 
-def compaction_status(history: Sequence[Message], limit: int | None, threshold: int) -> Status:
-    """A threshold of 100 turns compaction off.
+def compaction_status(
+    history: Sequence[Message],
+    limit: int | None,
+    threshold: int,
+    ceiling: int = DEFAULT_CEILING_TOKENS,
+) -> Status:
+    """Needed from `threshold` percent of the window, or from `ceiling` tokens (0: no ceiling). A
+    threshold of 100 turns compaction off.
 
     If the first answer after a summary is over the threshold, another summary helps little: the
     system prompt, the tools and the summary alone are too long. The chat goes on while the window
     has room.
     """
-    percent = effective_threshold(threshold)
     fill = measure_fill(history, limit)
-    if percent == 100 or not fill.reaches(percent):
+    due = trigger_tokens(fill.limit, threshold, ceiling)
+    if due is None or fill.tokens == 0 or fill.tokens < due:
         return "none"
     if find_boundary(history) is None:
         return "needed"
-    tokens = _context_tokens(_answers(history)[0].usage)
-    first = ContextFill(tokens=tokens, limit=fill.limit)
-    if first.reaches(percent) and not fill.is_full:
+    tokens = _context_tokens(select_rows(history).answers[0].usage)
+    if tokens >= due and not fill.is_full:
         return "none"
+    first = ContextFill(tokens=tokens, limit=fill.limit)
     return "still_over_limit" if first.is_full else "needed"
+
+
+def trigger_tokens(limit: int | None, threshold: int, ceiling: int) -> int | None:
+    """From how many tokens on a chat is summarized. None: never."""
+    percent = effective_threshold(threshold)
+    if percent == 100:
+        return None
+    share = None if limit is None or limit <= 0 else -(-percent * limit // 100)
+    return min((each for each in (share, ceiling or None) if each is not None), default=None)
 
 
 def may_try_summary(history: Sequence[Message], fill: ContextFill) -> bool:
@@ -188,8 +243,9 @@ def summary_failed_error(failed: ClassifiedFailure) -> ChatError:
 
 SUMMARY_INSTRUCTION: Final = """\
 Write a summary of everything above. It will replace the chat: the model that continues sees \
-nothing else, and must be able to continue exactly where things stand. Do not call any tool and \
-do not continue the work itself.
+nothing else but the user's last message and the latest few steps, which may follow it word for \
+word, and must be able to continue exactly where things stand. Do not call any tool and do not \
+continue the work itself.
 
 Cover, under these headings:
 
@@ -210,8 +266,9 @@ Be dense and exact. No introduction, no praise, no filler. Leave out a heading t
 MIN_SUMMARY_TOKENS: Final = 8192
 
 SUMMARY_PREFIX: Final = """\
-The chat so far has been condensed into the summary below. Continue the work from where it stops, \
-as if there had been no break; do not comment on the summary.
+The chat so far has been condensed into the summary below. If messages follow it, they are the \
+newest ones, word for word. Continue the work from where it stops, as if there had been no break; \
+do not comment on the summary.
 
 """
 
@@ -275,7 +332,19 @@ def summary_call(plan: SummaryPlan) -> ToolCallPart:
     )
 
 
-def summary_result(plan: SummaryPlan, summary: str) -> ToolResultPart:
+class Kept(Struct, frozen=True, kw_only=True):
+    """What stays beside a summary. `mark` says it in the boundary; `messages` and `tokens` count
+    what the model gets of it."""
+
+    mark: BoundaryPart = BoundaryPart()
+    messages: int = 0
+    tokens: int = 0
+
+
+NOTHING_KEPT: Final = Kept()
+
+
+def summary_result(plan: SummaryPlan, summary: str, kept: Kept = NOTHING_KEPT) -> ToolResultPart:
     result = {
         "summary": summary,
         "source": plan.source,
@@ -283,6 +352,8 @@ def summary_result(plan: SummaryPlan, summary: str) -> ToolResultPart:
         "usage_percent": plan.fill.percent,
         "context_tokens": plan.fill.tokens,
         "context_limit_tokens": plan.fill.limit,
+        "kept_messages": kept.messages,
+        "kept_tokens": kept.tokens,
     }
     return _result(plan, Raw(msgspec.json.encode(result)))
 
@@ -303,13 +374,16 @@ def summary_rows(
     call: ModelCallRecord,
     answer: Answer,
     files: Sequence[ContextFilePart] = (),
+    *,
+    kept: Kept = NOTHING_KEPT,
 ) -> tuple[Draft, ...]:
     """The summary for the model, as a user message because some providers require one that is not
     the system's. `files` is the workspace context that it hides and that still applies. Then the
     call and its result for viewers."""
+    mark = () if kept.mark == BoundaryPart() else (kept.mark,)
     boundary = Draft(
         role="user",
-        content=(TextPart(text=SUMMARY_PREFIX + summary), *files),
+        content=(TextPart(text=SUMMARY_PREFIX + summary), *files, *mark),
         visibility="model",
         compressed=True,
     )
@@ -323,21 +397,30 @@ def summary_rows(
         cost_micros=cost_micros(answer.usage, call.config.prices),
         runtime_ms=call.runtime_ms,
     )
-    shown_result = Draft(role="tool", content=(summary_result(plan, summary),), compressed=True)
+    shown_result = Draft(
+        role="tool", content=(summary_result(plan, summary, kept),), compressed=True
+    )
     return (boundary, shown_call, shown_result)
 
 
-def newest_context(history: Sequence[Message]) -> list[ContextFilePart]:
-    """The files of the newest workspace, each as it was last given."""
-    files = [
-        part
-        for row in rows_for_prompt(history)
-        for part in row.content
-        if isinstance(part, ContextFilePart)
-    ]
-    agent = files[-1].context_file_agent_id if files else None
-    newest = {f.context_file_path: f for f in files if f.context_file_agent_id == agent}
-    return list(newest.values())
+def newest_context(history: Sequence[Message], kept: Kept = NOTHING_KEPT) -> list[ContextFilePart]:
+    """The files of the newest workspace, each as it was last given, without those in messages that
+    stay beside the summary."""
+    live = sorted(row.id for row in history if not row.deleted)
+    stay = frozenset(live[-kept.mark.kept :] if kept.mark.kept else ())
+    rows = rows_for_prompt(history)
+    given = [(part, row.id in stay) for row in rows for part in _context_files(row)]
+    agent = given[-1][0].context_file_agent_id if given else None
+    newest = {
+        file.context_file_path: (file, stays)
+        for file, stays in given
+        if file.context_file_agent_id == agent
+    }
+    return [file for file, stays in newest.values() if not stays]
+
+
+def _context_files(row: Message) -> list[ContextFilePart]:
+    return [part for part in row.content if isinstance(part, ContextFilePart)]
 
 
 def strictest_limit(*limits: int | None) -> int | None:

@@ -13,6 +13,7 @@ from msgspec import Struct
 from chatd.domain.chat.messages import Draft, Message
 from chatd.domain.chat.parts import InstructionPart
 from chatd.domain.chat.row import Chat
+from chatd.domain.ids import MessageId
 from chatd.domain.prompt.compaction import rows_for_prompt
 from chatd.domain.prompt.instructions import BEGINNING, Instructions
 
@@ -47,15 +48,16 @@ def _parts(row: Message) -> Iterable[InstructionPart]:
 
 
 class PendingUpdate(Struct, frozen=True, kw_only=True):
-    """An update that the next commit of the chat will store, with the row as it will be."""
+    """A message that the next commit of the chat will store before its answer, with the row as it
+    will be: number `place` of these, from 0."""
 
     draft: Draft
     row: Message
 
     @staticmethod
-    def of(draft: Draft, chat: Chat) -> "PendingUpdate":
+    def of(draft: Draft, chat: Chat, place: int = 0) -> "PendingUpdate":
         row = Message(
-            id=chat.next_message_id,
+            id=MessageId(chat.next_message_id + place),
             revision=chat.snapshot_version + 1,
             created_at=chat.updated_at,
             role=draft.role,

@@ -176,25 +176,42 @@ def _appended(added: AppendedMessage, version: int, written_at: datetime) -> Mes
     )
 
 
-# The boundary is the newest summary: of the messages before it only the system's are read, and of
-# those after it the newest within $2 bytes and the system's. Old notices to people are left out.
-# Ordered by id, because rows of one commit share their time.
+# The boundary is the newest summary; its mark says which messages directly before it stay, from
+# `start` on. Of the messages before `start` only the system's are read, and the user's last one if
+# it stays; of those from there on the newest within $2 bytes and the system's. Old notices to
+# people are left out. Ordered by id, because rows of one commit share their time.
 HISTORY: Final[LiteralString] = f"""
     WITH boundary AS MATERIALIZED (
-        SELECT coalesce((SELECT id FROM chat_messages
+        SELECT coalesce(b.id, 0) AS id, coalesce((b.mark->>'kept')::int, 0) AS kept,
+            coalesce((b.mark->>'keeps_prompt')::boolean, false) AS keeps_prompt
+        FROM chats c LEFT JOIN LATERAL (
+            SELECT id, (SELECT part FROM json_array_elements(content) part
+                WHERE part->>'type' = 'boundary' LIMIT 1) AS mark
+            FROM chat_messages
             WHERE chat_id = $1 AND compressed AND visibility = 'model' AND NOT deleted
-            ORDER BY id DESC LIMIT 1), 0) AS id
-        FROM chats c WHERE c.id = $1 AND {chat_condition("$3", "$4")})
+            ORDER BY id DESC LIMIT 1) b ON true
+        WHERE c.id = $1 AND {chat_condition("$3", "$4")}),
+    start AS MATERIALIZED (
+        SELECT coalesce((SELECT min(kept.id) FROM (
+            SELECT id FROM chat_messages
+            WHERE chat_id = $1 AND NOT deleted AND id < (SELECT id FROM boundary)
+            ORDER BY id DESC LIMIT (SELECT kept FROM boundary)) kept), id) AS id
+        FROM boundary)
     SELECT {MESSAGE_COLUMNS} FROM (
         SELECT *, sum(octet_length(content::text)) OVER (ORDER BY id DESC)
             - octet_length(content::text) AS newer_bytes
         FROM chat_messages
-        WHERE chat_id = $1 AND id >= (SELECT id FROM boundary) AND NOT deleted) recent
+        WHERE chat_id = $1 AND id >= (SELECT id FROM start) AND NOT deleted) recent
     WHERE newer_bytes < $2 OR (role = 'system' AND visibility <> 'user') OR compressed
     UNION ALL
     SELECT {MESSAGE_COLUMNS} FROM chat_messages
-    WHERE chat_id = $1 AND id < (SELECT id FROM boundary) AND NOT deleted
+    WHERE chat_id = $1 AND id < (SELECT id FROM start) AND NOT deleted
       AND NOT compressed AND role = 'system' AND visibility <> 'user'
+    UNION ALL
+    (SELECT {MESSAGE_COLUMNS} FROM chat_messages
+    WHERE chat_id = $1 AND id < (SELECT id FROM start) AND (SELECT keeps_prompt FROM boundary)
+      AND NOT deleted AND NOT compressed AND role = 'user' AND visibility <> 'model'
+    ORDER BY id DESC LIMIT 1)
     ORDER BY id"""
 
 

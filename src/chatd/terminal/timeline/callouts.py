@@ -187,6 +187,8 @@ def _compacted_lines(mark: CompactedMark, canvas: Canvas, *, is_open: bool) -> L
     if mark.is_live:
         return _mark("●", palette.accent, "Compacting the context", "", canvas)
     size = "" if mark.tokens is None else f"from {_thousands(mark.tokens)} tokens"
+    kept = "" if mark.kept == 0 else f"{mark.kept} kept word for word"
+    size = ", ".join(one for one in (size, kept) if one)
     hint = "Enter hides the summary" if is_open else "Enter shows the summary"
     text = ". ".join(one for one in (size, hint if mark.summary else "") if one)
     lines = _mark("⇊", palette.muted, "Context compacted", text, canvas)

@@ -77,6 +77,7 @@ function callRow(record: CallRecord, context: PartsContext): Row {
           type: "compacted",
           summary: textOf(result, "summary"),
           tokens: numberOf(result, "context_tokens"),
+          kept: numberOf(result, "kept_messages") ?? 0,
           isLive: call.state === "running" || call.state === "streaming",
         };
   return { ...base, kind: "mark", mark };

@@ -67,7 +67,7 @@ export interface FilesRow extends RowBase {
 }
 
 export type Mark =
-  | { readonly type: "compacted"; readonly summary: string; readonly tokens: number | null; readonly isLive: boolean }
+  | { readonly type: "compacted"; readonly summary: string; readonly tokens: number | null; readonly kept: number; readonly isLive: boolean }
   | { readonly type: "compaction_failed"; readonly reason: string }
   | { readonly type: "takeover"; readonly takeover: Takeover }
   | { readonly type: "stopped" }

@@ -68,6 +68,7 @@ function Compacted({ mark }: { readonly mark: Extract<Mark, { type: "compacted" 
       <Line icon={<Icon of={FoldVertical} />} link={link}>
         <b>Context compacted</b>
         {mark.tokens !== null && `, from ${thousands(mark.tokens)} tokens`}
+        {mark.kept > 0 && `; ${mark.kept === 1 ? "one message stays" : `${mark.kept} messages stay`} word for word`}
       </Line>
       {isOpen && <Markdown text={mark.summary} className="summary md" />}
     </>

@@ -144,6 +144,7 @@ def _summary_mark(call: ToolCall) -> Mark:
     return CompactedMark(
         summary=text_of(facts.result, "summary"),
         tokens=None if tokens is None else int(tokens),
+        kept=int(number_of(facts.result, "kept_messages") or 0),
         is_live=call.is_going,
     )
 

@@ -75,6 +75,7 @@ class FilesRow(_Row, frozen=True, kw_only=True):
 class CompactedMark(Struct, frozen=True, kw_only=True):
     summary: str = ""
     tokens: int | None = None
+    kept: int = 0
     is_live: bool = False
 
 
