@@ -5,9 +5,15 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
+from chatd.cli.account.models import model_row
+from chatd.client.choice_resources import ModelCapabilities, ModelChoice
+from chatd.client.resources import EffortRange
+from chatd.domain.ids import ModelConfigId
+from chatd.domain.model.protocol import Effort
 from tests.support.command_line import ServerProcess, finish, read_until
 from tests.support.providers.openai_chat import FakeCompatible, stream
 from tests.support.providers.server import RecordedRequest, Reply
@@ -23,6 +29,26 @@ def test_models_are_listed(server: ServerProcess) -> None:
     assert {line.split()[0] for line in listed[1:]} == {"demo", "dear"}
     names = {model["name"] for model in server.done("models", "--json").items}
     assert names == {"demo", "dear"}
+
+
+@pytest.mark.parametrize(
+    ("efforts", "most", "text"),
+    [
+        (("low", "high", "max"), "high", "low to high"),
+        (("medium",), None, "medium"),
+        ((), None, ""),
+    ],
+)
+def test_the_list_says_which_efforts_a_model_takes(
+    efforts: tuple[str, ...], most: Effort | None, text: str
+) -> None:
+    model = ModelChoice(
+        id=ModelConfigId(UUID(int=1)),
+        name="m",
+        capabilities=ModelCapabilities(context_limit=32_000, efforts=efforts),
+        reasoning_effort=EffortRange(max=most),
+    )
+    assert model_row(model)[3:5] == ("32,000", text)
 
 
 class ListingServer(FakeCompatible):

@@ -4,8 +4,9 @@ import msgspec
 
 from chatd.cli.chats.work import read_items
 from chatd.cli.output import print_json, print_table
-from chatd.client.resources import ListedModel
+from chatd.client.choice_resources import ModelChoice
 from chatd.client.server import ServerApi
+from chatd.terminal.pickers.model_texts import efforts_of
 
 MAX_MODELS = 1000
 _HEADINGS = ("NAME", "PROVIDER", "MODEL", "CONTEXT", "EFFORT", "")
@@ -16,13 +17,14 @@ async def list_models(api: ServerApi, *, every: bool, as_json: bool) -> None:
     if as_json:
         print_json(items)
         return
-    models = [msgspec.json.decode(item, type=ListedModel) for item in items]
+    models = [msgspec.json.decode(item, type=ModelChoice) for item in items]
     print_table(_HEADINGS, [model_row(model) for model in models])
 
 
-def model_row(model: ListedModel) -> tuple[str, ...]:
+def model_row(model: ModelChoice) -> tuple[str, ...]:
     notes = ["default" if model.is_default else "", "" if model.enabled else "disabled"]
-    context = "" if model.context_limit is None else f"{model.context_limit:,}"
+    limit = model.context_limit or model.capabilities.context_limit
+    context = "" if limit is None else f"{limit:,}"
     return (
         model.name,
         model.provider,
@@ -33,7 +35,9 @@ def model_row(model: ListedModel) -> tuple[str, ...]:
     )
 
 
-def effort_text(model: ListedModel) -> str:
-    """What `--effort` may be, such as `up to high`."""
-    found = model.reasoning_effort
+def effort_text(model: ModelChoice) -> str:
+    """What `--effort` may be, such as `low to high`; empty if that is not known."""
+    efforts, found = efforts_of(model), model.reasoning_effort
+    if efforts:
+        return efforts[0] if len(efforts) == 1 else f"{efforts[0]} to {efforts[-1]}"
     return "" if found is None or found.max is None else f"up to {found.max}"
