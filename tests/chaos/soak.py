@@ -81,7 +81,8 @@ class Soak:
         counts = f"{len(self._judge.sent)} messages, {sum(self._model.asked.values())} model calls"
         seen = f"{self._viewers.connections} connections of viewers"
         told = f"people {dict(self._users.actions)}, refused {dict(self._users.refusals)}"
-        return f"{counts}, {seen}; {told}; {booked}"
+        deaths = sum(self._faults.counts[name] for name in ("kill", "crash_loop", "leave"))
+        return f"{counts}, {seen}; {told}; {booked}; {self._model.repeats(deaths)}"
 
     async def _check(self) -> str:
         """One replica is enough to settle all chats; frozen replicas stay frozen. Reports every
@@ -152,6 +153,7 @@ async def soak(config: SoakConfig, server: KillableServer) -> str:
             drain_s=3.0,
             roots=50,
             spend_limit_micros=UNREACHED_LIMIT_MICROS,
+            prefill=config.prefill,
         )
         fork_server = await stack.enter_async_context(replica_fork_server())
         replicas = RunningReplicas(fork_server, setup, random.Random(dice.random()))
@@ -221,6 +223,12 @@ def _config(args: Sequence[str]) -> tuple[SoakConfig, Path | None]:
         help="an installed PostgreSQL with its own settings, such as Debian's, as an operator has"
         " it; CHATD_TEST_STOCK_PROGRAMS names the directory of its programs",
     )
+    parser.add_argument(
+        "--prefill",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="the model goes on from the text of an answer that was cut off",
+    )
     asked = parser.parse_args(args)
     stock_programs = find_stock_programs() if asked.stock else None
     if asked.stock and stock_programs is None:
@@ -237,6 +245,7 @@ def _config(args: Sequence[str]) -> tuple[SoakConfig, Path | None]:
         users=asked.people,
         checks_billing=asked.billing,
         has_subagents=asked.subagents,
+        prefill=asked.prefill,
     )
     return config, stock_programs
 

@@ -37,10 +37,14 @@ and more on a busy machine."""
 
 
 class ServedCall(Struct, kw_only=True):
-    """A call that the model accepted. `name` is the first word of the message that it answers;
-    `ended_at` is 0 while it runs. The tokens are those served until the end or the cut."""
+    """A call that the model accepted. `name` is the first word of the message that it answers,
+    `step` names the step; `ended_at` is 0 while it runs. The tokens are those served until the end
+    or the cut; a whole answer would be `whole_tokens`. `continues`: it went on from a text."""
 
     name: str
+    step: str = ""
+    whole_tokens: int = 0
+    continues: bool = False
     began_at: float
     ended_at: float = 0.0
     input_tokens: int = 0

@@ -33,6 +33,7 @@ class SoakConfig(Struct, frozen=True, kw_only=True):
     users: int
     checks_billing: bool
     has_subagents: bool = False
+    prefill: bool = True
 
 
 class FaultInjector:

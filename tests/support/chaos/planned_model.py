@@ -2,8 +2,8 @@
 
 A message is `name rounds`: that many rounds of tools, then an answer that names the message. A
 message of a team, `teamN size`, starts that many subagents, waits for all of them, then answers. A
-replica that takes over gets the same reply as the replica before it. A test can hold the first
-request of any step, and counts the requests.
+replica that takes over gets the same reply as the replica before it, or the rest of it if it goes
+on from the text. A test can hold the first request of any step, and counts the requests.
 """
 
 import asyncio
@@ -57,8 +57,9 @@ class FirstCallGates:
 
 
 class PlannedModel(FakeCompatible):
-    """`asked` counts the requests for each step, by `name/round`; `last_step` is the latest. A
-    reply stops in the middle at one of `gates`, and before its first byte at one of `silences`."""
+    """`asked` counts the requests for each step, by `name/round`; `last_step` is the latest, and
+    `last_begun` the text that its answer continues. A reply stops in the middle at one of `gates`,
+    and before its first byte at one of `silences`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,6 +68,7 @@ class PlannedModel(FakeCompatible):
         self.silences = FirstCallGates()
         self.refused: list[bytes] = []
         self.last_step = ""
+        self.last_begun = ""
 
     def answer(self, request: RecordedRequest) -> Reply:
         if (refusal := self.refuse(request)) is not None:
@@ -79,6 +81,7 @@ class PlannedModel(FakeCompatible):
         key = f"{name}/{done}"
         self.asked[key] += 1
         self.last_step = key
+        self.last_begun = begun = said[-1].text if said[-1].role == "assistant" else ""
         gate, held = self.gates.take(key), self.silences.take(key)
         pause = () if gate is None else (gate,)
         if name.startswith("team") and "." not in name:
@@ -92,6 +95,9 @@ class PlannedModel(FakeCompatible):
             steps = (*pause, chunk(tool_calls=[body]), chunk(finish="tool_calls"), DONE)
             return Reply(steps=steps, held=held)
         words = (chunk(content="answer "), *pause, chunk(content=f"to {name}"))
+        if begun:
+            rest = f"answer to {name}".removeprefix(begun)
+            words = (*pause, chunk(content=rest)) if rest else pause
         return Reply(steps=(*words, chunk(finish="stop"), DONE), held=held)
 
 

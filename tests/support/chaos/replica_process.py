@@ -13,7 +13,8 @@ from pathlib import Path
 from uuid import uuid4
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from chatd.clock import SystemClock
 from chatd.domain.ports import Env
@@ -49,6 +50,7 @@ class ReplicaSetup(Struct, frozen=True, kw_only=True):
     drain_s: float = 5.0
     roots: int = 100
     spend_limit_micros: int | None = None
+    prefill: bool = False
     die_at: DieAt | None = None
 
 
@@ -125,7 +127,10 @@ async def main(setup: ReplicaSetup) -> None:
         spend_limit=SpendLimit(micros=setup.spend_limit_micros),
     )
     tools = LateTools(remote_tools(Path(setup.tool_socket)))
-    replica = Replica(config, env, models=OneModel(provider, "openai-compat"), tools=tools)
+    model = OneModel(provider, "openai-compat")
+    if setup.prefill:
+        model.config = replace(model.config, options=Raw(b'{"prefill":"trailing"}'))
+    replica = Replica(config, env, models=model, tools=tools)
     tools.attach(replica, SubagentLimits())
     async with replica.running():
         await replica.worker.registered.wait()

@@ -57,17 +57,22 @@ class UnreliableModel(PlannedModel):
             return reply
         call = self._begin(request)
         if mood < 0.04:
-            return Reply(steps=(chunk(content="ans"), Serving(call, 1, 0), Cut()))
+            begun = () if call.continues else (chunk(content="ans"),)
+            return Reply(steps=(*begun, Serving(call, 1, 0), Cut()))
         steps: list[Step] = []
-        for piece in reply.steps:
+        pieces = [small for step in reply.steps for small in _small_pieces(step)]
+        call.whole_tokens = len(pieces)
+        for piece in pieces:
             if piece == DONE:
-                steps.append(_usage(call.input_tokens, len(reply.steps) - 1))
+                steps.append(_usage(call.input_tokens, len(pieces) - 1))
             steps += (piece, Serving(call, 1, self.dice.choice((0, 0.01, 0.1, 0.4))))
         return Reply(steps=tuple(steps))
 
     def _begin(self, request: RecordedRequest) -> ServedCall:
         call = ServedCall(
             name=self.last_step.partition("/")[0],
+            step=self.last_step,
+            continues=bool(self.last_begun),
             began_at=asyncio.get_running_loop().time(),
             input_tokens=len(request.body) // BYTES_PER_TOKEN,
         )
@@ -83,6 +88,44 @@ class UnreliableModel(PlannedModel):
         finally:
             if (call := self._serving.pop(request.connection, None)) is not None:
                 call.ended_at = asyncio.get_running_loop().time()
+
+    def repeats(self, kills: int) -> str:
+        """Calls and tokens that a step needed beyond the first whole answer, and how many of these
+        calls went on from a text. Failures of the model itself count too."""
+        steps: dict[str, list[ServedCall]] = {}
+        for call in self.served:
+            steps.setdefault(call.step, []).append(call)
+        again = [calls for calls in steps.values() if len(calls) > 1]
+        repeated = sum(len(calls) - 1 for calls in again)
+        continued = sum(call.continues for calls in again for call in calls)
+        tokens = sum(
+            max(0, sum(call.output_tokens for call in calls) - _whole_tokens(calls))
+            for calls in again
+        )
+        share = f"{continued} of {repeated} repeated calls continued an answer"
+        per_kill = f"{repeated / max(kills, 1):.2f} calls, {tokens / max(kills, 1):.2f} tokens"
+        return f"{share}, {tokens} tokens repeated; per kill or drain of {kills}: {per_kill}"
+
+
+def _whole_tokens(calls: list[ServedCall]) -> int:
+    return max(call.whole_tokens for call in calls)
+
+
+def _small_pieces(step: Step) -> list[Step]:
+    """The text of an answer in pieces of three characters, so that a kill cuts it anywhere."""
+    if not isinstance(step, bytes) or b'"content":' not in step:
+        return [step]
+    delta = msgspec.json.decode(step.removeprefix(b"data: "), type=_Chunk).choices[0].delta
+    text = delta.get("content", "")
+    return [chunk(content=text[at : at + 3]) for at in range(0, len(text), 3)]
+
+
+class _Choice(msgspec.Struct):
+    delta: dict[str, str]
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice]
 
 
 def _usage(prompt_tokens: int, completion_tokens: int) -> bytes:
