@@ -20,6 +20,7 @@ ROOTS_DATA_DIR = Path("/var/lib/chatd")
 DEFAULT_PORT = 7870
 PREFIX = "chatd-decoys-"
 TOKEN = "chatd_decoy-token"
+PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
 # So that no server can start on it: no PostgreSQL is this old.
 DATABASE_VERSION = "1\n"
 
@@ -40,8 +41,9 @@ class Decoys:
 
 
 @contextmanager
-def planted(*, in_fixed_places: bool) -> Generator[Decoys]:
-    """Removed at the end. `in_fixed_places`: also where a person's own chatd looks."""
+def planted(*, in_fixed_places: bool, is_proxy: bool = True) -> Generator[Decoys]:
+    """Removed at the end. `in_fixed_places`: also where a person's own chatd looks. `is_proxy`: the
+    variables name the decoy server as a proxy, which Chromium would ask for its own purposes."""
     requests: list[str] = []
     with ExitStack() as stack:
         home = Path(stack.enter_context(TemporaryDirectory(prefix=PREFIX)))
@@ -52,7 +54,8 @@ def planted(*, in_fixed_places: bool) -> Generator[Decoys]:
                 stack.enter_context(linked(ROOTS_DATA_DIR, deployment))
             stack.enter_context(linked(ROOT / "chatd.toml", home / ".config/chatd/chatd.toml"))
             stack.enter_context(decoy_server(requests, DEFAULT_PORT))
-        yield Decoys(variables(home, url, deployment), requests)
+        proxies = dict.fromkeys(PROXIES, url) if is_proxy else {}
+        yield Decoys({**variables(home, url, deployment), **proxies}, requests)
 
 
 def plant_home(home: Path, url: str) -> Path:
@@ -90,7 +93,6 @@ def variables(home: Path, url: str, deployment: Path) -> dict[str, str]:
         "CHATD_DECOY": "no such setting: a server that sees it does not start",
         **dict.fromkeys(("PGHOST", "PGUSER", "PGDATABASE", "PGSERVICE"), "decoy"),
         **{f"{vendor}_API_KEY": "decoy" for vendor in ("ANTHROPIC", "OPENAI", "GEMINI")},
-        **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), url),
         "EDITOR": "false",
         "VISUAL": "false",
     }
