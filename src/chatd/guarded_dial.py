@@ -6,9 +6,12 @@ here again.
 """
 
 import asyncio
+import errno
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
+
+import aiohttp
 
 from chatd.domain.addresses import is_public
 from chatd.domain.errors import ChatdError
@@ -104,3 +107,38 @@ def refusal(host: str) -> AddressRefused:
     return AddressRefused(
         f"{host} is not on the public internet: it is this host or a private network."
     )
+
+
+_AddressInfo = tuple[int | socket.AddressFamily, int | socket.SocketKind, int, str, tuple[Any, ...]]
+ADDRESS_REFUSED_TEXT: Final = "its address is not public, or that of chatd's own host"
+
+
+def guarded_session(
+    *, allow_private: bool = False, refusal_text: str = ADDRESS_REFUSED_TEXT
+) -> aiohttp.ClientSession:
+    """An HTTP session without cookies, proxies and kept connections, whose connections go to public
+    addresses only. They raise OSError with `refusal_text` for others."""
+
+    def make_socket(info: _AddressInfo) -> socket.socket:
+        """Called with the address to which it is about to connect."""
+        family, kind, protocol, _, address = info
+        if not allow_private and (
+            not is_public(str(address[0])) or is_own_address(family, address)
+        ):
+            raise OSError(errno.EACCES, refusal_text)
+        return socket.socket(family, kind, protocol)
+
+    connector = aiohttp.TCPConnector(socket_factory=make_socket, force_close=True)
+    return aiohttp.ClientSession(
+        connector=connector, trust_env=False, cookie_jar=aiohttp.DummyCookieJar()
+    )
+
+
+async def read_bounded(reply: aiohttp.ClientResponse, limit: int) -> bytes:
+    """Raises ValueError for a longer reply."""
+    body = bytearray()
+    async for piece in reply.content.iter_chunked(64 * 1024):
+        body += piece
+        if len(body) > limit:
+            raise ValueError("its answer is too long")
+    return bytes(body)

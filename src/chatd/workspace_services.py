@@ -33,6 +33,7 @@ from chatd.domain.workspace.agent_api import (
 )
 from chatd.domain.workspace.entities import AgentRow
 from chatd.log_event import LogEvent
+from chatd.sealed_secrets import KeyRing
 from chatd.settings.schema import Settings, SettingsError
 from chatd.store.chat import chats
 from chatd.store.conn import ConnectConfig
@@ -57,6 +58,7 @@ from chatd.workspaces.local.backend import LocalBackend, LocalConfig
 from chatd.workspaces.local.kit import agent_zip
 from chatd.workspaces.local.seeds import GIT_CLONE_TIMEOUT_S
 from chatd.workspaces.provisioner import WorkspaceProvisioner
+from chatd.workspaces.pull_requests import PullRequests
 from chatd.workspaces.templates import TemplateCatalog, TemplateFile, sync_templates
 
 log = logging.getLogger(__name__)
@@ -86,6 +88,7 @@ class WorkspaceServicesConfig(Struct, frozen=True, kw_only=True):
     build_slots: int = BuildWorkerConfig(hosts=()).slots
     clone_timeout_s: float = GIT_CLONE_TIMEOUT_S
     wait_timeouts: WaitTimeouts = WaitTimeouts()
+    git_private_hosts: frozenset[str] = frozenset()
 
 
 def check_workspace_settings(settings: Settings, env: Mapping[str, str]) -> None:
@@ -114,6 +117,7 @@ def workspace_config(
         ttl_s=str(chosen.ttl_s),
         build_slots=chosen.build_slots,
         clone_timeout_s=chosen.clone_timeout_s,
+        git_private_hosts=frozenset(host.lower().strip("[]") for host in chosen.git_private_hosts),
     )
 
 
@@ -131,7 +135,7 @@ def _templates(settings: Settings) -> tuple[TemplateFile, ...]:
 class WorkspaceServices:
     """`running` starts the services. `worker_id` is that of the worker of chats in this process:
     when it is no longer registered, other build workers acquire its builds. `announce` is called
-    for chats with a changed workspace."""
+    for chats with a changed workspace. `ring` opens the tokens of users for git hosts."""
 
     def __init__(
         self,
@@ -140,6 +144,7 @@ class WorkspaceServices:
         worker_id: WorkerId,
         *,
         announce: Callable[[Chat, str], None],
+        ring: KeyRing,
     ) -> None:
         self._config = config
         self._env = env
@@ -178,7 +183,10 @@ class WorkspaceServices:
             on_use=self.activity.touch,
             on_chat_request=self._on_chat_request,
         )
-        self.diff_status = DiffStatusKeeper(pool, env, self._read_sums, announce)
+        pull_requests = PullRequests(pool, ring, env, config.git_private_hosts)
+        self.diff_status = DiffStatusKeeper(
+            pool, env, self._read_sums, announce, pull_requests.complete
+        )
         self.access = AgentAccess(deps)
         self.instructions = WorkspaceInstructions(rows, self.context_sync, self._connect, env)
         making = BuildRequests(

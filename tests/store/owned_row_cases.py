@@ -17,7 +17,7 @@ from chatd.domain.file.entities import FileLimits, NewFile
 from chatd.domain.ids import FileId
 from chatd.domain.runtime_settings import UserSettings
 from chatd.domain.schedules import Schedule
-from chatd.store import push, runtime_settings, schedules, skills, webhooks
+from chatd.store import git_credentials, push, runtime_settings, schedules, skills, webhooks
 from chatd.store.file import chat_files, files, uploads
 from chatd.store.mcp import tokens
 from chatd.store.pool import Pool
@@ -111,6 +111,25 @@ async def _delete_token(pool: Pool, who: UserActor) -> object:
         return await tokens.delete_own(session, who, mcp_server_id(1))
 
 
+async def _save_git_credential(pool: Pool, who: UserActor, row_id: UUID) -> object:
+    async with pool.transaction() as session:
+        return await git_credentials.save(
+            session,
+            who,
+            row_id,
+            host=f"git-{row_id.int}.test",
+            kind="gitea",
+            api_url="https://git.test/api/v1",
+            sealed_token="v1.key.sealed",
+        )
+
+
+async def _delete_git_credential(pool: Pool, who: UserActor) -> object:
+    async with pool.transaction() as session:
+        await git_credentials.delete(session, who, ROW)
+        return True
+
+
 async def _insert_skill(pool: Pool, who: UserActor, row_id: UUID) -> object:
     new = SkillPatch(name=f"skill-{row_id.int}", description="Does it.", body="Do it.")
     async with pool.transaction() as session:
@@ -139,6 +158,9 @@ OWNED_ROWS: Final[Mapping[str, Case]] = {
     "file.uploads.check_quota": lambda pool, who, _: _has_full_quota(pool, who),
     "file.uploads.begin": lambda pool, who, _: _begin(pool, who, _row_to_make(who)),
     "file.files.delete_own": lambda pool, who, _: files.delete_own(pool, FILE, who),
+    "git_credentials.save": lambda pool, who, _: _save_git_credential(pool, who, _row_to_make(who)),
+    "git_credentials.list_own": lambda pool, who, _: git_credentials.list_own(pool, who),
+    "git_credentials.delete": lambda pool, who, _: _delete_git_credential(pool, who),
     "mcp.tokens.list_own": lambda pool, who, _: tokens.list_own(pool, who),
     "mcp.tokens.save": lambda pool, who, _: _save_token(pool, who),
     "mcp.tokens.delete_own": lambda pool, who, _: _delete_token(pool, who),
@@ -200,5 +222,6 @@ async def prepare_owned_rows(pool: Pool) -> None:
     await webhooks.insert_ping(pool, owner, ROW)
     await schedules.insert(pool, owner, _schedule(ROW))
     await _insert_skill(pool, owner, ROW)
+    await _save_git_credential(pool, owner, ROW)
     async with pool.transaction() as session:
         await runtime_settings.save_user(session, owner, UserSettings(), version=0)

@@ -37,6 +37,7 @@ from chatd.api.route import (
     RouteTable,
     StreamRoute,
 )
+from chatd.api.routes.account.git_credentials import GitCredentialRoutes
 from chatd.api.routes.account.mcp_servers import McpServerRoutes
 from chatd.api.routes.account.oidc import OidcRoutes
 from chatd.api.routes.account.push import PushRoutes
@@ -126,6 +127,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *PushRoutes(deps).routes(),
         *ScheduleRoutes(deps).routes(),
         *SkillRoutes(deps).routes(),
+        *GitCredentialRoutes(deps).routes(),
         *TemplateRoutes(deps).routes(),
         *WorkspaceRoutes(deps).routes(),
         *BuildRoutes(deps).routes(),

@@ -236,6 +236,9 @@ ERROR_CODES: Final[Mapping[str, ErrorCode]] = {
     "too_many_skills": ErrorCode(
         409, "The user has as many skills as a user may have.", "Delete one first."
     ),
+    "too_many_git_credentials": ErrorCode(
+        409, "The user has tokens for as many git hosts as allowed.", "Delete one first."
+    ),
     "skill_exists": ErrorCode(
         409, "The user has another skill with this name.", "Choose another name."
     ),

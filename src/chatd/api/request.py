@@ -205,6 +205,10 @@ class ApiRequest:
     def skill_id(self) -> UUID:
         return read_uuid("skill_id", self._path["skill_id"])
 
+    @property
+    def credential_id(self) -> UUID:
+        return read_uuid("credential_id", self._path["credential_id"])
+
     @cached_property
     def webhook_id(self) -> UUID:
         return read_uuid("webhook_id", self._path["webhook_id"])

@@ -114,7 +114,9 @@ async def serve(
             enabled = settings.workspaces.enabled and (role.runs_chats or role.serves == "api")
             config = workspace_config(settings, env, connect) if enabled else None
             if config is not None and role.runs_chats:
-                services = WorkspaceServices(config, environment, worker_id, announce=announce)
+                services = WorkspaceServices(
+                    config, environment, worker_id, announce=announce, ring=secret_keys.ring
+                )
             families, skills = first_families(services, environment)
             tools = chat_tools(services, families, skills)
             runtime_settings = RuntimeSettings()

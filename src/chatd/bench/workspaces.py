@@ -26,6 +26,7 @@ from chatd.clock import SystemClock
 from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.ids import ToolCallId
 from chatd.domain.ports import Env, Tool, ToolContext
+from chatd.sealed_secrets import KeyRing
 from chatd.store.chat.transactor import Transactor
 from chatd.store.conn import ConnectConfig
 from chatd.workspace_services import WorkspaceServices, WorkspaceServicesConfig
@@ -79,7 +80,9 @@ async def open_tool_caller(database: BenchDatabase, data_dir: Path) -> AsyncGene
         host_id="bench",
         secret=b"s" * 32,
     )
-    services = WorkspaceServices(config, env, WORKER, announce=lambda _chat, _kind: None)
+    services = WorkspaceServices(
+        config, env, WORKER, announce=lambda _chat, _kind: None, ring=KeyRing()
+    )
     try:
         async with services.running():
             await services.backend.prepare()

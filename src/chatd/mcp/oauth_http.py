@@ -6,19 +6,16 @@ same origin, and only for reads: a secret is never sent to an address that a rep
 """
 
 import asyncio
-import errno
-import socket
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 from urllib.parse import urljoin
 
 import aiohttp
 import msgspec
 from msgspec import Struct
 
-from chatd.domain.addresses import is_public
 from chatd.domain.mcp.oauth_addresses import OauthFailed, is_same_origin, split_url
-from chatd.guarded_dial import is_own_address
+from chatd.guarded_dial import guarded_session, read_bounded
 
 S = TypeVar("S", bound=Struct)
 
@@ -44,8 +41,6 @@ _INITIALIZE: Final = msgspec.json.encode(
         },
     }
 )
-
-_AddressInfo = tuple[int | socket.AddressFamily, int | socket.SocketKind, int, str, tuple[Any, ...]]
 
 
 class OauthReply(Struct, frozen=True, kw_only=True):
@@ -126,7 +121,7 @@ class OauthHttp:
                     method, url, data=document or form, headers=sent, allow_redirects=False
                 ) as reply,
             ):
-                body = await _read(reply) if reads else b""
+                body = await read_bounded(reply, MAX_OAUTH_REPLY_BYTES) if reads else b""
         except TimeoutError:
             text = f"{_host(url)} did not answer within {OAUTH_TIMEOUT_S:.0f} s. Try again."
             raise OauthFailed(text) from None
@@ -138,30 +133,8 @@ class OauthHttp:
 
     def _session(self, url: str) -> aiohttp.ClientSession:
         pieces = split_url(url)
-        allows_private = pieces is not None and pieces.host in self.private_hosts
-
-        def make_socket(info: _AddressInfo) -> socket.socket:
-            """Called with the address to which it is about to connect."""
-            family, kind, protocol, _, address = info
-            if not allows_private and (
-                not is_public(str(address[0])) or is_own_address(family, address)
-            ):
-                raise OSError(errno.EACCES, _REFUSED_TEXT)
-            return socket.socket(family, kind, protocol)
-
-        connector = aiohttp.TCPConnector(socket_factory=make_socket, force_close=True)
-        return aiohttp.ClientSession(
-            connector=connector, trust_env=False, cookie_jar=aiohttp.DummyCookieJar()
-        )
-
-
-async def _read(reply: aiohttp.ClientResponse) -> bytes:
-    body = bytearray()
-    async for piece in reply.content.iter_chunked(64 * 1024):
-        body += piece
-        if len(body) > MAX_OAUTH_REPLY_BYTES:
-            raise ValueError("its answer is too long")
-    return bytes(body)
+        allow_private = pieces is not None and pieces.host in self.private_hosts
+        return guarded_session(allow_private=allow_private, refusal_text=_REFUSED_TEXT)
 
 
 def _host(url: str) -> str:

@@ -421,6 +421,13 @@ class WorkspaceSettings(msgspec.Struct, frozen=True, kw_only=True):
         tuple[Path, ...],
         Meta(description="Directories of this host that templates may copy, clone or mount"),
     ] = ()
+    git_private_hosts: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Git hosts that may be on this host or in private networks, when chatd asks"
+            " them for pull requests"
+        ),
+    ] = ()
     ttl_s: Annotated[
         int,
         Meta(

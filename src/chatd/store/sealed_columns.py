@@ -29,6 +29,7 @@ class SealedColumn(Struct, frozen=True, kw_only=True):
 PROVIDER_CONFIG: Final = SealedColumn(table="provider_details", column="sealed_config")
 PROVIDER_KEY: Final = SealedColumn(table="provider_keys", column="sealed_key")
 SEALED_COLUMNS: Final[tuple[SealedColumn, ...]] = (
+    SealedColumn(table="git_credentials", column="sealed_token"),
     SealedColumn(table="mcp_registrations", column="sealed_secret"),
     SealedColumn(table="mcp_servers", column="sealed_secrets"),
     SealedColumn(table="mcp_tokens", column="sealed_tokens"),

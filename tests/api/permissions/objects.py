@@ -18,6 +18,7 @@ from chatd.store.chat import debug_calls
 from chatd.store.workspace import workspaces
 from tests.api.permissions.callers import Callers
 from tests.api.permissions.table import (
+    GIT_CREDENTIAL,
     LIMIT,
     MCP_SERVER,
     SCHEDULE,
@@ -42,6 +43,7 @@ DELETIONS: Final[Mapping[str, str]] = {
     "provider_id": "/providers/{provider_id}",
     "schedule_id": "/schedules/{schedule_id}",
     "skill_id": "/skills/{skill_id}",
+    "credential_id": "/git-credentials/{credential_id}",
     "session_id": "/auth/sessions/{session_id}",
     "subscription_id": "/push/subscriptions/{subscription_id}",
     "user_id": "/users/{user_id}",
@@ -80,6 +82,7 @@ class ObjectFactory:
             "webhook_id": self._webhook,
             "schedule_id": self._schedule,
             "skill_id": self._skill,
+            "credential_id": self._git_credential,
             "subscription_id": self._subscription,
             "provider_id": self._provider,
             "mcp_server_id": self._mcp_server,
@@ -214,6 +217,10 @@ class ObjectFactory:
 
     async def _schedule(self, made: Objects, owner: str, row: Row) -> str:
         return str((await self._ask(owner, "POST", "/schedules", SCHEDULE))["id"])
+
+    async def _git_credential(self, made: Objects, owner: str, row: Row) -> str:
+        body = self.fill(GIT_CREDENTIAL)
+        return str((await self._ask(owner, "POST", "/git-credentials", body))["id"])
 
     async def _skill(self, made: Objects, owner: str, row: Row) -> str:
         return str((await self._ask(owner, "POST", "/skills", self.fill(SKILL)))["id"])

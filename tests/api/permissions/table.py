@@ -113,6 +113,7 @@ SUBSCRIPTION: Final = {
     },
 }
 SCHEDULE: Final = {"name": "nightly", "cron": "@daily", "prompt": "Say hello."}
+GIT_CREDENTIAL: Final = {"host": "git-{n}.example.com", "kind": "gitea", "token": "abcdefgh1"}
 SKILL: Final = {"name": "skill-{n}", "description": "Does it.", "body": "Do it."}
 KEY: Final = {"api_key": "sk-very-secret-a1b2"}
 PROVIDER: Final = {
@@ -346,6 +347,9 @@ ACCOUNT: Final = (
     row("GET /push/subscriptions", "any role", "account"),
     row("DELETE /push/subscriptions/{subscription_id}", "own", "account"),
     row("POST /push/subscriptions/{subscription_id}/test", "own", "account"),
+    row("POST /git-credentials", "any role", "account", GIT_CREDENTIAL),
+    row("GET /git-credentials", "any role", "account"),
+    row("DELETE /git-credentials/{credential_id}", "own", "account"),
     row("POST /skills", "any role", "account", SKILL),
     row("GET /skills", "any role", "account"),
     row("GET /skills/{skill_id}", "own", "account"),

@@ -101,7 +101,7 @@ def scan(git: GitCommand, root: str) -> RepositoryState:
     return RepositoryState(
         repo_root=root,
         branch=read_branch(git, root),
-        remote_origin=_read_remote(git, root),
+        remote_origin=read_remote(git, root),
         unified_diff=_read_diff(git, root),
     )
 
@@ -113,7 +113,7 @@ def read_branch(git: GitCommand, root: str) -> str:
     return result.output.decode("utf-8", "replace").strip()
 
 
-def _read_remote(git: GitCommand, root: str) -> str:
+def read_remote(git: GitCommand, root: str) -> str:
     """Without a user name and password in the URL."""
     result = git.run_git(root, "config", "--get", "remote.origin.url", codes=(0, 1))
     return _USERINFO.sub(r"\1", result.output.decode("utf-8", "replace").strip())

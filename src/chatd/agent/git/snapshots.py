@@ -24,6 +24,7 @@ from chatd.agent.git.repositories import (
     find_roots,
     omitted_diff,
     read_branch,
+    read_remote,
     scan,
 )
 from chatd.agent.git.tree_store import KeptTree, TreeStore, git_path, quote_directory
@@ -233,6 +234,7 @@ def read_repository(
         kept = None if scope == "git" else find_tree(git, root, chat, scope, turn)
         diff = read_scope(git, root, chat, scope, turn)
         branch, base = read_branch(git, root), _read_base(git, root)
+        remote, (ahead, behind) = read_remote(git, root), _count_commits(git, root, base)
     except (GitError, OSError):
         return None
     added, deleted, files = count_changes(diff or "")
@@ -240,6 +242,9 @@ def read_repository(
         "repo_root": root,
         "branch": branch,
         "base": base,
+        "remote": remote,
+        "ahead": ahead,
+        "behind": behind,
         "unified_diff": diff or "",
         "additions": added,
         "deletions": deleted,
@@ -255,6 +260,22 @@ def _read_base(git: GitCommand, root: str) -> str:
         root, "symbolic-ref", "--short", "-q", "refs/remotes/origin/HEAD", codes=(0, 1, 128)
     )
     return found.output.decode("utf-8", "replace").strip() if found.code == 0 else ""
+
+
+def _count_commits(git: GitCommand, root: str, base: str) -> tuple[int | None, int | None]:
+    """Commits that the branch has and its upstream lacks, and the reverse, as of the last fetch.
+    Without an upstream the default branch of `origin` takes its place; without both, or without a
+    commit, nothing is known."""
+    for other in ("@{upstream}", base):
+        if not other:
+            continue
+        found = git.run_git(
+            root, "rev-list", "--left-right", "--count", f"HEAD...{other}", "--", codes=(0, 128)
+        )
+        if found.code == 0:
+            ahead, behind = found.output.split()
+            return int(ahead), int(behind)
+    return None, None
 
 
 def count_changes(diff: str) -> tuple[int, int, int]:

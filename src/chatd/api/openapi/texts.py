@@ -68,6 +68,7 @@ TAGS_OF_PATHS: Final[Mapping[str, str]] = {
     "model-options": "models",
     "model-overrides": "models",
     "user-keys": "account",
+    "git-credentials": "account",
 }
 """Of paths that have no tag of their own."""
 

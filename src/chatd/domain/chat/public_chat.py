@@ -23,7 +23,7 @@ from chatd.domain.description import (
 )
 from chatd.domain.ids import ChatId, McpServerId, MessageId, ModelConfigId, UserId, WorkspaceId
 
-ChatListChange = Literal["created", "changed", "archived", "deleted", "title"]
+ChatListChange = Literal["created", "changed", "archived", "deleted", "title", "diff_status"]
 
 
 class ForkOrigin(Struct, frozen=True, kw_only=True):
@@ -166,6 +166,8 @@ class ChatListRemoved(Struct, frozen=True, kw_only=True, tag_field="type", tag="
 
 
 NOTHING_READ: Final = MessageId(0)
+DIFF_HINT_KIND: Final = "diff"
+"""The kind of a changed diff status."""
 SHARE_HINT_KIND: Final = "share"
 """The kind of a change of a chat's readers."""
 
@@ -247,6 +249,8 @@ def chat_list_change(chat: Chat, hint_kind: str | None, *, is_owner: bool = True
         return "title"
     if chat.archived:
         return "archived"
+    if hint_kind == DIFF_HINT_KIND:
+        return "diff_status"
     if not is_owner:
         return "created" if hint_kind == SHARE_HINT_KIND else "changed"
     # A chat at its first version may still have got labels or a pin, which a kind announces.

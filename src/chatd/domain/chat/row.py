@@ -28,6 +28,7 @@ from chatd.domain.ids import (
 )
 from chatd.domain.takeover import LostOwner, Takeover
 from chatd.domain.text import Json
+from chatd.domain.workspace.pull_requests import PullRequest
 
 MAX_QUEUED_MESSAGES = 20
 MAX_RUNNABLE_DELAY_S = 75 * 60
@@ -106,6 +107,27 @@ class DiffStatus(Struct, frozen=True, kw_only=True):
     additions: Annotated[int, describe("Added lines.", 48)]
     deletions: Annotated[int, describe("Deleted lines.", 12)]
     changed_files: Annotated[int, describe("Files with changes.", 3)]
+    remote_url: Annotated[
+        str, describe("The address of the remote `origin`.", "https://github.com/a/app.git")
+    ] = ""
+    ahead: Annotated[
+        int | None,
+        describe("Commits that the upstream lacks, as of the last fetch; null if unknown.", 2),
+    ] = None
+    behind: Annotated[int | None, describe("Commits of the upstream that the branch lacks.", 0)] = (
+        None
+    )
+    pull_request: Annotated[
+        PullRequest | None,
+        describe("The pull request of the branch, if the owner's credential finds one."),
+    ] = None
+    new_pull_request_url: Annotated[
+        str | None,
+        describe(
+            "Where a pull request for the branch is opened, if there is no open one.",
+            "https://github.com/a/app/compare/main...fix-dispatch?expand=1",
+        ),
+    ] = None
 
 
 # By status, archived, owned. The database schema refuses all other combinations.

@@ -279,6 +279,16 @@ class ScopedDiff(Struct, frozen=True, kw_only=True):
         str,
         describe("Why the diff is left out.", "There is no diff of this turn: it is too large."),
     ] = ""
+    remote: Annotated[
+        str, describe("The address of the remote `origin`.", "https://git.example.com/a/app.git")
+    ] = ""
+    ahead: Annotated[
+        int | None,
+        describe("Commits that its upstream lacks, as of the last fetch; null if unknown.", 2),
+    ] = None
+    behind: Annotated[int | None, describe("Commits of the upstream that the branch lacks.", 0)] = (
+        None
+    )
 
 
 class GitChanges(Struct, frozen=True, kw_only=True, tag_field="type", tag="changes"):

@@ -1,0 +1,95 @@
+"""Routes for the caller's tokens for git hosts, with which chatd finds pull requests."""
+
+from typing import Final
+
+import msgspec
+
+from chatd.api.deps import ApiDeps
+from chatd.api.pages import ItemPosition, Paging, cut_whole
+from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
+from chatd.api.route import ApiRoute
+from chatd.api.schemas.account.git_credentials import (
+    GitCredentialBody,
+    GitCredentialPage,
+    GitCredentialReply,
+)
+from chatd.api.schemas.lists import ListQuery
+from chatd.domain.errors import InvalidInput
+from chatd.domain.workspace.pull_requests import WELL_KNOWN_HOSTS, api_address
+from chatd.store import git_credentials
+from chatd.store.git_credentials import TOKEN, GitCredential
+
+_SAVE: Final = BodySpec(GitCredentialBody)
+
+
+class GitCredentialRoutes:
+    def __init__(self, deps: ApiDeps) -> None:
+        self._deps = deps
+
+    def routes(self) -> tuple[ApiRoute, ...]:
+        return (
+            ApiRoute(
+                endpoint="POST /git-credentials",
+                permission="account.write",
+                summary="Give a token for a git host",
+                description="chatd asks the host for the pull requests of branches that your chats"
+                " have checked out, and for their checks. The token never reaches a workspace.",
+                handle=self.save,
+                body_spec=_SAVE,
+                replies={201: GitCredentialReply},
+                errors=("too_many_git_credentials", "secret_key_missing"),
+            ),
+            ApiRoute(
+                endpoint="GET /git-credentials",
+                permission="account.read",
+                summary="List the git hosts for which you gave a token",
+                handle=self.list_own,
+                query=ListQuery,
+                replies={200: GitCredentialPage},
+            ),
+            ApiRoute(
+                endpoint="DELETE /git-credentials/{credential_id}",
+                permission="account.write",
+                summary="Delete a token for a git host",
+                handle=self.delete,
+                replies={204: None},
+            ),
+        )
+
+    async def save(self, request: ApiRequest) -> ApiReply:
+        deps, body = self._deps, await request.body(_SAVE)
+        host = body.host.lower()
+        kind = body.kind or WELL_KNOWN_HOSTS.get(host)
+        if kind is None:
+            raise InvalidInput("kind", "say which API this host has: github, gitlab or gitea")
+        credential_id = deps.env.new_id()
+        sealed = deps.key_ring.seal(body.token, TOKEN.context(credential_id))
+        async with deps.pool.transaction() as session:
+            saved = await git_credentials.save(
+                session,
+                request.caller.actor,
+                credential_id,
+                host=host,
+                kind=kind,
+                api_url=(body.api_url or api_address(kind, host)).rstrip("/"),
+                sealed_token=sealed,
+            )
+        return reply(_reply(saved), 201)
+
+    async def list_own(self, request: ApiRequest) -> ApiReply:
+        pool, actor = self._deps.pool, request.caller.actor
+        paging = Paging(request, request.query(ListQuery), ItemPosition)
+        found = await self._deps.retry(lambda: git_credentials.list_own(pool, actor))
+        shown, cursor = cut_whole(paging, found, lambda credential: credential.id)
+        items = tuple(map(_reply, shown))
+        page = GitCredentialPage(items=items, has_more=cursor is not None, next_cursor=cursor)
+        return reply(page)
+
+    async def delete(self, request: ApiRequest) -> ApiReply:
+        async with self._deps.pool.transaction() as session:
+            await git_credentials.delete(session, request.caller.actor, request.credential_id)
+        return NO_CONTENT
+
+
+def _reply(credential: GitCredential) -> GitCredentialReply:
+    return msgspec.convert(credential, GitCredentialReply, from_attributes=True)
