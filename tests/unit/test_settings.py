@@ -168,6 +168,7 @@ def test_every_key_can_be_set_in_the_environment() -> None:
         "CHATD_WORKSPACES_ALLOW_UNSAFE": "true",
         "CHATD_WORKSPACES_ROOTS": '["/srv/code"]',
         "CHATD_WORKSPACES_TTL_S": "12",
+        "CHATD_WORKSPACES_GIT_PRIVATE_HOSTS": "git.internal",
         "CHATD_WORKSPACES_RETENTION_DAYS": "15",
         "CHATD_WORKSPACES_BUILD_SLOTS": "13",
         "CHATD_WORKSPACES_CLONE_TIMEOUT_S": "14",

@@ -1396,6 +1396,38 @@ export interface paths {
         patch: operations["change_skill"];
         trace?: never;
     };
+    "/api/v1/git-credentials": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_own"];
+        put?: never;
+        post: operations["save"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/git-credentials/{credential_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        delete: operations["delete"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/templates": {
         parameters: {
             query?: never;
@@ -2378,7 +2410,7 @@ export interface components {
             /** @enum {unknown} */
             type: "chat";
             /** @enum {unknown} */
-            kind: "archived" | "changed" | "created" | "deleted" | "title";
+            kind: "archived" | "changed" | "created" | "deleted" | "diff_status" | "title";
             chat: components["schemas"]["PublicChat"];
         };
         ChatListReady: {
@@ -2840,6 +2872,16 @@ export interface components {
             additions: number;
             deletions: number;
             changed_files: number;
+            /** @default  */
+            remote_url?: string;
+            /** @default null */
+            ahead?: number | null;
+            /** @default null */
+            behind?: number | null;
+            /** @default null */
+            pull_request?: components["schemas"]["PullRequest"] | null;
+            /** @default null */
+            new_pull_request_url?: string | null;
         };
         DirectoryGroup: {
             /** Format: uuid */
@@ -2977,6 +3019,28 @@ export interface components {
             type: "changes";
             scanned_at: string;
             repositories: components["schemas"]["RepositoryDiff"][];
+        };
+        GitCredentialBody: {
+            host: string;
+            token: string;
+            /** @default null */
+            kind?: ("gitea" | "github" | "gitlab") | null;
+            /** @default null */
+            api_url?: string | null;
+        };
+        GitCredentialPage: {
+            items: components["schemas"]["GitCredentialReply"][];
+            has_more: boolean;
+            next_cursor: string | null;
+        };
+        GitCredentialReply: {
+            /** Format: uuid */
+            id: string;
+            host: string;
+            /** @enum {unknown} */
+            kind: "gitea" | "github" | "gitlab";
+            api_url: string;
+            created_at: string;
         };
         GivenWarning: {
             percent: number;
@@ -3732,6 +3796,18 @@ export interface components {
             /** @default null */
             mode?: ("off" | "plan") | null;
         };
+        PullRequest: {
+            number: number;
+            url: string;
+            title: string;
+            /** @enum {unknown} */
+            state: "closed" | "draft" | "merged" | "open";
+            /**
+             * @default none
+             * @enum {unknown}
+             */
+            checks?: "failing" | "none" | "passing" | "pending";
+        };
         PushKeyReply: {
             public_key: string;
         };
@@ -3905,6 +3981,12 @@ export interface components {
             changed_files: number;
             /** @default  */
             omitted?: string;
+            /** @default  */
+            remote?: string;
+            /** @default null */
+            ahead?: number | null;
+            /** @default null */
+            behind?: number | null;
         };
         SearchMatch: {
             /** Format: uuid */
@@ -7519,6 +7601,71 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["SkillReply"];
                 };
+            };
+        };
+    };
+    list_own: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["GitCredentialPage"];
+                };
+            };
+        };
+    };
+    save: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["GitCredentialBody"];
+            };
+        };
+        responses: {
+            201: {
+                headers: {
+                    Location?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["GitCredentialReply"];
+                };
+            };
+        };
+    };
+    delete: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                credential_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
         };
     };

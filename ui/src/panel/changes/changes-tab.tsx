@@ -6,6 +6,7 @@ import { Button, EmptyState, ErrorNote, IconButton, PlusMinus, Segmented, Skelet
 import { useChatDetails } from "@/connection";
 import { openPanel, type PanelOptions, usePanelRequest, usePreference } from "@/shell";
 import { useWidth } from "../use-width";
+import { BranchBar } from "./branch-bar";
 import { FileCard } from "./file-card";
 import { RevertDialog, type Reverting } from "./revert-dialog";
 import { countLines, type RepositoryChanges } from "./repository";
@@ -64,6 +65,7 @@ export function ChangesTab({ chatId }: { chatId: string }) {
         {isWide && <Segmented label="View" value={view} options={VIEWS} onChange={setView} />}
         <IconButton icon={RefreshCw} label="Refresh" disabled={changes.isFetching} onClick={() => void changes.refetch()} />
       </div>
+      <BranchBar chatId={chatId} />
       <div className="pscroll" tabIndex={0} role="region" aria-label="Changed files">
         {missing !== null && <p className="m" role="status">{missing} has no changes now.</p>}
         {changes.data === undefined ? (

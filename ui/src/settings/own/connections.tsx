@@ -5,12 +5,13 @@ import { useQueryClient } from "@tanstack/react-query";
 import { beginConnect, connectionWords, disconnect, MCP_KEY, type McpServer, needsConnect, useConnectedNotice, useMcpServers } from "@/api/mcp";
 import { Button, ConfirmDialog, EmptyState, errorWords, Icon, Tag, toast } from "@/components";
 import { Loaded, Section, SettingsPage } from "../frame";
+import { GitHosts } from "./git-hosts";
 
 export function ConnectionsPage() {
   const servers = useMcpServers();
   useConnectedNotice();
   return (
-    <SettingsPage title="Connections" lead="MCP servers give your chats more tools. Some act with your own account there: connect it first.">
+    <SettingsPage title="Connections" lead="Other services that your chats use with your own account.">
       <Section title="MCP servers">
         <Loaded query={servers}>
           {(list) =>
@@ -26,6 +27,7 @@ export function ConnectionsPage() {
           }
         </Loaded>
       </Section>
+      <GitHosts />
     </SettingsPage>
   );
 }
