@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from chatd.domain.access import WORKER
+from chatd.domain.chat.pull_requests import MAX_REMOTE_CHARS
 from chatd.domain.chat.row import Chat, DiffStatus
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Env
 from chatd.domain.text import clip, model_text
 from chatd.domain.workspace.agent_api import ScopedDiff
-from chatd.domain.workspace.pull_requests import MAX_REMOTE_CHARS
 from chatd.store.chat import chats
 from chatd.store.conn import Conn
 

@@ -12,11 +12,7 @@ import aiohttp
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chatd.domain.chat.row import Chat, DiffStatus
-from chatd.domain.errors import ChatdError
-from chatd.domain.ids import UserId
-from chatd.domain.ports import Env
-from chatd.domain.workspace.pull_requests import (
+from chatd.domain.chat.pull_requests import (
     WELL_KNOWN_HOSTS,
     GitHostKind,
     GitRemote,
@@ -29,6 +25,10 @@ from chatd.domain.workspace.pull_requests import (
     read_pull_request,
     search_path,
 )
+from chatd.domain.chat.row import Chat, DiffStatus
+from chatd.domain.errors import ChatdError
+from chatd.domain.ids import UserId
+from chatd.domain.ports import Env
 from chatd.guarded_dial import guarded_session, read_bounded
 from chatd.sealed_secrets import KeyRing
 from chatd.store import git_credentials

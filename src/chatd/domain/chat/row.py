@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from chatd.domain.chat.messages import PendingCall
+from chatd.domain.chat.pull_requests import PullRequest
 from chatd.domain.chat.states import PublicStatus, State, Status
 from chatd.domain.description import UPDATED_AT, describe
 from chatd.domain.errors import InvariantBroken, StaleFence
@@ -28,7 +29,6 @@ from chatd.domain.ids import (
 )
 from chatd.domain.takeover import LostOwner, Takeover
 from chatd.domain.text import Json
-from chatd.domain.workspace.pull_requests import PullRequest
 
 MAX_QUEUED_MESSAGES = 20
 MAX_RUNNABLE_DELAY_S = 75 * 60

@@ -14,8 +14,8 @@ from chatd.api.schemas.account.git_credentials import (
     GitCredentialReply,
 )
 from chatd.api.schemas.lists import ListQuery
+from chatd.domain.chat.pull_requests import WELL_KNOWN_HOSTS, api_address
 from chatd.domain.errors import InvalidInput
-from chatd.domain.workspace.pull_requests import WELL_KNOWN_HOSTS, api_address
 from chatd.store import git_credentials
 from chatd.store.git_credentials import TOKEN, GitCredential
 

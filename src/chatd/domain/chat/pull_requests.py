@@ -8,7 +8,6 @@ branch of a fork, whose pull request is in another repository, is not found.
 import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Literal
-from urllib.parse import quote, urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -33,6 +32,9 @@ _PATH: Final = r"(?P<path>[\w.-]+(?:/[\w.-]+)+)/?"
 _WITH_SCHEME: Final = re.compile(
     rf"(?P<scheme>https?|ssh|git)://(?:[^/@]*@)?{_HOST}(?::(?P<port>\d{{1,5}}))?/{_PATH}", re.ASCII
 )
+_PAGE: Final = re.compile(r"https?://([^/?#@\s]+)/[^\s]*", re.ASCII)
+_UNSAFE: Final = re.compile(rb"[^A-Za-z0-9_.~-]")
+_UNSAFE_IN_PATH: Final = re.compile(rb"[^A-Za-z0-9_.~/-]")
 _SCP_LIKE: Final = re.compile(rf"(?:[\w.-]+@)?{_HOST}:(?!/){_PATH}", re.ASCII)
 
 
@@ -94,13 +96,13 @@ def auth_headers(kind: GitHostKind, token: str) -> Mapping[str, str]:
 
 def search_path(kind: GitHostKind, remote: GitRemote, branch: str) -> str:
     """Where the host lists the pull requests of the branch, the newest first."""
-    name = quote(branch, safe="")
+    name = _quote(branch)
     match kind:
         case "github":
-            owner = quote(remote.path.partition("/")[0], safe="")
+            owner = _quote(remote.path.partition("/")[0])
             return f"/repos/{remote.path}/pulls?head={owner}:{name}&state=all&per_page=1"
         case "gitlab":
-            project = quote(remote.path, safe="")
+            project = _quote(remote.path)
             order = "order_by=created_at&sort=desc&per_page=1"
             return f"/projects/{project}/merge_requests?source_branch={name}&{order}"
         case "gitea":
@@ -113,7 +115,7 @@ def checks_paths(kind: GitHostKind, remote: GitRemote, found: FoundPullRequest) 
             commit = f"/repos/{remote.path}/commits/{found.commit}"
             return (f"{commit}/check-runs?per_page=100", f"{commit}/status?per_page=1")
         case "gitlab":
-            project, number = quote(remote.path, safe=""), found.pull_request.number
+            project, number = _quote(remote.path), found.pull_request.number
             return (f"/projects/{project}/merge_requests/{number}/pipelines?per_page=1",)
         case "gitea":
             return (f"/repos/{remote.path}/commits/{found.commit}/status",)
@@ -153,8 +155,8 @@ def read_pull_request(
         number, url = one.number or one.iid, one.html_url or one.web_url
         if number is None or (kind == "gitea" and head.ref != branch):
             continue
-        page = urlsplit(url)
-        if page.netloc.lower() != remote.host or page.scheme not in ("http", "https"):
+        page = _PAGE.fullmatch(url)
+        if page is None or page[1].lower() != remote.host:
             raise ValueError("the page of the pull request is at another host")
         if not _COMMIT.fullmatch(head.sha):
             raise ValueError("the pull request has no commit")
@@ -238,9 +240,15 @@ def new_pull_request_url(
     target = base.partition("/")[2]
     if not target or not branch or branch == target:
         return None
-    page, name, into = f"https://{remote.host}/{remote.path}", quote(branch), quote(target)
+    page = f"https://{remote.host}/{remote.path}"
     if kind == "gitlab":
-        fields = f"merge_request[source_branch]={quote(branch, safe='')}"
-        return f"{page}/-/merge_requests/new?{quote(fields, safe='=%&')}"
+        return f"{page}/-/merge_requests/new?merge_request%5Bsource_branch%5D={_quote(branch)}"
+    name, into = _quote(branch, _UNSAFE_IN_PATH), _quote(target, _UNSAFE_IN_PATH)
     expand = "?expand=1" if kind == "github" else ""
     return f"{page}/compare/{into}...{name}{expand}"
+
+
+def _quote(text: str, unsafe: re.Pattern[bytes] = _UNSAFE) -> str:
+    """Percent-encoded."""
+    data = text.encode("utf-8", "replace")
+    return unsafe.sub(lambda found: b"%%%02X" % found[0][0], data).decode()
