@@ -10,10 +10,12 @@ from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.protocol import (
     Finished,
     SourceFound,
+    StreamFailed,
     TextDelta,
     TextEnd,
     TextStart,
     ToolCallDone,
+    ToolCallStart,
 )
 from chatd.providers.openai.chat import wire
 from chatd.providers.openai.chat.answer import (
@@ -23,6 +25,7 @@ from chatd.providers.openai.chat.answer import (
     ThoughtSplitter,
 )
 from chatd.providers.openai.chat.decoder import ChatDecoder, openrouter_cost_micros
+from chatd.providers.openai.chat.tool_calls import MAX_DECODED_CALLS
 from chatd.providers.openai.chat.wire import unpack_metadata
 from chatd.providers.tool_schema import ToolNames
 from tests.support.providers.openai_chat import DONE, chunk, stream
@@ -469,3 +472,21 @@ def test_the_cost_of_another_server_is_not_read() -> None:
     names = ToolNames([])
     decoder = ChatDecoder(ChatAnswerBuilder(ORIGIN, names), reports_cost=True)
     assert ending(Finished, decoder.feed(data)).usage.provider_cost_micros == 500_000
+
+
+@pytest.mark.parametrize("ids", ["each its own", "one for all", "none"])
+def test_one_event_with_a_hundred_thousand_calls_is_a_failure(ids: str) -> None:
+    calls: list[dict[str, object]] = []
+    for number in range(100_000):
+        call: dict[str, object] = {"function": {"name": "read_file", "arguments": "{}"}}
+        if ids == "one for all":
+            call |= {"id": "c", "index": number}
+        elif ids == "each its own":
+            call |= {"id": f"c{number}"}
+        calls.append(call)
+    decoder = ChatDecoder(ChatAnswerBuilder("o", ToolNames(()), salt="s"))
+    events = decoder.feed(chunk(tool_calls=calls))
+    assert isinstance(events[-1], StreamFailed)
+    assert events[-1].fault.type == "answer_too_large"
+    assert sum(isinstance(event, ToolCallStart) for event in events) == MAX_DECODED_CALLS
+    assert decoder.done
