@@ -97,8 +97,9 @@ async def test_a_first_message_that_is_too_long_fails_the_turn(rig: EngineRig) -
 
 
 def long_steps(rig: EngineRig, count: int, *tokens: int) -> None:
-    """Script calls with results of about 1,000 tokens. The last steps report `tokens`."""
-    told = (*(None for _ in range(count - len(tokens))), *tokens)
+    """Script calls with results of about 1,000 tokens. The last steps report `tokens`, the others
+    a few."""
+    told = (*(10 for _ in range(count - len(tokens))), *tokens)
     for number, used in enumerate(told):
         said = msgspec.json.encode({"say": f"result {number}. " + "word " * 800}).decode()
         rig.call_tools((f"c{number}", "echo", said), input_tokens=used)

@@ -153,6 +153,29 @@ def test_the_newest_answer_with_usage_is_measured() -> None:
     assert compaction.measure_fill(history, 100) == ContextFill(tokens=30, limit=100)
 
 
+def guessed(message_id: int, tokens: int) -> Message:
+    usage = TokenUsage(input_tokens=tokens, estimated=True)
+    return message(message_id, "assistant", text(), usage=usage)
+
+
+@pytest.mark.parametrize(
+    ("history", "tokens"),
+    [
+        pytest.param([user(1), guessed(2, 10), user(3), guessed(4, 30)], 30, id="only estimates"),
+        pytest.param([user(1), answer(2, 20), user(3), guessed(4, 30)], 20, id="told before"),
+        pytest.param([answer(1, 90), *summary(2), guessed(5, 30)], 30, id="told before a summary"),
+    ],
+)
+def test_an_estimate_counts_if_the_provider_told_no_usage(
+    history: list[Message], tokens: int
+) -> None:
+    assert compaction.measure_fill(history, 100) == ContextFill(tokens=tokens, limit=100)
+
+
+def test_a_chat_of_a_provider_without_usage_is_summarized_by_the_estimate() -> None:
+    assert compaction.compaction_status([user(1), guessed(2, 70)], 100, 70) == "needed"
+
+
 def test_answers_before_the_summary_are_not_measured() -> None:
     history = [user(1), answer(2, 90), *summary(3), user(6)]
     assert compaction.measure_fill(history, 100) == ContextFill(tokens=0, limit=100)

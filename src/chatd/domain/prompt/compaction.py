@@ -140,17 +140,24 @@ def is_compactable(history: Sequence[Message]) -> bool:
 
 
 def measure_fill(history: Sequence[Message], limit: int | None) -> ContextFill:
-    """The fill at the newest answer with usage that the provider told. A limit that it reported
-    with that answer takes precedence over the configured one."""
-    for row in reversed(select_rows(history).answers):
-        if (tokens := _context_tokens(row.usage)) > 0:
-            reported = row.usage.context_limit if row.usage is not None else None
-            return ContextFill(tokens=tokens, limit=max(reported or limit or 0, 0))
-    return ContextFill(limit=max(limit or 0, 0))
+    """The fill at the newest answer with usage that the provider told; if it told none since the
+    summary, at the newest estimate. A limit that it reported with that answer takes precedence
+    over the configured one."""
+    row = _measured(select_rows(history).answers)
+    if row is None:
+        return ContextFill(limit=max(limit or 0, 0))
+    reported = row.usage.context_limit if row.usage is not None else None
+    return ContextFill(tokens=_context_tokens(row.usage), limit=max(reported or limit or 0, 0))
+
+
+def _measured(answers: Sequence[Message]) -> Message | None:
+    counted = [row for row in answers if _context_tokens(row.usage) > 0]
+    told = [row for row in counted if row.usage is not None and not row.usage.estimated]
+    return (told or counted or [None])[-1]
 
 
 def _context_tokens(usage: TokenUsage | None) -> int:
-    if usage is None or usage.estimated:
+    if usage is None:
         return 0
     if usage.context_tokens is not None:
         return usage.context_tokens
