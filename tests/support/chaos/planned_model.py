@@ -102,7 +102,8 @@ class PlannedModel(FakeCompatible):
 
 
 def _team_calls(name: str, size: int, turn: list[_WireMessage]) -> list[dict[str, object]]:
-    """The next calls of a team: spawn all, then wait for those that have not reported."""
+    """The next calls of a team: spawn all, then wait for those that have not reported. A failover
+    may have lost one that was spawned: the model is told that there is none, and goes on."""
     rounds = sum(bool(message.tool_calls) for message in turn)
     if rounds == 0:
         members = [
@@ -112,6 +113,8 @@ def _team_calls(name: str, size: int, turn: list[_WireMessage]) -> list[dict[str
         return [_call(f"{name}-0-{n}", n, "spawn_agent", args) for n, args in enumerate(members)]
     results = [_result(message) for message in turn if message.role == "tool"]
     settled = {result.get("chat_id") for result in results if "report" in result}
+    errors = [str(result.get("error", "")) for result in results]
+    settled |= {text.split()[0] for text in errors if " is no subagent of this chat" in text}
     waiting = dict.fromkeys(
         chat_id
         for result in results
