@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from chatd.aio import BackgroundTasks, TaskReaper
 from chatd.domain.answer.tool_calls import DEFAULT_STEP_LIMITS, StepLimits
+from chatd.domain.chat.change import Change
 from chatd.domain.chat.row import Chat, Hint
 from chatd.domain.chat.turn_events import turn_event
 from chatd.domain.decisions import MAX_STEPS_PER_TURN
@@ -261,11 +262,26 @@ class Replica:
         self.chat_lists.on_applied(applied)
         self.worker.on_applied(applied)
         self._agent_waker.on_applied(chat)
-        if applied.change is not None and turn_event(applied.change) is not None:
-            self.on_turn_end()
+        if applied.change is not None:
+            self._tell_turn(applied.change, chat)
         if applied.deleted_ids:
             # An edit dropped an answer. If its worker is dead, no other will look for its usage.
             self.usage_writer.settle(chat)
+
+    def _tell_turn(self, change: Change, chat: Chat) -> None:
+        if change.before is None:
+            self.env.emit("chat_started", chat_id=chat.id, messages=len(change.messages))
+        elif (event := turn_event(change)) is not None:
+            began = change.before.turn_message_id or chat.next_message_id
+            messages = change.after.next_message_id - change.promote - began
+            self.env.emit(
+                "turn_ended",
+                chat_id=chat.id,
+                outcome=event.removeprefix("turn."),
+                messages=max(messages, 0),
+                queued=chat.queue_len,
+            )
+            self.on_turn_end()
 
     def announce_chat(self, chat: Chat, kind: str) -> None:
         """Publish a row that changed without a new version, for example its title."""

@@ -45,6 +45,9 @@ async def test_a_full_context_is_compacted_before_the_next_model_call(dsn: str) 
         assert b"said {}" not in request
         expected = [("turn", True, 80), ("compaction", True, 90), ("turn", True, 20)]
         assert await rig.recorded_usage() == expected
+        assert (await rig.events.wait("chat_started", chat_id=chat_id))["messages"] == 1
+        ended = await rig.events.wait("turn_ended", chat_id=chat_id)
+        assert (ended["outcome"], ended["queued"]) == ("finished", 0)
 
 
 async def test_a_context_below_the_threshold_is_not_compacted(dsn: str) -> None:

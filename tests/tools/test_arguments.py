@@ -17,6 +17,7 @@ from chatd.tools.arguments import (
     read_arguments,
     schema_of,
 )
+from chatd.tools.tool import RETRY_ADVICE_TEXT, SUBAGENT_ADVICE_TEXT, subagent_text
 
 A = TypeVar("A", bound=Struct)
 
@@ -180,3 +181,18 @@ def test_the_schema_has_types_descriptions_and_required_names() -> None:
         "type": ["string", "number"],
         "description": "A timeout.",
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "This chat has no workspace. Call list_templates, then create_workspace.",
+            f"This chat has no workspace. {SUBAGENT_ADVICE_TEXT}",
+        ),
+        (f"It is gone. {RETRY_ADVICE_TEXT}", f"It is gone. {SUBAGENT_ADVICE_TEXT}"),
+        ("There is no file a.py. Look at the directory.",) * 2,
+    ],
+)
+def test_a_subagent_is_not_advised_to_call_tools_that_it_lacks(text: str, expected: str) -> None:
+    assert subagent_text(text) == expected

@@ -203,11 +203,13 @@ async def test_a_workspace_bound_during_a_turn_is_described(place: Place) -> Non
     assert "Use tabs." in await place.told(workspace_id=None)
 
 
-async def test_without_instruction_files_the_directory_is_still_described(place: Place) -> None:
+async def test_without_instruction_files_system_and_directory_are_still_described(
+    place: Place,
+) -> None:
     place.words = msgspec.structs.replace(place.words, resources=())
     assert (
-        await place.told()
-        == f"{ATTACHED_TEXT} Commands run in /home/dev unless a call says otherwise."
+        await place.told() == f"{ATTACHED_TEXT} Its operating system is linux."
+        " Commands run in /home/dev unless a call says otherwise."
     )
 
 

@@ -4,6 +4,7 @@ Every failure is a result that tells the model what to do next: a refusal by the
 unreachable workspace, wrong arguments.
 """
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -11,6 +12,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from chatd.domain.answer.tool_output import ToolOutput, error_output
+from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ToolError, Unavailable
 from chatd.domain.model.protocol import ToolSpec
 from chatd.domain.ports import ToolContext, ToolEffect
@@ -18,10 +20,17 @@ from chatd.domain.tool_modes import ToolOrigin
 from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable, WorkspaceUnavailable
 from chatd.tools.arguments import A, read_arguments, schema_of
 
+_SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+")
+_ROOT_TOOL: Final = re.compile(r"\b(?:list_templates|(?:create|start|stop)_workspace)\b")
+
 ToolHandler = Callable[[ToolContext, A], Awaitable[ToolOutput]]
 
 RETRY_ADVICE_TEXT: Final = (
     "Try again in a moment; if it goes on, call stop_workspace, then start_workspace."
+)
+SUBAGENT_ADVICE_TEXT: Final = (
+    "You cannot create or start a workspace: if it does not help to try again in a moment, say so"
+    " in your report."
 )
 DATABASE_AWAY_TEXT: Final = (
     "chatd's own database did not answer, so the outcome of this call is unknown. Check what the"
@@ -45,9 +54,10 @@ class WorkspaceTool(Struct, frozen=True, kw_only=True):
         try:
             return await self.handle(context, args)
         except (ToolError, WorkspaceUnavailable, AgentRefused) as error:
-            return error_output(error.message)
+            return error_output(_told_to(context.chat, error.message))
         except AgentUnreachable as error:
-            return error_output(f"{error.message} {RETRY_ADVICE_TEXT}")
+            text = f"{error.message} {RETRY_ADVICE_TEXT}"
+            return error_output(_told_to(context.chat, text))
         except Unavailable:
             # Its message is for operators: it may name hosts.
             return error_output(DATABASE_AWAY_TEXT)
@@ -55,6 +65,17 @@ class WorkspaceTool(Struct, frozen=True, kw_only=True):
     async def recover(self, context: ToolContext) -> ToolOutput | None:
         del context
         return None
+
+
+def _told_to(chat: Chat, text: str) -> str:
+    return text if chat.is_root else subagent_text(text)
+
+
+def subagent_text(text: str) -> str:
+    """An error without the advice to call tools that only root chats have."""
+    sentences = _SENTENCE_END.split(text)
+    kept = [sentence for sentence in sentences if not _ROOT_TOOL.search(sentence)]
+    return text if len(kept) == len(sentences) else " ".join([*kept, SUBAGENT_ADVICE_TEXT])
 
 
 def workspace_tool(

@@ -17,7 +17,7 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId, WorkspaceId
 from chatd.domain.ports import Env
-from chatd.domain.prompt.instructions import Instructions, context_block
+from chatd.domain.prompt.instructions import Instructions, context_block, one_line
 from chatd.domain.prompt.skills import Skill
 from chatd.domain.workspace.agent_api import AgentApi, PinnedContext, WorkspaceContext
 from chatd.domain.workspace.entities import AgentId
@@ -177,6 +177,8 @@ def _joined(state: str, pinned: PinnedContext | None) -> _Briefing:
     if pinned is None:
         return _Briefing(instructions=Instructions(workspace=state), skills=None)
     block = context_block(_files(pinned.context))
+    if block is None and pinned.context.os:
+        state = f"{state} Its operating system is {one_line(pinned.context.os)}."
     if block is None and pinned.context.directory:
         state = f"{state} Commands run in {pinned.context.directory} unless a call says otherwise."
     instructions = Instructions(workspace=state, files=block or "")
