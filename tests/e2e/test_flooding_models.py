@@ -104,9 +104,15 @@ async def test_an_answer_with_a_hundred_thousand_calls_ends_in_an_error_and_harm
 
 
 async def check_stored(http: ClientSession, chat_id: str) -> None:
-    status, page = await ask(http, "GET", f"/chats/{chat_id}/messages")
-    assert status == 200
-    rows = msgspec.convert(page["items"], list[dict[str, object]])
+    rows: list[dict[str, object]] = []
+    place = f"/chats/{chat_id}/messages"
+    while True:
+        status, page = await ask(http, "GET", place)
+        assert status == 200, page
+        rows += msgspec.convert(page["items"], list[dict[str, object]])
+        if not page["has_more"]:
+            break
+        place = f"/chats/{chat_id}/messages?cursor={page['next_cursor']}"
     [answer] = [row["content"] for row in rows if row["role"] == "assistant"]
     parts = [part["type"] for part in msgspec.convert(answer, list[dict[str, object]])]
     assert parts.count("tool-call") == kept_calls(DEFAULT_STEP_LIMITS.calls)
