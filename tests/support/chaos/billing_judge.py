@@ -85,7 +85,13 @@ async def check_billing(
     await eventually(is_settled, within_s=SETTLE_TIMEOUT_S)
     chats = {message.text.split(maxsplit=1)[0]: message.chat for message in sent}
     chats |= await _subagents(conn)
-    calls = [call for call in served if call.name in chats or not any(map(call.may_be_lost, pasts))]
+    # A replica may go on for a while with a subagent that a failover has lost.
+    calls = [
+        call
+        for call in served
+        if call.name in chats
+        or not (any(map(call.may_be_lost, pasts)) or (pasts and "." in call.name))
+    ]
     due: Counter[ChatId] = Counter(
         chats[call.name] for call in calls if not any(call.may_be_lost(past) for past in pasts)
     )
