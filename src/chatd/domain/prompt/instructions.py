@@ -131,14 +131,14 @@ _TITLES: Final[Mapping[str, str]] = {
 }
 
 
+def withdrawal_text(section: str) -> str:
+    """What the model is told when a section has no text any more."""
+    return f"The {_TITLES.get(section, section)} given earlier no longer apply."
+
+
 def update_block(parts: Iterable[InstructionPart]) -> str:
     """Changed instructions, as a message to the model."""
-    texts = [
-        part.text
-        if part.text
-        else f"The {_TITLES.get(part.section, part.section)} given earlier no longer apply."
-        for part in parts
-    ]
+    texts = [part.text or withdrawal_text(part.section) for part in parts]
     body = "\n\n".join([UPDATE_INTRODUCTION, *texts])
     return f"<instructions-update>\n{body}\n</instructions-update>"
 

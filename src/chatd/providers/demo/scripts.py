@@ -22,6 +22,7 @@ from chatd.domain.model.protocol import (
     ToolSpec,
 )
 from chatd.domain.prompt.compaction import SUMMARY_PREFIX
+from chatd.domain.prompt.instructions import withdrawal_text
 from chatd.domain.text import Json, parse_json
 from chatd.providers.tool_schema import is_object
 
@@ -30,6 +31,8 @@ _INJECTED: Final = re.compile(
 )
 _CONTINUE: Final = re.compile(r"(please\s+)?(continue|go on|carry on|resume)[\s.!]*", re.IGNORECASE)
 
+_UPDATE: Final = re.compile(r"<instructions-update>.*?</instructions-update>", re.DOTALL)
+_MODE_ENDED: Final = withdrawal_text("modes")
 _PLAN_PATH: Final = re.compile(r"~/\.chatd/plans/PLAN-[0-9a-f-]{36}\.md")
 
 Object = Mapping[str, object]
@@ -160,11 +163,11 @@ class DemoTurn(Struct, frozen=True, kw_only=True):
     calls: tuple[CompletedCall, ...]
     tools: Mapping[str, ToolSpec]
     plan_path: str = ""
+    """Empty outside of plan mode."""
 
     @property
     def is_planning(self) -> bool:
-        """Only plan mode has the tool."""
-        return "propose_plan" in self.tools
+        return self.plan_path != ""
 
     def find_calls(self, wanted: CallTool) -> list[CompletedCall]:
         """Calls of a tool with at least these arguments, oldest first."""
@@ -192,10 +195,17 @@ def read_turn(request: ModelRequest) -> DemoTurn:
 
 
 def _find_plan_path(messages: Sequence[PromptMessage]) -> str:
-    """Where the instructions tell to write the plan; empty without plan mode."""
-    texts = (part.text for one in messages for part in one.parts if isinstance(part, PromptText))
-    found = [path for text in texts for path in _PLAN_PATH.findall(text)]
-    return found[-1] if found else ""
+    """Where the newest instructions tell to write the plan; empty without plan mode."""
+    path = ""
+    for message in messages:
+        for text in (part.text for part in message.parts if isinstance(part, PromptText)):
+            told = [text] if message.role == "system" else _UPDATE.findall(text)
+            for instructions in told:
+                if (found := _PLAN_PATH.search(instructions)) is not None:
+                    path = found[0]
+                elif _MODE_ENDED in instructions:
+                    path = ""
+    return path
 
 
 def list_requests(messages: Sequence[PromptMessage]) -> list[str]:
