@@ -262,6 +262,14 @@ def test_no_second_summary_follows_one_that_did_not_help(
     assert compaction.compaction_status(history, 100, 70) == expected
 
 
+def test_an_estimate_does_not_end_a_chat() -> None:
+    """The provider told no usage; whether the prompt fits, it will say."""
+    usage = TokenUsage(input_tokens=99, estimated=True)
+    guessed = message(7, "assistant", text(), usage=usage)
+    history = [system(1), user(2), *summary(3), user(6), guessed]
+    assert compaction.compaction_status(history, 100, 70) == "none"
+
+
 def test_a_first_answer_over_the_threshold_is_summarized_without_an_earlier_summary() -> None:
     assert compaction.compaction_status([user(1), answer(2, 80)], 100, 70) == "needed"
 

@@ -188,11 +188,14 @@ def compaction_status(
         return "none"
     if find_boundary(history) is None:
         return "needed"
-    tokens = _context_tokens(select_rows(history).answers[0].usage)
+    usage = select_rows(history).answers[0].usage
+    tokens = _context_tokens(usage)
     if tokens >= due and not fill.is_full:
         return "none"
-    first = ContextFill(tokens=tokens, limit=fill.limit)
-    return "still_over_limit" if first.is_full else "needed"
+    if not ContextFill(tokens=tokens, limit=fill.limit).is_full:
+        return "needed"
+    # An estimate may be wrong: the provider then says whether the prompt fits.
+    return "none" if usage is not None and usage.estimated else "still_over_limit"
 
 
 def trigger_tokens(limit: int | None, threshold: int, ceiling: int) -> int | None:
