@@ -66,6 +66,17 @@ async def test_a_call_that_was_written_before_its_check_is_marked_as_sent_once(p
         assert await pool.fetchval("SELECT sent FROM open_calls") is expected
 
 
+async def test_a_call_that_was_sent_meanwhile_is_not_forgotten_as_unsent(pool: Pool) -> None:
+    """Its worker was stalled, not dead."""
+    unsent = replace(call_of(await open_chat(pool, 1)), sent=False)
+    await open_calls.write(pool, [replace(unsent, sent=True)], [])
+    assert not await open_calls.forget_unsent(pool, unsent.id)
+    other = replace(call_of(await open_chat(pool, 2)), sent=False)
+    await open_calls.write(pool, [other], [])
+    assert await open_calls.forget_unsent(pool, other.id)
+    assert await ids(pool) == {unsent.id}
+
+
 async def test_one_statement_writes_some_calls_and_deletes_others(pool: Pool) -> None:
     chat = await open_chat(pool, 1)
     unsent, kept, new = call_of(chat), call_of(chat), call_of(chat)

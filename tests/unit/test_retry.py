@@ -80,7 +80,7 @@ HOUR_MS = 3_600_000
         pytest.param(down(), OutageWait(waited_ms=23 * HOUR_MS), True, id="before the end"),
         pytest.param(down(), OutageWait(waited_ms=24 * HOUR_MS), False, id="a day is over"),
         pytest.param(down(), OutageWait(limit_s=0), False, id="the operator allows none"),
-        pytest.param(down(), OutageWait(has_said=True), False, id="an answer that broke off"),
+        pytest.param(down(), OutageWait(is_begun=True), False, id="an answer that broke off"),
         pytest.param(failed("auth", retryable=False), OutageWait(), False, id="a refusal"),
     ],
 )

@@ -113,6 +113,10 @@ async def test_a_pull_request_is_found_with_its_checks_and_asked_for_again(pool:
         host.fails = True
         clock.advance(PULL_REQUEST_FRESH_S)
         assert await reader.complete(chat(diff_status=later), status) == later
+        # It is left alone for a while: a slow host must not hold up the chats of others.
+        asked = len(host.asked)
+        assert await reader.complete(chat(diff_status=later), status) == later
+        assert len(host.asked) == asked
 
 
 async def test_without_a_token_no_host_is_asked(pool: Pool) -> None:

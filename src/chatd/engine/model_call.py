@@ -193,7 +193,8 @@ class CallRows(Struct, frozen=True, kw_only=True):
 
 class ModelCallError(ModelError):
     """The call gave no usable answer. `usage` is to be recorded nevertheless. `has_said`: viewers
-    have seen parts of it, which are discarded. `is_refused`: the provider did not begin it."""
+    have seen parts of it, which are discarded. `is_begun`: the provider sent a part, so that the
+    next call costs money again. `is_refused`: the provider did not begin it."""
 
     def __init__(
         self,
@@ -201,11 +202,13 @@ class ModelCallError(ModelError):
         usage: tuple[UsageEntry, ...] = (),
         *,
         has_said: bool = False,
+        is_begun: bool = False,
         is_refused: bool = False,
     ) -> None:
         super().__init__(classified)
         self.usage = usage
         self.has_said = has_said
+        self.is_begun = is_begun
         self.is_refused = is_refused
 
 
@@ -356,8 +359,14 @@ class ModelCall:
         continued is continued again."""
         usage = self.usage_entries()
         attempt.set_unrecorded_usage(usage)
-        has_said = self.first_part_at is not None and self._continues is None
-        return ModelCallError(failure, usage, has_said=has_said, is_refused=not self._is_opened)
+        is_begun = self.first_part_at is not None
+        return ModelCallError(
+            failure,
+            usage,
+            has_said=is_begun and self._continues is None,
+            is_begun=is_begun,
+            is_refused=not self._is_opened,
+        )
 
     async def _read(
         self,

@@ -41,7 +41,7 @@ from chatd.domain.model.retry import (
     is_continuation_refused,
     retry_state,
 )
-from chatd.domain.model.usage import prefix_loss, utf8_size
+from chatd.domain.model.usage import has_files, prefix_loss, utf8_size
 from chatd.domain.ports import Env
 from chatd.domain.prompt.builder import is_paused
 from chatd.domain.prompt.compaction import (
@@ -241,8 +241,9 @@ class ModelStep(Struct, frozen=True, kw_only=True):
                 raise call.rejected(attempt, refused.failure)
 
     def _compare(self, attempt: Attempt, request: ModelRequest) -> None:
-        before, attempt.sent = attempt.sent, request
-        if before is not None:
+        """Files are not held for the next comparison: their bytes are shared with no history."""
+        before, attempt.sent = attempt.sent, None if has_files(request) else request
+        if before is not None and attempt.sent is not None:
             loss = prefix_loss(before, request)
             self.env.emit(
                 "prompt_extended",
@@ -331,7 +332,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
         return OutageWait(
             limit_s=self.outage_s,
             waited_ms=(attempt.chat.setbacks or NO_SETBACKS).waited_ms,
-            has_said=error.has_said,
+            is_begun=error.is_begun,
         )
 
     async def _retry(

@@ -128,8 +128,9 @@ class UsageWriter:
     async def _settle(self, calls: Sequence[OpenCall]) -> None:
         for opened in calls:
             if not opened.sent:
-                await open_calls.write(self._conn, (), [opened.id])
-                self._env.emit("call_never_sent", chat_id=opened.chat_id)
+                # Its worker may be stalled and still send it: then the next look settles it.
+                if await open_calls.forget_unsent(self._conn, opened.id):
+                    self._env.emit("call_never_sent", chat_id=opened.chat_id)
                 continue
             call = await self._newest_record(opened)
             if call is None:

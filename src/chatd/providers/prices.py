@@ -36,18 +36,16 @@ _DEMO_CONTEXT: Final = 128_000
 
 
 _MAKERS_BY_NAME: Final[tuple[tuple[str, str], ...]] = (
-    ("deepseek-", "deepseek"),
+    ("deepseek-chat", "deepseek"),
+    ("deepseek-reasoner", "deepseek"),
     ("claude-", "anthropic"),
     ("gemini-", "google"),
     ("gpt-", "openai"),
-    ("kimi-", "moonshotai"),
-    ("glm-", "zai"),
     ("grok-", "x-ai"),
-    ("minimax-", "minimax"),
-    ("mistral-", "mistral"),
 )
-"""Whose list price a model has behind an address that the table does not know, by the start of the
-name that the vendor's own API uses. Open models that others serve, such as gpt-oss, have none."""
+"""Whose list price a model has behind an address that the table does not know, by the start of a
+name that only the vendor's own API uses. Models with open weights, such as gpt-oss, deepseek-r1 or
+kimi-k2, have none: the operator may run them on machines of its own."""
 LIST_PRICE: Final = "list price, by the model's name"
 
 

@@ -38,8 +38,10 @@ from chatd.store.git_credentials import TOKEN, GitCredential
 GIT_HOST_TIMEOUT_S: Final = 10.0
 """For all requests about one pull request."""
 MAX_GIT_HOST_REPLY_BYTES: Final = 4 * 1024 * 1024
-PULL_REQUEST_FRESH_S: Final = 15.0
-"""A host is not asked again about a branch within this time."""
+PULL_REQUEST_FRESH_S: Final = 60.0
+"""A host is not asked again about a branch within this time: it limits the requests of a token."""
+GIT_HOST_REST_S: Final = 60.0
+"""A host that failed is not asked again for the same user within this time."""
 MAX_KNOWN_PULL_REQUESTS: Final = 2000
 
 _Key = tuple[UserId, str, str]
@@ -67,6 +69,7 @@ class PullRequests:
         self._env = env
         self._private_hosts = private_hosts
         self._known: dict[_Key, _Known] = {}
+        self._rests: dict[tuple[UserId, str], float] = {}
 
     async def complete(self, chat: Chat, status: DiffStatus) -> DiffStatus:
         """With the pull request of the branch, or with the page on which one is opened. Never
@@ -78,11 +81,12 @@ class PullRequests:
         found = _former(chat, status)
         try:
             credential = await git_credentials.find(self._conn, chat.owner_id, remote.host)
-            if credential is not None:
-                found = await self._pull_request(chat, credential, remote, status.branch)
-            else:
+            if credential is None:
                 found = None
+            elif self._env.clock.monotonic() >= self._rests.get((chat.owner_id, remote.host), 0.0):
+                found = await self._pull_request(chat, credential, remote, status.branch)
         except ChatdError as error:
+            self._rest(chat.owner_id, remote.host)
             self._env.emit(
                 "pull_request_failed",
                 chat_id=chat.id,
@@ -96,6 +100,12 @@ class PullRequests:
         if kind is not None and not is_open:
             page = new_pull_request_url(kind, remote, status.branch, status.base)
         return replace(status, pull_request=found, new_pull_request_url=page)
+
+    def _rest(self, owner: UserId, host: str) -> None:
+        now = self._env.clock.monotonic()
+        self._rests = {key: until for key, until in self._rests.items() if until > now}
+        if len(self._rests) < MAX_KNOWN_PULL_REQUESTS:
+            self._rests[owner, host] = now + GIT_HOST_REST_S
 
     async def _pull_request(
         self, chat: Chat, credential: GitCredential, remote: GitRemote, branch: str
@@ -146,6 +156,9 @@ async def _get(
 ) -> bytes:
     """Raises GitHostFailed for a refusal."""
     async with session.get(f"{api_url}{path}", headers=headers, allow_redirects=False) as reply:
+        is_limited = reply.headers.get("x-ratelimit-remaining") == "0" or reply.status == 429
+        if is_limited and reply.status != 200:
+            raise GitHostFailed("The host limits the requests of this token for now.")
         if reply.status in (401, 403):
             text = f"The token was refused with status {reply.status}. Give a new one."
             raise GitHostFailed(text)

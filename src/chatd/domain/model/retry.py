@@ -60,15 +60,15 @@ def backoff_s(failures: int) -> float:
 
 class OutageWait(Struct, frozen=True, kw_only=True):
     """How long a chat may wait for a provider that is down, and how long it has waited for its
-    next step. `has_said`: the failed call began its answer, which costs money each time."""
+    next step. `is_begun`: the failed call began its answer, which costs money each time."""
 
     limit_s: float = DEFAULT_OUTAGE_S
     waited_ms: int = 0
-    has_said: bool = False
+    is_begun: bool = False
 
     @property
     def is_over(self) -> bool:
-        return self.has_said or self.waited_ms >= self.limit_s * 1000
+        return self.is_begun or self.waited_ms >= self.limit_s * 1000
 
 
 def decide_retry(

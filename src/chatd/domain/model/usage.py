@@ -107,6 +107,14 @@ def prefix_loss(before: ModelRequest, after: ModelRequest) -> PrefixLoss:
     return PrefixLoss(cause="history", tokens=_tokens(lost))
 
 
+def has_files(request: ModelRequest) -> bool:
+    return any(
+        isinstance(part, PromptFile) or (isinstance(part, PromptResult) and part.media is not None)
+        for message in request.messages
+        for part in message.parts
+    )
+
+
 def _settings(request: ModelRequest) -> tuple[object, ...]:
     """What providers put before the messages, or what changes how they read them."""
     return request.model, request.reasoning_effort, request.tool_choice, request.computer

@@ -28,6 +28,9 @@ WRITE: Final[LiteralString] = """
         reserved_micros bigint, record json, sent boolean)
     ON CONFLICT (call_id) DO UPDATE SET sent = true WHERE excluded.sent AND NOT open_calls.sent"""
 
+FORGET_UNSENT: Final[LiteralString] = """
+    DELETE FROM open_calls WHERE call_id = $1 AND NOT sent RETURNING call_id"""
+
 _COLUMNS: Final[LiteralString] = """call_id, owner_id, chat_id, root_chat_id, worker_id, epoch,
     history_version, attempt, reserved_micros, record, sent"""
 
@@ -70,6 +73,11 @@ class OpenCall(Struct, frozen=True, kw_only=True):
     @property
     def episode(self) -> Episode:
         return Episode(self.chat_id, self.history_version, self.attempt)
+
+
+async def forget_unsent(conn: Conn, call_id: UUID) -> bool:
+    """False if the call was sent since it was read, or is settled."""
+    return await conn.fetchval(FORGET_UNSENT, call_id) is not None
 
 
 async def write(conn: Conn, opened: Sequence[OpenCall], discarded: Sequence[UUID]) -> None:
