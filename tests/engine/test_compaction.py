@@ -1,5 +1,6 @@
 """Compaction: at the threshold, on request, and after the provider rejects a prompt."""
 
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 from uuid import UUID
 
@@ -7,10 +8,12 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from chatd.domain.chat.commands import SendMessage
 from chatd.domain.chat.messages import Message
-from chatd.domain.chat.parts import NoticePart
+from chatd.domain.chat.parts import FilePart, NoticePart
 from chatd.domain.ids import ModelConfigId
 from chatd.domain.prompt.compaction import SUMMARY_INSTRUCTION
+from chatd.engine.budget import SpendLimit
 from chatd.engine.model_step import MAX_SUMMARY_ATTEMPTS
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import EngineRig, advancing, engine_rig
@@ -97,6 +100,70 @@ async def test_a_first_message_that_is_too_long_fails_the_turn(rig: EngineRig) -
     rig.api.reply(400, OVERFLOW)
     chat_id = await rig.create("hi")
     assert present((await rig.wait_runner_left(chat_id)).last_error).kind == "context_overflow"
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "pasted-text-2026-01-02-03-04-05.txt"])
+async def test_a_large_file_that_overflows_the_window_is_not_sent_beside_the_summary(
+    rig: EngineRig, name: str
+) -> None:
+    chat_id = await rig.ask("hi", "hello " * 10_000)
+    await rig.wait_runner_left(chat_id, epoch=1)
+    rig.api.reply(400, OVERFLOW)
+    rig.answer("they want the file read")
+    rig.answer("ok")
+    data = b64encode(b"long text " * 12_000).decode()
+    file = FilePart(media_type="text/plain", name=name, data=data)
+    asked = rig.prompt("read this")
+    asked = replace(asked, content=(*asked.content, file))
+    with rig.replica.worker.reserve_slot(root=True) as free:
+        await rig.run(chat_id, SendMessage(prompt=asked), free)
+    assert (await rig.wait_runner_left(chat_id, epoch=3)).state == "W"
+    sizes = [len(request.body) for request in rig.api.requests]
+    assert sizes[1] > 120_000
+    assert sizes[3] < 10_000
+    assert (await rig.transcript(chat_id))[-1] == "assistant: ok"
+
+
+async def test_a_prompt_too_long_right_after_a_summary_is_summarized_once_more_without_the_rest(
+    dsn: str,
+) -> None:
+    async with engine_rig(dsn, tools=[GatedTool()]) as rig:
+        rig.set_context_limit(10_000)
+        long_steps(rig, 8, 8_000)
+        rig.answer("what happened so far", input_tokens=8_100)
+        rig.api.reply(400, OVERFLOW)
+        rig.answer("in short", input_tokens=3_000)
+        rig.api.reply(400, OVERFLOW)
+        chat_id = await rig.create("count the results")
+        chat = await rig.wait_runner_left(chat_id)
+        assert (chat.state, present(chat.last_error).kind) == ("E0", "context_overflow")
+        assert [is_summary_request(rig, n) for n in range(8, 12)] == [True, False, True, False]
+        assert b"result 7." in rig.api.requests[9].body
+        assert b"result 7." not in rig.api.requests[11].body
+        rig.answer("done", input_tokens=100)
+        await rig.send(chat_id, "and now?")
+        assert (await rig.wait_runner_left(chat_id, epoch=3)).state == "W"
+        assert b"in short" in rig.api.requests[12].body
+
+
+async def test_a_chat_whose_kept_messages_are_too_long_goes_on_after_a_second_summary(
+    dsn: str,
+) -> None:
+    async with engine_rig(dsn, tools=[GatedTool()]) as rig:
+        rig.set_context_limit(10_000)
+        long_steps(rig, 8, 8_000)
+        rig.answer("what happened so far", input_tokens=8_100)
+        _refuse(rig)
+        chat_id = await rig.create("count the results")
+        assert (await rig.wait_runner_left(chat_id)).state == "E0"
+        rig.answer("in short", input_tokens=3_000)
+        await rig.compact(chat_id)
+        assert (await rig.wait_runner_left(chat_id, epoch=3)).state == "W"
+        rig.answer("done", input_tokens=100)
+        await rig.send(chat_id, "and now?")
+        assert (await rig.wait_runner_left(chat_id, epoch=5)).state == "W"
+        assert b"in short" in rig.api.requests[-1].body
+        assert b"result 7." not in rig.api.requests[-1].body
 
 
 def long_steps(rig: EngineRig, count: int, *tokens: int) -> None:
@@ -235,6 +302,25 @@ async def test_a_refusal_of_the_model_for_summaries_falls_back_to_the_own_model(
         assert models_called(rig) == ["fake-1", "small-1", "fake-1", "fake-1"]
         assert notices(await rig.history(chat_id)) == []
         assert b"what happened so far" in rig.api.requests[3].body
+
+
+async def test_a_model_for_summaries_that_spend_rules_refuse_falls_back_to_the_own_model(
+    dsn: str,
+) -> None:
+    limit = SpendLimit(micros=1_000_000_000, refuses_unpriced=True)
+    async with engine_rig(dsn, tools=[GatedTool()], spend_limit=limit) as rig:
+        use_summary_model(rig)
+        rig.model.summary_config = replace(present(rig.model.summary_config), prices=None)
+        rig.set_context_limit(100)
+        rig.call_tools(("c1", "echo", "{}"), input_tokens=80)
+        rig.answer("what happened so far", input_tokens=90)
+        rig.answer("done", input_tokens=20)
+        chat_id = await rig.create("go")
+        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert models_called(rig) == ["fake-1"] * 3
+        assert b"what happened so far" in rig.api.requests[2].body
+        used = [("turn", True, 80), ("compaction", True, 90), ("turn", True, 20)]
+        assert await rig.recorded_usage() == used
 
 
 @pytest.mark.promise("P11")

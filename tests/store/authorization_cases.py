@@ -189,9 +189,7 @@ CASES: Final[Mapping[str, Case]] = {
         pool, who, CHAT, message_pages.MessageRange()
     ),
     "chat.messages.load_history": lambda pool, who, _: messages.load_history(pool, who, CHAT),
-    "chat.messages.has_answer_since_boundary": lambda pool, who, _: (
-        messages.has_answer_since_boundary(pool, who, CHAT)
-    ),
+    "chat.messages.is_compactable": lambda pool, who, _: messages.is_compactable(pool, who, CHAT),
     "chat.idempotency.get": lambda pool, who, _: idempotency.get(pool, who, KEY),
     "chat.operation.find_replay": lambda pool, who, _: operation.find_replay(pool, who, KEY),
     "chat.operation.load_applied": _messages_of_replay,

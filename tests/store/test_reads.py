@@ -16,7 +16,7 @@ from chatd.domain.chat.transitions import LoadedChat
 from chatd.domain.chat.user_transitions import edit_message, send_message
 from chatd.domain.chat.worker_transitions import commit_step, finish_turn
 from chatd.domain.ids import ChangeId, MessageId
-from chatd.domain.prompt.compaction import rows_for_prompt
+from chatd.domain.prompt.compaction import is_compactable, rows_for_prompt
 from chatd.store.chat import chats, message_pages, messages
 from chatd.store.chat.chats import ChatChanges
 from chatd.store.chat.message_pages import StoredMessagePage
@@ -127,6 +127,19 @@ async def test_the_messages_that_a_summary_keeps_are_read(
     read = await messages.load_history(pool, HARNESS, CHAT)
     assert spoken(rows_for_prompt(read)) == words
     assert rows_for_prompt(read) == rows_for_prompt(everything)
+
+
+@pytest.mark.parametrize("marks", [(), (BoundaryPart(kept=1),), (BoundaryPart(keeps_prompt=True),)])
+async def test_a_chat_without_an_answer_since_its_summary_is_compactable_if_that_keeps_messages(
+    pool: Pool, marks: tuple[BoundaryPart, ...]
+) -> None:
+    chat = await compacted(pool)
+    assert await messages.is_compactable(pool, HARNESS, CHAT)
+    chat = await send(pool, chat, "three")
+    boundary = replace(SUMMARY[0], content=(*SUMMARY[0].content, *marks))
+    await write(pool, commit_step(chat, step(chat, boundary, *SUMMARY[1:], compacted=True)))
+    assert await messages.is_compactable(pool, HARNESS, CHAT) is bool(marks)
+    assert is_compactable(await messages.load_history(pool, HARNESS, CHAT)) is bool(marks)
 
 
 async def test_a_deleted_summary_restores_the_messages_before_it(pool: Pool) -> None:

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from chatd.domain.chat.messages import Message, TokenUsage
-from chatd.domain.chat.parts import Part
+from chatd.domain.chat.parts import BoundaryPart, Part
 from chatd.domain.model.failures import known_failure
 from chatd.domain.prompt import compaction
 from chatd.domain.prompt.compaction import ContextFill, Status
@@ -25,11 +25,11 @@ def system(message_id: int) -> Message:
     return message(message_id, "system", text(), visibility="model")
 
 
-def summary(first_id: int) -> list[Message]:
+def summary(first_id: int, *mark: BoundaryPart) -> list[Message]:
     """The three rows of one compaction."""
     shown = (call("s", "chat_summarized"), result("s", "chat_summarized"))
     return [
-        message(first_id, "user", text("summary"), visibility="model", compressed=True),
+        message(first_id, "user", text("summary"), *mark, visibility="model", compressed=True),
         message(first_id + 1, "assistant", shown[0], visibility="user", compressed=True),
         message(first_id + 2, "tool", shown[1], visibility="both", compressed=True),
     ]
@@ -109,9 +109,20 @@ def test_prompt_rows_are_sorted_by_id() -> None:
         pytest.param([user(1), answer(2, 10), *summary(3)], False, id="all summarized"),
         pytest.param([answer(2, 10), *summary(3), user(6)], False, id="only a prompt since"),
         pytest.param([*summary(1), user(4), answer(5, None)], True, id="an answer since"),
+        pytest.param(
+            [answer(2, 10), *summary(3, BoundaryPart(kept=1)), user(6)], True, id="kept rows"
+        ),
+        pytest.param(
+            [user(1), *summary(3, BoundaryPart(keeps_prompt=True))], True, id="a kept message"
+        ),
+        pytest.param(
+            [user(1), *summary(3, BoundaryPart(kept=1)), *summary(6), user(9)],
+            False,
+            id="nothing kept by the second of two",
+        ),
     ],
 )
-def test_a_chat_is_compactable_if_it_has_answers_after_the_last_summary(
+def test_a_chat_is_compactable_if_answers_follow_the_last_summary_or_it_keeps_messages(
     history: list[Message], *, expected: bool
 ) -> None:
     assert compaction.is_compactable(history) is expected

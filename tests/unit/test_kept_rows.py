@@ -9,11 +9,18 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from chatd.domain.chat.messages import Draft, Message, Role
-from chatd.domain.chat.parts import BoundaryPart, NoticePart, Part, ToolCallPart, ToolResultPart
+from chatd.domain.chat.parts import (
+    BoundaryPart,
+    FilePart,
+    NoticePart,
+    Part,
+    ToolCallPart,
+    ToolResultPart,
+)
 from chatd.domain.ids import MessageId, ToolCallId
 from chatd.domain.model.protocol import PromptResult
 from chatd.domain.prompt.builder import PromptTarget, build_prompt
-from chatd.domain.prompt.compaction import ContextFill, rows_for_prompt, select_rows
+from chatd.domain.prompt.compaction import ContextFill, is_compactable, rows_for_prompt, select_rows
 from chatd.domain.prompt.kept_rows import (
     CLEARED_CHARS,
     RESULTS_CLEARED,
@@ -124,6 +131,58 @@ def test_the_prompt_after_a_summary_that_was_halved_keeps_less() -> None:
     history = [user(1), *steps(2, 8)]
     assert choose_kept(history, 99_999).mark.kept == 4
     assert choose_kept(history, 99_999, halvings=1).mark.kept == 2
+
+
+IMAGE = FilePart(media_type="image/png", file_id="f1")
+UPLOADED_PDF = FilePart(media_type="application/pdf", file_id="f1")
+UPLOADED_TEXT = FilePart(media_type="text/plain; charset=utf-8", file_id="f1")
+SMALL_TEXT = FilePart(media_type="text/plain", data="aGVsbG8=" * 100)
+LARGE_TEXT = FilePart(media_type="text/plain", data="aGVsbG8=" * 10_000)
+
+
+@pytest.mark.parametrize(
+    ("file", "halvings", "stays"),
+    [
+        pytest.param(IMAGE, 0, True, id="an image"),
+        pytest.param(IMAGE, 1, False, id="an image after an overflow"),
+        pytest.param(UPLOADED_PDF, 0, False, id="a PDF of unknown size"),
+        pytest.param(UPLOADED_TEXT, 0, False, id="a text of unknown size"),
+        pytest.param(SMALL_TEXT, 0, True, id="a small text"),
+        pytest.param(SMALL_TEXT, 1, False, id="a small text after an overflow"),
+        pytest.param(LARGE_TEXT, 0, False, id="a large text"),
+    ],
+)
+@pytest.mark.parametrize("later", [0, 1])
+def test_a_message_with_a_file_stays_only_if_the_file_surely_fits(
+    file: FilePart, halvings: int, later: int, *, stays: bool
+) -> None:
+    """`later`: steps after the message, which stay without it."""
+    asked = message(50, "user", text("read this"), file)
+    history = [user(1), *steps(2, 24), asked, *steps(51, later)]
+    mark = choose_kept(history, 5_000, halvings).mark
+    sent = ids(rows_for_prompt([*history, *summary(60, mark)]))
+    assert (50 in sent) is stays
+    assert (52 in sent) is bool(later)
+
+
+def test_files_in_an_answer_are_not_sent_and_do_not_keep_it_from_staying() -> None:
+    history = [user(1), *steps(2, 24), answer(50, text("see"), UPLOADED_PDF)]
+    assert choose_kept(history, 5_000).mark.kept > 0
+
+
+def test_a_step_that_returned_a_file_does_not_stay_after_an_overflow() -> None:
+    shown = replace(result("c50", output="{}"), is_media=True)
+    history = [user(1), *steps(2, 24), answer(50, call("c50")), message(51, "tool", shown)]
+    assert choose_kept(history, 5_000).mark.kept > 0
+    assert choose_kept(history, 5_000, halvings=1).mark.kept == 0
+
+
+def test_a_summary_right_after_one_that_keeps_messages_keeps_nothing() -> None:
+    first = compacted([user(1), *steps(2, 8)], 2_100)
+    assert is_compactable(first)
+    second = compacted([*first, user(21)], 2_100)
+    assert ids(rows_for_prompt(second)) == [22]
+    assert not is_compactable(second)
 
 
 def test_a_paused_answer_stays_with_its_continuation() -> None:

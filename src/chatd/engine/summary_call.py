@@ -64,30 +64,36 @@ class SummaryCall(Struct, frozen=True, kw_only=True):
         action: Compact | None,
     ) -> CallRows | CallRefused:
         """The first of the `writers` that can writes the summary. A provider that fails for all
-        chats is not called; its refusal if it is the only one. `action` is None if the provider
-        rejected the prompt as too long. Raises ModelCallError and SpendRefused."""
+        chats is not called; its refusal if it is the only one. A model that spend rules refuse is
+        skipped unless it is the last. `action` is None if the provider rejected the prompt as too
+        long. Raises ModelCallError and SpendRefused."""
         plan = self._plan(attempt.history, context, action)
         recorder = self.episodes.open(Episode.of(attempt.chat))
         refused: CallRefused | None = None
         failed: ModelCallError | None = None
+        unpaid: SpendRefused | None = None
+        usage: tuple[UsageEntry, ...] = ()
         try:
             for writer in writers:
                 if (refused := self.circuits.request_call(writer.config.provider)) is not None:
                     continue
-                if failed is None:
+                if failed is None and unpaid is None:
                     recorder.add("assistant", (summary_call(plan),))
                 try:
-                    usage = () if failed is None else failed.usage
                     return await self._write(
                         attempt, writer, plan, recorder, usage=usage, halvings=int(action is None)
                     )
                 except SpendExceeded:
                     raise
                 except ModelCallError as error:
-                    failed = error
-            if failed is None and refused is not None:
+                    failed, usage = error, error.usage
+                except SpendRefused as error:
+                    if writer is writers[-1]:
+                        raise
+                    unpaid, usage = error, attempt.unrecorded_usage()
+            if failed is None and refused is not None and not usage:
                 return refused
-            raise failed or InvariantBroken("A summary needs a model that writes it.")
+            raise failed or unpaid or InvariantBroken("A summary needs a model that writes it.")
         except (ModelCallError, SpendRefused) as error:
             recorder.add("tool", (summary_failed(plan, error.message),))
             raise

@@ -245,9 +245,7 @@ class ChatRoutes:
     async def compact_chat(self, request: ApiRequest) -> ApiReply:
         deps = self._deps
         compactable = await deps.retry(
-            lambda: messages.has_answer_since_boundary(
-                deps.pool, request.caller.actor, request.chat_id
-            )
+            lambda: messages.is_compactable(deps.pool, request.caller.actor, request.chat_id)
         )
         command = RequestCompaction(compactable=compactable)
         outcome = await run_operation(deps, request.caller, request.chat_id, command)

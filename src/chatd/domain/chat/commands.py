@@ -119,7 +119,7 @@ class AnswerCalls(Struct, frozen=True, kw_only=True):
 
 
 class RequestCompaction(Struct, frozen=True, kw_only=True):
-    """`compactable`: an answer exists after the last boundary."""
+    """`compactable`: an answer exists after the last boundary, or that keeps messages."""
 
     compactable: bool
 

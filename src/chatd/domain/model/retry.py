@@ -81,8 +81,9 @@ def decide_retry(
 ) -> RetryAfter | CompactFirst | GiveUp:
     """Decide after failure number `failures`, counted from 1, of the chat's next step.
 
-    `compactable`: there is an answer after the last summary. A prompt that overflows right after a
-    summary has none, so one overflow never leads to a second summary. With `outage`, a provider
+    `compactable`: there is an answer after the last summary, or that keeps messages. A prompt that
+    overflows right after a summary leads to one more, which keeps nothing, and never to a third.
+    With `outage`, a provider
     that is down is waited for beyond the usual number of attempts.
     """
     if failed.kind == "context_overflow":

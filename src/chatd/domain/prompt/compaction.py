@@ -135,8 +135,11 @@ def rows_for_prompt(history: Sequence[Message]) -> list[Message]:
 
 
 def is_compactable(history: Sequence[Message]) -> bool:
-    """The model has answered since the last summary."""
-    return bool(select_rows(history).answers)
+    """The model has answered since the last summary, or that one keeps messages. They may be too
+    long: one more summary, which keeps nothing, makes room."""
+    chosen = select_rows(history)
+    keeps = chosen.boundary is not None and _read_mark(chosen.boundary) != BoundaryPart()
+    return keeps or bool(chosen.answers)
 
 
 def measure_fill(history: Sequence[Message], limit: int | None) -> ContextFill:

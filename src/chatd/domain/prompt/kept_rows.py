@@ -20,6 +20,7 @@ from chatd.domain.model.usage import BYTES_PER_TOKEN, IMAGE_TOKENS, utf8_size
 from chatd.domain.prompt.compaction import (
     DEFAULT_CEILING_TOKENS,
     DEFAULT_THRESHOLD_PERCENT,
+    NOTHING_KEPT,
     ContextFill,
     Kept,
     select_rows,
@@ -60,8 +61,11 @@ def choose_kept(history: Sequence[Message], kept_tokens: int, halvings: int = 0)
     """The newest messages that fit `kept_tokens` and a quarter of the prompt, and the user's last
     message if it lies before them. A call and its result are never separated, nor is a paused
     answer from its continuation. `halvings`: how often the prompt was halved until the provider
-    accepted it."""
+    accepted it. A message with a file stays only if the file surely fits. Nothing stays if no
+    answer follows the last summary: what that one kept may be too long."""
     chosen = select_rows(history)
+    if chosen.boundary is not None and not chosen.answers:
+        return NOTHING_KEPT
     cleared = find_cleared(history)
     sizes = [row_tokens(row, cleared) for row in chosen.rows]
     total = sum(sizes) >> halvings
@@ -69,7 +73,7 @@ def choose_kept(history: Sequence[Message], kept_tokens: int, halvings: int = 0)
     inseparable = _inseparable(chosen.rows)
     for index in range(len(sizes) - 1, -1, -1):
         size += sizes[index]
-        if size > budget:
+        if size > budget or _has_unfit_file(chosen.rows[index], halvings):
             break
         if index not in inseparable:
             start, used = index, size
@@ -79,7 +83,8 @@ def choose_kept(history: Sequence[Message], kept_tokens: int, halvings: int = 0)
         prompt = None
     if prompt is not None:
         size = row_tokens(prompt, cleared)
-        prompt = prompt if size <= min(kept_tokens, total // PROMPT_SHARE) else None
+        fits = size <= min(kept_tokens, total // PROMPT_SHARE)
+        prompt = prompt if fits and not _has_unfit_file(prompt, halvings) else None
         used += 0 if prompt is None else size
     count = sum(not row.deleted and row.id >= tail[0].id for row in history) if tail else 0
     return Kept(
@@ -92,6 +97,21 @@ def choose_kept(history: Sequence[Message], kept_tokens: int, halvings: int = 0)
 def _newest_prompt(rows: Sequence[Message], earlier: Message | None) -> Message | None:
     """`earlier` is the message that the last summary kept."""
     return next((row for row in reversed(rows) if row.starts_turn), earlier)
+
+
+def _has_unfit_file(row: Message, halvings: int) -> bool:
+    """A file of unknown size that is no image may be longer than the window. After an overflow
+    any file may be. Files in an answer are not sent."""
+    if row.role == "assistant":
+        return False
+    if halvings > 0 and any(isinstance(p, ToolResultPart) and p.is_media for p in row.content):
+        return True
+    files = [part for part in row.content if isinstance(part, FilePart)]
+    return any(halvings > 0 or (f.data is None and not _is_image(f)) for f in files)
+
+
+def _is_image(file: FilePart) -> bool:
+    return file.media_type.strip().lower().startswith("image/")
 
 
 def _inseparable(rows: Sequence[Message]) -> frozenset[int]:
@@ -232,6 +252,8 @@ def row_tokens(row: Message, cleared: ClearedResults = NOTHING_CLEARED) -> int:
 
 
 def _part_tokens(part: Part) -> int:
+    if isinstance(part, FilePart) and part.data is not None and not _is_image(part):
+        return -(-len(part.data) * 3 // (4 * BYTES_PER_TOKEN))  # The data is base64.
     if isinstance(part, FilePart) or (isinstance(part, ToolResultPart) and part.is_media):
         return IMAGE_TOKENS
     size = _PART_BYTES

@@ -215,13 +215,18 @@ HISTORY: Final[LiteralString] = f"""
     ORDER BY id"""
 
 
-HAS_ANSWER_SINCE_BOUNDARY: Final[LiteralString] = f"""
+IS_COMPACTABLE: Final[LiteralString] = f"""
+    WITH boundary AS MATERIALIZED (
+        SELECT id, content FROM chat_messages
+        WHERE chat_id = $1 AND compressed AND visibility = 'model' AND NOT deleted
+        ORDER BY id DESC LIMIT 1)
     SELECT EXISTS (SELECT FROM chats c WHERE c.id = $1 AND {chat_condition("$2", "$3")})
-    AND EXISTS (SELECT FROM chat_messages
-        WHERE chat_id = $1 AND role = 'assistant' AND visibility <> 'user'
-          AND NOT deleted AND NOT compressed
-          AND id > coalesce((SELECT max(id) FROM chat_messages
-              WHERE chat_id = $1 AND compressed AND visibility = 'model' AND NOT deleted), 0))"""
+    AND (EXISTS (SELECT FROM boundary, json_array_elements(content) part
+            WHERE part->>'type' = 'boundary')
+        OR EXISTS (SELECT FROM chat_messages
+            WHERE chat_id = $1 AND role = 'assistant' AND visibility <> 'user'
+              AND NOT deleted AND NOT compressed
+              AND id > coalesce((SELECT id FROM boundary), 0)))"""
 
 
 async def load_history(
@@ -246,8 +251,8 @@ async def decode_in_slices(rows: Sequence[Row]) -> list[Message]:
     return decoded
 
 
-async def has_answer_since_boundary(conn: Conn, actor: Actor, chat_id: ChatId) -> bool:
+async def is_compactable(conn: Conn, actor: Actor, chat_id: ChatId) -> bool:
     """The same rule as in `domain.prompt.compaction`. False if the actor may not change the
     chat."""
     reach = chat_reach(actor, "chats.write")
-    return await conn.fetchval(HAS_ANSWER_SINCE_BOUNDARY, chat_id, *reach)
+    return await conn.fetchval(IS_COMPACTABLE, chat_id, *reach)
