@@ -16,9 +16,13 @@ from chatd.domain.tool_policy.rules import (
     ToolRule,
 )
 from chatd.domain.tool_policy.shell_commands import (
+    MAX_SHELL_CHARS,
     MAX_SHELL_COMMANDS,
+    MAX_SHELL_DEPTH,
+    MAX_SHELL_FORM_CHARS,
     MAX_SHELL_SIGNS,
     MAX_SHELL_TEXTS,
+    read_shell,
 )
 
 
@@ -405,6 +409,59 @@ def test_a_command_beyond_the_bounds_is_asked_for(command: str) -> None:
 def test_a_rule_is_found_beyond_the_bounds_where_it_is_plain() -> None:
     assert decided("ls;" * 10_000 + "rm x", ("deny", "rm *")) == "ask"
     assert decided("rm x;" + "ls;" * 10_000, ("deny", "rm *")) == "deny"
+
+
+LONG_CHAINS = [
+    "nice " * 3_000 + "ls",
+    "env " * 8_000 + "ls",
+    "xargs " * 6_000 + "ls",
+    "nice " * 20_000 + "ls",
+    "/usr/bin/nice " * 20_000 + "ls",
+    "nice " * (MAX_SHELL_DEPTH + 1) + "ls",
+    "find -exec " * 1_000 + "ls",
+    "find . " + "-exec " * 2_000 + "ls",
+    "eval " + "nice " * 6_000 + "ls",
+    "env " + "A=1 " * 5_000 + "ls",
+    "A=1 " * 5_000 + "ls",
+    "find " + "a " * 9_000 + "-exec ls +",
+    "xargs " + " ".join(f"-Ia{number}" for number in range(1_000)) + " ls",
+]
+
+
+@pytest.mark.parametrize("command", LONG_CHAINS, ids=lambda command: command[:24])
+def test_a_long_chain_of_programs_is_asked_for_and_read_in_bounds(command: str) -> None:
+    found = read_shell(command).commands
+
+    assert len(found) <= MAX_SHELL_COMMANDS
+    assert sum(map(len, found)) <= MAX_SHELL_FORM_CHARS
+    assert decided(command, ("deny", "rm *")) == "ask"
+    assert decided(f"{command[:-2]}rm x", ("deny", "rm *")) != "auto"
+    assert decided(f"rm {command}", ("deny", "rm *")) == "deny"
+    assert decided(f"sudo rm {command}", ("deny", "rm *")) != "auto"
+
+
+def test_a_long_command_of_plain_words_is_judged_by_its_first_part() -> None:
+    words = "a " * 50_000
+
+    assert sum(map(len, read_shell(f"echo {words}").commands)) <= MAX_SHELL_CHARS + 3
+    assert decided(f"echo {words}", ("deny", "rm *")) == "auto"
+    assert decided(f"rm {words}", ("deny", "rm *")) == "deny"
+    assert decided(f"/bin/rm {words}", ("deny", "rm *")) == "deny"
+    assert decided(f"/bin/echo {words} --force", ("deny", "echo * --force")) == "ask"
+    assert decided("git " + "-c a " * 5_000 + "push", ("deny", "git push *")) == "ask"
+
+
+@pytest.mark.parametrize("count", [8, 64])
+def test_commands_that_start_one_another_in_many_ways_are_read_once_each(count: int) -> None:
+    """`find -exec find -exec`: each of them has all those that follow."""
+    command = "find -exec " * count
+
+    assert decided(f"{command} rm x", ("deny", "rm *")) != "auto"
+    assert len(read_shell(f"{command} rm x").commands) <= 2 * count + 1
+
+
+def test_here_documents_beyond_the_bound_are_left_in_the_text() -> None:
+    assert decided("cat <<E\n$\n" * 2_000 + "E\n", ("deny", "rm *")) == "ask"
 
 
 def test_a_long_file_in_a_here_document_is_no_command() -> None:

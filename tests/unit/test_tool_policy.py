@@ -414,7 +414,9 @@ def test_missing_arguments_match_no_pattern() -> None:
 def test_matching_takes_linear_time() -> None:
     """With backtracking it would not end."""
     hostile = rule("ask", command="*".join("a" * 200) + "c")
-    assert action("execute", args(command="a" * 100_000), layer("user", hostile)) == "auto"
+    assert action("execute", args(command="a" * 16_000), layer("user", hostile)) == "auto"
+    # Of a longer command the rest is not read: it may have a `c`.
+    assert action("execute", args(command="a" * 100_000), layer("user", hostile)) == "ask"
 
 
 def test_many_home_directories_in_a_call_take_little_time() -> None:

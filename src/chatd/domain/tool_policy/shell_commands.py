@@ -15,7 +15,7 @@ text gives the same tree, so it is part of the domain.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import dropwhile, pairwise, takewhile
 from typing import Final
@@ -30,18 +30,23 @@ ANY_NAME: Final = "\x01"
 """A hole left by `*`, `?` or `[...]`: text without blanks and slashes."""
 
 MAX_SHELL_CHARS: Final = 16_384
-"""Of a command, without the here-documents that no shell reads. A longer one is unclear."""
+"""Of a command, without the here-documents that no shell reads. A longer one is unclear; of one
+with plain words only, the rest is a hole."""
 MAX_SHELL_SIGNS: Final = 400
 """Quotes, brackets and operators in it. The time that the parser needs for a text with errors
 grows with their square: 400 take at most 0.1 s."""
 MAX_SHELL_TEXTS: Final = 24
 """Texts that one command hands to other shells, however deeply."""
 MAX_SHELL_COMMANDS: Final = 500
+MAX_SHELL_DEPTH: Final = 32
+"""Programs that start one another, as in `sudo nice ls`. What a longer chain runs is unclear."""
+MAX_SHELL_FORM_CHARS: Final = 131_072
+"""Of all commands in all spellings, each time that one is found. What follows is unclear."""
 
 _LANGUAGE: Final = Language(language())
 _SIGNS: Final = re.compile(r"[|&;<>(){}$`'\"\[\]]")
 _SEPARATORS: Final = re.compile(r"[;&|\n\r(){}`<>]|\$\(")
-_PLAIN_WORDS: Final = re.compile(r"(?:[^\s|&;<>(){}`'\"\[\]\\$*?#!]|\$HOME\b| )*")
+_NOT_PLAIN: Final = re.compile(r"[^\S ]|[|&;<>(){}`'\"\[\]\\*?#!]|\$(?!HOME\b)")
 _LINE_BREAK: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\\n")
 _LINE_WITH_ESCAPE: Final = re.compile(r"\n([ \t]*)\\(?!\n)")
 """The parser takes such a line for a part of the one before; two quotes make it another word."""
@@ -50,6 +55,7 @@ _HEREDOC: Final = re.compile(
 )
 """Nothing on the rest of the line may join it with the next one."""
 _MAX_HEREDOCS: Final = 32
+_MAX_SIGNS_OF_XARGS: Final = 4
 _UNQUOTED: Final = re.compile(
     r"\\(.)|(\{[^{}\s]*(?:,|\.\.)[^{}\s]*\})|([*?]|\[[^\]\s]+\])", re.DOTALL
 )
@@ -203,6 +209,9 @@ _EXEC_FLAGS: Final[Mapping[str, frozenset[str]]] = {
 _SHELL_VALUES: Final = frozenset({"-o", "+o", "-O", "+O", "--rcfile", "--init-file"})
 _COMMAND_NODES: Final = frozenset({"command", "declaration_command", "unset_command"})
 _READS_COMMANDS: Final = frozenset({"at", "batch", "crontab"})
+_STARTING: Final = (
+    SHELLS, _STARTERS, _SUBCOMMANDS, _EXEC_FLAGS, _READS_COMMANDS, {"alias", "hash", "source", "."},
+)  # fmt: skip
 
 
 class ShellReading(Struct, frozen=True, kw_only=True):
@@ -225,6 +234,7 @@ class _Reader:
         self.found: dict[str, None] = {}
         self.is_unclear = False
         self._texts = 0
+        self._form_chars = 0
         self._reads_input = False
 
     def read(self, text: str) -> None:
@@ -249,9 +259,8 @@ class _Reader:
         bodies: list[str] = []
         expected: set[int] = set()
         if not _is_small(text):
-            if _PLAIN_WORDS.fullmatch(text):
-                words = text.split()
-                self._add(list(dropwhile(lambda word: re.match(r"\w+=", word), words)))
+            if not _NOT_PLAIN.search(text):
+                self._add_plain(text)
                 return True
             text, bodies, expected = _without_heredocs(text)
             if not _is_small(text):
@@ -279,30 +288,49 @@ class _Reader:
         self._reads_input = outer
         return not root.has_error and not expected
 
+    def _add_plain(self, text: str) -> None:
+        """One command of plain words. The end of a long one may be an option's value, so that it
+        is two holes."""
+        words = text[:MAX_SHELL_CHARS].split()
+        is_cut = len(text) > MAX_SHELL_CHARS
+        if is_cut:
+            words = [*words[:-1], f"{words[-1] if words else ''}{ANY_TEXT}", ANY_TEXT]
+        words = list(dropwhile(lambda word: re.match(r"\w+=", word), words))
+        if is_cut:
+            self.is_unclear |= _has_hole(words[0]) or _starts_others(_base_name(words[0]))
+        self._add(words)
+
     def _add(self, words: Sequence[str]) -> None:
         """A command, and those that it starts."""
-        todo = [list(words)]
+        todo = [iter([list(words)])]
         while todo:
-            words = todo.pop()
-            if not words:
+            if (started := next(todo[-1], None)) is None:
+                todo.pop()
                 continue
-            if len(self.found) >= MAX_SHELL_COMMANDS:
-                self.is_unclear = True
-                return
-            name, rest = words[0].rsplit("/", 1)[-1], words[1:]
-            forms = [words, [name, *rest]]
+            if not started:
+                continue
+            name, rest = _base_name(started[0]), started[1:]
+            forms = [started, [name, *rest]]
             if (values := _GLOBAL_VALUES.get(name)) is not None:
                 forms.append([name, *_after_options(rest, values)])
-            for form in forms:
-                self.found[" ".join(" ".join(form).split())] = None
-            todo += self._started(name, rest)
+            lines = {" ".join(" ".join(form).split()): None for form in forms}
+            self._form_chars += sum(len(line) + 1 for line in lines)
+            if (
+                len(todo) > MAX_SHELL_DEPTH
+                or len(self.found) >= MAX_SHELL_COMMANDS
+                or self._form_chars > MAX_SHELL_FORM_CHARS
+            ):
+                self.is_unclear = True
+                return
+            self.found |= lines
+            todo.append(iter(self._started(name, rest)))
 
-    def _started(self, name: str, words: list[str]) -> list[list[str]]:
+    def _started(self, name: str, words: list[str]) -> Iterable[list[str]]:
         """The commands that this one starts. Reads what it hands to another shell."""
         if name in SHELLS:
             self._read_script(words)
         elif name in _EXEC_FLAGS:
-            return list(_executed(words, _EXEC_FLAGS[name]))
+            return _executed(words, _EXEC_FLAGS[name])
         elif name == "alias":
             for word in words:
                 self.read(word.partition("=")[2])
@@ -345,8 +373,7 @@ class _Reader:
         if name in {"ssh", "su"} or (name == "sudo" and {"-i", "-s"} & set(words)):
             self._reads_input |= not rest and not texts
         if name == "xargs":
-            signs = {"{}", *_option_values(words, frozenset({"-I", "-J", "-i"}))}
-            rest = [*(_with_holes(word, signs) for word in rest), ANY_TEXT] if rest else []
+            rest = self._filled_by_xargs(words, rest)
         elif name == "parallel":
             given = rest
             rest = [_with_holes(word, {"{}"}) for word in _until(rest, {":::", "::::", ":::+"})]
@@ -363,8 +390,22 @@ class _Reader:
             self.read(" ".join(rest))
         return []
 
+    def _filled_by_xargs(self, words: list[str], started: list[str]) -> list[str]:
+        signs = {"{}", *_option_values(words, frozenset({"-I", "-J", "-i"}))}
+        if len(signs) > _MAX_SIGNS_OF_XARGS:
+            self.is_unclear, signs = True, {"{}"}
+        return [*(_with_holes(word, signs) for word in started), ANY_TEXT] if started else []
+
 
 # Words
+
+
+def _base_name(program: str) -> str:
+    return program.rsplit("/", 1)[-1]
+
+
+def _starts_others(name: str) -> bool:
+    return name.startswith("ld-") or any(name in names for names in _STARTING)
 
 
 def _after_options(words: list[str], values: frozenset[str]) -> list[str]:
@@ -403,11 +444,12 @@ def _option_values(words: list[str], options: frozenset[str]) -> Iterator[str]:
 def _executed(words: list[str], flags: frozenset[str]) -> Iterator[list[str]]:
     for place, word in enumerate(words):
         if word in flags:
-            started = _until(words[place + 1 :], {";", "+"})
+            following = (words[later] for later in range(place + 1, len(words)))
+            started = _until(following, {";", "+"})
             yield [_with_holes(one, {"{}"}) for one in started]
 
 
-def _until(words: list[str], ends: set[str]) -> list[str]:
+def _until(words: Iterable[str], ends: set[str]) -> list[str]:
     return list(takewhile(lambda word: word not in ends, words))
 
 
@@ -444,10 +486,13 @@ def _without_heredocs(text: str) -> tuple[str, list[str], set[int]]:
     bodies: list[str] = []
     kept: list[str] = []
     places: set[int] = set()
-    end = size = 0
+    end = size = tried = 0
     for start in _HEREDOC.finditer(text):
-        if start.start() < end or len(bodies) >= _MAX_HEREDOCS:
+        if start.start() < end:
             continue
+        tried += 1
+        if tried > _MAX_HEREDOCS:
+            break
         close = re.compile(rf"^\t*{start[2]}$", re.MULTILINE).search(text, start.end())
         if close is None:
             break
@@ -470,7 +515,7 @@ def _fed_texts(nodes: Sequence[Node], commands: Sequence[list[str]]) -> Iterator
         elif node.type == "herestring_redirect":
             yield " ".join(_text(child) for child in node.named_children)
     for words in commands:
-        if words[:1] and words[0].rsplit("/", 1)[-1] in {"echo", "printf"}:
+        if words[:1] and _base_name(words[0]) in {"echo", "printf"}:
             yield _unescape(" ".join(_after_options(words[1:], frozenset())))
 
 
