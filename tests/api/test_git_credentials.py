@@ -33,6 +33,10 @@ async def test_a_token_is_given_replaced_and_deleted_and_never_returned(dsn: str
         ({"host": "https://git.test", "kind": "gitea"}, "host"),
         ({"token": "a b c d e f g"}, "token"),
         ({"api_url": "ftp://git.test"}, "api_url"),
+        ({"api_url": "http://[bad"}, "api_url"),
+        ({"api_url": "http://a\0b/"}, "api_url"),
+        ({"host": "github.com\n"}, "host"),
+        ({"token": "abcdefgh\n"}, "token"),
         ({"kind": "svn"}, "kind"),
     ],
 )

@@ -142,6 +142,14 @@ async def test_a_chat_without_an_answer_since_its_summary_is_compactable_if_that
     assert is_compactable(await messages.load_history(pool, HARNESS, CHAT)) is bool(marks)
 
 
+@pytest.mark.parametrize("kept", [-5, 10**18, 10**30])
+async def test_a_summary_with_a_forged_mark_keeps_no_message(pool: Pool, kept: int) -> None:
+    """As an import may have one."""
+    await compacted(pool, BoundaryPart(kept=kept))
+    read = await messages.load_history(pool, HARNESS, CHAT)
+    assert spoken(rows_for_prompt(read)) == ["Be kind.", "In short.", "Two."]
+
+
 async def test_a_deleted_summary_restores_the_messages_before_it(pool: Pool) -> None:
     chat = await compacted(pool)
     await edit(pool, chat, 5, "two again")

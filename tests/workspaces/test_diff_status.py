@@ -121,3 +121,29 @@ async def test_an_agent_that_does_not_answer_holds_up_no_other_chat(pool: Pool) 
     finally:
         running.cancel()
     assert not silent.is_set()
+
+
+@pytest.mark.promise("P2")
+async def test_a_bug_in_the_status_of_one_chat_ends_nothing_else(pool: Pool) -> None:
+    await insert_seed(pool, Seed(state=State.W))
+    clock, reads = FakeClock(), asyncio.Queue[ChatId]()
+
+    async def read(chat: Chat) -> list[ScopedDiff]:
+        reads.put_nowait(chat.id)
+        return [APP]
+
+    async def complete(chat: Chat, status: DiffStatus) -> DiffStatus:
+        raise ValueError("a bug")
+
+    keeper = DiffStatusKeeper(pool, env_with(clock), read, lambda _chat, _kind: None, complete)
+    running = asyncio.get_running_loop().create_task(keeper.run())
+    try:
+        for _ in range(2):
+            keeper.mark(CHAT)
+            await clock.wait_for_sleeper("diff_status")
+            clock.advance(DIFF_STATUS_DELAY_S)
+            async with asyncio.timeout(20):
+                assert await reads.get() == CHAT
+        assert not running.done()
+    finally:
+        running.cancel()

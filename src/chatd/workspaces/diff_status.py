@@ -153,5 +153,8 @@ class DiffStatusKeeper:
             kind = error.code if isinstance(error, ChatdError) else "timeout"
             self._env.emit("diff_status_failed", chat_id=chat_id, error_kind=kind)
             return
+        except Exception as error:  # noqa: BLE001 - the status of one chat must not end the process
+            self._env.emit("diff_status_failed", chat_id=chat_id, error=error, error_kind="bug")
+            return
         if written is not None:
             self._announce(written, "diff")

@@ -6,7 +6,6 @@ to the address that its user gave, and to no address that a reply names.
 
 import asyncio
 from typing import Final
-from urllib.parse import urlsplit
 
 import aiohttp
 from msgspec import Struct
@@ -28,6 +27,7 @@ from chatd.domain.chat.pull_requests import (
 from chatd.domain.chat.row import Chat, DiffStatus
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import UserId
+from chatd.domain.mcp.oauth_addresses import split_url
 from chatd.domain.ports import Env
 from chatd.guarded_dial import guarded_session, read_bounded
 from chatd.sealed_secrets import KeyRing
@@ -127,11 +127,14 @@ class PullRequests:
         self, kind: GitHostKind, api_url: str, token: str, remote: GitRemote, branch: str
     ) -> PullRequest | None:
         """Raises GitHostFailed."""
-        host = urlsplit(api_url).hostname or ""
+        pieces = split_url(api_url)
+        if pieces is None:
+            raise GitHostFailed("The address of the host's API is not valid. Give the token again.")
+        host = pieces.host
         try:
             async with (
                 asyncio.timeout(GIT_HOST_TIMEOUT_S),
-                guarded_session(allow_private=host.lower() in self._private_hosts) as session,
+                guarded_session(allow_private=host in self._private_hosts) as session,
             ):
                 headers = {"accept": "application/json", **auth_headers(kind, token)}
                 listed = await _get(session, api_url, search_path(kind, remote, branch), headers)

@@ -175,10 +175,11 @@ class BoundaryPart(_Part, frozen=True, kw_only=True, tag="boundary"):
 
     `kept` is the number of messages directly before the summary, without deleted ones. It is not an
     id, because a fork counts its messages anew. `keeps_prompt`: also the newest user message
-    before those.
+    before those. A part with another number, such as one of a forged import, keeps none: the
+    statement that reads history agrees.
     """
 
-    kept: int = 0
+    kept: Annotated[int, msgspec.Meta(ge=0, le=999_999)] = 0
     keeps_prompt: bool = False
 
 

@@ -177,13 +177,16 @@ def _appended(added: AppendedMessage, version: int, written_at: datetime) -> Mes
 
 
 # The boundary is the newest summary; its mark says which messages directly before it stay, from
-# `start` on. Of the messages before `start` only the system's are read, and the user's last one if
-# it stays; of those from there on the newest within $2 bytes and the system's. Old notices to
-# people are left out. Ordered by id, because rows of one commit share their time.
+# `start` on (none if the mark is forged). Of the messages before `start` only the system's are
+# read, and the user's last one if it stays; of those from there on the newest within $2 bytes and
+# the system's. Old notices to people are left out. Ordered by id, because rows of one commit share
+# their time.
 HISTORY: Final[LiteralString] = f"""
     WITH boundary AS MATERIALIZED (
-        SELECT coalesce(b.id, 0) AS id, coalesce((b.mark->>'kept')::int, 0) AS kept,
-            coalesce((b.mark->>'keeps_prompt')::boolean, false) AS keeps_prompt
+        SELECT coalesce(b.id, 0) AS id,
+            CASE WHEN b.mark->>'kept' ~ '^[0-9]{{1,6}}$' THEN (b.mark->>'kept')::int ELSE 0 END
+                AS kept,
+            coalesce(b.mark->>'keeps_prompt' = 'true', false) AS keeps_prompt
         FROM chats c LEFT JOIN LATERAL (
             SELECT id, (SELECT part FROM json_array_elements(content) part
                 WHERE part->>'type' = 'boundary' LIMIT 1) AS mark

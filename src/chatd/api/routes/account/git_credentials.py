@@ -14,8 +14,9 @@ from chatd.api.schemas.account.git_credentials import (
     GitCredentialReply,
 )
 from chatd.api.schemas.lists import ListQuery
-from chatd.domain.chat.pull_requests import WELL_KNOWN_HOSTS, api_address
+from chatd.domain.chat.pull_requests import WELL_KNOWN_HOSTS, api_address, parse_remote
 from chatd.domain.errors import InvalidInput
+from chatd.domain.mcp.oauth_addresses import split_url
 from chatd.store import git_credentials
 from chatd.store.git_credentials import TOKEN, GitCredential
 
@@ -59,6 +60,14 @@ class GitCredentialRoutes:
     async def save(self, request: ApiRequest) -> ApiReply:
         deps, body = self._deps, await request.body(_SAVE)
         host = body.host.lower()
+        if parse_remote(f"https://{host}/a/b") is None:
+            raise InvalidInput("host", "expected a host name, such as git.example.com")
+        given = body.api_url
+        if given is not None and (not given.isprintable() or split_url(given) is None):
+            text = "expected an address such as https://git.example.com/api/v1"
+            raise InvalidInput("api_url", text)
+        if not body.token.isprintable():
+            raise InvalidInput("token", "a token has no line breaks")
         kind = body.kind or WELL_KNOWN_HOSTS.get(host)
         if kind is None:
             raise InvalidInput("kind", "say which API this host has: github, gitlab or gitea")
