@@ -81,6 +81,7 @@ WITHOUT_ACTOR: Final[Mapping[str, str]] = {
     "file.uploads.abandon": "by the id of the upload, which its request made",
     "file.uploads.list_dead": "maintenance",
     "file.uploads.forget": "maintenance",
+    "chat.idempotency.keep_tool_output": "the worker, under its fence",
     "git_credentials.find": "the worker, for the owner of a chat",
     "mcp.registrations": "configuration, no rows of users",
     "mcp.selection": "the catalog, which all users read",
