@@ -47,6 +47,7 @@ def planted(*, in_fixed_places: bool, is_proxy: bool = True) -> Generator[Decoys
     requests: list[str] = []
     with ExitStack() as stack:
         home = Path(stack.enter_context(TemporaryDirectory(prefix=PREFIX)))
+        home.chmod(0o755)  # another account must be able to see where a link in the checkout leads
         url = f"http://127.0.0.1:{stack.enter_context(decoy_server(requests, 0))}"
         deployment = plant_home(home, url)
         if in_fixed_places:

@@ -68,7 +68,7 @@ async def test_a_message_to_a_busy_chat_is_queued(server: ApiServer) -> None:
     [
         ("queue", True, False, State.R1),
         ("steer", True, True, State.R1),
-        ("interrupt", True, False, State.I1),
+        ("interrupt", True, True, State.I1),
         ("rollback", False, False, State.P0),
     ],
 )

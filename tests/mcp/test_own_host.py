@@ -3,12 +3,14 @@
 import asyncio
 import subprocess
 import sys
+from pathlib import Path
 from typing import Final
 
 import pytest
 
 from tests.support import own_host
 
+CHECKOUT: Final = Path(__file__).parents[2]
 NAMESPACE: Final = ("unshare", "--map-root-user", "--net", "sh", "-c")
 SETUP: Final = (
     "ip link set lo up && ip address add 9.9.9.9/32 dev lo"
@@ -32,7 +34,7 @@ pytestmark = pytest.mark.skipif(
 async def attempts(*args: str) -> list[str]:
     command = f'{SETUP} && exec "$0" -m {own_host.__name__} {" ".join(args)}'
     process = await asyncio.create_subprocess_exec(
-        *NAMESPACE, command, sys.executable, stdout=asyncio.subprocess.PIPE
+        *NAMESPACE, command, sys.executable, stdout=asyncio.subprocess.PIPE, cwd=CHECKOUT
     )
     output, _ = await process.communicate()
     return output.decode().splitlines()

@@ -280,19 +280,21 @@ async def marks(pool: Pool) -> list[tuple[str, int]]:
 
 async def test_the_first_start_may_run_and_the_second_may_not(pool: Pool) -> None:
     fence = await running(pool)
-    assert await idempotency.mark_tool_started(pool, CHAT, CALL, fence)
-    assert not await idempotency.mark_tool_started(pool, CHAT, CALL, fence)
-    assert await idempotency.mark_tool_started(pool, CHAT, OTHER_CALL, fence)
+    assert (await idempotency.mark_tool_started(pool, CHAT, CALL, fence)).first
+    assert not (await idempotency.mark_tool_started(pool, CHAT, CALL, fence)).first
+    assert (await idempotency.mark_tool_started(pool, CHAT, OTHER_CALL, fence)).first
     assert await marks(pool) == [(CALL, fence.epoch), (OTHER_CALL, fence.epoch)]
 
 
 async def test_a_retry_after_a_lost_reply_finds_its_own_mark(pool: Pool) -> None:
     fence = await running(pool)
     await idempotency.mark_tool_started(pool, CHAT, CALL, fence)
-    assert await idempotency.mark_tool_started(pool, CHAT, CALL, fence, is_retry=True)
+    assert (await idempotency.mark_tool_started(pool, CHAT, CALL, fence, is_retry=True)).first
     await workers.release(pool, fence.worker_id)
     [taken] = await workers.acquire(pool, OTHER_WORKER, roots=1, children=0)
-    assert not await idempotency.mark_tool_started(pool, CHAT, CALL, Fence.of(taken), is_retry=True)
+    assert not (
+        await idempotency.mark_tool_started(pool, CHAT, CALL, Fence.of(taken), is_retry=True)
+    ).first
 
 
 async def test_after_a_crash_the_next_worker_finds_the_mark(pool: Pool) -> None:
@@ -300,8 +302,8 @@ async def test_after_a_crash_the_next_worker_finds_the_mark(pool: Pool) -> None:
     await idempotency.mark_tool_started(pool, CHAT, CALL, fence)
     await workers.release(pool, fence.worker_id)
     [taken] = await workers.acquire(pool, OTHER_WORKER, roots=1, children=0)
-    assert not await idempotency.mark_tool_started(pool, CHAT, CALL, Fence.of(taken))
-    assert await idempotency.mark_tool_started(pool, CHAT, OTHER_CALL, Fence.of(taken))
+    assert not (await idempotency.mark_tool_started(pool, CHAT, CALL, Fence.of(taken))).first
+    assert (await idempotency.mark_tool_started(pool, CHAT, OTHER_CALL, Fence.of(taken))).first
 
 
 @pytest.mark.covers("T13")
