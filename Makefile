@@ -33,7 +33,7 @@ CHECKS = types=$$(mktemp) || exit 1; failed=0; \
 
 PAGE_TESTS = $(BIN)/python -m tools.page_tests
 
-.PHONY: help serve page check test test-page test-page-slow fuzz chaos rolling upgrade soak test-model fmt bench docs lock clean runtime dev model
+.PHONY: help serve page check test test-conformance test-page test-page-slow fuzz chaos rolling upgrade soak test-model fmt bench docs lock clean runtime dev model
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,7 +60,7 @@ test: BESIDE = if [ $$failed = 0 ]; then test -d tests/unit/__pycache__ \
 	echo "Running the tests, which takes many minutes; the percentage says how far they are ..."; \
 	$(BIN)/python -m tools.run_tests -n $(JOBS) --dist worksteal $(ARGS) \
 	|| failed=1; echo "Waiting for the types ..."; fi;
-test: dev tests/oidc/node_modules/.package-lock.json tests/mcp_conformance/node_modules/.package-lock.json ## every check and every test, as CI runs them (ARGS="-k name" goes to pytest)
+test: dev tests/oidc/node_modules/.package-lock.json ## every check and every test, as CI runs them (ARGS="-k name" goes to pytest)
 	@echo "Checking lint, imports and types ..."
 	@$(CHECKS)
 
@@ -76,6 +76,9 @@ tests/%/node_modules/.package-lock.json: tests/%/package-lock.json
 	@if command -v npm >/dev/null; then cd tests/$* \
 	&& npm ci --ignore-scripts --no-audit --no-fund --loglevel=error && touch node_modules/.package-lock.json; \
 	else echo "npm is not installed: the tests that need tests/$* are skipped."; fi
+
+test-conformance: dev tests/mcp_conformance/node_modules/.package-lock.json ## the conformance scenarios of MCP, for the client and the server
+	@exec $(BIN)/python -m pytest -m conformance -n $(JOBS) $(ARGS) tests/mcp tests/api
 
 test-model: model ## the wires of three vendors against a small real model (fetches 200 MB once)
 	@exec $(BIN)/python -m pytest -m real_model -p no:randomly $(ARGS) tests/real

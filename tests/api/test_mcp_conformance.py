@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
+import pytest
 from msgspec import Struct
 
 from tests.support.api.server import ApiServer
 from tests.support.mcp.conformance import DIRECTORY, conformance_command
 from tests.support.mcp.fixture_server import serving_chats, serving_fixture
+
+pytestmark = pytest.mark.conformance
 
 
 class ScenarioRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -61,6 +61,9 @@ class _Recorder:
         self.sent.append(request)
         return self._provider.stream(request)
 
+    def can_continue(self, request: ModelRequest) -> bool:
+        return self._provider.can_continue(request)
+
     async def close(self) -> None:
         await self._provider.close()
 

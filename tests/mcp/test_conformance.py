@@ -21,6 +21,8 @@ from tests.support.processes import ROOT
 PYTHON: Final = os.path.relpath(sys.executable, ROOT)
 CLIENT: Final = f"{PYTHON} -m tests.support.mcp.conformance_client"
 OAUTH_CLIENT: Final = f"{PYTHON} -m tests.support.mcp.conformance_oauth_client"
+pytestmark = pytest.mark.conformance
+
 LOCAL: Final = ApiOptions(mcp_hosts=frozenset({"127.0.0.1", "localhost"}))
 
 

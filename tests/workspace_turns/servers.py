@@ -19,6 +19,7 @@ import msgspec
 from aiohttp import ClientSession
 from msgspec import Struct
 
+from chatd.clock import SystemClock
 from chatd.workspaces.local.backend import LocalConfig
 from chatd.workspaces.templates import TemplateFile, template_rows
 from tests.support.eventually import eventually
@@ -277,11 +278,13 @@ def script_text(name: str, *calls: Call) -> str:
 
 class ReplyHoldingProxy:
     """Replaces the socket of an agent and holds the reply to one kind of request, once it has taken
-    effect. All else passes."""
+    effect. All else passes. The agent makes a socket that was taken from it again, every second:
+    the proxy takes its place again."""
 
     def __init__(self, socket: Path, target: bytes) -> None:
         self._socket = socket
         self._behind = socket.with_suffix(".real")
+        self._own = socket.with_suffix(".held")
         self._target = target
         self.replied = asyncio.Event()
         """The agent has replied."""
@@ -289,15 +292,28 @@ class ReplyHoldingProxy:
 
     @asynccontextmanager
     async def listening(self) -> AsyncGenerator["ReplyHoldingProxy"]:
-        self._socket.rename(self._behind)
-        server = await asyncio.start_unix_server(self._connected, self._socket)
-        self._socket.chmod(0o666)
+        server = await asyncio.start_unix_server(self._connected, self._own)
+        self._own.chmod(0o666)
+        self._take_place()
+        standing = asyncio.get_running_loop().create_task(self._stand())
         try:
             yield self
         finally:
+            standing.cancel()
             server.close()
             self._behind.rename(self._socket)
+            self._own.unlink(missing_ok=True)
             self.release()
+
+    def _take_place(self) -> None:
+        self._socket.rename(self._behind)
+        self._socket.hardlink_to(self._own)
+
+    async def _stand(self) -> None:
+        while True:
+            await SystemClock().sleep(0.01, "stand")
+            if self._socket.exists() and not self._socket.samefile(self._own):
+                self._take_place()
 
     def release(self) -> None:
         """Let the held replies pass."""
