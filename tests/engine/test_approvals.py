@@ -95,6 +95,59 @@ async def test_a_policy_that_denies_is_a_result_without_asking(dsn: str) -> None
         )
 
 
+def offered(rig: EngineRig) -> list[str]:
+    """The tools of the newest request."""
+    body = msgspec.convert(rig.api.requests[-1].json, type=_Offer)
+    return [tool.function.name for tool in body.tools]
+
+
+class _Function(msgspec.Struct):
+    name: str
+
+
+class _OfferedTool(msgspec.Struct):
+    function: _Function
+
+
+class _Offer(msgspec.Struct):
+    tools: list[_OfferedTool] = []
+
+
+async def test_a_tool_that_a_policy_denies_whatever_its_arguments_is_not_offered(dsn: str) -> None:
+    """Neither the first request of a chat nor one after a read of its history has it. The list
+    changes when a person changes the policy, also between two steps; a call gets its denial."""
+    denied, page = GatedTool(), Raw(b'[{"name":"open_page","description":"","input_schema":{}}]')
+    async with engine_rig(dsn, tools=[denied, GatedTool("look")]) as rig:
+        await rig.set_policy(DENY, ToolRule(tool="open_*", action="deny"))
+        rig.call_tools(("c1", "echo", "{}"))
+        rig.answer("ok")
+        chat_id = await rig.create("go", client_tools=page)
+        await rig.wait_runner_left(chat_id)
+        assert offered(rig) == ["look"]
+        assert "denies this call. Not today." in (await rig.transcript(chat_id))[2]
+        for rules, expected in (
+            ((DENY,), ["look", "open_page"]),
+            (
+                (ToolRule(tool="echo", action="deny", args={"a": "*"}),),
+                ["echo", "look", "open_page"],
+            ),
+        ):
+            await rig.set_policy(*rules)
+            rig.answer("again")
+            chat = await rig.send(chat_id, "again")
+            await rig.wait_runner_left(chat_id, epoch=chat.epoch)
+            assert sorted(offered(rig)) == expected
+        assert denied.runs == []
+
+
+async def test_the_rules_that_a_chat_is_created_with_take_tools_away(dsn: str) -> None:
+    async with engine_rig(dsn, tools=[GatedTool(), GatedTool("look")]) as rig:
+        rig.answer("ok")
+        chat_id = await rig.create("go", rules=(DENY,))
+        await rig.wait_runner_left(chat_id)
+        assert offered(rig) == ["look"]
+
+
 async def test_a_policy_that_denies_after_the_approval_wins(dsn: str, api: FakeCompatible) -> None:
     tool = GatedTool()
     async with engine_rig_with(dsn, api, tools=[tool], worker=NO_SLOTS) as idle:

@@ -18,6 +18,7 @@ from chatd.engine.attempt import Attempt
 from chatd.engine.model_call import TurnContext, build_request
 from chatd.providers.request_body import SENT_SLICE_BYTES, body_slices, encode_list
 from chatd.store.chat.messages import DECODED_SLICE_CHARS, decode_in_slices
+from chatd.store.chat.operation import AppliedChange
 from chatd.store.conn import Row
 from tests.support.clock import FakeClock
 from tests.support.factories import AT, chat, message, text
@@ -97,7 +98,9 @@ def context() -> TurnContext:
 
 
 def attempt_with(rows: list[Message]) -> Attempt:
-    return Attempt(chat(), WorkerId(UUID(int=3)), FakeClock(), asyncio.Event(), history=rows)
+    row = chat()
+    created = AppliedChange(chat=row, messages=tuple(rows), layers=())
+    return Attempt(row, WorkerId(UUID(int=3)), FakeClock(), asyncio.Event(), created=created)
 
 
 async def test_the_prompt_of_a_long_history_is_built_beside_the_loop() -> None:

@@ -95,7 +95,7 @@ def tree(outcome: object) -> list[AppliedChange]:
 
 def by_earlier_run(applied: AppliedChange, **columns: object) -> AppliedChange:
     """The same outcome as another run of the operation finds it, which did not send the change."""
-    seen = replace(applied, replayed=True, change=None, loaded=None, **columns)
+    seen = replace(applied, replayed=True, change=None, loaded=None, layers=None, **columns)
     return replace(seen, others=tuple(by_earlier_run(other) for other in applied.others))
 
 

@@ -9,6 +9,7 @@ from msgspec import UNSET, Raw
 from chatd.domain.errors import InvalidInput
 from chatd.domain.text import Json
 from chatd.domain.tool_policy.decision import can_allow_always, decide, denial_text, rule_for_call
+from chatd.domain.tool_policy.matching import denied_tools
 from chatd.domain.tool_policy.rules import (
     MAX_RULES,
     LayerName,
@@ -38,6 +39,36 @@ def action(tool: str, given: Json, *layers: PolicyLayer) -> PolicyAction:
 
 
 PUSH = args(command="git push origin main")
+
+OFFERED = ["execute", "read_file", "github__list_issues", "github__push", "gitlab__push"]
+
+
+@pytest.mark.parametrize(
+    ("layers", "expected"),
+    [
+        ((), []),
+        ((layer("deployment", rule("ask", "*")),), []),
+        ((layer("deployment", rule("auto", "*")),), []),
+        ((layer("user", rule("deny", command="*")),), []),
+        ((layer("user", rule("deny", "execut")),), []),
+        ((layer("user", rule("deny", "xecute")),), []),
+        ((layer("user", rule("deny")),), ["execute"]),
+        ((layer("user", rule("deny", "exec?te")),), ["execute"]),
+        ((layer("chat", rule("auto")), layer("user", rule("deny"))), ["execute"]),
+        ((layer("user", rule("deny")), layer("chat", rule("auto"))), ["execute"]),
+        ((layer("deployment", rule("deny"), may_loosen=True),), ["execute"]),
+        ((layer("template", rule("deny", "github__*")),), OFFERED[2:4]),
+        ((layer("user", rule("deny", "*__push"), rule("deny", "github__*")),), OFFERED[2:]),
+        ((layer("user", rule("deny", "a|execute")),), []),
+        ((layer("user", rule("deny", "*")),), OFFERED),
+        ((layer("user", *decode_policy("?").rules),), []),
+    ],
+)
+def test_tools_are_denied_whatever_their_arguments_by_a_rule_without_arguments(
+    layers: tuple[PolicyLayer, ...], expected: list[str]
+) -> None:
+    assert denied_tools(layers, OFFERED) == frozenset(expected)
+    assert {name for name in OFFERED if action(name, args(), *layers) == "deny"} == set(expected)
 
 
 @pytest.mark.parametrize(

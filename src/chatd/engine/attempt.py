@@ -62,6 +62,7 @@ class Attempt:
 
     `is_first`: the runner had no attempt before, so any live parts are another worker's.
     `sent` is the request of the previous step, to compare the next one with.
+    `offer_policy` are the newest tool policies that were read, for the tools of the next request.
     `row_changed` is set after each write, for the runner to judge rows that arrived meanwhile.
     """
 
@@ -72,7 +73,7 @@ class Attempt:
         clock: Clock,
         row_changed: asyncio.Event,
         *,
-        history: Sequence[Message] | None = None,
+        created: AppliedChange | None = None,
     ) -> None:
         self.chat = chat
         self.worker_id = worker_id
@@ -83,8 +84,13 @@ class Attempt:
         self._row_changed = row_changed
         self._partial: _Partial | None = None
         self._previous: _Previous | None = None
-        self._history = list(history or ())
-        self._history_version = None if history is None else chat.history_version
+        self._history: list[Message] = []
+        self._history_version: int | None = None
+        self.offer_policy: tuple[PolicyLayer, ...] = ()
+        if created is not None and created.layers is not None:  # written now, not a repeat
+            self._history = list(created.messages)
+            self._history_version = chat.history_version
+            self.offer_policy = created.layers
         self.sent: ModelRequest | None = None
         self._policy: _Policy | None = None
         self._write_began_at = 0.0
@@ -98,6 +104,7 @@ class Attempt:
         successor.is_draining = self.is_draining
         successor._history = self._history
         successor._history_version = self._history_version
+        successor.offer_policy = self.offer_policy
         if self._partial and self._partial.history_version == self.chat.history_version:
             successor._partial = self._partial
         successor._previous = self._previous
@@ -114,7 +121,9 @@ class Attempt:
         """Read it once; each commit then adds its own messages. Only a row with another history
         version is read for again. Raises StaleFence if the database has lost the chat."""
         if self._history_version != self.chat.history_version:
-            self._history = await messages.load_history(conn, WORKER, self.chat.id)
+            self._history, self.offer_policy = await messages.load_history_and_policy(
+                conn, WORKER, self.chat.id
+            )
             if not self._history:
                 raise StaleFence(f"Chat {self.chat.id} has no message any more.")
             self._history_version = self.chat.history_version
@@ -133,7 +142,8 @@ class Attempt:
             and self._clock.monotonic() - known.asked_at <= POLICY_MAX_AGE_S
         ):
             return known.layers
-        return await tool_policies.load_layers(conn, self.chat)
+        self.offer_policy = await tool_policies.load_layers(conn, self.chat)
+        return self.offer_policy
 
     # Partial answer and usage
 
@@ -243,6 +253,7 @@ class Attempt:
     def _set_policy(self, applied: AppliedChange) -> None:
         self._policy = None
         if applied.layers is not None:
+            self.offer_policy = applied.layers
             self._policy = _Policy(
                 layers=applied.layers,
                 snapshot_version=applied.chat.snapshot_version,

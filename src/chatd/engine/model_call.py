@@ -138,7 +138,8 @@ class TurnContext(Struct, frozen=True, kw_only=True):
     def specs(self) -> tuple[ToolSpec, ...]:
         """The server's tools, then the client's. The server's tool wins a name clash."""
         own = tuple(tool.spec for name, tool in self.tools.items() if name not in self.hidden)
-        return (*own, *(tool.spec for tool in self.client_tools if tool.name not in self.tools))
+        theirs = (tool for tool in self.client_tools if tool.name not in self.tools)
+        return (*own, *(tool.spec for tool in theirs if tool.name not in self.hidden))
 
     @property
     def client_names(self) -> frozenset[str]:

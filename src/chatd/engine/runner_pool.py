@@ -8,12 +8,11 @@ with an old epoch stops by itself; until then the pool holds both.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from chatd.aio import TaskReaper, run_contained
 from chatd.domain.chat.commands import ReapChat, ReleaseChat
-from chatd.domain.chat.messages import Message
 from chatd.domain.chat.row import Chat, ChatError
 from chatd.domain.chat.suspicion import ISOLATION_S, is_isolated
 from chatd.domain.decisions import (
@@ -40,8 +39,8 @@ RUNNER_CRASHED_ERROR: Final = ChatError(
 
 
 class Runner:
-    """One chat under one epoch. To stop it at once, cancel the task that runs it. `history` is
-    known for a new chat."""
+    """One chat under one epoch. To stop it at once, cancel the task that runs it. `created` is
+    the write of a new chat: its history and tool policies are not read again."""
 
     def __init__(
         self,
@@ -51,7 +50,7 @@ class Runner:
         env: Env,
         task_reaper: TaskReaper,
         *,
-        history: Sequence[Message] | None = None,
+        created: AppliedChange | None = None,
     ) -> None:
         self.epoch = chat.epoch
         self.started_at = env.clock.monotonic()
@@ -61,7 +60,7 @@ class Runner:
         self._task_reaper = task_reaper
         self._newest: Chat | None = None
         self._row_changed = asyncio.Event()
-        self._attempt = Attempt(chat, worker_id, env.clock, self._row_changed, history=history)
+        self._attempt = Attempt(chat, worker_id, env.clock, self._row_changed, created=created)
 
     @property
     def chat(self) -> Chat:
@@ -283,7 +282,7 @@ class RunnerPool:
             self._turn_loop,
             self._env,
             self._task_reaper,
-            history=None if created is None else created.messages,
+            created=created,
         )
         self._runners[chat.id] = runner
         task = self._group.create_task(self._run(runner), name=f"runner {chat.id}")

@@ -36,10 +36,14 @@ def mcp_origin(tool: Tool) -> McpOrigin | None:
 
 
 def offer_tools(
-    found: Sequence[Tool], history: Sequence[Message], context_limit: int | None
+    found: Sequence[Tool],
+    history: Sequence[Message],
+    context_limit: int | None,
+    denied: frozenset[str] = frozenset(),
 ) -> ToolOffer:
     """All tools, unless those of MCP servers need more than their share of the prompt. A tool of
-    another family with the name `find_tools` disables the search."""
+    another family with the name `find_tools` disables the search. Those that the tool policy
+    denies are neither sent nor found; a call of one gets the policy's denial."""
     tools = {tool.spec.name: tool for tool in found}
     searchable = [
         SearchableTool(
@@ -49,10 +53,10 @@ def offer_tools(
             server=origin.name,
         )
         for tool in found
-        if (origin := mcp_origin(tool)) is not None
+        if (origin := mcp_origin(tool)) is not None and tool.spec.name not in denied
     ]
     if FIND_TOOLS in tools or not needs_search(searchable, context_limit):
-        return ToolOffer(tools=tools)
+        return ToolOffer(tools=tools, hidden=denied)
     active = find_active_names(history, searchable, context_limit)
     search = FindTools(
         spec=ToolSpec(
@@ -65,7 +69,7 @@ def offer_tools(
     named = {**tools, FIND_TOOLS: search}
     return ToolOffer(
         tools={name: named[name] for name in sorted(named)},
-        hidden=frozenset(tool.name for tool in searchable) - active,
+        hidden=(frozenset(tool.name for tool in searchable) - active) | denied,
     )
 
 

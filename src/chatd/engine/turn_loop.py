@@ -42,6 +42,7 @@ from chatd.domain.ports import Env, ModelSource, ToolSource
 from chatd.domain.prompt.kept_rows import CompactionLimits
 from chatd.domain.text import utc_text
 from chatd.domain.tool_modes import allows_client_tools, allows_tool, refusal_text
+from chatd.domain.tool_policy.matching import denied_tools
 from chatd.engine.attempt import Attempt
 from chatd.engine.committer import Committer
 from chatd.engine.model_call import AnswerTimes, ClientToolSpec, TurnContext, choose_model
@@ -267,7 +268,9 @@ async def _load_turn_context(
     ]
     if not allows_client_tools(chat.mode):
         refused += [tool.name for tool in client_tools]
-    offer = offer_tools(found, attempt.history, choice.config.context_limit)
+    names = [*(tool.spec.name for tool in found), *(tool.name for tool in client_tools)]
+    denied = denied_tools(attempt.offer_policy, names)
+    offer = offer_tools(found, attempt.history, choice.config.context_limit, denied)
     return TurnContext(
         choice=choice,
         tools=offer.tools,

@@ -26,7 +26,7 @@ from msgspec import UNSET
 
 from chatd.domain.text import Json
 from chatd.domain.tool_policy.home_paths import with_homes
-from chatd.domain.tool_policy.rules import ToolRule
+from chatd.domain.tool_policy.rules import PolicyLayer, ToolRule
 from chatd.domain.tool_policy.shell_commands import ANY_NAME, ANY_TEXT, read_shell
 
 COMMAND_ARGUMENT: Final = "command"
@@ -105,6 +105,19 @@ def matches(rule: ToolRule, tool_name: str, args: CallArguments) -> MatchResult:
         return "yes" if found else "no"
     results = {_match_widely(name, pattern, args) for name, pattern in rule.args.items()}
     return "no" if "no" in results else "may" if "may" in results else "yes"
+
+
+def denied_tools(layers: Sequence[PolicyLayer], names: Sequence[str]) -> frozenset[str]:
+    """Those of the tools that a policy denies whatever their arguments."""
+    patterns = tuple(
+        rule.tool
+        for layer in layers
+        for rule in layer.policy.rules
+        if rule.action == "deny" and not rule.args
+    )
+    if not patterns:
+        return frozenset()
+    return frozenset(name for name in names if _any_glob(patterns).fullmatch(name))
 
 
 def _matches_narrowly(name: str, pattern: str, args: Arguments) -> bool:
@@ -287,6 +300,12 @@ def _glob(pattern: str) -> re.Pattern[str]:
     # An atomic gap never backtracks: matching takes linear time, whatever the model sends.
     gaps = "".join(f"(?>.*?{piece})" for piece in middle)
     return re.compile(f"{first}{gaps}.*{last}", re.DOTALL)
+
+
+@lru_cache(maxsize=256)  # looked up at every step of a chat
+def _any_glob(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    globs = (f"(?:{_glob(pattern).pattern})" for pattern in dict.fromkeys(patterns))
+    return re.compile("|".join(globs), re.DOTALL)
 
 
 @lru_cache(maxsize=1024)

@@ -383,7 +383,8 @@ SELECT id, worker_id, title, labels, pin_order, workspace_id, mode, mcp_server_i
     interrupt_deadline, now() AS written_at, takeover
 """
 
-# For calls that run at once: the policies in the statement's snapshot, which saves a read.
+# For calls that run at once, and for the tools that a new chat's model is offered: the policies in
+# the statement's snapshot, which saves a read. The rules of a new chat are not in it.
 _LAYERS: Final = f"""
     , (SELECT json_agg(l) FROM (
         {layers_of("changed.root_chat_id", "changed.owner_id", "changed.workspace_id")}
@@ -466,5 +467,5 @@ APPLY_LAST_STEP: Final = named_statement(
 """The same at the end of a turn, which webhooks are told, and where an attempt begins or ends."""
 
 INSERT_CHAT: Final = named_statement(
-    _CREATED, *_WRITTEN, _RULED, _FIRST_RUN, _RESULT, _NOTHING_MORE
+    _CREATED, *_WRITTEN, _RULED, _FIRST_RUN, _RESULT, _LAYERS, _NOTHING_MORE
 )

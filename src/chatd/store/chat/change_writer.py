@@ -31,6 +31,7 @@ from chatd.domain.chat.transitions import LoadedChat
 from chatd.domain.chat.turn_events import turn_event
 from chatd.domain.errors import InvalidInput, InvariantBroken, TooManyRules
 from chatd.domain.ids import ChangeId
+from chatd.domain.tool_policy.rules import PolicyLayer, ToolPolicy
 from chatd.store.chat.apply import (
     APPLY,
     APPLY_CALLS,
@@ -57,6 +58,7 @@ from chatd.store.errors import CheckFailed, MissingReference
 from chatd.store.tool_policies import read_layers
 
 _FILE_REFERENCE: Final = "chat_files_file_id_fkey"
+_READ_LAYERS: Final = frozenset({APPLY_CALLS.text, INSERT_CHAT.text})
 _FEW_RULES: Final = "a_tool_policy_has_few_rules"
 _LABELS = msgspec.json.Decoder(dict[str, str])
 
@@ -87,8 +89,16 @@ async def apply(
         deleted_ids=tuple(row["forgotten"] or ()),
         change=change,
         loaded=loaded,
-        layers=read_layers(row["layers"]) if bound.text is APPLY_CALLS.text else None,
+        layers=_layers(change, row) if bound.text in _READ_LAYERS else None,
     )
+
+
+def _layers(change: Change, row: Row) -> tuple[PolicyLayer, ...]:
+    found = read_layers(row["layers"])
+    if change.before is not None or not change.rules:
+        return found
+    own = PolicyLayer(name="chat", policy=ToolPolicy(rules=tuple(change.rules)))
+    return (*(layer for layer in found if layer.name != "chat"), own)
 
 
 def _chat_after_write(change: Change, change_id: ChangeId, row: Row) -> Chat:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from chatd.aio import run_other_tasks
-from chatd.domain.access import Actor
+from chatd.domain.access import Actor, WorkerActor
 from chatd.domain.chat.change import AppendedMessage, Change
 from chatd.domain.chat.messages import (
     Message,
@@ -21,8 +21,10 @@ from chatd.domain.chat.messages import (
 )
 from chatd.domain.ids import ChatId
 from chatd.domain.tool_modes import ModeChoice
+from chatd.domain.tool_policy.rules import PolicyLayer
 from chatd.store.conn import Conn, Row
 from chatd.store.row_access import chat_condition, chat_reach
+from chatd.store.tool_policies import layers_of, read_layers
 
 
 class _Stored(Struct, frozen=True, kw_only=True):
@@ -105,6 +107,7 @@ def take_within_bytes(
 
 def message_from_row(row: Row) -> Message:
     columns = dict(row)
+    columns.pop("layers", None)
     usage: str | None = columns["usage"]
     columns.update(
         content=decode_parts(columns["content"]),
@@ -180,13 +183,15 @@ def _appended(added: AppendedMessage, version: int, written_at: datetime) -> Mes
 # `start` on (none if the mark is forged). Of the messages before `start` only the system's are
 # read, and the user's last one if it stays; of those from there on the newest within $2 bytes and
 # the system's. Old notices to people are left out. Ordered by id, because rows of one commit share
-# their time.
+# their time. The newest row has the chat's tool policies.
 HISTORY: Final[LiteralString] = f"""
     WITH boundary AS MATERIALIZED (
         SELECT coalesce(b.id, 0) AS id,
             CASE WHEN b.mark->>'kept' ~ '^[0-9]{{1,6}}$' THEN (b.mark->>'kept')::int ELSE 0 END
                 AS kept,
-            coalesce(b.mark->>'keeps_prompt' = 'true', false) AS keeps_prompt
+            coalesce(b.mark->>'keeps_prompt' = 'true', false) AS keeps_prompt,
+            (SELECT json_agg(l) FROM (
+                {layers_of("c.root_chat_id", "c.owner_id", "c.workspace_id")}) l) AS layers
         FROM chats c LEFT JOIN LATERAL (
             SELECT id, (SELECT part FROM json_array_elements(content) part
                 WHERE part->>'type' = 'boundary' LIMIT 1) AS mark
@@ -200,18 +205,20 @@ HISTORY: Final[LiteralString] = f"""
             WHERE chat_id = $1 AND NOT deleted AND id < (SELECT id FROM boundary)
             ORDER BY id DESC LIMIT (SELECT kept FROM boundary)) kept), id) AS id
         FROM boundary)
-    SELECT {MESSAGE_COLUMNS} FROM (
+    SELECT {MESSAGE_COLUMNS},
+        CASE WHEN newer_bytes = 0 THEN (SELECT layers FROM boundary) END AS layers
+    FROM (
         SELECT *, sum(octet_length(content::text)) OVER (ORDER BY id DESC)
             - octet_length(content::text) AS newer_bytes
         FROM chat_messages
         WHERE chat_id = $1 AND id >= (SELECT id FROM start) AND NOT deleted) recent
     WHERE newer_bytes < $2 OR (role = 'system' AND visibility <> 'user') OR compressed
     UNION ALL
-    SELECT {MESSAGE_COLUMNS} FROM chat_messages
+    SELECT {MESSAGE_COLUMNS}, NULL FROM chat_messages
     WHERE chat_id = $1 AND id < (SELECT id FROM start) AND NOT deleted
       AND NOT compressed AND role = 'system' AND visibility <> 'user'
     UNION ALL
-    (SELECT {MESSAGE_COLUMNS} FROM chat_messages
+    (SELECT {MESSAGE_COLUMNS}, NULL FROM chat_messages
     WHERE chat_id = $1 AND id < (SELECT id FROM start) AND (SELECT keeps_prompt FROM boundary)
       AND NOT deleted AND NOT compressed AND role = 'user' AND visibility <> 'model'
     ORDER BY id DESC LIMIT 1)
@@ -239,6 +246,16 @@ async def load_history(
     that only users see: the decision reads them, the prompt leaves them out."""
     reach = chat_reach(actor, "chats.read")
     return await decode_in_slices(await conn.fetch(HISTORY, chat_id, max_bytes, *reach))
+
+
+async def load_history_and_policy(
+    conn: Conn, actor: WorkerActor, chat_id: ChatId
+) -> tuple[list[Message], tuple[PolicyLayer, ...]]:
+    """The same, with the tool policies of the chat's calls, from wide to narrow."""
+    reach = chat_reach(actor, "chats.read")
+    rows = await conn.fetch(HISTORY, chat_id, MAX_HISTORY_BYTES, *reach)
+    layers = read_layers(rows[-1]["layers"]) if rows else ()
+    return await decode_in_slices(rows), layers
 
 
 async def decode_in_slices(rows: Sequence[Row]) -> list[Message]:

@@ -40,7 +40,8 @@ class AppliedChange(Struct, frozen=True, kw_only=True):
 
     `change` was applied and was decided from `loaded`. Both are None if the attempt that wrote
     them was not one of this run. `others` are the other chats of the tree that changed with it.
-    `layers` are the tool policies that counted when calls became due, if the statement read them.
+    `layers` are the tool policies that counted when calls became due or the chat was created, if
+    the statement read them.
     """
 
     chat: Chat
