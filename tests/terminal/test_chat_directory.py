@@ -40,6 +40,34 @@ def test_a_chat_that_was_deleted_does_not_return_with_a_page_that_was_read_befor
     assert titles(directory) == ["Chat 1"]
 
 
+def test_what_changes_while_the_list_is_read_is_not_undone_by_it() -> None:
+    directory = ChatDirectory()
+    before = [listed(1, children=(child(21, 1), child(23, 1))), listed(2), listed(3)]
+    directory.add_page(before, None)
+    directory.begin_reading()
+    directory.put(listed(9, title="Begun", minutes_ago=0))
+    directory.put(listed(2, archived=True, status="archived", version=2))
+    directory.put(child(21, 1, title="Changed", version=2))
+    directory.put(child(22, 1))
+    directory.put(child(29, 9))
+    directory.remove_child(child(23, 1))
+    directory.remove(chat_id(3))
+    directory.replace_with(before, None)
+    assert titles(directory) == ["Begun", "Chat 1"]
+    assert [[one.title for one in chat.children] for chat in directory.chats()] == [
+        ["Subagent 29"],
+        ["Changed", "Subagent 22"],
+    ]
+
+
+def test_what_changed_before_the_list_is_read_counts_no_more() -> None:
+    directory = loaded()
+    directory.put(listed(9, minutes_ago=0))
+    directory.begin_reading()
+    directory.replace_with([listed(1)], None)
+    assert titles(directory) == ["Chat 1"]
+
+
 def test_a_chat_that_is_shared_again_is_shown_again() -> None:
     directory = loaded()
     directory.remove(chat_id(2))

@@ -1,18 +1,24 @@
 """The chat list of the terminal, on a real server."""
 
-from typing import Final
+from typing import Final, TypeVar
 
+from msgspec.structs import replace
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from chatd.client.server import QueryValue, ServerApi
+from chatd.clock import SystemClock
 from chatd.domain.ids import ChatId
 from chatd.store.chat import search_index
 from chatd.store.pool import Pool
+from chatd.terminal.app import ChatTerminal
 from chatd.terminal.chat_list import PAGE_SIZE, ChatList
 from chatd.terminal.dialogs import LinePrompt, Question
+from chatd.terminal.start import open_session
 from tests.support.providers.server import Gate
 from tests.support.terminal import (
     SMALL,
+    WIDE,
     TerminalServer,
     run_terminal,
     screen_text,
@@ -21,6 +27,7 @@ from tests.support.terminal import (
 )
 
 MORE: Final = 10
+T = TypeVar("T")
 
 
 def chat_list(pilot: Pilot[None]) -> ChatList:
@@ -50,6 +57,37 @@ async def test_chats_that_work_rest_and_vanish_elsewhere_are_followed(
         await until(pilot, lambda: sign_before(pilot, "a slow one") == "●")
         await server.call("DELETE", f"/chats/{chat}")
         await until_shown(pilot, "Chats: none")
+
+
+class HeldList(ServerApi):
+    """Hands over a list of chats only when the gate is open."""
+
+    def __init__(self, api: ServerApi) -> None:
+        super().__init__(api.server, api.http, clock=api.clock)
+        self.gate = Gate()
+
+    async def get(self, path: str, reply: type[T], **query: QueryValue) -> T:
+        found = await super().get(path, reply, **query)
+        if path == "/chats":
+            await self.gate.pass_through()
+        return found
+
+
+async def test_a_chat_that_begins_while_the_list_is_read_is_listed(
+    server: TerminalServer,
+) -> None:
+    here = await server.create_chat("answer fast: here")
+    await server.until_status(here, "waiting")
+    async with open_session(server.address, SystemClock()) as session:
+        api = HeldList(session.api)
+        terminal = ChatTerminal(replace(session, api=api), here)
+        async with terminal.run_test(size=WIDE, notifications=True) as pilot:
+            await until(pilot, api.gate.reached.is_set)
+            there = await server.create_chat("answer fast: there")
+            await until_shown(pilot, "there» has finished")
+            api.gate.open()
+            await until(pilot, lambda: chat_list(pilot).directory.is_loaded)
+            assert {chat.id for chat in chat_list(pilot).directory.chats()} == {here, there}
 
 
 def sign_before(pilot: Pilot[None], title: str) -> str:

@@ -1,5 +1,6 @@
 """`chatd chat` as a process, on a terminal that is lost or that takes no more output."""
 
+import ast
 import asyncio
 import fcntl
 import os
@@ -11,6 +12,7 @@ import termios
 from contextlib import suppress
 from pathlib import Path
 
+from chatd import terminal
 from tests.support.eventually import eventually
 from tests.support.terminal import TerminalServer
 
@@ -93,3 +95,19 @@ async def test_a_terminal_that_is_gone_ends_the_process(
     os.close(terminal.ours)
     terminal.process.send_signal(signal.SIGHUP)
     assert await terminal.process.wait() != 0
+
+
+def test_a_worker_gets_a_function_and_no_coroutine() -> None:
+    """A worker that is cancelled before it began never awaits a coroutine that it was given."""
+    calls = [
+        (path.name, call.lineno, call.args[0])
+        for path in Path(terminal.__file__).parent.rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call)
+        if isinstance(call.func, ast.Attribute)
+        if call.func.attr == "run_worker"
+    ]
+    assert len(calls) > 10
+    for name, line, work in calls:
+        is_partial = isinstance(work, ast.Call) and ast.unparse(work.func) == "partial"
+        assert is_partial or not isinstance(work, ast.Call), f"{name}:{line}"

@@ -1,6 +1,7 @@
 """The list of chats: reads it page by page, keeps it current, and does what a person asks for."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import ClassVar, Final
 
 from textual import on
@@ -122,7 +123,7 @@ class ChatList(Vertical):
         if (listed := self.directory.find(chat_id)) is not None:
             self._known.keep(listed)
         else:
-            self.run_worker(self._read_one(chat_id))
+            self.run_worker(partial(self._read_one, chat_id))
 
     async def _read_one(self, chat_id: ChatId) -> None:
         try:
@@ -180,10 +181,13 @@ class ChatList(Vertical):
 
     def _read_again(self) -> None:
         wanted = min(max(len(self.directory), PAGE_SIZE), MAX_REREAD)
-        self.run_worker(self._read_from_start(self.directory, wanted), group="list", exclusive=True)
+        self.run_worker(
+            partial(self._read_from_start, self.directory, wanted), group="list", exclusive=True
+        )
 
     async def _read_from_start(self, directory: ChatDirectory, wanted: int) -> None:
         self._reading += 1
+        directory.begin_reading()
         try:
             chats, cursor = await self._pages.read_first(directory.filter, wanted)
         except (ApiError, ServerUnreachable) as error:
@@ -193,13 +197,14 @@ class ChatList(Vertical):
         finally:
             self._reading -= 1
         directory.replace_with(chats, cursor)
-        self._see(chats)
+        self._see(directory, chats)
         self._draw_soon()
 
-    def _see(self, chats: Iterable[ListedChat]) -> None:
-        """An alert for what happened while the connection was lost; none for the first list."""
-        for root in chats:
-            for chat in (root, *root.children):
+    def _see(self, directory: ChatDirectory, read: Iterable[ListedChat]) -> None:
+        """An alert for what happened while the connection was lost; none for the first list. An
+        event may have told more than what was read."""
+        for listed in read:
+            for chat in directory.family(listed.id):
                 self._known.update(chat)
                 if (alert := self._attention.see(chat)) is not None:
                     self.post_message(self.Alerted(alert))
@@ -207,10 +212,11 @@ class ChatList(Vertical):
     @on(ChatTree.NearEnd)
     def read_more(self) -> None:
         if self.directory.next_cursor is not None and self._reading == 0:
-            self.run_worker(self._read_next(self.directory), group="list", exclusive=True)
+            self.run_worker(partial(self._read_next, self.directory), group="list", exclusive=True)
 
     async def _read_next(self, directory: ChatDirectory) -> None:
         self._reading += 1
+        directory.begin_reading()
         try:
             page = await self._pages.read(directory.filter, PAGE_SIZE, directory.next_cursor)
         except (ApiError, ServerUnreachable) as error:
@@ -219,7 +225,7 @@ class ChatList(Vertical):
         finally:
             self._reading -= 1
         directory.add_page(page.items, page.next_cursor)
-        self._see(page.items)
+        self._see(directory, page.items)
         self._draw_soon()
 
     # Search and views

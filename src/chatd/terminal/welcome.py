@@ -1,5 +1,6 @@
 """What is shown instead of messages while no chat is open: what there is to try."""
 
+from functools import partial
 from typing import Final
 
 from msgspec import Struct
@@ -62,7 +63,7 @@ class Welcome(Vertical):
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         demo = DEMOS[event.option_index]
-        self.run_worker(self._start(demo.prompt), group="demo", exclusive=True)
+        self.run_worker(partial(self._start, demo.prompt), group="demo", exclusive=True)
 
     async def _start(self, prompt: str) -> None:
         body = {"content": [{"type": "text", "text": prompt}]}

@@ -6,6 +6,7 @@ answer the next ask.
 """
 
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from chatd.client.errors import ApiError, ServerUnreachable
@@ -83,7 +84,7 @@ class AnswerPanel(AskPanel):
         chat_id = self.asks.chat_id
         if self.item is not None and chat_id is not None and chat_id != self._owner_of:
             self._owner_of = chat_id
-            self.run_worker(self._read_owner(chat_id), group="owner", exclusive=True)
+            self.run_worker(partial(self._read_owner, chat_id), group="owner", exclusive=True)
 
     # What keys do
 
@@ -136,7 +137,7 @@ class AnswerPanel(AskPanel):
             return
         self.asks.sending |= keys
         self.failure = ""
-        self.run_worker(self._send(message, keys), group="answer")
+        self.run_worker(partial(self._send, message, keys), group="answer")
         self.draw()
 
     async def _send(self, message: Answered, keys: set[AskKey]) -> None:
@@ -156,7 +157,7 @@ class AnswerPanel(AskPanel):
     # What is read
 
     def _read_children(self) -> None:
-        self.run_worker(self._load_children(), group="children", exclusive=True)
+        self.run_worker(self._load_children, group="children", exclusive=True)
 
     async def _load_children(self) -> None:
         """Without it the subagents show their own asks, and the list tells every change."""

@@ -54,7 +54,7 @@ class PlanForm(AskForm):
         yield Entry()
 
     def on_mount(self) -> None:
-        self.run_worker(self._load(), group="plan", exclusive=True)
+        self.run_worker(self._load, group="plan", exclusive=True)
 
     @property
     def title(self) -> str:
@@ -96,7 +96,7 @@ class PlanForm(AskForm):
         self.post_message(OpenScreen("plan"))
 
     def do_leave_plan(self) -> None:
-        self.run_worker(self._leave_plan(), group="plan", exclusive=True)
+        self.run_worker(self._leave_plan, group="plan", exclusive=True)
 
     def do_leave(self) -> None:
         self.leave()

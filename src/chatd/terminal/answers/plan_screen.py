@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -83,7 +84,7 @@ class PlanScreen(Screen[None]):
         self._awake_at = session_of(self).clock.monotonic() + self.guard_s
         self._frame.put_form(self._form)
         self.call_after_refresh(self._form.take_focus)
-        self.run_worker(self._read_owner(plan.chat_id), group="owner", exclusive=True)
+        self.run_worker(partial(self._read_owner, plan.chat_id), group="owner", exclusive=True)
 
     async def _read_owner(self, chat_id: ChatId) -> None:
         """Without it the server says who may answer."""

@@ -1,7 +1,7 @@
 """The chats of the list, kept current by the events of the topic `chats`. No requests are made
 here: `chat_list` reads the pages."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -13,6 +13,8 @@ from chatd.terminal.chats.signs import needs_person
 
 MAX_DELETED: Final = 500
 """Ids of deleted chats, which a page that was read before may still have."""
+MAX_CHANGED: Final = 500
+"""Chats that changed while pages are read, which the pages may have as they were before."""
 
 View = Literal["active", "shared", "archived"]
 
@@ -48,6 +50,7 @@ class ChatDirectory:
         self.is_loaded = False
         self._roots: dict[ChatId, ListedChat] = {}
         self._deleted: dict[ChatId, None] = {}
+        self._changed: dict[ChatId, Chat] = {}
 
     def __len__(self) -> int:
         return len(self._roots)
@@ -64,6 +67,11 @@ class ChatDirectory:
         children = (child for root in self._roots.values() for child in root.children)
         return next((child for child in children if child.id == chat_id), None)
 
+    def family(self, root_id: ChatId) -> tuple[Chat, ...]:
+        """A root chat and its subagents; nothing if it is not here."""
+        root = self._roots.get(root_id)
+        return () if root is None else (root, *root.children)
+
     def chats(self) -> Sequence[ListedChat]:
         """Pinned ones first, then the newest; of a search in the server's order."""
         found = tuple(self._roots.values())
@@ -77,22 +85,40 @@ class ChatDirectory:
         """The place after the pinned chats."""
         return 1 + max((chat.pin_order for chat in self._roots.values()), default=0)
 
+    def begin_reading(self) -> None:
+        """A page is asked for now: it has what changed before, and may lack what changes next."""
+        self._changed.clear()
+
     def replace_with(self, chats: Iterable[ListedChat], next_cursor: str | None) -> None:
         """All that was read from the beginning, in place of what was here."""
         before, self._roots = self._roots, {}
-        self.add_page(chats, next_cursor)
-        for chat_id, chat in self._roots.items():
-            self._roots[chat_id] = _newer(before.get(chat_id), chat)
+        self._add(chats, next_cursor, before)
 
     def add_page(self, chats: Iterable[ListedChat], next_cursor: str | None) -> None:
+        self._add(chats, next_cursor, self._roots)
+
+    def _add(
+        self,
+        chats: Iterable[ListedChat],
+        next_cursor: str | None,
+        known: Mapping[ChatId, ListedChat],
+    ) -> None:
+        """What changed while the chats were read is put again, roots before their subagents."""
         for chat in chats:
             if chat.id not in self._deleted:
-                self._roots[chat.id] = _newer(self._roots.get(chat.id), chat)
+                kept = tuple(child for child in chat.children if child.id not in self._deleted)
+                self._roots[chat.id] = replace(_newer(known.get(chat.id), chat), children=kept)
         self.next_cursor, self.is_loaded = next_cursor, True
+        for chat in sorted(self._changed.values(), key=lambda one: one.parent_chat_id is not None):
+            self.put(chat)
 
     def remove(self, chat_id: ChatId) -> None:
         """The chat was deleted, or is no longer shared."""
         self._roots.pop(chat_id, None)
+        self._forget(chat_id)
+
+    def _forget(self, chat_id: ChatId) -> None:
+        self._changed.pop(chat_id, None)
         self._deleted[chat_id] = None
         while len(self._deleted) > MAX_DELETED:
             del self._deleted[next(iter(self._deleted))]
@@ -105,7 +131,15 @@ class ChatDirectory:
         """A chat as it is now, of an event or of the reply to an action."""
         if chat.parent_chat_id is not None:
             self._put_child(chat)
-            return
+        else:
+            self._put_root(chat)
+        before = self._changed.get(chat.id)
+        if before is None or before.version <= chat.version:
+            self._changed[chat.id] = self._roots.get(chat.id, chat)
+        while len(self._changed) > MAX_CHANGED:
+            del self._changed[next(iter(self._changed))]
+
+    def _put_root(self, chat: Chat) -> None:
         known = self._roots.get(chat.id)
         if known is not None and known.version > chat.version:
             return
@@ -132,6 +166,7 @@ class ChatDirectory:
         if (root := self._root_of(chat)) is not None:
             kept = tuple(child for child in root.children if child.id != chat.id)
             self._roots[root.id] = replace(root, children=kept)
+        self._forget(chat.id)
 
     def _root_of(self, child: Chat) -> ListedChat | None:
         return None if child.root_chat_id is None else self._roots.get(child.root_chat_id)

@@ -1,6 +1,7 @@
 """Interrupting the open chat: Esc once for its answer, twice for its subagents too."""
 
 from collections.abc import Callable
+from functools import partial
 
 from textual.widget import Widget
 
@@ -66,7 +67,7 @@ class Interrupts:
             self._say("Stopping the answer. Esc again stops its subagents too.")
         else:
             self._say(f"Stopping the answer. {more}".rstrip())
-        self._host.run_worker(self._send(chat_id, family=family), group="interrupt")
+        self._host.run_worker(partial(self._send, chat_id, family=family), group="interrupt")
 
     async def _send(self, chat_id: ChatId, *, family: bool) -> None:
         try:

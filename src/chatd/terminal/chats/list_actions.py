@@ -1,6 +1,7 @@
 """What a person does to a chat of the list: the question, the request, the sentence after it."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from textual.widget import Widget
 
@@ -29,7 +30,7 @@ class ListActions:
             case "rename":
                 self._rename(chat)
             case "fork":
-                self._host.run_worker(self._fork(chat))
+                self._host.run_worker(partial(self._fork, chat))
             case _ if is_subagent(chat):
                 text = "Choose the chat that the subagent belongs to: they are one."
                 self._host.post_message(ShowNotice(text, "warning"))
@@ -65,7 +66,7 @@ class ListActions:
     def _delete(self, chat: Chat) -> None:
         text = f"Delete «{chat.title}» with its messages and subagents? This cannot be undone."
         question = Question(text, yes="Delete", is_dangerous=True)
-        self._ask(question, lambda: self._host.run_worker(self._send_delete(chat)))
+        self._ask(question, lambda: self._host.run_worker(partial(self._send_delete, chat)))
 
     def _ask(self, question: Question, go_on: Callable[[], object]) -> None:
         def answered(is_sure: bool | None) -> None:  # noqa: FBT001
@@ -103,4 +104,4 @@ class ListActions:
             if done:
                 self._host.post_message(ShowNotice(done))
 
-        self._host.run_worker(run())
+        self._host.run_worker(run)

@@ -1,6 +1,7 @@
 """Tells the server how far the person has read the open chat, once it rests."""
 
 import logging
+from functools import partial
 from typing import Final
 
 from textual.widget import Widget
@@ -33,7 +34,7 @@ class ReadMarks:
         self._marked[shown.chat_id] = last
         while len(self._marked) > MAX_MARKED:
             del self._marked[next(iter(self._marked))]
-        self._host.run_worker(self._mark(shown.chat_id, last), group="read")
+        self._host.run_worker(partial(self._mark, shown.chat_id, last), group="read")
 
     async def _mark(self, chat_id: ChatId, message_id: int) -> None:
         try:

@@ -2,6 +2,7 @@
 once, and the chat that was looked for may not have been found yet."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import ClassVar, Final
 
 from msgspec import Struct
@@ -104,7 +105,7 @@ class SwitchScreen(ModalScreen[Choice | None]):
 
     def _ask(self) -> None:
         self._timer = None
-        self.run_worker(self._search(self._text), exclusive=True)
+        self.run_worker(partial(self._search, self._text), exclusive=True)
 
     async def _search(self, text: str) -> None:
         try:

@@ -245,7 +245,7 @@ class Composer(DraftView):
         app_of(self).push_screen(ChangesScreen(self.chat_id, read_scope(scope)))
 
     def leave(self) -> None:
-        self.run_worker(app_of(self).run_action("screen.detach"))
+        self.run_worker(partial(app_of(self).run_action, "screen.detach"))
 
     def continue_chat(self) -> None:
         self.start(self._delivery.continue_chat, "continue")

@@ -86,7 +86,7 @@ class ConnectScreen(ModalScreen[bool]):
             open_browser(self.page, machine.program_env)
 
     def action_again(self) -> None:
-        self.run_worker(self._wait(), group="wait", exclusive=True)
+        self.run_worker(self._wait, group="wait", exclusive=True)
 
     def action_cancel(self) -> None:
         """A connection that is made later counts all the same."""

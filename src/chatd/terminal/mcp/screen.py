@@ -1,5 +1,6 @@
 """The MCP servers: which of them the chat uses, and the user's connections to them."""
 
+from functools import partial
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -75,7 +76,7 @@ class McpScreen(Screen[None]):
     # What is shown
 
     def action_read(self) -> None:
-        self.run_worker(self._read(), group="read", exclusive=True)
+        self.run_worker(self._read, group="read", exclusive=True)
 
     async def _read(self) -> None:
         api = session_of(self).api
@@ -155,7 +156,7 @@ class McpScreen(Screen[None]):
         self._draw()
         if not self._is_saving:
             self._is_saving = True
-            self.run_worker(self._save(), group="save")
+            self.run_worker(self._save, group="save")
 
     async def _save(self) -> None:
         path = f"/chats/{self._chat_id}"
@@ -204,7 +205,7 @@ class McpScreen(Screen[None]):
 
         def decide(is_wanted: bool | None) -> None:  # noqa: FBT001
             if is_wanted:
-                self.run_worker(self._disconnect(server), group="disconnect")
+                self.run_worker(partial(self._disconnect, server), group="disconnect")
 
         question = Question(text, yes="Disconnect", is_dangerous=True)
         app_of(self).push_screen(question, decide)
@@ -226,7 +227,7 @@ class McpScreen(Screen[None]):
         server = self._server
         if server is not None:
             self._say("Connecting; this takes at most half a minute…")
-            self.run_worker(self._test(server), group="test", exclusive=True)
+            self.run_worker(partial(self._test, server), group="test", exclusive=True)
 
     async def _test(self, server: McpServer) -> None:
         path = f"/mcp-server-configs/{server.id}/test"

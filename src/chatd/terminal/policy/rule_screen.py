@@ -1,6 +1,7 @@
 """One rule while it is written."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -104,7 +105,7 @@ class RuleScreen(ModalScreen[None]):
         except RuleProblem as problem:
             self._show_problem(str(problem))
             return
-        self.run_worker(self._store(rule), group="save", exclusive=True)
+        self.run_worker(partial(self._store, rule), group="save", exclusive=True)
 
     async def _store(self, rule: ToolRule) -> None:
         problem = await self._save(rule)

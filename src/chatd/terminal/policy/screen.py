@@ -1,5 +1,6 @@
 """The rules that count for a chat, by policy. Those of the chat itself are changed here."""
 
+from functools import partial
 from typing import ClassVar, Final
 
 from textual.app import ComposeResult
@@ -83,7 +84,7 @@ class PolicyScreen(Screen[None]):
     # What is shown
 
     def action_read(self) -> None:
-        self.run_worker(self._read(), group="read", exclusive=True)
+        self.run_worker(self._read, group="read", exclusive=True)
 
     async def _read(self) -> bool:
         if self._chat_id is None:
@@ -153,7 +154,7 @@ class PolicyScreen(Screen[None]):
 
         def decide(is_wanted: bool | None) -> None:  # noqa: FBT001
             if is_wanted:
-                self.run_worker(self._remove(rule), group="save")
+                self.run_worker(partial(self._remove, rule), group="save")
 
         text = f"Remove the rule «{ACTIONS[rule.action]}: {rule_text(rule)}»?"
         app_of(self).push_screen(Question(text, yes="Remove"), decide)

@@ -1,6 +1,7 @@
 """`Timeline`: the messages of the open chat. Keys and clicks; `TimelineView` shows them."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from uuid import UUID
 
 from textual import events
@@ -219,7 +220,7 @@ class Timeline(TimelineView):
     def _ask(self, request: Callable[[RowActions], Awaitable[None]]) -> None:
         if self.chat is not None:
             actions = RowActions(session_of(self), self.chat)
-            self.run_worker(self._run(request, actions), group="actions")
+            self.run_worker(partial(self._run, request, actions), group="actions")
 
     async def _run(
         self, request: Callable[[RowActions], Awaitable[None]], actions: RowActions

@@ -2,6 +2,7 @@
 look different are painted again."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from textual import events
@@ -190,7 +191,7 @@ class TimelineView(PaintedRows):
         chat = self.chat
         if chat is None or not chat.shown.has_older or chat.loading_older or self._problem:
             return
-        self.run_worker(self._load_older(chat), group="older", exclusive=True)
+        self.run_worker(partial(self._load_older, chat), group="older", exclusive=True)
 
     def retry_older(self) -> None:
         self._problem = ""
