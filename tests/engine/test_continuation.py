@@ -12,6 +12,7 @@ from chatd.domain.chat.events import MessagePart
 from chatd.domain.chat.parts import TextPart
 from chatd.domain.ids import ChatId
 from chatd.engine.worker import WorkerConfig
+from chatd.store.chat import journal
 from tests.engine.test_replicas import NO_SLOTS, SHORT_DRAIN, disconnect, reap_owner
 from tests.support.engine_rig import EngineRig, engine_rig_with
 from tests.support.providers.anthropic import FakeAnthropic
@@ -112,6 +113,35 @@ async def test_an_answer_goes_on_after_a_failed_call_too(
             await survivor.wait_state(chat_id, "W")
         assert await survivor.transcript(chat_id) == ["user: go", "assistant: half an answer"]
         assert last_message(api) == {"role": "assistant", "content": "half an"}
+
+
+@pytest.mark.promise("P4")
+@pytest.mark.parametrize("end", ["continued", "interrupted"])
+async def test_what_was_said_outlives_any_number_of_failed_calls_and_the_journal(
+    dsn: str, api: FakeCompatible, end: str
+) -> None:
+    """An outage of a day has a thousand attempts, and the journal keeps a quarter of an hour."""
+    async with continuing_rig(dsn, api) as drained:
+        chat_id = await drained.ask("go", "half an ans", Gate())
+        await drained.wait_shown(chat_id, "half an ans")
+        await drained.start_drain()
+    api.reply(503, BUSY)
+    async with continuing_rig(dsn, api) as survivor:
+        await survivor.events.wait("model_failed", chat_id=chat_id)
+        await survivor.wait_runner_left(chat_id)
+        await survivor.pool.execute("TRUNCATE chat_journal")
+        await survivor.pool.execute("UPDATE chats SET attempt = attempt + 1000")
+        if end == "interrupted":
+            await survivor.interrupt(chat_id)
+        else:
+            survivor.answer("wer")
+            await survivor.pool.execute("UPDATE chats SET runnable_at = now()")
+            survivor.replica.worker.mark_all_dirty()
+        await survivor.wait_state(chat_id, "W")
+        said = "half an ans" if end == "interrupted" else "half an answer"
+        assert await survivor.transcript(chat_id) == ["user: go", f"assistant: {said}"]
+        await journal.delete_old_kept(survivor.pool, limit=10)
+        assert await survivor.pool.fetchval("SELECT count(*) FROM kept_answers") == 0
 
 
 async def test_a_second_death_repeats_nothing_and_no_token_is_recorded_twice(

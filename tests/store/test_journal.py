@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from chatd.domain.chat.row import Episode
 from chatd.domain.ids import ChatId
@@ -15,8 +16,8 @@ from chatd.store.chat import journal
 from chatd.store.chat.journal import JOURNAL_SLOTS, JournalEntry
 from chatd.store.conn import Conn, DatabaseSession
 from chatd.store.pool import Pool
-from tests.support.factories import CHAT
-from tests.support.store import chat_id, plan_of, session_to
+from tests.support.factories import CHAT, WORKER
+from tests.support.store import chat_id, open_chat, plan_of, session_to
 
 HERE = Episode(CHAT, 3, 1)
 
@@ -206,3 +207,25 @@ async def test_the_tail_reads_only_the_named_slots_by_index(
         assert node["Node Type"] == "Index Scan"
         assert "chat_id" in node["Index Cond"]
         assert "first_seq" in node["Index Cond"]
+
+
+# Kept answers
+
+
+async def test_what_an_attempt_said_is_kept_until_the_next_step_by_the_owner_only(
+    pool: Pool,
+) -> None:
+    chat = await open_chat(pool, 1, free=WORKER)
+    await journal.keep_answer(pool, replace(chat, epoch=chat.epoch - 1), 1, b"stalled")
+    assert await journal.find_kept_answer(pool, chat) is None
+    for attempt, parts in ((1, b"first"), (1, b"again"), (3, b"third")):
+        await journal.keep_answer(pool, chat, attempt, parts)
+        kept = Episode(chat.id, chat.history_version, attempt)
+        expected = b"first" if attempt == 1 else b"third"
+        assert await journal.find_kept_answer(pool, chat) == (kept, expected)
+    assert not await journal.delete_old_kept(pool, limit=10)
+    assert await journal.find_kept_answer(pool, chat) is not None
+    await pool.execute("UPDATE kept_answers SET history_version = history_version - 1")
+    assert await journal.find_kept_answer(pool, chat) is None
+    assert await journal.delete_old_kept(pool, limit=1)
+    assert await pool.fetchval("SELECT count(*) FROM kept_answers") == 0

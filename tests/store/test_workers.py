@@ -22,6 +22,7 @@ from chatd.domain.chat.suspicion import WorkerDeath
 from chatd.domain.chat.user_transitions import interrupt, send_message
 from chatd.domain.chat.worker_transitions import acquire, record_retry
 from chatd.domain.ids import ChatId, UserId, WorkerId
+from chatd.domain.takeover import DeathNotice
 from chatd.store.chat import chats, workers
 from chatd.store.chat.workers import Backlog, RunningLimits
 from chatd.store.conn import Conn
@@ -257,11 +258,20 @@ async def test_the_death_of_a_worker_tells_what_it_ran_and_for_how_long(
         )
     async with session_to(dsn) as session:
         await session.execute("SELECT pg_advisory_lock($1)", workers.worker_lock_key(frozen))
-        deaths = await workers.read_deaths(pool, frozenset({dead, frozen}))
+        await workers.send_heartbeat(pool, workers.Heartbeat(worker_id=WORKER, running={}))
+        notices = {
+            dead: DeathNotice(sign="lock_gone"),
+            frozen: DeathNotice(sign="lease_stale", watched=True),
+        }
+        deaths = await workers.read_deaths(pool, notices, WORKER)
     assert deaths == {
-        dead: WorkerDeath(uptime_s=60, isolated=1, lock_held=False),
-        frozen: WorkerDeath(uptime_s=60, isolated=0, lock_held=True),
+        dead: WorkerDeath(uptime_s=60, isolated=1, lock_held=False, before_reaper=True),
+        frozen: WorkerDeath(
+            uptime_s=60, isolated=0, lock_held=True, watched=True, before_reaper=True
+        ),
     }
+    others = await workers.read_deaths(pool, notices, frozen)
+    assert not any(death.before_reaper for death in others.values()), "it started before"
 
 
 # Releasing

@@ -117,7 +117,10 @@ class Proxy:
             self._links.discard(link)
             self._writers -= ends
             for end in ends:
-                end.transport.abort()
+                # In Python 3.11 a transport that was closed with unsent data has no loop any more
+                # once the data is sent.
+                with suppress(AttributeError):
+                    end.transport.abort()
 
     async def _pump(
         self,

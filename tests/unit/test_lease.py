@@ -186,6 +186,38 @@ def test_a_worker_is_dead_when_its_renewals_were_seen_to_stop(
     assert [seen.worker_id for seen in dead] == ([OTHER] if is_dead else [])
 
 
+@pytest.mark.promise("P2")
+@pytest.mark.parametrize(
+    ("sights", "watched"),
+    [
+        pytest.param([*LIVED, *seen_at(QUICK[:6], 40, has_lock=False)], True, id="died"),
+        pytest.param([*LIVED, *seen_at(steadily(41, 73), 40, has_lock=True)], True, id="stalled"),
+        pytest.param(
+            seen_at(steadily(0, 2, 0.25), 1, has_lock=False), False, id="dead before the observer"
+        ),
+        pytest.param(
+            [*LIVED, None, *seen_at(steadily(60, 93), 40, has_lock=True)],
+            False,
+            id="never back after a freeze of the database",
+        ),
+        pytest.param(
+            [*LIVED, *seen_at(steadily(60, 93), 40, has_lock=True)],
+            False,
+            id="never back after a pause of the observer",
+        ),
+        pytest.param(
+            [*LIVED, None, *alive(60, 70), *seen_at(steadily(71, 103), 70, has_lock=True)],
+            True,
+            id="back after a freeze, then stalled",
+        ),
+    ],
+)
+def test_a_reaper_has_watched_a_worker_that_it_saw_renew_since_the_database_last_failed(
+    sights: list[tuple[float, int | None, bool] | None], *, watched: bool
+) -> None:
+    assert observe(*sights).death_notices({OTHER})[OTHER].watched is watched
+
+
 @pytest.mark.covers("F19")
 @pytest.mark.parametrize("jump", [3600_000_000, -3600_000_000])
 def test_a_jump_of_the_databases_clock_is_a_renewal(jump: int) -> None:

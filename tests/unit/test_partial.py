@@ -4,12 +4,14 @@ from uuid import UUID
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from chatd.domain.answer.partial import (
     LivePart,
     PartialAnswer,
     continuation,
     keep_longer,
+    longest_attempt,
     missing_parts,
     rebuild_partial,
 )
@@ -24,6 +26,8 @@ from chatd.domain.chat.parts import (
     ToolCallPart,
     ToolResultPart,
 )
+from chatd.domain.chat.row import Episode, Setbacks
+from chatd.domain.chat.states import State
 from chatd.domain.prompt.compaction import (
     ContextFill,
     SummaryPlan,
@@ -32,6 +36,7 @@ from chatd.domain.prompt.compaction import (
     summary_result,
 )
 from tests.support.factories import call, pending, result, text
+from tests.support.seeds import seed_state
 
 
 def live(*parts: KnownPart, role: Role = "assistant") -> list[LivePart]:
@@ -198,6 +203,34 @@ def test_an_interrupt_keeps_the_longer_answer_and_every_result(
     own: tuple[Draft, ...], previous: tuple[Draft, ...], kept: tuple[Draft, ...]
 ) -> None:
     assert keep_longer(own, previous) == kept
+
+
+@pytest.mark.promise("P4")
+@pytest.mark.parametrize(
+    ("said_by", "discarded", "longest"),
+    [
+        ({}, 0, None),
+        ({1: [], 2: []}, 0, None),
+        ({1: live(text("Once upon")), 2: live(text("Once"))}, 0, 1),
+        ({1: live(text("Once")), 2: live(text("Once"))}, 0, 2),
+        ({1: live(text("Once upon")), 2: live(text("Once"))}, 1, 2),
+        ({1: live(text("Once upon"))}, 1, None),
+        ({1: live(text("Once")), 2: live(ReasoningPart(text="Hm, so be it."))}, 0, 2),
+        ({1: tool_live(result("a"))}, 0, None),
+    ],
+)
+def test_the_longest_answer_that_was_not_discarded_is_kept_for_later_attempts(
+    said_by: dict[int, list[LivePart]], discarded: int, longest: int | None
+) -> None:
+    chat = replace(
+        seed_state(State.R0).chat, attempt=40, setbacks=Setbacks(discarded_attempt=discarded)
+    )
+    parts = {
+        Episode(chat.id, chat.history_version, attempt): tuple(live_parts)
+        for attempt, live_parts in said_by.items()
+    }
+    found = longest_attempt(chat, parts)
+    assert (None if found is None else found.attempt) == longest
 
 
 def test_an_answer_that_calls_a_tool_is_longer_than_the_text_before_the_call() -> None:

@@ -1,9 +1,14 @@
 """Which deaths of workers tell against the chat that they ran."""
 
 import pytest
+from msgspec.structs import replace
 
+from chatd.domain.chat.commands import ReapChat
+from chatd.domain.chat.row import NO_SETBACKS
 from chatd.domain.chat.states import State
 from chatd.domain.chat.suspicion import (
+    DEATHS_TO_ISOLATE,
+    MAX_LONE_DEATHS,
     STABLE_WORKER_S,
     WORKER_CRASHED_ERROR,
     WorkerDeath,
@@ -11,32 +16,74 @@ from chatd.domain.chat.suspicion import (
     is_isolated,
     suspect_delay_s,
 )
+from chatd.domain.chat.worker_transitions import acquire, reap
+from chatd.domain.ids import WorkerId
+from chatd.domain.lease import HeartbeatHistory, SeenWorker, WorkerObservations
+from tests.support.factories import WORKER
 from tests.support.seeds import seed_state
 
 LONG = STABLE_WORKER_S
+
+
+DIED = WorkerDeath(uptime_s=LONG, isolated=1, lock_held=False, watched=True)
+STALLED = replace(DIED, lock_held=True)
 
 
 @pytest.mark.promise("P2")
 @pytest.mark.parametrize(
     ("death", "tells"),
     [
-        (WorkerDeath(uptime_s=LONG, isolated=1, lock_held=False), True),
-        (WorkerDeath(uptime_s=LONG - 1, isolated=1, lock_held=False), False),
-        (WorkerDeath(uptime_s=LONG, isolated=0, lock_held=False), False),
-        (WorkerDeath(uptime_s=LONG, isolated=2, lock_held=False), False),
-        (WorkerDeath(uptime_s=LONG, isolated=1, lock_held=True), True),
-        (WorkerDeath(uptime_s=LONG, isolated=2, lock_held=True), False),
-        (WorkerDeath(uptime_s=LONG, isolated=1, lock_held=False, draining=True), False),
+        (DIED, True),
+        (replace(DIED, uptime_s=LONG - 1), False),
+        (replace(DIED, isolated=0), False),
+        (replace(DIED, isolated=2), False),
+        (replace(DIED, draining=True), False),
+        (STALLED, True),
+        (replace(STALLED, isolated=2), False),
+        (replace(DIED, watched=False, before_reaper=True), True),
+        (replace(STALLED, watched=False, before_reaper=True), False),
+        (replace(DIED, watched=False), False),
+        (replace(STALLED, watched=False), False),
     ],
     ids=[
-        *("alone", "dies_at_start", "no_suspect", "two_suspects", "stalled", "stalled_with_two"),
-        "killed_while_draining",
+        *("alone", "dies_at_start", "no_suspect", "two_suspects", "killed_while_draining"),
+        *("stalled", "stalled_with_two"),
+        *("found_by_a_restarted_server", "stall_found_by_a_new_server"),
+        *("lock_lost_while_the_database_was_away", "frozen_with_the_database"),
     ],
 )
 def test_a_death_tells_against_the_only_suspect_of_a_worker_that_had_run_for_a_while(
     death: WorkerDeath, *, tells: bool
 ) -> None:
     assert is_evidence(death) is tells
+
+
+@pytest.mark.promise("P2")
+@pytest.mark.parametrize("frozen_s", [3, 20, 40, 90])
+@pytest.mark.parametrize("lock_held", [True, False])
+def test_no_number_of_freezes_of_the_database_is_blamed_on_a_chat(
+    frozen_s: float, *, lock_held: bool
+) -> None:
+    """Heartbeats of the reaper fail meanwhile. Afterwards the worker never renews again."""
+    chat, worker = seed_state(State.R0).chat, WORKER
+    observed, at = WorkerObservations(history=HeartbeatHistory(interval_s=1.0)), 0.0
+    for _ in range(DEATHS_TO_ISOLATE + MAX_LONE_DEATHS):
+        seen = SeenWorker(worker_id=worker, renewal=None, has_lock=True)
+        for _ in range(40):
+            seen, at = replace(seen, renewal=round(at)), at + 1
+            observed = observed.succeeded([seen], sent_at=at, now=at)
+        observed, at = observed.failed(), at + frozen_s
+        seen = replace(seen, has_lock=lock_held)
+        while not observed.dead(at):
+            at += 1
+            observed = observed.succeeded([seen], sent_at=at, now=at)
+        notice = observed.death_notices({worker})[worker]
+        death = replace(DIED, lock_held=lock_held, watched=notice.watched)
+        conclusive = frozenset({worker}) if is_evidence(death) else frozenset[WorkerId]()
+        command = ReapChat(worker_ids=frozenset({worker}), conclusive=conclusive)
+        chat = acquire(reap(chat, command).after, worker).after
+    assert is_isolated(chat)
+    assert (chat.state, (chat.setbacks or NO_SETBACKS).lone_deaths) == (State.R0, 0)
 
 
 def test_a_running_chat_is_isolated_from_the_second_death_on() -> None:

@@ -14,7 +14,15 @@ from chatd.domain.chat.commands import (
     Step,
     WhenBusy,
 )
-from chatd.domain.chat.row import NO_SETBACKS, Chat, Episode, Fence, RetryState, Setbacks
+from chatd.domain.chat.row import (
+    MAX_KEPT_ATTEMPTS,
+    NO_SETBACKS,
+    Chat,
+    Episode,
+    Fence,
+    RetryState,
+    Setbacks,
+)
 from chatd.domain.chat.states import State
 from chatd.domain.chat.suspicion import (
     DEATHS_TO_ISOLATE,
@@ -365,6 +373,62 @@ def test_a_takeover_that_said_nothing_keeps_the_answer_of_the_attempt_before() -
     attempts = [episode.attempt for episode in Episode.kept_of(waiting)]
     assert attempts == [first.attempt, second.attempt, waiting.attempt]
     assert interrupt(waiting, None) is not None
+
+
+@pytest.mark.promise("P4")
+@pytest.mark.parametrize(
+    ("setbacks", "attempt", "is_waiting", "first_kept"),
+    [
+        (None, 3, False, 1),
+        ({"lone_deaths": 1}, 3, False, 1),
+        ({"failed_calls": 2, "discarded_attempt": 0}, 3, False, 1),
+        ({"failed_calls": 2, "discarded_attempt": 2}, 4, False, 3),
+        ({"failed_calls": 2}, 4, False, 3),
+        ({"failed_calls": 2, "waited_ms": 3000}, 4, True, 4),
+        ({"waited_ms": 3000}, 4, True, 4),
+        ({"failed_calls": 9}, 4, False, 4),
+    ],
+    ids=[
+        *("no_setback", "deaths_only", "nothing_discarded", "discarded"),
+        *("previous_release", "previous_release_waits", "previous_release_was_refused"),
+        "previous_release_without_its_attempts",
+    ],
+)
+def test_of_which_attempts_the_answers_are_kept(
+    setbacks: dict[str, int] | None, attempt: int, *, is_waiting: bool, first_kept: int
+) -> None:
+    """The previous release discarded the answer of each failed call, and wrote nothing of it: of
+    what may be the answer of a dead worker nothing is discarded."""
+    chat = msgspec.structs.replace(
+        seed_state(State.P0, retry=True).chat if is_waiting else seed_state(State.R0).chat,
+        attempt=attempt,
+        setbacks=msgspec.convert(setbacks, Setbacks | None),
+    )
+    kept = [episode.attempt for episode in Episode.kept_of(chat)]
+    assert kept == list(range(first_kept, attempt + 1))
+    assert [
+        n for n in range(1, attempt + 1) if Episode.of(at_attempt(chat, n)).is_kept(chat)
+    ] == kept
+    assert chat.discarded_attempt == first_kept - 1
+
+
+def at_attempt(chat: Chat, attempt: int) -> Chat:
+    return msgspec.structs.replace(chat, attempt=attempt)
+
+
+def test_a_retry_says_which_answers_were_discarded_even_if_none_was() -> None:
+    """So that no later release mistakes it for setbacks of the previous one."""
+    chat = seed_state(State.R0).chat
+    command = RecordRetry(fence=Fence.of(chat), state=RETRY, keeps_previous=True)
+    setbacks = record_retry(chat, command).after.setbacks
+    assert b'"discarded_attempt":0' in msgspec.json.encode(setbacks)
+
+
+@pytest.mark.promise("P4")
+def test_the_answer_of_the_first_attempt_is_kept_after_a_thousand_that_said_nothing() -> None:
+    chat = at_attempt(seed_state(State.R0).chat, 1000)
+    assert Episode.of(at_attempt(chat, 1)).is_kept(chat)
+    assert len(Episode.kept_of(chat)) == MAX_KEPT_ATTEMPTS, "read from the journal at once"
 
 
 @pytest.mark.promise("P4")

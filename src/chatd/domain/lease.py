@@ -83,12 +83,14 @@ class SeenWorker(Struct, frozen=True, kw_only=True):
 
 class WorkerObservation(Struct, frozen=True, kw_only=True):
     """How long another worker has been seen with the same renewal. The time from the reply that
-    first showed the renewal to the request that last did: no longer than it was unchanged."""
+    first showed the renewal to the request that last did: no longer than it was unchanged.
+    `has_renewed`: another renewal was seen before."""
 
     seen: SeenWorker
     first_at: float
     last_at: float
     sights_without_lock: int
+    has_renewed: bool = False
 
     @property
     def unchanged_s(self) -> float:
@@ -112,6 +114,7 @@ class WorkerObservation(Struct, frozen=True, kw_only=True):
             sign="lock_gone" if by_lock else "lease_stale",
             seen_at_us=self.seen.renewal,
             missed=int(self.unchanged_s / interval_s),
+            watched=self.has_renewed,
         )
 
 
@@ -160,7 +163,13 @@ def _observe(
 ) -> WorkerObservation:
     sights = 0 if seen.has_lock else 1 + (known.sights_without_lock if known else 0)
     if known is None or known.seen.renewal != seen.renewal:
-        return WorkerObservation(seen=seen, first_at=now, last_at=now, sights_without_lock=sights)
+        return WorkerObservation(
+            seen=seen,
+            first_at=now,
+            last_at=now,
+            sights_without_lock=sights,
+            has_renewed=known is not None,
+        )
     return replace(known, seen=seen, last_at=sent_at, sights_without_lock=sights)
 
 

@@ -47,11 +47,13 @@ class NamedWorker(Struct, frozen=True, kw_only=True):
 
 class DeathNotice(Struct, frozen=True, kw_only=True):
     """What the reaper knows about the death of a worker. `seen_at_us` is its last renewal by the
-    database's clock; `missed` counts the renewals that did not come since."""
+    database's clock; `missed` counts the renewals that did not come since. `watched`: the reaper
+    saw it renew, and the database has answered the reaper ever since."""
 
     sign: DeathSign
     seen_at_us: int | None = None
     missed: int = 0
+    watched: bool = False
 
 
 class LostOwner(Struct, frozen=True, kw_only=True, omit_defaults=True):

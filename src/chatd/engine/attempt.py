@@ -179,8 +179,8 @@ class Attempt:
         is left out."""
         if self._previous is None:
             return ()
-        kept, known = Episode.kept_of(self.chat), self._previous.parts
-        return tuple(parts for episode, parts in known.items() if parts and episode in kept)
+        known = self._previous.parts.items()
+        return tuple(parts for episode, parts in known if parts and episode.is_kept(self.chat))
 
     def set_previous(self, parts: Mapping[Episode, tuple[LivePart, ...]]) -> None:
         """The live parts of other workers' attempts at this step, the newest first."""

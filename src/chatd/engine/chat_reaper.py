@@ -22,7 +22,7 @@ from chatd.domain.ports import Env
 from chatd.domain.text import utc_text
 from chatd.engine.committer import Committer
 from chatd.engine.usage_writer import UsageWriter
-from chatd.parts.journal_tail import read_episodes
+from chatd.parts.journal_tail import read_said
 from chatd.store.chat import chats, workers
 from chatd.store.conn import Conn
 
@@ -90,7 +90,7 @@ class ChatReaper:
         """The workers with a death that tells against the isolated chat they ran."""
         if not result.orphaned:
             return frozenset()
-        deaths = await workers.read_deaths(self._conn, result.dead)
+        deaths = await workers.read_deaths(self._conn, result.notices, self._worker_id)
         return frozenset(worker for worker, death in deaths.items() if is_evidence(death))
 
     def _in_order(self, chat_ids: Iterable[ChatId]) -> list[ChatId]:
@@ -129,8 +129,8 @@ class ChatReaper:
         if chat is None or chat.status != "interrupting":
             return expiry
         kept = Episode.kept_of(chat)[::-1]
-        parts = (await read_episodes(self._conn, kept)).values()
-        messages = kept_messages(chat, (), parts, utc_text(expiry.now))
+        parts = await read_said(self._conn, chat, kept)
+        messages = kept_messages(chat, (), parts.values(), utc_text(expiry.now))
         return replace(expiry, episode=Episode.of(chat), messages=messages)
 
     async def _write(self, chat_id: ChatId, command: ReapChat | ExpireDeadline) -> bool:

@@ -20,7 +20,7 @@ from chatd.engine.committer import Committer
 from chatd.engine.usage_writer import UsageWriter
 from chatd.store import retention, webhooks
 from chatd.store.account import audit, credentials, sign_in_attempts, users
-from chatd.store.chat import debug_calls, idempotency, search_index, usage
+from chatd.store.chat import debug_calls, idempotency, journal, search_index, usage
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool
 
@@ -75,6 +75,7 @@ def maintenance_tasks(pool: Pool, env: Env, usage_writer: UsageWriter) -> tuple[
     return (
         PeriodicTask(name="forget_requests", interval_s=600, work=forget_requests),
         _batched("forget_deliveries", 600, lambda: _forget_deliveries(conn)),
+        _batched("forget_kept_answers", 600, lambda: _forget_kept_answers(conn)),
         _batched("roll_up_usage", 60, lambda: usage.roll_up(conn)),
         _batched("index_messages", SEARCH_INDEX_INTERVAL_S, lambda: search_index.index_batch(pool)),
         PeriodicTask(name="remove_deleted", interval_s=REMOVAL_INTERVAL_S, work=remove_deleted),
@@ -99,6 +100,10 @@ def _batched(name: str, interval_s: float, batch: Callable[[], Awaitable[bool]])
 async def _forget_deliveries(conn: Conn) -> bool:
     limit = _MAX_KEYS_PER_BATCH
     return await webhooks.delete_ended(conn, after_s=DELIVERIES_KEPT_S, limit=limit) == limit
+
+
+async def _forget_kept_answers(conn: Conn) -> bool:
+    return await journal.delete_old_kept(conn, limit=_MAX_KEYS_PER_BATCH)
 
 
 def retention_tasks(

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from chatd.aio import retry_unavailable
 from chatd.domain.access import WORKER
+from chatd.domain.answer.partial import longest_attempt
 from chatd.domain.answer.tool_calls import DEFAULT_STEP_LIMITS, StepLimits
 from chatd.domain.chat.commands import (
     CommitStep,
@@ -52,7 +53,7 @@ from chatd.engine.tool_runner import ToolBatchRun, ToolDeps
 from chatd.engine.tool_search import offer_tools
 from chatd.engine.usage_writer import UsageWriter
 from chatd.parts.episodes import EpisodeRegistry
-from chatd.parts.journal_tail import decode_live_parts, read_episodes
+from chatd.parts.journal_tail import decode_live_parts, keep_said, read_said
 from chatd.store.chat import chats
 from chatd.store.chat.operation import AppliedChange
 
@@ -228,7 +229,9 @@ class TurnLoop:
     async def _load_previous(self, attempt: Attempt) -> None:
         """What the workers before this one said at this step, from the live parts they published.
         Taking over an interrupt opens no episode, so the last one is another worker's. This
-        replica may have published an episode itself, and not yet written it to the journal."""
+        replica may have published an episode itself, and not yet written it to the journal. While
+        the turn goes on, the longest answer is kept for workers after this one: many attempts may
+        fail before one says as much, and the journal forgets."""
         if attempt.has_previous:
             return
         chat = attempt.chat
@@ -237,11 +240,16 @@ class TurnLoop:
         episodes = (kept if is_last_foreign else kept[:-1])[::-1]
         if not episodes:
             return
-        parts = dict(await self._until_available(lambda: read_episodes(self._conn, episodes)))
+        parts = await self._until_available(lambda: read_said(self._conn, chat, episodes))
         buffer = self._deps.episodes.find(chat.id)
         if buffer is not None and buffer.episode in parts:
             parts[buffer.episode] = decode_live_parts(buffer.events)
         attempt.set_previous(parts)
+        longest = longest_attempt(chat, parts) if chat.status == "running" else None
+        if longest is not None:
+            await self._until_available(
+                lambda: keep_said(self._conn, chat, longest, parts[longest])
+            )
 
     async def _until_available(self, read: Callable[[], Awaitable[T]]) -> T:
         return await retry_unavailable(

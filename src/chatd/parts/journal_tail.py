@@ -190,6 +190,7 @@ class JournalTail:
 
 
 _DECODER: Final = msgspec.json.Decoder(MessagePart)
+_KEPT_DECODER: Final = msgspec.json.Decoder(tuple[LivePart, ...])
 
 
 async def read_episode(conn: Conn, episode: Episode) -> tuple[LivePart, ...]:
@@ -208,6 +209,31 @@ async def read_episodes(
         if row.first_seq <= len(known) + 1 and row.last_seq > len(known):
             known += row.parts.split(b"\n")[len(known) + 1 - row.first_seq :]
     return {episode: decode_live_parts(known) for episode, known in events.items()}
+
+
+async def read_said(
+    conn: Conn, chat: Chat, episodes: Sequence[Episode]
+) -> dict[Episode, tuple[LivePart, ...]]:
+    """What these attempts at the chat's step said, and what was kept of an earlier one; the newest
+    first."""
+    parts = dict(await read_episodes(conn, episodes))
+    kept = await journal.find_kept_answer(conn, chat)
+    if kept is not None and kept[0].is_kept(chat) and not parts.get(kept[0]):
+        parts[kept[0]] = _decode_kept(kept[1])
+    return dict(sorted(parts.items(), reverse=True))
+
+
+async def keep_said(conn: Conn, chat: Chat, episode: Episode, parts: Sequence[LivePart]) -> None:
+    """Keep what an attempt said until the chat's next step, for the chat's owner."""
+    await journal.keep_answer(conn, chat, episode.attempt, msgspec.json.encode(parts))
+
+
+def _decode_kept(parts: bytes) -> tuple[LivePart, ...]:
+    """Nothing if a newer version wrote a part that this one does not know."""
+    try:
+        return _KEPT_DECODER.decode(parts)
+    except msgspec.DecodeError:
+        return ()
 
 
 def decode_live_parts(events: Iterable[bytes], *, with_mark: bool = False) -> tuple[LivePart, ...]:

@@ -24,6 +24,9 @@ BOOKED_CALLS: Final[LiteralString] = """
         sum(output_tokens)::bigint AS output_tokens
     FROM usage_events GROUP BY 1"""
 
+BOOKED_OF_CHAT: Final[LiteralString] = """
+    SELECT at, call_id, ok, estimated, output_tokens, runtime_ms FROM usage_events
+    WHERE chat_id = $1 ORDER BY at"""
 
 SUBAGENT_NAMES: Final[LiteralString] = """
     SELECT c.id AS chat_id, split_part(m.content -> 0 ->> 'text', ' ', 1) AS name
@@ -53,7 +56,7 @@ class ServedCall(Struct, kw_only=True):
     def __str__(self) -> str:
         return (
             f"{self.name} from {self.began_at:.2f} to {self.ended_at:.2f}, "
-            f"{self.output_tokens} tokens out"
+            f"{self.output_tokens} of {self.whole_tokens} tokens out"
         )
 
     def may_be_lost(self, past: LostPast) -> bool:
@@ -119,7 +122,9 @@ async def check_billing(
     lines = [
         f"{chat}: booked {booked[chat]} of "
         + "; ".join(str(call) for call in calls if chats[call.name] == chat)
+        + "".join([f"\n  booked: {row}" for row in await conn.fetch(BOOKED_OF_CHAT, chat)])
         for chat in unbilled
     ]
+    lines += [str(window) for window in (*pasts, *crashes)]
     assert not unbilled, "\n".join((f"unbilled: {unbilled.total()} calls", *lines, sums))
     return sums

@@ -4,7 +4,7 @@ Normally the worker that assembled an interrupted answer commits it. If that wor
 journal still has the live parts, but without signatures and usage.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 
 import msgspec
@@ -22,7 +22,7 @@ from chatd.domain.chat.parts import (
     ToolCallPart,
     ToolResultPart,
 )
-from chatd.domain.chat.row import Chat
+from chatd.domain.chat.row import Chat, Episode
 from chatd.domain.ids import ToolCallId
 from chatd.domain.model.usage import utf8_size
 from chatd.domain.text import parse_json, storable_json
@@ -91,6 +91,18 @@ def kept_messages(
     for live_parts in previous:
         own = keep_longer(own, partial_messages(chat, live_parts, at))
     return own
+
+
+def longest_attempt(chat: Chat, previous: Mapping[Episode, tuple[LivePart, ...]]) -> Episode | None:
+    """The attempt at an answer that an interrupt would keep, of those whose answer was not
+    discarded; None if none of them said anything. The results of tools are kept by the tools."""
+    said = {
+        episode: _said_bytes(partial_messages(chat, live_parts, None))
+        for episode, live_parts in previous.items()
+        if episode.is_kept(chat)
+    }
+    longest = max(said, key=lambda episode: (said[episode], episode), default=None)
+    return longest if longest is not None and said[longest] > 0 else None
 
 
 def keep_longer(own: tuple[Draft, ...], previous: tuple[Draft, ...]) -> tuple[Draft, ...]:

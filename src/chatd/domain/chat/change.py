@@ -407,7 +407,9 @@ class Change(Struct, frozen=True, kw_only=True):
                 was,
                 failed_calls=was.failed_calls + counted,
                 waited_ms=was.waited_ms + state.delay_ms,
-                discarded_attempt=(was.discarded_attempt if keeps_previous else self.after.attempt),
+                discarded_attempt=(
+                    self.after.discarded_attempt if keeps_previous else self.after.attempt
+                ),
             ),
         )
 

@@ -36,7 +36,8 @@ MAX_RUNNABLE_DELAY_S = 75 * 60
 went back."""
 RECENT_CHANGES_KEPT = 8
 MAX_KEPT_ATTEMPTS: Final = 32
-"""Of the attempts at one step, as many may say what an interrupt keeps."""
+"""Of the attempts at one step that ended without a commit, as many are read from the journal at
+once. What an older one said has been kept by those after it."""
 UNKNOWN_CHANGE: Final = ChangeId(0)
 """The change id of a version that an earlier release of the server acquired or released."""
 
@@ -79,12 +80,13 @@ class RetryState(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class Setbacks(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What went wrong since the chat's history last changed. `waited_ms` is the sum of all retry
-    delays. The answers of all attempts up to `discarded_attempt` were discarded."""
+    delays. The answers of all attempts up to `discarded_attempt` were discarded; None: no call of
+    this release has failed."""
 
     failed_calls: int = 0
     waited_ms: int = 0
     lone_deaths: int = 0
-    discarded_attempt: int = 0
+    discarded_attempt: int | None = None
 
 
 NO_SETBACKS: Final = Setbacks()
@@ -253,8 +255,15 @@ class Chat(Struct, frozen=True, kw_only=True):
 
     @property
     def discarded_attempt(self) -> int:
-        """The last attempt at this step whose answer was discarded; 0: none."""
-        return (self.setbacks or NO_SETBACKS).discarded_attempt
+        """The last attempt at this step whose answer was discarded; 0: none.
+
+        The previous release discarded the answer of each failed call and did not store which. The
+        failed calls had as many attempts at least; what a worker that died said came later."""
+        setbacks = self.setbacks or NO_SETBACKS
+        if setbacks.discarded_attempt is not None:
+            return setbacks.discarded_attempt
+        before = max(self.attempt - 1, 0)
+        return before if self.waits_for_retry else min(setbacks.failed_calls, before)
 
     @property
     def waits_for_retry(self) -> bool:
@@ -340,12 +349,17 @@ class Episode(Struct, frozen=True, order=True):
 
     @staticmethod
     def kept_of(chat: Chat) -> "tuple[Episode, ...]":
-        """The attempts at this step whose answers were not discarded, the newest last."""
+        """The latest attempts at this step whose answers were not discarded, the newest last."""
         first = max(chat.discarded_attempt + 1, chat.attempt - MAX_KEPT_ATTEMPTS + 1, 1)
         return tuple(
             Episode(chat.id, chat.history_version, attempt)
             for attempt in range(first, chat.attempt + 1)
         )
+
+    def is_kept(self, chat: Chat) -> bool:
+        """Whether it is an attempt at the chat's step, and its answer was not discarded."""
+        is_of_step = (self.chat_id, self.history_version) == (chat.id, chat.history_version)
+        return is_of_step and self.attempt > chat.discarded_attempt
 
 
 class Fence(Struct, frozen=True, kw_only=True):

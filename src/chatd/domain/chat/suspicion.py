@@ -34,13 +34,18 @@ WORKER_CRASHED_ERROR: Final = ChatError(
 
 
 class WorkerDeath(Struct, frozen=True, kw_only=True):
-    """`isolated` counts the isolated chats that the worker ran. `lock_held`: the process still
-    holds its session lock, so that it lost its lease but did not die: it was stalled. `draining`:
-    it had been told to stop."""
+    """What the reaper knows of a worker that has lost its lease. `isolated` counts the isolated
+    chats that the worker ran. `lock_held`: the process still holds its session lock, so that it
+    did not die: it stalled, or cannot reach the database. `watched`: the reaper saw the worker
+    renew its lease, and the database has answered every heartbeat of the reaper since.
+    `before_reaper`: the reaper started after the last renewal. `draining`: the worker had been told
+    to stop."""
 
     uptime_s: float
     isolated: int
     lock_held: bool
+    watched: bool = False
+    before_reaper: bool = False
     draining: bool = False
 
 
@@ -49,11 +54,20 @@ def is_isolated(chat: Chat) -> bool:
 
 
 def is_evidence(death: WorkerDeath) -> bool:
-    """Whether the death tells against the isolated chat of that worker. A stall counts like a
-    death: a chat whose work stalls its worker would take one replica after another from all other
-    chats, without any process ever dying. A worker that drains longer than its platform lets it is
-    killed by the platform, and not by a chat."""
-    return death.isolated == 1 and death.uptime_s >= STABLE_WORKER_S and not death.draining
+    """Whether the death tells against the isolated chat of that worker.
+
+    After a freeze or an outage of the database, workers that were slow to come back look dead to
+    those that were quick. So a reaper that lived through it must have seen the worker alive after
+    it. One that started later has seen no outage either: a single server that its platform starts
+    again is the only one to judge its last life, and only by a lock that is gone.
+
+    A stall counts like a death: a chat whose work stalls its worker would take one replica after
+    another from all other chats, without any process ever dying. A worker that drains longer than
+    its platform lets it is killed by the platform, and not by a chat.
+    """
+    if death.isolated != 1 or death.uptime_s < STABLE_WORKER_S or death.draining:
+        return False
+    return death.watched or (death.before_reaper and not death.lock_held)
 
 
 def suspect_delay_s(deaths: int, jitter: float = 0.0) -> float:

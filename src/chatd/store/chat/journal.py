@@ -1,7 +1,8 @@
 """The journal of live parts, which viewers on other replicas tail. History does not depend on it.
 
 A row holds the parts of one episode from one flush. Rows lie in a ring of slots by the database's
-clock; a slot is truncated as a whole before it is used again.
+clock; a slot is truncated as a whole before it is used again. What an attempt said that ended
+without a commit is kept in a table of its own, one row per chat, until the chat's next step.
 """
 
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from typing import Final, LiteralString
 
 from msgspec import Struct
 
-from chatd.domain.chat.row import Episode
+from chatd.domain.chat.row import Chat, Episode
 from chatd.store.conn import Conn, Row
 
 JOURNAL_SLOTS: Final = 6
@@ -71,6 +72,24 @@ TRUNCATE_OLDEST_SLOT: Final[LiteralString] = f"""
         NULL;
     END $do$"""
 
+# Only by the chat's owner, so that a stalled worker replaces nothing.
+KEEP_ANSWER: Final[LiteralString] = """
+    INSERT INTO kept_answers AS k (chat_id, history_version, attempt, parts)
+    SELECT c.id, c.history_version, $5, $6 FROM chats c
+    WHERE c.id = $1 AND c.worker_id = $2 AND c.epoch = $3 AND c.history_version = $4
+    ON CONFLICT (chat_id) DO UPDATE SET history_version = excluded.history_version,
+        attempt = excluded.attempt, parts = excluded.parts
+    WHERE (k.history_version, k.attempt) <> (excluded.history_version, excluded.attempt)"""
+
+FIND_KEPT_ANSWER: Final[LiteralString] = """
+    SELECT attempt, parts FROM kept_answers WHERE chat_id = $1 AND history_version = $2"""
+
+# One look-up per answer: for a join the planner would read all chats.
+DELETE_OLD_KEPT: Final[LiteralString] = """
+    DELETE FROM kept_answers WHERE chat_id IN (
+        SELECT k.chat_id FROM kept_answers k
+        WHERE k.history_version <> (SELECT c.history_version FROM chats c WHERE c.id = k.chat_id)
+        LIMIT $1)"""
 
 MAX_CALLS_FOUND: Final = 1_000
 
@@ -124,6 +143,26 @@ async def find_calls(conn: Conn, last: Episode) -> list[tuple[Episode, bytes]]:
     return [
         (Episode(chat_id, row["history_version"], row["attempt"]), row["parts"]) for row in rows
     ]
+
+
+async def keep_answer(conn: Conn, chat: Chat, attempt: int, parts: bytes) -> None:
+    """For the owner of the chat. Replaces what was kept of another attempt or step."""
+    await conn.execute(
+        KEEP_ANSWER, chat.id, chat.worker_id, chat.epoch, chat.history_version, attempt, parts
+    )
+
+
+async def find_kept_answer(conn: Conn, chat: Chat) -> tuple[Episode, bytes] | None:
+    """Of the chat's step in progress."""
+    row = await conn.fetchrow(FIND_KEPT_ANSWER, chat.id, chat.history_version)
+    if row is None:
+        return None
+    return Episode(chat.id, chat.history_version, row["attempt"]), row["parts"]
+
+
+async def delete_old_kept(conn: Conn, *, limit: int) -> bool:
+    """Delete the answers of steps that have been committed. True if more may be left."""
+    return await conn.execute(DELETE_OLD_KEPT, limit) == f"DELETE {limit}"
 
 
 async def truncate_oldest_slot(conn: Conn) -> None:

@@ -198,7 +198,9 @@ READ_DEATHS: Final[LiteralString] = """
                 WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted
                   AND (l.classid::bigint << 32) | l.objid::bigint = w.lock_key
                   AND l.database = (SELECT oid FROM pg_database
-                                    WHERE datname = current_database())) AS lock_held
+                                    WHERE datname = current_database())) AS lock_held,
+        coalesce((SELECT r.started_at > w.renewed_at FROM chat_workers r WHERE r.worker_id = $2),
+            false) AS before_reaper
     FROM chat_workers w WHERE w.worker_id = ANY ($1::uuid[])"""
 
 FORMER_WORKERS_KEPT_DAYS: Final = 90.0
@@ -366,14 +368,18 @@ async def send_heartbeat(conn: Conn, heartbeat: Heartbeat) -> HeartbeatResult:
     )
 
 
-async def read_deaths(conn: Conn, worker_ids: frozenset[WorkerId]) -> dict[WorkerId, WorkerDeath]:
+async def read_deaths(
+    conn: Conn, notices: Mapping[WorkerId, DeathNotice], reaper: WorkerId
+) -> dict[WorkerId, WorkerDeath]:
     """How each worker died, before its chats are reaped. Not of workers without a row."""
-    rows = await conn.fetch(READ_DEATHS, list(worker_ids))
+    rows = await conn.fetch(READ_DEATHS, list(notices), reaper)
     return {
         row["worker_id"]: WorkerDeath(
             uptime_s=row["uptime_s"],
             isolated=row["isolated"],
             lock_held=row["lock_held"],
+            watched=notices[row["worker_id"]].watched,
+            before_reaper=row["before_reaper"],
             draining=row["draining"],
         )
         for row in rows
