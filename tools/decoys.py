@@ -137,7 +137,7 @@ def decoy_server(requests: list[str], port: int) -> Generator[int]:
     except OSError:
         yield port
         return
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.5,), daemon=True)
     thread.start()
     try:
         yield server.server_port

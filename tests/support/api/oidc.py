@@ -56,7 +56,12 @@ def _install() -> None:
         if not (DIRECTORY / "node_modules" / "oidc-provider").exists():
             command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
             subprocess.run(
-                command, cwd=DIRECTORY, env=MACHINE_VARIABLES, check=True, capture_output=True
+                command,
+                cwd=DIRECTORY,
+                env=MACHINE_VARIABLES,
+                check=True,
+                capture_output=True,
+                timeout=50,
             )
 
 
