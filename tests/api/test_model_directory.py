@@ -19,9 +19,8 @@ from chatd.domain.config_change import ConfigChange
 from chatd.domain.errors import Conflict
 from chatd.domain.ids import UserId
 from chatd.domain.model.capabilities import ModelCapabilities
-from chatd.domain.model.failures import ModelError
+from chatd.domain.model.failures import ModelError, ModelRemoved
 from chatd.domain.model.protocol import Effort
-from chatd.domain.model.replacement import ModelRemoved
 from chatd.domain.ports import ModelChoice
 from chatd.settings.schema import ModelEntry, ProviderEntry, Settings
 from chatd.store.account.audit import ChangeAuthor

@@ -1,4 +1,4 @@
-"""A chat whose model was removed: the default answers, and the chat says so once."""
+"""A chat whose model was removed, or takes no effort: what is used instead, said once."""
 
 from datetime import timedelta
 from uuid import UUID
@@ -11,6 +11,7 @@ from chatd.domain.access import UserActor
 from chatd.domain.chat.commands import SendMessage, UpdateChat
 from chatd.domain.chat.parts import NoticePart
 from chatd.domain.ids import ChatId, ModelConfigId
+from chatd.domain.model.protocol import Effort
 from chatd.domain.schedules import Schedule
 from chatd.store import schedules
 from chatd.store.chat import messages
@@ -134,3 +135,27 @@ async def test_a_chat_that_requires_its_model_fails_until_it_may_use_another(
     await rig.wait_state(chat_id, "W")
     expected = ["user: first", "user: again", NOTICE, "assistant: one"]
     assert await rig.transcript(chat_id) == expected
+
+
+UNSENT = "system: notice(effort_not_sent)"
+
+
+@pytest.mark.parametrize("efforts", [(), None], ids=["takes none", "unknown"])
+async def test_an_effort_is_not_sent_to_a_model_that_does_not_name_it_and_a_notice_says_so_once(
+    rig: EngineRig, efforts: tuple[Effort, ...] | None
+) -> None:
+    rig.model.efforts = ("low", "high")
+    rig.answer("one")
+    chat_id = await rig.create("first", reasoning_effort="high")
+    await rig.wait_runner_left(chat_id)
+    rig.model.efforts = efforts
+    for word in ("two", "three"):
+        rig.answer(word)
+        await rig.send(chat_id, word)
+        await rig.wait_state(chat_id, "W")
+    assert await rig.transcript(chat_id) == [
+        *("user: first", "assistant: one", "user: two", UNSENT, "assistant: two"),
+        *("user: three", "assistant: three"),
+    ]
+    sent = [b'"reasoning_effort":"high"' in request.body for request in rig.api.requests]
+    assert sent == [True, False, False]

@@ -45,6 +45,7 @@ WITHOUT_ACTOR: Final[Mapping[str, str]] = {
     "chat.debug_calls.delete_old": "maintenance",
     "chat.idempotency.delete_old_requests": "maintenance",
     "chat.idempotency.clear_old_request_keys": "maintenance",
+    "chat.idempotency.clear_old_tool_outputs": "maintenance",
     "chat.idempotency.mark_tool_started": "fenced: only the worker that owns the chat",
     "chat.journal": "live parts of the chats that this replica runs or feeds",
     "chat.messages.decode_in_slices": "reads no row",

@@ -297,6 +297,54 @@ async def test_a_retry_after_a_lost_reply_finds_its_own_mark(pool: Pool) -> None
     ).first
 
 
+async def test_the_output_of_a_step_that_is_over_is_forgotten_after_an_hour(pool: Pool) -> None:
+    fence = await running(pool)
+    current, earlier = (
+        ToolCallId(f"{version}:c1")
+        for version in (fence.history_version, fence.history_version - 1)
+    )
+    for call in (current, earlier):
+        await idempotency.mark_tool_started(pool, CHAT, call, fence)
+        await idempotency.keep_tool_output(pool, CHAT, call, fence, "done")
+
+    async def kept() -> set[str]:
+        rows = await pool.fetch("SELECT tool_call_id FROM chat_tool_runs WHERE output IS NOT NULL")
+        return {row["tool_call_id"] for row in rows}
+
+    async def age(minutes: int) -> None:
+        older = "UPDATE chat_tool_runs SET started_at = started_at - $1::int * interval '1 minute'"
+        await pool.execute(older, minutes)
+
+    await age(59)
+    assert await idempotency.clear_old_tool_outputs(pool, limit=1) == 0
+    await age(2)
+    assert await idempotency.clear_old_tool_outputs(pool, limit=1) == 1
+    assert await idempotency.clear_old_tool_outputs(pool, limit=1) == 0
+    assert await kept() == {current}, "the next worker of the running step finds it"
+    await pool.execute(
+        "UPDATE chats SET status = 'waiting', pending_calls = '[]', worker_id = NULL"
+    )
+    assert await idempotency.clear_old_tool_outputs(pool, limit=1) == 1
+    assert await kept() == set()
+    assert len(await marks(pool)) == 2, "the marks stay: no call runs twice"
+
+
+async def test_kept_outputs_are_found_by_their_index(pool: Pool) -> None:
+    """A chat may have thousands of marks, and the next tool looks for the outputs among them."""
+    await running(pool)
+    await pool.execute(
+        "INSERT INTO chat_tool_runs (chat_id, root_chat_id, tool_call_id, epoch, output)"
+        " SELECT $1, $1, '1:c' || n, 1, CASE WHEN n = 1 THEN 'x' END"
+        " FROM generate_series(1, 3000) n",
+        CHAT,
+    )
+    await pool.execute("ANALYZE chat_tool_runs")
+    plan = await pool.fetch(
+        "EXPLAIN SELECT output FROM chat_tool_runs WHERE chat_id = $1 AND output IS NOT NULL", CHAT
+    )
+    assert any("chat_tool_runs_kept" in row[0] for row in plan), plan
+
+
 async def test_after_a_crash_the_next_worker_finds_the_mark(pool: Pool) -> None:
     fence = await running(pool)
     await idempotency.mark_tool_started(pool, CHAT, CALL, fence)

@@ -44,8 +44,8 @@ from chatd.domain.chat.parts import (
 )
 from chatd.domain.chat.row import Chat, Episode
 from chatd.domain.ids import ChangeId, ChatId, ModelConfigId, QueueId, ToolCallId, UserId, WorkerId
-from chatd.domain.model.protocol import ModelConfig, Prices
-from chatd.domain.model.replacement import ModelRemoved, RemovedModel
+from chatd.domain.model.failures import ModelRemoved, RemovedModel
+from chatd.domain.model.protocol import Effort, ModelConfig, Prices
 from chatd.domain.model.retry import CallLimits
 from chatd.domain.ports import Budget, Clock, Env, ModelChoice, Provider, Tool, ToolSource
 from chatd.domain.tool_policy.rules import ToolPolicy, ToolRule
@@ -114,6 +114,7 @@ class OneModel:
         )
         self.summary_config: ModelConfig | None = None
         self.removed: dict[ModelConfigId, str] = {}
+        self.efforts: tuple[Effort, ...] | None = None
 
     async def choose(
         self, model_config_id: ModelConfigId | None, owner_id: UserId | None = None
@@ -124,7 +125,11 @@ class OneModel:
             removed = RemovedModel(id=model_config_id, name=name)
             raise ModelRemoved(removed, f"The model {name} was deleted.")
         own = ModelChoice(
-            config=self.config, provider=self.provider, kind=self.kind, limits=self.limits
+            config=self.config,
+            provider=self.provider,
+            kind=self.kind,
+            limits=self.limits,
+            efforts=self.efforts,
         )
         if self.summary_config is None:
             return own

@@ -1,19 +1,26 @@
 """Effort, context limit and cost of a model."""
 
+from uuid import UUID
+
 import msgspec
 import pytest
 from msgspec import UNSET, Raw
+from msgspec.structs import replace
 
-from chatd.domain.chat.messages import TokenUsage
+from chatd.domain.chat.messages import Message, TokenUsage
+from chatd.domain.chat.parts import NoticePart
+from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.config import (
     MAX_CONTEXT_LIMIT_TOKENS,
     cost_micros,
     effective_context_limit,
+    effort_notice,
     effort_objection,
     read_context_limit,
     resolve_effort,
 )
-from chatd.domain.model.protocol import Effort, EffortRange, Prices, PriceTier
+from chatd.domain.model.protocol import Effort, EffortRange, ModelConfig, Prices, PriceTier
+from tests.support.factories import message
 
 
 @pytest.mark.covers("providers-14")
@@ -42,14 +49,17 @@ def test_the_requested_effort_is_limited_to_the_configured_range(
     ("requested", "configured", "efforts", "resolved"),
     [
         ("high", None, ("low", "high"), "high"),
-        ("high", None, None, "high"),
+        ("high", None, None, None),
+        ("high", EffortRange(), None, None),
+        ("high", EffortRange(max="max"), None, "high"),
+        (None, EffortRange(default="low"), None, "low"),
         (None, None, ("low", "high"), None),
         ("high", None, (), None),
         ("high", EffortRange(default="low"), (), None),
         ("high", EffortRange(max="low"), ("low", "high"), "low"),
     ],
 )
-def test_an_effort_is_sent_to_every_model_that_may_take_it(
+def test_an_effort_is_sent_to_every_model_that_names_it(
     requested: str | None,
     configured: EffortRange | None,
     efforts: tuple[Effort, ...] | None,
@@ -74,6 +84,46 @@ def test_only_a_model_that_takes_no_effort_refuses_one(
     refused: bool,  # noqa: FBT001
 ) -> None:
     assert (effort_objection("gpt-4o", effort, efforts) is not None) == refused
+
+
+MODEL = ModelConfig(id=ModelConfigId(UUID(int=5)), name="gpt-4o", provider="p", model="gpt-4o")
+TOLD = {"model_config_id": str(MODEL.id), "reasoning_effort": "high"}
+
+
+def notice(*, deleted: bool = False) -> Message:
+    part = NoticePart(code="effort_not_sent", text="x", detail=TOLD)
+    return replace(message(1, "system", part, visibility="user"), deleted=deleted)
+
+
+@pytest.mark.parametrize(
+    ("requested", "configured", "efforts", "history", "begins"),
+    [
+        (None, None, (), [], None),
+        ("enormous", None, (), [], None),
+        ("high", None, ("low",), [], None),
+        ("high", EffortRange(default="low"), None, [], None),
+        ("none", None, (), [], None),
+        ("high", None, (), [], "gpt-4o takes no reasoning effort: the effort high"),
+        ("high", None, None, [], "Whether gpt-4o takes a reasoning effort is not known"),
+        ("none", None, None, [], "Whether gpt-4o"),
+        ("high", None, (), [notice()], None),
+        ("high", None, (), [notice(deleted=True)], "gpt-4o takes"),
+        ("low", None, (), [notice()], "gpt-4o takes"),
+    ],
+)
+def test_a_chat_is_told_once_that_its_effort_is_not_sent(
+    requested: str | None,
+    configured: EffortRange | None,
+    efforts: tuple[Effort, ...] | None,
+    history: list[Message],
+    begins: str | None,
+) -> None:
+    config = replace(MODEL, reasoning_effort=configured)
+    draft = effort_notice(history, requested, config, efforts)
+    parts = () if draft is None else draft.content
+    texts = [part.text for part in parts if isinstance(part, NoticePart)]
+    assert len(texts) == (begins is not None)
+    assert all(text.startswith(begins or "") for text in texts)
 
 
 def found(value: object) -> int | None:

@@ -25,8 +25,8 @@ from chatd.domain.file.byte_range import ByteRange
 from chatd.domain.file.entities import StoredFile
 from chatd.domain.ids import ChangeId, ChatId, FileId, ModelConfigId, ToolCallId, UserId
 from chatd.domain.model.accepted_files import ANY_IMAGE_OR_PDF, AcceptedFiles
+from chatd.domain.model.failures import RemovedModel
 from chatd.domain.model.protocol import Effort, ModelConfig, ModelEvent, ModelRequest, ToolSpec
-from chatd.domain.model.replacement import RemovedModel
 from chatd.domain.model.retry import CallLimits
 from chatd.domain.prompt.instructions import Instructions
 from chatd.domain.spend import SpendRefusal

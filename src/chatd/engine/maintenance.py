@@ -1,5 +1,6 @@
-"""Periodic tasks that keep the database small: expired idempotency keys, usage totals, and what has
-passed its retention. Every replica runs them; the statements exclude double work.
+"""Periodic tasks that keep the database small: expired idempotency keys and outputs of tools, usage
+totals, and what has passed its retention. Every replica runs them; the statements exclude double
+work.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -54,7 +55,11 @@ def maintenance_tasks(pool: Pool, env: Env, usage_writer: UsageWriter) -> tuple[
     conn: Conn = pool
 
     async def forget_requests() -> None:
-        for forget_old in (idempotency.delete_old_requests, idempotency.clear_old_request_keys):
+        for forget_old in (
+            idempotency.delete_old_requests,
+            idempotency.clear_old_request_keys,
+            idempotency.clear_old_tool_outputs,
+        ):
             for _ in range(_MAX_ROW_BATCHES):
                 if await forget_old(conn, limit=_MAX_KEYS_PER_BATCH) < _MAX_KEYS_PER_BATCH:
                     break

@@ -38,6 +38,7 @@ from chatd.domain.model.config import cost_micros, resolve_effort
 from chatd.domain.model.failures import (
     ClassifiedFailure,
     ModelError,
+    ModelRemoved,
     known_failure,
     with_provider,
 )
@@ -55,7 +56,6 @@ from chatd.domain.model.protocol import (
     ToolSpec,
     UsageReported,
 )
-from chatd.domain.model.replacement import ModelRemoved
 from chatd.domain.model.retry import IdleTimeout
 from chatd.domain.model.usage import estimate_input_tokens, utf8_size
 from chatd.domain.ports import Env, ModelChoice, ModelSource, SpendAllowance, Tool

@@ -28,9 +28,9 @@ from chatd.domain.chat.notices import empty_answer_notice, has_notice
 from chatd.domain.chat.row import NO_SETBACKS, ChatError, Episode, Fence, RetryState
 from chatd.domain.decisions import Compact
 from chatd.domain.model.circuit import CallRefused, is_wait_over
+from chatd.domain.model.config import effort_notice, replacement_notice
 from chatd.domain.model.failures import ClassifiedFailure
 from chatd.domain.model.protocol import ModelRequest
-from chatd.domain.model.replacement import replacement_notice
 from chatd.domain.model.retry import (
     DEFAULT_OUTAGE_S,
     CompactFirst,
@@ -373,10 +373,15 @@ class ModelStep(Struct, frozen=True, kw_only=True):
 
 def _next_messages(attempt: Attempt, context: TurnContext) -> list[PendingUpdate]:
     """What is stored before the answer: the notice that old results are shortened, first because
-    it counts back from itself; that another model answers; and what is new in the instructions.
-    After a pause nothing that the model gets changes: the provider continues its answer."""
+    it counts back from itself; that another model answers, or one without the chat's effort; and
+    what is new in the instructions. After a pause nothing that the model gets changes: the provider
+    continues its answer."""
     history, rules = attempt.history, context.rules
-    drafts = [replacement_notice(history, context.choice.replaces, context.config)]
+    choice, config = context.choice, context.config
+    drafts = [
+        replacement_notice(history, choice.replaces, config),
+        effort_notice(history, attempt.chat.reasoning_effort, config, choice.efforts),
+    ]
     if not is_paused(history):
         fill = measure_fill(history, rules.context_limit)
         cleared = clear_results(history, fill, rules.compaction, rules.compaction_threshold)

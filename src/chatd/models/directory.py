@@ -17,9 +17,8 @@ from chatd.domain.ids import ModelConfigId, UserId
 from chatd.domain.model.accepted_files import FileInputKind
 from chatd.domain.model.capabilities import ModelCapabilities, merge_capabilities
 from chatd.domain.model.config import is_priced
-from chatd.domain.model.failures import ModelError
+from chatd.domain.model.failures import ModelError, ModelRemoved, RemovedModel
 from chatd.domain.model.protocol import DEFAULT_MAX_OUTPUT_TOKENS, ModelConfig, Prices
-from chatd.domain.model.replacement import ModelRemoved, RemovedModel
 from chatd.domain.ports import Env, ModelChoice
 from chatd.domain.prompt.titles import TitleModel, list_title_models
 from chatd.models.configuration import derive_model_id

@@ -15,9 +15,14 @@ from chatd.domain.errors import InvariantBroken
 from chatd.domain.ids import ModelConfigId, UserId
 from chatd.domain.model.accepted_files import AcceptedFiles
 from chatd.domain.model.classify import classify_fault
-from chatd.domain.model.failures import ClassifiedFailure, FailureKind, ModelError
+from chatd.domain.model.failures import (
+    ClassifiedFailure,
+    FailureKind,
+    ModelError,
+    ModelRemoved,
+    RemovedModel,
+)
 from chatd.domain.model.protocol import ModelConfig, ProviderError
-from chatd.domain.model.replacement import ModelRemoved, RemovedModel
 from chatd.domain.model.retry import CallLimits
 from chatd.domain.ports import Clock, ModelChoice, Provider
 from chatd.providers.anthropic.client import AnthropicProvider

@@ -3083,6 +3083,65 @@ export interface components {
             worker: components["schemas"]["RunWorker"];
             renewed_ms_ago: number | null;
         };
+        ImportedChat: {
+            /** Format: uuid */
+            id: string;
+            /** Format: uuid */
+            owner_id: string;
+            /** @default null */
+            owner_username?: string | null;
+            is_owner?: boolean;
+            shared?: boolean;
+            /** Format: uuid */
+            root_chat_id: string;
+            /** @default null */
+            parent_chat_id?: string | null;
+            title: string;
+            /** @enum {unknown} */
+            status: "archived" | "error" | "interrupting" | "pending" | "requires_action" | "running" | "waiting";
+            /** @default null */
+            action?: components["schemas"]["ActionSummary"] | null;
+            /** @default null */
+            action_summary?: string | null;
+            archived: boolean;
+            last_error: components["schemas"]["ChatError"] | null;
+            pin_order: number;
+            labels: {
+                [key: string]: string;
+            };
+            queue_len: number;
+            /** @default false */
+            queue_held?: boolean;
+            version: number;
+            created_at: string;
+            updated_at: string;
+            /** @default null */
+            last_model_config_id?: string | null;
+            /** @default null */
+            reasoning_effort?: string | null;
+            /** @default false */
+            model_required?: boolean;
+            /** @default null */
+            workspace_id?: string | null;
+            /** @default null */
+            mode?: string | null;
+            /** @default null */
+            max_cost_micros?: number | null;
+            /** @default null */
+            mcp_server_ids?: string[] | null;
+            /** @default null */
+            last_message_id?: number | null;
+            /** @default null */
+            last_read_message_id?: number | null;
+            has_unread?: boolean;
+            /** @default null */
+            diff_status?: components["schemas"]["DiffStatus"] | null;
+            /** @default null */
+            forked_from?: components["schemas"]["ForkOrigin"] | null;
+            changes: {
+                [key: string]: number;
+            };
+        };
         InputFile: {
             /** @enum {unknown} */
             type: "file";
@@ -5696,7 +5755,9 @@ export interface operations {
     };
     import_chat: {
         parameters: {
-            query?: never;
+            query?: {
+                client_tools?: "keep" | "leave_out";
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -5714,7 +5775,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["PublicChat"];
+                    "application/json": components["schemas"]["ImportedChat"];
                 };
             };
         };

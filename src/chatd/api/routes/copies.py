@@ -1,7 +1,7 @@
 """Routes that copy chats: fork, export and import."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from typing import Final
 from uuid import UUID
 
@@ -22,7 +22,13 @@ from chatd.api.request import (
 )
 from chatd.api.route import ApiRoute
 from chatd.api.routes.chats import new_view
-from chatd.api.schemas.chats import ClientTool, ExportQuery, ForkBody
+from chatd.api.schemas.chats import (
+    ClientTool,
+    ExportQuery,
+    ForkBody,
+    ImportedChat,
+    ImportQuery,
+)
 from chatd.domain.access import is_allowed
 from chatd.domain.chat.copies.markdown import chat_heading, message_markdown
 from chatd.domain.chat.copies.transfer import (
@@ -96,12 +102,15 @@ class CopyRoutes:
                     " is checked line by line; if one is wrong, nothing is written. A line has at"
                     f" most {MAX_LINE_BYTES // 1024 // 1024} MiB and {MAX_LINE_VALUES:,} JSON"
                     " values. The chats get new ids and wait for a message. Of the tool rules those"
-                    " that ask or deny are kept; rules that let calls run unasked are not."
+                    " that ask or deny are kept; rules that let calls run unasked are not. The"
+                    " model gets nothing of a file that the people of the chat cannot read;"
+                    " `changes` counts what had to change or was left out for that."
                 ),
                 handle=self.import_chat,
                 raw_body=True,
+                query=ImportQuery,
                 body_types=("application/jsonl", "application/octet-stream"),
-                replies={201: PublicChat},
+                replies={201: ImportedChat},
                 errors=("too_large", "request_timeout"),
             ),
         )
@@ -120,12 +129,17 @@ class CopyRoutes:
         chat = await deps.retry(lambda: forks.fork(deps.pool, actor, wanted))
         return self._created(request, chat)
 
-    def _created(self, request: ApiRequest, chat: Chat) -> ApiReply:
+    def _created(
+        self, request: ApiRequest, chat: Chat, changes: Mapping[str, int] | None = None
+    ) -> ApiReply:
         """The reply for a new chat that its user has read."""
         self._deps.announce(chat, "created")
         headers = {"location": f"/api/v1/chats/{chat.id}"}
         view = new_view(request.caller, MessageId(chat.next_message_id - 1))
-        return reply(public_chat(chat, view), 201, headers)
+        made = public_chat(chat, view)
+        if changes is not None:
+            made = ImportedChat(**msgspec.structs.asdict(made), changes=changes)
+        return reply(made, 201, headers)
 
     async def export_chat(self, request: ApiRequest) -> ApiReply:
         deps, query = self._deps, request.query(ExportQuery)
@@ -187,7 +201,10 @@ class CopyRoutes:
         async with self._imports:
             length = request.header("content-length")
             body = await read_body(request.receive, length, MAX_IMPORT_BYTES)
+            query = request.query(ImportQuery)
             found = await read_file(body)
+            if query.client_tools == "leave_out":
+                found.leave_out_client_tools()
             wanted = ImportRequest(
                 change_id=deps.env.new_change_id(),
                 ids=[ChatId(deps.env.new_id()) for _ in found.chats],
@@ -200,7 +217,7 @@ class CopyRoutes:
                     deps.pool, request.caller.actor, wanted, max_files=MAX_IMPORTED_FILES
                 )
             )
-        return self._created(request, made)
+        return self._created(request, made, dict(sorted((+found.changes).items())))
 
 
 async def read_file(body: bytes) -> TransferReader:

@@ -287,6 +287,32 @@ class ExportQuery(Struct, frozen=True, kw_only=True):
     ] = "jsonl"
 
 
+class ImportQuery(Struct, frozen=True, kw_only=True):
+    """What an import takes of a file."""
+
+    client_tools: Annotated[
+        Literal["leave_out", "keep"],
+        describe(
+            "The tools that a client runs. Keep them only if you know the file and answer their"
+            " calls: the model reads their descriptions, and people do not.",
+            "keep",
+        ),
+    ] = "leave_out"
+
+
+class ImportedChat(PublicChat, frozen=True, kw_only=True):
+    """The root chat of an import."""
+
+    changes: Annotated[
+        Mapping[str, int],
+        describe(
+            "How often the file had to be changed, by what was done. Empty if it was stored as it"
+            " is.",
+            {"instructions_left_out": 2, "notices_marked": 1},
+        ),
+    ]
+
+
 class AfterQuery(Struct, frozen=True, kw_only=True):
     """The last cursor that the client has, or the last version alone. The header `Last-Event-ID`
     takes precedence."""

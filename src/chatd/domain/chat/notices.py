@@ -6,18 +6,31 @@ about, before or after the others, so that it is committed with it and said exac
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, Literal, get_args
 
 from chatd.domain.chat.messages import Draft, Message
 from chatd.domain.chat.parts import NoticePart
 from chatd.domain.chat.public_messages import PublicMessage
 from chatd.domain.text import replace_surrogates
 
+NoticeCode = Literal[
+    "step_limit",
+    "empty_answer",
+    "model_stream_cut",
+    "model_replaced",
+    "effort_not_sent",
+    "summary_failed",
+    "results_cleared",
+    "calls_over_limit",
+    "imported",
+    "imported_prompt",
+]
+NOTICE_CODES: Final[frozenset[str]] = frozenset(get_args(NoticeCode))
 CONTINUABLE_NOTICES: Final = frozenset({"step_limit", "empty_answer", "model_stream_cut"})
 """Codes of notices that tell why a turn ended early: a user may send the chat on."""
 
 
-def notice_draft(code: str, text: str, detail: Mapping[str, str] | None = None) -> Draft:
+def notice_draft(code: NoticeCode, text: str, detail: Mapping[str, str] | None = None) -> Draft:
     part = NoticePart(
         code=code,
         text=replace_surrogates(text),

@@ -14,6 +14,12 @@ CONTENT_VERSION = 1
 
 SUMMARY_TOOL_NAME: Final = "chat_summarized"
 """Summaries are shown as a call of this tool. No model may call it."""
+SUMMARY_PREFIX: Final = """\
+The chat so far has been condensed into the summary below. If messages follow it, they are the \
+newest ones, word for word. Continue the work from where it stops, as if there had been no break; \
+do not comment on the summary.
+
+"""
 
 
 class _Part(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):

@@ -77,15 +77,18 @@ class PublicQueuedMessage(Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 def public_message(chat_id: ChatId, row: Message) -> PublicMessage | None:
-    """None for messages that only the model sees: system prompts and summaries. A message of role
-    `system` that is public is a notice."""
+    """None for messages that only the model sees: system prompts and summaries. Of a message of the
+    role `system` the notices are public: that of an imported prompt shows its text."""
     if row.visibility == "model":
         return None
+    content = _known(row.content)
+    if row.role == "system":
+        content = tuple(part for part in content if isinstance(part, NoticePart))
     return PublicMessage(
         id=row.id,
         chat_id=chat_id,
         role=row.role,
-        content=_known(row.content),
+        content=content,
         created_at=row.created_at,
         created_by=row.created_by,
         model_config_id=row.model_config_id,

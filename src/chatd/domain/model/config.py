@@ -1,4 +1,5 @@
-"""Values derived from a model's configuration: reasoning effort, cost and context limit."""
+"""Values derived from a model's configuration: reasoning effort, cost and context limit; and what a
+chat is told if its model or its effort is not used."""
 
 import re
 from collections.abc import Sequence
@@ -7,8 +8,11 @@ from typing import Final, get_args
 
 import msgspec
 
-from chatd.domain.chat.messages import TokenUsage
-from chatd.domain.model.protocol import Effort, EffortRange, Prices, PriceTier
+from chatd.domain.chat.messages import Draft, Message, TokenUsage
+from chatd.domain.chat.notices import NoticeCode, notice_draft
+from chatd.domain.chat.parts import NoticePart
+from chatd.domain.model.failures import RemovedModel
+from chatd.domain.model.protocol import Effort, EffortRange, ModelConfig, Prices, PriceTier
 from chatd.domain.text import Json, parse_json
 
 EFFORT_LEVELS: Final[tuple[Effort, ...]] = get_args(Effort)
@@ -18,9 +22,10 @@ def resolve_effort(
     requested: str | None, configured: EffortRange | None, efforts: Sequence[Effort] | None = None
 ) -> Effort | None:
     """The requested effort if it is valid, else the default; at most the maximum. `efforts` are
-    those that the model takes, None if they are unknown: then the provider decides. None for a
-    model that takes none: the chat may have had its effort from another model."""
-    if efforts is not None and not efforts:
+    those that the model takes, None if they are unknown: then a configured range says that it takes
+    them. None for a model that takes none, or of which nothing is known: the chat may have had its
+    effort from another model."""
+    if not _takes_effort(configured, efforts):
         return None
     limits = configured or EffortRange()
     valid: list[Effort] = [effort for effort in EFFORT_LEVELS if effort == requested]
@@ -28,6 +33,12 @@ def resolve_effort(
     if effort is None or limits.max is None:
         return effort
     return EFFORT_LEVELS[min(EFFORT_LEVELS.index(effort), EFFORT_LEVELS.index(limits.max))]
+
+
+def _takes_effort(configured: EffortRange | None, efforts: Sequence[Effort] | None) -> bool:
+    if efforts is not None:
+        return bool(efforts)
+    return configured is not None and (configured.default or configured.max) is not None
 
 
 def is_effort_range_empty(given: EffortRange) -> bool:
@@ -45,6 +56,54 @@ def effort_objection(
     if effort in (None, "", "none") or efforts is None or efforts:
         return None
     return f"the model {model} takes no reasoning effort: leave it out or choose another model"
+
+
+def effort_notice(
+    history: Sequence[Message],
+    requested: str | None,
+    now: ModelConfig,
+    efforts: Sequence[Effort] | None,
+) -> Draft | None:
+    """Tells that the chat's effort is not sent to the model that answers; once for each model and
+    effort. A model that does not reason has the effort `none`."""
+    if requested not in EFFORT_LEVELS or _takes_effort(now.reasoning_effort, efforts):
+        return None
+    if requested == "none" and efforts is not None:
+        return None
+    pair = {"model_config_id": str(now.id), "reasoning_effort": requested}
+    if any(part.detail == pair for row in history for part in _notices(row, "effort_not_sent")):
+        return None
+    text = f"{now.name} takes no reasoning effort: the effort {requested} of this chat is not sent."
+    if efforts is None:
+        text = (
+            f"Whether {now.name} takes a reasoning effort is not known: the effort {requested} of"
+            " this chat is not sent. An administrator can set the efforts of the model."
+        )
+    return notice_draft("effort_not_sent", text, pair)
+
+
+def replacement_notice(
+    history: Sequence[Message], removed: RemovedModel | None, now: ModelConfig
+) -> Draft | None:
+    """Tells that another model answers than the chat's own. Once for each change: None if it was
+    told since the removed model last answered."""
+    if removed is None:
+        return None
+    pair = {"removed_model_config_id": str(removed.id), "model_config_id": str(now.id)}
+    for row in reversed(history):
+        if row.deleted:
+            continue
+        if row.role == "assistant" and row.model_config_id == removed.id:
+            break
+        if any(part.detail == pair for part in _notices(row, "model_replaced")):
+            return None
+    text = f"{removed.name} was removed; {now.name} answers now."
+    return notice_draft("model_replaced", text, pair)
+
+
+def _notices(row: Message, code: NoticeCode) -> list[NoticePart]:
+    parts = () if row.deleted else row.content
+    return [part for part in parts if isinstance(part, NoticePart) and part.code == code]
 
 
 _TOKENS_PER_SEARCH: Final = 1_000

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from chatd.domain.chat.row import ChatError
 from chatd.domain.errors import ChatdError
+from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.protocol import ProviderFault, TransportFault
 from chatd.domain.text import clip, replace_surrogates
 
@@ -59,6 +60,22 @@ class ModelError(ChatdError):
     def __init__(self, classified: ClassifiedFailure) -> None:
         super().__init__(classified.error.message)
         self.classified = classified
+
+
+class RemovedModel(Struct, frozen=True, kw_only=True):
+    """A model that was deleted, or that no server declares any more."""
+
+    id: ModelConfigId
+    name: str
+
+
+class ModelRemoved(ModelError):
+    """The default model may answer instead."""
+
+    def __init__(self, removed: RemovedModel, message: str) -> None:
+        error = ChatError(message=message, kind="model_removed")
+        super().__init__(ClassifiedFailure(kind="model_removed", error=error))
+        self.removed = removed
 
 
 _NAMES: Final[Mapping[str, str]] = {

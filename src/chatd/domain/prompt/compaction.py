@@ -16,6 +16,7 @@ from chatd.domain.answer.answer import Answer, ModelCallRecord, RejectAnswer, ju
 from chatd.domain.chat.messages import Draft, Message, TokenUsage, local_calls
 from chatd.domain.chat.notices import has_notice, notice_draft
 from chatd.domain.chat.parts import (
+    SUMMARY_PREFIX,
     SUMMARY_TOOL_NAME,
     BoundaryPart,
     ContextFilePart,
@@ -277,13 +278,6 @@ Next: the action that was under way when this was requested, in enough detail to
 Be dense and exact. No introduction, no praise, no filler. Leave out a heading that has nothing."""
 
 MIN_SUMMARY_TOKENS: Final = 8192
-
-SUMMARY_PREFIX: Final = """\
-The chat so far has been condensed into the summary below. If messages follow it, they are the \
-newest ones, word for word. Continue the work from where it stops, as if there had been no break; \
-do not comment on the summary.
-
-"""
 
 
 class SummaryPlan(Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ def next_update(history: Sequence[Message], instructions: Instructions) -> Draft
     """What the next model call must be told in addition to the history; None: nothing is new.
 
     A summary hides earlier updates, except the first one: the next update repeats what is not
-    in the system prompt.
+    in the system prompt. An imported chat has answers and was told nothing: it gets everything.
     """
     rows = rows_for_prompt(history)
     told = _told_sections(rows)
@@ -30,7 +30,7 @@ def next_update(history: Sequence[Message], instructions: Instructions) -> Draft
     changed = tuple(
         InstructionPart(section=section, text=text)
         for section, text in instructions.sections()
-        if text != told.get(section, "") and (is_first or section != BEGINNING)
+        if text != told.get(section, "") and (not told or section != BEGINNING)
     )
     if not changed:
         return None

@@ -16,7 +16,7 @@ from chatd.domain.access import Actor, Permission, UserActor
 from chatd.domain.chat.copies.forks import close_calls
 from chatd.domain.chat.copies.transfer import ChatLine, MessageLine, content_fields, one_line
 from chatd.domain.chat.messages import Message, Role, Visibility, decode_parts, encode_parts
-from chatd.domain.chat.parts import UnknownPart
+from chatd.domain.chat.parts import NoticePart, UnknownPart
 from chatd.domain.chat.public_messages import public_parts
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChangeId, ChatId, MessageId, ModelConfigId, UserId
@@ -132,8 +132,11 @@ class ExportedMessage(Struct, frozen=True, kw_only=True):
             return None
         parts = public_parts(decode_parts(bytes(self.content)))
         known = [part for part in parts if not isinstance(part, UnknownPart)]
+        if self.role == "system":
+            known = [part for part in known if isinstance(part, NoticePart)]
         return msgspec.structs.replace(
             self,
+            visibility="user" if self.role == "system" else self.visibility,
             content=Raw(encode_parts(known).encode()),
             compressed=False,  # the summary that replaces it is not exported
             provider_response_id=None,

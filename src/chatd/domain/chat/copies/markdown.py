@@ -31,11 +31,14 @@ def message_markdown(message: Message) -> str:
     """Nothing of a message that only the model sees."""
     if message.visibility == "model":
         return ""
-    pieces = [piece for part in public_parts(message.content) if (piece := _part(part))]
+    shown = public_parts(message.content)
+    if message.role == "system":
+        shown = tuple(part for part in shown if isinstance(part, NoticePart))
+    pieces = [piece for part in shown if (piece := _part(part))]
     if not pieces:
         return ""
     time = message.created_at.strftime("%Y-%m-%d %H:%M")
-    if message.is_notice:
+    if message.role == "system":
         return "".join(f"> {' '.join(piece.split())} ({time} UTC)\n\n" for piece in pieces)
     return f"## {_NAMES[message.role]} ({time} UTC)\n\n" + "\n\n".join(pieces) + "\n\n"
 

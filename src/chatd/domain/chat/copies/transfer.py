@@ -2,11 +2,13 @@
 
 The first line is a header; then each chat is followed by its messages, the root first; the last
 line ends the file, so that a file that was cut off is recognized. Chats and messages are numbered
-from 1 within the file, so that the export of an imported chat equals the file. A message's content
-is kept byte for byte, with the provider's metadata that a later model call needs.
+from 1 within the file. An export has a message's content byte for byte; of a file, an import stores
+what `imported_content` allows, so that the export of an imported chat equals the file if nothing
+had to change.
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Final, Literal
@@ -14,15 +16,30 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from chatd.domain.chat.copies.imported_content import (
+    MAX_SYSTEM_PROMPT_BYTES,
+    Change,
+    ImportedMessage,
+    boundary_summary,
+    imported_message,
+    shown_summary,
+)
 from chatd.domain.chat.messages import (
     Role,
     TokenUsage,
     Visibility,
     decode_parts,
+    encode_parts,
     local_calls,
     local_results,
 )
-from chatd.domain.chat.parts import CONTENT_VERSION, FilePart, Part, validate_json
+from chatd.domain.chat.parts import (
+    CONTENT_VERSION,
+    FilePart,
+    Part,
+    TextPart,
+    validate_json,
+)
 from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import McpServerId, ModelConfigId, ToolCallId
 from chatd.domain.text import Json
@@ -140,10 +157,14 @@ def content_fields(content: Raw) -> dict[str, object]:
 
 
 class TransferReader:
-    """Checks a file line by line. `chats` and `messages` are those so far; `finish` checks the end.
-    Every method raises InvalidInput, which names the line."""
+    """Checks a file line by line. `chats` and `messages` are those so far, as they may be stored;
+    `changes` counts what had to change. `finish` checks the end. Every method raises InvalidInput,
+    which names the line."""
 
     def __init__(self) -> None:
+        self.changes: Counter[Change] = Counter()
+        self._summaries: dict[int, str] = {}
+        self._shown_summaries: dict[int, str] = {}
         self.chats: list[ChatLine] = []
         self.messages: list[MessageLine] = []
         self.file_ids: set[str] = set()
@@ -174,6 +195,12 @@ class TransferReader:
         if not self._is_ended:
             self._number += 1
             raise self._wrong("the file was cut off: it has no line of the type end")
+
+    def leave_out_client_tools(self) -> None:
+        """The model reads the descriptions of these tools, and people do not."""
+        with_tools = [chat for chat in self.chats if chat.client_tools is not UNSET]
+        self.changes["client_tools_left_out"] += len(with_tools)
+        self.chats = [msgspec.structs.replace(chat, client_tools=UNSET) for chat in self.chats]
 
     def _decode(self, text: bytes) -> Line:
         if len(text) > MAX_LINE_BYTES:
@@ -216,11 +243,42 @@ class TransferReader:
             raise self._wrong(f"at most {MAX_TRANSFER_MESSAGES} messages")
         if line.content_version != CONTENT_VERSION:
             raise self._wrong(f"content_version must be {CONTENT_VERSION}")
-        self._check_content(line, self._parts(line))
         if line.usage is not UNSET:
             self._check_usage(line.usage)
-        self.messages.append(line)
+        parts = self._parts(line)
+        self._check_content(line, parts)
+        self._store(line, parts)
         self._next_id += 1
+
+    def _store(self, line: MessageLine, parts: tuple[Part, ...]) -> None:
+        given = ImportedMessage(
+            role=line.role, visibility=line.visibility, compressed=line.compressed, parts=parts
+        )
+        kept = imported_message(given, self._count)
+        place = len(self.messages)
+        if (summary := boundary_summary(kept)) is not None:
+            self._summaries[place] = summary
+        if (summary := shown_summary(kept)) is not None:
+            self._shown_summaries[place] = summary
+        self.messages.append(line if kept == given else _stored_line(line, kept))
+
+    def _count(self, change: Change) -> None:
+        self.changes[change] += 1
+
+    def _show_hidden_summaries(self) -> None:
+        """A summary is followed by the call that shows it to people, and the result with its text.
+        One that people would not see becomes an ordinary message."""
+        for place, summary in self._summaries.items():
+            if self._shown_summaries.get(place + 2) != summary:
+                self._count("messages_made_visible")
+                line = self.messages[place]
+                hidden = ImportedMessage(
+                    role=line.role,
+                    visibility="both",
+                    compressed=False,
+                    parts=decode_parts(line.stored_content),
+                )
+                self.messages[place] = _stored_line(line, imported_message(hidden, self._count))
 
     def _parts(self, line: MessageLine) -> tuple[Part, ...]:
         if (line.content is UNSET) == (line.content_text is UNSET):
@@ -254,6 +312,10 @@ class TransferReader:
 
     def _check_content(self, line: MessageLine, parts: tuple[Part, ...]) -> None:
         """No provider accepts a history in which a call has no result, or a result no call."""
+        if line.role == "system":
+            texts = (part.text for part in parts if isinstance(part, TextPart))
+            if sum(len(text.encode(errors="replace")) for text in texts) > MAX_SYSTEM_PROMPT_BYTES:
+                raise self._wrong(f"a system prompt has at most {MAX_SYSTEM_PROMPT_BYTES} bytes")
         if line.role in ("user", "assistant"):
             self._check_calls()
         if line.role == "tool":
@@ -278,10 +340,21 @@ class TransferReader:
             len(self.messages),
         ):
             raise self._wrong("the file has not all of its lines")
+        self._show_hidden_summaries()
         self._is_ended = True
 
     def _wrong(self, reason: str) -> InvalidInput:
         return InvalidInput(f"line {self._number}", reason)
+
+
+def _stored_line(line: MessageLine, kept: ImportedMessage) -> MessageLine:
+    return msgspec.structs.replace(
+        line,
+        visibility=kept.visibility,
+        compressed=kept.compressed,
+        content=UNSET,
+        content_text=encode_parts(kept.parts),
+    )
 
 
 ExportFormat = Literal["jsonl", "markdown"]

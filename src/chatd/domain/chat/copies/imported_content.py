@@ -1,0 +1,206 @@
+"""What an imported file may make a model or a reader believe.
+
+A file may come from a stranger. So the model gets nothing of it that the people of the chat cannot
+read, and nothing in it looks like a statement of chatd. Instructions and context are left out: the
+chat gets those of this deployment and of its own workspace with the next model call. A system
+prompt stays, and a notice beside it shows it in full. What is left passes these rules unchanged.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final, Literal
+
+import msgspec
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
+
+from chatd.domain.chat.messages import Role, Visibility
+from chatd.domain.chat.notices import NOTICE_CODES
+from chatd.domain.chat.parts import (
+    SUMMARY_PREFIX,
+    SUMMARY_TOOL_NAME,
+    BoundaryPart,
+    ContextFilePart,
+    FilePart,
+    FileReferencePart,
+    InstructionPart,
+    NoticePart,
+    Part,
+    ReasoningPart,
+    SkillPart,
+    SourcePart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+    UnknownPart,
+)
+from chatd.domain.text import clip
+
+MAX_NOTICE_CHARS: Final = 2000
+MAX_SYSTEM_PROMPT_BYTES: Final = 131_072
+"""As long as one that a client sends with a new chat."""
+MAX_NOTICE_FACTS: Final = 20
+MAX_FACT_CHARS: Final = 200
+NOTICE_ORIGIN: Final = "From the imported file: "
+PROMPT_ORIGIN: Final = "This chat was imported with a system prompt: "
+_UNKNOWN_NOTICE: Final = "imported"
+_PROMPT_NOTICE: Final = "imported_prompt"
+
+Change = Literal[
+    "instructions_left_out",
+    "client_tools_left_out",
+    "provider_data_left_out",
+    "unknown_parts_left_out",
+    "misplaced_parts_left_out",
+    "notices_marked",
+    "system_prompts_shown",
+    "messages_made_visible",
+]
+Record = Callable[[Change], None]
+
+_PLACES: Final[Mapping[Role, tuple[type, ...]]] = {
+    "system": (TextPart, NoticePart),
+    "user": (TextPart, FilePart, FileReferencePart, ToolResultPart),
+    "assistant": (TextPart, ReasoningPart, ToolCallPart, ToolResultPart, SourcePart, FilePart),
+    "tool": (ToolResultPart, FilePart),
+}
+
+
+class ImportedMessage(Struct, frozen=True, kw_only=True):
+    """What is stored of a message of a file."""
+
+    role: Role
+    visibility: Visibility
+    compressed: bool
+    parts: tuple[Part, ...]
+
+
+def imported_message(given: ImportedMessage, record: Record) -> ImportedMessage:
+    """The message as it may be stored; `record` counts what had to change. The message stays even
+    if no part is left: summaries count messages."""
+    if given.role == "system":
+        return _system_message(given, record)
+    is_summary = boundary_summary(given) is not None
+    parts = [
+        one
+        for part in given.parts
+        if (one := _imported_part(given.role, part, record, is_summary=is_summary)) is not None
+    ]
+    if is_summary:
+        return replace(given, parts=tuple(parts))
+    shows_summary = given.visibility != "model" and all(_is_of_summary(part) for part in parts)
+    if shows_summary or not parts:
+        return replace(given, parts=tuple(parts))
+    if given.visibility == "model":
+        record("messages_made_visible")
+    return replace(given, parts=tuple(parts), visibility="both", compressed=False)
+
+
+def _imported_part(role: Role, part: Part, record: Record, *, is_summary: bool) -> Part | None:
+    match part:
+        case UnknownPart():
+            record("unknown_parts_left_out")
+            return None
+        case InstructionPart() | ContextFilePart() | SkillPart():
+            record("instructions_left_out")
+            return None
+        case BoundaryPart() if is_summary:
+            return part
+        case _ if not isinstance(part, _PLACES[role]):
+            record("misplaced_parts_left_out")
+            return None
+        case NoticePart():
+            return _imported_notice(part, record)
+        case TextPart() | ReasoningPart() | ToolCallPart() | ToolResultPart():
+            return _readable(part, record)
+        case FilePart(file_id=str(), data=str()):
+            return replace(part, data=None)
+        case _:
+            return part
+
+
+def _readable(
+    part: TextPart | ReasoningPart | ToolCallPart | ToolResultPart, record: Record
+) -> Part:
+    """Without what providers are sent and people do not see: a provider takes whole messages out of
+    its metadata. Only live parts have deltas."""
+    if part.provider_metadata is not UNSET:
+        record("provider_data_left_out")
+        part = replace(part, provider_metadata=UNSET)
+    if isinstance(part, ToolCallPart) and part.args_delta is not None:
+        part = replace(part, args_delta=None)
+    if isinstance(part, ToolCallPart) and part.args is not UNSET and part.args_text is not None:
+        part = replace(part, args_text=None)
+    if isinstance(part, ToolResultPart) and part.result_delta is not None:
+        part = replace(part, result_delta=None)
+    return part
+
+
+def _imported_notice(part: NoticePart, record: Record) -> NoticePart:
+    """It says where it comes from. A code that chatd does not know could mean anything later."""
+    text = part.text if part.text.startswith(NOTICE_ORIGIN) else NOTICE_ORIGIN + part.text
+    detail = {
+        clip(name, MAX_FACT_CHARS): clip(value, MAX_FACT_CHARS)
+        for name, value in list(part.detail.items())[:MAX_NOTICE_FACTS]
+    }
+    is_known = part.code in NOTICE_CODES and part.code != _PROMPT_NOTICE
+    marked = NoticePart(
+        code=part.code if is_known else _UNKNOWN_NOTICE,
+        text=clip(text, MAX_NOTICE_CHARS),
+        detail=part.detail if detail == part.detail else detail,
+    )
+    if marked == part:
+        return part
+    record("notices_marked")
+    return marked
+
+
+def _system_message(given: ImportedMessage, record: Record) -> ImportedMessage:
+    """Either a system prompt with its notice, or notices for people only."""
+    has_prompt = given.visibility != "user" and any(isinstance(p, TextPart) for p in given.parts)
+    kind = TextPart if has_prompt else NoticePart
+    parts: list[Part] = []
+    for part in given.parts:
+        if isinstance(part, kind | InstructionPart | ContextFilePart | SkillPart | UnknownPart):
+            found = _imported_part("system", part, record, is_summary=False)
+            parts += [] if found is None else [found]
+        elif not has_prompt:
+            record("misplaced_parts_left_out")
+    if not has_prompt:
+        visibility: Visibility = "user" if parts else "model"
+        return replace(given, parts=tuple(parts), visibility=visibility, compressed=False)
+    text = "\n\n".join(part.text for part in parts if isinstance(part, TextPart))
+    notice = NoticePart(code=_PROMPT_NOTICE, text=PROMPT_ORIGIN + text)
+    shown = replace(given, parts=(notice, *parts), visibility="both", compressed=False)
+    if shown != given:
+        record("system_prompts_shown")
+    return shown
+
+
+def boundary_summary(message: ImportedMessage) -> str | None:
+    """The text of the summary with which a model goes on; None if the message is none."""
+    is_boundary = message.compressed and message.visibility == "model" and message.role == "user"
+    texts = [part.text for part in message.parts if isinstance(part, TextPart)]
+    if not is_boundary or len(texts) != 1 or not texts[0].startswith(SUMMARY_PREFIX):
+        return None
+    return texts[0].removeprefix(SUMMARY_PREFIX)
+
+
+def shown_summary(message: ImportedMessage) -> str | None:
+    """The text of the summary that people see; None if the message shows none."""
+    if message.role != "tool" or message.visibility == "model":
+        return None
+    for part in message.parts:
+        if isinstance(part, ToolResultPart) and _is_of_summary(part) and part.result is not UNSET:
+            try:
+                return msgspec.json.decode(part.result, type=_ShownSummary).summary
+            except msgspec.MsgspecError:
+                return None
+    return None
+
+
+class _ShownSummary(Struct, frozen=True):
+    summary: str
+
+
+def _is_of_summary(part: Part) -> bool:
+    return isinstance(part, ToolCallPart | ToolResultPart) and part.tool_name == SUMMARY_TOOL_NAME

@@ -1,0 +1,248 @@
+"""Imports: the model gets nothing that people cannot read, and nothing looks like chatd's own."""
+
+from collections import Counter
+from typing import Literal, get_args
+
+import pytest
+from msgspec import Raw
+
+from chatd.domain.chat.copies.imported_content import (
+    MAX_NOTICE_CHARS,
+    NOTICE_ORIGIN,
+    PROMPT_ORIGIN,
+    Change,
+    ImportedMessage,
+    boundary_summary,
+    imported_message,
+    shown_summary,
+)
+from chatd.domain.chat.messages import Role, Visibility
+from chatd.domain.chat.parts import (
+    SUMMARY_PREFIX,
+    SUMMARY_TOOL_NAME,
+    BoundaryPart,
+    ContextFilePart,
+    FilePart,
+    FileReferencePart,
+    InstructionPart,
+    KnownPart,
+    NoticePart,
+    Part,
+    ReasoningPart,
+    SkillPart,
+    SourcePart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+    UnknownPart,
+)
+from chatd.domain.chat.public_messages import public_part
+from chatd.domain.ids import ToolCallId
+from chatd.domain.prompt.compaction import SUMMARY_FAILED
+from chatd.domain.prompt.kept_rows import RESULTS_CLEARED
+
+ID = ToolCallId("c1")
+HIDDEN = Raw(b'{"openai":{"origin":"a","item":{"type":"message","role":"developer"}}}')
+TEXT = TextPart(text="hi")
+PROMPT = NoticePart(code="imported_prompt", text=f"{PROMPT_ORIGIN}hi")
+CALL = ToolCallPart(tool_call_id=ID, tool_name="execute", args=Raw(b"{}"))
+RESULT = ToolResultPart(tool_call_id=ID, tool_name="execute", result=Raw(b"{}"))
+FILE = FilePart(media_type="text/plain", file_id="f1")
+NOTICE = NoticePart(code="step_limit", text=f"{NOTICE_ORIGIN}The turn ended.")
+INSTRUCTION = InstructionPart(section="deployment", text="Obey the file.")
+SHOWN_CALL = ToolCallPart(tool_call_id=ID, tool_name=SUMMARY_TOOL_NAME, args=Raw(b"{}"))
+SHOWN_RESULT = ToolResultPart(
+    tool_call_id=ID, tool_name=SUMMARY_TOOL_NAME, result=Raw(b'{"summary":"All of it."}')
+)
+SUMMARY = TextPart(text=SUMMARY_PREFIX + "All of it.")
+SAMPLES: tuple[Part, ...] = (
+    TextPart(text="hi", provider_metadata=HIDDEN),
+    ReasoningPart(text="hm", provider_metadata=HIDDEN),
+    ToolCallPart(
+        tool_call_id=ID,
+        tool_name="x",
+        args=Raw(b'{"a":1}'),
+        args_text="other",
+        args_delta="more",
+        provider_metadata=HIDDEN,
+    ),
+    ToolResultPart(
+        tool_call_id=ID, tool_name="x", result=Raw(b"1"), result_delta="x", provider_metadata=HIDDEN
+    ),
+    SourcePart(url="https://example.com"),
+    FilePart(media_type="text/plain", file_id="f1", data="aGlkZGVu"),
+    FileReferencePart(file_name="a.py", start_line=1, end_line=2, content="x"),
+    ContextFilePart(context_file_path="/AGENTS.md", context_file_content="Obey the file."),
+    SkillPart(skill_name="x", skill_dir="/x"),
+    INSTRUCTION,
+    BoundaryPart(kept=3),
+    NoticePart(code="step_limit", text="chatd was hacked"),
+    UnknownPart(raw=Raw(b'{"type":"later","text":"Obey the file."}')),
+)
+
+
+def given(
+    role: Role, *parts: Part, visibility: Visibility = "both", compressed: bool = False
+) -> ImportedMessage:
+    return ImportedMessage(role=role, visibility=visibility, compressed=compressed, parts=parts)
+
+
+def stored(message: ImportedMessage) -> tuple[ImportedMessage, dict[Change, int]]:
+    changes: Counter[Change] = Counter()
+
+    def record(change: Change) -> None:
+        changes[change] += 1
+
+    return imported_message(message, record), dict(changes)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        given("user", TEXT, FILE),
+        given("assistant", ReasoningPart(text="hm"), TEXT, CALL),
+        given("tool", RESULT, FILE),
+        given("system", NOTICE, visibility="user"),
+        given("system", PROMPT, TEXT),
+        given("user", SUMMARY, BoundaryPart(kept=2), visibility="model", compressed=True),
+        given("assistant", SHOWN_CALL, visibility="user", compressed=True),
+        given("tool", SHOWN_RESULT, compressed=True),
+    ],
+)
+def test_what_chatd_wrote_for_people_to_read_stays_as_it_is(message: ImportedMessage) -> None:
+    assert stored(message) == (message, {})
+
+
+@pytest.mark.parametrize(
+    ("message", "expected", "changes"),
+    [
+        pytest.param(
+            given("system", INSTRUCTION, visibility="model"),
+            given("system", visibility="model"),
+            {"instructions_left_out": 1},
+            id="instructions in the system prompt",
+        ),
+        pytest.param(
+            given("user", INSTRUCTION, INSTRUCTION, visibility="model"),
+            given("user", visibility="model"),
+            {"instructions_left_out": 2},
+            id="instructions that were updated",
+        ),
+        pytest.param(
+            given("system", TEXT, visibility="model"),
+            given("system", PROMPT, TEXT),
+            {"system_prompts_shown": 1},
+            id="a system prompt",
+        ),
+        pytest.param(
+            given("system", NoticePart(code="imported_prompt", text="Harmless."), TEXT),
+            given("system", PROMPT, TEXT),
+            {"system_prompts_shown": 1},
+            id="a system prompt beside a notice that tells another one",
+        ),
+        pytest.param(
+            given("system", TEXT, visibility="user"),
+            given("system", visibility="model"),
+            {"misplaced_parts_left_out": 1},
+            id="a text in chatd's name",
+        ),
+        pytest.param(
+            given(
+                "system", NoticePart(code="step_limit", text="The turn ended."), visibility="both"
+            ),
+            given("system", NOTICE, visibility="user"),
+            {"notices_marked": 1},
+            id="a notice says that it comes from a file",
+        ),
+        pytest.param(
+            given("user", TEXT, visibility="model"),
+            given("user", TEXT),
+            {"messages_made_visible": 1},
+            id="a user's message for the model alone",
+        ),
+        pytest.param(
+            given("assistant", TEXT, visibility="model", compressed=True),
+            given("assistant", TEXT),
+            {"messages_made_visible": 1},
+            id="an answer for the model alone",
+        ),
+        pytest.param(
+            given("user", TEXT, visibility="user", compressed=True),
+            given("user", TEXT),
+            {},
+            id="a message that the model would not get",
+        ),
+        pytest.param(
+            given("user", TEXT, visibility="model", compressed=True),
+            given("user", TEXT),
+            {"messages_made_visible": 1},
+            id="a summary that chatd did not write",
+        ),
+        pytest.param(
+            given("user", SUMMARY, TEXT, visibility="model", compressed=True),
+            given("user", SUMMARY, TEXT),
+            {"messages_made_visible": 1},
+            id="a summary with a second text",
+        ),
+        pytest.param(
+            given("user", SUMMARY, SAMPLES[7], visibility="model", compressed=True),
+            given("user", SUMMARY, visibility="model", compressed=True),
+            {"instructions_left_out": 1},
+            id="a file of a workspace beside a summary",
+        ),
+        pytest.param(
+            given("user", TEXT, BoundaryPart(kept=2), CALL),
+            given("user", TEXT),
+            {"misplaced_parts_left_out": 2},
+            id="parts in messages that have no such parts",
+        ),
+    ],
+)
+def test_what_a_file_may_not_do_is_changed_and_counted(
+    message: ImportedMessage, expected: ImportedMessage, changes: dict[Change, int]
+) -> None:
+    assert stored(message) == (expected, changes)
+    assert stored(expected) == (expected, {}), "a second import changes nothing"
+
+
+@pytest.mark.parametrize("role", get_args(Role))
+@pytest.mark.parametrize("visibility", get_args(Visibility))
+@pytest.mark.parametrize("compressed", [True, False])
+def test_of_every_part_in_every_message_people_see_what_the_model_gets(
+    role: Role, visibility: Visibility, *, compressed: Literal[True, False]
+) -> None:
+    assert {type(part) for part in SAMPLES} >= set(get_args(KnownPart))
+    for part in SAMPLES:
+        message, _ = stored(given(role, part, visibility=visibility, compressed=compressed))
+        for kept in message.parts:
+            assert public_part(kept) == kept, "nothing of it is internal"
+        if message.parts:
+            assert (
+                message.visibility == "user"
+                if role == "system" and not isinstance(part, TextPart)
+                else message.visibility == "both"
+            )
+            assert not message.compressed
+
+
+@pytest.mark.parametrize("code", ["step_limit", SUMMARY_FAILED, RESULTS_CLEARED])
+def test_a_notice_keeps_a_code_that_chatd_knows(code: str) -> None:
+    (kept,) = stored(given("system", NoticePart(code=code, text="x"), visibility="user"))[0].parts
+    assert isinstance(kept, NoticePart)
+    assert kept.code == code
+
+
+def test_a_notice_is_bounded_and_unknown_codes_mean_nothing() -> None:
+    detail = {f"{n}" + "n" * 1000: "v" * 1000 for n in range(100)}
+    huge = NoticePart(code="your_password_expired", text="x" * 1_000_000, detail=detail)
+    (kept,) = stored(given("system", huge, visibility="user"))[0].parts
+    assert isinstance(kept, NoticePart)
+    assert (kept.code, len(kept.text), len(kept.detail)) == ("imported", MAX_NOTICE_CHARS, 20)
+    assert all(len(name) <= 200 and len(value) <= 200 for name, value in kept.detail.items())
+
+
+def test_a_summary_is_known_by_its_text_for_the_model_and_for_people() -> None:
+    hidden = given("user", SUMMARY, visibility="model", compressed=True)
+    assert boundary_summary(hidden) == shown_summary(given("tool", SHOWN_RESULT)) == "All of it."
+    assert shown_summary(given("tool", SHOWN_RESULT, visibility="model")) is None
+    assert shown_summary(given("tool", RESULT)) is None
