@@ -152,7 +152,7 @@ class Replica:
         )
         self.budget = spend_guard
         self.titles = self._build_title_generator(models, title_models, spend_guard)
-        model_step = self._build_model_step(config, spend_guard)
+        model_step = self._build_model_step(config, models, spend_guard)
         titles = self.titles if config.titles else None
         turn_loop = self._build_turn_loop(config, models, tools, model_step, titles)
         self.worker = self._build_worker(config.worker, turn_loop)
@@ -183,7 +183,9 @@ class Replica:
             title_models=title_models,
         )
 
-    def _build_model_step(self, config: ReplicaConfig, spend_guard: SpendGuard) -> ModelStep:
+    def _build_model_step(
+        self, config: ReplicaConfig, models: ModelSource, spend_guard: SpendGuard
+    ) -> ModelStep:
         loader = FileLoader(self.database.pool, self.env, self.files)
         circuits = Circuits(self.env)
         return ModelStep(
@@ -200,6 +202,7 @@ class Replica:
                 env=self.env,
                 files=loader,
             ),
+            models=models,
             env=self.env,
             files=loader,
             timeout_s=config.model_call_timeout_s,

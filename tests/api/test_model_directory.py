@@ -6,6 +6,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from chatd.api.schemas.models import CreateModelBody, OverridesBody, UpdateModelBody
 from chatd.api.schemas.providers import (
@@ -15,14 +16,16 @@ from chatd.api.schemas.providers import (
 from chatd.api.schemas.user_keys import UserKeyBody
 from chatd.clock import SystemClock
 from chatd.domain.access import UserActor
-from chatd.domain.config_change import ConfigChange
+from chatd.domain.config_change import ConfigChange, encode_config_change
 from chatd.domain.errors import Conflict
-from chatd.domain.ids import UserId
+from chatd.domain.ids import ModelConfigId, UserId
 from chatd.domain.model.capabilities import ModelCapabilities
 from chatd.domain.model.failures import ModelError, ModelRemoved
+from chatd.domain.model.learned_limit import LearnedLimit
 from chatd.domain.model.protocol import Effort
 from chatd.domain.ports import ModelChoice
 from chatd.settings.schema import ModelEntry, ProviderEntry, Settings
+from chatd.store import model_configs
 from chatd.store.account.audit import ChangeAuthor
 from chatd.store.conn import ConnectConfig
 from chatd.store.model_configs import StoredModel
@@ -330,3 +333,90 @@ async def test_a_vendor_that_the_settings_configure_gets_no_preset(pool: Pool) -
     variables = {"ANTHROPIC_API_KEY": "sk-ant-from-the-environment"}
     async with model_rig(pool, settings=settings, variables=variables) as rig:
         assert {one.name for one in await rig.directory.providers()} == {"ours", "demo"}
+
+
+# The context window that refusals teach
+
+NOWHERE = "http://127.0.0.1:1"
+LEARNED = LearnedLimit(tokens=8_192)
+
+
+async def learning_model(rig: ModelRig) -> ModelConfigId:
+    await create_provider(rig, NOWHERE)
+    return (await create_model(rig)).config.id
+
+
+async def test_a_learned_window_is_used_by_all_replicas(pool: Pool) -> None:
+    async with model_rig(pool) as rig, model_rig(pool) as other:
+        model = await learning_model(rig)
+        assert (await rig.directory.choose(model)).config.context_limit is None
+        await rig.directory.learn_limit(model, LEARNED)
+        assert (await rig.directory.choose(model)).config.context_limit == 8_192
+        other.changes.on_notice(encode_config_change(ConfigChange(kind="model", id=str(model))))
+        choice = await other.directory.choose(model)
+        assert (choice.config.context_limit, choice.learned) == (8_192, LEARNED)
+        known = present(await other.directory.get(model))
+        assert (await other.directory.capabilities(known)).context_limit == 8_192
+        # An answer to a longer prompt has refuted it.
+        await other.directory.forget_limit(model, LEARNED)
+        assert (await other.directory.choose(model)).config.context_limit is None
+        await rig.directory.forget_limit(model, LEARNED)
+        assert [event["tokens"] for event in rig.emitted.of("limit_learned")] == [8_192]
+
+
+async def test_a_bound_is_no_window_and_yields_to_a_number(pool: Pool) -> None:
+    async with model_rig(pool) as rig:
+        model = await learning_model(rig)
+        for tokens in (9_000, 7_000, 8_000):
+            await rig.directory.learn_limit(model, LearnedLimit(tokens=tokens, is_bound=True))
+            choice = await rig.directory.choose(model)
+        bound = LearnedLimit(tokens=7_000, is_bound=True)
+        assert (choice.config.context_limit, choice.learned) == (None, bound)
+        await rig.directory.learn_limit(model, LEARNED)
+        assert (await rig.directory.choose(model)).learned == LEARNED
+        # Another replica that has not heard of the number writes its estimate.
+        await model_configs.learn_limit(pool, model, bound)
+        await rig.directory.withdraw()
+        assert (await model_configs.list_models(pool))[0].learned == LEARNED
+
+
+async def test_an_operators_limit_wins_and_saving_a_model_forgets_what_was_learned(
+    pool: Pool,
+) -> None:
+    async with model_rig(pool) as rig:
+        model = await learning_model(rig)
+        await rig.directory.learn_limit(model, LEARNED)
+        await rig.models.update_model(AUTHOR, model, UpdateModelBody(context_limit=32_000))
+        await rig.directory.choose(model)
+        await rig.directory.learn_limit(model, LEARNED)
+        choice = await rig.directory.choose(model)
+        assert (choice.config.context_limit, choice.learned) == (32_000, None)
+        await rig.models.update_model(AUTHOR, model, UpdateModelBody(context_limit=None))
+        assert (await rig.directory.choose(model)).learned is None
+
+
+@pytest.mark.parametrize("configured", [None, 32_000])
+async def test_a_model_of_the_settings_learns_its_window_unless_they_name_it(
+    pool: Pool, configured: int | None
+) -> None:
+    settings = replace(BOTH, models=(replace(ENTRY, context_limit=configured),))
+    expected = (8_192, LEARNED) if configured is None else (configured, None)
+    async with model_rig(pool, settings=settings) as rig:
+        model = present(await rig.directory.by_name("m")).config.id
+        await rig.directory.learn_limit(model, LEARNED)
+        choice = await rig.directory.choose(model)
+        assert (choice.config.context_limit, choice.learned) == expected
+    async with model_rig(pool, settings=settings) as restarted:
+        choice = await restarted.directory.choose(model)
+        assert (choice.config.context_limit, choice.learned) == expected
+    entry = replace(ENTRY, model="another", context_limit=configured)
+    async with model_rig(pool, settings=replace(BOTH, models=(entry,))) as changed:
+        assert (await changed.directory.choose(model)).learned is None
+
+
+async def test_a_window_that_cannot_be_stored_fails_no_chat(pool: Pool) -> None:
+    async with model_rig(pool) as rig:
+        model = await learning_model(rig)
+        await rig.directory.choose(model)
+        await rig.directory.learn_limit(model, LearnedLimit(tokens=2**40))
+        assert [event["model"] for event in rig.emitted.of("limit_not_kept")] == ["m"]

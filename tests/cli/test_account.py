@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from chatd.cli.account.models import model_row
-from chatd.client.choice_resources import ModelCapabilities, ModelChoice
+from chatd.client.choice_resources import LearnedContext, ModelCapabilities, ModelChoice
 from chatd.client.resources import EffortRange
 from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.protocol import Effort
@@ -49,6 +49,28 @@ def test_the_list_says_which_efforts_a_model_takes(
         reasoning_effort=EffortRange(max=most),
     )
     assert model_row(model)[3:5] == ("32,000", text)
+
+
+@pytest.mark.parametrize(
+    ("configured", "known", "learned", "text"),
+    [
+        (None, None, LearnedContext(tokens=9_000, is_bound=True), "below 9,000 (learned)"),
+        (None, 8_192, LearnedContext(tokens=8_192), "8,192 (learned)"),
+        (None, 64_000, LearnedContext(tokens=9_000, is_bound=True), "64,000"),
+        (None, None, None, ""),
+        (4_096, 8_192, None, "4,096"),
+    ],
+)
+def test_the_list_marks_a_learned_context_window(
+    configured: int | None, known: int | None, learned: LearnedContext | None, text: str
+) -> None:
+    model = ModelChoice(
+        id=ModelConfigId(UUID(int=1)),
+        context_limit=configured,
+        capabilities=ModelCapabilities(context_limit=known),
+        learned_context=learned,
+    )
+    assert model_row(model)[3] == text
 
 
 class ListingServer(FakeCompatible):

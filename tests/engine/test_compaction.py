@@ -12,6 +12,7 @@ from chatd.domain.chat.commands import SendMessage
 from chatd.domain.chat.messages import Message
 from chatd.domain.chat.parts import FilePart, NoticePart
 from chatd.domain.ids import ModelConfigId
+from chatd.domain.model.learned_limit import LearnedLimit
 from chatd.domain.prompt.compaction import SUMMARY_INSTRUCTION
 from chatd.engine.budget import SpendLimit
 from chatd.engine.model_step import MAX_SUMMARY_ATTEMPTS
@@ -398,3 +399,86 @@ async def test_an_interrupted_compaction_stores_only_its_usage(rig: EngineRig, g
         ("turn", True, "estimated"),
         ("compaction", False, "estimated"),
     ]
+
+
+def refuse_prompt(rig: EngineRig, text: str) -> None:
+    rig.api.reply(400, {"error": {"message": text, "code": "context_length_exceeded"}})
+
+
+NAMED_WINDOW = "This model's maximum context length is 8192 tokens."
+
+
+async def test_a_window_that_a_refusal_names_is_learned_and_the_turn_goes_on(dsn: str) -> None:
+    async with engine_rig(dsn, tools=[GatedTool()]) as rig:
+        chat_id = await rig.ask("hi", "hello " * 2_000)
+        await rig.wait_runner_left(chat_id, epoch=1)
+        refuse_prompt(rig, NAMED_WINDOW)
+        rig.answer("a short summary")
+        rig.answer("ok", input_tokens=2_000)
+        await rig.send(chat_id, "go on")
+        assert (await rig.wait_runner_left(chat_id, epoch=3)).state == "W"
+        assert rig.model.learned == LearnedLimit(tokens=8192)
+        # The next chat is summarized before it overflows.
+        rig.call_tools(("c1", "echo", "{}"), input_tokens=6_000)
+        rig.answer("in short")
+        rig.answer("done", input_tokens=500)
+        other = await rig.create("another chat")
+        assert (await rig.wait_runner_left(other)).state == "W"
+        assert is_summary_request(rig, len(rig.api.requests) - 2)
+        assert (await rig.summary_result(other))["context_limit_tokens"] == 8192
+
+
+async def test_a_refusal_without_a_number_makes_the_next_chat_shorter_than_that_prompt(
+    dsn: str,
+) -> None:
+    async with engine_rig(dsn, tools=[GatedTool()]) as rig:
+        chat_id = await rig.ask("hi", "hello " * 4_000)
+        await rig.wait_runner_left(chat_id, epoch=1)
+        refuse_prompt(rig, "Input is too long for requested model.")
+        rig.answer("a short summary")
+        rig.answer("ok", input_tokens=2_000)
+        await rig.send(chat_id, "go on")
+        assert (await rig.wait_runner_left(chat_id, epoch=3)).state == "W"
+        learned = present(rig.model.learned)
+        assert learned.is_bound
+        assert 5_000 < learned.tokens < 8_000
+        # A prompt as long as the refused one is summarized, and an estimate ends no chat.
+        rig.call_tools(("c1", "echo", "{}"), input_tokens=learned.tokens - 10)
+        rig.answer("in short")
+        rig.call_tools(("c2", "echo", "{}"), input_tokens=learned.tokens - 10)
+        rig.answer("done", input_tokens=learned.tokens + 10)
+        other = await rig.create("another chat")
+        assert (await rig.wait_runner_left(other)).state == "W"
+        assert [is_summary_request(rig, n) for n in range(-4, 0)] == [False, True, False, False]
+        # The last answer shows that the model takes more.
+        assert rig.model.learned is None
+
+
+async def test_an_operators_limit_stays_whatever_refusals_name(dsn: str) -> None:
+    async with engine_rig(dsn, tools=[GatedTool()]) as rig:
+        rig.set_context_limit(100_000)
+        chat_id = await rig.ask("hi", "hello " * 2_000)
+        await rig.wait_runner_left(chat_id, epoch=1)
+        refuse_prompt(rig, NAMED_WINDOW)
+        rig.answer("a short summary")
+        rig.call_tools(("c1", "echo", "{}"), input_tokens=9_000)
+        rig.answer("ok", input_tokens=9_000)
+        await rig.send(chat_id, "go on")
+        assert (await rig.wait_runner_left(chat_id, epoch=3)).state == "W"
+        requests = range(len(rig.api.requests))
+        assert [is_summary_request(rig, n) for n in requests] == [False, False, True, False, False]
+
+
+async def test_the_estimate_drives_the_summaries_of_a_provider_that_tells_no_usage(
+    dsn: str,
+) -> None:
+    async with engine_rig(dsn, tools=[GatedTool()]) as rig:
+        rig.set_context_limit(10_000)
+        said = msgspec.json.encode({"say": "word " * 6_000}).decode()
+        rig.call_tools(("c1", "echo", said))
+        rig.call_tools(("c2", "echo", "{}"))
+        rig.answer("what happened so far")
+        rig.answer("done")
+        chat_id = await rig.create("go")
+        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert [is_summary_request(rig, n) for n in range(4)] == [False, False, True, False]

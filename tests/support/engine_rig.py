@@ -45,6 +45,7 @@ from chatd.domain.chat.parts import (
 from chatd.domain.chat.row import Chat, Episode
 from chatd.domain.ids import ChangeId, ChatId, ModelConfigId, QueueId, ToolCallId, UserId, WorkerId
 from chatd.domain.model.failures import ModelRemoved, RemovedModel
+from chatd.domain.model.learned_limit import LearnedLimit
 from chatd.domain.model.protocol import Effort, ModelConfig, Prices
 from chatd.domain.model.retry import CallLimits
 from chatd.domain.ports import Budget, Clock, Env, ModelChoice, Provider, Tool, ToolSource
@@ -115,6 +116,7 @@ class OneModel:
         self.summary_config: ModelConfig | None = None
         self.removed: dict[ModelConfigId, str] = {}
         self.efforts: tuple[Effort, ...] | None = None
+        self.learned: LearnedLimit | None = None
 
     async def choose(
         self, model_config_id: ModelConfigId | None, owner_id: UserId | None = None
@@ -125,15 +127,29 @@ class OneModel:
             removed = RemovedModel(id=model_config_id, name=name)
             raise ModelRemoved(removed, f"The model {name} was deleted.")
         own = ModelChoice(
-            config=self.config,
+            config=self._config_with_limit(),
             provider=self.provider,
             kind=self.kind,
             limits=self.limits,
+            learned=None if self.config.context_limit else self.learned,
             efforts=self.efforts,
         )
         if self.summary_config is None:
             return own
         return replace(own, summary_model=replace(own, config=self.summary_config))
+
+    async def learn_limit(self, model_id: ModelConfigId, learned: LearnedLimit) -> None:
+        assert model_id == self.config.id
+        self.learned = learned
+
+    async def forget_limit(self, model_id: ModelConfigId, learned: LearnedLimit) -> None:
+        assert (model_id, learned) == (self.config.id, self.learned)
+        self.learned = None
+
+    def _config_with_limit(self) -> ModelConfig:
+        if self.config.context_limit or self.learned is None or self.learned.is_bound:
+            return self.config
+        return replace(self.config, context_limit=self.learned.tokens)
 
 
 class EngineRig:

@@ -20,6 +20,13 @@ class ModelCapabilities(Struct, frozen=True, kw_only=True):
     pdfs: bool | None = None
 
 
+class LearnedContext(Struct, frozen=True, kw_only=True):
+    api_name: ClassVar[str] = "LearnedContext"
+
+    tokens: int = 0
+    is_bound: bool = False
+
+
 class ModelPrices(Struct, frozen=True, kw_only=True):
     """In dollars per million tokens, as decimal text."""
 
@@ -35,6 +42,7 @@ class ModelChoice(ListedModel, frozen=True, kw_only=True):
     api_name: ClassVar[str] = "ModelReply"
 
     capabilities: ModelCapabilities = ModelCapabilities()
+    learned_context: LearnedContext | None = None
     prices: ModelPrices | None = None
     unpriced: bool = False
     deleted: bool = False

@@ -26,6 +26,7 @@ from chatd.domain.file.entities import StoredFile
 from chatd.domain.ids import ChangeId, ChatId, FileId, ModelConfigId, ToolCallId, UserId
 from chatd.domain.model.accepted_files import ANY_IMAGE_OR_PDF, AcceptedFiles
 from chatd.domain.model.failures import RemovedModel
+from chatd.domain.model.learned_limit import LearnedLimit
 from chatd.domain.model.protocol import Effort, ModelConfig, ModelEvent, ModelRequest, ToolSpec
 from chatd.domain.model.retry import CallLimits
 from chatd.domain.prompt.instructions import Instructions
@@ -133,6 +134,8 @@ class ModelChoice(Struct, frozen=True, kw_only=True):
     `owner_id` is the user that it was chosen for, by the user's own key if there is one.
     `replaces` is the chat's own model, which was removed.
     `summary_model` writes the chat's summaries instead, if an administrator chose one.
+    `learned` is what refusals have taught of its context window, unless an operator has set the
+    limit; the configuration has it already if it is exact.
     """
 
     config: ModelConfig
@@ -145,6 +148,7 @@ class ModelChoice(Struct, frozen=True, kw_only=True):
     owner_id: UserId | None = None
     replaces: RemovedModel | None = None
     summary_model: "ModelChoice | None" = None
+    learned: LearnedLimit | None = None
 
 
 class ModelSource(Protocol):
@@ -154,6 +158,14 @@ class ModelSource(Protocol):
         """The requested model, or the default, for a chat of this owner. Raises ModelError if it
         cannot be used; the error says what is missing. ModelRemoved: the model is gone, and the
         default may take its place."""
+        ...
+
+    async def learn_limit(self, model_id: ModelConfigId, learned: LearnedLimit) -> None:
+        """Keep the context limit that a refusal of the model has taught, for all chats."""
+        ...
+
+    async def forget_limit(self, model_id: ModelConfigId, learned: LearnedLimit) -> None:
+        """The model has answered a longer prompt than it had been learned to take."""
         ...
 
 

@@ -57,7 +57,7 @@ from chatd.domain.model.protocol import (
     UsageReported,
 )
 from chatd.domain.model.retry import IdleTimeout
-from chatd.domain.model.usage import estimate_input_tokens, utf8_size
+from chatd.domain.model.usage import estimate_input_tokens, has_files, utf8_size
 from chatd.domain.ports import Env, ModelChoice, ModelSource, SpendAllowance, Tool
 from chatd.domain.prompt.builder import (
     PromptTarget,
@@ -69,7 +69,7 @@ from chatd.domain.prompt.compaction import DEFAULT_THRESHOLD_PERCENT
 from chatd.domain.prompt.files import ResolvedFile
 from chatd.domain.prompt.instruction_updates import PendingUpdate
 from chatd.domain.prompt.instructions import Instructions
-from chatd.domain.prompt.kept_rows import CompactionLimits
+from chatd.domain.prompt.kept_rows import CompactionLimits, below_bound
 from chatd.domain.questions import QUESTION_TOOL
 from chatd.domain.spend import UNCHECKED_WAIT, SpendRefusal
 from chatd.domain.subagents import WAIT_TOOL
@@ -161,6 +161,7 @@ class TurnContext(Struct, frozen=True, kw_only=True):
     @property
     def rules(self) -> TurnRules:
         threshold = self.config.compaction_threshold
+        threshold = DEFAULT_THRESHOLD_PERCENT if threshold is None else threshold
         return TurnRules(
             max_calls=self.limits.calls,
             max_steps=self.max_steps,
@@ -178,8 +179,8 @@ class TurnContext(Struct, frozen=True, kw_only=True):
             policy=self.policy,
             stop_after_tools=frozenset(n for n, tool in self.tools.items() if tool.stops_turn),
             context_limit=self.config.context_limit,
-            compaction_threshold=DEFAULT_THRESHOLD_PERCENT if threshold is None else threshold,
-            compaction=self.compaction,
+            compaction_threshold=threshold,
+            compaction=below_bound(self.compaction, self.choice.learned, threshold),
         )
 
 
@@ -195,7 +196,8 @@ class CallRows(Struct, frozen=True, kw_only=True):
 class ModelCallError(ModelError):
     """The call gave no usable answer. `usage` is to be recorded nevertheless. `has_said`: viewers
     have seen parts of it, which are discarded. `is_begun`: the provider sent a part, so that the
-    next call costs money again. `is_refused`: the provider did not begin it."""
+    next call costs money again. `is_refused`: the provider did not begin it. `request_tokens` is
+    the estimated size of the request; None if it has files, whose size is not known."""
 
     def __init__(
         self,
@@ -205,12 +207,14 @@ class ModelCallError(ModelError):
         has_said: bool = False,
         is_begun: bool = False,
         is_refused: bool = False,
+        request_tokens: int | None = None,
     ) -> None:
         super().__init__(classified)
         self.usage = usage
         self.has_said = has_said
         self.is_begun = is_begun
         self.is_refused = is_refused
+        self.request_tokens = request_tokens
 
 
 class AnswerTimeout(ModelCallError):
@@ -262,6 +266,7 @@ class ModelCall:
         self._before = before
         self._assembler = Assembler(used_ids, max_calls=self._max_calls)
         self._continues: str | None = None
+        self._request_tokens: int | None = None
         self._idle = IdleTimeout.armed(env.clock.monotonic(), self._limits.silence_s)
         self._is_charged = False
         self._is_opened = False
@@ -311,6 +316,7 @@ class ModelCall:
         self._continues = request.continues
         rough = estimate_input_tokens(request)
         estimate = spend_guard.estimate_input(self.record.config, rough)
+        self._request_tokens = None if has_files(request) else estimate
         self._assembler = Assembler(
             self._used_ids,
             input_tokens=estimate,
@@ -367,6 +373,7 @@ class ModelCall:
             has_said=is_begun and self._continues is None,
             is_begun=is_begun,
             is_refused=not self._is_opened,
+            request_tokens=self._request_tokens,
         )
 
     async def _read(

@@ -30,6 +30,7 @@ from chatd.domain.decisions import Compact
 from chatd.domain.model.circuit import CallRefused, is_wait_over
 from chatd.domain.model.config import effort_notice, replacement_notice
 from chatd.domain.model.failures import ClassifiedFailure
+from chatd.domain.model.learned_limit import is_refuted, learn_limit
 from chatd.domain.model.protocol import ModelRequest
 from chatd.domain.model.retry import (
     DEFAULT_OUTAGE_S,
@@ -42,7 +43,7 @@ from chatd.domain.model.retry import (
     retry_state,
 )
 from chatd.domain.model.usage import has_files, prefix_loss, utf8_size
-from chatd.domain.ports import Env
+from chatd.domain.ports import Env, ModelSource
 from chatd.domain.prompt.builder import is_paused
 from chatd.domain.prompt.compaction import (
     is_compactable,
@@ -92,6 +93,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
     circuits: Circuits
     debug: DebugRecorder
     summary_call: SummaryCall
+    models: ModelSource
     env: Env
     files: FileLoader | None = None
     timeout_s: float | None = None
@@ -120,6 +122,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
                 provider=context.config.provider,
                 detail=" ".join((error.classified.error.detail or "").split()),
             )
+            await self._learn_limit(context, error)
             return await self._retry_or_fail(attempt, context, error)
         kind = CommitStep if any(needs_next_step(draft) for draft in rows.messages) else FinishTurn
         step = attempt.step(kind, rows.messages, rows.usage, client_tools=context.client_names)
@@ -130,7 +133,20 @@ class ModelStep(Struct, frozen=True, kw_only=True):
             self.env.emit(
                 "results_cleared", chat_id=attempt.chat.id, results=results, tokens=tokens
             )
+        learned = context.choice.learned
+        told = rows.usage[-1].usage if rows.usage else None
+        if learned is not None and is_refuted(learned, told):
+            await self.models.forget_limit(context.config.id, learned)
         return applied
+
+    async def _learn_limit(self, context: TurnContext, error: ModelCallError) -> None:
+        learned = learn_limit(
+            error.classified,
+            known=context.config.context_limit,
+            request_tokens=error.request_tokens,
+        )
+        if learned is not None:
+            await self.models.learn_limit(context.config.id, learned)
 
     async def compact(
         self, attempt: Attempt, context: TurnContext, action: Compact | None

@@ -4,13 +4,15 @@ replicas have declared, those that administrators made, and the demo model.
 Chooses the model, the provider and the key of a call. The lists are in `model_lists`.
 """
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Final, cast
+from typing import Final, Literal, cast
 from uuid import UUID
 
 from msgspec.structs import replace
 
+from chatd.domain.access import SystemActor
 from chatd.domain.config_change import ConfigChange, ConfigKind
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ModelConfigId, UserId
@@ -18,6 +20,7 @@ from chatd.domain.model.accepted_files import FileInputKind
 from chatd.domain.model.capabilities import ModelCapabilities, merge_capabilities
 from chatd.domain.model.config import is_priced
 from chatd.domain.model.failures import ModelError, ModelRemoved, RemovedModel
+from chatd.domain.model.learned_limit import LearnedLimit
 from chatd.domain.model.protocol import DEFAULT_MAX_OUTPUT_TOKENS, ModelConfig, Prices
 from chatd.domain.ports import Env, ModelChoice
 from chatd.domain.prompt.titles import TitleModel, list_title_models
@@ -35,7 +38,7 @@ from chatd.providers.registry import (
     config_error,
     missing_model,
 )
-from chatd.store import providers
+from chatd.store import model_configs, providers
 from chatd.store.account.audit import ChangeAuthor
 from chatd.store.config_changes import ConfigChanges
 from chatd.store.conn import DatabaseSession
@@ -44,6 +47,9 @@ from chatd.store.pool import Pool
 from chatd.store.providers import StoredKey, StoredProvider
 
 MODELS_REFRESH_INTERVAL_S: Final = 10.0
+LEARN_LIMIT_TIMEOUT_S: Final = 5.0
+"""How long a chat waits until the context limit is stored that a refusal has taught."""
+_LEARNED: Final = ChangeAuthor(actor=SystemActor(reason="refused prompt"))
 
 
 class ModelDirectory:
@@ -121,6 +127,7 @@ class ModelDirectory:
         choice = await self._choose(model_config_id, owner_id)
         return replace(
             choice,
+            learned=self._learned(self._lists.by_id(choice.config.id)),
             origins=self._origins(),
             owner_id=owner_id,
             summary_model=await self._model_of_task("compaction", owner_id),
@@ -131,8 +138,8 @@ class ModelDirectory:
     ) -> ModelChoice:
         known = await self.default() if model_config_id is None else await self.get(model_config_id)
         if known is None or (known.source != "database" and not self._is_ours(known)):
-            if model_config_id is None or self._own.find(model_config_id) is not None:
-                return await self._own.choose(model_config_id)
+            if (own := self._own.find(model_config_id)) is not None:
+                return await self._own.open(self._with_told_limit(own, self._lists.by_id(own.id)))
             if known is None:
                 raise missing_model(model_config_id)
         if not known.enabled:
@@ -183,7 +190,7 @@ class ModelDirectory:
     def _effective(self, known: StoredModel) -> ModelConfig:
         """With the limits that an administrator or the provider told."""
         if known.source != "database":
-            return known.config
+            return self._with_told_limit(known.config, known)
         told = self._capabilities(known)
         config = known.config
         most = told.max_output_tokens
@@ -195,11 +202,61 @@ class ModelDirectory:
             file_inputs=_file_inputs(merge_capabilities(known.capabilities, known.reported)),
         )
 
+    def _with_told_limit(self, declared: ModelConfig, known: StoredModel | None) -> ModelConfig:
+        """A model of the settings, with the window that its provider told, if they name none."""
+        if known is None or declared.context_limit is not None:
+            return declared
+        told = merge_capabilities(_learned_layer(known), known.reported)
+        return replace(declared, context_limit=told.context_limit)
+
+    def _learned(self, known: StoredModel | None) -> LearnedLimit | None:
+        """What refusals have taught of its window. None if an operator has set the limit."""
+        return None if known is None or self._configured_limit(known) else known.learned
+
+    def _configured_limit(self, known: StoredModel) -> int | None:
+        own = None if known.source == "database" else self._own.find(known.config.id)
+        set_here = None if known.capabilities is None else known.capabilities.context_limit
+        return (own or known.config).context_limit or set_here
+
+    async def learn_limit(self, model_id: ModelConfigId, learned: LearnedLimit) -> None:
+        known = self._lists.by_id(model_id)
+        if known is None or self._configured_limit(known) or not learned.supersedes(known.learned):
+            return
+        await self._keep_limit(known, learned, "learned")
+
+    async def forget_limit(self, model_id: ModelConfigId, learned: LearnedLimit) -> None:
+        known = self._lists.by_id(model_id)
+        if known is None or known.learned is None or known.learned.tokens > learned.tokens:
+            return
+        await self._keep_limit(known, learned, "forgotten")
+
+    async def _keep_limit(
+        self, known: StoredModel, learned: LearnedLimit, verb: Literal["learned", "forgotten"]
+    ) -> None:
+        """A chat does not fail for it: the next refusal teaches the same."""
+        write = model_configs.learn_limit if verb == "learned" else model_configs.forget_limit
+        facts = {"tokens": learned.tokens, "is_bound": learned.is_bound}
+        try:
+            async with (
+                asyncio.timeout(LEARN_LIMIT_TIMEOUT_S),
+                self._lists.change(
+                    "model", known.config.id, _LEARNED, verb, ("learned_limit",), detail=facts
+                ) as session,
+            ):
+                await write(session, known.config.id, learned)
+        except (TimeoutError, ChatdError) as error:
+            reason = error.code if isinstance(error, ChatdError) else "timeout"
+            self._env.emit("limit_not_kept", model=known.config.name, reason=reason)
+        else:
+            event = "limit_learned" if verb == "learned" else "limit_forgotten"
+            self._env.emit(event, model=known.config.name, **facts)
+
     def _capabilities(self, known: StoredModel) -> ModelCapabilities:
         provider = self._lists.providers.get(known.provider_id)
         kind = cast("ProviderKind", "openai-compat" if provider is None else provider.kind)
         shipped = known_capabilities(kind, listed_name(known.config))
-        return merge_capabilities(known.capabilities, known.reported, shipped)
+        layers = (known.capabilities, _learned_layer(known), known.reported, shipped)
+        return merge_capabilities(*layers)
 
     def _origins(self) -> dict[ModelConfigId, str]:
         """The provider of each model, also of disabled ones: the answers of a chat that has
@@ -217,7 +274,8 @@ class ModelDirectory:
             kind = error.classified.kind
             self._env.emit("task_model_unusable", task=task, model_id=model_id, error_kind=kind)
             return None
-        return replace(choice, origins=self._origins(), owner_id=owner_id)
+        learned = self._learned(self._lists.by_id(choice.config.id))
+        return replace(choice, learned=learned, origins=self._origins(), owner_id=owner_id)
 
     async def title_models(self, choice: ModelChoice) -> Sequence[ModelChoice]:
         """The models that may title a chat with this model, in order: the one that an
@@ -329,6 +387,14 @@ class ModelDirectory:
         await self._own.close()
         if self._clients is not None:
             await self._clients.close()
+
+
+def _learned_layer(known: StoredModel) -> ModelCapabilities | None:
+    """What the provider said when it refused a prompt counts before what it lists. An estimate is
+    no window."""
+    if known.learned is None or known.learned.is_bound:
+        return None
+    return ModelCapabilities(context_limit=known.learned.tokens)
 
 
 def _file_inputs(told: ModelCapabilities) -> tuple[FileInputKind, ...] | None:

@@ -12,6 +12,7 @@ from chatd.domain.errors import Conflict
 from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.accepted_files import FileInputKind
 from chatd.domain.model.capabilities import ModelCapabilities
+from chatd.domain.model.learned_limit import LearnedLimit
 from chatd.domain.model.protocol import EffortRange, ModelConfig, Prices
 from chatd.domain.text import Json
 from chatd.store.conn import Conn, DatabaseSession, Row, json_text
@@ -34,7 +35,7 @@ UPSERT: Final[LiteralString] = """
         parameters = excluded.parameters, enabled = excluded.enabled,
         is_default = model_configs.is_default AND excluded.enabled, source = 'database',
         display_name = excluded.display_name, capabilities = excluded.capabilities,
-        updated_at = now()"""
+        learned_limit = NULL, updated_at = now()"""
 DELETE: Final[LiteralString] = """
     UPDATE model_configs SET enabled = false, is_default = false, deleted_at = now(),
         updated_at = now()
@@ -67,6 +68,12 @@ SET_REPORTED: Final[LiteralString] = """
     FROM json_to_recordset($2::json) AS x (model text, reported json)
     WHERE m.provider_id = $1 AND m.model = x.model
       AND m.reported::text IS DISTINCT FROM x.reported::text"""
+LEARN_LIMIT: Final[LiteralString] = """
+    UPDATE model_configs SET learned_limit = $2, learned_is_bound = $3
+    WHERE id = $1
+      AND (NOT $3 OR learned_limit IS NULL OR (learned_is_bound AND learned_limit > $2))"""
+FORGET_LIMIT: Final[LiteralString] = """
+    UPDATE model_configs SET learned_limit = NULL WHERE id = $1 AND learned_limit <= $2"""
 
 LIST_OVERRIDES: Final[LiteralString] = "SELECT task, model_config_id FROM model_overrides"
 SET_OVERRIDE: Final[LiteralString] = """
@@ -84,7 +91,7 @@ ModelTask = Literal["title", "compaction", "general", "explore"]
 
 class StoredModel(Struct, frozen=True, kw_only=True):
     """`capabilities` are those that an administrator set, `reported` those that the provider's
-    list of models told."""
+    list of models told, `learned` the context limit that its refusals have taught."""
 
     config: ModelConfig
     enabled: bool
@@ -96,6 +103,7 @@ class StoredModel(Struct, frozen=True, kw_only=True):
     display_name: str = ""
     capabilities: ModelCapabilities | None = None
     reported: ModelCapabilities | None = None
+    learned: LearnedLimit | None = None
     is_deleted: bool = False
 
 
@@ -202,6 +210,16 @@ async def set_reported(
     return await conn.execute(SET_REPORTED, provider_id, json_text(rows)) != "UPDATE 0"
 
 
+async def learn_limit(conn: Conn, model_id: ModelConfigId, learned: LearnedLimit) -> None:
+    """An estimate replaces neither a number that the provider named nor a smaller estimate."""
+    await conn.execute(LEARN_LIMIT, model_id, learned.tokens, learned.is_bound)
+
+
+async def forget_limit(conn: Conn, model_id: ModelConfigId, learned: LearnedLimit) -> None:
+    """Unless a larger one has been learned since."""
+    await conn.execute(FORGET_LIMIT, model_id, learned.tokens)
+
+
 async def list_overrides(conn: Conn) -> Mapping[str, ModelConfigId]:
     """The model of each task that has one."""
     rows = await conn.fetch(LIST_OVERRIDES)
@@ -220,6 +238,7 @@ async def set_override(
 def _model(row: Row) -> StoredModel:
     parameters = _PARAMETERS.decode(row["parameters"])
     prices = cast("str | None", row["prices"])
+    tokens, is_bound = row["learned_limit"], row["learned_is_bound"]
     rest: dict[str, Any] = msgspec.structs.asdict(parameters)
     config = ModelConfig(
         id=ModelConfigId(row["id"]),
@@ -242,6 +261,7 @@ def _model(row: Row) -> StoredModel:
         display_name=row["display_name"] or row["name"],
         capabilities=_capabilities(row["capabilities"]),
         reported=_capabilities(row["reported"]),
+        learned=None if tokens is None else LearnedLimit(tokens=tokens, is_bound=is_bound),
         is_deleted=row["deleted_at"] is not None,
     )
 

@@ -80,7 +80,10 @@ UPSERT_MODELS: Final[LiteralString] = """
         position = excluded.position, context_limit = excluded.context_limit,
         compaction_threshold = excluded.compaction_threshold, prices = excluded.prices,
         parameters = excluded.parameters, enabled = true, deleted_at = NULL,
-        source = excluded.source, updated_at = now()
+        source = excluded.source, updated_at = now(),
+        learned_limit = CASE WHEN (m.provider_id, m.model, m.context_limit, m.parameters::text)
+            IS NOT DISTINCT FROM (excluded.provider_id, excluded.model, excluded.context_limit,
+            excluded.parameters::text) THEN m.learned_limit END
     WHERE (m.source <> 'database' OR m.deleted_at IS NOT NULL)
       AND (m.name, m.provider_id, m.model, m.position, m.context_limit,
            m.compaction_threshold, m.prices::text, m.parameters::text, m.enabled,

@@ -3184,6 +3184,10 @@ export interface components {
             host: string;
             draining: boolean;
         };
+        LearnedContext: {
+            tokens: number;
+            is_bound: boolean;
+        };
         LimitBody: {
             spend_limit_micros: number;
         };
@@ -3468,6 +3472,8 @@ export interface components {
             created_at: string;
             updated_at: string;
             capabilities: components["schemas"]["ModelCapabilities"];
+            /** @default null */
+            learned_context?: components["schemas"]["LearnedContext"] | null;
             /** @default null */
             context_limit?: number | null;
             /** @default null */

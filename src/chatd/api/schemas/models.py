@@ -135,6 +135,19 @@ class UpdateModelBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     capabilities: Annotated[ModelCapabilities | UnsetType | None, _CAPABILITIES] = UNSET
 
 
+class LearnedContext(Struct, frozen=True, kw_only=True):
+    """What the provider's refusals of long prompts have taught of a model's context window."""
+
+    tokens: Annotated[int, describe("The size that the provider named, in tokens.", 8_192)]
+    is_bound: Annotated[
+        bool,
+        describe(
+            "The provider named none: the window is smaller than `tokens`, the estimated size of"
+            " the shortest prompt that it refused.",
+        ),
+    ]
+
+
 class ModelReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A model as it is configured."""
 
@@ -155,6 +168,13 @@ class ModelReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     capabilities: Annotated[
         ModelCapabilities, describe("What it can do: set here, told by the provider, or known.")
     ]
+    learned_context: Annotated[
+        LearnedContext | None,
+        describe(
+            "What its provider has taught of its context window by refusing prompts, if no limit"
+            " is set here. `capabilities` has the number that the provider named."
+        ),
+    ] = None
     context_limit: Annotated[int | None, _CONTEXT] = None
     compaction_threshold: Annotated[int | None, _THRESHOLD] = None
     max_output_tokens: Annotated[int | None, _MAX_OUTPUT] = None

@@ -23,16 +23,23 @@ async def list_models(api: ServerApi, *, every: bool, as_json: bool) -> None:
 
 def model_row(model: ModelChoice) -> tuple[str, ...]:
     notes = ["default" if model.is_default else "", "" if model.enabled else "disabled"]
-    limit = model.context_limit or model.capabilities.context_limit
-    context = "" if limit is None else f"{limit:,}"
     return (
         model.name,
         model.provider,
         model.model,
-        context,
+        context_text(model),
         effort_text(model),
         ", ".join(note for note in notes if note),
     )
+
+
+def context_text(model: ModelChoice) -> str:
+    learned = model.learned_context
+    limit = model.context_limit or model.capabilities.context_limit
+    if limit is None:
+        return "" if learned is None else f"below {learned.tokens:,} (learned)"
+    is_learned = learned is not None and learned.tokens == limit and not learned.is_bound
+    return f"{limit:,} (learned)" if is_learned else f"{limit:,}"
 
 
 def effort_text(model: ModelChoice) -> str:

@@ -22,6 +22,7 @@ from chatd.domain.model.failures import (
     read_provider,
     read_status,
 )
+from chatd.domain.model.learned_limit import read_stated_limit
 from chatd.domain.model.protocol import ProviderFault
 
 _Outcome = tuple[FailureKind, bool]
@@ -92,6 +93,9 @@ _OVERFLOW: Final = re.compile(
     r"|maximum (?:context|prompt) length|exceeds? the (?:\w+(?:'s)? ){0,2}context"
     r"|input token count .{0,40}exceeds|input length .{0,40}exceeds?.{0,40}context"
     r"|request too large for|reduce the length of the messages"
+    r"|maximum model length|exceeded model token limit|longer than the model's context length"
+    r"|prompt token count of [\d,]+ exceeds|max_new_tokens`? must be <= \d"
+    r"|loaded with context length of only"
 )
 _CONFIG: Final = re.compile(
     r"invalid model|model not found|model_not_found|unsupported model|malformed config"
@@ -241,6 +245,7 @@ def classify_fault(fault: ProviderFault) -> ClassifiedFailure:
         ),
         retry_after_s=fault.retry_after_s,
         never_reached=fault.transport if fault.never_answered else None,
+        context_limit=read_stated_limit(_text(fault)) if kind == "context_overflow" else None,
     )
 
 

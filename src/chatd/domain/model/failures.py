@@ -40,12 +40,14 @@ FailureKind = Literal[
 
 class ClassifiedFailure(Struct, frozen=True, kw_only=True):
     """`error` is what viewers see; it has the same kind. `never_reached` is how the connection
-    failed, if the provider has not answered since the process started."""
+    failed, if the provider has not answered since the process started. `context_limit` is the
+    window that the provider names when it refuses a prompt as too long."""
 
     kind: FailureKind
     error: ChatError
     retry_after_s: float | None = None
     never_reached: TransportFault | None = None
+    context_limit: int | None = None
 
     @property
     def retryable(self) -> bool:

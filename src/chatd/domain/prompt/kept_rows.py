@@ -15,6 +15,7 @@ from chatd.domain.chat.messages import Draft, Message, local_calls, local_result
 from chatd.domain.chat.notices import notice_draft
 from chatd.domain.chat.parts import BoundaryPart, FilePart, NoticePart, Part, ToolResultPart
 from chatd.domain.ids import MessageId, ToolCallId
+from chatd.domain.model.learned_limit import LearnedLimit
 from chatd.domain.model.protocol import PromptResult
 from chatd.domain.model.usage import BYTES_PER_TOKEN, IMAGE_TOKENS, utf8_size
 from chatd.domain.prompt.compaction import (
@@ -55,6 +56,17 @@ class CompactionLimits(Struct, frozen=True, kw_only=True):
     ceiling_tokens: int = DEFAULT_CEILING_TOKENS
     kept_tokens: int = DEFAULT_KEPT_TOKENS
     clear_steps: int = DEFAULT_CLEAR_STEPS
+
+
+def below_bound(
+    limits: CompactionLimits, learned: LearnedLimit | None, threshold: int
+) -> CompactionLimits:
+    """The ceiling for a model whose window is only known to be smaller than a request that it
+    refused: the threshold's share of that one."""
+    if learned is None or not learned.is_bound:
+        return limits
+    due = trigger_tokens(learned.tokens, threshold, limits.ceiling_tokens)
+    return limits if due is None else replace(limits, ceiling_tokens=due)
 
 
 def choose_kept(history: Sequence[Message], kept_tokens: int, halvings: int = 0) -> Kept:

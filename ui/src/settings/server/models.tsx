@@ -79,7 +79,7 @@ function ModelRow({ model, provider, selected, onOpen }: { model: Model; provide
         {!editable && <Tag icon={Lock}>{model.source === "settings" ? "chatd.toml" : "environment"}</Tag>}
         <p><code>{model.model}</code></p>
       </td>
-      <td className="r">{tokensText(model.context_limit ?? model.capabilities.context_limit)}</td>
+      <td className="r">{contextText(model)}</td>
       <td className="r">{priceText(model, "input")}</td>
       <td className="r">{priceText(model, "output")}</td>
       <td>{provider}</td>
@@ -103,6 +103,15 @@ function ModelRow({ model, provider, selected, onOpen }: { model: Model; provide
       </td>
     </tr>
   );
+}
+
+/** A window that the provider's refusals have taught is marked; without a number it is only known to be smaller. */
+export function contextText(model: Model): string {
+  const learned = model.learned_context;
+  const limit = model.context_limit ?? model.capabilities.context_limit;
+  if (limit == null) return learned == null ? "" : `< ${tokensText(learned.tokens)} (learned)`;
+  const marked = learned != null && !learned.is_bound && learned.tokens === limit;
+  return marked ? `${tokensText(limit)} (learned)` : tokensText(limit);
 }
 
 function priceText(model: Model, side: "input" | "output"): string {

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Final, cast
 
+from msgspec import convert
+
 from chatd.api.deps import ApiDeps
 from chatd.api.model_ports import ModelListing
 from chatd.api.pages import ItemPosition, Paging, cut_whole
@@ -11,6 +13,7 @@ from chatd.api.route import ApiRoute
 from chatd.api.schemas.messages import ModelSelection
 from chatd.api.schemas.models import (
     CreateModelBody,
+    LearnedContext,
     ModelPage,
     ModelReply,
     ModelsQuery,
@@ -25,6 +28,7 @@ from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.capabilities import ModelCapabilities
 from chatd.domain.model.config import effort_objection
+from chatd.domain.model.learned_limit import LearnedLimit
 from chatd.domain.text import clip
 from chatd.store.model_configs import StoredModel
 
@@ -271,6 +275,7 @@ def _public(
         created_at=known.created_at,
         updated_at=known.updated_at,
         capabilities=capabilities,
+        learned_context=None if config.context_limit else _learned(known.learned),
         context_limit=config.context_limit,
         compaction_threshold=config.compaction_threshold,
         max_output_tokens=config.max_output_tokens,
@@ -286,3 +291,7 @@ def _public(
         price_source=price_source,
         deleted=known.is_deleted,
     )
+
+
+def _learned(found: LearnedLimit | None) -> LearnedContext | None:
+    return None if found is None else convert(found, LearnedContext, from_attributes=True)
