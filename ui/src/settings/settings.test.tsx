@@ -1,9 +1,10 @@
-import { cleanup, render, screen, within } from "@testing-library/react";
+import { cleanup, fireEvent, render, screen, within } from "@testing-library/react";
 import userEvent from "@testing-library/user-event";
 import type { ReactNode } from "react";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { AccountPage } from "./own/account";
+import { GitHosts } from "./own/git-hosts";
 import { LimitsPage } from "./server/limits";
 import { ProvidersPage } from "./server/providers";
 import { TokensPage } from "./own/tokens";
@@ -46,6 +47,8 @@ function open(content: ReactNode) {
   render(<QueryClientProvider client={client}>{content}</QueryClientProvider>);
   return userEvent.setup();
 }
+
+const fill = (label: string | RegExp, value: string) => fireEvent.change(screen.getByLabelText(label), { target: { value } });
 
 const sent = (method: string) => asked.filter((one) => one.method === method);
 
@@ -104,6 +107,40 @@ describe("providers", () => {
     expect(sent("PATCH")).toHaveLength(1);
   });
 
+  it("does not look well in the list after its test failed on saving: it says what failed, until a test succeeds", async () => {
+    answer("GET /api/v1/providers", page([]));
+    answer("POST /api/v1/providers", GATEWAY, 201);
+    answer("POST /api/v1/providers/p1/test", { ok: false, model: "m", duration_ms: 80, error_kind: "auth", explanation: "The key was refused (401)." });
+    const user = open(<ProvidersPage />);
+    await user.click(await screen.findByRole("button", { name: "Add a provider" }));
+    answer("GET /api/v1/providers", page([GATEWAY]));
+    await user.click(screen.getByRole("button", { name: "Save" }));
+    await screen.findByRole("alert");
+    await user.click(screen.getAllByRole("button", { name: "Close" })[0] as HTMLElement);
+    expect(await screen.findByRole("img", { name: "Failed" })).toBeTruthy();
+    expect(screen.getByRole("alert").textContent).toContain("The key was refused (401).");
+    answer("POST /api/v1/providers/p1/test", { ok: true, model: "m", duration_ms: 80 });
+    await user.click(screen.getByRole("button", { name: "Test" }));
+    expect(await screen.findByRole("img", { name: "Works" })).toBeTruthy();
+  });
+
+  it("is neither good nor bad before its first test", async () => {
+    answer("GET /api/v1/providers", page([GATEWAY]));
+    open(<ProvidersPage />);
+    expect(await screen.findByRole("img", { name: "Enabled, not tested" })).toBeTruthy();
+  });
+
+  it("is tested again in the list when an edit of it is saved", async () => {
+    answer("GET /api/v1/providers", page([GATEWAY]));
+    answer("PATCH /api/v1/providers/p1", GATEWAY);
+    answer("POST /api/v1/providers/p1/test", { ok: false, model: "m", duration_ms: 80, explanation: "The address does not answer." });
+    const user = open(<ProvidersPage />);
+    await user.click(await screen.findByRole("button", { name: "Edit Main gateway" }));
+    await user.click(screen.getByRole("button", { name: "Save" }));
+    expect((await screen.findByRole("alert")).textContent).toContain("The address does not answer.");
+    expect(screen.queryByRole("dialog")).toBeNull();
+  });
+
   it("shows what is wrong at the field, and keeps what was typed", async () => {
     answer("GET /api/v1/providers", page([]));
     answer("POST /api/v1/providers", { code: "invalid_input", message: "base_url: must be a URL", validations: [{ field: "base_url", detail: "must be a URL" }] }, 400);
@@ -113,6 +150,45 @@ describe("providers", () => {
     await user.click(screen.getByRole("button", { name: "Save" }));
     expect(await screen.findByText("must be a URL")).toBeTruthy();
     expect(screen.getByLabelText<HTMLInputElement>(/Address/).value).toBe("nowhere");
+  });
+});
+
+describe("git hosts", () => {
+  const host = { id: "g1", host: "git.example.com", kind: "gitlab", api_url: "https://git.example.com/api/v4", created_at: "2026-11-01T00:00:00Z" };
+
+  it("ask before a token is deleted", async () => {
+    answer("GET /api/v1/git-credentials", page([host]));
+    answer("DELETE /api/v1/git-credentials/g1", null, 204);
+    const user = open(<GitHosts />);
+    await user.click(await screen.findByRole("button", { name: "Delete the token of git.example.com" }));
+    expect(sent("DELETE")).toEqual([]);
+    await user.click(within(screen.getByRole("dialog")).getByRole("button", { name: "Delete" }));
+    await vi.waitFor(() => expect(sent("DELETE")).toHaveLength(1));
+  });
+
+  it("take the address of an API that is not at its usual place", async () => {
+    answer("GET /api/v1/git-credentials", page([]));
+    answer("POST /api/v1/git-credentials", { code: "invalid_input", message: "no", validations: [{ field: "api_url", detail: "must begin with https://" }] }, 400);
+    const user = open(<GitHosts />);
+    await user.click(await screen.findByRole("button", { name: "Add a token" }));
+    fill("Host", "git.example.com");
+    fill("Token", "t0ken");
+    fill(/API address/, "http://git.example.com/api");
+    await user.click(screen.getByRole("button", { name: "Save" }));
+    expect(sent("POST")[0]?.body).toEqual({ host: "git.example.com", kind: "github", token: "t0ken", api_url: "http://git.example.com/api" });
+    expect(await screen.findByText("must begin with https://")).toBeTruthy();
+  });
+
+  it("leave the address out where none is given", async () => {
+    answer("GET /api/v1/git-credentials", page([]));
+    answer("POST /api/v1/git-credentials", host, 201);
+    const user = open(<GitHosts />);
+    await user.click(await screen.findByRole("button", { name: "Add a token" }));
+    fill("Host", "github.com");
+    fill("Token", "t0ken");
+    await user.click(screen.getByRole("button", { name: "Save" }));
+    expect(sent("POST")[0]?.body).toEqual({ host: "github.com", kind: "github", token: "t0ken" });
+    await vi.waitFor(() => expect(screen.queryByRole("dialog")).toBeNull());
   });
 });
 

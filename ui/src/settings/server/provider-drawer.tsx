@@ -1,4 +1,4 @@
-/** Adds or changes a provider: its address, keys and what few need. A new one is tested, and gets its first model. */
+/** Adds or changes a provider: its address, keys and what few need. It is tested; a new one gets its first model. */
 import { Plus, Trash2 } from "lucide-react";
 import { type SyntheticEvent, useState } from "react";
 import { api, ApiError } from "@/api/client";
@@ -7,7 +7,7 @@ import { SettingRow } from "../frame";
 import { kindWords, PROVIDER_KINDS, type ProviderKind } from "./provider-kinds";
 import type { Provider } from "./providers";
 import { readAll, useResource, useSave } from "../resource";
-import { TrialResult } from "./trial-result";
+import { TrialNote, useStartTrial, useTrial } from "./trial-result";
 
 const REFRESH = [["providers"], ["models"]] as const;
 
@@ -63,20 +63,16 @@ export function ProviderDrawer({ provider, onClose }: { provider: Provider | nul
   /** A new provider, once it is saved: the drawer stays open for its test. */
   const [made, setMade] = useState<Provider | null>(null);
   const known = made ?? provider;
-  const trial = useSave(
-    (id: string) => api.POST("/api/v1/providers/{provider_id}/test", { path: { provider_id: id }, body: {}, timeoutMs: 120_000 }),
-    { refresh: [], quiet: true },
-  );
+  const last = useTrial(made?.id);
+  const startTrial = useStartTrial();
   const saving = useSave((given: Draft) => save(known, given), {
     refresh: REFRESH,
     quiet: true,
     done: "Saved. All replicas use it now.",
     onDone: (saved) => {
       if (provider !== null) onClose();
-      else {
-        setMade(saved);
-        trial.mutate(saved.id);
-      }
+      else setMade(saved);
+      if (saved.enabled) startTrial(saved.id);
     },
   });
   const words = kindWords(draft.kind);
@@ -95,7 +91,7 @@ export function ProviderDrawer({ provider, onClose }: { provider: Provider | nul
       title={provider === null ? "Add a provider" : `Edit ${provider.display_name}`}
       footer={
         <>
-          <Button type="submit" form="provider" variant={made === null ? "primary" : undefined} busy={saving.isPending || trial.isPending}>
+          <Button type="submit" form="provider" variant={made === null ? "primary" : undefined} busy={saving.isPending || last?.state === "running"}>
             {made === null ? "Save" : "Save and test again"}
           </Button>
           <Button variant="quiet" onClick={onClose}>{made === null ? "Discard" : "Close"}</Button>
@@ -162,11 +158,10 @@ export function ProviderDrawer({ provider, onClose }: { provider: Provider | nul
       {made !== null && (
         <div className="form">
           <div className="f w prov">
-            {trial.isPending && <p role="status">Testing {made.display_name} with one small call…</p>}
-            {trial.error !== null && <div className="result bad"><ErrorNote error={trial.error} /></div>}
-            {trial.isSuccess && <TrialResult trial={trial.data} />}
+            {last?.state === "running" && <p role="status">Testing {made.display_name} with one small call…</p>}
+            <TrialNote last={last} />
           </div>
-          {trial.data?.ok === true && <FirstModel provider={made} onClose={onClose} />}
+          {last?.state === "ended" && last.trial.ok && <FirstModel provider={made} onClose={onClose} />}
         </div>
       )}
       {provider !== null && words?.takesKey === true && <StoredKeys provider={provider} />}

@@ -1,14 +1,14 @@
 /** Providers: the services that models come from, their keys, and a test call. */
-import { CircleCheck, CircleOff, Lock, Pencil, Plus, TriangleAlert } from "lucide-react";
+import { CircleCheck, CircleDashed, CircleOff, Lock, type LucideIcon, Pencil, Plus, TriangleAlert } from "lucide-react";
 import { useState } from "react";
 import { api } from "@/api/client";
 import type { components } from "@/api/schema";
-import { Button, EmptyState, ErrorNote, Icon, IconButton, Tag } from "@/components";
+import { Button, EmptyState, Icon, IconButton, Tag } from "@/components";
 import { Loaded, Section, SettingsPage } from "../frame";
 import { hostText, kindWords } from "./provider-kinds";
 import { ProviderDrawer } from "./provider-drawer";
-import { readAll, useResource, useSave } from "../resource";
-import { TrialResult } from "./trial-result";
+import { readAll, useResource } from "../resource";
+import { type ProviderTrial, TrialNote, useStartTrial, useTrial } from "./trial-result";
 
 export type Provider = components["schemas"]["ProviderReply"];
 
@@ -52,20 +52,22 @@ export function ProvidersPage() {
   );
 }
 
+/** Icon, its colour and its name: green only after a test that succeeded. */
+function signOf(provider: Provider, last: ProviderTrial | null): [LucideIcon, string, string] {
+  if (!provider.enabled) return [CircleOff, "s", "Disabled"];
+  if (last?.state === "error" || (last?.state === "ended" && !last.trial.ok)) return [TriangleAlert, "danger", "Failed"];
+  if (last?.state === "ended" || provider.kind === "demo") return [CircleCheck, "ok", "Works"];
+  return [CircleDashed, "s", "Enabled, not tested"];
+}
+
 function ProviderRow({ provider, onEdit }: { provider: Provider; onEdit: () => void }) {
-  const trial = useSave(
-    () => api.POST("/api/v1/providers/{provider_id}/test", { path: { provider_id: provider.id }, body: {}, timeoutMs: 120_000 }),
-    { refresh: [], quiet: true },
-  );
-  const failed = trial.data?.ok === false || trial.error !== null;
+  const last = useTrial(provider.id);
+  const startTrial = useStartTrial();
+  const [sign, tone, words] = signOf(provider, last);
   const editable = provider.source === "database";
   return (
     <div className="prov">
-      <Icon
-        of={!provider.enabled ? CircleOff : failed ? TriangleAlert : CircleCheck}
-        className={!provider.enabled ? "s" : failed ? "danger" : "ok"}
-        label={!provider.enabled ? "Disabled" : failed ? "Failed" : "Enabled"}
-      />
+      <Icon of={sign} className={tone} label={words} />
       <div className="grow">
         <h3>
           {provider.display_name}
@@ -76,11 +78,10 @@ function ProviderRow({ provider, onEdit }: { provider: Provider; onEdit: () => v
         <p>{factsOf(provider, editable).join(" · ")}</p>
       </div>
       <div className="acts">
-        <Button size="sm" busy={trial.isPending} onClick={() => trial.mutate(undefined)}>Test</Button>
+        <Button size="sm" busy={last?.state === "running"} onClick={() => startTrial(provider.id)}>Test</Button>
         {editable && <IconButton icon={Pencil} label={`Edit ${provider.display_name}`} onClick={onEdit} />}
       </div>
-      {trial.error !== null && <div className="result bad"><ErrorNote error={trial.error} /></div>}
-      {trial.data && <TrialResult trial={trial.data} {...(editable ? { onNewKey: onEdit } : {})} />}
+      <TrialNote last={last} onNewKey={editable ? onEdit : undefined} />
     </div>
   );
 }
