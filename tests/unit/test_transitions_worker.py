@@ -126,6 +126,9 @@ def test_calls_of_a_partial_answer_never_ran_and_sent_calls_may_have_taken_effec
     sent = seed_state(State.I0, calls="local").chat
     change = finish_interrupt(sent, step(sent))
     assert set(_errors(change).values()) == {INTERRUPTED_CALL_TEXT}
+    for ended in (stopped, expired, failed, change):
+        results = [part for added in ended.messages for part in local_results(added.draft.content)]
+        assert results and all(part.interrupted for part in results)
 
 
 def _errors(change: Change) -> dict[str, str]:

@@ -4475,6 +4475,8 @@ export interface components {
             /** @default false */
             is_error?: boolean;
             /** @default false */
+            interrupted?: boolean;
+            /** @default false */
             is_media?: boolean;
             /** @default false */
             provider_executed?: boolean;

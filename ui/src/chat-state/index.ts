@@ -11,4 +11,3 @@ export {
   type ChatFeed,
 } from "./reducer";
 export * from "./outbox";
-export { PartialJsonReader, type PartialJson } from "./partial-json";

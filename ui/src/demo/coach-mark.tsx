@@ -1,7 +1,8 @@
 import { type CSSProperties, useEffect, useRef, useState } from "react";
 import { Button } from "@/components";
 import { useChatDetails, useSettledChat } from "@/connection";
-import { openPanel, useDemoModel, useIsPhone, usePanelTab, usePreference } from "@/shell";
+import { useDemoModel } from "@/api/models";
+import { openPanel, useIsPhone, usePanelTab, usePreference } from "@/shell";
 import { KillButton } from "./kill-card";
 import { useDemo } from "./demo-worker";
 import { NextLinks } from "./next-links";

@@ -1,6 +1,7 @@
 import { STATUS_LOOKS, StatusIcon } from "@/components";
 import { useChatDetails } from "@/connection";
-import { useDemoModel, usePreference } from "@/shell";
+import { useDemoModel } from "@/api/models";
+import { usePreference } from "@/shell";
 import { KillCard } from "./kill-card";
 import { NextLinks } from "./next-links";
 import { nextStep, TOUR_STEPS, type TourStep, useTour } from "./tour";

@@ -1,5 +1,6 @@
 /** Reading and changing what the settings show: queries by a name, lists read to a bounded end, saves. */
 import { useMutation, type UseMutationResult, useQuery, useQueryClient, type UseQueryResult } from "@tanstack/react-query";
+import { MODELS_KEY } from "@/api/models";
 import { errorWords, toast } from "@/components";
 
 export interface ListPage<T> {
@@ -25,8 +26,11 @@ export async function readAll<T>(
   return items;
 }
 
+/** Keys of the settings are their own; the models are one cache for the whole page. */
+const keyOf = (name: readonly unknown[]): readonly unknown[] => (name[0] === MODELS_KEY[0] ? MODELS_KEY : ["settings", ...name]);
+
 export function useResource<T>(name: readonly unknown[], read: () => Promise<T>): UseQueryResult<T> {
-  return useQuery({ queryKey: ["settings", ...name], queryFn: read });
+  return useQuery({ queryKey: keyOf(name), queryFn: read });
 }
 
 interface SaveOptions<T> {
@@ -45,7 +49,7 @@ export function useSave<A, T>(save: (argument: A) => Promise<T>, options: SaveOp
   return useMutation<T, Error, A>({
     mutationFn: save,
     onSuccess: (value) => {
-      for (const name of options.refresh) void client.invalidateQueries({ queryKey: ["settings", ...name] });
+      for (const name of options.refresh) void client.invalidateQueries({ queryKey: keyOf(name) });
       if (options.done !== undefined) toast({ text: options.done, tone: "ok" });
       options.onDone?.(value);
     },

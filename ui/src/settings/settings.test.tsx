@@ -2,6 +2,7 @@ import { cleanup, fireEvent, render, screen, within } from "@testing-library/rea
 import userEvent from "@testing-library/user-event";
 import type { ReactNode } from "react";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import { useIsDemo, useModelNames, useModels } from "@/api/models";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { AccountPage } from "./own/account";
 import { GitHosts } from "./own/git-hosts";
@@ -105,6 +106,29 @@ describe("providers", () => {
     await user.click(screen.getByRole("button", { name: "Add this model" }));
     expect(sent("POST").at(-1)).toMatchObject({ path: "/api/v1/models", body: { provider: "gateway", name: "sable-4", model: "sable-4" } });
     expect(sent("PATCH")).toHaveLength(1);
+  });
+
+  it("whose first model was added is in the picker of chats at once, and the demo is over", async () => {
+    const demo = { id: "d", name: "demo", display_name: "Demo", provider: "demo", model: "demo", enabled: true, is_default: true, capabilities: {} };
+    answer("GET /api/v1/providers", page([]));
+    answer("POST /api/v1/providers", GATEWAY, 201);
+    answer("POST /api/v1/providers/p1/test", { ok: true, model: "m", duration_ms: 80 });
+    answer("GET /api/v1/providers/p1/models", page([{ model: "sable-4", display_name: "Sable 4", capabilities: {}, suggested: true }]));
+    answer("GET /api/v1/models", page([demo]));
+    const Elsewhere = () => (
+      <output>
+        {[...(useModels().data ?? []).map((model) => model.name), useIsDemo() ? "is demo" : "is set up", useModelNames()("m1")].join(", ")}
+      </output>
+    );
+    const user = open(<><Elsewhere /><ProvidersPage /></>);
+    await user.click(await screen.findByRole("button", { name: "Add a provider" }));
+    expect(document.querySelector("output")?.textContent).toBe("demo, is demo, ");
+    await user.click(screen.getByRole("button", { name: "Save" }));
+    const added = { ...demo, id: "m1", name: "sable-4", display_name: "Sable 4", provider: "gateway", source: "database" };
+    answer("POST /api/v1/models", added, 201);
+    answer("GET /api/v1/models", page([{ ...demo, is_default: false }, added]));
+    await user.click(await screen.findByRole("button", { name: "Add this model" }));
+    await vi.waitFor(() => expect(document.querySelector("output")?.textContent).toBe("demo, sable-4, is set up, Sable 4"));
   });
 
   it("does not look well in the list after its test failed on saving: it says what failed, until a test succeeds", async () => {

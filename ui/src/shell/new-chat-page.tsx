@@ -1,6 +1,6 @@
 import { Suspense } from "react";
+import { useIsDemo } from "@/api/models";
 import { Composer, FirstScreen } from "./areas";
-import { useIsDemo } from "./demo-model";
 import { SidebarButton } from "./top-bar/top-bar";
 import { useIsPhone } from "./layout/use-media";
 import { usePreference } from "./preferences";

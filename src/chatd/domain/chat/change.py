@@ -169,7 +169,9 @@ class Change(Struct, frozen=True, kw_only=True):
     def answer_pending_calls(self, reason: str = INTERRUPTED_CALL_TEXT) -> Self:
         """Providers refuse a history in which a user message follows a pending call."""
         results = tuple(
-            error_result(call, UNASKED_TEXT if has_surely_not_run(call) else reason)
+            error_result(
+                call, UNASKED_TEXT if has_surely_not_run(call) else reason, interrupted=True
+            )
             for call in self.after.pending_calls
         )
         return self.append_all(results, ())
@@ -180,7 +182,7 @@ class Change(Struct, frozen=True, kw_only=True):
         sent = {call.id for call in earlier}
         calls = self.after.pending_calls
         unsent = [call for call in calls if call.id not in sent]
-        results = tuple(error_result(call, UNSENT_CALL_TEXT) for call in unsent)
+        results = tuple(error_result(call, UNSENT_CALL_TEXT, interrupted=True) for call in unsent)
         return self.append_all(results, tuple(call for call in calls if call.id in sent))
 
     def start_turn(self, prompt: UserInput) -> Self:
@@ -436,12 +438,13 @@ class Change(Struct, frozen=True, kw_only=True):
         return self if self.touch else msgspec.structs.replace(self, touch=True)
 
 
-def error_result(call: PendingCall, reason: str) -> Draft:
+def error_result(call: PendingCall, reason: str, *, interrupted: bool = False) -> Draft:
     part = ToolResultPart(
         tool_call_id=call.id,
         tool_name=call.name,
         result=Raw(msgspec.json.encode({"error": reason})),
         is_error=True,
+        interrupted=interrupted,
     )
     return Draft(role="tool", content=(part,))
 

@@ -104,6 +104,10 @@ class ToolResultPart(_Part, frozen=True, kw_only=True, tag="tool-result"):
         str | None, describe("Only in live parts: the next characters of the result.", "1 failed")
     ] = None
     is_error: Annotated[bool, describe("The call failed; the result says why.")] = False
+    interrupted: Annotated[
+        bool,
+        describe("The turn was stopped before the call had a result; `is_error` is set too."),
+    ] = False
     is_media: Annotated[bool, describe("The result is an image or another file.")] = False
     provider_executed: Annotated[bool, describe("The provider ran the tool, not chatd.")] = False
     mcp_server_config_id: Annotated[

@@ -1,11 +1,11 @@
 /** Adds or changes a model: what is known of it is filled in, the options of its provider come from a schema. */
 import { type SyntheticEvent, useState } from "react";
 import { api } from "@/api/client";
+import type { Model } from "@/api/models";
 import type { components } from "@/api/schema";
 import { Button, Drawer, ErrorNote, Field, Segmented, TextField } from "@/components";
 import { type Definitions, fieldsOf, withoutDefaults } from "../form/json-schema";
 import { type Draft, draftOf, modelBody } from "./model-draft";
-import type { Model } from "./models";
 import { fieldErrors, slugOf } from "./provider-drawer";
 import { useProviders } from "./providers";
 import { readAll, useResource, useSave } from "../resource";

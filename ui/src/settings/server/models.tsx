@@ -2,23 +2,19 @@
 import { Ellipsis, Lock, Plus, Star, StarOff } from "lucide-react";
 import { useState } from "react";
 import { api } from "@/api/client";
+import { type Model, useAllModels } from "@/api/models";
 import type { components } from "@/api/schema";
 import { Button, ConfirmDialog, EmptyState, Field, IconButton, Menu, MenuItem, Tag } from "@/components";
 import { Loaded, Section, SettingsPage, Table } from "../frame";
 import { ModelDrawer } from "./model-drawer";
 import { tokensText } from "../usage/money";
 import { useProviders } from "./providers";
-import { readAll, useResource, useSave } from "../resource";
-
-export type Model = components["schemas"]["ModelReply"];
-
-export const useModels = () =>
-  useResource(["models"], () => readAll((query) => api.GET("/api/v1/models", { query: { ...query, include_disabled: true } })));
+import { useResource, useSave } from "../resource";
 
 type Opened = Model | "new" | null;
 
 export function ModelsPage() {
-  const models = useModels();
+  const models = useAllModels();
   const [opened, setOpened] = useState<Opened>(null);
   return (
     <SettingsPage title="Models" lead="Who answers, and at what price.">
@@ -123,7 +119,7 @@ function priceText(model: Model, side: "input" | "output"): string {
 /** Models of tasks that no user asks for: titles and summaries. */
 function Overrides() {
   const overrides = useResource(["model-overrides"], () => api.GET("/api/v1/model-overrides"));
-  const models = (useModels().data ?? []).filter((model) => model.enabled && model.deleted !== true);
+  const models = (useAllModels().data ?? []).filter((model) => model.enabled && model.deleted !== true);
   const save = useSave((body: components["schemas"]["OverridesBody"]) => api.PATCH("/api/v1/model-overrides", { body }), {
     refresh: [["model-overrides"]],
     done: "Saved.",

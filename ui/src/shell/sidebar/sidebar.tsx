@@ -1,6 +1,7 @@
 import { PanelLeft, Plus, Search } from "lucide-react";
 import { useEffect, useMemo, useRef } from "react";
 import { Link, useSearch } from "wouter";
+import { useModelNames } from "@/api/models";
 import { Button, ErrorNote, Icon, IconButton, Logo, Skeleton } from "@/components";
 import { openPalette } from "../actions";
 import { useChatActions } from "../chat-menu";
@@ -14,7 +15,7 @@ import { countFilters, type ListFilters, writeFilters } from "./filters";
 import { FilterChips, FilterMenu } from "./filter-menu";
 import type { ListChat } from "./list-chat";
 import { UsageFoot } from "./usage-foot";
-import { useListFilters, useModelNames, useSections } from "./use-sidebar-chats";
+import { useListFilters, useSections } from "./use-sidebar-chats";
 
 /** Calls back when its place comes into view, for the next page of the list. */
 function Sentinel({ onSeen }: { onSeen: () => void }) {

@@ -1,7 +1,5 @@
-import { useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { useLocation, useSearch } from "wouter";
-import { api } from "@/api/client";
 import { useNow } from "@/components";
 import { type ChatFilters, useChatList } from "@/connection";
 import { countFilters, type ListFilters, passes, readFilters, writeFilters } from "./filters";
@@ -44,15 +42,4 @@ export function useSections(filters: ListFilters) {
     return buildSections(shown, withShared ? shared : NONE, new Date(today));
   }, [list.chats, shared, withShared, filters, today]);
   return { ...list, sections };
-}
-
-/** Names of models by their id. */
-export function useModelNames(): (id: string | null) => string | null {
-  const { data } = useQuery({
-    queryKey: ["model-names"],
-    queryFn: ({ signal }) => api.GET("/api/v1/models", { query: { limit: 200, include_disabled: true }, signal }),
-    select: (page) => new Map(page.items.map((model) => [model.id, model.display_name === "" ? model.name : model.display_name])),
-    staleTime: 5 * 60_000,
-  });
-  return (id) => (id === null ? null : (data?.get(id) ?? null));
 }

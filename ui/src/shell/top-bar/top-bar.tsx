@@ -1,11 +1,11 @@
 import { ChevronLeft, Ellipsis, Eye, GitBranch, PanelLeft, PanelRight, Sparkles } from "lucide-react";
 import { useState } from "react";
 import { Link, useLocation } from "wouter";
+import { useDemoModel } from "@/api/models";
 import { api } from "@/api/client";
 import { errorWords, Icon, IconButton, Menu, Tag, toast, Tooltip } from "@/components";
 import { useChatDetails, useMe } from "@/connection";
 import { ChatMenuItems } from "../chat-menu";
-import { useDemoModel } from "../demo-model";
 import { useIsPhone } from "../layout/use-media";
 import { usePreference } from "../preferences";
 import { chatPath, HOME_PATH, usePanelTab } from "../routes";

@@ -139,12 +139,13 @@ const TABLE: readonly (readonly [string, ChatState, string])[] = [
     "write_file:interrupted activity:working",
   ],
   [
-    "the server's words for an interrupted call",
+    "an interrupted call says so by a field, whatever the words of its error",
     chat([
-      message(2, "assistant", call("c", "execute", {})),
-      message(3, "tool", result("c", "execute", { error: "The tool call was interrupted before…" }, { is_error: true })),
+      message(2, "assistant", call("c", "execute", {}), call("d", "execute", {})),
+      message(3, "tool", result("c", "execute", { error: "any words" }, { is_error: true, interrupted: true })),
+      message(4, "tool", result("d", "execute", { error: "The tool call was interrupted before…" }, { is_error: true })),
     ]),
-    "execute:interrupted",
+    "execute:interrupted execute:failed",
   ],
   [
     "a message between a result and the next answer steers",
@@ -155,7 +156,7 @@ const TABLE: readonly (readonly [string, ChatState, string])[] = [
     "a message after an interrupted call does not steer",
     chat([
       message(2, "assistant", call("c", "execute", {})),
-      message(3, "tool", result("c", "execute", { error: "stopped before it ended", running: true })),
+      message(3, "tool", result("c", "execute", { error: "any words", interrupted: true, running: true })),
       message(4, "user", text("no")),
     ]),
     "execute:interrupted user",
@@ -236,7 +237,7 @@ describe("a call that was cut off", () => {
   it("shows its arguments as far as the model wrote them", () => {
     const cutCall = { ...call("c", "execute", {}), args: undefined, args_text: '{"command":"rm -r', cut: true };
     const error = "The tool call was interrupted before it was sent to the tool, so it never ran.";
-    const [row] = rows(chat([message(2, "assistant", cutCall), message(3, "tool", result("c", "execute", { error }, { is_error: true }))]));
+    const [row] = rows(chat([message(2, "assistant", cutCall), message(3, "tool", result("c", "execute", { error }, { is_error: true, interrupted: true }))]));
     if (row?.kind !== "tool") throw new Error("The call has no row.");
     expect([row.call.state, row.call.isCut, row.call.args]).toEqual(["interrupted", true, { command: "rm -r" }]);
   });

@@ -104,13 +104,11 @@ export class CallRecord {
   }
 }
 
-const INTERRUPTED_TEXT = "The tool call was interrupted";
-const STOPPED_TEXT = "stopped before it ended";
-
 function outcome(part: PartOf<"tool-result">): CallState {
   const result = asObject(part.result);
   const error = textOf(result, "error");
-  if (error.startsWith(INTERRUPTED_TEXT) || error === STOPPED_TEXT) return "interrupted";
+  // The report of a command that was stopped says so itself. `wait_agent` has the same word and no process.
+  if (part.interrupted === true || (result?.interrupted === true && result.running === true)) return "interrupted";
   if (part.is_error) return "failed";
   if (result === null) return "done";
   const code = numberOf(result, "exit_code");

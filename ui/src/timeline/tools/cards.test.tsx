@@ -42,7 +42,7 @@ function stateOf(name: string, state: CallState | "huge" | "malformed") {
     case "failed":
       return answered({ error: "It did not work.", exit_code: 2, success: false }, true);
     case "interrupted":
-      return answered({ error: "The tool call was interrupted before it produced a result." }, true);
+      return answered({ error: "No result.", interrupted: true, running: true }, true);
     case "huge":
       return answered({ success: true, exit_code: 0, output: HUGE, content: HUGE, report: "r", body: HUGE, files: [{ path: "/w/a.py", diff: `@@ -1 +1 @@\n${HUGE.replaceAll("line", "+line")}` }] });
     case "malformed":

@@ -26,4 +26,4 @@ def closing_results(tail: Sequence[Message]) -> tuple[Draft, ...]:
 
 
 def close_calls(calls: Iterable[PendingCall]) -> tuple[Draft, ...]:
-    return tuple(error_result(call, INTERRUPTED_CALL_TEXT) for call in calls)
+    return tuple(error_result(call, INTERRUPTED_CALL_TEXT, interrupted=True) for call in calls)

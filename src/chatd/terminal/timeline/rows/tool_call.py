@@ -25,8 +25,6 @@ CallState = Literal[
 `background`: the call has returned, what it started goes on."""
 
 _GOING: Final[frozenset[CallState]] = frozenset({"streaming", "running", "waiting", "background"})
-_INTERRUPTED_TEXT: Final = "The tool call was interrupted"
-_STOPPED_TEXT: Final = "stopped before it ended"
 
 
 class CallRecord(Struct, frozen=True, kw_only=True):
@@ -163,7 +161,8 @@ def _state(call_id: str, record: CallRecord, context: CallContext) -> CallState:
 def _outcome(part: ToolResultPart) -> CallState:
     result = as_object(parse_json(part.result))
     error = text_of(result, "error")
-    if error.startswith(_INTERRUPTED_TEXT) or error == _STOPPED_TEXT:
+    # The report of a command that was stopped says so itself. `wait_agent` has the same word and no process.
+    if part.interrupted or (result.get("interrupted") is True and result.get("running") is True):
         return "interrupted"
     if part.is_error:
         return "failed"
