@@ -32,6 +32,12 @@ export default ts.config(
       eqeqeq: ["error", "always", { null: "ignore" }],
     },
   },
+  {
+    // It renders per token: whatever else shows a chat takes useSettledChat or useChatSelector.
+    files: ["src/**"],
+    ignores: ["src/connection/**", "src/timeline/list/timeline.tsx"],
+    rules: { "no-restricted-imports": ["error", { paths: [{ name: "@/connection", importNames: ["useChat"], message: "useChat renders per token: take useSettledChat or useChatSelector." }] }] },
+  },
   // A fixture of Playwright is given `use`, which is no hook of React.
   { files: ["e2e/**"], rules: { "react-hooks/rules-of-hooks": "off" } },
   { files: ["*.js", "*.config.ts"], ...ts.configs.disableTypeChecked },

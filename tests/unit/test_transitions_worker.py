@@ -128,7 +128,8 @@ def test_calls_of_a_partial_answer_never_ran_and_sent_calls_may_have_taken_effec
     assert set(_errors(change).values()) == {INTERRUPTED_CALL_TEXT}
     for ended in (stopped, expired, failed, change):
         results = [part for added in ended.messages for part in local_results(added.draft.content)]
-        assert results and all(part.interrupted for part in results)
+        assert results
+        assert all(part.interrupted for part in results)
 
 
 def _errors(change: Change) -> dict[str, str]:

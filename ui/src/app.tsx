@@ -1,7 +1,7 @@
 /** Routes of the page. */
 import { Suspense } from "react";
 import { useLocation } from "wouter";
-import { Announcer, Toasts } from "@/components";
+import { Announcer, ErrorBoundary, Toasts } from "@/components";
 import { EmbeddedChat, SettingsPages } from "@/shell/areas";
 import { isEmbedded, isSettingsPath, noteEmbedded } from "@/shell/routes";
 import { Session } from "@/shell/sign-in/session";
@@ -11,27 +11,22 @@ noteEmbedded(window.location.pathname);
 
 function Screen() {
   const [path] = useLocation();
-  if (isEmbedded()) {
-    return (
-      <Suspense>
-        <EmbeddedChat />
-      </Suspense>
-    );
-  }
-  if (!isSettingsPath(path)) return <Shell />;
+  const screen = isEmbedded() ? <EmbeddedChat /> : isSettingsPath(path) ? <SettingsPages /> : <Shell />;
   return (
-    <Suspense>
-      <SettingsPages />
-    </Suspense>
+    <ErrorBoundary what="The page cannot be shown." resetKey={path} className="home">
+      <Suspense>{screen}</Suspense>
+    </ErrorBoundary>
   );
 }
 
 export function App() {
   return (
     <>
-      <Session>
-        <Screen />
-      </Session>
+      <ErrorBoundary what="The page cannot be shown." className="home">
+        <Session>
+          <Screen />
+        </Session>
+      </ErrorBoundary>
       <Announcer />
       <Toasts />
     </>

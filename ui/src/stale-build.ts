@@ -5,13 +5,18 @@
 const KEY = "chatd.reloaded-at";
 const PAUSE_MS = 60_000;
 
+let reloading = false;
+
+/** The page is on its way to the new build: what fails meanwhile is not worth a word. */
+export const isReloading = (): boolean => reloading;
+
 export function reloadWhenStale(reload: () => void = () => window.location.reload()): void {
-  window.addEventListener("vite:preloadError", (event) => {
+  reloading = false;
+  window.addEventListener("vite:preloadError", () => {
     const last = Number(sessionStorage.getItem(KEY) ?? 0);
     if (Date.now() - last < PAUSE_MS) return;
     sessionStorage.setItem(KEY, String(Date.now()));
-    // The error is not thrown: the page is leaving.
-    event.preventDefault();
+    reloading = true;
     reload();
   });
 }

@@ -30,8 +30,9 @@ export function errorWords(error: unknown): ErrorWords {
 }
 
 /** A failed request: what happened and, by `action`, what to do next. */
-export function ErrorNote({ error, action }: { error: unknown; action?: ReactNode }) {
-  const words = errorWords(error);
+export function ErrorNote({ error, detail, action }: { error: unknown; detail?: string; action?: ReactNode }) {
+  const found = errorWords(error);
+  const words = { ...found, detail: detail ?? found.detail };
   return (
     <div className="result bad note-error" role="alert">
       <Icon of={TriangleAlert} />

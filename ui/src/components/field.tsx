@@ -77,10 +77,12 @@ interface SwitchProps {
   onChange: (checked: boolean) => void;
   disabled?: boolean | undefined;
   id?: string | undefined;
+  /** The id of the text that says what is wrong with it. */
+  wrongBy?: string | undefined;
 }
 
 /** On or off, with effect at once. `label` names it where no visible label does. */
-export function Switch({ label, checked, onChange, disabled, id }: SwitchProps) {
+export function Switch({ label, checked, onChange, disabled, id, wrongBy }: SwitchProps) {
   return (
     <Primitive.Root
       className={classes("sw", checked && "on")}
@@ -89,6 +91,7 @@ export function Switch({ label, checked, onChange, disabled, id }: SwitchProps) 
       onCheckedChange={onChange}
       disabled={disabled ?? false}
       {...(id === undefined ? {} : { id })}
+      {...(wrongBy === undefined ? {} : { "aria-describedby": wrongBy, "aria-invalid": true })}
     />
   );
 }

@@ -3,6 +3,7 @@ export { Button, type ButtonProps, IconButton, type IconButtonProps } from "./bu
 export { type Option, Segmented, Tabs } from "./choice";
 export { ConfirmDialog, Dialog, Drawer } from "./dialog";
 export { EmptyState } from "./empty-state";
+export { ErrorBoundary } from "./error-boundary";
 export { ErrorNote, errorWords } from "./error-note";
 export { Field, type FieldNames, Switch, TextField } from "./field";
 export { classes, DrawnIcon, Icon, type IconSize, Logo } from "./icon";

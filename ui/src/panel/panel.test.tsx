@@ -1,28 +1,11 @@
 import { cleanup, fireEvent, render, screen } from "@testing-library/react";
-import { afterEach, describe, expect, it, vi } from "vitest";
+import { afterEach, describe, expect, it } from "vitest";
 import { LineNote } from "./changes/line-note";
 import { AttemptList } from "./runs/attempt-list";
 import { EarlierTurns } from "./runs/earlier-turns";
 import { attempt, takenOverTurn, turnOf } from "./runs/testing";
-import { TabBoundary } from "./tab-boundary";
 
 afterEach(cleanup);
-
-describe("a fault in a tab", () => {
-  it("is shown in place of the tab, and can be tried again", () => {
-    vi.spyOn(console, "error").mockImplementation(() => undefined);
-    let fails = true;
-    const Tab = () => {
-      if (fails) throw new Error("The tab is broken.");
-      return <p>content</p>;
-    };
-    render(<TabBoundary><Tab /></TabBoundary>);
-    expect(screen.getByRole("alert").textContent).toContain("The tab is broken.");
-    fails = false;
-    fireEvent.click(screen.getByRole("button", { name: "Try again" }));
-    expect(screen.getByText("content")).toBeTruthy();
-  });
-});
 
 describe("the list of attempts", () => {
   it("has the newest first, and the takeover between the workers", () => {

@@ -1,10 +1,9 @@
 /** The panel beside a chat: what it changed, who ran it, where it works. */
 import { Bug, Container, type LucideIcon, Plus, X } from "lucide-react";
 import { Suspense } from "react";
-import { IconButton, Menu, MenuItem, Skeleton, Tabs } from "@/components";
+import { ErrorBoundary, IconButton, Menu, MenuItem, Skeleton, Tabs } from "@/components";
 import type { PanelTab } from "@/shell";
 import { useChangedFiles } from "./changes/changed-files";
-import { TabBoundary } from "./tab-boundary";
 import { TABS } from "./tabs";
 
 export interface PanelProps {
@@ -46,11 +45,11 @@ export function Panel({ chatId, tab, onTab, onClose }: PanelProps) {
         </>
       }
     >
-      <TabBoundary key={`${shown.value} ${chatId}`}>
+      <ErrorBoundary key={`${shown.value} ${chatId}`} what={`${shown.label} cannot be shown.`} className="pscroll top">
         <Suspense fallback={<div className="pscroll"><Skeleton rows={4} /></div>}>
           <shown.Content chatId={chatId} />
         </Suspense>
-      </TabBoundary>
+      </ErrorBoundary>
     </Tabs>
   );
 }

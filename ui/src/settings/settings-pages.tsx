@@ -6,7 +6,7 @@ import {
 import { type ComponentType, lazy, Suspense } from "react";
 import { Link, Redirect, Route, Switch as Routes, useLocation } from "wouter";
 import { useMe } from "@/connection";
-import { classes, Icon, Skeleton } from "@/components";
+import { classes, ErrorBoundary, Icon, Skeleton } from "@/components";
 import { useIsPhone } from "@/shell";
 import { SETTINGS_PATH } from "./frame";
 import { ServerState } from "./server-state";
@@ -72,14 +72,16 @@ export function SettingsPages() {
         </div>
         <ServerState />
       </nav>
-      <Suspense fallback={<main className="set"><div className="set-in"><Skeleton rows={5} /></div></main>}>
-        <Routes>
-          {pages.map((entry) => (
-            <Route key={entry.path} path={entry.path} component={entry.page} />
-          ))}
-          <Route>{role === undefined || atList ? null : <Redirect to="/settings/general" replace />}</Route>
-        </Routes>
-      </Suspense>
+      <ErrorBoundary what="This page of the settings cannot be shown." resetKey={location} className="set set-fault">
+        <Suspense fallback={<main className="set"><div className="set-in"><Skeleton rows={5} /></div></main>}>
+          <Routes>
+            {pages.map((entry) => (
+              <Route key={entry.path} path={entry.path} component={entry.page} />
+            ))}
+            <Route>{role === undefined || atList ? null : <Redirect to="/settings/general" replace />}</Route>
+          </Routes>
+        </Suspense>
+      </ErrorBoundary>
     </div>
   );
 }

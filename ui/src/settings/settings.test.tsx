@@ -1,13 +1,16 @@
-import { cleanup, fireEvent, render, screen, within } from "@testing-library/react";
+import { act, cleanup, fireEvent, render, screen, within } from "@testing-library/react";
 import userEvent from "@testing-library/user-event";
 import type { ReactNode } from "react";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { useIsDemo, useModelNames, useModels } from "@/api/models";
+import { Router } from "wouter";
+import { memoryLocation } from "wouter/memory-location";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { AccountPage } from "./own/account";
 import { GitHosts } from "./own/git-hosts";
 import { LimitsPage } from "./server/limits";
 import { ProvidersPage } from "./server/providers";
+import { SettingsPages } from "./settings-pages";
 import { TokensPage } from "./own/tokens";
 import { UsersPage } from "./server/users";
 
@@ -140,7 +143,7 @@ describe("providers", () => {
     answer("GET /api/v1/providers", page([GATEWAY]));
     await user.click(screen.getByRole("button", { name: "Save" }));
     await screen.findByRole("alert");
-    await user.click(screen.getAllByRole("button", { name: "Close" })[0] as HTMLElement);
+    await user.click(within(screen.getByRole("dialog")).getByText("Close"));
     expect(await screen.findByRole("img", { name: "Failed" })).toBeTruthy();
     expect(screen.getByRole("alert").textContent).toContain("The key was refused (401).");
     answer("POST /api/v1/providers/p1/test", { ok: true, model: "m", duration_ms: 80 });
@@ -214,6 +217,18 @@ describe("git hosts", () => {
     expect(sent("POST")[0]?.body).toEqual({ host: "github.com", kind: "github", token: "t0ken" });
     await vi.waitFor(() => expect(screen.queryByRole("dialog")).toBeNull());
   });
+});
+
+it("a page that cannot show what it read leaves the list of pages, and another page is shown", async () => {
+  vi.spyOn(console, "error").mockImplementation(() => undefined);
+  answer("GET /api/v1/providers", page([null]));
+  answer("GET /api/v1/groups", page([]));
+  const { hook, navigate } = memoryLocation({ path: "/admin/providers" });
+  open(<Router hook={hook}><SettingsPages /></Router>);
+  expect((await screen.findByRole("alert")).textContent).toContain("This page of the settings cannot be shown.");
+  expect(screen.getByRole("link", { name: "Groups" })).toBeTruthy();
+  act(() => navigate("/admin/groups"));
+  expect(await screen.findByRole("heading", { level: 1, name: "Groups" })).toBeTruthy();
 });
 
 describe("limits", () => {

@@ -2,7 +2,7 @@ import { Unplug } from "lucide-react";
 import { Suspense } from "react";
 import { Link } from "wouter";
 import { ApiError } from "@/api/client";
-import { Button, EmptyState, ErrorNote } from "@/components";
+import { Button, EmptyState, ErrorBoundary, ErrorNote } from "@/components";
 import { useChatDetails, useSettledChat } from "@/connection";
 import { CoachMark, Composer, Timeline } from "./areas";
 import { NEW_CHAT_PATH } from "./routes";
@@ -33,13 +33,17 @@ export function ChatPage({ chatId }: { chatId: string }) {
     <>
       <TopBar chatId={chatId} />
       {details.error !== null && <ErrorNote error={details.error} action={<Button size="xs" onClick={() => void details.refetch()}>Try again</Button>} />}
-      <Suspense fallback={<div className="log" />}>
-        <Timeline key={chatId} chatId={chatId} />
-        <Composer key={`${chatId}-box`} chatId={chatId} />
-      </Suspense>
-      <Suspense>
-        <CoachMark chatId={chatId} />
-      </Suspense>
+      <ErrorBoundary what="The messages of this chat cannot be shown." className="log fault">
+        <Suspense fallback={<div className="log" />}>
+          <Timeline key={chatId} chatId={chatId} />
+        </Suspense>
+      </ErrorBoundary>
+      <ErrorBoundary what="The message box cannot be shown." className="fault">
+        <Suspense>
+          <Composer key={`${chatId}-box`} chatId={chatId} />
+          <CoachMark chatId={chatId} />
+        </Suspense>
+      </ErrorBoundary>
     </>
   );
 }

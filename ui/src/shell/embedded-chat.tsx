@@ -2,8 +2,8 @@
 import { ExternalLink, Unplug } from "lucide-react";
 import { Suspense } from "react";
 import { useLocation } from "wouter";
-import { EmptyState, Icon } from "@/components";
-import { useChat, useChatDetails } from "@/connection";
+import { EmptyState, ErrorBoundary, Icon } from "@/components";
+import { useChatDetails, useSettledChat } from "@/connection";
 import { toast, useAction } from "./actions";
 import { Composer, Timeline } from "./areas";
 import { useKeys } from "./keys/use-keys";
@@ -30,7 +30,7 @@ function Nothing() {
 }
 
 function OneChat({ chatId }: { chatId: string }) {
-  const { gone } = useChat(chatId);
+  const { gone } = useSettledChat(chatId);
   const details = useChatDetails(chatId);
   useSpeech(chatId);
   if (gone || details.error !== null) return <Nothing />;
@@ -46,10 +46,12 @@ function OneChat({ chatId }: { chatId: string }) {
           Open in chatd
         </a>
       </header>
-      <Suspense fallback={<div className="log" />}>
-        <Timeline chatId={chatId} />
-        <Composer chatId={chatId} />
-      </Suspense>
+      <ErrorBoundary what="The chat cannot be shown." className="log fault">
+        <Suspense fallback={<div className="log" />}>
+          <Timeline chatId={chatId} />
+          <Composer chatId={chatId} />
+        </Suspense>
+      </ErrorBoundary>
     </>
   );
 }

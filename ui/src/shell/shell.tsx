@@ -1,5 +1,6 @@
 import { lazy, Suspense, useEffect, useState } from "react";
 import { useLocation, useSearch } from "wouter";
+import { ErrorBoundary } from "@/components";
 import { type PanelTab, useAction } from "./actions";
 import { DemoPanel, Panel } from "./areas";
 import { ChatDialogs } from "./chat-dialogs";
@@ -27,10 +28,12 @@ function MainScreen({ path }: { path: string }) {
 
 function PanelScreen({ chatId, tab, setTab }: { chatId: string; tab: PanelTab; setTab: (tab: PanelTab | null) => void }) {
   return (
-    <Suspense>
-      <Panel chatId={chatId} tab={tab} onTab={setTab} onClose={() => setTab(null)} />
-      {tab === "runs" && <DemoPanel chatId={chatId} />}
-    </Suspense>
+    <ErrorBoundary what="The panel cannot be shown." resetKey={`${tab} ${chatId}`} className="fault">
+      <Suspense>
+        <Panel chatId={chatId} tab={tab} onTab={setTab} onClose={() => setTab(null)} />
+        {tab === "runs" && <DemoPanel chatId={chatId} />}
+      </Suspense>
+    </ErrorBoundary>
   );
 }
 
@@ -68,19 +71,31 @@ export function Shell() {
         Skip to the message box
       </a>
       <Columns
-        sidebar={<Sidebar onHide={() => setPreference("sidebarHidden", true)} />}
-        main={<MainScreen path={path} />}
+        sidebar={
+          <ErrorBoundary what="The list of chats cannot be shown." className="fault">
+            <Sidebar onHide={() => setPreference("sidebarHidden", true)} />
+          </ErrorBoundary>
+        }
+        main={
+          <ErrorBoundary what="This page cannot be shown." resetKey={path} className="fault">
+            <MainScreen path={path} />
+          </ErrorBoundary>
+        }
         mainLabel={chatId === null ? (path === NEW_CHAT_PATH || path === HOME_PATH ? "New chat" : "Page") : "Chat"}
         panel={hasPanel ? <PanelScreen chatId={chatId} tab={tab} setTab={setTab} /> : null}
         onClosePanel={() => setTab(null)}
         screen={isList ? "list" : hasPanel ? "panel" : "main"}
       />
-      <ChatDialogs />
-      <HelpDialog open={helpOpen} onOpenChange={setHelpOpen} />
+      <ErrorBoundary what="The dialog cannot be shown." className="fault corner">
+        <ChatDialogs />
+        <HelpDialog open={helpOpen} onOpenChange={setHelpOpen} />
+      </ErrorBoundary>
       {paletteOpen && (
-        <Suspense>
-          <Palette onClose={() => setPaletteOpen(false)} />
-        </Suspense>
+        <ErrorBoundary what="The search cannot be shown." className="fault corner">
+          <Suspense>
+            <Palette onClose={() => setPaletteOpen(false)} />
+          </Suspense>
+        </ErrorBoundary>
       )}
     </>
   );

@@ -22,8 +22,9 @@ export function SchemaForm({ fields, values, onChange, errors, prefix = "" }: Sc
         <OneField
           key={field.name}
           field={field}
+          path={prefix + field.name}
           value={values[field.name] ?? field.initial ?? null}
-          error={errors?.get(prefix + field.name)}
+          errors={errors ?? NO_ERRORS}
           onChange={(value) => onChange({ ...values, [field.name]: value })}
         />
       ))}
@@ -31,16 +32,29 @@ export function SchemaForm({ fields, values, onChange, errors, prefix = "" }: Sc
   );
 }
 
+const NO_ERRORS: ReadonlyMap<string, string> = new Map();
+
+/** What is wrong with a field, or with something within it that has no control of its own. */
+function errorAt(errors: ReadonlyMap<string, string>, path: string): string | undefined {
+  const whole = errors.get(path);
+  if (whole !== undefined) return whole;
+  const inner = [...errors].find(([name]) => name.startsWith(`${path}.`) || name.startsWith(`${path}[`));
+  return inner === undefined ? undefined : `${inner[0].slice(path.length).replace(/^\./, "")}: ${inner[1]}`;
+}
+
 interface OneFieldProps {
   field: FormField;
+  /** As the server names it in its errors. */
+  path: string;
   value: unknown;
-  error: string | undefined;
+  errors: ReadonlyMap<string, string>;
   onChange: (value: unknown) => void;
 }
 
-function OneField({ field, value, error, onChange }: OneFieldProps) {
-  if (field.kind === "boolean") return <YesNo field={field} value={value} onChange={onChange} />;
-  if (field.kind === "group") return <Group field={field} value={value} error={error} onChange={onChange} />;
+function OneField({ field, path, value, errors, onChange }: OneFieldProps) {
+  if (field.kind === "boolean") return <YesNo field={field} value={value} error={errorAt(errors, path)} onChange={onChange} />;
+  if (field.kind === "group") return <Group field={field} path={path} value={value} errors={errors} onChange={onChange} />;
+  const error = errorAt(errors, path);
   return (
     <Field label={field.label} hint={field.description} error={error} wide={field.kind === "json" || field.kind === "list"}>
       {(names) => {
@@ -82,34 +96,39 @@ function readText(text: string, isNumber: boolean): unknown {
   return isNumber ? Number(text) : text;
 }
 
-function YesNo({ field, value, onChange }: Omit<OneFieldProps, "error">) {
+function YesNo({ field, value, error, onChange }: Omit<OneFieldProps, "path" | "errors"> & { error: string | undefined }) {
   const id = useId();
   return (
     <div className="f w">
       <div className="abl">
         <SettingRow title={<label htmlFor={id}>{field.label}</label>} hint={field.description}>
-          <Switch id={id} label={field.label} checked={value === true} onChange={onChange} />
+          <Switch id={id} label={field.label} checked={value === true} wrongBy={error && `${id}-note`} onChange={onChange} />
         </SettingRow>
       </div>
+      {error !== undefined && <small id={`${id}-note`} className="danger">{error}</small>}
     </div>
   );
 }
 
-function Group({ field, value, onChange }: OneFieldProps) {
+function Group({ field, path, value, errors, onChange }: OneFieldProps) {
+  const id = useId();
   const given = typeof value === "object" && value !== null ? (value as Values) : null;
+  // With its fields shown, each of them says what is wrong with it.
+  const error = given === null ? errorAt(errors, path) : errors.get(path);
   return (
     <fieldset className="f w">
       <legend className="lb">{field.label}</legend>
       <div className="abl">
         <SettingRow title="Set it" hint={field.description}>
-          <Switch label={`Set ${field.label}`} checked={given !== null} onChange={(on) => onChange(on ? {} : null)} />
+          <Switch label={`Set ${field.label}`} checked={given !== null} wrongBy={error && `${id}-note`} onChange={(on) => onChange(on ? {} : null)} />
         </SettingRow>
         {given !== null && (
           <div className="form">
-            <SchemaForm fields={field.fields} values={given} onChange={onChange} />
+            <SchemaForm fields={field.fields} values={given} errors={errors} prefix={`${path}.`} onChange={onChange} />
           </div>
         )}
       </div>
+      {error !== undefined && <small id={`${id}-note`} className="danger">{error}</small>}
     </fieldset>
   );
 }
@@ -140,7 +159,8 @@ function TypedText({ field, value, onChange, ...names }: TypedTextProps) {
     <>
       <textarea
         {...names}
-        aria-invalid={wrong || undefined}
+        aria-invalid={wrong || names["aria-invalid"]}
+        aria-describedby={[names["aria-describedby"], wrong && `${names.id}-json`].filter(Boolean).join(" ") || undefined}
         className="area"
         rows={3}
         spellCheck={false}
@@ -148,7 +168,7 @@ function TypedText({ field, value, onChange, ...names }: TypedTextProps) {
         placeholder={field.kind === "list" ? "One a line" : "JSON"}
         onChange={(event) => change(event.target.value)}
       />
-      {wrong && <small className="danger">This is not valid JSON yet.</small>}
+      {wrong && <small id={`${names.id}-json`} className="danger">This is not valid JSON yet.</small>}
     </>
   );
 }

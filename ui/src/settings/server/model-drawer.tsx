@@ -31,6 +31,7 @@ export function ModelDrawer({ model, onClose }: { model: Model | null; onClose: 
     { refresh: [["models"]], quiet: true, done: "Saved. All replicas use it now.", onDone: onClose },
   );
   const wrong = fieldErrors(saving.error);
+  const hasWrongOption = [...wrong.keys()].some((name) => name.startsWith("options."));
   const submit = (event: SyntheticEvent) => {
     event.preventDefault();
     saving.mutate(draft);
@@ -70,7 +71,7 @@ export function ModelDrawer({ model, onClose }: { model: Model | null; onClose: 
         <NumberField label="Price out" aside="$ per 1M" value={draft.priceOut} error={wrong.get("prices.output")} onChange={(priceOut) => set({ priceOut })} />
         <NumberField label="Price cached" aside="$ per 1M" value={draft.priceCached} error={wrong.get("prices.cache_read")} onChange={(priceCached) => set({ priceCached })} />
         {options.length > 0 && (
-          <details className="f w more-fields">
+          <details className="f w more-fields" open={hasWrongOption || undefined}>
             <summary className="b">{options.length} more fields</summary>
             <div className="form">
               <SchemaForm fields={options} values={draft.options} errors={wrong} prefix="options." onChange={(given) => set({ options: given })} />

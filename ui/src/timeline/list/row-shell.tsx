@@ -1,7 +1,7 @@
 /** A row in its place, with its name, and its actions while it is pointed at or has the focus. */
 import { Copy, Check, GitFork, Link2, Pencil } from "lucide-react";
 import { memo, useState, type Ref } from "react";
-import { IconButton } from "@/components";
+import { ErrorBoundary, IconButton } from "@/components";
 import { useTimelineActions } from "../actions";
 import { useCopy } from "../copy";
 import { nameOf } from "../rows/brief";
@@ -38,7 +38,9 @@ export const RowShell = memo(function RowShell({ row, index, start, isMarked, me
         if (!event.currentTarget.contains(event.relatedTarget)) setHot(false);
       }}
     >
-      <RowView row={row} />
+      <ErrorBoundary what="This part of the chat cannot be shown." resetKey={row}>
+        <RowView row={row} />
+      </ErrorBoundary>
       {isHot && hasActions && row.messageId !== null && <RowActions row={row} messageId={row.messageId} />}
     </article>
   );

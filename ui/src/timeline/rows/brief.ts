@@ -11,17 +11,19 @@ export interface Brief {
 
 const MAX_CHARS = 120;
 
-/** What the agent did or does; null for rows that are no step of its work. */
-export function briefOf(row: Row): Brief | null {
+/** What the agent did or does; null for rows that are no step of its work. It does not change with each word of a live row. */
+export function stepOf(row: Row): Brief | null {
   switch (row.kind) {
-    case "tool":
-      return { key: row.key, text: callText(row.call), isGoing: row.call.state === "running" || row.call.state === "streaming" };
+    case "tool": {
+      const { state } = row.call;
+      return { key: row.key, text: state === "streaming" ? humanize(row.call.name) : callText(row.call), isGoing: state === "running" || state === "streaming" };
+    }
     case "reads":
       return { key: row.key, text: row.calls.length === 1 ? `Read ${fileOf(row.calls[0])}` : `Read ${row.calls.length} files`, isGoing: false };
     case "prose":
-      return { key: row.key, text: clip(row.text), isGoing: row.isLive };
+      return { key: row.key, text: row.isLive ? "Writing" : clip(row.text), isGoing: row.isLive };
     case "reasoning":
-      return { key: row.key, text: row.title ?? "Thought", isGoing: row.isLive };
+      return { key: row.key, text: row.isLive ? "Thinking" : (row.title ?? "Thought"), isGoing: row.isLive };
     default:
       return null;
   }

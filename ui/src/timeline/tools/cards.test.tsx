@@ -1,11 +1,14 @@
 import { cleanup, fireEvent, render, screen } from "@testing-library/react";
-import { afterEach, describe, expect, it } from "vitest";
+import { afterEach, describe, expect, it, vi } from "vitest";
 import { ActionsProvider, NO_ACTIONS } from "../actions";
-import { call, callDelta, chat, live, message, result, resultDelta } from "../fixtures/builders";
-import type { ToolRow } from "../rows/row";
+import { call, callDelta, chat, live, message, result, resultDelta, text, thought } from "../fixtures/builders";
+import type { Part } from "@/chat-state/types";
+import { RowShell } from "../list/row-shell";
+import type { Row, ToolRow } from "../rows/row";
 import { rows } from "../rows/rows";
 import type { CallState } from "../rows/tool-call";
 import { RowView } from "../views/row-view";
+import { stepReader } from "./child-chat";
 import { OpenRowsProvider } from "./open-rows";
 import { KNOWN_TOOLS } from "./registry";
 
@@ -115,6 +118,45 @@ describe.each(TOOLS)("%s", (name) => {
     expect(screen.getByText("Cut off")).toBeTruthy();
   });
 });
+
+describe("the steps of a subagent", () => {
+  const settled = chat([message(1, "user", text("go"))], { status: "running" });
+  const at = (...parts: Part[]) => ({ ...settled, live: live(parts) });
+
+  it("change with what it does, and not with each word", () => {
+    const stepsOf = stepReader();
+    const said = stepsOf(at(thought("a")));
+    expect(said.map((step) => step.text)).toEqual(["Thinking"]);
+    expect(stepsOf(at(thought("a thought\n\nand more")))).toBe(said);
+    const writing = stepsOf(at(thought("a thought"), text("The")));
+    expect(writing.map((step) => step.text)).toEqual(["Thought", "Writing"]);
+    expect(stepsOf(at(thought("a thought"), text("The answer is")))).toBe(writing);
+    const calling = stepsOf(at(callDelta("c", "execute", '{"comm')));
+    expect(stepsOf(at(callDelta("c", "execute", '{"command":"ls -l')))).toBe(calling);
+    const ran = stepsOf(at(call("c", "execute", { command: "ls -l" }), resultDelta("c", "execute", "a\n")));
+    expect(ran.map((step) => step.text)).toEqual(["Execute ls -l"]);
+    expect(stepsOf(at(call("c", "execute", { command: "ls -l" }), resultDelta("c", "execute", "a\nb\n")))).toBe(ran);
+  });
+});
+
+it("a row that cannot be shown says so in its place", () => {
+  vi.spyOn(console, "error").mockImplementation(() => undefined);
+  const [row] = rows(stateOf("execute", "done"));
+  const broken = { ...(row as ToolRow).call, get result() { return fail(); } };
+  const good: Row = { kind: "prose", key: "g", messageId: 1, isTight: false, text: "beside it", isLive: false };
+  render(
+    <>
+      <RowShell row={{ ...(row as ToolRow), call: broken }} index={0} start={0} isMarked={false} measure={null} />
+      <RowShell row={good} index={1} start={10} isMarked={false} measure={null} />
+    </>,
+  );
+  expect(screen.getByRole("alert").textContent).toContain("This part of the chat cannot be shown.");
+  expect(screen.getByText("beside it")).toBeTruthy();
+});
+
+const fail = (): never => {
+  throw new Error("broken");
+};
 
 describe("cards", () => {
   it("open the last lines of a command that failed, and all of them by steps", () => {

@@ -1,16 +1,16 @@
 /** What a subagent does now, as the parent's card shows it. */
 import { Check, Square } from "lucide-react";
-import { useState } from "react";
+import { useMemo, useState } from "react";
 import { api, ApiError } from "@/api/client";
 import { Button, Icon, Spinner, StatusState, type Status } from "@/components";
 import { useChatDetails, useChatSelector } from "@/connection";
 import { toast } from "@/shell";
-import type { ChatState } from "@/chat-state/types";
+import type { ChatState, Part } from "@/chat-state/types";
 import type { CallAnswer } from "../actions";
 import { decideCall } from "../decide-call";
-import { briefOf, type Brief } from "../rows/brief";
+import { type Brief, stepOf } from "../rows/brief";
 import { asObject } from "../rows/json";
-import { rows } from "../rows/rows";
+import { RowModel } from "../rows/rows";
 import { ApprovalForm } from "./approval-card";
 import { QuestionForm, questionsOf } from "./question-card";
 
@@ -23,7 +23,8 @@ export function ChildState({ chatId }: { readonly chatId: string }) {
 
 /** The last steps of the child, or its task before there are any. */
 export function ChildProgress({ chatId, prompt }: { readonly chatId: string; readonly prompt: string }) {
-  const steps = useChatSelector(chatId, stepsOf, isSame);
+  const stepsOf = useMemo(() => stepReader(), []);
+  const steps = useChatSelector(chatId, stepsOf);
   if (steps.length === 0) return <div className="tool-text m">{prompt}</div>;
   return (
     <ul className="steps">
@@ -90,14 +91,40 @@ function statusOf(state: ChatState): Status | null {
   return state.status === "waiting" ? "done" : state.status;
 }
 
-function stepsOf(state: ChatState): readonly Brief[] {
-  if (!state.loaded) return [];
-  return rows(state)
-    .slice(-12)
-    .flatMap((row) => briefOf(row) ?? [])
-    .slice(-SHOWN_STEPS);
+/**
+ * Reads the last steps of a chat. As long as the same parts are being written it returns the same list: the
+ * card changes with the steps and not with the words.
+ */
+export function stepReader(): (state: ChatState) => readonly Brief[] {
+  const model = new RowModel();
+  let last: { readonly state: ChatState; readonly steps: readonly Brief[] } | null = null;
+  return (state) => {
+    if (!state.loaded) return NO_STEPS;
+    if (last !== null && hasSameParts(last.state, state)) return last.steps;
+    const found = model.rows(state).slice(-12).flatMap((row) => stepOf(row) ?? []);
+    last = { state, steps: found.slice(-SHOWN_STEPS) };
+    return last.steps;
+  };
 }
 
-function isSame(one: readonly Brief[], two: readonly Brief[]): boolean {
-  return one.length === two.length && one.every((step, index) => step.key === two[index]?.key && step.text === two[index].text && step.isGoing === two[index].isGoing);
+const NO_STEPS: readonly Brief[] = [];
+
+function hasSameParts(one: ChatState, two: ChatState): boolean {
+  const before = one.live?.parts ?? [];
+  const after = two.live?.parts ?? [];
+  return (
+    one.messages === two.messages &&
+    one.status === two.status &&
+    one.retry === two.retry &&
+    one.requestedCalls === two.requestedCalls &&
+    before.length === after.length &&
+    after.every((part, index) => phaseOf(part) === phaseOf(before[index]))
+  );
+}
+
+/** What a part is and whether it is complete, without its text. */
+function phaseOf(part: Part | undefined): string {
+  if (part?.type === "tool-call") return `call ${part.tool_call_id} ${part.args_delta == null}`;
+  if (part?.type === "tool-result") return `result ${part.tool_call_id} ${part.result_delta == null}`;
+  return part?.type ?? "";
 }

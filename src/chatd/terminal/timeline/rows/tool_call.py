@@ -161,7 +161,7 @@ def _state(call_id: str, record: CallRecord, context: CallContext) -> CallState:
 def _outcome(part: ToolResultPart) -> CallState:
     result = as_object(parse_json(part.result))
     error = text_of(result, "error")
-    # The report of a command that was stopped says so itself. `wait_agent` has the same word and no process.
+    # The report of a stopped command says so itself. `wait_agent` has the same word, no process.
     if part.interrupted or (result.get("interrupted") is True and result.get("running") is True):
         return "interrupted"
     if part.is_error:
