@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,11 +20,14 @@ from msgspec import Struct
 from typer.testing import CliRunner
 
 from chatd.cli.command_sections import SECTIONS
+from chatd.cli.commands import administration_command
 from chatd.cli.completion import command_places
 from chatd.cli.log_format import JsonFormatter, TextFormatter, is_worth_logging
 from chatd.cli.main import app
 from chatd.cli.process import StopSignal, run_until_signal
 from chatd.domain.errors import Unavailable
+from chatd.settings.config_file import default_data_dir
+from chatd.settings.schema import DatabaseSettings, Settings
 from chatd.store.server_check import require_version
 from chatd.telemetry import explained
 
@@ -269,3 +273,30 @@ def test_an_event_is_fields_in_json_and_a_line_in_text() -> None:
 def test_a_refused_websocket_is_not_logged_as_an_error(message: str, *, logged: bool) -> None:
     record = logging.LogRecord("uvicorn.error", logging.ERROR, "", 0, message, None, None)
     assert is_worth_logging(record) is logged
+
+
+@pytest.mark.parametrize(
+    ("data_dir", "url", "config", "flags"),
+    [
+        (None, None, None, ""),
+        ("/srv/my chats", None, None, " --data-dir '/srv/my chats'"),
+        ("/srv/a", None, "/etc/chatd.toml", " --config /etc/chatd.toml --data-dir /srv/a"),
+        (None, "postgresql://db/a?b=c&d=e", None, " --database-url 'postgresql://db/a?b=c&d=e'"),
+        (None, NOWHERE, None, ' --database-url "$CHATD_DATABASE_URL"'),
+        (None, NOWHERE, "/etc/chatd.toml", " --config /etc/chatd.toml"),
+    ],
+)
+def test_a_printed_command_names_the_deployment_and_no_password(
+    data_dir: str | None, url: str | None, config: str | None, flags: str
+) -> None:
+    env = {
+        "HOME": "/home/ada",
+        "PATH": str(CHATD.parent),
+        **({} if config is None else {"CHATD_CONFIG": config}),
+    }
+    place = data_dir or default_data_dir(env, uid=os.geteuid()) or ""
+    settings = Settings(data_dir=Path(place), database=DatabaseSettings(url=url))
+    printed = administration_command("sign-in-link", settings, env)
+    assert printed == f"chatd admin sign-in-link{flags}"
+    elsewhere = administration_command("sign-in-link", settings, {**env, "PATH": "/nonexistent"})
+    assert elsewhere == f"{shlex.quote(str(CHATD))} admin sign-in-link{flags}"

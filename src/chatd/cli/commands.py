@@ -2,10 +2,12 @@
 
 import os
 import shlex
+import shutil
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from importlib import metadata
+from pathlib import Path
 
 from chatd.api.web_page.files import is_built
 from chatd.app import process
@@ -19,6 +21,7 @@ from chatd.database import connect_config, open_database
 from chatd.demo_worker import READY_LINE
 from chatd.key_rotation import KeyRotation
 from chatd.secret_keys import key_source
+from chatd.settings.config_file import default_data_dir
 from chatd.settings.schema import Settings, SettingsError, redact_url
 from chatd.store import migrator
 from chatd.store.pool import Pool, PoolConfig
@@ -101,7 +104,8 @@ async def rotate_keys(settings: Settings, *, lost: bool) -> None:
         _print_line(f"{result.unreadable} secrets cannot be opened: enter them again")
     if result.unused:
         keys = ", ".join(result.unused)
-        _print_line(f"no secret uses {keys} any more: chatd admin rotate-keys --remove-old")
+        command = administration_command("rotate-keys --remove-old", settings, os.environ)
+        _print_line(f"no secret uses {keys} any more: {command}")
 
 
 async def remove_old_keys(settings: Settings) -> None:
@@ -133,13 +137,14 @@ async def serve(
             _print_line(f"  page      {_page(info)}")
             _print_line(f"  API       {info.url}/api/v1, described at {info.url}/docs")
             _print_line(f"  token     {info.token_file or 'that of CHATD_ADMIN_TOKEN'}")
+            another = administration_command("sign-in-link", settings, os.environ)
             if info.sign_in_link is not None:
                 _print_line(f"  sign in   {info.sign_in_link}")
-                _print_line("            (once, within 15 minutes)")
+                _print_line(f"            (once, within 15 minutes; another: {another})")
                 if opens_browser:
                     open_browser(settings.data_dir, info.sign_in_link)
             else:
-                _print_line("  sign in   chatd admin sign-in-link prints a link for a browser")
+                _print_line(f"  sign in   a link for a browser: {another}")
         elif info.url is not None:
             _print_line(f"  health    {info.url}/healthz, /readyz and /metrics")
         if not role.runs_chats:
@@ -164,6 +169,24 @@ async def serve(
     _print_line(
         "Stopped." if workspaces == 0 else f"Stopped. {_running_workspaces(workspaces, settings)}"
     )
+
+
+def administration_command(words: str, settings: Settings, env: Mapping[str, str]) -> str:
+    """`chatd admin ...` for this deployment, as it works in another shell of the same account: by
+    its path if `chatd` is not found by its name. A password stays in the environment, which the
+    shell then must have."""
+    flags: dict[str, str] = {}
+    if config := env.get("CHATD_CONFIG"):
+        flags["--config"] = shlex.quote(str(Path.cwd() / config))
+    if settings.data_dir != default_data_dir(env, uid=os.geteuid()):
+        flags["--data-dir"] = shlex.quote(str(settings.data_dir))
+    if (url := settings.database.url) is not None and not config:
+        is_public = redact_url(url) == url
+        flags["--database-url"] = shlex.quote(url) if is_public else '"$CHATD_DATABASE_URL"'
+    installed = Path(sys.executable).with_name("chatd")
+    is_found = shutil.which("chatd", path=env.get("PATH", "")) is not None
+    program = "chatd" if is_found or not installed.exists() else shlex.quote(str(installed))
+    return " ".join([program, "admin", words, *(f"{flag} {at}" for flag, at in flags.items())])
 
 
 def _page(info: ReadyInfo) -> str:
