@@ -49,7 +49,7 @@ const test = base.extend<object, { servers: OauthServers; model: ModelServer }>(
   ],
 });
 
-test("an MCP server is connected by OAuth, its tools are called, its hostile text stays text, and it is disconnected", async ({ page, chat, model, servers, faults }) => {
+test("an MCP server is connected by OAuth, its tools are called, its hostile text stays text, an interrupt stops a call, and it is disconnected", async ({ page, chat, model, servers, faults }) => {
   // The browser visits the authorization server, which sends it back at once.
   faults.expect(new RegExp(`^request to ${servers.issuer}`));
   model.answer("who am I", { calls: ["notes__whoami", "notes__read_note"], pieces: ["You are there."], perSecond: 100 });
@@ -75,6 +75,16 @@ test("an MCP server is connected by OAuth, its tools are called, its hostile tex
   for (const summary of await chat.log.locator("summary").all()) await summary.click();
   await expect(chat.log).toContainText("ada");
   await expect(chat.log).toContainText("A note <img src=x");
+
+  // The tool ends only by the interrupt: however slow the machine is, it comes during the call.
+  model.answer("wait for it", { calls: ["notes__wait"], pieces: ["It has ended."], perSecond: 100 });
+  await chat.begin("wait for it");
+  await expect(chat.log.locator("details", { hasText: "Notes" })).toBeVisible();
+  await chat.interrupt();
+  await expect(chat.log).toContainText("Stopped by you");
+  await expect(chat.log).not.toContainText("It has ended");
+  await chat.send("who am I");
+  await expect(chat.answers.last()).toContainText("You are there.");
 
   await page.goto("/settings/connections");
   await page.getByRole("button", { name: "Disconnect" }).click();

@@ -43,15 +43,6 @@ test("an interrupt keeps what was written, and the chat goes on", async ({ chat,
   await expect(chat.answers.last()).toContainText("This is a fast answer");
 });
 
-test("an interrupt during a tool says that the call was interrupted", async ({ chat }) => {
-  await chat.begin("fix the failing test");
-  await expect(chat.log.getByText(/creat(e|ing) .*workspace/i).first()).toBeVisible({ timeout: 30_000 });
-  await chat.interrupt();
-  await expect(chat.log).toContainText("Stopped by you");
-  await chat.send("answer fast");
-  await expect(chat.answers.last()).toContainText("This is a fast answer");
-});
-
 test("an edited message is answered again, and what followed is gone", async ({ chat, page }) => {
   await chat.begin("answer fast");
   await expect(chat.answers).toContainText("This is a fast answer");

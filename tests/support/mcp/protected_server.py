@@ -76,6 +76,12 @@ def main() -> None:
         """A text that tries to run in a browser."""
         return HOSTILE_NOTE
 
+    @server.tool()
+    async def wait() -> str:
+        """It never ends by itself."""
+        await asyncio.Event().wait()
+        return "It has ended."
+
     config = uvicorn.Config(server.streamable_http_app(), log_level="critical", lifespan="on")
     sys.stdout.write(json.dumps({"port": port}) + "\n")
     sys.stdout.flush()
