@@ -110,7 +110,7 @@ async def test_the_test_of_an_administrator_uses_the_administrators_connection(d
         await browser.connect(world.server_id, world.authorization)
         found = await world.server.ask("POST", path, token=ADMINISTRATOR)
         assert found.json["ok"]
-        assert [one["name"] for one in found.at("tools")] == ["read_note", "whoami"]
+        assert [one["name"] for one in found.at("tools")] == ["read_note", "wait", "whoami"]
 
 
 async def test_a_chat_uses_what_is_forced_on_and_what_was_chosen(dsn: str) -> None:
