@@ -40,7 +40,7 @@ class FileToolCaller:
         self.connections = 0
         self._calls = 0
         stores = FileStores(current=DatabaseFileStore(pool))
-        files = ChatFileWriter(pool, stores, limits, env_with(SystemClock()))
+        files = self.files = ChatFileWriter(pool, stores, limits, env_with(SystemClock()))
         tools = (*file_tools(self), propose_plan(self, files), attach_file(self, files))
         self.tools = {tool.spec.name: tool for tool in tools}
 

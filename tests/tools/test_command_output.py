@@ -1,14 +1,19 @@
 """What is run when a model asks for a command, and what it is report."""
 
+import msgspec
 import pytest
 
+from chatd.domain.answer.tool_output import STEP_OUTPUT_BYTES, AnsweredCall, fit_outputs
+from chatd.domain.ids import ToolCallId
 from chatd.domain.workspace.agent_api import OutputTruncation, ProcessOutput
 from chatd.tools.command_output import (
     PREFER_READ_FILE_TEXT,
     UNKNOWN_SIGNAL,
+    CommandReport,
     finished_report,
     parse_command,
     read_file_advice,
+    report_output,
 )
 
 
@@ -85,3 +90,23 @@ def test_the_report_contains_the_truncation() -> None:
         ProcessOutput(output="x", running=False, exit_code=0, truncated=cut), None
     )
     assert report.truncated == cut
+
+
+def test_a_report_that_a_step_cuts_says_where_the_whole_output_is() -> None:
+    output = ProcessOutput(
+        output="x" * 40_000, running=False, exit_code=3, file="/home/u/.chatd/results/a.txt"
+    )
+    answers = [
+        AnsweredCall(
+            call_id=ToolCallId(f"c{number}"),
+            name="execute",
+            output=report_output(finished_report(output, 5)),
+        )
+        for number in range(6)
+    ]
+    fitted = [one.output.text for one in fit_outputs(answers, None)]
+    assert sum(map(len, fitted)) <= STEP_OUTPUT_BYTES
+    for text in fitted:
+        report = msgspec.json.decode(text, type=CommandReport)
+        assert (report.exit_code, report.output_file) == (3, output.file)
+        assert f"in {output.file} of the workspace: read parts of it" in report.output

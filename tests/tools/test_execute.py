@@ -249,6 +249,9 @@ async def test_endless_output_is_clipped_in_the_middle(bench: Workbench) -> None
     assert str(result["output"]).endswith("last\n")
     assert len(str(result["output"]).encode()) < 40_000
     assert result["truncated"]["omitted_bytes"] > 0
+    assert result["output_file"] in result["note"]
+    rest = await ToolCaller(bench).result_of("read_file", path=result["output_file"], offset=3)
+    assert rest["content"] == "3\tlast\n4\t"
 
 
 @pytest.mark.covers("execute-4")

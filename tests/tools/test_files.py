@@ -3,13 +3,23 @@
 from pathlib import Path
 from uuid import UUID
 
+import msgspec
 import pytest
+from msgspec import Raw
 from msgspec.structs import replace
 
 from chatd.domain.answer.tool_output import ToolOutput
+from chatd.domain.chat.file_links import MAX_FILES_PER_CHAT
 from chatd.domain.ids import WorkspaceId
 from chatd.domain.workspace.agent_api import AgentUnreachable
-from chatd.tools.files import save_long_results
+from chatd.store.pool import Pool
+from chatd.tools.files import (
+    MAX_PAGE_BYTES,
+    SavedResultTools,
+    number_lines,
+    save_long_results,
+)
+from tests.tools.file_tool_caller import open_file_tools
 from tests.tools.tool_caller import ToolCaller
 from tests.workspaces.agent_process import Workbench
 
@@ -146,6 +156,51 @@ async def test_a_long_result_of_a_server_is_saved_in_the_workspace_and_can_be_re
     path = saved.saved.partition(" is in ")[2].partition(" of the workspace")[0]
     page = await caller.result_of("read_file", path=path, offset=19_999, limit=5)
     assert page["content"] == "19999\trow 19998\n20000\trow 19999"
+
+
+async def test_a_long_result_of_a_chat_without_a_workspace_is_a_file_of_the_chat_and_can_be_read(
+    bench: Workbench, pool: Pool
+) -> None:
+    async with open_file_tools(bench, pool) as caller:
+        save, context = save_long_results(caller, caller.files), caller.context("found")
+        long = ToolOutput(text="\n".join(f"row {number}" for number in range(20_000)))
+        saved = await save(context, long)
+        assert await save(context, long) == saved  # after a crash the call runs again
+        [shown] = saved.files
+        assert await caller.file_names() == [shown.name]
+        path = saved.saved.partition(" is in ")[2].partition(": read")[0]
+        for access in (caller, None):
+            [reader] = await SavedResultTools(access, caller.files).tools(caller.chat)
+            args = Raw(msgspec.json.encode({"path": path, "offset": 19_999, "limit": 5}))
+            page = msgspec.json.decode((await reader.run(context, args)).text)
+            assert page["content"] == "19999\trow 19998\n20000\trow 19999"
+            args = Raw(msgspec.json.encode({"path": f"/chatd/results/{UUID(int=1)}"}))
+            assert "has no result" in (await reader.run(context, args)).text
+        assert caller.connections == 0
+
+
+async def test_results_take_at_most_half_of_the_files_of_a_chat(
+    bench: Workbench, pool: Pool
+) -> None:
+    async with open_file_tools(bench, pool) as caller:
+        save, long = save_long_results(None, caller.files), ToolOutput(text="x" * 20_000)
+        results = [await save(caller.context(), long) for _ in range(MAX_FILES_PER_CHAT // 2 + 2)]
+        assert [bool(one.saved) for one in results[-3:]] == [True, False, False]
+        assert len(await caller.file_names()) == MAX_FILES_PER_CHAT // 2
+
+
+def test_a_long_line_of_a_saved_result_can_be_read_in_pieces() -> None:
+    text, read, offset = "[" + "é" * 50_000 + "]", "", 1
+    for _ in range(10):
+        page = number_lines(text, offset=offset, limit=2000)
+        assert len(page.content.encode()) <= MAX_PAGE_BYTES
+        read += "".join(line.partition("\t")[2] for line in page.content.split("\n"))
+        if page.next_offset is None:
+            break
+        offset = page.next_offset
+    assert read == text
+    assert number_lines("", offset=1, limit=5).lines_read == 0
+    assert number_lines("a\n\nb", offset=2, limit=1).content == "2\t"
 
 
 @pytest.mark.parametrize("reason", ["short", "no workspace", "unreachable"])

@@ -11,13 +11,15 @@ from hashlib import sha256
 from msgspec import Struct
 
 from chatd.aio import retry_unavailable
+from chatd.domain.chat.file_links import MAX_FILES_PER_CHAT
 from chatd.domain.errors import Conflict, InvalidInput, ToolError, Unavailable, UnsupportedFile
+from chatd.domain.file.byte_range import ByteRange
 from chatd.domain.file.entities import FileLimits, NewFile, StoredFile
 from chatd.domain.file.inspection import FileInspection
 from chatd.domain.ids import FileId
 from chatd.domain.ports import Env, FileStore, ToolContext
 from chatd.store.errors import DuplicateRow
-from chatd.store.file import chat_files, uploads
+from chatd.store.file import chat_files, files, uploads
 from chatd.store.file.stores import FileStores
 from chatd.store.file.uploads import DeadUpload
 from chatd.store.pool import Pool
@@ -43,19 +45,42 @@ class ChatFileWriter:
             self._env.clock, lambda: chat_files.find_of_call(self._pool, context.chat.id, key)
         )
 
+    async def store_result(self, context: ToolContext, name: str, data: bytes) -> StoredFile:
+        """Keep the long result of a call, unless half of the files that a chat may have are there:
+        the others are for people. Raises as `store`."""
+
+        async def pieces() -> AsyncGenerator[bytes]:
+            yield data
+
+        return await self.store(
+            context, name, "text/plain", pieces(), max_files=MAX_FILES_PER_CHAT // 2
+        )
+
+    async def read_result(self, context: ToolContext, name: str, limit: int) -> bytes:
+        """The first bytes of a text file of the chat, by its id. Raises ToolError, Unavailable."""
+        found = await files.list_of_chat(self._pool, context.chat.id)
+        file = next((one for one in found.values() if str(one.id) == name), None)
+        if file is None or not file.media_type.startswith("text/"):
+            raise ToolError(f"The chat has no result {name}. Copy the path from the cut result.")
+        part = ByteRange(0, min(file.size_bytes, limit))
+        async with aclosing(self._stores.of(file.store).read(file, part)) as pieces:
+            return b"".join([piece async for piece in pieces])
+
     async def store(
         self,
         context: ToolContext,
         name: str,
         declared_type: str | None,
         pieces: AsyncGenerator[bytes],
+        *,
+        max_files: int = MAX_FILES_PER_CHAT,
     ) -> StoredFile:
         """Raises ToolError for a file that cannot be stored, and StaleFence. Nothing is kept of a
         file that is not complete."""
         async with aclosing(pieces):
             try:
                 inspection = FileInspection(declared_type, name)
-                return await self._store(context, name, inspection, pieces)
+                return await self._store(context, name, inspection, pieces, max_files)
             except InvalidInput as error:
                 raise ToolError(f"{name} cannot be used: it {error.detail}.") from None
             except UnsupportedFile as error:
@@ -69,6 +94,7 @@ class ChatFileWriter:
         name: str,
         inspection: FileInspection,
         pieces: AsyncGenerator[bytes],
+        max_files: int,
     ) -> StoredFile:
         clock, store, file_id = self._env.clock, self._stores.current, FileId(self._env.new_id())
         await retry_unavailable(
@@ -84,7 +110,7 @@ class ChatFileWriter:
         )
         try:
             received = await self._write(store, file_id, inspection, pieces)
-            return await self._finish(context, file_id, name, received)
+            return await self._finish(context, file_id, name, received, max_files)
         except Exception as error:
             # A cancelled task writes nothing more; maintenance removes what it left.
             await self._remove(store, file_id)
@@ -117,7 +143,12 @@ class ChatFileWriter:
         await retry_unavailable(self._env.clock, lambda: store.write(file_id, number, chunk))
 
     async def _finish(
-        self, context: ToolContext, file_id: FileId, name: str, received: _Received
+        self,
+        context: ToolContext,
+        file_id: FileId,
+        name: str,
+        received: _Received,
+        max_files: int,
     ) -> StoredFile:
         new = NewFile(
             name=name,
@@ -135,6 +166,7 @@ class ChatFileWriter:
                 context.fence,
                 new=new,
                 limits=self._limits,
+                max_files=max_files,
             ),
         )
 

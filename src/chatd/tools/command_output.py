@@ -3,8 +3,10 @@
 import re
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
+from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.workspace.agent_api import OutputTruncation, ProcessOutput
 
 COMMAND_ENVIRONMENT: Final = {
@@ -33,6 +35,9 @@ PREFER_READ_FILE_TEXT: Final = (
 )
 
 
+MAX_FILED_BYTES: Final = 8 * 1024 * 1024
+"""The agent writes no more of a command's output to its file."""
+READ_TEXT: Final = "read parts of it with read_file, or search it with execute and grep."
 LONG_OUTPUT_TEXT: Final = (
     "The output was too long to keep all of it. If the rest matters, write it to a file, such as"
     " command > /tmp/output 2>&1, and read parts of that with read_file or grep."
@@ -42,7 +47,8 @@ LONG_OUTPUT_TEXT: Final = (
 class CommandReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The report of a command to the model. It has an exit code only if the command ended by
     itself. `signal` ended it otherwise; `timed_out` and `interrupted` say why the report came
-    before the end. Reports of earlier versions had the exit code -1 in all these cases."""
+    before the end. Reports of earlier versions had the exit code -1 in all these cases.
+    `output_file` of the workspace has the whole output, if it is long."""
 
     success: bool | None = None
     exit_code: int | None = None
@@ -56,6 +62,7 @@ class CommandReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     backgrounded: bool = False
     background_process_id: str = ""
     truncated: OutputTruncation | None = None
+    output_file: str = ""
     note: str = ""
 
 
@@ -88,8 +95,29 @@ def finished_report(output: ProcessOutput, ms: int | None, note: str = "") -> Co
         output=output.output,
         wall_duration_ms=ms,
         truncated=output.truncated,
-        note=note or ("" if output.truncated is None else LONG_OUTPUT_TEXT),
+        output_file=output.file,
+        note=note or long_output_note(output),
     )
+
+
+def long_output_note(output: ProcessOutput) -> str:
+    if output.truncated is None:
+        return ""
+    return saved_text(output.file, output.cursor) if output.file else LONG_OUTPUT_TEXT
+
+
+def saved_text(path: str, size: int) -> str:
+    what = "The whole output is" if size <= MAX_FILED_BYTES else "Its first 8 MiB are"
+    return f"{what} in {path} of the workspace: {READ_TEXT}"
+
+
+def report_output(report: CommandReport) -> ToolOutput:
+    """A step with many results may cut the output of this one."""
+    text = msgspec.json.encode(report).decode()
+    if not report.output_file:
+        return ToolOutput(text=text)
+    size = 0 if report.truncated is None else report.truncated.original_bytes
+    return ToolOutput(text=text, saved=saved_text(report.output_file, size))
 
 
 def running_report(
@@ -112,6 +140,7 @@ def running_report(
         running=True,
         background_process_id=process_id,
         truncated=None if output is None else output.truncated,
+        output_file="" if output is None else output.file,
         note="The command is still running. Wait for it with process_output, or end it with"
         " process_signal.",
     )

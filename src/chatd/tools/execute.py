@@ -26,6 +26,7 @@ from chatd.tools.command_output import (
     finished_report,
     parse_command,
     read_file_advice,
+    report_output,
     running_report,
 )
 from chatd.tools.tool import WorkspaceTool, json_output, workspace_tool
@@ -80,7 +81,7 @@ def execute(access: WorkspaceAccess, clock: Clock) -> WorkspaceTool:
             return json_output(report)
         run = _ForegroundCommand(conn, clock, context, started.id)
         timeout_s = min(args.timeout, MAX_TIMEOUT_S)
-        return json_output(await run.follow(timeout_s, read_file_advice(parsed.command)))
+        return report_output(await run.follow(timeout_s, read_file_advice(parsed.command)))
 
     return workspace_tool(
         "execute",

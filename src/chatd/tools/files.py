@@ -1,22 +1,29 @@
 """The tools that read, write and edit files of the workspace."""
 
 import asyncio
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Annotated, Final
 
 from msgspec import Struct, structs
 
 from chatd.domain.answer.tool_output import ToolOutput
+from chatd.domain.chat.parts import FilePart
+from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ToolError, Unavailable
-from chatd.domain.ports import SaveResult, ToolContext, WorkspaceAccess
+from chatd.domain.ports import SaveResult, Tool, ToolContext, WorkspaceAccess
+from chatd.domain.text import decode_lenient
 from chatd.domain.workspace.agent_api import (
     AgentRefused,
     AgentUnreachable,
     FileEdits,
+    FileLines,
     TextEdit,
     WorkspaceUnavailable,
 )
 from chatd.tools.arguments import AT_LEAST_1, NOT_BLANK, NOT_EMPTY, argument
+from chatd.tools.chat_files import ChatFileWriter
+from chatd.tools.command_output import READ_TEXT
 from chatd.tools.plan_paths import expand_home, require_writable_paths
 from chatd.tools.tool import WorkspaceTool, json_output, workspace_tool
 
@@ -24,11 +31,16 @@ PATH_ARGUMENT_TEXT: Final = "give the absolute path of a file, such as /home/use
 NOTHING_APPLIED_TEXT: Final = "Nothing of this call was applied."
 MAX_READ_LINES: Final = 2000
 MAX_CONTENT_BYTES: Final = 8 * 1024 * 1024
+CHAT_RESULTS: Final = "/chatd/results"
+"""Where read_file finds the long results that are files of the chat. No directory."""
+MAX_CHAT_RESULT_BYTES: Final = 2 * 1024 * 1024
+MAX_LINE_CHARS: Final = 2_000
+MAX_PAGE_BYTES: Final = 32 * 1024
 RESULTS_DIRECTORY: Final = "~/.chatd/results"
 SAVED_ABOVE_BYTES: Final = 16 * 1024
 """The least that a result may have in any step."""
 SAVE_TIMEOUT_S: Final = 10.0
-READ_TEXT: Final = "read parts of it with read_file, or search it with execute and grep."
+READ_ON_TEXT: Final = "Read these lines again with a smaller limit, in a step with fewer calls."
 
 _Path = Annotated[str, NOT_BLANK, argument("Absolute path of the file.", PATH_ARGUMENT_TEXT)]
 
@@ -91,45 +103,129 @@ class EditFilesArguments(Struct, frozen=True, kw_only=True):
     ]
 
 
-def save_long_results(access: WorkspaceAccess) -> SaveResult:
-    """For results of MCP servers: those of a chat with a workspace go to a file in it."""
+def save_long_results(
+    access: WorkspaceAccess | None, files: ChatFileWriter | None = None
+) -> SaveResult:
+    """For results of MCP servers: a file in the chat's workspace, else a file of the chat. A result
+    that cannot be saved is as it was. Raises StaleFence."""
 
     async def save(context: ToolContext, output: ToolOutput) -> ToolOutput:
         data = output.text.encode("utf-8", "replace")
-        if len(data) <= SAVED_ABOVE_BYTES or context.chat.workspace_id is None:
+        if len(data) <= SAVED_ABOVE_BYTES:
             return output
         name = sha256(context.call_key.encode()).hexdigest()[:16]
         try:
             async with asyncio.timeout(SAVE_TIMEOUT_S):
-                conn = await access.connect(context)
-                path = await expand_home(conn, f"{RESULTS_DIRECTORY}/{name}.txt")
-                await conn.write_file(path, data[:MAX_CONTENT_BYTES], key=f"{context.call_key}:r")
-        except (WorkspaceUnavailable, AgentUnreachable, AgentRefused, Unavailable, TimeoutError):
+                if access is not None and context.chat.workspace_id is not None:
+                    path = await _save_in_workspace(access, context, name, data)
+                    where = f"in {path} of the workspace: {READ_TEXT}"
+                    return structs.replace(output, saved=_saved_text(data, where))
+                if files is None:
+                    return output
+                stored = await files.store_result(
+                    context, f"result-{name}.txt", data[:MAX_CHAT_RESULT_BYTES]
+                )
+        except (
+            WorkspaceUnavailable,
+            AgentUnreachable,
+            AgentRefused,
+            ToolError,
+            Unavailable,
+            TimeoutError,
+        ):
             return output
-        saved = f"The whole result, {len(data)} bytes, is in {path} of the workspace: {READ_TEXT}"
-        return structs.replace(output, saved=saved)
+        where = f"in {CHAT_RESULTS}/{stored.id}: read parts of it with read_file."
+        if len(data) > MAX_CHAT_RESULT_BYTES:
+            where = f"{where} Only its first {MAX_CHAT_RESULT_BYTES} bytes are kept."
+        shown = FilePart(media_type=stored.media_type, file_id=str(stored.id), name=stored.name)
+        saved = _saved_text(data, where)
+        return structs.replace(output, saved=saved, files=(*output.files, shown))
 
     return save
+
+
+def _saved_text(data: bytes, where: str) -> str:
+    return f"The whole result, {len(data)} bytes, is {where}"
+
+
+async def _save_in_workspace(
+    access: WorkspaceAccess, context: ToolContext, name: str, data: bytes
+) -> str:
+    conn = await access.connect(context)
+    path = await expand_home(conn, f"{RESULTS_DIRECTORY}/{name}.txt")
+    await conn.write_file(path, data[:MAX_CONTENT_BYTES], key=f"{context.call_key}:r")
+    return path
+
+
+class SavedResultTools:
+    """Satisfies `ports.ToolFamily`: `read_file`, which also reads the results that are files of the
+    chat. `access` is None without workspaces; it then reads nothing else."""
+
+    def __init__(self, access: WorkspaceAccess | None, files: ChatFileWriter) -> None:
+        self._tools = (_read_file(access, files),)
+
+    async def tools(self, chat: Chat) -> Sequence[Tool]:
+        del chat
+        return self._tools
 
 
 def file_tools(access: WorkspaceAccess) -> tuple[WorkspaceTool, ...]:
     return (_read_file(access), _write_file(access), _edit_files(access))
 
 
-def _read_file(access: WorkspaceAccess) -> WorkspaceTool:
+def _read_file(
+    access: WorkspaceAccess | None, files: ChatFileWriter | None = None
+) -> WorkspaceTool:
     async def handle(context: ToolContext, args: ReadFileArguments) -> ToolOutput:
+        if files is not None and args.path.startswith(f"{CHAT_RESULTS}/"):
+            name = args.path.removeprefix(f"{CHAT_RESULTS}/")
+            text = decode_lenient(await files.read_result(context, name, MAX_CHAT_RESULT_BYTES))
+            page = number_lines(text, offset=args.offset, limit=args.limit)
+            return structs.replace(json_output(page), saved=READ_ON_TEXT)
+        if access is None:
+            raise ToolError(
+                f"There is no workspace. Only long results can be read, in {CHAT_RESULTS}."
+            )
         conn = await access.connect(context)
         path = await expand_home(conn, args.path)
-        return json_output(await conn.read_lines(path, offset=args.offset, limit=args.limit))
+        lines = await conn.read_lines(path, offset=args.offset, limit=args.limit)
+        return structs.replace(json_output(lines), saved=READ_ON_TEXT)
 
+    what = "a text file of the workspace" if access is not None else "a long result of a tool"
     return workspace_tool(
         "read_file",
-        "Read a text file of the workspace. Each line comes with its number and a tab in front"
+        f"Read {what}. Each line comes with its number and a tab in front"
         f" of it. At most {MAX_READ_LINES} lines and 32 KiB come at once; of a longer file the"
         " first page comes, and next_offset says where to go on.",
         ReadFileArguments,
         handle,
         effect="read",
+    )
+
+
+def number_lines(text: str, *, offset: int, limit: int) -> FileLines:
+    """A page of a saved result, in the form of the workspace agent. A long line, such as JSON
+    without line feeds, counts as several."""
+    lines = [
+        line[start : start + MAX_LINE_CHARS]
+        for line in text.splitlines()
+        for start in range(0, max(len(line), 1), MAX_LINE_CHARS)
+    ]
+    shown: list[str] = []
+    size = 0
+    for number, line in enumerate(lines[offset - 1 : offset - 1 + limit], offset):
+        numbered = f"{number}\t{line}"
+        size += len(numbered.encode("utf-8", "replace")) + 1
+        if shown and size > MAX_PAGE_BYTES:
+            break
+        shown.append(numbered)
+    end = offset + len(shown)
+    return FileLines(
+        content="\n".join(shown),
+        file_size=len(text.encode("utf-8", "replace")),
+        total_lines=len(lines),
+        lines_read=len(shown),
+        next_offset=end if shown and end <= len(lines) else None,
     )
 
 

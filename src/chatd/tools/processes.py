@@ -16,7 +16,7 @@ from chatd.domain.workspace.agent_api import (
     ProcessSignal,
 )
 from chatd.tools.arguments import NOT_BLANK, Ignored, Seconds, argument
-from chatd.tools.command_output import CommandReport, finished_report
+from chatd.tools.command_output import CommandReport, finished_report, report_output
 from chatd.tools.execute import RECONNECT_TIMEOUT_S
 from chatd.tools.tool import WorkspaceTool, json_output, workspace_tool
 
@@ -68,15 +68,16 @@ def _process_output(access: WorkspaceAccess) -> WorkspaceTool:
         except AgentRefused as error:
             return json_output({"success": False, "error": error.message})
         if not output.running:
-            return json_output(finished_report(output, None))
+            return report_output(finished_report(output, None))
         report = CommandReport(
             success=True,
             output=output.output,
             running=True,
             truncated=output.truncated,
+            output_file=output.file,
             note=STILL_RUNNING_TEXT,
         )
-        return json_output(report)
+        return report_output(report)
 
     return workspace_tool(
         "process_output",

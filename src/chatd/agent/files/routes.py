@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from chatd.agent.edits.editor import EditSpec, FileEditSpec, edit_files
@@ -14,6 +16,7 @@ from chatd.agent.files.paths import resolve_path
 from chatd.agent.files.reader import list_directory, read_file, read_lines
 from chatd.agent.files.writer import write_file
 from chatd.agent.idempotency import IdempotencyJournal
+from chatd.agent.processes.output_file import RESULTS_DIRECTORY, prune_results
 from chatd.agent.server.dispatcher import AgentCaller, AgentRoute, AgentRouteRequest
 from chatd.agent.server.http_messages import (
     AgentHttpReply,
@@ -126,11 +129,18 @@ class FileRoutes:
         query.reject_unknown()
 
         async def effect() -> dict[str, object]:
-            await self._threads.run(partial(write_file, path, request.body))
+            await self._threads.run(partial(self._write, path, request.body))
             self._on_touched(request.caller.chat_and_ancestors, [path])
             return {"ok": True}
 
         return await self._run_effect(request.caller, "write", [path], effect)
+
+    def _write(self, path: str, content: bytes) -> None:
+        write_file(path, content)
+        directory = os.path.dirname(path)
+        if directory == os.path.join(resolve_path(self._home), RESULTS_DIRECTORY):
+            with suppress(OSError):
+                prune_results(directory)
 
     async def _edit_files(self, request: AgentRouteRequest) -> AgentHttpReply:
         fields = request.json()

@@ -16,6 +16,7 @@ from chatd.agent.json_log import Json, parse_line
 from chatd.agent.log_file import read_file_bytes
 from chatd.agent.processes.child import ChildProcess, signal_name
 from chatd.agent.processes.output_buffer import OutputBuffer
+from chatd.agent.processes.output_file import OutputFile
 
 MAX_COMMAND_CHARS = 1000
 SAVED_RESULT_TTL_S = 3600.0
@@ -47,12 +48,14 @@ class CommandEntry:
     spec: CommandSpec
     workdir: str
     started_at: float
+    file: OutputFile
     buffer: OutputBuffer = field(default_factory=OutputBuffer)
     child: ChildProcess | None = None
     exit_code: int | None = None
     signal: str | None = None
     ended_at: float | None = None
     is_saved: bool = False
+    filing: asyncio.Task[None] | None = None
     end_waiters: Waiters = field(default_factory=Waiters)
     output_waiters: Waiters = field(default_factory=Waiters)
 
@@ -66,6 +69,7 @@ class CommandEntry:
 
     def on_output(self, data: bytes) -> None:
         self.buffer.write(data)
+        self.file.feed(data)
         wake(self.output_waiters)
 
     def on_end(self, exit_code: int, ended_at: float) -> None:
@@ -97,6 +101,7 @@ class CommandEntry:
             **self._ended_by(),
             "truncated": asdict(view.truncated) if view.truncated else None,
             "cursor": view.cursor,
+            **({} if self.file.path is None else {"file": self.file.path}),
         }
 
     def _ended_by(self) -> Json:
@@ -108,8 +113,9 @@ class CommandEntry:
 
 def output_from_saved(record: Json, after: int) -> Json:
     """The output after a cursor; the whole output if it was truncated and has no such position."""
-    fields = ("output", "running", "exit_code", "signal", "truncated", "cursor")
-    output = {name: record.get(name) for name in fields if name != "signal" or record.get(name)}
+    fields = ("output", "running", "exit_code", "truncated", "cursor")
+    output = {name: record.get(name) for name in fields}
+    output |= {name: record[name] for name in ("signal", "file") if record.get(name)}
     text, cursor = output["output"], output["cursor"]
     if not isinstance(text, str) or not isinstance(cursor, int):
         return output

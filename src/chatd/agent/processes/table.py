@@ -28,12 +28,15 @@ from chatd.agent.processes.command import (
     wait,
 )
 from chatd.agent.processes.environment import CommandEnvironment
+from chatd.agent.processes.output_file import OutputFile
 from chatd.agent.threads import start_pool
 
 _T = TypeVar("_T")
 
 MAX_OUTPUT_WAIT_S = 300.0
 MAX_LISTED_COMMANDS = 10
+FILE_WAIT_S = 2.0
+"""How long a reader waits until the end of the output is in its file."""
 _PROCESS_THREADS = 4
 SIGNALS = {"terminate": signal.SIGTERM, "kill": signal.SIGKILL}
 
@@ -130,6 +133,8 @@ class ProcessTable:
             if left <= 0:
                 break
             await wait(entry.output_waiters if any_output else entry.end_waiters, left)
+        if entry.filing is not None and not any_output:
+            await asyncio.wait({entry.filing}, timeout=FILE_WAIT_S)
         return entry.output(after)
 
     def list(self, chat_id: str | None = None) -> Sequence[Json]:
@@ -191,18 +196,30 @@ class ProcessTable:
             del self._starting[number]
         # Stored without its environment, which may be large and contain secrets.
         spec = replace(spec, env={})
-        entry = CommandEntry(secrets.token_hex(8), number, spec, workdir, self._now())
+        process_id = secrets.token_hex(8)
+        file = OutputFile(self._environment.home, process_id)
+        entry = CommandEntry(process_id, number, spec, workdir, self._now(), file)
         self._entries[entry.id] = entry
         entry.child = ChildProcess(
             shell,
             grace_s=self._limits.grace_s,
-            on_output=entry.on_output,
+            on_output=lambda data: self._on_output(entry, data),
             on_end=lambda exit_code: self._ended(entry, exit_code),
         )
         if self._is_closing:
             entry.child.kill_now()
             raise AgentError(500, "The workspace is closing: the command was killed at its start.")
         return {"id": entry.id, "started": True}
+
+    def _on_output(self, entry: CommandEntry, data: bytes) -> None:
+        entry.on_output(data)
+        if entry.filing is None and entry.file.is_due:
+            entry.filing = self._own(self._file_output(entry))
+
+    async def _file_output(self, entry: CommandEntry) -> None:
+        while entry.file.is_due:
+            await self._in_thread(partial(entry.file.write, entry.file.take()))
+        entry.filing = None
 
     def _spawn(self, spec: CommandSpec) -> tuple[str, SpawnedShell]:
         workdir = self._environment.resolve_workdir(spec.workdir)
@@ -233,6 +250,8 @@ class ProcessTable:
 
     async def _save(self, entry: CommandEntry) -> None:
         try:
+            if entry.filing is not None:
+                await asyncio.wait({entry.filing}, timeout=FILE_WAIT_S)
             await self._in_thread(partial(self._saved_results.save, entry.id, entry.saved_result()))
         finally:
             entry.is_saved = True

@@ -80,7 +80,7 @@ class ProcessOutput(Struct, frozen=True, kw_only=True):
 
     `cursor` counts all bytes printed so far. With `after`, `output` has the retained bytes printed
     after that cursor. A process that a signal ended has the exit code -1 and that `signal`; agents
-    of earlier versions do not tell it.
+    of earlier versions do not tell it. `file` has the whole output, if it is long.
     """
 
     output: str
@@ -89,6 +89,7 @@ class ProcessOutput(Struct, frozen=True, kw_only=True):
     signal: str | None = None
     truncated: OutputTruncation | None = None
     cursor: int = 0
+    file: str = ""
 
 
 class ProcessInfo(Struct, frozen=True, kw_only=True):

@@ -88,6 +88,7 @@ async def finish(
     *,
     new: NewFile,
     limits: FileLimits,
+    max_files: int = MAX_FILES_PER_CHAT,
 ) -> StoredFile:
     """The chat has the file from now on. Its files are locked before they are counted, as by a
     message that names files: two at once do not pass the limit. Raises StaleFence,
@@ -106,7 +107,7 @@ async def finish(
             new.request_key,
             limits.user_files,
             limits.user_bytes,
-            MAX_FILES_PER_CHAT,
+            max_files,
         )
     if row is not None:
         return file_from_row(row)
@@ -116,8 +117,8 @@ async def finish(
     if not why["open"]:
         # Also after a lost reply: the caller then finds the file of its call.
         raise upload_ended()
-    if why["files"] >= MAX_FILES_PER_CHAT:
-        raise TooManyFiles(MAX_FILES_PER_CHAT)
+    if why["files"] >= max_files:
+        raise TooManyFiles(max_files)
     raise quota_exceeded(limits)
 
 
