@@ -11,10 +11,12 @@ from msgspec.structs import replace
 from chatd.domain.chat.events import MessagePart
 from chatd.domain.chat.parts import TextPart
 from chatd.domain.ids import ChatId
+from chatd.domain.model.retry import MAX_MODEL_CALL_ATTEMPTS
 from chatd.engine.worker import WorkerConfig
 from chatd.store.chat import journal
 from tests.engine.test_replicas import NO_SLOTS, SHORT_DRAIN, disconnect, reap_owner
 from tests.support.engine_rig import EngineRig, engine_rig_with
+from tests.support.outcomes import present
 from tests.support.providers.anthropic import FakeAnthropic
 from tests.support.providers.openai_chat import FakeCompatible, chunk
 from tests.support.providers.server import FakeServer, Gate
@@ -142,6 +144,29 @@ async def test_what_was_said_outlives_any_number_of_failed_calls_and_the_journal
         assert await survivor.transcript(chat_id) == ["user: go", f"assistant: {said}"]
         await journal.delete_old_kept(survivor.pool, limit=10)
         assert await survivor.pool.fetchval("SELECT count(*) FROM kept_answers") == 0
+
+
+@pytest.mark.covers("F42")
+async def test_a_continued_answer_that_breaks_off_each_time_is_not_paid_for_for_ever(
+    dsn: str, api: FakeCompatible
+) -> None:
+    """Such a failure looks like an outage, for which a chat waits a day; each call is paid."""
+    async with continuing_rig(dsn, api) as drained:
+        chat_id = await drained.ask("go", "half", Gate())
+        await drained.wait_shown(chat_id, "half")
+        await drained.start_drain()
+        await drained.pool.execute(
+            "UPDATE chats SET setbacks = json_build_object('failed_calls', $1::int,"
+            " 'discarded_attempt', 0)",
+            MAX_MODEL_CALL_ATTEMPTS - 1,
+        )
+    async with continuing_rig(dsn, api) as survivor:
+        survivor.cut_answer(" an answer")
+        chat = await survivor.wait_state(chat_id, "E0")
+        assert present(chat.last_error).retryable
+        assert len(api.requests) == 2
+        said = "assistant: half an answer"
+        assert await survivor.transcript(chat_id) == ["user: go", said]
 
 
 async def test_a_second_death_repeats_nothing_and_no_token_is_recorded_twice(

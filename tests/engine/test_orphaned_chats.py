@@ -10,6 +10,7 @@ from chatd.domain.chat import user_transitions
 from chatd.domain.chat.commands import ReapChat
 from chatd.domain.chat.suspicion import DEATHS_TO_ISOLATE, MAX_LONE_DEATHS
 from chatd.domain.ids import ChatId, WorkerId
+from chatd.domain.lease import LEASE_MARGIN_S, LEASE_TTL_S
 from chatd.domain.ports import Env
 from chatd.engine.chat_reaper import ChatReaper
 from chatd.engine.committer import Committer
@@ -29,6 +30,7 @@ from tests.support.engine_rig import (
     engine_rig_with,
 )
 from tests.support.factories import QUIET_HEARTBEAT, WORKER
+from tests.support.outcomes import present
 from tests.support.providers.openai_chat import FakeCompatible
 from tests.support.providers.server import Gate
 from tests.support.store import AppliedRecorder, open_chat, session_to, write
@@ -96,6 +98,40 @@ async def test_a_chat_that_was_alone_in_too_many_deaths_fails_and_no_other(
         await rig.wait_runner_left(good)
         assert (await rig.chat(good)).state == "W"
         assert len(api.requests) == 1
+
+
+@pytest.mark.covers("F6")
+@pytest.mark.promise("P2")
+async def test_a_chat_that_stalls_its_workers_fails_unless_the_database_may_have_stalled_them(
+    dsn: str, clock: FakeClock, api: FakeCompatible
+) -> None:
+    """A worker that no longer renews its lease but holds its lock is stalled. Only if the reaper
+    saw it renew was it not an outage of the database that stopped it."""
+    async with engine_rig_with(dsn, api, worker=NO_SLOTS) as rig:
+        bad, innocent = await rig.create("stall"), await rig.create("wait")
+        for chat_id in (bad, innocent):
+            await orphan(rig, chat_id, lone_deaths=MAX_LONE_DEATHS - 1)
+        stalled, frozen = [present((await rig.chat(it)).worker_id) for it in (bad, innocent)]
+    slow = replace(NO_SLOTS, heartbeat_interval_s=4.0)
+    async with (
+        session_to(dsn) as locks,
+        engine_rig_with(dsn, api, clock=clock, worker=slow) as rig,
+    ):
+        for worker in (stalled, frozen):
+            await locks.execute("SELECT pg_advisory_lock($1)", workers.worker_lock_key(worker))
+        await rig.replica.worker.registered.wait()
+        await rig.pool.execute(
+            "UPDATE chat_workers SET renewed_at = now() WHERE worker_id = $1", stalled
+        )
+        for _ in range(round((LEASE_TTL_S + LEASE_MARGIN_S) / slow.heartbeat_interval_s) + 3):
+            await clock.wait_for_sleeper("heartbeat")
+            clock.advance(slow.heartbeat_interval_s)
+        await rig.events.wait("chat_reaped", chat_id=bad)
+        await rig.events.wait("chat_reaped", chat_id=innocent)
+        blamed = await rig.chat(bad)
+        assert (blamed.state, present(blamed.last_error).kind) == ("E0", "crashed")
+        chat = await rig.chat(innocent)
+        assert (chat.state, present(chat.setbacks).lone_deaths) == ("P0", MAX_LONE_DEATHS - 1)
 
 
 async def make_overdue(rig: EngineRig) -> None:

@@ -363,9 +363,12 @@ class ModelCall:
 
     def rejected(self, attempt: Attempt, failure: ClassifiedFailure) -> ModelCallError:
         """Discard the answer; its usage stays to be recorded. What it said after a text that it
-        continued is continued again."""
+        continued is continued again, or kept if the turn fails."""
         usage = self.usage_entries()
-        attempt.set_unrecorded_usage(usage)
+        if self._continues is None:
+            attempt.set_unrecorded_usage(usage)
+        else:
+            attempt.set_partial(self.partial_messages, lambda: usage)
         is_begun = self.first_part_at is not None
         return ModelCallError(
             failure,
