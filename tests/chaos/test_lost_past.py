@@ -1,7 +1,12 @@
 """What the judge of a chaos run accepts after a failover to an older state."""
 
+from collections import Counter
+from uuid import UUID
+
 import pytest
 
+from chatd.domain.ids import ChatId
+from tests.support.chaos.billing_judge import BookedCalls, Family, find_missing
 from tests.support.chaos.lost_past import LostPast
 from tests.support.chaos.transcript_judge import SentMessage
 from tests.support.factories import CHAT
@@ -45,3 +50,41 @@ def test_a_message_that_was_acknowledged_after_the_stop_may_be_stored_in_the_new
 def test_a_tool_may_run_again_if_the_mark_of_its_run_was_lost() -> None:
     assert not PAST.may_repeat(99.0)
     assert PAST.may_repeat(101.0)
+
+
+ROOT, CHILD, TWIN, GONE = (ChatId(UUID(int=number)) for number in range(1, 5))
+
+
+def booked(chat: ChatId, calls: int, *, is_lost: bool = False, root: ChatId = ROOT) -> BookedCalls:
+    return BookedCalls(
+        chat_id=chat,
+        root_chat_id=root,
+        calls=calls,
+        charged=calls,
+        input_tokens=0,
+        output_tokens=0,
+        is_lost=is_lost,
+    )
+
+
+@pytest.mark.parametrize(
+    ("events", "missing"),
+    [
+        pytest.param([booked(CHILD, 2)], 0, id="all"),
+        pytest.param([booked(CHILD, 1)], 1, id="one_unbilled"),
+        pytest.param([booked(CHILD, 1), booked(TWIN, 1)], 0, id="started_again"),
+        pytest.param([booked(CHILD, 1), booked(GONE, 1, is_lost=True)], 0, id="of_the_lost_one"),
+        pytest.param([booked(CHILD, 1), booked(ROOT, 5)], 1, id="events_of_the_parent"),
+        pytest.param(
+            [booked(CHILD, 1), booked(GONE, 1, is_lost=True, root=GONE)], 1, id="of_another_family"
+        ),
+    ],
+)
+def test_the_events_of_a_lost_subagent_are_for_calls_of_the_one_in_its_place(
+    events: list[BookedCalls], missing: int
+) -> None:
+    family = Family(chats={"team1": ROOT}, roots={}, twins={})
+    family.add_subagent("team1.0", CHILD, ROOT)
+    family.add_subagent("team1.0", TWIN, ROOT)
+    due = Counter({CHILD: 2})
+    assert find_missing(due, events, family).total() == missing

@@ -127,7 +127,9 @@ class ForkedProcess:
             os.write(self._pipe, data)
 
     def send_signal(self, number: signal.Signals) -> None:
-        os.kill(self.pid, number)
+        """The process may have exited, and the message that says so not have arrived yet."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
 
     async def wait(self) -> int:
         await self._ended.wait()
