@@ -27,7 +27,8 @@ from msgspec import UNSET
 from chatd.domain.text import Json
 from chatd.domain.tool_policy.home_paths import with_homes
 from chatd.domain.tool_policy.rules import PolicyLayer, ToolRule
-from chatd.domain.tool_policy.shell_commands import ANY_NAME, ANY_TEXT, read_shell
+from chatd.domain.tool_policy.shell_commands import read_shell
+from chatd.domain.tool_policy.shell_syntax import ANY_NAME, ANY_TEXT
 
 COMMAND_ARGUMENT: Final = "command"
 """The argument of that name is text for a shell, whatever the tool."""
