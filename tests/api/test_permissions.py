@@ -14,6 +14,15 @@ from tests.api.permissions.world import World, world_on
 from tests.support.api.server import ApiReply, ApiServer, Json, authorized
 
 
+UNRECORDED = {
+    # They change nothing that is stored.
+    "POST /demo/worker",
+    "POST /demo/kill-worker",
+    "POST /mcp-server-configs/{mcp_server_id}/test",
+    "POST /providers/{provider_id}/test",
+}
+
+
 def is_right(row: Row, reply: ApiReply, expected: str) -> bool:
     code = str(reply.code[1]) if reply.status >= 400 else ""
     if expected == "ok":
@@ -29,13 +38,15 @@ class Cells:
         self._row = row
         self.wrong: list[str] = []
 
-    async def check(self, caller: str, expected: str, objects: dict[str, str], what: str) -> None:
+    async def check(self, caller: str, expected: str, objects: dict[str, str], what: str) -> bool:
+        """Whether the request succeeded."""
         reply = await self._world.send(self._row, objects, caller)
         if not is_right(self._row, reply, expected):
             self.wrong.append(
                 f"{self._row.endpoint}: {caller}, {what}: wanted {expected} {self._row.says},"
                 f" got {reply.status} {reply.content[:160]!r}"
             )
+        return reply.status < 400
 
     async def refusals(self) -> None:
         """On an object of the owner, which stays as it is."""
@@ -59,11 +70,11 @@ class Cells:
         row, make = self._row, self._world.objects.make
         for caller in CALLERS:
             if row.outcomes[caller] == "ok":
-                before = await self._world.count_recorded_reads()
-                await self.check(caller, "ok", await make(row, "owner"), "of the owner")
-                recorded = await self._world.count_recorded_reads() - before
-                if recorded != int(row.is_audited and caller in ("viewer", "admin")):
-                    self.wrong.append(f"{row.endpoint}: {caller}: {recorded} reads recorded")
+                objects = await make(row, "owner")
+                before = await self._world.recorded_actions()
+                is_done = await self.check(caller, "ok", objects, "of the owner")
+                recorded = (await self._world.recorded_actions())[len(before) :]
+                self._check_audit(caller, recorded, is_done=is_done)
         if row.scope is not None:
             caller = f"{row.allowed} with {row.scope}"
             await self.check(caller, "ok", await make(row, "owner"), "of the owner")
@@ -72,6 +83,15 @@ class Cells:
                 await self.check(caller, "ok", await make(row, "owner"), "any")
         for caller in row.other_owners:
             await self.check(caller, "ok", await make(row, caller), "own")
+
+    def _check_audit(self, caller: str, recorded: list[str], *, is_done: bool) -> None:
+        row = self._row
+        reads = [action for action in recorded if action.endswith(".read")]
+        writes = [action for action in recorded if action not in reads]
+        if len(reads) != int(row.is_audited and caller in ("viewer", "admin")):
+            self.wrong.append(f"{row.endpoint}: {caller}: reads recorded: {reads}")
+        if is_done and writes != row.records.split():
+            self.wrong.append(f"{row.endpoint}: {caller}: recorded {writes}, not {row.records!r}")
 
     async def deleted(self) -> None:
         row, objects = self._row, await self._world.objects.make(self._row, "owner")
@@ -129,6 +149,18 @@ async def test_every_route_has_a_row(server: ApiServer) -> None:
     assert rows - routes == set(), "these routes do not exist"
 
 
+def test_every_administrative_write_is_recorded() -> None:
+    writes = [
+        row for rows in PARTS.values() for row in rows if row.method != "GET" and not row.is_stream
+    ]
+    silent = {row.endpoint for row in writes if row.rule == "administration" and not row.records}
+    assert silent == UNRECORDED
+    sealed = ("keys", "credentials", "tokens", "sessions")
+    secret = [row for row in writes if any(word in row.path for word in sealed)]
+    assert [row.endpoint for row in secret if not row.records] == []
+    assert len(secret) >= 12
+
+
 async def test_everybody_may_open_the_pages(server: ApiServer) -> None:
     """A page is made without the request, so that it holds nothing of any user."""
     pages = [
@@ -179,4 +211,5 @@ async def test_a_socket_follows_what_its_caller_may_read(dsn: str) -> None:
             assert await first_words(world, caller, *topics) == ["401"] * 3, caller
         assert await first_words(world, "owner without chat:read", "chats") == ["403"]
         assert await first_words(world, "owner with chat:read", *topics[:2]) == ["ok", "ok"]
-        assert await world.count_recorded_reads() == 2, "by the viewer and the administrator"
+        reads = [one for one in await world.recorded_actions() if one.endswith(".read")]
+        assert len(reads) == 2, "by the viewer and the administrator"

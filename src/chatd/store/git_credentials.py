@@ -1,6 +1,6 @@
 """Tokens of users for git hosts, sealed. A user has one per host."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final, LiteralString
 from uuid import UUID
@@ -11,6 +11,7 @@ from chatd.domain.access import UserActor, require_permission
 from chatd.domain.chat.pull_requests import GitHostKind
 from chatd.domain.errors import Conflict, NotFound
 from chatd.domain.ids import UserId
+from chatd.store.account import audit
 from chatd.store.conn import Conn, DatabaseSession
 from chatd.store.sealed_columns import SealedColumn
 
@@ -33,7 +34,7 @@ LIST: Final[LiteralString] = f"""
 FIND: Final[LiteralString] = f"""
     SELECT {_COLUMNS} FROM git_credentials WHERE owner_id = $1 AND host = $2"""
 DELETE: Final[LiteralString] = """
-    DELETE FROM git_credentials WHERE id = $1 AND owner_id = $2 RETURNING id"""
+    DELETE FROM git_credentials WHERE id = $1 AND owner_id = $2 RETURNING host"""
 
 
 class GitCredential(Struct, frozen=True, kw_only=True):
@@ -57,8 +58,10 @@ async def save(
     kind: GitHostKind,
     api_url: str,
     sealed_token: str,
+    ip: str | None = None,
 ) -> GitCredential:
-    """It replaces the user's former one for this host. Raises Conflict, NotFound."""
+    """It replaces the user's former one for this host. The audit log has all but the token. Raises
+    Conflict, NotFound."""
     require_permission(actor, "account.write")
     if await session.fetchval(LOCK_USER, actor.user_id) is None:
         raise NotFound("There is no such user.")
@@ -71,7 +74,28 @@ async def save(
         INSERT, credential_id, actor.user_id, host, kind, api_url, sealed_token
     )
     assert row is not None
+    detail = {"host": host, "kind": kind, "api_url": api_url}
+    await _record(session, actor, "save", credential_id, detail, ip)
     return GitCredential(**dict(row))
+
+
+async def _record(
+    session: DatabaseSession,
+    actor: UserActor,
+    verb: str,
+    credential_id: UUID,
+    detail: Mapping[str, object],
+    ip: str | None,
+) -> None:
+    await audit.record(
+        session,
+        actor,
+        action=f"git_credential.{verb}",
+        object_type="git_credential",
+        object_id=credential_id,
+        ip=ip,
+        detail=detail,
+    )
 
 
 async def list_own(conn: Conn, actor: UserActor) -> Sequence[GitCredential]:
@@ -85,8 +109,12 @@ async def find(conn: Conn, owner: UserId, host: str) -> GitCredential | None:
     return None if row is None else GitCredential(**dict(row))
 
 
-async def delete(session: DatabaseSession, actor: UserActor, credential_id: UUID) -> None:
+async def delete(
+    session: DatabaseSession, actor: UserActor, credential_id: UUID, *, ip: str | None = None
+) -> None:
     """Raises NotFound."""
     require_permission(actor, "account.write")
-    if await session.fetchval(DELETE, credential_id, actor.user_id) is None:
+    host = await session.fetchval(DELETE, credential_id, actor.user_id)
+    if host is None:
         raise NotFound("There is no such credential.")
+    await _record(session, actor, "delete", credential_id, {"host": host}, ip)

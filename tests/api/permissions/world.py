@@ -52,8 +52,10 @@ class World:
         rows = await self.pool.fetch(self._writes)
         return {row["name"]: row["written"] for row in rows}
 
-    async def count_recorded_reads(self) -> int:
-        return await self.pool.fetchval("SELECT count(*) FROM audit_log WHERE action LIKE '%.read'")
+    async def recorded_actions(self) -> list[str]:
+        """Of the whole audit log, in order."""
+        rows = await self.pool.fetch("SELECT action FROM audit_log ORDER BY id")
+        return [row["action"] for row in rows]
 
 
 async def _writes_of_every_table(conn: Conn) -> LiteralString:

@@ -82,6 +82,7 @@ class GitCredentialRoutes:
                 kind=kind,
                 api_url=(body.api_url or api_address(kind, host)).rstrip("/"),
                 sealed_token=sealed,
+                ip=deps.author(request).ip,
             )
         return reply(_reply(saved), 201)
 
@@ -96,7 +97,12 @@ class GitCredentialRoutes:
 
     async def delete(self, request: ApiRequest) -> ApiReply:
         async with self._deps.pool.transaction() as session:
-            await git_credentials.delete(session, request.caller.actor, request.credential_id)
+            await git_credentials.delete(
+                session,
+                request.caller.actor,
+                request.credential_id,
+                ip=self._deps.author(request).ip,
+            )
         return NO_CONTENT
 
 
