@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.api.server import serve_api
+from tests.support.api.server import ADMINISTRATOR, serve_api
 
 BODY = {"host": "GitHub.com", "token": "github_pat_secret"}
 
@@ -23,6 +23,13 @@ async def test_a_token_is_given_replaced_and_deleted_and_never_returned(dsn: str
         assert (await server.ask("DELETE", path)).status == 404
         stored = await server.replica.pool.fetchval("SELECT count(*) FROM git_credentials")
         assert stored == 0
+        audit = await server.ask("GET", "/audit", token=ADMINISTRATOR)
+        found = [(one["action"], one["detail"]) for one in audit.items]
+        assert [action.removeprefix("git_credential.") for action, _ in found] == [
+            *("delete", "save", "save")
+        ]
+        assert "github.com" in str(found[0])
+        assert "secret" not in audit.content.decode()
 
 
 @pytest.mark.promise("P15")

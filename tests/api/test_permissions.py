@@ -13,7 +13,6 @@ from tests.api.permissions.table import CALLERS, PARTS, Row
 from tests.api.permissions.world import World, world_on
 from tests.support.api.server import ApiReply, ApiServer, Json, authorized
 
-
 UNRECORDED = {
     # They change nothing that is stored.
     "POST /demo/worker",

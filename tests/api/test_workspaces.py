@@ -21,7 +21,9 @@ from chatd.domain.workspace.entities import (
 )
 from chatd.store.workspace import agents, templates
 from tests.api.workspace_api import WorkspaceApi, end_build, first_build, id_of
-from tests.support.api.server import OTHER_USER, ApiServer, Json
+from tests.support.api.server import ADMINISTRATOR, ME, OTHER_OWNER, OTHER_USER, ApiServer, Json
+from tests.support.api.shares import create_group
+from tests.support.factories import OWNER
 from tests.support.workspaces import TEMPLATE, insert_template, template, version
 
 SIZE = Parameter(name="size", type="number", default="3", min=1, max=9)
@@ -261,3 +263,44 @@ async def test_a_missing_template_is_not_found(
     api: WorkspaceApi, path: object, status: int
 ) -> None:
     assert (await api.ask("GET", f"/templates/{path}")).status == status
+
+
+@pytest.mark.promise("P12")
+async def test_a_template_of_a_group_is_there_for_its_members_only(api: WorkspaceApi) -> None:
+    async def names(token: str) -> list[object]:
+        listed = await api.ask("GET", "/templates", token=token)
+        return [one["name"] for one in listed.items]
+
+    await insert_template(api.pool, groups=("Data",))
+    await create_group(api.server, str(OWNER), name="data")
+    body = {"template": "scratch"}
+    assert await names(ME) == await names(ADMINISTRATOR) == ["scratch"]
+    assert await names(OTHER_USER) == []
+    assert (await api.ask("POST", "/workspaces", body)).status == 201
+    for wanted in (body, {"template_id": str(TEMPLATE)}):
+        refused = await api.ask("POST", "/workspaces", wanted, token=OTHER_USER)
+        unknown = await api.ask("POST", "/workspaces", {"template": "none"}, token=OTHER_USER)
+        assert refused.code == unknown.code == (400, "invalid_input")
+        assert "there is no such template" in str(refused.json["validations"])
+
+    assert (await api.ask("GET", f"/templates/{TEMPLATE}", token=OTHER_USER)).status == 404
+
+    await insert_template(api.pool, users=(await username(api, OTHER_OWNER),))
+    assert await names(OTHER_USER) == ["scratch"]
+    assert await names(ME) == []
+
+
+async def test_a_workspace_goes_on_after_its_template_was_restricted(api: WorkspaceApi) -> None:
+    made = await api.make()
+    await insert_template(api.pool, groups=("Data",))
+    for transition in ("stop", "start"):
+        await end_build(api)
+        assert (await api.build(made, transition)).status == 201
+    path = f"/templates/{TEMPLATE}"
+    assert (await api.ask("GET", path)).status == 200
+    await api.pool.execute("UPDATE workspaces SET deleted = true WHERE id = $1", id_of(made))
+    assert (await api.ask("GET", path)).code == (404, "not_found")
+
+
+async def username(api: WorkspaceApi, user: object) -> str:
+    return await api.pool.fetchval("SELECT username FROM users WHERE id = $1", user)

@@ -59,6 +59,7 @@ from tests.support.outcomes import present
 from tests.support.seeds import Seed
 from tests.support.store import insert_seed, open_child
 from tests.support.workspaces import (
+    TEMPLATE,
     VERSION,
     agent_id,
     agent_spec,
@@ -67,6 +68,7 @@ from tests.support.workspaces import (
     insert_workspace,
     new_build,
     new_workspace,
+    template,
     wanted,
     workspace_id,
 )
@@ -289,6 +291,13 @@ CASES: Final[Mapping[str, Case]] = {
     ),
     "workspace.workspaces.list_page": lambda pool, who, _: workspaces.list_page(
         pool, who, after=None, limit=9
+    ),
+    "workspace.templates.list_usable": lambda pool, who, _: templates.list_usable(pool, who, OWNER),
+    "workspace.templates.is_usable": lambda pool, who, _: templates.is_usable(
+        pool, who, OWNER, template(), "workspaces.read"
+    ),
+    "workspace.templates.has_workspace": lambda pool, who, _: templates.has_workspace(
+        pool, who, OWNER, TEMPLATE
     ),
     "workspace.templates.list_usage": lambda pool, who, _: templates.list_usage(pool, who, OWNER),
     **OWN_ACCOUNT,

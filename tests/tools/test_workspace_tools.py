@@ -299,6 +299,25 @@ async def test_templates_are_listed_with_advice(pool: Pool) -> None:
         assert "without" in none["next_step"]
 
 
+async def test_a_template_of_a_group_does_not_exist_for_others(pool: Pool) -> None:
+    async with open_workspace_tools(pool, groups=("Data",)) as caller:
+        assert (await caller.result_of("list_templates"))["templates"] == []
+        for tool in ("create_workspace", "read_template"):
+            texts = {
+                (await caller.call(tool, template_id=wanted)).text
+                for wanted in (str(TEMPLATE), "scratch", "unknown")
+            }
+            assert len(texts) == 1, texts
+        await pool.execute(
+            """WITH made AS (INSERT INTO groups (id, name) VALUES ($1, 'data') RETURNING id)
+            INSERT INTO group_members (group_id, user_id) SELECT id, $2 FROM made""",
+            UUID(int=1),
+            OWNER,
+        )
+        assert len((await caller.result_of("list_templates"))["templates"]) == 1
+        assert (await caller.create())["created"]
+
+
 async def test_a_template_is_read_with_its_parameters(pool: Pool) -> None:
     async with open_workspace_tools(pool) as caller:
         asked = Parameter(name="size", type="number", required=True, min=1, max=4)

@@ -1,15 +1,18 @@
-"""Template ranking, pages and recommendation, and readme excerpts."""
+"""Who may use a template; template ranking, pages and recommendation, and readme excerpts."""
 
 from datetime import timedelta
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from chatd.domain.workspace.entities import Template, TemplateId
 from chatd.domain.workspace.templates import (
     TemplateListing,
     TemplateUsage,
+    TemplateUser,
     list_templates,
+    may_use_template,
     readme_excerpt,
 )
 from tests.support.factories import AT
@@ -18,6 +21,38 @@ from tests.support.workspaces import template
 
 def named(number: int, name: str, **columns: object) -> Template:
     return template(id=TemplateId(UUID(int=number)), name=name, **columns)
+
+
+ADA = TemplateUser(role="member", username="Ada", email="ada@Example.com", groups=("Data", "Ops"))
+
+
+@pytest.mark.parametrize(
+    ("users", "groups", "user", "allowed"),
+    [
+        ((), (), ADA, True),
+        ((), (), None, True),
+        (("ada",), (), ADA, True),
+        (("ADA@example.com",), (), ADA, True),
+        (("bob",), (), ADA, False),
+        (("data",), (), ADA, False),
+        (("",), (), replace(ADA, email=None), False),
+        ((), ("data",), ADA, True),
+        ((), ("dat", "ada"), ADA, False),
+        (("bob",), ("OPS",), ADA, True),
+        (("ada",), ("x",), ADA, True),
+        (("bob",), (), replace(ADA, role="admin"), True),
+        (("bob",), (), replace(ADA, role="viewer"), True),
+        (("bob",), ("data",), replace(ADA, groups=()), False),
+        (("ada",), ("data",), None, False),
+    ],
+)
+def test_a_template_is_for_all_or_for_its_users_and_groups(
+    users: tuple[str, ...],
+    groups: tuple[str, ...],
+    user: TemplateUser | None,
+    allowed: bool,  # noqa: FBT001
+) -> None:
+    assert may_use_template(template(users=users, groups=groups), user) == allowed
 
 
 def names(listing: TemplateListing) -> list[str]:

@@ -1,6 +1,6 @@
 """Tokens of users for git hosts, sealed. A user has one per host."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final, LiteralString
 from uuid import UUID
@@ -75,27 +75,16 @@ async def save(
     )
     assert row is not None
     detail = {"host": host, "kind": kind, "api_url": api_url}
-    await _record(session, actor, "save", credential_id, detail, ip)
-    return GitCredential(**dict(row))
-
-
-async def _record(
-    session: DatabaseSession,
-    actor: UserActor,
-    verb: str,
-    credential_id: UUID,
-    detail: Mapping[str, object],
-    ip: str | None,
-) -> None:
     await audit.record(
         session,
         actor,
-        action=f"git_credential.{verb}",
+        action="git_credential.save",
         object_type="git_credential",
         object_id=credential_id,
         ip=ip,
         detail=detail,
     )
+    return GitCredential(**dict(row))
 
 
 async def list_own(conn: Conn, actor: UserActor) -> Sequence[GitCredential]:
@@ -117,4 +106,12 @@ async def delete(
     host = await session.fetchval(DELETE, credential_id, actor.user_id)
     if host is None:
         raise NotFound("There is no such credential.")
-    await _record(session, actor, "delete", credential_id, {"host": host}, ip)
+    await audit.record(
+        session,
+        actor,
+        action="git_credential.delete",
+        object_type="git_credential",
+        object_id=credential_id,
+        ip=ip,
+        detail={"host": host},
+    )

@@ -49,15 +49,14 @@ class WorkspaceProvisioner:
         return await self._catalog.list_page(chat.owner_id, query=query, page=page)
 
     async def read_template(self, chat: Chat, template: str) -> Struct:
-        del chat
-        return await self._catalog.read(template)
+        return await self._catalog.read(chat.owner_id, template)
 
     async def create(self, context: ToolContext, request: WorkspaceRequest) -> ProvisionResult:
         created = await workspaces.find_by_request_key(self._conn, WORKER, request.key)
         if created is not None:
             # A worker that is gone ran this call before: its workspace is the result.
             return await self._requests.finish_creation(context, created)
-        usable = await self._catalog.get_usable(request.template)
+        usable = await self._catalog.get_usable(context.chat.owner_id, request.template)
         for _ in range(MAX_PROVISION_ATTEMPTS):
             seen = await self._load_snapshot(context.chat)
             result = workspace_result(seen)

@@ -8,11 +8,11 @@ changed template is a new version.
 import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 from uuid import UUID, uuid5
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from chatd.domain.access import WORKER
 from chatd.domain.errors import ChatdError, ToolError
@@ -39,6 +39,11 @@ _SPACE: Final = UUID("5c1b7f0e-9a53-4c0f-8d2e-7a6f3f1f0b55")
 _NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # the database sets its own
 
 
+_Names = Annotated[
+    tuple[Annotated[str, Meta(min_length=1, max_length=320)], ...], Meta(max_length=1000)
+]
+
+
 class TemplateFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A template as an operator writes it: `[[templates]]` in the settings."""
 
@@ -53,6 +58,8 @@ class TemplateFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     activity_bump_s: int = 3600
     max_ttl_s: int = 0
     require_active_version: bool = False
+    users: _Names = ()
+    groups: _Names = ()
     spec: TemplateSpec = TemplateSpec()
     parameters: tuple[Parameter, ...] = ()
 
@@ -131,6 +138,8 @@ def template_rows(
         activity_bump_s=file.activity_bump_s,
         max_ttl_s=file.max_ttl_s,
         require_active_version=file.require_active_version,
+        users=file.users,
+        groups=file.groups,
         created_at=_NO_TIME,
         updated_at=_NO_TIME,
     )
@@ -241,7 +250,7 @@ class TemplateCatalog:
         self._clock = clock
 
     async def list_page(self, owner: UserId, *, query: str, page: int) -> TemplateListPage:
-        found = await templates.list_all(self._conn)
+        found = await templates.list_usable(self._conn, WORKER, owner)
         try:
             signals = await templates.list_usage(self._conn, WORKER, owner)
         except ChatdError as error:
@@ -277,11 +286,13 @@ class TemplateCatalog:
             next_step=NEXT_STEP_TEXTS[listing.next_step],
         )
 
-    async def get_usable(self, wanted: str) -> UsableTemplate:
+    async def get_usable(self, owner: UserId, wanted: str) -> UsableTemplate:
         """The template with this id or name. Raises ToolError, with one message for a missing and a
-        deleted template."""
+        deleted template, and for one that the owner may not use."""
         template = await self._find(wanted.strip())
         if template is None or template.deleted:
+            raise ToolError(UNKNOWN_TEMPLATE_TEXT)
+        if not await templates.is_usable(self._conn, WORKER, owner, template, "workspaces.write"):
             raise ToolError(UNKNOWN_TEMPLATE_TEXT)
         if not template.agents_allowed or template.deprecated:
             raise ToolError("This template is not available to chats. Call list_templates.")
@@ -304,8 +315,8 @@ class TemplateCatalog:
             fitting = (one for one in named if one.name.casefold() == wanted.casefold())
             return next(fitting, None)
 
-    async def read(self, wanted: str) -> TemplateDetail:
-        offer = await self.get_usable(wanted)
+    async def read(self, owner: UserId, wanted: str) -> TemplateDetail:
+        offer = await self.get_usable(owner, wanted)
         template, version = offer.template, offer.version
         about = TemplateSummary(
             id=str(template.id),

@@ -155,6 +155,9 @@ class Template(Struct, frozen=True, kw_only=True):
     max_ttl_s: int = 0
     """How long a workspace runs at most, even if it is used; 0: without limit."""
     require_active_version: bool = False
+    users: tuple[str, ...] = ()
+    """Names or email addresses. Without users and groups every user may use it."""
+    groups: tuple[str, ...] = ()
     created_at: datetime
     updated_at: datetime
 

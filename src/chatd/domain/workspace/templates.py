@@ -1,6 +1,5 @@
-"""Template ranking for a model, workspace names, and the parameter values of a build.
-
-The caller checks access to templates; usage and randomness are passed in.
+"""Who may use a template, template ranking for a model, workspace names, and the parameter values
+of a build. Usage and randomness are passed in.
 """
 
 import math
@@ -13,6 +12,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
+from chatd.domain.access import Role
 from chatd.domain.text import clip
 from chatd.domain.workspace.entities import FieldProblem, Parameter, Template, TemplateId
 
@@ -25,6 +25,32 @@ _MIN_LEAD: Final = math.log(3) - math.log(2) - 1e-9
 _MIN_AFFINITY: Final = math.log(3) - 1e-9
 _IGNORED: Final = re.compile(r"[\s_-]+")
 _FRONTMATTER: Final = re.compile(r"\A---[ \t]*\r?\n.*?\r?\n---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
+
+
+class TemplateUser(Struct, frozen=True, kw_only=True):
+    """A user who chooses a template. `groups` are the names of the user's groups."""
+
+    role: Role
+    username: str
+    email: str | None = None
+    groups: tuple[str, ...] = ()
+
+
+def may_use_template(template: Template, user: TemplateUser | None) -> bool:
+    """Whether the template is listed for the user, and a workspace may be created from it. Names
+    are compared without case. Administrators may use every template; viewers, who create nothing,
+    see all. None: a user who does not exist."""
+    if not template.users and not template.groups:
+        return True
+    if user is None:
+        return False
+    if user.role in ("admin", "viewer"):
+        return True
+    names = {name.casefold() for name in (user.username, user.email or "") if name}
+    groups = {name.casefold() for name in user.groups}
+    is_named = any(name.casefold() in names for name in template.users)
+    return is_named or any(name.casefold() in groups for name in template.groups)
+
 
 NextStep = Literal["use_recommended", "ask_user", "no_match", "none"]
 

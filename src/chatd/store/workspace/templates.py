@@ -6,7 +6,7 @@ from typing import Final, LiteralString
 import msgspec
 from msgspec import Struct
 
-from chatd.domain.access import Actor, require_allowed
+from chatd.domain.access import Actor, Permission, require_allowed
 from chatd.domain.ids import UserId
 from chatd.domain.workspace.entities import (
     Parameter,
@@ -15,7 +15,7 @@ from chatd.domain.workspace.entities import (
     TemplateVersion,
     VersionId,
 )
-from chatd.domain.workspace.templates import TemplateUsage
+from chatd.domain.workspace.templates import TemplateUsage, TemplateUser, may_use_template
 from chatd.store.conn import Conn, json_text, named_statement, strip_unstorable
 from chatd.store.errors import DuplicateRow
 
@@ -28,10 +28,10 @@ UPSERT: Final = named_statement("""
     WITH put AS (
         INSERT INTO templates AS t (id, name, display_name, description, icon, backend, origin,
             active_version_id, agents_allowed, default_ttl_s, activity_bump_s, max_ttl_s,
-            require_active_version)
+            require_active_version, users, groups)
         VALUES (:id, :name, :display_name, :description, :icon, :backend, :origin, :version_id,
             :agents_allowed, :default_ttl_s, :activity_bump_s, :max_ttl_s,
-            :require_active_version)
+            :require_active_version, :users, :groups)
         ON CONFLICT (id) DO UPDATE SET
             name = excluded.name, display_name = excluded.display_name,
             description = excluded.description, icon = excluded.icon,
@@ -39,7 +39,8 @@ UPSERT: Final = named_statement("""
             agents_allowed = excluded.agents_allowed, deprecated = false,
             default_ttl_s = excluded.default_ttl_s, activity_bump_s = excluded.activity_bump_s,
             max_ttl_s = excluded.max_ttl_s,
-            require_active_version = excluded.require_active_version, updated_at = now()
+            require_active_version = excluded.require_active_version,
+            users = excluded.users, groups = excluded.groups, updated_at = now()
         WHERE NOT t.deleted
         RETURNING t.*),
     version AS (
@@ -78,6 +79,15 @@ LIST_USAGE: Final[LiteralString] = """
         max(last_used_at) FILTER (WHERE owner_id = $1) AS last_used_at,
         count(DISTINCT owner_id) AS developers
     FROM workspaces WHERE last_used_at > now() - interval '60 days' GROUP BY template_id"""
+
+USER: Final[LiteralString] = """
+    SELECT u.role, u.username, u.email, ARRAY(
+        SELECT g.name FROM group_members m JOIN groups g ON g.id = m.group_id
+        WHERE m.user_id = u.id ORDER BY g.name) AS groups
+    FROM users u WHERE u.id = $1 AND u.deleted_at IS NULL"""
+HAS_WORKSPACE: Final[LiteralString] = """
+    SELECT EXISTS (SELECT FROM workspaces
+        WHERE owner_id = $1 AND template_id = $2 AND NOT deleted)"""
 
 READMES: Final[LiteralString] = (
     "SELECT id, readme FROM template_versions WHERE id = ANY ($1::uuid[])"
@@ -128,6 +138,8 @@ def _values(upsert: TemplateUpsert) -> dict[str, object]:
         "activity_bump_s": template.activity_bump_s,
         "max_ttl_s": template.max_ttl_s,
         "require_active_version": template.require_active_version,
+        "users": [strip_unstorable(name) for name in template.users],
+        "groups": [strip_unstorable(name) for name in template.groups],
         "spec": json_text(version.spec),
         "readme": strip_unstorable(version.readme),
         "has_external_agent": version.has_external_agent,
@@ -152,7 +164,7 @@ async def get(conn: Conn, template_id: TemplateId) -> Template | None:
 
 
 async def list_all(conn: Conn) -> list[Template]:
-    """All templates that are not deleted, by name, regardless of permissions."""
+    """All templates that are not deleted, by name, whoever may use them."""
     return [_TEMPLATE.decode(row["template"]) for row in await conn.fetch(LIST)]
 
 
@@ -175,6 +187,39 @@ async def list_usage(conn: Conn, actor: Actor, owner_id: UserId) -> dict[Templat
         )
         for row in rows
     }
+
+
+async def list_usable(conn: Conn, actor: Actor, user_id: UserId) -> list[Template]:
+    """Those that are not deleted and that this user may use, by name. Raises Forbidden if the actor
+    may not read that user's workspaces."""
+    require_allowed(actor, "workspaces.read", user_id)
+    found = await list_all(conn)
+    if not any(template.users or template.groups for template in found):
+        return found
+    user = await _get_user(conn, user_id)
+    return [template for template in found if may_use_template(template, user)]
+
+
+async def is_usable(
+    conn: Conn, actor: Actor, user_id: UserId, template: Template, permission: Permission
+) -> bool:
+    """Whether this user may use the template. `permission` is that of the request, on the user's
+    workspaces. Raises Forbidden."""
+    require_allowed(actor, permission, user_id)
+    if not template.users and not template.groups:
+        return True
+    return may_use_template(template, await _get_user(conn, user_id))
+
+
+async def _get_user(conn: Conn, user_id: UserId) -> TemplateUser | None:
+    row = await conn.fetchrow(USER, user_id)
+    return None if row is None else TemplateUser(**dict(row))
+
+
+async def has_workspace(conn: Conn, actor: Actor, user_id: UserId, template_id: TemplateId) -> bool:
+    """Whether the user has a workspace of the template. Raises Forbidden."""
+    require_allowed(actor, "workspaces.read", user_id)
+    return await conn.fetchval(HAS_WORKSPACE, user_id, template_id)
 
 
 async def list_readmes(conn: Conn, versions: Sequence[VersionId]) -> dict[VersionId, str]:

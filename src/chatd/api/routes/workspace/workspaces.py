@@ -102,6 +102,7 @@ class WorkspaceRoutes:
         template, version = await deps.retry(
             lambda: usable_template(
                 deps,
+                request.caller,
                 name=body.template,
                 template_id=None if template_id is None else TemplateId(template_id),
             ),
