@@ -240,10 +240,18 @@ async def run_other_tasks() -> None:
 
 class RequestMark:
     """Whether the request of a model call has left this process. `is_sent` is None if the provider
-    does not tell: then it may have."""
+    does not tell: then it may have. `before_send` runs once, when the request has its connection
+    and nothing of it has been written."""
 
-    def __init__(self) -> None:
+    def __init__(self, before_send: Callable[[], Awaitable[None]] | None = None) -> None:
         self.is_sent: bool | None = None
+        self._before_send = before_send
+
+    async def send(self) -> None:
+        before, self._before_send = self._before_send, None
+        if before is not None:
+            await before()
+        self.is_sent = True
 
 
 REQUEST_MARK: Final[ContextVar[RequestMark | None]] = ContextVar("request_mark", default=None)

@@ -16,6 +16,7 @@ from tests.support.tools import GatedTool
 
 IN_BACKGROUND = {
     "CLEAR_BUILD_KEYS",
+    "CLEAR_TOOL_OUTPUTS",
     "CLEAR_WORKSPACE_KEYS",
     "DELETE_OLD_REQUESTS",
     "GET_MANY",  # rows that a heartbeat of a slow machine saw change

@@ -482,6 +482,45 @@ async def test_a_call_that_is_stopped_before_its_request_is_sent_costs_nothing(
     await eventually(is_closed)
 
 
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("limit", [None, SpendLimit(micros=1_000_000)], ids=["no limit", "limit"])
+async def test_a_call_counts_as_sent_only_when_it_has_its_connection(
+    dsn: str, limit: SpendLimit | None
+) -> None:
+    """A worker that dies while it connects has sent nothing."""
+    connected = asyncio.Event()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connected.set()
+        await reader.read()
+        writer.close()
+
+    async with (
+        engine_rig(dsn, spend_limit=limit) as rig,
+        await asyncio.start_server(accept, "127.0.0.1", 0) as listener,
+    ):
+        provider, port = rig.model.provider, listener.sockets[0].getsockname()[1]
+        url = f"https://127.0.0.1:{port}/v1"
+        rig.model.provider = build_provider(ProviderConfig(kind="openai-compat", base_url=url))
+        chat_id = await rig.create("hi")
+        await connected.wait()
+        assert await marks(rig) in ([], [False])
+        await rig.interrupt(chat_id)
+        await rig.wait_state(chat_id, "W")
+        await rig.model.provider.close()
+        rig.model.provider, gate = provider, Gate()
+        rig.answer("hello", gate)
+        await rig.send(chat_id, "again")
+        await gate.reached.wait()
+        assert await marks(rig) == [True]
+        gate.open()
+        await rig.wait_state(chat_id, "W")
+
+
+async def marks(rig: EngineRig) -> list[bool]:
+    return [row["sent"] for row in await rig.pool.fetch("SELECT sent FROM open_calls ORDER BY at")]
+
+
 @pytest.mark.parametrize("words", [(), (STREAMED,)], ids=["in silence", "while it streams"])
 async def test_a_stopped_call_books_the_input_as_its_provider_counts_it(
     rig: EngineRig, gate: Gate, words: tuple[str, ...]

@@ -31,7 +31,7 @@ from chatd.domain.chat.messages import Draft, Message, UsageEntry
 from chatd.domain.chat.parts import TextPart
 from chatd.domain.chat.row import Chat, ChatError
 from chatd.domain.decisions import MAX_STEPS_PER_TURN, TurnRules
-from chatd.domain.errors import Unavailable
+from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import ToolCallId
 from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.config import cost_micros, resolve_effort
@@ -329,8 +329,9 @@ class ModelCall:
         limit, failure = asyncio.timeout(self._timeout_s), None
         try:
             async with limit:
-                call = self._started_call()
-                allowance = await spend_guard.open(attempt.chat, call, self._choice)
+                call, chat = self._started_call(), attempt.chat
+                allowance = await spend_guard.open(chat, call, self._choice)
+                self._mark = RequestMark(lambda: spend_guard.mark_sent(chat, call))
                 failure = await self._read(request, recorder, allowance, spend_guard)
         except SpendUnknown:
             raise self.rejected(attempt, UNCHECKED_WAIT) from None
@@ -392,6 +393,7 @@ class ModelCall:
             REQUEST_MARK.set(self._mark)
             async with self._closed_when_idle(), self._provider.stream(request) as events:
                 self._is_opened = True
+                await self._mark.send()  # For a provider that does not tell when it sends.
                 if self._continues is not None:
                     recorder.add("assistant", (TextPart(text=self._continues),))
                 return await self._assemble(events, recorder, allowance)
@@ -411,6 +413,9 @@ class ModelCall:
                 raise
             message, name = "the connection was given up", self.record.config.provider
             return classify_fault(ProviderFault(message=message, provider=name, transport="reset"))
+        except ChatdError:
+            self._is_charged = self._is_opened  # The mark could not be written.
+            raise
 
     async def _assemble(
         self,

@@ -2,7 +2,13 @@
 
 The record is written first, with what the call reserves; then the sum of all is compared with the
 limit. So of two calls that begin at the same moment at least one sees the other. A call that passes
-is marked as sent before its request is sent: what is not marked cost nothing if the worker dies.
+is marked as sent when its request has a connection, before the first byte is written: what is not
+marked cost nothing if the worker dies.
+
+A worker that dies between the mark and the first byte leaves a call that is recorded as an estimate
+and was never sent. No rule is exact here: the database and the provider cannot be told at once, and
+no provider can be asked later whether it had a request. Marking after the first byte would lose
+calls that were paid; a limit must rather count one call too many.
 """
 
 import asyncio
@@ -99,9 +105,10 @@ class SpendGuard:
         self, chat: Chat, call: StartedCall, model: ModelChoice
     ) -> SpendAllowance | None:
         """Write the record of a call and reserve what it costs. None: no limit holds. Raises
-        SpendRefused and, if the caller should ask again, SpendUnknown."""
-        is_unlimited = self._budget is None or self._budget.is_unlimited(chat)
-        await self._open_calls.open(chat, call, sent=is_unlimited)
+        SpendRefused and, if the caller should ask again, SpendUnknown. `mark_sent` must follow;
+        it writes the record of a call that no limit holds for."""
+        if self._budget is not None and not self._budget.is_unlimited(chat):
+            await self._open_calls.open(chat, call, sent=False)
         try:
             allowed = await self._reserve(chat, call)
             if isinstance(allowed, SpendRefusal):
@@ -110,12 +117,14 @@ class SpendGuard:
                 config = model.config
                 if not is_priced(config.prices, model.kind):
                     raise SpendRefused(unpriced_refusal(config.name))
-            if not is_unlimited:
-                await self._open_calls.open(chat, call, sent=True)
         except BaseException:
             self._open_calls.discard(call.id)
             raise
         return allowed
+
+    async def mark_sent(self, chat: Chat, call: StartedCall) -> None:
+        """Just before the request is sent."""
+        await self._open_calls.open(chat, call, sent=True)
 
     def discard(self, call: StartedCall) -> None:
         """The call was not sent, or the provider refused it."""

@@ -227,7 +227,7 @@ class TitleGenerator:
         record = ModelCallRecord(config=model.config, id=call_id)
         call = started_call(kind, call_id, model.config, assembler.usage)
         is_charged, is_opened, fault = False, False, None
-        mark = RequestMark()
+        mark = RequestMark(lambda: self._spend_guard.mark_sent(chat, call))
         REQUEST_MARK.set(mark)
         is_recorded = kind == "title" and await self._debug.is_on(chat.owner_id)
         debug = self._debug.begin(chat, "title", model.config, request) if is_recorded else None
@@ -237,6 +237,7 @@ class TitleGenerator:
                 is_charged = True
             async with asyncio.timeout_at(deadline), model.provider.stream(request) as events:
                 is_opened = True
+                await mark.send()  # For a provider that does not tell when it sends.
                 async for event in events:
                     if isinstance(event, StreamFailed):
                         fault = event.fault

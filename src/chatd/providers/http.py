@@ -354,12 +354,9 @@ class _Connection:
 
     def __init__(self, mark: RequestMark | None = None) -> None:
         self.is_reused = False
-        self._mark = mark
-        self.set_sent(is_sent=False)
-
-    def set_sent(self, *, is_sent: bool) -> None:
-        if self._mark is not None:
-            self._mark.is_sent = is_sent
+        self.mark = mark
+        if mark is not None:
+            mark.is_sent = False
 
 
 def _trace_connection() -> aiohttp.TraceConfig:
@@ -377,9 +374,10 @@ def _trace_connection() -> aiohttp.TraceConfig:
         context: SimpleNamespace,
         _params: aiohttp.TraceRequestHeadersSentParams,
     ) -> None:
+        # aiohttp calls this before it writes the first byte, and waits for it.
         line = context.trace_request_ctx
-        if isinstance(line, _Connection):
-            line.set_sent(is_sent=True)
+        if isinstance(line, _Connection) and line.mark is not None:
+            await line.mark.send()
 
     trace = aiohttp.TraceConfig()
     trace.on_connection_reuseconn.append(reused)
