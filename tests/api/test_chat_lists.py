@@ -1,16 +1,18 @@
 """The list of chats over HTTP: filters, pins, and the search by words."""
 
 import asyncio
+from typing import NoReturn
 from urllib.parse import urlencode
 
 import msgspec
 import pytest
 
+from chatd.api.schemas.chats import FoundMessages
 from chatd.domain.chat.states import State
 from chatd.domain.chat.worker_transitions import acquire, finish_turn
 from chatd.domain.ids import ChatId
 from chatd.store import retention
-from chatd.store.chat import search_index
+from chatd.store.chat import search, search_index
 from tests.support.api.server import OTHER_USER, ApiServer, Json, message_body
 from tests.support.api.sse_viewer import event_source
 from tests.support.factories import WORKER, draft, text
@@ -191,12 +193,12 @@ async def test_a_rename_an_edit_and_a_deletion_reach_the_index(server: ApiServer
     assert await matches(server, "fence") == [], "not even before the index follows"
     await index(server)
     assert [title for title, _, _ in await matches(server, "hedge")] == ["Gate"]
-    rows = "SELECT count(*) FROM chat_search WHERE chat_id = $1"
+    rows = "SELECT count(*) FROM chat_search_texts WHERE chat_id = $1"
     assert await server.replica.pool.fetchval(rows, chat) == 2
     await server.ask("DELETE", f"/chats/{chat}")
     assert await matches(server, "hedge") == []
     await retention.remove_deleted_chat(server.replica.pool, chat, max_rows=1)
-    assert await server.replica.pool.fetchval("SELECT count(*) FROM chat_search") == 0
+    assert await server.replica.pool.fetchval("SELECT count(*) FROM chat_search_texts") == 0
 
 
 async def test_filters_hold_for_a_search_too(server: ApiServer) -> None:
@@ -243,3 +245,138 @@ async def test_a_long_history_is_indexed_in_several_reads(
     for number in range(6):
         assert await listed(server, q=f"word{number}") == [chat]
     assert not await search_index.index_batch(server.replica.pool)
+
+
+async def test_all_messages_of_a_long_imported_chat_are_found(server: ApiServer) -> None:
+    """An import is one change: all its messages have the same revision."""
+    at = "2026-01-31T12:00:00Z"
+    messages: list[Json] = [
+        {
+            "type": "message",
+            "chat": 1,
+            "id": number,
+            "role": "user",
+            "content": [{"type": "text", "text": f"Walrus{number} swims"}],
+            "created_at": at,
+        }
+        for number in range(1, 2401)
+    ]
+    args = {"command": "pytest -q tests/store", "workdir": "/home/dev/zebra.d"}
+    call = {"type": "tool-call", "tool_call_id": "c1", "tool_name": "execute", "args": args}
+    done = {"type": "tool-result", "tool_call_id": "c1", "tool_name": "execute", "result": "ok"}
+    messages[2300] |= {"role": "assistant", "content": [call]}
+    messages[2301] |= {"role": "tool", "content": [done]}
+    lines: list[Json] = [
+        {"type": "chatd", "version": 1},
+        {"type": "chat", "number": 1, "title": "Imported", "labels": {}, "created_at": at},
+        *messages,
+        {"type": "end", "chats": 1, "messages": len(messages)},
+    ]
+    body = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+    made = await server.ask("POST", "/chats/import", body)
+    assert made.status == 201, made.content
+    chat = ChatId(msgspec.convert(made.json["id"], ChatId))
+    before = await found_in(server, chat, "walrus1")
+    await index(server)
+    places = {
+        "walrus swims": 2400,
+        '"walrus1 swims"': 1,
+        "walrus1200": 1200,
+        "alrus2400": 2400,
+        "walrus24": 2400,
+        '"pytest -q"': 2301,
+        "tests/sto": 2301,
+        "dev/zebra": 2301,
+        "zebra.d": 2301,
+        "execute": 2301,
+        "ex": 2301,
+    }
+    found = {q: [place for _, place, _ in await matches(server, q)] for q in places}
+    assert found == {q: [number] for q, number in places.items()}
+    assert before == [1, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, *range(100, 200)], "unindexed"
+    assert await found_in(server, chat, "walrus240") == [240, 2400]
+    assert len(await found_in(server, chat, "wal")) == search.MAX_FOUND_IN_CHAT
+
+
+async def found_in(server: ApiServer, chat: ChatId, q: str) -> list[int]:
+    reply = await server.ask("GET", f"/chats/{chat}/matches?{urlencode({'q': q})}")
+    assert reply.status == 200, reply.content
+    found = msgspec.convert(reply.json, FoundMessages)
+    assert found.count == len(found.message_ids)
+    assert found.has_more == (found.count == search.MAX_FOUND_IN_CHAT)
+    return list(found.message_ids)
+
+
+async def test_words_are_found_in_a_chat_before_and_after_the_index_has_them(
+    server: ApiServer,
+) -> None:
+    chat = await server.create("what is a fence?")
+    await answer(server, chat, "A **fence** keeps a stale worker out.")
+    for _ in range(2):
+        assert await found_in(server, chat, "fen") == [1, 2]
+        assert await found_in(server, chat, "FENCE stale") == [2]
+        assert await found_in(server, chat, "gate") == []
+        await index(server)
+    await server.ask("PATCH", f"/chats/{chat}/messages/1", message_body("and a gate?"))
+    assert await found_in(server, chat, "fence") == [], "edited since"
+    assert await found_in(server, chat, "gate") == [3]
+
+
+@pytest.mark.parametrize("q", ["", "title:fence", "fence archived:true", "..."])
+async def test_a_chat_is_searched_by_words_only(server: ApiServer, q: str) -> None:
+    chat = await server.create("fence")
+    reply = await server.ask("GET", f"/chats/{chat}/matches?{urlencode({'q': q})}")
+    assert (reply.status, reply.field) == (400, "q")
+
+
+async def test_a_snippet_is_plain_text(server: ApiServer) -> None:
+    chat = await server.create("hello")
+    await answer(server, chat, "## The *fence*\n\n- see [docs](http://x/y)\n- **stale** worker")
+    await index(server)
+    (item,) = (await server.ask("GET", "/chats?q=stale")).items
+    match = msgspec.convert(item["match"], Json)
+    assert match["text"] == "The fence see docs (http://x/y) stale worker"
+    assert match["highlights"] == [[32, 37]]
+
+
+async def test_a_killed_run_of_the_index_is_continued(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each batch commits; what a batch did that was killed is done again."""
+    monkeypatch.setattr(search_index, "MAX_CHATS_PER_BATCH", 1)
+    ids = [await server.create(f"walrus {number}") for number in range(3)]
+    await search_index.index_batch(server.replica.pool)
+    write = search_index.make_entries
+
+    def die(*_: object) -> NoReturn:
+        raise KilledError
+
+    monkeypatch.setattr(search_index, "make_entries", die)
+    with pytest.raises(KilledError):
+        await search_index.index_batch(server.replica.pool)
+    monkeypatch.setattr(search_index, "make_entries", write)
+    await index(server)
+    assert await listed(server, q="walrus") == list(reversed(ids))
+
+
+class KilledError(Exception):
+    pass
+
+
+async def test_what_replicas_of_the_previous_release_do_reaches_the_index(
+    server: ApiServer,
+) -> None:
+    """They keep the state of their own index in the same rows, and know no other columns."""
+    pool = server.replica.pool
+    chat = await server.create("fence")
+    await pool.execute(
+        "INSERT INTO chat_search_state (chat_id, version, message_id, title)"
+        " SELECT id, history_version, 0, title FROM chats"
+    )
+    await index(server)
+    assert await listed(server, q="fence") == [chat]
+    await pool.execute("UPDATE chats SET title = 'Gate', updated_at = now() - interval '1 day'")
+    await pool.execute("UPDATE chat_search_state SET title = 'Gate'")
+    await index(server)
+    assert await listed(server, q="title:gate") == [chat]
+    assert not await search_index.index_batch(pool)

@@ -216,6 +216,9 @@ CASES: Final[Mapping[str, Case]] = {
     "chat.search.search": lambda pool, who, _: search.search(
         pool, who, ChatListFilter(), ("first",), ()
     ),
+    "chat.search.find_in_chat": lambda pool, who, _: search.find_in_chat(
+        pool, who, CHAT, ("first",)
+    ),
     "chat.search.load_messages": lambda pool, who, chat: search.load_messages(
         pool,
         who,

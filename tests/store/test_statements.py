@@ -15,7 +15,9 @@ import pytest
 from asyncpg.protocol import BUILTIN_TYPE_NAME_MAP
 
 import chatd.store
+from chatd.domain.chat.lists.search_text import index_keys, query_grams, text_grams
 from chatd.domain.errors import ChatdError
+from chatd.domain.ids import UserId
 from chatd.store import spend
 from chatd.store.chat import (
     chats,
@@ -249,8 +251,53 @@ async def test_the_lists_of_a_reader_read_the_shares_and_not_all_chats(dsn: str)
         assert await rows_read(session, chats.LIST_SHARED, *page, "true") <= at_most
         assert await rows_read(session, chats.LIST_ALL, *page, "true") <= at_most + 50
         assert await rows_read(session, shares.LIST_ROOTS, f"{{{reader}}}", 10_000) <= at_most
-        words = (*page, "walrus", None, "true")
+        words = (*page, "{1,2,3}", "{%walrus%}", None, "true")
         assert await rows_read(session, search.SEARCH_SHARED, *words) <= at_most
+        await session.execute("ROLLBACK")
+
+
+ENTRIES = """
+    INSERT INTO chat_search_texts (chat_id, message_id, root_chat_id, owner_id, at, text, grams)
+    SELECT chat, n, chat, CASE WHEN n % 10 = 0 THEN $1::uuid ELSE chat END,
+        now() + n * interval '1 ms',
+        CASE WHEN n = 70 THEN 'a walrus' ELSE 'a common fence' END,
+        CASE WHEN n % 10 = 0 THEN $2::integer[] ELSE $3::integer[] END
+    FROM generate_series(1, 5000) n, LATERAL (SELECT md5((n % 500 + 2)::text)::uuid AS chat) c"""
+
+
+@pytest.mark.stock_server
+async def test_a_search_reads_the_entries_that_have_the_grams_and_compares_one_page(
+    dsn: str,
+) -> None:
+    """500 of the 5,000 entries are the owner's, in 50 chats. A rare word reads its entry, and a
+    common one compares one text of each chat that it shows."""
+    rare, common = "a walrus", "a common fence"
+    other = UserId(UUID(int=OWNER.int ^ 1))
+    async with session_to(dsn) as session:
+        await session.execute("BEGIN")
+        await session.execute("TRUNCATE chats CASCADE")
+        await open_chat(session, CHAT.int, free=WORKER)
+        await session.execute(MANY, CHAT, OWNER)
+        keys = index_keys(OWNER, text_grams(common))
+        await session.execute(ENTRIES, OWNER, keys, index_keys(other, text_grams(common)))
+        await session.execute(
+            "UPDATE chat_search_texts SET grams = $1 WHERE message_id = 70",
+            index_keys(OWNER, text_grams(rare)),
+        )
+        await session.execute("ANALYZE chat_search_texts")
+        page = (OWNER, "false", None, None, 10, None, None, None)
+
+        async def read(words: str) -> int:
+            grams = ",".join(map(str, query_grams([words])))
+            values = (*page, f"{{{grams}}}", f"{{%{words}%}}", None)
+            plan = await plan_of(session, search.SEARCH, *values)
+            assert "chat_search_texts_grams" in {node.get("Index Name") for node in plan}, words
+            return await rows_read(session, search.SEARCH, *values)
+
+        assert await read("walrus") <= 3
+        assert await read("com") <= 500 + 10 + 10
+        newest = (*page, 100, "{%com%}", "{}")
+        assert await rows_read(session, search.SEARCH_NEWEST, *newest) <= 100 + 10 + 50
         await session.execute("ROLLBACK")
 
 

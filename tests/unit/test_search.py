@@ -5,10 +5,7 @@ import pytest
 from chatd.domain.chat.lists.pins import MAX_PINNED_CHATS, place_pin
 from chatd.domain.chat.lists.search import (
     MAX_QUERY_CHARS,
-    SNIPPET_CHARS,
     SearchQuery,
-    make_snippet,
-    match_expression,
     parse_query,
 )
 from chatd.domain.errors import Conflict, InvalidInput
@@ -32,7 +29,8 @@ from tests.support.store import chat_id
         ('"http://x"', SearchQuery(texts=("http://x",))),
         ('title:Build title:"of june"', SearchQuery(titles=("build", "of june"))),
         ("o'brien", SearchQuery(texts=("o'brien",))),
-        ("Übung", SearchQuery(texts=("übung",))),
+        ("Übung", SearchQuery(texts=("ubung",))),
+        ("src/Chatd/store.py", SearchQuery(texts=("src/chatd/store.py",))),
         ('fence"of the"lease', SearchQuery(texts=("fence", "of the", "lease"))),
     ],
 )
@@ -65,38 +63,6 @@ def test_a_bad_term_is_refused_with_its_position(text: str, reason: str) -> None
         parse_query(text)
     assert refused.value.field == "q"
     assert reason in refused.value.detail
-
-
-def test_an_expression_is_quoted() -> None:
-    assert match_expression(["a", "o'b\\c"]) == "'a' & 'o''b\\\\c'"
-    assert match_expression(["bu"], prefix=True) == "'bu':*"
-
-
-@pytest.mark.parametrize(
-    ("text", "words", "piece", "marked"),
-    [
-        ("A fence and a lease.", ["lease"], "A fence and a lease.", ["lease"]),
-        ("Fence, FENCE\nfences", ["fence"], "Fence, FENCE fences", ["Fence", "FENCE"]),
-        ("Out of  memory", ["out of memory"], "Out of memory", ["Out", "of", "memory"]),
-        ("Nothing here", ["lease"], "Nothing here", []),
-        ("", ["lease"], "", []),
-    ],
-)
-def test_a_snippet_marks_the_words(
-    text: str, words: list[str], piece: str, marked: list[str]
-) -> None:
-    snippet = make_snippet(text, words)
-    assert snippet.text == piece
-    assert [snippet.text[start:end] for start, end in snippet.highlights] == marked
-
-
-def test_a_snippet_of_a_long_text_begins_shortly_before_the_first_word() -> None:
-    snippet = make_snippet("some words " * 500 + "the lease " + "and more " * 500, ["lease"])
-    assert len(snippet.text) == SNIPPET_CHARS
-    ((start, end),) = snippet.highlights
-    assert snippet.text[start:end] == "lease"
-    assert start < 45
-    assert snippet.text.startswith(("some", "words"))
 
 
 A, B, C, D = (chat_id(number) for number in range(1, 5))

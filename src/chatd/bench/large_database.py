@@ -5,10 +5,14 @@ one, one in 300 waits for a client. One owner has far more chats than the others
 more messages.
 """
 
+import random
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Final, LiteralString, cast
 
 from msgspec import Struct
 
+from chatd.domain.chat.lists.search_text import text_grams, title_gram
 from chatd.store.conn import DatabaseSession
 
 UNSAFE_SETTINGS: Final = {
@@ -72,15 +76,24 @@ USAGE: Final = """
         1000, 500, 0, 0, 0, 12000, true
     FROM (SELECT *, row_number() OVER () AS n FROM chats) c"""
 
-# Each entry has its owner, a word that all have, one of each tenth, and a rare one.
+# Each text is in many chats. Every entry has the numbers of its owner, as `index_keys` makes them.
+SEARCH_POOL: Final = """
+    CREATE TEMPORARY TABLE search_pool AS
+    SELECT row_number() OVER () - 1 AS n, text, grams::integer[] AS grams
+    FROM unnest($1::text[], $2::text[]) AS p (text, grams)"""
 SEARCH: Final = """
-    INSERT INTO chat_search (chat_id, message_id, root_chat_id, owner_id, at, words)
-    SELECT c.id, k, c.root_chat_id, c.owner_id, c.created_at, array_to_tsvector(ARRAY[
-        '@' || c.owner_id, 'common', 'tenth' || k, 'rare' || left(c.id::text, 4)])
-    FROM chats c, generate_series(0, 10) k"""
+    INSERT INTO chat_search_texts (chat_id, message_id, root_chat_id, owner_id, at, text, grams)
+    SELECT c.id, k, c.root_chat_id, c.owner_id, c.created_at, p.text, ARRAY(
+        SELECT (gram + (('x' || right(c.owner_id::text, 3))::bit(12)::bigint << 20)
+            - 2147483648)::integer
+        FROM unnest(CASE WHEN k = 0 THEN $2 || p.grams ELSE p.grams END) gram)
+    FROM chats c CROSS JOIN generate_series(0, 10) k
+    JOIN search_pool p ON p.n = abs(hashtext(c.id::text || k)::bigint) % $1
+    ORDER BY c.id, k"""
+SEARCH_POOL_SIZE: Final = 10_000
 SEARCH_STATE: Final = """
-    INSERT INTO chat_search_state (chat_id, version, message_id, title)
-    SELECT id, history_version, 0, title FROM chats"""
+    INSERT INTO chat_search_state (chat_id, version, message_id, title, text_version, text_title)
+    SELECT id, history_version, 0, title, history_version, title FROM chats"""
 
 WORKERS: Final = """
     INSERT INTO chat_workers (worker_id, lock_key, lease_until)
@@ -90,7 +103,7 @@ INDEXES: Final = """
     SELECT i.indexrelid::regclass::text AS name, pg_get_indexdef(i.indexrelid) AS index,
         c.conname AS key, pg_get_constraintdef(c.oid) AS definition
     FROM pg_index i LEFT JOIN pg_constraint c ON c.conindid = i.indexrelid AND c.contype = 'p'
-    WHERE i.indrelid = 'chat_messages'::regclass"""
+    WHERE i.indrelid = $1::text::regclass"""
 
 
 class LargeDatabase(Struct, frozen=True, kw_only=True):
@@ -102,34 +115,55 @@ class LargeDatabase(Struct, frozen=True, kw_only=True):
 async def fill_database(session: DatabaseSession, large: LargeDatabase) -> None:
     """Without foreign key checks, and with indexes created last: ten times faster."""
     await session.execute("SET session_replication_role = replica")
-    await session.execute("SET maintenance_work_mem = '512MB'")
-    indexes = await session.fetch(INDEXES)
-    for row in indexes:
-        await _ddl(session, _drop(row["name"], row["key"]))
+    await session.execute("SET maintenance_work_mem = '2GB'")
     await session.execute(USERS)
     await session.execute(CHATS, large.chats)
-    await session.execute(MESSAGES, large.chats, large.long_chat)
-    for row in indexes:
-        await _ddl(session, _restore(row["index"], row["key"], row["definition"]))
+    async with _indexes_created_last(session, "chat_messages"):
+        await session.execute(MESSAGES, large.chats, large.long_chat)
     await session.execute(USAGE)
-    await session.execute(SEARCH)
+    texts = [sample_text(number) for number in range(SEARCH_POOL_SIZE)]
+    grams = [f"{{{','.join(map(str, text_grams(text)))}}}" for text in texts]
+    await session.execute(SEARCH_POOL, texts, grams)
+    async with _indexes_created_last(session, "chat_search_texts"):
+        await session.execute(SEARCH, SEARCH_POOL_SIZE, title_gram())
     await session.execute(SEARCH_STATE)
-    await session.execute("UPDATE chat_search_progress SET until = now()")
+    await session.execute("UPDATE chat_search_progress SET until = now(), texts_until = now()")
     await session.execute(WORKERS)
     await session.execute("VACUUM (ANALYZE)")
     await session.execute("RESET session_replication_role")
 
 
-def _drop(name: str, key: str | None) -> str:
-    if key is None:
-        return f"DROP INDEX {name}"
-    return f"ALTER TABLE chat_messages DROP CONSTRAINT {key}"
+def sample_text(number: int) -> str:
+    """Some twenty words, often the same ones, with a path, a command, and a word of its own."""
+    choose = random.Random(number)
+    words = (_WORDS[int(len(_WORDS) * choose.random() ** 3)] for _ in range(choose.randint(3, 40)))
+    path = f"src/{_WORDS[number % 97]}/{_WORDS[number % 89]}{number % 10}.py"
+    return f"common tenth{number % 10} rare{number:04} {path} pytest -q {path} {' '.join(words)}"
 
 
-def _restore(index: str, key: str | None, definition: str | None) -> str:
-    if key is None:
-        return index
-    return f"ALTER TABLE chat_messages ADD CONSTRAINT {key} {definition}"
+def _made_up_words(count: int) -> list[str]:
+    choose = random.Random(1)
+    pieces = [a + b for a in "bcdfghklmnprstvwz" for b in "aeiou"]
+    return ["".join(choose.choices(pieces, k=choose.randint(1, 4))) for _ in range(count)]
+
+
+_WORDS: Final = _made_up_words(5_000)
+
+
+@asynccontextmanager
+async def _indexes_created_last(session: DatabaseSession, table: str) -> AsyncGenerator[None]:
+    indexes = await session.fetch(INDEXES, table)
+    for row in indexes:
+        name, key = row["name"], row["key"]
+        is_key = key is not None
+        drop = f"ALTER TABLE {table} DROP CONSTRAINT {key}" if is_key else f"DROP INDEX {name}"
+        await _ddl(session, drop)
+    yield
+    for row in indexes:
+        key, definition = row["key"], row["definition"]
+        is_key = key is not None
+        add = f"ALTER TABLE {table} ADD CONSTRAINT {key} {definition}"
+        await _ddl(session, add if is_key else row["index"])
 
 
 async def _ddl(session: DatabaseSession, sql: str) -> None:

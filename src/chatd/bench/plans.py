@@ -42,7 +42,7 @@ from chatd.store.conn import Conn, DatabaseSession
 from chatd.store.costs import DayRange
 from chatd.store.spend import DefaultLimit
 
-GUARDED_TABLES: Final = frozenset({"chats", "chat_messages", "chat_search", "usage_events"})
+GUARDED_TABLES: Final = frozenset({"chats", "chat_messages", "chat_search_texts", "usage_events"})
 _ALL_DAYS: Final = DayRange(start=date(2000, 1, 1), end=date(2100, 1, 1))
 PLAN_CACHE_MODES: Final = ("force_custom_plan", "force_generic_plan")
 
@@ -173,6 +173,7 @@ async def _hot_statements(session: DatabaseSession, large: LargeDatabase) -> Seq
     heartbeat = Heartbeat(worker_id=worker, running={row["id"]: row["epoch"] for row in mine})
     running = await chats.get(session, WORKER, ChatId(mine[0]["id"]))
     late = await _late_page(session, busy.user_id)
+    anyone = (None, False)
     recently = await session.fetchval("SELECT now() - interval '5 min'")
     assert running is not None
     return (
@@ -221,10 +222,31 @@ async def _hot_statements(session: DatabaseSession, large: LargeDatabase) -> Seq
             run=lambda conn: search.search(conn, labelled, ChatListFilter(), ("rare0123",), ()),
         ),
         HotStatement(
-            # Reads all entries of the owner that have the word.
-            name="search for a word in each chat of a busy owner",
+            name="search for a piece of a path",
+            max_pages=2000,
+            run=lambda conn: search.search(conn, labelled, ChatListFilter(), ("7.py",), ()),
+        ),
+        HotStatement(
+            name="search for a command that nobody has run",
+            max_pages=1000,
+            run=lambda conn: search.search(conn, labelled, ChatListFilter(), ("pytest -x",), ()),
+        ),
+        HotStatement(
+            # The newest entries of the owner fill a page.
+            name="search for a letter in each message of a busy owner",
+            max_pages=2 * search.MAX_NEWEST_ENTRIES,
+            run=lambda conn: search.search(conn, busy, ChatListFilter(), ("c",), ()),
+        ),
+        HotStatement(
+            # Reads all titles of the owner.
+            name="search for a word in each title of a busy owner",
             max_pages=large.chats // 20 * 4,
-            run=lambda conn: search.search(conn, busy, ChatListFilter(), ("tenth3",), ()),
+            run=lambda conn: search.search(conn, busy, ChatListFilter(), (), ("common",)),
+        ),
+        HotStatement(
+            name="find a word in a chat",
+            max_pages=200,
+            run=lambda conn: conn.fetch(search.FIND, long_chat, ["%tenth3%"], 1000, *anyone),
         ),
         HotStatement(
             name="chats that the search index lacks",

@@ -151,6 +151,7 @@ CHATS: Final = (
     row("DELETE /chats/{chat_id}", "control", "chat:write", works_deleted=True),
     row("POST /chats/{chat_id}/read", "read", "chat:read", {"message_id": 2}),
     row("GET /chats/{chat_id}/subagents", "read", "chat:read"),
+    row("GET /chats/{chat_id}/matches", "read", "chat:read", query="?q=x"),
     row("POST /chats/{chat_id}/interrupt", "control", "chat:write", state=State.R0),
     row("POST /chats/{chat_id}/resume", "write", "chat:write", state=State.E1),
     row("POST /chats/{chat_id}/compact", "write", "chat:write"),

@@ -100,6 +100,22 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/chats/{chat_id}/matches": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["find_in_chat"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/chats/{chat_id}/subagents": {
         parameters: {
             query?: never;
@@ -3014,6 +3030,11 @@ export interface components {
             chat_id: string;
             message_id: number;
         };
+        FoundMessages: {
+            count: number;
+            message_ids: number[];
+            has_more: boolean;
+        };
         GitChanges: {
             /** @enum {unknown} */
             type: "changes";
@@ -5036,6 +5057,29 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["PublicChat"];
+                };
+            };
+        };
+    };
+    find_in_chat: {
+        parameters: {
+            query?: {
+                q?: string;
+            };
+            header?: never;
+            path: {
+                chat_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FoundMessages"];
                 };
             };
         };

@@ -1,5 +1,6 @@
 """The list of chats: filtered by columns, or searched by words."""
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
@@ -15,13 +16,17 @@ from chatd.api.route import ApiRoute
 from chatd.api.schemas.chats import (
     ChatListQuery,
     ChatPage,
+    FindQuery,
+    FoundMessages,
     ListedChat,
     SearchMatch,
     SubagentListQuery,
     SubagentPage,
 )
 from chatd.domain.access import UserActor
-from chatd.domain.chat.lists.search import SearchQuery, make_snippet, parse_query
+from chatd.domain.chat.lists.search import SearchQuery, parse_query
+from chatd.domain.chat.lists.search_text import make_snippet, message_text, one_line
+from chatd.domain.chat.messages import Message
 from chatd.domain.chat.public_chat import PublicChat, public_chat
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import InvalidInput, NotFound
@@ -29,7 +34,6 @@ from chatd.domain.ids import ChatId
 from chatd.store.chat import chats, read_marks, search, subagents
 from chatd.store.chat.chats import ChatListFilter
 from chatd.store.chat.search import SearchHit
-from chatd.store.chat.search_index import message_text
 from chatd.store.conn import Conn
 
 T = TypeVar("T")
@@ -54,6 +58,18 @@ class ChatListRoutes:
                 handle=self.list_chats,
                 query=ChatListQuery,
                 replies={200: ChatPage},
+            ),
+            ApiRoute(
+                endpoint="GET /chats/{chat_id}/matches",
+                permission="chats.read",
+                summary="Find words in the messages of a chat",
+                description=(
+                    "In texts, file names and tool calls, also of messages that the search of the"
+                    f" list does not know yet. At most {search.MAX_FOUND_IN_CHAT:,} messages."
+                ),
+                handle=self.find_in_chat,
+                query=FindQuery,
+                replies={200: FoundMessages},
             ),
             ApiRoute(
                 endpoint="GET /chats/{chat_id}/subagents",
@@ -88,6 +104,19 @@ class ChatListRoutes:
         if wanted.texts or wanted.titles:
             return reply(await self._deps.retry(lambda: page.search(wanted)))
         return reply(await self._deps.retry(page.load))
+
+    async def find_in_chat(self, request: ApiRequest) -> ApiReply:
+        wanted = parse_query(request.query(FindQuery).q)
+        if wanted != SearchQuery(texts=wanted.texts) or not wanted.texts:
+            raise InvalidInput("q", "must be words or quoted phrases")
+        actor, pool, chat_id = request.caller.actor, self._deps.pool, request.chat_id
+        if await self._deps.retry(lambda: chats.get(pool, actor, chat_id)) is None:
+            raise NotFound("There is no such chat.")
+        found = await self._deps.retry(
+            lambda: search.find_in_chat(pool, actor, chat_id, wanted.texts)
+        )
+        has_more = len(found) == search.MAX_FOUND_IN_CHAT
+        return reply(FoundMessages(count=len(found), message_ids=tuple(found), has_more=has_more))
 
     async def list_subagents(self, request: ApiRequest) -> ApiReply:
         query = request.query(SubagentListQuery)
@@ -175,12 +204,19 @@ class ChatListPage(Struct, frozen=True, kw_only=True):
         self, hits: Sequence[SearchHit], wanted: SearchQuery
     ) -> dict[ChatId, SearchMatch]:
         messages = await search.load_messages(self.conn, self.actor, hits)
+        # Not on the event loop: a page of long messages takes a second.
+        return await asyncio.to_thread(self._make_matches, hits, messages, wanted)
+
+    @staticmethod
+    def _make_matches(
+        hits: Sequence[SearchHit], messages: Mapping[ChatId, Message], wanted: SearchQuery
+    ) -> dict[ChatId, SearchMatch]:
         found: dict[ChatId, SearchMatch] = {}
         for hit in hits:
             message = messages.get(hit.chat_id)
             if not hit.is_title and message is None:
                 continue
-            text = hit.root.title if message is None else message_text(message)
+            text = one_line(hit.root.title) if message is None else message_text(message)
             snippet = make_snippet(text, wanted.texts or wanted.titles)
             found[hit.root.id] = SearchMatch(
                 chat_id=hit.chat_id,

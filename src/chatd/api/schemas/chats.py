@@ -359,6 +359,28 @@ class ChatPage(ListPage[ListedChat], frozen=True, kw_only=True):
     """A page of chats."""
 
 
+class FindQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is looked for in the messages of one chat."""
+
+    q: Annotated[
+        str,
+        describe(
+            'Words or `"quoted phrases"`, as in a search of the list: a message must have all.',
+            "out of memory",
+        ),
+    ]
+
+
+class FoundMessages(Struct, frozen=True, kw_only=True):
+    """The messages of a chat in which the words were found."""
+
+    count: Annotated[int, describe("How many messages were found.", 2)]
+    message_ids: Annotated[
+        tuple[MessageId, ...], describe("The messages, oldest first.", [3, 1207])
+    ]
+    has_more: Annotated[bool, describe("Later messages may have the words too: the limit was met.")]
+
+
 class SubagentListQuery(ListQuery, frozen=True, kw_only=True):
     """Which page of the subagents."""
 

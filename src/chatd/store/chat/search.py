@@ -1,8 +1,8 @@
-"""Find chats by words of their titles and messages.
+"""Find chats by pieces of their titles and messages, and messages within a chat.
 
-The index is a table of its own, filled behind the commits by `search_index`. Every entry has its
-owner as one more word, so that a search reads only entries of the user, or of the owners of chats
-that are shared with the user.
+The index is a table of its own, filled behind the commits by `search_index`. It finds the entries
+of an owner that have the grams of the terms (`domain.chat.lists.search_text`); those are compared
+with the terms, newest first, until a page is full.
 """
 
 from collections.abc import Sequence
@@ -12,69 +12,146 @@ from typing import Final, LiteralString
 from msgspec import Struct
 
 from chatd.domain.access import Actor, UserActor
-from chatd.domain.chat.lists.search import match_expression
+from chatd.domain.chat.lists.search_text import (
+    fold,
+    has_terms,
+    index_keys,
+    is_short,
+    message_text,
+    query_grams,
+    title_gram,
+)
 from chatd.domain.chat.messages import Message
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId, MessageId
 from chatd.store.chat.chats import FILTERS, ChatListFilter, chat_from_row, filter_values
-from chatd.store.chat.messages import MESSAGE_COLUMNS, messages_from_json
-from chatd.store.conn import Conn
+from chatd.store.chat.messages import MESSAGE_COLUMNS, messages_from_json, take_within_bytes
+from chatd.store.conn import Conn, Row
 from chatd.store.row_access import chat_condition, chat_reach, shared_roots
+
+
+def changed_messages(
+    chat: LiteralString,
+    version: LiteralString,
+    message: LiteralString,
+    *,
+    limit: LiteralString,
+    max_bytes: LiteralString,
+) -> LiteralString:
+    """SQL for the messages of a chat that changed after a version, and after a message of it if
+    one is given: the state of the index."""
+    rows: LiteralString = f"""
+        SELECT {MESSAGE_COLUMNS} FROM chat_messages
+        WHERE chat_id = {chat} AND revision >= coalesce({version}, 0) AND (revision, id) >
+            (coalesce({version}, 0), coalesce({message}, 9223372036854775807))
+          AND role IN ('user', 'assistant')
+        ORDER BY revision, id LIMIT {limit}"""
+    return take_within_bytes(rows, order="revision, id", max_bytes=max_bytes)
+
 
 TITLE_ENTRY: Final = MessageId(0)
 """The number of the entry of a chat's title, which is no message."""
 
-_OWN_WORD: Final[LiteralString] = "('''@' || $1::uuid::text || '''')"
-_SHARED_WORDS: Final[LiteralString] = """
-    (SELECT string_agg(DISTINCT '''@' || owner_id::text || '''', ' | ') FROM shared)"""
-# $11: whether sharing is enabled.
+MAX_NEWEST_ENTRIES: Final = 1000
+"""That a search compares before it uses the index."""
+MAX_FOUND_IN_CHAT: Final = 1000
+"""Messages of one chat."""
+MAX_UNINDEXED_MESSAGES: Final = 200
+MAX_UNINDEXED_BYTES: Final = 1024 * 1024
+
+_KEYS: Final[LiteralString] = """ARRAY(
+    SELECT (gram + (('x' || right(owner_id::text, 3))::bit(12)::bigint << 20) - 2147483648)::integer
+    FROM unnest($9::integer[]) gram)"""
+_OWN: Final[LiteralString] = f"""
+    owners AS MATERIALIZED (
+        SELECT owner_id, {_KEYS} AS keys FROM (SELECT $1::uuid AS owner_id) o)"""
+# $12: whether sharing is enabled.
 _SHARED: Final[LiteralString] = f"""
     shared AS MATERIALIZED (
         SELECT id, owner_id FROM chats
-        WHERE $11::boolean AND id = ANY ({shared_roots("$1")}) AND owner_id <> $1),"""
+        WHERE $12::boolean AND id = ANY ({shared_roots("$1")}) AND owner_id <> $1),
+    owners AS MATERIALIZED (
+        SELECT owner_id, {_KEYS} AS keys FROM (SELECT DISTINCT owner_id FROM shared) o)"""
+_ALL: Final[LiteralString] = f"""
+    shared AS MATERIALIZED (
+        SELECT id, owner_id FROM chats
+        WHERE $12::boolean AND id = ANY ({shared_roots("$1")}) AND owner_id <> $1),
+    owners AS MATERIALIZED (
+        SELECT owner_id, {_KEYS} AS keys
+        FROM (SELECT $1::uuid AS owner_id UNION SELECT owner_id FROM shared) o)"""
 _IS_SHARED: Final[LiteralString] = "IN (SELECT id FROM shared)"
 
 
-def _search(
-    words: LiteralString,
-    entries: LiteralString,
-    roots: LiteralString,
-    shared: LiteralString = "",
-) -> LiteralString:
-    """The newest hit of each root chat, newest first. The inner order and OFFSET 0 let the search
-    end after one page of chats. $9 searches titles and texts; $10 titles only. `words` are those of
-    the owners, `entries` and `roots` conditions."""
+def _search(owners: LiteralString, roots: LiteralString, entries: LiteralString) -> LiteralString:
+    """The root chats with an entry that has all grams $9, newest first, and of each the newest that
+    has all terms: the texts of messages and titles match $10, the title of the root matches $11.
+    Without $10 only titles of roots are searched. The inner orders and OFFSET 0 let the search end
+    after one page of chats. `owners` are those whose entries are read, `roots` and `entries` are
+    conditions. The operator of an extension (intarray) would not use the index, and next
+    to the owner the planner would also read the index of all entries of the owner."""
     return f"""
-    WITH {shared} hits AS MATERIALIZED (
-        SELECT DISTINCT ON (s.root_chat_id) s.root_chat_id, s.chat_id, s.message_id, s.at
-        FROM chat_search s
-        WHERE s.words @@ ({words}::tsquery && to_tsquery('simple', coalesce($9, $10)))
-          AND {entries} AND ($9::text IS NOT NULL OR s.message_id = 0)
-        ORDER BY s.root_chat_id, s.at DESC, s.message_id DESC)
+    WITH {owners},
+    found AS MATERIALIZED (
+        SELECT s.root_chat_id, max(s.at) AS at
+        FROM owners o CROSS JOIN LATERAL (
+            SELECT * FROM chat_search_texts
+            WHERE grams OPERATOR(pg_catalog.@>) o.keys
+              AND ($10::text[] IS NOT NULL OR message_id = 0) OFFSET 0) s
+        WHERE s.owner_id = o.owner_id AND {entries}
+        GROUP BY s.root_chat_id)
+    SELECT c.*, h.chat_id AS hit_chat_id, h.message_id AS hit_message_id, f.at AS hit_at
+    FROM (SELECT * FROM found
+        WHERE (at, root_chat_id) < (coalesce($3, 'infinity'::timestamptz), coalesce($4, $1))
+        ORDER BY at DESC, root_chat_id DESC) f
+    CROSS JOIN LATERAL (
+        SELECT * FROM chats
+        WHERE id = f.root_chat_id AND {roots} AND archived = $2 AND deleted_at IS NULL
+          AND {FILTERS}
+          AND ($11::text[] IS NULL OR (
+              SELECT t.text LIKE ALL ($11) FROM chat_search_texts t
+              WHERE t.chat_id = f.root_chat_id AND t.message_id = 0))
+        OFFSET 0) c
+    CROSS JOIN LATERAL (
+        SELECT t.chat_id, t.message_id FROM chat_search_texts t
+        WHERE t.root_chat_id = f.root_chat_id AND t.at <= f.at
+          AND CASE WHEN $10::text[] IS NULL THEN t.message_id = 0 AND t.chat_id = f.root_chat_id
+              ELSE t.text LIKE ALL ($10) END
+        ORDER BY t.root_chat_id DESC, t.at DESC, t.message_id DESC LIMIT 1) h
+    ORDER BY f.at DESC, f.root_chat_id DESC LIMIT $5"""
+
+
+SEARCH: Final[LiteralString] = _search(_OWN, "owner_id = $1", "true")
+SEARCH_SHARED: Final[LiteralString] = _search(
+    _SHARED, f"id {_IS_SHARED}", f"s.root_chat_id {_IS_SHARED}"
+)
+SEARCH_ALL: Final[LiteralString] = _search(
+    _ALL, f"(owner_id = $1 OR id {_IS_SHARED})", f"(s.owner_id = $1 OR s.root_chat_id {_IS_SHARED})"
+)
+# Of the newest entries of the user, without the index: for what is in so many chats that these fill
+# a page. $11: the keys of terms that are the beginning of a word. A chat with a newer hit was on an
+# earlier page.
+SEARCH_NEWEST: Final[LiteralString] = f"""
+    WITH hits AS MATERIALIZED (
+        SELECT DISTINCT ON (root_chat_id) root_chat_id, chat_id, message_id, at
+        FROM (SELECT * FROM chat_search_texts
+            WHERE owner_id = $1 AND at <= coalesce($3, 'infinity'::timestamptz)
+            ORDER BY owner_id DESC, at DESC LIMIT $9) newest
+        WHERE CASE WHEN text LIKE ALL ($10::text[])
+            THEN grams OPERATOR(pg_catalog.@>) $11::integer[] ELSE false END
+        ORDER BY root_chat_id, at DESC, message_id DESC)
     SELECT c.*, h.chat_id AS hit_chat_id, h.message_id AS hit_message_id, h.at AS hit_at
     FROM (SELECT * FROM hits ORDER BY at DESC, root_chat_id DESC) h
     CROSS JOIN LATERAL (
         SELECT * FROM chats
-        WHERE id = h.root_chat_id AND {roots} AND archived = $2 AND deleted_at IS NULL
+        WHERE id = h.root_chat_id AND owner_id = $1 AND archived = $2 AND deleted_at IS NULL
           AND {FILTERS}
-          AND ($9::text IS NULL OR $10::text IS NULL OR (
-              SELECT t.words @@ to_tsquery('simple', $10) FROM chat_search t
-              WHERE t.chat_id = h.root_chat_id AND t.message_id = 0))
+          AND NOT EXISTS (
+              SELECT FROM chat_search_texts n
+              WHERE n.root_chat_id = h.root_chat_id AND n.at > h.at AND n.at >= $3
+                AND n.text LIKE ALL ($10))
         OFFSET 0) c
     WHERE (h.at, h.root_chat_id) < (coalesce($3, 'infinity'::timestamptz), coalesce($4, $1))
     ORDER BY h.at DESC, h.root_chat_id DESC LIMIT $5"""
-
-
-SEARCH: Final[LiteralString] = _search(_OWN_WORD, "true", "owner_id = $1")
-SEARCH_SHARED: Final[LiteralString] = _search(
-    _SHARED_WORDS, f"s.root_chat_id {_IS_SHARED}", f"id {_IS_SHARED}", _SHARED
-)
-SEARCH_ALL: Final[LiteralString] = _search(
-    f"concat_ws(' | ', {_OWN_WORD}, {_SHARED_WORDS})",
-    f"(s.owner_id = $1 OR s.root_chat_id {_IS_SHARED})",
-    f"(owner_id = $1 OR id {_IS_SHARED})",
-    _SHARED,
-)
 
 # A message may have been deleted since it was indexed.
 LOAD_HITS: Final[LiteralString] = f"""
@@ -83,6 +160,22 @@ LOAD_HITS: Final[LiteralString] = f"""
         WHERE chat_id = h.chat_id AND id = h.message_id AND NOT deleted) m) AS message
     FROM unnest($1::uuid[], $2::bigint[]) AS h (chat_id, message_id)
     JOIN chats c ON c.id = h.chat_id AND {chat_condition("$3", "$4")}"""
+
+
+# Of a chat the entries are few enough to be compared one by one.
+FIND: Final[LiteralString] = f"""
+    SELECT t.message_id FROM chats c JOIN chat_search_texts t ON t.chat_id = c.id
+    WHERE c.id = $1 AND c.deleted_at IS NULL AND {chat_condition("$4", "$5")}
+      AND t.message_id > 0 AND t.text LIKE ALL ($2::text[])
+    ORDER BY t.message_id LIMIT $3"""
+# What changed since the chat was indexed.
+_UNINDEXED: Final[LiteralString] = changed_messages(
+    "c.id", "s.text_version", "s.text_message_id", limit="$2", max_bytes="$3"
+)
+LOAD_UNINDEXED: Final[LiteralString] = f"""
+    SELECT m.messages, m.found
+    FROM chats c LEFT JOIN chat_search_state s ON s.chat_id = c.id CROSS JOIN LATERAL {_UNINDEXED} m
+    WHERE c.id = $1 AND c.deleted_at IS NULL AND {chat_condition("$4", "$5")}"""
 
 
 class SearchHit(Struct, frozen=True, kw_only=True):
@@ -105,17 +198,23 @@ async def search(
     texts: Sequence[str],
     titles: Sequence[str],
 ) -> list[SearchHit]:
-    """`texts` match within one message or the title; `titles` match the beginnings of its words."""
-    values = (
-        *filter_values(actor, which),
-        match_expression(texts) if texts else None,
-        match_expression(titles, prefix=True) if titles else None,
-    )
+    """`texts` match within one message or title, `titles` within the title of the root."""
+    values = filter_values(actor, which)
+    patterns = _patterns(texts)
+    if which.source == "mine" and texts and not titles:
+        short = index_keys(actor.user_id, query_grams([term for term in texts if is_short(term)]))
+        newest = (*values, MAX_NEWEST_ENTRIES, patterns, short)
+        if len(rows := await conn.fetch(SEARCH_NEWEST, *newest)) == which.limit:
+            return _hits(rows)
+    grams = query_grams(texts) if texts else {*query_grams(titles), title_gram()}
+    values = (*values, sorted(grams), patterns, _patterns(titles))
     if which.source == "mine":
-        rows = await conn.fetch(SEARCH, *values)
-    else:
-        statement = SEARCH_SHARED if which.source == "shared" else SEARCH_ALL
-        rows = await conn.fetch(statement, *values, actor.reads_shared)
+        return _hits(await conn.fetch(SEARCH, *values))
+    statement = SEARCH_SHARED if which.source == "shared" else SEARCH_ALL
+    return _hits(await conn.fetch(statement, *values, actor.reads_shared))
+
+
+def _hits(rows: Sequence[Row]) -> list[SearchHit]:
     return [
         SearchHit(
             root=chat_from_row(row),
@@ -125,6 +224,14 @@ async def search(
         )
         for row in rows
     ]
+
+
+def _patterns(terms: Sequence[str]) -> list[str] | None:
+    """For LIKE: anywhere in the text."""
+    if not terms:
+        return None
+    special = str.maketrans({char: f"\\{char}" for char in "\\%_"})
+    return [f"%{term.translate(special)}%" for term in terms]
 
 
 async def load_messages(
@@ -138,3 +245,21 @@ async def load_messages(
     rows = await conn.fetch(LOAD_HITS, *ids, *chat_reach(actor, "chats.read"))
     found = ((ChatId(row["chat_id"]), messages_from_json(row["message"])) for row in rows)
     return {chat_id: messages[0] for chat_id, messages in found if messages}
+
+
+async def find_in_chat(
+    conn: Conn, actor: Actor, chat_id: ChatId, terms: Sequence[str]
+) -> list[MessageId]:
+    """The messages of the chat that have all terms, oldest first, also those that the index does
+    not have yet. At most `MAX_FOUND_IN_CHAT`, from the oldest on."""
+    reach = chat_reach(actor, "chats.read")
+    limits = MAX_UNINDEXED_MESSAGES, MAX_UNINDEXED_BYTES
+    row = await conn.fetchrow(LOAD_UNINDEXED, chat_id, *limits, *reach)
+    changed = messages_from_json(None if row is None else row["messages"])
+    rows = await conn.fetch(FIND, chat_id, _patterns(terms), MAX_FOUND_IN_CHAT, *reach)
+    found = {MessageId(row["message_id"]) for row in rows}
+    for message in changed:
+        found.discard(message.id)
+        if has_terms(fold(message_text(message)), terms):
+            found.add(message.id)
+    return sorted(found)[:MAX_FOUND_IN_CHAT]

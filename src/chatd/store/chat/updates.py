@@ -25,7 +25,8 @@ MARK_DELETED: Final[LiteralString] = f"""
 # The search index reads a new title again.
 UPDATE_CHAT: Final[LiteralString] = f"""
     WITH marked AS (
-        UPDATE chat_search_state SET title = NULL WHERE chat_id = $1 AND $2::text IS NOT NULL)
+        UPDATE chat_search_state SET title = NULL, text_title = NULL
+        WHERE chat_id = $1 AND $2::text IS NOT NULL)
     UPDATE chats c SET title = coalesce($2, title), labels = coalesce($3, labels),
         pin_order = coalesce($4, pin_order),
         mcp_server_ids = CASE WHEN $5::boolean THEN $6::uuid[] ELSE mcp_server_ids END,

@@ -1,25 +1,21 @@
-"""The query language of the chat list, and the snippet of a hit. Pure.
+"""The query language of the chat list, and of the search within a chat. Pure.
 
 A query is a list of terms, all of which must match: `title:`, `archived:`, `label:`, `source:` and
 `status:` with a value, and words or quoted phrases of the text. A value may be quoted too.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final, Literal, NoReturn, get_args
 
 from msgspec import Struct, field
 
+from chatd.domain.chat.lists.search_text import fold, one_line
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.errors import InvalidInput
-from chatd.domain.text import model_text
 
 MAX_QUERY_CHARS: Final = 1000
 MAX_QUERY_TERMS: Final = 30
-MAX_INDEXED_CHARS: Final = 100_000
-"""Of one message. PostgreSQL's index entry of a text has an upper limit."""
-SNIPPET_CHARS: Final = 160
-_SNIPPET_LEAD_CHARS: Final = 40
 
 ActiveStatus = Literal["waiting", "pending", "running", "interrupting", "requires_action", "error"]
 ChatSource = Literal["mine", "shared", "all"]
@@ -34,8 +30,8 @@ _WORD: Final = re.compile(r"\w+")
 
 
 class SearchQuery(Struct, frozen=True, kw_only=True):
-    """`texts` and `titles` are words or phrases: all must be in one text of the chat, or in its
-    title. None: the query does not say."""
+    """`texts` and `titles` are folded words or phrases: all must be in one text of the chat, or in
+    its title. None: the query does not say."""
 
     texts: tuple[str, ...] = ()
     titles: tuple[str, ...] = ()
@@ -43,13 +39,6 @@ class SearchQuery(Struct, frozen=True, kw_only=True):
     status: PublicStatus | None = None
     source: ChatSource | None = None
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
-
-
-class Snippet(Struct, frozen=True, kw_only=True):
-    """A piece of a text, and the places of the words in it: start and end, in characters."""
-
-    text: str
-    highlights: tuple[tuple[int, int], ...] = ()
 
 
 def parse_query(text: str) -> SearchQuery:
@@ -148,7 +137,7 @@ class _Terms:
 
 
 def _words(at: int, value: str) -> str:
-    text = searchable_text(value).strip()
+    text = fold(one_line(value))
     if not _WORD.search(text):
         _refuse(at, "there is no word in the term")
     return text
@@ -156,32 +145,3 @@ def _words(at: int, value: str) -> str:
 
 def _refuse(at: int, reason: str) -> NoReturn:
     raise InvalidInput("q", f"position {at + 1}: {reason}")
-
-
-def searchable_text(text: str) -> str:
-    """As it is indexed and searched: without letter case and what the database cannot store."""
-    return model_text(text[:MAX_INDEXED_CHARS]).replace("\0", " ").lower()
-
-
-def match_expression(texts: Sequence[str], *, prefix: bool = False) -> str:
-    """In PostgreSQL's query syntax: all of them, each as a phrase. `prefix`: words may go on."""
-    end = ":*" if prefix else ""
-    return " & ".join(f"'{_escaped(text)}'{end}" for text in texts)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("'", "''")
-
-
-def make_snippet(text: str, searched: Sequence[str]) -> Snippet:
-    """The piece of the text around the first searched word, on one line."""
-    line = " ".join(text.split())
-    words = {word for one in searched for word in _WORD.findall(one)}
-    first = next((m for m in _WORD.finditer(line) if m[0].lower() in words), None)
-    start = 0 if first is None else max(0, first.start() - _SNIPPET_LEAD_CHARS)
-    if start:
-        # Begin with a whole word.
-        start = line.find(" ", start, first.start() if first else None) + 1 or start
-    piece = line[start : start + SNIPPET_CHARS]
-    marks = tuple(m.span() for m in _WORD.finditer(piece) if m[0].lower() in words)
-    return Snippet(text=piece, highlights=marks)
