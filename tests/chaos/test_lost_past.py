@@ -8,6 +8,7 @@ import pytest
 from chatd.domain.ids import ChatId
 from tests.support.chaos.billing_judge import BookedCalls, Family, find_missing
 from tests.support.chaos.lost_past import LostPast
+from tests.support.chaos.planned_model import WireMessage, team_calls
 from tests.support.chaos.transcript_judge import SentMessage
 from tests.support.factories import CHAT
 
@@ -88,3 +89,16 @@ def test_the_events_of_a_lost_subagent_are_for_calls_of_the_one_in_its_place(
     family.add_subagent("team1.0", TWIN, ROOT)
     due = Counter({CHILD: 2})
     assert find_missing(due, events, family).total() == missing
+
+
+def test_the_planned_model_waits_no_longer_for_a_subagent_that_a_failover_has_lost() -> None:
+    call: dict[str, object] = {"id": "team1-0-0"}
+    told = [
+        WireMessage(role="assistant", tool_calls=[call]),
+        WireMessage(role="tool", content=f'{{"chat_id":"{CHILD}","status":"running"}}'),
+        WireMessage(role="tool", content=f'{{"chat_id":"{GONE}","status":"running"}}'),
+        WireMessage(role="assistant", tool_calls=[call]),
+        WireMessage(role="tool", content=f"{GONE} is no subagent of this chat. Call list_agents."),
+    ]
+    [waiting] = team_calls("team1", 2, told)
+    assert str(CHILD) in str(waiting)

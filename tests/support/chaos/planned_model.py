@@ -27,7 +27,7 @@ from tests.support.providers.server import Gate, RecordedRequest, Reply
 SCHEMA: Final = Raw(b'{"type":"object","properties":{}}')
 
 
-class _WireMessage(Struct):
+class WireMessage(Struct):
     role: str
     content: str | list[dict[str, str]] | None = None
     tool_calls: list[dict[str, object]] = []
@@ -40,7 +40,7 @@ class _WireMessage(Struct):
 
 
 class _WireRequest(Struct):
-    messages: list[_WireMessage]
+    messages: list[WireMessage]
 
 
 class FirstCallGates:
@@ -85,7 +85,7 @@ class PlannedModel(FakeCompatible):
         gate, held = self.gates.take(key), self.silences.take(key)
         pause = () if gate is None else (gate,)
         if name.startswith("team") and "." not in name:
-            if calls := _team_calls(name, int(wanted), said[last + 1 :]):
+            if calls := team_calls(name, int(wanted), said[last + 1 :]):
                 steps = (*pause, chunk(tool_calls=calls), chunk(finish="tool_calls"), DONE)
                 return Reply(steps=steps, held=held)
         elif done < int(wanted):
@@ -101,7 +101,7 @@ class PlannedModel(FakeCompatible):
         return Reply(steps=(*words, chunk(finish="stop"), DONE), held=held)
 
 
-def _team_calls(name: str, size: int, turn: list[_WireMessage]) -> list[dict[str, object]]:
+def team_calls(name: str, size: int, turn: list[WireMessage]) -> list[dict[str, object]]:
     """The next calls of a team: spawn all, then wait for those that have not reported. A failover
     may have lost one that was spawned: the model is told that there is none, and goes on."""
     rounds = sum(bool(message.tool_calls) for message in turn)
@@ -113,8 +113,8 @@ def _team_calls(name: str, size: int, turn: list[_WireMessage]) -> list[dict[str
         return [_call(f"{name}-0-{n}", n, "spawn_agent", args) for n, args in enumerate(members)]
     results = [_result(message) for message in turn if message.role == "tool"]
     settled = {result.get("chat_id") for result in results if "report" in result}
-    errors = [str(result.get("error", "")) for result in results]
-    settled |= {text.split()[0] for text in errors if " is no subagent of this chat" in text}
+    texts = [message.text for message in turn if message.role == "tool"]
+    settled |= {text.split()[0] for text in texts if " is no subagent of this chat" in text}
     waiting = dict.fromkeys(
         chat_id
         for result in results
@@ -126,7 +126,8 @@ def _team_calls(name: str, size: int, turn: list[_WireMessage]) -> list[dict[str
     ]
 
 
-def _result(message: _WireMessage) -> dict[str, object]:
+def _result(message: WireMessage) -> dict[str, object]:
+    """Nothing for an error, which is plain text."""
     try:
         return msgspec.json.decode(message.text, type=dict[str, object])
     except msgspec.MsgspecError:
