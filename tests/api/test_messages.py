@@ -242,7 +242,8 @@ def result(call: str, output: object, **fields: object) -> Json:
 async def test_results_for_all_pending_calls_continue_the_chat(server: ApiServer) -> None:
     await insert_seed(server.replica.pool, Seed(state=State.A0))
     body = {"results": [result("c2", None, is_error=True), result("c1", {"ok": [1, "x"]})]}
-    assert (await server.ask("POST", RESULTS, body)).status == 204
+    sent = await server.ask("POST", RESULTS, body)
+    assert (sent.status, sent.json["status"]) == (200, "pending")
     page = await server.ask("GET", f"{SEND}?limit=2")
     (second,), (first,) = (parts(message) for message in page.items)
     assert (first["tool_call_id"], first["result"]) == ("c1", {"ok": [1, "x"]})

@@ -31,11 +31,11 @@ async def test_a_chat_can_begin_in_plan_mode(server: ApiServer) -> None:
 async def test_an_update_switches_the_mode_and_changes_no_version(server: ApiServer) -> None:
     before = await insert_seed(server.replica.pool, Seed(state=State.W))
     for choice, found in (("plan", "plan"), ("plan", "plan"), ("off", None)):
-        assert (await server.ask("PATCH", PATH, {"mode": choice})).status == 204
+        assert (await server.ask("PATCH", PATH, {"mode": choice})).status == 200
         assert await mode(server) == found
         assert (await server.chat(CHAT)).snapshot_version == before.snapshot_version
-    assert (await server.ask("PATCH", PATH, {"mode": "plan"})).status == 204
-    assert (await server.ask("PATCH", PATH, {"title": "Other"})).status == 204
+    assert (await server.ask("PATCH", PATH, {"mode": "plan"})).status == 200
+    assert (await server.ask("PATCH", PATH, {"title": "Other"})).status == 200
     assert await mode(server) == "plan"
 
 
@@ -58,7 +58,7 @@ async def test_a_message_to_an_idle_chat_sets_the_mode_at_once(server: ApiServer
 
 async def test_a_queued_message_sets_the_mode_when_its_turn_begins(server: ApiServer) -> None:
     await insert_seed(server.replica.pool, Seed(state=State.R0))
-    assert (await server.ask("PATCH", PATH, {"mode": "plan"})).status == 204
+    assert (await server.ask("PATCH", PATH, {"mode": "plan"})).status == 200
     sent = await server.ask("POST", f"{PATH}/messages", {**message_body("go on"), "mode": "off"})
     assert queued(sent)["mode"] == "off"
     assert await mode(server) == "plan"
@@ -81,7 +81,7 @@ async def test_a_commit_of_the_worker_keeps_a_mode_that_was_set_meanwhile(
 ) -> None:
     await insert_seed(server.replica.pool, Seed(state=State.R0))
     stale = await server.chat(CHAT)
-    assert (await server.ask("PATCH", PATH, {"mode": "plan"})).status == 204
+    assert (await server.ask("PATCH", PATH, {"mode": "plan"})).status == 200
     row = await server.act(CHAT, lambda _chat: finish_turn(stale, step(stale)))
     assert row.mode == "plan"
 

@@ -35,6 +35,17 @@ async def test_every_route_and_stream_is_described(server: ApiServer) -> None:
     assert len(set(names)) == len(names)
 
 
+def test_a_write_replies_what_it_changed_unless_nothing_is_left_to_show(server: ApiServer) -> None:
+    silent = {route.endpoint for route in all_routes(server.deps) if 204 in route.replies}
+    assert {one for one in silent if not one.startswith("DELETE ")} == {
+        "POST /chats/{chat_id}/read",  # the mark is the client's own
+        "POST /chats/{chat_id}/workspace/revert",  # a file, which the client reads again
+        "POST /auth/logout",
+        "POST /auth/password",
+        "POST /demo/kill-worker",
+    }
+
+
 async def test_every_referenced_type_exists_and_errors_have_one_shape(server: ApiServer) -> None:
     document = await described(server)
     text = msgspec.json.encode(document).decode()

@@ -24,6 +24,18 @@ async def test_the_queue_is_listed_in_sending_order(server: ApiServer) -> None:
     assert await order(server) == [3, 1, 2]
 
 
+async def test_the_queue_is_a_page_and_whole_for_earlier_clients(server: ApiServer) -> None:
+    await insert_seed(server.replica.pool, Seed(state=State.R1, plain=2, steer=1))
+    first = await server.ask("GET", f"{QUEUE}?limit=2")
+    assert [item["id"] for item in first.items] == [3, 1]
+    assert (first.json["has_more"], _ids(first)) == (True, [3, 1, 2])
+    last = await server.ask("GET", f"{QUEUE}?limit=2&cursor={first.cursor}")
+    assert [item["id"] for item in last.items] == [2]
+    assert (last.json["has_more"], last.json["next_cursor"]) == (False, None)
+    moved = await server.ask("POST", f"{QUEUE}/2/move", {"before": 1})
+    assert [item["id"] for item in moved.items] == [3, 2, 1]
+
+
 async def test_editing_a_queued_message_keeps_its_other_fields(server: ApiServer) -> None:
     await insert_seed(server.replica.pool, Seed(state=State.R1, plain=2))
     (before, other) = (await server.ask("GET", QUEUE)).at("queued_messages")

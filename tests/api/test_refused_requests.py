@@ -189,7 +189,7 @@ async def test_values_at_the_limits_are_accepted(server: ApiServer) -> None:
     page = await server.ask("GET", f"/chats/{chat}/messages")
     assert page.items[0]["content"] == [{"type": "text", "text": "a\0b 😀 ☃"}]
     long = {"title": "ü" * 200}
-    assert (await server.ask("PATCH", f"/chats/{chat}", long)).status == 204
+    assert (await server.ask("PATCH", f"/chats/{chat}", long)).status == 200
 
 
 WRONG_PATCHES: dict[str, list[Json]] = {

@@ -33,7 +33,7 @@ async def create_group(server: ApiServer, *members: str, name: str = "Readers") 
     group = str(made.json["id"])
     for member in members:
         path = f"/groups/{group}/members/{member}"
-        assert (await server.ask("PUT", path, token=ADMINISTRATOR)).status == 204
+        assert (await server.ask("PUT", path, token=ADMINISTRATOR)).status == 200
     return group
 
 

@@ -3904,6 +3904,9 @@ export interface components {
             text?: string;
         };
         QueueReply: {
+            items: components["schemas"]["PublicQueuedMessage"][];
+            has_more: boolean;
+            next_cursor: string | null;
             queued_messages: components["schemas"]["PublicQueuedMessage"][];
             version: number;
         };
@@ -4963,11 +4966,13 @@ export interface operations {
             };
         };
         responses: {
-            204: {
+            200: {
                 headers: {
                     [name: string]: unknown;
                 };
-                content?: never;
+                content: {
+                    "application/json": components["schemas"]["PublicChat"];
+                };
             };
         };
     };
@@ -5208,12 +5213,14 @@ export interface operations {
             };
         };
         responses: {
-            204: {
+            200: {
                 headers: {
                     "Idempotency-Replayed"?: string;
                     [name: string]: unknown;
                 };
-                content?: never;
+                content: {
+                    "application/json": components["schemas"]["PublicChat"];
+                };
             };
         };
     };
@@ -5423,7 +5430,10 @@ export interface operations {
     };
     list_queue: {
         parameters: {
-            query?: never;
+            query?: {
+                limit?: number;
+                cursor?: string;
+            };
             header?: never;
             path: {
                 chat_id: string;
@@ -8778,11 +8788,13 @@ export interface operations {
             };
         };
         responses: {
-            204: {
+            200: {
                 headers: {
                     [name: string]: unknown;
                 };
-                content?: never;
+                content: {
+                    "application/json": components["schemas"]["UserReply"];
+                };
             };
         };
     };
@@ -8958,11 +8970,13 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            204: {
+            200: {
                 headers: {
                     [name: string]: unknown;
                 };
-                content?: never;
+                content: {
+                    "application/json": components["schemas"]["GroupReply"];
+                };
             };
         };
     };

@@ -81,7 +81,7 @@ class ChatRoutes:
                 summary="Update title, labels, pin, workspace, mode, MCP servers or archived",
                 handle=self.amend_chat,
                 body_spec=_PATCH,
-                replies={204: None},
+                replies={200: PublicChat},
                 errors=(*CHAT_STATE_CODES, "parent_archived", "too_many_pins"),
             ),
             ApiRoute(
@@ -210,7 +210,7 @@ class ChatRoutes:
             deps.announce(chat, "amended")
         for other in outcome.repinned:
             deps.announce(other, "amended")
-        return NO_CONTENT
+        return reply(public_chat(chat))
 
     async def delete_chat(self, request: ApiRequest) -> ApiReply:
         await run_operation(self._deps, request.caller, request.chat_id, DeleteTree())

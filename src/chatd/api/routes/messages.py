@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
-from msgspec.structs import replace
-
 from chatd.api import validation
 from chatd.api.auth import ApiCaller
 from chatd.api.deps import ApiDeps
@@ -19,7 +17,7 @@ from chatd.api.operations import (
 )
 from chatd.api.pages import NumberPosition, Paging
 from chatd.api.read_audit import audit_read
-from chatd.api.request import LARGE_BODY_BYTES, NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
+from chatd.api.request import LARGE_BODY_BYTES, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.administration.models import check_effort, find_model
 from chatd.api.schemas.messages import (
@@ -34,6 +32,7 @@ from chatd.api.schemas.messages import (
 from chatd.domain.chat.commands import EditMessage, SendMessage, SubmitToolResults
 from chatd.domain.chat.messages import UserInput
 from chatd.domain.chat.parts import Part
+from chatd.domain.chat.public_chat import PublicChat, public_chat
 from chatd.domain.chat.public_messages import public_message, public_queued
 from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.file.entities import StoredFile
@@ -114,7 +113,7 @@ class MessageRoutes:
                 ),
                 handle=self.submit_tool_results,
                 body_spec=_RESULTS,
-                replies={204: None},
+                replies={200: PublicChat},
                 errors=(*CHAT_STATE_CODES,),
                 keyed=True,
                 starts_work=True,
@@ -171,7 +170,7 @@ class MessageRoutes:
         key = request.idempotency_key("results", request.chat_id, body)
         outcome = await run_operation(self._deps, request.caller, request.chat_id, command, key)
         is_replay = isinstance(outcome, AppliedChange) and outcome.request is not None
-        return replace(NO_CONTENT, headers=REPLAYED) if is_replay else NO_CONTENT
+        return reply(public_chat(outcome.chat), headers=REPLAYED if is_replay else None)
 
 
 async def build_user_input(

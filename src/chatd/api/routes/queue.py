@@ -1,16 +1,19 @@
 """Routes that list, edit, move, promote and delete queued messages."""
 
 from typing import Final
+from uuid import UUID
 
 import msgspec
 
 from chatd.api.deps import ApiDeps
 from chatd.api.error_codes import CHAT_STATE_CODES
 from chatd.api.operations import appended_result, queued_result, run_operation
+from chatd.api.pages import ItemPosition, Paging, cut_whole
 from chatd.api.read_audit import audit_read
 from chatd.api.request import LARGE_BODY_BYTES, NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.messages import build_user_input
+from chatd.api.schemas.lists import ListQuery
 from chatd.api.schemas.messages import EditMessageBody, MoveQueuedBody, QueueReply, SentReply
 from chatd.domain.access import Permission
 from chatd.domain.chat.commands import DeleteQueued, EditQueued, MoveQueued, PromoteQueued
@@ -39,6 +42,7 @@ class QueueRoutes:
                 permission="chats.read",
                 summary="List queued messages in order",
                 handle=self.list_queue,
+                query=ListQuery,
                 replies={200: QueueReply},
             ),
             ApiRoute(
@@ -85,9 +89,16 @@ class QueueRoutes:
         )
 
     async def list_queue(self, request: ApiRequest) -> ApiReply:
+        paging = Paging(request, request.query(ListQuery), ItemPosition)
         found = await self._load(request)
         await audit_read(self._deps, request.caller, found.chat)
-        return reply(_public(found))
+        whole = _public(found)
+        # A queue is short, and read whole.
+        shown, cursor = cut_whole(paging, whole.items, lambda item: UUID(int=item.id))
+        page = msgspec.structs.replace(
+            whole, items=tuple(shown), has_more=cursor is not None, next_cursor=cursor
+        )
+        return reply(page)
 
     async def edit_queued(self, request: ApiRequest) -> ApiReply:
         body = await request.body(_EDIT)
@@ -141,8 +152,13 @@ class QueueRoutes:
 
 
 def _public(found: LoadedChat) -> QueueReply:
+    """The whole queue as one page."""
+    queue = tuple(public_queued(found.chat.id, row) for row in sort_queue(found.queue))
     return QueueReply(
-        queued_messages=tuple(public_queued(found.chat.id, row) for row in sort_queue(found.queue)),
+        items=queue,
+        has_more=False,
+        next_cursor=None,
+        queued_messages=queue,
         version=found.chat.snapshot_version,
     )
 

@@ -180,10 +180,13 @@ class MessagePage(ListPage[PublicMessage], frozen=True, kw_only=True):
     ]
 
 
-class QueueReply(Struct, frozen=True, kw_only=True):
-    """The queue of a chat."""
+class QueueReply(ListPage[PublicQueuedMessage], frozen=True, kw_only=True):
+    """A page of the queue of a chat, in order."""
 
-    queued_messages: Annotated[tuple[PublicQueuedMessage, ...], describe("The queue, in order.")]
+    queued_messages: Annotated[
+        tuple[PublicQueuedMessage, ...],
+        describe("The whole queue, for clients of earlier versions. Use `items`."),
+    ]
     version: Annotated[int, describe("The chat's version.", 12)]
 
 

@@ -89,7 +89,7 @@ class GroupRoutes:
                 permission="config.write",
                 summary="Add a user to a group",
                 handle=self.add_group_member,
-                replies={204: None},
+                replies={200: GroupReply},
             ),
             ApiRoute(
                 endpoint="DELETE /groups/{group_id}/members/{user_id}",
@@ -164,7 +164,8 @@ class GroupRoutes:
                 request.user_id,
                 ip=self._ip(request),
             )
-        return NO_CONTENT
+            group = await groups.get(session, request.caller.actor, request.group_id)
+        return reply(group_reply(group))
 
     async def remove_group_member(self, request: ApiRequest) -> ApiReply:
         async with self._deps.pool.transaction() as session:

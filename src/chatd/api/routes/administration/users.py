@@ -91,7 +91,7 @@ class UserRoutes:
                 summary="Set a user's password; all sessions of the user end",
                 handle=self.set_user_password,
                 body_spec=_PASSWORD,
-                replies={204: None},
+                replies={200: UserReply},
                 errors=("service_account",),
             ),
             ApiRoute(
@@ -173,7 +173,8 @@ class UserRoutes:
         async with deps.pool.transaction() as session:
             await users.set_password(session, actor, user_id, new_hash, ip=self._ip(request))
             await credentials.revoke_of_user(session, actor, user_id, ("session", "link"))
-        return NO_CONTENT
+            user = await users.get(session, actor, user_id)
+        return reply(user_reply(user))
 
     async def list_audit_entries(self, request: ApiRequest) -> ApiReply:
         query = request.query(AuditQuery)
