@@ -213,7 +213,7 @@ async def set_password(
     password_hash: str,
     *,
     ip: str | None = None,
-) -> None:
+) -> User:
     """The caller ends the user's sessions. Raises NotFound, Conflict for a service account."""
     reach = writable_user(actor)
     before = await _get_for_update(session, user_id, reach)
@@ -222,6 +222,7 @@ async def set_password(
     await session.execute(SET_PASSWORD, user_id, reach, password_hash)
     after = msgspec.structs.replace(before, has_password=True)
     await _finish(session, actor, "user.set_password", user_id, before=before, after=after, ip=ip)
+    return after
 
 
 async def replace_hash(conn: Conn, actor: SystemActor, user_id: UserId, old: str, new: str) -> None:

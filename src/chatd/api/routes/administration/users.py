@@ -171,9 +171,8 @@ class UserRoutes:
         body = await request.body(_PASSWORD)
         new_hash = await deps.accounts.passwords.make_hash(check_password(body.password))
         async with deps.pool.transaction() as session:
-            await users.set_password(session, actor, user_id, new_hash, ip=self._ip(request))
+            user = await users.set_password(session, actor, user_id, new_hash, ip=self._ip(request))
             await credentials.revoke_of_user(session, actor, user_id, ("session", "link"))
-            user = await users.get(session, actor, user_id)
         return reply(user_reply(user))
 
     async def list_audit_entries(self, request: ApiRequest) -> ApiReply:
