@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from itertools import pairwise
 from typing import Final
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 from chatd.domain.chat.commands import SendMessage
 from chatd.domain.chat.parts import FilePart
 from chatd.domain.chat.row import Chat
-from chatd.domain.ids import ChatId
+from chatd.domain.ids import ChatId, McpServerId
 from chatd.domain.model.protocol import ModelEvent, ModelRequest, PromptMessage, PromptText
 from chatd.domain.model.usage import prefix_loss
 from chatd.domain.ports import Provider
@@ -30,9 +31,9 @@ from chatd.providers.openai.models import CompatOptions, OpenAIOptions
 from chatd.providers.openai.responses.request import encode_request as encode_responses
 from chatd.providers.openai.responses.request import responses_tool_names
 from chatd.providers.openai.tools import build_tool_names
-from chatd.tools.chat_tools import ChatTools
+from chatd.tools.chat_tools import ChatTools, ToolOrders
 from tests.support.engine_rig import EngineRig, engine_rig
-from tests.support.mcp.rig import configured, mcp_rig, tool_server
+from tests.support.mcp.rig import McpRig, configured, mcp_rig, tool_server
 from tests.support.providers.server import Gate
 from tests.support.sent_requests import SentRequest
 from tests.support.tools import GatedTool
@@ -42,6 +43,7 @@ PNG: Final = (
     "AABJRU5ErkJggg=="
 )
 MIN_SHARE: Final = 0.99
+ADDED_ID: Final = McpServerId(UUID(int=2))
 
 
 class _Recorder:
@@ -185,6 +187,31 @@ async def _live(
     return talk
 
 
+async def _add_a_server(
+    rig: EngineRig, talk: _Talk, recorder: _Recorder, mcp: McpRig, source: ChatTools
+) -> None:
+    """Its tools go to the end, where they stay for another replica, and when the server before it
+    leaves and returns."""
+    before = recorder.sent[-1].tools
+    talk.expect_a_new_beginning()
+    mcp.directory.list.append(replace(mcp.directory.list[0], id=ADDED_ID, slug="added"))
+    rig.answer("more tools")
+    await talk.say("use these")
+    added = recorder.sent[-1].tools
+    assert added[: len(before)] == before
+    assert {tool.name.partition("__")[0] for tool in added[len(before) :]} == {"added"}
+    source.orders = ToolOrders(rig.pool, rig.replica.env)
+    rig.answer("as before")
+    await talk.say("another replica")
+    assert recorder.sent[-1].tools == added
+    for servers in (mcp.directory.list[1:], list(mcp.directory.list)):
+        mcp.directory.list = servers
+        talk.expect_a_new_beginning()
+        rig.answer("changed")
+        await talk.say("a server leaves or returns")
+    assert recorder.sent[-1].tools == added
+
+
 async def test_each_request_begins_like_the_one_before_it_on_every_wire(
     dsn: str, record_property: Callable[[str, object], None]
 ) -> None:
@@ -200,7 +227,9 @@ async def test_each_request_begins_like_the_one_before_it_on_every_wire(
         server = configured(process.url)
         async with mcp_rig(server) as mcp:
             families = [tools, mcp.family]
-            async with engine_rig(dsn, source=ChatTools(families, instructions)) as rig:
+            source = ChatTools(families, instructions)
+            async with engine_rig(dsn, source=source) as rig:
+                source.orders = ToolOrders(rig.pool, rig.replica.env)
                 recorder = _Recorder(rig.model.provider)
                 rig.model.provider = recorder
                 rig.answer("hello")
@@ -220,7 +249,16 @@ async def test_each_request_begins_like_the_one_before_it_on_every_wire(
                     rig.call_tools(("m3", "tools__echo", '{"text":"back"}'))
                     rig.answer("it is back")
                     await talk.say("and now?")
-                assert "you said back" in str(recorder.sent[-1].messages)
+                    assert "you said back" in str(recorder.sent[-1].messages)
+                    await _add_a_server(rig, talk, recorder, mcp, source)
+                # Another effort and another model.
+                talk.expect_a_new_beginning()
+                rig.answer("with care")
+                await talk.say("think", reasoning_effort="high")
+                talk.expect_a_new_beginning()
+                rig.model.config = replace(rig.model.config, model="fake-2")
+                rig.answer("another one")
+                await talk.say("who are you?")
                 # A compaction begins a new prompt; what follows extends it.
                 talk.expect_a_new_beginning()
                 rig.answer("a summary")

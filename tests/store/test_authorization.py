@@ -71,6 +71,7 @@ WITHOUT_ACTOR: Final[Mapping[str, str]] = {
     "costs.by_day": "after require_readable",
     "costs.by_day_and_model": "after require_readable",
     "costs.by_chat": "after require_readable",
+    "mcp.selection.keep_order": "by the worker that runs the chat: ids of servers, no content",
     "file.chat_files.begin": "fenced: only the worker that owns the chat",
     "file.chat_files.finish": "fenced: only the worker that owns the chat",
     "file.chat_files.find_of_call": "by the key of a call, for the worker that runs the chat",

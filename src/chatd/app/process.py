@@ -130,7 +130,7 @@ async def serve(
             )
             pool = replica.database.pool
             _attach_settings(runtime_settings, skills, replica)
-            add_families(families, services, settings, replica)
+            add_families(families, services, settings, replica, tools)
             models.listen_to(replica.config_changes)
             replica.config_changes.subscribe(secret_keys.on_config_change)
             model_services = build_model_services(

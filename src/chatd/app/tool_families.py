@@ -16,7 +16,7 @@ from chatd.runtime_settings import RuntimeSettings
 from chatd.sealed_secrets import KeyRing
 from chatd.settings.schema import Settings
 from chatd.tools.chat_files import ChatFileWriter
-from chatd.tools.chat_tools import ChatFileTools, ChatTools
+from chatd.tools.chat_tools import ChatFileTools, ChatTools, ToolOrders
 from chatd.tools.files import SavedResultTools, save_long_results
 from chatd.tools.questions import QuestionTools
 from chatd.tools.skill_directory import SkillDirectory, no_workspace_skills
@@ -75,8 +75,10 @@ def add_families(
     services: WorkspaceServices | None,
     settings: Settings,
     replica: Replica,
+    tools: ChatTools,
 ) -> None:
-    """Those that need the replica's database."""
+    """Those that need the replica's database, as the order of tools does."""
+    tools.orders = ToolOrders(replica.database.pool, replica.env)
     files = _file_writer(settings, replica)
     # First: its read_file also reads the results that are files of the chat.
     families.insert(0, SavedResultTools(services, files))

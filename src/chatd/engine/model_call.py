@@ -33,6 +33,7 @@ from chatd.domain.chat.row import Chat, ChatError
 from chatd.domain.decisions import MAX_STEPS_PER_TURN, TurnRules
 from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import ToolCallId
+from chatd.domain.mcp.tools import mcp_origin
 from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.config import cost_micros, resolve_effort
 from chatd.domain.model.failures import (
@@ -78,7 +79,6 @@ from chatd.domain.tool_policy.rules import PolicyLayer
 from chatd.engine.attempt import Attempt
 from chatd.engine.file_loader import FileLoader
 from chatd.engine.spend_guard import SpendGuard, SpendUnknown
-from chatd.engine.tool_search import mcp_origin
 from chatd.parts.episodes import PartRecorder
 
 MAX_BUILT_AT_ONCE_CHARS: Final = 256 * 1024
@@ -136,10 +136,15 @@ class TurnContext(Struct, frozen=True, kw_only=True):
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
-        """The server's tools, then the client's. The server's tool wins a name clash."""
-        own = tuple(tool.spec for name, tool in self.tools.items() if name not in self.hidden)
+        """chatd's tools, the client's, then those of MCP servers, so that a server that is added to
+        the chat changes nothing before its tools. The client's tool loses a name clash."""
+        sent = [tool for name, tool in self.tools.items() if name not in self.hidden]
         theirs = (tool for tool in self.client_tools if tool.name not in self.tools)
-        return (*own, *(tool.spec for tool in theirs if tool.name not in self.hidden))
+        return (
+            *(tool.spec for tool in sent if mcp_origin(tool) is None),
+            *(tool.spec for tool in theirs if tool.name not in self.hidden),
+            *(tool.spec for tool in sent if mcp_origin(tool) is not None),
+        )
 
     @property
     def client_names(self) -> frozenset[str]:

@@ -17,7 +17,7 @@ from chatd.domain.mcp.tool_search import (
     read_query,
     search_tools,
 )
-from chatd.domain.mcp.tools import McpOrigin
+from chatd.domain.mcp.tools import mcp_origin
 from chatd.domain.model.protocol import ToolSpec
 from chatd.domain.ports import Tool, ToolContext, ToolEffect
 
@@ -27,12 +27,6 @@ class ToolOffer(Struct, frozen=True, kw_only=True):
 
     tools: Mapping[str, Tool]
     hidden: frozenset[str] = frozenset()
-
-
-def mcp_origin(tool: Tool) -> McpOrigin | None:
-    """Only tools of MCP servers have one."""
-    found = getattr(tool, "mcp_origin", None)
-    return found if isinstance(found, McpOrigin) else None
 
 
 def offer_tools(
@@ -66,9 +60,10 @@ def offer_tools(
         ),
         searchable=tuple(searchable),
     )
-    named = {**tools, FIND_TOOLS: search}
+    own = {name: tool for name, tool in tools.items() if mcp_origin(tool) is None}
+    own[FIND_TOOLS] = search
     return ToolOffer(
-        tools={name: named[name] for name in sorted(named)},
+        tools={name: own[name] for name in sorted(own)} | tools,
         hidden=(frozenset(tool.name for tool in searchable) - active) | denied,
     )
 

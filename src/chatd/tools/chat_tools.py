@@ -2,15 +2,21 @@
 workspace."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
 from chatd.domain.chat.row import Chat
-from chatd.domain.ports import Clock, Provisioner, Tool, ToolFamily, WorkspaceAccess
+from chatd.domain.errors import Unavailable
+from chatd.domain.ids import ChatId
+from chatd.domain.mcp.tools import mcp_origin
+from chatd.domain.ports import Clock, Env, Provisioner, Tool, ToolFamily, WorkspaceAccess
 from chatd.domain.prompt.instructions import Instructions
 from chatd.domain.prompt.modes import mode_texts, plan_path
 from chatd.domain.subagents import subagent_instructions
 from chatd.domain.tool_modes import offers_tool
+from chatd.store.conn import Conn
+from chatd.store.mcp import selection
 from chatd.tools.attachments import attach_file
 from chatd.tools.chat_files import ChatFileWriter
 from chatd.tools.execute import execute
@@ -19,6 +25,9 @@ from chatd.tools.plans import propose_plan
 from chatd.tools.processes import process_tools
 from chatd.tools.skill_directory import SkillDirectory
 from chatd.tools.workspaces import workspace_tools
+
+MAX_KNOWN_ORDERS: Final = 10_000
+"""Of chats, in memory."""
 
 LoadInstructions = Callable[[Chat], Awaitable[Instructions]]
 
@@ -46,9 +55,41 @@ class ChatFileTools:
         return self._tools
 
 
+class ToolOrders:
+    """The order in which chats have got their MCP servers, as this process knows it and as the
+    database keeps it for others. Without the database the step has the order that is known here."""
+
+    def __init__(self, conn: Conn, env: Env) -> None:
+        self._conn = conn
+        self._env = env
+        self._known: dict[ChatId, tuple[str, ...]] = {}
+
+    async def order(self, chat: Chat, servers: Sequence[str]) -> list[str]:
+        known = self._known.pop(chat.id, ())
+        if not set(servers) <= set(known):
+            try:
+                known = await selection.keep_order(self._conn, chat.id, servers)
+            except Unavailable as error:
+                self._env.emit("tool_order_not_kept", chat_id=chat.id, error_kind=error.code)
+        self._known[chat.id] = known
+        while len(self._known) > MAX_KNOWN_ORDERS:
+            del self._known[next(iter(self._known))]
+        return [
+            *(each for each in known if each in servers),
+            *(s for s in servers if s not in known),
+        ]
+
+
+def _server_of(tool: Tool) -> str:
+    """Empty for a tool that is not of an MCP server."""
+    origin = mcp_origin(tool)
+    return "" if origin is None else origin.config_id or f"workspace:{origin.name}"
+
+
 class ChatTools:
-    """Satisfies `ports.ToolSource`. Tools are sorted by name: providers cache a prompt only while
-    it starts with the same tools in the same order. Of two tools with one name the first family's
+    """Satisfies `ports.ToolSource`. Providers cache a prompt only while it starts with the same
+    tools in the same order: chatd's own by name, then those of each MCP server, in the order in
+    which the chat has got the servers (`orders`). Of two tools with one name the first family's
     counts."""
 
     def __init__(
@@ -60,6 +101,7 @@ class ChatTools:
         self._families = families
         self._load_instructions = load_instructions
         self._skills = skills
+        self.orders: ToolOrders | None = None
 
     async def tools(self, chat: Chat) -> Sequence[Tool]:
         found: dict[str, Tool] = {}
@@ -67,7 +109,13 @@ class ChatTools:
             for tool in await family.tools(chat):
                 if offers_tool(chat.mode, tool.spec.name, tool.origin, is_root=chat.is_root):
                     found.setdefault(tool.spec.name, tool)
-        return tuple(found[name] for name in sorted(found))
+        by_server: dict[str, list[Tool]] = {}
+        for name in sorted(found):
+            by_server.setdefault(_server_of(found[name]), []).append(found[name])
+        servers = [each for each in by_server if each]
+        if servers and self.orders is not None:
+            servers = await self.orders.order(chat, servers)
+        return tuple(tool for each in ("", *servers) for tool in by_server.get(each, ()))
 
     async def instructions(self, chat: Chat) -> Instructions:
         found = await self._load_instructions(chat)

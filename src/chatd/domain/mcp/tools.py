@@ -40,6 +40,12 @@ class McpOrigin(Struct, frozen=True, kw_only=True):
     config_id: str | None = None
 
 
+def mcp_origin(tool: object) -> McpOrigin | None:
+    """Only tools of MCP servers have one."""
+    found = getattr(tool, "mcp_origin", None)
+    return found if isinstance(found, McpOrigin) else None
+
+
 def read_listed_tool(entry: object) -> ListedTool | None:
     """One entry of `tools/list`; None if it has no usable name or its schema is too large."""
     if not isinstance(entry, dict):
