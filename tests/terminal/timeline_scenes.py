@@ -197,7 +197,13 @@ def _work() -> Script:
         "d",
         "execute",
         {"command": "docker compose up -d postgres"},
-        {"error": "stopped", "interrupted": True, "running": True, "output": "Pulling"},
+        {
+            "error": "stopped",
+            "interrupted": True,
+            "running": True,
+            "wall_duration_ms": 12_000,
+            "output": "Pulling",
+        },
     )
     script.user("No containers here. And keep the `Idempotency-Key` header.")
     script.ran(
