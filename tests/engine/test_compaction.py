@@ -482,3 +482,16 @@ async def test_the_estimate_drives_the_summaries_of_a_provider_that_tells_no_usa
         chat_id = await rig.create("go")
         assert (await rig.wait_runner_left(chat_id)).state == "W"
         assert [is_summary_request(rig, n) for n in range(4)] == [False, False, True, False]
+
+
+async def test_an_answer_to_a_longer_prompt_than_the_learned_window_ends_no_chat(dsn: str) -> None:
+    async with engine_rig(dsn, tools=[GatedTool()]) as rig:
+        chat_id = await rig.ask("hi", "hello " * 2_000)
+        await rig.wait_runner_left(chat_id, epoch=1)
+        refuse_prompt(rig, NAMED_WINDOW)
+        rig.answer("a short summary")
+        rig.call_tools(("c1", "echo", "{}"), input_tokens=9_000)
+        rig.answer("ok", input_tokens=9_100)
+        await rig.send(chat_id, "go on")
+        assert (await rig.wait_runner_left(chat_id, epoch=3)).state == "W"
+        assert rig.model.learned is None

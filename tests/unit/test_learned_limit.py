@@ -92,6 +92,20 @@ def test_a_refused_size_counts_only_if_nothing_better_is_known(
     assert learn_limit(failed, known=known, request_tokens=size) == learned
 
 
+def test_a_users_own_key_teaches_only_what_nobody_knows() -> None:
+    fault = ProviderFault(message="prompt is too long: 210000 tokens > 200000", status_code=400)
+    failed = classify_fault(fault)
+    for known, learned in ((None, LearnedLimit(tokens=200_000)), (1_000_000, None)):
+        found = learn_limit(failed, known=known, request_tokens=210_000, by_user_key=True)
+        assert found == learned
+
+
+def test_a_limit_on_the_answer_is_no_window() -> None:
+    text = "`max_new_tokens` must be <= 2048. Given: 4096"
+    failed = classify_fault(ProviderFault(message=text, status_code=422))
+    assert (failed.kind == "context_overflow", failed.context_limit) == (False, None)
+
+
 def limit(tokens: int, *, bound: bool = False) -> LearnedLimit:
     return LearnedLimit(tokens=tokens, is_bound=bound)
 

@@ -131,7 +131,7 @@ class ModelChoice(Struct, frozen=True, kw_only=True):
     `origins` maps each model to the provider that serves or served it, so that a provider is not
     sent another provider's encrypted content. None: unknown. `limits` are those of one call.
     `files` are those that the model takes, `efforts` the reasoning efforts; None: unknown.
-    `owner_id` is the user that it was chosen for, by the user's own key if there is one.
+    `owner_id` is the user that it was chosen for. `by_user_key`: the key is that user's own.
     `replaces` is the chat's own model, which was removed.
     `summary_model` writes the chat's summaries instead, if an administrator chose one.
     `learned` is what refusals have taught of its context window, unless an operator has set the
@@ -146,6 +146,7 @@ class ModelChoice(Struct, frozen=True, kw_only=True):
     files: AcceptedFiles = ANY_IMAGE_OR_PDF
     efforts: tuple[Effort, ...] | None = None
     owner_id: UserId | None = None
+    by_user_key: bool = False
     replaces: RemovedModel | None = None
     summary_model: "ModelChoice | None" = None
     learned: LearnedLimit | None = None

@@ -279,7 +279,10 @@ class ModelCall:
         self._id = env.new_id()
         self._mcp_servers = context.mcp_servers
         self.record = ModelCallRecord(
-            config=context.config, id=self._id, reasoning_effort=reasoning_effort
+            config=context.config,
+            learned=context.choice.learned,
+            id=self._id,
+            reasoning_effort=reasoning_effort,
         )
 
     def partial_messages(self, at: str) -> tuple[Draft, ...]:

@@ -144,6 +144,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
             error.classified,
             known=context.config.context_limit,
             request_tokens=error.request_tokens,
+            by_user_key=context.choice.by_user_key,
         )
         if learned is not None:
             await self.models.learn_limit(context.config.id, learned)

@@ -172,6 +172,7 @@ class ModelDirectory:
             limits=build_limits(config, public),
             files=accepted_files(config, public),
             efforts=self._capabilities(known).efforts,
+            by_user_key=user_key is not None,
         )
 
     async def _user_key(

@@ -27,6 +27,7 @@ from chatd.domain.model.failures import (
     known_failure,
     redact_urls,
 )
+from chatd.domain.model.learned_limit import LearnedLimit, is_refuted
 from chatd.domain.model.protocol import Finished, ModelConfig
 from chatd.domain.model.usage import complete_usage
 from chatd.domain.text import is_empty_json
@@ -132,9 +133,11 @@ _NO_SERVERS: Mapping[str, str] = {}
 
 class ModelCallRecord(Struct, frozen=True, kw_only=True):
     """The facts of a model call. `id` identifies its usage entry. `runtime_ms` is the time from
-    opening the stream to its end, of the successful attempt only and without tools."""
+    opening the stream to its end, of the successful attempt only and without tools. `learned` is
+    what was known of the model's window by its refusals."""
 
     config: ModelConfig
+    learned: LearnedLimit | None = None
     id: UUID | None = None
     reasoning_effort: str | None = None
     runtime_ms: int | None = None
@@ -150,7 +153,7 @@ def answer_message(
 ) -> Draft:
     """The answer as one assistant message. `mcp_servers` maps tool names to MCP servers."""
     finished = answer.finished
-    usage = _with_limit(answer, call.config)
+    usage = _with_limit(answer, call)
     cost = cost_micros(usage, call.config.prices)
     if usage is not None and cost is None:
         usage = msgspec.structs.replace(usage, unpriced=True)
@@ -167,12 +170,15 @@ def answer_message(
     )
 
 
-def _with_limit(answer: Answer, config: ModelConfig) -> TokenUsage | None:
+def _with_limit(answer: Answer, call: ModelCallRecord) -> TokenUsage | None:
+    """A learned window that this very answer refutes is not stored with it: the chat would count
+    as full from then on."""
     usage = answer.usage
     if usage is None:
         return None
     metadata = UNSET if answer.finished is None else answer.finished.provider_metadata
-    limit = effective_context_limit(metadata, config.context_limit)
+    is_wrong = call.learned is not None and is_refuted(call.learned, usage)
+    limit = effective_context_limit(metadata, None if is_wrong else call.config.context_limit)
     return msgspec.structs.replace(usage, context_limit=usage.context_limit or limit)
 
 

@@ -94,7 +94,7 @@ _OVERFLOW: Final = re.compile(
     r"|input token count .{0,40}exceeds|input length .{0,40}exceeds?.{0,40}context"
     r"|request too large for|reduce the length of the messages"
     r"|maximum model length|exceeded model token limit|longer than the model's context length"
-    r"|prompt token count of [\d,]+ exceeds|max_new_tokens`? must be <= \d"
+    r"|prompt token count of [\d,]+ exceeds|tokens \+ `?max_new_tokens`? must be <= \d"
     r"|loaded with context length of only"
 )
 _CONFIG: Final = re.compile(

@@ -40,7 +40,7 @@ _STATED_LIMITS: Final = tuple(
         r"context length \(NUMBER tokens\)",
         r"current length is [\d,]+ while limit is NUMBER",
         # Text Generation Inference, Together
-        r"max_new_tokens`? must be <= NUMBER",
+        r"tokens \+ `?max_new_tokens`? must be <= NUMBER",
     )
 )
 
@@ -71,12 +71,18 @@ def read_stated_limit(text: str) -> int | None:
 
 
 def learn_limit(
-    failed: ClassifiedFailure, *, known: int | None, request_tokens: int | None
+    failed: ClassifiedFailure,
+    *,
+    known: int | None,
+    request_tokens: int | None,
+    by_user_key: bool = False,
 ) -> LearnedLimit | None:
     """What a failed call teaches. `known` is the limit that the model is used with, and
     `request_tokens` the estimated size of the request; None if files make it unknown. The size
-    counts only if nothing better is known. Status 413 is about bytes, 429 about a minute."""
-    if failed.kind != "context_overflow":
+    counts only if nothing better is known. Status 413 is about bytes, 429 about a minute.
+    `by_user_key`: a vendor may give one user's key a smaller window than all others have, so that
+    it only teaches what nobody knows."""
+    if failed.kind != "context_overflow" or (by_user_key and known is not None):
         return None
     if failed.context_limit is not None:
         return LearnedLimit(tokens=failed.context_limit)
