@@ -191,6 +191,12 @@ def test_what_chatd_wrote_for_people_to_read_stays_as_it_is(message: ImportedMes
             id="a file of a workspace beside a summary",
         ),
         pytest.param(
+            given("user", SUMMARY, FILE, SAMPLES[6], RESULT, visibility="model", compressed=True),
+            given("user", SUMMARY, visibility="model", compressed=True),
+            {"misplaced_parts_left_out": 3},
+            id="what a summary would hide beside itself",
+        ),
+        pytest.param(
             given("user", TEXT, BoundaryPart(kept=2), CALL),
             given("user", TEXT),
             {"misplaced_parts_left_out": 2},

@@ -105,7 +105,7 @@ def _imported_part(role: Role, part: Part, record: Record, *, is_summary: bool) 
             return None
         case BoundaryPart() if is_summary:
             return part
-        case _ if not isinstance(part, _PLACES[role]):
+        case _ if not isinstance(part, TextPart if is_summary else _PLACES[role]):
             record("misplaced_parts_left_out")
             return None
         case NoticePart():
