@@ -51,6 +51,29 @@ def test_a_disk_that_is_slower_than_the_command_costs_the_file_only(tmp_path: Pa
     assert (file.is_due, file.path, file.take()) == (False, None, b"")
 
 
+def test_a_file_that_was_removed_meanwhile_is_not_called_whole(tmp_path: Path) -> None:
+    file = OutputFile(str(tmp_path), "feed")
+    file.feed(b"x" * 10_000)
+    file.write(file.take())
+    Path(present(file.path)).unlink()
+    file.feed(b"the rest")
+    file.write(file.take())
+    assert file.path is None
+    assert os.listdir(tmp_path / ".chatd" / "results") == []
+
+
+def test_a_pipe_in_the_place_of_a_file_holds_nothing_up(tmp_path: Path) -> None:
+    file = OutputFile(str(tmp_path), "feed")
+    file.feed(b"x" * 10_000)
+    file.write(file.take())
+    path = Path(present(file.path))
+    path.unlink()
+    os.mkfifo(path)
+    file.feed(b"the rest")
+    file.write(file.take())
+    assert file.path is None
+
+
 def test_the_oldest_results_of_a_workspace_are_removed(tmp_path: Path) -> None:
     for number in range(6):
         path = tmp_path / f"{number}.txt"

@@ -55,10 +55,12 @@ class OutputFile:
     def write(self, data: bytes) -> None:
         try:
             directory = os.path.dirname(self._path)
+            # Not to wait for the reader of a pipe that a command has put in its place.
+            flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             if not self._written:
                 os.makedirs(directory, mode=0o700, exist_ok=True)
                 prune_results(directory, max_files=MAX_RESULT_FILES - 1)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+                flags |= os.O_CREAT | os.O_EXCL
             fd = os.open(self._path, flags, 0o600)
             try:
                 write_all(fd, data)
