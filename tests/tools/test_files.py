@@ -14,6 +14,7 @@ from chatd.domain.ids import WorkspaceId
 from chatd.domain.workspace.agent_api import AgentUnreachable
 from chatd.store.pool import Pool
 from chatd.tools.files import (
+    MAX_CHAT_RESULT_BYTES,
     MAX_PAGE_BYTES,
     SavedResultTools,
     number_lines,
@@ -187,6 +188,15 @@ async def test_results_take_at_most_half_of_the_files_of_a_chat(
         results = [await save(caller.context(), long) for _ in range(MAX_FILES_PER_CHAT // 2 + 2)]
         assert [bool(one.saved) for one in results[-3:]] == [True, False, False]
         assert len(await caller.file_names()) == MAX_FILES_PER_CHAT // 2
+
+
+async def test_a_result_that_is_too_long_for_a_file_is_cut_between_characters(
+    bench: Workbench, pool: Pool
+) -> None:
+    async with open_file_tools(bench, pool) as caller:
+        long = ToolOutput(text="x" + "é" * (MAX_CHAT_RESULT_BYTES // 2))
+        saved = await save_long_results(None, caller.files)(caller.context(), long)
+        assert f"Only its first {MAX_CHAT_RESULT_BYTES} bytes are kept" in saved.saved
 
 
 def test_a_long_line_of_a_saved_result_can_be_read_in_pieces() -> None:

@@ -122,9 +122,9 @@ def save_long_results(
                     return structs.replace(output, saved=_saved_text(data, where))
                 if files is None:
                     return output
-                stored = await files.store_result(
-                    context, f"result-{name}.txt", data[:MAX_CHAT_RESULT_BYTES]
-                )
+                # A file of text ends with a whole character.
+                kept = data[:MAX_CHAT_RESULT_BYTES].decode("utf-8", "ignore").encode()
+                stored = await files.store_result(context, f"result-{name}.txt", kept)
         except (
             WorkspaceUnavailable,
             AgentUnreachable,

@@ -84,10 +84,11 @@ KEEP_ANSWER: Final[LiteralString] = """
 FIND_KEPT_ANSWER: Final[LiteralString] = """
     SELECT attempt, parts FROM kept_answers WHERE chat_id = $1 AND history_version = $2"""
 
-# One look-up per answer: for a join the planner would read all chats.
+# One look-up per answer: for a join the planner would read all chats. By the version too, because
+# the owner may replace the answer meanwhile.
 DELETE_OLD_KEPT: Final[LiteralString] = """
-    DELETE FROM kept_answers WHERE chat_id IN (
-        SELECT k.chat_id FROM kept_answers k
+    DELETE FROM kept_answers WHERE (chat_id, history_version) IN (
+        SELECT k.chat_id, k.history_version FROM kept_answers k
         WHERE k.history_version <> (SELECT c.history_version FROM chats c WHERE c.id = k.chat_id)
         LIMIT $1)"""
 
