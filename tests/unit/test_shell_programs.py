@@ -9,6 +9,7 @@ import pytest
 
 from chatd.domain.tool_policy.rules import PolicyAction
 from chatd.domain.tool_policy.shell_commands import read_shell
+from chatd.domain.tool_policy.shell_programs import PROGRAMS
 from tests.unit.test_shell_commands import decided
 
 BY_BASH = [
@@ -54,6 +55,14 @@ BY_BASH = [
     "env 'BASH_FUNC_ls%%=() { rm x; }' bash -c ls",
     "trap 'rm x' EXIT",
     "shopt -s expand_aliases; alias l='rm x'\nl",
+    "declare -a 'a=($(rm x))'",
+    "declare -A 'a=([x]=$(rm x))'",
+    "readonly -a 'a=(`rm x`)'",
+    "cat <<E\n$((a[$(rm x)]))\nE",
+    "jobs -x rm x",
+    "trap -- 'rm x' EXIT",
+    "builtin eval 'rm x'",
+    "while :; do break; done < <(rm y)",
 ]  # fmt: skip
 """Denied by `rm *`, but for those of BY_BASH_ASKED; bash runs rm for each."""
 BY_BASH_ASKED = [
@@ -63,6 +72,11 @@ BY_BASH_ASKED = [
     "X=sh; ba$X -c 'rm y'",
     "X=v; /usr/bin/en$X rm y",
     "a='r'; b='m'; $a$b x",
+    "read PS4 <<< '$(rm x)'; set -x; :",
+    "X='$(rm y)'; PS4=$X; set -x; :",
+    "f() { \"$@\"; }; f rm x",
+    "set -- rm x; \"$@\"",
+    "bash -c '\"$@\"' _ rm x",
     "hash -p \"$(command -v rm)\" ls; ls x",
 ]  # fmt: skip
 
@@ -113,6 +127,18 @@ BY_PROGRAM = [
     ("chrt", "chrt -o 0 rm x"),
     ("taskset", "taskset 1 rm x"),
     ("prlimit", "prlimit --core=0 rm x"),
+    ("sed", "sed -f - f <<< 'e rm x'"),
+    ("sed", "sed -- 'e rm x' f"),
+    ("awk", "awk -f /dev/stdin <<< 'BEGIN{system(\"rm x\")}'"),
+    ("awk", "awk 'BEGIN{system(\"rm x\")}' -f"),
+    ("perl", "perl '-Mstrict;system(\"rm x\")' -e 1"),
+    ("perl", "PERL5DB='BEGIN{system(\"rm x\")}' perl -de 1"),
+    ("perl", "perl - <<'E'\nsystem('rm x')\nE"),
+    ("setarch", "setarch x86_64 -R rm x"),
+    ("make", "make -E 'a:;rm x' a"),
+    ("git", "GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=alias.x GIT_CONFIG_VALUE_0='!rm y' git x"),
+    ("nice", "nice -5 rm x"),
+    ("timeout", "timeout --foreground 5 rm x"),
 ]  # fmt: skip
 """Denied by `rm *`; the program runs rm for each."""
 BY_PROGRAM_ASKED = [
@@ -123,6 +149,10 @@ BY_PROGRAM_ASKED = [
     ("awk", "awk 'BEGIN{f=\"sys\"; system(\"r\" \"m x\")}'"),
     ("perl", "perl -e 'open F, \"-|\", \"r\".\"m\"; <F>'"),
     ("perl", "echo 'exec \"r\".\"m\"' | perl"),
+    ("awk", "awk -f <(echo 'BEGIN{system(\"rm x\")}')"),
+    ("sed", "X=e; sed \"s/x/y/$X\" f"),
+    ("git", "V='!rm x' git --config-env=alias.y=V y"),
+    ("find", "find f -exec sh -c '$0 x' rm ';'"),
     ("make", "X=$'a:\\n\\trm x'; make -f - <<< \"$X\""),
 ]  # fmt: skip
 
@@ -178,6 +208,23 @@ NOT_PROVEN = [
     "ip netns exec n rm x",
     "doas rm x",
     "toybox rm x",
+    "bwrap --ro-bind / / rm x",
+    "sshpass -p x ssh h rm y",
+    "vim -c 'silent! !rm x' f",
+    "EXINIT='!rm x' ex",
+    "LESSOPEN='||-rm %s' less f",
+    "LESS='+!rm x' less f",
+    "git -c uploadpack.packObjectsHook='rm x' fetch",
+    "npm --script-shell=rm run x",
+    "npm x -- rm x",
+    "nix-shell --run 'rm x'",
+    "fly ssh console -C 'rm x'",
+    "docker run -itv a:b img rm x",
+    "lldb -o 'platform shell rm x'",
+    "rpm -E '%(rm x)'",
+    "bash5 -c 'rm x'",
+    "bash --rcfile <(echo rm x) -i",
+    "PROMPT_COMMAND[0]='rm x'",
     "systemd-run -p A=b rm x",
 ]  # fmt: skip
 NOT_PROVEN_ASKED = [
@@ -196,6 +243,13 @@ NOT_PROVEN_ASKED = [
     "vim -c 'py3 x' f",
     "tar -I bash -xf f",
     "st$X rm y",
+    "vim -S <(echo '!rm x')",
+    "gdb -x <(echo 'shell rm x')",
+    "make -f <(printf 'a:')",
+    "sqlite3 :memory: '.read \"|rm x\"'",
+    "git -c url.'ext::rm x'.insteadOf=a fetch",
+    "GIT_CONFIG_PARAMETERS=\"'alias.x=!rm y'\" git x",
+    "node -e 'process.binding(\"spawn_sync\")'",
 ]  # fmt: skip
 
 EVERYDAY = """
@@ -355,6 +409,15 @@ def test_a_command_that_a_program_may_run_is_asked_for(command: str) -> None:
 @pytest.mark.parametrize("command", [*EVERYDAY, *EVERYDAY_TEXTS], ids=lambda text: text[:40])
 def test_everyday_commands_are_not_asked_for(command: str) -> None:
     assert decided(command, ("deny", "rm *"), ("ask", "rm *")) == "auto"
+
+
+ODD_ARGUMENTS = ["", "-x y", "'$('", "-- '", "-c", "-e $X", "--eval= = -f -", "x= -I", "[ -S <(y)"]
+
+
+def test_no_arguments_of_a_program_fail() -> None:
+    for name in PROGRAMS:
+        for arguments in ODD_ARGUMENTS:
+            read_shell(f"{name} {arguments}")
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ _MARKS: Final = (
     r"|proc_open|(?<![.\w])exec\b|\bexec(?:l|v|File|Sync|ute)\w*\s{0,8}[('\"\[]|spawn|\bfork\b"
     r"|\bqx\b|%x\b|(?<![.\w])eval\b|\bpty\b|\bctypes\b|\bffi\b|__import__|import_module"
     r"|\bFunction\b|Open3|\breadpipe\b|\bsyscall\b|\bcall-process|shell-command|start-process"
-    r"|do shell script|os:cmd|ProcessBuilder|getRuntime"
+    r"|do shell script|os:cmd|ProcessBuilder|getRuntime|callCommand|callProcess|\bCmd\("
 )
 _LITERAL: Final = (
     r"""(?:[\w.]{0,60}\s{0,8}[(\[]{0,2}\s{0,8}[bru]?['"](?P<text>[^'"\\\n]{1,2000})['"])?"""
@@ -58,6 +58,16 @@ def _perl(code: str) -> Iterator[str | None]:
     yield from _script_with_backticks(code)
     if re.search(r"\bopen\b[^;\n]{0,400}\|", code):
         yield None
+
+
+_perl_file = _by_pattern(r"\A\s*\|(?P<to>.*)\Z|\A(?P<from>.*[^|\s])\s*\|\s*\Z", re.DOTALL)
+
+
+def _perl_operand(word: str) -> Iterator[str | None]:
+    """`perl -pe 1 'rm x|'` opens a file whose name is a command; `-M` takes code."""
+    yield from _perl_file(word)
+    if word.startswith(("-M", "-m")) and ";" in word:
+        yield from _script_with_backticks(word)
 
 
 _AWK_STRING: Final = re.compile(r'"(?:\\.|[^"\\])*"', re.DOTALL)
@@ -109,7 +119,7 @@ def _sed_commands(code: str, *, brackets: bool) -> Iterator[str | None]:
             place = _after_mark(code, place + 1, mark, brackets=brackets)
             place = _after_mark(code, place, mark, brackets=False)
             flags = take(_SED_LABEL).partition("w")[0]
-            if sign == "s" and "e" in flags:
+            if sign == "s" and re.search(r"[e\x00]", flags):
                 yield None
         elif sign == "e":
             yield take(_SED_LINE).strip() or None
@@ -133,7 +143,7 @@ _EX_PROGRAMS: Final = (
     r"system\w*|term\w*|sh|py\w*|perl|ruby|lua\w*|tcl|mz\w*|make|l?grep|norm\w*|exe\w*|job_start"
     r"|libcall"
 )
-_ex = _by_pattern(rf"!\s{{0,40}}(?![\s|=]|$)(?P<text>[^\n]*)|\b(?:{_EX_PROGRAMS})\b(?=[!\s(]|$)")
+_ex = _by_pattern(rf"!\s{{0,40}}(?![\s|=!]|$)(?P<text>[^\n]*)|\b(?:{_EX_PROGRAMS})\b(?=[!\s(]|$)")
 
 
 def _vim(code: str) -> Iterator[str | None]:
@@ -167,7 +177,7 @@ LANGUAGES: Final[Mapping[str, Language]] = {
     "ed": _by_pattern(r"^\s*[\d.,$%;+/\w\s-]{0,200}!(?P<text>[^\n]*)", re.MULTILINE),
     "expanded": substitutions,
     "gdb": _by_pattern(
-        r"^\s*(?:shell|!|pipe|\|)\s*(?P<text>[^\n]+)|\bsystem\b|\bexec\w*\s{0,8}\(|\bpopen\b"
+        r"^\s*(?:(?:platform\s+)?shell|!|pipe|\|)\s*(?P<text>[^\n]+)|\bsystem\b|\bexec\w*\s{0,8}\(|\bpopen\b"
         r"|^\s*(?:py|python|python-interactive|guile|make)\b",
         re.MULTILINE,
     ),
@@ -175,14 +185,15 @@ LANGUAGES: Final[Mapping[str, Language]] = {
     "m4": _by_pattern(r"syscmd\s{0,8}\(\s{0,8}[`']?(?P<text>[^'`)\n]*)|syscmd"),
     "pager": _by_pattern(r"^\+{1,2}[^!|]{0,80}[!|](?P<text>.*)"),
     "perl": _perl,
-    "perl_operand": _by_pattern(r"\A\s*\|(?P<to>.*)\Z|\A(?P<from>.*[^|\s])\s*\|\s*\Z", re.DOTALL),
+    "rpm": _by_pattern(r"%\((?P<text>[^)\n]*)"),
+    "perl_operand": _perl_operand,
     "script": _script,
     "script_with_backticks": _script_with_backticks,
     "sed": _sed,
     "shell_line": _by_pattern(r"^\s*!\s*(?![<=>])(?P<text>[^\n]*)", re.MULTILINE),
     "sql": _by_pattern(
         r"^\s*\.(?:shell|system)\s+(?P<dot>[^\n]+)|\\!\s*(?P<bang>[^\n]*)"
-        r"|^\s*system\s+(?P<word>[^\n;]+)|\\[go]\s*\||^\s*\.(?:once|output|o)\s[^\n]{0,40}\|"
+        r"|^\s*system\s+(?P<word>[^\n;]+)|\\[go]\s*\||^\s*\.\w{1,20}\s[^\n]{0,80}\|"
         r"|\bprogram\s+'(?P<program>[^'\n]*)'|\bload_extension\b",
         re.MULTILINE | re.IGNORECASE,
     ),

@@ -20,11 +20,13 @@ from msgspec import Struct
 
 from chatd.domain.tool_policy.shell_code import LANGUAGES, MAX_SHELL_CODE_CHARS
 from chatd.domain.tool_policy.shell_programs import (
+    CODE_VARIABLES,
     COMMAND_VARIABLES,
     HAS_SUBCOMMANDS,
     PROGRAMS,
     PROMPTS,
     READS_COMMANDS,
+    SCRIPT_FILES,
     SHELLS,
     VARIABLE_OPTIONS,
     Program,
@@ -69,6 +71,8 @@ _CLUSTER: Final = re.compile(r"-\w+")
 _MAX_SIGNS_OF_XARGS: Final = 4
 _STANDARD_INPUT: Final = re.compile(r"-|/dev/(?:stdin|fd/.*)|/proc/.*/fd/.*")
 _ASSIGNMENT: Final = re.compile(r"(\w[\w%()]*)\+?=(.*)", re.DOTALL)
+_FILLING: Final = frozenset({"mapfile", "printf", "read", "readarray"})
+"""Builtins of bash that set the variables which they name."""
 _ASSIGNING: Final = frozenset({"declare", "env", "export", "local", "readonly", "sudo", "typeset"})
 _UNKNOWN_TEXT: Final = re.compile(rf"\s*(?:{ANY_TEXT}|\$\{{?\w+\}}?)\s*")
 _VERSION_OPTIONS: Final = frozenset({"--version", "--help", "-V", "-VV", "-h", "-v"})
@@ -204,11 +208,8 @@ class _Reader:
         if has_hole(name):
             prefix = re.split(f"[{ANY_TEXT}{ANY_NAME}]", name)[0]
             self.is_unclear |= bool(words) and may_start_words(prefix)
-        if name in _ASSIGNING:
-            for word in words:
-                if (assignment := _ASSIGNMENT.fullmatch(word)) is not None:
-                    self._assign(assignment[1], assignment[2])
-        if name in SHELLS:
+        self._read_variables(name, words)
+        if name.rstrip("0123456789.-") in SHELLS or name in SHELLS:
             self._read_script(words)
         elif name == "alias":
             for word in words:
@@ -227,7 +228,9 @@ class _Reader:
         """The arguments of a shell."""
         rest = _after_options(words, _SHELL_VALUES)
         options = words[: len(words) - len(rest)]
-        if any(re.match(r"-[A-Za-z]*c|--command$", option) for option in options):
+        files = _option_values(options, frozenset({"--rcfile", "--init-file"}))
+        self._input.is_read |= _is_input(list(files))
+        if any(re.match(r"-[A-Za-z]*c|-(?:-c|C)ommand$", option) for option in options):
             self.read(rest[0] if rest else ANY_TEXT)
         elif not {"--version", "--help"} & set(options):
             self._input.is_read |= not rest or "-s" in options or _is_input(rest[:1])
@@ -264,7 +267,7 @@ class _Reader:
 
     def _read_rest(
         self, name: str, row: Program, words: list[str], rest: list[str], *, has_text: bool
-    ) -> list[list[str]]:
+    ) -> Iterable[list[str]]:
         """The command in the arguments."""
         if name in {"env", "sudo", "doas"}:
             rest = list(dropwhile(lambda word: re.match(r"\w[\w%()]*=", word), rest))
@@ -284,7 +287,7 @@ class _Reader:
         elif name == "coproc" and rest[1:2] == ["{"]:
             rest = rest[1:]
         if row.starts == "words":
-            return [rest]
+            return (rest[start:] for start in range(len(rest) if row.is_loose else 1))
         if rest:
             self.read(" ".join(rest))
         return []
@@ -314,17 +317,33 @@ class _Reader:
             self._read_value(f"{name} {value}" if found.lastgroup == "alias" else value)
             self._input.is_read = is_read
 
+    def _read_variables(self, name: str, words: list[str]) -> None:
+        """Those that a command sets."""
+        if name in _ASSIGNING:
+            for word in words:
+                if (assignment := _ASSIGNMENT.fullmatch(word)) is not None:
+                    self._assign(assignment[1], assignment[2])
+        if name in _FILLING:
+            self.is_unclear |= any(
+                word in PROMPTS or COMMAND_VARIABLES.fullmatch(word) for word in words
+            )
+
     def _assign(self, name: str, value: str) -> None:
         """Variables that a shell expands, and variables whose value a program runs."""
+        name = name.partition("[")[0]
         if name in PROMPTS:
+            self.is_unclear |= value == ANY_TEXT and name != "ENV"
             for text in substitutions(value):
                 self.read(text)
         elif COMMAND_VARIABLES.fullmatch(name):
             is_read = self._input.is_read
-            self._read_value(re.sub(r"^(?:\|-?|\(\)\s*)", "", value))
+            self._read_value(re.sub(r"^(?:\|{1,2}-?|!|\(\)\s*)", "", value))
             self._input.is_read = is_read
         elif (program := VARIABLE_OPTIONS.get(name)) is not None:
             self._add([program, *value.split()])
+        elif (language := CODE_VARIABLES.get(name)) is not None:
+            self._scan(language, value)
+        self.is_unclear |= name == "GIT_CONFIG_PARAMETERS"
 
     # Code of other languages
 
@@ -332,26 +351,32 @@ class _Reader:
         options = list(takewhile(lambda word: word != "--", words))
         given = list(_option_values(options, row.evals))
         files = _after_options(words, row.values | row.evals)
-        if row.has_script and not given and not set(options) & {"-f", "--file"}:
-            given = files[:1]
+        scripts = list(_option_values(options, SCRIPT_FILES))
+        leading = words[: len(words) - len(files)]
+        if row.has_script and not any(_option_values(leading, row.evals | SCRIPT_FILES)):
+            given += files[:1]
         self.is_unclear |= ANY_TEXT in given
         for text in given:
             self._scan(row.code, text)
         for word in words if row.operands else ():
             self._scan(row.operands, word)
-        self.is_unclear |= row.reads == "all" and files[:1] == [PIPE_FILE]
-        if row.reads == "no" or given or (row.reads == "all" and not _reads_code(words, files)):
+        self.is_unclear |= PIPE_FILE in (*scripts, *(files[:1] if row.reads == "all" else ()))
+        is_read = any(map(_STANDARD_INPUT.fullmatch, scripts))
+        if not is_read and (
+            row.reads == "no" or given or (row.reads == "all" and not _reads_code(words, files))
+        ):
             return
+        must_know = row.reads == "all" or (is_read and row.code != "sql")
         for text in self._input.texts:
             self.is_unclear |= _UNKNOWN_TEXT.fullmatch(text) is not None
             self._scan(row.code, text)
         feeder = self._input.feeder
         if feeder is None or not feeder:
-            self.is_unclear |= row.reads == "all" and feeder is not None
+            self.is_unclear |= must_know and feeder is not None
         elif _base_name(feeder[0]) in {"echo", "printf"}:
             self._scan(row.code, unescape(" ".join(_after_options(feeder[1:], frozenset()))))
         else:
-            self.is_unclear |= row.reads == "all" and feeder != ["cat"]
+            self.is_unclear |= must_know and feeder != ["cat"]
 
     def _scan(self, language: str, code: str) -> None:
         if (language, code) in self._scanned:

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 SHELLS: Final = frozenset({
     "ash", "bash", "csh", "dash", "fish", "ksh", "ksh93", "mksh", "oksh", "posh", "rbash", "sh",
-    "tcsh", "yash", "zsh",
+    "tcsh", "yash", "zsh", "nu", "xonsh", "elvish", "pwsh", "powershell", "hush",
 })  # fmt: skip
 
 
@@ -25,6 +25,8 @@ class Program(Struct, frozen=True, kw_only=True):
     flags: frozenset[str] = frozenset()
     skips: int = 0
     starts: Literal["words", "text"] | None = None
+    is_loose: bool = False
+    """Any of these words may be the first of the command: its options take several values."""
     text: frozenset[str] = frozenset()
     """Options whose value is for a shell."""
     bundled: str = ""
@@ -65,25 +67,23 @@ def _pattern(text: str) -> re.Pattern[str]:
 # command in their arguments.
 _row(
     "!, {, do, else, then, busybox, toybox, builtin, catchsegv, command, coproc, linux32, linux64,"
-    " nohup, setarch, setsid, torsocks, proxychains, proxychains4, unbuffer, valgrind, chronic,"
-    " ifne, eatmydata, flatpak-spawn, firejail, op run, doppler run, ssh-agent, dbus-launch",
+    " nohup, setsid, x86_64, i386, i686, noglob, nocorrect, torsocks, proxychains, proxychains4,"
+    " unbuffer, valgrind, chronic,"
+    " ifne, eatmydata, flatpak-spawn, torify, watchexec, reflex, heroku run, asdf exec, rbenv exec,"
+    " pyenv exec,"
+    " nodenv exec, pixi run, devbox run, adb shell, toolbox run, distrobox-enter, op run,"
+    " doppler run, ssh-agent, dbus-launch",
     Program(starts="words"),
 )
-_row(
-    "bwrap",
-    Program(
-        values=_set(
-            "--bind --ro-bind --dev-bind --proc --dev --tmpfs --chdir --setenv --unsetenv"
-            " --symlink --uid"
-            " --gid --hostname --file --dir"
-        ),
-        starts="words",
-    ),
-)
+_row("bwrap, chpst, firejail, proot, setarch", Program(starts="words", is_loose=True))
 _row("chroot", Program(values=_set("--userspec --groups"), skips=1, starts="words"))
 _row("chrt", Program(values=_set("-p -T -P -D"), skips=1, starts="words"))
 _row("gosu, su-exec, setuidgid, direnv exec, machinectl shell", Program(skips=1, starts="words"))
-_row("chpst", Program(values=_set("-u -U -b -/ -n -l -L -e -m -d -o -p -f -c"), starts="words"))
+_row("sshpass", Program(values=_set("-p -f -d -P"), starts="words"))
+_row("mosh, aws-vault exec, sops exec-env, chamber exec", Program(skips=1, starts="text"))
+_row("nix-shell", Program(text=_set("--run --command")))
+_row("nix develop, nix shell", Program(exec_flags=_set("-c --command")))
+_row("fly ssh console, flyctl ssh console", Program(text=_set("-C --command")))
 _row("cpulimit", Program(values=_set("-l --limit -p --pid -e --exe"), starts="words"))
 _row("dbus-run-session", Program(values=_set("--config-file --dbus-daemon"), starts="words"))
 _row("doas", Program(values=_set("-u -C"), starts="words"))
@@ -135,7 +135,6 @@ _row("pee", Program(starts="text"))
 _row("perf", Program(values=_set("-e -o -p -F"), skips=1, starts="words"))
 _row("pkexec", Program(values=_set("--user -u"), starts="words"))
 _row("prlimit", Program(values=_set("-o --output"), starts="words"))
-_row("proot", Program(values=_set("-r -b -w -q -R -S --rootfs --bind --cwd"), starts="words"))
 _row("rlwrap", Program(values=_set("-f -H -s -C -D"), starts="words"))
 _row(
     "runuser",
@@ -230,12 +229,9 @@ _row(
 _row(
     "npm",
     Program(
-        values=_set("--prefix -w --workspace -C"), settings=_pattern(r"script-shell=(?P<text>.*)")
+        values=_set("--prefix -w --workspace -C"),
+        settings=_pattern(r"(?:--)?script-shell=(?P<text>.*)"),
     ),
-)
-_row(
-    "bundle, conda, hatch, mise, nix, op, doppler, pdm, pipenv, pnpm, poetry, rye, uv, yarn",
-    Program(),
 )
 _row(
     "direnv, machinectl, ip, ip netns, systemctl, git bisect, git submodule",
@@ -251,9 +247,9 @@ _row(
     "docker compose, podman compose, docker-compose",
     Program(values=_set("-f --file -p --project-name --profile")),
 )
-_row("docker container, podman container", Program())
 _row(
-    "docker run, docker create, docker exec, podman run, podman create, podman exec, nerdctl run,"
+    "docker run, docker create, docker exec, podman run, podman create, podman exec, docker"
+    " service create, nerdctl run,"
     " nerdctl exec, docker container run, docker container exec, docker compose run,"
     " docker compose exec, docker-compose run, docker-compose exec, podman container run,"
     " podman container exec, podman compose run, podman compose exec",
@@ -278,7 +274,6 @@ _row(
         starts="words",
     ),
 )
-_row("lxc, incus", Program())
 _row("lxc-attach", Program(values=_set("-n --name"), starts="words"))
 _row(
     "scp, sftp",
@@ -298,6 +293,7 @@ _row(
     Program(
         text=_set(
             "--to-command -I --use-compress-program -F --info-script --new-volume-script"
+            " --rmt-command"
             " --rsh-command"
         ),
         bundled="IF",
@@ -317,11 +313,15 @@ _row(
         settings=_pattern(r".*?(?:execute|silent|become|reload)[(:](?P<text>[^)]*)"),
     ),
 )
-_row("wget", Program(text=_set("--use-askpass")))
+_row(
+    "wget",
+    Program(text=_set("--use-askpass"), settings=_pattern(r"(?:-e=?)?use_askpass=(?P<text>.*)")),
+)
+_row("cpio", Program(text=_set("--rsh-command")))
+_row("rpm", Program(text=_set("--pipe"), code="rpm", evals=_set("-E --eval")))
 _row("restic, rclone", Program(text=_set("--password-command")))
 _row("nodemon", Program(text=_set("-x --exec")))
 _row("go run, go test, go vet, go build", Program(text=_set("-exec -toolexec")))
-_row("go", Program())
 _row(
     "apt, apt-get, dpkg",
     Program(
@@ -341,20 +341,21 @@ _row(
     Program(values=_set("-s -n -t -c -x -y -e -F"), starts="text"),
 )
 _row("asciinema rec", Program(text=_set("-c --command")))
-_row("asciinema", Program())
 
 # Builtins of bash. `complete` and `bind` run their text in an interactive shell only.
 _row("mapfile, readarray, complete", Program(text=_set("-C")))
 _row("compgen", Program(text=_set("-C"), operands="expanded"))
 _row("bind", Program(settings=_pattern(r'\s*"[^"]*"\s*:\s*(?P<text>.*)')))
+_row("jobs", Program(exec_flags=_set("-x")))
+_row("fc", Program(text=_set("-e")))
 _row("enable", Program(settings=_pattern(r"-\w*f")))
 
 _GIT_SETTING: Final = (
     r"(?:(?:-c|--config)=?)?(?:(?:alias\.|credential)[^=]{0,200}=!(?P<text>.*)"
     r"|alias\.[^=]{1,80}=(?P<alias>.*)|pager\.\w{1,40}=(?P<pager>.*)"
     r"|\w[\w./-]{0,200}?(?:pager|editor|command|cmd|helper|program|external|textconv|clean|smudge"
-    r"|process|driver|fsmonitor|askpass|proxy|receivepack|uploadpack)\w{0,20}=!?(?P<value>.*))$"
-    r"|ext::"
+    r"|process|driver|fsmonitor|askpass|proxy|receivepack|uploadpack|hook|filter|tunnel)\w{0,20}"
+    r"=!?(?P<value>.*))$|.{0,400}?ext::|--config-env"
 )
 _row(
     "git",
@@ -426,7 +427,6 @@ _row(
     ),
 )
 _row("deno eval", Program(code="script", has_script=True))
-_row("deno", Program())
 _row(
     "lua, luajit, Rscript, R, octave, osascript",
     Program(values=_set("-l"), code="script", evals=_set("-e --eval"), reads="all"),
@@ -478,6 +478,8 @@ _row("ed, red", Program(code="ed", operands="ed", reads="known"))
 _row(
     "gdb",
     Program(
+        values=_set("-x -p -cd -d -ix --command --pid --cd --directory"),
+        starts="words",
         exec_flags=_set("--args -args"),
         code="gdb",
         evals=_set("-ex --ex -eval-command --eval-command -iex --init-eval-command"),
@@ -486,7 +488,17 @@ _row(
 )
 _row(
     "lldb",
-    Program(exec_flags=_set("--"), code="script", evals=_set("-o -O --one-line"), reads="known"),
+    Program(exec_flags=_set("--"), code="gdb", evals=_set("-o -O --one-line"), reads="known"),
+)
+_row("ftp, telnet", Program(code="shell_line", reads="known"))
+_row("irb, pry, jshell, gnuplot", Program(code="script", evals=_set("-e"), reads="known"))
+_row(
+    "cargo",
+    Program(
+        settings=_pattern(
+            r"(?:--config=)?[\w.]{0,80}(?:wrapper|runner|linker)\W*=\W*(?P<text>[^\"']*)"
+        )
+    ),
 )
 _row("less, more, most", Program(operands="pager"))
 _row(
@@ -494,7 +506,7 @@ _row(
     Program(
         values=_set("-C -f -I -o -W --directory --file --makefile"),
         code="make",
-        evals=_set("--eval"),
+        evals=_set("--eval -E"),
         operands="make",
         reads="known",
     ),
@@ -503,7 +515,10 @@ _row("m4", Program(code="m4", reads="known"))
 _row("dc", Program(code="shell_line", evals=_set("-e --expression"), reads="known"))
 _row("sqlite3", Program(operands="sql", code="sql", evals=_set("-cmd"), reads="known"))
 _row("psql", Program(code="sql", evals=_set("-c --command -v"), reads="known"))
-_row("mysql, mariadb", Program(code="sql", evals=_set("-e --execute"), reads="known"))
+_row(
+    "mysql, mariadb",
+    Program(code="sql", evals=_set("-e --execute"), text=_set("--pager"), reads="known"),
+)
 
 READS_COMMANDS: Final = frozenset({"at", "batch", "crontab"})
 _LIKE_SHELLS: Final = SHELLS | READS_COMMANDS | {"alias", "hash", "source", "."}
@@ -512,9 +527,11 @@ _STARTERS: Final = frozenset(
     name for name, row in PROGRAMS.items() if row.starts or row.exec_flags
 ).union(_LIKE_SHELLS)
 HAS_SUBCOMMANDS: Final = frozenset(
-    name.rpartition(" ")[0] for name in PROGRAMS if " " in name
+    name[: blank.start()] for name in PROGRAMS for blank in re.finditer(" ", name)
 ).union({"systemctl"})
 """Their options before the subcommand do not count: `git -C dir push` is a `git push` too."""
+for _name in HAS_SUBCOMMANDS:
+    PROGRAMS.setdefault(_name, Program())
 
 PROMPTS: Final = frozenset({"BASH_ENV", "ENV", "PS0", "PS1", "PS2", "PS4"})
 """Variables that a shell expands."""
@@ -524,8 +541,16 @@ COMMAND_VARIABLES: Final = re.compile(
     r"|SSH_ASKPASS|SUDO_ASKPASS|RSYNC_RSH|CVS_RSH|SVN_SSH|RUSTC_WRAPPER|BASH_FUNC_\S+"
 )
 """Variables whose value a program runs."""
-VARIABLE_OPTIONS: Final[Mapping[str, str]] = {"TAR_OPTIONS": "tar", "MAKEFLAGS": "make"}
+VARIABLE_OPTIONS: Final[Mapping[str, str]] = {
+    "LESS": "less", "MAKEFLAGS": "make", "MANOPT": "man", "TAR_OPTIONS": "tar",
+}  # fmt: skip
 """Variables with options of a program."""
+CODE_VARIABLES: Final[Mapping[str, str]] = {
+    "EXINIT": "vim", "PERL5DB": "perl", "PERL5OPT": "perl_operand", "VIMINIT": "vim",
+}  # fmt: skip
+"""Variables with code, and its language."""
+SCRIPT_FILES: Final = frozenset({"-f", "--file", "--makefile", "-S", "-s", "-x", "-init"})
+"""Options with a file of code, of programs that have code."""
 
 
 def find_program(name: str) -> Program | None:

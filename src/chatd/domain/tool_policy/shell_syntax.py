@@ -92,7 +92,7 @@ def parse_shell(text: str, heredocs: Collection[int] = ()) -> ShellSyntax:
         if one.node.type in _COMMAND_NODES
     )
     hidden = [found for node in nodes for found in _hidden_texts(node)]
-    if "[" in text and _is_computing(nodes, commands):
+    if re.search(r"[\[(]", text) and _is_computing(nodes, commands):
         hidden += [found for one in walked for found in _computed_texts(one.node, one.parent)]
     return ShellSyntax(
         commands=commands,
@@ -236,14 +236,19 @@ def _computed_texts(node: Node, parent: Node | None) -> Iterator[str]:
     if node.type == "word" and b"\\" not in raw:
         return
     in_subscript = parent is not None and parent.type == "subscript"
+    in_list = (
+        parent is not None
+        and parent.type == "declaration_command"
+        and re.match(rb"..?\w+\+?=\(", raw) is not None
+    )
     if node.type in {"heredoc_body", "herestring_redirect"}:
         text = _decode(node)
-    elif in_subscript or b"[" in raw or node.type in {"ansi_c_string", "word"}:
+    elif in_subscript or in_list or b"[" in raw or node.type in {"ansi_c_string", "word"}:
         text = _text(node, globs=False)
     else:
         return
     # The parser splits a[\$\(b\)] into two words.
-    depth = int(in_subscript or node.type == "word")
+    depth = int(in_subscript or in_list or node.type == "word")
     for sign in re.finditer(r"[\[\]`]|\$\(", text):
         if sign[0] in {"$(", "`"} and depth > 0:
             yield from substitutions(text[sign.start() :])
