@@ -2,13 +2,16 @@
 
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from chatd.domain.tool_policy.rules import PolicyAction
-from chatd.domain.tool_policy.shell_commands import read_shell
+from chatd.domain.tool_policy.shell_commands import (
+    MAX_SHELL_COMMANDS,
+    MAX_SHELL_FORM_CHARS,
+    read_shell,
+)
 from chatd.domain.tool_policy.shell_programs import PROGRAMS
 from tests.unit.test_shell_commands import decided
 
@@ -124,8 +127,6 @@ BY_PROGRAM = [
     ("setpriv", "setpriv --nnp rm x"),
     ("find", "find . -name f -exec rm {} +"),
     ("xargs", "xargs -I@ sh -c 'rm @' <<< x"),
-    ("chrt", "chrt -o 0 rm x"),
-    ("taskset", "taskset 1 rm x"),
     ("prlimit", "prlimit --core=0 rm x"),
     ("sed", "sed -f - f <<< 'e rm x'"),
     ("sed", "sed -- 'e rm x' f"),
@@ -134,7 +135,6 @@ BY_PROGRAM = [
     ("perl", "perl '-Mstrict;system(\"rm x\")' -e 1"),
     ("perl", "PERL5DB='BEGIN{system(\"rm x\")}' perl -de 1"),
     ("perl", "perl - <<'E'\nsystem('rm x')\nE"),
-    ("setarch", "setarch x86_64 -R rm x"),
     ("make", "make -E 'a:;rm x' a"),
     ("git", "GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=alias.x GIT_CONFIG_VALUE_0='!rm y' git x"),
     ("nice", "nice -5 rm x"),
@@ -208,6 +208,9 @@ NOT_PROVEN = [
     "ip netns exec n rm x",
     "doas rm x",
     "toybox rm x",
+    "setarch x86_64 -R rm x",
+    "chrt -o 0 rm x",
+    "taskset -c 0 rm x",
     "bwrap --ro-bind / / rm x",
     "sshpass -p x ssh h rm y",
     "vim -c 'silent! !rm x' f",
@@ -498,7 +501,8 @@ def test_bash_and_the_programs_of_this_machine_run_the_command_in_each_spelling(
     ids=lambda text: text[:16],
 )
 def test_a_long_text_for_a_program_is_read_in_bounds(command: str) -> None:
-    """The bound is far above what a slow machine needs: a quadratic reading takes minutes."""
-    began = time.process_time()
-    read_shell(command)
-    assert time.process_time() - began < 5
+    """A reading that is not linear takes minutes for some of them."""
+    found = read_shell(command).commands
+
+    assert len(found) <= MAX_SHELL_COMMANDS
+    assert sum(map(len, found)) <= MAX_SHELL_FORM_CHARS
