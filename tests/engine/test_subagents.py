@@ -12,6 +12,7 @@ from chatd.domain.chat.row import Fence
 from chatd.domain.chat.worker_transitions import finish_turn
 from chatd.domain.ports import ToolContext
 from chatd.domain.subagents import SubagentLimits
+from chatd.domain.tool_policy.rules import ToolRule
 from chatd.engine.acquirer import SlotsConfig
 from chatd.engine.agent_waker import AGENT_WAIT_POLL_INTERVAL_S
 from chatd.engine.worker import WorkerConfig
@@ -103,6 +104,19 @@ async def test_a_subagent_is_told_what_it_is_and_has_no_tools_to_spawn(
         [child] = await children_of(rig, chat_id)
         assert child.mode == "explore"
         assert (await result_of(rig, chat_id, "w0"))["type"] == "explore"
+
+
+async def test_a_subagent_is_not_offered_what_the_rules_of_its_root_deny(
+    dsn: str, chats_api: ScriptedChats
+) -> None:
+    chats_api.on("go", spawn("look"), wait_all(), say("done"))
+    chats_api.on("look", say("seen"))
+    async with subagent_rig(dsn, chats_api, others=[GatedTool(), GatedTool("see")]) as rig:
+        chat_id = await rig.create("go", rules=(ToolRule(tool="echo", action="deny"),))
+        await rig.wait_state(chat_id, "W")
+        for asked in (*chats_api.asked("go"), *chats_api.asked("look")):
+            assert '"see"' in asked.body.decode()
+            assert '"echo"' not in asked.body.decode()
 
 
 async def test_a_subagent_has_the_mcp_servers_of_its_parent(
