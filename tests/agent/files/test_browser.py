@@ -119,6 +119,9 @@ def test_a_large_directory_is_cut_with_a_mark(home: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(browser, "MAX_LISTED_ENTRIES", 10)
     found = browse_directory(str(home), "")
     assert (len(cast("list[Entry]", found["entries"])), found["is_cut"]) == (10, True)
+    monkeypatch.setattr(browser, "MAX_LISTING_BYTES", 700)
+    assert (len(entries(home)), browse_directory(str(home), "")["is_cut"]) == (3, True)
+    monkeypatch.undo()
     monkeypatch.setattr(browser, "MAX_SCANNED_ENTRIES", 5)
     assert (len(entries(home)), browse_directory(str(home), "")["is_cut"]) == (5, True)
 

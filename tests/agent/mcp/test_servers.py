@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from chatd.agent.errors import AgentError
+from chatd.agent.mcp import servers
 from chatd.agent.mcp.config import McpServerConfig
 from chatd.agent.mcp.servers import WorkspaceServers
 from chatd.agent.processes.environment import CommandEnvironment
@@ -178,6 +179,20 @@ async def test_new_tools_are_listed_when_the_server_says_so(tmp_path: Path) -> N
         assert "late" not in await fixture.tools("local")
         await fixture.text("local", "grow")
         await fixture.tools("local", having="late")
+
+
+async def test_the_list_of_a_servers_tools_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tool_server("json") as process:
+        async with running(tmp_path) as fixture:
+            fixture.apply(http(process.url))
+            every = await fixture.tools("remote")
+            monkeypatch.setattr(servers, "MAX_TOOLS_BYTES", 600)
+            fixture.apply(http(process.url, "bounded"))
+            few = await fixture.tools("bounded", having=every[0])
+            assert 0 < len(few) < len(every)
+            assert few == every[: len(few)]
 
 
 async def test_a_huge_line_ends_its_server_only(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from chatd.agent.errors import AgentError
 from chatd.agent.processes.environment import CommandEnvironment
 from chatd.agent.terminals import table as limits
+from chatd.agent.terminals import terminal as frames
 from chatd.agent.terminals.output_ring import OutputRing
 from chatd.agent.terminals.shell import TerminalSize
 from chatd.agent.terminals.table import TerminalTable
@@ -203,6 +204,25 @@ async def test_without_a_viewer_the_shell_goes_on_and_the_last_output_is_kept(
         seen = await Viewer(events).find(b"200000\r\n")
     assert len(seen) < 2 * SCROLLBACK_BYTES
     assert b"\r\n1\r\n" not in seen
+
+
+async def test_the_frames_of_a_terminal_and_what_waits_for_it_are_bounded(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "MAX_CHUNK_BYTES", 48)
+    monkeypatch.setattr(frames, "MAX_PENDING_INPUT_BYTES", 100)
+    terminal = await rig.open()
+    with pytest.raises(AgentError):
+        await terminal.write(b"x" * 101)
+    await terminal.write(b"seq 1 200\r")
+    async with aclosing(terminal.follow()) as events:
+        seen = b""
+        async for event in events:
+            data = base64.b64decode(str(event.get("data") or ""))
+            assert len(data) <= 48
+            seen += data
+            if b"\r\n200\r\n" in seen:
+                break
 
 
 async def test_terminals_are_limited_and_belong_to_their_chat(

@@ -31,6 +31,7 @@ from chatd.domain.model.protocol import (
     UsageReported,
 )
 from chatd.providers.anthropic.decoder import AnthropicDecoder
+from chatd.providers.anthropic.open_blocks import MAX_CITATIONS_PER_TEXT
 from chatd.providers.anthropic.wire import AnthropicMetadata, pack_metadata, unpack_metadata
 from chatd.providers.sse import SseParser
 from chatd.providers.tool_schema import ToolNames
@@ -514,6 +515,22 @@ def test_only_a_citation_with_a_url_is_a_source() -> None:
     begin = event("content_block_start", index=0, content_block=block)
     events = decode(START + begin + STOP + END)
     assert only(SourceFound, events) == [SourceFound(url="https://x.org")]
+
+
+def test_the_citations_of_a_text_are_bounded() -> None:
+    cited = [{"url": f"https://x.org/{n}"} for n in range(MAX_CITATIONS_PER_TEXT)]
+    begin = event(
+        "content_block_start", index=0, content_block={"type": "text", "citations": cited}
+    )
+    more = event(
+        "content_block_delta",
+        index=0,
+        delta={"type": "citations_delta", "citation": {"url": "https://x.org/more"}},
+    )
+    events = decode(START + begin + more + STOP + END)
+    [end] = only(TextEnd, events)
+    kept = unpack_metadata(end.provider_metadata).citations or ()
+    assert len(kept) == len(only(SourceFound, events)) == MAX_CITATIONS_PER_TEXT
 
 
 def test_a_result_of_unknown_type_is_kept_whole() -> None:

@@ -3,6 +3,8 @@
 `start`, `feed` and `stop` convert the start, a delta and the end of a block into model events.
 """
 
+from typing import Final
+
 import msgspec
 from msgspec import UNSET, Raw
 
@@ -41,6 +43,8 @@ from chatd.providers.anthropic.wire import (
 from chatd.providers.sse import DECODE_ERRORS, decode_event
 from chatd.providers.tool_schema import ToolNames
 
+MAX_CITATIONS_PER_TEXT: Final = 1_000
+
 
 class OpenText:
     def __init__(self, block_id: str, block: TextBlock, reported: set[str]) -> None:
@@ -74,7 +78,10 @@ class OpenText:
         return [TextEnd(id=self._id, provider_metadata=metadata), *self._sources]
 
     def _cite(self, raw: Raw) -> None:
-        """Report each source once per answer."""
+        """Report each source once per answer. Citations beyond the limit are dropped: they are sent
+        back with every later request."""
+        if len(self._citations) == MAX_CITATIONS_PER_TEXT:
+            return
         try:
             found = decode_event(CITATION, raw)
             self._citations.append(validate_json(bytes(raw).decode()))
