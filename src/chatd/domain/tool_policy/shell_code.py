@@ -21,7 +21,7 @@ _MARKS: Final = (
     r"|proc_open|(?<![.\w])exec\b|\bexec(?:l|v|File|Sync|ute)\w*\s{0,8}[('\"\[]|spawn|\bfork\b"
     r"|\bqx\b|%x\b|(?<![.\w])eval\b|\bpty\b|\bctypes\b|\bffi\b|__import__|import_module"
     r"|\bFunction\b|Open3|\breadpipe\b|\bsyscall\b|\bcall-process|shell-command|start-process"
-    r"|do shell script|os:cmd|ProcessBuilder|getRuntime|callCommand|callProcess|\bCmd\("
+    r"|do shell script|os:cmd|ProcessBuilder|getRuntime|callCommand|callProcess|\bCmd\(|System\.cmd"
 )
 _LITERAL: Final = (
     r"""(?:[\w.]{0,60}\s{0,8}[(\[]{0,2}\s{0,8}[bru]?['"](?P<text>[^'"\\\n]{1,2000})['"])?"""
@@ -158,8 +158,8 @@ def _vim_operand(word: str) -> Iterator[str | None]:
 
 _make_functions = _by_pattern(r"\$[({]shell\s(?P<text>[^\n)}]*)")
 _make_rules = _by_pattern(
-    r"^\w+\s*[:+?!]*=(?P<set>[^\n$\x00\x01]*)$|^[^\n=;]{0,400}:[^\n=;]{0,400};(?P<rule>[^\n]*)"
-    r"|^\t(?P<line>[^\n]*)",
+    r"^\w+\s*[:+?!]*=(?P<set>[^\n$\x00\x01]*)$|^[^\n=;]{0,400}:[^\n=;]{0,400};[\s@+-]{0,8}(?P<rule>[^\n]*)"
+    r"|^\t[\s@+-]{0,8}(?P<line>[^\n]*)",
     re.MULTILINE,
 )
 

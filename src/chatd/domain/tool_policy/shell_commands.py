@@ -353,7 +353,7 @@ class _Reader:
         files = _after_options(words, row.values | row.evals)
         scripts = list(_option_values(options, SCRIPT_FILES))
         leading = words[: len(words) - len(files)]
-        if row.has_script and not any(_option_values(leading, row.evals | SCRIPT_FILES)):
+        if row.has_script and not any(_option_values(leading, row.evals | {"-f", "--file"})):
             given += files[:1]
         self.is_unclear |= ANY_TEXT in given
         for text in given:
