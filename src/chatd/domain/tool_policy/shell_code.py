@@ -23,6 +23,9 @@ _MARKS: Final = (
     r"|\bFunction\b|Open3|\breadpipe\b|\bsyscall\b|\bcall-process|shell-command|start-process"
     r"|do shell script|os:cmd|ProcessBuilder|getRuntime|callCommand|callProcess|\bCmd\(|System\.cmd"
 )
+_INDENT: Final = r"^[^\S\n]*+"
+"""At the beginning of a line: it does not go on to the next lines, so that many empty ones take
+linear time."""
 _LITERAL: Final = (
     r"""(?:[\w.]{0,60}\s{0,8}[(\[]{0,2}\s{0,8}[bru]?['"](?P<text>[^'"\\\n]{1,2000})['"])?"""
 )
@@ -90,6 +93,7 @@ def _awk(code: str) -> Iterator[str | None]:
 _SED_ADDRESS: Final = re.compile(r"(?:[\s;{}\d$,+~!\x00\x01]|[IM](?=\s*[,!{a-zA-Z=]))*")
 _SED_LINE: Final = re.compile(r"[^\n]*")
 _SED_LABEL: Final = re.compile(r"[^\n;}]*")
+_SED_BRACKET: Final = re.compile(r"\^?\]?[^\]\n]*\]?")
 
 
 def _sed(code: str) -> Iterator[str | None]:
@@ -132,10 +136,20 @@ def _sed_commands(code: str, *, brackets: bool) -> Iterator[str | None]:
 
 def _after_mark(code: str, place: int, mark: str, *, brackets: bool) -> int:
     """The place after the next mark that is not escaped."""
-    signs = re.compile(rf"\\.|{re.escape(mark)}" + (r"|\[\^?\]?[^\]\n]*\]" if brackets else ""), 16)
+    signs = re.compile(rf"\\.|{re.escape(mark)}" + (r"|\[" if brackets else ""), re.DOTALL)
+    skipped = unclosed = place
     for found in signs.finditer(code, place):
+        if found.start() < skipped:
+            continue
         if found[0] == mark:
             return found.end()
+        if found[0] == "[" and found.start() >= unclosed:
+            bracket = _SED_BRACKET.match(code, found.end())
+            end = found.end() if bracket is None else bracket.end()
+            if code[end - 1 : end] == "]":
+                skipped = end
+            else:
+                unclosed = end
     return len(code)
 
 
@@ -174,11 +188,12 @@ def _make(code: str) -> Iterator[str | None]:
 
 LANGUAGES: Final[Mapping[str, Language]] = {
     "awk": _awk,
-    "ed": _by_pattern(r"^\s*[\d.,$%;+/\w\s-]{0,200}!(?P<text>[^\n]*)", re.MULTILINE),
+    "ed": _by_pattern(rf"{_INDENT}[\d.,$%;+/\w\t -]{{0,200}}!(?P<text>[^\n]*)", re.MULTILINE),
     "expanded": substitutions,
     "gdb": _by_pattern(
-        r"^\s*(?:(?:platform\s+)?shell|!|pipe|\|)\s*(?P<text>[^\n]+)|\bsystem\b|\bexec\w*\s{0,8}\(|\bpopen\b"
-        r"|^\s*(?:py|python|python-interactive|guile|make)\b",
+        rf"{_INDENT}(?:(?:platform\s+)?shell|!|pipe|\|)\s*(?P<text>[^\n]+)|\bsystem\b"
+        rf"|\bexec\w*\s{{0,8}}\(|\bpopen\b"
+        rf"|{_INDENT}(?:py|python|python-interactive|guile|make)\b",
         re.MULTILINE,
     ),
     "make": _make,
@@ -190,10 +205,10 @@ LANGUAGES: Final[Mapping[str, Language]] = {
     "script": _script,
     "script_with_backticks": _script_with_backticks,
     "sed": _sed,
-    "shell_line": _by_pattern(r"^\s*!\s*(?![<=>])(?P<text>[^\n]*)", re.MULTILINE),
+    "shell_line": _by_pattern(rf"{_INDENT}!\s*(?![<=>])(?P<text>[^\n]*)", re.MULTILINE),
     "sql": _by_pattern(
-        r"^\s*\.(?:shell|system)\s+(?P<dot>[^\n]+)|\\!\s*(?P<bang>[^\n]*)"
-        r"|^\s*system\s+(?P<word>[^\n;]+)|\\[go]\s*\||^\s*\.\w{1,20}\s[^\n]{0,80}\|"
+        rf"{_INDENT}\.(?:shell|system)\s+(?P<dot>[^\n]+)|\\!\s*(?P<bang>[^\n]*)"
+        rf"|{_INDENT}system\s+(?P<word>[^\n;]+)|\\[go]\s*\||{_INDENT}\.\w{{1,20}}\s[^\n]{{0,80}}\|"
         r"|\bprogram\s+'(?P<program>[^'\n]*)'|\bload_extension\b",
         re.MULTILINE | re.IGNORECASE,
     ),
