@@ -5,6 +5,7 @@ of an owner that have the grams of the terms (`domain.chat.lists.search_text`); 
 with the terms, newest first, until a page is full.
 """
 
+import asyncio
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Final, LiteralString
@@ -258,8 +259,11 @@ async def find_in_chat(
     changed = messages_from_json(None if row is None else row["messages"])
     rows = await conn.fetch(FIND, chat_id, _patterns(terms), MAX_FOUND_IN_CHAT, *reach)
     found = {MessageId(row["message_id"]) for row in rows}
-    for message in changed:
-        found.discard(message.id)
-        if has_terms(fold(message_text(message)), terms):
-            found.add(message.id)
+    found -= {message.id for message in changed}
+    # Not on the event loop: as much text as is read here takes half a second.
+    found |= await asyncio.to_thread(_with_terms, changed, terms)
     return sorted(found)[:MAX_FOUND_IN_CHAT]
+
+
+def _with_terms(changed: Sequence[Message], terms: Sequence[str]) -> set[MessageId]:
+    return {one.id for one in changed if has_terms(fold(message_text(one)), terms)}
