@@ -95,6 +95,8 @@ def message_text(message: PublicMessage) -> list[str]:
             case FileReferencePart():
                 place = f"{part.file_name}:{part.start_line}-{part.end_line}"
                 lines += [safe_line(f"({place})", 200), *part.content.split("\n")]
+            case NoticePart(code="imported_prompt", text=text):
+                lines += f"(notice: {text})".split("\n")  # in full: the model gets all of it
             case NoticePart():
                 lines.append(safe_line(f"(notice: {part.text})", 400))
             case SourcePart():

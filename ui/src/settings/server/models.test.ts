@@ -1,5 +1,7 @@
 import { describe, expect, it } from "vitest";
-import { contextText, type Model } from "./models";
+import type { Model } from "@/api/models";
+
+import { contextText } from "./models";
 
 describe("the context window of a model", () => {
   it.each([
