@@ -77,12 +77,13 @@ class Soak:
                     group.create_task(self._users.run_user())
         await self._faults.complete()
         _say(f"accidents: {dict(self._faults.counts)}")
+        deaths = sum(self._faults.counts[name] for name in ("kill", "crash_loop", "leave"))
+        _say(self._model.repeats(deaths))
         booked = await self._check()
         counts = f"{len(self._judge.sent)} messages, {sum(self._model.asked.values())} model calls"
         seen = f"{self._viewers.connections} connections of viewers"
         told = f"people {dict(self._users.actions)}, refused {dict(self._users.refusals)}"
-        deaths = sum(self._faults.counts[name] for name in ("kill", "crash_loop", "leave"))
-        return f"{counts}, {seen}; {told}; {booked}; {self._model.repeats(deaths)}"
+        return f"{counts}, {seen}; {told}; {booked}"
 
     async def _check(self) -> str:
         """One replica is enough to settle all chats; frozen replicas stay frozen. Reports every

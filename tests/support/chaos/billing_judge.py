@@ -41,6 +41,8 @@ SETTLE_TIMEOUT_S = 120.0
 UNFLUSHED_S: Final = 1.0
 """So long a commit that does not wait for the disk may be lost: `wal_writer_delay` three times,
 and more on a busy machine."""
+SENDING_S: Final = 0.5
+"""So long after its record a request arrives at the model, on a busy machine."""
 
 
 class ServedCall(Struct, kw_only=True):
@@ -68,7 +70,8 @@ class ServedCall(Struct, kw_only=True):
         return self.began_at < past.back_at and past.copied_at < ended_at
 
     def may_be_unflushed(self, crash: Crash) -> bool:
-        return crash.earliest - UNFLUSHED_S < self.began_at <= crash.latest
+        """A request whose record was written just before the crash may arrive just after it."""
+        return crash.earliest - UNFLUSHED_S < self.began_at <= crash.latest + SENDING_S
 
 
 class Family(Struct, kw_only=True):
