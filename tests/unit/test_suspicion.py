@@ -14,6 +14,7 @@ from chatd.domain.chat.suspicion import (
     WorkerDeath,
     is_evidence,
     is_isolated,
+    is_stable,
     suspect_delay_s,
 )
 from chatd.domain.chat.worker_transitions import acquire, reap
@@ -84,6 +85,16 @@ def test_no_number_of_freezes_of_the_database_is_blamed_on_a_chat(
         chat = acquire(reap(chat, command).after, worker).after
     assert is_isolated(chat)
     assert (chat.state, (chat.setbacks or NO_SETBACKS).lone_deaths) == (State.R0, 0)
+
+
+@pytest.mark.promise("P2")
+@pytest.mark.parametrize("heartbeat_s", [0.25, 1.0, 4.9])
+def test_a_worker_takes_an_isolated_chat_when_its_death_at_once_would_tell(
+    heartbeat_s: float,
+) -> None:
+    """The age at its death is known by its last heartbeat."""
+    ages = [age / 10 for age in range(300) if is_stable(age / 10)]
+    assert is_evidence(replace(DIED, uptime_s=ages[0] - heartbeat_s))
 
 
 def test_a_running_chat_is_isolated_from_the_second_death_on() -> None:

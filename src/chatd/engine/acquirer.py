@@ -15,7 +15,7 @@ from msgspec import Struct
 from chatd.aio import InterruptibleSleep
 from chatd.domain.access import WORKER
 from chatd.domain.chat.row import MAX_RUNNABLE_DELAY_S, Chat, Hint
-from chatd.domain.chat.suspicion import STABLE_WORKER_S
+from chatd.domain.chat.suspicion import STABLE_MARGIN_S, STABLE_WORKER_S, is_stable
 from chatd.domain.errors import Unavailable
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.ports import Env
@@ -205,7 +205,7 @@ class Acquirer:
         limits = self._slots.limits
         isolated = workers.IsolatedVacancy(
             chats=0 if self._runners.has_new_isolated() else 1,
-            overdue_s=0.0 if self._is_stable() else STABLE_WORKER_S,
+            overdue_s=0.0 if self._is_stable() else STABLE_WORKER_S + STABLE_MARGIN_S,
         )
         conn, me = self._conn, self._worker_id
         acquired = await (
@@ -230,7 +230,7 @@ class Acquirer:
     def _is_stable(self) -> bool:
         """A worker that has just started may be dying again and again, and leaves isolated chats
         to others for a while."""
-        return self._env.clock.monotonic() - self._started_at >= STABLE_WORKER_S
+        return is_stable(self._env.clock.monotonic() - self._started_at)
 
     async def wait_idle(self, timeout_s: float) -> None:
         """Wait for an acquire in progress: its chats must be known before all are released."""

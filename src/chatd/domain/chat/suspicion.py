@@ -19,6 +19,9 @@ MAX_LONE_DEATHS: Final = 3
 """So many deaths with the chat as the only suspect, without progress, put the chat into error."""
 STABLE_WORKER_S: Final = 10.0
 """A worker that dies sooner after its start may die of something else, with any chat."""
+STABLE_MARGIN_S: Final = 5.0
+"""A worker takes an isolated chat so much later than it counts as stable: the age of a worker that
+dies at once ends at its last heartbeat."""
 ISOLATION_S: Final = 30.0
 """A worker that has run an isolated chat for this long takes the next one too."""
 FIRST_SUSPECT_DELAY_S: Final = 1.0
@@ -47,6 +50,11 @@ class WorkerDeath(Struct, frozen=True, kw_only=True):
     watched: bool = False
     before_reaper: bool = False
     draining: bool = False
+
+
+def is_stable(uptime_s: float) -> bool:
+    """Whether a worker that dies now would tell something about the isolated chat that it took."""
+    return uptime_s >= STABLE_WORKER_S + STABLE_MARGIN_S
 
 
 def is_isolated(chat: Chat) -> bool:
