@@ -136,6 +136,10 @@ async def _mark_deleted(pool: Pool, who: UserActor) -> object:
         return await updates.mark_deleted(session, who, ARCHIVED)
 
 
+async def _find(pool: Pool, who: UserActor) -> object:
+    return (await search.find_in_chat(pool, who, CHAT, ("first",))).message_ids
+
+
 async def _count_subagents(pool: Pool, who: UserActor) -> object:
     return (await subagents.count(pool, who, CHAT)).total
 
@@ -216,9 +220,7 @@ CASES: Final[Mapping[str, Case]] = {
     "chat.search.search": lambda pool, who, _: search.search(
         pool, who, ChatListFilter(), ("first",), ()
     ),
-    "chat.search.find_in_chat": lambda pool, who, _: search.find_in_chat(
-        pool, who, CHAT, ("first",)
-    ),
+    "chat.search.find_in_chat": lambda pool, who, _: _find(pool, who),
     "chat.search.load_messages": lambda pool, who, chat: search.load_messages(
         pool,
         who,

@@ -22,6 +22,32 @@ test("a chat of 10,000 messages shows its end, with few elements, and scrolls ba
   expect(await count(), "elements after scrolling").toBeLessThanOrEqual(1500);
 });
 
+test("words are found in a chat of 2,400 messages, counted, and shown one after the other", async ({ page, chat, server }) => {
+  const id = await importChat(server, "A long chat", longTranscript(2400));
+  await chat.open(id);
+  await expect(chat.log).toContainText("Answer 2400.");
+  await chat.box.press("ControlOrMeta+Shift+f");
+  const box = page.getByRole("textbox", { name: "Find in this chat" });
+  await expect(box).toBeFocused();
+  await box.fill("question 23");
+  const bar = page.getByRole("search");
+  await expect(bar).toContainText("56 of 56");
+  await expect(chat.log).toContainText("Question 2399:");
+  await expectGoodState(page, "words found in a chat");
+  await box.press("Enter");
+  await expect(bar).toContainText("55 of 56");
+  await expect(chat.log.locator(".marked")).toContainText("Question 2397:");
+  await bar.getByRole("button", { name: "Later message" }).click();
+  await expect(bar).toContainText("56 of 56");
+  await box.press("Shift+Enter");
+  await expect(bar).toContainText("1 of 56");
+  await expect(chat.log.locator(".marked")).toContainText("Question 23:");
+  await box.fill("no such words");
+  await expect(bar).toContainText("Not found");
+  await box.press("Escape");
+  await expect(box).toBeHidden();
+});
+
 test("a move upwards counts before the browser has told of it", async ({ page, chat, server }) => {
   const id = await importChat(server, "A chat of some pages", longTranscript(60));
   await chat.open(id);

@@ -1,10 +1,11 @@
 /** What can be done with a chat, for its row and for the top bar. */
-import { Archive, ArchiveRestore, ArrowDown, ArrowUp, Bug, Download, Link2, Pencil, Pin, PinOff, Share2, Shield, Tag as TagIcon, Trash2 } from "lucide-react";
+import { Archive, ArchiveRestore, ArrowDown, ArrowUp, Bug, Download, Link2, Pencil, Pin, PinOff, Search, Share2, Shield, Tag as TagIcon, Trash2 } from "lucide-react";
 import { MenuItem, MenuSeparator } from "@/components";
 import { errorWords } from "@/components";
 import { useAmendChat, useMe } from "@/connection";
 import { openPanel, toast } from "./actions";
 import { openChatDialog } from "./chat-dialogs";
+import { runCommand } from "./keys/commands";
 import { chatPath } from "./routes";
 import { isActive, isSubagent, type ListChat } from "./sidebar/list-chat";
 
@@ -72,6 +73,7 @@ export function ChatMenuItems({ chat, onMove, pinnedCount = 0, withDebug }: Chat
       {isMine && isRoot && <MenuItem icon={Shield} onSelect={() => openChatDialog("policy", chat)}>Tool policy</MenuItem>}
       <MenuItem icon={Link2} onSelect={() => void copyLink(chat).catch(report)}>Copy link</MenuItem>
       <MenuItem icon={Download} onSelect={() => download(chat, "jsonl")} hint="A file that any chatd can import">Export</MenuItem>
+      {withDebug === true && <MenuItem icon={Search} onSelect={() => runCommand("chat.find")}>Find in this chat</MenuItem>}
       {withDebug === true && <MenuItem icon={Bug} onSelect={() => openPanel("debug")}>Debug</MenuItem>}
       {mayChange && isRoot && (
         <>

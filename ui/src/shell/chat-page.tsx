@@ -5,6 +5,7 @@ import { ApiError } from "@/api/client";
 import { Button, EmptyState, ErrorBoundary, ErrorNote } from "@/components";
 import { useChatDetails, useSettledChat } from "@/connection";
 import { CoachMark, Composer, Timeline } from "./areas";
+import { FindBar } from "./palette/find-bar";
 import { NEW_CHAT_PATH } from "./routes";
 import { useSpeech } from "./speech";
 import { SidebarButton, TopBar } from "./top-bar/top-bar";
@@ -32,6 +33,7 @@ export function ChatPage({ chatId }: { chatId: string }) {
   return (
     <>
       <TopBar chatId={chatId} />
+      <FindBar key={`${chatId}-find`} chatId={chatId} />
       {details.error !== null && <ErrorNote error={details.error} action={<Button size="xs" onClick={() => void details.refetch()}>Try again</Button>} />}
       <ErrorBoundary what="The messages of this chat cannot be shown." className="log fault">
         <Suspense fallback={<div className="log" />}>

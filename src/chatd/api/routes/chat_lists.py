@@ -115,8 +115,13 @@ class ChatListRoutes:
         found = await self._deps.retry(
             lambda: search.find_in_chat(pool, actor, chat_id, wanted.texts)
         )
-        has_more = len(found) == search.MAX_FOUND_IN_CHAT
-        return reply(FoundMessages(count=len(found), message_ids=tuple(found), has_more=has_more))
+        return reply(
+            FoundMessages(
+                count=len(found.message_ids),
+                message_ids=tuple(found.message_ids),
+                has_more=found.has_more,
+            )
+        )
 
     async def list_subagents(self, request: ApiRequest) -> ApiReply:
         query = request.query(SubagentListQuery)

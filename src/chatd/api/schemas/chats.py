@@ -378,7 +378,7 @@ class FoundMessages(Struct, frozen=True, kw_only=True):
     message_ids: Annotated[
         tuple[MessageId, ...], describe("The messages, oldest first.", [3, 1207])
     ]
-    has_more: Annotated[bool, describe("Later messages may have the words too: the limit was met.")]
+    has_more: Annotated[bool, describe("Other messages may have the words too: a limit was met.")]
 
 
 class SubagentListQuery(ListQuery, frozen=True, kw_only=True):

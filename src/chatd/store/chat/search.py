@@ -57,6 +57,8 @@ MAX_NEWEST_ENTRIES: Final = 1000
 """That a search compares before it uses the index."""
 MAX_FOUND_IN_CHAT: Final = 1000
 """Messages of one chat."""
+MAX_UNINDEXED_READS: Final = 25
+"""Of messages of one chat that the index does not have yet: such as those of an import."""
 MAX_UNINDEXED_MESSAGES: Final = 200
 MAX_UNINDEXED_BYTES: Final = 1024 * 1024
 
@@ -169,9 +171,13 @@ FIND: Final[LiteralString] = f"""
     WHERE c.id = $1 AND c.deleted_at IS NULL AND {chat_condition("$4", "$5")}
       AND t.message_id > 0 AND t.text LIKE ALL ($2::text[])
     ORDER BY t.message_id LIMIT $3"""
-# What changed since the chat was indexed.
+# What changed since the chat was indexed, or after the message $7 of the version $6.
 _UNINDEXED: Final[LiteralString] = changed_messages(
-    "c.id", "s.text_version", "s.text_message_id", limit="$2", max_bytes="$3"
+    "c.id",
+    "coalesce($6::bigint, s.text_version)",
+    "CASE WHEN $6::bigint IS NULL THEN s.text_message_id ELSE $7::bigint END",
+    limit="$2",
+    max_bytes="$3",
 )
 LOAD_UNINDEXED: Final[LiteralString] = f"""
     SELECT m.messages, m.found
@@ -190,6 +196,13 @@ class SearchHit(Struct, frozen=True, kw_only=True):
     @property
     def is_title(self) -> bool:
         return self.message_id == TITLE_ENTRY
+
+
+class FoundInChat(Struct, frozen=True, kw_only=True):
+    """At most `MAX_FOUND_IN_CHAT` messages, oldest first."""
+
+    message_ids: Sequence[MessageId]
+    has_more: bool
 
 
 async def search(
@@ -250,20 +263,27 @@ async def load_messages(
 
 async def find_in_chat(
     conn: Conn, actor: Actor, chat_id: ChatId, terms: Sequence[str]
-) -> list[MessageId]:
-    """The messages of the chat that have all terms, oldest first, also those that the index does
-    not have yet. At most `MAX_FOUND_IN_CHAT`, from the oldest on."""
+) -> FoundInChat:
+    """The messages of the chat that have all terms, also those that the index does not have yet."""
     reach = chat_reach(actor, "chats.read")
-    limits = MAX_UNINDEXED_MESSAGES, MAX_UNINDEXED_BYTES
-    row = await conn.fetchrow(LOAD_UNINDEXED, chat_id, *limits, *reach)
-    changed = messages_from_json(None if row is None else row["messages"])
     rows = await conn.fetch(FIND, chat_id, _patterns(terms), MAX_FOUND_IN_CHAT, *reach)
     found = {MessageId(row["message_id"]) for row in rows}
-    found -= {message.id for message in changed}
-    # Not on the event loop: as much text as is read here takes half a second.
-    found |= await asyncio.to_thread(_with_terms, changed, terms)
-    return sorted(found)[:MAX_FOUND_IN_CHAT]
+    last: tuple[int | None, MessageId | None] = (None, None)
+    is_complete = False
+    for _ in range(MAX_UNINDEXED_READS):
+        limits = MAX_UNINDEXED_MESSAGES + 1, MAX_UNINDEXED_BYTES
+        row = await conn.fetchrow(LOAD_UNINDEXED, chat_id, *limits, *reach, *last)
+        changed = messages_from_json(None if row is None else row["messages"])
+        found.difference_update(message.id for message in changed)
+        # Not on the event loop: long texts take tens of milliseconds.
+        found.update(await asyncio.to_thread(_having, changed, terms))
+        is_complete = row is None or len(changed) == row["found"] <= MAX_UNINDEXED_MESSAGES
+        if is_complete or not changed:
+            break
+        last = (changed[-1].revision, changed[-1].id)
+    has_more = not is_complete or len(found) >= MAX_FOUND_IN_CHAT
+    return FoundInChat(message_ids=sorted(found)[:MAX_FOUND_IN_CHAT], has_more=has_more)
 
 
-def _with_terms(changed: Sequence[Message], terms: Sequence[str]) -> set[MessageId]:
-    return {one.id for one in changed if has_terms(fold(message_text(one)), terms)}
+def _having(messages: Sequence[Message], terms: Sequence[str]) -> list[MessageId]:
+    return [one.id for one in messages if has_terms(fold(message_text(one)), terms)]

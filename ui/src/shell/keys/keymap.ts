@@ -7,6 +7,7 @@ export type Command =
   | "chat.new"
   | "chat.nth"
   | "chat.needsYou"
+  | "chat.find"
   | "escape"
   | "message.next"
   | "message.previous"
@@ -42,6 +43,7 @@ export const SHORTCUTS: readonly Shortcut[] = [
   { command: "chat.new", keys: "alt+n", text: "New chat", group: "Chats" },
   { command: "chat.nth", keys: "alt+1-9", text: "The nth chat of the list", group: "Chats" },
   { command: "chat.needsYou", keys: "n", text: "Next chat that needs you", group: "Chats" },
+  { command: "chat.find", keys: "mod+shift+f", text: "Find in this chat", group: "Messages" },
   { command: "message.next", keys: "j", text: "Next message", group: "Messages" },
   { command: "message.previous", keys: "k", text: "Previous message", group: "Messages" },
   { command: "prompt.next", keys: "shift+j", text: "Next message of yours", group: "Messages" },
