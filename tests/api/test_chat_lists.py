@@ -363,6 +363,21 @@ class KilledError(Exception):
     pass
 
 
+async def test_a_chat_of_today_need_not_wait_until_all_older_ones_are_indexed(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_index, "MAX_CHATS_PER_BATCH", 1)
+    for number in range(3):
+        await server.create(f"old walrus {number}")
+    pool = server.replica.pool
+    await pool.execute("UPDATE chats SET updated_at = now() - interval '1 day'")
+    new = await server.create("new walrus")
+    assert await search_index.index_batch(pool)
+    assert (await listed(server, q="walrus"))[0] == new
+    await index(server)
+    assert len(await listed(server, q="walrus")) == 4
+
+
 async def test_what_replicas_of_the_previous_release_do_reaches_the_index(
     server: ApiServer,
 ) -> None:

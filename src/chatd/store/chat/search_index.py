@@ -33,6 +33,9 @@ from chatd.store.pool import Pool
 
 OVERLAP: Final = timedelta(minutes=5)
 """A turn that ended before the last run may have been committed after it."""
+RECENT: Final = timedelta(hours=1)
+"""While older chats are indexed after an upgrade, each batch also takes chats that changed so
+lately."""
 MAX_CHATS_PER_BATCH: Final = 50
 MAX_MESSAGES_PER_READ: Final = 200
 MAX_BYTES_PER_READ: Final = 1024 * 1024
@@ -115,7 +118,10 @@ async def index_batch(pool: Pool) -> bool:
             return False
         renamed = await session.fetch(LIST_RENAMED, MAX_CHATS_PER_BATCH)
         recent = await session.fetch(LIST_BEHIND, began["since"], MAX_CHATS_PER_BATCH)
-        found = {row["id"]: ChatBehind(**dict(row)) for row in (*renamed, *recent)}
+        lately = []
+        if began["until"] < (newest := began["started"] - RECENT):
+            lately = await session.fetch(LIST_BEHIND, newest, MAX_CHATS_PER_BATCH)
+        found = {row["id"]: ChatBehind(**dict(row)) for row in (*renamed, *recent, *lately)}
         is_complete = True
         for chat in found.values():
             is_complete &= await _index_chat(session, chat)
