@@ -116,15 +116,17 @@ KEEP_TOOL_OUTPUT: Final[LiteralString] = """
 TOOL_OUTPUT_RETENTION: Final = timedelta(hours=1)
 """An output is needed until its step is committed. After this time the output of a step that is
 over is forgotten."""
-# A mark begins with the history version of its step. Uses the partial index of kept outputs.
+# A mark begins with the history version of its step. Uses the partial index of kept outputs; a join
+# would read all chats.
 CLEAR_TOOL_OUTPUTS: Final[LiteralString] = """
     UPDATE chat_tool_runs t SET output = NULL
     WHERE t.output IS NOT NULL AND t.ctid = ANY (ARRAY(
-        SELECT x.ctid FROM chat_tool_runs x JOIN chats c ON c.id = x.chat_id
+        SELECT x.ctid FROM chat_tool_runs x
         WHERE x.output IS NOT NULL AND x.started_at < now() - $1::interval
-          AND (c.status IN ('waiting', 'error')
-               OR split_part(x.tool_call_id, ':', 1) <> c.history_version::text)
-        LIMIT $2 FOR NO KEY UPDATE OF x SKIP LOCKED))"""
+          AND (SELECT c.status IN ('waiting', 'error')
+                   OR split_part(x.tool_call_id, ':', 1) <> c.history_version::text
+               FROM chats c WHERE c.id = x.chat_id)
+        LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED))"""
 
 
 async def clear_old_tool_outputs(conn: Conn, *, limit: int = 1000) -> int:
