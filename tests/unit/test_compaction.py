@@ -259,9 +259,14 @@ def test_a_chat_without_an_answer_needs_no_compaction() -> None:
             [user(6), answer(7, None), answer(8, 90)], "needed", id="the first was not counted"
         ),
         pytest.param(
-            [user(6), answer(7, 30), answer(8, 24, limit=25)],
+            [user(6), answer(7, 200), answer(8, 190, limit=200)],
             "still_over_limit",
             id="one limit for both",
+        ),
+        pytest.param(
+            [user(6), answer(7, 25, limit=25), answer(8, 24, limit=25)],
+            "none",
+            id="the limit was raised since",
         ),
         pytest.param([user(6), answer(7, 80), answer(8, 30)], "none", id="below by now"),
     ],

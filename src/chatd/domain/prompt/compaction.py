@@ -198,8 +198,12 @@ def compaction_status(
         return "none"
     if not ContextFill(tokens=tokens, limit=fill.limit).is_full:
         return "needed"
-    # An estimate may be wrong: the provider then says whether the prompt fits.
-    return "none" if usage is not None and usage.estimated else "still_over_limit"
+    # An estimate may be wrong, and the limit may be larger by now, by its setting or with another
+    # model: the provider then says whether the prompt fits.
+    now = max(limit or 0, fill.limit)
+    is_told = usage is None or not usage.estimated
+    is_over = is_told and ContextFill(tokens=tokens, limit=now).is_full
+    return "still_over_limit" if is_over else "none"
 
 
 def trigger_tokens(limit: int | None, threshold: int, ceiling: int) -> int | None:
