@@ -112,6 +112,12 @@ OTHER_ROWS: list[tuple[str, LiteralString]] = [
            SELECT id, 'm', id, 'demo', 0, '{}', true, false, 'database', now() FROM chats""",
     ),
     (
+        "a_learned_limit_is_positive",
+        """INSERT INTO model_configs (id, name, provider_id, model, position, parameters, enabled,
+               is_default, source, learned_limit)
+           SELECT id, 'm', id, 'demo', 0, '{}', true, false, 'database', 0 FROM chats""",
+    ),
+    (
         "override_task_is_known",
         "INSERT INTO model_overrides (task, model_config_id) SELECT 'poetry', id FROM chats",
     ),
