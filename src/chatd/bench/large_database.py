@@ -86,7 +86,7 @@ SEARCH: Final = """
     SELECT c.id, k, c.root_chat_id, c.owner_id, c.created_at, p.text, ARRAY(
         SELECT (gram + (('x' || right(c.owner_id::text, 3))::bit(12)::bigint << 20)
             - 2147483648)::integer
-        FROM unnest(CASE WHEN k = 0 THEN $2 || p.grams ELSE p.grams END) gram)
+        FROM unnest(CASE WHEN k = 0 THEN $2::integer || p.grams ELSE p.grams END) gram)
     FROM chats c CROSS JOIN generate_series(0, 10) k
     JOIN search_pool p ON p.n = abs(hashtext(c.id::text || k)::bigint) % $1
     ORDER BY c.id, k"""
