@@ -1,18 +1,21 @@
 """The list of chats over HTTP: filters, pins, and the search by words."""
 
 import asyncio
-from typing import NoReturn
+from typing import Any, LiteralString, NoReturn
 from urllib.parse import urlencode
 
 import msgspec
 import pytest
 
 from chatd.api.schemas.chats import FoundMessages
+from chatd.domain.access import WORKER as WORKER_ACTOR
 from chatd.domain.chat.states import State
 from chatd.domain.chat.worker_transitions import acquire, finish_turn
 from chatd.domain.ids import ChatId
 from chatd.store import retention
 from chatd.store.chat import search, search_index
+from chatd.store.conn import Row
+from chatd.store.pool import Pool
 from tests.support.api.server import OTHER_USER, ApiServer, Json, message_body
 from tests.support.api.sse_viewer import event_source
 from tests.support.factories import WORKER, draft, text
@@ -320,6 +323,38 @@ async def test_words_are_found_in_a_chat_before_and_after_the_index_has_them(
     await server.ask("PATCH", f"/chats/{chat}/messages/1", message_body("and a gate?"))
     assert await found_in(server, chat, "fence") == [], "edited since"
     assert await found_in(server, chat, "gate") == [3]
+
+
+class IndexedMeanwhile:
+    """The index gets the chat after the first statement of a search."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self._server = server
+        self._is_first = True
+
+    async def _between(self) -> Pool:
+        if not self._is_first:
+            await index(self._server)
+        self._is_first = False
+        return self._server.replica.pool
+
+    async def fetch(self, query: LiteralString, *args: object) -> list[Row]:
+        return await (await self._between()).fetch(query, *args)
+
+    async def fetchrow(self, query: LiteralString, *args: object) -> Row | None:
+        return await (await self._between()).fetchrow(query, *args)
+
+    async def fetchval(self, query: LiteralString, *args: object) -> Any:
+        return await (await self._between()).fetchval(query, *args)
+
+    async def execute(self, query: LiteralString, *args: object) -> str:
+        return await (await self._between()).execute(query, *args)
+
+
+async def test_a_message_that_is_indexed_during_a_search_is_found(server: ApiServer) -> None:
+    chat = await server.create("what is a fence?")
+    found = await search.find_in_chat(IndexedMeanwhile(server), WORKER_ACTOR, chat, ("fence",))
+    assert list(found.message_ids) == [1]
 
 
 @pytest.mark.parametrize("q", ["", "title:fence", "fence archived:true", "..."])

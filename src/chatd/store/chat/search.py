@@ -266,21 +266,24 @@ async def find_in_chat(
 ) -> FoundInChat:
     """The messages of the chat that have all terms, also those that the index does not have yet."""
     reach = chat_reach(actor, "chats.read")
-    rows = await conn.fetch(FIND, chat_id, _patterns(terms), MAX_FOUND_IN_CHAT, *reach)
-    found = {MessageId(row["message_id"]) for row in rows}
+    changed_ids: set[MessageId] = set()
+    unindexed: set[MessageId] = set()
     last: tuple[int | None, MessageId | None] = (None, None)
     is_complete = False
     for _ in range(MAX_UNINDEXED_READS):
         limits = MAX_UNINDEXED_MESSAGES + 1, MAX_UNINDEXED_BYTES
         row = await conn.fetchrow(LOAD_UNINDEXED, chat_id, *limits, *reach, *last)
         changed = messages_from_json(None if row is None else row["messages"])
-        found.difference_update(message.id for message in changed)
+        changed_ids.update(message.id for message in changed)
         # Not on the event loop: long texts take tens of milliseconds.
-        found.update(await asyncio.to_thread(_having, changed, terms))
+        unindexed.update(await asyncio.to_thread(_having, changed, terms))
         is_complete = row is None or len(changed) == row["found"] <= MAX_UNINDEXED_MESSAGES
         if is_complete or not changed:
             break
         last = (changed[-1].revision, changed[-1].id)
+    # After those: what is indexed meanwhile is found twice, and not missed.
+    rows = await conn.fetch(FIND, chat_id, _patterns(terms), MAX_FOUND_IN_CHAT, *reach)
+    found = {MessageId(row["message_id"]) for row in rows} - changed_ids | unindexed
     has_more = not is_complete or len(found) >= MAX_FOUND_IN_CHAT
     return FoundInChat(message_ids=sorted(found)[:MAX_FOUND_IN_CHAT], has_more=has_more)
 
