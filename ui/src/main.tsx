@@ -6,9 +6,10 @@ import { createRoot } from "react-dom/client";
 import { QueryProvider } from "@/api/queries";
 import { App } from "@/app";
 import { ConnectionProvider } from "@/connection";
-import { reloadWhenStale } from "@/stale-build";
+import { keepPageOnDrop, reloadWhenStale } from "@/stale-build";
 
 reloadWhenStale();
+keepPageOnDrop();
 const root = document.getElementById("root");
 if (root === null) throw new Error("index.html has no element with the id root");
 createRoot(root).render(

@@ -1,3 +1,5 @@
+/** What keeps the page whole: a newer build of the server, a file that is dropped beside its target. */
+
 /**
  * After an upgrade of the server, a tab may need a part of the page that is gone with the old build.
  * Then it loads the new page. Once a minute at most, so that a part that never comes makes no loop.
@@ -19,4 +21,15 @@ export function reloadWhenStale(reload: () => void = () => window.location.reloa
     reloading = true;
     reload();
   });
+}
+
+/** A file that is dropped where nothing takes it would be opened by the browser in place of the page. */
+export function keepPageOnDrop(): void {
+  for (const name of ["dragover", "drop"] as const) {
+    window.addEventListener(name, (event) => {
+      if (event.defaultPrevented || event.dataTransfer?.types.includes("Files") !== true) return;
+      event.preventDefault();
+      event.dataTransfer.dropEffect = "none";
+    });
+  }
 }

@@ -44,6 +44,19 @@ export function takesBehaviors(state: SettledState): boolean {
   return isBusy(state.status);
 }
 
+/** Questions of the agent that wait for a reply: the call, and how many questions it has. */
+export function waitingQuestions(state: SettledState): readonly { readonly callId: string; readonly count: number }[] {
+  if (state.status !== "requires_action") return [];
+  const calls = state.messages.slice(-20).flatMap((message) => message.content);
+  return state.requestedCalls
+    .filter((request) => request.kind === "question")
+    .map(({ tool_call_id: callId, args }) => {
+      const part = calls.find((one) => one.type === "tool-call" && one.tool_call_id === callId);
+      const known = (args ?? (part?.type === "tool-call" ? part.args : null)) as { questions?: unknown } | null;
+      return { callId, count: Array.isArray(known?.questions) ? known.questions.length : 1 };
+    });
+}
+
 /** Whether tools run now: their calls are committed or complete, and their results are not there yet. */
 export function runsTools(state: ChatState): boolean {
   if (state.status !== "running") return false;

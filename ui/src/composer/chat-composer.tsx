@@ -4,7 +4,7 @@ import { api } from "@/api/client";
 import type { BusyBehavior, ChatState } from "@/chat-state";
 import { useChatDetails, useOutbox, useSettledChat } from "@/connection";
 import { announce, focusComposer, toast, useAction, useCommand } from "@/shell";
-import { behaviorText, runsTools, takesBehaviors } from "./behavior";
+import { behaviorText, runsTools, takesBehaviors, waitingQuestions } from "./behavior";
 import { draftOf, EMPTY_DRAFT, contentOf, type MessageDraft } from "./draft/draft";
 import { changeDraft, clearDraft } from "./draft/draft-store";
 import { takeFocusWish } from "./focus-wish";
@@ -31,6 +31,8 @@ export function ChatComposer({ chatId }: { chatId: string }) {
   const actions = useMemo(() => new QueueActions(chatId), [chatId]);
   const stop = useStop(chatId, chat.readNow);
   const isBusy = takesBehaviors(state);
+  const questions = waitingQuestions(state);
+  const isAnswer = questions.length > 0 && behavior === "queue";
   const isArchived = details?.archived === true;
   const draftKey = edited === null ? chatId : `${chatId}.edit`;
 
@@ -69,11 +71,16 @@ export function ChatComposer({ chatId }: { chatId: string }) {
       tell(saveEdit(edited, draft));
       return;
     }
+    if (as === "queue" && questions.length > 0) {
+      tell(answerQuestion(draft));
+      return;
+    }
     const sent = chat.send({
       content: contentOf(draft),
       busyBehavior: isBusy ? as : "queue",
       modelConfigId: draft.modelConfigId,
       reasoningEffort: draft.effort,
+      ...(draft.isPlan ? { mode: "plan" as const } : {}),
     });
     if (sent === null) {
       toast({ text: "Too many messages are unsent. Discard some first.", tone: "danger" });
@@ -82,6 +89,25 @@ export function ChatComposer({ chatId }: { chatId: string }) {
     clearDraft(draftKey);
     setBehavior("queue");
     announce(isBusy ? sentWords(as) : "Sent");
+  };
+  /** What is typed while a question waits answers it; behind it in the queue it would wait for ever. */
+  const answerQuestion = async (draft: MessageDraft) => {
+    const [only] = questions;
+    const isText = draft.references.length === 0 && draft.attachments.length === 0;
+    if (only === undefined || questions.length > 1 || only.count > 1 || !isText) {
+      toast(isText ? "More than one question waits. Answer each in its form, or choose Interrupt to drop them." : "A question waits, and takes no files. Answer it first, or choose Interrupt to drop it.");
+      return;
+    }
+    setSaving(true);
+    try {
+      const answer = { tool_call_id: only.callId, decision: "answer" as const, replies: [{ labels: [], text: draft.text.trim() }] };
+      const headers = { "Idempotency-Key": crypto.randomUUID() };
+      await api.POST("/api/v1/chats/{chat_id}/answers", { path: { chat_id: chatId }, body: { answers: [answer] }, headers });
+      clearDraft(draftKey);
+      announce("Answered");
+    } finally {
+      setSaving(false);
+    }
   };
   const editUnsent = (id: string) => {
     const draft = outbox.discard(id);
@@ -96,8 +122,8 @@ export function ChatComposer({ chatId }: { chatId: string }) {
       chatId={chatId}
       draftKey={draftKey}
       state={state}
-      verb={edited !== null ? "Save and run again" : isBusy ? behaviorText(behavior).verb : "Send"}
-      placeholder={placeholderOf(isBusy, isArchived)}
+      verb={edited !== null ? "Save and run again" : isAnswer ? "Answer" : isBusy ? behaviorText(behavior).verb : "Send"}
+      placeholder={isAnswer ? "Answer in your own words" : placeholderOf(isBusy, isArchived)}
       behavior={behavior}
       hasChoice={isBusy && edited === null}
       isSending={isSaving}

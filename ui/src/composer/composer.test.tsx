@@ -331,3 +331,67 @@ test("a new chat begins in plan mode if /plan was typed", async () => {
   const [created] = page.requests.filter(({ method }) => method === "POST");
   expect(created?.body).toEqual({ content: [{ type: "text", text: "archive invoices" }], mode: "plan" });
 });
+
+test("files can be dropped anywhere on the page", async () => {
+  await page.show(CHAT_ID, idle);
+  const file = new File(["x"], "notes.txt", { type: "text/plain" });
+  const dataTransfer = { types: ["Files"], files: [file], dropEffect: "none" };
+  const isOpen = fireEvent.dragOver(document.body, { dataTransfer });
+  expect(isOpen, "the browser would open the file").toBe(false);
+  expect(screen.getByText("Drop files to attach them to your message")).toBeTruthy();
+  expect(fireEvent.drop(document.body, { dataTransfer })).toBe(false);
+  expect(screen.queryByText("Drop files to attach them to your message")).toBeNull();
+  expect(screen.getByText("notes.txt")).toBeTruthy();
+});
+
+test("text that is dragged over the page is left to the browser", async () => {
+  await page.show(CHAT_ID, idle);
+  expect(fireEvent.dragOver(document.body, { dataTransfer: { types: ["text/plain"], files: [] } })).toBe(true);
+  expect(screen.queryByText("Drop files to attach them to your message")).toBeNull();
+});
+
+test("/plan with a text sends the text in plan mode", async () => {
+  await page.show(CHAT_ID, idle);
+  fireEvent.change(box(), { target: { value: "/plan move the\ninvoices" } });
+  fireEvent.keyDown(box(), { key: "Enter" });
+  expect(sentTexts()).toEqual([{ type: "text", text: "move the\ninvoices" }]);
+  expect(page.sent[0]?.body.mode).toBe("plan");
+});
+
+function asking(...counts: number[]): ServerState {
+  const [last] = busy.messages.slice(-1);
+  if (last === undefined) throw new Error("no message");
+  const content = counts.map((count, at) => ({
+    type: "tool-call" as const,
+    tool_call_id: `q${at}`,
+    tool_name: "ask_user_question",
+    args: { questions: Array.from({ length: count }, () => ({ question: "Where?" })) },
+  }));
+  const requested = content.map((one) => ({ tool_call_id: one.tool_call_id, tool_name: one.tool_name, kind: "question" as const }));
+  return { ...busy, status: "requires_action", requested, messages: [...busy.messages, { ...last, id: 99, role: "assistant", content }] };
+}
+
+const ANSWERS = `/api/v1/chats/${CHAT_ID}/answers`;
+
+async function reply(state: ServerState, text: string): Promise<void> {
+  page.replies[`POST ${ANSWERS}`] = Response.json({});
+  await page.show(CHAT_ID, state);
+  fireEvent.change(box(), { target: { value: text } });
+  fireEvent.keyDown(box(), { key: "Enter" });
+}
+
+test("a reply that is typed while a question waits answers it", async () => {
+  await reply(asking(1), "in the attic");
+  expect(screen.getByRole("button", { name: "Answer" })).toBeTruthy();
+  await vi.waitFor(() => expect(page.requests).toHaveLength(1));
+  expect(page.requests[0]).toMatchObject({ path: ANSWERS, body: { answers: [{ tool_call_id: "q0", decision: "answer", replies: [{ labels: [], text: "in the attic" }] }] } });
+  await vi.waitFor(() => expect(box().value).toBe(""));
+  expect(page.sent).toEqual([]);
+});
+
+test.each([["two questions of one call", [2]], ["two calls", [1, 1]]])("of %s the page asks for the form, and keeps what was typed", async (_, counts) => {
+  await reply(asking(...counts), "in the attic");
+  expect(page.requests).toEqual([]);
+  expect(page.sent).toEqual([]);
+  expect(box().value).toBe("in the attic");
+});

@@ -1,5 +1,6 @@
-import { useCallback, useRef, useState, type ClipboardEvent, type DragEvent, type KeyboardEvent, type ReactNode } from "react";
-import { classes, toast } from "@/components";
+import { Paperclip } from "lucide-react";
+import { useCallback, useRef, useState, type ClipboardEvent, type KeyboardEvent, type ReactNode } from "react";
+import { classes, Icon, toast } from "@/components";
 import type { BusyBehavior, SettledState } from "@/chat-state";
 import { useAction, usePreference } from "@/shell";
 import { Chips } from "./chips";
@@ -8,6 +9,7 @@ import { CostChip } from "./cost";
 import { hasFailedUpload, isEmpty, isUploading, type MessageDraft } from "./draft/draft";
 import { useDraft } from "./draft/draft-store";
 import { addFiles, isLongPaste, pastedFile, removeFile } from "./draft/uploads";
+import { useFileDrop } from "./file-drop";
 import { boxKey } from "./keys";
 import { contextLimitOf } from "./model-choice";
 import { ModelPicker } from "./model-picker";
@@ -50,12 +52,17 @@ export function sendRefusal(draft: MessageDraft): string | null {
   return isEmpty(draft) ? "" : null;
 }
 
+/** "/plan text" is the text, in plan mode. */
+export function withPlanCommand(draft: MessageDraft): MessageDraft {
+  const text = /^\/plan\s+(\S[\s\S]*)$/i.exec(draft.text.trimStart())?.[1];
+  return text === undefined ? draft : { ...draft, text, isPlan: true };
+}
+
 export function MessageBox(props: MessageBoxProps) {
   const { chatId, draftKey, state, behavior, hasChoice } = props;
   const [draft, change] = useDraft(draftKey);
   const [sendKey] = usePreference("sendKey");
   const [isPicking, setPicking] = useState(false);
-  const [isDropping, setDropping] = useState(false);
   const box = useRef<HTMLTextAreaElement | null>(null);
   const picker = useRef<HTMLInputElement | null>(null);
   const choice = useModelChoice(chatId, draft);
@@ -86,7 +93,7 @@ export function MessageBox(props: MessageBoxProps) {
   const send = (as: BusyBehavior) => {
     if (refusal !== null || props.isSending) return;
     history.forget();
-    props.onSend(draft, as);
+    props.onSend(plan.canChange ? withPlanCommand(draft) : draft, as);
     box.current?.focus();
   };
   const onKeyDown = (event: KeyboardEvent<HTMLTextAreaElement>) => {
@@ -115,28 +122,19 @@ export function MessageBox(props: MessageBoxProps) {
     pasteInline.current = false;
   };
   const pasteInline = useRef(false);
-  const onDrop = (event: DragEvent) => {
-    setDropping(false);
-    const files = [...event.dataTransfer.files];
-    if (files.length === 0) return;
-    event.preventDefault();
-    attach(files);
-  };
+  const isDropping = useFileDrop(attach);
   const use = state === null ? null : contextUse(state.messages, contextLimitOf(choice.model));
   return (
     <div className="dock">
-      <div
-        className="dock-in"
-        onDragOver={(event) => {
-          if (!event.dataTransfer.types.includes("Files")) return;
-          event.preventDefault();
-          setDropping(true);
-        }}
-        onDragLeave={(event) => {
-          if (!event.currentTarget.contains(event.relatedTarget as Node | null)) setDropping(false);
-        }}
-        onDrop={onDrop}
-      >
+      {isDropping && (
+        <div className="drop-over">
+          <p>
+            <Icon of={Paperclip} size="lg" />
+            Drop files to attach them to your message
+          </p>
+        </div>
+      )}
+      <div className="dock-in">
         {props.children}
         <div className={classes("box", isDropping && "dropping")}>
           {slash.commands !== null && (

@@ -21,7 +21,7 @@ export const SLASH_COMMANDS: readonly SlashCommand[] = [
   { name: "fork", effect: "Copy this chat into a new one", reason: inChat },
   { name: "export", effect: "Save the chat as a file", reason: inChat },
   { name: "model", effect: "Choose model and effort", reason: () => null },
-  { name: "plan", effect: "Turn plan mode on or off: it plans, and changes nothing else", reason: () => null },
+  { name: "plan", effect: "Plan mode on or off; with text: plan that, and change nothing else", reason: () => null },
   { name: "stop", effect: "Stop the answer, keep what was said", reason: whenBusy },
   { name: "hold", effect: "Stop the answer and hold the queue", reason: whenBusy },
   { name: "new", effect: "Start a new chat", reason: () => null },

@@ -1,6 +1,6 @@
 /** A chat on an imaginary server, by the rules of `domain/chat/diff.py`, for tests of the reducer. */
 import type { ChatEvent } from "../events";
-import type { ChatStatus, Message, Part, QueuedMessage } from "../types";
+import type { ChatStatus, Message, Part, QueuedMessage, RequestedCall } from "../types";
 
 export const CHAT_ID = "0193c5a0-7d1e-7b2f-9a64-2f4e9b7c6d12";
 
@@ -20,6 +20,8 @@ export interface ServerState {
   readonly parts: readonly Part[];
   /** Of the last answer, which a new attempt begins anew. */
   readonly nextId: number;
+  /** Calls that wait for somebody outside. */
+  readonly requested?: readonly RequestedCall[];
 }
 
 export const START: ServerState = {
@@ -159,6 +161,8 @@ export function cursorOf(state: ServerState): string {
 
 function statusEvents(state: ServerState): ChatEvent[] {
   const status: ChatEvent = { ...of, type: "status", status: { status: state.status } };
+  const { requested } = state;
+  if (requested !== undefined) return [status, { ...of, type: "action_required", action_required: { tool_calls: [...requested] } }];
   if (state.error === null) return [status];
   return [status, { ...of, type: "error", error: { message: state.error, kind: "generic", retryable: false } }];
 }

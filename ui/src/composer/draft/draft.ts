@@ -24,7 +24,7 @@ export interface MessageDraft {
   /** Null: that of the chat, or the default. */
   readonly modelConfigId: string | null;
   readonly effort: Effort | null;
-  /** Of a new chat: it begins in plan mode. */
+  /** The chat is in plan mode from this message on. */
   readonly isPlan: boolean;
   /** Of a new chat: the MCP servers that it uses; null: those that are on by default. */
   readonly mcpServerIds: readonly string[] | null;

@@ -1,5 +1,5 @@
 import { useQuery } from "@tanstack/react-query";
-import { useState } from "react";
+import { useEffect, useState } from "react";
 import { useSearch } from "wouter";
 import { api } from "@/api/client";
 import { ErrorNote, Logo } from "@/components";
@@ -54,6 +54,12 @@ export function SignInPage({ onSignedIn }: { onSignedIn: (next: string) => void 
   const next = safeNextPath(query.get("next"));
   const problem = identityProblem(query.get("problem"));
   const [secret, setSecret] = useState(secretOfHash);
+  useEffect(() => {
+    // A link that is opened in a tab that shows this page changes the address and loads nothing.
+    const read = () => setSecret(secretOfHash());
+    window.addEventListener("hashchange", read);
+    return () => window.removeEventListener("hashchange", read);
+  }, []);
   const done = () => onSignedIn(next);
   const useOther = () => {
     window.history.replaceState(null, "", window.location.pathname + window.location.search);
@@ -69,7 +75,7 @@ export function SignInPage({ onSignedIn }: { onSignedIn: (next: string) => void 
             <p className="m in-host">{window.location.host}</p>
           </div>
           {problem !== null && secret === "" && <ErrorNote error={new Error(problem)} />}
-          {secret === "" ? <SignInForm next={next} onSignedIn={done} /> : <LinkForm secret={secret} onSignedIn={done} onOther={useOther} />}
+          {secret === "" ? <SignInForm next={next} onSignedIn={done} /> : <LinkForm key={secret} secret={secret} onSignedIn={done} onOther={useOther} />}
           {secret === "" && <Footnote />}
         </div>
       </main>

@@ -1,5 +1,5 @@
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { cleanup, render, screen, waitFor } from "@testing-library/react";
+import { act, cleanup, render, screen, waitFor } from "@testing-library/react";
 import userEvent from "@testing-library/user-event";
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
@@ -102,6 +102,25 @@ describe("the sign-in page", () => {
     await serve({ ...standard, "/api/v1/setup": [200, { needed: true, message }] });
     show();
     expect(await screen.findByText(message)).toBeTruthy();
+  });
+
+  it("takes a link that is opened in a tab that shows it already, and a second one after a used one", async () => {
+    await serve({ ...standard, "/api/v1/auth/link": [401, { code: "invalid_link", message: "This link was used already." }] });
+    window.location.hash = "";
+    const { user } = show();
+    expect(await screen.findByLabelText("Password")).toBeTruthy();
+    const open = (secret: string) =>
+      act(() => {
+        window.location.hash = secret;
+        window.dispatchEvent(new Event("hashchange"));
+      });
+    open("#secret-1");
+    await user.click(await screen.findByRole("button", { name: "Sign in" }));
+    expect((await screen.findByRole("alert")).textContent).toContain("used already");
+    open("#secret-2");
+    expect(screen.queryByRole("alert")).toBeNull();
+    await user.click(await screen.findByRole("button", { name: "Sign in" }));
+    await waitFor(() => expect(sent.filter((one) => one.path === "/api/v1/auth/link").map((one) => one.body)).toEqual([{ secret: "secret-1" }, { secret: "secret-2" }]));
   });
 
   it("uses a one-time link only when the button is pressed, and offers another way after a used one", async () => {

@@ -29,7 +29,8 @@ function inlineToken(token: MarkedToken, key: number, options: InlineOptions, de
     case "br":
       return <br key={key} />;
     case "escape":
-      return decodeEntities(token.text);
+      // Models write formulas as \\( x \\): without the backslash nothing would tell them from brackets.
+      return /^\\[()[\]]$/.test(token.raw) ? token.raw : decodeEntities(token.text);
     case "link":
       return link(key, token.href, token.title, inline(token.tokens, options, depth));
     case "image":

@@ -93,6 +93,11 @@ describe("text that streams", () => {
   });
 });
 
+it("brackets of formulas keep their backslash, other escapes do not", () => {
+  const { container } = render(<Markdown text={"So \\(x^2\\) and \\[y\\], 2\\*3, \\_a\\_."} />);
+  expect(container.textContent).toBe("So \\(x^2\\) and \\[y\\], 2*3, _a_.");
+});
+
 describe("hostile text", () => {
   const ELEMENTS = new Set(
     "P EM STRONG DEL CODE PRE BR H3 H4 H5 UL OL LI BLOCKQUOTE HR A SPAN DIV TABLE THEAD TBODY TR TH TD INPUT FIGURE FIGCAPTION BUTTON svg path rect circle".split(" "),
