@@ -2464,6 +2464,8 @@ export interface components {
             action?: components["schemas"]["ActionSummary"] | null;
             /** @default null */
             action_summary?: string | null;
+            /** @default null */
+            retry?: components["schemas"]["RetryState"] | null;
             archived: boolean;
             last_error: components["schemas"]["ChatError"] | null;
             pin_order: number;
@@ -3124,6 +3126,8 @@ export interface components {
             action?: components["schemas"]["ActionSummary"] | null;
             /** @default null */
             action_summary?: string | null;
+            /** @default null */
+            retry?: components["schemas"]["RetryState"] | null;
             archived: boolean;
             last_error: components["schemas"]["ChatError"] | null;
             pin_order: number;
@@ -3235,6 +3239,8 @@ export interface components {
             action?: components["schemas"]["ActionSummary"] | null;
             /** @default null */
             action_summary?: string | null;
+            /** @default null */
+            retry?: components["schemas"]["RetryState"] | null;
             archived: boolean;
             last_error: components["schemas"]["ChatError"] | null;
             pin_order: number;
@@ -3814,6 +3820,8 @@ export interface components {
             action?: components["schemas"]["ActionSummary"] | null;
             /** @default null */
             action_summary?: string | null;
+            /** @default null */
+            retry?: components["schemas"]["RetryState"] | null;
             archived: boolean;
             last_error: components["schemas"]["ChatError"] | null;
             pin_order: number;

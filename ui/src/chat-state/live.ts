@@ -24,7 +24,24 @@ export function addLivePart(
   const episode = { historyVersion: payload.history_version, attempt: payload.attempt };
   const known = isSameEpisode(live, episode) ? live : null;
   if (payload.seq !== (known?.seq ?? 0) + 1) return live;
-  return { ...episode, seq: payload.seq, parts: joinPart(known?.parts ?? [], payload.part) };
+  const parts = joinPart(known?.parts ?? [], payload.part);
+  const earlier = known === null ? keptFor(live, episode) : known.earlier;
+  const next = { ...episode, seq: payload.seq, parts };
+  return earlier === undefined || charsOf(parts) >= charsOf(earlier) ? next : { ...next, earlier };
+}
+
+/** What was said of the same answer by the attempt before. */
+function keptFor(live: LiveParts | null, episode: Episode): readonly Part[] | undefined {
+  return live !== null && live.historyVersion === episode.historyVersion && live.attempt < episode.attempt ? (live.earlier ?? live.parts) : undefined;
+}
+
+/** The preview of an attempt that has ended, while the next one has said nothing yet. */
+export function asEarlier(live: LiveParts): LiveParts {
+  return live.earlier === live.parts ? live : { ...live, earlier: live.earlier ?? live.parts };
+}
+
+function charsOf(parts: readonly Part[]): number {
+  return parts.reduce((sum, part) => sum + (part.type === "text" || part.type === "reasoning" ? part.text.length : 0), 0);
 }
 
 function joinPart(parts: readonly Part[], part: Part): readonly Part[] {

@@ -151,6 +151,11 @@ test("an answer that another worker goes on with stays on the screen until its t
   expect(textOf(feed(reset, end, part(2, 1, "half an ans"), part(2, 2, "wer")))).toBe("half an answer");
   expect(textOf(feed(reset, end, part(2, 1, "another one")))).toBe("another one");
   expect(textOf(feed(retry, reset, end))).toBe("");
+  const earlierOf = ({ shown }: ChatFeed) => shown.live?.earlier?.map((one) => (one.type === "text" ? one.text : "")).join("") ?? null;
+  expect(earlierOf(started), "nothing is greyed while the first attempt writes").toBeNull();
+  expect(earlierOf(feed(reset, end))).toBe("half an ans");
+  expect(earlierOf(feed(reset, end, part(2, 1, "anoth"), part(2, 2, "er")))).toBe("half an ans");
+  expect(earlierOf(feed(reset, end, part(2, 1, "anoth"), part(2, 2, "er one")))).toBeNull();
 });
 
 function part(attempt: number, seq: number, text: string): object {

@@ -6,7 +6,7 @@
  * same state. A group of an older version changes nothing, unless it begins with `history_reset`.
  */
 import type { ChatEvent, VersionReached } from "./events";
-import { addLivePart, isSameEpisode, type Episode } from "./live";
+import { addLivePart, asEarlier, isSameEpisode, type Episode } from "./live";
 import { deleteMessages, upsertMessages } from "./messages";
 import type { ChatState, ChatStatus, LiveParts, Message } from "./types";
 
@@ -107,7 +107,7 @@ function applyGroup(feed: ChatFeed, end: VersionReached): ChatFeed {
     version: end.version,
     cursor: end.cursor ?? null,
     hasOlder: isFull ? (end.has_older ?? false) : before.hasOlder,
-    live: keepsLive ? before.live : null,
+    live: keepsLive && before.live !== null ? (isSameEpisode(episode, before.live) ? before.live : asEarlier(before.live)) : null,
   };
   const isRewritten = isReset || events.some((event) => event.type === "messages_deleted");
   return { shown, group: [], episode, rewrittenAt: isRewritten ? end.version : feed.rewrittenAt };

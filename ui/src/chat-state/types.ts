@@ -22,6 +22,8 @@ export interface LiveParts {
   readonly attempt: number;
   readonly seq: number;
   readonly parts: readonly Part[];
+  /** What an attempt before this one had said, until this one has said as much: the reader keeps it. */
+  readonly earlier?: readonly Part[];
 }
 
 /** All but the answer that is being written. */

@@ -4,6 +4,8 @@ import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { ApiError } from "@/api/client";
 import { CHAT_ID, START, take, type ServerState } from "@/chat-state/testing/model-server";
 import { editMessage, insertReference, openModelPicker, runCommand, setPreference } from "@/shell";
+import type { Model } from "@/api/models";
+import { unreadableFiles } from "./model-choice";
 import { TestPage } from "./testing";
 
 const idle = take(take(take(START, { do: "send", text: "hello" }), { do: "stream", text: "hi", kind: "text" }), { do: "commit" });
@@ -394,4 +396,14 @@ test.each([["two questions of one call", [2]], ["two calls", [1, 1]]])("of %s th
   expect(page.requests).toEqual([]);
   expect(page.sent).toEqual([]);
   expect(box().value).toBe("in the attic");
+});
+
+test.each([
+  ["a PDF", "a.pdf", "application/pdf", { pdfs: false }, true],
+  ["an image", "a.png", "image/png", { images: false }, true],
+  ["a PDF for a model that nothing is known of", "a.pdf", "application/pdf", {}, false],
+  ["a text", "a.txt", "text/plain", { pdfs: false, images: false }, false],
+])("of %s it is known before sending whether the model can read it", (_, name, mediaType, capabilities, isSaid) => {
+  const model = { capabilities } as unknown as Model;
+  expect(unreadableFiles(model, [{ name, mediaType }])).toEqual(isSaid ? [name] : []);
 });

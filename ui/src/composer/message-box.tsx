@@ -1,4 +1,4 @@
-import { Paperclip } from "lucide-react";
+import { Paperclip, TriangleAlert } from "lucide-react";
 import { useCallback, useRef, useState, type ClipboardEvent, type KeyboardEvent, type ReactNode } from "react";
 import { classes, Icon, toast } from "@/components";
 import type { BusyBehavior, SettledState } from "@/chat-state";
@@ -11,7 +11,7 @@ import { useDraft } from "./draft/draft-store";
 import { addFiles, isLongPaste, pastedFile, removeFile } from "./draft/uploads";
 import { useFileDrop } from "./file-drop";
 import { boxKey } from "./keys";
-import { contextLimitOf } from "./model-choice";
+import { contextLimitOf, unreadableFiles } from "./model-choice";
 import { ModelPicker } from "./model-picker";
 import { PlanButton, PlusMenu } from "./plus-menu";
 import { usePromptHistory } from "./prompt-history";
@@ -123,6 +123,7 @@ export function MessageBox(props: MessageBoxProps) {
   };
   const pasteInline = useRef(false);
   const isDropping = useFileDrop(attach);
+  const unreadable = unreadableFiles(choice.model, draft.attachments);
   const use = state === null ? null : contextUse(state.messages, contextLimitOf(choice.model));
   return (
     <div className="dock">
@@ -136,6 +137,14 @@ export function MessageBox(props: MessageBoxProps) {
       )}
       <div className="dock-in">
         {props.children}
+        {unreadable.length > 0 && (
+          <div className="dock-note warn" role="status">
+            <Icon of={TriangleAlert} size="sm" />
+            <span className="grow">
+              {choice.model?.display_name} cannot read {unreadable.join(", ")}: it is told only that the file is there. Choose another model, or remove the file.
+            </span>
+          </div>
+        )}
         <div className={classes("box", isDropping && "dropping")}>
           {slash.commands !== null && (
             <SlashMenu commands={slash.commands} active={slash.active} state={state} onRun={slash.run} />

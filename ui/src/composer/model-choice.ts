@@ -57,6 +57,13 @@ export function groupModels(models: readonly Model[], query: string): readonly M
   return [...groups].map(([provider, found]) => ({ provider, models: found }));
 }
 
+/** The names of attached files that the model cannot read. Of a model that nothing is known of: none. */
+export function unreadableFiles(model: Model | null, files: readonly { readonly name: string; readonly mediaType: string }[]): readonly string[] {
+  const takes = model?.capabilities ?? {};
+  const isUnreadable = (type: string) => (takes.pdfs === false && type === "application/pdf") || (takes.images === false && type.startsWith("image/"));
+  return files.filter((file) => isUnreadable(file.mediaType)).map((file) => file.name);
+}
+
 export function contextLimitOf(model: Model | null): number | null {
   return model?.context_limit ?? model?.capabilities.context_limit ?? null;
 }

@@ -27,19 +27,24 @@ async function copyLink(chat: ListChat): Promise<void> {
 /** Archives with a way back, pins and moves. Refusals are told in a toast and undone. */
 export function useChatActions() {
   const amend = useAmendChat();
+  const undo = async (chat: ListChat, archived: boolean) => {
+    await amend({ ...chat, archived }, { archived: !archived });
+    // Archiving unpins.
+    if (archived && chat.pin_order > 0) await amend({ ...chat, archived: false, pin_order: 0 }, { pin_order: chat.pin_order });
+  };
   const archive = async (chat: ListChat, archived: boolean) => {
     try {
       await amend(chat, { archived });
       toast({
         text: archived ? "Archived" : "Back in the list",
-        action: { label: "Undo", run: () => void amend({ ...chat, archived }, { archived: !archived }).catch(report) },
+        action: { label: "Undo", run: () => void undo(chat, archived).catch(report) },
       });
     } catch (error) {
       report(error);
     }
   };
   const pin = (chat: ListChat, place: number) => amend(chat, { pin_order: place }).catch(report);
-  return { archive, pin };
+  return { archive, undo, pin };
 }
 
 interface ChatMenuItemsProps {

@@ -6,6 +6,8 @@ import { Button, EmptyState, ErrorBoundary, ErrorNote } from "@/components";
 import { useChatDetails, useSettledChat } from "@/connection";
 import { CoachMark, Composer, Timeline } from "./areas";
 import { FindBar } from "./palette/find-bar";
+import { ConnectionBadge } from "./connection-badge";
+import { useIsPhone } from "./layout/use-media";
 import { NEW_CHAT_PATH } from "./routes";
 import { useSpeech } from "./speech";
 import { SidebarButton, TopBar } from "./top-bar/top-bar";
@@ -29,11 +31,13 @@ export function ChatPage({ chatId }: { chatId: string }) {
   const { gone } = useSettledChat(chatId);
   const details = useChatDetails(chatId);
   useSpeech(chatId);
+  const isPhone = useIsPhone();
   if (gone || (details.error instanceof ApiError && [403, 404, 400].includes(details.error.status))) return <GonePage />;
   return (
     <>
       <TopBar chatId={chatId} />
       <FindBar key={`${chatId}-find`} chatId={chatId} />
+      {isPhone && <ConnectionBadge />}
       {details.error !== null && <ErrorNote error={details.error} action={<Button size="xs" onClick={() => void details.refetch()}>Try again</Button>} />}
       <ErrorBoundary what="The messages of this chat cannot be shown." className="log fault">
         <Suspense fallback={<div className="log" />}>

@@ -20,7 +20,7 @@ export function NewChatPage() {
       <div className="home">
         <div className="home-in">
           <h1>What should the agent do?</h1>
-          <p className="lead">It keeps working when you close this page, and goes on where it was if something breaks.</p>
+          <p className="lead">It keeps working when you close this page, and another worker takes over if one breaks.</p>
           <Suspense>
             <Composer chatId={null} />
           </Suspense>

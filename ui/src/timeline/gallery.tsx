@@ -66,7 +66,7 @@ function Gallery() {
     <ActionsProvider value={ACTIONS}>
       <OpenRowsProvider>
         <main className="chat" style={{ height: "100vh", display: "flex", flexDirection: "column" }}>
-          <RowList rows={rows} older={{ ...OLDER, hasMore: state.hasOlder }} promptAfter={null} markedMessageId={null} />
+          <RowList chatId="" rows={rows} older={{ ...OLDER, hasMore: state.hasOlder }} promptAfter={null} markedMessageId={null} />
         </main>
       </OpenRowsProvider>
     </ActionsProvider>

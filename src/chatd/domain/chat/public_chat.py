@@ -8,7 +8,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from chatd.domain.chat.action_summary import ActionSummary, action_summary
 from chatd.domain.chat.change import QUEUE_HELD_ERROR
-from chatd.domain.chat.row import Chat, ChatError, DiffStatus
+from chatd.domain.chat.row import Chat, ChatError, DiffStatus, RetryState
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.description import (
     CHAT_ID,
@@ -72,6 +72,10 @@ class PublicChat(Struct, frozen=True, kw_only=True, omit_defaults=True):
     action_summary: Annotated[
         str | None,
         describe("The first of what it waits for, in one line; else absent.", "Approve: git push"),
+    ] = None
+    retry: Annotated[
+        RetryState | None,
+        describe("While it waits to repeat a failed model call: which call, and when; else absent."),
     ] = None
     archived: Annotated[bool, describe("Whether it is archived.")]
     last_error: Annotated[
@@ -205,6 +209,7 @@ def public_chat(chat: Chat, view: ReaderView | None = None) -> PublicChat:
         status=chat.public_status,
         action=action,
         action_summary=None if action is None else action.summary,
+        retry=chat.retry_state,
         archived=chat.archived,
         last_error=chat.last_error if chat.status == "error" else None,
         pin_order=0 if is_foreign else chat.pin_order,

@@ -169,7 +169,7 @@ def mark_lines(mark: Mark, canvas: Canvas, *, is_open: bool) -> Lines:
             title = f"Worker {takeover.lost_worker.name} died; {takeover.worker.name} took over"
             after = takeover.after_ms
             took = "." if after is None else f" after {duration_text(after / 1000)}."
-            return _mark("↻", palette.ok, f"{title}{took}", "Nothing was run twice.", canvas)
+            return _mark("↻", palette.ok, f"{title}{took}", "No tool ran twice.", canvas)
         case StoppedMark():
             return _mark("■", palette.muted, "Stopped by you.", "What was said is kept.", canvas)
         case NoticeMark(text=text, can_continue=can_continue):

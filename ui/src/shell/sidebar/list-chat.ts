@@ -28,8 +28,11 @@ export function shownStatus(chat: ListChat): Status {
   if (chat.status === "archived") return "waiting";
   if (chat.status === "waiting" && isSubagent(chat)) return "done";
   if (isHeld(chat)) return "stopped";
-  return chat.status;
+  return isRetrying(chat) ? "retrying" : chat.status;
 }
+
+/** Between two calls of a failing model, with or without a worker. */
+const isRetrying = (chat: ListChat): boolean => chat.retry != null && (chat.status === "running" || chat.status === "pending");
 
 /** The user stopped the turn and holds the queue: nothing failed. */
 const isHeld = (chat: ListChat): boolean => chat.status === "error" && chat.last_error?.kind === "queue_held";
@@ -47,6 +50,7 @@ export function subtitle(chat: ListChat, modelName: string | null): string | nul
   if ((chat.children ?? []).some(needsYou)) return "A subagent needs you";
   if (isHeld(chat)) return "Stopped by you, queue held";
   if (chat.status === "error") return chat.last_error?.message ?? "Failed";
+  if (isRetrying(chat)) return `Retrying: ${chat.retry?.error ?? "the model failed"}`;
   if (chat.status === "pending") return "Waiting for a worker";
   if (chat.status === "interrupting") return "Stopping";
   if (chat.status === "running") return chat.activity ?? (chat.queue_len > 0 ? `Working, ${chat.queue_len} queued` : "Working");

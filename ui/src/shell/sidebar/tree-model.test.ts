@@ -8,6 +8,15 @@ const at = (day: number, hour = 9) => new Date(2026, 10, day, hour).toISOString(
 const keysOf = (chats: readonly ListChat[]) =>
   buildSections(chats, [], now).map((section) => [section.name, ...section.nodes.map((node) => node.key)]);
 
+it("a chat between two calls of a failing model is listed as retrying, with or without a worker", () => {
+  const retry = { attempt: 2, delay_ms: 8000, error: "The provider is overloaded." };
+  for (const status of ["running", "pending"] as const) {
+    const chat = makeChat("a", { status, retry });
+    expect([shownStatus(chat), subtitle(chat, null)]).toEqual(["retrying", "Retrying: The provider is overloaded."]);
+  }
+  expect(shownStatus(makeChat("a", { status: "waiting", retry }))).toBe("waiting");
+});
+
 describe("the sections of the list", () => {
   it("puts chats by the calendar day of their last change", () => {
     const chats = [

@@ -8,9 +8,10 @@ import { estimateHeight } from "./estimate";
 import { RowShell } from "./row-shell";
 import { useRowKeys } from "./use-row-keys";
 import { Follower } from "./follow";
-import { moveListOf, useScroll, type ScrollPlace } from "./use-scroll";
+import { moveListOf, useKeptPlace, useScroll, type ScrollPlace } from "./use-scroll";
 
 export interface RowListProps {
+  readonly chatId: string;
   readonly rows: readonly Row[];
   /** Older messages: whether there are any, and how to get them. */
   readonly older: OlderPages;
@@ -39,7 +40,7 @@ const PROMPT_PX = 4;
 const LOAD_OLDER_PX = 600;
 const OVERSCAN = 6;
 
-export function RowList({ rows, older, promptAfter, markedMessageId, placeRef, onSeen }: RowListProps) {
+export function RowList({ chatId, rows, older, promptAfter, markedMessageId, placeRef, onSeen }: RowListProps) {
   const log = useRef<HTMLDivElement>(null);
   const [focusedKey, setFocusedKey] = useState<string | null>(null);
   const focused = useMemo(() => (focusedKey === null ? -1 : rows.findIndex((row) => row.key === focusedKey)), [rows, focusedKey]);
@@ -64,6 +65,7 @@ export function RowList({ rows, older, promptAfter, markedMessageId, placeRef, o
     scrollEndThreshold: -1,
   });
   const place = useScroll(log, virtualizer, follower);
+  useKeptPlace(chatId, log, keys, place, follower);
   const toMessage = useCallback(
     (messageId: number) => {
       const index = rows.findIndex((row) => row.messageId !== null && row.messageId >= messageId);
@@ -76,7 +78,7 @@ export function RowList({ rows, older, promptAfter, markedMessageId, placeRef, o
   useEffect(() => {
     if (placeRef !== undefined) placeRef.current = { ...place, toMessage };
   });
-  useRowKeys({ log, rows, focused, place });
+  useRowKeys({ log, rows, focused, place, older });
 
   const items = virtualizer.getVirtualItems();
   const total = virtualizer.getTotalSize();

@@ -48,7 +48,7 @@ export const RowShell = memo(function RowShell({ row, index, start, isMarked, me
 
 function classNames(row: Row, isMarked: boolean): string {
   const gap = row.isTight ? "tight" : row.kind === "user" ? "asked" : "";
-  return ["vrow", gap, isMarked && "marked"].filter(Boolean).join(" ");
+  return ["vrow", gap, isMarked && "marked", row.isEarlier === true && "earlier"].filter(Boolean).join(" ");
 }
 
 function RowActions({ row, messageId }: { readonly row: Row; readonly messageId: number }) {

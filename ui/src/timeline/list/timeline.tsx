@@ -64,7 +64,7 @@ function LoadedTimeline({ chat }: { readonly chat: OpenChat }) {
     [state.hasOlder, loadingOlder, olderError, loadOlder],
   );
   const onSeen = useReadMark(state.chatId);
-  return <RowList rows={rows} older={older} promptAfter={promptAfter} markedMessageId={marked} placeRef={place} onSeen={onSeen} />;
+  return <RowList chatId={state.chatId} rows={rows} older={older} promptAfter={promptAfter} markedMessageId={marked} placeRef={place} onSeen={onSeen} />;
 }
 
 const MAX_LINK_PAGES = 50;

@@ -1,10 +1,11 @@
 /** Keys of the timeline: from row to row, from prompt to prompt, and what they do with the row in focus. */
-import type { RefObject } from "react";
+import { useEffect, useRef, type RefObject } from "react";
 import { useCommand } from "@/shell";
 import { useTimelineActions } from "../actions";
 import { copyText } from "../copy";
 import type { Row } from "../rows/row";
 import { textOfRow } from "../rows/row-text";
+import type { OlderPages } from "./row-list";
 import type { ScrollPlace } from "./use-scroll";
 
 export interface RowKeys {
@@ -13,9 +14,10 @@ export interface RowKeys {
   /** -1: none. */
   readonly focused: number;
   readonly place: ScrollPlace;
+  readonly older: Pick<OlderPages, "hasMore" | "isLoading" | "error" | "load">;
 }
 
-export function useRowKeys({ log, rows, focused, place }: RowKeys): void {
+export function useRowKeys({ log, rows, focused, place, older }: RowKeys): void {
   const actions = useTimelineActions();
   const row = rows[focused];
   const go = (index: number) => {
@@ -37,7 +39,23 @@ export function useRowKeys({ log, rows, focused, place }: RowKeys): void {
   useCommand("message.previous", () => go(from(-1)));
   useCommand("prompt.next", () => prompt(1));
   useCommand("prompt.previous", () => prompt(-1));
-  useCommand("timeline.top", () => go(0));
+  const wantsTop = useRef(false);
+  const isComplete = !older.hasMore || older.error !== null;
+  useEffect(() => {
+    // All of the chat comes first, page by page.
+    if (!wantsTop.current || older.isLoading) return;
+    if (!isComplete) {
+      older.load();
+      return;
+    }
+    wantsTop.current = false;
+    go(0);
+  });
+  useCommand("timeline.top", () => {
+    wantsTop.current = !isComplete && !wantsTop.current;
+    if (wantsTop.current && !older.isLoading) older.load();
+    return go(0);
+  });
   useCommand("timeline.latest", () => {
     place.toEnd();
     return go(rows.length - 1);

@@ -1,7 +1,10 @@
 /** The place of the list: it follows its end, keeps the row that is read, and goes where it is told. */
 import { useCallback, useEffect, useLayoutEffect, useRef, useState, type RefObject } from "react";
 import { elementScroll, type Virtualizer } from "@tanstack/react-virtual";
-import { Follower, isUpKey, type ScrollBox } from "./follow";
+import { Follower, isAtEnd, isUpKey, type ScrollBox } from "./follow";
+
+/** A card has its new height by then. */
+const SETTLE_MS = 250;
 
 export type RowVirtualizer = Virtualizer<HTMLDivElement, HTMLElement>;
 
@@ -104,14 +107,73 @@ function listen(element: HTMLElement, follower: Follower, show: (isFollowing: bo
     keydown: (event: KeyboardEvent) => {
       if (isUpKey(event.key, event.shiftKey)) up();
     },
+    click: (event: MouseEvent) => {
+      // A card that is opened or closed stays under the pointer: its growth does not push it up.
+      if (!(event.target instanceof Element) || event.target.closest("summary") === null || !follower.isFollowing) return;
+      follower.detach();
+      show(false);
+      setTimeout(() => {
+        if (!isAtEnd(boxOf(element))) return;
+        follower.attach();
+        show(true);
+      }, SETTLE_MS);
+    },
     scroll: () => {
       follower.scrolled(boxOf(element));
       show(follower.isFollowing);
     },
   };
   const entries = Object.entries(handlers) as [string, EventListener][];
-  for (const [name, handler] of entries) element.addEventListener(name, handler, { passive: true });
+  for (const [name, handler] of entries) element.addEventListener(name, handler, { passive: true, capture: name === "click" });
   return () => {
-    for (const [name, handler] of entries) element.removeEventListener(name, handler);
+    for (const [name, handler] of entries) element.removeEventListener(name, handler, { capture: name === "click" });
   };
+}
+
+/** The row that was read when a chat was left, and how far above the window it began. */
+interface KeptPlace {
+  readonly key: string;
+  readonly above: number;
+}
+
+const MAX_KEPT_PLACES = 50;
+const keptPlaces = new Map<string, KeptPlace>();
+let cameBack = false;
+window.addEventListener("popstate", () => {
+  cameBack = true;
+  // The page that is shown now asks at once; a later one was not reached by Back.
+  setTimeout(() => (cameBack = false), 1000);
+});
+
+/** Remembers where a chat was read when it is left, and shows it there again after Back. */
+export function useKeptPlace(chatId: string, log: RefObject<HTMLDivElement | null>, keys: readonly string[], place: ScrollPlace, follower: Follower): void {
+  const wanted = useRef(cameBack ? (keptPlaces.get(chatId) ?? null) : null);
+  useEffect(() => {
+    const kept = wanted.current;
+    if (kept === null) return;
+    const index = keys.indexOf(kept.key);
+    if (index < 0) return;
+    wanted.current = null;
+    place.toRow(index, "start");
+    // After the rows around it have their real heights.
+    requestAnimationFrame(() => requestAnimationFrame(() => log.current?.scrollBy({ top: kept.above, behavior: "instant" })));
+  }, [keys, place, log]);
+  useLayoutEffect(() => {
+    const element = log.current;
+    return () => {
+      keptPlaces.delete(chatId);
+      const found = element === null || follower.isFollowing ? null : firstRow(element);
+      if (found === null) return;
+      keptPlaces.set(chatId, found);
+      const [oldest] = keptPlaces.keys();
+      if (keptPlaces.size > MAX_KEPT_PLACES && oldest !== undefined) keptPlaces.delete(oldest);
+    };
+  }, [chatId, log, follower]);
+}
+
+function firstRow(log: HTMLElement): KeptPlace | null {
+  const { top } = log.getBoundingClientRect();
+  const rows = [...log.querySelectorAll<HTMLElement>("article")].map((row) => ({ key: row.dataset.key ?? "", box: row.getBoundingClientRect() }));
+  const first = rows.filter((row) => row.box.bottom > top).sort((one, two) => one.box.top - two.box.top)[0];
+  return first === undefined ? null : { key: first.key, above: top - first.box.top };
 }

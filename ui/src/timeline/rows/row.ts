@@ -13,6 +13,8 @@ interface RowBase {
   readonly messageId: number | null;
   /** Lines of finished calls stand close together. */
   readonly isTight: boolean;
+  /** Of an attempt that has ended: shown until the next one has said as much. */
+  readonly isEarlier?: boolean;
 }
 
 /** A message that was sent and is not in the chat yet. */

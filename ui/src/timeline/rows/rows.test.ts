@@ -1,3 +1,4 @@
+import type { LiveParts } from "@/chat-state/types";
 import { describe, expect, it } from "vitest";
 import type { ChatState } from "@/chat-state/types";
 import { call, callDelta, chat, live, message, result, resultDelta, text, thought } from "../fixtures/builders";
@@ -240,6 +241,19 @@ describe("a call that was cut off", () => {
     const [row] = rows(chat([message(2, "assistant", cutCall), message(3, "tool", result("c", "execute", { error }, { is_error: true, interrupted: true }))]));
     if (row?.kind !== "tool") throw new Error("The call has no row.");
     expect([row.call.state, row.call.isCut, row.call.args]).toEqual(["interrupted", true, { command: "rm -r" }]);
+  });
+});
+
+describe("an answer that another worker begins again", () => {
+  const at = (more: Pick<LiveParts, "earlier">) =>
+    rows(chat([question], { status: "running", live: { historyVersion: 1, attempt: 2, seq: 1, parts: [text("The claim")], ...more } }));
+
+  it("stays as it was read, greyed, and its calls are left out, until the new one has said as much", () => {
+    const earlier = [text("The claim has to hold its rows."), call("c", "execute", {})];
+    const [, said, after] = at({ earlier });
+    expect(said).toMatchObject({ kind: "prose", text: "The claim has to hold its rows.", isEarlier: true, isLive: false });
+    expect(after).toMatchObject({ kind: "activity" });
+    expect(at({})[1]).toMatchObject({ text: "The claim", isLive: true });
   });
 });
 

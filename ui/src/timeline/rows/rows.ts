@@ -43,7 +43,9 @@ export class RowModel {
     const settled = this.settle(state.messages, options.takeovers ?? NONE);
     const list = new RowList(settled.rows);
     const isBusy = BUSY.has(state.status);
-    const live = state.retry === null ? (state.live?.parts ?? NONE) : NONE;
+    // Calls of an attempt that has ended never ran.
+    const earlier = state.live?.earlier?.filter((part) => part.type === "text" || part.type === "reasoning");
+    const live = state.retry === null ? (earlier ?? state.live?.parts ?? NONE) : NONE;
     const records = withLive(settled.records, live);
     const context = {
       isBusy,
@@ -52,8 +54,8 @@ export class RowModel {
     };
     this.addMessages(list, state.messages, settled.openFrom, { ...context, takeovers: settled.takeovers });
     const fresh = live.filter((part) => !settled.records.has(callId(part)));
-    const liveContext: PartsContext = { ...context, key: liveKey ?? "live", messageId: null, isLive: true };
-    list.addAll(partRows(fresh, liveContext));
+    const liveContext: PartsContext = { ...context, key: liveKey ?? "live", messageId: null, isLive: earlier === undefined };
+    list.addAll(partRows(fresh, liveContext).map((row) => (earlier === undefined ? row : { ...row, isEarlier: true })));
     if (!isBusy) list.addAll((options.pendingSends ?? NONE).map(pendingRow));
     const end = endRow(state, list.last);
     if (end !== null) list.add(end);

@@ -85,7 +85,7 @@ function TakenOver({ takeover }: { readonly takeover: Takeover }) {
   return (
     <Line icon={<Icon of={ShieldCheck} className="ok" />} link={link}>
       <b>Recovered on worker {takeover.worker}</b>
-      {takeover.afterMs === null ? "." : ` after ${durationText(takeover.afterMs)}.`} Nothing was run twice.
+      {takeover.afterMs === null ? "." : ` after ${durationText(takeover.afterMs)}.`} No tool ran twice.
     </Line>
   );
 }

@@ -1,0 +1,91 @@
+/** What only a browser lays out: marks and tables that fit, and a place of reading that stays. */
+import { PHONE } from "./everywhere";
+import { expect, test } from "./test";
+import { type ImportedMessage, importChat, longTranscript, text } from "./transcripts";
+
+const call = (id: string, output: string): ImportedMessage[] => [
+  { role: "assistant", content: [{ type: "tool-call", tool_call_id: id, tool_name: "execute", args: { command: "make" } }] },
+  { role: "tool", content: [{ type: "tool-result", tool_call_id: id, tool_name: "execute", result: { success: true, exit_code: 0, output } }] },
+];
+
+test("on a phone a long notice wraps, words of tables stay whole, and emphasis is italic", async ({ page, chat, server }) => {
+  await page.setViewportSize(PHONE);
+  const table = "| Name | What |\n|---|---|\n| internationalization | Reads *all* of the configuration and then some more |";
+  const id = await importChat(server, "Marks", [
+    { role: "user", content: [text("hello")] },
+    { role: "assistant", content: [text(table)] },
+    { role: "assistant", content: [{ type: "tool-call", tool_call_id: "s", tool_name: "chat_summarized", args: {} }] },
+    { role: "tool", content: [{ type: "tool-result", tool_call_id: "s", tool_name: "chat_summarized", result: { summary: `A ${"x".repeat(400)}`, context_tokens: 184_000, kept_messages: 3 } }] },
+  ]);
+  await chat.open(id);
+  const mark = chat.log.getByRole("note").filter({ hasText: "Context compacted" });
+  const words = await mark.locator("span").first().boundingBox();
+  expect(words?.width, "the text has the width of the row").toBeGreaterThan(280);
+  const cell = await chat.log.getByRole("cell", { name: "internationalization" }).boundingBox();
+  expect(cell?.height, "one word, and it is not broken: its row is as high as the other cell").toBeLessThan(140);
+  const lines = await chat.log.getByRole("cell", { name: "internationalization" }).evaluate((one) => {
+    const range = document.createRange();
+    range.selectNodeContents(one);
+    return range.getClientRects().length;
+  });
+  expect(lines).toBe(1);
+  expect(await chat.log.locator("em").evaluate((one) => getComputedStyle(one).fontStyle)).toBe("italic");
+});
+
+test("a card that is opened stays under the pointer, and Back leads to the place that was read", async ({ page, chat, server }) => {
+  const output = Array.from({ length: 60 }, (_, line) => `line ${line}`).join("\n");
+  const id = await importChat(server, "Read here", [...longTranscript(40), ...call("c", output), { role: "assistant", content: [text("Done.")] }]);
+  const other = await importChat(server, "Elsewhere", longTranscript(4));
+  await chat.open(id);
+  await expect(chat.log).toContainText("Done.");
+  const card = chat.log.locator("summary").filter({ hasText: "make" });
+  const before = await card.boundingBox();
+  await card.click();
+  await expect(chat.log).toContainText("line 59");
+  await expect(async () => expect((await card.boundingBox())?.y).toBeCloseTo(before?.y ?? 0, 0)).toPass({ timeout: 3000 });
+
+  await chat.log.evaluate((log) => log.scrollBy(0, -900));
+  const read = await chat.log.evaluate((log) => {
+    const middle = log.getBoundingClientRect().top + log.clientHeight / 2;
+    return [...log.querySelectorAll("article")].find((row) => row.getBoundingClientRect().bottom > middle && /^(?:Answer|Question)/.test(row.textContent))?.textContent ?? "";
+  });
+  const readRow = chat.log.getByRole("article").filter({ hasText: read });
+  await expect(readRow).toBeInViewport();
+  const place = await readRow.boundingBox();
+  await chat.sidebar.getByRole("treeitem", { name: /Elsewhere/ }).first().click();
+  await page.waitForURL(new RegExp(other));
+  await expect(chat.log).toContainText("Answer 4.");
+  await page.goBack();
+  await expect(readRow).toBeInViewport();
+  await expect(async () => expect(Math.abs(((await readRow.boundingBox())?.y ?? 0) - (place?.y ?? 0))).toBeLessThan(24)).toPass({ timeout: 5000 });
+});
+
+test("G G leads to the first message of a long chat", async ({ page, chat, server }) => {
+  const id = await importChat(server, "From its start", longTranscript(420));
+  await chat.open(id);
+  await expect(chat.log).toContainText("Answer 420.");
+  await chat.log.focus();
+  await page.keyboard.press("g");
+  await page.keyboard.press("g");
+  await expect(chat.log.getByText("Question 1:")).toBeInViewport();
+});
+
+test("a part of the page that is gone with an old build is got by one reload; one that never comes is said", async ({ page, chat, context, faults }) => {
+  faults.expect(/dynamically imported module|preload|Failed to fetch/i);
+  let missing = 0;
+  await page.goto("/");
+  await expect(chat.box).toBeVisible();
+  await context.route(/\/assets\/.*\.js/, async (route) => {
+    if (missing <= 0) return route.continue();
+    missing -= 1;
+    return route.fulfill({ status: 404, body: "gone" });
+  });
+  missing = 1;
+  await page.getByRole("link", { name: /settings/i }).first().click();
+  await expect(page.getByRole("heading", { level: 1, name: "General" })).toBeVisible();
+  missing = 1000;
+  await page.getByRole("link", { name: "Shortcuts" }).click();
+  await expect(page.getByText("This page of the settings cannot be shown.")).toBeVisible();
+  await expect(page.getByRole("button", { name: "Reload the page" })).toBeVisible();
+  await expect(page.getByRole("link", { name: "General" })).toBeVisible();
+});
