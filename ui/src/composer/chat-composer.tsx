@@ -179,8 +179,10 @@ function placeholderOf(isBusy: boolean, isArchived: boolean): string {
 function useStop(chatId: string, readNow: () => ChatState) {
   const pressedAt = useRef(0);
   const now = useCallback(() => {
+    const waiting = readNow().queue.length;
     tell(api.POST("/api/v1/chats/{chat_id}/interrupt", { path: { chat_id: chatId } }));
-  }, [chatId]);
+    if (waiting > 0) toast(`Stopping. The queue goes on at once with the ${waiting === 1 ? "message" : `first of ${waiting} messages`} in it; Hold stops that too.`);
+  }, [chatId, readNow]);
   const byKey = (): boolean => {
     const state = readNow();
     if (state.status !== "running" && state.status !== "pending" && state.status !== "requires_action") return false;

@@ -1,7 +1,8 @@
-import { act, fireEvent, screen, waitFor, within } from "@testing-library/react";
+import { act, fireEvent, render, screen, waitFor, within } from "@testing-library/react";
 import userEvent from "@testing-library/user-event";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { ApiError } from "@/api/client";
+import { Toasts } from "@/components";
 import { CHAT_ID, START, take, type ServerState } from "@/chat-state/testing/model-server";
 import { editMessage, insertReference, openModelPicker, runCommand, setPreference } from "@/shell";
 import type { Model } from "@/api/models";
@@ -406,4 +407,12 @@ test.each([
 ])("of %s it is known before sending whether the model can read it", (_, name, mediaType, capabilities, isSaid) => {
   const model = { capabilities } as unknown as Model;
   expect(unreadableFiles(model, [{ name, mediaType }])).toEqual(isSaid ? [name] : []);
+});
+
+test("a stop that lets the queue go on at once says so", async () => {
+  page.replies[`POST /api/v1/chats/${CHAT_ID}/interrupt`] = Response.json({});
+  await page.show(CHAT_ID, queued("one", "two"));
+  render(<Toasts />);
+  await userEvent.click(screen.getByRole("button", { name: "Stop" }));
+  expect(await screen.findByText(/goes on at once with the first of 2 messages/)).toBeTruthy();
 });

@@ -5,4 +5,4 @@ export { ShortcutList } from "./keys/help-dialog";
 export { useIsNarrow, useIsPhone, useMedia } from "./layout/use-media";
 export { readPreference, type Preferences, setPreference, type Theme, usePreference } from "./preferences";
 export { forgetUser } from "./sign-in/browser-owner";
-export { chatPath, HOME_PATH, NEW_CHAT_PATH, SIGN_IN_PATH, useChatId, usePanelTab } from "./routes";
+export { cameBack, chatPath, HOME_PATH, NEW_CHAT_PATH, SIGN_IN_PATH, useChatId, usePanelTab } from "./routes";

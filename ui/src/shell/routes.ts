@@ -64,3 +64,12 @@ export function usePanelTab(): [PanelTab | null, (tab: PanelTab | null) => void]
   };
   return [tab, setTab];
 }
+
+let backAt = Number.NEGATIVE_INFINITY;
+// This module is loaded before the router listens, which renders the page at once.
+window.addEventListener("popstate", () => (backAt = performance.now()));
+
+const BACK_MS = 1000;
+
+/** Whether what is shown now was reached by Back or Forward. */
+export const cameBack = (): boolean => performance.now() - backAt < BACK_MS;

@@ -75,7 +75,9 @@ class PublicChat(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ] = None
     retry: Annotated[
         RetryState | None,
-        describe("While it waits to repeat a failed model call: which call, and when; else absent."),
+        describe(
+            "While it waits to repeat a failed model call: which call, and when; else absent."
+        ),
     ] = None
     archived: Annotated[bool, describe("Whether it is archived.")]
     last_error: Annotated[

@@ -3,6 +3,7 @@ import "@/styles/lazy-workspace.css";
 import { useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Bug } from "lucide-react";
 import { useEffect, useState } from "react";
+import { useMe } from "@/api/queries";
 import { api } from "@/api/client";
 import { Button, EmptyState, ErrorNote, errorWords, Skeleton } from "@/components";
 import { useChatSelector } from "@/connection";
@@ -55,6 +56,7 @@ export function DebugTab({ chatId }: { chatId: string }) {
 function NoCalls() {
   const client = useQueryClient();
   const [busy, setBusy] = useState(false);
+  const isAdmin = useMe().data?.user.role === "admin";
   const settings = useQuery({ queryKey: SETTINGS_KEY, queryFn: ({ signal }) => api.GET("/api/v1/settings/me", { signal }), staleTime: 0 });
   if (settings.data === undefined) return settings.error === null ? <Skeleton rows={2} /> : <ErrorNote error={settings.error} />;
   const turnOn = async () => {
@@ -79,7 +81,7 @@ function NoCalls() {
         </Button>
       }
     >
-      An administrator allows it in the settings of the deployment (debug recording: by users, or all). Each user then turns it on. Records hold the texts of the chat, without keys.
+      {isAdmin ? "You allow it under Settings, Behaviour (debug recording: by users, or all)." : "An administrator allows it under Settings, Behaviour."} Each user then turns it on. Records hold the texts of the chat, without keys.
     </EmptyState>
   );
 }

@@ -30,7 +30,7 @@ export function LimitsPage() {
         <Loaded query={limits}>{(found) => <LimitTable limits={found} onEdit={setTarget} />}</Loaded>
       </Section>
       {limits.data && limits.data.unpriced_model_count > 0 && (
-        <p className="warn mt-3">{limits.data.unpriced_model_count} models have no price: their calls count as zero.</p>
+        <p className="warn mt-3">{limits.data.unpriced_model_count === 1 ? "1 model has" : `${limits.data.unpriced_model_count} models have`} no price: such calls count as zero.</p>
       )}
       {target !== null && limits.data && <LimitDialog target={target} period={limits.data.period} onClose={() => setTarget(null)} />}
     </SettingsPage>

@@ -72,7 +72,7 @@ function ModelRow({ model, provider, selected, onOpen }: { model: Model; provide
       <td>
         <span className="b">{model.display_name}</span>{" "}
         {!model.enabled && <Tag>disabled</Tag>}
-        {!editable && <Tag icon={Lock}>{model.source === "settings" ? "chatd.toml" : "environment"}</Tag>}
+        {!editable && <Tag icon={Lock}>{model.provider === "demo" ? "built in" : model.source === "settings" ? "chatd.toml" : "environment"}</Tag>}
         <p><code>{model.model}</code></p>
       </td>
       <td className="r">{contextText(model)}</td>

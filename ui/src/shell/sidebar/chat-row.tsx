@@ -29,8 +29,9 @@ interface ChatRowProps {
   drag?: { onStart: (id: string) => void; onDropOn: (id: string) => void } | undefined;
 }
 
-function RowEnd({ chat }: { chat: ListChat }): ReactNode {
-  if (isUnread(chat) && chat.status !== "running") {
+function RowEnd({ chat, isCurrent }: { chat: ListChat; isCurrent: boolean }): ReactNode {
+  // What is open is being read.
+  if (isUnread(chat) && !isCurrent && chat.status !== "running") {
     return (
       <span className="end">
         <span className="dot" role="img" aria-label="Unread" />
@@ -133,7 +134,7 @@ export const ChatRow = memo(function ChatRow(props: ChatRowProps) {
           {hasChildren && <Icon of={isOpen ? ChevronDown : ChevronRight} className="chev" />}
         </span>
         <span className="row-t">{chat.title === "" ? "New chat" : chat.title}</span>
-        <RowEnd chat={chat} />
+        <RowEnd chat={chat} isCurrent={isCurrent} />
         {!child && <RowSubtitle chat={chat} modelName={modelName} />}
       </Link>
       <RowMenu chat={chat} open={menuOpen} setOpen={setMenuOpen} onClosed={() => link.current?.focus()} onMove={props.onMove} pinnedCount={props.pinnedCount} />

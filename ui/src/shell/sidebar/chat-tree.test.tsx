@@ -49,6 +49,11 @@ describe("the tree of chats", () => {
     expect(row(/Docs/).getAttribute("aria-current")).toBe("page");
   });
 
+  it("shows no unread mark at the chat that is open", () => {
+    show(chats, "a");
+    expect(within(row(/Webhooks/)).queryByRole("img", { name: "Unread" })).toBeNull();
+  });
+
   it("shows status in words, unread and the level of a subagent", () => {
     show();
     expect(within(row(/Release/)).getByRole("img", { name: "Needs you" })).toBeTruthy();

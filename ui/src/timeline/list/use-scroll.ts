@@ -1,6 +1,7 @@
 /** The place of the list: it follows its end, keeps the row that is read, and goes where it is told. */
 import { useCallback, useEffect, useLayoutEffect, useRef, useState, type RefObject } from "react";
 import { elementScroll, type Virtualizer } from "@tanstack/react-virtual";
+import { cameBack } from "@/shell";
 import { Follower, isAtEnd, isUpKey, type ScrollBox } from "./follow";
 
 /** A card has its new height by then. */
@@ -138,25 +139,17 @@ interface KeptPlace {
 
 const MAX_KEPT_PLACES = 50;
 const keptPlaces = new Map<string, KeptPlace>();
-let cameBack = false;
-window.addEventListener("popstate", () => {
-  cameBack = true;
-  // The page that is shown now asks at once; a later one was not reached by Back.
-  setTimeout(() => (cameBack = false), 1000);
-});
 
 /** Remembers where a chat was read when it is left, and shows it there again after Back. */
 export function useKeptPlace(chatId: string, log: RefObject<HTMLDivElement | null>, keys: readonly string[], place: ScrollPlace, follower: Follower): void {
-  const wanted = useRef(cameBack ? (keptPlaces.get(chatId) ?? null) : null);
+  const wanted = useRef(cameBack() ? (keptPlaces.get(chatId) ?? null) : null);
   useEffect(() => {
     const kept = wanted.current;
     if (kept === null) return;
     const index = keys.indexOf(kept.key);
     if (index < 0) return;
     wanted.current = null;
-    place.toRow(index, "start");
-    // After the rows around it have their real heights.
-    requestAnimationFrame(() => requestAnimationFrame(() => log.current?.scrollBy({ top: kept.above, behavior: "instant" })));
+    showAgain(log, kept, () => place.toRow(index, "start"));
   }, [keys, place, log]);
   useLayoutEffect(() => {
     const element = log.current;
@@ -169,6 +162,19 @@ export function useKeptPlace(chatId: string, log: RefObject<HTMLDivElement | nul
       if (keptPlaces.size > MAX_KEPT_PLACES && oldest !== undefined) keptPlaces.delete(oldest);
     };
   }, [chatId, log, follower]);
+}
+
+/** Rows get their real heights as they come into the window: the place is set until it holds. */
+function showAgain(log: RefObject<HTMLDivElement | null>, kept: KeptPlace, toRow: () => void, tries = 8): void {
+  requestAnimationFrame(() => {
+    const element = log.current;
+    if (element === null) return;
+    const row = element.querySelector(`article[data-key="${CSS.escape(kept.key)}"]`);
+    const off = row === null ? null : row.getBoundingClientRect().top - element.getBoundingClientRect().top + kept.above;
+    if (off === null || tries === 8) toRow();
+    else if (Math.abs(off) >= 1) element.scrollBy({ top: off, behavior: "instant" });
+    if (tries > 1) showAgain(log, kept, toRow, tries - 1);
+  });
 }
 
 function firstRow(log: HTMLElement): KeptPlace | null {
