@@ -197,9 +197,9 @@ def test_what_chatd_wrote_for_people_to_read_stays_as_it_is(message: ImportedMes
             id="what a summary would hide beside itself",
         ),
         pytest.param(
-            given("user", TEXT, BoundaryPart(kept=2), CALL),
+            given("user", TEXT, BoundaryPart(kept=2), CALL, RESULT),
             given("user", TEXT),
-            {"misplaced_parts_left_out": 2},
+            {"misplaced_parts_left_out": 3},
             id="parts in messages that have no such parts",
         ),
     ],

@@ -59,7 +59,7 @@ Record = Callable[[Change], None]
 
 _PLACES: Final[Mapping[Role, tuple[type, ...]]] = {
     "system": (TextPart, NoticePart),
-    "user": (TextPart, FilePart, FileReferencePart, ToolResultPart),
+    "user": (TextPart, FilePart, FileReferencePart),
     "assistant": (TextPart, ReasoningPart, ToolCallPart, ToolResultPart, SourcePart, FilePart),
     "tool": (ToolResultPart, FilePart),
 }
