@@ -357,6 +357,21 @@ async def test_a_message_that_is_indexed_during_a_search_is_found(server: ApiSer
     assert list(found.message_ids) == [1]
 
 
+async def test_a_search_of_much_text_that_is_not_indexed_ends_early_and_says_so(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "MAX_UNINDEXED_BYTES", 1)
+    monkeypatch.setattr(search, "MAX_UNINDEXED_BYTES_IN_ALL", 1)
+    chat = await server.create("a fence")
+    await answer(server, chat, "another fence")
+    pool = server.replica.pool
+    found = await search.find_in_chat(pool, WORKER_ACTOR, chat, ("fence",))
+    assert (list(found.message_ids), found.has_more) == ([1], True)
+    await index(server)
+    found = await search.find_in_chat(pool, WORKER_ACTOR, chat, ("fence",))
+    assert (list(found.message_ids), found.has_more) == ([1, 2], False)
+
+
 @pytest.mark.parametrize("q", ["", "title:fence", "fence archived:true", "..."])
 async def test_a_chat_is_searched_by_words_only(server: ApiServer, q: str) -> None:
     chat = await server.create("fence")

@@ -61,6 +61,8 @@ MAX_UNINDEXED_READS: Final = 25
 """Of messages of one chat that the index does not have yet: such as those of an import."""
 MAX_UNINDEXED_MESSAGES: Final = 200
 MAX_UNINDEXED_BYTES: Final = 1024 * 1024
+MAX_UNINDEXED_BYTES_IN_ALL: Final = 4 * 1024 * 1024
+"""A processor compares about 1 to 3 MiB in a second, and every reader of the chat may ask."""
 
 _KEYS: Final[LiteralString] = """ARRAY(
     SELECT (gram + (('x' || right(owner_id::text, 3))::bit(12)::bigint << 20) - 2147483648)::integer
@@ -270,6 +272,7 @@ async def find_in_chat(
     unindexed: set[MessageId] = set()
     last: tuple[int | None, MessageId | None] = (None, None)
     is_complete = False
+    left = MAX_UNINDEXED_BYTES_IN_ALL
     for _ in range(MAX_UNINDEXED_READS):
         limits = MAX_UNINDEXED_MESSAGES + 1, MAX_UNINDEXED_BYTES
         row = await conn.fetchrow(LOAD_UNINDEXED, chat_id, *limits, *reach, *last)
@@ -278,7 +281,8 @@ async def find_in_chat(
         # Not on the event loop: long texts take tens of milliseconds.
         unindexed.update(await asyncio.to_thread(_having, changed, terms))
         is_complete = row is None or len(changed) == row["found"] <= MAX_UNINDEXED_MESSAGES
-        if is_complete or not changed:
+        left -= 0 if row is None else len(row["messages"] or "")
+        if is_complete or not changed or left <= 0:
             break
         last = (changed[-1].revision, changed[-1].id)
     # After those: what is indexed meanwhile is found twice, and not missed.
