@@ -277,6 +277,8 @@ async def test_an_import_is_bounded(server: ApiServer, monkeypatch: pytest.Monke
     content = await exported(server, await rich_chat(server))
     monkeypatch.setattr(copies, "MAX_IMPORT_BYTES", 100)
     assert (await imported(server, content)).code == (413, "too_large")
+    misspelt = await server.ask("POST", "/chats/import?client_tools=all", content)
+    assert misspelt.status == 400, "a wrong query is refused before the body is read"
 
 
 async def test_an_export_has_all_subagents_and_can_be_imported(

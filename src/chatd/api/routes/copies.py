@@ -197,11 +197,10 @@ class CopyRoutes:
                 yield "".join(texts).encode(errors="replace")
 
     async def import_chat(self, request: ApiRequest) -> ApiReply:
-        deps = self._deps
+        deps, query = self._deps, request.query(ImportQuery)
         async with self._imports:
             length = request.header("content-length")
             body = await read_body(request.receive, length, MAX_IMPORT_BYTES)
-            query = request.query(ImportQuery)
             found = await read_file(body)
             if query.client_tools == "leave_out":
                 found.leave_out_client_tools()

@@ -3,14 +3,17 @@
 A file may come from a stranger. So the model gets nothing of it that the people of the chat cannot
 read, and nothing in it looks like a statement of chatd. Instructions and context are left out: the
 chat gets those of this deployment and of its own workspace with the next model call. A system
-prompt stays, and a notice beside it shows it in full. What is left passes these rules unchanged.
+prompt stays, and a notice beside it shows it in full. Characters that nobody sees are removed where
+they could hide text. What is left passes these rules unchanged.
 """
 
+import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Final, Literal
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
 from chatd.domain.chat.messages import Role, Visibility
@@ -54,6 +57,7 @@ Change = Literal[
     "notices_marked",
     "system_prompts_shown",
     "messages_made_visible",
+    "invisible_characters_removed",
 ]
 Record = Callable[[Change], None]
 
@@ -63,6 +67,88 @@ _PLACES: Final[Mapping[Role, tuple[type, ...]]] = {
     "assistant": (TextPart, ReasoningPart, ToolCallPart, ToolResultPart, SourcePart, FilePart),
     "tool": (ToolResultPart, FilePart),
 }
+
+_RUN: Final = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
+    "\u200b-\u200f\u202a-\u202e\u2060-\u206f"  # zero width, bidi
+    "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]+"
+)
+"""The characters of which nothing is seen: those that Unicode calls default-ignorable."""
+_SELECTED: Final = re.compile(
+    "[0-9#*][\ufe0e\ufe0f]|[^\\x00-\\x7f\\s][\ufe00-\ufe0f]|[\u1820-\u18aa][\u180b-\u180f]"
+    "|[\u3005-\u3007\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff][\U000e0100-\U000e01ef]"
+)
+"""A visible character with the selector of its form: emoji, symbols, Mongolian, Han."""
+_EMOJI: Final = re.compile("[\u00a9\u00ae\u203c-\u303d\u3297\u3299\U0001f000-\U0001faff]")
+_RIGHT_TO_LEFT: Final = re.compile(
+    "[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001eeff]"
+)
+_JOINING_SCRIPT: Final = re.compile(
+    "[\u0590-\u1c7f\ua800-\uabff\ud7b0-\ud7ff\ufb1d-\ufdff\ufe70-\ufefc"
+    "\U00010800-\U00011fff\U0001e800-\U0001eeff]"
+)
+_JOINERS: Final = frozenset("\u034f\u115f\u1160\u200b\u200c\u200d")
+_DIRECTION_MARKS: Final = frozenset("\u061c\u200e\u200f")
+_BLACK_FLAG: Final = "\U0001f3f4"
+_FLAGS: Final = tuple(
+    "".join(chr(0xE0000 + ord(char)) for char in region) + "\U000e007f"
+    for region in ("gbeng", "gbsct", "gbwls")
+)
+"""What follows a black flag to make it that of England, Scotland or Wales. Other regions have no
+flag that is seen."""
+_MAX_RUN: Final = 16
+"""What stays of a run is among its first characters."""
+_JSON_STRING: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
+
+
+def without_hidden_text(text: str) -> str:
+    """The text without characters that could hide other text: tags, runs of variation selectors,
+    bidi controls, zero-width characters. At each place only those stay that writing needs: one
+    selector of a character's form, one joiner in emoji or in a script that joins, one direction
+    mark in a text with a script from right to left. Idempotent: what is visible decides."""
+    if text.isascii() or _RUN.search(text) is None:
+        return text
+    has_rtl = _RIGHT_TO_LEFT.search(text) is not None
+
+    def needed(found: re.Match[str]) -> str:
+        start, end = found.span()
+        run = text[start : min(end, start + _MAX_RUN)]
+        return _needed(text[start - 1 : start], run, text[end : end + 1], has_rtl)
+
+    kept = _RUN.sub(needed, text)
+    return text if kept == text else kept
+
+
+@lru_cache(maxsize=4096)
+def _needed(before: str, run: str, after: str, has_rtl: bool) -> str:  # noqa: FBT001
+    """What stays of a run between two visible characters."""
+    if before == _BLACK_FLAG and run.startswith(_FLAGS):
+        return next(flag for flag in _FLAGS if run.startswith(flag))
+    selector = run[0] if _SELECTED.fullmatch(before + run[0]) else ""
+    allowed = _DIRECTION_MARKS if has_rtl else frozenset[str]()
+    if _JOINING_SCRIPT.match(before) or _JOINING_SCRIPT.match(after):
+        allowed |= _JOINERS
+    elif _EMOJI.match(before) and _EMOJI.match(after):
+        allowed |= {"\u200d"}
+    return selector + next((char for char in run[len(selector) :] if char in allowed), "")
+
+
+def _json_without_hidden_text(raw: Raw) -> Raw:
+    """Only the strings that change are written anew: numbers stay as they are."""
+    text = bytes(raw).decode()
+    if text.isascii() and "\\u" not in text:
+        return raw
+
+    def cleaned(found: re.Match[str]) -> str:
+        if found[0].isascii() and "\\u" not in found[0]:
+            return found[0]
+        given = msgspec.json.decode(found[0], type=str)
+        kept = without_hidden_text(given)
+        return found[0] if kept == given else msgspec.json.encode(kept).decode()
+
+    kept = _JSON_STRING.sub(cleaned, text)
+    return raw if kept == text else Raw(kept.encode())
 
 
 class ImportedMessage(Struct, frozen=True, kw_only=True):
@@ -96,6 +182,42 @@ def imported_message(given: ImportedMessage, record: Record) -> ImportedMessage:
 
 
 def _imported_part(role: Role, part: Part, record: Record, *, is_summary: bool) -> Part | None:
+    allowed = _allowed_part(role, part, record, is_summary=is_summary)
+    kept = None if allowed is None else _visible_part(allowed)
+    if kept is not allowed:
+        record("invisible_characters_removed")
+    return kept
+
+
+def _visible_part(part: Part) -> Part:
+    """The same object if it has no hidden text."""
+    names: tuple[str, ...] = ()
+    match part:
+        case TextPart() | ReasoningPart() | NoticePart():
+            names = ("text",)
+        case ToolCallPart():
+            names = ("tool_name", "args", "args_text")
+        case ToolResultPart():
+            names = ("tool_name", "result")
+        case SourcePart():
+            names = ("url", "title")
+        case FilePart():
+            names = ("media_type", "name")
+        case FileReferencePart():
+            names = ("file_name", "content")
+        case _:
+            pass
+    changed: dict[str, object] = {}
+    for name in names:
+        value: object = getattr(part, name)
+        kept = without_hidden_text(value) if isinstance(value, str) else value
+        kept = _json_without_hidden_text(kept) if isinstance(kept, Raw) else kept
+        if kept is not value:
+            changed[name] = kept
+    return replace(part, **changed) if changed else part
+
+
+def _allowed_part(role: Role, part: Part, record: Record, *, is_summary: bool) -> Part | None:
     match part:
         case UnknownPart():
             record("unknown_parts_left_out")
