@@ -4,6 +4,7 @@ starts and restarts."""
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Final, TypeVar
 
 from chatd.aio import Backoff, retry_unavailable
@@ -11,6 +12,7 @@ from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ports import Clock
 from chatd.log_event import LogEvent
 from chatd.pg.config import EmbeddedConfig, PgError
+from chatd.pg.layout import ClusterLayout
 from chatd.pg.server import PostgresServer, open_server
 from chatd.settings.schema import Settings, redact_url
 from chatd.store.conn import ConnectConfig
@@ -56,6 +58,16 @@ async def wait_until_accepted(
         on_failure=report,
         codes=TEMPORARY_CODES,
     )
+
+
+def has_database(settings: Settings) -> bool:
+    """Whether `open_database` would create none. Raises ChatdError if that cannot be read."""
+    if settings.database.url is not None:
+        return True
+    try:
+        return ClusterLayout(data_dir=settings.data_dir / "pg", socket_dir=Path()).cluster.exists()
+    except OSError as error:
+        raise ChatdError(f"cannot read {settings.data_dir}: {error.strerror}") from error
 
 
 @asynccontextmanager

@@ -1,32 +1,26 @@
 """The work of `chatd admin sign-in-link`, `create-user` and `reset-password`, on the database."""
 
-import os
 import sys
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from uuid import uuid4
 
 from chatd.api.accounts.passwords import Passwords
 from chatd.api.accounts.sign_in import create_link, local_url, sign_in_link
+from chatd.cli.deployment import open_deployment
 from chatd.cli.server_address import read_address
-from chatd.clock import SystemClock
-from chatd.database import connect_config, open_database
 from chatd.domain.access import ROLES, SystemActor
 from chatd.domain.account.entities import User
 from chatd.domain.account.rules import check_email, check_password, check_username
 from chatd.domain.errors import NotFound
 from chatd.domain.ids import CredentialId, UserId
 from chatd.settings.schema import Settings, SettingsError
-from chatd.store import migrator
 from chatd.store.account import credentials, users
 from chatd.store.account.users import NewUser
 from chatd.store.conn import Conn
-from chatd.store.pool import Pool, PoolConfig
 
 
 async def print_sign_in_link(settings: Settings, username: str) -> None:
     actor = _actor("sign-in-link")
-    async with _open_pool(settings) as pool:
+    async with open_deployment(settings) as pool:
         user = await _find(pool, actor, username)
         link = await _create_link(settings, pool, actor, user)
     print(link)
@@ -46,7 +40,7 @@ async def create_user(
         email=None if email is None else check_email(email),
         password_hash=None if checked is None else await Passwords().make_hash(checked),
     )
-    async with _open_pool(settings) as pool:
+    async with open_deployment(settings) as pool:
         async with pool.transaction() as session:
             user = await users.create(session, actor, new)
         link = None if password else await _create_link(settings, pool, actor, user)
@@ -58,23 +52,12 @@ async def create_user(
 async def reset_password(settings: Settings, username: str, password: str) -> None:
     actor = _actor("reset-password")
     new_hash = await Passwords().make_hash(check_password(password))
-    async with _open_pool(settings) as pool:
+    async with open_deployment(settings) as pool:
         user = await _find(pool, actor, username)
         async with pool.transaction() as session:
             await users.set_password(session, actor, user.id, new_hash)
             ended = await credentials.revoke_of_user(session, actor, user.id, ("session", "link"))
     print(f"the password of {user.username} is set; {ended} sessions and links ended")
-
-
-@asynccontextmanager
-async def _open_pool(settings: Settings) -> AsyncGenerator[Pool]:
-    async with open_database(settings, os.environ, SystemClock()) as server:
-        await migrator.up(server.dsn)
-        pool = Pool(PoolConfig(connect=connect_config(settings, server.dsn), max_size=2))
-        try:
-            yield pool
-        finally:
-            await pool.close()
 
 
 async def _find(conn: Conn, actor: SystemActor, username: str) -> User:

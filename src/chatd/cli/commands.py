@@ -13,18 +13,18 @@ from chatd.api.web_page.files import is_built
 from chatd.app import process
 from chatd.app.role import LifecycleCallbacks, ProcessRole, ReadyInfo
 from chatd.cli.browser import forget_browser_page, open_browser
+from chatd.cli.deployment import database_name, open_deployment
 from chatd.cli.process import StopSignal
 from chatd.cli.server_address import forget_address, write_address
 from chatd.client.desktop import can_open_browser
 from chatd.clock import SystemClock
-from chatd.database import connect_config, open_database
+from chatd.database import open_database
 from chatd.demo_worker import READY_LINE
 from chatd.key_rotation import KeyRotation
 from chatd.secret_keys import key_source
 from chatd.settings.config_file import default_data_dir
 from chatd.settings.schema import Settings, SettingsError, redact_url
 from chatd.store import migrator
-from chatd.store.pool import Pool, PoolConfig
 
 
 async def run_bench(
@@ -87,13 +87,8 @@ async def check_migrations(settings: Settings) -> bool:
 @asynccontextmanager
 async def _key_rotation(settings: Settings) -> AsyncGenerator[KeyRotation]:
     source = key_source(settings.data_dir, os.environ)
-    async with open_database(settings, os.environ, SystemClock()) as server:
-        await migrator.up(server.dsn)
-        pool = Pool(PoolConfig(connect=connect_config(settings, server.dsn), max_size=2))
-        try:
-            yield KeyRotation(pool, source, SystemClock(), _print_line)
-        finally:
-            await pool.close()
+    async with open_deployment(settings) as pool:
+        yield KeyRotation(pool, source, SystemClock(), _print_line)
 
 
 async def rotate_keys(settings: Settings, *, lost: bool) -> None:
@@ -129,7 +124,7 @@ async def serve(
         stop.started()
         _print_line(f"chatd {metadata.version('chatd')}, process {os.getpid()}")
         _print_line(f"  data      {settings.data_dir}")
-        _print_line(f"  database  {_database_name(settings)}, {_schema(info)}")
+        _print_line(f"  database  {database_name(settings)}, {_schema(info)}")
         _print_line(f"  model     {info.model}")
         if role.serves == "api":
             with suppress(OSError):
@@ -217,11 +212,6 @@ def _stopping_text(running: int, drain_s: float) -> str:
         f"Stopping: waiting until {chats}, for at most {drain_s:g} s. Ctrl-C again stops at once;"
         " the next start, or another replica, then continues."
     )
-
-
-def _database_name(settings: Settings) -> str:
-    url = settings.database.url
-    return "embedded PostgreSQL" if url is None else redact_url(url)
 
 
 def _schema(info: ReadyInfo) -> str:

@@ -232,11 +232,11 @@ def rotate_keys(
     ] = False,
 ) -> None:
     """Seal all secrets of the database with a new key. Can be stopped and run again."""
-    from chatd.cli import commands, process
+    from chatd.cli import commands, deployment, process
 
     with process.report_errors():
         flags = {"data_dir": data_dir, "database.url": database_url}
-        settings = process.read_settings(flags, config)
+        settings = deployment.find_deployment(flags, config)
         work = commands.remove_old_keys(settings) if remove_old else None
         process.run_to_completion(work or commands.rotate_keys(settings, lost=lost))
 
@@ -249,11 +249,11 @@ def sign_in_link(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Print a link that signs a browser in, once, within 15 minutes."""
-    from chatd.cli import account_commands, process
+    from chatd.cli import account_commands, deployment, process
 
     with process.report_errors():
         flags = {"data_dir": data_dir, "database.url": database_url}
-        settings = process.read_settings(flags, config)
+        settings = deployment.find_deployment(flags, config)
         process.run_to_completion(account_commands.print_sign_in_link(settings, user))
 
 
@@ -272,11 +272,11 @@ def create_user(
     ] = False,
 ) -> None:
     """Create a user. Without a password, print a link that signs the user in once."""
-    from chatd.cli import account_commands, process
+    from chatd.cli import account_commands, deployment, process
 
     with process.report_errors():
         flags = {"data_dir": data_dir, "database.url": database_url}
-        settings = process.read_settings(flags, config)
+        settings = deployment.find_deployment(flags, config)
         password = process.read_password() if with_password else None
         process.run_to_completion(
             account_commands.create_user(
@@ -293,11 +293,11 @@ def reset_password(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Set a user's password, read from the terminal or standard input, and end the sessions."""
-    from chatd.cli import account_commands, process
+    from chatd.cli import account_commands, deployment, process
 
     with process.report_errors():
         flags = {"data_dir": data_dir, "database.url": database_url}
-        settings = process.read_settings(flags, config)
+        settings = deployment.find_deployment(flags, config)
         password = process.read_password()
         process.run_to_completion(account_commands.reset_password(settings, username, password))
 
