@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from chatd.domain.config_change import ConfigChange
 from chatd.domain.errors import ChatdError
+from chatd.domain.lease import LEASE_TTL_S
 from chatd.domain.ports import Clock
 from chatd.sealed_secrets import KeyRing, SecretKey, SecretUnreadable, check_value, new_key
 from chatd.secret_keys import KEY_VARIABLES, KeySource, current_key, decide_start
@@ -22,8 +23,9 @@ from chatd.store.pool import Pool
 from chatd.store.sealed_columns import SEALED_COLUMNS, SealedColumn
 from chatd.store.secret_keys import KeyRecord
 
-HOLDERS_WAIT_S: Final = 30
-"""Running processes read the key file at shorter intervals."""
+HOLDERS_WAIT_S: Final = 45
+"""Running processes read the key file at shorter intervals, and the lease of one that was killed
+just before has ended by then."""
 
 
 class RotationIncomplete(ChatdError):
@@ -126,7 +128,7 @@ class KeyRotation:
 
     async def _wait_for_holders(self, key_id: str) -> None:
         waited_s = 0
-        while without := await secret_keys.list_without(self._pool, key_id):
+        while without := await secret_keys.list_without(self._pool, key_id, LEASE_TTL_S):
             if waited_s == HOLDERS_WAIT_S:
                 break
             await self._clock.sleep(1, "key_holders")

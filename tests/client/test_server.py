@@ -203,8 +203,39 @@ async def is_over(task: asyncio.Task[ServerUnreachable], clock: FakeClock) -> bo
 async def test_a_certificate_that_is_not_trusted_is_not_tried_again(tmp_path: Path) -> None:
     async with FakeServer.running(self_signed(tmp_path)) as fake, api_at(fake.url) as api:
         error = await raised(ServerUnreachable, api.get("/auth/me", Me))
-        assert "certificate is not trusted" in error.message
+        assert "certificate is not trusted here (self-signed certificate)" in error.message
+        assert "SSL_CERT_FILE" in error.message
+        assert "chatd serve" not in error.message, "the server runs"
         assert fake.requests == []
+
+
+async def refuse_tls(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """As a web server answers what is no HTTP."""
+    await reader.read(1)
+    writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    writer.close()
+
+
+async def test_a_server_without_tls_is_named_as_such() -> None:
+    async with await asyncio.start_server(refuse_tls, "127.0.0.1", 0) as plain:
+        url = f"https://127.0.0.1:{plain.sockets[0].getsockname()[1]}"
+        async with api_at(url) as api:
+            error = await raised(ServerUnreachable, api.get("/auth/me", Me))
+    assert error.message == (
+        f"{url} does not speak TLS. Check the port, or name the server with http:// if no proxy"
+        " stands before it."
+    )
+
+
+async def test_a_proxy_that_does_not_reach_the_server_is_named_as_such(
+    fake: FakeServer, api: ServerApi
+) -> None:
+    fake.reply(502, HTML)
+    error = await raised(ServerUnreachable, api.without_patience().get("/auth/me", Me))
+    assert error.message == (
+        f"{fake.url} replies 502 and not as chatd does: it is a proxy that does not reach the"
+        " server. Check that chatd serve runs behind it."
+    )
 
 
 # Secrets and addresses

@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 
 from chatd.domain.errors import ChatdError
+from chatd.domain.lease import LEASE_TTL_S
 from chatd.domain.ports import Env
 from chatd.key_rotation import HOLDERS_WAIT_S, KeyRotation, RotationIncomplete
 from chatd.sealed_secrets import KeyRing, SecretKey, SecretKeyMissing, check_value, new_key
@@ -275,6 +276,21 @@ async def test_a_key_becomes_current_only_when_every_running_process_has_it(
     # A process that has not read the database since opens the new values, seals with the old key.
     assert second.ring.current == old
     assert await read_notes(notes, second.ring) == {str(one) for one in ids}
+
+
+AGE_HOLDERS: Final[LiteralString] = """
+    UPDATE secret_key_holders SET renewed_at = now() - $1::float8 * interval '1 s'"""
+
+
+async def test_a_process_counts_as_dead_for_a_rotation_when_its_lease_would_have_ended(
+    notes: Pool, env: Env, tmp_path: Path
+) -> None:
+    assert LEASE_TTL_S + KEYS_REFRESH_INTERVAL_S <= HOLDERS_WAIT_S, "one run outwaits a death"
+    await SecretKeys(host(tmp_path, "a"), env, "killed").start(notes)
+    await notes.execute(AGE_HOLDERS, LEASE_TTL_S - 5)
+    assert await secret_keys.list_without(notes, "new", LEASE_TTL_S) == ["killed"]
+    await notes.execute(AGE_HOLDERS, LEASE_TTL_S + 1)
+    assert await secret_keys.list_without(notes, "new", LEASE_TTL_S) == []
 
 
 async def refused(work: KeyRotation) -> str:

@@ -20,7 +20,7 @@ from msgspec import Struct
 from typer.testing import CliRunner
 
 from chatd.cli.command_sections import SECTIONS
-from chatd.cli.commands import administration_command
+from chatd.cli.commands import address_lines, administration_command
 from chatd.cli.completion import command_places
 from chatd.cli.log_format import JsonFormatter, TextFormatter, is_worth_logging
 from chatd.cli.main import app
@@ -300,3 +300,24 @@ def test_a_printed_command_names_the_deployment_and_no_password(
     assert printed == f"chatd admin sign-in-link{flags}"
     elsewhere = administration_command("sign-in-link", settings, {**env, "PATH": "/nonexistent"})
     assert elsewhere == f"{shlex.quote(str(CHATD))} admin sign-in-link{flags}"
+
+
+@pytest.mark.parametrize(
+    ("public", "lines"),
+    [
+        (None, ["page      http://127.0.0.1:7870/", "API       http://127.0.0.1:7870/api/v1"]),
+        (
+            "https://chat.example.com/",
+            [
+                "page      https://chat.example.com/",
+                "API       https://chat.example.com/api/v1",
+                "listens   http://127.0.0.1:7870",
+            ],
+        ),
+    ],
+)
+def test_the_banner_prints_the_public_address(public: str | None, lines: list[str]) -> None:
+    printed = address_lines("http://127.0.0.1:7870", public)
+    assert len(printed) == len(lines)
+    for line, start in zip(printed, lines, strict=True):
+        assert line.startswith(f"  {start}")

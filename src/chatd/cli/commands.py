@@ -129,8 +129,8 @@ async def serve(
         if role.serves == "api":
             with suppress(OSError):
                 write_address(settings.data_dir, info.url or "")
-            _print_line(f"  page      {_page(info)}")
-            _print_line(f"  API       {info.url}/api/v1, described at {info.url}/docs")
+            for line in address_lines(info.url or "", settings.server.url):
+                _print_line(line)
             _print_line(f"  token     {info.token_file or 'that of CHATD_ADMIN_TOKEN'}")
             another = administration_command("sign-in-link", settings, os.environ)
             if info.sign_in_link is not None:
@@ -184,10 +184,14 @@ def administration_command(words: str, settings: Settings, env: Mapping[str, str
     return " ".join([program, "admin", words, *(f"{flag} {at}" for flag, at in flags.items())])
 
 
-def _page(info: ReadyInfo) -> str:
-    if is_built():
-        return f"{info.url}/"
-    return f"{info.url}/lite (the full page is not built: install Node 20, run make serve)"
+def address_lines(listens: str, public: str | None) -> list[str]:
+    """Of the banner: the addresses that people use. `public` is `server.url`."""
+    url = (public or listens).rstrip("/")
+    page = f"{url}/"
+    if not is_built():
+        page = f"{url}/lite (the full page is not built: install Node 20, run make serve)"
+    lines = [f"  page      {page}", f"  API       {url}/api/v1, described at {url}/docs"]
+    return lines if url == listens else [*lines, f"  listens   {listens}"]
 
 
 def _first_chat(api: str, token_file: str | None) -> str:

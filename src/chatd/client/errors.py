@@ -53,13 +53,15 @@ class ApiError(ChatdError):
 
 
 class ServerUnreachable(ChatdError):
-    """No server answers at the address. The message says what to do."""
+    """No server answers at the address. The message says what to do; `text` is one for a cause that
+    a new server would not mend."""
 
     code = "unreachable"
 
-    def __init__(self, url: str, reason: str) -> None:
+    def __init__(self, url: str, reason: str, text: str | None = None) -> None:
         super().__init__(
-            f"No server answers at {url}: {reason}. Start one with chatd serve, or name one with"
+            text
+            or f"No server answers at {url}: {reason}. Start one with chatd serve, or name one with"
             " --url."
         )
         self.url = url

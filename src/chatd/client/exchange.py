@@ -40,18 +40,21 @@ class Outgoing(Struct, frozen=True, kw_only=True):
 
 class NoAnswer(Exception):
     """The server was not reached, its reply was lost, or it asks to come again later. `refusal` is
-    what it said, if it said something."""
+    what it said, if it said something; `says` is what people read after the address, if the usual
+    advice to start a server would not help."""
 
     def __init__(
         self,
         reason: str,
         *,
         refusal: ApiError | None = None,
+        says: str | None = None,
         was_not_sent: bool = False,
         is_temporary: bool = True,
     ) -> None:
         super().__init__(reason)
         self.refusal = refusal
+        self.says = says
         self.was_not_sent = was_not_sent
         self.is_temporary = is_temporary
 
@@ -64,7 +67,8 @@ class NoAnswer(Exception):
         refusal = self.refusal
         if refusal is not None and refusal.code != "not_chatd":
             return refusal
-        return ServerUnreachable(url, str(self))
+        text = None if self.says is None else f"{url} {self.says}"
+        return ServerUnreachable(url, str(self), text)
 
 
 class Exchange:
@@ -130,7 +134,11 @@ class Exchange:
             wait = reply.headers.get("Retry-After")
             error = read_error(self._server.url, reply.status, bytes(body), wait)
             if reply.status in _NO_ANSWER_STATUSES or error.code == "rate_limited":
-                raise NoAnswer(f"it replies {reply.status}", refusal=error)
+                says = (
+                    f"replies {reply.status} and not as chatd does: it is a proxy that does not"
+                    " reach the server. Check that chatd serve runs behind it."
+                )
+                raise NoAnswer(f"it replies {reply.status}", refusal=error, says=says)
             raise error
         is_empty = reply.status in (HTTPStatus.NO_CONTENT, HTTPStatus.ACCEPTED)
         wants_json = sent.accept == "application/json" and not is_empty
@@ -177,13 +185,20 @@ async def _copy(
 def explain_failure(error: Exception) -> NoAnswer:
     match error:
         case aiohttp.ClientConnectorCertificateError() | ssl.SSLCertVerificationError():
-            text = (
-                "its certificate is not trusted here (SSL_CERT_FILE names a file with further"
-                " authorities)"
+            fault = _certificate_fault(error)
+            says = (
+                f"cannot be used: its certificate is not trusted here ({fault})."
+                " If an authority of your own has signed it, SSL_CERT_FILE names a file with that."
             )
-            return NoAnswer(text, was_not_sent=True, is_temporary=False)
+            text = "its certificate is not trusted here"
+            return NoAnswer(text, says=says, was_not_sent=True, is_temporary=False)
         case aiohttp.ClientSSLError():
-            return NoAnswer("it does not speak TLS there", was_not_sent=True, is_temporary=False)
+            says = (
+                "does not speak TLS. Check the port, or name the server with http:// if no proxy"
+                " stands before it."
+            )
+            text = "it does not speak TLS there"
+            return NoAnswer(text, says=says, was_not_sent=True, is_temporary=False)
         case aiohttp.ClientConnectorDNSError():
             return NoAnswer("its name is not known", was_not_sent=True)
         case aiohttp.ClientConnectorError(os_error=OSError(errno=int(number))):
@@ -200,6 +215,14 @@ def explain_failure(error: Exception) -> NoAnswer:
             return NoAnswer("it closed the connection")
         case _:
             return NoAnswer(f"the connection was lost ({type(error).__name__})")
+
+
+def _certificate_fault(error: Exception) -> str:
+    """In the words of OpenSSL, such as `certificate has expired`."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        error = error.certificate_error
+    is_told = isinstance(error, ssl.SSLCertVerificationError)
+    return error.verify_message.rstrip(".") if is_told else type(error).__name__
 
 
 def _redirected(url: str, reply: aiohttp.ClientResponse) -> ApiError:

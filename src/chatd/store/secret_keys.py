@@ -37,7 +37,7 @@ RENEW_HOLDER: Final[LiteralString] = """
 REMOVE_HOLDER: Final[LiteralString] = "DELETE FROM secret_key_holders WHERE process_id = $1"
 LIST_WITHOUT: Final[LiteralString] = """
     SELECT name FROM secret_key_holders
-    WHERE $1 <> ALL (key_ids) AND renewed_at > now() - interval '2 minutes' ORDER BY name"""
+    WHERE $1 <> ALL (key_ids) AND renewed_at > now() - $2::float8 * interval '1 s' ORDER BY name"""
 
 
 class KeyRecord(Struct, frozen=True, kw_only=True):
@@ -78,6 +78,7 @@ async def remove_holder(conn: Conn, process_id: UUID) -> None:
     await conn.execute(REMOVE_HOLDER, process_id)
 
 
-async def list_without(conn: Conn, key_id: str) -> Sequence[str]:
-    """The names of the running processes that do not hold the key."""
-    return [row["name"] for row in await conn.fetch(LIST_WITHOUT, key_id)]
+async def list_without(conn: Conn, key_id: str, lease_s: float) -> Sequence[str]:
+    """The names of the running processes that do not hold the key. One that has not renewed its
+    keys for `lease_s` is dead."""
+    return [row["name"] for row in await conn.fetch(LIST_WITHOUT, key_id, lease_s)]
