@@ -159,3 +159,21 @@ async def test_an_effort_is_not_sent_to_a_model_that_does_not_name_it_and_a_noti
     ]
     sent = [b'"reasoning_effort":"high"' in request.body for request in rig.api.requests]
     assert sent == [True, False, False]
+
+
+async def test_after_a_summary_a_chat_is_not_told_again_that_its_effort_is_not_sent(
+    rig: EngineRig,
+) -> None:
+    rig.model.efforts = ()
+    rig.answer("one")
+    chat_id = await rig.create("first", reasoning_effort="high")
+    await rig.wait_runner_left(chat_id, epoch=1)
+    rig.answer("in short")
+    await rig.compact(chat_id)
+    await rig.wait_runner_left(chat_id, epoch=3)
+    rig.answer("two")
+    await rig.send(chat_id, "second")
+    await rig.wait_runner_left(chat_id, epoch=5)
+    spoken = await rig.transcript(chat_id)
+    assert spoken.count(UNSENT) == 1
+    assert spoken[-2:] == ["user: second", "assistant: two"]

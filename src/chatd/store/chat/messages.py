@@ -182,8 +182,9 @@ def _appended(added: AppendedMessage, version: int, written_at: datetime) -> Mes
 # The boundary is the newest summary; its mark says which messages directly before it stay, from
 # `start` on (none if the mark is forged). Of the messages before `start` only the system's are
 # read, and the user's last one if it stays; of those from there on the newest within $2 bytes and
-# the system's. Old notices to people are left out. Ordered by id, because rows of one commit share
-# their time. The newest row has the chat's tool policies.
+# the system's. Old notices to people are left out, but not the one that is said once in a chat:
+# `effort_notice` looks for it. Ordered by id, because rows of one commit share their time. The
+# newest row has the chat's tool policies.
 HISTORY: Final[LiteralString] = f"""
     WITH boundary AS MATERIALIZED (
         SELECT coalesce(b.id, 0) AS id,
@@ -216,7 +217,8 @@ HISTORY: Final[LiteralString] = f"""
     UNION ALL
     SELECT {MESSAGE_COLUMNS}, NULL FROM chat_messages
     WHERE chat_id = $1 AND id < (SELECT id FROM start) AND NOT deleted
-      AND NOT compressed AND role = 'system' AND visibility <> 'user'
+      AND NOT compressed AND role = 'system'
+      AND (visibility <> 'user' OR content::text LIKE '%"effort_not_sent"%')
     UNION ALL
     (SELECT {MESSAGE_COLUMNS}, NULL FROM chat_messages
     WHERE chat_id = $1 AND id < (SELECT id FROM start) AND (SELECT keeps_prompt FROM boundary)
