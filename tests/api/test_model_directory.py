@@ -24,6 +24,7 @@ from chatd.domain.model.failures import ModelError, ModelRemoved
 from chatd.domain.model.learned_limit import LearnedLimit
 from chatd.domain.model.protocol import Effort
 from chatd.domain.ports import ModelChoice
+from chatd.models.directory import LIMIT_CHANGE_INTERVAL_S
 from chatd.settings.schema import ModelEntry, ProviderEntry, Settings
 from chatd.store import model_configs
 from chatd.store.account.audit import ChangeAuthor
@@ -365,9 +366,11 @@ async def test_a_learned_window_is_used_by_all_replicas(pool: Pool) -> None:
 
 
 async def test_a_bound_is_no_window_and_yields_to_a_number(pool: Pool) -> None:
-    async with model_rig(pool) as rig:
+    clock = FakeClock()
+    async with model_rig(pool, clock) as rig:
         model = await learning_model(rig)
         for tokens in (9_000, 7_000, 8_000):
+            clock.advance(LIMIT_CHANGE_INTERVAL_S)
             await rig.directory.learn_limit(model, LearnedLimit(tokens=tokens, is_bound=True))
             choice = await rig.directory.choose(model)
         bound = LearnedLimit(tokens=7_000, is_bound=True)
@@ -378,6 +381,32 @@ async def test_a_bound_is_no_window_and_yields_to_a_number(pool: Pool) -> None:
         await model_configs.learn_limit(pool, model, bound)
         await rig.directory.withdraw()
         assert (await model_configs.list_models(pool))[0].learned == LEARNED
+
+
+async def test_a_model_whose_limit_changes_all_the_time_is_written_once_a_minute(
+    pool: Pool,
+) -> None:
+    clock = FakeClock()
+    async with model_rig(pool, clock) as rig:
+        model = await learning_model(rig)
+        audited = "SELECT count(*) FROM audit_log WHERE action ~ 'model.(learned|forgotten)'"
+
+        async def refuse() -> None:
+            for tokens in range(8_000, 8_010):
+                named = LearnedLimit(tokens=tokens)
+                await rig.directory.learn_limit(model, named)
+                await rig.directory.choose(model)
+                await rig.directory.forget_limit(model, named)
+                await rig.directory.choose(model)
+
+        await refuse()
+        assert (await rig.directory.choose(model)).learned == LearnedLimit(tokens=8_000)
+        assert await pool.fetchval(audited) == 1
+        clock.advance(LIMIT_CHANGE_INTERVAL_S)
+        await rig.directory.learn_limit(model, LEARNED)
+        await refuse()
+        assert (await rig.directory.choose(model)).learned == LEARNED
+        assert await pool.fetchval(audited) == 2
 
 
 async def test_an_operators_limit_wins_and_saving_a_model_forgets_what_was_learned(

@@ -49,6 +49,9 @@ from chatd.store.providers import StoredKey, StoredProvider
 MODELS_REFRESH_INTERVAL_S: Final = 10.0
 LEARN_LIMIT_TIMEOUT_S: Final = 5.0
 """How long a chat waits until the context limit is stored that a refusal has taught."""
+LIMIT_CHANGE_INTERVAL_S: Final = 60.0
+"""For one model at a replica. Every change is audited, and all replicas read their models again; a
+provider may name another number with each refusal."""
 _LEARNED: Final = ChangeAuthor(actor=SystemActor(reason="refused prompt"))
 
 
@@ -68,6 +71,7 @@ class ModelDirectory:
         self._clients = clients
         self._declaration = SettingsDeclaration(own, env)
         self._lists = ModelLists(None if clients is None else clients.keep_only)
+        self._limits_changed_at: dict[ModelConfigId, float] = {}
 
     def listen_to(self, changes: ConfigChanges) -> None:
         """From now on the copy is used only while these changes are heard."""
@@ -235,6 +239,11 @@ class ModelDirectory:
         self, known: StoredModel, learned: LearnedLimit, verb: Literal["learned", "forgotten"]
     ) -> None:
         """A chat does not fail for it: the next refusal teaches the same."""
+        now = self._env.clock.monotonic()
+        last = self._limits_changed_at.get(known.config.id)
+        if last is not None and now - last < LIMIT_CHANGE_INTERVAL_S:
+            return
+        self._limits_changed_at[known.config.id] = now
         write = model_configs.learn_limit if verb == "learned" else model_configs.forget_limit
         facts = {"tokens": learned.tokens, "is_bound": learned.is_bound}
         try:
