@@ -180,6 +180,20 @@ async def test_a_long_result_of_a_chat_without_a_workspace_is_a_file_of_the_chat
         assert caller.connections == 0
 
 
+@pytest.mark.parametrize("begins", ["<!DOCTYPE html><script>x()</script>", "<svg onload='x()'>"])
+async def test_a_long_result_that_is_a_web_page_is_kept_as_plain_text(
+    bench: Workbench, pool: Pool, begins: str
+) -> None:
+    async with open_file_tools(bench, pool) as caller:
+        save, context = save_long_results(None, caller.files), caller.context()
+        [shown] = (await save(context, ToolOutput(text=begins + "\nrow" * 20_000))).files
+        assert shown.media_type == "text/plain"
+        assert (shown.name or "").endswith(".txt")
+        assert shown.file_id is not None
+        kept = await caller.files.read_result(context, shown.file_id, 1000)
+        assert kept.decode().startswith(begins)
+
+
 async def test_results_take_at_most_half_of_the_files_of_a_chat(
     bench: Workbench, pool: Pool
 ) -> None:

@@ -158,6 +158,18 @@ def test_text_may_be_cut_anywhere(text: str, piece: int) -> None:
     assert inspect(text.encode(), piece=piece) == "text/plain"
 
 
+def test_markup_that_a_tool_returned_is_plain_text_and_only_if_it_is_declared_so() -> None:
+    inspection = FileInspection("text/plain", "result.txt", takes_markup=True)
+    inspection.feed(b"<html><script>")
+    assert inspection.finish() == "text/plain"
+    for declared, name in (("text/html", "result.txt"), ("text/plain", "result.html")):
+        with pytest.raises(UnsupportedFile):
+            FileInspection(declared, name, takes_markup=True)
+    for declared, name in ((None, "result.md"), ("text/csv", None)):
+        with pytest.raises(UnsupportedFile):
+            FileInspection(declared, name, takes_markup=True).feed(b"<html><script>")
+
+
 def test_an_invalid_byte_in_a_late_chunk_is_found() -> None:
     inspection = FileInspection("text/plain", None)
     inspection.feed(b"x" * 5000)

@@ -46,15 +46,13 @@ class ChatFileWriter:
         )
 
     async def store_result(self, context: ToolContext, name: str, data: bytes) -> StoredFile:
-        """Keep the long result of a call, unless half of the files that a chat may have are there:
-        the others are for people. Raises as `store`."""
+        """Keep the long result of a call as plain text, also HTML, unless half of the files that a
+        chat may have are there: the others are for people. Raises as `store`."""
 
         async def pieces() -> AsyncGenerator[bytes]:
             yield data
 
-        return await self.store(
-            context, name, "text/plain", pieces(), max_files=MAX_FILES_PER_CHAT // 2
-        )
+        return await self.store(context, name, "text/plain", pieces(), is_result=True)
 
     async def read_result(self, context: ToolContext, name: str, limit: int) -> bytes:
         """The first bytes of a text file of the chat, by its id. Raises ToolError, Unavailable."""
@@ -73,13 +71,14 @@ class ChatFileWriter:
         declared_type: str | None,
         pieces: AsyncGenerator[bytes],
         *,
-        max_files: int = MAX_FILES_PER_CHAT,
+        is_result: bool = False,
     ) -> StoredFile:
         """Raises ToolError for a file that cannot be stored, and StaleFence. Nothing is kept of a
         file that is not complete."""
+        max_files = MAX_FILES_PER_CHAT // 2 if is_result else MAX_FILES_PER_CHAT
         async with aclosing(pieces):
             try:
-                inspection = FileInspection(declared_type, name)
+                inspection = FileInspection(declared_type, name, takes_markup=is_result)
                 return await self._store(context, name, inspection, pieces, max_files)
             except InvalidInput as error:
                 raise ToolError(f"{name} cannot be used: it {error.detail}.") from None

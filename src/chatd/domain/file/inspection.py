@@ -14,6 +14,7 @@ from chatd.domain.file.images import MAX_IMAGE_PIXELS, read_image_size
 from chatd.domain.file.media_types import (
     JSON,
     PDF,
+    PLAIN_TEXT,
     can_be_json,
     detect_type,
     expected_type,
@@ -36,10 +37,14 @@ class FileInspection:
     """Feed every chunk in order, then call `finish`. The first chunk must hold the beginning of
     the file, at least some kilobytes if the file has them."""
 
-    def __init__(self, declared: str | None, name: str | None) -> None:
-        """Raises UnsupportedFile."""
+    def __init__(
+        self, declared: str | None, name: str | None, *, takes_markup: bool = False
+    ) -> None:
+        """`takes_markup`: a text that begins as HTML or SVG is taken if it is stored as plain text,
+        which is how it is served too: no browser runs it. Raises UnsupportedFile."""
         self._expected = expected_type(declared, name)
         self._name = name
+        self._takes_markup = takes_markup
         self._media_type = ""
         self._is_text = False
         self._decoder = codecs.getincrementaldecoder("utf-8")()
@@ -87,7 +92,8 @@ class FileInspection:
             self._check_image(head)
 
     def _check_beginning(self, head: str) -> None:
-        if is_active_markup(head):
+        is_taken = self._takes_markup and self._media_type == PLAIN_TEXT
+        if not is_taken and is_active_markup(head):
             raise UnsupportedFile(
                 "The text is HTML or SVG, which is refused, because a browser could run scripts"
                 " in it."
