@@ -1,10 +1,12 @@
 """Imports: the model gets nothing that people cannot read, and nothing looks like chatd's own."""
 
+from base64 import b64encode
 from collections import Counter
 from typing import Literal, get_args
 
 import pytest
 from msgspec import Raw
+from msgspec.structs import replace
 
 from chatd.domain.chat.copies.imported_content import (
     MAX_NOTICE_CHARS,
@@ -213,6 +215,23 @@ def test_what_a_file_may_not_do_is_changed_and_counted(
 ) -> None:
     assert stored(message) == (expected, changes)
     assert stored(expected) == (expected, {}), "a second import changes nothing"
+
+
+@pytest.mark.parametrize(
+    ("media_type", "is_text"),
+    [("text/plain", True), ("Application/JSON; x=1", True), ("image/png", False)],
+)
+def test_a_text_within_a_file_part_has_no_hidden_text(media_type: str, *, is_text: bool) -> None:
+    """Invalid bytes around it do not become a character."""
+    hidden = b64encode(b"a\xf3\xa0%s\x81\x8f" % TAGS.encode()).decode()
+    plain = b64encode("a\ufffd\ufffd\ufffd".encode()).decode()
+    part = FilePart(media_type=media_type, data=hidden)
+    kept, changes = stored(given("user", part))
+    assert kept == given("user", replace(part, data=plain if is_text else hidden))
+    assert changes == ({"invisible_characters_removed": 1} if is_text else {})
+    assert stored(kept) == (kept, {})
+    broken = given("user", replace(part, data="?"))
+    assert stored(broken) == (broken, {})
 
 
 @pytest.mark.parametrize("role", get_args(Role))

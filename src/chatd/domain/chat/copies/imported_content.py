@@ -8,6 +8,7 @@ they could hide text. What is left passes these rules unchanged.
 """
 
 import re
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final, Literal
@@ -36,7 +37,7 @@ from chatd.domain.chat.parts import (
     ToolResultPart,
     UnknownPart,
 )
-from chatd.domain.text import clip
+from chatd.domain.text import clip, decode_lenient
 
 MAX_NOTICE_CHARS: Final = 2000
 MAX_SYSTEM_PROMPT_BYTES: Final = 131_072
@@ -99,6 +100,8 @@ _FLAGS: Final = tuple(
 flag that is seen."""
 _MAX_RUN: Final = 16
 """What stays of a run is among its first characters."""
+_BINARY_TYPES: Final = ("image/", "audio/", "video/", "application/pdf")
+"""Of files. Models get any other file as text."""
 _JSON_STRING: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 
 
@@ -189,6 +192,17 @@ def _imported_part(role: Role, part: Part, record: Record, *, is_summary: bool) 
     return kept
 
 
+def _data_without_hidden_text(data: str) -> str:
+    """Of a file's text in base64, as a model reads it. Bytes that are no text are replaced: what
+    is removed between two of them could make them a character."""
+    try:
+        text = decode_lenient(b64decode(data, validate=True))
+    except ValueError:
+        return data
+    kept = without_hidden_text(text)
+    return data if kept is text else b64encode(kept.encode()).decode()
+
+
 def _visible_part(part: Part) -> Part:
     """The same object if it has no hidden text."""
     names: tuple[str, ...] = ()
@@ -214,6 +228,11 @@ def _visible_part(part: Part) -> Part:
         kept = _json_without_hidden_text(kept) if isinstance(kept, Raw) else kept
         if kept is not value:
             changed[name] = kept
+    if isinstance(part, FilePart) and part.data is not None:
+        is_binary = part.media_type.strip().lower().startswith(_BINARY_TYPES)
+        data = part.data if is_binary else _data_without_hidden_text(part.data)
+        if data is not part.data:
+            changed["data"] = data
     return replace(part, **changed) if changed else part
 
 
