@@ -49,6 +49,8 @@ LONGEST: Final = (
     "chaos/test_accidents.py",
     "bench/test_bench.py",
 )
+# They start processes while the types, the lint and the page are checked too.
+LONGEST_TIMEOUT_S: Final = 180
 
 STOCK_PROGRAMS: Final = find_stock_programs()
 NO_STOCK_SERVER: Final = "none is installed, so every test has the embedded server only"
@@ -99,6 +101,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     here = Path(__file__).parent
     rank = {here / name: place for place, name in enumerate(LONGEST)}
     longest = sorted((one for one in items if one.path in rank), key=lambda one: rank[one.path])
+    for one in longest:
+        one.add_marker(pytest.mark.timeout(LONGEST_TIMEOUT_S))
     rest = iter([one for one in items if one.path not in rank])
     given = cast("Mapping[str, int]", getattr(config, "workerinput", {}))
     workers = given.get("workercount", 1)

@@ -242,26 +242,26 @@ async def test_the_call_of_a_dead_worker_is_recorded_after_an_edit(
 async def test_the_reaper_records_the_last_call_of_a_chat_that_it_fails(
     dsn: str, proxy: Proxy, api: FakeCompatible, gate: Gate
 ) -> None:
-    async with (
-        engine_rig_with(dsn, api, worker=NO_SLOTS) as observer,
-        engine_rig_with(proxy.dsn, api, worker=SHORT_DRAIN) as victim,
-    ):
-        chat_id = await started(victim, gate)
-        await observer.wait_journaled(chat_id)
-        await observer.pool.execute(
-            """UPDATE chats SET orphan_count = 4,
-                   setbacks = json_build_object('lone_deaths', $1::int) WHERE id = $2""",
-            MAX_LONE_DEATHS - 1,
-            chat_id,
-        )
-        await observer.pool.execute(
-            "UPDATE chat_workers SET started_at = started_at - interval '1 h'"
-        )
+    """A reaper that starts after the death blames the chat although it never saw the worker."""
+    async with engine_rig_with(proxy.dsn, api, worker=SHORT_DRAIN) as victim:
+        async with engine_rig_with(dsn, api, worker=NO_SLOTS) as observer:
+            chat_id = await started(victim, gate)
+            await observer.wait_journaled(chat_id)
+            await observer.pool.execute(
+                """UPDATE chats SET orphan_count = 4,
+                       setbacks = json_build_object('lone_deaths', $1::int) WHERE id = $2""",
+                MAX_LONE_DEATHS - 1,
+                chat_id,
+            )
+            await observer.pool.execute(
+                "UPDATE chat_workers SET started_at = started_at - interval '1 h'"
+            )
         disconnect(proxy)
-        await observer.wait_state(chat_id, "E0")
-        await observer.events.wait("usage_estimated", chat_id=chat_id)
-        await observer.replica.usage_writer.wait_idle()
-        check_estimate(await observer.pool.fetch("SELECT * FROM usage_events"))
+        async with engine_rig_with(dsn, api, worker=NO_SLOTS) as reaper:
+            await reaper.wait_state(chat_id, "E0")
+            await reaper.events.wait("usage_estimated", chat_id=chat_id)
+            await reaper.replica.usage_writer.wait_idle()
+            check_estimate(await reaper.pool.fetch("SELECT * FROM usage_events"))
 
 
 async def test_what_a_provider_told_of_a_call_is_in_the_journal_and_not_in_live_parts(
