@@ -1,6 +1,8 @@
 """Questions of the model in the terminal, on a real server, by keys alone."""
 
 import msgspec
+from textual import events
+from textual.pilot import Pilot
 
 from chatd.terminal.answers.question_form import QuestionForm
 from chatd.terminal.main_screen import MainScreen
@@ -64,6 +66,26 @@ async def test_a_draft_is_there_again_after_a_look_at_another_chat(server: Termi
         assert isinstance(form, QuestionForm)
         assert form.draft.replies[0].text == "17"
         assert not panel_of(pilot).has_focus_within
+
+
+def press_at_once(pilot: Pilot[None], *keys: str) -> None:
+    """As keys that come in one read."""
+    for key in keys:
+        pilot.app.post_message(events.Key(key, key if len(key) == 1 else None))
+
+
+async def test_keys_that_come_at_once_go_where_the_ones_before_have_led(
+    server: TerminalServer,
+) -> None:
+    one = [{"question": "Which?", "options": [{"label": "first"}, {"label": "second"}]}]
+    chat_id = await ask_questions(server, one)
+    async with run_terminal(server, chat_id) as pilot:
+        await panel_awake(pilot)
+        press_at_once(pilot, "f3", "down", "down", "o", "w", "n", "up", "enter")
+        await panel_gone(pilot)
+    (result,) = await results_of(server, chat_id)
+    answers = msgspec.convert(result["result"], dict[str, list[dict[str, object]]])["answers"]
+    assert [(one["chosen"], one["text"]) for one in answers] == [(["second"], "own")]
 
 
 async def test_a_person_can_let_the_model_decide(server: TerminalServer) -> None:

@@ -3,6 +3,7 @@
 from typing import Final, TypeVar
 
 from msgspec.structs import replace
+from textual import events
 from textual.pilot import Pilot
 from textual.widgets import Input
 
@@ -13,6 +14,7 @@ from chatd.store.chat import search_index
 from chatd.store.pool import Pool
 from chatd.terminal.app import ChatTerminal
 from chatd.terminal.chat_list import PAGE_SIZE, ChatList
+from chatd.terminal.composer.text_box import TextBox
 from chatd.terminal.dialogs import LinePrompt, Question
 from chatd.terminal.start import open_session
 from tests.support.providers.server import Gate
@@ -126,6 +128,34 @@ async def test_a_chat_is_renamed_pinned_forked_archived_and_deleted_by_keys(
         await until_shown(pilot, "Archived: none")
     left = await server.call("GET", "/chats")
     assert [str(forked)] == [str(item["id"]) for item in items_of(left)]
+
+
+async def test_letters_that_come_with_the_key_before_go_to_the_message_and_archive_nothing(
+    server: TerminalServer,
+) -> None:
+    chat = await server.create_chat("answer fast")
+    async with run_terminal(server, size=WIDE) as pilot:
+        await until_resting(pilot, chat)
+        for key in ("f2", "home", "escape", *"a pad"):
+            pilot.app.post_message(events.Key("space" if key == " " else key, key[-1:]))
+        box = pilot.app.screen_stack[1].query_one(TextBox)
+        await until(pilot, lambda: box.text == "a pad")
+    assert (await server.call("GET", f"/chats/{chat}"))["archived"] is False
+
+
+async def test_the_last_archiving_is_undone_by_u_with_its_pin(server: TerminalServer) -> None:
+    chat = await server.create_chat("answer fast")
+    async with run_terminal(server, size=WIDE) as pilot:
+        await until_resting(pilot, chat)
+        await pilot.press("f2", "home", "p")
+        await until_shown(pilot, "Pinned")
+        await pilot.press("a")
+        await until_shown(pilot, "U takes it out again")
+        await until_shown(pilot, "Chats: none")
+        await pilot.press("u")
+        await until_shown(pilot, "Pinned")
+    found = await server.call("GET", f"/chats/{chat}")
+    assert (found["archived"], bool(found["pin_order"])) == (False, True)
 
 
 def main_chat(pilot: Pilot[None]) -> ChatId | None:

@@ -276,6 +276,39 @@ async def test_keys_that_come_at_once_act_in_their_order(server: TerminalServer)
         assert await prompts_of(server, chat_id) == ["a\nc", "d", "e"]
 
 
+async def test_an_enter_while_the_chat_is_created_sends_the_next_message(
+    server: TerminalServer,
+) -> None:
+    async with run_terminal(server, size=SMALL) as pilot:
+        box = box_of(pilot)
+        for key, character in [
+            ("a", "a"),
+            ("enter", None),
+            ("b", "b"),
+            ("enter", None),
+            ("c", "c"),
+        ]:
+            box.post_message(events.Key(key, character))
+        await until_open(pilot)
+        chat_id = composer_of(pilot).chat_id
+        assert chat_id is not None
+        await until(pilot, lambda: box_of(pilot).text == "c")
+        await until_status(server, chat_id, "waiting", turns=2)
+        assert await prompts_of(server, chat_id) == ["a", "b"]
+
+
+async def test_tab_on_a_command_that_cannot_be_taken_stays_in_the_box(
+    server: TerminalServer,
+) -> None:
+    async with run_terminal(server, size=SMALL) as pilot:
+        await pilot.press(*"/compac")
+        await until_shown(pilot, "/compact")
+        await pilot.press("tab")
+        await pilot.press(*"t")
+        assert box_of(pilot).text == "/compact"
+        assert box_of(pilot).has_focus
+
+
 async def test_plan_switches_plan_mode_on_for_a_new_chat_and_for_an_open_one(
     server: TerminalServer,
 ) -> None:

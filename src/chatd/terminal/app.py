@@ -5,13 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar, Final, cast
 
-from textual import on
+from textual import events, on
 from textual.binding import Binding, BindingType
 from textual.signal import Signal
 
 from chatd.domain.ids import ChatId
 from chatd.terminal.connection_banner import follow_state
 from chatd.terminal.crash_log import crash_text, record_crash
+from chatd.terminal.key_order import KeyOrder, KeyPassed
 from chatd.terminal.keys import short_key_name
 from chatd.terminal.main_screen import MainScreen
 from chatd.terminal.safe_text import safe_line
@@ -54,9 +55,20 @@ class ChatTerminal(SessionApp, inherit_bindings=False):
         self._log_path = log_path
         self._window_title = ""
         self._stop: Callable[[], None] | None = None
+        self._key_order = KeyOrder(self, super().on_event)
         for known in (DARK, LIGHT):
             self.register_theme(known)
         self.theme = (LIGHT if theme == "light" else DARK).name
+
+    async def on_event(self, event: events.Event) -> None:
+        if isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
+            await self._key_order.take(event)
+        else:
+            await super().on_event(event)
+
+    @on(KeyPassed)
+    async def pass_next_key(self, message: KeyPassed) -> None:
+        await self._key_order.passed(message)
 
     def on_mount(self) -> None:
         self._write(_SAVE_TITLE)

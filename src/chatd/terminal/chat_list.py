@@ -282,6 +282,8 @@ class ChatList(Vertical):
                 self._next_view()
             case "leave", _:
                 self.post_message(self.Left())
+            case "undo", _:
+                self._actions.undo_archive()
             case _, None:
                 return
             case what, chat:

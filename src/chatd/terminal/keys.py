@@ -79,6 +79,7 @@ KEYS: Final[Mapping[Area, tuple[Key, ...]]] = {
         Key("p", "ask('pin')", "Pin the chat, or unpin it", "Pin"),
         Key("r", "ask('rename')", "Rename the chat", "Rename"),
         Key("a", "ask('archive')", "Archive the chat, or take it out", "Archive"),
+        Key("u", "ask('undo')", "Take the chat that was archived last out again"),
         Key("f", "ask('fork')", "Copy the chat into a new one", "Fork"),
         Key("d,delete", "ask('delete')", "Delete the chat, after a question", "Delete"),
         Key("escape", "ask('leave')", "Back to the message", "Back"),

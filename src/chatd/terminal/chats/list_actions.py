@@ -24,6 +24,7 @@ class ListActions:
         self._host = host
         self._put = put
         self._removed = removed
+        self._last_archived: Chat | None = None
 
     def do(self, what: str, chat: Chat, next_pin_order: int) -> None:
         match what:
@@ -52,9 +53,12 @@ class ListActions:
         app_of(self._host).push_screen(LinePrompt("Rename the chat", chat.title), named)
 
     def _archive(self, chat: Chat) -> None:
-        done = "Taken out of the archive." if chat.archived else "Archived. V shows the archive."
+        done = "Taken out of the archive."
+        if not chat.archived:
+            done = "Archived. U takes it out again, V shows the archive."
 
         def archive() -> None:
+            self._last_archived = None if chat.archived else chat
             self._run(lambda actions: actions.archive(chat.id, archived=not chat.archived), done)
 
         if chat.archived or not is_active(chat):
@@ -62,6 +66,21 @@ class ListActions:
             return
         text = f"«{chat.title}» is working. Interrupt and archive it?"
         self._ask(Question(text, yes="Archive"), archive)
+
+    def undo_archive(self) -> None:
+        """Of the chat that was archived last, with its pin."""
+        chat, self._last_archived = self._last_archived, None
+        if chat is None:
+            self._host.post_message(ShowNotice("No chat was archived here."))
+            return
+        archived = chat
+
+        async def take_out(actions: ChatActions) -> Chat:
+            found = await actions.archive(archived.id, archived=False)
+            place = archived.pin_order
+            return await actions.pin(archived.id, place) if place else found
+
+        self._run(take_out, "Taken out of the archive.")
 
     def _delete(self, chat: Chat) -> None:
         text = f"Delete «{chat.title}» with its messages and subagents? This cannot be undone."

@@ -67,6 +67,7 @@ class Composer(DraftView):
     def send(self) -> None:
         """Enter: takes the chosen completion, runs a command, or sends."""
         if self._is_sending:
+            self._send_next()
             return
         if self._completion.is_open and not self._take_for_enter():
             return
@@ -90,8 +91,19 @@ class Composer(DraftView):
                 self.say("A message of another chat still sends its files. Try again then.")
                 return
             self._sent_key = self.key
+            self._delivery.begin(written)
             self._sending = self.start(partial(self._delivery.send, written, text), "send")
         self.refresh_facts()
+
+    def _send_next(self) -> None:
+        """A message that was written while the one before is on its way. A second Enter for the
+        same message is none."""
+        written = self._delivery.text_after(self._box.text)
+        found = read_line(written)
+        if isinstance(found, CommandCall | UnknownCommand):
+            self.say("The message before is on its way. Enter again then runs this.")
+        elif found.text and not self._delivery.send_after(written, found.text):
+            self.say("The message before is on its way. Enter again then sends this.")
 
     def _take_for_enter(self) -> bool:
         """Whether Enter goes on to run what is written: a command that is complete."""
@@ -103,10 +115,10 @@ class Composer(DraftView):
         return offer.is_whole
 
     def take_offer(self) -> bool:
-        """Tab."""
+        """Tab. One that cannot be taken now stays, with the reason that the menu shows."""
         text = self._box.text
         if self._completion.take() is None:
-            return False
+            return self._completion.is_open
         self._attach_offer(text)
         return True
 

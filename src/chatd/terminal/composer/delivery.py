@@ -55,7 +55,15 @@ class Delivery:
     def __init__(self, host: ComposerHost) -> None:
         self._host = host
         self._new_key: str | None = None
+        self._on_its_way = ""
+        self._starts_chat = False
+        self._next: tuple[str, str] | None = None
         self._asked: tuple[str, tuple[str, ...]] | None = None
+
+    def begin(self, written: str) -> None:
+        """Before `send`, at the Enter: what is typed from now on is another message."""
+        self._on_its_way, self._next = written, None
+        self._starts_chat = self._host.chat_id is None and self._host.edited is None
 
     async def send(self, written: str, text: str) -> None:
         """`text` is what is said; `written` is what stands in the box for it."""
@@ -154,6 +162,33 @@ class Delivery:
         if host.key == origin.key:
             host.carry_draft(chat_id)
             host.post_message(OpenChat(chat_id))
+            self._send_next(chat_id)
+
+    def text_after(self, text: str) -> str:
+        """What was typed after the message that is on its way, which may still be in the box."""
+        return text if self._new_key is not None else text.removeprefix(self._on_its_way)
+
+    def send_after(self, written: str, text: str) -> bool:
+        """Once the new chat exists. False: the message before starts none, or another one waits
+        already, or this one has files."""
+        if not self._starts_chat or self._next is not None or mentions_of(text):
+            return False
+        self._next = (written, text)
+        return True
+
+    def _send_next(self, chat_id: ChatId) -> None:
+        """The person pressed Enter for it while the chat was created; it is in the draft."""
+        if self._next is None:
+            return
+        (written, text), self._next = self._next, None
+        key = draft_key(chat_id)
+        draft = self._host.draft_at(key)
+        if refusal := refusal_of_text(text):
+            self._host.say(refusal, "warning")
+        elif draft.text.startswith(written):
+            message = make_draft(draft, text, "queue", is_new=False)
+            self._host.session.outbox.send(chat_id, message)
+            self._host.take_sent(key, written)
 
     @property
     def can_cancel(self) -> bool:

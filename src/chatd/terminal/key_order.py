@@ -1,0 +1,79 @@
+"""Keys that come in one read act one after the other: each goes where the one before has led.
+
+Textual hands all of them to the widget that has the focus when they come. What a key does is known
+only later: it travels up from that widget, its action posts messages, and then the focus moves.
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from textual import events
+from textual.app import App
+from textual.message import Message
+from textual.timer import Timer
+from textual.widgets import Input, TextArea
+
+ROUNDS: Final = 4
+"""Ways from the focus up to the app that follow a key: for the key itself, for the message of its
+action, for the message of the one that took it, and for the focus."""
+MAX_WAIT_S: Final = 0.25
+"""A widget that was removed sends nothing up."""
+
+
+class KeyPassed(Message):
+    """Travels behind a key from the widget that had the focus to the app."""
+
+    def __init__(self, number: int, rounds: int) -> None:
+        super().__init__()
+        self.number = number
+        self.rounds = rounds
+
+
+class KeyOrder:
+    """Holds keys and pastes back while an earlier key is on its way."""
+
+    def __init__(self, app: App[None], dispatch: Callable[[events.Event], Awaitable[None]]) -> None:
+        self._app = app
+        self._dispatch = dispatch
+        self._held: deque[events.Key | events.Paste] = deque()
+        self._number = 0
+        self._is_waiting = False
+        self._timer: Timer | None = None
+
+    async def take(self, event: events.Key | events.Paste) -> None:
+        if self._is_waiting:
+            self._held.append(event)
+        else:
+            await self._send(event)
+
+    async def passed(self, message: KeyPassed) -> None:
+        if message.number != self._number or not self._is_waiting:
+            return
+        if message.rounds == 0 or not self._follow(message.rounds - 1):
+            await self._release()
+
+    async def _send(self, event: events.Key | events.Paste) -> None:
+        is_text = isinstance(event, events.Paste) or (
+            event.is_printable and isinstance(self._app.focused, Input | TextArea)
+        )
+        self._number += 1
+        self._is_waiting = not is_text
+        await self._dispatch(event)
+        if not is_text:
+            self._timer = self._app.set_timer(MAX_WAIT_S, self._release)
+            if not self._follow(ROUNDS - 1):
+                await self._release()
+
+    def _follow(self, rounds: int) -> bool:
+        """False if there is nobody to send it up."""
+        target = self._app.focused or self._app.screen
+        return target.post_message(KeyPassed(self._number, rounds))
+
+    async def _release(self) -> None:
+        self._is_waiting = False
+        if self._timer is not None:
+            self._timer.stop()
+            self._timer = None
+        while self._held and not self._is_waiting:
+            await self._send(self._held.popleft())
