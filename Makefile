@@ -50,17 +50,15 @@ check: dev ## lint and types only, a minute or two
 	@echo "Checking lint, imports and types: a minute or two ..."
 	@$(CHECKS)
 
-# The types take one core for a minute, and the tests wait a third of their time: they run together,
-# and so do the tests of the page in a browser.
+# The types take one core for a minute, and the tests wait a third of their time: they run together.
 # Collecting leaves the tests of a new checkout compiled, once, for the processes that then run them;
 # whether they can be collected, those will say. A failed test runs once more, alone; one that passes
 # then is reported as flaky. Decoys stand where a test must not look (tools/decoys.py).
 test: BESIDE = if [ $$failed = 0 ]; then test -d tests/unit/__pycache__ \
 	|| $(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1 || true; \
-	$(if $(ARGS),echo "Not testing the page: ARGS chooses tests of pytest."; page=,page=--page; \
-	$(PAGE_TESTS) --build || { failed=1; page=; }); \
+	$(if $(ARGS),echo "Not testing the page: ARGS chooses tests of pytest.",$(PAGE_TESTS)) || failed=1; \
 	echo "Running the tests, which takes many minutes; the percentage says how far they are ..."; \
-	$(BIN)/python -m tools.run_tests $$page -n $(JOBS) --dist worksteal $(ARGS) \
+	$(BIN)/python -m tools.run_tests -n $(JOBS) --dist worksteal $(ARGS) \
 	|| failed=1; echo "Waiting for the types ..."; fi;
 test: dev tests/oidc/node_modules/.package-lock.json ## every check and every test, as CI runs them (ARGS="-k name" goes to pytest)
 	@echo "Checking lint, imports and types ..."

@@ -28,10 +28,6 @@ def main() -> None:
     parser.add_argument(
         "--slow", action="store_true", help="the browser tests alone, each state in all themes"
     )
-    parser.add_argument("--build", action="store_true", help="unit tests and build only")
-    parser.add_argument(
-        "--built", action="store_true", help="the rest, after --build: lint and browser tests"
-    )
     options = parser.parse_args()
     if not has_node():
         say(f"{NODE_TEXT} is not installed: the page is neither checked nor tested.")
@@ -44,28 +40,23 @@ def main() -> None:
         sys.exit(0 if run_step("types and lint", npm("check")) else 1)
     if options.slow:
         sys.exit(0 if test_thoroughly() else 1)
-    is_passed = True
-    if not options.built:
-        say("Testing and building the page: a minute ...")
-        is_passed = test_and_build()
-    if not options.build and is_passed:
-        say("Checking the page, and testing it in a browser: two or three minutes ...")
-        is_passed = check_and_browse()
-    sys.exit(0 if is_passed else 1)
+    say("Checking and testing the page: two or three minutes ...")
+    sys.exit(0 if test_page() else 1)
 
 
-def test_and_build() -> bool:
-    """All of it, whichever fails."""
-    return all([run_step("unit tests", npm("test")), is_schema_current(), is_built()])
+def test_page() -> bool:
+    """All of it, whichever fails, but no browser for a page that does not build.
 
-
-def check_and_browse() -> bool:
-    """Of the page that was built. The lint takes one core for more than a minute; the tests in
-    Chromium wait for servers now and then, so both run together."""
+    The lint takes one core for more than a minute. It runs beside the tests in Chromium, which wait
+    for servers now and then; the unit tests run beside the types of the Python code.
+    """
+    tested = run_step("unit tests", npm("test"))
+    described = is_schema_current()
+    built = is_built()
     with ThreadPoolExecutor(1) as pool:
         checked = pool.submit(run_step, "types and lint", npm("check"))
-        browsed = test_in_browser(slow=False)
-        return checked.result() and browsed
+        browsed = built and test_in_browser(slow=False)
+        return all([checked.result(), tested, described, browsed])
 
 
 def test_thoroughly() -> bool:

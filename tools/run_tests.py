@@ -1,8 +1,5 @@
 """Run pytest among decoys, and each failed test once more, alone, after the others.
 
-With --page as the first argument the tests of the built page run beside pytest, because both wait
-for processes much of their time. What they print comes at the end.
-
 A test that passes the second time is printed as flaky and does not fail the run. A test that fails
 twice does. Only failed tests are repeated: an interrupted run, an internal error of pytest or an
 empty selection fails at once, and so does a run with more failures than MAX_RETRIED_TESTS.
@@ -12,8 +9,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator
-from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from tools.decoys import planted
@@ -23,35 +18,15 @@ TESTS_FAILED = 1
 
 
 def main() -> None:
-    arguments = sys.argv[1:]
-    is_with_page = arguments[:1] == ["--page"]
     with (
         tempfile.TemporaryDirectory(prefix="chatd-tests-") as directory,
         planted(in_fixed_places=bool(os.environ.get("CI"))) as decoys,
-        page_tests(Path(directory, "page")) if is_with_page else nullcontext() as page,
     ):
         runner = TestRunner(Path(directory), {**os.environ, **decoys.variables})
-        code = runner.run(arguments[1:] if is_with_page else arguments)
-        if page is not None:
-            report("Waiting for the tests of the page ...")
-            code = page.wait() or code
-            report(Path(directory, "page").read_text())
+        code = runner.run(sys.argv[1:])
         if decoys.report_requests(report):
             code = code or TESTS_FAILED
     sys.exit(code)
-
-
-@contextmanager
-def page_tests(output: Path) -> Generator[subprocess.Popen[bytes]]:
-    """They plant their own decoys: a browser has no proxy."""
-    command = [sys.executable, "-m", "tools.page_tests", "--built"]
-    with output.open("wb") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait()
 
 
 class TestRunner:

@@ -32,7 +32,7 @@ def steps(default: int) -> int:
     return int(os.environ.get("CHATD_TEST_STEPS", default))
 
 
-_ORDINARY = 300
+_ORDINARY = 100
 _EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", str(_ORDINARY)))
 
 fuzzed = settings(
