@@ -102,9 +102,9 @@ def test_people_see_a_notice_and_a_replica_that_does_not_know_it_keeps_it() -> N
 
 
 def test_a_text_that_utf8_cannot_hold_is_repaired() -> None:
-    draft = notice_draft("code", "a\ud800", {"model": "b\udfff"})
+    draft = notice_draft("step_limit", "a\ud800", {"model": "b\udfff"})
     (part,) = decode_parts(encode_parts(draft.content))
-    assert part == NoticePart(code="code", text="a\ufffd", detail={"model": "b\ufffd"})
+    assert part == NoticePart(code="step_limit", text="a\ufffd", detail={"model": "b\ufffd"})
 
 
 def test_an_export_has_notices_as_quotes() -> None:

@@ -66,7 +66,10 @@ class KeyOrder:
                 await self._release()
 
     def _follow(self, rounds: int) -> bool:
-        """False if there is nobody to send it up."""
+        """False if there is nobody to send it up. An app that ends has no screen any more."""
+        if not self._app.screen_stack:
+            self._held.clear()
+            return False
         target = self._app.focused or self._app.screen
         return target.post_message(KeyPassed(self._number, rounds))
 
@@ -75,5 +78,5 @@ class KeyOrder:
         if self._timer is not None:
             self._timer.stop()
             self._timer = None
-        while self._held and not self._is_waiting:
+        while self._held and not self._is_waiting and self._app.screen_stack:
             await self._send(self._held.popleft())
