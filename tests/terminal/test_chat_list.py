@@ -143,6 +143,15 @@ async def test_letters_that_come_with_the_key_before_go_to_the_message_and_archi
     assert (await server.call("GET", f"/chats/{chat}"))["archived"] is False
 
 
+async def test_keys_that_come_while_the_terminal_ends_are_dropped(server: TerminalServer) -> None:
+    async with run_terminal(server, size=WIDE) as pilot:
+        app = pilot.app
+    forwarded = events.Key("a", "a")
+    forwarded._set_forwarded()  # pyright: ignore[reportPrivateUsage] # as a widget sends it up
+    for key in (events.Key("a", "a"), forwarded):
+        await app.on_event(key)
+
+
 async def test_the_last_archiving_is_undone_by_u_with_its_pin(server: TerminalServer) -> None:
     chat = await server.create_chat("answer fast")
     async with run_terminal(server, size=WIDE) as pilot:

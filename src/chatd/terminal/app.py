@@ -61,7 +61,10 @@ class ChatTerminal(SessionApp, inherit_bindings=False):
         self.theme = (LIGHT if theme == "light" else DARK).name
 
     async def on_event(self, event: events.Event) -> None:
-        if isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
+        is_key = isinstance(event, events.Key | events.Paste)
+        if is_key and not self.screen_stack:
+            return  # the terminal ends
+        if is_key and not event.is_forwarded:
             await self._key_order.take(event)
         else:
             await super().on_event(event)
