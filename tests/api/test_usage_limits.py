@@ -52,6 +52,8 @@ async def test_without_a_limit_the_default_is_that_of_the_settings(server: ApiSe
         "period": "month",
         "source": "settings",
         "updated_at": None,
+        "settings_spend_limit_micros": None,
+        "settings_period": "month",
         "unpriced_model_count": found.json["unpriced_model_count"],
         "overrides": [],
         "group_overrides": [],

@@ -4205,6 +4205,9 @@ export interface components {
             /** @enum {unknown} */
             source: "database" | "settings";
             updated_at: string | null;
+            settings_spend_limit_micros: number | null;
+            /** @enum {unknown} */
+            settings_period: "day" | "month" | "week";
             unpriced_model_count: number;
             overrides: components["schemas"]["UserLimitReply"][];
             group_overrides: components["schemas"]["GroupLimitReply"][];

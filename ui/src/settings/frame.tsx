@@ -39,7 +39,7 @@ export function SettingsPage({ title, lead, end, children }: PageProps) {
 
 export function Section({ title, hint, end, children }: { title: string; hint?: ReactNode; end?: ReactNode; children: ReactNode }) {
   return (
-    <section>
+    <section aria-label={title}>
       <div className="sh">
         <h2>{title}</h2>
         {hint !== undefined && <span className="m">{hint}</span>}

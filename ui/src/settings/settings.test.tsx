@@ -232,28 +232,66 @@ it("a page that cannot show what it read leaves the list of pages, and another p
 });
 
 describe("limits", () => {
-  beforeEach(() => answer("GET /api/v1/usage-limits", { spend_limit_micros: 10_000_000, period: "day", source: "database", updated_at: null, unpriced_model_count: 0, overrides: [], group_overrides: [] }));
+  const LIMITS = {
+    spend_limit_micros: 10_000_000, period: "day", source: "database", updated_at: null, settings_spend_limit_micros: 4_000_000, settings_period: "month",
+    unpriced_model_count: 0, overrides: [], group_overrides: [],
+  };
+  const EVERYONE = { name: "Change the limit for everyone" };
+
+  beforeEach(() => answer("GET /api/v1/usage-limits", LIMITS));
+
+  it("shows the limit for everyone, and where it comes from", async () => {
+    open(<LimitsPage />);
+    expect(await screen.findByText("$10.00 a day for each user")).toBeTruthy();
+    expect(screen.getByText(/Set here\. The settings file has \$4\.00 a month\./)).toBeTruthy();
+    expect(screen.getByText("No user and no group has a limit of its own.")).toBeTruthy();
+  });
 
   it("sends an amount in micros of a dollar", async () => {
     answer("PUT /api/v1/usage-limits", {});
     const user = open(<LimitsPage />);
-    await user.click(await screen.findByRole("button", { name: "Change the limit of Everyone" }));
-    const amount = screen.getByLabelText(/Amount/);
-    await user.clear(amount);
-    await user.type(amount, "2.50");
+    await user.click(await screen.findByRole("button", EVERYONE));
+    fill(/Amount/, "2.50");
     await user.click(screen.getByRole("button", { name: "Save" }));
     expect(sent("PUT")[0]?.body).toEqual({ spend_limit_micros: 2_500_000, period: "day" });
   });
 
   it("does not send what is not an amount", async () => {
     const user = open(<LimitsPage />);
-    await user.click(await screen.findByRole("button", { name: "Change the limit of Everyone" }));
-    const amount = screen.getByLabelText(/Amount/);
-    await user.clear(amount);
-    await user.type(amount, "much");
+    await user.click(await screen.findByRole("button", EVERYONE));
+    fill(/Amount/, "much");
     await user.click(screen.getByRole("button", { name: "Save" }));
     expect(await screen.findByText("An amount such as 10 or 2.50.")).toBeTruthy();
     expect(sent("PUT")).toEqual([]);
+  });
+
+  it("lifts the limit for everyone, or takes that of the settings file again", async () => {
+    answer("PUT /api/v1/usage-limits", {});
+    answer("DELETE /api/v1/usage-limits", null, 204);
+    const user = open(<LimitsPage />);
+    await user.click(await screen.findByRole("button", EVERYONE));
+    await user.click(screen.getByRole("radio", { name: "No limit" }));
+    await user.click(screen.getByRole("button", { name: "Save" }));
+    await vi.waitFor(() => expect(sent("PUT")[0]?.body).toEqual({ spend_limit_micros: null, period: "day" }));
+    await vi.waitFor(() => expect(screen.queryByRole("dialog")).toBeNull());
+    await user.click(screen.getByRole("button", EVERYONE));
+    await user.click(screen.getByRole("button", { name: "Use the settings file" }));
+    await vi.waitFor(() => expect(sent("DELETE").map((one) => one.path)).toEqual(["/api/v1/usage-limits"]));
+  });
+
+  it("has nothing to reset where the limit is that of the settings file", async () => {
+    answer("GET /api/v1/usage-limits", { ...LIMITS, source: "settings", spend_limit_micros: null, settings_spend_limit_micros: null });
+    const user = open(<LimitsPage />);
+    expect(await screen.findByText("No limit")).toBeTruthy();
+    await user.click(await screen.findByRole("button", EVERYONE));
+    expect(screen.queryByRole("button", { name: "Use the settings file" })).toBeNull();
+  });
+
+  it("cannot be changed by those who may only read", async () => {
+    answer("GET /api/v1/auth/me", { user: { id: "u1", username: "ada", role: "viewer" }, csrf_token: "t" });
+    open(<LimitsPage />);
+    expect(await screen.findByText("$10.00 a day for each user")).toBeTruthy();
+    expect(screen.queryByRole("button", { name: /Change|Add/ })).toBeNull();
   });
 });
 

@@ -85,6 +85,11 @@ class SpendLimitsReply(Struct, frozen=True, kw_only=True):
         datetime | None,
         describe("When the default was set; null for that of the settings.", UPDATED_AT),
     ]
+    settings_spend_limit_micros: Annotated[
+        int | None,
+        describe("The default of the settings, which holds if none is set here.", 25_000_000),
+    ]
+    settings_period: Annotated[Period, describe("The period of that default.", "month")]
     unpriced_model_count: Annotated[
         int,
         describe("How many enabled models have no price: no limit stops their use.", 0),

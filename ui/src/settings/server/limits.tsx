@@ -1,10 +1,11 @@
-/** Spend limits: of everyone, of groups and of users. */
-import { Pencil, Plus } from "lucide-react";
+/** Spend limits: for everyone, of groups and of users. */
+import { Gauge, Pencil, Plus } from "lucide-react";
 import { type SyntheticEvent, useState } from "react";
 import { api } from "@/api/client";
 import type { components } from "@/api/schema";
-import { Button, Dialog, ErrorNote, Field, IconButton, Tag, TextField } from "@/components";
-import { Loaded, Section, SettingsPage, Table } from "../frame";
+import { Button, Dialog, EmptyState, ErrorNote, Field, IconButton, Segmented, Tag, TextField } from "@/components";
+import { useMe } from "@/connection";
+import { Loaded, Section, SettingRow, SettingsPage, Table } from "../frame";
 import { moneyText, readMoney } from "../usage/money";
 import { useResource, useSave } from "../resource";
 
@@ -20,51 +21,143 @@ interface Target {
 }
 
 const REFRESH = [["limits"]];
+const EVERYONE = "everyone";
 
 export function LimitsPage() {
   const limits = useResource(["limits"], () => api.GET("/api/v1/usage-limits"));
+  const canEdit = useMe().data?.user.role === "admin";
   const [target, setTarget] = useState<Target | null>(null);
+  const add = canEdit && <Button icon={Plus} onClick={() => setTarget({ kind: "user", id: "", name: "", micros: null })}>Add a limit</Button>;
   return (
     <SettingsPage title="Limits" lead="How much users may spend. A limit is checked before every model call and while it answers; a chat that reaches it keeps its text and waits.">
-      <Section title="Limits" end={<Button icon={Plus} onClick={() => setTarget({ kind: "user", id: "", name: "", micros: null })}>Add a limit</Button>}>
-        <Loaded query={limits}>{(found) => <LimitTable limits={found} onEdit={setTarget} />}</Loaded>
-      </Section>
-      {limits.data && limits.data.unpriced_model_count > 0 && (
-        <p className="warn mt-3">{limits.data.unpriced_model_count === 1 ? "1 model has" : `${limits.data.unpriced_model_count} models have`} no price: such calls count as zero.</p>
-      )}
-      {target !== null && limits.data && <LimitDialog target={target} period={limits.data.period} onClose={() => setTarget(null)} />}
+      <Loaded query={limits}>
+        {(found) => (
+          <>
+            <Section title="Everyone">
+              <EveryoneLimit limits={found} {...(canEdit ? { onEdit: setTarget } : {})} />
+              {found.unpriced_model_count > 0 && (
+                <p className="warn mt-3">{found.unpriced_model_count === 1 ? "1 model has" : `${found.unpriced_model_count} models have`} no price: such calls count as zero.</p>
+              )}
+            </Section>
+            <Section title="Users and groups" end={add}>
+              <p className="sec-lead">These replace the limit for everyone.</p>
+              <LimitTable limits={found} {...(canEdit ? { onEdit: setTarget } : {})} />
+            </Section>
+            {target?.kind === "default" && <EveryoneDialog limits={found} onClose={() => setTarget(null)} />}
+            {target !== null && target.kind !== "default" && <LimitDialog target={target} period={found.period} onClose={() => setTarget(null)} />}
+          </>
+        )}
+      </Loaded>
     </SettingsPage>
   );
 }
 
-function LimitTable({ limits, onEdit }: { limits: Limits; onEdit: (target: Target) => void }) {
-  const rows: readonly (Target & { note: string })[] = [
-    { kind: "default", id: "", name: "Everyone", micros: limits.spend_limit_micros, note: limits.source === "settings" ? "from the settings file" : "default" },
-    ...limits.group_overrides.map((one) => ({ kind: "group" as const, id: one.group_id, name: one.group_name, micros: one.spend_limit_micros, note: `each of ${one.member_count} members` })),
+interface EditableLimits {
+  limits: Limits;
+  /** Absent for those who may only read. */
+  onEdit?: (target: Target) => void;
+}
+
+function EveryoneLimit({ limits, onEdit }: EditableLimits) {
+  const micros = limits.spend_limit_micros;
+  const origin = limits.source === "settings" ? "From the settings file, until a limit is set here." : `Set here. ${settingsWords(limits)}`;
+  return (
+    <div className="cardx">
+      <SettingRow title={micros === null ? "No limit" : `${moneyText(micros)} a ${limits.period} for each user`} hint={`Holds for every user who has no limit below. ${origin}`}>
+        {onEdit && <Button icon={Pencil} aria-label="Change the limit for everyone" onClick={() => onEdit({ kind: "default", id: "", name: EVERYONE, micros })}>Change</Button>}
+      </SettingRow>
+    </div>
+  );
+}
+
+const settingsWords = (limits: Limits): string =>
+  limits.settings_spend_limit_micros === null
+    ? "The settings file has no limit."
+    : `The settings file has ${moneyText(limits.settings_spend_limit_micros)} a ${limits.settings_period}.`;
+
+function LimitTable({ limits, onEdit }: EditableLimits) {
+  const rows: readonly (Target & { micros: number; note: string })[] = [
+    ...limits.group_overrides.map((one) => ({ kind: "group" as const, id: one.group_id, name: one.group_name, micros: one.spend_limit_micros, note: `each of ${one.member_count} ${one.member_count === 1 ? "member" : "members"}` })),
     ...limits.overrides.map((one) => ({ kind: "user" as const, id: one.user_id, name: one.username, micros: one.spend_limit_micros, note: "user" })),
   ];
+  if (rows.length === 0) return <EmptyState icon={Gauge}>No user and no group has a limit of its own.</EmptyState>;
   return (
-    <Table label="Limits" heads={["Who", "Limit", "When it is reached", ""]}>
+    <Table label="Limits of users and groups" heads={["Who", "Limit", "When it is reached", ""]}>
       {rows.map((row) => (
         <tr key={row.kind + row.id}>
           <td><span className="b">{row.name}</span> <Tag>{row.note}</Tag></td>
-          <td>{row.micros === null ? "none" : `${moneyText(row.micros)} a ${limits.period}`}</td>
-          <td className="m">{row.micros === null ? "" : "The turn ends, the chat waits"}</td>
-          <td className="r"><IconButton icon={Pencil} label={`Change the limit of ${row.name}`} onClick={() => onEdit(row)} /></td>
+          <td>{`${moneyText(row.micros)} a ${limits.period}`}</td>
+          <td className="m">The turn ends, the chat waits</td>
+          <td className="r">{onEdit && <IconButton icon={Pencil} label={`Change the limit of ${row.name}`} onClick={() => onEdit(row)} />}</td>
         </tr>
       ))}
     </Table>
   );
 }
 
+const amountText = (micros: number | null): string => (micros === null ? "" : String(micros / 1_000_000));
+
+const amountError = (amount: string, micros: number | null) => (amount !== "" && micros === null ? "An amount such as 10 or 2.50." : undefined);
+
+const CHOICES = [
+  { value: "amount", label: "An amount" },
+  { value: "none", label: "No limit" },
+] as const;
+
+/** The limit of users who have no other, and the period of all limits. */
+function EveryoneDialog({ limits, onClose }: { limits: Limits; onClose: () => void }) {
+  const [choice, setChoice] = useState<"amount" | "none">("amount");
+  const [amount, setAmount] = useState(amountText(limits.spend_limit_micros));
+  const [period, setPeriod] = useState<Period>(limits.period);
+  const micros = readMoney(amount);
+  const ready = choice === "none" || micros !== null;
+  const save = useSave(() => api.PUT("/api/v1/usage-limits", { body: { spend_limit_micros: choice === "none" ? null : micros, period } }), {
+    refresh: REFRESH, quiet: true, done: "Saved. It holds on all replicas.", onDone: onClose,
+  });
+  const reset = useSave(() => api.DELETE("/api/v1/usage-limits"), { refresh: REFRESH, quiet: true, done: "The limit of the settings file holds again.", onDone: onClose });
+  const submit = (event: SyntheticEvent) => {
+    event.preventDefault();
+    if (ready) save.mutate(undefined);
+  };
+  const error = save.error ?? reset.error;
+  return (
+    <Dialog open onOpenChange={(open) => { if (!open) onClose(); }} title="Limit for everyone" description="What each user may spend who has no limit of their own and none by a group.">
+      <form className="dialog-form" onSubmit={submit}>
+        <Segmented label="Limit" options={CHOICES} value={choice} onChange={setChoice} />
+        {choice === "amount" && (
+          <TextField label="Amount" aside="dollars" inputMode="decimal" placeholder="10" value={amount} error={amountError(amount, micros)} onChange={(event) => setAmount(event.target.value)} />
+        )}
+        <Field label="Period" hint="It is the period of all limits, by UTC.">
+          {(names) => (
+            <select {...names} className="select" value={period} onChange={(event) => setPeriod(event.target.value as Period)}>
+              <option value="day">Day</option>
+              <option value="week">Week, from Monday</option>
+              <option value="month">Month</option>
+            </select>
+          )}
+        </Field>
+        {limits.source === "database" && (
+          <p className="m">
+            {settingsWords(limits)} <button type="button" className="link" disabled={reset.isPending} onClick={() => reset.mutate(undefined)}>Use the settings file</button>
+          </p>
+        )}
+        {error !== null && <ErrorNote error={error} />}
+        <footer>
+          <Button onClick={onClose}>Cancel</Button>
+          <Button type="submit" variant="primary" busy={save.isPending} disabled={!ready}>Save</Button>
+        </footer>
+      </form>
+    </Dialog>
+  );
+}
+
 function LimitDialog({ target, period, onClose }: { target: Target; period: Period; onClose: () => void }) {
   const [who, setWho] = useState(target);
-  const [amount, setAmount] = useState(target.micros === null ? "" : String(target.micros / 1_000_000));
-  const [chosen, setChosen] = useState<Period>(period);
+  const [amount, setAmount] = useState(amountText(target.micros));
   const micros = readMoney(amount);
-  const save = useSave(() => setLimit(who, micros, chosen), { refresh: REFRESH, quiet: true, done: "Saved. It holds on all replicas.", onDone: onClose });
+  const save = useSave(() => setLimit(who, micros), { refresh: REFRESH, quiet: true, done: "Saved. It holds on all replicas.", onDone: onClose });
   const remove = useSave(() => deleteLimit(who), { refresh: REFRESH, quiet: true, done: "Deleted.", onDone: onClose });
-  const ready = micros !== null && (who.kind === "default" || who.id !== "");
+  const ready = micros !== null && who.id !== "";
   const submit = (event: SyntheticEvent) => {
     event.preventDefault();
     if (ready) save.mutate(undefined);
@@ -74,23 +167,11 @@ function LimitDialog({ target, period, onClose }: { target: Target; period: Peri
     <Dialog open onOpenChange={(open) => { if (!open) onClose(); }} title={target.name === "" ? "Add a limit" : `Limit of ${target.name}`}>
       <form className="dialog-form" onSubmit={submit}>
         {target.name === "" && <Chooser who={who} onChoose={setWho} />}
-        <TextField label="Amount" aside="dollars" inputMode="decimal" placeholder="10" value={amount} error={amount !== "" && micros === null ? "An amount such as 10 or 2.50." : undefined} onChange={(event) => setAmount(event.target.value)} />
-        {who.kind === "default" ? (
-          <Field label="Period" hint="It is the period of all limits, by UTC.">
-            {(names) => (
-              <select {...names} className="select" value={chosen} onChange={(event) => setChosen(event.target.value as Period)}>
-                <option value="day">Day</option>
-                <option value="week">Week, from Monday</option>
-                <option value="month">Month</option>
-              </select>
-            )}
-          </Field>
-        ) : (
-          <p className="m">A {period}. A limit of a user wins over those of groups; of several groups the strictest holds.</p>
-        )}
+        <TextField label="Amount" aside="dollars" inputMode="decimal" placeholder="10" value={amount} error={amountError(amount, micros)} onChange={(event) => setAmount(event.target.value)} />
+        <p className="m">A {period}. A limit of a user wins over those of groups; of several groups the strictest holds.</p>
         {error !== null && <ErrorNote error={error} />}
         <footer>
-          {target.name !== "" && target.micros !== null && <Button variant="danger" busy={remove.isPending} onClick={() => remove.mutate(undefined)}>Delete</Button>}
+          {target.name !== "" && <Button variant="danger" busy={remove.isPending} onClick={() => remove.mutate(undefined)}>Delete</Button>}
           <span className="grow" />
           <Button onClick={onClose}>Cancel</Button>
           <Button type="submit" variant="primary" busy={save.isPending} disabled={!ready}>Save</Button>
@@ -100,16 +181,14 @@ function LimitDialog({ target, period, onClose }: { target: Target; period: Peri
   );
 }
 
-async function setLimit(who: Target, micros: number | null, period: Period): Promise<unknown> {
+async function setLimit(who: Target, micros: number | null): Promise<unknown> {
   if (micros === null) throw new Error("An amount is needed.");
   const body = { spend_limit_micros: micros };
-  if (who.kind === "default") return api.PUT("/api/v1/usage-limits", { body: { ...body, period } });
   if (who.kind === "group") return api.PUT("/api/v1/usage-limits/group-overrides/{group_id}", { path: { group_id: who.id }, body });
   return api.PUT("/api/v1/usage-limits/overrides/{user_id}", { path: { user_id: who.id }, body });
 }
 
 async function deleteLimit(who: Target): Promise<unknown> {
-  if (who.kind === "default") return api.DELETE("/api/v1/usage-limits");
   if (who.kind === "group") return api.DELETE("/api/v1/usage-limits/group-overrides/{group_id}", { path: { group_id: who.id } });
   return api.DELETE("/api/v1/usage-limits/overrides/{user_id}", { path: { user_id: who.id } });
 }

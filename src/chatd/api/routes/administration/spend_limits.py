@@ -134,6 +134,8 @@ class SpendLimitRoutes:
                 period=settings.period if stored is None else stored.period,
                 source="settings" if stored is None else "database",
                 updated_at=None if stored is None else stored.updated_at,
+                settings_spend_limit_micros=settings.micros,
+                settings_period=settings.period,
                 unpriced_model_count=len(unpriced),
                 overrides=tuple(map(_user_reply, users)),
                 group_overrides=tuple(map(_group_reply, groups)),
