@@ -22,7 +22,7 @@ from chatd.domain.mcp.configuration import (
 from chatd.domain.mcp.oauth import OauthSetup
 from chatd.domain.mcp.oauth_addresses import OauthFailed, require_endpoint
 from chatd.domain.mcp.servers import McpServer
-from chatd.domain.ports import Env, SaveResult
+from chatd.domain.ports import Env
 from chatd.mcp.directory import DeclaredServer, ServerDirectory
 from chatd.mcp.limits import DialPolicy
 from chatd.mcp.oauth_connections import OauthConnections
@@ -58,10 +58,8 @@ class McpRuntime:
         *,
         hosts: frozenset[str] = frozenset(),
         declared: Sequence[DeclaredServer] = (),
-        save: SaveResult | None = None,
     ) -> None:
-        """`hosts` may be private, `declared` are the servers of the settings. `save` keeps long
-        results of tools."""
+        """`hosts` may be private, `declared` are the servers of the settings."""
         self._declared = declared
         self._pool, self._env = pool, env
         policy, http = DialPolicy(private_hosts=hosts), OauthHttp(hosts)
@@ -69,7 +67,7 @@ class McpRuntime:
         directory = ServerDirectory(self._pool, changes, ring, self._tokens, declared)
         self.directory = directory
         self._sessions = McpSessions(directory, self._env, policy)
-        self.tools = McpTools(directory, self._sessions, self._env, save)
+        self.tools = McpTools(directory, self._sessions, self._env)
         self.services = McpServices(
             directory=directory,
             control=McpAdministration(self._pool, directory, ring, self._env, hosts),

@@ -218,7 +218,11 @@ class Replica:
         title_generator: TitleGenerator | None,
     ) -> TurnLoop:
         tool_deps = ToolDeps(
-            conn=self.database.pool, lease=self.lease, task_reaper=self.task_reaper, env=self.env
+            conn=self.database.pool,
+            lease=self.lease,
+            task_reaper=self.task_reaper,
+            save_result=tools.save_result,
+            env=self.env,
         )
         return TurnLoop(
             TurnLoopDeps(

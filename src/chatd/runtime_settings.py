@@ -11,11 +11,12 @@ from typing import Final
 from msgspec.structs import replace
 
 from chatd.domain.access import WORKER
+from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.chat.row import Chat
 from chatd.domain.config_change import ConfigChange
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import UserId
-from chatd.domain.ports import Env, Tool, ToolSource
+from chatd.domain.ports import Env, Tool, ToolContext, ToolSource
 from chatd.domain.prompt.default_prompt import DEFAULT_SYSTEM_PROMPT
 from chatd.domain.prompt.instructions import Instructions
 from chatd.domain.runtime_settings import DeploymentSettings, UserSettings
@@ -98,6 +99,9 @@ class PromptedTools:
 
     async def tools(self, chat: Chat) -> Sequence[Tool]:
         return await self._tools.tools(chat)
+
+    async def save_result(self, context: ToolContext, output: ToolOutput) -> ToolOutput:
+        return await self._tools.save_result(context, output)
 
     async def instructions(self, chat: Chat) -> Instructions:
         """Without prompts that cannot be read: what was told before stands, and a new chat begins

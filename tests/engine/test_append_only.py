@@ -5,10 +5,11 @@ from itertools import pairwise
 import msgspec
 import pytest
 
+from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.chat.public_messages import public_message
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId
-from chatd.domain.ports import Tool
+from chatd.domain.ports import Tool, ToolContext
 from chatd.domain.prompt.instructions import Instructions
 from chatd.store.chat import messages
 from tests.support.engine_rig import EngineRig, engine_rig
@@ -31,6 +32,10 @@ class ChangingTools:
     async def instructions(self, chat: Chat) -> Instructions:
         del chat
         return self.told
+
+    async def save_result(self, context: ToolContext, output: ToolOutput) -> ToolOutput:
+        del context
+        return output
 
 
 def sent(rig: EngineRig) -> list[list[dict[str, object]]]:

@@ -8,9 +8,10 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
+from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.chat.change import INTERRUPTED_CALL_TEXT
 from chatd.domain.chat.row import Chat, Hint
-from chatd.domain.ports import Tool
+from chatd.domain.ports import Tool, ToolContext
 from chatd.domain.prompt.instructions import Instructions
 from chatd.engine.acquirer import SlotsConfig
 from chatd.engine.worker import WorkerConfig
@@ -339,6 +340,10 @@ class HangingToolSource:
     async def instructions(self, chat: Chat) -> Instructions:
         del chat
         return Instructions()
+
+    async def save_result(self, context: ToolContext, output: ToolOutput) -> ToolOutput:
+        del context
+        return output
 
 
 @pytest.mark.promise("P14")

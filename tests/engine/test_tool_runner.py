@@ -2,6 +2,7 @@
 
 import asyncio
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -14,20 +15,30 @@ from chatd.domain.answer.tool_calls import (
 from chatd.domain.answer.tool_output import STEP_OUTPUT_BYTES, ToolOutput
 from chatd.domain.chat.call_waits import EXPIRED_CALL_TEXT
 from chatd.domain.chat.messages import local_results
-from chatd.domain.chat.row import Chat
+from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.errors import InvalidInput, TransitionNotAllowed
-from chatd.domain.ids import ToolCallId
+from chatd.domain.file.entities import FileLimits
+from chatd.domain.ids import ToolCallId, WorkerId
 from chatd.domain.ports import ToolContext
 from chatd.engine.tool_runner import EFFECT_UNKNOWN_TEXT, UNKNOWN_OUTCOME_OUTPUT
 from chatd.engine.worker import WorkerConfig
 from chatd.store.chat import messages
+from chatd.tools.chat_files import ChatFileWriter
+from chatd.tools.files import SavedResultTools, SaveResult, save_results
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import EngineRig, engine_rig, engine_rig_with, pass_time
 from tests.support.factories import HARNESS
 from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
 from tests.support.providers.server import Gate
 from tests.support.store import age
-from tests.support.tools import BrokenTool, GatedTool, PoliteTool, ShowingTool, StubbornTool
+from tests.support.tools import (
+    BrokenTool,
+    GatedTool,
+    PoliteTool,
+    ShowingTool,
+    StubbornTool,
+    Tools,
+)
 
 SHORT_DRAIN = WorkerConfig(heartbeat_interval_s=0.2, drain_timeout_s=0.05)
 CLIENT_TOOLS = Raw(
@@ -369,3 +380,44 @@ async def test_six_commands_with_long_output_keep_their_exit_codes(dsn: str) -> 
             assert report["exit_code"] == 3
             assert "bytes left out here" in report["output"]
             assert report["truncated"]["original_bytes"] == 9 * 4096
+
+
+class SavingTools(Tools):
+    """Saves long results in files of the chat."""
+
+    save: SaveResult | None = None
+
+    async def save_result(self, context: ToolContext, output: ToolOutput) -> ToolOutput:
+        assert self.save is not None
+        return await self.save(context, output)
+
+
+async def test_every_result_that_a_step_with_many_calls_cuts_is_a_file_that_the_model_can_read(
+    dsn: str,
+) -> None:
+    class Lister(GatedTool):
+        async def run(self, context: ToolContext, args: Raw) -> ToolOutput:
+            del args
+            return ToolOutput(text=f"{context.call_id}\n" * 4000)  # under 16 KiB
+
+    source = SavingTools([Lister()])
+    async with engine_rig(dsn, source=source) as rig:
+        files = ChatFileWriter(rig.pool, rig.replica.files, FileLimits(), rig.replica.env)
+        source.save = save_results(None, files)
+        rig.set_context_limit(1_000_000)
+        rig.call_tools(*((f"c{number}", "echo", "{}") for number in range(10, 20)))
+        chat_id = await rig.ask("go", "ok")
+        chat = await rig.wait_runner_left(chat_id)
+        rows = await messages.load_history(rig.pool, HARNESS, chat_id)
+        cut = [part for row in rows for part in local_results(row.content)]
+        assert len(cut) == 10
+        fence = Fence(worker_id=WorkerId(UUID(int=1)), epoch=1, status="running", history_version=1)
+        context = ToolContext(chat=chat, call_id=ToolCallId("r"), fence=fence)
+        [reader] = await SavedResultTools(None, files).tools(chat)
+        for part in cut:
+            said = bytes(part.result or b"").decode()
+            assert "bytes left out here" in said
+            path = said.partition(" is in ")[2].partition(": read")[0]
+            args = Raw(msgspec.json.encode({"path": path, "offset": 3999}))
+            page = msgspec.json.decode((await reader.run(context, args)).text)
+            assert page["content"] == f"3999\t{part.tool_call_id}\n4000\t{part.tool_call_id}"

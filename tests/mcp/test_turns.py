@@ -6,11 +6,12 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
+from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.chat.parts import ToolCallPart, ToolResultPart
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId
 from chatd.domain.mcp.tool_search import FIND_TOOLS, budget_chars
-from chatd.domain.ports import Tool
+from chatd.domain.ports import Tool, ToolContext
 from chatd.domain.prompt.instructions import Instructions
 from chatd.store.chat import messages
 from tests.support.engine_rig import EngineRig, engine_rig
@@ -39,6 +40,10 @@ class McpSource:
     async def instructions(self, chat: Chat) -> Instructions:
         del chat
         return Instructions()
+
+    async def save_result(self, context: ToolContext, output: ToolOutput) -> ToolOutput:
+        del context
+        return output
 
 
 @asynccontextmanager

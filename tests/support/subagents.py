@@ -7,11 +7,12 @@ from typing import cast
 
 import msgspec
 
+from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.chat.parts import ToolResultPart
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ToolError
 from chatd.domain.ids import ChatId, ModelConfigId, UserId
-from chatd.domain.ports import Tool
+from chatd.domain.ports import Tool, ToolContext
 from chatd.domain.prompt.instructions import Instructions
 from chatd.domain.subagents import SubagentLimits, SubagentModel, SubagentType
 from chatd.engine.subagents import SubagentService
@@ -66,6 +67,10 @@ class LateTools:
     async def instructions(self, chat: Chat) -> Instructions:
         assert self._tools is not None
         return await self._tools.instructions(chat)
+
+    async def save_result(self, context: ToolContext, output: ToolOutput) -> ToolOutput:
+        assert self._tools is not None
+        return await self._tools.save_result(context, output)
 
 
 async def _no_instructions(chat: Chat) -> Instructions:

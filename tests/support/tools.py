@@ -114,3 +114,7 @@ class Tools:
     async def instructions(self, chat: Chat) -> Instructions:
         del chat
         return self._told
+
+    async def save_result(self, context: ToolContext, output: ToolOutput) -> ToolOutput:
+        del context
+        return output

@@ -18,7 +18,7 @@ from chatd.tools.files import (
     MAX_PAGE_BYTES,
     SavedResultTools,
     number_lines,
-    save_long_results,
+    save_results,
 )
 from tests.tools.file_tool_caller import open_file_tools
 from tests.tools.tool_caller import ToolCaller
@@ -152,7 +152,7 @@ async def test_a_long_result_of_a_server_is_saved_in_the_workspace_and_can_be_re
     plain = caller.context("found")
     context = replace(plain, chat=replace(plain.chat, workspace_id=WorkspaceId(UUID(int=5))))
     long = ToolOutput(text="\n".join(f"row {number}" for number in range(20_000)))
-    saved = await save_long_results(caller)(context, long)
+    saved = await save_results(caller)(context, long)
     assert saved.text == long.text
     path = saved.saved.partition(" is in ")[2].partition(" of the workspace")[0]
     page = await caller.result_of("read_file", path=path, offset=19_999, limit=5)
@@ -163,7 +163,7 @@ async def test_a_long_result_of_a_chat_without_a_workspace_is_a_file_of_the_chat
     bench: Workbench, pool: Pool
 ) -> None:
     async with open_file_tools(bench, pool) as caller:
-        save, context = save_long_results(caller, caller.files), caller.context("found")
+        save, context = save_results(caller, caller.files), caller.context("found")
         long = ToolOutput(text="\n".join(f"row {number}" for number in range(20_000)))
         saved = await save(context, long)
         assert await save(context, long) == saved  # after a crash the call runs again
@@ -185,7 +185,7 @@ async def test_a_long_result_that_is_a_web_page_is_kept_as_plain_text(
     bench: Workbench, pool: Pool, begins: str
 ) -> None:
     async with open_file_tools(bench, pool) as caller:
-        save, context = save_long_results(None, caller.files), caller.context()
+        save, context = save_results(None, caller.files), caller.context()
         [shown] = (await save(context, ToolOutput(text=begins + "\nrow" * 20_000))).files
         assert shown.media_type == "text/plain"
         assert (shown.name or "").endswith(".txt")
@@ -198,7 +198,7 @@ async def test_results_take_at_most_half_of_the_files_of_a_chat(
     bench: Workbench, pool: Pool
 ) -> None:
     async with open_file_tools(bench, pool) as caller:
-        save, long = save_long_results(None, caller.files), ToolOutput(text="x" * 20_000)
+        save, long = save_results(None, caller.files), ToolOutput(text="x" * 20_000)
         results = [await save(caller.context(), long) for _ in range(MAX_FILES_PER_CHAT // 2 + 2)]
         assert [bool(one.saved) for one in results[-3:]] == [True, False, False]
         assert len(await caller.file_names()) == MAX_FILES_PER_CHAT // 2
@@ -209,7 +209,7 @@ async def test_a_result_that_is_too_long_for_a_file_is_cut_between_characters(
 ) -> None:
     async with open_file_tools(bench, pool) as caller:
         long = ToolOutput(text="x" + "é" * (MAX_CHAT_RESULT_BYTES // 2))
-        saved = await save_long_results(None, caller.files)(caller.context(), long)
+        saved = await save_results(None, caller.files)(caller.context(), long)
         assert f"Only its first {MAX_CHAT_RESULT_BYTES} bytes are kept" in saved.saved
 
 
@@ -227,15 +227,13 @@ def test_a_long_line_of_a_saved_result_can_be_read_in_pieces() -> None:
     assert number_lines("a\n\nb", offset=2, limit=1).content == "2\t"
 
 
-@pytest.mark.parametrize("reason", ["short", "no workspace", "unreachable"])
-async def test_a_result_that_need_not_or_cannot_be_saved_is_as_it_was(
-    bench: Workbench, reason: str
-) -> None:
+@pytest.mark.parametrize("reason", ["no workspace", "unreachable"])
+async def test_a_result_that_cannot_be_saved_is_as_it_was(bench: Workbench, reason: str) -> None:
     caller = ToolCaller(bench)
     plain = caller.context()
     context = replace(plain, chat=replace(plain.chat, workspace_id=WorkspaceId(UUID(int=5))))
     if reason == "unreachable":
         caller.agent = AgentUnreachable("The connection broke.")
-    output = ToolOutput(text="x" * (10 if reason == "short" else 100_000))
-    kept = await save_long_results(caller)(plain if reason == "no workspace" else context, output)
+    output = ToolOutput(text="x" * 100_000)
+    kept = await save_results(caller)(plain if reason == "no workspace" else context, output)
     assert kept == output

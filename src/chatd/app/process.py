@@ -143,9 +143,7 @@ async def serve(
             )
             webhooks = build_webhook_sender(settings, replica, secret_keys.ring)
             families.append(subagent_tools(settings, replica, models, runtime_settings))
-            mcp = build_mcp_runtime(
-                settings, env, replica, secret_keys.ring, families, services=services
-            )
+            mcp = build_mcp_runtime(settings, env, replica, secret_keys.ring, families)
             demo = build_demo_worker(settings, env, role, replica, models)
             async with (
                 _prepared(settings, replica, secret_keys, models, mcp),

@@ -17,7 +17,7 @@ from chatd.sealed_secrets import KeyRing
 from chatd.settings.schema import Settings
 from chatd.tools.chat_files import ChatFileWriter
 from chatd.tools.chat_tools import ChatFileTools, ChatTools, ToolOrders
-from chatd.tools.files import SavedResultTools, save_long_results
+from chatd.tools.files import SavedResultTools, save_results
 from chatd.tools.questions import QuestionTools
 from chatd.tools.skill_directory import SkillDirectory, no_workspace_skills
 from chatd.tools.skills import SkillTools
@@ -79,16 +79,13 @@ def add_families(
 ) -> None:
     """Those that need the replica's database, as the order of tools does."""
     tools.orders = ToolOrders(replica.database.pool, replica.env)
-    files = _file_writer(settings, replica)
+    pool, env = replica.database.pool, replica.env
+    files = ChatFileWriter(pool, replica.files, file_limits(settings), env)
+    tools.save = save_results(services, files)
     # First: its read_file also reads the results that are files of the chat.
     families.insert(0, SavedResultTools(services, files))
     if services is not None:
         families.append(ChatFileTools(services, files))
-
-
-def _file_writer(settings: Settings, replica: Replica) -> ChatFileWriter:
-    pool, env = replica.database.pool, replica.env
-    return ChatFileWriter(pool, replica.files, file_limits(settings), env)
 
 
 def build_mcp_runtime(
@@ -97,8 +94,6 @@ def build_mcp_runtime(
     replica: Replica,
     ring: KeyRing,
     families: list[ToolFamily],
-    *,
-    services: WorkspaceServices | None,
 ) -> McpRuntime:
     runtime = McpRuntime(
         replica.database.pool,
@@ -107,7 +102,6 @@ def build_mcp_runtime(
         ring,
         hosts=private_hosts(settings),
         declared=declared_servers(settings, env),
-        save=save_long_results(services, _file_writer(settings, replica)),
     )
     # First: a server that a workspace declares must not take the name of a configured one's tool.
     families.insert(0, runtime.tools)

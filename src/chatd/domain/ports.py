@@ -5,7 +5,6 @@ tools, budget, workspace access and provisioning.
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
-    Awaitable,
     Callable,
     Mapping,
     Sequence,
@@ -192,11 +191,6 @@ class ToolContext(Struct, frozen=True, kw_only=True):
         return call_key(self.chat.id, self.fence.history_version, self.call_id)
 
 
-SaveResult = Callable[[ToolContext, ToolOutput], Awaitable[ToolOutput]]
-"""Puts a text that is too long for history where the model can read it, and says in `saved` where
-that is. The output as it was if there is no such place. Never raises."""
-
-
 class Tool(Protocol):
     """A tool that the model may call. A failed call returns an error output; `run` raises only
     for bugs."""
@@ -238,6 +232,11 @@ class ToolSource(Protocol):
 
     async def instructions(self, chat: Chat) -> Instructions:
         """Instructions that describe the chat's workspace."""
+        ...
+
+    async def save_result(self, context: ToolContext, output: ToolOutput) -> ToolOutput:
+        """Put a text that is too long for history where the model can read it, and say in `saved`
+        where that is. The output as it was if there is no such place. Raises StaleFence."""
         ...
 
 

@@ -6,7 +6,7 @@ run.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -21,6 +21,8 @@ from chatd.domain.answer.tool_output import (
     ToolOutput,
     error_output,
     fit_outputs,
+    is_long,
+    share_bytes,
 )
 from chatd.domain.chat.messages import Draft
 from chatd.domain.chat.parts import ToolCallPart, ToolResultPart
@@ -46,6 +48,8 @@ EFFECT_UNKNOWN_TEXT: Final = (
     "Its outcome is unknown: look at the state it would have changed before you repeat it."
 )
 TOOL_MARK_RETRY_DELAY_S: Final = 0.5
+SAVE_CUT_RESULTS_TIMEOUT_S: Final = 20.0
+"""For all results of a step that are cut because it has many."""
 
 _KEPT_OUTPUT: Final = msgspec.json.Decoder(ToolOutput)
 
@@ -54,6 +58,7 @@ class ToolDeps(Struct, frozen=True, kw_only=True):
     conn: Conn
     lease: WorkerLease
     task_reaper: TaskReaper
+    save_result: Callable[[ToolContext, ToolOutput], Awaitable[ToolOutput]]
     env: Env
 
 
@@ -87,8 +92,11 @@ class ToolBatchRun:
 
     def partial_messages(self, at: str) -> tuple[Draft, ...]:
         done = sort_by_call(self._calls, self._answered.values())
-        limit, max_bytes = self._context.config.context_limit, self._context.limits.output_bytes
-        return result_messages(done, limit, at, max_bytes=max_bytes)
+        return result_messages(done, self._limits[0], at, max_bytes=self._limits[1])
+
+    @property
+    def _limits(self) -> tuple[int | None, int]:
+        return self._context.config.context_limit, self._context.limits.output_bytes
 
     async def run(self) -> None:
         """Return when every call has its result or waits for subagents. A bounded number of tools
@@ -101,20 +109,45 @@ class ToolBatchRun:
             if (text := self._denied.get(call.tool_call_id)) is not None:
                 self._store(call, error_output(text))
         try:
-            waiting = iter(batch.concurrent)
-            at_once = min(len(batch.concurrent), self._context.limits.concurrent_calls)
-            async with asyncio.TaskGroup() as group:
-                for number in range(at_once):
-                    group.create_task(self._answer_each(waiting), name=f"calls {number}")
+            await self._each(batch.concurrent, self._answer)
+            for call in batch.serial:
+                await self._answer(call)
+            await self._save_cut_results()
         except* StaleFence:
             raise StaleFence(f"Chat {self._chat.id} has changed.") from None
-        for call in batch.serial:
-            await self._answer(call)
 
-    async def _answer_each(self, waiting: Iterator[ToolCallPart]) -> None:
-        """Several tasks share `waiting`: each takes the next call when its last has its result."""
-        for call in waiting:
-            await self._answer(call)
+    async def _each(
+        self, calls: Sequence[ToolCallPart], work: Callable[[ToolCallPart], Awaitable[None]]
+    ) -> None:
+        """Several tasks share `waiting`: each takes the next call when it is done with its last."""
+        waiting = iter(calls)
+
+        async def take() -> None:
+            for call in waiting:
+                await work(call)
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(min(len(calls), self._context.limits.concurrent_calls)):
+                group.create_task(take(), name=f"calls {number}")
+
+    async def _save_cut_results(self) -> None:
+        """Those that the step cuts because it has many. What is not saved in time has no file."""
+        share = share_bytes(list(self._answered.values()), *self._limits)
+        cut = [
+            call
+            for call in self._calls
+            if (answer := self._answered.get(call.tool_call_id)) and is_long(answer.output, share)
+        ]
+
+        async def save(call: ToolCallPart) -> None:
+            output = self._answered[call.tool_call_id].output
+            self._store(call, await self._deps.save_result(self._tool_context(call), output))
+
+        try:
+            async with asyncio.timeout(SAVE_CUT_RESULTS_TIMEOUT_S):
+                await self._each(cut, save)
+        except TimeoutError:
+            self._env.emit("tool_results_not_saved", chat_id=self._chat.id, calls=len(cut))
 
     async def _answer(self, call: ToolCallPart) -> None:
         clock, started_at = self._env.clock, self._env.clock.monotonic()
@@ -162,6 +195,9 @@ class ToolBatchRun:
             text = f"The tool did not finish within {tool.timeout_s:g} seconds."
             return _unfinished_output(tool, text)
         output = self._outcome(task, tool, call) or UNKNOWN_OUTCOME_OUTPUT
+        if output.wait is None and is_long(output):
+            self._store(call, output)  # an interrupt now keeps it, cut
+            output = await self._deps.save_result(self._tool_context(call), output)
         if tool.effect == "once" and is_first and len(self._calls) > 1 and output.wait is None:
             await self._keep(call, output)
         return output
@@ -170,9 +206,7 @@ class ToolBatchRun:
         """Other calls of the step may run on until a drain or a death ends this worker. Tried
         once: the step's own commit follows."""
         answered = [_answered(call, output)]
-        [fitted] = fit_outputs(
-            answered, self._context.config.context_limit, self._context.limits.output_bytes
-        )
+        [fitted] = fit_outputs(answered, *self._limits)
         text = msgspec.json.encode(fitted.output).decode()
         mark = self._mark_of(call.tool_call_id)
         try:
@@ -189,15 +223,18 @@ class ToolBatchRun:
     def _start(
         self, tool: Tool, call: ToolCallPart, *, is_first: bool
     ) -> asyncio.Task[ToolOutput | None]:
-        context = ToolContext(
+        context = self._tool_context(call)
+        args = EMPTY_OBJECT if call.args is UNSET else call.args
+        work = tool.run(context, args) if is_first else tool.recover(context)
+        return asyncio.get_running_loop().create_task(work, name=f"tool {call.tool_name}")
+
+    def _tool_context(self, call: ToolCallPart) -> ToolContext:
+        return ToolContext(
             chat=self._chat,
             call_id=call.tool_call_id,
             fence=self._fence,
             show=lambda text: self._publish_output(call, text),
         )
-        args = EMPTY_OBJECT if call.args is UNSET else call.args
-        work = tool.run(context, args) if is_first else tool.recover(context)
-        return asyncio.get_running_loop().create_task(work, name=f"tool {call.tool_name}")
 
     def _publish_output(self, call: ToolCallPart, text: str) -> None:
         part = ToolResultPart(

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, cast
 
-from msgspec import Raw, Struct, structs
+from msgspec import Raw, Struct
 
 from chatd.domain.answer.tool_output import ToolOutput, error_output
 from chatd.domain.chat.row import Chat
@@ -16,7 +16,7 @@ from chatd.domain.mcp.redaction import error_text
 from chatd.domain.mcp.servers import McpDirectory, McpServer
 from chatd.domain.mcp.tools import ListedTool, McpOrigin, unwrap_intent, wrap_with_intent
 from chatd.domain.model.protocol import ToolSpec
-from chatd.domain.ports import Env, SaveResult, ToolContext, ToolEffect
+from chatd.domain.ports import Env, ToolContext, ToolEffect
 from chatd.domain.text import parse_json
 from chatd.domain.tool_modes import ToolOrigin
 from chatd.mcp.sessions import McpSessions
@@ -40,7 +40,6 @@ class McpTool(Struct, frozen=True, kw_only=True):
     sessions: McpSessions
     mcp_origin: McpOrigin
     origin: ToolOrigin
-    save: SaveResult | None = None
     serial: bool = False
     exclusive: bool = False
     stops_turn: bool = False
@@ -52,14 +51,13 @@ class McpTool(Struct, frozen=True, kw_only=True):
             return error_output(NOT_AN_OBJECT_TEXT)
         given = cast("dict[str, object]", value)
         try:
-            output = await self.sessions.call(
+            return await self.sessions.call(
                 self.server, context.chat, self.routing_name, given, context.show
             )
         except McpFault as fault:
             is_unknown = fault.may_have_run and self.effect != "read"
             note = f" {OUTCOME_UNKNOWN_TEXT}" if is_unknown else ""
             return error_output(f"{self.server.display_name}: {fault.message}{note}")
-        return output if self.save is None else await self.save(context, output)
 
     async def recover(self, context: ToolContext) -> ToolOutput | None:
         del context
@@ -74,18 +72,11 @@ class _KeptList(Struct, frozen=True, kw_only=True):
 class McpTools:
     """Satisfies `ports.ToolFamily`. A server that does not answer keeps the tools that it listed
     last, also at another replica: a changed list of tools costs the whole prompt cache, and calls
-    say what is wrong. `save` keeps long results for the model."""
+    say what is wrong."""
 
-    def __init__(
-        self,
-        directory: McpDirectory,
-        sessions: McpSessions,
-        env: Env,
-        save: SaveResult | None = None,
-    ) -> None:
+    def __init__(self, directory: McpDirectory, sessions: McpSessions, env: Env) -> None:
         self._directory = directory
         self._sessions = sessions
-        self._save = save
         self._env = env
         self._kept: dict[ChatId, _KeptList] = {}
         self._listed: dict[tuple[UserId, McpServerId], tuple[int, tuple[ListedTool, ...]]] = {}
@@ -98,7 +89,7 @@ class McpTools:
         offered = tuple(each for each in found if each[1])
         kept = self._kept.pop(chat.id, None)
         if kept is None or not _is_same(kept.offered, offered):
-            tools = _make_tools(offered, self._sessions, self._save)
+            tools = _make_tools(offered, self._sessions)
             kept = _KeptList(offered=offered, tools=tools)
         self._kept[chat.id] = kept
         while len(self._kept) > MAX_KEPT_LISTS:
@@ -150,17 +141,14 @@ def _is_same(one: Sequence[_Offered], other: Sequence[_Offered]) -> bool:
     )
 
 
-def _make_tools(
-    offered: Sequence[_Offered], sessions: McpSessions, save: SaveResult | None
-) -> tuple[McpTool, ...]:
+def _make_tools(offered: Sequence[_Offered], sessions: McpSessions) -> tuple[McpTool, ...]:
     by_key = {
         ServerToolKey(slug=server.slug, server_id=str(server.id), tool=tool.name): (server, tool)
         for server, tools in offered
         for tool in tools
         if is_allowed(tool.name, server.allow, server.deny)
     }
-    made = (_make_tool(name, *by_key[key], sessions) for name, key in assign_names(by_key))
-    return tuple(structs.replace(tool, save=save) for tool in made)
+    return tuple(_make_tool(name, *by_key[key], sessions) for name, key in assign_names(by_key))
 
 
 def _make_tool(name: str, server: McpServer, tool: ListedTool, sessions: McpSessions) -> McpTool:

@@ -6,11 +6,20 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import Unavailable
 from chatd.domain.ids import ChatId
 from chatd.domain.mcp.tools import mcp_origin
-from chatd.domain.ports import Clock, Env, Provisioner, Tool, ToolFamily, WorkspaceAccess
+from chatd.domain.ports import (
+    Clock,
+    Env,
+    Provisioner,
+    Tool,
+    ToolContext,
+    ToolFamily,
+    WorkspaceAccess,
+)
 from chatd.domain.prompt.instructions import Instructions
 from chatd.domain.prompt.modes import mode_texts, plan_path
 from chatd.domain.subagents import subagent_instructions
@@ -20,7 +29,7 @@ from chatd.store.mcp import selection
 from chatd.tools.attachments import attach_file
 from chatd.tools.chat_files import ChatFileWriter
 from chatd.tools.execute import execute
-from chatd.tools.files import file_tools
+from chatd.tools.files import SaveResult, file_tools
 from chatd.tools.plans import propose_plan
 from chatd.tools.processes import process_tools
 from chatd.tools.skill_directory import SkillDirectory
@@ -102,6 +111,7 @@ class ChatTools:
         self._load_instructions = load_instructions
         self._skills = skills
         self.orders: ToolOrders | None = None
+        self.save: SaveResult | None = None
 
     async def tools(self, chat: Chat) -> Sequence[Tool]:
         found: dict[str, Tool] = {}
@@ -116,6 +126,9 @@ class ChatTools:
         if servers and self.orders is not None:
             servers = await self.orders.order(chat, servers)
         return tuple(tool for each in ("", *servers) for tool in by_server.get(each, ()))
+
+    async def save_result(self, context: ToolContext, output: ToolOutput) -> ToolOutput:
+        return output if self.save is None else await self.save(context, output)
 
     async def instructions(self, chat: Chat) -> Instructions:
         found = await self._load_instructions(chat)

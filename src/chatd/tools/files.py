@@ -1,7 +1,7 @@
 """The tools that read, write and edit files of the workspace."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 from typing import Annotated, Final
 
@@ -11,7 +11,7 @@ from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.chat.parts import FilePart
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ToolError, Unavailable
-from chatd.domain.ports import SaveResult, Tool, ToolContext, WorkspaceAccess
+from chatd.domain.ports import Tool, ToolContext, WorkspaceAccess
 from chatd.domain.text import decode_lenient
 from chatd.domain.workspace.agent_api import (
     AgentRefused,
@@ -37,8 +37,6 @@ MAX_CHAT_RESULT_BYTES: Final = 2 * 1024 * 1024
 MAX_LINE_CHARS: Final = 2_000
 MAX_PAGE_BYTES: Final = 32 * 1024
 RESULTS_DIRECTORY: Final = "~/.chatd/results"
-SAVED_ABOVE_BYTES: Final = 16 * 1024
-"""The least that a result may have in any step."""
 SAVE_TIMEOUT_S: Final = 10.0
 READ_ON_TEXT: Final = "Read these lines again with a smaller limit, in a step with fewer calls."
 
@@ -103,16 +101,15 @@ class EditFilesArguments(Struct, frozen=True, kw_only=True):
     ]
 
 
-def save_long_results(
-    access: WorkspaceAccess | None, files: ChatFileWriter | None = None
-) -> SaveResult:
-    """For results of MCP servers: a file in the chat's workspace, else a file of the chat. A result
-    that cannot be saved is as it was. Raises StaleFence."""
+SaveResult = Callable[[ToolContext, ToolOutput], Awaitable[ToolOutput]]
+
+
+def save_results(access: WorkspaceAccess | None, files: ChatFileWriter | None = None) -> SaveResult:
+    """In a file of the chat's workspace, else in a file of the chat. A result that cannot be saved
+    is as it was. Raises StaleFence."""
 
     async def save(context: ToolContext, output: ToolOutput) -> ToolOutput:
         data = output.text.encode("utf-8", "replace")
-        if len(data) <= SAVED_ABOVE_BYTES:
-            return output
         name = sha256(context.call_key.encode()).hexdigest()[:16]
         try:
             async with asyncio.timeout(SAVE_TIMEOUT_S):

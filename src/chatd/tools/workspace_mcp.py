@@ -24,7 +24,6 @@ from chatd.domain.workspace.agent_api import (
     WorkspaceMcpServer,
     WorkspaceUnavailable,
 )
-from chatd.tools.files import save_long_results
 from chatd.tools.tool import RETRY_ADVICE_TEXT
 
 WORKSPACE_MCP_TIMEOUT_S: Final = 100.0
@@ -64,10 +63,9 @@ class WorkspaceMcpTool(Struct, frozen=True, kw_only=True):
         except AgentUnreachable as error:
             return error_output(f"{error.message} {RETRY_ADVICE_TEXT}")
         value = parse_json(result)
-        output = convert_result(
+        return convert_result(
             cast("Mapping[str, object]", value if isinstance(value, dict) else {})
         )
-        return await save_long_results(self.access)(context, output)
 
     async def recover(self, context: ToolContext) -> ToolOutput | None:
         del context

@@ -30,6 +30,8 @@ _MIN_BUDGET_BYTES: Final = 16 * 1024
 _DEFAULT_BUDGET_BYTES: Final = 64 * 1024
 STEP_OUTPUT_BYTES: Final = 100 * 1024
 """Of all results of a step together, however large the model's context is."""
+SAVED_ABOVE_BYTES: Final = 16 * 1024
+"""A longer result is saved as soon as it is there, a shorter one only if its step cuts it."""
 _MIN_SHARE_BYTES: Final = 1024
 _MIN_MARKED_BYTES: Final = 512
 _MARKER_BYTES: Final = 256
@@ -115,8 +117,9 @@ def share_bytes(
     return min(budget, _share([_size(answer.output.text) for answer in answers], budget))
 
 
-def is_cut(answer: AnsweredCall, share: int) -> bool:
-    return _size(answer.output.text) > share
+def is_long(output: ToolOutput, limit: int = SAVED_ABOVE_BYTES) -> bool:
+    """Whether the whole text must be saved for the model, and is not."""
+    return not output.saved and _size(output.text) > limit
 
 
 def _size(text: str) -> int:
