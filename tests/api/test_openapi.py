@@ -46,6 +46,57 @@ def test_a_write_replies_what_it_changed_unless_nothing_is_left_to_show(server: 
     }
 
 
+NOT_PAGES = {
+    "/chats/{chat_id} workspace_mcp_servers": "a part of the chat",
+    "/chats/{chat_id}/acl groups": "written as a whole",
+    "/chats/{chat_id}/acl users": "written as a whole",
+    "/chats/{chat_id}/diff repositories": "one state of all repositories",
+    "/chats/{chat_id}/tool-policy rules": "written as a whole",
+    "/cost/me/summary by_chat": "a report with a bounded table",
+    "/cost/me/summary by_day": "a report with a bounded table",
+    "/cost/me/summary by_day_and_model": "a report with a bounded table",
+    "/cost/me/summary by_model": "a report with a bounded table",
+    "/cost/summary by_day_and_model": "a report with a bounded table",
+    "/cost/summary by_model": "a report with a bounded table",
+    "/cost/{user_id}/summary by_chat": "a report with a bounded table",
+    "/cost/{user_id}/summary by_day": "a report with a bounded table",
+    "/cost/{user_id}/summary by_day_and_model": "a report with a bounded table",
+    "/cost/{user_id}/summary by_model": "a report with a bounded table",
+    "/directory groups": "the best matches of a search, for one picker",
+    "/directory users": "the best matches of a search, for one picker",
+    "/providers/{provider_id} keys": "a part of the provider",
+    "/settings/me/tool-policy rules": "written as a whole",
+    "/settings/tool-policy rules": "written as a whole",
+    "/templates/{template_id} parameters": "a part of the template",
+    "/templates/{template_id}/tool-policy rules": "written as a whole",
+    "/usage-limits group_overrides": "the first 200; the whole list is a page of its own",
+    "/usage-limits overrides": "the first 200; the whole list is a page of its own",
+    "/usage-limits/status warnings": "the limits of one user that are nearly reached",
+    "/workspaces/{workspace_id} agents": "a part of the workspace",
+}
+"""Lists of objects that are not pages, and why."""
+
+
+async def test_every_list_is_a_page_unless_it_is_a_part_of_something_else(
+    server: ApiServer,
+) -> None:
+    document = await described(server)
+    components = msgspec.convert(document["components"], dict[str, dict[str, Json]])
+    found: set[str] = set()
+    for route in all_routes(server.deps):
+        kind = route.replies.get(200)
+        schema = components["schemas"].get(getattr(kind, "__name__", ""), {})
+        fields = msgspec.convert(schema.get("properties", {}), dict[str, Json])
+        if route.method != "GET" or {"items", "has_more", "next_cursor"} <= fields.keys():
+            continue
+        found |= {
+            f"{route.path} {name}"
+            for name, field in fields.items()
+            if field.get("type") == "array" and SCHEMAS in str(field)
+        }
+    assert found == NOT_PAGES.keys()
+
+
 async def test_every_referenced_type_exists_and_errors_have_one_shape(server: ApiServer) -> None:
     document = await described(server)
     text = msgspec.json.encode(document).decode()

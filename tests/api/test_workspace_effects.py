@@ -45,7 +45,7 @@ async def test_the_owner_stops_a_background_command(
     conn = bench.on_behalf(chat_id)
     started = await conn.start_process("exec sleep 600", key=bench.key("s"), background=True)
     path = f"/chats/{chat_id}/workspace/processes"
-    [process] = msgspec.convert((await api.ask("GET", path)).json["processes"], list[Json])
+    [process] = msgspec.convert((await api.ask("GET", path)).json["items"], list[Json])
     assert (process["id"], process["running"], process["background"]) == (started.id, True, True)
     stopped = await signal(api, chat_id, started.id)
     assert stopped.status == 200, stopped.content
@@ -64,7 +64,7 @@ async def test_a_command_of_another_chat_of_the_workspace_is_not_reached(
     other = bench.on_behalf(ChatId(UUID(int=7)))
     started = await other.start_process("exec sleep 600", key=bench.key("o"), background=True)
     listed = await api.ask("GET", f"/chats/{chat_id}/workspace/processes")
-    assert listed.json == {"processes": []}
+    assert listed.items == []
     assert (await signal(api, chat_id, started.id)).code == (404, "not_found")
     assert (await other.output(started.id)).running
 

@@ -45,9 +45,10 @@ async def test_a_directory_and_a_file_are_read(files: Files) -> None:
     (files.home / "src" / "app.py").write_text("print('hä')\n")
     listed = (await files.list()).json
     assert (listed["home"], listed["is_cut"]) == (str(files.home), False)
-    [entry] = msgspec.convert(listed["entries"], list[Json])
+    [entry] = msgspec.convert(listed["items"], list[Json])
     assert (entry["name"], entry["kind"]) == ("src", "directory")
-    [entry] = msgspec.convert((await files.list("src")).json["entries"], list[Json])
+    assert listed["entries"] == listed["items"], "for earlier clients"
+    [entry] = (await files.list("src")).items
     assert (entry["name"], entry["kind"], entry["size_bytes"]) == ("app.py", "file", 13)
     assert str(entry["modified_at"]).startswith("20")
     loaded = await files.load("src/app.py")
@@ -56,6 +57,21 @@ async def test_a_directory_and_a_file_are_read(files: Files) -> None:
     assert (loaded.headers["x-file-size"], loaded.headers["cache-control"]) == ("13", "no-store")
     part = await files.load("src/app.py", "&offset=10&limit=2")
     assert (part.content, part.headers["x-file-size"]) == (b"')", "13")
+
+
+async def test_a_directory_is_read_by_pages_that_go_on_where_the_last_one_ended(
+    files: Files,
+) -> None:
+    for name in ("b", "c", "d", "e"):
+        (files.home / name).touch()
+    first = await files.list("&limit=2")
+    assert [entry["name"] for entry in first.items] == ["b", "c"]
+    assert len(msgspec.convert(first.json["entries"], list[Json])) == 4
+    (files.home / "a").touch()
+    second = await files.list(f"&limit=2&cursor={first.json['next_cursor']}")
+    assert [entry["name"] for entry in second.items] == ["d", "e"]
+    assert (second.json["has_more"], second.json["entries"]) == (False, [])
+    assert (await files.list("&cursor=x")).code == (400, "invalid_cursor")
 
 
 @pytest.mark.promise("P13")

@@ -2906,6 +2906,16 @@ export interface components {
             id: string;
             name: string;
         };
+        DirectoryPage: {
+            items: components["schemas"]["WorkspaceEntry"][];
+            has_more: boolean;
+            next_cursor: string | null;
+            path: string;
+            home: string;
+            directory: string;
+            entries: components["schemas"]["WorkspaceEntry"][];
+            is_cut: boolean;
+        };
         DirectoryReply: {
             users: components["schemas"]["DirectoryUser"][];
             groups: components["schemas"]["DirectoryGroup"][];
@@ -3746,7 +3756,10 @@ export interface components {
             running: boolean;
             exit_code: number | null;
         };
-        ProcessList: {
+        ProcessPage: {
+            items: components["schemas"]["ProcessItem"][];
+            has_more: boolean;
+            next_cursor: string | null;
             processes: components["schemas"]["ProcessItem"][];
         };
         PromptPage: {
@@ -4798,14 +4811,6 @@ export interface components {
             items: components["schemas"]["WorkerItem"][];
             has_more: boolean;
             next_cursor: string | null;
-        };
-        WorkspaceDirectory: {
-            path: string;
-            home: string;
-            directory: string;
-            entries: components["schemas"]["WorkspaceEntry"][];
-            /** @default false */
-            is_cut?: boolean;
         };
         WorkspaceEntry: {
             name: string;
@@ -5965,6 +5970,8 @@ export interface operations {
     list_workspace_directory: {
         parameters: {
             query?: {
+                limit?: number;
+                cursor?: string;
                 path?: string;
             };
             header?: never;
@@ -5980,7 +5987,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["WorkspaceDirectory"];
+                    "application/json": components["schemas"]["DirectoryPage"];
                 };
             };
         };
@@ -6018,7 +6025,10 @@ export interface operations {
     };
     list_processes: {
         parameters: {
-            query?: never;
+            query?: {
+                limit?: number;
+                cursor?: string;
+            };
             header?: never;
             path: {
                 chat_id: string;
@@ -6032,7 +6042,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ProcessList"];
+                    "application/json": components["schemas"]["ProcessPage"];
                 };
             };
         };

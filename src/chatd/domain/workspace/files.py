@@ -34,14 +34,20 @@ class WorkspaceEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     detail: Annotated[str | None, describe("The kind of an `other` entry.", "socket")] = None
 
 
+DirectoryPath = Annotated[str, describe("Its path, without links.", "/home/dev/app")]
+HomePath = Annotated[str, describe("The home directory. Other paths cannot be read.", "/home/dev")]
+StartPath = Annotated[str, describe("Where commands begin.", "/home/dev/app")]
+IsCut = Annotated[bool, describe("The directory has more than 2,000 entries: some are missing.")]
+
+
 class WorkspaceDirectory(Struct, frozen=True, kw_only=True):
     """A directory of a workspace: directories first, then by name."""
 
-    path: Annotated[str, describe("Its path, without links.", "/home/dev/app")]
-    home: Annotated[str, describe("The home directory. Other paths cannot be read.", "/home/dev")]
-    directory: Annotated[str, describe("Where commands begin.", "/home/dev/app")]
-    entries: Annotated[tuple[WorkspaceEntry, ...], describe("The entries, at most 2,000.")]
-    is_cut: Annotated[bool, describe("There are more entries than these.")] = False
+    path: DirectoryPath
+    home: HomePath
+    directory: StartPath
+    entries: tuple[WorkspaceEntry, ...]
+    is_cut: IsCut = False
 
 
 class FilePiece(Struct, frozen=True, kw_only=True):

@@ -29,10 +29,16 @@ export function useTree(chatId: string): Tree {
       const before = current.current.directories.get(path)?.entries ?? [];
       change((now) => withLoaded(now, path, { state: "loading", entries: before }));
       try {
-        const query = { path };
-        const found = await api.GET("/api/v1/chats/{chat_id}/workspace/files", { path: { chat_id: chatId }, query, signal });
+        const read = (cursor?: string) =>
+          api.GET("/api/v1/chats/{chat_id}/workspace/files", { path: { chat_id: chatId }, query: { path, limit: 200, cursor }, signal });
+        let found = await read();
+        const entries = [...found.items];
+        while (found.next_cursor !== null) {
+          found = await read(found.next_cursor);
+          entries.push(...found.items);
+        }
         change((now) => ({
-          ...withLoaded(now, path, { state: "ready", entries: found.entries, isCut: found.is_cut ?? false }),
+          ...withLoaded(now, path, { state: "ready", entries, isCut: found.is_cut }),
           home: found.home,
           directory: found.directory,
         }));

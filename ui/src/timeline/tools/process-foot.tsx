@@ -64,7 +64,7 @@ export function endWords({ exit_code: code }: Pick<Process, "exit_code">): strin
 function useProcess(chatId: string, isOwner: boolean, processId: string, command: string): Process | null {
   const { data } = useQuery({
     queryKey: processesKey(chatId),
-    queryFn: async ({ signal }) => (await api.GET("/api/v1/chats/{chat_id}/workspace/processes", { path: { chat_id: chatId }, signal })).processes,
+    queryFn: async ({ signal }) => (await api.GET("/api/v1/chats/{chat_id}/workspace/processes", { path: { chat_id: chatId }, signal })).items,
     enabled: isOwner,
     retry: false,
     refetchInterval: ({ state }) => (state.status !== "error" && state.data?.some((one) => one.running) === true ? READ_EVERY_MS : false),

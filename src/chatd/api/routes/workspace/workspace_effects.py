@@ -5,17 +5,20 @@ Only the owner does that, as with terminals. Both are in the audit log, before t
 
 from collections.abc import Mapping
 from typing import Final
+from uuid import NAMESPACE_OID, uuid5
 
 from chatd.api.deps import ApiDeps, WorkspaceControl
 from chatd.api.error_codes import BROWSE_CODES
+from chatd.api.pages import ItemPosition, Paging, cut_whole
 from chatd.api.read_audit import audit_workspace_read
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.workspace.build_requests import require_workspaces
 from chatd.api.routes.workspace.chat_workspaces import require_chat
+from chatd.api.schemas.lists import ListQuery
 from chatd.api.schemas.workspace.effects import (
     ProcessItem,
-    ProcessList,
+    ProcessPage,
     RevertBody,
     SignalBody,
 )
@@ -42,7 +45,8 @@ class WorkspaceEffectRoutes:
                 permission="workspaces.read",
                 summary="List the commands that a chat started in its workspace",
                 handle=self.list_processes,
-                replies={200: ProcessList},
+                query=ListQuery,
+                replies={200: ProcessPage},
                 errors=BROWSE_CODES,
             ),
             ApiRoute(
@@ -78,7 +82,17 @@ class WorkspaceEffectRoutes:
             found = await (await control.effects(chat)).processes()
         except AgentRefused as error:
             raise _explain(error) from error
-        return reply(ProcessList(processes=tuple(map(_item, found))))
+        paging = Paging(request, request.query(ListQuery), ItemPosition)
+        every = tuple(map(_item, found))
+        shown, next_cursor = cut_whole(paging, every, lambda item: uuid5(NAMESPACE_OID, item.id))
+        return reply(
+            ProcessPage(
+                items=tuple(shown),
+                has_more=next_cursor is not None,
+                next_cursor=next_cursor,
+                processes=every if paging.position is None else (),
+            )
+        )
 
     async def signal_process(self, request: ApiRequest) -> ApiReply:
         body = await request.body(_SIGNAL)

@@ -7,16 +7,18 @@ A share does not include them: the owner reads them, and roles that read all wor
 
 from collections.abc import AsyncGenerator
 from typing import Final
+from uuid import NAMESPACE_OID, uuid5
 
 from chatd.api.deps import ApiDeps
 from chatd.api.error_codes import BROWSE_CODES
+from chatd.api.pages import ItemPosition, Paging, cut_whole
 from chatd.api.read_audit import audit_workspace_read
 from chatd.api.request import ApiReply, ApiRequest, StreamedReply, reply
 from chatd.api.route import ApiRoute
 from chatd.api.routes.files import ACCESS_KINDS
 from chatd.api.routes.workspace.build_requests import require_workspaces
 from chatd.api.routes.workspace.chat_workspaces import require_chat
-from chatd.api.schemas.workspace.files import DirectoryQuery, WorkspaceFileQuery
+from chatd.api.schemas.workspace.files import DirectoryPage, DirectoryQuery, WorkspaceFileQuery
 from chatd.domain.access import UserActor
 from chatd.domain.chat.row import Chat
 from chatd.domain.config_change import ConfigChange
@@ -27,7 +29,6 @@ from chatd.domain.workspace.agent_api import AgentRefused
 from chatd.domain.workspace.files import (
     MAX_PIECE_BYTES,
     FilePiece,
-    WorkspaceDirectory,
     WorkspaceFiles,
     is_text,
 )
@@ -60,7 +61,7 @@ class WorkspaceFileRoutes:
                 description="Links are shown, and followed only inside the home directory.",
                 handle=self.list_workspace_directory,
                 query=DirectoryQuery,
-                replies={200: WorkspaceDirectory},
+                replies={200: DirectoryPage},
                 errors=BROWSE_CODES,
             ),
             ApiRoute(
@@ -79,10 +80,26 @@ class WorkspaceFileRoutes:
     async def list_workspace_directory(self, request: ApiRequest) -> ApiReply:
         query = request.query(DirectoryQuery)
         files = await self._open(request)
+        paging = Paging(request, query, ItemPosition)
         try:
-            return reply(await files.list_directory(_check_path(query.path)))
+            found = await files.list_directory(_check_path(query.path))
         except AgentRefused as error:
             raise _explain(error) from error
+        shown, next_cursor = cut_whole(
+            paging, found.entries, lambda entry: uuid5(NAMESPACE_OID, entry.name)
+        )
+        return reply(
+            DirectoryPage(
+                items=tuple(shown),
+                has_more=next_cursor is not None,
+                next_cursor=next_cursor,
+                path=found.path,
+                home=found.home,
+                directory=found.directory,
+                entries=found.entries if paging.position is None else (),
+                is_cut=found.is_cut,
+            )
+        )
 
     async def load_workspace_file(self, request: ApiRequest) -> ApiReply:
         query = request.query(WorkspaceFileQuery)

@@ -5,6 +5,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
+from chatd.api.schemas.lists import ListPage
 from chatd.api.schemas.workspace.diffs import SCOPE_TEXT
 from chatd.api.schemas.workspace.files import MAX_PATH_CHARS
 from chatd.domain.description import describe
@@ -34,10 +35,13 @@ class ProcessItem(Struct, frozen=True, kw_only=True):
     exit_code: Annotated[int | None, describe("Its exit code, once it has ended.", 0)]
 
 
-class ProcessList(Struct, frozen=True, kw_only=True):
-    """The commands of a chat: running ones first, then the newest first."""
+class ProcessPage(ListPage[ProcessItem], frozen=True, kw_only=True):
+    """A page of the commands of a chat: running ones first, then the newest first."""
 
-    processes: Annotated[tuple[ProcessItem, ...], describe("The commands.")]
+    processes: Annotated[
+        tuple[ProcessItem, ...],
+        describe("All commands, on the first page, for clients of earlier versions. Use `items`."),
+    ]
 
 
 class SignalBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

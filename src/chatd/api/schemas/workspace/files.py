@@ -4,8 +4,16 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
+from chatd.api.schemas.lists import ListPage, ListQuery
 from chatd.domain.description import describe
-from chatd.domain.workspace.files import MAX_PIECE_BYTES
+from chatd.domain.workspace.files import (
+    MAX_PIECE_BYTES,
+    DirectoryPath,
+    HomePath,
+    IsCut,
+    StartPath,
+    WorkspaceEntry,
+)
 
 MAX_PATH_CHARS: Final = 4096
 MAX_FILE_OFFSET: Final = 1 << 48
@@ -17,12 +25,25 @@ WorkspacePath = Annotated[
 ]
 
 
-class DirectoryQuery(Struct, frozen=True, kw_only=True):
+class DirectoryQuery(ListQuery, frozen=True, kw_only=True):
     path: Annotated[
         str,
         Meta(max_length=MAX_PATH_CHARS),
         describe("The directory, absolute or from the home directory; empty: that.", "app/src"),
     ] = ""
+
+
+class DirectoryPage(ListPage[WorkspaceEntry], frozen=True, kw_only=True):
+    """A page of a directory of a workspace: directories first, then by name."""
+
+    path: DirectoryPath
+    home: HomePath
+    directory: StartPath
+    entries: Annotated[
+        tuple[WorkspaceEntry, ...],
+        describe("All entries, on the first page, for clients of earlier versions. Use `items`."),
+    ]
+    is_cut: IsCut
 
 
 class WorkspaceFileQuery(Struct, frozen=True, kw_only=True):
