@@ -537,3 +537,70 @@ async def test_a_stopped_call_books_the_input_as_its_provider_counts_it(
     rows = await rig.pool.fetch("SELECT input_tokens, estimated FROM usage_events ORDER BY id")
     assert [row["estimated"] for row in rows] == [False, True]
     assert abs(rows[1]["input_tokens"] - rows[0]["input_tokens"]) < 20
+
+
+def told(**usage: int) -> bytes:
+    message = {"id": "msg_1", "model": "m", "usage": {"output_tokens": 1, **usage}}
+    return event("message_start", message=message)
+
+
+async def test_a_call_stopped_in_silence_costs_what_one_that_is_stopped_while_it_streams_does(
+    dsn: str,
+) -> None:
+    """On the wire that tells the input first. The provider counts twice what chatd estimates."""
+    cached = told(input_tokens=14, cache_read_input_tokens=1_000, cache_creation_input_tokens=1_000)
+    async with (
+        FakeAnthropic.running() as api,
+        engine_rig_with(dsn, api, kind="anthropic") as rig,
+    ):
+        for script in ((told(input_tokens=2 * 1_007),), (), (cached,), ()):
+            gate = Gate()
+            if script:
+                api.script(*script, gate)
+            else:
+                api.scripted.append(Reply(held=gate))
+            chat_id = await rig.create(LONG)
+            await gate.reached.wait()
+            await rig.interrupt(chat_id)
+            await rig.wait_runner_left(chat_id)
+        await rig.replica.usage_writer.wait_idle()
+        rows = await rig.pool.fetch("SELECT input_tokens, estimated FROM usage_events ORDER BY id")
+        assert [row["estimated"] for row in rows] == [True] * 4
+        streamed, silent, _, after_cached = (row["input_tokens"] for row in rows)
+        assert streamed == 2 * 1_007
+        assert abs(silent - streamed) < 20
+        assert abs(after_cached - streamed) < 20
+
+
+async def test_a_call_stopped_in_silence_after_a_cached_one_costs_the_price_of_the_cache(
+    dsn: str,
+) -> None:
+    async with (
+        FakeAnthropic.running() as api,
+        engine_rig_with(dsn, api, kind="anthropic") as rig,
+    ):
+        start = told(input_tokens=7, cache_creation_input_tokens=1_000)
+        block = {"type": "text", "text": ""}
+        delta = {"type": "text_delta", "text": "hello"}
+        api.script(
+            start,
+            event("content_block_start", index=0, content_block=block),
+            event("content_block_delta", index=0, delta=delta),
+            event("content_block_stop", index=0),
+            event("message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": 9}),
+            event("message_stop"),
+        )
+        chat_id = await rig.create(LONG)
+        await rig.wait_runner_left(chat_id)
+        gate = Gate()
+        api.scripted.append(Reply(held=gate))
+        await rig.send(chat_id, "again")
+        await gate.reached.wait()
+        await rig.interrupt(chat_id)
+        await rig.wait_state(chat_id, "W")
+        await rig.replica.usage_writer.wait_idle()
+        rows = await rig.pool.fetch(
+            "SELECT input_tokens, cache_read_tokens, estimated FROM usage_events ORDER BY id"
+        )
+        assert (rows[1]["estimated"], rows[1]["cache_read_tokens"]) == (True, 1_000)
+        assert rows[1]["input_tokens"] < 50

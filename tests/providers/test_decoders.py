@@ -4,8 +4,9 @@ import msgspec
 import pytest
 
 from chatd.domain.answer.assembler import Assembler
+from chatd.domain.chat.messages import TokenUsage
 from chatd.domain.chat.parts import ToolCallPart
-from chatd.domain.model.protocol import Finished, StreamFailed
+from chatd.domain.model.protocol import Finished, StreamFailed, TextDelta
 from tests.support.providers.openai_chat import DONE, chunk
 from tests.support.providers.recorded import APIS
 from tests.support.providers.stream_reader import read_at_all_cuts, read_bytewise
@@ -95,3 +96,37 @@ def test_a_call_cut_before_its_first_argument_is_marked_on_every_wire(wire: str)
     [call] = assembler.finished().content
     assert isinstance(call, ToolCallPart)
     assert call.cut
+
+
+@pytest.mark.parametrize(
+    ("api", "is_told"),
+    [("anthropic", True), ("gemini", True), ("chat", False), ("responses", False)],
+)
+def test_a_call_stopped_while_it_streams_has_its_whole_input_once(
+    api: str, *, is_told: bool
+) -> None:
+    """As its vendor tells it with the first text, else as it is expected. The numbers of the end
+    replace it."""
+    expected = TokenUsage(input_tokens=40, cache_read_tokens=60)
+    assembler = Assembler(expected=expected)
+    events = APIS[api].read("text")
+    whole = Assembler()
+    for event in events:
+        whole.feed(event)
+    final = whole.usage
+    deltas = [number for number, event in enumerate(events) if isinstance(event, TextDelta)]
+    for event in events[: deltas[1]]:
+        assembler.feed(event)
+    stopped = assembler.usage
+    assert stopped.estimated
+    wanted = final if is_told else expected
+    assert (stopped.input_tokens, stopped.cache_read_tokens) == (
+        wanted.input_tokens,
+        wanted.cache_read_tokens,
+    )
+    assert stopped.total_tokens == (
+        stopped.input_tokens
+        + stopped.cache_read_tokens
+        + stopped.cache_creation_tokens
+        + stopped.output_tokens
+    )

@@ -424,7 +424,7 @@ def test_an_interrupted_answer_has_the_usage_told_so_far() -> None:
 def test_what_the_provider_does_not_tell_is_estimated(
     events: tuple[ModelEvent, ...], usage: tuple[int, int]
 ) -> None:
-    assembler = Assembler(input_tokens=40)
+    assembler = Assembler(expected=TokenUsage(input_tokens=40))
     for event in events:
         assembler.feed(event)
     found = assembler.usage
@@ -433,7 +433,7 @@ def test_what_the_provider_does_not_tell_is_estimated(
 
 @pytest.mark.promise("P11")
 def test_told_usage_is_not_estimated_and_corrects_earlier_reports() -> None:
-    assembler = Assembler(input_tokens=40)
+    assembler = Assembler(expected=TokenUsage(input_tokens=40))
     assembler.feed(UsageReported(usage=TokenUsage(input_tokens=9, output_tokens=1)))
     assembler.feed(TextDelta(id="1", delta="x" * 400))
     assembler.feed(Finished(reason="stop", usage=TokenUsage(output_tokens=90)))

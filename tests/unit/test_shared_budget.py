@@ -12,7 +12,7 @@ from chatd.domain.answer.answer import StartedCall
 from chatd.domain.chat.messages import TokenUsage
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import Unavailable
-from chatd.domain.model.usage import learn_input_ratio
+from chatd.domain.model.usage import expected_input, learn_input_ratio
 from chatd.domain.spend import (
     FIRST_OUTPUT_TOKENS,
     UNCHECKED_REFUSAL,
@@ -241,9 +241,28 @@ def test_without_a_check_a_tenth_of_the_limit_stays(
         (1.2, 1_000, TokenUsage(input_tokens=2_000, estimated=True), 1.2),
         (1.2, 1_000, TokenUsage(output_tokens=9), 1.2),
         (1.2, 199, TokenUsage(input_tokens=2_000), 1.2),
+        (1.0, 1_000, TokenUsage(input_tokens=9_000, context_tokens=1_500), 1.5),
     ],
 )
 def test_what_providers_count_corrects_the_estimate_of_the_input(
     ratio: float, estimated: int, told: TokenUsage, learned: float
 ) -> None:
     assert learn_input_ratio(ratio, estimated, told) == learned
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        (None, TokenUsage(input_tokens=1_000)),
+        (TokenUsage(input_tokens=900), TokenUsage(input_tokens=1_000)),
+        (
+            TokenUsage(cache_read_tokens=700, cache_creation_tokens=200),
+            TokenUsage(input_tokens=100, cache_read_tokens=900),
+        ),
+        (TokenUsage(cache_read_tokens=4_000), TokenUsage(cache_read_tokens=1_000)),
+    ],
+)
+def test_input_that_the_provider_has_in_its_cache_is_expected_at_its_price(
+    before: TokenUsage | None, expected: TokenUsage
+) -> None:
+    assert expected_input(1_000, before) == expected

@@ -58,7 +58,12 @@ from chatd.domain.model.protocol import (
     UsageReported,
 )
 from chatd.domain.model.retry import IdleTimeout
-from chatd.domain.model.usage import estimate_input_tokens, has_files, utf8_size
+from chatd.domain.model.usage import (
+    estimate_input_tokens,
+    expected_input,
+    has_files,
+    utf8_size,
+)
 from chatd.domain.ports import Env, ModelChoice, ModelSource, SpendAllowance, Tool
 from chatd.domain.prompt.builder import (
     PromptTarget,
@@ -66,7 +71,7 @@ from chatd.domain.prompt.builder import (
     is_history_larger,
     list_file_ids,
 )
-from chatd.domain.prompt.compaction import DEFAULT_THRESHOLD_PERCENT
+from chatd.domain.prompt.compaction import DEFAULT_THRESHOLD_PERCENT, cached_usage
 from chatd.domain.prompt.files import ResolvedFile
 from chatd.domain.prompt.instruction_updates import PendingUpdate
 from chatd.domain.prompt.instructions import Instructions
@@ -325,9 +330,10 @@ class ModelCall:
         rough = estimate_input_tokens(request)
         estimate = spend_guard.estimate_input(self.record.config, rough)
         self._request_tokens = None if has_files(request) else estimate
+        before = cached_usage(attempt.history, self.record.config.id, self._env.clock.now())
         self._assembler = Assembler(
             self._used_ids,
-            input_tokens=estimate,
+            expected=expected_input(estimate, before),
             max_calls=self._max_calls,
             continues=request.continues,
         )
@@ -340,7 +346,10 @@ class ModelCall:
                 call, chat = self._started_call(), attempt.chat
                 allowance = await spend_guard.open(chat, call, self._choice)
                 self._mark = RequestMark(lambda: spend_guard.mark_sent(chat, call))
-                failure = await self._read(request, recorder, allowance, spend_guard)
+                try:
+                    failure = await self._read(request, recorder, allowance, spend_guard)
+                finally:  # a stopped call too may have told its input
+                    spend_guard.learn_input(self.record.config, rough, self._assembler.told)
         except SpendUnknown:
             raise self.rejected(attempt, UNCHECKED_WAIT) from None
         except TimeoutError:
@@ -367,7 +376,6 @@ class ModelCall:
             if failure.kind in ("answer_too_large", "stream_content_timeout"):
                 raise AnswerTooLarge(failure, self.usage_entries())
             raise self.rejected(attempt, failure)
-        spend_guard.learn_input(self.record.config, rough, self._assembler.usage)
         return self._assembler.finished()
 
     def rejected(self, attempt: Attempt, failure: ClassifiedFailure) -> ModelCallError:

@@ -81,7 +81,7 @@ class SpendGuard:
         return max(1, round(rough * ratio))
 
     def learn_input(self, config: ModelConfig, rough: int, told: TokenUsage) -> None:
-        """After a call whose provider told its usage."""
+        """After a call: `told` is what its provider told of its usage."""
         key = (config.provider, config.model)
         if len(self._input_ratios) >= MAX_INPUT_RATIOS:
             self._input_ratios.clear()

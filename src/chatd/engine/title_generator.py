@@ -29,7 +29,7 @@ from chatd.domain.model.protocol import (
     ProviderFault,
     StreamFailed,
 )
-from chatd.domain.model.usage import estimate_input_tokens
+from chatd.domain.model.usage import estimate_input_tokens, expected_input
 from chatd.domain.ports import Env, ModelChoice, ModelSource
 from chatd.domain.prompt.labels import MAX_EXCERPT_CHARS, label_request, read_label
 from chatd.domain.prompt.titles import (
@@ -222,7 +222,9 @@ class TitleGenerator:
         """No answer: the call did not reach the provider and has no usage. Usage is recorded on
         every way out, also if a shutdown cancels the call."""
         rough = estimate_input_tokens(request)
-        assembler = Assembler(input_tokens=self._spend_guard.estimate_input(model.config, rough))
+        assembler = Assembler(
+            expected=expected_input(self._spend_guard.estimate_input(model.config, rough), None)
+        )
         call_id = self._env.new_id()
         record = ModelCallRecord(config=model.config, id=call_id)
         call = started_call(kind, call_id, model.config, assembler.usage)

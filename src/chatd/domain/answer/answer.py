@@ -257,7 +257,7 @@ def estimated_entry(call: StartedCall, output_tokens: int) -> UsageEntry:
     usage = complete_usage(
         call.usage,
         is_final=False,
-        input_tokens=call.usage.input_tokens,
+        expected=call.usage,
         output_tokens=output_tokens,
     )
     record = ModelCallRecord(config=call.config, id=call.id)

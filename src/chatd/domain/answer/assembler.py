@@ -160,17 +160,17 @@ class Assembler:
     """One attempt. Every attempt gets a new assembler, so nothing of a failed one remains.
 
     `used_ids` are the ids of the chat's earlier calls. Some vendors number calls from 0 in every
-    answer, but results and running commands are stored by call id. `input_tokens` is an estimate,
-    for a provider that does not tell. Of an answer that makes more than `max_calls` calls, twice as
-    many are kept; the others are counted, and neither shown nor stored. The answer begins with the
-    text that it `continues`, which another call was paid for.
+    answer, but results and running commands are stored by call id. `expected` estimates the input,
+    for a provider that does not tell it. Of an answer that makes more than `max_calls` calls, twice
+    as many are kept; the others are counted, and neither shown nor stored. The answer begins with
+    the text that it `continues`, which another call was paid for.
     """
 
     def __init__(
         self,
         used_ids: Iterable[ToolCallId] = (),
         *,
-        input_tokens: int = 0,
+        expected: TokenUsage | None = None,
         max_calls: int = DEFAULT_STEP_LIMITS.calls,
         continues: str | None = None,
     ) -> None:
@@ -185,9 +185,9 @@ class Assembler:
         self._dropped: set[ToolCallId] = set()
         self._parts = 0
         self._chars = 0
-        self._input_tokens = input_tokens
+        self._expected = expected or TokenUsage()
         self._streamed_bytes = 0
-        self._told = TokenUsage()
+        self.told = TokenUsage()
 
     def feed(self, event: ModelEvent, at: str | None = None) -> tuple[Part, ...]:
         """Add an event that arrived at time `at`. Returns the live parts to show for it."""
@@ -200,9 +200,9 @@ class Assembler:
     def usage(self) -> TokenUsage:
         """The usage so far, with estimates for what the provider has not told."""
         return complete_usage(
-            self._told,
+            self.told,
             is_final=self._finished is not None,
-            input_tokens=self._input_tokens,
+            expected=self._expected,
             output_tokens=estimate_output_tokens(self._streamed_bytes),
         )
 
@@ -224,11 +224,11 @@ class Assembler:
                 self._grow(len(event.url) + len(event.title or ""))
                 return self._add(SourcePart(url=event.url, source_id=event.id, title=event.title))
             case UsageReported():
-                self._told = merge_usage(self._told, event.usage)
+                self.told = merge_usage(self.told, event.usage)
                 return ()
             case Finished():
                 self._finished = event
-                self._told = merge_usage(self._told, event.usage)
+                self.told = merge_usage(self.told, event.usage)
                 return ()
             case StreamPing() | StreamFailed():
                 return ()

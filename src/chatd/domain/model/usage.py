@@ -42,9 +42,10 @@ def merge_usage(old: TokenUsage, new: TokenUsage) -> TokenUsage:
 
 
 def complete_usage(
-    told: TokenUsage, *, is_final: bool, input_tokens: int, output_tokens: int
+    told: TokenUsage, *, is_final: bool, expected: TokenUsage, output_tokens: int
 ) -> TokenUsage:
-    """Fill in the estimates `input_tokens` and `output_tokens` where the provider told nothing.
+    """Fill in the estimates of the input (`expected`) and of `output_tokens` where the provider
+    told nothing.
 
     Before the end a provider may have told a part of the output, so that the larger number counts.
     A request without input tokens does not exist: a count of 0 means that it is not known.
@@ -53,15 +54,21 @@ def complete_usage(
     has_output = is_final and (told.output_tokens > 0 or output_tokens == 0)
     if has_input and has_output:
         return told
-    read = told.input_tokens if has_input else input_tokens
+    if not has_input:
+        read, cached = expected.input_tokens, expected.cache_read_tokens
+        told = replace(told, input_tokens=read, cache_read_tokens=cached)
     written = told.output_tokens if has_output else max(told.output_tokens, output_tokens)
-    return replace(
-        told,
-        input_tokens=read,
-        output_tokens=written,
-        total_tokens=read + written + told.cache_read_tokens + told.cache_creation_tokens,
-        estimated=True,
-    )
+    read = told.input_tokens + told.cache_read_tokens + told.cache_creation_tokens
+    return replace(told, output_tokens=written, total_tokens=read + written, estimated=True)
+
+
+def expected_input(tokens: int, before: TokenUsage | None) -> TokenUsage:
+    """What the input of a call is billed as, if its provider does not tell. `before` is the usage
+    of the answer before it, if the provider still has its prompt: what that call read from the
+    provider's cache or wrote there is read from the cache again."""
+    kept = 0 if before is None else before.cache_read_tokens + before.cache_creation_tokens
+    cached = min(tokens, kept)
+    return TokenUsage(input_tokens=tokens - cached, cache_read_tokens=cached)
 
 
 def estimate_input_tokens(request: ModelRequest) -> int:
@@ -74,8 +81,10 @@ def estimate_input_tokens(request: ModelRequest) -> int:
 
 def learn_input_ratio(ratio: float, estimated: int, told: TokenUsage) -> float:
     """How many input tokens a provider counts for one that `estimate_input_tokens` gives, after a
-    call whose usage it told. 1.0 at first."""
-    counted = told.input_tokens + told.cache_read_tokens + told.cache_creation_tokens
+    call whose input it told. 1.0 at first."""
+    counted = told.context_tokens or (
+        told.input_tokens + told.cache_read_tokens + told.cache_creation_tokens
+    )
     if told.estimated or counted == 0 or estimated < MIN_LEARNED_TOKENS:
         return ratio
     seen = min(max(counted / estimated, _MIN_INPUT_RATIO), _MAX_INPUT_RATIO)

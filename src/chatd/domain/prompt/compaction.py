@@ -6,6 +6,7 @@ messages before it stay: the newest ones and the user's last message. `kept_rows
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Final, Literal
 from uuid import UUID
 
@@ -26,7 +27,7 @@ from chatd.domain.chat.parts import (
     ToolResultPart,
 )
 from chatd.domain.chat.row import ChatError
-from chatd.domain.ids import ToolCallId
+from chatd.domain.ids import ModelConfigId, ToolCallId
 from chatd.domain.model.config import cost_micros
 from chatd.domain.model.failures import (
     ClassifiedFailure,
@@ -49,6 +50,9 @@ without a summary."""
 MAX_FAILED_SUMMARIES: Final = 3
 """Since the last summary. Each costs a model call with the whole chat; after as many, none is tried
 before the window is full or a user asks for one."""
+
+CACHE_LIFETIME_S: Final = 300.0
+"""The shortest time for which a vendor keeps the prompt of a call in its cache."""
 
 SUMMARY_FAILED: Final = "summary_failed"
 
@@ -152,6 +156,18 @@ def measure_fill(history: Sequence[Message], limit: int | None) -> ContextFill:
         return ContextFill(limit=max(limit or 0, 0))
     reported = row.usage.context_limit if row.usage is not None else None
     return ContextFill(tokens=_context_tokens(row.usage), limit=max(reported or limit or 0, 0))
+
+
+def cached_usage(
+    history: Sequence[Message], model_id: ModelConfigId | None, now: datetime
+) -> TokenUsage | None:
+    """The usage of the newest answer, if the next call begins with its prompt and the provider
+    still has that in its cache."""
+    row = next(reversed(select_rows(history).answers), None)
+    if row is None or row.usage is None or row.usage.estimated or row.model_config_id != model_id:
+        return None
+    age_s = (now - row.created_at).total_seconds()
+    return row.usage if age_s < CACHE_LIFETIME_S else None
 
 
 def _measured(answers: Sequence[Message]) -> Message | None:
