@@ -5,9 +5,8 @@ import asyncio
 import msgspec
 import pytest
 
-from chatd.client.followed_chat import FollowedChat
+from chatd.client.followed_chat import MAX_IDLE, FollowedChat
 from chatd.client.frames import ChatChanged, ListReady
-from chatd.client.kept_chats import MAX_IDLE
 from chatd.client.server import ServerUnreachable
 from chatd.domain.chat.change import Change
 from chatd.domain.chat.row import Chat

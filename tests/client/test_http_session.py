@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from chatd.client.exchange import ServerAddress
 from chatd.client.http_session import find_proxy, open_api
 from chatd.client.resources import Me
-from chatd.client.server_address import ServerAddress
 from chatd.client.session_sign_in import NotEncrypted, make_token_by_link, make_token_by_password
 from chatd.domain.description import USER_ID
 from tests.support.outcomes import raised

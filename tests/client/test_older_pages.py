@@ -7,9 +7,8 @@ import pytest
 
 from chatd.client.errors import ApiError
 from chatd.client.followed_chat import read_page
-from chatd.client.reducer import add_older_page, reduce_all, start
 from chatd.client.resources import MessagePage
-from chatd.client.state import OlderPage, ReceivedChat
+from chatd.client.state import OlderPage, ReceivedChat, add_older_page, reduce_all, start
 from chatd.domain.chat.events import (
     Event,
     HistoryReset,

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from chatd.client.drafts import Draft
 from chatd.client.errors import ApiError
 from chatd.client.followed_chat import FollowedChat
-from chatd.client.outbox import OutboxFull, SendDismissed
-from chatd.client.pending_sends import MAX_UNSENT
+from chatd.client.outbox import MAX_UNSENT, OutboxFull, SendDismissed
 from chatd.domain.ids import ChatId, ModelConfigId
 from tests.support.api.server import ME, ApiServer, Json
 from tests.support.client_rig import ClientRig, draft, run_client, texts_of

@@ -5,9 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from chatd.client.event_reader import read_event
-from chatd.client.reducer import drop_partial_group, reduce_all, start
-from chatd.client.state import ReceivedChat, ShownChat
+from chatd.client.frames import read_event
+from chatd.client.state import ReceivedChat, ShownChat, drop_partial_group, reduce_all, start
 from chatd.domain.chat.events import Event
 from chatd.domain.chat.parts import TextPart
 from chatd.domain.ids import ChatId

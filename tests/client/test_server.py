@@ -11,10 +11,10 @@ import pytest
 from aiohttp import ClientSession
 
 from chatd.client.errors import ApiError, ServerUnreachable, Validation
+from chatd.client.exchange import ServerAddress, clean_url
 from chatd.client.http_session import open_api
 from chatd.client.resources import Chat, Me, Page, StoredFile
 from chatd.client.server import ServerApi
-from chatd.client.server_address import ServerAddress, clean_url
 from chatd.domain.errors import InvalidInput
 from tests.support.api.oidc import free_port
 from tests.support.api.server import ME, ApiServer, message_body, serve_api

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from chatd.client.event_reader import read_event
-from chatd.client.reducer import reduce_all, start
+from chatd.client.frames import read_event
+from chatd.client.state import reduce_all, start
 from chatd.domain.chat.events import Event, MessageEvent, MessagePart, QueueUpdate
 from chatd.domain.chat.parts import TextPart, UnknownPart
 from chatd.domain.ids import ChatId

@@ -9,11 +9,11 @@ from aiohttp import ClientSession, WSMsgType, web
 
 from chatd.client.connection import Connection, ConnectionState
 from chatd.client.drafts import Draft, TextInput
+from chatd.client.exchange import ServerAddress
 from chatd.client.followed_chat import FollowedChat
 from chatd.client.frames import ListEvent
 from chatd.client.outbox import Outbox
 from chatd.client.server import PATIENCE_S, ServerApi
-from chatd.client.server_address import ServerAddress
 from chatd.clock import SystemClock
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Clock

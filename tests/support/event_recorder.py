@@ -13,9 +13,8 @@ import aiohttp
 import msgspec
 from msgspec import Raw, Struct
 
-from chatd.client.event_reader import read_event
-from chatd.client.reducer import drop_partial_group, reduce, start
-from chatd.client.state import ReceivedChat, ShownChat
+from chatd.client.frames import read_event
+from chatd.client.state import ReceivedChat, ShownChat, drop_partial_group, reduce, start
 from chatd.domain.ids import ChatId
 
 WAIT_S: Final = 60.0

@@ -9,9 +9,8 @@ from uuid import UUID
 import msgspec
 from msgspec import Raw
 
-from chatd.client.event_reader import read_event
-from chatd.client.reducer import drop_partial_group, reduce, start
-from chatd.client.state import LiveAnswer, LiveEpisode, ShownChat
+from chatd.client.frames import read_event
+from chatd.client.state import LiveAnswer, LiveEpisode, ShownChat, drop_partial_group, reduce, start
 from chatd.domain.chat.events import RequestedCall
 from chatd.domain.chat.messages import Role
 from chatd.domain.chat.parts import (

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from chatd import secret_files
-from chatd.client.server_address import ServerAddress
+from chatd.client.exchange import ServerAddress
 from chatd.domain.ids import CredentialId
 from chatd.settings.schema import SettingsError
 

@@ -17,9 +17,9 @@ from chatd.cli.output import print_json_line, print_notice, print_text
 from chatd.cli.profiles import Profiles, SavedSignIn, check_name, profiles_path
 from chatd.cli.target import Target, check_token, read_token_file
 from chatd.client.errors import ApiError, ServerUnreachable
+from chatd.client.exchange import ServerAddress, clean_url
 from chatd.client.http_session import open_api
 from chatd.client.resources import CreatedToken, Me
-from chatd.client.server_address import ServerAddress, clean_url
 from chatd.client.session_sign_in import make_token_by_link, make_token_by_password
 from chatd.domain.errors import InvalidInput
 from chatd.settings.schema import SettingsError

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from chatd.cli.profiles import Profiles, profiles_path
 from chatd.cli.server_address import read_address
-from chatd.client.server_address import ServerAddress, clean_url, is_loopback
+from chatd.client.exchange import ServerAddress, clean_url, is_loopback
 from chatd.domain.errors import InvalidInput
 from chatd.settings.config_file import default_data_dir, read_config
 from chatd.settings.schema import SettingsError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from chatd.cli.options import DataDir, Profile, TokenFile, Url
 
 if TYPE_CHECKING:
-    from chatd.client.server_address import ServerAddress
+    from chatd.client.exchange import ServerAddress
 
 ServerFinder = Callable[[], "ServerAddress"]
 

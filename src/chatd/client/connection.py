@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from chatd.aio import Backoff, InterruptibleSleep
 from chatd.client.drafts import PendingSend
-from chatd.client.followed_chat import ChatStore, FollowedChat, Listener, call
+from chatd.client.followed_chat import ChatStore, FollowedChat, KeptChats, Listener, call
 from chatd.client.frames import (
     LIST_TOPIC,
     ChatChanged,
@@ -27,10 +27,8 @@ from chatd.client.frames import (
     chat_of,
     chat_topic,
 )
-from chatd.client.kept_chats import KeptChats
 from chatd.client.server import ServerApi
-from chatd.client.socket import Lost, SignedOut, Socket
-from chatd.client.topics import TopicHandler, Topics
+from chatd.client.socket import Lost, SignedOut, Socket, TopicHandler, Topics
 from chatd.domain.ids import ChatId
 
 __all__ = ["Connection", "ConnectionState", "FollowedChat"]

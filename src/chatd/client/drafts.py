@@ -1,15 +1,19 @@
-"""Messages that a user writes, as the API takes them."""
+"""What the API takes: messages that a user writes, changes of a chat, answers to calls."""
 
 from collections.abc import Mapping
 from typing import Literal
 from uuid import UUID
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType, convert
+from msgspec.structs import replace
 
 from chatd.domain.chat.commands import WhenBusy
-from chatd.domain.ids import ChatId, FileId, McpServerId, ModelConfigId, WorkspaceId
+from chatd.domain.ids import ChatId, FileId, McpServerId, ModelConfigId, ToolCallId, WorkspaceId
 from chatd.domain.model.protocol import Effort
+from chatd.domain.questions import QuestionReply
 from chatd.domain.tool_modes import ModeChoice
+
+Decision = Literal["approve", "deny", "answer"]
 
 
 class TextInput(Struct, frozen=True, tag_field="type", tag="text"):
@@ -79,30 +83,44 @@ class CreateBody(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def send_body(draft: Draft) -> SendBody:
     """It must not change between tries: the key belongs to it."""
-    return SendBody(
-        content=draft.content,
-        busy_behavior=draft.busy_behavior,
-        model=draft.model,
-        model_config_id=draft.model_config_id,
-        reasoning_effort=draft.reasoning_effort,
-        mode=draft.mode,
-        mcp_server_ids=draft.mcp_server_ids,
-    )
+    return convert(draft, SendBody, from_attributes=True)
 
 
 def create_body(draft: Draft) -> CreateBody:
-    return CreateBody(
-        content=draft.content,
-        model=draft.model,
-        model_config_id=draft.model_config_id,
-        reasoning_effort=draft.reasoning_effort,
-        mode="plan" if draft.mode == "plan" else None,
-        mcp_server_ids=draft.mcp_server_ids,
-        system_prompt=draft.system_prompt,
-        labels=draft.labels,
-        workspace_id=draft.workspace_id,
-        max_cost_micros=draft.max_cost_micros,
-    )
+    mode = None if draft.mode == "off" else draft.mode
+    return convert(replace(draft, mode=mode), CreateBody, from_attributes=True)
+
+
+class EditBody(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Of `PATCH /chats/{id}/messages/{id}`."""
+
+    content: tuple[InputPart, ...]
+    model_config_id: UUID | None = None
+    reasoning_effort: Effort | None = None
+    mode: ModeChoice | None = None
+
+
+class ChatChange(Struct, frozen=True, kw_only=True):
+    """Of `PATCH /chats/{id}`: what is set changes. A `pin_order` of 0 unpins the chat;
+    `mcp_server_ids` of None are those that are on by default."""
+
+    title: str | UnsetType = UNSET
+    archived: bool | UnsetType = UNSET
+    pin_order: int | UnsetType = UNSET
+    workspace_id: WorkspaceId | UnsetType | None = UNSET
+    mcp_server_ids: tuple[McpServerId, ...] | UnsetType | None = UNSET
+    mode: ModeChoice | UnsetType = UNSET
+
+
+class CallAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The answer to one call that waits, of `POST /chats/{id}/answers`."""
+
+    tool_call_id: ToolCallId
+    decision: Decision
+    reason: str = ""
+    always: bool = False
+    rule_args: Mapping[str, str] | None = None
+    replies: tuple[QuestionReply, ...] = ()
 
 
 SendState = Literal["waiting", "sending", "sent", "refused"]

@@ -8,14 +8,14 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chatd.client import reducer
+from chatd.client import state
 from chatd.client.drafts import PendingSend
 from chatd.client.errors import ApiError
-from chatd.client.event_reader import read_message
+from chatd.client.frames import read_message
 from chatd.client.resources import MessagePage
 from chatd.client.server import ServerApi
+from chatd.client.socket import TopicHandler
 from chatd.client.state import OlderPage, ShownChat
-from chatd.client.topics import TopicHandler
 from chatd.domain.chat.events import Event
 from chatd.domain.ids import ChatId
 
@@ -47,7 +47,7 @@ class ChatStore:
 
     def __init__(self, chat_id: ChatId) -> None:
         self.chat_id = chat_id
-        self._received = reducer.start(chat_id)
+        self._received = state.start(chat_id)
         self._view = FollowedChat(shown=self._received.shown)
         self._told = self._view
         self._listeners: list[Listener] = []
@@ -75,7 +75,7 @@ class ChatStore:
         self._listeners.remove(listener)
 
     def receive(self, events: Sequence[Event]) -> None:
-        self._received = reducer.reduce_all(self._received, events)
+        self._received = state.reduce_all(self._received, events)
         self._show_received()
 
     def show_pending(self, items: Sequence[PendingSend]) -> None:
@@ -108,9 +108,8 @@ class ChatStore:
             if not messages:
                 return
             before = messages[0].id
-            path = f"/chats/{self.chat_id}/messages"
-            page = await api.get(path, MessagePage, before_id=before, limit=PAGE_SIZE)
-            added = reducer.add_older_page(self._received, before, read_page(page))
+            page = await api.list_messages(self.chat_id, before_id=before, limit=PAGE_SIZE)
+            added = state.add_older_page(self._received, before, read_page(page))
             if added is not None:
                 self._received = added
                 self._show_received()
@@ -121,7 +120,7 @@ class ChatStore:
         self.tell()
 
     def _restart(self) -> None:
-        self._received = reducer.drop_partial_group(self._received)
+        self._received = state.drop_partial_group(self._received)
 
     def _on_gone(self) -> None:
         self._view = replace(self._view, gone=True)
@@ -155,3 +154,45 @@ def call(listener: Callable[[], None]) -> None:
         listener()
     except Exception:
         log.exception("a listener of the connection failed")
+
+
+MAX_IDLE: Final = 20
+"""Chats that nobody follows, kept so that going back to one shows it at once."""
+
+
+class KeptChats:
+    """The chats that this client knows: all that are followed, and some that were."""
+
+    def __init__(self, max_idle: int = MAX_IDLE) -> None:
+        self._max_idle = max_idle
+        self._stores: dict[ChatId, ChatStore] = {}
+
+    def __len__(self) -> int:
+        return len(self._stores)
+
+    def get(self, chat_id: ChatId) -> ChatStore:
+        store = self._stores.get(chat_id)
+        if store is None:
+            store = self._stores[chat_id] = ChatStore(chat_id)
+            self._drop_idle(chat_id)
+        return store
+
+    def find(self, chat_id: ChatId) -> ChatStore | None:
+        return self._stores.get(chat_id)
+
+    def on_left(self, chat_id: ChatId) -> None:
+        """It was used last."""
+        store = self._stores.pop(chat_id, None)
+        if store is not None:
+            self._stores[chat_id] = store
+        self._drop_idle(chat_id)
+
+    def _drop_idle(self, newest: ChatId) -> None:
+        """The ones that were used longest ago; never one with messages on their way."""
+        idle = [
+            key
+            for key, store in self._stores.items()
+            if not store.is_followed and not store.view.pending and key != newest
+        ]
+        for key in idle[: max(0, len(idle) - self._max_idle + 1)]:
+            del self._stores[key]

@@ -1,14 +1,14 @@
 """What clients show of a server beside the messages of a chat: only the fields that are used.
 
 A reply is read leniently: a field that a server of another version does not send has its default,
-and one that it sends in addition is ignored. `api_name` is the schema in the API's description: a
-test compares the fields with it, and reads its example. Further modules of this kind are called
-`*_resources`.
+and one that it sends in addition is ignored. A test compares the fields with the API's description
+of the operations that reply them, and reads its examples.
 """
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from typing import ClassVar, Final, Generic, TypeVar
+from datetime import UTC, date, datetime
+from typing import Final, Generic, TypeVar
+from uuid import UUID
 
 from msgspec import Raw, Struct
 
@@ -16,12 +16,14 @@ from chatd.domain.ids import (
     ChatId,
     CredentialId,
     FileId,
+    GroupId,
     McpServerId,
     MessageId,
     ModelConfigId,
     UserId,
     WorkspaceId,
 )
+from chatd.domain.tool_policy.rules import ToolRule
 
 T = TypeVar("T")
 NEVER: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -34,8 +36,6 @@ class Page(Struct, Generic[T], frozen=True, kw_only=True):
 
 
 class User(Struct, frozen=True, kw_only=True):
-    api_name: ClassVar = "UserReply"
-
     id: UserId
     username: str = ""
     email: str | None = None
@@ -46,17 +46,19 @@ class User(Struct, frozen=True, kw_only=True):
 class Me(Struct, frozen=True, kw_only=True):
     """`scopes` of None: all that the user may."""
 
-    api_name: ClassVar = "MeReply"
-
     user: User
     credential: str = ""
     scopes: tuple[str, ...] | None = None
     expires_at: datetime | None = None
 
 
-class Token(Struct, frozen=True, kw_only=True):
-    api_name: ClassVar = "TokenReply"
+class SignedIn(Struct, frozen=True, kw_only=True):
+    """A session of a browser."""
 
+    csrf_token: str = ""
+
+
+class Token(Struct, frozen=True, kw_only=True):
     id: CredentialId
     name: str = ""
     prefix: str = ""
@@ -67,15 +69,11 @@ class Token(Struct, frozen=True, kw_only=True):
 
 
 class CreatedToken(Token, frozen=True, kw_only=True):
-    api_name: ClassVar = "CreatedTokenReply"
-
     token: str = ""
 
 
 class Error(Struct, frozen=True, kw_only=True):
     """Why a chat stopped."""
-
-    api_name: ClassVar = "ChatError"
 
     message: str = ""
     kind: str = "generic"
@@ -88,16 +86,12 @@ class Error(Struct, frozen=True, kw_only=True):
 class Action(Struct, frozen=True, kw_only=True):
     """What a chat waits for."""
 
-    api_name: ClassVar = "ActionSummary"
-
     kinds: tuple[str, ...] = ()
     calls: int = 0
     summary: str = ""
 
 
 class ChatDiff(Struct, frozen=True, kw_only=True):
-    api_name: ClassVar = "DiffStatus"
-
     branch: str = ""
     base: str = ""
     additions: int = 0
@@ -107,8 +101,6 @@ class ChatDiff(Struct, frozen=True, kw_only=True):
 
 class Chat(Struct, frozen=True, kw_only=True):
     """`is_owner`, `shared` and `has_unread` of None: the reply does not say."""
-
-    api_name: ClassVar = "PublicChat"
 
     id: ChatId
     owner_id: UserId | None = None
@@ -142,9 +134,21 @@ class Chat(Struct, frozen=True, kw_only=True):
     diff_status: ChatDiff | None = None
 
 
-class SearchMatch(Struct, frozen=True, kw_only=True):
-    api_name: ClassVar = "SearchMatch"
+class WorkspaceMcpServer(Struct, frozen=True, kw_only=True):
+    """An MCP server that a chat's workspace declares."""
 
+    name: str = ""
+    tools: int = 0
+    error: str = ""
+
+
+class ChatDetail(Chat, frozen=True, kw_only=True):
+    """A chat that was read by itself."""
+
+    workspace_mcp_servers: tuple[WorkspaceMcpServer, ...] = ()
+
+
+class SearchMatch(Struct, frozen=True, kw_only=True):
     chat_id: ChatId
     message_id: MessageId | None = None
     text: str = ""
@@ -154,28 +158,29 @@ class SearchMatch(Struct, frozen=True, kw_only=True):
 class ListedChat(Chat, frozen=True, kw_only=True):
     """A chat of the list, with its subagents."""
 
-    api_name: ClassVar = "ListedChat"
-
     children: tuple[Chat, ...] = ()
     match: SearchMatch | None = None
 
 
+class QueuedContent(Struct, frozen=True, kw_only=True):
+    """A message as it is in the queue, which may differ from what was sent."""
+
+    content: tuple[Raw, ...] = ()
+
+
 class Sent(Struct, frozen=True, kw_only=True):
     """The reply to a message."""
-
-    api_name: ClassVar = "SentReply"
 
     chat_id: ChatId
     version: int = 0
     queued: bool = False
     message_id: int | None = None
     queue_id: int | None = None
+    queued_message: QueuedContent | None = None
 
 
 class MessagePage(Struct, frozen=True, kw_only=True):
     """`items` may have parts that this client does not know: `event_reader.read_message`."""
-
-    api_name: ClassVar = "MessagePage"
 
     items: tuple[Raw, ...]
     has_more: bool = False
@@ -184,8 +189,6 @@ class MessagePage(Struct, frozen=True, kw_only=True):
 
 
 class StoredFile(Struct, frozen=True, kw_only=True):
-    api_name: ClassVar = "FileReply"
-
     id: FileId
     name: str | None = None
     media_type: str = ""
@@ -195,15 +198,11 @@ class StoredFile(Struct, frozen=True, kw_only=True):
 
 
 class EffortRange(Struct, frozen=True, kw_only=True):
-    api_name: ClassVar = "EffortRange"
-
     default: str | None = None
     max: str | None = None
 
 
 class ListedModel(Struct, frozen=True, kw_only=True):
-    api_name: ClassVar = "ModelReply"
-
     id: ModelConfigId
     name: str = ""
     provider: str = ""
@@ -217,8 +216,6 @@ class ListedModel(Struct, frozen=True, kw_only=True):
 
 
 class McpConnection(Struct, frozen=True, kw_only=True):
-    api_name: ClassVar = "McpConnectionReply"
-
     state: str = ""
     reason: str | None = None
     connected_at: datetime | None = None
@@ -226,8 +223,6 @@ class McpConnection(Struct, frozen=True, kw_only=True):
 
 
 class McpServer(Struct, frozen=True, kw_only=True):
-    api_name: ClassVar = "McpServerReply"
-
     id: McpServerId
     slug: str = ""
     display_name: str = ""
@@ -239,13 +234,221 @@ class McpServer(Struct, frozen=True, kw_only=True):
 
 
 class McpConnectAnswer(Struct, frozen=True, kw_only=True):
-    api_name: ClassVar = "McpConnectReply"
-
     authorization_url: str = ""
 
 
 class McpDisconnectAnswer(Struct, frozen=True, kw_only=True):
-    api_name: ClassVar = "McpDisconnectReply"
-
     revoked: bool = False
     failure: str | None = None
+
+
+class McpTrialTool(Struct, frozen=True, kw_only=True):
+    name: str = ""
+    is_used: bool = True
+
+
+class McpTrial(Struct, frozen=True, kw_only=True):
+    ok: bool = False
+    problem: str = ""
+    duration_ms: int = 0
+    tools: tuple[McpTrialTool, ...] = ()
+
+
+# Tool policies
+
+
+class ToolPolicyState(Struct, frozen=True, kw_only=True):
+    """The rules, with the version that a change must name. A rule that this client cannot read
+    wholly is an error: a policy is replaced as a whole, and what was not read would be lost."""
+
+    version: int = 0
+    rules: tuple[ToolRule, ...] = ()
+    may_loosen: bool = False
+
+
+# What a user chooses from, and what chats have used and changed
+
+
+class ModelCapabilities(Struct, frozen=True, kw_only=True):
+    context_limit: int | None = None
+    efforts: tuple[str, ...] | None = None
+    images: bool | None = None
+    pdfs: bool | None = None
+
+
+class LearnedContext(Struct, frozen=True, kw_only=True):
+    tokens: int = 0
+    is_bound: bool = False
+
+
+class ModelPrices(Struct, frozen=True, kw_only=True):
+    """In dollars per million tokens, as decimal text."""
+
+    input: str | None = None
+    output: str | None = None
+
+
+class ModelChoice(ListedModel, frozen=True, kw_only=True):
+    """A model with what a person compares."""
+
+    capabilities: ModelCapabilities = ModelCapabilities()
+    learned_context: LearnedContext | None = None
+    prices: ModelPrices | None = None
+    unpriced: bool = False
+    deleted: bool = False
+
+
+class Provider(Struct, frozen=True, kw_only=True):
+    id: UUID
+    name: str = ""
+    kind: str = ""
+    enabled: bool = True
+    has_api_key: bool = False
+    source: str = ""
+    base_url: str | None = None
+
+
+class Trial(Struct, frozen=True, kw_only=True):
+    """The outcome of one small call to a provider."""
+
+    ok: bool = False
+    model: str = ""
+    duration_ms: int = 0
+    explanation: str | None = None
+    detail: str | None = None
+
+
+class OfferedModel(Struct, frozen=True, kw_only=True):
+    model: str = ""
+    suggested: bool = False
+
+
+class Prompt(Struct, frozen=True, kw_only=True):
+    text: str = ""
+
+
+class Workspace(Struct, frozen=True, kw_only=True):
+    id: WorkspaceId
+    name: str = ""
+    template_id: str = ""
+    deleted: bool = False
+
+
+class Template(Struct, frozen=True, kw_only=True):
+    name: str = ""
+    display_name: str = ""
+    description: str = ""
+    agents_allowed: bool = True
+    deprecated: bool = False
+
+
+class DirectoryUser(Struct, frozen=True, kw_only=True):
+    id: UserId
+    username: str = ""
+    name: str = ""
+
+
+class DirectoryGroup(Struct, frozen=True, kw_only=True):
+    id: GroupId
+    name: str = ""
+
+
+class Directory(Struct, frozen=True, kw_only=True):
+    """Users and groups: found by a search, or those that read a chat."""
+
+    users: tuple[DirectoryUser, ...] = ()
+    groups: tuple[DirectoryGroup, ...] = ()
+
+
+class RepositoryChange(Struct, frozen=True, kw_only=True):
+    repo_root: str = ""
+    branch: str = ""
+    base: str = ""
+    unified_diff: str = ""
+    additions: int = 0
+    deletions: int = 0
+    changed_files: int = 0
+    omitted: str = ""
+
+
+class ChatChanges(Struct, frozen=True, kw_only=True):
+    scope: str = ""
+    repositories: tuple[RepositoryChange, ...] = ()
+
+
+class ChatCost(Struct, frozen=True, kw_only=True):
+    """Of a chat with its subagents."""
+
+    chat_id: ChatId
+    total_cost_micros: int = 0
+    call_count: int = 0
+    unpriced_call_count: int = 0
+    estimated_call_count: int = 0
+    max_cost_micros: int | None = None
+
+
+class SpendStatus(Struct, frozen=True, kw_only=True):
+    """What the user has spent in this period, and the limit."""
+
+    is_limited: bool = False
+    period: str = ""
+    spend_limit_micros: int | None = None
+    current_spend_micros: int = 0
+    period_end: datetime | None = None
+
+
+class CostTotal(Struct, frozen=True, kw_only=True):
+    """What model calls have cost."""
+
+    total_cost_micros: int = 0
+    call_count: int = 0
+    unpriced_call_count: int = 0
+    total_input_tokens: int = 0
+    total_output_tokens: int = 0
+    total_cache_read_tokens: int = 0
+    total_cache_creation_tokens: int = 0
+
+
+class CostByModel(CostTotal, frozen=True, kw_only=True):
+    model: str = ""
+    provider: str = ""
+
+
+class CostByChat(CostTotal, frozen=True, kw_only=True):
+    """With its subagents."""
+
+    root_chat_id: str = ""
+    chat_title: str | None = None
+
+
+class CostByUser(CostTotal, frozen=True, kw_only=True):
+    username: str = ""
+    name: str = ""
+
+
+class CostByDay(CostTotal, frozen=True, kw_only=True):
+    day: date | None = None
+
+
+class CostSummary(CostTotal, frozen=True, kw_only=True):
+    """`end_date` is the first day after the period."""
+
+    start_date: date = NEVER.date()
+    end_date: date = NEVER.date()
+    by_model: tuple[CostByModel, ...] = ()
+    by_chat: tuple[CostByChat, ...] = ()
+    by_day: tuple[CostByDay, ...] = ()
+
+
+# Skills
+
+
+class ListedSkill(Struct, frozen=True, kw_only=True):
+    id: UUID
+    name: str = ""
+    description: str = ""
+    updated_at: datetime = NEVER
+
+
+class Skill(ListedSkill, frozen=True, kw_only=True):
+    body: str = ""

@@ -1,42 +1,125 @@
-"""`ServerApi`: requests to the API of one server.
+"""`ServerApi`: a method for each operation of the API that chatd's own programs use.
 
-A request that may be repeated is, while the server does not answer: reads, and changes under one
-Idempotency-Key. Replies are bounded, redirects are not followed: the token goes to no other place.
+A method has the name of its operation in the API's description; a test compares paths, parameters,
+bodies and replies with it. Nothing is sent before the result is awaited (`calls.Call`).
 """
 
-import asyncio
-import random
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from importlib import metadata
 from types import NoneType
-from typing import BinaryIO, Final, TypeVar, cast
-from urllib.parse import urlencode
+from typing import BinaryIO, Final, Literal, TypeVar
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+from uuid import UUID
 
 import aiohttp
 import msgspec
-from msgspec import Struct
+from aiohttp.abc import AbstractCookieJar
 
-from chatd.aio import Backoff
+from chatd.client.calls import (
+    MAX_DOWNLOAD_BYTES,
+    Call,
+    Download,
+    ListCall,
+    Operation,
+    QueryValue,
+    Requests,
+    UploadedFile,
+)
+from chatd.client.drafts import (
+    CallAnswer,
+    ChatChange,
+    Draft,
+    EditBody,
+    InputPart,
+    create_body,
+    send_body,
+)
 from chatd.client.errors import ApiError, ServerUnreachable, Validation
-from chatd.client.exchange import Exchange, NoAnswer, Outgoing
-from chatd.client.server_address import ServerAddress
+from chatd.client.exchange import MAX_REPLY_BYTES, ServerAddress, is_loopback
+from chatd.client.resources import (
+    Chat,
+    ChatChanges,
+    ChatCost,
+    ChatDetail,
+    CostByUser,
+    CostSummary,
+    CreatedToken,
+    Directory,
+    ListedChat,
+    ListedSkill,
+    McpDisconnectAnswer,
+    McpServer,
+    McpTrial,
+    Me,
+    MessagePage,
+    ModelChoice,
+    OfferedModel,
+    Page,
+    Prompt,
+    Provider,
+    Sent,
+    SignedIn,
+    Skill,
+    SpendStatus,
+    StoredFile,
+    Template,
+    Token,
+    ToolPolicyState,
+    Trial,
+    Workspace,
+)
 from chatd.clock import SystemClock
-from chatd.domain.file.names import content_disposition
+from chatd.domain.ids import (
+    ChatId,
+    CredentialId,
+    FileId,
+    McpServerId,
+    MessageId,
+    ModelConfigId,
+    QueueId,
+    WorkspaceId,
+)
 from chatd.domain.ports import Clock
+from chatd.domain.tool_policy.rules import ToolRule
 
 __all__ = ["ApiError", "ServerAddress", "ServerApi", "ServerUnreachable", "Validation", "new_key"]
 
 T = TypeVar("T")
-QueryValue = str | int | bool | Sequence[str] | None
 
 PATIENCE_S: Final = 15.0
-MAX_REPLY_BYTES: Final = 64 * 1024 * 1024
-MAX_DOWNLOAD_BYTES: Final = 1024 * 1024 * 1024
-UPLOAD_TIMEOUT_S: Final = 660.0
-_CHUNK_BYTES: Final = 256 * 1024
-_BACKOFF: Final = Backoff(first_delay_s=0.25, max_delay_s=4.0)
-_REPEATABLE: Final = frozenset({"GET", "PUT", "DELETE"})
 _CLOCK: Final = SystemClock()
+
+
+@asynccontextmanager
+async def open_api(
+    server: ServerAddress, *, patience_s: float = PATIENCE_S
+) -> "AsyncGenerator[ServerApi]":
+    """Requests to a server until the end of the block. Cookies are not kept."""
+    async with open_session(server.url, aiohttp.DummyCookieJar()) as http:
+        yield ServerApi(server, http, patience_s=patience_s)
+
+
+def open_session(url: str, cookies: AbstractCookieJar) -> aiohttp.ClientSession:
+    """For the server at this URL, through the proxy that the environment names for it."""
+    # `trust_env` would also send the password of ~/.netrc instead of the token.
+    return aiohttp.ClientSession(
+        headers={"User-Agent": f"chatd/{metadata.version('chatd')}"},
+        cookie_jar=cookies,
+        proxy=find_proxy(url),
+    )
+
+
+def find_proxy(url: str) -> str | None:
+    """By HTTPS_PROXY, HTTP_PROXY and NO_PROXY. None for this machine."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if is_loopback(host) or proxy_bypass(host):
+        return None
+    return getproxies().get(parts.scheme)
 
 
 def new_key() -> str:
@@ -45,7 +128,8 @@ def new_key() -> str:
 
 
 class ServerApi:
-    """Paths are those below `/api/v1`. Everything raises ApiError and ServerUnreachable."""
+    """Everything raises ApiError and ServerUnreachable. A call under an Idempotency-Key, which has
+    a new one unless the caller gives it, runs once however often it is sent."""
 
     def __init__(
         self,
@@ -59,133 +143,388 @@ class ServerApi:
         self.server = server
         self.http = http
         self.clock = clock
-        self._patience_s = patience_s
-        self._exchange = Exchange(server, http)
+        self._requests = Requests(server, http, clock, patience_s)
 
     def without_patience(self) -> "ServerApi":
         """For a caller that repeats requests by itself."""
         return ServerApi(self.server, self.http, clock=self.clock, patience_s=0.0)
 
+    # Chats
+
+    def list_chats(
+        self,
+        *,
+        q: str | None = None,
+        label: Sequence[str] = (),
+        status: str | None = None,
+        archived: bool | None = None,
+        source: Literal["all", "own", "shared"] | None = None,
+        pinned: bool | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> ListCall[ListedChat]:
+        return self._list(
+            "/chats",
+            Page[ListedChat],
+            q=q,
+            label=label,
+            status=status,
+            archived=archived,
+            source=source,
+            pinned=pinned,
+            limit=limit,
+            cursor=cursor,
+        )
+
+    def create_chat(self, draft: Draft, *, key: str | None = None) -> Call[Chat]:
+        return self._post("/chats", create_body(draft), Chat, key=key or new_key())
+
+    def get_chat(self, chat_id: ChatId) -> Call[ChatDetail]:
+        return self._get(f"/chats/{chat_id}", ChatDetail)
+
+    def amend_chat(self, chat_id: ChatId, change: ChatChange) -> Call[Chat]:
+        return self._patch(f"/chats/{chat_id}", change, Chat)
+
+    def delete_chat(self, chat_id: ChatId) -> Call[None]:
+        return self._delete(f"/chats/{chat_id}")
+
+    def mark_read(self, chat_id: ChatId, message_id: int) -> Call[None]:
+        return self._post(f"/chats/{chat_id}/read", {"message_id": message_id}, NoneType)
+
+    def interrupt_chat(
+        self,
+        chat_id: ChatId,
+        *,
+        queue: Literal["continue", "hold"] = "continue",
+        subagents: Literal["continue", "stop"] | None = None,
+    ) -> Call[Chat]:
+        body = {"queue": queue, "subagents": subagents}
+        return self._post(f"/chats/{chat_id}/interrupt", body, Chat)
+
+    def resume_chat(self, chat_id: ChatId) -> Call[Chat]:
+        return self._post(f"/chats/{chat_id}/resume", None, Chat)
+
+    def compact_chat(self, chat_id: ChatId) -> Call[Chat]:
+        return self._post(f"/chats/{chat_id}/compact", None, Chat)
+
+    def regenerate_title(self, chat_id: ChatId) -> Call[Chat]:
+        return self._post(f"/chats/{chat_id}/title/regenerate", None, Chat)
+
+    def fork_chat(self, chat_id: ChatId, message_id: int | None = None) -> Call[Chat]:
+        """Up to and with that message; None: the whole chat."""
+        body = {"message_id": message_id}
+        return self._post(f"/chats/{chat_id}/fork", body, Chat, key=new_key())
+
+    def export_chat(self, chat_id: ChatId, format: str) -> Download:  # noqa: A002
+        query = (("format", format),)
+        path = f"/chats/{chat_id}/export"
+        return Download(self._requests, Operation(method="GET", path=path, query=query))
+
+    def list_subagents(
+        self, chat_id: ChatId, *, limit: int | None = None, cursor: str | None = None
+    ) -> ListCall[Chat]:
+        return self._list(f"/chats/{chat_id}/subagents", Page[Chat], limit=limit, cursor=cursor)
+
+    def get_diff(self, chat_id: ChatId, scope: str) -> Call[ChatChanges]:
+        return self._get(f"/chats/{chat_id}/diff", ChatChanges, scope=scope)
+
+    def get_chat_cost(self, chat_id: ChatId) -> Call[ChatCost]:
+        return self._get(f"/chats/{chat_id}/cost", ChatCost)
+
+    # Messages, the queue, answers
+
+    def list_messages(
+        self,
+        chat_id: ChatId,
+        *,
+        before_id: int | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Call[MessagePage]:
+        """The newest first; `cursor` leads to older ones."""
+        query: dict[str, QueryValue] = {"before_id": before_id, "limit": limit, "cursor": cursor}
+        return self._get(f"/chats/{chat_id}/messages", MessagePage, **query)
+
+    def send_message(self, chat_id: ChatId, draft: Draft, *, key: str | None = None) -> Call[Sent]:
+        path = f"/chats/{chat_id}/messages"
+        return self._post(path, send_body(draft), Sent, key=key or new_key())
+
+    def edit_message(self, chat_id: ChatId, message_id: MessageId, edit: EditBody) -> Call[Sent]:
+        path = f"/chats/{chat_id}/messages/{message_id}"
+        return self._patch(path, edit, Sent, key=new_key())
+
+    def answer_calls(
+        self, chat_id: ChatId, answers: Sequence[CallAnswer], *, key: str | None = None
+    ) -> Call[Chat]:
+        body = {"answers": answers}
+        return self._post(f"/chats/{chat_id}/answers", body, Chat, key=key or new_key())
+
+    def edit_queued(
+        self, chat_id: ChatId, queue_id: QueueId, content: Sequence[InputPart]
+    ) -> Call[None]:
+        return self._patch(f"/chats/{chat_id}/queue/{queue_id}", {"content": content}, NoneType)
+
+    def delete_queued(self, chat_id: ChatId, queue_id: QueueId) -> Call[None]:
+        return self._delete(f"/chats/{chat_id}/queue/{queue_id}")
+
+    def move_queued(self, chat_id: ChatId, queue_id: QueueId, before: QueueId | None) -> Call[None]:
+        """None: to the end."""
+        path = f"/chats/{chat_id}/queue/{queue_id}/move"
+        return self._post(path, {"before": before}, NoneType)
+
+    def promote_queued(self, chat_id: ChatId, queue_id: QueueId) -> Call[Sent]:
+        return self._post(f"/chats/{chat_id}/queue/{queue_id}/promote", None, Sent)
+
+    def list_prompts(self, *, limit: int | None = None) -> ListCall[Prompt]:
+        return self._list("/prompts", Page[Prompt], limit=limit)
+
+    def list_chat_prompts(self, chat_id: ChatId, *, limit: int | None = None) -> ListCall[Prompt]:
+        return self._list(f"/chats/{chat_id}/prompts", Page[Prompt], limit=limit)
+
+    # Readers of a chat
+
+    def get_acl(self, chat_id: ChatId) -> Call[Directory]:
+        return self._get(f"/chats/{chat_id}/acl", Directory)
+
+    def change_acl(
+        self,
+        chat_id: ChatId,
+        *,
+        user_roles: Mapping[str, str] | None = None,
+        group_roles: Mapping[str, str] | None = None,
+    ) -> Call[Directory]:
+        """By id; an empty role takes the access away."""
+        body = {"user_roles": user_roles or {}, "group_roles": group_roles or {}}
+        return self._patch(f"/chats/{chat_id}/acl", body, Directory)
+
+    def search_directory(self, q: str, *, limit: int | None = None) -> Call[Directory]:
+        return self._get("/directory", Directory, q=q, limit=limit)
+
+    # Tool policies
+
+    def get_tool_policy(self) -> Call[ToolPolicyState]:
+        return self._get("/settings/tool-policy", ToolPolicyState)
+
+    def get_my_tool_policy(self) -> Call[ToolPolicyState]:
+        return self._get("/settings/me/tool-policy", ToolPolicyState)
+
+    def get_template_tool_policy(self, template_id: str) -> Call[ToolPolicyState]:
+        return self._get(f"/templates/{template_id}/tool-policy", ToolPolicyState)
+
+    def get_chat_tool_policy(self, chat_id: ChatId) -> Call[ToolPolicyState]:
+        return self._get(f"/chats/{chat_id}/tool-policy", ToolPolicyState)
+
+    def put_chat_tool_policy(
+        self, chat_id: ChatId, rules: Sequence[ToolRule], version: int
+    ) -> Call[ToolPolicyState]:
+        """`version` is the one that was read. Refused with `version_conflict` if it has changed."""
+        body = {"rules": rules, "version": version}
+        return self._put(f"/chats/{chat_id}/tool-policy", body, ToolPolicyState)
+
+    # Models and providers
+
+    def list_models(
+        self, *, include_disabled: bool | None = None, limit: int | None = None
+    ) -> ListCall[ModelChoice]:
+        query: dict[str, QueryValue] = {"include_disabled": include_disabled, "limit": limit}
+        return self._list("/models", Page[ModelChoice], **query)
+
+    def create_model(
+        self, *, name: str, provider: str, model: str, is_default: bool | None = None
+    ) -> Call[ModelChoice]:
+        body = {"name": name, "provider": provider, "model": model, "is_default": is_default}
+        return self._post("/models", body, ModelChoice)
+
+    def delete_model(self, model_id: ModelConfigId) -> Call[None]:
+        return self._delete(f"/models/{model_id}")
+
+    def list_providers(self, *, include_disabled: bool | None = None) -> ListCall[Provider]:
+        return self._list("/providers", Page[Provider], include_disabled=include_disabled)
+
+    def create_provider(
+        self,
+        *,
+        name: str,
+        kind: str,
+        base_url: str | None = None,
+        region: str | None = None,
+        api_keys: Sequence[str] = (),
+    ) -> Call[Provider]:
+        body: dict[str, object] = {"name": name, "kind": kind, "api_keys": api_keys}
+        body |= {"base_url": base_url, "region": region}
+        return self._post("/providers", body, Provider)
+
+    def delete_provider(self, provider_id: UUID) -> Call[None]:
+        return self._delete(f"/providers/{provider_id}")
+
+    def test_provider(self, provider_id: UUID, model: str | None = None) -> Call[Trial]:
+        return self._post(f"/providers/{provider_id}/test", {"model": model}, Trial)
+
+    def list_offered_models(self, provider_id: UUID) -> ListCall[OfferedModel]:
+        return self._list(f"/providers/{provider_id}/models", Page[OfferedModel])
+
+    # MCP servers
+
+    def list_mcp_servers(
+        self, *, limit: int | None = None, cursor: str | None = None
+    ) -> ListCall[McpServer]:
+        return self._list("/mcp-servers", Page[McpServer], limit=limit, cursor=cursor)
+
+    def disconnect_mcp_server(self, server_id: McpServerId) -> Call[McpDisconnectAnswer]:
+        path = f"/mcp-servers/{server_id}/connection"
+        return self._delete_for(path, McpDisconnectAnswer)
+
+    def test_mcp_server(self, server_id: McpServerId) -> Call[McpTrial]:
+        return self._post(f"/mcp-server-configs/{server_id}/test", None, McpTrial)
+
+    # Workspaces
+
+    def list_workspaces(self, *, limit: int | None = None) -> ListCall[Workspace]:
+        return self._list("/workspaces", Page[Workspace], limit=limit)
+
+    def get_workspace(self, workspace_id: WorkspaceId) -> Call[Workspace]:
+        return self._get(f"/workspaces/{workspace_id}", Workspace)
+
+    def create_workspace(self, template: str) -> Call[Workspace]:
+        return self._post("/workspaces", {"template": template}, Workspace, key=new_key())
+
+    def list_templates(self, *, limit: int | None = None) -> ListCall[Template]:
+        return self._list("/templates", Page[Template], limit=limit)
+
+    # Files
+
+    def upload_file(self, name: str, media_type: str, file: BinaryIO) -> Call[StoredFile]:
+        """Sends the rest of the file from its current place."""
+        sent = UploadedFile(name=name, media_type=media_type, file=file, start=file.tell())
+        asked = Operation(method="POST", path="/files", file=sent, key=new_key())
+        return Call(self._requests, asked, StoredFile)
+
+    def get_file(self, file_id: FileId) -> Call[StoredFile]:
+        return self._get(f"/files/{file_id}", StoredFile)
+
+    def load_content(self, file_id: FileId) -> Download:
+        path = f"/files/{file_id}/content"
+        return Download(self._requests, Operation(method="GET", path=path))
+
+    # The user, tokens, skills, costs
+
+    def get_me(self) -> Call[Me]:
+        return self._get("/auth/me", Me)
+
+    def sign_in_with_password(self, username: str, password: str) -> Call[SignedIn]:
+        return self._post("/auth/login", {"username": username, "password": password}, SignedIn)
+
+    def sign_in_with_link(self, secret: str) -> Call[SignedIn]:
+        return self._post("/auth/link", {"secret": secret}, SignedIn)
+
+    def sign_out(self) -> Call[None]:
+        return self._post("/auth/logout", None, NoneType)
+
+    def list_tokens(self) -> ListCall[Token]:
+        return self._list("/auth/tokens", Page[Token])
+
+    def create_token(
+        self,
+        name: str,
+        *,
+        scopes: Sequence[str] | None = None,
+        expires_at: datetime | None = None,
+    ) -> Call[CreatedToken]:
+        """Scopes of None: all that the user may."""
+        body = {"name": name, "scopes": scopes, "expires_at": expires_at}
+        return self._post("/auth/tokens", body, CreatedToken)
+
+    def revoke_token(self, token_id: CredentialId) -> Call[None]:
+        return self._delete(f"/auth/tokens/{token_id}")
+
+    def list_skills(self) -> ListCall[ListedSkill]:
+        return self._list("/skills", Page[ListedSkill])
+
+    def get_skill(self, skill_id: UUID) -> Call[Skill]:
+        return self._get(f"/skills/{skill_id}", Skill)
+
+    def create_skill(self, *, name: str, description: str, body: str) -> Call[Skill]:
+        sent = {"name": name, "description": description, "body": body}
+        return self._post("/skills", sent, Skill)
+
+    def change_skill(self, skill_id: UUID, *, description: str, body: str) -> Call[Skill]:
+        return self._patch(f"/skills/{skill_id}", {"description": description, "body": body}, Skill)
+
+    def delete_skill(self, skill_id: UUID) -> Call[None]:
+        return self._delete(f"/skills/{skill_id}")
+
+    def get_my_costs(self, *, start_date: str | None = None) -> Call[CostSummary]:
+        return self._get("/cost/me/summary", CostSummary, start_date=start_date)
+
+    def list_user_costs(self, *, start_date: str | None = None) -> ListCall[CostByUser]:
+        return self._list("/cost/users", Page[CostByUser], start_date=start_date)
+
+    def get_spend_status(self) -> Call[SpendStatus]:
+        return self._get("/usage-limits/status", SpendStatus)
+
+    # Requests of callers that have no method of their own yet
+
     async def get(self, path: str, reply: type[T], **query: QueryValue) -> T:
-        return await self._ask(Outgoing(method="GET", path=_with_query(path, query)), reply)
+        return await self._get(path, reply, **query)
 
     async def post(self, path: str, body: object, reply: type[T], *, key: str | None = None) -> T:
-        """With a key the request is sent again until it is answered: the server runs it once. A
-        body of None is no body; `NoneType` expects none."""
-        sent = Outgoing(method="POST", path=path, body=_encode(body), headers=_key_header(key))
-        return await self._ask(sent, reply)
+        return await self._post(path, body, reply, key=key)
 
     async def put(self, path: str, body: object, reply: type[T]) -> T:
-        return await self._ask(Outgoing(method="PUT", path=path, body=_encode(body)), reply)
+        return await self._put(path, body, reply)
 
     async def patch(self, path: str, body: object, reply: type[T], *, key: str | None = None) -> T:
-        """With a key the request is sent again until it is answered, as by `post`."""
-        sent = Outgoing(method="PATCH", path=path, body=_encode(body), headers=_key_header(key))
-        return await self._ask(sent, reply)
+        return await self._patch(path, body, reply, key=key)
 
-    async def delete(self, path: str, **query: QueryValue) -> None:
-        await self.delete_for(path, NoneType, **query)
+    async def delete(self, path: str) -> None:
+        await self._delete(path)
 
-    async def delete_for(self, path: str, reply: type[T], **query: QueryValue) -> T:
-        """For the few that reply something."""
-        return await self._ask(Outgoing(method="DELETE", path=_with_query(path, query)), reply)
+    async def delete_for(self, path: str, reply: type[T]) -> T:
+        return await self._delete_for(path, reply)
 
     async def upload(
         self, path: str, name: str, media_type: str, file: BinaryIO, reply: type[T]
     ) -> T:
-        """Sends the rest of the file from its current place."""
-        headers = {
-            "Content-Type": media_type,
-            "Content-Disposition": content_disposition("attachment", name),
-            **_key_header(new_key()),
-        }
-        start = file.tell()
-
-        def chunks() -> AsyncIterator[bytes]:
-            return _read_chunks(file, start)
-
-        sent = Outgoing(
-            method="POST", path=path, chunks=chunks, headers=headers, timeout_s=UPLOAD_TIMEOUT_S
-        )
-        return await self._ask(sent, reply)
+        sent = UploadedFile(name=name, media_type=media_type, file=file, start=file.tell())
+        asked = Operation(method="POST", path=path, file=sent, key=new_key())
+        return await Call(self._requests, asked, reply)
 
     async def download(self, path: str, *, max_bytes: int = MAX_REPLY_BYTES) -> bytes:
-        found = await self._repeat(
-            Outgoing(method="GET", path=path, accept="*/*", max_bytes=max_bytes)
-        )
-        return found.body
+        asked = Operation(method="GET", path=path)
+        return await Download(self._requests, asked).read(max_bytes=max_bytes)
 
     async def download_to(
         self, path: str, write: Callable[[bytes], object], *, max_bytes: int = MAX_DOWNLOAD_BYTES
     ) -> int:
-        """Hands over the bytes as they come, and returns their number. Not repeated."""
-        sent = Outgoing(method="GET", path=path, accept="*/*", timeout_s=None, max_bytes=max_bytes)
-        try:
-            return await self._exchange.stream(sent, write)
-        except NoAnswer as lost:
-            raise lost.as_error(self.server.url) from lost
+        asked = Operation(method="GET", path=path)
+        return await Download(self._requests, asked).write_to(write, max_bytes=max_bytes)
 
-    async def _ask(self, sent: Outgoing, reply: type[T]) -> T:
-        found = await self._repeat(sent)
-        return found.decode(reply)
+    # How operations are made
 
-    async def _repeat(self, sent: Outgoing) -> "Reply":
-        give_up_at = self.clock.monotonic() + self._patience_s
-        is_repeatable = sent.method in _REPEATABLE or "Idempotency-Key" in sent.headers
-        failures = 0
-        while True:
-            try:
-                body = await self._exchange.send(sent, is_repeat=failures > 0)
-                return Reply(sent, self.server.url, body)
-            except NoAnswer as lost:
-                failures += 1
-                delay_s = max(_BACKOFF.delay(failures, random.random), lost.wait_s)
-                may_repeat = lost.is_temporary and (is_repeatable or lost.was_not_sent)
-                if not may_repeat or self.clock.monotonic() + delay_s > give_up_at:
-                    raise lost.as_error(self.server.url) from lost
-            await self.clock.sleep(delay_s, "client_retry")
+    def _get(self, path: str, reply: type[T], **query: QueryValue) -> Call[T]:
+        asked = Operation(method="GET", path=path, query=tuple(query.items()))
+        return Call(self._requests, asked, reply)
 
+    def _list(self, path: str, page: type[Page[T]], **query: QueryValue) -> ListCall[T]:
+        asked = Operation(method="GET", path=path, query=tuple(query.items()))
+        return ListCall(self._requests, asked, page)
 
-class Reply(Struct, frozen=True):
-    sent: Outgoing
-    url: str
-    body: bytes
+    def _post(self, path: str, body: object, reply: type[T], *, key: str | None = None) -> Call[T]:
+        """A body of None is no body; `NoneType` expects none."""
+        sent = None if body is None else msgspec.json.encode(body)
+        asked = Operation(method="POST", path=path, body=sent, key=key)
+        return Call(self._requests, asked, reply)
 
-    def decode(self, reply: type[T]) -> T:
-        if reply is NoneType:
-            return cast("T", None)
-        try:
-            return msgspec.json.decode(self.body, type=reply)
-        except (msgspec.MsgspecError, RecursionError) as error:
-            text = (
-                f"This client does not understand the reply of {self.url} to {self.sent.method}"
-                f" {self.sent.path.partition('?')[0]} ({error}). Are both of the same version?"
-            )
-            raise ApiError(200, "unexpected_reply", text) from None
+    def _put(self, path: str, body: object, reply: type[T]) -> Call[T]:
+        asked = Operation(method="PUT", path=path, body=msgspec.json.encode(body))
+        return Call(self._requests, asked, reply)
 
+    def _patch(self, path: str, body: object, reply: type[T], *, key: str | None = None) -> Call[T]:
+        asked = Operation(method="PATCH", path=path, body=msgspec.json.encode(body), key=key)
+        return Call(self._requests, asked, reply)
 
-def _with_query(path: str, query: Mapping[str, QueryValue]) -> str:
-    pairs = [(name, text) for name, value in query.items() for text in _texts(value)]
-    return f"{path}?{urlencode(pairs)}" if pairs else path
+    def _delete(self, path: str) -> Call[None]:
+        return self._delete_for(path, NoneType)
 
-
-def _texts(value: QueryValue) -> Sequence[str]:
-    if value is None:
-        return ()
-    if isinstance(value, bool):
-        return ("true" if value else "false",)
-    return (str(value),) if isinstance(value, str | int) else value
-
-
-def _encode(body: object) -> bytes | None:
-    return None if body is None else msgspec.json.encode(body)
-
-
-def _key_header(key: str | None) -> Mapping[str, str]:
-    return {} if key is None else {"Idempotency-Key": key}
-
-
-async def _read_chunks(file: BinaryIO, start: int) -> AsyncIterator[bytes]:
-    await asyncio.to_thread(file.seek, start)
-    while chunk := await asyncio.to_thread(file.read, _CHUNK_BYTES):
-        yield chunk
+    def _delete_for(self, path: str, reply: type[T]) -> Call[T]:
+        return Call(self._requests, Operation(method="DELETE", path=path), reply)

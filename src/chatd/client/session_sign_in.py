@@ -8,10 +8,10 @@ import aiohttp
 from msgspec import Struct
 
 from chatd.client.errors import ApiError, ServerUnreachable
+from chatd.client.exchange import ServerAddress, is_loopback
 from chatd.client.http_session import open_session
 from chatd.client.resources import CreatedToken
 from chatd.client.server import ServerApi
-from chatd.client.server_address import ServerAddress, is_loopback
 from chatd.domain.errors import ChatdError
 
 

@@ -13,9 +13,8 @@ from chatd.api.deps import ApiDeps
 from chatd.api.mcp.toolset import Progress, ToolCall
 from chatd.api.mcp.transcripts import last_words, spoken_text
 from chatd.api.read_audit import audit_read
-from chatd.client.event_reader import read_event
-from chatd.client.reducer import reduce, start
-from chatd.client.state import ShownChat
+from chatd.client.frames import read_event
+from chatd.client.state import ShownChat, reduce, start
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.errors import ChatdError, NotFound, Unavailable
 from chatd.domain.ids import ChatId

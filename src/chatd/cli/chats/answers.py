@@ -11,8 +11,8 @@ from chatd.cli.chats.waiting import Choice, Waiting, choose, confirm_choice, loa
 from chatd.cli.output import print_json, print_notice
 from chatd.cli.run.call_lines import always_text, call_line
 from chatd.client.drafts import Draft, TextInput, send_body
+from chatd.client.exchange import ServerAddress
 from chatd.client.server import ServerApi, new_key
-from chatd.client.server_address import ServerAddress
 from chatd.domain.ids import ChatId
 from chatd.domain.questions import Question, QuestionReply
 from chatd.domain.tool_modes import ModeChoice

@@ -15,8 +15,8 @@ from chatd.cli.chats.work import find_chat
 from chatd.cli.output import print_notice
 from chatd.cli.run.call_lines import always_text, ask_lines, plan_lines, told_lines
 from chatd.cli.run.watch import load_chat
+from chatd.client.exchange import ServerAddress
 from chatd.client.server import ServerApi
-from chatd.client.server_address import ServerAddress
 from chatd.domain.ids import ChatId
 from chatd.terminal.answers.asks import Ask, ProposedPlan, asks_of, proposed_plan
 from chatd.terminal.answers.exact_text import exact_text

@@ -17,7 +17,7 @@ from chatd.cli.chats.views import LIST_HEADINGS, chat_lines, list_row, transcrip
 from chatd.cli.downloads import save
 from chatd.cli.output import print_json, print_notice, print_table, print_text
 from chatd.cli.run.request import last_chat, read_id
-from chatd.client.event_reader import read_message
+from chatd.client.frames import read_message
 from chatd.client.resources import Chat, ListedChat, ListedModel, MessagePage, Page
 from chatd.client.server import ServerApi, new_key
 from chatd.domain.ids import ChatId

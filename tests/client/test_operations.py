@@ -1,0 +1,442 @@
+"""The client against the API's description: every operation's path, parameters, body and reply."""
+
+import inspect
+import io
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from types import UnionType
+from typing import Any, Union, cast, get_args, get_origin
+from uuid import UUID
+
+import jsonschema
+import msgspec
+import pytest
+from aiohttp import ClientSession
+from msgspec import Raw, Struct
+
+from chatd.api.openapi.schemas import build_example
+from chatd.client import drafts, frames
+from chatd.client.calls import Call, Download, ListCall
+from chatd.client.drafts import CallAnswer, ChatChange, Draft, EditBody, FileInput, TextInput
+from chatd.client.exchange import ServerAddress
+from chatd.client.server import ServerApi
+from chatd.domain.ids import (
+    ChatId,
+    CredentialId,
+    FileId,
+    McpServerId,
+    MessageId,
+    ModelConfigId,
+    QueueId,
+    ToolCallId,
+    WorkspaceId,
+)
+from chatd.domain.questions import QuestionReply
+from chatd.domain.tool_policy.rules import ToolRule
+from tools.openapi import openapi_document
+
+Json = dict[str, Any]
+
+ID = UUID("018f4e9a-0000-7000-8000-000000000001")
+CHAT, FILE, MCP = ChatId(ID), FileId(ID), McpServerId(ID)
+QUEUED = QueueId(7)
+TEXT = (TextInput("hello"), FileInput(FILE))
+DRAFT = Draft(
+    content=TEXT,
+    busy_behavior="steer",
+    model_config_id=ModelConfigId(ID),
+    reasoning_effort="high",
+    mode="plan",
+    mcp_server_ids=(MCP,),
+    system_prompt="Be brief.",
+    labels={"team": "core"},
+    workspace_id=WorkspaceId(ID),
+    max_cost_micros=1,
+)
+EDIT = EditBody(content=TEXT, model_config_id=ID, reasoning_effort="high", mode="off")
+CHANGE = ChatChange(
+    title="Renamed",
+    archived=True,
+    pin_order=1,
+    workspace_id=WorkspaceId(ID),
+    mcp_server_ids=(MCP,),
+    mode="off",
+)
+ANSWER = CallAnswer(
+    tool_call_id=ToolCallId("call"),
+    decision="answer",
+    reason="no",
+    always=True,
+    rule_args={"command": "ls *"},
+    replies=(QuestionReply(labels=("yes",)),),
+)
+RULE = ToolRule(tool="execute", args={"command": "ls *"}, action="auto")
+
+Ask = Callable[[ServerApi], "Call[Any] | Download"]
+
+ASKED: dict[str, Ask] = {
+    "list_chats": lambda api: api.list_chats(
+        q="x",
+        label=["team:core"],
+        status="waiting",
+        archived=True,
+        source="shared",
+        pinned=True,
+        limit=5,
+        cursor="c",
+    ),
+    "create_chat": lambda api: api.create_chat(DRAFT),
+    "get_chat": lambda api: api.get_chat(CHAT),
+    "amend_chat": lambda api: api.amend_chat(CHAT, CHANGE),
+    "delete_chat": lambda api: api.delete_chat(CHAT),
+    "mark_read": lambda api: api.mark_read(CHAT, 3),
+    "interrupt_chat": lambda api: api.interrupt_chat(CHAT, queue="hold", subagents="stop"),
+    "resume_chat": lambda api: api.resume_chat(CHAT),
+    "compact_chat": lambda api: api.compact_chat(CHAT),
+    "regenerate_title": lambda api: api.regenerate_title(CHAT),
+    "fork_chat": lambda api: api.fork_chat(CHAT, 3),
+    "export_chat": lambda api: api.export_chat(CHAT, "jsonl"),
+    "list_subagents": lambda api: api.list_subagents(CHAT, limit=5, cursor="c"),
+    "get_diff": lambda api: api.get_diff(CHAT, "chat"),
+    "get_chat_cost": lambda api: api.get_chat_cost(CHAT),
+    "list_messages": lambda api: api.list_messages(CHAT, before_id=9, limit=5, cursor="c"),
+    "send_message": lambda api: api.send_message(CHAT, DRAFT),
+    "edit_message": lambda api: api.edit_message(CHAT, MessageId(3), EDIT),
+    "answer_calls": lambda api: api.answer_calls(CHAT, [ANSWER]),
+    "edit_queued": lambda api: api.edit_queued(CHAT, QUEUED, TEXT),
+    "delete_queued": lambda api: api.delete_queued(CHAT, QUEUED),
+    "move_queued": lambda api: api.move_queued(CHAT, QUEUED, QueueId(8)),
+    "promote_queued": lambda api: api.promote_queued(CHAT, QUEUED),
+    "list_prompts": lambda api: api.list_prompts(limit=5),
+    "list_chat_prompts": lambda api: api.list_chat_prompts(CHAT, limit=5),
+    "get_acl": lambda api: api.get_acl(CHAT),
+    "change_acl": lambda api: api.change_acl(
+        CHAT, user_roles={str(ID): "read"}, group_roles={str(ID): ""}
+    ),
+    "search_directory": lambda api: api.search_directory("ada", limit=5),
+    "get_tool_policy": lambda api: api.get_tool_policy(),
+    "get_my_tool_policy": lambda api: api.get_my_tool_policy(),
+    "get_template_tool_policy": lambda api: api.get_template_tool_policy(str(ID)),
+    "get_chat_tool_policy": lambda api: api.get_chat_tool_policy(CHAT),
+    "put_chat_tool_policy": lambda api: api.put_chat_tool_policy(CHAT, [RULE], 3),
+    "list_models": lambda api: api.list_models(include_disabled=True, limit=5),
+    "create_model": lambda api: api.create_model(
+        name="fast", provider="openai", model="gpt", is_default=True
+    ),
+    "delete_model": lambda api: api.delete_model(ModelConfigId(ID)),
+    "list_providers": lambda api: api.list_providers(include_disabled=True),
+    "create_provider": lambda api: api.create_provider(
+        name="own", kind="openai", base_url="https://models.test", region="eu", api_keys=["key"]
+    ),
+    "delete_provider": lambda api: api.delete_provider(ID),
+    "test_provider": lambda api: api.test_provider(ID, "gpt"),
+    "list_offered_models": lambda api: api.list_offered_models(ID),
+    "list_mcp_servers": lambda api: api.list_mcp_servers(limit=5, cursor="c"),
+    "disconnect_mcp_server": lambda api: api.disconnect_mcp_server(MCP),
+    "test_mcp_server": lambda api: api.test_mcp_server(MCP),
+    "list_workspaces": lambda api: api.list_workspaces(limit=5),
+    "get_workspace": lambda api: api.get_workspace(WorkspaceId(ID)),
+    "create_workspace": lambda api: api.create_workspace("python"),
+    "list_templates": lambda api: api.list_templates(limit=5),
+    "upload_file": lambda api: api.upload_file("a.txt", "text/plain", io.BytesIO(b"a")),
+    "get_file": lambda api: api.get_file(FILE),
+    "load_content": lambda api: api.load_content(FILE),
+    "get_me": lambda api: api.get_me(),
+    "sign_in_with_password": lambda api: api.sign_in_with_password("ada", "password"),
+    "sign_in_with_link": lambda api: api.sign_in_with_link("secret"),
+    "sign_out": lambda api: api.sign_out(),
+    "list_tokens": lambda api: api.list_tokens(),
+    "create_token": lambda api: api.create_token(
+        "laptop", scopes=["chat:read"], expires_at=datetime(2030, 1, 1, tzinfo=UTC)
+    ),
+    "revoke_token": lambda api: api.revoke_token(CredentialId(ID)),
+    "list_skills": lambda api: api.list_skills(),
+    "get_skill": lambda api: api.get_skill(ID),
+    "create_skill": lambda api: api.create_skill(name="a", description="b", body="c"),
+    "change_skill": lambda api: api.change_skill(ID, description="b", body="c"),
+    "delete_skill": lambda api: api.delete_skill(ID),
+    "get_my_costs": lambda api: api.get_my_costs(start_date="2026-11-01"),
+    "list_user_costs": lambda api: api.list_user_costs(start_date="2026-11-01"),
+    "get_spend_status": lambda api: api.get_spend_status(),
+}
+
+NOT_CALLED: dict[str, tuple[str, ...]] = {
+    "administration, which is done on the page": (
+        "/audit",
+        "/cost/",
+        "/groups",
+        "/mcp-server-configs",
+        "/model-options",
+        "/model-overrides",
+        "/models",
+        "/providers",
+        "/settings",
+        "/templates",
+        "/usage-limits",
+        "/users",
+        "/workers",
+    ),
+    "what a user sets up once, on the page": (
+        "/auth/password",
+        "/auth/sessions",
+        "/git-credentials",
+        "/push",
+        "/schedules",
+        "/user-keys",
+        "/webhooks",
+    ),
+    "needs a browser": (
+        "/auth/methods",
+        "/auth/oidc",
+        "/auth/ticket",
+        "/mcp-servers/{mcp_server_id}/",
+        "/files/{file_id}/download",
+        "/setup",
+    ),
+    "a stream, which the WebSocket replaces here": (
+        "/chats/{chat_id}/events",
+        "/chats/{chat_id}/git",
+        "/events",
+    ),
+    "a WebSocket: `client.socket`": ("/ws",),
+    "a view or an action that only the page offers yet": (
+        "/builds",
+        "/chats/by-workspace",
+        "/chats/import",
+        "/chats/{chat_id}/context",
+        "/chats/{chat_id}/debug",
+        "/chats/{chat_id}/files",
+        "/chats/{chat_id}/matches",
+        "/chats/{chat_id}/queue",
+        "/chats/{chat_id}/runs",
+        "/chats/{chat_id}/terminal",
+        "/chats/{chat_id}/title/propose",
+        "/chats/{chat_id}/tool-results",
+        "/chats/{chat_id}/workspace/",
+        "/demo",
+        "/files",
+        "/workspaces",
+    ),
+}
+
+FRAMES: dict[type[Struct], str] = {
+    frames.Subscribe: "Subscribe",
+    frames.Unsubscribe: "Unsubscribe",
+    frames.Ping: "Ping",
+    frames.Subscribed: "Subscribed",
+    frames.Unsubscribed: "Unsubscribed",
+    frames.Refused: "SubscribeRefused",
+    frames.ListReady: "ChatListReady",
+    frames.ChatChanged: "ChatListEvent",
+    frames.ChatRemoved: "ChatListRemoved",
+    frames.SpendWarning: "SpendWarningEvent",
+}
+SENT_FRAMES = {frames.Subscribe, frames.Unsubscribe, frames.Ping}
+
+
+class Described(Struct, frozen=True):
+    """An operation as the document has it."""
+
+    method: str
+    path: str
+    description: Json
+
+    @property
+    def parameters(self) -> dict[str, Json]:
+        given = self.description.get("parameters", ())
+        return {one["name"]: one["schema"] for one in given if one["in"] == "query"}
+
+    @property
+    def reply(self) -> Json | None:
+        """Its schema, if it is JSON."""
+        replies = self.description["responses"]
+        content = next(replies[code].get("content", {}) for code in sorted(replies) if code < "3")
+        return content.get("application/json", {}).get("schema")
+
+
+@pytest.fixture(scope="module")
+def document() -> Json:
+    return msgspec.json.decode(openapi_document())
+
+
+@pytest.fixture(scope="module")
+def schemas(document: Json) -> dict[str, Json]:
+    return document["components"]["schemas"]
+
+
+@pytest.fixture(scope="module")
+def operations(document: Json) -> dict[str, Described]:
+    return {
+        operation["operationId"]: Described(method.upper(), path.removeprefix("/api/v1"), operation)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    }
+
+
+@pytest.fixture
+async def api() -> Any:
+    async with ClientSession() as http:
+        yield ServerApi(ServerAddress(url="http://chatd.test", token=""), http)
+
+
+def methods_of_client() -> set[str]:
+    """Those that give a call or a download: nothing is sent before that is awaited."""
+    found = inspect.getmembers(ServerApi, inspect.isfunction)
+    replies = {name: inspect.signature(method).return_annotation for name, method in found}
+    kinds = {name: get_origin(reply) or reply for name, reply in replies.items()}
+    public = {name: kind for name, kind in kinds.items() if not name.startswith("_")}
+    return {name for name, kind in public.items() if kind in (Call, ListCall, Download)}
+
+
+def test_every_method_is_compared() -> None:
+    assert methods_of_client() == set(ASKED)
+
+
+def test_every_operation_has_a_method_or_a_reason_for_none(
+    operations: dict[str, Described],
+) -> None:
+    prefixes = tuple(prefix for group in NOT_CALLED.values() for prefix in group)
+    left = {name: one.path for name, one in operations.items() if name not in ASKED}
+    assert [name for name, path in left.items() if not path.startswith(prefixes)] == []
+    assert [one for one in prefixes if not any(p.startswith(one) for p in left.values())] == []
+
+
+@pytest.mark.parametrize("name", ASKED)
+async def test_an_operation_is_called_as_it_is_described(
+    name: str, api: ServerApi, operations: dict[str, Described], schemas: dict[str, Json]
+) -> None:
+    asked, described = ASKED[name](api).operation, operations[name]
+    assert asked.method == described.method
+    assert fits(asked.path, described.path)
+    assert {one for one, _ in asked.query} <= set(described.parameters)
+    for one, value in asked.query:
+        check(value, described.parameters[one], schemas)
+    headers = {one["name"] for one in described.description.get("parameters", ())}
+    assert (asked.key is not None) == ("Idempotency-Key" in headers)
+    content = described.description.get("requestBody", {}).get("content", {})
+    if asked.file is not None:
+        assert asked.file.media_type in content
+    else:
+        assert (asked.body is not None) == bool(content)
+    if asked.body is not None:
+        body, schema = msgspec.json.decode(asked.body), content["application/json"]["schema"]
+        check(body, schema, schemas)
+        assert unknown_fields(body, schema, schemas) == []
+
+
+@pytest.mark.parametrize("name", ASKED)
+async def test_a_reply_is_read_as_it_is_described(
+    name: str, api: ServerApi, operations: dict[str, Described], schemas: dict[str, Json]
+) -> None:
+    call, schema = ASKED[name](api), operations[name].reply
+    if isinstance(call, Download) or call.reply is type(None):
+        return
+    assert schema is not None
+    assert list(strange_fields(call.reply, schema, schemas)) == []
+    example = msgspec.json.encode(build_example(schema, schemas))
+    msgspec.json.decode(example, type=call.reply)
+    required = {(one.__name__, field) for one in structs_in(call.reply) for field in needed(one)}
+    allowed = {"id", "chat_id", "user", "items"}
+    assert {one for one in required if one[1] not in allowed} <= NEEDED, (
+        "a server of another version is understood"
+    )
+
+
+NEEDED = {("ToolRule", "action"), ("ToolRule", "tool")}
+"""A policy is read as a whole or not at all."""
+
+
+@pytest.mark.parametrize("struct", FRAMES, ids=lambda struct: struct.__name__)
+def test_a_frame_is_as_it_is_described(struct: type[Struct], schemas: dict[str, Json]) -> None:
+    schema = schemas[FRAMES[struct]]
+    assert list(strange_fields(struct, schema, schemas)) == []
+    if struct not in SENT_FRAMES:
+        example = msgspec.json.encode(build_example(schema, schemas))
+        assert isinstance(msgspec.json.decode(example, type=struct), struct)
+
+
+def test_a_quoted_file_is_sent_as_it_is_described(schemas: dict[str, Json]) -> None:
+    quoted = drafts.FileReferenceInput(file_name="a", start_line=1, end_line=2, content="b")
+    check(msgspec.to_builtins(quoted), schemas["InputFileReference"], schemas)
+
+
+def fits(path: str, template: str) -> bool:
+    pieces, wanted = path.split("/"), template.split("/")
+    return len(pieces) == len(wanted) and all(
+        want.startswith("{") or piece == want for piece, want in zip(pieces, wanted, strict=True)
+    )
+
+
+def check(value: object, schema: Json, schemas: dict[str, Json]) -> None:
+    whole = {**schema, "components": {"schemas": schemas}}
+    jsonschema.validate(msgspec.to_builtins(value), whole)
+
+
+def resolve(schema: Any, schemas: dict[str, Json]) -> list[Json]:
+    """What a value may be, without references."""
+    if isinstance(schema, bool):
+        return []
+    if "$ref" in schema:
+        return resolve(schemas[schema["$ref"].rpartition("/")[2]], schemas)
+    branches = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
+    return [one for branch in branches for one in resolve(branch, schemas)] or [schema]
+
+
+def unknown_fields(value: object, schema: Json, schemas: dict[str, Json]) -> list[str]:
+    """Fields of a body that the operation does not take."""
+    if isinstance(value, list):
+        items = [one["items"] for one in resolve(schema, schemas) if "items" in one]
+        found = [
+            unknown_fields(one, item, schemas)
+            for one in cast("list[object]", value)
+            for item in items
+        ]
+        return [one for fields in found for one in fields]
+    if not isinstance(value, dict):
+        return []
+    branches = [one for one in resolve(schema, schemas) if "properties" in one]
+    known = {name for one in branches for name in one["properties"]}
+    return [name for name in cast("Json", value) if branches and name not in known]
+
+
+def structs_in(found: object) -> Iterator[type[Struct]]:
+    """The structs that a type is made of."""
+    if get_origin(found) is not None and not (
+        isinstance(get_origin(found), type) and issubclass(cast("type", get_origin(found)), Struct)
+    ):
+        for one in get_args(found):
+            yield from structs_in(one)
+    elif get_origin(found) is not None or (isinstance(found, type) and issubclass(found, Struct)):
+        struct = cast("type[Struct]", found)
+        yield struct
+        for field in msgspec.structs.fields(struct):
+            yield from structs_in(field.type)
+
+
+def needed(struct: type[Struct]) -> list[str]:
+    return [one.name for one in msgspec.structs.fields(struct) if one.required]
+
+
+def strange_fields(found: object, schema: Json, schemas: dict[str, Json]) -> Iterator[str]:
+    """Fields of a struct, and of the structs in it, that the description does not have."""
+    origin, branches = get_origin(found), resolve(schema, schemas)
+    if origin in (Union, UnionType):
+        for one in get_args(found):
+            yield from strange_fields(one, schema, schemas)
+    elif origin is tuple:
+        for branch in branches:
+            if "items" in branch:
+                yield from strange_fields(get_args(found)[0], branch["items"], schemas)
+    elif is_struct(found):
+        objects = [one for one in branches if "properties" in one]
+        known = {name: part for one in objects for name, part in one["properties"].items()}
+        for field in msgspec.structs.fields(cast("type[Struct]", found)):
+            if field.encode_name not in known:
+                yield f"{found}.{field.encode_name}"
+            elif field.type is not Raw:
+                yield from strange_fields(field.type, known[field.encode_name], schemas)
+
+
+def is_struct(found: object) -> bool:
+    kind = get_origin(found) or found
+    return isinstance(kind, type) and issubclass(kind, Struct)
