@@ -16,7 +16,7 @@ from chatd.domain.model.protocol import ModelConfig, ModelRequest, PromptMessage
 from chatd.domain.ports import ModelChoice, Provider
 from chatd.engine.attempt import Attempt
 from chatd.engine.model_call import TurnContext, build_request
-from chatd.providers.request_body import SENT_SLICE_BYTES, body_slices, encode_list
+from chatd.providers.http import SENT_SLICE_BYTES, body_slices, encode_list
 from chatd.store.chat.messages import DECODED_SLICE_CHARS, decode_in_slices
 from chatd.store.chat.operation import AppliedChange
 from chatd.store.conn import Row
@@ -142,7 +142,7 @@ async def test_a_large_body_is_encoded_and_hashed_beside_the_loop(
         in_threads += 1
         return work()
 
-    monkeypatch.setattr("chatd.providers.request_body.asyncio.to_thread", to_thread)
+    monkeypatch.setattr("chatd.providers.http.asyncio.to_thread", to_thread)
     long = PromptMessage(role="user", parts=(PromptText(text="word " * 60_000),))
     short = PromptMessage(role="user", parts=(PromptText(text="word"),))
     uses_responses = None if new_rig is not chat_rig else False

@@ -21,16 +21,16 @@ from chatd.domain.model.protocol import ModelEvent, ModelRequest, PromptMessage,
 from chatd.domain.model.usage import prefix_loss
 from chatd.domain.ports import Provider
 from chatd.domain.prompt.instructions import Instructions
-from chatd.providers.anthropic.request import encode_request as encode_anthropic
-from chatd.providers.gemini.models import GoogleOptions
-from chatd.providers.gemini.request import encode_request as encode_gemini
-from chatd.providers.gemini.request import gemini_tool_names
-from chatd.providers.openai.chat.dialect import COMPATIBLE_DIALECT, OPENROUTER_DIALECT, ChatDialect
-from chatd.providers.openai.chat.request import encode_request as encode_chat
-from chatd.providers.openai.models import CompatOptions, OpenAIOptions
-from chatd.providers.openai.responses.request import encode_request as encode_responses
-from chatd.providers.openai.responses.request import responses_tool_names
-from chatd.providers.openai.tools import build_tool_names
+from chatd.providers.anthropic.anthropic_request import encode_request as encode_anthropic
+from chatd.providers.gemini.gemini_models import GoogleOptions
+from chatd.providers.gemini.gemini_request import encode_request as encode_gemini
+from chatd.providers.gemini.gemini_request import gemini_tool_names
+from chatd.providers.openai.chat_dialect import COMPATIBLE_DIALECT, OPENROUTER_DIALECT, ChatDialect
+from chatd.providers.openai.chat_request import encode_request as encode_chat
+from chatd.providers.openai.openai_models import CompatOptions, OpenAIOptions
+from chatd.providers.openai.openai_tools import build_tool_names
+from chatd.providers.openai.responses_request import encode_request as encode_responses
+from chatd.providers.openai.responses_request import responses_tool_names
 from chatd.tools.chat_tools import ChatTools, ToolOrders
 from tests.support.engine_rig import EngineRig, engine_rig
 from tests.support.mcp.rig import McpRig, configured, mcp_rig, tool_server

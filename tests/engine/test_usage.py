@@ -20,7 +20,7 @@ from chatd.domain.spend import FIRST_OUTPUT_TOKENS
 from chatd.engine.budget import SpendLimit
 from chatd.engine.worker import WorkerConfig
 from chatd.parts.journal_tail import read_episode
-from chatd.providers.config import ProviderConfig
+from chatd.providers.provider_config import ProviderConfig
 from chatd.providers.registry import build_provider
 from chatd.store.chat import journal, messages, open_calls
 from chatd.store.chat.open_calls import OpenCall

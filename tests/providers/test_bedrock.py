@@ -12,15 +12,18 @@ from msgspec import Raw
 
 from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.protocol import ProviderError, StreamFailed
-from chatd.providers.anthropic.decoder import AnthropicDecoder
-from chatd.providers.bedrock.client import default_url, find_region
-from chatd.providers.bedrock.eventstream import EventStream
-from chatd.providers.bedrock.sigv4 import SigningScope, signature_headers
-from chatd.providers.config import AwsCredentials, ProviderConfig
-from chatd.providers.http import StreamDecoder as AnyDecoder
+from chatd.providers.anthropic.anthropic_decoder import AnthropicDecoder
+from chatd.providers.anthropic.bedrock import (
+    EventStream,
+    SigningScope,
+    default_url,
+    find_region,
+    signature_headers,
+)
+from chatd.providers.provider_config import AwsCredentials, ProviderConfig, Secret
 from chatd.providers.registry import build_provider
-from chatd.providers.secret import Secret
 from chatd.providers.sse import EventTooLong, FramingError
+from chatd.providers.sse import FramedDecoder as AnyDecoder
 from tests.support.clock import FakeClock
 from tests.support.providers import anthropic
 from tests.support.providers.anthropic_requests import TOOLS, tool_round

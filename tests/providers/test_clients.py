@@ -11,9 +11,10 @@ from msgspec import Raw
 
 from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.protocol import Finished, ModelEvent, TextDelta, TextStart, UsageReported
-from chatd.providers.anthropic.decoder import AnthropicDecoder
-from chatd.providers.bedrock.eventstream import EventStream
-from chatd.providers.http import HttpConfig, StreamDecoder
+from chatd.providers.anthropic.anthropic_decoder import AnthropicDecoder
+from chatd.providers.anthropic.bedrock import EventStream
+from chatd.providers.provider_config import HttpConfig
+from chatd.providers.sse import FramedDecoder
 from tests.support.providers import anthropic, bedrock, gemini, openai_chat, openai_responses
 from tests.support.providers.client import (
     ClientRig,
@@ -31,10 +32,10 @@ from tests.support.providers.stream_reader import collect_failure
 WAIT_S = 30
 
 Rig = Callable[[], AbstractAsyncContextManager[ClientRig[Any]]]
-NewDecoder = Callable[[], StreamDecoder]
+NewDecoder = Callable[[], FramedDecoder]
 
 
-def bedrock_decoder() -> StreamDecoder:
+def bedrock_decoder() -> FramedDecoder:
     return AnthropicDecoder(framing=EventStream())
 
 
@@ -81,7 +82,7 @@ async def client(request: pytest.FixtureRequest) -> AsyncGenerator[Client]:
         yield Client(rig, data[:at], data[at:], text, Raw(options), field)
 
 
-def first_text(decoder: StreamDecoder, data: bytes) -> tuple[int, TextDelta]:
+def first_text(decoder: FramedDecoder, data: bytes) -> tuple[int, TextDelta]:
     for at in range(len(data)):
         for event in decoder.feed(data[at : at + 1]):
             if isinstance(event, TextDelta):

@@ -8,14 +8,12 @@ from msgspec.structs import replace
 from chatd.clock import SystemClock
 from chatd.domain.model.protocol import ModelRequest, ProviderError, TextDelta
 from chatd.domain.ports import Provider
-from chatd.providers.config import ProviderConfig, ProviderKind
-from chatd.providers.openai.chat.answer import ChatAnswerBuilder
-from chatd.providers.openai.chat.decoder import ChatDecoder
-from chatd.providers.openai.connection import OpenAIConnection
-from chatd.providers.openai.provider import OpenAIProvider
-from chatd.providers.openai.tools import build_tool_names
+from chatd.providers.openai.chat_answer import ChatAnswerBuilder
+from chatd.providers.openai.chat_decoder import ChatDecoder
+from chatd.providers.openai.openai_provider import OpenAIConnection, OpenAIProvider
+from chatd.providers.openai.openai_tools import build_tool_names
+from chatd.providers.provider_config import ProviderConfig, ProviderKind, Secret
 from chatd.providers.registry import build_provider
-from chatd.providers.secret import Secret
 from tests.support.providers.anthropic import KEY, FakeAnthropic
 from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
 from tests.support.providers.prompts import message, request

@@ -17,23 +17,23 @@ from chatd.domain.model.protocol import (
     ToolCallDone,
     ToolCallStart,
 )
-from chatd.providers.anthropic.decoder import AnthropicDecoder
-from chatd.providers.anthropic.request import encode_request as encode_anthropic
-from chatd.providers.bedrock.eventstream import EventStream
-from chatd.providers.gemini.models import GoogleOptions
-from chatd.providers.gemini.request import encode_request as encode_gemini
-from chatd.providers.gemini.request import gemini_tool_names
-from chatd.providers.http import StreamDecoder
-from chatd.providers.openai.chat.dialect import (
+from chatd.providers.anthropic.anthropic_decoder import AnthropicDecoder
+from chatd.providers.anthropic.anthropic_request import encode_request as encode_anthropic
+from chatd.providers.anthropic.bedrock import EventStream
+from chatd.providers.gemini.gemini_models import GoogleOptions
+from chatd.providers.gemini.gemini_request import encode_request as encode_gemini
+from chatd.providers.gemini.gemini_request import gemini_tool_names
+from chatd.providers.openai.chat_dialect import (
     COMPATIBLE_DIALECT,
     GOOGLE_DIALECT,
     OPENAI_DIALECT,
     ChatDialect,
 )
-from chatd.providers.openai.chat.request import encode_request as encode_chat
-from chatd.providers.openai.models import CompatOptions, OpenAIOptions
-from chatd.providers.openai.responses.request import encode_request as encode_responses
-from chatd.providers.openai.tools import build_tool_names
+from chatd.providers.openai.chat_request import encode_request as encode_chat
+from chatd.providers.openai.openai_models import CompatOptions, OpenAIOptions
+from chatd.providers.openai.openai_tools import build_tool_names
+from chatd.providers.openai.responses_request import encode_request as encode_responses
+from chatd.providers.sse import FramedDecoder
 from tests.support.providers.bedrock import framed
 from tests.support.providers.prompts import message, replayed, request
 from tests.support.providers.random_streams import RandomStreams
@@ -53,7 +53,7 @@ from tests.support.run_length import fuzzed
 
 class Wire(NamedTuple):
     api: RecordedApi
-    new_decoder: Callable[[], StreamDecoder]
+    new_decoder: Callable[[], FramedDecoder]
     frame: Callable[[bytes], bytes] = bytes
 
 

@@ -23,10 +23,16 @@ from chatd.domain.model.protocol import (
     StreamPing,
     TextDelta,
 )
-from chatd.providers.faults import incomplete_fault
-from chatd.providers.http import MAX_ERROR_BODY_BYTES, HttpConfig, ProviderSession
-from chatd.providers.network import TlsFiles, environment_proxies, provider_proxies
-from chatd.providers.secret import Secret, redact_secrets
+from chatd.providers.http import MAX_ERROR_BODY_BYTES, ProviderSession
+from chatd.providers.provider_config import (
+    HttpConfig,
+    Secret,
+    TlsFiles,
+    environment_proxies,
+    provider_proxies,
+    redact_secrets,
+)
+from chatd.providers.sse import FramedDecoder
 from tests.support.providers.certificate import LOCKED_KEY, self_signed
 from tests.support.providers.server import (
     Cut,
@@ -46,29 +52,24 @@ END = Finished(reason="stop", usage=TokenUsage())
 QUICK = HttpConfig(read_timeout_s=0.05, error_body_timeout_s=0.05)
 
 
-class Echo:
+class Echo(FramedDecoder):
     """Each word is text; the word `end` ends the answer."""
 
-    def __init__(self) -> None:
-        self._is_done = False
-
-    @property
-    def done(self) -> bool:
-        return self._is_done
-
     def feed(self, chunk: bytes) -> list[ModelEvent]:
-        return [self._event(word) for word in chunk.decode().split()]
+        for word in chunk.decode().split():
+            self._decode(b"", word.encode())
+        return self._take()
 
-    def _event(self, word: str) -> ModelEvent:
-        if word == "fail":
-            return StreamFailed(fault=ProviderFault(message=f"failed with {KEY}", body=KEY))
-        if word != "end":
-            return TextDelta(id="0", delta=word)
-        self._is_done = True
-        return END
-
-    def close(self) -> list[ModelEvent]:
-        return [] if self._is_done else [StreamFailed(fault=incomplete_fault())]
+    def _decode(self, name: bytes, data: bytes, *, is_last: bool = False) -> None:
+        match data:
+            case b"fail":
+                fault = ProviderFault(message=f"failed with {KEY}", body=KEY)
+                self._out.append(StreamFailed(fault=fault))
+            case b"end":
+                self.done = True
+                self._out.append(END)
+            case _:
+                self._out.append(TextDelta(id="0", delta=data.decode()))
 
 
 @pytest.fixture

@@ -9,11 +9,16 @@ from msgspec import Raw
 from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.capabilities import ModelCapabilities, merge_capabilities
 from chatd.domain.model.protocol import ModelConfig, ProviderError
-from chatd.providers.config import ProviderConfig, ProviderKind
-from chatd.providers.known_models import find_objection, known_capabilities, suggest_model
-from chatd.providers.offered_models import OfferedModel, list_offered, parse_offered
+from chatd.providers.known_models import (
+    OfferedModel,
+    find_objection,
+    known_capabilities,
+    list_offered,
+    parse_offered,
+    suggest_model,
+)
+from chatd.providers.provider_config import ProviderConfig, ProviderKind, Secret
 from chatd.providers.registry import build_provider
-from chatd.providers.secret import Secret
 from tests.support.providers.server import FakeServer, RecordedRequest, Reply
 
 ROUTER = (

@@ -11,8 +11,8 @@ from chatd.domain.chat.messages import TokenUsage
 from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.config import cost_micros
 from chatd.domain.model.protocol import ModelConfig, Prices, PriceTier
-from chatd.providers.config import ProviderKind
 from chatd.providers.prices import LIST_PRICE, ModelFacts, PriceTable
+from chatd.providers.provider_config import ProviderKind
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
 CONFIG = ModelConfig(

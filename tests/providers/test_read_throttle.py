@@ -6,7 +6,7 @@ import pytest
 
 from chatd.domain.ids import ToolCallId
 from chatd.domain.model.protocol import ModelEvent, TextDelta, TextEnd, TextStart, ToolCallDelta
-from chatd.providers.read_throttle import UNTHROTTLED_READS, ReadThrottle, ReadTimer, merge_deltas
+from chatd.providers.http import UNTHROTTLED_READS, ReadThrottle, ReadTimer, merge_deltas
 
 NEVER_S = 3600.0
 

@@ -8,10 +8,11 @@ import pytest
 from chatd.domain.errors import InvariantBroken
 from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.protocol import ProviderError
-from chatd.providers.config import (
+from chatd.providers.provider_config import (
     AwsCredentials,
     ProviderConfig,
     ProviderKind,
+    Secret,
     base_url,
     join_url,
     merge_headers,
@@ -22,7 +23,6 @@ from chatd.providers.registry import (
     PROVIDER_CLASSES,
     build_provider,
 )
-from chatd.providers.secret import Secret
 
 KEY = Secret("sk-test-0123456789")
 PLAIN = ProviderConfig(kind="anthropic", api_key=KEY)

@@ -7,11 +7,8 @@ import pytest
 from chatd.clock import SystemClock
 from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.protocol import ProviderFault
-from chatd.providers.config import ProviderConfig
-from chatd.providers.http import HttpConfig
-from chatd.providers.network import provider_proxies
+from chatd.providers.provider_config import HttpConfig, ProviderConfig, Secret, provider_proxies
 from chatd.providers.registry import build_provider
-from chatd.providers.secret import Secret
 from chatd.providers.trial_call import TrialResult, explain_failure, try_provider
 from tests.support.providers.certificate import self_signed
 from tests.support.providers.openai_chat import FakeCompatible, stream

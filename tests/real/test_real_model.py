@@ -25,9 +25,8 @@ from chatd.domain.model.protocol import (
     ToolSpec,
 )
 from chatd.domain.ports import Provider
-from chatd.providers.config import ProviderConfig
+from chatd.providers.provider_config import ProviderConfig, Secret
 from chatd.providers.registry import build_provider
-from chatd.providers.secret import Secret
 from tests.support.providers.prompts import call, message, replayed, request, result
 from tests.support.providers.stream_reader import answer_of
 

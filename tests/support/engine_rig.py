@@ -55,9 +55,8 @@ from chatd.engine.budget import SpendLimit
 from chatd.engine.model_call import AnswerTimes
 from chatd.engine.worker import WorkerConfig
 from chatd.parts.journal_tail import read_episode
-from chatd.providers.config import ProviderConfig
+from chatd.providers.provider_config import ProviderConfig, Secret
 from chatd.providers.registry import build_provider
-from chatd.providers.secret import Secret
 from chatd.replica import Replica, ReplicaConfig
 from chatd.store import tool_policies
 from chatd.store.chat import chats, messages

@@ -30,7 +30,7 @@ from chatd.models.provider_checks import (
     options_schema,
     plain_price,
 )
-from chatd.providers.config import ProviderKind
+from chatd.providers.provider_config import ProviderKind
 from chatd.store import model_configs, providers
 from chatd.store.account.audit import ChangeAuthor
 from chatd.store.conn import DatabaseSession

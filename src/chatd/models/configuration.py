@@ -16,24 +16,22 @@ from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.config import EFFORT_LEVELS, is_effort_range_empty
 from chatd.domain.model.protocol import EffortRange, ModelConfig, Prices
 from chatd.domain.ports import Clock
-from chatd.providers.config import (
+from chatd.providers.known_models import PRESET_MODELS, find_objection
+from chatd.providers.provider_config import (
     KEY_VARIABLES,
     SILENCE_LIMITS_S,
+    HttpConfig,
     ProviderConfig,
     ProviderKind,
-    is_valid_header,
-)
-from chatd.providers.http import HttpConfig
-from chatd.providers.known_models import PRESET_MODELS, find_objection
-from chatd.providers.network import (
     ProxyRules,
+    Secret,
     TlsFiles,
     environment_proxies,
     is_http_proxy,
+    is_valid_header,
     provider_proxies,
 )
 from chatd.providers.registry import ProviderRegistry
-from chatd.providers.secret import Secret
 from chatd.settings.schema import (
     EffortEntry,
     ModelEntry,

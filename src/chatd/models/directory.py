@@ -28,9 +28,9 @@ from chatd.models.configuration import derive_model_id
 from chatd.models.declaration import SettingsDeclaration
 from chatd.models.lists import ModelLists
 from chatd.models.provider_clients import ProviderClients, moved_key_text, usable_keys
-from chatd.providers.config import ProviderKind
 from chatd.providers.known_models import known_capabilities
 from chatd.providers.prices import listed_name
+from chatd.providers.provider_config import ProviderKind
 from chatd.providers.registry import (
     ProviderRegistry,
     accepted_files,

@@ -16,10 +16,14 @@ from chatd.domain.model.config import is_effort_range_empty
 from chatd.domain.model.protocol import Effort, EffortRange, ModelConfig, ProviderError
 from chatd.domain.text import Json
 from chatd.models.configuration import KINDS_WITH_ADDRESS
-from chatd.providers.config import ProviderConfig, ProviderKind, base_url
 from chatd.providers.known_models import find_objection
-from chatd.providers.network import build_tls_context
 from chatd.providers.options import parse_options
+from chatd.providers.provider_config import (
+    ProviderConfig,
+    ProviderKind,
+    base_url,
+    build_tls_context,
+)
 from chatd.providers.registry import OPTION_CLASSES
 from chatd.settings.schema import SettingsError
 

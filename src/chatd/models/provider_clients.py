@@ -16,10 +16,15 @@ from chatd.domain.model.failures import ModelError
 from chatd.domain.model.protocol import ProviderError
 from chatd.domain.ports import Env
 from chatd.models.configuration import KINDS_WITH_KEY, build_provider_config
-from chatd.providers.config import KEY_VARIABLES, AwsCredentials, ProviderConfig, ProviderKind
 from chatd.providers.keyed_provider import KeyedProvider, KeyRests
+from chatd.providers.provider_config import (
+    KEY_VARIABLES,
+    AwsCredentials,
+    ProviderConfig,
+    ProviderKind,
+    Secret,
+)
 from chatd.providers.registry import build_provider, config_error
-from chatd.providers.secret import Secret
 from chatd.sealed_secrets import KeyRing, SecretUnreadable
 from chatd.settings.schema import ProviderEntry, SettingsError
 from chatd.store.providers import StoredKey, StoredProvider

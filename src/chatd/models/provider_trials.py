@@ -20,9 +20,13 @@ from chatd.domain.ports import Env, Provider
 from chatd.domain.prompt.titles import CHEAP_TITLE_MODELS
 from chatd.models.directory import ModelDirectory
 from chatd.models.provider_clients import ProviderClients, usable_keys
-from chatd.providers.config import ProviderConfig, ProviderKind
-from chatd.providers.known_models import known_capabilities, suggest_model
-from chatd.providers.offered_models import OfferedModel, list_offered
+from chatd.providers.known_models import (
+    OfferedModel,
+    known_capabilities,
+    list_offered,
+    suggest_model,
+)
+from chatd.providers.provider_config import ProviderConfig, ProviderKind
 from chatd.providers.registry import ProviderRegistry, build_provider
 from chatd.providers.trial_call import explain_failure, try_provider
 from chatd.sealed_secrets import SecretUnreadable

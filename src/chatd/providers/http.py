@@ -1,83 +1,192 @@
-"""HTTP session of a provider: one streaming POST per model call, failures as faults.
+"""The HTTP session of a provider: one streaming POST per model call; errors become faults.
 
-Owns timeouts, the faults of refused, cut and unreadable replies, and the removal of keys from
-errors. Never retries a request that a server may have received, and never follows a redirect,
-which would send the key to another host.
+`ProviderSession` owns the timeouts, the faults of refused, cut and unreadable replies, and the
+removal of keys from errors. It never retries a request that a server may have received, and never
+follows a redirect, which would send the key to another host.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
+from itertools import groupby
 from types import SimpleNamespace
-from typing import Final, Protocol
+from typing import Final, TypeVar
 
 import aiohttp
-from msgspec import Struct, structs
+import msgspec
+from msgspec import Raw, structs
 
 from chatd.aio import REQUEST_MARK, RequestMark
 from chatd.domain.model.protocol import (
     ModelEvent,
+    ModelRequest,
     ProviderError,
     ProviderFault,
     StreamFailed,
     StreamPing,
+    TextDelta,
+    ToolCallDelta,
 )
 from chatd.domain.model.retry import retry_after_s
+from chatd.domain.prompt.overflow import is_prompt_larger
 from chatd.providers.faults import (
     read_error_status,
     too_large_fault,
     transport_fault,
     vendor_error_type,
 )
-from chatd.providers.network import (
+from chatd.providers.provider_config import (
     UNSUPPORTED_PROXY_TEXT,
-    ProxyRules,
-    TlsFiles,
+    HttpConfig,
+    Secret,
     build_tls_context,
     is_http_proxy,
+    redact_secrets,
 )
-from chatd.providers.read_throttle import ReadThrottle, ReadTimer, merge_deltas
-from chatd.providers.request_body import body_slices
-from chatd.providers.secret import Secret, redact_secrets
+from chatd.providers.sse import FramedDecoder
+
+# Throttled reads: limits how often busy streams are read, and merges the deltas of one read.
+#
+# Clients get parts a few dozen times a second, so waking up for every token is wasted work: the
+# socket buffers the rest. The first reads of a stream, and reads of slow streams, are not delayed.
+# One timer wakes all streams of a provider.
+
+READ_INTERVAL_S: Final = 0.03
+"""Not shorter than the interval at which parts for viewers are coalesced: one read is one part."""
+MAX_READ_INTERVAL_S: Final = 0.1
+MAX_READS_PER_S: Final = 1600
+"""Limit for all streams of a provider together. A wake-up has a fixed cost, so the interval
+between reads grows with the number of waiting streams."""
+BUSY_STREAM_GAP_S: Final = 0.05
+UNTHROTTLED_READS: Final = 8
+
+
+class ReadTimer:
+    """Wakes all waiting streams at once. Runs only while a stream waits."""
+
+    def __init__(self, interval_s: float = READ_INTERVAL_S) -> None:
+        self._least_s = interval_s
+        self.interval_s = interval_s
+        self._waiting: list[asyncio.Future[None]] = []
+
+    async def wait(self) -> None:
+        loop = asyncio.get_running_loop()
+        if not self._waiting:
+            loop.call_later(self.interval_s, self._ring)
+        waiter = loop.create_future()
+        self._waiting.append(waiter)
+        await waiter
+
+    def _ring(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        self.interval_s = max(
+            self._least_s, min(len(waiting) / MAX_READS_PER_S, MAX_READ_INTERVAL_S)
+        )
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class ReadThrottle:
+    """The throttle of one stream. A gap above `busy_gap_s` between reads makes it a slow stream."""
+
+    def __init__(self, timer: ReadTimer, *, busy_gap_s: float = BUSY_STREAM_GAP_S) -> None:
+        self._beat = timer
+        self._busy_s = busy_gap_s
+        self._loop = asyncio.get_running_loop()
+        self._asked_at = self._loop.time()
+        self._in_a_row = 0
+
+    async def wait(self) -> None:
+        """Call before each read. Returns at once unless the last reads had short gaps."""
+        waited_s = self._loop.time() - self._asked_at
+        self._in_a_row = self._in_a_row + 1 if waited_s <= self._busy_s else 0
+        if self._in_a_row > UNTHROTTLED_READS:
+            await self._beat.wait()
+        self._asked_at = self._loop.time()
+
+
+def merge_deltas(events: Sequence[ModelEvent]) -> Sequence[ModelEvent]:
+    """Merge adjacent deltas of the same text or call."""
+    if len(events) < 2:
+        return events
+    return [event for key, run in groupby(events, key=_piece_of) for event in _joined(key, run)]
+
+
+def _piece_of(event: ModelEvent) -> tuple[type[ModelEvent], str] | None:
+    """Equal for deltas that can be merged; None for other events."""
+    return (type(event), event.id) if isinstance(event, TextDelta | ToolCallDelta) else None
+
+
+def _joined(key: object, run: Iterable[ModelEvent]) -> Sequence[ModelEvent]:
+    events = list(run)
+    if key is None or len(events) == 1:
+        return events
+    whole = "".join(event.delta for event in events if isinstance(event, TextDelta | ToolCallDelta))
+    match events[0]:
+        case TextDelta(id=block):
+            return [TextDelta(id=block, delta=whole)]
+        case ToolCallDelta(id=call):
+            return [ToolCallDelta(id=call, delta=whole)]
+        case _:
+            return events
+
+
+# Large request bodies: built, signed and sent without blocking other chats.
+#
+# A thread builds the body. One call of the JSON encoder blocks all threads until it returns, so
+# each message is encoded separately.
+
+MAX_ENCODED_AT_ONCE_CHARS: Final = 256 * 1024
+"""A larger prompt is encoded in a thread."""
+
+SENT_SLICE_BYTES: Final = 64 * 1024
+
+T = TypeVar("T")
+_ENCODER: Final = msgspec.json.Encoder()
+
+
+def encode_list(items: Iterable[object], encoder: msgspec.json.Encoder = _ENCODER) -> Raw:
+    """The same bytes as those of the list encoded at once."""
+    pieces: list[bytes] = []
+    for item in items:
+        pieces += (b"," if pieces else b"[", encoder.encode(item))
+    # Joined once, because a copy of a large body takes long too.
+    return Raw(b"".join((*pieces, b"]"))) if pieces else Raw(b"[]")
+
+
+async def encode_off_loop(request: ModelRequest, encode: Callable[[], T]) -> T:
+    if is_prompt_larger(request.messages, MAX_ENCODED_AT_ONCE_CHARS):
+        return await asyncio.to_thread(encode)
+    return encode()
+
+
+async def digest_off_loop(body: bytes, digest: Callable[[bytes], T]) -> T:
+    """Compute a hash or a signature of all bytes of a body."""
+    if len(body) > MAX_ENCODED_AT_ONCE_CHARS:
+        return await asyncio.to_thread(lambda: digest(body))
+    return digest(body)
+
+
+async def body_slices(body: bytes) -> AsyncGenerator[memoryview]:
+    """Slices of a large body: the HTTP client would copy it, or write it in one go."""
+    view = memoryview(body)
+    for start in range(0, len(body), SENT_SLICE_BYTES):
+        yield view[start : start + SENT_SLICE_BYTES]
+
+
+# The session
 
 MAX_ERROR_BODY_BYTES: Final = 16 * 1024
 MAX_READ_BODY_BYTES: Final = 8 * 1024 * 1024
-"""Of a reply that is no stream. The list of a gateway with hundreds of models has 1 MB."""
+"""Limit of a reply that is not streamed. A gateway's list of hundreds of models takes 1 MB."""
 MAX_STREAM_BYTES: Final = 256 * 1024 * 1024
-"""Of one streamed reply, with pings and framing. Ends the stream of a provider that never does."""
+"""Limit of one streamed reply with pings and framing, for a provider that never stops sending."""
 READ_TIMEOUT_S: Final = 20.0
 # A connection can be reused once its reply has been read to the end; wait this long for the end.
 _DRAIN_TIMEOUT_S: Final = 0.25
 _MAX_UNSTREAMED_BODY_BYTES: Final = 512 * 1024
 _MAX_HEADER_BYTES: Final = 64 * 1024
-
-
-class StreamDecoder(Protocol):
-    """Decodes the bytes of a reply. Never raises: a damaged reply gives a `StreamFailed` event."""
-
-    @property
-    def done(self) -> bool:
-        """True after the provider's final event; the rest need not be read."""
-        ...
-
-    def feed(self, chunk: bytes) -> list[ModelEvent]: ...
-
-    def close(self) -> list[ModelEvent]:
-        """End of the stream: gives an incomplete `StreamFailed` unless the answer was complete."""
-        ...
-
-
-class HttpConfig(Struct, frozen=True, kw_only=True):
-    """`read_timeout_s` is a last resort: the worker's silence guard fires earlier. `silence_s` and
-    `answer_s` are limits of the worker; None: the default of the provider and its model."""
-
-    connect_timeout_s: float = 10.0
-    read_timeout_s: float = 900.0
-    silence_s: float | None = None
-    answer_s: float | None = None
-    error_body_timeout_s: float = 5.0
-    proxies: ProxyRules = ProxyRules()
-    tls: TlsFiles = TlsFiles()
 
 
 class ProviderSession:
@@ -116,7 +225,7 @@ class ProviderSession:
 
     @asynccontextmanager
     async def stream(
-        self, *, url: str, headers: Mapping[str, str], body: bytes, decoder: StreamDecoder
+        self, *, url: str, headers: Mapping[str, str], body: bytes, decoder: FramedDecoder
     ) -> AsyncGenerator[AsyncIterator[ModelEvent]]:
         """POST and decode the reply. Leaving the context closes the socket first."""
         response = await self._open(url, headers, body)
@@ -240,7 +349,7 @@ class ProviderSession:
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(
                     total=None,
-                    # The look-up of the name and the TLS handshake included.
+                    # Includes the DNS look-up and the TLS handshake.
                     connect=config.connect_timeout_s * 1.5,
                     sock_connect=config.connect_timeout_s,
                     sock_read=max(config.read_timeout_s, (config.silence_s or 0.0) * 1.1),
@@ -279,7 +388,7 @@ class ProviderSession:
         return bytes(body[:MAX_ERROR_BODY_BYTES])
 
     async def _events(
-        self, response: aiohttp.ClientResponse, decoder: StreamDecoder, first: bytes
+        self, response: aiohttp.ClientResponse, decoder: FramedDecoder, first: bytes
     ) -> AsyncGenerator[ModelEvent]:
         content = response.content
         fault: ProviderFault | None = None
@@ -307,7 +416,7 @@ class ProviderSession:
             yield event
         await _drain(response)
 
-    def _ending(self, decoder: StreamDecoder, fault: ProviderFault | None) -> list[ModelEvent]:
+    def _ending(self, decoder: FramedDecoder, fault: ProviderFault | None) -> list[ModelEvent]:
         """Ignores a cut after the final event. Before it, the cut is the fault."""
         events = decoder.close()
         for event in events:

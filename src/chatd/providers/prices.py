@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Struct, structs
 
 from chatd.domain.model.protocol import ModelConfig, Prices, PriceTier
-from chatd.providers.config import ProviderKind
+from chatd.providers.provider_config import ProviderKind
 
 if TYPE_CHECKING:
     from genai_prices.data_snapshot import DataSnapshot
@@ -30,7 +30,7 @@ _MAKERS: Final[dict[ProviderKind, str]] = {
     "openrouter": "openrouter",
 }
 _SEARCH_COUNTING_KINDS: Final = frozenset({"anthropic"})
-"""The usage of these tells the number of web searches."""
+"""Kinds whose usage reports the number of web searches."""
 _DEMO: Final = Prices(input="0", output="0", cache_read="0", cache_write="0", source="demo")
 _DEMO_CONTEXT: Final = 128_000
 
@@ -87,7 +87,7 @@ class PriceTable:
     def fill_missing(
         self, config: ModelConfig, kind: ProviderKind, at: datetime, base_url: str | None = None
     ) -> ModelConfig:
-        """Look up what the model config leaves open. Only a vendor that tells the number of web
+        """Look up what the model config leaves open. Only a vendor that reports the number of web
         searches charges for them; its fee is looked up also if the prices are configured."""
         configured = config.prices
         needs_fee = kind in _SEARCH_COUNTING_KINDS and not (configured and configured.web_search)

@@ -25,29 +25,29 @@ from chatd.domain.model.failures import (
 from chatd.domain.model.protocol import ModelConfig, ProviderError
 from chatd.domain.model.retry import CallLimits
 from chatd.domain.ports import Clock, ModelChoice, Provider
-from chatd.providers.anthropic.client import AnthropicProvider
-from chatd.providers.bedrock.client import BedrockProvider
-from chatd.providers.config import (
-    SILENCE_LIMITS_S,
-    ProviderConfig,
-    ProviderKind,
-    config_fault,
-)
-from chatd.providers.demo.provider import DemoOptions, DemoProvider
+from chatd.providers.anthropic.anthropic_client import AnthropicProvider
+from chatd.providers.anthropic.bedrock import BedrockProvider
+from chatd.providers.demo_provider import DemoOptions, DemoProvider
 from chatd.providers.file_inputs import ANTHROPIC_FILES, GEMINI_FILES
-from chatd.providers.gemini.client import GeminiProvider
-from chatd.providers.gemini.models import GoogleOptions
+from chatd.providers.gemini.gemini_client import GeminiProvider
+from chatd.providers.gemini.gemini_models import GoogleOptions
 from chatd.providers.known_models import known_capabilities
-from chatd.providers.openai.chat.dialect import choose_dialect
-from chatd.providers.openai.models import (
+from chatd.providers.openai.chat_dialect import choose_dialect
+from chatd.providers.openai.openai_models import (
     CompatOptions,
     OpenAIOptions,
     OpenRouterOptions,
     VercelOptions,
 )
-from chatd.providers.openai.provider import OpenAIProvider
+from chatd.providers.openai.openai_provider import OpenAIProvider
 from chatd.providers.options import AnthropicOptions
 from chatd.providers.prices import PriceTable, listed_name
+from chatd.providers.provider_config import (
+    SILENCE_LIMITS_S,
+    ProviderConfig,
+    ProviderKind,
+    config_fault,
+)
 
 PROVIDER_CLASSES: Final[Mapping[ProviderKind, Callable[[ProviderConfig], Provider]]] = {
     "anthropic": AnthropicProvider,

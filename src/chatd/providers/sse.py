@@ -1,4 +1,4 @@
-"""Server-sent events from a stream of bytes, and the decoder base that all stream APIs share.
+"""Server-sent events from a stream of bytes, and the base of all stream decoders.
 
 The parser accepts chunks cut at any byte. It buffers at most one incomplete event, of bounded size.
 """
@@ -13,7 +13,7 @@ from chatd.domain.text import decode_lenient, replace_json_surrogates
 from chatd.providers.faults import incomplete_fault, too_large_fault
 
 MAX_EVENT_BYTES: Final = 32 * 1024 * 1024
-"""Of one event, and of the part of it that has arrived. More ends the answer as too large."""
+"""Limit of one event, complete or not. A larger one ends the answer as too large."""
 DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
 """Raised by `decode_event` for data that the decoder cannot read."""
 
@@ -146,9 +146,10 @@ class StreamFraming(Protocol):
 
 
 class FramedDecoder(ABC):
-    """Base of the stream decoders: splits events and ends the stream once.
+    """Base of the stream decoders: splits the bytes of a reply into events, ends the stream once.
 
-    Never raises. The last event is `Finished` or `StreamFailed`.
+    Never raises: a damaged reply gives a `StreamFailed` event. The last event is `Finished` or
+    `StreamFailed`; `done` is true after it, and the rest need not be read.
     """
 
     def __init__(self, framing: StreamFraming | None = None) -> None:
@@ -171,6 +172,7 @@ class FramedDecoder(ABC):
         return self._take()
 
     def close(self) -> list[ModelEvent]:
+        """End of the stream: gives an incomplete `StreamFailed` unless the answer was complete."""
         if not self.done:
             try:
                 for name, data in self._framing.end():

@@ -9,7 +9,7 @@ import pytest
 from chatd.domain.chat.parts import TextPart, ToolCallPart
 from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.protocol import ComputerTool
-from chatd.providers.secret import Secret
+from chatd.providers.provider_config import Secret
 from tests.support.providers.anthropic import KEY, FakeAnthropic, betas_of, refusal
 from tests.support.providers.anthropic_requests import SIGNED, TOOLS, tool_round
 from tests.support.providers.client import ClientRig, anthropic_rig

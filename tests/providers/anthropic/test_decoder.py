@@ -30,9 +30,12 @@ from chatd.domain.model.protocol import (
     ToolResultDone,
     UsageReported,
 )
-from chatd.providers.anthropic.decoder import AnthropicDecoder
-from chatd.providers.anthropic.open_blocks import MAX_CITATIONS_PER_TEXT
-from chatd.providers.anthropic.wire import AnthropicMetadata, pack_metadata, unpack_metadata
+from chatd.providers.anthropic.anthropic_decoder import MAX_CITATIONS_PER_TEXT, AnthropicDecoder
+from chatd.providers.anthropic.anthropic_wire import (
+    AnthropicMetadata,
+    pack_metadata,
+    unpack_metadata,
+)
 from chatd.providers.sse import SseParser
 from chatd.providers.tool_schema import ToolNames
 from tests.support.providers.anthropic import NAMES, event, stream

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chatd.providers.anthropic.models import UNKNOWN_CLAUDE, claude_facts
+from chatd.providers.anthropic.anthropic_models import UNKNOWN_CLAUDE, claude_facts
 
 
 @pytest.mark.parametrize(

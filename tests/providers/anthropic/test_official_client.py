@@ -22,9 +22,9 @@ from pydantic import BaseModel, TypeAdapter
 
 from chatd.domain.chat.parts import ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from chatd.domain.model.protocol import Finished
-from chatd.providers.anthropic.decoder import AnthropicDecoder
-from chatd.providers.anthropic.request import encode_request
-from chatd.providers.anthropic.wire import unpack_metadata
+from chatd.providers.anthropic.anthropic_decoder import AnthropicDecoder
+from chatd.providers.anthropic.anthropic_request import encode_request
+from chatd.providers.anthropic.anthropic_wire import unpack_metadata
 from tests.support.providers.anthropic import KEY, STREAMS, FakeAnthropic, stream
 from tests.support.providers.anthropic_requests import MODELS, VARIANTS, requests
 from tests.support.providers.stream_reader import answer_of, read_whole

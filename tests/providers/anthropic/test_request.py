@@ -19,9 +19,9 @@ from chatd.domain.model.protocol import (
     ToolSpec,
 )
 from chatd.domain.text import Json
-from chatd.providers.anthropic.decoder import AnthropicDecoder
-from chatd.providers.anthropic.request import encode_request
-from chatd.providers.anthropic.wire import AnthropicMetadata, pack_metadata
+from chatd.providers.anthropic.anthropic_decoder import AnthropicDecoder
+from chatd.providers.anthropic.anthropic_request import encode_request
+from chatd.providers.anthropic.anthropic_wire import AnthropicMetadata, pack_metadata
 from tests.support.providers.anthropic import stream
 from tests.support.providers.anthropic_requests import (
     CLICK,

@@ -26,8 +26,8 @@ from chatd.domain.model.protocol import (
 )
 from chatd.domain.prompt import compaction, titles
 from chatd.parts.episode_buffer import EpisodeBuffer
-from chatd.providers.config import ProviderConfig
-from chatd.providers.demo.provider import STORY_PACE, TOKEN_SLEEP, DemoOptions, DemoProvider
+from chatd.providers.demo_provider import STORY_PACE, TOKEN_SLEEP, DemoOptions, DemoProvider
+from chatd.providers.provider_config import ProviderConfig
 from tests.support.clock import FakeClock
 from tests.support.providers.file_tools import ALL_TOOLS, tool
 from tests.support.providers.prompts import call, message, request, result

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chatd.providers.demo.provider import find_script
+from chatd.providers.demo_provider import find_script
 
 REQUESTS = {
     "tell me a long story": (

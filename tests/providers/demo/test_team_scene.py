@@ -14,8 +14,8 @@ from chatd.domain.model.protocol import (
     PromptText,
     ToolSpec,
 )
-from chatd.providers.config import ProviderConfig
-from chatd.providers.demo.provider import DemoProvider
+from chatd.providers.demo_provider import DemoProvider
+from chatd.providers.provider_config import ProviderConfig
 from tests.support.clock import FakeClock
 from tests.support.providers.prompts import message, result
 from tests.support.providers.stream_reader import answer_of

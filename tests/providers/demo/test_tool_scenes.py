@@ -19,8 +19,8 @@ from chatd.domain.model.protocol import (
     ToolSpec,
 )
 from chatd.domain.questions import read_questions
-from chatd.providers.config import ProviderConfig
-from chatd.providers.demo.provider import DemoProvider
+from chatd.providers.demo_provider import DemoProvider
+from chatd.providers.provider_config import ProviderConfig
 from tests.support.clock import FakeClock
 from tests.support.providers.file_tools import ALL_TOOLS, FileToolRunner, tool
 from tests.support.providers.prompts import call as prompt_call

@@ -8,7 +8,7 @@ import pytest
 from chatd.domain.chat.parts import TextPart
 from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.protocol import ProviderError
-from chatd.providers.secret import Secret
+from chatd.providers.provider_config import Secret
 from tests.support.providers.client import ClientRig, gemini_rig
 from tests.support.providers.gemini import KEY, FakeGemini, error, stream
 from tests.support.providers.prompts import call, message, request

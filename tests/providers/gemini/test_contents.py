@@ -15,10 +15,9 @@ from chatd.domain.model.protocol import (
     PromptResult,
     PromptText,
 )
-from chatd.providers.gemini.contents import SKIP_SIGNATURE
-from chatd.providers.gemini.decoder import GeminiDecoder
-from chatd.providers.gemini.models import GoogleOptions
-from chatd.providers.gemini.request import encode_request, gemini_tool_names
+from chatd.providers.gemini.gemini_decoder import GeminiDecoder
+from chatd.providers.gemini.gemini_models import GoogleOptions
+from chatd.providers.gemini.gemini_request import SKIP_SIGNATURE, encode_request, gemini_tool_names
 from tests.support.providers.gemini import stream
 from tests.support.providers.gemini_request import Content, GeminiRefusal, check
 from tests.support.providers.prompts import call, message, replayed, request, result

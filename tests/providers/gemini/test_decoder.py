@@ -27,8 +27,13 @@ from chatd.domain.model.protocol import (
     ToolCallDone,
     UsageReported,
 )
-from chatd.providers.gemini.answer import MAX_SOURCES
-from chatd.providers.gemini.wire import GeminiMetadata, SignedSpan, pack_metadata, unpack_metadata
+from chatd.providers.gemini.gemini_decoder import MAX_SOURCES
+from chatd.providers.gemini.gemini_wire import (
+    GeminiMetadata,
+    SignedSpan,
+    pack_metadata,
+    unpack_metadata,
+)
 from tests.support.providers.gemini import event, stream
 from tests.support.providers.recorded import GEMINI, GEMINI_MODEL, only, tokens, tool_call
 from tests.support.providers.stream_reader import answer_of

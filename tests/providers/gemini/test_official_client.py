@@ -18,10 +18,10 @@ from chatd.domain.model.protocol import (
     ToolCallDone,
     ToolSpec,
 )
-from chatd.providers.gemini.decoder import GeminiDecoder
-from chatd.providers.gemini.models import GoogleOptions, SafetySetting
-from chatd.providers.gemini.request import encode_request, gemini_tool_names
-from chatd.providers.gemini.wire import unpack_metadata
+from chatd.providers.gemini.gemini_decoder import GeminiDecoder
+from chatd.providers.gemini.gemini_models import GoogleOptions, SafetySetting
+from chatd.providers.gemini.gemini_request import encode_request, gemini_tool_names
+from chatd.providers.gemini.gemini_wire import unpack_metadata
 from chatd.providers.tool_schema import ToolNames
 from tests.support.providers.gemini import STREAMS, FakeGemini, stream
 from tests.support.providers.google_sdk import GoogleReading, google_models, judge, resent

@@ -6,8 +6,8 @@ from msgspec import Raw
 
 from chatd.domain.errors import InvalidInput
 from chatd.domain.model.protocol import Effort, ForcedTool, ModelRequest, ToolChoice, ToolSpec
-from chatd.providers.gemini.models import GeminiThinkingOptions, GoogleOptions, SafetySetting
-from chatd.providers.gemini.request import encode_request, gemini_tool_names
+from chatd.providers.gemini.gemini_models import GeminiThinkingOptions, GoogleOptions, SafetySetting
+from chatd.providers.gemini.gemini_request import encode_request, gemini_tool_names
 from chatd.providers.options import parse_options
 from tests.support.providers.gemini_request import check
 from tests.support.providers.prompts import message, request

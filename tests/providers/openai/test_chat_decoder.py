@@ -17,16 +17,16 @@ from chatd.domain.model.protocol import (
     ToolCallDone,
     ToolCallStart,
 )
-from chatd.providers.openai.chat import wire
-from chatd.providers.openai.chat.answer import (
+from chatd.providers.openai import chat_wire
+from chatd.providers.openai.chat_answer import (
     GEMINI_TAGS,
+    MAX_DECODED_CALLS,
     THINK_TAGS,
     ChatAnswerBuilder,
     ThoughtSplitter,
 )
-from chatd.providers.openai.chat.decoder import ChatDecoder, openrouter_cost_micros
-from chatd.providers.openai.chat.tool_calls import MAX_DECODED_CALLS
-from chatd.providers.openai.chat.wire import unpack_metadata
+from chatd.providers.openai.chat_decoder import ChatDecoder, openrouter_cost_micros
+from chatd.providers.openai.chat_wire import unpack_metadata
 from chatd.providers.tool_schema import ToolNames
 from tests.support.providers.openai_chat import DONE, chunk, stream
 from tests.support.providers.recorded import (
@@ -460,7 +460,7 @@ def test_other_choices_are_ignored() -> None:
     ],
 )
 def test_openrouter_reports_its_own_cost(told: dict[str, object], micros: int | None) -> None:
-    usage = msgspec.convert({"prompt_tokens": 5, **told}, wire.Usage)
+    usage = msgspec.convert({"prompt_tokens": 5, **told}, chat_wire.Usage)
     assert openrouter_cost_micros(usage) == micros
 
 

@@ -15,9 +15,9 @@ from chatd.domain.model.protocol import (
     PromptText,
     ToolSpec,
 )
-from chatd.providers.openai.chat.answer import GEMINI_TAGS, ChatAnswerBuilder
-from chatd.providers.openai.chat.decoder import ChatDecoder
-from chatd.providers.openai.chat.dialect import (
+from chatd.providers.openai.chat_answer import GEMINI_TAGS, ChatAnswerBuilder
+from chatd.providers.openai.chat_decoder import ChatDecoder
+from chatd.providers.openai.chat_dialect import (
     COMPATIBLE_DIALECT,
     DEEPSEEK_API_DIALECT,
     DEEPSEEK_DIALECT,
@@ -30,15 +30,15 @@ from chatd.providers.openai.chat.dialect import (
     ChatDialect,
     choose_dialect,
 )
-from chatd.providers.openai.chat.request import ChatOptions, encode_request
-from chatd.providers.openai.chat.wire import ChatMetadata, pack_metadata
-from chatd.providers.openai.models import (
+from chatd.providers.openai.chat_request import ChatOptions, encode_request
+from chatd.providers.openai.chat_wire import ChatMetadata, pack_metadata
+from chatd.providers.openai.openai_models import (
     CompatOptions,
     OpenAIOptions,
     OpenRouterOptions,
     VercelOptions,
 )
-from chatd.providers.openai.tools import build_tool_names
+from chatd.providers.openai.openai_tools import build_tool_names
 from chatd.providers.options import parse_options
 from chatd.providers.tool_schema import ToolNames
 from tests.support.providers.openai_chat import stream

@@ -6,21 +6,19 @@ from msgspec import UNSET, Raw, Struct
 
 from chatd.domain.errors import InvalidInput
 from chatd.domain.model.protocol import Effort
-from chatd.providers.openai.connection import azure_url
-from chatd.providers.openai.model_table import (
-    choose_transport,
-    find_model,
-    fit_effort,
-    supports_reasoning,
-)
-from chatd.providers.openai.models import (
+from chatd.providers.openai.openai_models import (
     CompatOptions,
     OpenAIOptions,
     OpenRouterOptions,
     ReasoningOptions,
     VercelOptions,
+    choose_transport,
+    find_model,
+    fit_effort,
     forbid_storage,
+    supports_reasoning,
 )
+from chatd.providers.openai.openai_provider import azure_url
 from chatd.providers.options import parse_options
 from chatd.providers.registry import OPTION_CLASSES, PROVIDER_CLASSES
 

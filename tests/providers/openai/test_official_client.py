@@ -20,15 +20,15 @@ from chatd.domain.model.protocol import (
     ToolCallDone,
     ToolSpec,
 )
-from chatd.providers.openai.chat.answer import ChatAnswerBuilder
-from chatd.providers.openai.chat.decoder import ChatDecoder
-from chatd.providers.openai.chat.dialect import OPENAI_DIALECT
-from chatd.providers.openai.chat.request import encode_request as encode_chat
-from chatd.providers.openai.models import OpenAIOptions
-from chatd.providers.openai.responses.decoder import ResponsesDecoder
-from chatd.providers.openai.responses.request import encode_request as encode_responses
-from chatd.providers.openai.responses.request import responses_tool_names
-from chatd.providers.openai.tools import build_tool_names
+from chatd.providers.openai.chat_answer import ChatAnswerBuilder
+from chatd.providers.openai.chat_decoder import ChatDecoder
+from chatd.providers.openai.chat_dialect import OPENAI_DIALECT
+from chatd.providers.openai.chat_request import encode_request as encode_chat
+from chatd.providers.openai.openai_models import OpenAIOptions
+from chatd.providers.openai.openai_tools import build_tool_names
+from chatd.providers.openai.responses_decoder import ResponsesDecoder
+from chatd.providers.openai.responses_request import encode_request as encode_responses
+from chatd.providers.openai.responses_request import responses_tool_names
 from chatd.providers.tool_schema import ToolNames
 from tests.support.providers.openai_chat import NAMES as CHAT_NAMES
 from tests.support.providers.openai_chat import FakeChat

@@ -14,16 +14,15 @@ from chatd.domain.model.protocol import (
     ProviderError,
     ToolSpec,
 )
-from chatd.providers.config import ProviderConfig, ProviderKind
-from chatd.providers.openai.connection import (
+from chatd.providers.openai.openai_provider import (
     OPENROUTER_URL,
     VERCEL_URL,
+    OpenAIProvider,
     base_address,
     suggest_version_path,
 )
-from chatd.providers.openai.provider import OpenAIProvider
+from chatd.providers.provider_config import ProviderConfig, ProviderKind, Secret
 from chatd.providers.registry import PROVIDER_CLASSES, build_provider
-from chatd.providers.secret import Secret
 from tests.support.providers.openai_chat import NAMES as CHAT_NAMES
 from tests.support.providers.openai_chat import (
     FakeChat,

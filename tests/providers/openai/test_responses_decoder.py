@@ -28,7 +28,7 @@ from chatd.domain.model.protocol import (
 )
 from chatd.domain.text import Json
 from chatd.providers.faults import incomplete_fault
-from chatd.providers.openai.responses.wire import ResponsesMetadata, unpack_metadata
+from chatd.providers.openai.responses_wire import ResponsesMetadata, unpack_metadata
 from tests.support.providers.openai_responses import event, stream
 from tests.support.providers.recorded import ORIGIN, RESPONSES, only, tokens, tool_call
 

@@ -18,9 +18,9 @@ from chatd.domain.model.protocol import (
     PromptText,
     ToolSpec,
 )
-from chatd.providers.openai.models import OpenAIOptions
-from chatd.providers.openai.responses.decoder import ResponsesDecoder
-from chatd.providers.openai.responses.request import encode_request, responses_tool_names
+from chatd.providers.openai.openai_models import OpenAIOptions
+from chatd.providers.openai.responses_decoder import ResponsesDecoder
+from chatd.providers.openai.responses_request import encode_request, responses_tool_names
 from chatd.providers.tool_schema import ToolNames
 from tests.support.providers.openai_responses import event, stream
 from tests.support.providers.prompts import call, message, replayed, request, result

@@ -22,7 +22,7 @@ from chatd.domain.subagents import SubagentLimits
 from chatd.engine.acquirer import SlotsConfig
 from chatd.engine.budget import SpendLimit
 from chatd.engine.worker import WorkerConfig
-from chatd.providers.config import ProviderConfig
+from chatd.providers.provider_config import ProviderConfig
 from chatd.providers.registry import build_provider
 from chatd.replica import Replica, ReplicaConfig
 from chatd.store.conn import ConnectConfig

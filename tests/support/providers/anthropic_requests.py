@@ -17,8 +17,8 @@ from chatd.domain.model.protocol import (
     PromptText,
     ToolSpec,
 )
-from chatd.providers.anthropic.decoder import AnthropicDecoder
-from chatd.providers.anthropic.wire import AnthropicMetadata, pack_metadata
+from chatd.providers.anthropic.anthropic_decoder import AnthropicDecoder
+from chatd.providers.anthropic.anthropic_wire import AnthropicMetadata, pack_metadata
 from tests.support.providers.anthropic import STREAMS
 from tests.support.providers.prompts import call, message, replayed, request, result
 from tests.support.providers.stream_reader import answer_of, read_whole

@@ -8,9 +8,8 @@ from urllib.parse import unquote
 
 import msgspec
 
-from chatd.providers.bedrock.sigv4 import SigningScope, signature_headers
-from chatd.providers.config import AwsCredentials
-from chatd.providers.secret import Secret
+from chatd.providers.anthropic.bedrock import SigningScope, signature_headers
+from chatd.providers.provider_config import AwsCredentials, Secret
 from tests.support.providers import anthropic
 from tests.support.providers.anthropic import FakeAnthropic
 from tests.support.providers.server import RecordedRequest, Reply, Step

@@ -9,9 +9,8 @@ import pytest
 
 from chatd.domain.model.protocol import ModelEvent, ModelRequest, ProviderError
 from chatd.domain.ports import Provider
-from chatd.providers.config import ProviderConfig, ProviderKind
+from chatd.providers.provider_config import ProviderConfig, ProviderKind, Secret
 from chatd.providers.registry import build_provider
-from chatd.providers.secret import Secret
 from tests.support.clock import FakeClock
 from tests.support.providers import anthropic, gemini
 from tests.support.providers.anthropic import FakeAnthropic

@@ -17,12 +17,12 @@ from chatd.domain.model.protocol import (
     StreamFailed,
     UsageReported,
 )
-from chatd.providers.anthropic.decoder import AnthropicDecoder
-from chatd.providers.gemini.decoder import GeminiDecoder
-from chatd.providers.http import StreamDecoder
-from chatd.providers.openai.chat.answer import GEMINI_TAGS, ChatAnswerBuilder
-from chatd.providers.openai.chat.decoder import ChatDecoder
-from chatd.providers.openai.responses.decoder import ResponsesDecoder
+from chatd.providers.anthropic.anthropic_decoder import AnthropicDecoder
+from chatd.providers.gemini.gemini_decoder import GeminiDecoder
+from chatd.providers.openai.chat_answer import GEMINI_TAGS, ChatAnswerBuilder
+from chatd.providers.openai.chat_decoder import ChatDecoder
+from chatd.providers.openai.responses_decoder import ResponsesDecoder
+from chatd.providers.sse import FramedDecoder
 from chatd.providers.tool_schema import ToolNames
 from tests.support.providers import anthropic, gemini, openai_chat, openai_responses
 from tests.support.providers.stream_reader import answer_of, read_whole
@@ -34,13 +34,13 @@ _T = TypeVar("_T")
 
 class RecordedApi:
     def __init__(
-        self, stream: Callable[[str], bytes], names: list[str], new: Callable[[str], StreamDecoder]
+        self, stream: Callable[[str], bytes], names: list[str], new: Callable[[str], FramedDecoder]
     ) -> None:
         self.stream = stream
         self.names = names
         self._new = new
 
-    def new_decoder(self, name: str = "") -> StreamDecoder:
+    def new_decoder(self, name: str = "") -> FramedDecoder:
         return self._new(name)
 
     def decode(self, data: bytes, name: str = "") -> list[ModelEvent]:

@@ -15,15 +15,15 @@ from chatd.domain.model.protocol import (
     StreamPing,
 )
 from chatd.domain.ports import Provider
-from chatd.providers.http import StreamDecoder
+from chatd.providers.sse import FramedDecoder
 
 WAIT_S = 30
 CUT_DISTANCE_BYTES = 97
 
-NewDecoder = Callable[[], StreamDecoder]
+NewDecoder = Callable[[], FramedDecoder]
 
 
-def read_pieces(decoder: StreamDecoder, pieces: Iterable[bytes]) -> list[ModelEvent]:
+def read_pieces(decoder: FramedDecoder, pieces: Iterable[bytes]) -> list[ModelEvent]:
     """Like the HTTP session: until the decoder is done or the stream ends."""
     events: list[ModelEvent] = []
     for piece in pieces:
