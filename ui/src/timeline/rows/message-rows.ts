@@ -3,7 +3,7 @@ import type { Message, Part } from "@/chat-state/types";
 import { asObject, numberOf, textOf } from "./json";
 import { splitTitle } from "./reasoning-title";
 import type { FileChip, Mark, MarkRow, Note, Reference, Row, Source, UserRow } from "./row";
-import { time, type CallContext, type CallRecord } from "./tool-call";
+import { time, type CallContext, type CallRecord, type CallRecords } from "./tool-call";
 
 export const SUMMARY_TOOL = "chat_summarized";
 const NOTES = new Set<string>(["length", "content-filter", "refusal", "error"]);
@@ -11,7 +11,7 @@ const NOTES = new Set<string>(["length", "content-filter", "refusal", "error"]);
 export interface PartsContext extends CallContext {
   readonly key: string;
   readonly messageId: number | null;
-  readonly records: ReadonlyMap<string, CallRecord>;
+  readonly records: CallRecords;
   /** The parts are still being written: the last one has the caret. */
   readonly isLive: boolean;
 }
@@ -44,7 +44,7 @@ export function partRows(parts: readonly Part[], context: PartsContext): Row[] {
       }
       case "tool-call":
       case "tool-result": {
-        const record = context.records.get(part.tool_call_id);
+        const record = context.records.get(context.messageId, part);
         if (record === undefined || seen.has(part.tool_call_id)) break;
         seen.add(part.tool_call_id);
         rows.push(callRow(record, context));
@@ -67,7 +67,7 @@ export function partRows(parts: readonly Part[], context: PartsContext): Row[] {
 
 function callRow(record: CallRecord, context: PartsContext): Row {
   const call = record.view(context);
-  const base = { key: `call-${record.id}`, messageId: context.messageId, isTight: false };
+  const base = { key: `${context.key}-c-${record.id}`, messageId: context.messageId, isTight: false };
   if (call.name !== SUMMARY_TOOL) return { ...base, kind: "tool", call, isLast: false };
   const result = asObject(call.result);
   const mark: Mark =

@@ -244,6 +244,30 @@ describe("a call that was cut off", () => {
   });
 });
 
+describe("two messages that use one call id", () => {
+  const said = (id: number, command: string, output: string) => [
+    message(id, "assistant", call("call_0", "execute", { command })),
+    message(id + 1, "tool", result("call_0", "execute", { success: true, output })),
+  ];
+  const shown = (list: readonly Row[]) => list.flatMap((row) => (row.kind === "tool" ? [[row.call.args?.command, (row.call.result as { output?: string } | undefined)?.output, row.call.state]] : []));
+
+  it("are two calls, each with its own result and key", () => {
+    const list = rows(chat([question, ...said(2, "one", "1"), ...said(4, "two", "2")]));
+    expect(shown(list)).toEqual([["one", "1", "done"], ["two", "2", "done"]]);
+    expect(new Set(list.map((row) => row.key)).size).toBe(list.length);
+  });
+
+  it("are two calls while the second is written, and while it runs", () => {
+    const before = [question, ...said(2, "one", "1")];
+    const written = rows(chat(before, { status: "running", live: live([callDelta("call_0", "execute", '{"command":"two"')]) }));
+    expect(shown(written)).toEqual([["one", "1", "done"], ["two", undefined, "streaming"]]);
+    const committed = message(4, "assistant", call("call_0", "execute", { command: "two" }));
+    const running = rows(chat([...before, committed], { status: "running", live: live([resultDelta("call_0", "execute", "2\n")]) }));
+    expect(shown(running)).toEqual([["one", "1", "done"], ["two", undefined, "running"]]);
+    expect(running.at(-1)).toMatchObject({ call: { liveOutput: "2\n" } });
+  });
+});
+
 describe("an answer that another worker begins again", () => {
   const at = (more: Pick<LiveParts, "earlier">) =>
     rows(chat([question], { status: "running", live: { historyVersion: 1, attempt: 2, seq: 1, parts: [text("The claim")], ...more } }));

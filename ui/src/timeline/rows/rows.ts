@@ -2,13 +2,13 @@
  * The rows of a chat's timeline, from its state. Pure but for its memory: `RowModel` remembers keys
  * of live answers, and the rows of messages while they do not change.
  */
-import type { ChatState, Message, Part, RequestedCall } from "@/chat-state/types";
+import type { ChatState, Message, RequestedCall } from "@/chat-state/types";
 import { endRow } from "./end-row";
 import { LiveKeys } from "./live-keys";
 import { endNote, isNotice, isStopped, noticeRows, partRows, SUMMARY_TOOL, userRow, type PartsContext } from "./message-rows";
 import { isQuiet, isRead } from "./quiet";
 import type { PendingSend, Row, Takeover } from "./row";
-import { CallRecord } from "./tool-call";
+import { CallRecords } from "./tool-call";
 
 export interface RowOptions {
   readonly pendingSends?: readonly PendingSend[];
@@ -20,7 +20,7 @@ interface Settled {
   readonly takeovers: readonly Takeover[];
   /** Rows of all messages before `openFrom`. */
   readonly rows: readonly Row[];
-  readonly records: ReadonlyMap<string, CallRecord>;
+  readonly records: CallRecords;
   /** The last answer, if it has calls without a result; else the number of messages. */
   readonly openFrom: number;
 }
@@ -46,14 +46,15 @@ export class RowModel {
     // Calls of an attempt that has ended never ran.
     const earlier = state.live?.earlier?.filter((part) => part.type === "text" || part.type === "reasoning");
     const live = state.retry === null ? (earlier ?? state.live?.parts ?? NONE) : NONE;
-    const records = withLive(settled.records, live);
+    const openId = state.messages[settled.openFrom]?.id ?? null;
+    const records = settled.records.withLive(live, openId);
     const context = {
       isBusy,
       requested: new Map(state.requestedCalls.map((call) => [call.tool_call_id, call])),
       records,
     };
     this.addMessages(list, state.messages, settled.openFrom, { ...context, takeovers: settled.takeovers });
-    const fresh = live.filter((part) => !settled.records.has(callId(part)));
+    const fresh = live.filter((part) => openId === null || records.get(openId, part) === undefined);
     const liveContext: PartsContext = { ...context, key: liveKey ?? "live", messageId: null, isLive: earlier === undefined };
     list.addAll(partRows(fresh, liveContext).map((row) => (earlier === undefined ? row : { ...row, isEarlier: true })));
     if (!isBusy) list.addAll((options.pendingSends ?? NONE).map(pendingRow));
@@ -65,8 +66,8 @@ export class RowModel {
   private settle(messages: readonly Message[], takeovers: readonly Takeover[]): Settled {
     const known = this.settled;
     if (known?.messages === messages && known.takeovers === takeovers) return known;
-    const records = new Map<string, CallRecord>();
-    for (const message of messages) for (const part of message.content) record(records, part);
+    const records = new CallRecords();
+    for (const message of messages) records.add(message);
     const openFrom = findOpen(messages, records);
     const list = new RowList(NONE);
     const context = { isBusy: false, requested: NONE_REQUESTED, records, takeovers };
@@ -144,12 +145,12 @@ function endRows(
   message: Message,
   key: string,
   isLast: boolean,
-  records: ReadonlyMap<string, CallRecord>,
+  records: CallRecords,
 ): Row[] {
   const base = { messageId: message.id, isTight: false };
   const note = endNote(message);
   if (note !== null) return [{ ...base, kind: "note", key: `${key}-end`, note, canContinue: isLast }];
-  const hasCalls = message.content.some((part) => records.has(callId(part)));
+  const hasCalls = message.content.some((part) => records.get(message.id, part) !== undefined);
   if (!isStopped(message) || hasCalls || message.content.length === 0) return [];
   return [{ ...base, kind: "mark", key: `${key}-end`, mark: { type: "stopped" } }];
 }
@@ -161,45 +162,20 @@ function pendingRow(pending: PendingSend): Row {
 }
 
 /** True if the message came while the turn was running, and the turn went on with it. */
-function joinsTurn(messages: readonly Message[], index: number, records: ReadonlyMap<string, CallRecord>): boolean {
+function joinsTurn(messages: readonly Message[], index: number, records: CallRecords): boolean {
   let at = index - 1;
   while (messages[at] !== undefined && messages[at]?.role === "system") at -= 1;
   const before = messages[at];
   if (before?.role !== "tool") return false;
   if (before.content.some((part) => part.type === "tool-result" && part.tool_name === SUMMARY_TOOL)) return false;
   const context = { isBusy: false, requested: NONE_REQUESTED };
-  return before.content.every((part) => records.get(callId(part))?.view(context).state !== "interrupted");
+  return before.content.every((part) => records.get(before.id, part)?.view(context).state !== "interrupted");
 }
 
-function findOpen(messages: readonly Message[], records: ReadonlyMap<string, CallRecord>): number {
+function findOpen(messages: readonly Message[], records: CallRecords): number {
   const last = messages.findLastIndex((message) => message.role === "assistant");
-  const parts = messages[last]?.content ?? NONE;
-  return parts.some((part) => records.get(callId(part))?.isOpen) ? last : messages.length;
-}
-
-function withLive(records: ReadonlyMap<string, CallRecord>, live: readonly Part[]): ReadonlyMap<string, CallRecord> {
-  if (!live.some((part) => callId(part) !== "")) return records;
-  const all = new Map(records);
-  const copied = new Set<string>();
-  for (const part of live) {
-    const known = all.get(callId(part));
-    if (known !== undefined && !copied.has(known.id)) all.set(known.id, known.copy());
-    record(all, part);
-    copied.add(callId(part));
-  }
-  return all;
-}
-
-function record(records: Map<string, CallRecord>, part: Part): void {
-  const id = callId(part);
-  if (id === "") return;
-  const found = records.get(id) ?? new CallRecord(id);
-  records.set(id, found);
-  found.add(part);
-}
-
-function callId(part: Part): string {
-  return part.type === "tool-call" || part.type === "tool-result" ? part.tool_call_id : "";
+  const answer = messages[last];
+  return answer?.content.some((part) => records.get(answer.id, part)?.isOpen) ? last : messages.length;
 }
 
 /** The last plan waits for the user, unless a message came after it. */

@@ -1,5 +1,5 @@
 /** A tool call with what is known of its result, wherever the parts of both come from. */
-import type { Part, PartOf, RequestedCall } from "@/chat-state/types";
+import type { Message, Part, PartOf, RequestedCall } from "@/chat-state/types";
 import { asObject, numberOf, parsePartialJson, textOf, type JsonObject } from "./json";
 
 /**
@@ -102,6 +102,63 @@ export class CallRecord {
     const isWritten = this.hasArgs || (this.call !== null && typeof this.call.args_delta !== "string");
     return isWritten ? "running" : "streaming";
   }
+}
+
+/**
+ * The calls of a chat, by message and id: two messages may use one id. A message of results leads to the calls that
+ * it answers. A call of the live answer has no message yet.
+ */
+export class CallRecords {
+  private readonly byMessage: Map<number | null, Map<string, CallRecord>>;
+  private readonly latest: Map<string, CallRecord>;
+
+  constructor(known?: CallRecords) {
+    this.byMessage = new Map(known?.byMessage);
+    this.latest = new Map(known?.latest);
+  }
+
+  get(messageId: number | null, part: Part): CallRecord | undefined {
+    return this.byMessage.get(messageId)?.get(callIdOf(part));
+  }
+
+  /** Messages are added in their order. */
+  add(message: Message): void {
+    for (const part of message.content) {
+      const id = callIdOf(part);
+      if (id === "") continue;
+      const answered = part.type === "tool-result" ? this.latest.get(id) : undefined;
+      const record = this.get(message.id, part) ?? answered ?? new CallRecord(id);
+      record.add(part);
+      this.put(message.id, record);
+    }
+  }
+
+  /** The calls with live parts. Parts that go on with an open call of `openId`, the last answer, are added to it. */
+  withLive(parts: readonly Part[], openId: number | null): CallRecords {
+    if (!parts.some((part) => callIdOf(part) !== "")) return this;
+    const all = new CallRecords(this);
+    const fresh = new Set<CallRecord>();
+    for (const part of parts) {
+      const id = callIdOf(part);
+      if (id === "") continue;
+      const owner = this.get(openId, part) === undefined ? null : openId;
+      const known = all.get(owner, part);
+      const record = known !== undefined && fresh.has(known) ? known : (known?.copy() ?? new CallRecord(id));
+      record.add(part);
+      fresh.add(record);
+      all.put(owner, record);
+    }
+    return all;
+  }
+
+  private put(messageId: number | null, record: CallRecord): void {
+    this.byMessage.set(messageId, new Map(this.byMessage.get(messageId)).set(record.id, record));
+    this.latest.set(record.id, record);
+  }
+}
+
+function callIdOf(part: Part): string {
+  return part.type === "tool-call" || part.type === "tool-result" ? part.tool_call_id : "";
 }
 
 function outcome(part: PartOf<"tool-result">): CallState {

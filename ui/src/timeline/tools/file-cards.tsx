@@ -41,8 +41,8 @@ function ReadContent({ call }: { readonly call: ToolCall }) {
 function ReadList({ calls }: { readonly calls: readonly ToolCall[] }) {
   return (
     <ul className="steps">
-      {calls.map((call) => (
-        <li key={call.id}>
+      {calls.map((call, index) => (
+        <li key={index}>
           <code className="cut grow">{textOf(call.args, "path")}</code>
           <span className="s">{linesRead(call)}</span>
         </li>
