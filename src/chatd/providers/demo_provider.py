@@ -39,6 +39,7 @@ from chatd.domain.model.protocol import (
 from chatd.domain.model.usage import estimate_input_tokens
 from chatd.domain.ports import Clock
 from chatd.domain.prompt.compaction import SUMMARY_INSTRUCTION
+from chatd.domain.prompt.titles import plain_line
 from chatd.domain.text import clip
 from chatd.providers.demo_scenes import (
     TEXTS,
@@ -277,7 +278,7 @@ def _answer(turn: DemoTurn) -> str:
 
 def _make_title(prompt: str) -> str:
     """The first words of the chat, without a polite opening."""
-    words = _trim(re.sub(r"</?chat>", "", prompt)).split()
+    words = _trim(plain_line(re.sub(r"</?chat>", "", prompt[:_MAX_REQUEST_CHARS]))).split()
     title = " ".join(words[:_MAX_TITLE_WORDS]).strip("\"'`.,:;!?- ")
     return title[:1].upper() + title[1:] or "New chat"
 

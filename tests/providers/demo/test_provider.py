@@ -285,6 +285,9 @@ async def test_a_permanent_error_is_repeated(demo: DemoProvider) -> None:
         ),
         ("Hello", "Hello"),
         ("?", "New chat"),
+        ("hello *there*", "There"),
+        ("hi, **fix** `basket.py`", "Fix basket.py"),
+        ("*please* look", "Look"),
     ],
 )
 async def test_a_title_is_the_first_words(demo: DemoProvider, text: str, title: str) -> None:

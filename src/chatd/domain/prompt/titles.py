@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
+from chatd.domain.chat.lists.search_text import one_line, plain_text
 from chatd.domain.chat.messages import Message
 from chatd.domain.chat.parts import FilePart, FileReferencePart, Part, TextPart
 from chatd.domain.model.protocol import ModelRequest, PromptMessage, PromptText, ProviderFault
@@ -25,6 +26,7 @@ QUOTES: Final = "\"'`\u201c\u201d\u2018\u2019\u201e\u00ab\u00bb"
 _FALLBACK_WORDS: Final = 6
 _MAX_INPUT_CHARS: Final = 4000
 
+_LINK: Final = re.compile(r"!?\[([^\[\]\n]+)\]\([^()\n]*\)")
 _OPTION_REJECTED: Final = re.compile(r"temperature|reasoning|thinking|effort")
 
 TITLE_INSTRUCTION: Final = """\
@@ -77,7 +79,8 @@ def list_title_models(
 
 def fallback_title(text: str) -> str:
     """The first words of the message, until a title is generated."""
-    words = model_text(text).split()
+    text = model_text(text[:_MAX_INPUT_CHARS])
+    words = plain_line(text).split() or text.split()
     title = " ".join(words[:_FALLBACK_WORDS])
     cut = len(words) > _FALLBACK_WORDS or len(title) > MAX_GENERATED_TITLE_CHARS
     return (
@@ -153,12 +156,17 @@ def read_title(text: str) -> str | None:
 
 
 def clean_title(text: str) -> str | None:
-    title = strip_quotes(" ".join(model_text(text).split()))
+    title = strip_quotes(plain_line(model_text(text)))
     return (
         title[:MAX_GENERATED_TITLE_CHARS].rstrip()
         if title and len(title.split()) <= MAX_TITLE_WORDS
         else None
     )
+
+
+def plain_line(markdown: str) -> str:
+    """The text on one line, without the marks of Markdown and the addresses of links."""
+    return one_line(plain_text(_LINK.sub(r"\1", markdown)))
 
 
 def strip_quotes(text: str) -> str:
