@@ -1,10 +1,13 @@
-"""When a chat counts as unread."""
+"""When a chat counts as unread, and when its plan waits for a person."""
 
+import msgspec
 import pytest
 
-from chatd.domain.chat.public_chat import has_unread
+from chatd.domain.chat.change import Change
+from chatd.domain.chat.parts import ToolResultPart
+from chatd.domain.chat.public_chat import PLAN_READY, has_unread, public_chat
 from chatd.domain.ids import MessageId
-from tests.support.factories import chat
+from tests.support.factories import chat, draft, result
 
 
 @pytest.mark.parametrize(
@@ -27,3 +30,38 @@ def test_an_answer_after_the_mark_and_the_last_prompt_is_unread(
 ) -> None:
     row = chat(next_message_id=last + 1, turn_message_id=turn)
     assert has_unread(row, MessageId(read)) is unread
+
+
+PLAN = result("p", "propose_plan")
+
+
+@pytest.mark.parametrize(
+    ("parts", "waits"),
+    [
+        ([PLAN], True),
+        ([result("a"), PLAN], True),
+        ([PLAN, result("a")], True),
+        ([result("p", "propose_plan", is_error=True)], False),
+        ([result("a")], False),
+    ],
+)
+def test_a_proposed_plan_waits_for_a_person(parts: list[ToolResultPart], *, waits: bool) -> None:
+    drafts = tuple(draft("tool", part) for part in parts)
+    change = Change.of(chat(next_message_id=3, turn_message_id=2)).append_all(drafts, ())
+    shown = public_chat(change.after)
+    assert (shown.plan_ready, shown.action_summary) == (waits, PLAN_READY if waits else None)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"turn_message_id": 4},  # the next message
+        {"status": "running", "turn_message_id": 2},
+        {"archived": True},
+        {"status": "error"},
+    ],
+)
+def test_a_plan_waits_no_longer_once_the_chat_went_on(columns: dict[str, object]) -> None:
+    row = chat(next_message_id=4, turn_message_id=2, plan_message_id=3)
+    assert row.has_waiting_plan
+    assert not msgspec.structs.replace(row, **columns).has_waiting_plan

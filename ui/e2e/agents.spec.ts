@@ -28,6 +28,8 @@ test("plan mode proposes a plan, and Implement plan carries it out", async ({ pa
   await page.waitForURL(/\/c\//);
   const plan = page.getByRole("region", { name: "Plan" });
   await expect(plan).toContainText("Repair the discount");
+  await expect(chat.log.getByText("Repair the discount")).toHaveCount(1);
+  await expect(chat.sidebar).toContainText(/Needs you.*A plan is ready to read/s);
   await expect(inPlan).toBeVisible();
   await expectAccessible(page);
   await plan.getByRole("button", { name: "Implement plan" }).click();

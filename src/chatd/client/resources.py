@@ -113,6 +113,7 @@ class Chat(Struct, frozen=True, kw_only=True):
     status: str = "waiting"
     action: Action | None = None
     action_summary: str | None = None
+    plan_ready: bool = False
     archived: bool = False
     last_error: Error | None = None
     pin_order: int = 0

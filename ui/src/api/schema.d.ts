@@ -2464,6 +2464,8 @@ export interface components {
             action?: components["schemas"]["ActionSummary"] | null;
             /** @default null */
             action_summary?: string | null;
+            /** @default false */
+            plan_ready?: boolean;
             /** @default null */
             retry?: components["schemas"]["RetryState"] | null;
             archived: boolean;
@@ -3136,6 +3138,8 @@ export interface components {
             action?: components["schemas"]["ActionSummary"] | null;
             /** @default null */
             action_summary?: string | null;
+            /** @default false */
+            plan_ready?: boolean;
             /** @default null */
             retry?: components["schemas"]["RetryState"] | null;
             archived: boolean;
@@ -3249,6 +3253,8 @@ export interface components {
             action?: components["schemas"]["ActionSummary"] | null;
             /** @default null */
             action_summary?: string | null;
+            /** @default false */
+            plan_ready?: boolean;
             /** @default null */
             retry?: components["schemas"]["RetryState"] | null;
             archived: boolean;
@@ -3833,6 +3839,8 @@ export interface components {
             action?: components["schemas"]["ActionSummary"] | null;
             /** @default null */
             action_summary?: string | null;
+            /** @default false */
+            plan_ready?: boolean;
             /** @default null */
             retry?: components["schemas"]["RetryState"] | null;
             archived: boolean;

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from chatd.domain.chat.call_waits import UNASKED_TEXT, has_surely_not_run
-from chatd.domain.chat.messages import Draft, PendingCall, UsageEntry, UserInput
+from chatd.domain.chat.messages import Draft, PendingCall, UsageEntry, UserInput, proposes_plan
 from chatd.domain.chat.parts import ToolResultPart
 from chatd.domain.chat.row import NO_SETBACKS, AgentWait, Chat, ChatError, Fence, RetryState
 from chatd.domain.chat.states import ARCHIVED_STATES, TRANSITIONS, State, Transition, TransitionSide
@@ -143,8 +143,11 @@ class Change(Struct, frozen=True, kw_only=True):
             return self.set_pending_calls(pending)
         row, added = self.after, list(self.messages)
         next_id, model, effort = row.next_message_id, row.model_config_id, row.reasoning_effort
+        plan_id = row.plan_message_id
         for draft in drafts:
             added.append(AppendedMessage(id=next_id, draft=draft))
+            if draft.role == "tool" and proposes_plan(draft):
+                plan_id = next_id
             next_id = MessageId(next_id + 1)
             if draft.visibility == "both" and not draft.compressed:
                 # A summary does not set the chat's model: another model may have written it.
@@ -160,6 +163,7 @@ class Change(Struct, frozen=True, kw_only=True):
             retry_state=None,
             retry_version=row.retry_version if row.retry_state is None else version,
             next_message_id=next_id,
+            plan_message_id=plan_id,
             pending_calls=pending,
             model_config_id=model,
             reasoning_effort=effort,

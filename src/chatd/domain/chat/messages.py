@@ -23,7 +23,7 @@ from chatd.domain.chat.parts import (
 from chatd.domain.description import describe
 from chatd.domain.ids import MessageId, ModelConfigId, QueueId, ToolCallId, UserId
 from chatd.domain.text import Json, replace_surrogates
-from chatd.domain.tool_modes import ModeChoice
+from chatd.domain.tool_modes import PLAN_MODE_TOOLS, ModeChoice
 
 Role = Literal["system", "user", "assistant", "tool"]
 Visibility = Literal["user", "model", "both"]
@@ -199,6 +199,12 @@ def needs_next_step(draft: Draft) -> bool:
 
 def local_results(content: Iterable[Part]) -> list[ToolResultPart]:
     return [p for p in content if isinstance(p, ToolResultPart) and not p.provider_executed]
+
+
+def proposes_plan(draft: Draft) -> bool:
+    """Whether it has the result of a call that showed a plan to the user."""
+    results = local_results(draft.content)
+    return any(part.tool_name in PLAN_MODE_TOOLS and not part.is_error for part in results)
 
 
 def pending_calls(history: Sequence[Draft]) -> list[ToolCallPart]:

@@ -73,6 +73,10 @@ class PublicChat(Struct, frozen=True, kw_only=True, omit_defaults=True):
         str | None,
         describe("The first of what it waits for, in one line; else absent.", "Approve: git push"),
     ] = None
+    plan_ready: Annotated[
+        bool,
+        describe("Whether its last turn proposed a plan, and a person decides what becomes of it."),
+    ] = False
     retry: Annotated[
         RetryState | None,
         describe(
@@ -171,6 +175,7 @@ class ChatListRemoved(Struct, frozen=True, kw_only=True, tag_field="type", tag="
     chat_id: Annotated[ChatId, describe("The root chat.", CHAT_ID)]
 
 
+PLAN_READY: Final = "A plan is ready to read"
 NOTHING_READ: Final = MessageId(0)
 DIFF_HINT_KIND: Final = "diff"
 """The kind of a changed diff status."""
@@ -210,7 +215,8 @@ def public_chat(chat: Chat, view: ReaderView | None = None) -> PublicChat:
         title=chat.title,
         status=chat.public_status,
         action=action,
-        action_summary=None if action is None else action.summary,
+        action_summary=_needed(chat) if action is None else action.summary,
+        plan_ready=chat.has_waiting_plan,
         retry=chat.retry_state,
         archived=chat.archived,
         last_error=chat.last_error if chat.status == "error" else None,
@@ -234,6 +240,10 @@ def public_chat(chat: Chat, view: ReaderView | None = None) -> PublicChat:
         diff_status=chat.diff_status,
         forked_from=_origin(chat),
     )
+
+
+def _needed(chat: Chat) -> str | None:
+    return PLAN_READY if chat.has_waiting_plan else None
 
 
 def _is_held(error: ChatError | None) -> bool:

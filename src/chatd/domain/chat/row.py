@@ -216,6 +216,8 @@ class Chat(Struct, frozen=True, kw_only=True):
     queue_held: bool = False
     pending_calls: tuple[PendingCall, ...] = ()
     turn_message_id: MessageId | None = None
+    plan_message_id: MessageId | None = None
+    """The result of the last call that proposed a plan."""
     compaction_requested: bool = False
     agent_wait: AgentWait | None = None
     worker_id: WorkerId | None = None
@@ -280,6 +282,12 @@ class Chat(Struct, frozen=True, kw_only=True):
     def is_settled(self) -> bool:
         """It has ended its turn, or waits for a person: what it has reported is all for now."""
         return self.archived or self.status in ("waiting", "error", "requires_action")
+
+    @property
+    def has_waiting_plan(self) -> bool:
+        """Whether the last turn proposed a plan: a person decides what becomes of it."""
+        is_of_turn = (self.plan_message_id or 0) > (self.turn_message_id or 0)
+        return is_of_turn and self.status == "waiting" and not self.archived
 
     @property
     def is_root(self) -> bool:

@@ -32,6 +32,7 @@ ROW_NAMES: Final = (
     "next_message_id",
     "pending_calls",
     "turn_message_id",
+    "plan_message_id",
     "compaction_requested",
     "agent_wait",
     "queue_held",
@@ -101,7 +102,8 @@ changed AS (
         status = :status::text, archived = :archived::boolean, last_error = :last_error,
         retry_version = :retry_version, retry_state = :retry_state, attempt = :attempt,
         next_message_id = :next_message_id, pending_calls = :pending_calls,
-        turn_message_id = :turn_message_id, compaction_requested = :compaction_requested,
+        turn_message_id = :turn_message_id, plan_message_id = :plan_message_id,
+        compaction_requested = :compaction_requested,
         turn_no = c.turn_no + (:turn_message_id::bigint IS NOT NULL
             AND :turn_message_id IS DISTINCT FROM c.turn_message_id)::int,
         agent_wait = :agent_wait, queue_held = :queue_held,

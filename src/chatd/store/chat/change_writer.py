@@ -228,6 +228,7 @@ def _row(change: Change, change_id: ChangeId) -> tuple[object, ...]:
         row.next_message_id,
         json_text(row.pending_calls) if row.pending_calls else "[]",
         row.turn_message_id,
+        row.plan_message_id,
         row.compaction_requested,
         json_or_none(row.agent_wait),
         row.queue_held,

@@ -40,6 +40,8 @@ def sign_of(chat: Chat) -> StatusSign:
     """A subagent that waits has done its work; a held queue is no failure."""
     if chat.status == "waiting" and is_subagent(chat):
         return SIGNS["done"]
+    if chat.plan_ready:
+        return SIGNS["requires_action"]
     if chat.status == "waiting" and is_unread(chat):
         return UNREAD
     if chat.status == "error" and is_held(chat):
@@ -58,7 +60,7 @@ def is_unread(chat: Chat) -> bool:
 
 
 def needs_person(chat: Chat) -> bool:
-    return chat.status == "requires_action"
+    return chat.status == "requires_action" or chat.plan_ready
 
 
 def is_active(chat: Chat) -> bool:

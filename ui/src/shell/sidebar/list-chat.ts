@@ -28,6 +28,7 @@ export function shownStatus(chat: ListChat): Status {
   if (chat.status === "archived") return "waiting";
   if (chat.status === "waiting" && isSubagent(chat)) return "done";
   if (isHeld(chat)) return "stopped";
+  if (needsYou(chat)) return "requires_action";
   return isRetrying(chat) ? "retrying" : chat.status;
 }
 
@@ -37,7 +38,8 @@ const isRetrying = (chat: ListChat): boolean => chat.retry != null && (chat.stat
 /** The user stopped the turn and holds the queue: nothing failed. */
 const isHeld = (chat: ListChat): boolean => chat.status === "error" && chat.last_error?.kind === "queue_held";
 
-export const needsYou = (chat: ListChat): boolean => chat.status === "requires_action";
+/** It asks something, or its plan waits for a decision. */
+export const needsYou = (chat: ListChat): boolean => chat.status === "requires_action" || chat.plan_ready === true;
 
 /** Whether it, or one of its subagents, waits for a person. */
 export const familyNeedsYou = (chat: ListChat): boolean => needsYou(chat) || (chat.children ?? []).some(needsYou);

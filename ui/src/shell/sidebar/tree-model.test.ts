@@ -34,6 +34,12 @@ describe("the sections of the list", () => {
     expect(keysOf(chats)).toEqual([["needs", "b"], ["pinned", "a"]]);
   });
 
+  it("shows a chat whose plan waits for a decision among those that need you", () => {
+    const plan = makeChat("p", { pin_order: 1, status: "waiting", plan_ready: true, action_summary: "A plan is ready to read" });
+    expect(keysOf([makeChat("a", { pin_order: 2 }), plan])).toEqual([["needs", "p"], ["pinned", "a"]]);
+    expect([shownStatus(plan), subtitle(plan, "Sable")]).toEqual(["requires_action", "A plan is ready to read"]);
+  });
+
   it("sorts pinned chats by their place and leaves repeats out", () => {
     const twice = makeChat("a", { pin_order: 2 });
     expect(keysOf([twice, makeChat("b", { pin_order: 1 }), twice])).toEqual([["pinned", "b", "a"]]);

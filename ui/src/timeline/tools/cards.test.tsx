@@ -119,6 +119,22 @@ describe.each(TOOLS)("%s", (name) => {
   });
 });
 
+describe("the plan of a chat", () => {
+  const PATH = "~/.chatd/plans/PLAN-3f2b8c1e-7a4d-4e59-9b16-0c5d2e8f7a31.md";
+  const edits = [{ old_text: "a", new_text: "b" }];
+
+  it.each([
+    ["write_file", { path: PATH, content: "# Repair it\n" }, true],
+    ["write_file", { path: "/w/PLAN-a.md", content: "# Repair it\n" }, false],
+    ["edit_files", { files: [{ path: PATH, edits }] }, true],
+    ["edit_files", { files: [{ path: PATH, edits }, { path: "/w/a.py", edits }] }, false],
+  ])("is read where it is proposed: %s of it is closed", (name, args, closed) => {
+    const [row] = rows(chat([message(2, "assistant", call("c", name, args)), message(3, "tool", result("c", name, { ok: true }))]));
+    const { container } = render(<RowView row={row as ToolRow} />);
+    expect(container.querySelector("details[open]") === null).toBe(closed);
+  });
+});
+
 describe("the steps of a subagent", () => {
   const settled = chat([message(1, "user", text("go"))], { status: "running" });
   const at = (...parts: Part[]) => ({ ...settled, live: live(parts) });

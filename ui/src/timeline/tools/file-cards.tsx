@@ -87,7 +87,7 @@ export function WriteCard({ call, rowKey }: CardProps) {
       verb={verbOf(call, "Writing", "Wrote", "Not written")}
       subject={path}
       meta={call.state === "done" ? <PlusMinus added={lines.length} removed={0} /> : undefined}
-      opens={call.state === "failed" || isWriting || (call.state === "done" && lines.length <= OPEN_LINES)}
+      opens={call.state === "failed" || isWriting || (call.state === "done" && lines.length <= OPEN_LINES && !isPlan(path))}
     >
       {call.state === "failed" ? (
         <Failure text={textOf(asObject(call.result), "error")} then="Nothing was written." />
@@ -96,6 +96,11 @@ export function WriteCard({ call, rowKey }: CardProps) {
       )}
     </ToolFrame>
   );
+}
+
+/** The plan of a chat is read where the agent proposes it. */
+function isPlan(path: string): boolean {
+  return /(^|\/)\.chatd\/plans\/PLAN-[^/]+\.md$/.test(path);
 }
 
 function numbered(lines: readonly DiffLine[]): readonly DiffLine[] {
@@ -123,7 +128,7 @@ export function EditCard({ call, rowKey }: CardProps) {
       verb={verbOf(call, "Editing", files.length > 1 ? `Edited ${files.length} files` : "Edited", "Edit failed")}
       subject={files.length > 1 ? files.map((file) => fileName(file.path)).join(", ") : (first?.path ?? "")}
       meta={isFailed ? <span>nothing changed</span> : call.state === "done" ? <PlusMinus added={plus} removed={minus} /> : undefined}
-      opens={isFailed || (call.state !== "interrupted" && plus + minus <= OPEN_LINES)}
+      opens={isFailed || (call.state !== "interrupted" && plus + minus <= OPEN_LINES && !files.every((file) => isPlan(file.path)))}
     >
       {isFailed ? (
         <Failure text={error} then="The agent was told why." />
