@@ -155,16 +155,14 @@ def stock_server() -> Generator[TestServer]:
 
 @pytest.fixture(scope="session")
 def database(test_server: TestServer) -> Generator[Clone]:
-    clone = test_server.clone()
-    yield clone
-    clone.drop()
+    with test_server.cloned() as clone:
+        yield clone
 
 
 @pytest.fixture(scope="session")
 def stock_database(stock_server: TestServer) -> Generator[Clone]:
-    clone = stock_server.clone()
-    yield clone
-    clone.drop()
+    with stock_server.cloned() as clone:
+        yield clone
 
 
 @pytest.fixture

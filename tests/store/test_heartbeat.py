@@ -86,6 +86,7 @@ async def test_no_time_of_a_workers_own_clock_reaches_the_database(dsn: str) -> 
             await session.script(f"PREPARE {name} AS {vars(workers)[name]}", timeout_s=30)
         types = await session.fetchval(
             "SELECT array_agg(t::text) FROM pg_prepared_statements, unnest(parameter_types) t"
+            " WHERE from_sql"
         )
     assert set(types) == {
         "uuid",

@@ -20,7 +20,7 @@ import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Generator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, LiteralString, TypeVar, cast
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -31,6 +31,7 @@ from chatd.pg.server import PostgresServer, open_server
 from chatd.store import migrator
 from chatd.store.conn import ConnectConfig, DatabaseSession, connect
 from chatd.store.migration_files import load_migrations, packaged_migrations
+from tests.support.parked_sessions import SessionPark, parking_sessions
 
 T = TypeVar("T")
 
@@ -75,18 +76,30 @@ TEST_USERS: Final = """
     SELECT lpad(to_hex(n), 32, '0')::uuid, 'test-user-' || n, 'member'
     FROM unnest(array(SELECT generate_series(0, 110)) || '{404, 4711}') n"""
 
+TABLES: Final = """
+    SELECT relname AS name, to_regclass('pristine.' || relname) IS NOT NULL AS has_seeds
+    FROM pg_class WHERE relnamespace = 'public'::regnamespace
+    AND relkind = 'r' AND relname <> 'schema_migrations' ORDER BY relname"""
+
+# The changed tables are found by one statement, which the server plans once for all tests.
+IS_FILLED: Final = "SELECT '{0}' AS name WHERE EXISTS (SELECT FROM public.{0})"
+IS_UNLIKE_SEEDS: Final = """
+    SELECT '{0}' WHERE (SELECT string_agg(t::text, '' ORDER BY t::text) FROM public.{0} t)
+    IS DISTINCT FROM (SELECT string_agg(t::text, '' ORDER BY t::text) FROM pristine.{0} t)"""
+
 # DELETE and not TRUNCATE, which costs ten times as much on tables this small.
-CLEAN: Final = """
+EMPTY: Final = "DELETE FROM public.{0};"
+SOW: Final = "INSERT INTO public.{0} OVERRIDING SYSTEM VALUE SELECT * FROM pristine.{0};"
+NO_FOREIGN_KEYS: Final = "BEGIN; SET LOCAL session_replication_role = replica;"  # in any order
+
+# Deleted rows take up space until the table is vacuumed, which these tables never are.
+SHRINK_EVERY: Final = 200
+SHRINK: Final = """
     DO $$ DECLARE t text; BEGIN
-        SET LOCAL session_replication_role = replica;  -- no foreign keys: any order will do
         FOR t IN SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace
                  AND relkind = 'r' AND relname <> 'schema_migrations'
-                 AND pg_relation_size(oid) > 0 LOOP
-            EXECUTE format('DELETE FROM public.%I', t);
-        END LOOP;
-        FOR t IN SELECT relname FROM pg_class WHERE relnamespace = 'pristine'::regnamespace LOOP
-            EXECUTE format('INSERT INTO public.%I OVERRIDING SYSTEM VALUE '
-                           'SELECT * FROM pristine.%I', t, t);
+                 AND pg_relation_size(oid) > 16 * 8192 LOOP
+            EXECUTE format('TRUNCATE public.%I CASCADE', t);
         END LOOP;
     END $$"""
 
@@ -94,7 +107,7 @@ OTHERS: Final = """
     SELECT pid, format('%s (%s): %s', application_name, state, left(query, 100)) AS doing
     FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid()
-      AND backend_type = 'client backend'"""
+      AND backend_type = 'client backend' AND pid <> ALL ($1::int[])"""
 
 
 class TestServer:
@@ -152,6 +165,15 @@ class TestServer:
             name = self.new_name()
             return Clone(self, name, self.create(name, template=template))
 
+    @contextmanager
+    def cloned(self) -> Generator["Clone"]:
+        """The database for the tests of this process, which share its sessions."""
+        clone = self.clone()
+        with parking_sessions(clone.dsn) as park:
+            clone.park = park
+            yield clone
+            clone.drop()
+
     def close(self) -> None:
         self.run(self._server.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -180,13 +202,17 @@ class TestServer:
 
 
 class Clone:
-    """The database of one test process."""
+    """The database of one test process. Sessions in the `park` belong to no test."""
 
     def __init__(self, server: TestServer, name: str, dsn: str) -> None:
         self._server = server
         self._name = name
         self._session: DatabaseSession | None = None
+        self._cleaned = 0
+        self._changed_query: LiteralString = ""
+        self._seeded: set[str] = set()
         self.dsn = dsn
+        self.park: SessionPark | None = None
 
     def clean(self, *, patience_s: float = 2) -> list[str]:
         """Delete all rows of the test. Returns what the sessions that are still open are doing."""
@@ -201,9 +227,29 @@ class Clone:
         session = self._session
         if session is None or not session.is_reusable:
             self._session = session = await connect(_link(self.dsn))
-        left = await _others_left(session, patience_s)
-        await session.execute(CLEAN)
+        parked = self.park.pids if self.park is not None else set[int]()
+        left = await _others_left(session, parked, patience_s)
+        self._cleaned += 1
+        if self._cleaned % SHRINK_EVERY == 0:
+            await session.script(SHRINK, timeout_s=30)
+        changed = [row["name"] for row in await session.fetch(await self._find_changed(session))]
+        if changed:
+            emptied = (EMPTY.format(table) for table in changed)
+            sown = (SOW.format(table) for table in changed if table in self._seeded)
+            script = "".join((NO_FOREIGN_KEYS, *emptied, *sown, "COMMIT"))
+            await session.script(script, timeout_s=30)
         return left
+
+    async def _find_changed(self, session: DatabaseSession) -> LiteralString:
+        if not self._changed_query:
+            tables = {row["name"]: row["has_seeds"] for row in await session.fetch(TABLES)}
+            self._seeded = {name for name, has_seeds in tables.items() if has_seeds}
+            checks = [
+                (IS_UNLIKE_SEEDS if name in self._seeded else IS_FILLED).format(name)
+                for name in tables
+            ]
+            self._changed_query = cast("LiteralString", " UNION ALL ".join(checks))
+        return self._changed_query
 
 
 class OwnServer:
@@ -236,12 +282,15 @@ async def own_server_in(parent: Path) -> AsyncGenerator[OwnServer]:
             await server.stop()
 
 
-async def _others_left(session: DatabaseSession, patience_s: float) -> list[str]:
-    """Sessions of other clients. A backend takes a moment to notice that its client has gone."""
+async def _others_left(
+    session: DatabaseSession, parked: Collection[int], patience_s: float
+) -> list[str]:
+    """Sessions of other clients that are not parked. A backend takes a moment to notice that its
+    client has gone."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience_s
     while True:
-        others = await session.fetch(OTHERS)
+        others = await session.fetch(OTHERS, parked)
         if not others or loop.time() >= deadline:
             break
         await asyncio.sleep(0.005)
