@@ -5,13 +5,15 @@ test gives and can hold at gates (`server.vendor`).
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 from aiohttp import ClientSession
+from textual import screen
+from textual.css.stylesheet import Stylesheet
 from textual.pilot import Pilot
 
 from chatd.app import process
@@ -40,6 +42,9 @@ TOKEN: Final = "a-token-of-the-terminal"
 WAIT_S: Final = 40.0
 WIDE: Final = (120, 36)
 SMALL: Final = (80, 24)
+FRAMES_PER_S: Final = 20
+FRAME_PERIOD: Final = "UPDATE_PERIOD"
+PARSE_METHOD: Final = "_parse_rules"
 T = TypeVar("T")
 Json = dict[str, object]
 
@@ -188,3 +193,26 @@ def screen_text(pilot: Pilot[None]) -> str:
 async def until_shown(pilot: Pilot[None], text: str) -> str:
     """Wait until the screen has this text, and return all of it."""
     return await until(pilot, lambda: shown if text in (shown := screen_text(pilot)) else None)
+
+
+@contextmanager
+def cheap_terminals() -> Generator[None]:
+    """Parse each style sheet once in a test process, not in each test, and draw fewer frames."""
+    parse_rules = cast("Callable[..., object]", getattr(Stylesheet, PARSE_METHOD))
+    frame_period: object = getattr(screen, FRAME_PERIOD)
+    parsed: dict[object, object] = {}
+
+    def parse_once(sheet: Any, *args: Any, **options: Any) -> object:
+        variables = frozenset(sheet._variables.items())
+        key = (args, *sorted(options.items()), variables)
+        if key not in parsed:
+            parsed[key] = parse_rules(sheet, *args, **options)
+        return parsed[key]
+
+    setattr(Stylesheet, PARSE_METHOD, parse_once)
+    setattr(screen, FRAME_PERIOD, 1 / FRAMES_PER_S)
+    try:
+        yield
+    finally:
+        setattr(Stylesheet, PARSE_METHOD, parse_rules)
+        setattr(screen, FRAME_PERIOD, frame_period)
