@@ -4,7 +4,7 @@ import pytest
 
 from chatd.cli.run.watch import NotFollowed, load_chat
 from chatd.client.exchange import ServerAddress
-from chatd.client.http_session import open_api
+from chatd.client.server import open_api
 from tests.support.providers.server import FakeServer
 from tests.support.shown_chats import CHAT
 

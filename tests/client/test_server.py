@@ -5,19 +5,19 @@ import io
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import NoneType
 
 import pytest
 from aiohttp import ClientSession
 
+from chatd.cli.sign_in import Given, NotEncrypted, make_token_by_session
+from chatd.client.drafts import ChatChange, Draft, TextInput
 from chatd.client.errors import ApiError, ServerUnreachable, Validation
 from chatd.client.exchange import ServerAddress, clean_url
-from chatd.client.http_session import open_api
-from chatd.client.resources import Chat, Me, Page, StoredFile
-from chatd.client.server import ServerApi
+from chatd.client.server import ServerApi, find_proxy, open_api
+from chatd.domain.description import USER_ID
 from chatd.domain.errors import InvalidInput
 from tests.support.api.oidc import free_port
-from tests.support.api.server import ME, ApiServer, message_body, serve_api
+from tests.support.api.server import ME, ApiServer, serve_api
 from tests.support.clock import FakeClock
 from tests.support.factories import CHAT
 from tests.support.outcomes import raised
@@ -26,6 +26,7 @@ from tests.support.providers.server import Cut, FakeServer, NoReply, Reply
 
 TOKEN = "a-secret-that-nobody-prints"
 HTML = b"<!doctype html><title>Welcome</title>"
+HELLO = Draft(content=(TextInput("hello"),))
 CHAT_REPLY = {"id": str(CHAT), "version": 3}
 
 
@@ -50,7 +51,7 @@ async def api(fake: FakeServer) -> AsyncGenerator[ServerApi]:
 
 async def refused(api: ServerApi) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        await api.get("/auth/me", Me)
+        await api.get_me()
     return caught.value
 
 
@@ -59,27 +60,27 @@ async def refused(api: ServerApi) -> ApiError:
 
 async def test_a_real_server_is_read_and_changed(dsn: str) -> None:
     async with serve_api(dsn) as server, open_api(ServerAddress(url=server.url, token=ME)) as api:
-        made = await api.post("/chats", message_body("hello"), Chat, key="one")
-        again = await api.post("/chats", message_body("hello"), Chat, key="one")
-        await api.patch(f"/chats/{made.id}", {"title": "Renamed"}, NoneType)
-        listed = await api.get("/chats", Page[Chat], archived=False, limit=5, q=None)
+        made = await api.create_chat(HELLO, key="one")
+        again = await api.create_chat(HELLO, key="one")
+        await api.amend_chat(made.id, ChatChange(title="Renamed"))
+        listed = await api.list_chats(archived=False, limit=5, q=None)
         assert [(chat.id, chat.title) for chat in listed.items] == [(again.id, "Renamed")]
-        await api.delete(f"/chats/{made.id}")
-        assert (await api.get("/chats", Page[Chat])).items == ()
+        await api.delete_chat(made.id)
+        assert (await api.list_chats()).items == ()
 
 
 async def test_a_file_is_uploaded_and_loaded(server_of_files: ApiServer) -> None:
     async with open_api(ServerAddress(url=server_of_files.url, token=ME)) as api:
         data = b"one\ntwo\n" * 100_000
-        stored = await api.upload("/files", "zwölf.txt", "text/plain", io.BytesIO(data), StoredFile)
+        stored = await api.upload_file("zwölf.txt", "text/plain", io.BytesIO(data))
         assert (stored.name, stored.size_bytes) == ("zwölf.txt", len(data))
-        path = f"/files/{stored.id}/content"
-        assert await api.download(path) == data
+        content = api.load_content(stored.id)
+        assert await content.read() == data
         parts: list[bytes] = []
-        assert await api.download_to(path, parts.append) == len(data)
+        assert await content.write_to(parts.append) == len(data)
         assert b"".join(parts) == data
         with pytest.raises(ApiError) as caught:
-            await api.download(path, max_bytes=1000)
+            await content.read(max_bytes=1000)
         assert caught.value.code == "reply_too_large"
 
 
@@ -145,7 +146,7 @@ async def test_a_keyed_request_is_repeated_with_its_key(
 ) -> None:
     fake.answer_with(Reply(headers={"content-type": "application/json"}, steps=(step,)))
     fake.reply(201, CHAT_REPLY)
-    made = await api.post("/chats", message_body("hello"), Chat, key="once")
+    made = await api.create_chat(HELLO, key="once")
     assert made.id == CHAT
     assert [one.headers["idempotency-key"] for one in fake.requests] == ["once", "once"]
     assert fake.requests[0].body == fake.requests[1].body
@@ -154,7 +155,7 @@ async def test_a_keyed_request_is_repeated_with_its_key(
 async def test_a_change_without_a_key_is_sent_once(fake: FakeServer, api: ServerApi) -> None:
     fake.script(NoReply())
     with pytest.raises(ServerUnreachable):
-        await api.post("/chats", message_body("hello"), Chat)
+        await api.resume_chat(CHAT)
     assert len(fake.requests) == 1
 
 
@@ -163,7 +164,7 @@ async def test_a_server_that_restarts_is_asked_again(fake: FakeServer, api: Serv
     fake.reply(503, going, {"retry-after": "0"})
     fake.reply(502, HTML)
     fake.reply(200, CHAT_REPLY)
-    assert (await api.get(f"/chats/{CHAT}", Chat)).version == 3
+    assert (await api.get_chat(CHAT)).version == 3
 
 
 async def test_a_deletion_whose_reply_was_lost_counts_as_done(
@@ -171,16 +172,16 @@ async def test_a_deletion_whose_reply_was_lost_counts_as_done(
 ) -> None:
     fake.script(NoReply())
     fake.reply(404, {"code": "not_found", "message": "There is no such chat."})
-    await api.delete(f"/chats/{CHAT}")
+    await api.delete_chat(CHAT)
     fake.reply(404, {"code": "not_found", "message": "There is no such chat."})
     with pytest.raises(ApiError):
-        await api.delete(f"/chats/{CHAT}")
+        await api.delete_chat(CHAT)
 
 
 async def test_it_gives_up_after_a_bounded_time_and_says_what_to_do() -> None:
     clock, url = FakeClock(), f"http://127.0.0.1:{free_port()}"
     async with api_at(url, clock) as api, asyncio.TaskGroup() as group:
-        asking = group.create_task(raised(ServerUnreachable, api.get("/auth/me", Me)))
+        asking = group.create_task(raised(ServerUnreachable, api.get_me()))
         while not await is_over(asking, clock):
             await clock.advance_past("client_retry")
     waited = clock.monotonic() - FakeClock().monotonic()
@@ -202,7 +203,7 @@ async def is_over(task: asyncio.Task[ServerUnreachable], clock: FakeClock) -> bo
 
 async def test_a_certificate_that_is_not_trusted_is_not_tried_again(tmp_path: Path) -> None:
     async with FakeServer.running(self_signed(tmp_path)) as fake, api_at(fake.url) as api:
-        error = await raised(ServerUnreachable, api.get("/auth/me", Me))
+        error = await raised(ServerUnreachable, api.get_me())
         assert "certificate is not trusted here (self-signed certificate)" in error.message
         assert "SSL_CERT_FILE" in error.message
         assert "chatd serve" not in error.message, "the server runs"
@@ -220,7 +221,7 @@ async def test_a_server_without_tls_is_named_as_such() -> None:
     async with await asyncio.start_server(refuse_tls, "127.0.0.1", 0) as plain:
         url = f"https://127.0.0.1:{plain.sockets[0].getsockname()[1]}"
         async with api_at(url) as api:
-            error = await raised(ServerUnreachable, api.get("/auth/me", Me))
+            error = await raised(ServerUnreachable, api.get_me())
     assert error.message == (
         f"{url} does not speak TLS. Check the port, or name the server with http:// if no proxy"
         " stands before it."
@@ -231,7 +232,7 @@ async def test_a_proxy_that_does_not_reach_the_server_is_named_as_such(
     fake: FakeServer, api: ServerApi
 ) -> None:
     fake.reply(502, HTML)
-    error = await raised(ServerUnreachable, api.without_patience().get("/auth/me", Me))
+    error = await raised(ServerUnreachable, api.without_patience().get_me())
     assert error.message == (
         f"{fake.url} replies 502 and not as chatd does: it is a proxy that does not reach the"
         " server. Check that chatd serve runs behind it."
@@ -275,3 +276,42 @@ def test_an_address_is_cleaned(given: str, url: str) -> None:
 def test_what_is_no_address_is_refused(given: str) -> None:
     with pytest.raises(InvalidInput):
         clean_url(given)
+
+
+# Proxies, and what is never sent
+
+ADA = {"user": {"id": USER_ID, "username": "ada"}}
+
+
+async def test_a_password_is_not_sent_over_a_connection_that_others_can_read() -> None:
+    url = "http://chat.example.com"
+    by_password = Given(url=url, username="ada", password="secret")
+    await raised(NotEncrypted, make_token_by_session(by_password, "name"))
+    await raised(NotEncrypted, make_token_by_session(Given(url=url, link_secret="x"), "name"))
+
+
+async def test_a_netrc_does_not_replace_the_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login ada password secret\n")
+    monkeypatch.setenv("NETRC", str(netrc))
+    async with FakeServer.running() as fake:
+        fake.reply(200, ADA)
+        async with open_api(ServerAddress(url=fake.url, token="the-token")) as api:
+            assert (await api.get_me()).user.username == "ada"
+        assert fake.requests[0].headers["authorization"] == "Bearer the-token"
+
+
+async def test_a_server_elsewhere_is_reached_through_the_proxy_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with FakeServer.running() as proxy:
+        proxy.reply(200, ADA)
+        monkeypatch.setenv("http_proxy", proxy.url)
+        monkeypatch.setenv("no_proxy", "inside.example.com")
+        async with open_api(ServerAddress(url="http://chat.example.com", token="t")) as api:
+            assert (await api.get_me()).user.username == "ada"
+        assert proxy.requests[0].path == "http://chat.example.com/api/v1/auth/me"
+        for near in ("http://127.0.0.1:7870", "http://localhost", "http://inside.example.com"):
+            assert find_proxy(near) is None

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 from aiohttp import ClientSession
 
-from chatd.cli.mcp_relay import Patience, Relay, Target, Unreachable
+from chatd.cli.mcp_relay import Patience, Relay, Unreachable
+from chatd.client.exchange import ServerAddress
 from tests.e2e.test_mcp import held_server
 from tests.support.api.oidc import free_port
 from tests.support.chaos.servers import TOKEN, server
@@ -155,7 +156,7 @@ async def test_a_cancelled_wait_has_no_answer_and_the_chat_goes_on(
 
 
 async def test_a_server_that_cannot_be_reached_is_reported_after_some_time() -> None:
-    target = Target(url=f"http://127.0.0.1:{free_port()}", token=TOKEN)
+    target = ServerAddress(url=f"http://127.0.0.1:{free_port()}", token=TOKEN)
     async with ClientSession() as http:
         relay = Relay(target, http, "a-test", Patience(first_s=0.5, later_s=0.5))
         for method in ("initialize", "tools/list"):

@@ -16,8 +16,7 @@ from chatd.cli.exit_codes import ExitCode, exit_code_of_refusal
 from chatd.cli.output import print_notice
 from chatd.client.errors import ApiError
 from chatd.client.exchange import ServerAddress
-from chatd.client.http_session import open_api
-from chatd.client.server import ServerApi
+from chatd.client.server import ServerApi, open_api
 from chatd.domain.errors import ChatdError, InvalidInput
 from chatd.settings.schema import SettingsError
 

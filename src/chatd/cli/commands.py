@@ -17,6 +17,7 @@ from chatd.cli.deployment import database_name, open_deployment
 from chatd.cli.process import StopSignal
 from chatd.cli.server_address import forget_address, write_address
 from chatd.client.desktop import can_open_browser
+from chatd.client.exchange import API_PATH
 from chatd.clock import SystemClock
 from chatd.database import open_database
 from chatd.demo_worker import READY_LINE
@@ -145,7 +146,7 @@ async def serve(
         if not role.runs_chats:
             _print_line("  chats     run on other replicas: this process has no worker")
         if role.serves == "api":
-            _print_line(_first_chat(f"{info.url}/api/v1", info.token_file))
+            _print_line(_first_chat(f"{info.url}{API_PATH}", info.token_file))
         _print_line(READY_LINE)
 
     def stopping(running: int) -> None:
@@ -190,7 +191,7 @@ def address_lines(listens: str, public: str | None) -> list[str]:
     page = f"{url}/"
     if not is_built():
         page = f"{url}/lite (the full page is not built: install Node 20, run make serve)"
-    lines = [f"  page      {page}", f"  API       {url}/api/v1, described at {url}/docs"]
+    lines = [f"  page      {page}", f"  API       {url}{API_PATH}, described at {url}/docs"]
     return lines if url == listens else [*lines, f"  listens   {listens}"]
 
 

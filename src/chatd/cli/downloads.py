@@ -6,21 +6,21 @@ from pathlib import Path
 from typing import BinaryIO
 
 from chatd.cli.api_session import UsageProblem
-from chatd.client.server import ServerApi
+from chatd.client.calls import Download
 
 
-async def save(api: ServerApi, path: str, target: Path) -> None:
+async def save(download: Download, target: Path) -> None:
     """A device or a pipe is written to as it is. Raises UsageProblem if that is not possible."""
     try:
         place = find_place(target)
         if is_special(place):
             with place.open("wb") as file:
-                await api.download_to(path, file.write)
+                await download.write_to(file.write)
             return
         file, partial = open_partial(place)
         try:
             with file:
-                await api.download_to(path, file.write)
+                await download.write_to(file.write)
             partial.replace(place)
         finally:
             partial.unlink(missing_ok=True)
@@ -28,7 +28,7 @@ async def save(api: ServerApi, path: str, target: Path) -> None:
         raise UsageProblem(f"cannot write {target}: {error.strerror or error}") from None
 
 
-async def save_new(api: ServerApi, path: str, place: Path, *, force: bool) -> None:
+async def save_new(download: Download, place: Path, *, force: bool) -> None:
     """At a place whose name somebody else chose: nothing that is there is overwritten without
     `force`, and a link is never followed. Raises UsageProblem."""
     try:
@@ -37,7 +37,7 @@ async def save_new(api: ServerApi, path: str, place: Path, *, force: bool) -> No
         file, partial = open_partial(place)
         try:
             with file:
-                await api.download_to(path, file.write)
+                await download.write_to(file.write)
             if not force:  # it may be there by now
                 os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
             partial.replace(place)

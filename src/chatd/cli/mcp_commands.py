@@ -33,7 +33,7 @@ def serve_mcp(
     reconnects while the server restarts. Clients that speak HTTP can use URL/mcp instead. The
     commands below are about the MCP servers that your own chats use.
     """
-    from chatd.cli import mcp_relay, mcp_stdio, process, target
+    from chatd.cli import mcp_stdio, process, target
 
     if context.invoked_subcommand is not None:
         if any((url, token_file, profile, data_dir)):
@@ -42,9 +42,7 @@ def serve_mcp(
         return
     with process.report_errors():
         server = target.find_server(url, token_file, profile, data_dir).server
-        process.run_to_completion(
-            mcp_stdio.run_bridge(mcp_relay.Target(url=server.url, token=server.token))
-        )
+        process.run_to_completion(mcp_stdio.run_bridge(server))
 
 
 @mcp.command("list")

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from chatd.aio import Backoff
+from chatd.client.exchange import ServerAddress
 
 Json = dict[str, Any]
 
@@ -53,17 +54,6 @@ class Patience(Struct, frozen=True, kw_only=True):
     later_s: float = 180.0
 
 
-class Target(Struct, frozen=True, kw_only=True):
-    """A server of chatd. `url` is without `/mcp`."""
-
-    url: str
-    token: str
-
-    @property
-    def endpoint(self) -> str:
-        return f"{self.url.rstrip('/')}/mcp"
-
-
 DEFAULT_PATIENCE: Final = Patience()
 
 
@@ -72,13 +62,13 @@ class Relay:
 
     def __init__(
         self,
-        target: Target,
+        server: ServerAddress,
         http: aiohttp.ClientSession,
         client_id: str,
         patience: Patience = DEFAULT_PATIENCE,
     ) -> None:
         self._patience = patience
-        self._target = target
+        self._server = server
         self._http = http
         self._client_id = client_id
         self._agreed: dict[str, str] = {}
@@ -87,7 +77,7 @@ class Relay:
         """Once: a notification that is lost changes nothing."""
         headers = self._headers(message)
         async with self._http.post(
-            self._target.endpoint, data=msgspec.json.encode(message), headers=headers
+            self._server.mcp_url, data=msgspec.json.encode(message), headers=headers
         ) as reply:
             await reply.read()
 
@@ -123,10 +113,10 @@ class Relay:
         headers = self._headers(message)
         if last_id:
             headers["Last-Event-ID"] = last_id
-            sending = self._http.get(self._target.endpoint, headers=headers)
+            sending = self._http.get(self._server.mcp_url, headers=headers)
         else:
             data = msgspec.json.encode(message)
-            sending = self._http.post(self._target.endpoint, data=data, headers=headers)
+            sending = self._http.post(self._server.mcp_url, data=data, headers=headers)
         async with sending as reply:
             if reply.content_type == "text/event-stream":
                 async for event in read_events(reply.content):
@@ -148,7 +138,7 @@ class Relay:
 
     def _headers(self, message: Json) -> dict[str, str]:
         headers = {
-            "Authorization": f"Bearer {self._target.token}",
+            **self._server.headers,
             "Accept": "application/json, text/event-stream",
             "Content-Type": "application/json",
         }

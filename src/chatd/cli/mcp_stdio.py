@@ -20,11 +20,11 @@ from chatd.cli.mcp_relay import (
     READ_TIMEOUT_S,
     Json,
     Relay,
-    Target,
     Unreachable,
     as_object,
     error_answer,
 )
+from chatd.client.exchange import ServerAddress
 
 MAX_LINE_BYTES: Final = 4 * 1024 * 1024
 READ_BYTES: Final = 64 * 1024
@@ -35,13 +35,13 @@ END_WITHIN_S: Final = 5.0
 STDIN: Final = 0
 
 
-async def run_bridge(target: Target) -> None:
+async def run_bridge(server: ServerAddress) -> None:
     """Until the input ends, or nobody reads the output."""
     timeout = aiohttp.ClientTimeout(
         total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=READ_TIMEOUT_S
     )
     async with aiohttp.ClientSession(timeout=timeout, read_bufsize=MAX_EVENT_BYTES) as http:
-        bridge = StdioBridge(Relay(target, http, uuid4().hex), target)
+        bridge = StdioBridge(Relay(server, http, uuid4().hex), server)
         try:
             await bridge.run(InputLines().start())
         except* BrokenPipeError:
@@ -99,9 +99,9 @@ def split_lines(chunks: Iterable[bytes], longest: int = MAX_LINE_BYTES) -> Itera
 
 
 class StdioBridge:
-    def __init__(self, relay: Relay, target: Target) -> None:
+    def __init__(self, relay: Relay, server: ServerAddress) -> None:
         self._relay = relay
-        self._target = target
+        self._server = server
         self._open: dict[object, asyncio.Task[None]] = {}
         self._writing = asyncio.Lock()
 
@@ -151,7 +151,7 @@ class StdioBridge:
                 await self._write(answer)
         except Unreachable as error:
             text = (
-                f"chatd at {self._target.url} cannot be reached: {error}. Start it with chatd"
+                f"chatd at {self._server.url} cannot be reached: {error}. Start it with chatd"
                 " serve, or name another with --url. Nothing is lost: call again."
             )
             await self._write(error_answer(message["id"], text))

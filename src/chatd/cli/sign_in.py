@@ -5,11 +5,13 @@ import os
 import re
 import socket
 import sys
+from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+import aiohttp
 import msgspec
 from msgspec import Struct
 
@@ -17,11 +19,10 @@ from chatd.cli.output import print_json_line, print_notice, print_text
 from chatd.cli.profiles import Profiles, SavedSignIn, check_name, profiles_path
 from chatd.cli.target import Target, check_token, read_token_file
 from chatd.client.errors import ApiError, ServerUnreachable
-from chatd.client.exchange import ServerAddress, clean_url
-from chatd.client.http_session import open_api
-from chatd.client.resources import CreatedToken, Me
-from chatd.client.session_sign_in import make_token_by_link, make_token_by_password
-from chatd.domain.errors import InvalidInput
+from chatd.client.exchange import ServerAddress, clean_url, is_loopback
+from chatd.client.resources import CreatedToken
+from chatd.client.server import ServerApi, open_api, open_session
+from chatd.domain.errors import ChatdError, InvalidInput
 from chatd.settings.schema import SettingsError
 from chatd.terminal.safe_text import safe_line
 
@@ -34,6 +35,18 @@ PATIENCE_S: Final = 3.0
 _LINK: Final = "/sign-in"
 _ASKED: Final = "-"
 """In place of a link, which is then asked for."""
+
+
+class NotEncrypted(ChatdError):
+    """Everybody on the way could read the password."""
+
+    code = "not_encrypted"
+
+    def __init__(self, url: str) -> None:
+        super().__init__(
+            f"The connection to {url} is not encrypted: nothing was sent. Use the server's https"
+            " address, or sign in with a token (--token-file)."
+        )
 
 
 class Given(Struct, frozen=True, kw_only=True):
@@ -121,7 +134,7 @@ async def sign_out(profile: str | None, *, is_revoking: bool) -> None:
 
 async def print_user(found: Target, *, as_json: bool) -> None:
     async with open_api(found.server, patience_s=PATIENCE_S) as api:
-        me = await api.get("/auth/me", Me)
+        me = await api.get_me()
     if as_json:
         shown = {"url": found.server.url, "profile": found.profile, **msgspec.to_builtins(me)}
         print_json_line(shown)
@@ -139,23 +152,44 @@ async def _make_token(given: Given) -> SavedSignIn:
     name = f"chatd on {socket.gethostname()}"[:MAX_TOKEN_NAME]
     if given.token:
         created = await _derive_token(ServerAddress(url=given.url, token=given.token), name)
-    elif given.link_secret:
-        created = await make_token_by_link(given.url, given.link_secret, name)
     else:
-        created = await make_token_by_password(given.url, given.username, given.password, name)
+        created = await make_token_by_session(given, name)
     token = given.token if created is None else created.token
     async with open_api(ServerAddress(url=given.url, token=token)) as api:
-        me = await api.get("/auth/me", Me)
+        me = await api.get_me()
     token_id = None if created is None else created.id
     return SavedSignIn(url=given.url, token=token, username=me.user.username, token_id=token_id)
+
+
+async def make_token_by_session(given: Given, name: str) -> CreatedToken:
+    """Signs in as a browser does, to make a token; the session ends with it. Raises ApiError,
+    ServerUnreachable and NotEncrypted."""
+    parts = urlsplit(given.url)
+    if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+        raise NotEncrypted(given.url)
+    # The cookie of an address such as 127.0.0.1 is kept too.
+    jar = aiohttp.CookieJar(unsafe=True)
+    async with open_session(given.url, jar) as http:
+        http.headers["Origin"] = f"{parts.scheme}://{parts.netloc}"
+        api = ServerApi(ServerAddress(url=given.url, token=""), http)
+        if given.link_secret:
+            signed_in = await api.sign_in_with_link(given.link_secret)
+        else:
+            signed_in = await api.sign_in_with_password(given.username, given.password)
+        http.headers["X-CSRF-Token"] = signed_in.csrf_token
+        try:
+            return await api.create_token(name)
+        finally:
+            with suppress(ApiError, ServerUnreachable):
+                await api.sign_out()
 
 
 async def _derive_token(server: ServerAddress, name: str) -> CreatedToken | None:
     """None if the given token may not make one."""
     async with open_api(server, patience_s=PATIENCE_S) as api:
-        await api.get("/auth/me", Me)
+        await api.get_me()
         try:
-            return await api.post("/auth/tokens", {"name": name}, CreatedToken)
+            return await api.create_token(name)
         except ApiError as error:
             if error.status != HTTPStatus.FORBIDDEN:
                 raise
@@ -168,7 +202,7 @@ async def _revoke(saved: SavedSignIn) -> bool:
         return True
     async with open_api(saved.server, patience_s=PATIENCE_S) as api:
         try:
-            await api.delete(f"/auth/tokens/{saved.made}")
+            await api.revoke_token(saved.made)
         except ApiError as error:
             return error.status in (HTTPStatus.NOT_FOUND, HTTPStatus.UNAUTHORIZED)
         except ServerUnreachable:

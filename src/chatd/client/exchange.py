@@ -37,6 +37,11 @@ class ServerAddress(Struct, frozen=True, kw_only=True):
         return f"{self.url.rstrip('/')}{API_PATH}"
 
     @property
+    def mcp_url(self) -> str:
+        """Where chatd is an MCP server."""
+        return f"{self.url.rstrip('/')}/mcp"
+
+    @property
     def headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 

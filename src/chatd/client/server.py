@@ -402,7 +402,7 @@ class ServerApi:
     def get_file(self, file_id: FileId) -> Call[StoredFile]:
         return self._get(f"/files/{file_id}", StoredFile)
 
-    def load_content(self, file_id: FileId) -> Download:
+    def load_content(self, file_id: FileId | str) -> Download:
         path = f"/files/{file_id}/content"
         return Download(self._requests, Operation(method="GET", path=path))
 

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from chatd.aio import Backoff, InterruptibleSleep, run_other_tasks
-from chatd.client.exchange import CONNECT_TIMEOUT_S, ServerAddress, explain_failure
+from chatd.client.exchange import API_PATH, CONNECT_TIMEOUT_S, ServerAddress, explain_failure
 from chatd.client.frames import (
     Ping,
     Received,
@@ -113,6 +113,7 @@ class Topics:
         wish.handler.gone()
 
 
+SOCKET_PATH: Final = f"{API_PATH}/ws"
 MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
 PING_AFTER_S: Final = 20.0
 LOST_AFTER_S: Final = 60.0
@@ -185,7 +186,7 @@ class Socket:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 return await self._http.ws_connect(
-                    f"{self._server.api_url}/ws",
+                    f"{self._server.url.rstrip('/')}{SOCKET_PATH}",
                     headers=self._server.headers,
                     max_msg_size=MAX_FRAME_BYTES,
                     timeout=_TIMEOUT,

@@ -10,6 +10,7 @@ from chatd.cli.output import byte_size, print_json, print_notice, print_text
 from chatd.cli.run.request import read_id, upload_file
 from chatd.client.resources import StoredFile
 from chatd.client.server import ServerApi
+from chatd.domain.ids import FileId
 
 
 async def put_files(api: ServerApi, paths: Sequence[Path], *, as_json: bool) -> None:
@@ -31,27 +32,27 @@ async def get_file(
     api: ServerApi, file_id: str, target: Path | None, *, force: bool, as_json: bool
 ) -> None:
     """To standard output, unless a file or a directory is named. A terminal gets no binary data."""
-    if read_id(file_id) is None:
+    if (found := read_id(file_id)) is None:
         raise UsageProblem(f"{file_id!r} is no id of a file; chatd chats show names the files")
-    stored = await api.get(f"/files/{file_id}", StoredFile)
+    stored = await api.get_file(FileId(found))
     if as_json:
         print_json(stored)
         return
-    path = f"/files/{file_id}/content"
+    content = api.load_content(stored.id)
     if target is not None:
         place = place_of(stored, target)
         if place == target:
-            await save(api, path, place)
+            await save(content, place)
         else:
-            await save_new(api, path, place, force=force)
+            await save_new(content, place, force=force)
         print_notice(f"written to {place}, {byte_size(stored.size_bytes)}")
         return
     if sys.stdout.isatty():
         if not stored.media_type.startswith("text/") and stored.media_type != "application/json":
             raise UsageProblem(f"the file is {stored.media_type}: name a place for it with -o FILE")
-        print_text((await api.download(path)).decode(errors="replace"), is_data=True)
+        print_text((await content.read()).decode(errors="replace"), is_data=True)
         return
-    await api.download_to(path, sys.stdout.buffer.write)
+    await content.write_to(sys.stdout.buffer.write)
     sys.stdout.buffer.flush()
 
 

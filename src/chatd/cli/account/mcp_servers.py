@@ -10,14 +10,11 @@ import sys
 from contextlib import suppress
 from typing import Final
 
-import msgspec
-
 from chatd.cli.api_session import UsageProblem, patient
-from chatd.cli.chats.work import read_items
 from chatd.cli.exit_codes import ExitCode
 from chatd.cli.output import print_json, print_notice, print_table
 from chatd.client.desktop import can_open_browser, open_browser
-from chatd.client.resources import McpDisconnectAnswer, McpServer
+from chatd.client.resources import McpServer
 from chatd.client.server import ServerApi
 
 CONNECTIONS_PAGE: Final = "/settings/connections"
@@ -39,12 +36,11 @@ _STATES: Final = {
 
 
 async def list_servers(api: ServerApi, *, as_json: bool) -> None:
-    items = await read_items(api, "/mcp-servers", MAX_SERVERS)
+    listed = api.list_mcp_servers()
     if as_json:
-        print_json(items)
+        print_json(await listed.raw_items(MAX_SERVERS))
         return
-    servers = [msgspec.json.decode(item, type=McpServer) for item in items]
-    print_table(_HEADINGS, [server_row(server) for server in servers])
+    print_table(_HEADINGS, [server_row(server) for server in await listed.items(MAX_SERVERS)])
 
 
 def server_row(server: McpServer) -> tuple[str, ...]:
@@ -77,7 +73,7 @@ async def connect(
 
 async def disconnect(api: ServerApi, slug: str, *, as_json: bool) -> None:
     server = await _find(api, slug)
-    ended = await api.delete_for(f"/mcp-servers/{server.id}/connection", McpDisconnectAnswer)
+    ended = await api.disconnect_mcp_server(server.id)
     if as_json:
         print_json(ended)
         return
@@ -116,8 +112,7 @@ async def _wait_until_connected(api: ServerApi, slug: str, timeout_s: float) -> 
 
 async def _find(api: ServerApi, slug: str) -> McpServer:
     """Raises UsageProblem."""
-    items = await read_items(api, "/mcp-servers", MAX_SERVERS)
-    servers = [msgspec.json.decode(item, type=McpServer) for item in items]
+    servers = await api.list_mcp_servers().items(MAX_SERVERS)
     for server in servers:
         if server.slug == slug:
             return server

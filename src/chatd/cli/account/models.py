@@ -1,10 +1,7 @@
 """The work of `chatd models`."""
 
-import msgspec
-
-from chatd.cli.chats.work import read_items
 from chatd.cli.output import print_json, print_table
-from chatd.client.choice_resources import ModelChoice
+from chatd.client.resources import ModelChoice
 from chatd.client.server import ServerApi
 from chatd.terminal.pickers.model_texts import efforts_of
 
@@ -13,12 +10,11 @@ _HEADINGS = ("NAME", "PROVIDER", "MODEL", "CONTEXT", "EFFORT", "")
 
 
 async def list_models(api: ServerApi, *, every: bool, as_json: bool) -> None:
-    items = await read_items(api, "/models", MAX_MODELS, include_disabled=every)
+    listed = api.list_models(include_disabled=every)
     if as_json:
-        print_json(items)
+        print_json(await listed.raw_items(MAX_MODELS))
         return
-    models = [msgspec.json.decode(item, type=ModelChoice) for item in items]
-    print_table(_HEADINGS, [model_row(model) for model in models])
+    print_table(_HEADINGS, [model_row(model) for model in await listed.items(MAX_MODELS)])
 
 
 def model_row(model: ModelChoice) -> tuple[str, ...]:

@@ -7,14 +7,12 @@ import re
 import sys
 from typing import Final
 
-import msgspec
 from msgspec import Struct
 
 from chatd.cli.api_session import UsageProblem
-from chatd.cli.chats.work import read_items
 from chatd.cli.output import print_json, print_notice, print_table, print_text
-from chatd.client.choice_resources import ModelChoice, OfferedModel, Provider, Trial
 from chatd.client.errors import ApiError
+from chatd.client.resources import ModelChoice, Provider, Trial
 from chatd.client.server import ServerApi
 from chatd.domain.errors import ChatdError
 
@@ -58,15 +56,17 @@ def read_key(key_env: str | None) -> str:
 
 
 async def add_provider(api: ServerApi, wanted: NewProvider, key: str, *, as_json: bool) -> None:
-    body: dict[str, object] = {"name": wanted.name, "kind": wanted.kind}
-    body |= {} if wanted.url is None else {"base_url": wanted.url}
-    body |= {} if wanted.region is None else {"region": wanted.region}
-    body |= {"api_keys": [key]} if key else {}
-    made = await api.post("/providers", body, Provider)
-    tested = await _test(api, made, wanted.model)
+    made = await api.create_provider(
+        name=wanted.name,
+        kind=wanted.kind,
+        base_url=wanted.url,
+        region=wanted.region,
+        api_keys=[key] if key else [],
+    )
+    tested = await api.test_provider(made.id, wanted.model)
     if not tested.ok:
         if not wanted.keeps:
-            await api.delete(f"/providers/{made.id}")
+            await api.delete_provider(made.id)
         end = "It is stored." if wanted.keeps else "Nothing was stored; --keep stores it anyway."
         raise TrialFailed(f"{_failure(tested)}\n  {end}")
     print_notice(_success(made, tested))
@@ -86,13 +86,12 @@ async def _add_model(api: ServerApi, provider: Provider, wanted: NewProvider) ->
 async def create_model(
     api: ServerApi, provider: str, model: str, name: str | None, *, is_default: bool | None = None
 ) -> ModelChoice:
-    body: dict[str, object] = {
-        "name": name or re.sub(r"[^a-z0-9.]+", "-", model.lower()).strip("-"),
-        "provider": provider,
-        "model": model,
-        "is_default": is_default,
-    }
-    made = await api.post("/models", body, ModelChoice)
+    made = await api.create_model(
+        name=name or re.sub(r"[^a-z0-9.]+", "-", model.lower()).strip("-"),
+        provider=provider,
+        model=model,
+        is_default=is_default,
+    )
     print_text(made.name)
     print_notice(_facts(made))
     return made
@@ -102,11 +101,10 @@ async def _choose_model(api: ServerApi, provider: Provider) -> str | None:
     """A person chooses from the provider's list; else the suggested one is taken. None if the
     provider does not list its models, or nothing is chosen."""
     try:
-        items = await read_items(api, f"/providers/{provider.id}/models", MAX_OFFERED)
+        offered = await api.list_offered_models(provider.id).items(MAX_OFFERED)
     except ApiError as error:
         print_notice(error.message)
         return None
-    offered = [msgspec.json.decode(item, type=OfferedModel) for item in items]
     first = next((one.model for one in offered if one.suggested), None)
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return first
@@ -121,7 +119,7 @@ async def _choose_model(api: ServerApi, provider: Provider) -> str | None:
 
 async def try_provider(api: ServerApi, name: str, model: str | None, *, as_json: bool) -> None:
     provider = await _find(api, name)
-    tested = await _test(api, provider, model)
+    tested = await api.test_provider(provider.id, model)
     if as_json:
         print_json(tested)
     if not tested.ok:
@@ -130,39 +128,30 @@ async def try_provider(api: ServerApi, name: str, model: str | None, *, as_json:
 
 
 async def list_providers(api: ServerApi, *, as_json: bool) -> None:
-    items = await read_items(api, "/providers", MAX_PROVIDERS, include_disabled=True)
+    listed = api.list_providers(include_disabled=True)
     if as_json:
-        print_json(items)
+        print_json(await listed.raw_items(MAX_PROVIDERS))
         return
-    found = [msgspec.json.decode(item, type=Provider) for item in items]
-    print_table(_HEADINGS, [_row(one) for one in found])
+    print_table(_HEADINGS, [_row(one) for one in await listed.items(MAX_PROVIDERS)])
 
 
 async def remove_provider(api: ServerApi, name: str, *, with_models: bool) -> None:
     provider = await _find(api, name)
     if with_models:
-        items = await read_items(api, "/models", MAX_MODELS, include_disabled=True)
-        models = [msgspec.json.decode(item, type=ModelChoice) for item in items]
-        for model in models:
+        for model in await api.list_models(include_disabled=True).items(MAX_MODELS):
             if model.provider == name and not model.deleted:
-                await api.delete(f"/models/{model.id}")
-    await api.delete(f"/providers/{provider.id}")
+                await api.delete_model(model.id)
+    await api.delete_provider(provider.id)
     print_notice(f"deleted {provider.name}")
 
 
 async def _find(api: ServerApi, name: str) -> Provider:
-    items = await read_items(api, "/providers", MAX_PROVIDERS, include_disabled=True)
-    found = [msgspec.json.decode(item, type=Provider) for item in items]
+    found = await api.list_providers(include_disabled=True).items(MAX_PROVIDERS)
     provider = next((one for one in found if one.name == name), None)
     if provider is None:
         known = ", ".join(one.name for one in found)
         raise UsageProblem(f"there is no provider {name}; there are {known}")
     return provider
-
-
-async def _test(api: ServerApi, provider: Provider, model: str | None) -> Trial:
-    body = {} if model is None else {"model": model}
-    return await api.post(f"/providers/{provider.id}/test", body, Trial)
 
 
 def _success(provider: Provider, tested: Trial) -> str:

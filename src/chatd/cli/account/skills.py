@@ -4,32 +4,18 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
-from uuid import UUID
 
-import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from chatd.cli.api_session import UsageProblem
-from chatd.cli.chats.work import read_items
 from chatd.cli.output import print_json, print_notice, print_table, print_text, short_time
 from chatd.cli.run.request import read_bounded
-from chatd.client.resources import NEVER
+from chatd.client.resources import ListedSkill, Skill
 from chatd.client.server import ServerApi
 
 MAX_SKILLS: Final = 1000
 MAX_FILE_BYTES: Final = 128 * 1024
 _FIELD: Final = re.compile(r"(?P<name>[a-z_-]+):\s*(?P<value>.*)")
-
-
-class ListedSkill(Struct, frozen=True, kw_only=True):
-    id: UUID
-    name: str = ""
-    description: str = ""
-    updated_at: datetime = NEVER
-
-
-class Skill(ListedSkill, frozen=True, kw_only=True):
-    body: str = ""
 
 
 class SkillFile(Struct, frozen=True, kw_only=True):
@@ -41,23 +27,22 @@ class SkillFile(Struct, frozen=True, kw_only=True):
 
 
 async def list_skills(api: ServerApi, *, as_json: bool) -> None:
-    items = await read_items(api, "/skills", MAX_SKILLS)
+    listed = api.list_skills()
     if as_json:
-        print_json(items)
+        print_json(await listed.raw_items(MAX_SKILLS))
         return
-    now = datetime.now(UTC)
-    skills = [msgspec.json.decode(item, type=ListedSkill) for item in items]
+    now, skills = datetime.now(UTC), await listed.items(MAX_SKILLS)
     rows = [(one.name, short_time(one.updated_at, now), one.description) for one in skills]
     print_table(("NAME", "CHANGED", "FOR"), rows)
 
 
 async def show_skill(api: ServerApi, name: str, *, as_json: bool) -> None:
     """In the form in which `put` takes it."""
-    raw = await api.get(f"/skills/{(await _find(api, name)).id}", Raw)
+    found = api.get_skill((await _find(api, name)).id)
     if as_json:
-        print_json(raw)
+        print_json(await found.raw())
         return
-    print_text(format_skill(msgspec.json.decode(raw, type=Skill)), is_data=True)
+    print_text(format_skill(await found), is_data=True)
 
 
 async def put_skill(
@@ -65,13 +50,13 @@ async def put_skill(
 ) -> None:
     """Creates the skill, or replaces the one with its name."""
     skill = read_skill(text, name, description)
-    known = await _list(api)
+    known = await api.list_skills().items(MAX_SKILLS)
     found = next((one for one in known if one.name == skill.name), None)
     if found is None:
-        raw = await api.post("/skills", skill, Raw)
+        put = api.create_skill(name=skill.name, description=skill.description, body=skill.body)
     else:
-        body = {"description": skill.description, "body": skill.body}
-        raw = await api.patch(f"/skills/{found.id}", body, Raw)
+        put = api.change_skill(found.id, description=skill.description, body=skill.body)
+    raw = await put.raw()
     if as_json:
         print_json(raw)
         return
@@ -80,7 +65,7 @@ async def put_skill(
 
 async def remove_skill(api: ServerApi, name: str, *, as_json: bool) -> None:
     skill = await _find(api, name)
-    await api.delete(f"/skills/{skill.id}")
+    await api.delete_skill(skill.id)
     if as_json:
         print_json({"deleted": skill.name})
         return
@@ -129,14 +114,9 @@ def read_text_file(path: Path) -> str:
         raise UsageProblem(f"{path} is not UTF-8 text") from None
 
 
-async def _list(api: ServerApi) -> list[ListedSkill]:
-    items = await read_items(api, "/skills", MAX_SKILLS)
-    return [msgspec.json.decode(item, type=ListedSkill) for item in items]
-
-
 async def _find(api: ServerApi, name: str) -> ListedSkill:
     """Raises UsageProblem."""
-    known = await _list(api)
+    known = await api.list_skills().items(MAX_SKILLS)
     for skill in known:
         if skill.name == name:
             return skill

@@ -6,15 +6,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, get_args
 
 import msgspec
-from msgspec import Raw
 
 from chatd.cli.api_session import UsageProblem
-from chatd.cli.chats.work import read_items
 from chatd.cli.output import print_json, print_notice, print_table, print_text, short_time
 from chatd.cli.run.request import read_id
 from chatd.client.resources import CreatedToken, Token
 from chatd.client.server import ServerApi
 from chatd.domain.access import TokenScope
+from chatd.domain.ids import CredentialId
 
 MAX_TOKENS: Final = 1000
 _DURATION: Final = re.compile(r"(\d{1,5})\s*(h|d|w)")
@@ -27,12 +26,11 @@ async def create_token(
 ) -> None:
     """The token is the output: it cannot be shown again."""
     now = datetime.now(UTC)
-    body: dict[str, object] = {
-        "name": name,
-        "scopes": check_scopes(scopes) or None,
-        "expires_at": None if expires is None else read_expiry(expires, now),
-    }
-    raw = await api.post("/auth/tokens", body, Raw)
+    raw = await api.create_token(
+        name,
+        scopes=check_scopes(scopes) or None,
+        expires_at=None if expires is None else read_expiry(expires, now),
+    ).raw()
     if as_json:
         print_json(raw)
         return
@@ -43,13 +41,12 @@ async def create_token(
 
 
 async def list_tokens(api: ServerApi, *, as_json: bool) -> None:
-    items = await read_items(api, "/auth/tokens", MAX_TOKENS)
+    listed = api.list_tokens()
     if as_json:
-        print_json(items)
+        print_json(await listed.raw_items(MAX_TOKENS))
         return
     now = datetime.now(UTC)
-    tokens = [msgspec.json.decode(item, type=Token) for item in items]
-    print_table(_HEADINGS, [token_row(token, now) for token in tokens])
+    print_table(_HEADINGS, [token_row(token, now) for token in await listed.items(MAX_TOKENS)])
 
 
 def token_row(token: Token, now: datetime) -> tuple[str, ...]:
@@ -64,9 +61,9 @@ def token_row(token: Token, now: datetime) -> tuple[str, ...]:
 
 
 async def revoke_token(api: ServerApi, token_id: str, *, as_json: bool) -> None:
-    if read_id(token_id) is None:
+    if (found := read_id(token_id)) is None:
         raise UsageProblem(f"{token_id!r} is no id of a token; chatd tokens list shows them")
-    await api.delete(f"/auth/tokens/{token_id}")
+    await api.revoke_token(CredentialId(found))
     if as_json:
         print_json({"revoked": token_id})
         return

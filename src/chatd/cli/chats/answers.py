@@ -1,18 +1,17 @@
 """The work of `chatd chats approve`, `deny` and `answer`: calls that wait, questions and plans."""
 
 from collections.abc import Callable, Sequence
-from types import NoneType
-from typing import Final, Literal
+from typing import Final
 
-from msgspec import Raw, Struct
+from msgspec import Raw
 
 from chatd.cli.api_session import UsageProblem, report_errors, run_command
 from chatd.cli.chats.waiting import Choice, Waiting, choose, confirm_choice, load_waiting
 from chatd.cli.output import print_json, print_notice
 from chatd.cli.run.call_lines import always_text, call_line
-from chatd.client.drafts import Draft, TextInput, send_body
+from chatd.client.drafts import CallAnswer, ChatChange, Decision, Draft, TextInput
 from chatd.client.exchange import ServerAddress
-from chatd.client.server import ServerApi, new_key
+from chatd.client.server import ServerApi
 from chatd.domain.ids import ChatId
 from chatd.domain.questions import Question, QuestionReply
 from chatd.domain.tool_modes import ModeChoice
@@ -20,18 +19,7 @@ from chatd.terminal.answers.asks import Ask
 from chatd.terminal.answers.question_draft import QuestionDraft, questions_of
 
 IMPLEMENT: Final = "Implement the plan."
-Decision = Literal["approve", "deny", "answer"]
 Server = Callable[[], ServerAddress]
-
-
-class CallAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """As `POST /chats/{id}/answers` takes it."""
-
-    tool_call_id: str
-    decision: Decision
-    reason: str = ""
-    always: bool = False
-    replies: tuple[QuestionReply, ...] = ()
 
 
 def approve(server: Server, name: str, choice: Choice, *, always: bool, as_json: bool) -> None:
@@ -68,8 +56,8 @@ def deny(server: Server, name: str, choice: Choice, *, reason: str, as_json: boo
 
     async def send(api: ServerApi) -> None:
         if chosen.plan is not None:
-            await api.patch(f"/chats/{chosen.chat_id}", {"mode": "off"}, NoneType)
-            raw = await api.get(f"/chats/{chosen.chat_id}", Raw)
+            await api.amend_chat(chosen.chat_id, ChatChange(mode="off"))
+            raw = await api.get_chat(chosen.chat_id).raw()
             _report(raw, "the plan is dropped", chosen.chat_id, as_json=as_json)
             return
         await _answer(api, chosen, answers, "denied", as_json=as_json)
@@ -156,16 +144,14 @@ def _decide(
 async def _answer(
     api: ServerApi, chosen: Waiting, answers: Sequence[CallAnswer], done: str, *, as_json: bool
 ) -> None:
-    path = f"/chats/{chosen.chat_id}/answers"
-    raw = await api.post(path, {"answers": answers}, Raw, key=new_key())
+    raw = await api.answer_calls(chosen.chat_id, answers).raw()
     told = "; ".join(call_line(ask.call.tool_name, ask.args, 100) for ask in chosen.asks)
     stored = [f"stored: {always_text(ask)}" for ask in chosen.asks] if answers[0].always else []
     _report(raw, "\n".join([f"{done}: {told}", *stored]), chosen.chat_id, as_json=as_json)
 
 
 async def _say(api: ServerApi, chat_id: ChatId, text: str, mode: ModeChoice | None) -> Raw:
-    body = send_body(Draft(content=(TextInput(text),), mode=mode))
-    return await api.post(f"/chats/{chat_id}/messages", body, Raw, key=new_key())
+    return await api.send_message(chat_id, Draft(content=(TextInput(text),), mode=mode)).raw()
 
 
 def _report(raw: Raw, done: str, chat_id: ChatId, *, as_json: bool) -> None:

@@ -3,16 +3,15 @@
 from pathlib import Path
 from typing import Final, get_args
 
-from msgspec import Raw, Struct, json
+from msgspec import Struct
 
 from chatd.cli.api_session import UsageProblem
 from chatd.cli.chats.work import find_chat
 from chatd.cli.output import print_json, print_notice
 from chatd.cli.run.prompt import Prompt
 from chatd.cli.run.request import message_content
-from chatd.client.drafts import Draft, send_body
-from chatd.client.resources import Sent
-from chatd.client.server import ServerApi, new_key
+from chatd.client.drafts import Draft
+from chatd.client.server import ServerApi
 from chatd.domain.chat.commands import WhenBusy
 from chatd.domain.model.protocol import Effort
 from chatd.domain.tool_modes import ModeChoice
@@ -38,11 +37,11 @@ async def send(api: ServerApi, name: str, message: NewMessage, *, as_json: bool)
         reasoning_effort=message.effort,
         mode=message.mode,
     )
-    raw = await api.post(f"/chats/{chat_id}/messages", send_body(draft), Raw, key=new_key())
+    sending = api.send_message(chat_id, draft)
     if as_json:
-        print_json(raw)
+        print_json(await sending.raw())
         return
-    sent = json.decode(raw, type=Sent)
+    sent = await sending
     print_notice("The chat is busy: the message is in its queue." if sent.queued else "Sent.")
     print_notice(f"To wait for the answer: chatd chats tail {chat_id} --until-idle")
 

@@ -54,8 +54,7 @@ def load_waiting(server: Callable[[], ServerAddress], name: str, choice: Choice)
         plan = proposed_plan(shown)
         text = ""
         if plan is not None and not choice.is_made and _is_terminal():
-            path = f"/files/{plan.file_id}/content"
-            content = await api.download(path, max_bytes=MAX_PLAN_BYTES)
+            content = await api.load_content(plan.file_id).read(max_bytes=MAX_PLAN_BYTES)
             text = content.decode(errors="replace")
         asks = tuple(asks_of(shown))
         return Waiting(chat_id=chat_id, asks=asks, plan=plan, plan_text=text)

@@ -5,8 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from types import NoneType
-from typing import Final
+from typing import Final, Literal
 from uuid import UUID
 
 import msgspec
@@ -17,9 +16,10 @@ from chatd.cli.chats.views import LIST_HEADINGS, chat_lines, list_row, transcrip
 from chatd.cli.downloads import save
 from chatd.cli.output import print_json, print_notice, print_table, print_text
 from chatd.cli.run.request import last_chat, read_id
+from chatd.client.drafts import ChatChange
 from chatd.client.frames import read_message
-from chatd.client.resources import Chat, ListedChat, ListedModel, MessagePage, Page
-from chatd.client.server import ServerApi, new_key
+from chatd.client.resources import Chat
+from chatd.client.server import ServerApi
 from chatd.domain.ids import ChatId
 
 LAST: Final = "last"
@@ -44,27 +44,8 @@ async def find_chat(api: ServerApi, text: str) -> ChatId:
     return ChatId(found)
 
 
-async def read_items(
-    api: ServerApi, path: str, limit: int, **query: str | int | bool | Sequence[str] | None
-) -> list[Raw]:
-    """Up to `limit` items of a list, over its pages."""
-    items: list[Raw] = []
-    cursor: str | None = None
-    while len(items) < limit:
-        size = min(limit - len(items), PAGE_SIZE)
-        page = await api.get(path, Page[Raw], limit=size, cursor=cursor, **query)
-        items += page.items
-        cursor = page.next_cursor
-        if cursor is None:
-            break
-    return items
-
-
 async def list_chats(api: ServerApi, wanted: ListFilter, *, as_json: bool) -> None:
-    items = await read_items(
-        api,
-        "/chats",
-        wanted.limit,
+    listed = api.list_chats(
         q=wanted.search,
         status=wanted.status,
         label=[text.replace("=", ":", 1) for text in wanted.labels],
@@ -72,21 +53,20 @@ async def list_chats(api: ServerApi, wanted: ListFilter, *, as_json: bool) -> No
         source="shared" if wanted.shared else None,
     )
     if as_json:
-        print_json(items)
+        print_json(await listed.raw_items(wanted.limit))
         return
-    chats = [msgspec.json.decode(item, type=ListedChat) for item in items]
     now = datetime.now(UTC)
-    print_table(LIST_HEADINGS, [list_row(chat, now) for chat in chats])
+    print_table(LIST_HEADINGS, [list_row(chat, now) for chat in await listed.items(wanted.limit)])
 
 
 async def show_chat(api: ServerApi, name: str, *, count: int, as_json: bool) -> None:
     chat_id = await find_chat(api, name)
-    raw = await api.get(f"/chats/{chat_id}", Raw)
+    raw = await api.get_chat(chat_id).raw()
     items = await read_newest(api, chat_id, count)
     if as_json:
         print_json({"chat": raw, "messages": items})
         return
-    models = await api.get("/models", Page[ListedModel], limit=PAGE_SIZE, include_disabled=True)
+    models = await api.list_models(limit=PAGE_SIZE, include_disabled=True)
     names = {model.id: model.name for model in models.items}
     chat = msgspec.json.decode(raw, type=Chat)
     lines = chat_lines(chat, names, datetime.now(UTC))
@@ -100,7 +80,7 @@ async def read_newest(api: ServerApi, chat_id: ChatId, count: int) -> list[Raw]:
     cursor: str | None = None
     while len(found) < count:
         size = min(count - len(found), PAGE_SIZE)
-        page = await api.get(f"/chats/{chat_id}/messages", MessagePage, limit=size, cursor=cursor)
+        page = await api.list_messages(chat_id, limit=size, cursor=cursor)
         found += page.items
         cursor = page.next_cursor
         if cursor is None:
@@ -109,41 +89,45 @@ async def read_newest(api: ServerApi, chat_id: ChatId, count: int) -> list[Raw]:
 
 
 async def interrupt(
-    api: ServerApi, name: str, *, hold: bool, subagents: str | None, as_json: bool
+    api: ServerApi,
+    name: str,
+    *,
+    hold: bool,
+    subagents: Literal["continue", "stop"] | None,
+    as_json: bool,
 ) -> None:
-    body: dict[str, object] = {"queue": "hold" if hold else "continue", "subagents": subagents}
-    raw = await api.post(f"/chats/{await find_chat(api, name)}/interrupt", body, Raw)
-    _print_chat(raw, "interrupted", as_json=as_json)
+    chat_id = await find_chat(api, name)
+    stopped = api.interrupt_chat(chat_id, queue="hold" if hold else "continue", subagents=subagents)
+    _print_chat(await stopped.raw(), "interrupted", as_json=as_json)
 
 
 async def archive(api: ServerApi, name: str, *, undo: bool, as_json: bool) -> None:
-    path = f"/chats/{await find_chat(api, name)}"
-    await api.patch(path, {"archived": not undo}, NoneType)
-    raw = await api.get(path, Raw)
+    chat_id = await find_chat(api, name)
+    await api.amend_chat(chat_id, ChatChange(archived=not undo))
+    raw = await api.get_chat(chat_id).raw()
     _print_chat(raw, "taken out of the archive" if undo else "archived", as_json=as_json)
 
 
 async def fork(api: ServerApi, name: str, *, message_id: int | None, as_json: bool) -> None:
     """The id of the new chat is the output."""
-    path = f"/chats/{await find_chat(api, name)}/fork"
-    raw = await api.post(path, {"message_id": message_id}, Raw, key=new_key())
+    forked = api.fork_chat(await find_chat(api, name), message_id)
     if as_json:
-        print_json(raw)
+        print_json(await forked.raw())
         return
-    print_text(str(msgspec.json.decode(raw, type=Chat).id))
+    print_text(str((await forked).id))
 
 
 async def export(api: ServerApi, name: str, *, form: str, target: Path | None) -> None:
     """Into a file, which appears when it is complete, or to standard output as it comes."""
-    path = f"/chats/{await find_chat(api, name)}/export?format={form}"
+    exported = api.export_chat(await find_chat(api, name), form)
     if target is None:
         if sys.stdout.isatty():
-            print_text((await api.download(path)).decode(errors="replace"), is_data=True)
+            print_text((await exported.read()).decode(errors="replace"), is_data=True)
             return
-        await api.download_to(path, sys.stdout.buffer.write)
+        await exported.write_to(sys.stdout.buffer.write)
         sys.stdout.buffer.flush()
         return
-    await save(api, path, target)
+    await save(exported, target)
     print_notice(f"written to {target}")
 
 
@@ -151,7 +135,7 @@ async def remove(api: ServerApi, names: Sequence[str], *, as_json: bool) -> None
     removed: list[str] = []
     for name in names:
         chat_id = await find_chat(api, name)
-        await api.delete(f"/chats/{chat_id}")
+        await api.delete_chat(chat_id)
         removed.append(str(chat_id))
         print_notice(f"deleted {chat_id}")
     if as_json:
@@ -159,17 +143,6 @@ async def remove(api: ServerApi, names: Sequence[str], *, as_json: bool) -> None
 
 
 # Sharing
-
-
-class _Named(Struct):
-    id: UUID
-    username: str = ""
-    name: str = ""
-
-
-class _Readers(Struct):
-    users: tuple[_Named, ...] = ()
-    groups: tuple[_Named, ...] = ()
 
 
 async def share(
@@ -182,32 +155,32 @@ async def share(
     as_json: bool,
 ) -> None:
     """Without users and groups: only list the readers."""
-    path = f"/chats/{await find_chat(api, name)}/acl"
+    chat_id = await find_chat(api, name)
     if users or groups:
         role = "" if remove else "read"
-        body = {
-            "user_roles": {str(await _find_user(api, one)): role for one in users},
-            "group_roles": {str(await _find_group(api, one)): role for one in groups},
-        }
-        raw = await api.patch(path, body, Raw)
+        readers = api.change_acl(
+            chat_id,
+            user_roles={str(await _find_user(api, one)): role for one in users},
+            group_roles={str(await _find_group(api, one)): role for one in groups},
+        )
     else:
-        raw = await api.get(path, Raw)
+        readers = api.get_acl(chat_id)
     if as_json:
-        print_json(raw)
+        print_json(await readers.raw())
         return
-    found = msgspec.json.decode(raw, type=_Readers)
+    found = await readers
     rows = [("user", one.username, one.name) for one in found.users]
     rows += [("group", one.name, "") for one in found.groups]
     print_table(("KIND", "NAME", "FULL NAME"), rows)
 
 
 async def _find_user(api: ServerApi, name: str) -> UUID:
-    found = await api.get("/directory", _Readers, q=name, limit=50)
+    found = await api.search_directory(name, limit=50)
     return _pick("user", name, {one.username: one.id for one in found.users})
 
 
 async def _find_group(api: ServerApi, name: str) -> UUID:
-    found = await api.get("/directory", _Readers, q=name, limit=50)
+    found = await api.search_directory(name, limit=50)
     return _pick("group", name, {one.name: one.id for one in found.groups})
 
 

@@ -18,10 +18,9 @@ from chatd.cli.run.request import StartedTurn
 from chatd.cli.run.turn import TurnOutcome, turn_outcome
 from chatd.cli.run.watch import ChatWatch, ConnectionNotices, watch_chat
 from chatd.client.errors import ApiError
-from chatd.client.resources import Chat
 from chatd.client.server import ServerApi
 from chatd.client.state import ShownChat
-from chatd.domain.ids import ChatId
+from chatd.domain.ids import ChatId, QueueId
 
 SETTLE_TIMEOUT_S: Final = 20.0
 """How long a run waits for the end of the turn that it has interrupted."""
@@ -110,14 +109,14 @@ class TurnFollower:
         if queue_id is None or shown is None or all(one.id != queue_id for one in shown.queue):
             return False
         try:
-            await self._api.delete(f"/chats/{self._turn.chat_id}/queue/{queue_id}")
+            await self._api.delete_queued(self._turn.chat_id, QueueId(queue_id))
         except ApiError:
             return False  # its turn has begun meanwhile
         return True
 
     async def _interrupt(self) -> None:
         with suppress(ApiError):  # the turn has ended meanwhile
-            await self._api.post(f"/chats/{self._turn.chat_id}/interrupt", {}, Chat)
+            await self._api.interrupt_chat(self._turn.chat_id)
 
     def _on_signal(self, task: asyncio.Task[object]) -> None:
         if self._interrupted.is_set():

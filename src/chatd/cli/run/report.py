@@ -5,7 +5,7 @@ import shutil
 import sys
 from typing import Final, Literal
 
-from msgspec import Struct, to_builtins
+from msgspec import to_builtins
 
 from chatd.cli.api_session import patient
 from chatd.cli.output import dollars, print_json, print_json_line, print_notice, print_text
@@ -14,6 +14,7 @@ from chatd.cli.run.event_lines import EventLines
 from chatd.cli.run.progress import ProgressLines, activity
 from chatd.cli.run.request import StartedTurn
 from chatd.cli.run.turn import TurnOutcome
+from chatd.client.resources import ChatCost
 from chatd.client.server import ServerApi
 from chatd.client.state import ShownChat
 from chatd.domain.errors import ChatdError
@@ -26,14 +27,6 @@ MAX_PLAN_BYTES: Final = 64 * 1024
 _WITH_ANSWER: Final = frozenset({"done", "plan", "interrupted"})
 """What was said before a question or an error is no answer."""
 _CLEAR_LINE: Final = "\r\x1b[K"
-
-
-class ChatCost(Struct, frozen=True, kw_only=True):
-    """Of a chat with its subagents."""
-
-    total_cost_micros: int = 0
-    call_count: int = 0
-    unpriced_call_count: int = 0
 
 
 class RunReport:
@@ -112,14 +105,14 @@ class RunReport:
     async def _read_plan(self, api: ServerApi, outcome: TurnOutcome) -> str:
         if outcome.plan_file_id is None:
             return ""
-        path = f"/files/{outcome.plan_file_id}/content"
-        found = await patient(api).download(path, max_bytes=MAX_PLAN_BYTES)
+        plan = patient(api).load_content(outcome.plan_file_id)
+        found = await plan.read(max_bytes=MAX_PLAN_BYTES)
         return found.decode(errors="replace")
 
     async def _read_cost(self, api: ServerApi) -> ChatCost | None:
         """None if the server does not say: the answer counts more than its price."""
         try:
-            return await api.get(f"/chats/{self._turn.chat_id}/cost", ChatCost)
+            return await api.get_chat_cost(self._turn.chat_id)
         except ChatdError:
             return None
 

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import BinaryIO, cast
 from uuid import UUID
 
-from msgspec import Struct
+import msgspec
+from msgspec import Raw, Struct
 
 from chatd.cli.api_session import UsageProblem
 from chatd.cli.run.prompt import MAX_INPUT_BYTES, Prompt
 from chatd.cli.run.turn import SentMessage
-from chatd.client.drafts import Draft, FileInput, InputPart, TextInput, create_body, send_body
-from chatd.client.resources import Chat, ListedChat, McpServer, Page, StoredFile
-from chatd.client.server import ServerApi, new_key
+from chatd.client.drafts import Draft, FileInput, InputPart, TextInput
+from chatd.client.resources import ListedChat, StoredFile
+from chatd.client.server import ServerApi
 from chatd.domain.chat.parts import KnownPart
 from chatd.domain.ids import ChatId, McpServerId, WorkspaceId
 from chatd.domain.model.protocol import Effort
@@ -46,22 +47,6 @@ class StartedTurn(Struct, frozen=True, kw_only=True):
     sent: SentMessage
 
 
-class _Workspace(Struct):
-    id: WorkspaceId
-    name: str = ""
-
-
-class _Queued(Struct):
-    content: tuple[KnownPart, ...] = ()
-
-
-class _Sent(Struct):
-    version: int
-    message_id: int | None = None
-    queue_id: int | None = None
-    queued_message: _Queued | None = None
-
-
 async def start_turn(api: ServerApi, request: RunRequest) -> StartedTurn:
     chat_id = request.chat_id or (await last_chat(api) if request.continues else None)
     content = await message_content(api, request.prompt, request.files)
@@ -85,31 +70,38 @@ async def last_chat(api: ServerApi) -> ChatId:
     found: list[ListedChat] = []
     for pinned in (False, True):
         limit = 200 if pinned else 1
-        page = await api.get("/chats", Page[ListedChat], pinned=pinned, limit=limit)
-        found += page.items
+        found += (await api.list_chats(pinned=pinned, limit=limit)).items
     if not found:
         raise UsageProblem("there is no chat to continue: leave out -c to start one")
     return max(found, key=lambda chat: chat.updated_at).id
 
 
 async def _create(api: ServerApi, draft: Draft) -> StartedTurn:
-    chat = await api.post("/chats", create_body(draft), Chat, key=new_key())
+    chat = await api.create_chat(draft)
     # A repeated request gets the chat as it is by then: so the version of its first message.
     return StartedTurn(chat_id=chat.id, sent=SentMessage(version=1))
 
 
 async def _send(api: ServerApi, chat_id: ChatId, draft: Draft) -> StartedTurn:
-    before = await api.get(f"/chats/{chat_id}", Chat)
-    reply = await api.post(f"/chats/{chat_id}/messages", send_body(draft), _Sent, key=new_key())
-    queued = reply.queued_message
+    before = await api.get_chat(chat_id)
+    reply = await api.send_message(chat_id, draft)
+    queued = () if reply.queued_message is None else reply.queued_message.content
     sent = SentMessage(
         version=reply.version,
         message_id=reply.message_id,
         queue_id=reply.queue_id,
         after=before.last_message_id or 0,
-        content=() if queued is None else queued.content,
+        content=_read_parts(queued),
     )
     return StartedTurn(chat_id=chat_id, sent=sent)
+
+
+def _read_parts(parts: Sequence[Raw]) -> tuple[KnownPart, ...]:
+    """None of them if a newer server has made one that is not known here."""
+    try:
+        return tuple(msgspec.json.decode(part, type=KnownPart) for part in parts)
+    except msgspec.ValidationError:
+        return ()
 
 
 async def message_content(
@@ -120,7 +112,7 @@ async def message_content(
     parts: list[InputPart] = [*([TextInput(prompt.text)] if prompt.text else []), *stored]
     if prompt.attached is not None:
         file = io.BytesIO(prompt.attached)
-        rest = await api.upload("/files", "input.txt", "text/plain", file, StoredFile)
+        rest = await api.upload_file("input.txt", "text/plain", file)
         parts.append(FileInput(rest.id))
     return tuple(parts)
 
@@ -130,7 +122,7 @@ async def upload_file(api: ServerApi, path: Path) -> StoredFile:
     try:
         with path.open("rb") as file:
             given = file if file.seekable() else io.BytesIO(read_bounded(file, str(path)))
-            return await api.upload("/files", path.name, OCTETS, given, StoredFile)
+            return await api.upload_file(path.name, OCTETS, given)
     except OSError as error:
         raise UsageProblem(f"cannot read {path}: {error.strerror or error}") from None
 
@@ -146,8 +138,8 @@ def read_bounded(file: BinaryIO, name: str, most: int = MAX_INPUT_BYTES) -> byte
 async def _mcp_ids(api: ServerApi, slugs: Sequence[str]) -> tuple[McpServerId, ...] | None:
     if not slugs:
         return None
-    page = await api.get("/mcp-servers", Page[McpServer], limit=200)
-    known = {server.slug: server.id for server in page.items}
+    listed = await api.list_mcp_servers(limit=200)
+    known = {server.slug: server.id for server in listed.items}
     if missing := [slug for slug in slugs if slug not in known]:
         there = ", ".join(sorted(known)) or "none"
         raise UsageProblem(f"--mcp: there is no MCP server {missing[0]!r}; there are: {there}")
@@ -156,13 +148,12 @@ async def _mcp_ids(api: ServerApi, slugs: Sequence[str]) -> tuple[McpServerId, .
 
 async def _workspace_id(api: ServerApi, request: RunRequest) -> WorkspaceId | None:
     if request.template is not None:
-        body = {"template": request.template}
-        return (await api.post("/workspaces", body, _Workspace, key=new_key())).id
+        return (await api.create_workspace(request.template)).id
     if request.workspace is None:
         return None
     if (given := read_id(request.workspace)) is not None:
         return cast("WorkspaceId", given)
-    page = await api.get("/workspaces", Page[_Workspace], limit=200)
+    page = await api.list_workspaces(limit=200)
     for one in page.items:
         if one.name == request.workspace:
             return one.id

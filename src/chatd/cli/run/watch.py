@@ -11,6 +11,7 @@ from chatd.client.errors import ApiError
 from chatd.client.frames import ChatChanged, ListEvent
 from chatd.client.resources import Chat
 from chatd.client.server import ServerApi
+from chatd.client.socket import SOCKET_PATH
 from chatd.client.state import ShownChat
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId
@@ -32,7 +33,7 @@ class NotFollowed(ChatdError):
     def __init__(self, reason: str) -> None:
         super().__init__(
             f"The chat cannot be followed: {reason}. If the server answers other commands, a proxy"
-            " before it does not pass WebSockets on (/api/v1/ws)."
+            f" before it does not pass WebSockets on ({SOCKET_PATH})."
         )
 
 
