@@ -39,6 +39,17 @@ export default ts.config(
     rules: { "no-restricted-imports": ["error", { paths: [{ name: "@/connection", importNames: ["useChat"], message: "useChat renders per token: take useSettledChat or useChatSelector." }] }] },
   },
   // A fixture of Playwright is given `use`, which is no hook of React.
-  { files: ["e2e/**"], rules: { "react-hooks/rules-of-hooks": "off" } },
+  {
+    files: ["e2e/**"],
+    rules: {
+      "react-hooks/rules-of-hooks": "off",
+      "no-restricted-syntax": [
+        "error",
+        { selector: "CallExpression[callee.property.name='waitForTimeout']", message: "Wait for what the test needs, not for a time." },
+        { selector: "CallExpression[callee.name='setTimeout'], CallExpression[callee.object.name='window'][callee.property.name='setTimeout']", message: "Wait for what the test needs, not for a time." },
+        { selector: "Literal[value='networkidle']", message: "Wait for what the test looks at: a quiet network says little." },
+      ],
+    },
+  },
   { files: ["*.js", "*.config.ts"], ...ts.configs.disableTypeChecked },
 );

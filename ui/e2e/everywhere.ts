@@ -1,15 +1,12 @@
 /** Light and dark, on a desktop and on a phone. */
 import { expect, type Page } from "@playwright/test";
-import { expectAccessible } from "./test";
+import { DESKTOP, expectAccessible, PHONE } from "./test";
 
 /** Nothing is wider than the window, but what scrolls by itself. */
 async function expectNoSidewaysScroll(page: Page): Promise<void> {
   const overflow = () => page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
   await expect.poll(overflow, { message: `pixels beyond the window: ${page.url()}` }).toBeLessThanOrEqual(0);
 }
-
-export const DESKTOP = { width: 1280, height: 800 };
-export const PHONE = { width: 390, height: 844 };
 
 /** Colours change at once: an inherited one would change a frame later at each level. */
 function stopTransitions(): void {

@@ -55,10 +55,13 @@ test("a prompt that is echoed while it is written does not run", async ({ chat }
   await expect(chat.answers.first()).toContainText("I have no opinion on that");
 });
 
-test("these tests notice a request to another host, and it reaches none", async ({ page, faults }) => {
+test("these tests notice a request to another host, which it does not reach, and an error of the console", async ({ context, faults }) => {
   faults.expect(/^request to http:\/\/elsewhere\.example\/$/);
-  await page.goto("/");
+  faults.expect(/^console: a mistake$/);
+  const page = await context.newPage();
+  await page.goto("/lite");
+  await page.evaluate(() => console.error("a mistake"));
   await expect(page.goto("http://elsewhere.example/")).rejects.toThrow("ERR_NAME_NOT_RESOLVED");
-  expect(faults.found).toContain("request to http://elsewhere.example/");
+  expect(faults.found).toEqual(["console: a mistake", "request to http://elsewhere.example/"]);
   await page.close();
 });

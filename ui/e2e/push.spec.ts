@@ -1,8 +1,15 @@
 /** Notifications: the browser's part. The push service of its vendor is not asked: its place is taken by the tests. */
 import { expectGoodState } from "./everywhere";
-import { expect, test } from "./test";
+import { expect, PageFaults, test } from "./test";
 
-test("a push shows a notification of its chat; a later one of the same chat takes its place", async ({ page, context }) => {
+const program = process.env.CHATD_CHROMIUM ?? "/usr/bin/chromium";
+
+test("a push shows a notification of its chat; a later one of the same chat takes its place", async ({ playwright, launchOptions, server, signedIn }) => {
+  const browser = await playwright.chromium.launch({ ...launchOptions, executablePath: program });
+  const context = await browser.newContext({ baseURL: server.url, storageState: signedIn, reducedMotion: "reduce" });
+  const faults = new PageFaults(server.url);
+  await faults.watch(context);
+  const page = await context.newPage();
   await context.grantPermissions(["notifications"]);
   const client = await context.newCDPSession(page);
   await client.send("ServiceWorker.enable");
@@ -30,4 +37,6 @@ test("a push shows a notification of its chat; a later one of the same chat take
   await expect.poll(shown).toEqual(["<b>Fix</b> the test: Reply complete /c/1"]);
   await push({ title: "Fix the test", body: "Failed", event: "turn.failed", tag: "chat-1", url: "/c/1" });
   await expect.poll(shown).toEqual(["Fix the test: Failed /c/1"]);
+  await faults.check(context);
+  await browser.close();
 });

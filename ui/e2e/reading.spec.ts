@@ -1,6 +1,5 @@
 /** What only a browser lays out: marks and tables that fit, and a place of reading that stays. */
-import { PHONE } from "./everywhere";
-import { expect, test } from "./test";
+import { expect, PHONE, test } from "./test";
 import { type ImportedMessage, importChat, longTranscript, text } from "./transcripts";
 
 const call = (id: string, output: string): ImportedMessage[] => [
@@ -71,7 +70,7 @@ test("G G leads to the first message of a long chat", async ({ page, chat, serve
 });
 
 test("a part of the page that is gone with an old build is got by one reload; one that never comes is said", async ({ page, chat, context, faults }) => {
-  faults.expect(/dynamically imported module|preload|Failed to fetch/i);
+  faults.expect(/dynamically imported module|preload|Failed to fetch|status of 404/i);
   let missing = 0;
   await page.goto("/");
   await expect(chat.box).toBeVisible();

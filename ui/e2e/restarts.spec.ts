@@ -25,6 +25,7 @@ test("a page that is open goes on after the server was killed, and after it was 
   try {
     await server.start();
     const faults = new PageFaults(server.url);
+    faults.expect(/Failed to load resource|WebSocket connection/);
     await faults.watch(context);
     const page = await context.newPage();
     await signIn(page, server);

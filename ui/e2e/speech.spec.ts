@@ -21,6 +21,8 @@ async function recordSpeech(page: Page): Promise<() => Promise<string[]>> {
   return () => page.evaluate(() => (window as unknown as { said: string[] }).said);
 }
 
+test.use({ ownContext: true });
+
 test("an answer is announced when it begins and when it is complete, and not by the token", async ({ page, chat }) => {
   const said = await recordSpeech(page);
   await chat.begin("think about it");

@@ -24,7 +24,7 @@ function longAnswer(tokens: number): string[] {
   return words.slice(0, tokens);
 }
 
-test.use({ contextOptions: { reducedMotion: "no-preference" } });
+test.use({ ownContext: true, contextOptions: { reducedMotion: "no-preference" } });
 
 test("50 tokens a second in each of three chats make no long task, and cost little", async ({ browser, page, chat, server, model }) => {
   const pieces = [...longAnswer(TOKENS), "\n\nThe answer ends here."];

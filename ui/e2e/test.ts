@@ -1,13 +1,20 @@
 /**
- * What every test of the page has: a server that the tests of a worker share, a signed-in browser,
+ * What every test of the page has: a server and a signed-in page that the tests of a worker share,
  * and rules that always hold. Nothing is loaded from elsewhere, the content policy refuses nothing,
  * no script throws, and nothing that a model, a tool or a user wrote runs.
+ *
+ * A new browser context costs the processor five times what another load of the same page does. A test
+ * that changes its context for good (cookies, scripts at the start, service workers) asks for its own
+ * with `test.use({ ownContext: true })`.
  */
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { type BrowserContext, type Page, test as base, expect } from "@playwright/test";
 import { ChatScreen } from "./chat-screen";
 import { ChatdServer } from "./chatd-server";
+
+export const DESKTOP = { width: 1280, height: 800 };
+export const PHONE = { width: 390, height: 844 };
 
 declare global {
   interface Window {
@@ -20,13 +27,19 @@ declare global {
 /** Faults of the pages of a context, in the order in which they were seen. */
 export class PageFaults {
   readonly found: string[] = [];
-  private readonly expected: RegExp[] = [];
+  private expected: RegExp[] = [];
 
   constructor(private readonly origin: string) {}
 
   /** A fault that the test provokes. */
   expect(fault: RegExp): void {
     this.expected.push(fault);
+  }
+
+  /** What the test before has seen is forgotten. */
+  clear(): void {
+    this.found.length = 0;
+    this.expected = [];
   }
 
   async watch(context: BrowserContext): Promise<void> {
@@ -45,8 +58,7 @@ export class PageFaults {
     context.on("weberror", (error) => this.found.push(`error: ${error.error().stack ?? error.error().message}`));
     context.on("page", (page) => {
       page.on("console", (message) => {
-        const isNetwork = message.text().startsWith("Failed to load resource") || message.text().includes("WebSocket connection");
-        if (message.type() === "error" && !isNetwork) this.found.push(`console: ${message.text()}`);
+        if (message.type() === "error") this.found.push(`console: ${message.text()}`);
       });
     });
   }
@@ -59,16 +71,26 @@ export class PageFaults {
   }
 }
 
+interface SharedPage {
+  readonly context: BrowserContext;
+  readonly page: Page;
+  readonly faults: PageFaults;
+}
+
 interface WorkerFixtures {
   server: ChatdServer;
   /** Cookies of the administrator. */
   signedIn: Awaited<ReturnType<BrowserContext["storageState"]>>;
+  sharedPage: SharedPage;
 }
 
 interface TestFixtures {
+  ownContext: boolean;
   faults: PageFaults;
   chat: ChatScreen;
 }
+
+const OPTIONS = { viewport: DESKTOP, colorScheme: "light", locale: "en-GB", timezoneId: "UTC", reducedMotion: "reduce" } as const;
 
 export const test = base.extend<TestFixtures, WorkerFixtures>({
   server: [
@@ -93,25 +115,60 @@ export const test = base.extend<TestFixtures, WorkerFixtures>({
     },
     { scope: "worker", timeout: 60_000 },
   ],
+  sharedPage: [
+    async ({ server, browser, signedIn }, use) => {
+      const context = await browser.newContext({ ...OPTIONS, baseURL: server.url, storageState: signedIn });
+      const faults = new PageFaults(server.url);
+      await faults.watch(context);
+      await use({ context, page: await context.newPage(), faults });
+      await context.close();
+    },
+    { scope: "worker", timeout: 60_000 },
+  ],
+  ownContext: [false, { option: true }],
   baseURL: async ({ server }, use) => use(server.url),
-  faults: async ({ server }, use) => use(new PageFaults(server.url)),
+  faults: async ({ server, sharedPage, ownContext }, use) => use(ownContext ? new PageFaults(server.url) : sharedPage.faults),
   chat: async ({ page }, use) => use(new ChatScreen(page)),
-  context: async ({ browser, contextOptions, baseURL, viewport, colorScheme, locale, timezoneId, signedIn, faults }, use) => {
-    const context = await browser.newContext({
-      ...contextOptions,
-      ...(baseURL === undefined ? {} : { baseURL }),
-      viewport: viewport ?? null,
-      colorScheme: colorScheme ?? null,
-      ...(locale === undefined ? {} : { locale }),
-      ...(timezoneId === undefined ? {} : { timezoneId }),
-      storageState: signedIn,
-    });
+  context: async ({ browser, contextOptions, server, viewport, signedIn, faults, sharedPage, ownContext }, use) => {
+    if (!ownContext) {
+      faults.clear();
+      await use(sharedPage.context);
+      await faults.check(sharedPage.context);
+      await leaveAsFound(sharedPage, server);
+      return;
+    }
+    const context = await browser.newContext({ ...OPTIONS, ...contextOptions, baseURL: server.url, viewport, storageState: signedIn });
     await faults.watch(context);
     await use(context);
     await faults.check(context);
     await context.close();
   },
+  page: async ({ context, sharedPage, viewport, ownContext }, use) => {
+    if (ownContext) return use(await context.newPage());
+    const { page } = sharedPage;
+    await page.setViewportSize(viewport ?? DESKTOP);
+    await page.emulateMedia({ colorScheme: OPTIONS.colorScheme });
+    await use(page);
+  },
 });
+
+/** The next test finds a signed-in browser that remembers nothing else. */
+async function leaveAsFound({ context, page }: SharedPage, server: ChatdServer): Promise<void> {
+  for (const other of context.pages()) if (other !== page) await other.close();
+  await context.unrouteAll({ behavior: "ignoreErrors" });
+  await page.unrouteAll({ behavior: "ignoreErrors" });
+  await context.clearPermissions();
+  await context.setOffline(false);
+  // A file of the server: its origin, without the page, which would write as it is left.
+  await page.goto("/theme.js");
+  await page.evaluate(() => {
+    localStorage.clear();
+    sessionStorage.clear();
+  });
+  const client = await context.newCDPSession(page);
+  await client.send("Storage.clearDataForOrigin", { origin: server.url, storageTypes: "indexeddb,cache_storage" });
+  await client.detach();
+}
 
 export { expect } from "@playwright/test";
 
