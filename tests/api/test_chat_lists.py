@@ -428,6 +428,27 @@ async def test_a_chat_of_today_need_not_wait_until_all_older_ones_are_indexed(
     assert len(await listed(server, q="walrus")) == 4
 
 
+async def test_after_an_upgrade_the_newest_chats_are_found_first_and_a_search_says_what_is_missing(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_index, "MAX_CHATS_PER_BATCH", 1)
+    ids = [await server.create(f"walrus {number}") for number in range(3)]
+    pool = server.replica.pool
+    await pool.execute("UPDATE chats SET updated_at = updated_at - interval '1 day'")
+    await pool.execute(
+        "UPDATE chat_search_progress SET texts_until = 'epoch', texts_left_until = NULL"
+    )
+    for found in (1, 2, 3):
+        assert (await server.ask("GET", "/chats?q=walrus")).json["indexing"] is True
+        assert await search_index.index_batch(pool)
+        assert await listed(server, q="walrus") == list(reversed(ids))[:found]
+    await index(server)
+    assert (await server.ask("GET", "/chats?q=walrus")).json["indexing"] is False
+    late = await server.create("late walrus")
+    await index(server)
+    assert await listed(server, q="walrus") == [late, *reversed(ids)]
+
+
 async def test_what_replicas_of_the_previous_release_do_reaches_the_index(
     server: ApiServer,
 ) -> None:

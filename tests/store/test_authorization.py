@@ -52,6 +52,7 @@ WITHOUT_ACTOR: Final[Mapping[str, str]] = {
     "chat.open_calls": "model calls of workers, for billing",
     "chat.read_marks.list_views": "the feeds ask for the users that watch their lists",
     "chat.runs.list_lanes": "the workers of the deployment, no rows of users",
+    "chat.search.is_indexed": "the same for all",
     "chat.search_index": "maintenance of the index",
     "chat.shares.is_enabled": "no rows of users",
     "chat.shares.list_roots_of": "the feeds ask for the users that watch their lists",

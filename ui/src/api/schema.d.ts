@@ -2443,6 +2443,8 @@ export interface components {
             items: components["schemas"]["ListedChat"][];
             has_more: boolean;
             next_cursor: string | null;
+            /** @default false */
+            indexing?: boolean;
         };
         ChatReply: {
             /** Format: uuid */

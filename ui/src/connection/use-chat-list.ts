@@ -26,6 +26,8 @@ export interface ChatList {
   readonly isLoading: boolean;
   readonly error: ApiError | null;
   readonly hasMore: boolean;
+  /** Of a search: older chats are missing until the server has indexed them. */
+  readonly isIndexing: boolean;
   readonly isLoadingMore: boolean;
   loadMore: () => void;
   refetch: () => void;
@@ -50,6 +52,7 @@ export function useChatList(filters: ChatFilters = NO_FILTERS): ChatList {
     isLoading: query.isLoading,
     error: query.error,
     hasMore: query.hasNextPage,
+    isIndexing: data?.pages[0]?.indexing === true,
     isLoadingMore: query.isFetchingNextPage,
     loadMore: () => void fetchNextPage({ cancelRefetch: false }),
     refetch: () => void refetch(),

@@ -42,6 +42,7 @@ T = TypeVar("T")
 class ChatListRoutes:
     def __init__(self, deps: ApiDeps) -> None:
         self._deps = deps
+        self._is_indexed = False
 
     def routes(self) -> tuple[ApiRoute, ...]:
         return (
@@ -102,7 +103,11 @@ class ChatListRoutes:
         actor = request.caller.actor
         page = ChatListPage(conn=self._deps.pool, actor=actor, which=which, paging=paging)
         if wanted.texts or wanted.titles:
-            return reply(await self._deps.retry(lambda: page.search(wanted)))
+            found = await self._deps.retry(lambda: page.search(wanted))
+            if not self._is_indexed:  # once it is, it stays so
+                pool = self._deps.pool
+                self._is_indexed = await self._deps.retry(lambda: search.is_indexed(pool))
+            return reply(msgspec.structs.replace(found, indexing=not self._is_indexed))
         return reply(await self._deps.retry(page.load))
 
     async def find_in_chat(self, request: ApiRequest) -> ApiReply:

@@ -358,6 +358,11 @@ class ListedChat(PublicChat, frozen=True, kw_only=True, omit_defaults=True):
 class ChatPage(ListPage[ListedChat], frozen=True, kw_only=True):
     """A page of chats."""
 
+    indexing: Annotated[
+        bool,
+        describe("Of a search: older chats are still being indexed after an upgrade, and missing."),
+    ] = False
+
 
 class FindQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is looked for in the messages of one chat."""

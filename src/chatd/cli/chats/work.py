@@ -35,6 +35,12 @@ class ListFilter(Struct, frozen=True, kw_only=True):
     limit: int = 20
 
 
+class _SearchState(Struct, frozen=True, kw_only=True):
+    """`indexing`: older chats are missing in a search until the server has indexed them."""
+
+    indexing: bool = False
+
+
 async def find_chat(api: ServerApi, text: str) -> ChatId:
     """By its id; `last` is the user's own chat that changed last. Raises UsageProblem."""
     if text == LAST:
@@ -52,6 +58,10 @@ async def list_chats(api: ServerApi, wanted: ListFilter, *, as_json: bool) -> No
         archived=True if wanted.archived else None,
         source="shared" if wanted.shared else None,
     )
+    if wanted.search:
+        first = await api.list_chats(q=wanted.search, limit=1).raw()
+        if msgspec.json.decode(first, type=_SearchState).indexing:
+            print_notice("Older chats are still being indexed after an upgrade and are missing.")
     if as_json:
         print_json(await listed.raw_items(wanted.limit))
         return

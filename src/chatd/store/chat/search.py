@@ -158,6 +158,9 @@ SEARCH_NEWEST: Final[LiteralString] = f"""
     WHERE (h.at, h.root_chat_id) < (coalesce($3, 'infinity'::timestamptz), coalesce($4, $1))
     ORDER BY h.at DESC, h.root_chat_id DESC LIMIT $5"""
 
+IS_INDEXED: Final[LiteralString] = """
+    SELECT coalesce(texts_left_until <= 'epoch', false) FROM chat_search_progress"""
+
 # A message may have been deleted since it was indexed.
 LOAD_HITS: Final[LiteralString] = f"""
     SELECT h.chat_id, (SELECT json_agg(m) FROM (
@@ -228,6 +231,11 @@ async def search(
         return _hits(await conn.fetch(SEARCH, *values))
     statement = SEARCH_SHARED if which.source == "shared" else SEARCH_ALL
     return _hits(await conn.fetch(statement, *values, actor.reads_shared))
+
+
+async def is_indexed(conn: Conn) -> bool:
+    """False after an upgrade, until chats of before it are in the index. Then it stays true."""
+    return bool(await conn.fetchval(IS_INDEXED))
 
 
 def _hits(rows: Sequence[Row]) -> list[SearchHit]:

@@ -2,8 +2,9 @@
 
 A chat is behind if its history or its title is newer than what the index has of it. Such chats are
 found by the time of their last turn, from a little before the last complete run on; a rename marks
-the chat itself. One replica works at a time. Each batch commits, and the next one goes on: so after
-a release with a new index all chats are read in batches, and a killed run is continued.
+the chat itself. One replica works at a time. Each batch commits, and the next one goes on, so that
+a killed run is continued. After a release with a new index all chats are read in batches, newest
+first.
 
 Replicas of the previous release keep an index of their own in `chat_search`, with its own progress.
 A title that they have read is not the one that this index has: it is read again here.
@@ -45,9 +46,13 @@ TRY_LOCK: Final[LiteralString] = """
 # A clock that went back must not leave a gap.
 BEGIN: Final[LiteralString] = """
     SELECT now() AS started, least(texts_until, now()) AS until,
-        least(texts_until, now()) - $1::interval AS since
+        least(texts_until, now()) - $1::interval AS since,
+        now() - $1::interval AS overlap, texts_left_until AS left_until,
+        texts_left_until = 'epoch' AS is_filled
     FROM chat_search_progress"""
-SAVE_PROGRESS: Final[LiteralString] = "UPDATE chat_search_progress SET texts_until = $1"
+SAVE_PROGRESS: Final[LiteralString] = """
+    UPDATE chat_search_progress
+    SET texts_until = $1, texts_left_until = coalesce($2::timestamptz, 'epoch')"""
 
 _BEHIND: Final[LiteralString] = """
     c.id, c.root_chat_id, c.owner_id, c.title, c.created_at, c.updated_at, c.history_version,
@@ -55,11 +60,15 @@ _BEHIND: Final[LiteralString] = """
     s.text_title IS DISTINCT FROM c.title AS is_renamed
     FROM chats c LEFT JOIN chat_search_state s ON s.chat_id = c.id
     WHERE c.deleted_at IS NULL"""
+_IS_BEHIND: Final[LiteralString] = """(
+    s.text_version IS NULL OR s.text_version < c.history_version
+    OR s.text_message_id IS NOT NULL OR s.text_title IS DISTINCT FROM c.title)"""
 LIST_BEHIND: Final[LiteralString] = f"""
-    SELECT {_BEHIND} AND c.updated_at >= $1
-      AND (s.text_version IS NULL OR s.text_version < c.history_version
-           OR s.text_message_id IS NOT NULL OR s.text_title IS DISTINCT FROM c.title)
+    SELECT {_BEHIND} AND c.updated_at >= $1 AND {_IS_BEHIND}
     ORDER BY c.updated_at LIMIT $2"""
+LIST_OLDER: Final[LiteralString] = f"""
+    SELECT {_BEHIND} AND c.updated_at <= $1 AND {_IS_BEHIND}
+    ORDER BY c.updated_at DESC LIMIT $2"""
 LIST_RENAMED: Final[LiteralString] = f"""
     SELECT {_BEHIND} AND c.id = ANY (ARRAY(
         SELECT chat_id FROM chat_search_state
@@ -116,22 +125,30 @@ async def index_batch(pool: Pool) -> bool:
         began = await session.fetchrow(BEGIN, OVERLAP)
         if began is None:
             return False
-        renamed = await session.fetch(LIST_RENAMED, MAX_CHATS_PER_BATCH)
-        recent = await session.fetch(LIST_BEHIND, began["since"], MAX_CHATS_PER_BATCH)
-        lately = []
-        if began["until"] < (newest := began["started"] - RECENT):
-            lately = await session.fetch(LIST_BEHIND, newest, MAX_CHATS_PER_BATCH)
-        found = {row["id"]: ChatBehind(**dict(row)) for row in (*renamed, *recent, *lately)}
+        since, until, left = began["since"], began["until"], began["left_until"]
+        if left is None:  # the first batch after an upgrade
+            since, until, left = began["overlap"], began["started"], began["started"]
+        limit = MAX_CHATS_PER_BATCH
+        renamed = await session.fetch(LIST_RENAMED, limit)
+        recent = await session.fetch(LIST_BEHIND, since, limit)
+        lately, older = [], []
+        if until < (newest := began["started"] - RECENT):
+            lately = await session.fetch(LIST_BEHIND, newest, limit)
+        if not began["is_filled"]:
+            older = await session.fetch(LIST_OLDER, left, limit)
+        found = {row["id"]: ChatBehind(**dict(row)) for row in (*renamed, *recent, *lately, *older)}
         is_complete = True
         for chat in found.values():
             is_complete &= await _index_chat(session, chat)
-        has_more = not is_complete or max(len(renamed), len(recent)) == MAX_CHATS_PER_BATCH
-        if not has_more:
-            await session.execute(SAVE_PROGRESS, began["started"])
-        elif is_complete and recent:
-            # The next batch need not pass the chats of this one again.
-            await session.execute(SAVE_PROGRESS, max(began["until"], recent[-1]["updated_at"]))
-    return has_more
+        # The next batch need not pass the chats of this one again.
+        if is_complete:
+            is_last = len(renamed) < limit and len(recent) < limit
+            until = (
+                began["started"] if is_last else max([until, *(r["updated_at"] for r in recent)])
+            )
+            left = older[-1]["updated_at"] if len(older) == limit else None
+        await session.execute(SAVE_PROGRESS, until, left)
+    return not is_complete or max(len(renamed), len(recent), len(older)) == limit
 
 
 async def _index_chat(session: DatabaseSession, chat: ChatBehind) -> bool:

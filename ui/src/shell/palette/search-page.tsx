@@ -28,9 +28,17 @@ function Hits({ words }: { words: string }) {
   const list = useChatList(filters);
   if (list.isLoading) return <Skeleton rows={6} label="Searching" />;
   if (list.error !== null) return <ErrorNote error={list.error} />;
-  if (list.chats.length === 0) return <p className="m">Nothing found for “{words}”. Archived chats are left out.</p>;
+  const indexing = list.isIndexing && <p className="m">Older chats are still being indexed after an upgrade and are missing here.</p>;
+  if (list.chats.length === 0)
+    return (
+      <>
+        <p className="m">Nothing found for “{words}”. Archived chats are left out.</p>
+        {indexing}
+      </>
+    );
   return (
     <>
+      {indexing}
       <ul className="hits">{list.chats.map((chat) => <Hit key={chat.id} chat={chat} />)}</ul>
       {list.hasMore && <Button onClick={list.loadMore} busy={list.isLoadingMore}>More</Button>}
     </>
