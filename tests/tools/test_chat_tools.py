@@ -5,10 +5,13 @@ from collections.abc import Sequence
 import pytest
 
 from chatd.clock import SystemClock
+from chatd.domain.access import UserActor
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.states import State
+from chatd.domain.ids import ChangeId
 from chatd.domain.mcp.tools import McpOrigin
 from chatd.domain.prompt.instructions import Instructions
+from chatd.store.chat import forks
 from chatd.store.mcp import selection
 from chatd.store.pool import Pool
 from chatd.tools.chat_tools import ChatTools, ToolOrders
@@ -43,15 +46,15 @@ class Source:
     """One process. `restarted` is the next one."""
 
     def __init__(self, pool: Pool, chat: Chat, family: Family) -> None:
-        self._pool, self._chat, self.family = pool, chat, family
+        self._pool, self.chat, self.family = pool, chat, family
         self._tools = ChatTools([family], _instructions)
         self._tools.orders = ToolOrders(pool, env_with(SystemClock()))
 
     def restarted(self) -> "Source":
-        return Source(self._pool, self._chat, self.family)
+        return Source(self._pool, self.chat, self.family)
 
     async def names(self) -> list[str]:
-        return [tool.spec.name for tool in await self._tools.tools(self._chat)]
+        return [tool.spec.name for tool in await self._tools.tools(self.chat)]
 
 
 @pytest.fixture
@@ -97,3 +100,38 @@ async def test_the_order_that_is_kept_for_a_chat_is_bounded(
         names = await source.names()
     assert names[2:] == ["b__x", "c__x", "a__x"]
     assert await source.restarted().names() == names
+
+
+async def test_the_tools_for_skills_that_come_later_follow_all_others(source: Source) -> None:
+    found = source.family.found
+    found += [GatedTool("zoom"), ServerTool("a", "x")]
+    first = await source.names()
+    found.append(GatedTool("read_skill"))
+    assert await source.names() == [*first, "read_skill"]
+    found += [GatedTool("read_skill_file"), ServerTool("b", "x")]
+    every = await source.restarted().names()
+    assert every[: len(first) + 1] == [*first, "read_skill"]
+    assert await source.restarted().names() == every
+
+
+async def test_a_server_that_is_added_to_a_chat_with_skills_follows_their_tools(
+    source: Source,
+) -> None:
+    source.family.found += [GatedTool("read_skill"), GatedTool("zoom")]
+    first = await source.names()
+    assert first == ["read_file", "zip", "zoom", "read_skill"]
+    source.family.found.append(ServerTool("a", "x"))
+    assert await source.restarted().names() == [*first, "a__x"]
+
+
+async def test_a_fork_has_the_tools_in_the_order_of_its_source(source: Source, pool: Pool) -> None:
+    source.family.found.append(ServerTool("b", "x"))
+    await source.names()
+    source.family.found.append(ServerTool("a", "x"))
+    names = await source.names()
+    fork = await forks.fork(
+        pool,
+        UserActor(user_id=source.chat.owner_id, role="member"),
+        forks.ForkRequest(id=new_chat_id(), source_id=source.chat.id, change_id=ChangeId(7)),
+    )
+    assert await Source(pool, fork, source.family).names() == names

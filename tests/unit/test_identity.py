@@ -75,6 +75,22 @@ def test_only_a_verified_email_counts(verified: object, email: str | None) -> No
     assert identity(email="ada@example.com", email_verified=verified).email == email
 
 
+@pytest.mark.parametrize(
+    ("claims", "email"),
+    [
+        ({}, "ada@example.com"),
+        ({"email_verified": True}, "ada@example.com"),
+        ({"email_verified": False}, None),
+        ({"email_verified": None}, None),
+    ],
+)
+def test_a_provider_that_never_says_whether_an_email_is_verified_can_be_trusted(
+    claims: dict[str, object], email: str | None
+) -> None:
+    given = {**GOOD, "email": "ada@example.com", **claims}
+    assert read_identity(given, IdentityRules(trust_email=True)).email == email
+
+
 def test_an_email_must_be_of_an_allowed_domain() -> None:
     rules = IdentityRules(allowed_domains=("Example.com",))
     check_domain(identity(email="ada@EXAMPLE.com", email_verified=True), rules)

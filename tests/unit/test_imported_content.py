@@ -203,6 +203,18 @@ def test_what_chatd_wrote_for_people_to_read_stays_as_it_is(message: ImportedMes
             id="what a summary would hide beside itself",
         ),
         pytest.param(
+            given("assistant", replace(CALL, args=Raw(b'{"a": [{"x": 1, "x": 1e3}], "b": 2}'))),
+            given("assistant", replace(CALL, args=Raw(b'{"a":[{"x":1000.0}],"b":2}'))),
+            {"duplicate_keys_left_out": 1},
+            id="arguments with a key twice",
+        ),
+        pytest.param(
+            given("tool", replace(RESULT, result=Raw(b'{"a": 1, "a": 2}'))),
+            given("tool", replace(RESULT, result=Raw(b'{"a":2}'))),
+            {"duplicate_keys_left_out": 1},
+            id="a result with a key twice",
+        ),
+        pytest.param(
             given("user", TEXT, BoundaryPart(kept=2), CALL, RESULT),
             given("user", TEXT),
             {"misplaced_parts_left_out": 3},

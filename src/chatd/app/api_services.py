@@ -91,6 +91,7 @@ def accounts_config(settings: Settings) -> AccountsConfig:
             allowed_domains=settings.oidc.allowed_domains,
             auto_create=settings.oidc.auto_create,
             link_by_email=settings.oidc.link_by_email,
+            trust_email=settings.oidc.trust_email,
             groups_claim=settings.oidc.groups_claim,
             admin_groups=settings.oidc.admin_groups,
             viewer_groups=settings.oidc.viewer_groups,

@@ -150,6 +150,13 @@ class OidcSettings(msgspec.Struct, frozen=True, kw_only=True):
     link_by_email: Annotated[
         bool, Meta(description="Sign in as the existing user with the same verified email")
     ] = False
+    trust_email: Annotated[
+        bool,
+        Meta(
+            description="Take emails for verified if the provider never says `email_verified`; only"
+            " for one whose users cannot choose their email"
+        ),
+    ] = False
     groups_claim: Annotated[
         str | None, Meta(description="Claim with the names of the user's groups")
     ] = None

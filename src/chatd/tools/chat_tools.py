@@ -33,6 +33,7 @@ from chatd.tools.files import SaveResult, file_tools
 from chatd.tools.plans import propose_plan
 from chatd.tools.processes import process_tools
 from chatd.tools.skill_directory import SkillDirectory
+from chatd.tools.skills import SKILL_TOOLS
 from chatd.tools.workspaces import workspace_tools
 
 MAX_KNOWN_ORDERS: Final = 10_000
@@ -90,16 +91,23 @@ class ToolOrders:
 
 
 def _server_of(tool: Tool) -> str:
-    """Empty for a tool that is not of an MCP server."""
+    """Empty for a tool that a chat has from its beginning. Those for skills come with the first
+    skill."""
     origin = mcp_origin(tool)
-    return "" if origin is None else origin.config_id or f"workspace:{origin.name}"
+    if origin is None:
+        return f"chatd:{tool.spec.name}" if tool.spec.name in SKILL_TOOLS else ""
+    return origin.config_id or f"workspace:{origin.name}"
+
+
+def _is_of_server(group: str) -> bool:
+    return not group.startswith("chatd:")
 
 
 class ChatTools:
     """Satisfies `ports.ToolSource`. Providers cache a prompt only while it starts with the same
-    tools in the same order: chatd's own by name, then those of each MCP server, in the order in
-    which the chat has got the servers (`orders`). Of two tools with one name the first family's
-    counts."""
+    tools in the same order: chatd's own by name, then those for skills and of each MCP server, in
+    the order in which the chat has got them (`orders`). Of two tools with one name the first
+    family's counts."""
 
     def __init__(
         self,
@@ -122,8 +130,9 @@ class ChatTools:
         by_server: dict[str, list[Tool]] = {}
         for name in sorted(found):
             by_server.setdefault(_server_of(found[name]), []).append(found[name])
-        servers = [each for each in by_server if each]
-        if servers and self.orders is not None:
+        # Those of chatd first: the order of a chat without MCP servers need not be kept.
+        servers = sorted((each for each in by_server if each), key=_is_of_server)
+        if any(map(_is_of_server, servers)) and self.orders is not None:
             servers = await self.orders.order(chat, servers)
         return tuple(tool for each in ("", *servers) for tool in by_server.get(each, ()))
 

@@ -58,6 +58,9 @@ class ReadSkillFile(Struct, frozen=True, kw_only=True, omit_defaults=True):
     truncated: bool = False
 
 
+SKILL_TOOLS: Final = frozenset({"read_skill", "read_skill_file"})
+
+
 class SkillTools:
     """Satisfies `ports.ToolFamily`. `access` is None without workspaces."""
 

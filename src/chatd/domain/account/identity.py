@@ -18,11 +18,13 @@ _MAX_SUBJECT_CHARS: Final = 255
 
 class IdentityRules(Struct, frozen=True, kw_only=True):
     """`allowed_domains` of emails; empty: all. `groups_claim` names the claim with the groups;
-    users in one of `admin_groups` are administrators, in one of `viewer_groups` viewers."""
+    users in one of `admin_groups` are administrators, in one of `viewer_groups` viewers.
+    `trust_email`: an email counts as verified if the provider does not say whether it is."""
 
     allowed_domains: tuple[str, ...] = ()
     auto_create: bool = False
     link_by_email: bool = False
+    trust_email: bool = False
     groups_claim: str | None = None
     admin_groups: tuple[str, ...] = ()
     viewer_groups: tuple[str, ...] = ()
@@ -76,7 +78,8 @@ def find_token_fault(claims: Mapping[str, object], expected: ExpectedToken) -> s
 def read_identity(claims: Mapping[str, object], rules: IdentityRules) -> Identity:
     """From claims that were checked."""
     email, groups = claims.get("email"), None
-    is_verified = claims.get("email_verified") is True and isinstance(email, str)
+    verified = claims.get("email_verified", rules.trust_email or None)
+    is_verified = verified is True and isinstance(email, str)
     if rules.groups_claim is not None:
         groups = tuple(_texts(claims.get(rules.groups_claim)))[:MAX_CLAIMED_GROUPS]
     name, username = claims.get("name"), claims.get("preferred_username")

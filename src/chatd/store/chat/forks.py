@@ -3,7 +3,7 @@
 The database copies the messages, so that their content is the same byte for byte. Ids count from 1
 without the deleted messages. Usage stays with the source; the token counts of the answers are
 copied, because the size of the prompt is computed from them. The fork has the budget of the tree of
-its source, for calls of its own, and its tool policy.
+its source, for calls of its own, its tool policy, and the order of its tools.
 """
 
 from typing import Final, LiteralString
@@ -79,6 +79,9 @@ COPY: Final[LiteralString] = f"""
         SELECT $3, p.policy, p.updated_by FROM chats c JOIN tool_policies p
             ON p.chat_id = c.root_chat_id
         WHERE c.id = $1 AND EXISTS (SELECT FROM made)),
+    ordered AS (
+        INSERT INTO chat_tool_orders (chat_id, servers)
+        SELECT $3, servers FROM chat_tool_orders WHERE chat_id = $1 AND EXISTS (SELECT FROM made)),
     read AS (
         INSERT INTO chat_read_marks (user_id, chat_id, message_id)
         SELECT $8, $3, kept + added FROM total WHERE EXISTS (SELECT FROM made))

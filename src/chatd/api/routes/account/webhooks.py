@@ -1,7 +1,10 @@
 """Routes that create, list, change and test webhooks of the caller."""
 
 import secrets
+from collections.abc import Mapping
 from typing import Final, TypeVar
+from urllib.parse import urlsplit
+from uuid import UUID
 
 from msgspec import UnsetType
 
@@ -23,6 +26,8 @@ from chatd.api.validation import check_webhook_url
 from chatd.domain.errors import NotFound
 from chatd.domain.webhooks import SECRET_BYTES, Webhook, decode_secret, encode_secret
 from chatd.store import webhooks
+from chatd.store.account import audit
+from chatd.store.conn import DatabaseSession
 from chatd.store.webhooks import SECRET_COLUMN, DeliveryRecord
 
 _MISSING_TEXT: Final = "There is no such webhook."
@@ -101,9 +106,11 @@ class WebhookRoutes:
         secret = body.secret or encode_secret(secrets.token_bytes(SECRET_BYTES))
         sealed = deps.key_ring.seal(secret, SECRET_COLUMN.context(webhook_id))
         events = tuple(dict.fromkeys(body.events))
-        made = await webhooks.insert(
-            deps.pool, request.caller.actor, webhook_id, url=url, events=events, secret=sealed
-        )
+        async with deps.pool.transaction() as session:
+            made = await webhooks.insert(
+                session, request.caller.actor, webhook_id, url=url, events=events, secret=sealed
+            )
+            await self._record(session, request, "webhook.create", made.id, _facts(made))
         deps.wake_webhooks()
         headers = {"location": f"/api/v1/webhooks/{made.id}"}
         return reply(NewWebhookReply(webhook=_webhook_reply(made), secret=secret), 201, headers)
@@ -125,21 +132,44 @@ class WebhookRoutes:
         body, actor = await request.body(_PATCH), request.caller.actor
         url = _given(body.url)
         events = _given(body.events)
-        changed = await webhooks.update(
-            self._deps.pool,
-            actor,
-            request.webhook_id,
-            url=None if url is None else check_webhook_url(url),
-            events=None if events is None else tuple(dict.fromkeys(events)),
-            enabled=_given(body.enabled),
-        )
-        return reply(_webhook_reply(_require(changed)))
+        async with self._deps.pool.transaction() as session:
+            changed = _require(
+                await webhooks.update(
+                    session,
+                    actor,
+                    request.webhook_id,
+                    url=None if url is None else check_webhook_url(url),
+                    events=None if events is None else tuple(dict.fromkeys(events)),
+                    enabled=_given(body.enabled),
+                )
+            )
+            await self._record(session, request, "webhook.update", changed.id, _facts(changed))
+        return reply(_webhook_reply(changed))
 
     async def delete_webhook(self, request: ApiRequest) -> ApiReply:
-        actor = request.caller.actor
-        if not await webhooks.delete(self._deps.pool, actor, request.webhook_id):
-            raise NotFound(_MISSING_TEXT)
+        async with self._deps.pool.transaction() as session:
+            if not await webhooks.delete(session, request.caller.actor, request.webhook_id):
+                raise NotFound(_MISSING_TEXT)
+            await self._record(session, request, "webhook.delete", request.webhook_id, {})
         return NO_CONTENT
+
+    async def _record(
+        self,
+        session: DatabaseSession,
+        request: ApiRequest,
+        action: str,
+        webhook_id: UUID,
+        detail: Mapping[str, object],
+    ) -> None:
+        await audit.record(
+            session,
+            request.caller.actor,
+            action=action,
+            object_type="webhook",
+            object_id=webhook_id,
+            ip=self._deps.author(request).ip,
+            detail=detail,
+        )
 
     async def ping_webhook(self, request: ApiRequest) -> ApiReply:
         actor = request.caller.actor
@@ -175,6 +205,15 @@ def _require(found: Webhook | None) -> Webhook:
     if found is None:
         raise NotFound(_MISSING_TEXT)
     return found
+
+
+def _facts(webhook: Webhook) -> dict[str, object]:
+    """For the audit log. The address may contain a secret: only its host is told."""
+    return {
+        "host": urlsplit(webhook.url).hostname or "",
+        "events": list(webhook.events),
+        "enabled": webhook.enabled,
+    }
 
 
 def _webhook_reply(webhook: Webhook) -> WebhookReply:

@@ -7,6 +7,7 @@ prompt stays, and a notice beside it shows it in full. Characters that nobody se
 they could hide text. What is left passes these rules unchanged.
 """
 
+import json
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
@@ -37,7 +38,7 @@ from chatd.domain.chat.parts import (
     ToolResultPart,
     UnknownPart,
 )
-from chatd.domain.text import clip, decode_lenient
+from chatd.domain.text import Json, clip, decode_lenient
 
 MAX_NOTICE_CHARS: Final = 2000
 MAX_SYSTEM_PROMPT_BYTES: Final = 131_072
@@ -53,6 +54,7 @@ Change = Literal[
     "instructions_left_out",
     "client_tools_left_out",
     "provider_data_left_out",
+    "duplicate_keys_left_out",
     "unknown_parts_left_out",
     "misplaced_parts_left_out",
     "notices_marked",
@@ -273,7 +275,32 @@ def _readable(
         part = replace(part, args_text=None)
     if isinstance(part, ToolResultPart) and part.result_delta is not None:
         part = replace(part, result_delta=None)
+    if isinstance(part, ToolCallPart) and (args := _with_unique_keys(part.args)) is not part.args:
+        record("duplicate_keys_left_out")
+        part = replace(part, args=args)
+    if isinstance(part, ToolResultPart):
+        result = _with_unique_keys(part.result)
+        if result is not part.result:
+            record("duplicate_keys_left_out")
+            part = replace(part, result=result)
     return part
+
+
+def _with_unique_keys(raw: Json) -> Json:
+    """Of two equal keys readers show one and a model may read the other: the last one stays."""
+    if raw is UNSET:
+        return raw
+    repeated = False
+
+    def collect(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        nonlocal repeated
+        found = dict(pairs)
+        repeated = repeated or len(found) < len(pairs)
+        return found
+
+    read = json.JSONDecoder(object_pairs_hook=collect, parse_int=str, parse_float=str)
+    read.decode(bytes(raw).decode())
+    return Raw(msgspec.json.encode(msgspec.json.decode(raw))) if repeated else raw
 
 
 def _imported_notice(part: NoticePart, record: Record) -> NoticePart:
