@@ -21,12 +21,10 @@ from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent
 from chatd.domain.workspace.terminals import TerminalSize
 from chatd.store.conn import Conn
 from chatd.workspace_services import WorkspaceServices, WorkspaceServicesConfig
-from chatd.workspaces.agents.client import ConnectedAgent, HttpAgentClient
-from chatd.workspaces.agents.effects import AgentEffects
-from chatd.workspaces.agents.files import AgentFiles
-from chatd.workspaces.agents.monitor import ContextSync
-from chatd.workspaces.agents.resolver import AgentConnector, StoredBindings
-from chatd.workspaces.agents.terminals import AgentTerminal
+from chatd.workspaces.agents.agent_client import ConnectedAgent, HttpAgentClient
+from chatd.workspaces.agents.agent_monitor import ContextSync
+from chatd.workspaces.agents.agent_resolver import AgentConnector, StoredBindings
+from chatd.workspaces.agents.people_access import AgentEffects, AgentFiles, AgentTerminal
 
 AGENT_CONNECT_TIMEOUT_S: Final = 30.0
 

@@ -41,24 +41,27 @@ from chatd.store.pool import Pool, PoolConfig
 from chatd.store.workspace import bindings
 from chatd.tools.chat_tools import WorkspaceTools
 from chatd.tools.workspace_mcp import WorkspaceMcpTools
-from chatd.workspaces.agents.access import AccessDeps, AgentAccess
-from chatd.workspaces.agents.client import HttpAgentClient
-from chatd.workspaces.agents.identity import derive_agent_key, host_id, server_secret
-from chatd.workspaces.agents.monitor import AGENT_CHECK_INTERVAL_S as HEARTBEAT_S
-from chatd.workspaces.agents.monitor import CONTEXT_CHECK_INTERVAL_S as CONTEXTS_S
-from chatd.workspaces.agents.monitor import AgentMonitor, ContextMonitor, ContextSync
-from chatd.workspaces.agents.resolver import AgentConnector, StoredBindings
-from chatd.workspaces.builds.maintenance import ActivityTracker, Autostop, Reconciler
-from chatd.workspaces.builds.requests import BuildRequests, BuildRequestsConfig
-from chatd.workspaces.builds.waits import BuildWaits, WaitTimeouts
-from chatd.workspaces.builds.worker import BuildWorker, BuildWorkerConfig
-from chatd.workspaces.diff_status import DiffStatusKeeper
+from chatd.workspaces.agents.agent_access import AccessDeps, AgentAccess
+from chatd.workspaces.agents.agent_client import HttpAgentClient
+from chatd.workspaces.agents.agent_monitor import AGENT_CHECK_INTERVAL_S as HEARTBEAT_S
+from chatd.workspaces.agents.agent_monitor import CONTEXT_CHECK_INTERVAL_S as CONTEXTS_S
+from chatd.workspaces.agents.agent_monitor import AgentMonitor, ContextMonitor, ContextSync
+from chatd.workspaces.agents.agent_resolver import AgentConnector, StoredBindings
+from chatd.workspaces.agents.agent_session import derive_agent_key, host_id, server_secret
+from chatd.workspaces.build_maintenance import ActivityTracker, Autostop, Reconciler
+from chatd.workspaces.build_requests import (
+    BuildRequests,
+    BuildRequestsConfig,
+    BuildWaits,
+    WaitTimeouts,
+)
+from chatd.workspaces.build_worker import BuildWorker, BuildWorkerConfig
+from chatd.workspaces.diff_status import DiffStatusKeeper, PullRequests
 from chatd.workspaces.instructions import WorkspaceInstructions
-from chatd.workspaces.local.backend import LocalBackend, LocalConfig
 from chatd.workspaces.local.kit import agent_zip
+from chatd.workspaces.local.local_backend import LocalBackend, LocalConfig
 from chatd.workspaces.local.seeds import GIT_CLONE_TIMEOUT_S
 from chatd.workspaces.provisioner import WorkspaceProvisioner
-from chatd.workspaces.pull_requests import PullRequests
 from chatd.workspaces.templates import TemplateCatalog, TemplateFile, sync_templates
 
 log = logging.getLogger(__name__)

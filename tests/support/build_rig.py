@@ -25,8 +25,8 @@ from chatd.domain.workspace.entities import (
 )
 from chatd.store.conn import Conn, Row
 from chatd.store.workspace import builds
-from chatd.workspaces.builds.backend import BuildCancelled, BuildContext
-from chatd.workspaces.builds.worker import BuildWorker, BuildWorkerConfig
+from chatd.workspaces.build_backend import BuildCancelled, BuildContext
+from chatd.workspaces.build_worker import BuildWorker, BuildWorkerConfig
 from tests.support.eventually import eventually
 from tests.support.factories import HARNESS
 from tests.support.stream_replica import Emitted, env_with

@@ -33,15 +33,15 @@ from chatd.domain.workspace.entities import (
     VersionId,
     Workspace,
 )
-from chatd.workspaces.agents.client import ConnectedAgent, HttpAgentClient
-from chatd.workspaces.agents.identity import derive_agent_key
-from chatd.workspaces.agents.resolver import AgentConnector
-from chatd.workspaces.builds.backend import BuildContext
-from chatd.workspaces.local.backend import LocalBackend, LocalConfig
+from chatd.workspaces.agents.agent_client import ConnectedAgent, HttpAgentClient
+from chatd.workspaces.agents.agent_resolver import AgentConnector
+from chatd.workspaces.agents.agent_session import derive_agent_key
+from chatd.workspaces.build_backend import BuildContext
 from chatd.workspaces.local.kit import agent_zip
-from chatd.workspaces.local.process_plan import ISOLATION_LEVELS, IsolationLevel
+from chatd.workspaces.local.local_backend import LocalBackend, LocalConfig
+from chatd.workspaces.local.sandbox_command import ISOLATION_LEVELS, IsolationLevel
 from chatd.workspaces.local.supervisor import syscalls
-from chatd.workspaces.local.supervisor.processes import read_process_id
+from chatd.workspaces.local.supervisor.sandbox_processes import read_process_id
 from chatd.workspaces.local.supervisor_client import SupervisorClient, SupervisorReply
 from tests.support.database import scratch_space
 from tests.support.eventually import eventually

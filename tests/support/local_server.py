@@ -12,7 +12,7 @@ from uuid import UUID
 
 from chatd.domain.ids import WorkspaceId
 from chatd.domain.workspace.entities import DemoSeed, TemplateSpec
-from chatd.workspaces.local.backend import LocalConfig
+from chatd.workspaces.local.local_backend import LocalConfig
 from tests.support.local_rig import HOST, LocalRig, RunningWorkspace
 
 

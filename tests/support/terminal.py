@@ -32,7 +32,7 @@ from chatd.settings.schema import (
 )
 from chatd.terminal.app import ChatTerminal
 from chatd.terminal.start import open_session
-from chatd.workspaces.local.backend import LocalConfig
+from chatd.workspaces.local.local_backend import LocalConfig
 from tests.support.eventually import eventually
 from tests.support.local_rig import HOST, LocalRig
 from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk

@@ -20,9 +20,12 @@ from chatd.domain.workspace.entities import AgentRow
 from chatd.tools.execute import execute
 from chatd.tools.files import file_tools
 from chatd.tools.processes import process_tools
-from chatd.workspaces.agents.access import AccessDeps, AgentAccess
-from chatd.workspaces.agents.client import AgentConnection
-from chatd.workspaces.agents.wire import OutcomeUnknown, decode_effect_reply
+from chatd.workspaces.agents.agent_access import AccessDeps, AgentAccess
+from chatd.workspaces.agents.agent_client import (
+    AgentConnection,
+    OutcomeUnknown,
+    decode_effect_reply,
+)
 from tests.support import factories
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually

@@ -27,8 +27,8 @@ from chatd.store.workspace import bindings
 from chatd.tools.chat_tools import ChatTools
 from chatd.tools.skill_directory import SkillDirectory, no_workspace_skills
 from chatd.tools.skills import MAX_SKILL_FILE_BYTES, SkillTools
-from chatd.workspaces.agents.monitor import ContextSync
-from chatd.workspaces.agents.resolver import StoredBindings
+from chatd.workspaces.agents.agent_monitor import ContextSync
+from chatd.workspaces.agents.agent_resolver import StoredBindings
 from chatd.workspaces.instructions import WorkspaceInstructions
 from tests.support.factories import CHAT, HARNESS, member
 from tests.support.outcomes import present

@@ -13,8 +13,8 @@ from chatd.domain.workspace.entities import AgentLifecycle, BuildId, Endpoint, P
 from chatd.store.chat import chats
 from chatd.store.pool import Pool
 from chatd.store.workspace import bindings, builds, templates, workspaces
-from chatd.workspaces.agents.resolver import AgentConnector
-from chatd.workspaces.builds.backend import BuildFailed
+from chatd.workspaces.agents.agent_resolver import AgentConnector
+from chatd.workspaces.build_backend import BuildFailed
 from tests.support.factories import CHAT, HARNESS, OWNER, member
 from tests.support.workspaces import TEMPLATE, new_workspace, template, version
 from tests.tools.workspace_tool_caller import (

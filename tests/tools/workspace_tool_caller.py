@@ -21,9 +21,14 @@ from chatd.store.chat import chats
 from chatd.store.pool import Pool
 from chatd.store.workspace import agents
 from chatd.tools.workspaces import workspace_tools
-from chatd.workspaces.builds.requests import BuildRequests, BuildRequestsConfig
-from chatd.workspaces.builds.waits import BuildWaits, Ping, WaitTimeouts
-from chatd.workspaces.builds.worker import BuildWorker
+from chatd.workspaces.build_requests import (
+    BuildRequests,
+    BuildRequestsConfig,
+    BuildWaits,
+    Ping,
+    WaitTimeouts,
+)
+from chatd.workspaces.build_worker import BuildWorker
 from chatd.workspaces.provisioner import WorkspaceProvisioner
 from chatd.workspaces.templates import TemplateCatalog
 from tests.support.build_rig import FakeBackend, building

@@ -20,7 +20,7 @@ from aiohttp import ClientSession
 from msgspec import Struct
 
 from chatd.clock import SystemClock
-from chatd.workspaces.local.backend import LocalConfig
+from chatd.workspaces.local.local_backend import LocalConfig
 from chatd.workspaces.templates import TemplateFile, template_rows
 from tests.support.eventually import eventually
 from tests.support.local_rig import HOST, LocalRig

@@ -12,7 +12,7 @@ from chatd.domain.workspace.agent_api import WorkspaceBinding
 from chatd.domain.workspace.entities import AgentId
 from chatd.store.pool import Pool
 from chatd.store.workspace import bindings
-from chatd.workspaces.agents.session import AGENT_REPLY_TIMEOUT_S
+from chatd.workspaces.agents.agent_session import AGENT_REPLY_TIMEOUT_S
 from chatd.workspaces.instructions import ATTACHED_TEXT, NO_WORKSPACE_TEXT, STOPPED_TEXT
 from tests.support.clock import FakeClock
 from tests.support.factories import HARNESS

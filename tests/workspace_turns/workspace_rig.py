@@ -25,14 +25,18 @@ from chatd.domain.workspace.agent_api import (
 from chatd.domain.workspace.entities import AgentHealth, AgentId, AgentRow
 from chatd.store.pool import Pool
 from chatd.tools.chat_tools import ChatTools, WorkspaceTools
-from chatd.workspaces.agents.access import AccessDeps, AgentAccess
-from chatd.workspaces.agents.client import AgentConnection
-from chatd.workspaces.agents.monitor import ContextSync
-from chatd.workspaces.agents.resolver import AgentObservation, StoredBindings
-from chatd.workspaces.agents.session import AgentRequest
-from chatd.workspaces.builds.requests import BuildRequests, BuildRequestsConfig
-from chatd.workspaces.builds.waits import BuildWaits, WaitTimeouts
-from chatd.workspaces.builds.worker import BuildWorker
+from chatd.workspaces.agents.agent_access import AccessDeps, AgentAccess
+from chatd.workspaces.agents.agent_client import AgentConnection
+from chatd.workspaces.agents.agent_monitor import ContextSync
+from chatd.workspaces.agents.agent_resolver import AgentObservation, StoredBindings
+from chatd.workspaces.agents.agent_session import AgentRequest
+from chatd.workspaces.build_requests import (
+    BuildRequests,
+    BuildRequestsConfig,
+    BuildWaits,
+    WaitTimeouts,
+)
+from chatd.workspaces.build_worker import BuildWorker
 from chatd.workspaces.instructions import WorkspaceInstructions
 from chatd.workspaces.provisioner import WorkspaceProvisioner
 from chatd.workspaces.templates import TemplateCatalog

@@ -14,10 +14,9 @@ from chatd.clock import SystemClock
 from chatd.domain.ids import ChatId, MessageId
 from chatd.domain.workspace.agent_api import AgentUnreachable
 from chatd.domain.workspace.entities import AgentId, Endpoint
-from chatd.workspaces.agents.client import ConnectedAgent, HttpAgentClient
-from chatd.workspaces.agents.identity import derive_agent_key
-from chatd.workspaces.agents.resolver import AgentConnector
-from chatd.workspaces.agents.wire import ChatIdentity
+from chatd.workspaces.agents.agent_client import ChatIdentity, ConnectedAgent, HttpAgentClient
+from chatd.workspaces.agents.agent_resolver import AgentConnector
+from chatd.workspaces.agents.agent_session import derive_agent_key
 from chatd.workspaces.local.kit import agent_zip
 from tests.support.eventually import eventually
 

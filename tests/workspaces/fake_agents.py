@@ -17,10 +17,10 @@ from chatd.domain.ports import ToolContext
 from chatd.domain.workspace.agent_api import AgentApi, AgentUnreachable, WorkspaceBinding
 from chatd.domain.workspace.entities import AgentId, AgentRow, BuildId
 from chatd.domain.workspace.rules import choose_agent
-from chatd.workspaces.agents.access import AccessDeps, AgentAccess
-from chatd.workspaces.agents.client import AgentConnection
-from chatd.workspaces.agents.resolver import AgentObservation
-from chatd.workspaces.agents.session import KEY_HEADER, AgentRequest, ConnectFailed
+from chatd.workspaces.agents.agent_access import AccessDeps, AgentAccess
+from chatd.workspaces.agents.agent_client import AgentConnection
+from chatd.workspaces.agents.agent_resolver import AgentObservation
+from chatd.workspaces.agents.agent_session import KEY_HEADER, AgentRequest, ConnectFailed
 from tests.support import factories
 from tests.support.clock import FakeClock
 

@@ -14,15 +14,15 @@ from chatd.domain.workspace.agent_api import (
     WorkspaceUnavailable,
 )
 from chatd.domain.workspace.entities import AgentRow
-from chatd.workspaces.agents.access import (
+from chatd.workspaces.agents.agent_access import (
+    OWNER_UNREAD_TEXT,
     REBIND_CHECK_AFTER_S,
     RESEND_TIMEOUT_S,
     timeout_error,
 )
-from chatd.workspaces.agents.owner import OWNER_UNREAD_TEXT
-from chatd.workspaces.agents.resolver import AgentObservation
-from chatd.workspaces.agents.session import AGENT_REPLY_TIMEOUT_S, ConnectFailed
-from chatd.workspaces.agents.wire import OutcomeUnknown, OwnerUnproven
+from chatd.workspaces.agents.agent_client import OutcomeUnknown, OwnerUnproven
+from chatd.workspaces.agents.agent_resolver import AgentObservation
+from chatd.workspaces.agents.agent_session import AGENT_REPLY_TIMEOUT_S, ConnectFailed
 from tests.support.clock import FakeClock
 from tests.workspaces.fake_agents import (
     AWAY,

@@ -13,10 +13,10 @@ from chatd.domain.workspace.entities import AgentRow, Endpoint
 from chatd.store.pool import Pool
 from chatd.store.workspace import agents, bindings, builds
 from chatd.store.workspace.build_leases import BuildResult
-from chatd.workspaces.agents import access
-from chatd.workspaces.agents.access import AccessDeps, AgentAccess
-from chatd.workspaces.agents.client import AgentConnection
-from chatd.workspaces.agents.resolver import AgentConnector, StoredBindings
+from chatd.workspaces.agents import agent_access
+from chatd.workspaces.agents.agent_access import AccessDeps, AgentAccess
+from chatd.workspaces.agents.agent_client import AgentConnection
+from chatd.workspaces.agents.agent_resolver import AgentConnector, StoredBindings
 from tests.support import factories
 from tests.support.clock import FakeClock
 from tests.support.factories import HARNESS
@@ -244,7 +244,7 @@ async def test_the_next_owner_of_a_chat_makes_a_handshake_of_its_own(rig: Access
 async def test_the_chat_that_was_idle_longest_is_forgotten(
     rig: AccessRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(access, "MAX_REMEMBERED_CHATS", 1)
+    monkeypatch.setattr(agent_access, "MAX_REMEMBERED_CHATS", 1)
     client = await rig.client()
     await client.processes()
     other = replace(rig.chat, id=new_chat_id())

@@ -7,8 +7,8 @@ from contextlib import suppress
 import pytest
 
 from chatd.domain.workspace.agent_api import AgentUnreachable
-from chatd.workspaces.local.backend import LocalConfig
-from chatd.workspaces.local.process_plan import ISOLATION_LEVELS, IsolationLevel
+from chatd.workspaces.local.local_backend import LocalConfig
+from chatd.workspaces.local.sandbox_command import ISOLATION_LEVELS, IsolationLevel
 from tests.support.local_rig import (
     AS_ROOT,
     HOST,

@@ -11,7 +11,7 @@ from chatd.domain.workspace.agent_api import ContextResource, WorkspaceContext
 from chatd.domain.workspace.templates import resolve_parameters
 from chatd.store.pool import Pool
 from chatd.store.workspace import bindings, build_leases, templates
-from chatd.workspaces.agents.monitor import ContextSync
+from chatd.workspaces.agents.agent_monitor import ContextSync
 from chatd.workspaces.templates import (
     BUILT_IN_TEMPLATES,
     TemplateFile,

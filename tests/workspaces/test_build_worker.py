@@ -15,9 +15,8 @@ from chatd.domain.workspace.entities import AgentSpec, Build
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool
 from chatd.store.workspace import agents, build_leases, builds, workspaces
-from chatd.workspaces.builds.backend import BuildContext, BuildFailed
-from chatd.workspaces.builds.run import BuildLimits
-from chatd.workspaces.builds.worker import BuildWorker
+from chatd.workspaces.build_backend import BuildContext, BuildFailed
+from chatd.workspaces.build_worker import BuildLimits, BuildWorker
 from tests.support.build_rig import POINTS, CountingConn, FakeBackend, When, building, ended, worker
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually

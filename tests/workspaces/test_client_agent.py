@@ -19,8 +19,8 @@ from chatd.domain.workspace.agent_api import (
     WorkspaceBinding,
 )
 from chatd.domain.workspace.entities import Endpoint
-from chatd.workspaces.agents.access import AccessDeps, AgentAccess
-from chatd.workspaces.agents.client import MAX_FILE_BYTES
+from chatd.workspaces.agents.agent_access import AccessDeps, AgentAccess
+from chatd.workspaces.agents.agent_client import MAX_FILE_BYTES
 from tests.support import factories
 from tests.support.eventually import eventually
 from tests.support.outcomes import raised

@@ -14,16 +14,16 @@ from chatd.clock import SystemClock
 from chatd.domain.ports import Clock
 from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable
 from chatd.domain.workspace.entities import Endpoint
-from chatd.workspaces.agents.client import (
+from chatd.workspaces.agents.agent_client import (
+    MAX_ERROR_CHARS,
     MAX_HELLO_BYTES,
     MIN_POLL_INTERVAL_S,
+    AgentHello,
     ConnectedAgent,
     HttpAgentClient,
     handshake,
 )
-from chatd.workspaces.agents.identity import AgentSigner, derive_agent_key
-from chatd.workspaces.agents.session import AgentSession
-from chatd.workspaces.agents.wire import MAX_ERROR_CHARS, AgentHello
+from chatd.workspaces.agents.agent_session import AgentSession, AgentSigner, derive_agent_key
 from tests.support.clock import FakeClock
 from tests.support.outcomes import present, raised
 from tests.workspaces.agent_process import AGENT, SECRET, connector

@@ -9,7 +9,7 @@ import pytest
 
 from chatd.agent.server.auth import line_mac, reply_mac
 from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable
-from chatd.workspaces.agents.session import AgentRequest, AgentResponse
+from chatd.workspaces.agents.agent_session import AgentRequest, AgentResponse
 from tests.workspaces.test_client_hostile import KEY, WAIT_S, Impostor, Trick, pretending
 
 WATCH = AgentRequest(method="GET", target="/watch", max_body_bytes=1000)

@@ -13,7 +13,7 @@ import pytest
 
 from chatd.guarded_dial import Connection, open_guarded_connection
 from chatd.workspaces.local import clone_forward
-from chatd.workspaces.local.clone_proxy import PROXY_SOCKET, CloneProxy
+from chatd.workspaces.local.seeds import PROXY_SOCKET, CloneProxy
 
 TEST_TIMEOUT_S = 40.0
 

@@ -10,7 +10,7 @@ import pytest
 
 from chatd.api.auth import ADMIN_TOKEN_FILE, admin_token
 from chatd.domain.errors import ChatdError
-from chatd.workspaces.agents.identity import HOST_ID_FILE, SECRET_FILE, host_id, server_secret
+from chatd.workspaces.agents.agent_session import HOST_ID_FILE, SECRET_FILE, host_id, server_secret
 
 
 def test_the_secret_and_id_of_a_host_are_created_once_and_private(

@@ -18,8 +18,8 @@ from chatd.domain.workspace.entities import AgentHealth, AgentRow, BuildTransiti
 from chatd.store.chat import chats
 from chatd.store.pool import Pool
 from chatd.store.workspace import agents, bindings, builds
-from chatd.workspaces.agents.monitor import ContextMonitor, ContextSync
-from chatd.workspaces.agents.resolver import StoredBindings
+from chatd.workspaces.agents.agent_monitor import ContextMonitor, ContextSync
+from chatd.workspaces.agents.agent_resolver import StoredBindings
 from chatd.workspaces.instructions import (
     ATTACHED_TEXT,
     DELETED_TEXT,

@@ -12,9 +12,8 @@ from uuid import UUID
 import pytest
 
 from chatd.domain.ids import WorkspaceId
-from chatd.workspaces.builds.backend import BuildFailed
-from chatd.workspaces.local.cleanup import empty_trash, move_to_trash
-from chatd.workspaces.local.layout import (
+from chatd.workspaces.build_backend import BuildFailed
+from chatd.workspaces.local.workspace_dirs import (
     LOWEST_UID,
     MAX_SOCKET_PATH_BYTES,
     UIDS_PER_RANGE,
@@ -23,6 +22,8 @@ from chatd.workspaces.local.layout import (
     WorkspacePaths,
     assign_uid,
     choose_uid_range,
+    empty_trash,
+    move_to_trash,
     read_uid,
 )
 from tests.support.local_rig import AS_ROOT, data_directory

@@ -17,12 +17,12 @@ import pytest
 from msgspec.structs import replace
 
 from chatd.domain.workspace.entities import GitSeed, ResourceLimits, TemplateSpec
-from chatd.workspaces.builds.backend import BuildFailed
-from chatd.workspaces.local.backend import LocalConfig
+from chatd.workspaces.build_backend import BuildFailed
 from chatd.workspaces.local.isolation import HostSupport, find_obstacle
-from chatd.workspaces.local.process_plan import ISOLATION_LEVELS, IsolationLevel
+from chatd.workspaces.local.local_backend import LocalConfig
+from chatd.workspaces.local.sandbox_command import ISOLATION_LEVELS, IsolationLevel
 from chatd.workspaces.local.supervisor import syscalls
-from chatd.workspaces.local.supervisor.processes import processes_of_uid, read_process_id
+from chatd.workspaces.local.supervisor.sandbox_processes import processes_of_uid, read_process_id
 from tests.support.local_rig import (
     AS_ROOT,
     HOST,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chatd.workspaces.local.cleanup import lock_kit, remove_unused_kits
+from chatd.workspaces.local.workspace_dirs import lock_kit, remove_unused_kits
 
 OWN, SERVER, SANDBOX, UNUSED, PARTIAL = ("0" * 15 + digit for digit in "12345")
 

@@ -19,10 +19,9 @@ from chatd.domain.workspace.entities import (
     Seed,
     TemplateSpec,
 )
-from chatd.workspaces.builds.backend import BuildCancelled, BuildFailed
-from chatd.workspaces.local.backend import LocalConfig, effective_limits
-from chatd.workspaces.local.supervisor.processes import processes_of_uid
-from chatd.workspaces.local.template_checks import expand_parameters
+from chatd.workspaces.build_backend import BuildCancelled, BuildFailed
+from chatd.workspaces.local.local_backend import LocalConfig, effective_limits, expand_parameters
+from chatd.workspaces.local.supervisor.sandbox_processes import processes_of_uid
 from chatd.workspaces.templates import BUILT_IN_TEMPLATES
 from tests.support.eventually import eventually
 from tests.support.local_rig import (

@@ -12,7 +12,7 @@ from chatd.domain.ids import WorkspaceId
 from chatd.domain.workspace.entities import Build
 from chatd.store.pool import Pool
 from chatd.store.workspace import build_leases, builds, workspaces
-from chatd.workspaces.builds.maintenance import ActivityTracker, Autostop
+from chatd.workspaces.build_maintenance import ActivityTracker, Autostop
 from tests.support.build_rig import CountingConn
 from tests.support.clock import FakeClock
 from tests.support.factories import HARNESS

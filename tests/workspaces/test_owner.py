@@ -16,8 +16,8 @@ from chatd.domain.ids import ToolCallId, WorkerId
 from chatd.domain.ports import ToolContext
 from chatd.domain.workspace.agent_api import AgentApi, AgentRefused, WorkspaceBinding
 from chatd.store.pool import Pool
-from chatd.workspaces.agents.access import AccessDeps, AgentAccess
-from chatd.workspaces.agents.resolver import StoredBindings
+from chatd.workspaces.agents.agent_access import AccessDeps, AgentAccess
+from chatd.workspaces.agents.agent_resolver import StoredBindings
 from tests.support import factories
 from tests.support.factories import CHAT
 from tests.support.seeds import Seed

@@ -14,8 +14,7 @@ from chatd.sealed_secrets import KeyRing, new_key
 from chatd.store import git_credentials
 from chatd.store.git_credentials import TOKEN
 from chatd.store.pool import Pool
-from chatd.workspaces.diff_status import can_change_elsewhere
-from chatd.workspaces.pull_requests import PULL_REQUEST_FRESH_S, PullRequests
+from chatd.workspaces.diff_status import PULL_REQUEST_FRESH_S, PullRequests, can_change_elsewhere
 from tests.support.clock import FakeClock
 from tests.support.factories import chat, member
 from tests.support.outcomes import present

@@ -8,9 +8,9 @@ from chatd.domain.workspace.entities import AgentHealth, AgentId, AgentRow, Back
 from chatd.domain.workspace.rules import agent_status
 from chatd.store.pool import Pool
 from chatd.store.workspace import agents, build_leases, builds, workspaces
-from chatd.workspaces.agents.monitor import AgentMonitor
-from chatd.workspaces.builds.backend import BuildFailed
-from chatd.workspaces.builds.maintenance import Reconciler
+from chatd.workspaces.agents.agent_monitor import AgentMonitor
+from chatd.workspaces.build_backend import BuildFailed
+from chatd.workspaces.build_maintenance import Reconciler
 from tests.support.build_rig import FakeBackend
 from tests.support.clock import FakeClock
 from tests.support.factories import HARNESS

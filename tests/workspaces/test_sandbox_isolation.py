@@ -17,9 +17,9 @@ import pytest
 from chatd.clock import SystemClock
 from chatd.domain.workspace.agent_api import AgentUnreachable
 from chatd.domain.workspace.entities import DemoSeed, ResourceLimits, TemplateSpec
-from chatd.workspaces.agents.client import HttpAgentClient
-from chatd.workspaces.local.backend import LocalConfig
-from chatd.workspaces.local.process_plan import IsolationLevel, has_namespaces
+from chatd.workspaces.agents.agent_client import HttpAgentClient
+from chatd.workspaces.local.local_backend import LocalConfig
+from chatd.workspaces.local.sandbox_command import IsolationLevel, has_namespaces
 from chatd.workspaces.local.supervisor.seccomp import (
     CALLS,
     DENIED,

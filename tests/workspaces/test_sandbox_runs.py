@@ -11,8 +11,8 @@ import pytest
 
 from chatd.workspaces.local.supervisor import cgroups, disk_quota
 from chatd.workspaces.local.supervisor.plan import ProcessPlan, SandboxOrder
-from chatd.workspaces.local.supervisor.processes import read_process_id
 from chatd.workspaces.local.supervisor.sandbox import MAX_RESTART_DELAY_S, Sandbox, restart_delay_s
+from chatd.workspaces.local.supervisor.sandbox_processes import read_process_id
 from tests.support.eventually import eventually
 from tests.support.outcomes import present
 

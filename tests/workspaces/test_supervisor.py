@@ -17,9 +17,10 @@ import pytest
 from chatd.clock import SystemClock
 from chatd.domain.errors import Unavailable
 from chatd.domain.ids import WorkspaceId
-from chatd.workspaces.builds.backend import BuildFailed
+from chatd.workspaces.build_backend import BuildFailed
 from chatd.workspaces.local import isolation
-from chatd.workspaces.local.backend import LocalConfig
+from chatd.workspaces.local.local_backend import LocalConfig
+from chatd.workspaces.local.supervisor.control import SavedOrders
 from chatd.workspaces.local.supervisor.plan import (
     PathRules,
     ProcessPlan,
@@ -27,8 +28,7 @@ from chatd.workspaces.local.supervisor.plan import (
     decode_order,
     encode_json,
 )
-from chatd.workspaces.local.supervisor.processes import children_of, read_process_id
-from chatd.workspaces.local.supervisor.saved_orders import SavedOrders
+from chatd.workspaces.local.supervisor.sandbox_processes import children_of, read_process_id
 from chatd.workspaces.local.supervisor.service import (
     LOCK_FILE,
     LOG_FILE,

@@ -22,8 +22,8 @@ from chatd.domain.prompt.skills import Skill
 from chatd.domain.workspace.agent_api import AgentApi, PinnedContext, WorkspaceContext
 from chatd.domain.workspace.entities import AgentId
 from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent
-from chatd.workspaces.agents.monitor import ContextSync
-from chatd.workspaces.agents.resolver import WORKSPACE_DELETED, BindingStore
+from chatd.workspaces.agents.agent_monitor import ContextSync
+from chatd.workspaces.agents.agent_resolver import WORKSPACE_DELETED, BindingStore
 
 _T = TypeVar("_T")
 

@@ -1,7 +1,7 @@
 """Creates, starts and stops the workspace of a chat on behalf of its owner.
 
 Each step reads the rows, lets `domain.workspace.rules` decide, acts and repeats: another replica or
-user may act on the same workspace meanwhile.
+user may act on the same workspace at the same time.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ from chatd.domain.workspace.rules import (
 from chatd.store.chat import chats
 from chatd.store.conn import Conn
 from chatd.store.workspace import workspaces
-from chatd.workspaces.builds.requests import BuildRequests, no_workspace_result, workspace_result
+from chatd.workspaces.build_requests import BuildRequests, no_workspace_result, workspace_result
 from chatd.workspaces.templates import TemplateCatalog
 
 MAX_PROVISION_ATTEMPTS: Final = 5

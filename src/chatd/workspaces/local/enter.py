@@ -174,7 +174,7 @@ def count_tasks(uid: int) -> int:
     count = 0
     for process in Path("/proc").iterdir():
         if process.name.isdigit():
-            with contextlib.suppress(OSError):  # It may exit meanwhile.
+            with contextlib.suppress(OSError):  # It may have exited.
                 if process.stat().st_uid == uid:
                     count += sum(1 for _ in Path(process, "task").iterdir())
     return count

@@ -17,15 +17,7 @@ import msgspec
 from chatd.domain.workspace.entities import ResourceLimits
 from chatd.log_event import LogEvent
 from chatd.workspaces.local.kit import WorkspaceKit
-from chatd.workspaces.local.layout import (
-    UID_MAP,
-    LocalLayout,
-    UidRange,
-    choose_uid_range,
-    chown_to_workspace,
-)
-from chatd.workspaces.local.one_shot import run_command
-from chatd.workspaces.local.process_plan import (
+from chatd.workspaces.local.sandbox_command import (
     ISOLATION_LEVELS,
     IsolationLevel,
     SandboxView,
@@ -33,9 +25,17 @@ from chatd.workspaces.local.process_plan import (
     has_namespaces,
     inside_paths,
     plan_process,
+    run_command,
 )
-from chatd.workspaces.local.supervisor.processes import children_of
+from chatd.workspaces.local.supervisor.sandbox_processes import children_of
 from chatd.workspaces.local.supervisor.syscalls import MIN_LANDLOCK_VERSION, landlock_version
+from chatd.workspaces.local.workspace_dirs import (
+    UID_MAP,
+    LocalLayout,
+    UidRange,
+    choose_uid_range,
+    chown_to_workspace,
+)
 
 ISOLATION_PROBE_TIMEOUT_S: Final = 20.0
 PROBE_COMMAND: Final = "true && touch ~/tried && test -r {kit}/agent/__main__.py"

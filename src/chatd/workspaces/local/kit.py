@@ -20,8 +20,8 @@ from typing import Final
 
 import msgspec
 
-from chatd.workspaces.builds.backend import BuildFailed
-from chatd.workspaces.local.cleanup import KitLock, kit_work_dir, lock_kit
+from chatd.workspaces.build_backend import BuildFailed
+from chatd.workspaces.local.workspace_dirs import KitLock, kit_work_dir, lock_kit
 
 PYTHONS: Final = ("/usr/bin/python3", "/usr/local/bin/python3")
 MIN_PYTHON: Final = (3, 9)

@@ -19,9 +19,9 @@ import msgspec
 
 from chatd.domain.errors import Unavailable
 from chatd.domain.ports import Clock
-from chatd.workspaces.builds.backend import BuildFailed
+from chatd.workspaces.build_backend import BuildFailed
 from chatd.workspaces.local.supervisor.plan import PROTOCOL, SandboxOrder, encode_json
-from chatd.workspaces.local.supervisor.processes import MODULE_ENVIRONMENT, module_command
+from chatd.workspaces.local.supervisor.sandbox_processes import MODULE_ENVIRONMENT, module_command
 from chatd.workspaces.local.supervisor.service import (
     IDLE_EXIT_AFTER_S,
     LOCK_FILE,

@@ -32,7 +32,7 @@ class CgroupSet:
 @dataclass(frozen=True)
 class GroupLimits:
     """For all processes of a workspace together; 0 is no limit. `cpu_weight` is its share of a
-    busy processor, beside 100 for any other process or group."""
+    busy processor, compared with 100 for any other process or group."""
 
     memory_bytes: int
     processes: int

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from chatd.workspaces.local.supervisor.processes import wait_event
 from chatd.workspaces.local.supervisor.sandbox import Sandbox
+from chatd.workspaces.local.supervisor.sandbox_processes import wait_event
 
 MEASURE_TIMEOUT_S: Final = 120.0
 DU_KILL_TIMEOUT_S: Final = 5.0

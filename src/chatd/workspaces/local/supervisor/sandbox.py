@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Final
 
 from chatd.workspaces.local.supervisor import cgroups
-from chatd.workspaces.local.supervisor.log_pipe import LogPipe
 from chatd.workspaces.local.supervisor.plan import SandboxOrder
-from chatd.workspaces.local.supervisor.processes import (
+from chatd.workspaces.local.supervisor.sandbox_processes import (
+    LogPipe,
     children_of,
     exit_event,
     kill_group,

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from chatd.workspaces.local.supervisor import cgroups
-from chatd.workspaces.local.supervisor.control import MAX_REQUEST_BYTES, ControlServer
-from chatd.workspaces.local.supervisor.processes import (
+from chatd.workspaces.local.supervisor.control import MAX_REQUEST_BYTES, ControlServer, SavedOrders
+from chatd.workspaces.local.supervisor.sandbox_processes import (
     ProcessId,
     is_alive,
     kill,
@@ -31,7 +31,6 @@ from chatd.workspaces.local.supervisor.processes import (
     read_process_id,
     wait_event,
 )
-from chatd.workspaces.local.supervisor.saved_orders import SavedOrders
 
 LOCK_FILE: Final = "lock"
 SOCKET_FILE: Final = "socket"
@@ -105,7 +104,7 @@ def run_with_restarts(
 ) -> None:
     """Run the service in a child process, and again whenever it crashes or is killed.
 
-    The parent only waits, so little can end it. It holds the lock meanwhile, so that the server
+    The parent only waits, so little can end it. It keeps the lock, so that the server
     does not start another supervisor. The first child gets the descriptor `ready`. A child that
     exits with code 0, or after a stop signal, is not restarted.
     """

@@ -1,11 +1,10 @@
 """Access of chats to the agents of their workspaces.
 
-A request of a chat goes to the agent the chat is bound to, after a handshake that learns the
-agent's boot id. If the reply is slow or the request is lost, the agent of the latest build is
-looked up: the chat is bound to it if it is another one, and the request is sent once more. An
-effect carries an idempotency key, which an agent answers from its journal if it knows it already.
-Every request ends within a bounded time, with a reply or with an error that tells the model what
-to do.
+A request of a chat goes to the agent that the chat is bound to, after a handshake that learns the
+agent's boot id. If the reply is slow or the request is lost, chatd looks up the agent of the latest
+build, binds the chat to it if it is another one, and sends the request once more. An effect carries
+an idempotency key, which an agent answers from its journal if it knows the key already. Every
+request ends within a bounded time, with a reply or with an error that tells the model what to do.
 """
 
 import asyncio
@@ -14,22 +13,25 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Final, NoReturn
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chatd.aio import first_of
 from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId, WorkspaceId
 from chatd.domain.ports import Clock, ToolContext
-from chatd.domain.workspace.agent_api import (
-    AgentApi,
-    AgentUnreachable,
-    WorkspaceUnavailable,
-)
+from chatd.domain.workspace.agent_api import AgentApi, AgentUnreachable, WorkspaceUnavailable
 from chatd.domain.workspace.entities import AgentId, AgentRow
 from chatd.domain.workspace.rules import agent_status, remedy_after_timeout
-from chatd.workspaces.agents.client import AgentConnection, HttpAgentClient
-from chatd.workspaces.agents.owner import ChatOwner
-from chatd.workspaces.agents.resolver import (
+from chatd.workspaces.agents.agent_client import (
+    EPOCH_HEADER,
+    AgentConnection,
+    ChatIdentity,
+    HttpAgentClient,
+    OutcomeUnknown,
+    OwnerUnproven,
+)
+from chatd.workspaces.agents.agent_resolver import (
     AGENT_ON_OTHER_HOST,
     MAX_BIND_ATTEMPTS,
     AgentObservation,
@@ -37,13 +39,75 @@ from chatd.workspaces.agents.resolver import (
     BindingStore,
     workspace_changing_error,
 )
-from chatd.workspaces.agents.session import (
+from chatd.workspaces.agents.agent_session import (
     AGENT_REPLY_TIMEOUT_S,
     AgentRequest,
     AgentTimeout,
     ConnectFailed,
 )
-from chatd.workspaces.agents.wire import ChatIdentity, OutcomeUnknown, OwnerUnproven
+
+# The proof that a worker owns its chat.
+#
+# An agent acts for one owner of a chat at a time. If it knows another one, or none because it has
+# just started, it does nothing and asks for a proof, named by a mark. The worker then reads the
+# chat's row, and only the worker that the row names sends the request again with the mark. So a
+# worker that has lost its chat is refused, and a database restored to an older state, with lower
+# epochs, is obeyed.
+
+MAX_OWNER_CHECKS: Final = 3
+"""How often one request proves that its worker owns the chat. The agent asks again if it was
+restarted meanwhile."""
+OWNER_UNREAD_TEXT: Final = (
+    "Nothing was done: chatd's own database did not answer whether this worker still owns the chat."
+    " Try again in a moment."
+)
+_NO_MARK: Final = "-"
+
+
+class ChatOwner:
+    """`on_proven` is called when the row has named the worker as the owner."""
+
+    def __init__(
+        self,
+        bindings: BindingStore,
+        chat_id: ChatId,
+        fence: Fence,
+        on_proven: Callable[[], None],
+    ) -> None:
+        self._bindings = bindings
+        self._on_proven = on_proven
+        self.chat_id = chat_id
+        self.fence = fence
+
+    def is_same(self, fence: Fence) -> bool:
+        mine = (self.fence.epoch, self.fence.worker_id)
+        return mine == (fence.epoch, fence.worker_id)
+
+    async def send(self, sender: AgentConnection, request: AgentRequest) -> bytes:
+        """Raises OwnerUnproven; the agent has then done nothing."""
+        if not request.has_effect or not sender.asks_for_owner:
+            return await sender.send(request)
+        mark, checks = _NO_MARK, 0
+        while True:
+            claim = f"{self.fence.epoch} {self.fence.worker_id} {mark}"
+            headers = {**request.headers, EPOCH_HEADER: claim}
+            try:
+                return await sender.send(replace(request, headers=headers))
+            except OwnerUnproven as refusal:
+                checks += 1
+                if checks > MAX_OWNER_CHECKS or not await self._is_owner(refusal):
+                    raise
+                mark = refusal.fence
+            self._on_proven()
+
+    async def _is_owner(self, refusal: OwnerUnproven) -> bool:
+        try:
+            return await self._bindings.is_owner(self.chat_id, self.fence)
+        except ChatdError as unread:
+            raise OwnerUnproven(OWNER_UNREAD_TEXT, refusal.fence) from unread
+
+
+# Requests of chats
 
 REBIND_CHECK_AFTER_S: Final = 5.0
 """If the reply takes longer, chatd reads the latest build while it waits."""

@@ -1,5 +1,6 @@
-"""Plan how a process of a workspace starts at each isolation level: paths, environment, limits,
-and the command line of bubblewrap. `enter` carries a plan out.
+"""Commands in the sandbox of a workspace: how a process starts at each isolation level (paths,
+environment, limits, the command line of bubblewrap), and how one command runs to its end. `enter`
+carries out a plan.
 
 The levels, best first:
   bwrap+uid        namespaces for files, processes, network and users, and an account per workspace
@@ -14,7 +15,10 @@ the filter denies IP sockets to a workspace without a network. With bubblewrap, 
 memory contains only the named paths.
 """
 
+import asyncio
+import contextlib
 import os
+import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal, get_args
@@ -22,12 +26,11 @@ from typing import Final, Literal, get_args
 import msgspec
 
 from chatd.domain.workspace.entities import Mount, ResourceLimits
+from chatd.workspaces.build_backend import BuildCancelled, BuildFailed
 from chatd.workspaces.local.kit import WorkspaceKit
-from chatd.workspaces.local.supervisor.plan import (
-    CONFIG_FD,
-    PathRules,
-    ProcessPlan,
-)
+from chatd.workspaces.local.supervisor import cgroups, disk_quota, sandbox_processes
+from chatd.workspaces.local.supervisor.plan import CONFIG_FD, PathRules, ProcessPlan
+from chatd.workspaces.local.supervisor.sandbox_processes import LogPipe
 from chatd.workspaces.local.supervisor.seccomp import FilterRules
 
 IsolationLevel = Literal["bwrap+uid", "bwrap", "landlock+rlimit", "none"]
@@ -283,3 +286,130 @@ def _merged_dirs() -> list[str]:
         elif os.path.isdir(path):
             words += ["--ro-bind", path, path]
     return words
+
+
+# One command run to its end: to fill a home, run the start-up script or probe a level.
+#
+# The process is a child of this server and dies with it; the next build repeats the command. It has
+# the limits of the finished workspace.
+
+COMMAND_KILL_TIMEOUT_S: Final = 5.0
+CANCEL_POLL_S: Final = 0.1
+EXIT_POLL_S: Final = 0.01
+
+
+class CommandLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """`name` is that of the control group. Files below `disk_paths` count for the disk limit."""
+
+    name: str
+    group: cgroups.GroupLimits
+    disk_bytes: int
+    disk_paths: tuple[str, ...]
+    disk_interval_s: float
+
+
+class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
+    code: int | None
+    """None if the command exceeded its timeout and was killed."""
+    output: str
+
+
+async def run_command(
+    plan: ProcessPlan,
+    *,
+    log: Path,
+    timeout_s: float,
+    limits: CommandLimits | None = None,
+    cancelled: asyncio.Event | None = None,
+) -> CommandResult:
+    """Raises BuildFailed if the files take more than the disk limit."""
+    groups = cgroups.CgroupSet()
+    if limits is not None:
+        groups = cgroups.create(limits.name, limits.group)
+        plan = cgroups.join(plan, groups, limits.group)
+    full, ended = asyncio.Event(), asyncio.Event()
+    watch = asyncio.get_running_loop().create_task(_watch_disk(limits, full, ended))
+    try:
+        result = await _run(plan, log, timeout_s, cancelled or asyncio.Event(), full)
+    finally:
+        ended.set()
+        await watch
+        await _empty(groups)
+        cgroups.remove(groups)
+    if cancelled is not None and cancelled.is_set():
+        raise BuildCancelled("The build was cancelled.")
+    if limits is not None and limits.disk_bytes:
+        await _check_disk(limits)
+    return result
+
+
+async def _run(
+    plan: ProcessPlan, log: Path, timeout_s: float, cancelled: asyncio.Event, full: asyncio.Event
+) -> CommandResult:
+    output = LogPipe(log)
+    exited = asyncio.Event()
+    writer = output.open_pipe()
+    try:
+        process = sandbox_processes.spawn(plan, writer)
+    finally:
+        os.close(writer)
+    try:
+        async with sandbox_processes.exit_event(process.pid, exited):
+            try:
+                in_time = await _wait_exit(exited, (cancelled, full), timeout_s)
+            finally:
+                sandbox_processes.kill_sandbox_init(process)
+                if not await sandbox_processes.wait_event(exited, COMMAND_KILL_TIMEOUT_S):
+                    sandbox_processes.kill_group(process)
+                    await sandbox_processes.wait_event(exited, COMMAND_KILL_TIMEOUT_S)
+    finally:
+        # A process that still does not exit, for example on a hanging disk, is abandoned: waiting
+        # for it would block the server.
+        sandbox_processes.kill_group(process)
+        process.poll()
+        output.close()
+    return CommandResult(code=process.returncode if in_time else None, output=output.tail())
+
+
+async def _wait_exit(
+    exited: asyncio.Event, stops: tuple[asyncio.Event, ...], timeout_s: float
+) -> bool:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    while not any(stop.is_set() for stop in stops) and (left_s := deadline - loop.time()) > 0:
+        if await sandbox_processes.wait_event(exited, min(CANCEL_POLL_S, left_s)):
+            return True
+    return exited.is_set()
+
+
+async def _watch_disk(
+    limits: CommandLimits | None, full: asyncio.Event, ended: asyncio.Event
+) -> None:
+    """Set `full` when the files take more than the limit; return then, or when `ended` is set."""
+    if limits is None or not limits.disk_bytes:
+        return
+    limit = disk_quota.disk_limit(limits.disk_bytes)
+    meter = disk_quota.DiskMeter(limits.disk_paths, limits.disk_interval_s)
+    while (used := await meter.next_usage(limit, ended)) is not None:
+        if not used.within(limit):
+            full.set()
+            return
+
+
+async def _check_disk(limits: CommandLimits) -> None:
+    """Once more at the end: a command may write much between two measurements."""
+    used = await disk_quota.measure(limits.disk_paths, asyncio.Event())
+    limit = disk_quota.disk_limit(limits.disk_bytes)
+    if used is not None and not used.within(limit):
+        raise BuildFailed(f"The files of the workspace take {used}, and {limit} are allowed.")
+
+
+async def _empty(groups: cgroups.CgroupSet) -> None:
+    """Kill what the command left in the background, where no process namespace has done so."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + COMMAND_KILL_TIMEOUT_S
+    while (pids := set(cgroups.list_pids(groups))) and loop.time() < deadline:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        await sandbox_processes.wait_event(asyncio.Event(), EXIT_POLL_S)

@@ -26,9 +26,8 @@ from chatd.domain.workspace.entities import AgentHealth, AgentId, AgentRow, Endp
 from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent, choose_agent
 from chatd.store.conn import Conn
 from chatd.store.workspace import agents, bindings, workspaces
-from chatd.workspaces.agents.client import ConnectedAgent, handshake
-from chatd.workspaces.agents.identity import AgentSigner, derive_agent_key
-from chatd.workspaces.agents.session import AgentSession
+from chatd.workspaces.agents.agent_client import ConnectedAgent, handshake
+from chatd.workspaces.agents.agent_session import AgentSession, AgentSigner, derive_agent_key
 
 WORKSPACE_DELETED: Final = "workspace_deleted"
 """Code of a NoAgent that start_workspace cannot repair."""

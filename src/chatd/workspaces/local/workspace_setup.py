@@ -17,17 +17,16 @@ from typing import Final
 import msgspec
 
 from chatd.domain.workspace.entities import AgentId, TemplateSpec
-from chatd.workspaces.builds.backend import BuildCancelled, BuildContext, BuildFailed
-from chatd.workspaces.local.cleanup import move_to_trash
-from chatd.workspaces.local.layout import AGENT_SOCKET, WorkspacePaths
-from chatd.workspaces.local.one_shot import CommandLimits, run_command
-from chatd.workspaces.local.process_plan import (
+from chatd.workspaces.build_backend import BuildCancelled, BuildContext, BuildFailed
+from chatd.workspaces.local.sandbox_command import (
+    CommandLimits,
     IsolationLevel,
     SandboxView,
     base_environment,
     has_namespaces,
     inside_paths,
     plan_process,
+    run_command,
 )
 from chatd.workspaces.local.seeds import AllowedPaths, SeedRequest, fill_from_seed
 from chatd.workspaces.local.supervisor.cgroups import GroupLimits
@@ -37,7 +36,8 @@ from chatd.workspaces.local.supervisor.plan import (
     ProcessPlan,
     SandboxOrder,
 )
-from chatd.workspaces.local.supervisor.processes import wait_event
+from chatd.workspaces.local.supervisor.sandbox_processes import wait_event
+from chatd.workspaces.local.workspace_dirs import AGENT_SOCKET, WorkspacePaths, move_to_trash
 
 LOCK_POLL_S: Final = 0.1
 

@@ -21,7 +21,7 @@ from chatd.domain.workspace.entities import Build, BuildId
 from chatd.domain.workspace.rules import WorkspaceSnapshot
 from chatd.store.conn import Conn
 from chatd.store.workspace import agents, builds, workspaces
-from chatd.workspaces.builds.backend import Backend
+from chatd.workspaces.build_backend import Backend
 
 RECONCILE_PAGE_SIZE: Final = 100
 INSPECT_TIMEOUT_S: Final = 10.0

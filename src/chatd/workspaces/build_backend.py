@@ -6,7 +6,7 @@ build, and deterministic names lead to what the first attempt left.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 from uuid import uuid5
 
@@ -38,10 +38,8 @@ class BuildCancelled(ChatdError):
     code = "build_canceled"
 
 
-class LogSink(Protocol):
-    """Neither blocks nor fails; clips what is too long."""
-
-    def __call__(self, stage: str, level: LogLevel, text: str) -> None: ...
+LogSink = Callable[[str, LogLevel, str], None]
+"""Takes stage, level and text. Neither blocks nor fails; clips long text."""
 
 
 class BuildContext:

@@ -1,16 +1,17 @@
 """The local backend: workspaces as sandboxes on the server's own host.
 
-Owns the steps of a build. All names follow from the workspace, so a build that another server began
-before it died is repeated. Processes belong to the supervisor and outlive this server; a build that
+Owns the steps of a build. All names follow from the workspace, so that another server can repeat a
+build whose server died. Processes belong to the supervisor and outlive this server; a build that
 finds its sandbox running does nothing.
 """
 
 import asyncio
 import contextlib
 import platform
+import re
 import shutil
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 import msgspec
@@ -23,32 +24,46 @@ from chatd.domain.workspace.entities import (
     AgentRow,
     AgentSpec,
     BackendState,
+    DirectorySeed,
     EffectiveLimits,
     EmptySeed,
     Endpoint,
     FieldProblem,
+    GitSeed,
+    Mount,
     ResourceLimits,
+    Seed,
     TemplateSpec,
     Workspace,
 )
-from chatd.workspaces.builds.backend import BuildContext, BuildFailed
-from chatd.workspaces.local import cleanup, isolation
+from chatd.workspaces.build_backend import BuildContext, BuildFailed
+from chatd.workspaces.local import isolation, workspace_dirs
 from chatd.workspaces.local.kit import WorkspaceKit, build_kit
-from chatd.workspaces.local.layout import (
-    LocalLayout,
-    WorkspacePaths,
-    assign_uid,
-    create_workspace_dirs,
-)
-from chatd.workspaces.local.process_plan import (
+from chatd.workspaces.local.sandbox_command import (
+    INSIDE_HOME,
+    INSIDE_KIT,
+    INSIDE_RUN,
     ISOLATION_LEVELS,
     IsolationLevel,
     SandboxView,
     has_namespaces,
     inside_paths,
 )
-from chatd.workspaces.local.seeds import GIT_CLONE_TIMEOUT_S, AllowedPaths
-from chatd.workspaces.local.setup import (
+from chatd.workspaces.local.seeds import (
+    GIT_CLONE_TIMEOUT_S,
+    AllowedPaths,
+    allowed_directory,
+    check_url,
+    local_path,
+)
+from chatd.workspaces.local.supervisor_client import SupervisorClient, SupervisorReply
+from chatd.workspaces.local.workspace_dirs import (
+    LocalLayout,
+    WorkspacePaths,
+    assign_uid,
+    create_workspace_dirs,
+)
+from chatd.workspaces.local.workspace_setup import (
     AgentStart,
     WorkspaceSetup,
     build_order,
@@ -57,8 +72,87 @@ from chatd.workspaces.local.setup import (
     fill_home,
     run_startup,
 )
-from chatd.workspaces.local.supervisor_client import SupervisorClient, SupervisorReply
-from chatd.workspaces.local.template_checks import expand_parameters, find_problems
+
+# Templates: expands parameters, and finds what this backend cannot run.
+
+PLACEHOLDER: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
+MAX_ENV_BYTES: Final = 32 * 1024
+MAX_MOUNTS: Final = 32
+SYSTEM_PATHS: Final = ("/proc", "/dev", "/tmp", "/usr", "/etc")
+RESERVED_PATHS: Final = (INSIDE_HOME, INSIDE_RUN, INSIDE_KIT, *SYSTEM_PATHS)
+
+
+def expand_parameters(spec: TemplateSpec, params: Mapping[str, str]) -> TemplateSpec:
+    """Replace `${name}` in the seed and in environment values. Unknown names stay unchanged."""
+    env = {name: _expand(value, params) for name, value in spec.env.items()}
+    return msgspec.structs.replace(spec, env=env, seed=_expand_seed(spec.seed, params))
+
+
+def _expand_seed(seed: Seed, params: Mapping[str, str]) -> Seed:
+    match seed:
+        case GitSeed():
+            url, ref = _expand(seed.url, params), _expand(seed.ref, params)
+            return msgspec.structs.replace(seed, url=url, ref=ref)
+        case DirectorySeed():
+            return DirectorySeed(path=_expand(seed.path, params))
+        case _:
+            return seed
+
+
+def _expand(text: str, params: Mapping[str, str]) -> str:
+    return PLACEHOLDER.sub(lambda found: params.get(found[1], found[0]), text)
+
+
+def find_problems(spec: TemplateSpec, allowed: AllowedPaths) -> Iterator[FieldProblem]:
+    """Check a template with expanded parameters."""
+    yield from _check_seed(spec.seed, allowed)
+    directory = PurePosixPath(spec.directory)
+    if directory.is_absolute() or ".." in directory.parts:
+        yield FieldProblem(field="directory", detail="must be inside the home directory")
+    if len(spec.mounts) > MAX_MOUNTS:
+        yield FieldProblem(field="mounts", detail=f"at most {MAX_MOUNTS}")
+    for mount in spec.mounts[:MAX_MOUNTS]:
+        yield from _check_mount(mount, allowed)
+    yield from _check_env(spec.env)
+
+
+def _check_seed(seed: Seed, allowed: AllowedPaths) -> Iterator[FieldProblem]:
+    path = None
+    if isinstance(seed, DirectorySeed):
+        path = seed.path
+    elif isinstance(seed, GitSeed) and seed.url:
+        if (problem := check_url(seed.url)) is not None:
+            yield FieldProblem(field="seed.url", detail=problem)
+        path = local_path(seed.url)
+    if path is not None:
+        yield from _check_path("seed", path, allowed)
+
+
+def _check_mount(mount: Mount, allowed: AllowedPaths) -> Iterator[FieldProblem]:
+    target = PurePosixPath(mount.target)
+    if not target.is_absolute() or ".." in target.parts or target == PurePosixPath("/"):
+        yield FieldProblem(field="mounts", detail=f"{mount.target!r} is not an absolute path")
+    elif any(target.is_relative_to(path) for path in RESERVED_PATHS):
+        yield FieldProblem(field="mounts", detail=f"{mount.target} is used by the workspace itself")
+    yield from _check_path("mounts", mount.source, allowed)
+
+
+def _check_path(field: str, path: str, allowed: AllowedPaths) -> Iterator[FieldProblem]:
+    try:
+        allowed_directory(path, allowed)
+    except BuildFailed as error:
+        yield FieldProblem(field=field, detail=error.message)
+
+
+def _check_env(env: Mapping[str, str]) -> Iterator[FieldProblem]:
+    if sum(len(name) + len(value) for name, value in env.items()) > MAX_ENV_BYTES:
+        yield FieldProblem(field="env", detail=f"more than {MAX_ENV_BYTES} bytes")
+    for name, value in env.items():
+        if not name or "=" in name or "\0" in name + value:
+            yield FieldProblem(field="env", detail=f"{name!r} cannot be set")
+
+
+# The backend
 
 AGENT_NAME: Final = "main"
 
@@ -99,7 +193,7 @@ class LocalBackend:
         )
         self._uids = isolation.host_uid_range(config.data_dir)
         self._prepared: tuple[isolation.IsolationReport, WorkspaceKit] | None = None
-        self._kit_lock: cleanup.KitLock | None = None
+        self._kit_lock: workspace_dirs.KitLock | None = None
         self._preparing = asyncio.Lock()
 
     @property
@@ -122,7 +216,7 @@ class LocalBackend:
         await asyncio.to_thread(self._layout.create_dirs, reached_by_host_path=False)
         kit, self._kit_lock = await asyncio.to_thread(build_kit, self._layout.kits, self._agent)
         with contextlib.suppress(ChatdError, OSError):  # The next start tries again.
-            await cleanup.remove_unused_kits(
+            await workspace_dirs.remove_unused_kits(
                 self._layout.kits, kit.path.name, self._supervisor.words_in_use
             )
         report = await isolation.detect_isolation(
@@ -276,8 +370,8 @@ class LocalBackend:
         await asyncio.to_thread(self._layout.create_dirs, reached_by_host_path=False)
         root = self._layout.workspace_paths(workspace).root
         with describe_os_error("The files cannot be removed"):
-            await asyncio.to_thread(cleanup.move_to_trash, root, self._layout.trash)
-            await asyncio.to_thread(cleanup.empty_trash, self._layout.trash)
+            await asyncio.to_thread(workspace_dirs.move_to_trash, root, self._layout.trash)
+            await asyncio.to_thread(workspace_dirs.empty_trash, self._layout.trash)
 
 
 def effective_limits(limits: ResourceLimits, controllers: Collection[str]) -> EffectiveLimits:

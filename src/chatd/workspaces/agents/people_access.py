@@ -1,0 +1,241 @@
+"""What people do in a workspace through its agent: read files, signal processes, revert changes,
+use terminals.
+
+The request comes from the server, not from a chat: a person needs no proof that a worker owns the
+chat.
+"""
+
+import binascii
+from base64 import b64decode
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from datetime import datetime
+from typing import Final
+from urllib.parse import quote, urlencode
+from uuid import UUID
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chatd.domain.chat.row import Chat
+from chatd.domain.ids import ChatId
+from chatd.domain.ports import Clock
+from chatd.domain.workspace.agent_api import (
+    AgentRefused,
+    AgentUnreachable,
+    DiffScope,
+    ProcessInfo,
+    ProcessSignal,
+)
+from chatd.domain.workspace.files import MAX_PIECE_BYTES, FilePiece, WorkspaceDirectory
+from chatd.domain.workspace.terminals import (
+    TerminalEvent,
+    TerminalExited,
+    TerminalOutput,
+    TerminalSize,
+    TerminalTaken,
+)
+from chatd.workspaces.agents.agent_client import (
+    API_PREFIX,
+    ChatIdentity,
+    ConnectedAgent,
+    HttpAgentClient,
+    RequestSender,
+    decode_reply,
+    explain_outdated,
+)
+from chatd.workspaces.agents.agent_session import AgentRequest
+
+# Files
+
+MAX_FACTS_BYTES: Final = 64 << 10
+BROWSE_TIMEOUT_S: Final = 30.0
+"""Longer than the agent waits for its disk."""
+
+
+class _Facts(Struct, frozen=True, kw_only=True):
+    path: str
+    size: int
+    version: str
+    modified_at: datetime | None = None
+
+
+class AgentFiles:
+    """Satisfies `WorkspaceFiles`."""
+
+    def __init__(self, sender: RequestSender) -> None:
+        self._sender = sender
+
+    async def list_directory(self, path: str) -> WorkspaceDirectory:
+        raw = await self._get("/files/list", {"path": path})
+        return decode_reply(raw, WorkspaceDirectory)
+
+    async def read_piece(self, path: str, *, offset: int, limit: int) -> FilePiece:
+        """The reply is a line of facts, and the bytes."""
+        most = min(limit, MAX_PIECE_BYTES)
+        query = {"path": path, "offset": offset, "limit": most}
+        raw = await self._get("/files/read", query, max_bytes=MAX_FACTS_BYTES + most)
+        line, newline, content = raw.partition(b"\n")
+        if not newline or len(content) > most:
+            raise AgentUnreachable("The workspace agent sent a reply that cannot be read.")
+        facts = decode_reply(line, _Facts)
+        return FilePiece(
+            path=facts.path,
+            size=max(facts.size, 0),
+            version=facts.version,
+            modified_at=facts.modified_at,
+            content=content,
+        )
+
+    async def _get(
+        self, path: str, query: Mapping[str, object], *, max_bytes: int = 4 << 20
+    ) -> bytes:
+        request = AgentRequest(
+            method="GET",
+            target=f"{API_PREFIX}{path}?{urlencode(query, quote_via=quote)}",
+            timeout_s=BROWSE_TIMEOUT_S,
+            max_body_bytes=max_bytes,
+        )
+        with explain_outdated():
+            return await self._sender.send(request)
+
+
+# Processes and changes
+
+END_WAIT_S: Final = 2.0
+"""After a signal: most commands end at once, and the reply says so."""
+REVERT_TIMEOUT_S: Final = 60.0
+
+
+class AgentEffects:
+    """Satisfies `WorkspaceEffects` for one chat."""
+
+    def __init__(self, sender: RequestSender, clock: Clock, chat: Chat) -> None:
+        self._sender = sender
+        self._chat = chat
+        self._server = HttpAgentClient(sender, clock)
+        self._own = HttpAgentClient(sender, clock, ChatIdentity(chat_id=chat.id))
+
+    async def processes(self) -> Sequence[ProcessInfo]:
+        return await self._own.processes()
+
+    async def signal(self, process_id: str, signal: ProcessSignal) -> ProcessInfo:
+        known = {process.id: process for process in await self._own.processes()}
+        if process_id not in known:
+            raise AgentRefused(f"This chat has no process {process_id}.", status=404)
+        await self._server.signal(process_id, signal)
+        after = await self._own.output(process_id, wait_s=END_WAIT_S)
+        return replace(known[process_id], running=after.running, exit_code=after.exit_code)
+
+    async def revert(self, scope: DiffScope, repo_root: str, paths: Sequence[str]) -> None:
+        turn = self._chat.turn_message_id
+        body = {
+            "chat_id": str(self._chat.id),
+            "scope": scope,
+            "turn": "" if turn is None else str(turn),
+            "repo_root": repo_root,
+            **dict(zip(("path", "old_path"), paths, strict=False)),
+        }
+        request = AgentRequest(
+            method="POST",
+            target=f"{API_PREFIX}/git/revert",
+            body=msgspec.json.encode(body),
+            timeout_s=REVERT_TIMEOUT_S,
+        )
+        with explain_outdated():
+            await self._sender.send(request)
+
+
+# Terminals.
+#
+# Output is a streamed reply; each input and each new size is a request of its own, sent in order.
+# None is repeated: input that may have arrived must not be typed twice.
+
+TERMINAL_IDLE_TIMEOUT_S: Final = 45.0
+"""Without a line for this long the stream has failed: the agent sends one every 15 seconds."""
+TERMINAL_REQUEST_TIMEOUT_S: Final = 15.0
+MAX_LINE_BYTES: Final = 256 * 1024
+
+
+class _Opened(Struct, frozen=True):
+    again: bool
+
+
+class _Event(Struct, frozen=True, kw_only=True):
+    type: str
+    data: str = ""
+    exit_code: int = -1
+
+
+class AgentTerminal:
+    """Satisfies `WorkspaceTerminal`. `on_use` is called at every input."""
+
+    def __init__(
+        self,
+        agent: ConnectedAgent,
+        chat_id: ChatId,
+        terminal_id: UUID,
+        on_use: Callable[[], None],
+    ) -> None:
+        self._agent = agent
+        self._path = f"{API_PREFIX}/terminals/{terminal_id}"
+        self._headers = ChatIdentity(chat_id=chat_id).headers()
+        self._on_use = on_use
+        self.is_again = False
+
+    async def open(self, size: TerminalSize) -> None:
+        with explain_outdated():
+            raw = await self._post("open", msgspec.json.encode(size))
+        self.is_again = decode_reply(raw, _Opened).again
+        self._on_use()
+
+    async def follow(self) -> AsyncGenerator[TerminalEvent]:
+        request = AgentRequest(
+            method="GET",
+            target=f"{self._path}/output",
+            headers=self._headers,
+            timeout_s=TERMINAL_REQUEST_TIMEOUT_S,
+            max_body_bytes=MAX_LINE_BYTES,
+        )
+        lines = self._agent.stream_lines(request, idle_timeout_s=TERMINAL_IDLE_TIMEOUT_S)
+        async with aclosing(lines):
+            async for line in lines:
+                if (event := _read(line)) is not None:
+                    yield event
+
+    async def write(self, data: bytes) -> None:
+        self._on_use()
+        await self._post("input", data)
+
+    async def resize(self, size: TerminalSize) -> None:
+        await self._post("resize", msgspec.json.encode(size))
+
+    async def close(self) -> None:
+        await self._post("close", b"{}")
+
+    async def _post(self, name: str, body: bytes) -> bytes:
+        request = AgentRequest(
+            method="POST",
+            target=f"{self._path}/{name}",
+            headers=self._headers,
+            body=body,
+            timeout_s=TERMINAL_REQUEST_TIMEOUT_S,
+        )
+        return await self._agent.send(request)
+
+
+def _read(line: bytes) -> TerminalEvent | None:
+    event = decode_reply(line, _Event)
+    match event.type:
+        case "output":
+            try:
+                return TerminalOutput(b64decode(event.data, validate=True))
+            except (binascii.Error, ValueError):
+                raise AgentUnreachable("The workspace agent sent an unreadable line.") from None
+        case "exit":
+            return TerminalExited(event.exit_code)
+        case "taken":
+            return TerminalTaken()
+        case _:
+            return None
