@@ -354,7 +354,7 @@ def _unlink_file(directory: int, name: str) -> bool:
 
 
 def _make_writable(directory: int, name: str) -> None:
-    """Through a descriptor of the entry itself, so that a link put there in the meantime is ignored."""
+    """Through a descriptor of the entry itself, so that a link put there since is ignored."""
     descriptor = os.open(name, OPEN_PATH, dir_fd=directory)
     try:
         if stat.S_ISDIR(os.fstat(descriptor).st_mode):
