@@ -248,7 +248,11 @@ async def test_the_death_of_a_worker_tells_what_it_ran_and_for_how_long(
     dead, frozen = WorkerId(UUID(int=1 << 100)), WorkerId(UUID(int=2 << 100))
     for number, worker in ((1, dead), (2, dead), (3, dead), (4, frozen)):
         await open_chat(pool, number, free=worker)
-    await pool.execute("UPDATE chats SET orphan_count = 2 WHERE id = ANY ($1)", [chat_id(2)])
+    isolated = [chat_id(2), chat_id(3)]
+    await pool.execute("UPDATE chats SET orphan_count = 2 WHERE id = ANY ($1)", isolated)
+    await pool.execute(
+        "UPDATE chat_runs SET started_at = now() - interval '2 h' WHERE chat_id = $1", chat_id(3)
+    )
     for worker in (dead, frozen):
         await pool.execute(
             """INSERT INTO chat_workers (worker_id, lock_key, started_at, renewed_at, lease_until)
@@ -265,9 +269,14 @@ async def test_the_death_of_a_worker_tells_what_it_ran_and_for_how_long(
         }
         deaths = await workers.read_deaths(pool, notices, WORKER)
     assert deaths == {
-        dead: WorkerDeath(uptime_s=60, isolated=1, lock_held=False, before_reaper=True),
+        dead: WorkerDeath(
+            uptime_s=60,
+            suspects=frozenset({chat_id(2)}),
+            lock_held=False,
+            before_reaper=True,
+        ),
         frozen: WorkerDeath(
-            uptime_s=60, isolated=0, lock_held=True, watched=True, before_reaper=True
+            uptime_s=60, suspects=frozenset(), lock_held=True, watched=True, before_reaper=True
         ),
     }
     others = await workers.read_deaths(pool, notices, frozen)

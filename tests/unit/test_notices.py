@@ -1,5 +1,7 @@
 """Notices: what chatd tells people in a chat, and that nothing else takes them for messages."""
 
+from uuid import UUID
+
 import msgspec
 import pytest
 
@@ -12,6 +14,10 @@ from chatd.domain.chat.states import State
 from chatd.domain.chat.worker_transitions import commit_step
 from chatd.domain.decisions import Action, Finish, Generate, TurnRules, next_action
 from chatd.domain.errors import InvariantBroken
+from chatd.domain.ids import ModelConfigId
+from chatd.domain.model.config import replacement_notice
+from chatd.domain.model.failures import RemovedModel
+from chatd.domain.model.protocol import ModelConfig
 from chatd.domain.prompt.builder import PromptTarget, build_prompt, is_paused
 from chatd.domain.prompt.compaction import is_compactable, rows_for_prompt
 from chatd.domain.prompt.labels import list_turns
@@ -139,3 +145,31 @@ def test_a_notice_is_said_once_in_a_turn(rows: list[Message], *, expected: bool)
 def test_notices_that_tell_why_a_turn_ended_early(role: str, part: Part, *, expected: bool) -> None:
     row = message(1, "system" if role == "system" else "assistant", part)
     assert ends_early(row) is expected
+
+
+OLD, NEW = ModelConfigId(UUID(int=1)), ModelConfigId(UUID(int=2))
+TOLD = {"removed_model_config_id": str(OLD), "model_config_id": str(NEW)}
+SUMMARY = message(4, "user", text("A summary."), visibility="model", compressed=True)
+
+
+def answered(row_id: int, model: ModelConfigId) -> Message:
+    return message(row_id, "assistant", text("yes"), model_config_id=model)
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        pytest.param([HI], True, id="first"),
+        pytest.param([HI, notice(2, **TOLD), answered(3, NEW)], False, id="said before"),
+        pytest.param([HI, notice(2, **TOLD), answered(3, OLD)], True, id="it has answered since"),
+        pytest.param([HI, answered(3, NEW)], True, id="the other one was chosen before"),
+        pytest.param([SUMMARY, answered(5, NEW)], False, id="said before the summary"),
+        pytest.param([answered(3, NEW), SUMMARY, HI], False, id="before it, with kept answers"),
+        pytest.param([SUMMARY, answered(5, OLD)], True, id="it has answered since the summary"),
+        pytest.param([answered(3, OLD), SUMMARY, HI], True, id="removed after the summary"),
+    ],
+)
+def test_that_a_model_was_replaced_is_said_once(rows: list[Message], *, says: bool) -> None:
+    removed = RemovedModel(id=OLD, name="old")
+    now = ModelConfig(id=NEW, name="new", provider="p", model="m")
+    assert (replacement_notice(rows, removed, now) is not None) is says

@@ -1,5 +1,7 @@
 """Which deaths of workers tell against the chat that they ran."""
 
+from uuid import UUID
+
 import pytest
 from msgspec.structs import replace
 
@@ -8,25 +10,30 @@ from chatd.domain.chat.row import NO_SETBACKS
 from chatd.domain.chat.states import State
 from chatd.domain.chat.suspicion import (
     DEATHS_TO_ISOLATE,
+    ISOLATION_S,
     MAX_LONE_DEATHS,
     STABLE_WORKER_S,
     WORKER_CRASHED_ERROR,
+    IsolatedRun,
     WorkerDeath,
+    find_suspects,
     is_evidence,
     is_isolated,
     is_stable,
     suspect_delay_s,
 )
 from chatd.domain.chat.worker_transitions import acquire, reap
-from chatd.domain.ids import WorkerId
+from chatd.domain.ids import ChatId
 from chatd.domain.lease import HeartbeatHistory, SeenWorker, WorkerObservations
 from tests.support.factories import WORKER
 from tests.support.seeds import seed_state
 
 LONG = STABLE_WORKER_S
+A, B, C = (ChatId(UUID(int=number)) for number in (1, 2, 3))
+ONE, TWO = frozenset({A}), frozenset({A, B})
 
 
-DIED = WorkerDeath(uptime_s=LONG, isolated=1, lock_held=False, watched=True)
+DIED = WorkerDeath(uptime_s=LONG, suspects=ONE, lock_held=False, watched=True)
 STALLED = replace(DIED, lock_held=True)
 
 
@@ -36,11 +43,11 @@ STALLED = replace(DIED, lock_held=True)
     [
         (DIED, True),
         (replace(DIED, uptime_s=LONG - 1), False),
-        (replace(DIED, isolated=0), False),
-        (replace(DIED, isolated=2), False),
+        (replace(DIED, suspects=frozenset[ChatId]()), False),
+        (replace(DIED, suspects=TWO), False),
         (replace(DIED, draining=True), False),
         (STALLED, True),
-        (replace(STALLED, isolated=2), False),
+        (replace(STALLED, suspects=TWO), False),
         (replace(DIED, watched=False, before_reaper=True), True),
         (replace(STALLED, watched=False, before_reaper=True), False),
         (replace(DIED, watched=False), False),
@@ -57,6 +64,25 @@ def test_a_death_tells_against_the_only_suspect_of_a_worker_that_had_run_for_a_w
     death: WorkerDeath, *, tells: bool
 ) -> None:
     assert is_evidence(death) is tells
+
+
+@pytest.mark.promise("P2")
+@pytest.mark.parametrize(
+    ("ran_s", "suspects"),
+    [
+        (dict[ChatId, float](), set[ChatId]()),
+        ({A: 1.0}, {A}),
+        ({A: ISOLATION_S}, {A}),
+        ({A: ISOLATION_S, B: 1.0}, {B}),
+        ({A: 500.0, B: 3.0, C: 1.0}, {B, C}),
+        ({A: 500.0, B: 100.0}, {A, B}),
+    ],
+)
+def test_isolated_chats_that_had_run_for_long_are_no_suspects_beside_a_new_one(
+    ran_s: dict[ChatId, float], suspects: set[ChatId]
+) -> None:
+    runs = [IsolatedRun(chat_id=chat_id, ran_s=ran) for chat_id, ran in ran_s.items()]
+    assert find_suspects(runs) == suspects
 
 
 @pytest.mark.promise("P2")
@@ -80,8 +106,8 @@ def test_no_number_of_freezes_of_the_database_is_blamed_on_a_chat(
             observed = observed.succeeded([seen], sent_at=at, now=at)
         notice = observed.death_notices({worker})[worker]
         death = replace(DIED, lock_held=lock_held, watched=notice.watched)
-        conclusive = frozenset({worker}) if is_evidence(death) else frozenset[WorkerId]()
-        command = ReapChat(worker_ids=frozenset({worker}), conclusive=conclusive)
+        blamed = frozenset({chat.id}) if is_evidence(death) else frozenset[ChatId]()
+        command = ReapChat(worker_ids=frozenset({worker}), blamed=blamed)
         chat = acquire(reap(chat, command).after, worker).after
     assert is_isolated(chat)
     assert (chat.state, (chat.setbacks or NO_SETBACKS).lone_deaths) == (State.R0, 0)

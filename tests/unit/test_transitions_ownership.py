@@ -231,7 +231,7 @@ def test_only_chats_of_the_dead_worker_are_reaped() -> None:
 DEAD = frozenset({WORKER})
 DIED = ReapChat(worker_ids=DEAD)
 """The death says nothing about its chats."""
-CONCLUSIVE = ReapChat(worker_ids=DEAD, conclusive=DEAD)
+CONCLUSIVE = ReapChat(worker_ids=DEAD, blamed=frozenset({seed_state(State.R0).chat.id}))
 """The worker ran one isolated chat, and had run for a while before."""
 
 

@@ -70,11 +70,11 @@ class ChatReaper:
         self._delayed.intersection_update((*result.expired, *result.orphaned))
         for chat_id in self._in_order(result.expired):
             await self._expire(chat_id, result.at)
-        conclusive = await self._find_conclusive(result)
+        blamed = await self._find_blamed(result)
         for chat_id in self._in_order(result.orphaned):
             command = ReapChat(
                 worker_ids=result.dead,
-                conclusive=conclusive,
+                blamed=blamed,
                 jitter=self._env.jitter(),
                 notices=result.notices,
                 reaper=self._worker_id,
@@ -86,12 +86,13 @@ class ChatReaper:
             await workers.delete_workers(self._conn, result.dead)
             self._env.emit("workers_reaped", workers=len(result.dead), chats=len(result.orphaned))
 
-    async def _find_conclusive(self, result: workers.HeartbeatResult) -> frozenset[WorkerId]:
-        """The workers with a death that tells against the isolated chat they ran."""
+    async def _find_blamed(self, result: workers.HeartbeatResult) -> frozenset[ChatId]:
+        """The isolated chats against which the death of their worker tells."""
         if not result.orphaned:
             return frozenset()
         deaths = await workers.read_deaths(self._conn, result.notices, self._worker_id)
-        return frozenset(worker for worker, death in deaths.items() if is_evidence(death))
+        evidence = [death for death in deaths.values() if is_evidence(death)]
+        return frozenset(chat_id for death in evidence for chat_id in death.suspects)
 
     def _in_order(self, chat_ids: Iterable[ChatId]) -> list[ChatId]:
         """Each replica has its own order, so that replicas collide less. Chats that stopped an

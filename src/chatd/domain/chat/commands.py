@@ -243,13 +243,13 @@ class ReleaseChat(Struct, frozen=True, kw_only=True):
 class ReapChat(Struct, frozen=True, kw_only=True):
     """Remove the owner if it is one of `worker_ids` and, if given, under this `epoch`.
 
-    `conclusive`: workers with a death that tells against the isolated chat they ran.
+    `blamed`: isolated chats against which the death of their worker tells.
     `is_runner_crash`: the worker lives, and only this chat's runner ended. `jitter` is from 0
     to 1. `notices` tell how the deaths were noticed, `reaper` by which worker."""
 
     worker_ids: frozenset[WorkerId]
     epoch: int | None = None
-    conclusive: frozenset[WorkerId] = frozenset()
+    blamed: frozenset[ChatId] = frozenset()
     is_runner_crash: bool = False
     jitter: float = 0.0
     notices: Mapping[WorkerId, DeathNotice] = {}

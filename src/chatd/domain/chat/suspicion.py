@@ -7,12 +7,14 @@ worker takes one isolated chat at a time. Only then does a further death tell so
 chat: the others of that worker are no suspects.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Struct
 
 from chatd.domain.backoff import doubled_s, spread
 from chatd.domain.chat.row import Chat, ChatError
+from chatd.domain.ids import ChatId
 
 DEATHS_TO_ISOLATE: Final = 2
 MAX_LONE_DEATHS: Final = 3
@@ -36,16 +38,30 @@ WORKER_CRASHED_ERROR: Final = ChatError(
 )
 
 
+class IsolatedRun(Struct, frozen=True, kw_only=True):
+    """An isolated chat that a worker ran, and for how long as far as its heartbeats tell."""
+
+    chat_id: ChatId
+    ran_s: float
+
+
+def find_suspects(runs: Sequence[IsolatedRun]) -> frozenset[ChatId]:
+    """Of the isolated chats of a dead worker: those that it had not run for ISOLATION_S yet. The
+    others have stood the test, unless all have."""
+    lately = [run for run in runs if run.ran_s < ISOLATION_S]
+    return frozenset(run.chat_id for run in lately or runs)
+
+
 class WorkerDeath(Struct, frozen=True, kw_only=True):
-    """What the reaper knows of a worker that has lost its lease. `isolated` counts the isolated
-    chats that the worker ran. `lock_held`: the process still holds its session lock, so that it
-    did not die: it stalled, or cannot reach the database. `watched`: the reaper saw the worker
+    """What the reaper knows of a worker that has lost its lease. `suspects` are those of its
+    isolated chats that may have caused it. `lock_held`: the process still holds its session lock,
+    so that it did not die: it stalled, or cannot reach the database. `watched`: the reaper saw the worker
     renew its lease, and the database has answered every heartbeat of the reaper since.
     `before_reaper`: the reaper started after the last renewal. `draining`: the worker had been told
     to stop."""
 
     uptime_s: float
-    isolated: int
+    suspects: frozenset[ChatId]
     lock_held: bool
     watched: bool = False
     before_reaper: bool = False
@@ -62,7 +78,7 @@ def is_isolated(chat: Chat) -> bool:
 
 
 def is_evidence(death: WorkerDeath) -> bool:
-    """Whether the death tells against the isolated chat of that worker.
+    """Whether the death tells against the only suspect of that worker.
 
     After a freeze or an outage of the database, workers that were slow to come back look dead to
     those that were quick. So a reaper that lived through it must have seen the worker alive after
@@ -73,7 +89,7 @@ def is_evidence(death: WorkerDeath) -> bool:
     another from all other chats, without any process ever dying. A worker that drains longer than
     its platform lets it is killed by the platform, and not by a chat.
     """
-    if death.isolated != 1 or death.uptime_s < STABLE_WORKER_S or death.draining:
+    if len(death.suspects) != 1 or death.uptime_s < STABLE_WORKER_S or death.draining:
         return False
     return death.watched or (death.before_reaper and not death.lock_held)
 

@@ -141,7 +141,7 @@ def reap(chat: Chat, command: ReapChat) -> Change:
     require_allowed(chat, Transition.REAP)
     if chat.worker_id not in command.worker_ids or command.epoch not in (None, chat.epoch):
         raise StaleFence(f"Chat {chat.id} has another owner.")
-    is_alone = is_isolated(chat) and chat.worker_id in command.conclusive
+    is_alone = is_isolated(chat) and chat.id in command.blamed
     is_lone = is_alone or command.is_runner_crash
     if (chat.setbacks or NO_SETBACKS).lone_deaths + is_lone < MAX_LONE_DEATHS:
         is_running = chat.status == "running"

@@ -90,12 +90,18 @@ def replacement_notice(
     if removed is None:
         return None
     pair = {"removed_model_config_id": str(removed.id), "model_config_id": str(now.id)}
+    has_answered = has_summary = False
     for row in reversed(history):
         if row.deleted:
             continue
-        if row.role == "assistant" and row.model_config_id == removed.id:
+        if row.role == "assistant" and row.model_config_id == removed.id and not row.compressed:
             break
         if any(part.detail == pair for part in _notices(row, "model_replaced")):
+            return None
+        has_summary = has_summary or row.compressed
+        has_answered = has_answered or (row.role == "assistant" and row.model_config_id == now.id)
+    else:
+        if has_summary and has_answered:  # it was told before what the summary stands for
             return None
     text = f"{removed.name} was removed; {now.name} answers now."
     return notice_draft("model_replaced", text, pair)

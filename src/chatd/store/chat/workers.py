@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final, LiteralString
 
+import msgspec
 from msgspec import Struct
 
 from chatd.domain.chat.row import Chat
-from chatd.domain.chat.suspicion import WorkerDeath
+from chatd.domain.chat.suspicion import IsolatedRun, WorkerDeath, find_suspects
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.lease import LEASE_TTL_S, SeenWorker
 from chatd.domain.takeover import DeathNotice
@@ -192,8 +193,11 @@ HEARTBEAT: Final[LiteralString] = f"""
 READ_DEATHS: Final[LiteralString] = """
     SELECT w.worker_id, extract(epoch FROM w.renewed_at - w.started_at)::float8 AS uptime_s,
         w.draining,
-        (SELECT count(*) FROM chats c WHERE c.worker_id = w.worker_id AND c.orphan_count > 1
-         AND c.status = 'running') AS isolated,
+        ARRAY(SELECT json_build_object('chat_id', c.id, 'ran_s', coalesce(
+                extract(epoch FROM w.renewed_at - r.started_at), 0)::float8)::text
+              FROM chats c LEFT JOIN chat_runs r ON r.chat_id = c.id AND r.run_no = c.run_no
+              WHERE c.worker_id = w.worker_id AND c.orphan_count > 1 AND c.status = 'running'
+             ) AS isolated,
         EXISTS (SELECT FROM pg_locks l
                 WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted
                   AND (l.classid::bigint << 32) | l.objid::bigint = w.lock_key
@@ -202,6 +206,8 @@ READ_DEATHS: Final[LiteralString] = """
         coalesce((SELECT r.started_at > w.renewed_at FROM chat_workers r WHERE r.worker_id = $2),
             false) AS before_reaper
     FROM chat_workers w WHERE w.worker_id = ANY ($1::uuid[])"""
+
+_ISOLATED_RUN: Final = msgspec.json.Decoder(IsolatedRun)
 
 FORMER_WORKERS_KEPT_DAYS: Final = 90.0
 """So long the record of attempts can name the hosts of workers that have ended."""
@@ -376,7 +382,7 @@ async def read_deaths(
     return {
         row["worker_id"]: WorkerDeath(
             uptime_s=row["uptime_s"],
-            isolated=row["isolated"],
+            suspects=find_suspects([_ISOLATED_RUN.decode(text) for text in row["isolated"]]),
             lock_held=row["lock_held"],
             watched=notices[row["worker_id"]].watched,
             before_reaper=row["before_reaper"],
