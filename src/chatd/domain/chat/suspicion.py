@@ -55,8 +55,8 @@ def find_suspects(runs: Sequence[IsolatedRun]) -> frozenset[ChatId]:
 class WorkerDeath(Struct, frozen=True, kw_only=True):
     """What the reaper knows of a worker that has lost its lease. `suspects` are those of its
     isolated chats that may have caused it. `lock_held`: the process still holds its session lock,
-    so that it did not die: it stalled, or cannot reach the database. `watched`: the reaper saw the worker
-    renew its lease, and the database has answered every heartbeat of the reaper since.
+    so that it did not die: it stalled, or cannot reach the database. `watched`: the reaper saw the
+    worker renew its lease, and the database has answered every heartbeat of the reaper since.
     `before_reaper`: the reaper started after the last renewal. `draining`: the worker had been told
     to stop."""
 
