@@ -1,16 +1,21 @@
 """The whole output of a command in a file of the workspace."""
 
 import os
+import threading
 from pathlib import Path
 
+import pytest
+
+from chatd.agent.processes import table
 from chatd.agent.processes.output_file import (
+    FILED_ABOVE_BYTES,
     MAX_OUTPUT_FILE_BYTES,
     MAX_RESULT_FILES,
     MAX_UNWRITTEN_BYTES,
     OutputFile,
     prune_results,
 )
-from tests.agent.processes.agent_fixture import AgentFixture
+from tests.agent.processes.agent_fixture import AgentFixture, boot_agent
 from tests.support.outcomes import present
 
 
@@ -92,3 +97,19 @@ async def test_a_workspace_keeps_a_bounded_number_of_results(agent: AgentFixture
         (results / f"old-{number}.txt").write_text("old")
     await agent.run("yes 0123456789 | head -n 2000")
     assert len(os.listdir(results)) == MAX_RESULT_FILES
+
+
+async def test_commands_start_and_end_while_no_output_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = threading.Event()
+    monkeypatch.setattr(OutputFile, "write", lambda *_: disk.wait())
+    monkeypatch.setattr(table, "FILE_WAIT_S", 0.01)
+    async with boot_agent(tmp_path) as agent:
+        try:
+            long = f"head -c {2 * FILED_ABOVE_BYTES} /dev/zero"
+            for _ in range(6):
+                assert (await agent.run(long))["exit_code"] == 0
+            assert (await agent.run("echo done"))["output"] == "done\n"
+        finally:
+            disk.set()

@@ -38,6 +38,7 @@ MAX_LISTED_COMMANDS = 10
 FILE_WAIT_S = 2.0
 """How long a reader waits until the end of the output is in its file."""
 _PROCESS_THREADS = 4
+_FILE_THREADS = 2
 SIGNALS = {"terminate": signal.SIGTERM, "kill": signal.SIGKILL}
 
 
@@ -81,6 +82,8 @@ class ProcessTable:
         self._is_closing = False
         # A pool of its own, which `close` does not wait for: the disk may never answer.
         self._threads = start_pool(_PROCESS_THREADS, "process")
+        # The files of outputs may be slow or hang, and commands still start and end.
+        self._file_threads = start_pool(_FILE_THREADS, "output")
 
     async def start(
         self,
@@ -218,7 +221,8 @@ class ProcessTable:
 
     async def _file_output(self, entry: CommandEntry) -> None:
         while entry.file.is_due:
-            await self._in_thread(partial(entry.file.write, entry.file.take()))
+            write = partial(entry.file.write, entry.file.take())
+            await asyncio.get_running_loop().run_in_executor(self._file_threads, write)
         entry.filing = None
 
     def _spawn(self, spec: CommandSpec) -> tuple[str, SpawnedShell]:
