@@ -103,7 +103,11 @@ async def test_commands_start_and_end_while_no_output_can_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = threading.Event()
-    monkeypatch.setattr(OutputFile, "write", lambda *_: disk.wait())
+
+    def hang(*_: object) -> None:
+        disk.wait()
+
+    monkeypatch.setattr(OutputFile, "write", hang)
     monkeypatch.setattr(table, "FILE_WAIT_S", 0.01)
     async with boot_agent(tmp_path) as agent:
         try:
