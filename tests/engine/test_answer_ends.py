@@ -172,7 +172,20 @@ async def test_a_provider_that_only_sends_pings_is_given_up_and_not_asked_again(
     assert chat.last_error is not None
     assert (chat.state, chat.last_error.kind) == ("E0", "stream_content_timeout")
     assert await rig.transcript(chat_id) == ["user: go", "assistant: so far"]
+    assert (await rig.history(chat_id))[-1].finish_reason == "error"
     assert len(rig.api.requests) == 1
+
+
+async def test_an_answer_that_breaks_for_good_is_kept_and_marked(rig: EngineRig) -> None:
+    """Not as one that a person stopped."""
+    error = b'{"error": {"message": "Bad key", "type": "authentication_error", "code": 401}}'
+    rig.api.script(chunk(content="so far"), b"data: " + error + b"\n\n")
+    chat_id = await rig.create("go")
+    chat = await rig.wait_runner_left(chat_id)
+    assert chat.last_error is not None
+    assert (chat.state, chat.last_error.kind) == ("E0", "auth")
+    assert await rig.transcript(chat_id) == ["user: go", "assistant: so far"]
+    assert (await rig.history(chat_id))[-1].finish_reason == "error"
 
 
 async def test_a_provider_that_floods_one_event_without_end_is_not_asked_again(

@@ -81,7 +81,7 @@ from chatd.domain.spend import UNCHECKED_WAIT, SpendRefusal
 from chatd.domain.subagents import WAIT_TOOL
 from chatd.domain.text import utc_text
 from chatd.domain.tool_policy.rules import PolicyLayer
-from chatd.engine.attempt import Attempt
+from chatd.engine.attempt import Attempt, PartialMessages
 from chatd.engine.file_loader import FileLoader
 from chatd.engine.spend_guard import SpendGuard, SpendUnknown
 from chatd.parts.episodes import PartRecorder
@@ -205,7 +205,8 @@ class CallRows(Struct, frozen=True, kw_only=True):
 
 class ModelCallError(ModelError):
     """The call gave no usable answer. `usage` is to be recorded nevertheless. `has_said`: viewers
-    have seen parts of it, which are discarded. `is_begun`: the provider sent a part, so that the
+    have seen parts of it, which are discarded if another call follows; `partial` makes the messages
+    that are kept if none does. `is_begun`: the provider sent a part, so that the
     next call costs money again. `is_refused`: the provider did not begin it. `request_tokens` is
     the estimated size of the request; None if it has files, whose size is not known."""
 
@@ -218,8 +219,10 @@ class ModelCallError(ModelError):
         is_begun: bool = False,
         is_refused: bool = False,
         request_tokens: int | None = None,
+        partial: PartialMessages | None = None,
     ) -> None:
         super().__init__(classified)
+        self.partial = partial
         self.usage = usage
         self.has_said = has_said
         self.is_begun = is_begun
@@ -375,10 +378,15 @@ class ModelCall:
                 raise AnswerTimeout(failure, self.usage_entries())
             if failure.kind in ("answer_too_large", "stream_content_timeout"):
                 raise AnswerTooLarge(failure, self.usage_entries())
-            raise self.rejected(attempt, failure)
+            raise self.rejected(attempt, failure, partial=self.partial_messages)
         return self._assembler.finished()
 
-    def rejected(self, attempt: Attempt, failure: ClassifiedFailure) -> ModelCallError:
+    def rejected(
+        self,
+        attempt: Attempt,
+        failure: ClassifiedFailure,
+        partial: PartialMessages | None = None,
+    ) -> ModelCallError:
         """Discard the answer; its usage stays to be recorded. What it said after a text that it
         continued is continued again, or kept if the turn fails."""
         usage = self.usage_entries()
@@ -394,6 +402,7 @@ class ModelCall:
             is_begun=is_begun,
             is_refused=not self._is_opened,
             request_tokens=self._request_tokens,
+            partial=partial,
         )
 
     async def _read(

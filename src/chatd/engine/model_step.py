@@ -19,7 +19,7 @@ from chatd.domain.answer.answer import (
     judge_answer,
 )
 from chatd.domain.answer.assembler import used_call_ids
-from chatd.domain.answer.partial import continuation
+from chatd.domain.answer.partial import continuation, mark_broken_off
 from chatd.domain.answer.tool_calls import surplus_notice
 from chatd.domain.backoff import spread
 from chatd.domain.chat.commands import CommitStep, FinishTurn, RecordRetry
@@ -55,7 +55,7 @@ from chatd.domain.prompt.instruction_updates import PendingUpdate, next_update
 from chatd.domain.prompt.kept_rows import clear_results, count_cleared
 from chatd.domain.prompt.provider_content import drop_unpaired_in_answer
 from chatd.domain.text import utc_text
-from chatd.engine.attempt import Attempt
+from chatd.engine.attempt import Attempt, PartialMessages
 from chatd.engine.circuits import Circuits
 from chatd.engine.committer import Committer
 from chatd.engine.debug_recorder import DebugRecorder
@@ -311,13 +311,17 @@ class ModelStep(Struct, frozen=True, kw_only=True):
         context: TurnContext,
         error: ChatError,
         usage: tuple[UsageEntry, ...],
+        partial: PartialMessages | None = None,
     ) -> AppliedChange:
-        """An answer that failed was discarded before. What a worker that died or released the
-        chat has said at this step is kept."""
+        """Keep what was said at this step: by the last call, in `partial`, if that was discarded
+        for the next one, and by a worker that died or released the chat. Answers of calls before
+        the last one were discarded."""
+        at = utc_text(self.env.clock.now())
+        said = attempt.partial_messages(at) or (() if partial is None else partial(at))
         return await self.committer.fail_turn(
             attempt,
             error,
-            messages=attempt.partial_messages(utc_text(self.env.clock.now())),
+            messages=tuple(map(mark_broken_off, said)),
             usage=usage,
             client_tools=context.client_names,
         )
@@ -341,7 +345,8 @@ class ModelStep(Struct, frozen=True, kw_only=True):
                 await self._retry(attempt, error, 0.0)
                 return await self.compact(attempt, context, None)
             case GiveUp():
-                return await self._fail(attempt, context, error.classified.error, error.usage)
+                failed = error.classified.error
+                return await self._fail(attempt, context, failed, error.usage, error.partial)
             case _:
                 assert_never(decision)
 

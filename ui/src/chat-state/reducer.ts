@@ -100,7 +100,7 @@ function applyGroup(feed: ChatFeed, end: VersionReached): ChatFeed {
   const before = isReset ? { ...initialState(feed.shown.chatId), live: feed.shown.live } : feed.shown;
   const after = applyEvents(before, events);
   const episode = episodeAfter(feed.episode, events);
-  const keepsLive = LIVE_STATUSES.has(after.status) && isShownUntil(before.live, episode, after);
+  const keepsLive = LIVE_STATUSES.has(after.status) && isShownUntil(before.live, episode);
   const shown: ChatState = {
     ...after,
     loaded: true,
@@ -115,12 +115,12 @@ function applyGroup(feed: ChatFeed, end: VersionReached): ChatFeed {
 
 /**
  * The next attempt at the same answer replaces the preview with its first part, which is often the
- * same text: another worker goes on with it. A failed answer is dropped at once.
+ * same text: another worker goes on with it. What a failed call said stays until then too.
  */
-function isShownUntil(live: LiveParts | null, episode: Episode | null, chat: ChatState): boolean {
+function isShownUntil(live: LiveParts | null, episode: Episode | null): boolean {
   if (live === null || episode === null) return false;
   if (isSameEpisode(episode, live)) return true;
-  return live.historyVersion === episode.historyVersion && live.attempt < episode.attempt && chat.retry === null;
+  return live.historyVersion === episode.historyVersion && live.attempt < episode.attempt;
 }
 
 function applyEvents(state: ChatState, events: readonly ChatEvent[]): ChatState {

@@ -12,7 +12,8 @@ import { NextLinks } from "./next-links";
 interface DemoCard {
   title: string;
   text: string;
-  seconds: number;
+  /** About how long; null: until the user stops it. */
+  seconds: number | null;
   prompt: string;
   art: ComponentType;
   panel?: string;
@@ -21,7 +22,7 @@ interface DemoCard {
 /** Requests that the demo model plays a script for. The queue, the worker, the tools and the stream are real. */
 const CARDS: readonly DemoCard[] = [
   { title: "Fix a failing test", text: "It writes a small project, runs its tests, finds the bug and fixes it.", seconds: 30, prompt: "fix the failing test", art: FixArt },
-  { title: "Lose a worker", text: "Kill the process in mid-sentence and see another go on.", seconds: 40, prompt: "tell me a long story", art: KillArt, panel: "runs" },
+  { title: "Lose a worker", text: "Kill the process in mid-sentence and see another go on. Stop it when you have seen enough.", seconds: null, prompt: "tell me a long story", art: KillArt, panel: "runs" },
   { title: "Work with subagents", text: "Two agents look at the code and the tests at the same time, and report.", seconds: 15, prompt: "review this with subagents", art: TreeArt },
 ];
 
@@ -82,7 +83,7 @@ export function FirstScreen() {
             <span className="text">{card.text}</span>
             <span className="foot">
               {busy === card.title ? <Spinner label="Starting" /> : <Icon of={Clock} size="sm" />}
-              {card.seconds} s
+              {card.seconds === null ? "as long as you like" : `${card.seconds} s`}
             </span>
           </button>
         ))}

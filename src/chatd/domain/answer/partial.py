@@ -93,6 +93,13 @@ def kept_messages(
     return own
 
 
+def mark_broken_off(draft: Draft) -> Draft:
+    """A partial answer without a reason is one that a person stopped. This one failed."""
+    if draft.role != "assistant" or draft.finish_reason is not None:
+        return draft
+    return msgspec.structs.replace(draft, finish_reason="error")
+
+
 def longest_attempt(chat: Chat, previous: Mapping[Episode, tuple[LivePart, ...]]) -> Episode | None:
     """The attempt at an answer that an interrupt would keep, of those whose answer was not
     discarded; None if none of them said anything. The results of tools are kept by the tools."""

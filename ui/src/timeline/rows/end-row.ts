@@ -19,7 +19,12 @@ export function calloutOf(state: ChatState): Callout | null {
     return { type: "failed", error };
   }
   const isRetrying = state.status === "running" || state.status === "pending";
-  return isRetrying && state.retry !== null ? { type: "retrying", retry: state.retry, canHurry: isUnanswered(state) } : null;
+  return isRetrying && state.retry !== null ? { type: "retrying", retry: state.retry, canHurry: isUnanswered(state), hasSaid: hasSaid(state) } : null;
+}
+
+/** The failed call has said something, which is still shown. */
+function hasSaid(state: ChatState): boolean {
+  return (state.live?.earlier ?? state.live?.parts ?? []).some((part) => part.type === "text" && part.text.trim() !== "");
 }
 
 /** The turn has done nothing yet: its message can be sent again without losing work. */

@@ -100,7 +100,7 @@ export interface NoteRow extends RowBase {
 }
 
 export type Callout =
-  | { readonly type: "retrying"; readonly retry: RetryState; readonly canHurry: boolean }
+  | { readonly type: "retrying"; readonly retry: RetryState; readonly canHurry: boolean; readonly hasSaid: boolean }
   | { readonly type: "failed"; readonly error: ChatError }
   | { readonly type: "held"; readonly error: ChatError; readonly queued: number };
 export interface CalloutRow extends RowBase {

@@ -217,9 +217,14 @@ const TABLE: readonly (readonly [string, ChatState, string])[] = [
     "user execute:streaming",
   ],
   [
-    "retrying takes the place of the live text",
-    chat([question], { status: "running", retry, live: live([text("so f")]) }),
-    "user callout:retrying",
+    "what a failed call has said stays above the retry, without its calls",
+    chat([question], { status: "running", retry, live: live([text("so f"), callDelta("c", "execute", "{")]) }),
+    "user prose callout:retrying",
+  ],
+  [
+    "an answer that broke off says so, and the error after it has the button",
+    chat([question, { ...message(2, "assistant", text("half")), finish_reason: "error" }], { status: "error", error: failed }),
+    "user prose note:error callout:failed",
   ],
   ["an error is the last row", chat([question], { status: "error", error: failed }), "user callout:failed"],
   [

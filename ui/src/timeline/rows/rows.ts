@@ -44,8 +44,9 @@ export class RowModel {
     const list = new RowList(settled.rows);
     const isBusy = BUSY.has(state.status);
     // Calls of an attempt that has ended never ran.
-    const earlier = state.live?.earlier?.filter((part) => part.type === "text" || part.type === "reasoning");
-    const live = state.retry === null ? (earlier ?? state.live?.parts ?? NONE) : NONE;
+    const ended = state.live?.earlier ?? (state.retry === null ? undefined : state.live?.parts);
+    const earlier = ended?.filter((part) => part.type === "text" || part.type === "reasoning");
+    const live = earlier ?? state.live?.parts ?? NONE;
     const openId = state.messages[settled.openFrom]?.id ?? null;
     const records = settled.records.withLive(live, openId);
     const context = {
@@ -60,6 +61,8 @@ export class RowModel {
     if (!isBusy) list.addAll((options.pendingSends ?? NONE).map(pendingRow));
     const end = endRow(state, list.last);
     if (end !== null) list.add(end);
+    // The callout says why, and has the button.
+    if (end?.kind === "callout") list.dropContinue();
     return isBusy ? list.rows : withLastAsk(list.rows);
   }
 
@@ -120,6 +123,12 @@ class RowList {
 
   get last(): Row | undefined {
     return this.rows.at(-1);
+  }
+
+  dropContinue(): void {
+    const at = this.rows.findLastIndex((row) => row.kind === "note");
+    const row = this.rows[at];
+    if (row?.kind === "note" && row.canContinue) this.rows[at] = { ...row, canContinue: false };
   }
 
   addAll(rows: readonly Row[]): void {

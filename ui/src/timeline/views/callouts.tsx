@@ -10,7 +10,7 @@ import { failureOf, RETRY_TITLES, type NextStep } from "./failures";
 export function CalloutView({ callout }: { readonly callout: Callout }) {
   switch (callout.type) {
     case "retrying":
-      return <Retrying retry={callout.retry} canHurry={callout.canHurry} />;
+      return <Retrying retry={callout.retry} canHurry={callout.canHurry} hasSaid={callout.hasSaid} />;
     case "failed":
       return <Failed error={callout.error} />;
     case "held":
@@ -18,7 +18,7 @@ export function CalloutView({ callout }: { readonly callout: Callout }) {
   }
 }
 
-function Retrying({ retry, canHurry }: { readonly retry: RetryState; readonly canHurry: boolean }) {
+function Retrying({ retry, canHurry, hasSaid }: { readonly retry: RetryState; readonly canHurry: boolean; readonly hasSaid: boolean }) {
   const { tryAgain, switchModel } = useTimelineActions();
   const [isOpen, setOpen] = useState(false);
   const until = retry.retrying_at ?? null;
@@ -27,7 +27,7 @@ function Retrying({ retry, canHurry }: { readonly retry: RetryState; readonly ca
       <Icon of={Clock} />
       <div className="grow">
         <h4>{RETRY_TITLES[retry.kind ?? ""] ?? "The provider did not answer"}</h4>
-        <p>Nothing is lost. Retry {retry.attempt} starts by itself.</p>
+        <p>Retry {retry.attempt} starts by itself{hasSaid ? ", and answers anew; the text above stays until it has said as much" : ". Nothing is lost"}.</p>
         {isOpen && <Details texts={[retry.error, retry.detail, statusText(retry.status_code)]} />}
         <div className="acts">
           {canHurry && (
@@ -153,7 +153,7 @@ const NOTES: Readonly<Record<Note, readonly [ReactNode, string]>> = {
   length: [<Icon key="i" of={ScissorsLineDashed} />, "Cut at the output limit of the model."],
   "content-filter": [<Icon key="i" of={ShieldAlert} className="warn" />, "The provider’s content filter stopped the answer."],
   refusal: [<Icon key="i" of={ShieldAlert} className="warn" />, "The model declined to answer. Change the message, or choose another model."],
-  error: [<Icon key="i" of={TriangleAlert} className="danger" />, "The provider broke the answer off."],
+  error: [<Icon key="i" of={TriangleAlert} className="danger" />, "The answer broke off here. What had arrived is kept."],
 };
 
 export function NoteLine({ row }: { readonly row: NoteRow }) {
