@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 from chatd.cli.main import app
 from chatd.store import migrator
 
-COMMANDS = ["sign-in-link", "create-user ada", "reset-password admin", "rotate-keys"]
+COMMANDS = ["sign-in-link", "create-user ada", "reset-password admin", "rotate-keys", "audit"]
 PASSWORD = "a long passphrase\n"
 
 
@@ -59,3 +59,23 @@ def test_a_command_says_first_which_deployment_it_changes(
 ) -> None:
     ended = chatd_admin(*command.split(), "--data-dir", home, "--database-url", dsn)
     assert ended.stderr.splitlines()[0].startswith(f"deployment: {home}, database postgresql://")
+
+
+def test_the_audit_log_is_printed_filtered_and_exported(home: Path, dsn: str) -> None:
+    place = ("--data-dir", home, "--database-url", dsn)
+    chatd_admin("create-user", "ada", *place)
+    printed = chatd_admin("audit", "--type", "user", "--text", "created", *place).stdout
+    assert printed.endswith("  chatd admin create-user created the user ada\n")
+    assert chatd_admin("audit", "--until", "2020-01-01", *place).stdout == ""
+    exported = chatd_admin("audit", "--csv", "--since", "2020-01-01", *place).stdout
+    assert "chatd admin create-user,created the user ada,user.create,user,ada," in exported
+    newest = chatd_admin("audit", "--limit", "1", *place).stdout
+    assert newest.endswith("  chatd admin audit exported 2 entries of the audit log\n")
+    for options, said in {
+        ("--since", "soon"): "--since: 'soon' is not a day",
+        ("--type", "thing"): "--type: there is no type 'thing'",
+        ("--object", "1"): "--object: give its --type too",
+        ("--user", "bob"): "there is no user 'bob'",
+    }.items():
+        refused = chatd_admin("audit", *options, *place)
+        assert (refused.exit_code != 0, said in refused.stderr) == (True, True), refused.stderr

@@ -1,7 +1,7 @@
 """Cases of accounts: what users do with their own, and what only administrators do."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import date
+from datetime import UTC, date, datetime
 from typing import Final
 from uuid import UUID
 
@@ -88,6 +88,14 @@ OWN_ACCOUNT: Final[Mapping[str, Case]] = {
 ADMINISTRATION: Final[Mapping[str, Case]] = {
     "account.audit.list_page": lambda pool, who, _: audit.list_page(
         pool, who, audit.AuditFilter(), before=None, limit=9
+    ),
+    "account.audit.begin_export": lambda pool, who, _: audit.begin_export(
+        pool, who, audit.AuditFilter()
+    ),
+    "account.audit.read_export": lambda pool, who, _: anext(
+        audit.read_export(
+            pool, who, audit.AuditFilter(), audit.AuditPosition(datetime.max.replace(tzinfo=UTC), 0)
+        )
     ),
     "account.users.create": in_transaction(
         lambda session, who: users.create(

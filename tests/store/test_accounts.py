@@ -11,14 +11,16 @@ from uuid import UUID, uuid5
 import pytest
 
 from chatd.domain.access import ADMIN_USER_ID, Actor, Role, SystemActor, UserActor
+from chatd.domain.account.audit_text import actor_text, summary
 from chatd.domain.account.entities import AuditEntry, Credential, CredentialKind, User
+from chatd.domain.chat.states import State
 from chatd.domain.config_change import ConfigChange
-from chatd.domain.errors import ChatdError, Conflict, Forbidden, NotFound
+from chatd.domain.errors import ChatdError, Conflict, Forbidden, InvalidInput, NotFound
 from chatd.domain.ids import CredentialId, GroupId, UserId
 from chatd.domain.tool_policy.rules import ToolPolicy, ToolRule
 from chatd.store import providers, secret_keys, skills, tool_policies, webhooks
 from chatd.store.account import audit, credentials, groups, sign_in_attempts, users
-from chatd.store.account.audit import AuditFilter
+from chatd.store.account.audit import AuditFilter, AuditPosition
 from chatd.store.account.credentials import NewCredential
 from chatd.store.account.users import NewUser, UserChanges
 from chatd.store.config_changes import CONFIG_CHANNEL
@@ -28,7 +30,8 @@ from chatd.store.providers import StoredKey
 from chatd.store.secret_keys import KeyRecord
 from chatd.store.skills import SkillPatch
 from tests.support.outcomes import present
-from tests.support.store import session_to
+from tests.support.seeds import Seed
+from tests.support.store import insert_seed, plan_of, session_to
 
 T = TypeVar("T")
 
@@ -482,28 +485,129 @@ async def test_attempts_are_counted_for_all_replicas_and_refused_ones_cost_nothi
     assert sum(await allowed()) == 10
 
 
-async def test_the_log_is_read_by_actor_and_by_object_in_pages(pool: Pool) -> None:
+async def test_the_log_is_read_by_its_filters_in_pages(pool: Pool) -> None:
     async def write(by: Actor, action: str, object_id: str) -> None:
-        await audit.record(pool, by, action=action, object_type="thing", object_id=object_id)
+        await audit.record(
+            pool, by, action=action, object_type="thing", object_id=object_id, detail={"n": "100%"}
+        )
 
     for number in range(5):
         await write(ADMIN, f"thing.{number}", str(number % 2))
-    await write(SYSTEM, "thing.swept", "0")
+    await write(SYSTEM, "user.suspend", "0")
+    # One a day, from the first to the sixth of May.
+    await pool.execute(
+        """UPDATE audit_log a SET at = '2026-04-30Z'::timestamptz + n.place * interval '1 day'
+           FROM (SELECT id, row_number() OVER (ORDER BY id) AS place FROM audit_log) n
+           WHERE n.id = a.id"""
+    )
 
-    async def actions(wanted: AuditFilter, before: int | None = None) -> list[str]:
+    async def actions(wanted: AuditFilter, before: AuditPosition | None = None) -> list[str]:
         page = await audit.list_page(pool, ADMIN, wanted, before=before, limit=3)
         return [entry.action for entry in page]
 
-    assert await actions(AuditFilter()) == ["thing.swept", "thing.4", "thing.3"]
+    assert await actions(AuditFilter()) == ["user.suspend", "thing.4", "thing.3"]
     newest = await newest_entry(pool)
     assert (newest.actor, newest.actor_id, newest.outcome) == ("test", None, "done")
-    assert await actions(AuditFilter(), newest.id) == ["thing.4", "thing.3", "thing.2"]
+    later = AuditPosition(newest.at, newest.id)
+    assert await actions(AuditFilter(), later) == ["thing.4", "thing.3", "thing.2"]
     by_me = AuditFilter(actor_id=ADMIN_USER_ID)
     assert await actions(by_me) == ["thing.4", "thing.3", "thing.2"]
     of_one = AuditFilter(object_type="thing", object_id="1")
     assert await actions(of_one) == ["thing.3", "thing.1"]
+    assert await actions(AuditFilter(object_type="thing")) == ["user.suspend", "thing.4", "thing.3"]
+    assert await actions(AuditFilter(object_type="chat")) == []
+    third, fifth = (datetime(2026, 5, day, tzinfo=UTC) for day in (3, 5))
+    spring = AuditFilter(since=third, until=fifth)
+    assert await actions(spring) == ["thing.3", "thing.2"]
+    assert await actions(spring, later) == ["thing.3", "thing.2"]
+    mine = AuditFilter(actor_id=ADMIN_USER_ID, object_type="thing", object_id="0", until=fifth)
+    assert await actions(mine) == ["thing.2", "thing.0"]
+    for text, found in {"SUSPENDED": 1, "thing.4": 1, "100%": 3, "_": 0, "1%0": 0}.items():
+        assert len(await actions(AuditFilter(text=text))) == found, text
     with pytest.raises(Forbidden):
         await audit.list_page(pool, actor("ada"), AuditFilter(), before=None, limit=3)
+
+
+async def test_an_entry_names_people_and_objects_as_they_are_today_or_were_last(pool: Pool) -> None:
+    ada, group = user_id("ada"), GroupId(UUID(int=4711))
+    await commit(
+        pool, lambda s: users.create(s, ADMIN, NewUser(id=ada, username="ada", role="admin"))
+    )
+    await commit(pool, lambda s: groups.create(s, actor("ada", "admin"), group, "Readers"))
+    await commit(pool, lambda s: groups.add_member(s, ADMIN, group, ada))
+    await commit(pool, lambda s: users.update(s, ADMIN, ada, UserChanges(username="lovelace")))
+    await commit(pool, lambda s: groups.delete(s, ADMIN, group))
+    await audit.record(pool, ADMIN, action="chat.read", object_type="chat", object_id=UUID(int=8))
+    await commit(pool, lambda s: users.delete(s, ADMIN, ada))
+
+    found = await audit.list_page(pool, ADMIN, AuditFilter(), before=None, limit=20)
+    assert [f"{actor_text(entry)} {summary(entry)}" for entry in reversed(found)] == [
+        "admin created the user lovelace (deleted)",
+        "lovelace (deleted user) created the group Readers (deleted)",
+        "admin added lovelace to the group Readers (deleted)",
+        "admin changed the username of the user lovelace (deleted)",
+        "admin deleted the group Readers",
+        f"admin read a deleted chat ({UUID(int=8)})",
+        "admin deleted the user lovelace",
+    ]
+
+
+async def test_titles_are_named_only_to_those_who_may_read_the_chats(pool: Pool) -> None:
+    chat = await insert_seed(pool, Seed(state=State.W))
+    await audit.record(pool, ADMIN, action="chat.read", object_type="chat", object_id=chat.id)
+    limited = UserActor(user_id=ADMIN_USER_ID, role="admin", scopes=frozenset({"admin"}))
+    for who, name in ((ADMIN, chat.title), (limited, None)):
+        (entry,) = await audit.list_page(pool, who, AuditFilter(), before=None, limit=1)
+        assert (entry.object_name, entry.object_is_deleted) == (name, False)
+
+
+async def test_an_export_is_recorded_and_bounded_and_has_what_was_there_before_it(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "MAX_EXPORTED", 5)
+    monkeypatch.setattr(audit, "_EXPORT_BATCH", 2)
+    for number in range(5):
+        await audit.record(pool, ADMIN, action="a.b", object_type="thing", object_id=number)
+    wanted = AuditFilter(text="a.b")
+    start = await audit.begin_export(pool, ADMIN, wanted)
+    exported = [
+        entry.object_id
+        async for batch in audit.read_export(pool, ADMIN, wanted, start)
+        for entry in batch
+    ]
+    assert exported == ["4", "3", "2", "1", "0"]
+    newest = await newest_entry(pool)
+    assert (newest.action, newest.detail) == ("audit.export", {"entries": 5, "text": "a.b"})
+    await audit.record(pool, ADMIN, action="a.b", object_type="thing", object_id=9)
+    with pytest.raises(InvalidInput, match="more than 5 entries"):
+        await audit.begin_export(pool, ADMIN, wanted)
+
+
+@pytest.mark.stock_server
+async def test_a_page_of_a_long_log_reads_about_what_it_returns(dsn: str) -> None:
+    async with session_to(dsn) as session:
+        await session.execute("BEGIN")
+        await session.execute(
+            """INSERT INTO audit_log (at, actor_id, actor, action, object_type, object_id)
+               SELECT '2026-01-01Z'::timestamptz + n * interval '1 minute',
+                   ('00000000-0000-4000-8000-000000000' || 100 + n % 200)::uuid, 'x', 'user.update',
+                   (ARRAY['user', 'chat', 'file'])[n % 3 + 1], (n % 50)::text
+               FROM generate_series(1, 20000) n"""
+        )
+        await session.execute("ANALYZE audit_log")
+        user = "00000000-0000-4000-8000-000000000103"
+        start = ("2026-01-08Z", 0, "2026-01-02Z", "{}", None)
+        for statement, filters in {
+            audit.LIST: (None, None, None),
+            audit.LIST_BY_ACTOR: (user, None, None),
+            audit.LIST_BY_TYPE: (None, "user", None),
+            audit.LIST_BY_OBJECT: (None, "user", "3"),
+        }.items():
+            page = (*start, *filters, 20, "true", "true")
+            plan = await plan_of(session, statement, *page, option="ANALYZE,")
+            scans = [node for node in plan if node.get("Relation Name") == "audit_log"]
+            read = (node["Actual Rows"] + node.get("Rows Removed by Filter", 0) for node in scans)
+            assert 20 <= sum(read) <= 100, filters
 
 
 async def test_a_rolled_back_write_leaves_no_entry_and_no_notice(dsn: str, pool: Pool) -> None:

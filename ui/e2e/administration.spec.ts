@@ -1,6 +1,8 @@
 /** What administrators read and set for all users: limits, the tool policy, the audit log. */
+import { readFileSync } from "node:fs";
 import { expectGoodState } from "./everywhere";
 import { expect, test } from "./test";
+import { createUser } from "./users";
 
 test("the limit for everyone is seen and changed where those of users and groups are", async ({ page, server }) => {
   await page.goto("/admin/limits");
@@ -17,4 +19,40 @@ test("the limit for everyone is seen and changed where those of users and groups
   await page.getByRole("button", { name: "Change the limit for everyone" }).click();
   await page.getByRole("button", { name: "Use the settings file" }).click();
   await expect(everyone).toContainText("From the settings file");
+});
+
+test("the audit log says who did what by name, is filtered by person, object, date and text, and is exported", async ({ page, server }) => {
+  const user = await createUser(server, "grace");
+  await server.api("PATCH", `/users/${user.id}`, { status: "suspended" });
+  await server.api("POST", "/groups", { name: "Compilers" });
+  await page.goto("/admin/audit");
+  const log = page.getByRole("table", { name: "Audit log" });
+  await expect(log).toContainText("admin suspended the user grace");
+  await expect(log).toContainText("admin created the group Compilers");
+  await log.getByRole("row", { name: /suspended the user grace/ }).getByText("Details").click();
+  await expect(log).toContainText('"suspended"');
+  await expectGoodState(page, "the audit log");
+
+  await log.getByRole("button", { name: "the user grace" }).first().click();
+  await expect(log.getByRole("row")).toHaveCount(3);
+  await page.getByLabel("Text").fill("suspended");
+  await page.getByLabel("Text").press("Enter");
+  await expect(log.getByRole("row")).toHaveCount(2);
+  await page.getByRole("textbox", { name: "Person" }).fill("adm");
+  await page.getByRole("button", { name: "admin", exact: true }).first().click();
+  await expect(page.getByRole("button", { name: "Do not filter by admin" })).toBeVisible();
+  await expect(log.getByRole("row")).toHaveCount(2);
+  await expectGoodState(page, "a filtered audit log");
+  const download = page.waitForEvent("download");
+  await page.getByRole("link", { name: "Export as CSV" }).click();
+  const file = readFileSync(await (await download).path(), "utf8");
+  expect(file.trim().split("\r\n")).toHaveLength(2);
+  expect(file).toContain("admin,suspended the user grace,user.suspend");
+
+  await page.reload();
+  await expect(page.getByRole("button", { name: "Do not filter by grace" })).toBeVisible();
+  await page.getByLabel("To", { exact: true }).fill("2020-01-01");
+  await expect(page.getByText("No entry fits these filters.")).toBeVisible();
+  await page.getByRole("button", { name: "Clear" }).click();
+  await expect(log).toContainText("admin exported 1 entry of the audit log");
 });

@@ -46,6 +46,7 @@ from chatd.api.routes.account.sign_in import SignInRoutes
 from chatd.api.routes.account.skills import SkillRoutes
 from chatd.api.routes.account.tokens import TokenRoutes
 from chatd.api.routes.account.webhooks import WebhookRoutes
+from chatd.api.routes.administration.audit import AuditRoutes
 from chatd.api.routes.administration.costs import CostRoutes
 from chatd.api.routes.administration.demo import DemoRoutes
 from chatd.api.routes.administration.groups import GroupRoutes
@@ -137,6 +138,7 @@ def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
         *OidcRoutes(deps).routes(),
         *TokenRoutes(deps).routes(),
         *UserRoutes(deps).routes(),
+        *AuditRoutes(deps).routes(),
         *GroupRoutes(deps).routes(),
         *DemoRoutes(deps).routes(),
     )

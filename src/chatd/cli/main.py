@@ -302,6 +302,55 @@ def reset_password(
         process.run_to_completion(account_commands.reset_password(settings, username, password))
 
 
+@administration.command("audit")
+def audit_log(
+    config: Config = None,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    *,
+    user: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only what this user did")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="DAY", help="Only from this UTC day on")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="DAY", help="Only up to this UTC day")
+    ] = None,
+    object_type: Annotated[
+        str | None,
+        typer.Option("--type", metavar="TYPE", help="Only what was done to such objects"),
+    ] = None,
+    object_id: Annotated[
+        str | None, typer.Option("--object", metavar="ID", help="Only what was done to this object")
+    ] = None,
+    text: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only entries with this text")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many entries")] = 50,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="All entries that fit, as CSV; the log records this")
+    ] = False,
+) -> None:
+    """Print who did what, newest first."""
+    from chatd.cli import account_commands, deployment, process
+
+    with process.report_errors():
+        flags = {"data_dir": data_dir, "database.url": database_url}
+        settings = deployment.find_deployment(flags, config)
+        request = account_commands.AuditRequest(
+            user=user,
+            since=since,
+            until=until,
+            object_type=object_type,
+            object_id=object_id,
+            text=text,
+            limit=limit,
+            as_csv=as_csv,
+        )
+        process.run_to_completion(account_commands.print_audit_log(settings, request))
+
+
 # Further commands have a module per group, which registers them.
 for commands_of in (
     chat_command,

@@ -1,11 +1,14 @@
-"""Text and raw JSON that the database and every provider accept, and clipping of text.
+"""Text and raw JSON that the database and every provider accept, clipping of text, and CSV.
 
 Input may hold lone surrogates, which the database driver rejects, and JSON escapes of them, which
 make a stored row unreadable. Both become U+FFFD on the way in and again on the way to a model.
 NUL is stored; only prompts replace it.
 """
 
+import csv
+import io
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
 
@@ -16,6 +19,7 @@ Json = Raw | UnsetType
 
 REPLACEMENT_CHAR: Final = "\ufffd"
 _MAX_EMPTY_JSON_BYTES: Final = 64
+_FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 # An escape in JSON text: a surrogate pair, a lone surrogate, a NUL, or any other escape. The last
 # alternative consumes `\\`, so that `\\ud800` (a backslash and five letters) is not replaced.
@@ -105,3 +109,16 @@ def parse_json(raw: Json | str) -> object:
 def utc_text(at: datetime, timespec: str = "auto") -> str:
     """As in all JSON of chatd: `2026-01-31T12:00:00Z`."""
     return at.astimezone(UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
+
+
+def csv_rows(rows: Iterable[Iterable[str]]) -> bytes:
+    """Lines of CSV. A spreadsheet must not take a text for a formula: a cell that it could take
+    for one begins with an apostrophe."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerows([_csv_cell(cell) for cell in row] for row in rows)
+    return text.getvalue().encode(errors="replace")
+
+
+def _csv_cell(text: str) -> str:
+    return f"'{text}" if text.lstrip(" ").startswith(_FORMULA_STARTS) else text

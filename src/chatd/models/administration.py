@@ -72,10 +72,9 @@ class ModelAdministration:
         self, by: ChangeAuthor, model_id: ModelConfigId, body: UpdateModelBody
     ) -> StoredModel:
         given = {name: value for name, value in structs.asdict(body).items() if value is not UNSET}
+        changed = tuple(given)
         is_default = cast("bool | None", given.pop("is_default", None))
-        async with self._directory.change(
-            "model", model_id, by, "update", structs.asdict(body)
-        ) as session:
+        async with self._directory.change("model", model_id, by, "update", changed) as session:
             known = await _find_own(session, model_id)
             fields = _fields(known) | given
             await model_configs.find_free_name(session, fields["name"], model_id)

@@ -448,6 +448,7 @@ ADMINISTRATION: Final = (
         records="token.revoke",
     ),
     row("GET /audit", "administration read", "admin"),
+    row("GET /audit/export.csv", "administration read", "admin", records="audit.export"),
     row("GET /groups", "administration read", "admin"),
     row("POST /groups", "administration", "admin", {"name": "new-{n}"}, records="group.create"),
     row("GET /groups/{group_id}", "administration read", "admin"),

@@ -1979,7 +1979,23 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get: operations["list_audit_entries"];
+        get: operations["list_entries"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/audit/export.csv": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["export_entries"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2302,10 +2318,15 @@ export interface components {
             at: string;
             actor_id: string | null;
             actor: string;
+            actor_name: string;
             ip: string | null;
             action: string;
             object_type: string;
             object_id: string;
+            object_name: string | null;
+            object_is_deleted: boolean;
+            object_text: string;
+            summary: string;
             detail: Record<string, never> | null;
             /** @enum {unknown} */
             outcome: "done" | "failed" | "refused";
@@ -8829,7 +8850,7 @@ export interface operations {
             };
         };
     };
-    list_audit_entries: {
+    list_entries: {
         parameters: {
             query?: {
                 limit?: number;
@@ -8837,6 +8858,9 @@ export interface operations {
                 actor_id?: string;
                 object_type?: string;
                 object_id?: string;
+                since?: string;
+                until?: string;
+                q?: string;
             };
             header?: never;
             path?: never;
@@ -8850,6 +8874,32 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["AuditPage"];
+                };
+            };
+        };
+    };
+    export_entries: {
+        parameters: {
+            query?: {
+                actor_id?: string;
+                object_type?: string;
+                object_id?: string;
+                since?: string;
+                until?: string;
+                q?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/csv": string;
                 };
             };
         };

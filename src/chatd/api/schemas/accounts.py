@@ -4,7 +4,7 @@ Docstrings here are part of the OpenAPI document.
 """
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -363,18 +363,39 @@ class GroupPage(ListPage[GroupReply], frozen=True, kw_only=True):
 # The audit log
 
 
-class AuditQuery(ListQuery, frozen=True, kw_only=True):
-    """Entries of one actor, or about one object."""
+_ACTOR: Final = describe("Only what this user did.", USER_ID)
+_OBJECT_TYPE: Final = describe("Only what was done to objects of this type.", "user")
+_OBJECT_ID: Final = describe("With `object_type`: only what was done to this object.", USER_ID)
+_SINCE: Final = describe("Only what was done then or later.", CREATED_AT)
+_UNTIL: Final = describe("Only what was done before.", CREATED_AT)
+_TEXT: Final = describe("Only entries with this text in what was done or in the details.", "price")
 
-    actor_id: Annotated[UUID | None, describe("Only what this user did.", USER_ID)] = None
-    object_type: Annotated[
-        Annotated[str, Meta(max_length=50)] | None,
-        describe("With `object_id`: only what was done to this object.", "user"),
-    ] = None
-    object_id: Annotated[
-        Annotated[str, Meta(max_length=200)] | None,
-        describe("With `object_type`: only what was done to this object.", USER_ID),
-    ] = None
+_ObjectType = Annotated[str, Meta(max_length=50)]
+_ObjectId = Annotated[str, Meta(max_length=200)]
+_Text = Annotated[str, Meta(min_length=1, max_length=200)]
+_When = Annotated[datetime, Meta(tz=True)]
+
+
+class AuditExportQuery(Struct, frozen=True, kw_only=True):
+    """Entries of one actor, about one object or type of objects, of a time, with a text."""
+
+    actor_id: Annotated[UUID | None, _ACTOR] = None
+    object_type: Annotated[_ObjectType | None, _OBJECT_TYPE] = None
+    object_id: Annotated[_ObjectId | None, _OBJECT_ID] = None
+    since: Annotated[_When | None, _SINCE] = None
+    until: Annotated[_When | None, _UNTIL] = None
+    q: Annotated[_Text | None, _TEXT] = None
+
+
+class AuditQuery(ListQuery, frozen=True, kw_only=True):
+    """Entries of one actor, about one object or type of objects, of a time, with a text."""
+
+    actor_id: Annotated[UUID | None, _ACTOR] = None
+    object_type: Annotated[_ObjectType | None, _OBJECT_TYPE] = None
+    object_id: Annotated[_ObjectId | None, _OBJECT_ID] = None
+    since: Annotated[_When | None, _SINCE] = None
+    until: Annotated[_When | None, _UNTIL] = None
+    q: Annotated[_Text | None, _TEXT] = None
 
 
 class AuditEntryReply(Struct, frozen=True, kw_only=True):
@@ -384,10 +405,21 @@ class AuditEntryReply(Struct, frozen=True, kw_only=True):
     at: Annotated[datetime, describe("When.", CREATED_AT)]
     actor_id: Annotated[UUID | None, describe("The user, if it was one.", USER_ID)]
     actor: Annotated[str, describe("The username at that time, or the command.", "ada")]
+    actor_name: Annotated[
+        str, describe("Who did it, for people: the name today, or a command.", "ada")
+    ]
     ip: Annotated[str | None, describe("The address of the client.", "192.0.2.7")]
     action: Annotated[str, describe("An object and a verb.", "user.suspend")]
     object_type: Annotated[str, describe("The type of the object.", "user")]
     object_id: Annotated[str, describe("Its id.", USER_ID)]
+    object_name: Annotated[
+        str | None, describe("Its name today, or the last one known; null: none is known.", "bob")
+    ]
+    object_is_deleted: Annotated[bool, describe("Whether the object is deleted.")]
+    object_text: Annotated[str, describe("The object, for people.", "the user bob")]
+    summary: Annotated[
+        str, describe("What was done, to be read after the actor.", "suspended the user bob")
+    ]
     detail: Annotated[
         dict[str, Any] | None,
         describe(

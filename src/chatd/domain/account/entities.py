@@ -71,7 +71,9 @@ class ActiveCredential(Struct, frozen=True, kw_only=True):
 
 
 class AuditEntry(Struct, frozen=True, kw_only=True):
-    """`actor` is a username at that time, or the name of a worker or command."""
+    """`actor` is a username at that time, or the name of a worker or command. The names are those
+    of today, or the last ones known. `person_name`: the user whom it is about beside the object,
+    such as a new member or the owner of a chat; None if it is the actor."""
 
     id: int
     at: datetime
@@ -83,3 +85,8 @@ class AuditEntry(Struct, frozen=True, kw_only=True):
     object_id: str
     detail: dict[str, Any] | None
     outcome: AuditOutcome
+    actor_name: str | None = None
+    actor_is_deleted: bool = False
+    object_name: str | None = None
+    object_is_deleted: bool = False
+    person_name: str | None = None

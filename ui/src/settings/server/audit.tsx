@@ -1,46 +1,56 @@
-/** The audit log: who did what, newest first. */
+/** The audit log: who did what, newest first, for people. The filters are part of the address. */
+import "@/styles/lazy-administration.css";
 import { useInfiniteQuery } from "@tanstack/react-query";
+import { Download, ScrollText, X } from "lucide-react";
 import { useState } from "react";
+import { useLocation, useSearch } from "wouter";
 import { api } from "@/api/client";
 import type { components } from "@/api/schema";
-import { Button, EmptyState, ErrorNote, Skeleton, Tag, TextField, Time } from "@/components";
+import { Button, EmptyState, ErrorNote, Field, Icon, Skeleton, Tag, TextField, Time } from "@/components";
 import { Section, SettingsPage, Table } from "../frame";
-import { labelOf } from "../form/json-schema";
+import { useResource } from "../resource";
+import { type AuditFilters, exportPath, NO_FILTERS, queryOf, readFilters, writeFilters } from "./audit-filters";
 
 type Entry = components["schemas"]["AuditEntryReply"];
+type Change = (change: Partial<AuditFilters>) => void;
 
-const KINDS = ["", "chat", "user", "group", "credential", "provider", "model", "settings", "spend_limit", "file"];
+const KINDS: readonly (readonly [string, string])[] = [
+  ["", "Everything"], ["chat", "Chats"], ["file", "Files"], ["workspace", "Workspaces"], ["user", "Users"], ["group", "Groups"], ["session", "Sessions"], ["token", "API tokens"],
+  ["git_credential", "Tokens for git hosts"], ["provider", "Providers"], ["model", "Models"], ["mcp_server", "MCP servers"], ["tool_policy", "Tool policies"],
+  ["spend_limit", "Spend limits"], ["settings", "Settings"], ["audit_log", "Audit log"],
+];
 
 export function AuditPage() {
-  const [kind, setKind] = useState("");
-  const [object, setObject] = useState("");
+  const [path, navigate] = useLocation();
+  const filters = readFilters(useSearch());
+  const change: Change = (part) => {
+    const query = writeFilters({ ...filters, ...part });
+    navigate(query === "" ? path : `${path}?${query}`, { replace: true });
+  };
   const log = useInfiniteQuery({
-    queryKey: ["settings", "audit", kind, object],
+    queryKey: ["settings", "audit", queryOf(filters)],
     initialPageParam: null as string | null,
-    queryFn: ({ pageParam }) =>
-      api.GET("/api/v1/audit", {
-        query: { limit: 100, cursor: pageParam ?? undefined, object_type: kind || undefined, object_id: object.trim() || undefined },
-      }),
+    queryFn: ({ pageParam }) => api.GET("/api/v1/audit", { query: { limit: 100, ...queryOf(filters), ...(pageParam === null ? {} : { cursor: pageParam }) } }),
     getNextPageParam: (page) => page.next_cursor,
   });
   const entries = log.data?.pages.flatMap((page) => page.items) ?? [];
-  const filters = (
-    <>
-      <select className="select" aria-label="Kind of object" value={kind} onChange={(event) => setKind(event.target.value)}>
-        {KINDS.map((one) => <option key={one} value={one}>{one === "" ? "Everything" : labelOf(one)}</option>)}
-      </select>
-    </>
-  );
+  const isFiltered = writeFilters(filters) !== "";
   return (
-    <SettingsPage title="Audit log" lead="Changes by users and administrators, sign-ins, and reads of other users' chats by administrators and viewers.">
-      <Section title="Entries" end={filters}>
-        <div className="mb-3 max-w-md"><TextField label="Object" aside="optional" placeholder="The id of a chat, a user, a provider" value={object} onChange={(event) => setObject(event.target.value)} /></div>
+    <SettingsPage
+      title="Audit log"
+      lead="Changes by users and administrators, sign-ins, and reads of other users' chats by administrators and viewers."
+      end={<a className="btn" href={exportPath(filters)} download><Icon of={Download} />Export as CSV</a>}
+    >
+      <Section title="Filters" end={isFiltered && <Button size="sm" icon={X} onClick={() => change(NO_FILTERS)}>Clear</Button>}>
+        <FilterForm key={isFiltered ? "some" : "none"} filters={filters} onChange={change} />
+      </Section>
+      <Section title="Entries">
         {log.error !== null && <ErrorNote error={log.error} action={<Button size="sm" onClick={() => void log.refetch()}>Try again</Button>} />}
         {log.isPending && <Skeleton rows={5} />}
-        {!log.isPending && log.error === null && entries.length === 0 && <EmptyState>No entries for these filters.</EmptyState>}
+        {!log.isPending && log.error === null && entries.length === 0 && <EmptyState icon={ScrollText}>{isFiltered ? "No entry fits these filters." : "Nothing is recorded yet."}</EmptyState>}
         {entries.length > 0 && (
-          <Table label="Audit log" heads={["When", "Who", "What", "Object", "Outcome"]}>
-            {entries.map((entry) => <EntryRow key={entry.id} entry={entry} />)}
+          <Table label="Audit log" heads={["When", "What", "From"]}>
+            {entries.map((entry) => <EntryRow key={entry.id} entry={entry} onChange={change} />)}
           </Table>
         )}
         {log.hasNextPage && <Button className="mt-3" busy={log.isFetchingNextPage} onClick={() => void log.fetchNextPage()}>Older entries</Button>}
@@ -49,15 +59,106 @@ export function AuditPage() {
   );
 }
 
-function EntryRow({ entry }: { entry: Entry }) {
-  const detail = entry.detail === null ? "" : JSON.stringify(entry.detail);
+function FilterForm({ filters, onChange }: { filters: AuditFilters; onChange: Change }) {
+  const [text, setText] = useState(filters.text);
+  return (
+    <form
+      className="cardx form audit-filters"
+      onSubmit={(event) => {
+        event.preventDefault();
+        onChange({ text });
+      }}
+    >
+      <PersonField filters={filters} onChange={onChange} />
+      <TextField label="From" type="date" value={filters.from} max={filters.to === "" ? undefined : filters.to} onChange={(event) => onChange({ from: event.target.value })} />
+      <TextField label="To" type="date" value={filters.to} min={filters.from === "" ? undefined : filters.from} onChange={(event) => onChange({ to: event.target.value })} />
+      <TextField label="Text" aside="of what was done" placeholder="price, sign in, suspended" value={text} onChange={(event) => setText(event.target.value)} onBlur={() => onChange({ text })} />
+      <Field label="Kind of object">
+        {(names) => (
+          <select {...names} className="select" value={filters.kind} onChange={(event) => onChange({ kind: event.target.value, object: "", objectName: "" })}>
+            {KINDS.map(([kind, label]) => <option key={kind} value={kind}>{label}</option>)}
+          </select>
+        )}
+      </Field>
+      <div className="f">
+        <span className="lb">Object</span>
+        {filters.object === "" ? <p className="m audit-hint">Choose an object in an entry.</p> : <Chosen name={filters.objectName || filters.object} onRemove={() => onChange({ object: "", objectName: "" })} />}
+      </div>
+      <button type="submit" className="sr" tabIndex={-1}>Apply</button>
+    </form>
+  );
+}
+
+/** A user, found by a part of the name. */
+function PersonField({ filters, onChange }: { filters: AuditFilters; onChange: Change }) {
+  const [text, setText] = useState("");
+  const wanted = text.trim();
+  const found = useResource(["directory", wanted], () => (wanted === "" ? Promise.resolve(null) : api.GET("/api/v1/directory", { query: { q: wanted, limit: 8 } })));
+  if (filters.actor !== "") {
+    return (
+      <div className="f">
+        <span className="lb">Person</span>
+        <Chosen name={filters.actorName || filters.actor} onRemove={() => onChange({ actor: "", actorName: "" })} />
+      </div>
+    );
+  }
+  const users = wanted === "" ? [] : (found.data?.users ?? []);
+  return (
+    <div className="f">
+      <TextField label="Person" placeholder="A part of the name" value={text} onChange={(event) => setText(event.target.value)} />
+      {users.length > 0 && (
+        <ul className="abl">
+          {users.map((user) => (
+            <li key={user.id}>
+              <button type="button" className="grow text-left" onClick={() => { setText(""); onChange({ actor: user.id, actorName: user.username }); }}>{user.username}</button>
+            </li>
+          ))}
+        </ul>
+      )}
+    </div>
+  );
+}
+
+function Chosen({ name, onRemove }: { name: string; onRemove: () => void }) {
+  return (
+    <span className="chip audit-chosen">
+      <span className="cut">{name}</span>
+      <button type="button" aria-label={`Do not filter by ${name}`} onClick={onRemove}><Icon of={X} size="sm" /></button>
+    </span>
+  );
+}
+
+function EntryRow({ entry, onChange }: { entry: Entry; onChange: Change }) {
+  const { actor_id: actor, object_text: object } = entry;
+  const place = entry.summary.indexOf(object);
+  const name = entry.object_name ?? object;
   return (
     <tr>
-      <td><Time at={entry.at} /></td>
-      <td>{entry.actor}<p>{entry.ip ?? ""}</p></td>
-      <td><code>{entry.action}</code>{detail !== "" && <p className="break-all">{detail}</p>}</td>
-      <td className="m">{entry.object_type}<p><code>{entry.object_id}</code></p></td>
-      <td>{entry.outcome === "done" ? "done" : <Tag tone={entry.outcome === "refused" ? "warn" : "danger"}>{entry.outcome}</Tag>}</td>
+      <td className="audit-when"><Time at={entry.at} /></td>
+      <td className="audit-what">
+        {actor == null ? <span className="b">{entry.actor_name}</span> : <button type="button" className="b audit-link" title="Only what this user did" onClick={() => onChange({ actor, actorName: entry.actor_name })}>{entry.actor_name}</button>}{" "}
+        {place < 0 ? (
+          entry.summary
+        ) : (
+          <>
+            {entry.summary.slice(0, place)}
+            <button type="button" className="audit-link" title={`Only what was done to this object: ${entry.object_id}`} onClick={() => onChange({ kind: entry.object_type, object: entry.object_id, objectName: name })}>{object}</button>
+            {entry.summary.slice(place + object.length)}
+          </>
+        )}{" "}
+        {entry.outcome !== "done" && <Tag tone={entry.outcome === "refused" ? "warn" : "danger"}>{entry.outcome}</Tag>}
+        <details className="audit-detail">
+          <summary>Details</summary>
+          <dl>
+            <dt>Time</dt><dd>{entry.at}</dd>
+            <dt>Action</dt><dd><code>{entry.action}</code></dd>
+            <dt>Object</dt><dd><code>{entry.object_type} {entry.object_id}</code></dd>
+            {actor != null && <><dt>User</dt><dd><code>{actor}</code>{entry.actor !== entry.actor_name && `, then named ${entry.actor}`}</dd></>}
+            {entry.detail !== null && Object.keys(entry.detail).length > 0 && <><dt>Change</dt><dd><pre>{JSON.stringify(entry.detail, null, 2)}</pre></dd></>}
+          </dl>
+        </details>
+      </td>
+      <td className="m">{entry.ip ?? ""}</td>
     </tr>
   );
 }

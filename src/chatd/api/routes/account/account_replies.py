@@ -1,15 +1,14 @@
-"""Replies about users, sessions, tokens, groups and audit entries, made from their rows."""
+"""Replies about users, sessions, tokens and groups, made from their rows."""
 
 from msgspec import convert, structs
 
 from chatd.api.schemas.accounts import (
-    AuditEntryReply,
     GroupReply,
     SessionReply,
     TokenReply,
     UserReply,
 )
-from chatd.domain.account.entities import AuditEntry, Credential, Group, User
+from chatd.domain.account.entities import Credential, Group, User
 from chatd.domain.account.secret_text import token_label
 from chatd.domain.ids import CredentialId
 
@@ -20,10 +19,6 @@ def user_reply(user: User) -> UserReply:
 
 def group_reply(group: Group) -> GroupReply:
     return GroupReply(**structs.asdict(group))
-
-
-def audit_entry_reply(entry: AuditEntry) -> AuditEntryReply:
-    return AuditEntryReply(**structs.asdict(entry))
 
 
 def session_reply(session: Credential, current: CredentialId | None) -> SessionReply:

@@ -1,7 +1,5 @@
 """Routes that sum costs: of a user, of a chat's tree, and of all users, also as CSV."""
 
-import csv
-import io
 from collections.abc import AsyncGenerator, Sequence
 from datetime import date, timedelta
 from typing import Final
@@ -30,6 +28,7 @@ from chatd.api.schemas.costs import (
 )
 from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import UserId
+from chatd.domain.text import csv_rows
 from chatd.store import costs
 from chatd.store.chat import chats, usage
 from chatd.store.costs import (
@@ -49,7 +48,6 @@ CSV_COLUMNS: Final = (
     *("input_tokens", "output_tokens", "cache_read_tokens", "cache_creation_tokens"),
     "cost_micros",
 )
-_FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 class CostPosition(Struct, frozen=True, array_like=True):
@@ -273,19 +271,7 @@ def _totals(*sums: CostSums) -> dict[str, int]:
 async def csv_pieces(rows: Sequence[ExportedCost]) -> AsyncGenerator[bytes]:
     """In slices: the rows of a year would hold the loop for a second."""
     for start in range(0, max(len(rows), 1), ROWS_PER_SLICE):
-        text = io.StringIO()
-        writer = csv.writer(text)
-        if start == 0:
-            writer.writerow(CSV_COLUMNS)
-        writer.writerows(map(_csv_row, rows[start : start + ROWS_PER_SLICE]))
-        yield text.getvalue().encode()
+        shown = rows[start : start + ROWS_PER_SLICE]
+        lines = [[str(getattr(row, name)) for name in CSV_COLUMNS] for row in shown]
+        yield csv_rows(lines if start else [CSV_COLUMNS, *lines])
         await run_other_tasks()
-
-
-def _csv_row(row: ExportedCost) -> list[str]:
-    return [_csv_text(str(getattr(row, name))) for name in CSV_COLUMNS]
-
-
-def _csv_text(text: str) -> str:
-    """A spreadsheet must not take a name for a formula."""
-    return f"'{text}" if text.startswith(_FORMULA_STARTS) else text

@@ -1,17 +1,15 @@
-"""Routes of users, for administrators, and of the audit log."""
+"""Routes of users, for administrators."""
 
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct, structs
 
 from chatd.api.deps import ApiDeps
-from chatd.api.pages import NumberPosition, Paging
+from chatd.api.pages import Paging
 from chatd.api.request import NO_CONTENT, ApiReply, ApiRequest, BodySpec, reply
 from chatd.api.route import PREFIX, ApiRoute
-from chatd.api.routes.account.account_replies import audit_entry_reply, user_reply
+from chatd.api.routes.account.account_replies import user_reply
 from chatd.api.schemas.accounts import (
-    AuditPage,
-    AuditQuery,
     NewPasswordBody,
     NewUserBody,
     UserPage,
@@ -23,8 +21,7 @@ from chatd.domain.account.entities import CredentialKind
 from chatd.domain.account.rules import check_email, check_password, check_username
 from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.ids import UserId
-from chatd.store.account import audit, credentials, users
-from chatd.store.account.audit import AuditFilter
+from chatd.store.account import credentials, users
 from chatd.store.account.users import NewUser, UserChanges
 
 _NEW: Final = BodySpec(NewUserBody)
@@ -93,14 +90,6 @@ class UserRoutes:
                 body_spec=_PASSWORD,
                 replies={200: UserReply},
                 errors=("service_account",),
-            ),
-            ApiRoute(
-                endpoint="GET /audit",
-                permission="config.read",
-                summary="List what was done to accounts and settings, newest first",
-                handle=self.list_audit_entries,
-                query=AuditQuery,
-                replies={200: AuditPage},
             ),
         )
 
@@ -174,25 +163,6 @@ class UserRoutes:
             user = await users.set_password(session, actor, user_id, new_hash, ip=self._ip(request))
             await credentials.revoke_of_user(session, actor, user_id, ("session", "link"))
         return reply(user_reply(user))
-
-    async def list_audit_entries(self, request: ApiRequest) -> ApiReply:
-        query = request.query(AuditQuery)
-        if (query.object_type is None) != (query.object_id is None):
-            raise InvalidInput("object_type", "goes together with object_id")
-        paging = Paging(request, query, NumberPosition)
-        pool, actor = self._deps.pool, request.caller.actor
-        before = None if paging.position is None else paging.position.number
-        wanted = AuditFilter(
-            actor_id=None if query.actor_id is None else UserId(query.actor_id),
-            object_type=query.object_type,
-            object_id=query.object_id,
-        )
-        found = await self._deps.retry(
-            lambda: audit.list_page(pool, actor, wanted, before=before, limit=paging.read_limit)
-        )
-        shown, cursor = paging.cut(found, lambda entry: NumberPosition(entry.id))
-        items = tuple(map(audit_entry_reply, shown))
-        return reply(AuditPage(items=items, has_more=cursor is not None, next_cursor=cursor))
 
     def _ip(self, request: ApiRequest) -> str | None:
         return self._deps.accounts.site.address(request.scope)
