@@ -5,8 +5,6 @@ make a stored row unreadable. Both become U+FFFD on the way in and again on the 
 NUL is stored; only prompts replace it.
 """
 
-import csv
-import io
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -19,6 +17,7 @@ Json = Raw | UnsetType
 
 REPLACEMENT_CHAR: Final = "\ufffd"
 _MAX_EMPTY_JSON_BYTES: Final = 64
+_CSV_SPECIAL: Final = re.compile(r'[",\r\n]|^ | $')
 _FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 # An escape in JSON text: a surrogate pair, a lone surrogate, a NUL, or any other escape. The last
@@ -114,11 +113,10 @@ def utc_text(at: datetime, timespec: str = "auto") -> str:
 def csv_rows(rows: Iterable[Iterable[str]]) -> bytes:
     """Lines of CSV. A spreadsheet must not take a text for a formula: a cell that it could take
     for one begins with an apostrophe."""
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerows([_csv_cell(cell) for cell in row] for row in rows)
-    return text.getvalue().encode(errors="replace")
+    lines = (",".join(map(_csv_cell, row)) + "\r\n" for row in rows)
+    return "".join(lines).encode(errors="replace")
 
 
 def _csv_cell(text: str) -> str:
-    return f"'{text}" if text.lstrip(" ").startswith(_FORMULA_STARTS) else text
+    safe = f"'{text}" if text.lstrip(" ").startswith(_FORMULA_STARTS) else text
+    return '"' + safe.replace('"', '""') + '"' if _CSV_SPECIAL.search(safe) else safe
