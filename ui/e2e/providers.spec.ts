@@ -45,7 +45,7 @@ test("a limit that is reached says how much was used, until when and who can rai
   const user = await createUser(server, "spender");
   const limit = `/usage-limits/overrides/${user.id}`;
   await server.api("PUT", limit, { spend_limit_micros: 1 });
-  const page = await openAs(browser, server, user);
+  const page = await openAs(browser, server, user, /status of 409/);
   const chat = new ChatScreen(page);
   await chat.send("cost something");
   await expect(failed(chat)).toContainText("A limit is reached");
