@@ -365,6 +365,19 @@ async def test_a_learned_window_is_used_by_all_replicas(pool: Pool) -> None:
         assert [event["tokens"] for event in rig.emitted.of("limit_learned")] == [8_192]
 
 
+async def test_a_learned_window_is_forgotten_after_some_days(pool: Pool) -> None:
+    """One that is too small keeps prompts so short that none refutes it."""
+    async with model_rig(pool) as rig:
+        model = await learning_model(rig)
+        await rig.directory.learn_limit(model, LEARNED)
+        assert (await rig.directory.choose(model)).learned == LEARNED
+        await pool.execute("UPDATE model_configs SET learned_at = now() - interval '8 days'")
+        assert (await model_configs.list_models(pool))[0].learned is None
+        bound = LearnedLimit(tokens=9_000, is_bound=True)
+        await model_configs.learn_limit(pool, model, bound)
+        assert (await model_configs.list_models(pool))[0].learned == bound
+
+
 async def test_a_bound_is_no_window_and_yields_to_a_number(pool: Pool) -> None:
     clock = FakeClock()
     async with model_rig(pool, clock) as rig:

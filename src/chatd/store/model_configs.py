@@ -18,8 +18,14 @@ from chatd.domain.text import Json
 from chatd.store.conn import Conn, DatabaseSession, Row, json_text
 from chatd.store.providers import managed_elsewhere
 
+LEARNED_LIMIT_DAYS: Final = 7.0
+"""Then a window that refusals have taught is forgotten: prompts that are kept too short refute
+nothing."""
+
 LIST_MODELS: Final[LiteralString] = """
-    SELECT m.*, p.name AS provider FROM model_configs m JOIN providers p ON p.id = m.provider_id
+    SELECT m.*, p.name AS provider,
+        coalesce(m.learned_at < now() - $1::float8 * interval '1 day', false) AS is_forgotten
+    FROM model_configs m JOIN providers p ON p.id = m.provider_id
     ORDER BY m.enabled DESC, m.is_default DESC, m.position, m.name"""
 FIND_NAME: Final[LiteralString] = """
     SELECT id, source, enabled FROM model_configs WHERE name = $1 AND deleted_at IS NULL"""
@@ -69,9 +75,10 @@ SET_REPORTED: Final[LiteralString] = """
     WHERE m.provider_id = $1 AND m.model = x.model
       AND m.reported::text IS DISTINCT FROM x.reported::text"""
 LEARN_LIMIT: Final[LiteralString] = """
-    UPDATE model_configs SET learned_limit = $2, learned_is_bound = $3
+    UPDATE model_configs SET learned_limit = $2, learned_is_bound = $3, learned_at = now()
     WHERE id = $1
-      AND (NOT $3 OR learned_limit IS NULL OR (learned_is_bound AND learned_limit > $2))"""
+      AND (NOT $3 OR learned_limit IS NULL OR (learned_is_bound AND learned_limit > $2)
+           OR learned_at < now() - $4::float8 * interval '1 day')"""
 FORGET_LIMIT: Final[LiteralString] = """
     UPDATE model_configs SET learned_limit = NULL WHERE id = $1 AND learned_limit <= $2"""
 
@@ -136,7 +143,7 @@ _CAPABILITIES: Final = msgspec.json.Decoder(ModelCapabilities)
 
 async def list_models(conn: Conn) -> Sequence[StoredModel]:
     """The default first, disabled models last."""
-    return [_model(row) for row in await conn.fetch(LIST_MODELS)]
+    return [_model(row) for row in await conn.fetch(LIST_MODELS, LEARNED_LIMIT_DAYS)]
 
 
 async def find_free_name(session: DatabaseSession, name: str, own: UUID | None) -> UUID | None:
@@ -212,7 +219,8 @@ async def set_reported(
 
 async def learn_limit(conn: Conn, model_id: ModelConfigId, learned: LearnedLimit) -> None:
     """An estimate replaces neither a number that the provider named nor a smaller estimate."""
-    await conn.execute(LEARN_LIMIT, model_id, learned.tokens, learned.is_bound)
+    values = (learned.tokens, learned.is_bound, LEARNED_LIMIT_DAYS)
+    await conn.execute(LEARN_LIMIT, model_id, *values)
 
 
 async def forget_limit(conn: Conn, model_id: ModelConfigId, learned: LearnedLimit) -> None:
@@ -238,7 +246,8 @@ async def set_override(
 def _model(row: Row) -> StoredModel:
     parameters = _PARAMETERS.decode(row["parameters"])
     prices = cast("str | None", row["prices"])
-    tokens, is_bound = row["learned_limit"], row["learned_is_bound"]
+    tokens = None if row["is_forgotten"] else row["learned_limit"]
+    is_bound = row["learned_is_bound"]
     rest: dict[str, Any] = msgspec.structs.asdict(parameters)
     config = ModelConfig(
         id=ModelConfigId(row["id"]),
