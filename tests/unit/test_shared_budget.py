@@ -15,7 +15,9 @@ from chatd.domain.errors import Unavailable
 from chatd.domain.model.usage import expected_input, learn_input_ratio
 from chatd.domain.spend import (
     FIRST_OUTPUT_TOKENS,
+    MAX_HELD_AMOUNTS,
     UNCHECKED_REFUSAL,
+    KnownAccount,
     SpendAccount,
     SpendRefusal,
     fits_unchecked,
@@ -23,6 +25,7 @@ from chatd.domain.spend import (
 from chatd.engine.budget import MAX_EXTENSION_TRIES, CallAllowance, reserve_call
 from chatd.store.spend import Spending
 from tests.support.factories import chat
+from tests.support.outcomes import present
 from tests.support.simulated_calls import CONFIG, SimulatedCalls
 
 pytestmark = pytest.mark.promise("P11")
@@ -266,3 +269,19 @@ def test_input_that_the_provider_has_in_its_cache_is_expected_at_its_price(
     before: TokenUsage | None, expected: TokenUsage
 ) -> None:
     assert expected_input(1_000, before) == expected
+
+
+def test_sums_that_arrive_late_do_not_replace_newer_ones_or_what_was_allowed_since() -> None:
+    def read(asked_at: float, reserved: int) -> KnownAccount:
+        account = SpendAccount(limit_micros=1_000, spent_micros=0, reserved_micros=reserved)
+        return KnownAccount(account=account, asked_at=asked_at)
+
+    known = read(2.0, 500).holding(100, 3.0).holding(50, 5.0)
+    assert present(known.with_held).reserved_micros == 650
+    assert known.after_read(read(1.0, 0)) == known, "asked for before"
+    newer = known.after_read(read(4.0, 600))
+    assert present(newer.with_held).reserved_micros == 650, "what was allowed at 5 may be missing"
+    for at in range(2 * MAX_HELD_AMOUNTS):
+        newer = newer.holding(1, 10.0 + at)
+    assert len(newer.held) == MAX_HELD_AMOUNTS
+    assert present(newer.with_held).reserved_micros == 650 + 2 * MAX_HELD_AMOUNTS

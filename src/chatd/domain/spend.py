@@ -28,6 +28,7 @@ default over the API, or the default of the settings."""
 WARNING_PERCENTS: Final = (80, 100)
 FIRST_OUTPUT_TOKENS: Final = 256
 """What a call reserves for its answer before it is sent."""
+MAX_HELD_AMOUNTS: Final = 200
 UNCHECKED_MARGIN_PERCENT: Final = 10
 """Of a limit. While the sums cannot be read, calls go on until this much of the limit is left:
 other replicas may have spent it."""
@@ -129,6 +130,36 @@ def grant(accounts: Sequence[SpendAccount], *, needed: int, wanted: int) -> int 
 def fits_alone(accounts: Iterable[SpendAccount], needed: int) -> bool:
     """Whether only what other open calls have reserved forbids the call. They may not need it."""
     return all(one.limit_micros - one.spent_micros > needed for one in accounts)
+
+
+class KnownAccount(Struct, frozen=True, kw_only=True):
+    """An account as a replica read it last, with what it has allowed since it asked. `account` is
+    None if there is no limit; `held` are times and amounts."""
+
+    account: SpendAccount | None
+    asked_at: float
+    held: tuple[tuple[float, int], ...] = ()
+
+    def after_read(self, read: "KnownAccount") -> "KnownAccount":
+        """Reads may end in another order than they began: the one that was asked for last counts.
+        It may lack what was allowed while it was under way."""
+        if read.asked_at < self.asked_at:
+            return self
+        kept = tuple(one for one in self.held if one[0] >= read.asked_at)
+        return replace(read, held=kept)
+
+    def holding(self, micros: int, at: float) -> "KnownAccount":
+        held = (*self.held, (at, micros))
+        if len(held) > MAX_HELD_AMOUNTS:
+            held = ((held[1][0], held[0][1] + held[1][1]), *held[2:])
+        return replace(self, held=held)
+
+    @property
+    def with_held(self) -> SpendAccount | None:
+        if self.account is None:
+            return None
+        held = sum(micros for _, micros in self.held)
+        return replace(self.account, reserved_micros=self.account.reserved_micros + held)
 
 
 def fits_unchecked(accounts: Iterable[SpendAccount], micros: int) -> bool:

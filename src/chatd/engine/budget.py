@@ -10,7 +10,6 @@ from typing import Final, Literal, Protocol, TypeAlias
 from uuid import UUID
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from chatd.aio import BackgroundTasks, Backoff
 from chatd.domain.answer.answer import StartedCall
@@ -22,6 +21,7 @@ from chatd.domain.model.config import cost_micros
 from chatd.domain.ports import Env
 from chatd.domain.spend import (
     UNCHECKED_REFUSAL,
+    KnownAccount,
     Period,
     SpendAccount,
     SpendRefusal,
@@ -63,13 +63,6 @@ class SpendLimit(Struct, frozen=True, kw_only=True):
 _AccountKey: TypeAlias = tuple[Literal["user", "chat"], UUID]
 
 
-class _KnownAccount(Struct, frozen=True, kw_only=True):
-    """What was read last, and when. `account` is None if there is no limit."""
-
-    account: SpendAccount | None
-    at: float
-
-
 class SpendBudget:
     """Satisfies `ports.Budget` and `SpendBooks`."""
 
@@ -90,7 +83,7 @@ class SpendBudget:
         self._has_limits: bool | None = None
         self._changes_heard = 0
         self._warned: set[tuple[UserId, object, int]] = set()
-        self._known: dict[_AccountKey, _KnownAccount] = {}
+        self._known: dict[_AccountKey, KnownAccount] = {}
         changes.subscribe(self._on_change)
 
     def is_unlimited(self, chat: Chat) -> bool:
@@ -129,13 +122,13 @@ class SpendBudget:
             self._background_tasks.submit("spend_warning", lambda: self._review(chat))
 
     async def read(self, chat: Chat, call_id: UUID | None = None) -> Spending:
-        owner = chat.owner_id
+        owner, asked_at = chat.owner_id, self._env.clock.monotonic()
         found = await spend.read_spending(
             self._pool, owner, self._default, chat=chat, call_id=call_id
         )
         if found.user is not None:
             self._warn(owner, found.user)
-        self._remember(chat, found)
+        self._remember(chat, found, asked_at)
         return found
 
     async def set_reserved(self, call_id: UUID, micros: int) -> None:
@@ -151,11 +144,8 @@ class SpendBudget:
 
     def hold(self, chat: Chat, micros: int) -> None:
         for key in (_user_key(chat), _chat_key(chat)):
-            known = self._known.get(key)
-            if known is not None and known.account is not None:
-                reserved = known.account.reserved_micros + micros
-                account = replace(known.account, reserved_micros=reserved)
-                self._known[key] = replace(known, account=account)
+            if (known := self._known.get(key)) is not None:
+                self._known[key] = known.holding(micros, self._env.clock.monotonic())
 
     def allows_unchecked(self, chat: Chat, micros: int) -> bool:
         accounts = self._known_accounts(chat)
@@ -164,22 +154,25 @@ class SpendBudget:
         self.hold(chat, micros)
         return True
 
-    def _remember(self, chat: Chat, found: Spending) -> None:
+    def _remember(self, chat: Chat, found: Spending, asked_at: float) -> None:
         if len(self._known) >= MAX_ACCOUNTS_REMEMBERED:
             self._known.clear()
-        now = self._env.clock.monotonic()
-        self._known[_user_key(chat)] = _KnownAccount(account=found.user, at=now)
+        accounts = {_user_key(chat): found.user}
         if found.chat is not None:
-            self._known[_chat_key(chat)] = _KnownAccount(account=found.chat, at=now)
+            accounts[_chat_key(chat)] = found.chat
+        for key, account in accounts.items():
+            read, known = KnownAccount(account=account, asked_at=asked_at), self._known.get(key)
+            self._known[key] = read if known is None else known.after_read(read)
 
     def _known_accounts(self, chat: Chat) -> tuple[SpendAccount, ...] | None:
         """None if one was not read, or is too old."""
         budgets = () if chat.max_cost_micros is None else (_chat_key(chat),)
         oldest = self._env.clock.monotonic() - MAX_ACCOUNT_AGE_S
         known = [self._known.get(key) for key in (_user_key(chat), *budgets)]
-        if any(one is None or one.at < oldest for one in known):
+        if any(one is None or one.asked_at < oldest for one in known):
             return None
-        return tuple(one.account for one in known if one is not None and one.account is not None)
+        found = [None if one is None else one.with_held for one in known]
+        return tuple(account for account in found if account is not None)
 
     def report_failure(self, chat: Chat, kind: str) -> None:
         self._env.emit("spend_check_failed", chat_id=chat.id, error_kind=kind)
