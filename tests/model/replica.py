@@ -218,7 +218,9 @@ def _since_summary(live: list[Message]) -> list[int]:
     cut = compaction.find_boundary(live)
     since = cut.id if cut is not None else 0
     return [
-        row.id for row in live if row.id >= since or (row.role == "system" and not row.compressed)
+        row.id
+        for row in live
+        if row.id >= since or (row.role == "system" and not row.compressed and not row.is_notice)
     ]
 
 

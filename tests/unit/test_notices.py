@@ -5,13 +5,15 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from chatd.domain.chat.commands import FinishInterrupt
 from chatd.domain.chat.copies.markdown import message_markdown
 from chatd.domain.chat.messages import Draft, Message, decode_parts, encode_parts
-from chatd.domain.chat.notices import ends_early, has_notice, notice_draft
+from chatd.domain.chat.notices import ends_early, has_notice, is_stop, notice_draft
 from chatd.domain.chat.parts import NoticePart, Part, UnknownPart
 from chatd.domain.chat.public_messages import public_message
+from chatd.domain.chat.row import Fence
 from chatd.domain.chat.states import State
-from chatd.domain.chat.worker_transitions import commit_step
+from chatd.domain.chat.worker_transitions import commit_step, finish_interrupt
 from chatd.domain.decisions import Action, Finish, Generate, TurnRules, next_action
 from chatd.domain.errors import InvariantBroken
 from chatd.domain.ids import ModelConfigId
@@ -23,7 +25,7 @@ from chatd.domain.prompt.compaction import is_compactable, rows_for_prompt
 from chatd.domain.prompt.labels import list_turns
 from chatd.domain.prompt.titles import needs_title
 from chatd.store.chat.search_index import message_text
-from tests.support.factories import call, chat, message, result, text
+from tests.support.factories import WORKER, call, chat, draft, message, result, text
 from tests.support.seeds import seed_state, step
 
 NOTICE = NoticePart(code="model_replaced", text="Model A was removed; B answers now.")
@@ -173,3 +175,23 @@ def test_that_a_model_was_replaced_is_said_once(rows: list[Message], *, says: bo
     removed = RemovedModel(id=OLD, name="old")
     now = ModelConfig(id=NEW, name="new", provider="p", model="m")
     assert (replacement_notice(rows, removed, now) is not None) is says
+
+
+@pytest.mark.parametrize(
+    ("last", "added", "told"),
+    [
+        (4, (), True),  # user, answer with a call, result; then nothing
+        (2, (), False),  # nothing was done
+        (4, (draft("assistant", text("so f")),), False),  # the partial answer shows it
+    ],
+)
+def test_an_interrupt_between_two_steps_is_told(
+    last: int, added: tuple[Draft, ...], *, told: bool
+) -> None:
+    row = chat(status="interrupting", worker_id=WORKER, next_message_id=last + 1, turn_message_id=2)
+    step = FinishInterrupt(fence=Fence.of(row), messages=added, keep_owner=False)
+    change = finish_interrupt(row, step)
+    assert [is_stop(one.draft) for one in change.messages] == (
+        [True] if told else [False] * len(added)
+    )
+    assert change.after.state == "W"

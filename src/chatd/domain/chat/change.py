@@ -13,6 +13,7 @@ from msgspec import Raw, Struct
 
 from chatd.domain.chat.call_waits import UNASKED_TEXT, has_surely_not_run
 from chatd.domain.chat.messages import Draft, PendingCall, UsageEntry, UserInput, proposes_plan
+from chatd.domain.chat.notices import stopped_notice
 from chatd.domain.chat.parts import ToolResultPart
 from chatd.domain.chat.row import NO_SETBACKS, AgentWait, Chat, ChatError, Fence, RetryState
 from chatd.domain.chat.states import ARCHIVED_STATES, TRANSITIONS, State, Transition, TransitionSide
@@ -188,6 +189,12 @@ class Change(Struct, frozen=True, kw_only=True):
         unsent = [call for call in calls if call.id not in sent]
         results = tuple(error_result(call, UNSENT_CALL_TEXT, interrupted=True) for call in unsent)
         return self.append_all(results, tuple(call for call in calls if call.id in sent))
+
+    def note_stop(self) -> Self:
+        """After an interrupt that came between two steps: nothing else of history shows it."""
+        row = self.after
+        has_steps = row.next_message_id - 1 > (row.turn_message_id or row.next_message_id)
+        return self.append(stopped_notice()) if has_steps and not self.messages else self
 
     def start_turn(self, prompt: UserInput) -> Self:
         return self._new_turn().append(prompt.draft())._choose_mode(prompt)

@@ -15,6 +15,7 @@ from chatd.domain.text import replace_surrogates
 
 NoticeCode = Literal[
     "step_limit",
+    "stopped",
     "empty_answer",
     "model_stream_cut",
     "model_replaced",
@@ -44,6 +45,11 @@ def step_limit_notice(steps: int) -> Draft:
     return notice_draft("step_limit", text, {"steps": str(steps)})
 
 
+def stopped_notice() -> Draft:
+    text = "Stopped by you, before the next step. What was done is kept."
+    return notice_draft("stopped", text)
+
+
 def empty_answer_notice(*, has_reasoning: bool) -> Draft:
     end = ", after reasoning only." if has_reasoning else "."
     return notice_draft("empty_answer", f"The model ended the turn without an answer{end}")
@@ -53,6 +59,12 @@ def ends_early(message: Draft | PublicMessage) -> bool:
     """Whether it is a notice that tells why the turn ended early."""
     codes = (part.code for part in message.content if isinstance(part, NoticePart))
     return message.role == "system" and any(code in CONTINUABLE_NOTICES for code in codes)
+
+
+def is_stop(message: Draft | PublicMessage) -> bool:
+    """Whether it is the notice that the turn was stopped between two steps."""
+    parts = (part for part in message.content if isinstance(part, NoticePart))
+    return message.role == "system" and any(part.code == "stopped" for part in parts)
 
 
 def early_end(drafts: Iterable[Draft | PublicMessage]) -> NoticePart | None:

@@ -171,7 +171,9 @@ def interrupt(chat: Chat, worker: WorkerId | None) -> Change | None:
     if chat.has_step_in_progress:
         return change.interrupt(worker)
     match state:
-        case State.P0 | State.A0 | State.E0:
+        case State.P0:
+            return change.answer_pending_calls().note_stop().wait()
+        case State.A0 | State.E0:
             return change.answer_pending_calls().wait()
         case State.P1 | State.A1:
             return change.promote_head().run(worker)
@@ -186,7 +188,9 @@ def interrupt_and_hold(chat: Chat, worker: WorkerId | None) -> Change | None:
     if chat.has_step_in_progress:
         return change.interrupt(worker, hold=True)
     match state:
-        case State.P0 | State.A0 | State.E0:
+        case State.P0:
+            return change.answer_pending_calls().note_stop().wait()
+        case State.A0 | State.E0:
             return change.answer_pending_calls().wait()
         case State.P1 | State.A1:
             return change.answer_pending_calls().stop_with_held_queue()

@@ -123,7 +123,7 @@ def finish_interrupt(chat: Chat, step: Step) -> Change:
     """I0 -> W. I1 -> R|P, or E1 if the queue is held. Saves the partial answer, then answers its
     pending calls."""
     change = _append_step(chat, step, Transition.FINISH_INTERRUPT)
-    change = change.answer_unsent_calls().answer_pending_calls()
+    change = change.answer_unsent_calls().answer_pending_calls().note_stop()
     return _after_interrupt(change, keep_owner=step.keep_owner)
 
 

@@ -118,6 +118,14 @@ export function userRow(message: Message, key: string, isSteering: boolean): Use
 /** Codes of notices that tell why a turn ended early: the user may send the chat on. */
 const CONTINUABLE = new Set(["step_limit", "empty_answer", "model_stream_cut"]);
 
+/** The code of the notice that the turn was stopped between two steps. */
+const STOPPED = "stopped";
+
+/** Whether the turn was stopped after the message before it. */
+export function isStop(message: Message): boolean {
+  return message.content.some((part) => part.type === "notice" && part.code === STOPPED);
+}
+
 /** A message of the role `system` is a notice of the server to the people who read the chat. */
 export function isNotice(message: Message): boolean {
   return message.role === "system";
@@ -126,7 +134,7 @@ export function isNotice(message: Message): boolean {
 export function noticeRows(message: Message, key: string, isLast: boolean): MarkRow[] {
   return message.content.flatMap((part, index) => {
     if (part.type !== "notice") return [];
-    const mark: Mark = { type: "notice", text: part.text, canContinue: isLast && CONTINUABLE.has(part.code) };
+    const mark: Mark = part.code === STOPPED ? { type: "stopped", isBetween: true } : { type: "notice", text: part.text, canContinue: isLast && CONTINUABLE.has(part.code) };
     return [{ kind: "mark", key: `${key}-n${index}`, messageId: message.id, isTight: false, mark }];
   });
 }

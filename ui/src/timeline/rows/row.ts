@@ -72,7 +72,8 @@ export type Mark =
   | { readonly type: "compacted"; readonly summary: string; readonly tokens: number | null; readonly kept: number; readonly isLive: boolean }
   | { readonly type: "compaction_failed"; readonly reason: string }
   | { readonly type: "takeover"; readonly takeover: Takeover }
-  | { readonly type: "stopped" }
+  /** `isBetween`: after one step and before the next. */
+  | { readonly type: "stopped"; readonly isBetween: boolean }
   /** A notice of the server. `canContinue`: it tells why the turn ended early. */
   | { readonly type: "notice"; readonly text: string; readonly canContinue: boolean }
   | { readonly type: "context"; readonly files: readonly string[]; readonly skills: readonly string[] };

@@ -168,6 +168,11 @@ const TABLE: readonly (readonly [string, ChatState, string])[] = [
     "user prose mark:stopped",
   ],
   [
+    "a turn that was stopped between two steps says so, and the next message does not steer",
+    chat([question, ...read("2"), notice(4, "stopped"), message(5, "user", text("on"))]),
+    "user reads:1 mark:stopped user",
+  ],
+  [
     "a cut answer can be continued while it is the last",
     chat([question, { ...message(2, "assistant", text("half")), finish_reason: "length" }]),
     "user prose note:length+",

@@ -5,7 +5,7 @@
 import type { ChatState, Message, RequestedCall } from "@/chat-state/types";
 import { endRow } from "./end-row";
 import { LiveKeys } from "./live-keys";
-import { endNote, isNotice, isStopped, noticeRows, partRows, SUMMARY_TOOL, userRow, type PartsContext } from "./message-rows";
+import { endNote, isNotice, isStop, isStopped, noticeRows, partRows, SUMMARY_TOOL, userRow, type PartsContext } from "./message-rows";
 import { isQuiet, isRead } from "./quiet";
 import type { PendingSend, Row, Takeover } from "./row";
 import { CallRecords } from "./tool-call";
@@ -161,7 +161,7 @@ function endRows(
   if (note !== null) return [{ ...base, kind: "note", key: `${key}-end`, note, canContinue: isLast }];
   const hasCalls = message.content.some((part) => records.get(message.id, part) !== undefined);
   if (!isStopped(message) || hasCalls || message.content.length === 0) return [];
-  return [{ ...base, kind: "mark", key: `${key}-end`, mark: { type: "stopped" } }];
+  return [{ ...base, kind: "mark", key: `${key}-end`, mark: { type: "stopped", isBetween: false } }];
 }
 
 function pendingRow(pending: PendingSend): Row {
@@ -173,7 +173,10 @@ function pendingRow(pending: PendingSend): Row {
 /** True if the message came while the turn was running, and the turn went on with it. */
 function joinsTurn(messages: readonly Message[], index: number, records: CallRecords): boolean {
   let at = index - 1;
-  while (messages[at] !== undefined && messages[at]?.role === "system") at -= 1;
+  for (let notice = messages[at]; notice?.role === "system"; notice = messages[at]) {
+    if (isStop(notice)) return false;
+    at -= 1;
+  }
   const before = messages[at];
   if (before?.role !== "tool") return false;
   if (before.content.some((part) => part.type === "tool-result" && part.tool_name === SUMMARY_TOOL)) return false;

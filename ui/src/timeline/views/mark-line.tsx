@@ -23,7 +23,7 @@ export function MarkLine({ row }: { readonly row: MarkRow }) {
     case "stopped":
       return (
         <Line icon={<Icon of={CircleStop} />}>
-          <b>Stopped by you.</b> What was said is kept.
+          <b>Stopped by you{mark.isBetween ? ", before the next step" : ""}.</b> What was {mark.isBetween ? "done" : "said"} is kept.
         </Line>
       );
     case "notice":

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chatd.client.state import ShownChat
+from chatd.domain.chat.notices import is_stop
 from chatd.domain.chat.parts import SUMMARY_TOOL_NAME, KnownPart, ToolCallPart, ToolResultPart
 from chatd.domain.chat.public_messages import PublicMessage
 from chatd.domain.takeover import TakeoverPayload
@@ -183,8 +184,8 @@ def _with_parts(
 
 def _joins_turn(messages: Messages, index: int, records: Mapping[str, CallRecord]) -> bool:
     """True if the message came while the turn was running, and the turn went on with it."""
-    said = (messages[at] for at in range(index - 1, -1, -1) if messages[at].role != "system")
-    before = next(said, None)
+    earlier = (messages[at] for at in range(index - 1, -1, -1))
+    before = next((one for one in earlier if one.role != "system" or is_stop(one)), None)
     if before is None or before.role != "tool":
         return False
     for part in before.content:
