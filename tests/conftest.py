@@ -11,6 +11,7 @@ import pytest
 
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
+from tests.support.chatd_forks import ChatdForks, forking_chatd
 from tests.support.clock import FakeClock
 from tests.support.database import (
     Clone,
@@ -135,6 +136,19 @@ def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, ob
         return (yield)
     finally:
         gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def chatd_forks() -> Generator[ChatdForks]:
+    with forking_chatd() as forks:
+        yield forks
+
+
+@pytest.fixture
+def real_start(chatd_forks: ChatdForks) -> Generator[None]:
+    """A `chatd` that the test starts is the program, and imports all that it needs."""
+    with chatd_forks.paused():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -104,6 +104,7 @@ async def stopped(process: Process, number: signal.Signals) -> tuple[int | None,
     return process.returncode, out
 
 
+@pytest.mark.usefixtures("real_start")
 @pytest.mark.promise("P16")
 async def test_a_fresh_server_answers_with_the_demo_model_and_leaves_no_process(
     data_dir: Path,
@@ -421,6 +422,7 @@ def test_migrate_lists_pending_migrations_and_applies_them_once(
     ]
 
 
+@pytest.mark.usefixtures("real_start")
 async def test_a_signal_during_the_start_exits_without_a_traceback() -> None:
     connected = asyncio.Event()
 

@@ -72,6 +72,7 @@ def chatd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Chatd:
     return run
 
 
+@pytest.mark.usefixtures("real_start")
 def test_the_command_is_installed_and_prints_the_version() -> None:
     ended = subprocess.run(
         [CHATD, "--version"], capture_output=True, text=True, timeout=50, check=False, env={}
