@@ -2,10 +2,10 @@
 
 Starting Python and importing the server takes most of a second of the processor, and the tests
 start hundreds of processes. While `forking_chatd` is open, a process that this one starts with the
-program `chatd` and no unusual options is forked by a helper, `python -m tests.support.chatd_forks`.
-It is a child of the process that asked for it all the same, with the arguments, variables, working
-directory and standard streams that it was given. A test of the start itself asks for `real_start`
-(tests/conftest.py).
+program `chatd`, or as a module of the chaos tests, and no unusual options is forked by a helper,
+`python -m tests.support.chatd_forks`. It is a child of the process that asked for it all the same,
+with the arguments, variables, working directory and standard streams that it was given. A test of
+the start itself asks for `real_start` (tests/conftest.py).
 
 A request is one packet with three file descriptors; the reply is the process id.
 """
@@ -16,6 +16,7 @@ import importlib
 import io
 import os
 import platform
+import runpy
 import signal
 import socket
 import subprocess
@@ -31,6 +32,7 @@ from msgspec import Struct
 
 ROOT: Final = Path(__file__).parents[2]
 CHATD: Final = os.fsencode(Path(sys.executable).with_name("chatd"))
+TEST_MODULES: Final = b"tests.support.chaos."
 PACKET_BYTES: Final = 1 << 17
 SPAWN_FUNCTION: Final = "_fork_exec"
 HARMLESS_VARIABLES: Final = ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
@@ -99,7 +101,7 @@ def _read_request(options: tuple[Any, ...]) -> ForkRequest | None:
     is_plain = (kept, process_group) == ((errors_to,), -1)
     if accounts != [None, None, None, -1, None]:
         return None
-    if tuple(programs) != (CHATD,) or not is_plain:
+    if not is_plain or not _is_known(tuple(programs), [os.fsencode(word) for word in arguments]):
         return None
     if variables is None:
         variables = [b"%s=%s" % pair for pair in os.environb.items()]
@@ -112,6 +114,13 @@ def _read_request(options: tuple[Any, ...]) -> ForkRequest | None:
         directory=os.fsencode(directory or Path.cwd()),
         new_session=bool(new_session),
     )
+
+
+def _is_known(programs: tuple[bytes, ...], arguments: list[bytes]) -> bool:
+    if programs == (CHATD,):
+        return True
+    is_python = programs == (os.fsencode(sys.executable),)
+    return is_python and arguments[1:2] == [b"-m"] and arguments[2].startswith(TEST_MODULES)
 
 
 @contextmanager
@@ -147,7 +156,12 @@ def main() -> None:
         for descriptor in descriptors:
             os.close(descriptor)
         line.send(str(pid).encode())
-    command_line.main()
+    if sys.argv[1:2] == ["-m"]:
+        module = sys.argv[2]
+        sys.argv = sys.argv[2:]
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    else:
+        command_line.main()
 
 
 def _fork_sibling() -> int:
