@@ -8,7 +8,7 @@ from chatd.bench import proc_stats
 from chatd.bench.clients import BenchClient, TokenTimes
 from chatd.bench.environment import start_environment
 from chatd.bench.fake_provider import AnswerScript
-from chatd.cli import commands
+from chatd.cli import server_commands
 from chatd.settings.schema import SettingsError
 
 
@@ -34,4 +34,4 @@ async def test_all_three_clients_get_the_same_answer(empty_dsn: str) -> None:
 
 async def test_an_unknown_row_is_refused_before_any_process_starts() -> None:
     with pytest.raises(SettingsError, match="there is no row 'speed'"):
-        await commands.run_bench(["speed"], quick=True, json=True, database_url=None)
+        await server_commands.run_bench(["speed"], quick=True, json=True, database_url=None)

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from chatd.cli.account.models import model_row
+from chatd.cli.account.providers import model_row
 from chatd.client.choice_resources import LearnedContext, ModelCapabilities, ModelChoice
 from chatd.client.resources import EffortRange
 from chatd.domain.ids import ModelConfigId

@@ -7,17 +7,15 @@ from datetime import UTC, date, datetime, timedelta
 import msgspec
 import pytest
 
-from chatd.cli.account.files import safe_name
+from chatd.cli.account.sign_in import read_expiry
 from chatd.cli.account.skills import read_skill, split_skill
-from chatd.cli.account.tokens import read_expiry
 from chatd.cli.account.usage import read_since
+from chatd.cli.account.user_files import safe_name
 from chatd.cli.api_session import UsageProblem
-from chatd.cli.chats.answers import read_replies
-from chatd.cli.chats.waiting import Choice, Waiting, choose
-from chatd.cli.run.call_lines import ask_lines, subagent_lines
-from chatd.cli.run.prompt import MAX_INLINE_BYTES, join_prompt, read_input
-from chatd.cli.run.request import RunRequest
-from chatd.cli.run.work import check_choices, read_chat_id, read_dollars, read_labels
+from chatd.cli.chats.answers import Choice, Waiting, choose, read_replies
+from chatd.cli.chats.chat_lines import ask_lines, subagent_lines
+from chatd.cli.chats.run_report import check_choices, read_chat_id, read_dollars, read_labels
+from chatd.cli.chats.run_request import MAX_INLINE_BYTES, RunRequest, join_prompt, read_input
 from chatd.client.resources import Action, Chat, StoredFile
 from chatd.domain.ids import FileId, ToolCallId
 from chatd.domain.questions import Question, QuestionOption, QuestionReply

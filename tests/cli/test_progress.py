@@ -5,11 +5,16 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from chatd.cli.chats.chat_lines import (
+    EventLines,
+    ProgressLines,
+    activity,
+    ask_lines,
+    call_line,
+    message_lines,
+)
+from chatd.cli.chats.run_turn import SentMessage
 from chatd.cli.output import encode_line
-from chatd.cli.run.call_lines import ask_lines, call_line
-from chatd.cli.run.event_lines import EventLines
-from chatd.cli.run.progress import ProgressLines, activity, message_lines
-from chatd.cli.run.turn import SentMessage
 from chatd.client.state import ShownChat
 from chatd.domain.chat.parts import ReasoningPart, TextPart, ToolCallPart
 from chatd.domain.chat.row import RetryState

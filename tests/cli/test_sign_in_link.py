@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from chatd.cli.sign_in import read_given
+from chatd.cli.account.sign_in import read_given
 from chatd.settings.schema import SettingsError
 
 

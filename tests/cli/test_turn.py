@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from chatd.cli.exit_codes import ExitCode, exit_code_of_error, exit_code_of_refusal
-from chatd.cli.run.turn import SentMessage, TurnOutcome, turn_outcome
+from chatd.cli.api_session import ExitCode, exit_code_of_error, exit_code_of_refusal
+from chatd.cli.chats.run_turn import SentMessage, TurnOutcome, turn_outcome
 from chatd.client.state import ShownChat
 from chatd.domain.chat.parts import NoticePart, TextPart
 from chatd.domain.chat.row import ChatError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chatd.cli.run.watch import NotFollowed, load_chat
+from chatd.cli.chats.run_follow import NotFollowed, load_chat
 from chatd.client.exchange import ServerAddress
 from chatd.client.server import open_api
 from tests.support.providers.server import FakeServer

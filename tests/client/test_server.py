@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession
 
-from chatd.cli.sign_in import Given, NotEncrypted, make_token_by_session
+from chatd.cli.account.sign_in import Given, NotEncrypted, make_token_by_session
 from chatd.client.drafts import ChatChange, Draft, TextInput
 from chatd.client.errors import ApiError, ServerUnreachable, Validation
 from chatd.client.exchange import ServerAddress, clean_url

@@ -5,8 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from chatd.cli.profiles import Profiles, SavedSignIn, check_name, profiles_path
-from chatd.cli.target import DEFAULT_URL, Target, TargetFlags, choose_server
+from chatd.cli.target import (
+    DEFAULT_URL,
+    Profiles,
+    SavedSignIn,
+    Target,
+    TargetFlags,
+    check_name,
+    choose_server,
+    profiles_path,
+)
 from chatd.settings.schema import SettingsError
 
 WORK = SavedSignIn(url="https://chat.example.com", token="token-of-work", username="ada")

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from aiohttp import ClientSession
 
-from chatd.cli.mcp_relay import Patience, Relay, Unreachable
+from chatd.cli.mcp_stdio import Patience, Relay, Unreachable
 from chatd.client.exchange import ServerAddress
 from tests.e2e.test_mcp import held_server
 from tests.support.api.oidc import free_port

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from chatd.api.accounts.sign_in import local_url, sign_in_link
-from chatd.cli.browser import PAGE_FILE, forget_browser_page
+from chatd.cli.server_commands import PAGE_FILE, forget_browser_page
 from chatd.client.desktop import can_open_browser
 
 

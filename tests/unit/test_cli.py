@@ -19,12 +19,17 @@ import pytest
 from msgspec import Struct
 from typer.testing import CliRunner
 
-from chatd.cli.command_sections import SECTIONS
-from chatd.cli.commands import address_lines, administration_command
+from chatd.cli.admin import administration_command
 from chatd.cli.completion import command_places
-from chatd.cli.log_format import JsonFormatter, TextFormatter, is_worth_logging
-from chatd.cli.main import app
-from chatd.cli.process import StopSignal, run_until_signal
+from chatd.cli.main import SECTIONS, app
+from chatd.cli.process import (
+    JsonFormatter,
+    StopSignal,
+    TextFormatter,
+    is_worth_logging,
+    run_until_signal,
+)
+from chatd.cli.server_commands import address_lines
 from chatd.domain.errors import Unavailable
 from chatd.settings.config_file import default_data_dir
 from chatd.settings.schema import DatabaseSettings, Settings

@@ -1,23 +1,65 @@
 """The `chatd` command line: commands, options and help texts.
 
-`commands` does the work; `process` runs it and maps errors to exit codes. Commands import lazily,
-so that `chatd --help` stays fast.
+`server_commands` and `admin` do the work; `process` runs it and maps errors to exit codes. Commands
+import lazily, so that `chatd --help` stays fast.
 """
 
 import os
 import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from importlib.util import find_spec
-from typing import Annotated, Final
+from typing import Annotated, Final, Protocol
 
 import typer
+from typer.core import TyperGroup
 
-from chatd.cli import chat_command, completion, mcp_commands, sign_in_commands
-from chatd.cli.account import commands as own_commands
-from chatd.cli.chats import answer_commands
-from chatd.cli.chats import commands as chat_commands
-from chatd.cli.command_sections import SectionedGroup
+from chatd.cli import completion
+from chatd.cli.account import account_commands
+from chatd.cli.chats import chat_commands
 from chatd.cli.options import Config, DatabaseUrl, DataDir, Host, Port
-from chatd.cli.run import commands as run_commands
+
+SECTIONS: Final[Mapping[str, Sequence[str]]] = {
+    "Work with agents": ("chat", "run", "chats", "models", "usage"),
+    "Your account at a server": ("login", "logout", "whoami", "mcp", "skills", "files", "tokens"),
+    "Run a server": ("serve", "worker", "providers", "migrate", "admin", "bench"),
+    "Other": ("completion", "version"),
+}
+"""The commands of `chatd --help`: what a user needs first."""
+
+
+class HelpWriter(Protocol):
+    """What typer's formatter does here."""
+
+    width: int
+
+    def section(self, name: str) -> AbstractContextManager[None]: ...
+
+    def write_dl(self, rows: Sequence[tuple[str, str]]) -> None: ...
+
+
+class SectionedGroup(TyperGroup):
+    """A command that no section names comes with the last one."""
+
+    def list_commands(self, ctx: object) -> list[str]:  # noqa: ARG002
+        ordered = [name for names in SECTIONS.values() for name in names if name in self.commands]
+        return [*ordered, *(name for name in self.commands if name not in ordered)]
+
+    def format_commands(self, ctx: object, formatter: HelpWriter) -> None:
+        names = [name for name in self.list_commands(ctx) if not self.commands[name].hidden]
+        named = {name for group in SECTIONS.values() for name in group}
+        width = max(map(len, names))
+        limit = formatter.width - 6 - width
+        for heading, group in SECTIONS.items():
+            is_last = heading == list(SECTIONS)[-1]
+            shown = [name for name in names if name in group or (is_last and name not in named)]
+            rows = [
+                (name.ljust(width), self.commands[name].get_short_help_str(limit)) for name in shown
+            ]
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows)
+
 
 app = typer.Typer(
     cls=SectionedGroup,
@@ -67,9 +109,9 @@ def root_command(
     terminal UI, else it prints its help."""
     if show_version or context.invoked_subcommand is not None:
         return
-    has_screen = chat_command.has_screen(sys.stdin, sys.stdout, os.environ)
+    has_screen = chat_commands.has_screen(sys.stdin, sys.stdout, os.environ)
     if has_screen and find_spec("textual") is not None:
-        chat_command.open_bare()
+        chat_commands.open_bare()
     print(context.get_help())
     raise typer.Exit(2)
 
@@ -99,7 +141,7 @@ def serve(
 ) -> None:
     """Serve the API and run chats until stopped. Starts a database unless one is given."""
     from chatd.app.role import ProcessRole
-    from chatd.cli import commands, log_format, process
+    from chatd.cli import process, server_commands
 
     with process.report_errors():
         flags = {
@@ -109,10 +151,12 @@ def serve(
             "server.port": port,
         }
         settings = process.read_settings(flags, config)
-        log_format.configure_logging(settings.log)
+        process.configure_logging(settings.log)
         role = ProcessRole(runs_chats=not no_worker)
         process.run_until_signal(
-            lambda stop: commands.serve(settings, stop, role, may_open_browser=not no_browser)
+            lambda stop: server_commands.serve(
+                settings, stop, role, may_open_browser=not no_browser
+            )
         )
 
 
@@ -131,7 +175,7 @@ def worker(
 ) -> None:
     """Run chats without serving the API until stopped, beside chatd serve."""
     from chatd.app.role import ProcessRole
-    from chatd.cli import commands, log_format, process
+    from chatd.cli import process, server_commands
 
     with process.report_errors():
         flags = {
@@ -141,9 +185,9 @@ def worker(
             "server.port": port,
         }
         settings = process.read_settings(flags, config)
-        log_format.configure_logging(settings.log)
+        process.configure_logging(settings.log)
         role = ProcessRole(serves="nothing" if port is None else "health")
-        process.run_until_signal(lambda stop: commands.serve(settings, stop, role))
+        process.run_until_signal(lambda stop: server_commands.serve(settings, stop, role))
 
 
 @app.command()
@@ -169,12 +213,12 @@ def bench(
 ) -> None:
     """Measure chatd on this machine with a fake provider, beside a minimal relay. Exits with 1 if a
     target was missed."""
-    from chatd.cli import commands, process
+    from chatd.cli import process, server_commands
 
     with process.report_errors():
         names = [name.strip() for name in rows.split(",") if name.strip()]
         met = process.run_to_completion(
-            commands.run_bench(names, quick=quick, json=as_json, database_url=database_url)
+            server_commands.run_bench(names, quick=quick, json=as_json, database_url=database_url)
         )
         if not met:
             raise typer.Exit(1)
@@ -183,11 +227,11 @@ def bench(
 @migrations.command()
 def up(config: Config = None, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
     """Apply all pending migrations."""
-    from chatd.cli import commands, process
+    from chatd.cli import admin, process
 
     with process.report_errors():
         flags = {"data_dir": data_dir, "database.url": database_url}
-        process.run_to_completion(commands.migrate_up(process.read_settings(flags, config)))
+        process.run_to_completion(admin.migrate_up(process.read_settings(flags, config)))
 
 
 @migrations.command()
@@ -195,11 +239,11 @@ def status(
     config: Config = None, data_dir: DataDir = None, database_url: DatabaseUrl = None
 ) -> None:
     """List all migrations and their state."""
-    from chatd.cli import commands, process
+    from chatd.cli import admin, process
 
     with process.report_errors():
         flags = {"data_dir": data_dir, "database.url": database_url}
-        process.run_to_completion(commands.show_migrations(process.read_settings(flags, config)))
+        process.run_to_completion(admin.show_migrations(process.read_settings(flags, config)))
 
 
 @migrations.command()
@@ -207,12 +251,12 @@ def check(
     config: Config = None, data_dir: DataDir = None, database_url: DatabaseUrl = None
 ) -> None:
     """Exit with 0 if the database is up to date, with 3 if it is not."""
-    from chatd.cli import commands, process
+    from chatd.cli import admin, process
 
     with process.report_errors():
         flags = {"data_dir": data_dir, "database.url": database_url}
         if not process.run_to_completion(
-            commands.check_migrations(process.read_settings(flags, config))
+            admin.check_migrations(process.read_settings(flags, config))
         ):
             raise typer.Exit(EXIT_BEHIND)
 
@@ -232,13 +276,13 @@ def rotate_keys(
     ] = False,
 ) -> None:
     """Seal all secrets of the database with a new key. Can be stopped and run again."""
-    from chatd.cli import commands, deployment, process
+    from chatd.cli import admin, process
 
     with process.report_errors():
         flags = {"data_dir": data_dir, "database.url": database_url}
-        settings = deployment.find_deployment(flags, config)
-        work = commands.remove_old_keys(settings) if remove_old else None
-        process.run_to_completion(work or commands.rotate_keys(settings, lost=lost))
+        settings = admin.find_deployment(flags, config)
+        work = admin.remove_old_keys(settings) if remove_old else None
+        process.run_to_completion(work or admin.rotate_keys(settings, lost=lost))
 
 
 @administration.command("sign-in-link")
@@ -249,12 +293,12 @@ def sign_in_link(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Print a link that signs a browser in, once, within 15 minutes."""
-    from chatd.cli import account_commands, deployment, process
+    from chatd.cli import admin, process
 
     with process.report_errors():
         flags = {"data_dir": data_dir, "database.url": database_url}
-        settings = deployment.find_deployment(flags, config)
-        process.run_to_completion(account_commands.print_sign_in_link(settings, user))
+        settings = admin.find_deployment(flags, config)
+        process.run_to_completion(admin.print_sign_in_link(settings, user))
 
 
 @administration.command("create-user")
@@ -272,16 +316,14 @@ def create_user(
     ] = False,
 ) -> None:
     """Create a user. Without a password, print a link that signs the user in once."""
-    from chatd.cli import account_commands, deployment, process
+    from chatd.cli import admin, process
 
     with process.report_errors():
         flags = {"data_dir": data_dir, "database.url": database_url}
-        settings = deployment.find_deployment(flags, config)
+        settings = admin.find_deployment(flags, config)
         password = process.read_password() if with_password else None
         process.run_to_completion(
-            account_commands.create_user(
-                settings, username, role=role, email=email, password=password
-            )
+            admin.create_user(settings, username, role=role, email=email, password=password)
         )
 
 
@@ -293,13 +335,13 @@ def reset_password(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Set a user's password, read from the terminal or standard input, and end the sessions."""
-    from chatd.cli import account_commands, deployment, process
+    from chatd.cli import admin, process
 
     with process.report_errors():
         flags = {"data_dir": data_dir, "database.url": database_url}
-        settings = deployment.find_deployment(flags, config)
+        settings = admin.find_deployment(flags, config)
         password = process.read_password()
-        process.run_to_completion(account_commands.reset_password(settings, username, password))
+        process.run_to_completion(admin.reset_password(settings, username, password))
 
 
 @administration.command("audit")
@@ -333,12 +375,12 @@ def audit_log(
     ] = False,
 ) -> None:
     """Print who did what, newest first."""
-    from chatd.cli import account_commands, deployment, process
+    from chatd.cli import admin, process
 
     with process.report_errors():
         flags = {"data_dir": data_dir, "database.url": database_url}
-        settings = deployment.find_deployment(flags, config)
-        request = account_commands.AuditRequest(
+        settings = admin.find_deployment(flags, config)
+        request = admin.AuditRequest(
             user=user,
             since=since,
             until=until,
@@ -348,18 +390,9 @@ def audit_log(
             limit=limit,
             as_csv=as_csv,
         )
-        process.run_to_completion(account_commands.print_audit_log(settings, request))
+        process.run_to_completion(admin.print_audit_log(settings, request))
 
 
 # Further commands have a module per group, which registers them.
-for commands_of in (
-    chat_command,
-    run_commands,
-    chat_commands,
-    answer_commands,
-    own_commands,
-    mcp_commands,
-    sign_in_commands,
-    completion,
-):
+for commands_of in (chat_commands, account_commands, completion):
     commands_of.register(app)

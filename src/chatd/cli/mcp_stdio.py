@@ -1,30 +1,209 @@
 """`chatd mcp`: an MCP server on standard input and output that talks to a running chatd.
 
-Standard output carries messages of the protocol only; everything else goes to standard error.
+Standard output carries messages of the protocol only; everything else goes to standard error. A
+request survives restarts of the server: it is sent again under the same idempotency key, or a wait
+that was cut continues after its last event.
 """
 
 import asyncio
+import base64
 import os
+import re
 import sys
 import threading
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from typing import Any, Final, cast
 from uuid import uuid4
 
 import aiohttp
 import msgspec
+from msgspec import Struct
 
-from chatd.cli.mcp_relay import (
-    CONNECT_TIMEOUT_S,
-    MAX_EVENT_BYTES,
-    READ_TIMEOUT_S,
-    Json,
-    Relay,
-    Unreachable,
-    as_object,
-    error_answer,
-)
+from chatd.aio import Backoff
 from chatd.client.exchange import ServerAddress
+
+Json = dict[str, Any]
+
+CONNECT_TIMEOUT_S: Final = 10.0
+READ_TIMEOUT_S: Final = 60.0
+"""Without a byte: the server sends a ping every 15 seconds while a call takes long."""
+MAX_EVENT_BYTES: Final = 4 * 1024 * 1024
+
+_VERSION_KEY: Final = "io.modelcontextprotocol/protocolVersion"
+_FIRST: Final = frozenset({"initialize", "server/discover"})
+_NAMED_BY: Final[Mapping[str, str]] = {"tools/call": "name", "resources/read": "uri"}
+_RETRIED_STATUSES: Final = frozenset({502, 503, 504})
+_PLAIN: Final = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
+_BACKOFF: Final = Backoff(first_delay_s=0.25, max_delay_s=2.0)
+_LOST: Final = (aiohttp.ClientError, TimeoutError, ConnectionError)
+
+
+class Unreachable(Exception):
+    """The server could not be reached for as long as it was tried."""
+
+
+class _Cut(Exception):
+    """The server did not answer, or its answer was cut. The request may be sent again."""
+
+    def __init__(self, reason: str, answer: Json | None = None) -> None:
+        """`answer` is what the client gets if nothing better comes."""
+        super().__init__(reason)
+        self.answer = answer
+
+
+class Patience(Struct, frozen=True, kw_only=True):
+    """How long a request is tried while the server cannot be reached: a client shows nothing before
+    its first message is answered."""
+
+    first_s: float = 20.0
+    later_s: float = 180.0
+
+
+DEFAULT_PATIENCE: Final = Patience()
+
+
+class Relay:
+    """What the messages of one client share: the connection, and what `initialize` agreed on."""
+
+    def __init__(
+        self,
+        server: ServerAddress,
+        http: aiohttp.ClientSession,
+        client_id: str,
+        patience: Patience = DEFAULT_PATIENCE,
+    ) -> None:
+        self._patience = patience
+        self._server = server
+        self._http = http
+        self._client_id = client_id
+        self._agreed: dict[str, str] = {}
+
+    async def notify(self, message: Json) -> None:
+        """Once: a notification that is lost changes nothing."""
+        headers = self._headers(message)
+        async with self._http.post(
+            self._server.mcp_url, data=msgspec.json.encode(message), headers=headers
+        ) as reply:
+            await reply.read()
+
+    async def request(self, message: Json) -> AsyncGenerator[Json]:
+        """Yields notifications of progress, and then the answer. Raises Unreachable."""
+        clock, failures, last_id = asyncio.get_running_loop().time, 0, ""
+        is_first = message["method"] in _FIRST
+        keep_s = self._patience.first_s if is_first else self._patience.later_s
+        give_up_at = clock() + keep_s
+        while True:
+            try:
+                async for event_id, answer in self._attempt(message, last_id):
+                    last_id = event_id or last_id
+                    failures, give_up_at = 0, clock() + keep_s
+                    if answer is not None:
+                        yield answer
+                        if "method" not in answer:
+                            return
+                raise _Cut("the stream ended before the answer")
+            except (_Cut, *_LOST) as error:
+                failures += 1
+                pause_s = _BACKOFF.delay(failures)
+                if clock() + pause_s > give_up_at:
+                    if isinstance(error, _Cut) and error.answer is not None:
+                        yield error.answer
+                        return
+                    raise Unreachable(_explain(error)) from error
+            await asyncio.sleep(pause_s)
+
+    async def _attempt(
+        self, message: Json, last_id: str
+    ) -> AsyncGenerator[tuple[str, Json | None]]:
+        headers = self._headers(message)
+        if last_id:
+            headers["Last-Event-ID"] = last_id
+            sending = self._http.get(self._server.mcp_url, headers=headers)
+        else:
+            data = msgspec.json.encode(message)
+            sending = self._http.post(self._server.mcp_url, data=data, headers=headers)
+        async with sending as reply:
+            if reply.content_type == "text/event-stream":
+                async for event in read_events(reply.content):
+                    yield event
+                return
+            body = await reply.read()
+            answer = _read_answer(body, reply.status, message["id"])
+            is_result = reply.status == 200
+            if reply.status in _RETRIED_STATUSES or (is_result and "Retry-After" in reply.headers):
+                raise _Cut(f"the server replied {reply.status}", answer)
+            if message["method"] == "initialize" and "result" in answer:
+                self._agree(answer["result"], reply.headers)
+            yield "", answer
+
+    def _agree(self, result: Json, headers: Mapping[str, str]) -> None:
+        self._agreed = {"Mcp-Protocol-Version": str(result.get("protocolVersion", ""))}
+        if (session := headers.get("Mcp-Session-Id")) is not None:
+            self._agreed["Mcp-Session-Id"] = session
+
+    def _headers(self, message: Json) -> dict[str, str]:
+        headers = {
+            **self._server.headers,
+            "Accept": "application/json, text/event-stream",
+            "Content-Type": "application/json",
+        }
+        method, named = str(message.get("method", "")), as_object(message.get("params"))
+        version = as_object(named.get("_meta")).get(_VERSION_KEY)
+        if isinstance(version, str):
+            headers |= {"Mcp-Protocol-Version": version, "Mcp-Method": method}
+            if (name := named.get(_NAMED_BY.get(method, ""))) is not None:
+                headers["Mcp-Name"] = _header_value(str(name))
+        elif method != "initialize":
+            headers |= self._agreed
+        if method == "tools/call":
+            headers["Idempotency-Key"] = f"stdio:{self._client_id}:{message.get('id')!r}"
+        return headers
+
+
+async def read_events(content: aiohttp.StreamReader) -> AsyncGenerator[tuple[str, Json | None]]:
+    """The id and the message of each event; an event without data only has an id."""
+    event_id, data = "", ""
+    while line := (await content.readline()).decode():
+        name, _, value = line.rstrip("\r\n").partition(":")
+        if name == "id":
+            event_id = value.strip()
+        elif name == "data":
+            data += value.strip()
+        elif not line.strip() and (event_id or data):
+            yield event_id, msgspec.json.decode(data, type=Json) if data else None
+            event_id, data = "", ""
+
+
+def _read_answer(body: bytes, status: int, request_id: object) -> Json:
+    """The server may not have known the id of a request that it refused."""
+    try:
+        answer = msgspec.json.decode(body, type=Json)
+    except msgspec.MsgspecError:
+        answer = {}
+    if "result" in answer or "error" in answer:
+        return {**answer, "id": request_id}
+    text = f"The server replied {status} and no message of MCP. Does the URL name a chatd server?"
+    return error_answer(request_id, text)
+
+
+def as_object(value: object) -> Json:
+    """Empty for what is no object: the server says what is wrong with it."""
+    return cast("Json", value) if isinstance(value, dict) else {}
+
+
+def error_answer(request_id: object, text: str) -> Json:
+    return {"jsonrpc": "2.0", "id": request_id, "error": {"code": -32603, "message": text}}
+
+
+def _header_value(text: str) -> str:
+    if _PLAIN.fullmatch(text) and not text.startswith("=?base64?"):
+        return text
+    return f"=?base64?{base64.b64encode(text.encode()).decode()}?="
+
+
+def _explain(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
 
 MAX_LINE_BYTES: Final = 4 * 1024 * 1024
 READ_BYTES: Final = 64 * 1024

@@ -1,11 +1,18 @@
 """Options that several commands share, with their help texts."""
 
+import inspect
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from chatd.settings.keys import setting_keys
+
+if TYPE_CHECKING:
+    from chatd.client.exchange import ServerAddress
+
 
 _KEYS: Final = setting_keys()
 
@@ -77,3 +84,47 @@ Profile = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON")]
+
+
+# The options that choose a server, the same for every command: `with_target`
+
+ServerFinder = Callable[[], "ServerAddress"]
+
+_OPTIONS: Final[dict[str, Any]] = {
+    "url": Url,
+    "token_file": TokenFile,
+    "profile": Profile,
+    "data_dir": DataDir,
+}
+_SERVER: Final = "server"
+
+
+def with_target(command: Callable[..., None]) -> Callable[..., None]:
+    """The command's parameter `server` is replaced by the options. The server is looked up when
+    the command calls it, so that an error is reported like its others."""
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        flags = {name: given.pop(name) for name in _OPTIONS}
+
+        def find() -> "ServerAddress":
+            from chatd.cli.target import find_server
+
+            return find_server(**flags).server
+
+        command(**given, server=find)
+
+    own = inspect.signature(command).parameters
+    kept = [
+        one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for one in own.values()
+        if one.name != _SERVER
+    ]
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in _OPTIONS.items()
+    ]
+    # Typer reads both.
+    run.__annotations__ = {one.name: one.annotation for one in (*kept, *added)}
+    vars(run)["__signature__"] = inspect.Signature([*kept, *added])
+    return run

@@ -7,10 +7,14 @@ Exit codes: 0 done or stopped on request, 1 failed, 2 wrong settings or usage,
 import asyncio
 import contextlib
 import getpass
+import json
+import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -19,9 +23,11 @@ import typer
 import uvloop
 
 from chatd.domain.errors import ChatdError
+from chatd.domain.text import utc_text
+from chatd.log_event import LogEvent
 from chatd.settings.config_file import default_data_dir, read_config
 from chatd.settings.loader import load_settings
-from chatd.settings.schema import Settings, SettingsError
+from chatd.settings.schema import LogSettings, Settings, SettingsError
 
 T = TypeVar("T")
 
@@ -131,3 +137,49 @@ def _fail(error: ChatdError) -> NoReturn:
 
     print_notice(f"chatd: {error.message}")
     raise typer.Exit(2 if error.code == SettingsError.code else 1) from None
+
+
+# The log: one line per event, as text or as JSON
+
+
+class TextFormatter(logging.Formatter):
+    """Times are in UTC, marked with Z, so that logs of several hosts can be compared."""
+
+    converter = time.gmtime
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03dZ"
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+class JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": utc_text(datetime.fromtimestamp(record.created, UTC), timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+        }
+        if isinstance(record.msg, LogEvent):
+            line["event"] = record.msg.event
+            if record.msg.explanation is not None:
+                line["message"] = record.msg.explanation
+            line |= record.msg.fields
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def is_worth_logging(record: logging.LogRecord) -> bool:
+    """uvicorn logs an error for a WebSocket that chatd refuses with a reply of its own. Clients
+    without a token could fill the log with it."""
+    return not record.getMessage().startswith("ASGI callable returned without completing handshake")
+
+
+def configure_logging(log: LogSettings) -> None:
+    """Log to standard error: standard output is for the output of commands."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if log.format == "json" else TextFormatter())
+    handler.addFilter(is_worth_logging)
+    logging.basicConfig(level=log.level.upper(), handlers=[handler], force=True)

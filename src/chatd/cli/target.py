@@ -2,23 +2,209 @@
 
 Flags count before the environment, that before the profiles of `chatd login`, and those before the
 server of the data directory. A token is only used for the server that it was given for.
+
+A server writes its address into its data directory while it runs: flags give it another port than
+its settings. The profiles are servers and tokens by name, in one file that only this account can
+read; the last sign-in is the one that counts unless another is named.
 """
 
+import json
 import os
+import re
+import stat
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
+from uuid import UUID
 
+import msgspec
 from msgspec import Struct
 
-from chatd.cli.profiles import Profiles, profiles_path
-from chatd.cli.server_address import read_address
+from chatd import secret_files
 from chatd.client.exchange import ServerAddress, clean_url, is_loopback
 from chatd.domain.errors import InvalidInput
+from chatd.domain.ids import CredentialId
 from chatd.settings.config_file import default_data_dir, read_config
 from chatd.settings.schema import SettingsError
+
+# The address of the server that uses a data directory
+
+ADDRESS_FILE: Final = "address"
+
+
+def write_address(data_dir: Path, url: str) -> None:
+    """Of this process; the last server that started counts."""
+    secret_files.replace(data_dir / ADDRESS_FILE, f"{os.getpid()} {url}\n")
+
+
+def forget_address(data_dir: Path) -> None:
+    """If it is this process's own."""
+    if _read_address(data_dir)[0] == os.getpid():
+        (data_dir / ADDRESS_FILE).unlink(missing_ok=True)
+
+
+def read_address(data_dir: Path) -> str | None:
+    """None if no server runs here. One that was killed leaves its address."""
+    process, url = _read_address(data_dir)
+    return url if process is not None and _is_running(process) else None
+
+
+def _read_address(data_dir: Path) -> tuple[int | None, str]:
+    try:
+        found = secret_files.read(data_dir / ADDRESS_FILE)
+    except OSError:
+        found = None
+    process, _, url = (found or "").partition(" ")
+    return (int(process), url) if process.isdecimal() and url else (None, "")
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+# Profiles
+
+FILE_NAME: Final = "profiles.toml"
+MAX_FILE_BYTES: Final = 1_000_000
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_HEAD: Final = "# Written by chatd login. It contains tokens: keep it to yourself."
+
+
+class SavedSignIn(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`token_id` is that of a token which `chatd login` made, and `chatd logout` revokes."""
+
+    url: str
+    token: str
+    username: str = ""
+    token_id: UUID | None = None
+
+    def __repr__(self) -> str:
+        return f"SavedSignIn(url={self.url!r}, username={self.username!r})"
+
+    @property
+    def server(self) -> ServerAddress:
+        return ServerAddress(url=self.url, token=self.token)
+
+    @property
+    def made(self) -> CredentialId | None:
+        return None if self.token_id is None else CredentialId(self.token_id)
+
+
+class _File(Struct, frozen=True, kw_only=True):
+    default: str = ""
+    profiles: dict[str, SavedSignIn] = {}
+
+
+class Profiles:
+    def __init__(self, path: Path) -> None:
+        """Raises SettingsError."""
+        self.path = path
+        found = _read_profiles(path)
+        self.default = found.default if found.default in found.profiles else ""
+        self._saved = dict(found.profiles)
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self._saved)
+
+    def get(self, name: str) -> SavedSignIn:
+        """Raises SettingsError."""
+        if (saved := self._saved.get(name)) is not None:
+            return saved
+        known = f"There are {', '.join(self.names)}" if self.names else "There is none yet"
+        raise SettingsError(
+            f"there is no profile {name!r} in {self.path}. {known}: chatd login URL --profile"
+            f" {name} makes it"
+        )
+
+    def find(self, name: str) -> SavedSignIn | None:
+        return self._saved.get(name)
+
+    def find_url(self, url: str) -> tuple[str, SavedSignIn] | None:
+        """The sign-in at this server; of several the default one."""
+        at = [(name, one) for name, one in self._saved.items() if one.url == url]
+        return min(at, key=lambda pair: pair[0] != self.default, default=None)
+
+    def save(self, name: str, saved: SavedSignIn) -> None:
+        """It is the default from now on. Raises SettingsError."""
+        self._saved[check_name(name)] = saved
+        self.default = name
+        self._write()
+
+    def forget(self, name: str) -> None:
+        """Raises SettingsError."""
+        self._saved.pop(name, None)
+        if self.default == name:
+            self.default = self.names[0] if len(self.names) == 1 else ""
+        self._write()
+
+    def _write(self) -> None:
+        lines = [_HEAD, f"default = {_quoted(self.default)}"]
+        for name in self.names:
+            lines += ["", f"[profiles.{_quoted(name)}]"]
+            fields = msgspec.to_builtins(self._saved[name])
+            lines += [f"{field} = {_quoted(str(value))}" for field, value in fields.items()]
+        try:
+            secret_files.replace(self.path, "\n".join(lines))
+        except OSError as error:
+            raise SettingsError(f"cannot write {self.path}: {error.strerror}") from None
+
+
+def profiles_path(env: Mapping[str, str]) -> Path:
+    """Raises SettingsError."""
+    if (config_home := env.get("XDG_CONFIG_HOME", "")).startswith("/"):
+        return Path(config_home) / "chatd" / FILE_NAME
+    if (home := env.get("HOME", "")).startswith("/"):
+        return Path(home) / ".config" / "chatd" / FILE_NAME
+    raise SettingsError("no place for profiles: set HOME or XDG_CONFIG_HOME")
+
+
+def check_name(name: str) -> str:
+    """Raises SettingsError."""
+    if _NAME.fullmatch(name) is None:
+        raise SettingsError(
+            "--profile: a name has 1 to 64 letters, digits and . _ -, and begins with a letter or"
+            " digit"
+        )
+    return name
+
+
+def _read_profiles(path: Path) -> _File:
+    try:
+        with path.open("rb") as file:
+            mode = stat.S_IMODE(path.stat().st_mode)
+            raw = file.read(MAX_FILE_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return _File()
+    except OSError as error:
+        raise SettingsError(f"cannot read {path}: {error.strerror}") from None
+    if mode & 0o077:
+        raise SettingsError(
+            f"{path} contains tokens and other users can read it: run chmod 600 {path}"
+        )
+    try:
+        return msgspec.convert(tomllib.loads(raw.decode()), _File)
+    except (ValueError, msgspec.ValidationError) as error:
+        # The text of the file has tokens: only the place and the reason are told.
+        reason = str(error).splitlines()[0]
+        raise SettingsError(
+            f"{path} cannot be understood ({reason}): correct it, or remove it and sign in again"
+            " with chatd login"
+        ) from None
+
+
+def _quoted(text: str) -> str:
+    """A string of JSON is one of TOML too."""
+    return json.dumps(text)
+
 
 DEFAULT_URL: Final = "http://127.0.0.1:7870"
 ADMIN_TOKEN_FILE: Final = "admin-token"

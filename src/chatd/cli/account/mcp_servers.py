@@ -10,8 +10,7 @@ import sys
 from contextlib import suppress
 from typing import Final
 
-from chatd.cli.api_session import UsageProblem, patient
-from chatd.cli.exit_codes import ExitCode
+from chatd.cli.api_session import ExitCode, UsageProblem, patient
 from chatd.cli.output import print_json, print_notice, print_table
 from chatd.client.desktop import can_open_browser, open_browser
 from chatd.client.resources import McpServer

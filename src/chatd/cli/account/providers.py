@@ -1,5 +1,5 @@
-"""The work of `chatd providers`: add a provider with its first model, test it, list and remove
-providers."""
+"""The work of `chatd models` and `chatd providers`: list models; add a provider with its first
+model, test it, list and remove providers."""
 
 import getpass
 import os
@@ -15,12 +15,56 @@ from chatd.client.errors import ApiError
 from chatd.client.resources import ModelChoice, Provider, Trial
 from chatd.client.server import ServerApi
 from chatd.domain.errors import ChatdError
+from chatd.terminal.pickers.model_texts import efforts_of
+
+MAX_LISTED_MODELS = 1000
+_MODEL_HEADINGS = ("NAME", "PROVIDER", "MODEL", "CONTEXT", "EFFORT", "")
+
+
+async def list_models(api: ServerApi, *, every: bool, as_json: bool) -> None:
+    listed = api.list_models(include_disabled=every)
+    if as_json:
+        print_json(await listed.raw_items(MAX_LISTED_MODELS))
+        return
+    print_table(
+        _MODEL_HEADINGS, [model_row(model) for model in await listed.items(MAX_LISTED_MODELS)]
+    )
+
+
+def model_row(model: ModelChoice) -> tuple[str, ...]:
+    notes = ["default" if model.is_default else "", "" if model.enabled else "disabled"]
+    return (
+        model.name,
+        model.provider,
+        model.model,
+        context_text(model),
+        effort_text(model),
+        ", ".join(note for note in notes if note),
+    )
+
+
+def context_text(model: ModelChoice) -> str:
+    learned = model.learned_context
+    limit = model.context_limit or model.capabilities.context_limit
+    if limit is None:
+        return "" if learned is None else f"below {learned.tokens:,} (learned)"
+    is_learned = learned is not None and learned.tokens == limit and not learned.is_bound
+    return f"{limit:,} (learned)" if is_learned else f"{limit:,}"
+
+
+def effort_text(model: ModelChoice) -> str:
+    """What `--effort` may be, such as `low to high`; empty if that is not known."""
+    efforts, found = efforts_of(model), model.reasoning_effort
+    if efforts:
+        return efforts[0] if len(efforts) == 1 else f"{efforts[0]} to {efforts[-1]}"
+    return "" if found is None or found.max is None else f"up to {found.max}"
+
 
 MAX_PROVIDERS: Final = 1000
 MAX_MODELS: Final = 5000
 MAX_OFFERED: Final = 5000
 MAX_SHOWN_MODELS: Final = 20
-_HEADINGS: Final = ("NAME", "KIND", "KEY", "ADDRESS", "")
+_PROVIDER_HEADINGS: Final = ("NAME", "KIND", "KEY", "ADDRESS", "")
 
 
 class TrialFailed(ChatdError):
@@ -132,7 +176,7 @@ async def list_providers(api: ServerApi, *, as_json: bool) -> None:
     if as_json:
         print_json(await listed.raw_items(MAX_PROVIDERS))
         return
-    print_table(_HEADINGS, [_row(one) for one in await listed.items(MAX_PROVIDERS)])
+    print_table(_PROVIDER_HEADINGS, [_row(one) for one in await listed.items(MAX_PROVIDERS)])
 
 
 async def remove_provider(api: ServerApi, name: str, *, with_models: bool) -> None:

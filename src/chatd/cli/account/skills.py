@@ -8,8 +8,8 @@ from typing import Final
 from msgspec import Struct
 
 from chatd.cli.api_session import UsageProblem
+from chatd.cli.chats.run_request import read_bounded
 from chatd.cli.output import print_json, print_notice, print_table, print_text, short_time
-from chatd.cli.run.request import read_bounded
 from chatd.client.resources import ListedSkill, Skill
 from chatd.client.server import ServerApi
 

@@ -1,13 +1,12 @@
-"""`chatd models`, `providers`, `skills`, `files`, `tokens` and `usage`: options and help texts. The
-work is imported when it runs."""
+"""`chatd models`, `usage`, `providers`, `skills`, `files`, `tokens`, `mcp`, `login`, `logout` and
+`whoami`: options and help texts. The work is imported when it runs."""
 
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import typer
 
-from chatd.cli.options import AsJson
-from chatd.cli.target_options import ServerFinder, with_target
+from chatd.cli.options import AsJson, DataDir, Profile, ServerFinder, TokenFile, Url, with_target
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")]
 ProviderName = Annotated[str, typer.Argument(metavar="NAME")]
@@ -22,6 +21,7 @@ providers: Final = _group("Add, test, list and remove providers of models, as an
 skills: Final = _group("List, read, write and delete your own skills.")
 files: Final = _group("Upload and load files.")
 tokens: Final = _group("Create, list and revoke your API tokens.")
+mcp: Final = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 
 def register(app: typer.Typer) -> None:
@@ -31,6 +31,10 @@ def register(app: typer.Typer) -> None:
     app.add_typer(files, name="files")
     app.add_typer(tokens, name="tokens")
     app.command()(usage)
+    app.add_typer(mcp, name="mcp", short_help="Connect your MCP servers; be one yourself.")
+    app.command()(login)
+    app.command()(logout)
+    app.command()(whoami)
 
 
 @with_target
@@ -41,7 +45,7 @@ def models(
     server: ServerFinder,
 ) -> None:
     """List the models that chats can use."""
-    from chatd.cli.account import models as work
+    from chatd.cli.account import providers as work
     from chatd.cli.api_session import run_command
 
     run_command(server, lambda api: work.list_models(api, every=every, as_json=as_json))
@@ -275,7 +279,7 @@ def put_files(
     server: ServerFinder,
 ) -> None:
     """Upload files, and print their ids."""
-    from chatd.cli.account import files as work
+    from chatd.cli.account import user_files as work
     from chatd.cli.api_session import run_command
 
     run_command(server, lambda api: work.put_files(api, file, as_json=as_json))
@@ -299,7 +303,7 @@ def get_file(
     server: ServerFinder,
 ) -> None:
     """Load a file."""
-    from chatd.cli.account import files as work
+    from chatd.cli.account import user_files as work
     from chatd.cli.api_session import run_command
 
     run_command(
@@ -330,7 +334,7 @@ def create_token(
     server: ServerFinder,
 ) -> None:
     """Create an API token and print it, once."""
-    from chatd.cli.account import tokens as work
+    from chatd.cli.account import sign_in as work
     from chatd.cli.api_session import run_command
 
     run_command(
@@ -345,7 +349,7 @@ def create_token(
 @with_target
 def list_tokens(*, as_json: AsJson = False, server: ServerFinder) -> None:
     """List your API tokens."""
-    from chatd.cli.account import tokens as work
+    from chatd.cli.account import sign_in as work
     from chatd.cli.api_session import run_command
 
     run_command(server, lambda api: work.list_tokens(api, as_json=as_json))
@@ -360,7 +364,163 @@ def revoke_token(
     server: ServerFinder,
 ) -> None:
     """End an API token; it is refused within a second."""
-    from chatd.cli.account import tokens as work
+    from chatd.cli.account import sign_in as work
     from chatd.cli.api_session import run_command
 
     run_command(server, lambda api: work.revoke_token(api, token_id, as_json=as_json))
+
+
+# MCP: clients have the bare `chatd mcp` in their configuration, so it stays the server
+
+Slug = Annotated[str, typer.Argument(metavar="SLUG", help="As chatd mcp list shows it")]
+
+
+@mcp.callback()
+def serve_mcp(
+    context: typer.Context,
+    url: Url = None,
+    token_file: TokenFile = None,
+    profile: Profile = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Offer the chats of a running server as MCP tools, on standard input and output.
+
+    For clients that start their MCP servers themselves, such as editors and other agents. It
+    reconnects while the server restarts. Clients that speak HTTP can use URL/mcp instead. The
+    commands below are about the MCP servers that your own chats use.
+    """
+    from chatd.cli import mcp_stdio, process, target
+
+    if context.invoked_subcommand is not None:
+        if any((url, token_file, profile, data_dir)):
+            text = f"write the options after {context.invoked_subcommand}"
+            raise typer.BadParameter(text)
+        return
+    with process.report_errors():
+        server = target.find_server(url, token_file, profile, data_dir).server
+        process.run_to_completion(mcp_stdio.run_bridge(server))
+
+
+@mcp.command("list")
+@with_target
+def list_servers(*, as_json: AsJson = False, server: ServerFinder) -> None:
+    """List the MCP servers that your chats can use."""
+    from chatd.cli.account import mcp_servers as work
+    from chatd.cli.api_session import run_command
+
+    run_command(server, lambda api: work.list_servers(api, as_json=as_json))
+
+
+@mcp.command()
+@with_target
+def connect(
+    slug: Slug,
+    *,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1, max=3600, help="How long to wait")
+    ] = 600,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the page")] = False,
+    as_json: AsJson = False,
+    server: ServerFinder,
+) -> None:
+    """Connect your account to an MCP server, in a browser.
+
+    Prints and opens the page of the chatd server where you connect, and waits until it is done.
+    """
+    from chatd.cli.account import mcp_servers as work
+    from chatd.cli.api_session import run_command
+
+    code = run_command(
+        server,
+        lambda api: work.connect(
+            api, slug, timeout_s=timeout, may_open=not no_browser, as_json=as_json
+        ),
+    )
+    raise typer.Exit(code)
+
+
+@mcp.command()
+@with_target
+def disconnect(slug: Slug, *, as_json: AsJson = False, server: ServerFinder) -> None:
+    """End your connection to an MCP server.
+
+    Its tokens are deleted here, and revoked there if that is possible.
+    """
+    from chatd.cli.account import mcp_servers as work
+    from chatd.cli.api_session import run_command
+
+    run_command(server, lambda api: work.disconnect(api, slug, as_json=as_json))
+
+
+# Signing in
+
+
+def login(
+    url: Annotated[
+        str,
+        typer.Argument(
+            metavar="URL",
+            help="The server's address, or a sign-in link of it; - asks for the link",
+            show_default=False,
+        ),
+    ],
+    username: Annotated[
+        str | None,
+        typer.Option("--username", metavar="NAME", help="Sign in as this user, with a password"),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--token-file", metavar="FILE", help="Sign in with the token in this file; - is stdin"
+        ),
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option("--profile", metavar="NAME", help="Store it by this name [the host's]"),
+    ] = None,
+) -> None:
+    """Sign in at a server, and store a token for it.
+
+    Asks for the username and the password on a terminal. Without one, the password of --username,
+    or a token, is read from standard input. The password is not stored.
+
+    A sign-in link is a secret, and other users of this computer can read the arguments of commands:
+    chatd login - asks for the link, or reads it from standard input.
+    """
+    from chatd.cli import api_session, process
+    from chatd.cli.account import sign_in
+
+    with api_session.report_errors():
+        given = sign_in.read_given(url, username, token_file)
+        process.run_to_completion(sign_in.sign_in(given, profile))
+
+
+def logout(
+    profile: Profile = None,
+    forget: Annotated[
+        bool,
+        typer.Option("--forget", help="Only remove it here, and do not revoke the token"),
+    ] = False,
+) -> None:
+    """Revoke the token that chatd login made, and remove it."""
+    from chatd.cli import api_session, process
+    from chatd.cli.account import sign_in
+
+    with api_session.report_errors():
+        process.run_to_completion(sign_in.sign_out(profile, is_revoking=not forget))
+
+
+def whoami(
+    url: Url = None,
+    token_file: TokenFile = None,
+    profile: Profile = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print who you are, at which server."""
+    from chatd.cli import api_session, process, target
+    from chatd.cli.account import sign_in
+
+    with api_session.report_errors():
+        found = target.find_server(url, token_file, profile, data_dir)
+        process.run_to_completion(sign_in.print_user(found, as_json=as_json))

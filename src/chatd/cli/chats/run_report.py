@@ -1,23 +1,28 @@
-"""What a run prints: progress on standard error while it goes on, and the result at its end."""
+"""The work of `chatd run`: send the message, follow its turn, print progress on standard error
+while it goes on, and the result at its end."""
 
+import asyncio
 import os
 import shutil
 import sys
-from typing import Final, Literal
+from collections.abc import Mapping, Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Final, Literal, get_args
 
 from msgspec import to_builtins
 
-from chatd.cli.api_session import patient
+from chatd.cli.api_session import ExitCode, UsageProblem, patient
+from chatd.cli.chats.chat_lines import EventLines, ProgressLines, activity, ask_lines, plan_lines
+from chatd.cli.chats.run_follow import TurnFollower
+from chatd.cli.chats.run_request import RunRequest, StartedTurn, read_id, start_turn
+from chatd.cli.chats.run_turn import TurnOutcome
 from chatd.cli.output import dollars, print_json, print_json_line, print_notice, print_text
-from chatd.cli.run.call_lines import ask_lines, plan_lines
-from chatd.cli.run.event_lines import EventLines
-from chatd.cli.run.progress import ProgressLines, activity
-from chatd.cli.run.request import StartedTurn
-from chatd.cli.run.turn import TurnOutcome
 from chatd.client.resources import ChatCost
 from chatd.client.server import ServerApi
 from chatd.client.state import ShownChat
 from chatd.domain.errors import ChatdError
+from chatd.domain.ids import ChatId
+from chatd.domain.model.protocol import Effort
 from chatd.terminal.answers.asks import asks_of, proposed_plan
 from chatd.terminal.safe_text import fit_line
 
@@ -161,3 +166,103 @@ def result_of(
         found["chat_cost"] = dollars(cost.total_cost_micros)
         found["model_calls"] = cost.call_count
     return found
+
+
+# The command
+
+MAX_DOLLARS: Final = 1_000_000
+
+
+async def run(
+    api: ServerApi,
+    request: RunRequest,
+    *,
+    form: RunFormat,
+    timeout_s: float | None,
+    quiet: bool,
+) -> ExitCode:
+    turn = await _start(api, request)
+    report = RunReport(turn, form, quiet=quiet)
+    report.begin()
+    outcome = await TurnFollower(api, turn, report).run(timeout_s)
+    await report.finish(api, outcome)
+    return outcome.exit_code
+
+
+async def _start(api: ServerApi, request: RunRequest) -> StartedTurn:
+    try:
+        return await start_turn(api, request)
+    except asyncio.CancelledError:
+        print_notice("Interrupted while the message was sent: chatd chats list shows if it was.")
+        raise
+
+
+async def run_detached(api: ServerApi, request: RunRequest, *, form: RunFormat) -> ExitCode:
+    """The chat's id is the output: the chat goes on without this command."""
+    turn = await _start(api, request)
+    if form == "text":
+        print_text(str(turn.chat_id))
+    else:
+        print_json({"type": "chat", "chat_id": str(turn.chat_id)})
+    print_notice(f"It goes on by itself. To follow it: chatd chats tail {turn.chat_id}")
+    return ExitCode.DONE
+
+
+def check_choices(request: RunRequest) -> None:
+    """Options that contradict each other. Raises UsageProblem."""
+    continued = request.chat_id is not None or request.continues
+    only_new: Mapping[str, object] = {
+        "-w": request.workspace,
+        "--template": request.template,
+        "--label": request.labels,
+        "--max-cost": request.max_cost_micros,
+    }
+    if request.chat_id is not None and request.continues:
+        raise UsageProblem("-c continues the last chat, -r the one that it names: give one of them")
+    if continued and (given := [name for name, value in only_new.items() if value]):
+        raise UsageProblem(f"{given[0]} is for a new chat: leave out -c and -r")
+    if request.workspace is not None and request.template is not None:
+        raise UsageProblem("-w names a workspace, --template makes a new one: give one of them")
+
+
+def read_chat_id(text: str) -> ChatId:
+    """Raises UsageProblem."""
+    if (found := read_id(text)) is None:
+        raise UsageProblem(f"{text!r} is no id of a chat; chatd chats list shows them")
+    return ChatId(found)
+
+
+def read_labels(texts: Sequence[str]) -> Mapping[str, str]:
+    """Of `key=value`. Raises UsageProblem."""
+    labels: dict[str, str] = {}
+    for text in texts:
+        key, sign, value = text.partition("=")
+        if not sign or not key or not value:
+            raise UsageProblem(f"--label {text!r}: write it as key=value")
+        labels[key] = value
+    return labels
+
+
+def read_dollars(text: str | None) -> int | None:
+    """Micros. Raises UsageProblem."""
+    if text is None:
+        return None
+    try:
+        amount = Decimal(text.removeprefix("$"))
+    except InvalidOperation:
+        raise UsageProblem(
+            f"--max-cost {text!r}: give an amount in dollars, such as 0.50"
+        ) from None
+    if not amount.is_finite() or not 0 < amount <= MAX_DOLLARS:
+        raise UsageProblem(f"--max-cost {text!r}: give more than 0 and at most {MAX_DOLLARS:,}")
+    return max(1, int(amount * 1_000_000))
+
+
+def read_effort(text: str | None) -> Effort | None:
+    """Raises UsageProblem."""
+    for known in get_args(Effort):
+        if text == known:
+            return known
+    if text is None:
+        return None
+    raise UsageProblem(f"--effort {text!r}: choose {', '.join(get_args(Effort))}")

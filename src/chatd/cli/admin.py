@@ -1,16 +1,26 @@
-"""The work of `chatd admin sign-in-link`, `create-user`, `reset-password` and `audit`, on the
-database."""
+"""The work of `chatd migrate` and `chatd admin`, on the database of a deployment.
 
+`chatd admin` works on a deployment that exists, and names it before anything is changed.
+"""
+
+import os
+import shlex
+import shutil
 import sys
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime, time, timedelta
+from pathlib import Path
 from uuid import uuid4
 
 from msgspec import Struct
 
 from chatd.api.accounts.passwords import Passwords
 from chatd.api.accounts.sign_in import create_link, local_url, sign_in_link
-from chatd.cli.deployment import open_deployment
-from chatd.cli.server_address import read_address
+from chatd.cli.process import read_settings
+from chatd.cli.target import read_address
+from chatd.clock import SystemClock
+from chatd.database import connect_config, has_database, open_database
 from chatd.domain.access import ROLES, SystemActor
 from chatd.domain.account.audit_text import (
     OBJECT_TYPES,
@@ -23,11 +33,56 @@ from chatd.domain.account.entities import AuditEntry, User
 from chatd.domain.account.rules import check_email, check_password, check_username
 from chatd.domain.errors import NotFound
 from chatd.domain.ids import CredentialId, UserId
-from chatd.settings.schema import Settings, SettingsError
+from chatd.key_rotation import KeyRotation
+from chatd.secret_keys import key_source
+from chatd.settings.config_file import default_data_dir
+from chatd.settings.schema import Settings, SettingsError, redact_url
+from chatd.store import migrator
 from chatd.store.account import audit, credentials, users
 from chatd.store.account.audit import AuditFilter
 from chatd.store.account.users import NewUser
 from chatd.store.conn import Conn
+from chatd.store.pool import Pool, PoolConfig
+
+
+def find_deployment(flags: dict[str, str | None], config: Path | None) -> Settings:
+    """Says on standard error which one it is. Raises SettingsError if the data directory has none:
+    a forgotten flag would create another deployment."""
+    settings = read_settings(flags, config)
+    if not has_database(settings):
+        raise SettingsError(
+            f"there is no deployment in {settings.data_dir}. Name the data directory of yours with"
+            " --data-dir or CHATD_DATA_DIR, or its database with --database-url; chatd serve"
+            " creates a deployment."
+        )
+    print(f"deployment: {settings.data_dir}, database {database_name(settings)}", file=sys.stderr)
+    return settings
+
+
+@asynccontextmanager
+async def open_deployment(settings: Settings) -> AsyncGenerator[Pool]:
+    """Its database, migrated. Raises SettingsError if chatd has never used the database."""
+    async with open_database(settings, os.environ, SystemClock()) as server:
+        if all(one.state == "pending" for one in await migrator.status(server.dsn)):
+            raise SettingsError(
+                f"{database_name(settings)} is no database of chatd: no migration was applied to"
+                " it. Name the one of your deployment with --database-url or --data-dir; chatd"
+                " serve creates a deployment."
+            )
+        await migrator.up(server.dsn)
+        pool = Pool(PoolConfig(connect=connect_config(settings, server.dsn), max_size=2))
+        try:
+            yield pool
+        finally:
+            await pool.close()
+
+
+def database_name(settings: Settings) -> str:
+    url = settings.database.url
+    return "embedded PostgreSQL" if url is None else redact_url(url)
+
+
+# Users
 
 
 async def print_sign_in_link(settings: Settings, username: str) -> None:
@@ -70,6 +125,9 @@ async def reset_password(settings: Settings, username: str, password: str) -> No
             await users.set_password(session, actor, user.id, new_hash)
             ended = await credentials.revoke_of_user(session, actor, user.id, ("session", "link"))
     print(f"the password of {user.username} is set; {ended} sessions and links ended")
+
+
+# The audit log
 
 
 class AuditRequest(Struct, frozen=True, kw_only=True):
@@ -152,3 +210,84 @@ async def _create_link(settings: Settings, conn: Conn, actor: SystemActor, user:
 
 def _actor(command: str) -> SystemActor:
     return SystemActor(reason=f"chatd admin {command}")
+
+
+# Migrations and keys
+
+
+async def migrate_up(settings: Settings) -> None:
+    async with open_database(settings, os.environ, SystemClock()) as server:
+        applied = await migrator.up(server.dsn)
+    for name in applied:
+        print(f"applied {name}")
+    if not applied:
+        print("up to date")
+
+
+async def show_migrations(settings: Settings) -> None:
+    async with open_database(settings, os.environ, SystemClock()) as server:
+        lines = await migrator.status(server.dsn)
+    for line in lines:
+        when = "" if line.applied_at is None else f"  {line.applied_at:%Y-%m-%d %H:%M:%S} UTC"
+        print(f"{line.version:04d}  {line.state:<8}{when}  {line.name}")
+
+
+async def check_migrations(settings: Settings) -> bool:
+    """Return whether the database is up to date with this version."""
+    async with open_database(settings, os.environ, SystemClock()) as server:
+        plan = await migrator.check(server.dsn)
+    for migration in plan.pending:
+        print(f"pending {migration.file}")
+    if plan.ahead:
+        print(f"ahead of this version by {len(plan.ahead)}")
+    if not plan.is_behind:
+        print("up to date")
+    return not plan.is_behind
+
+
+@asynccontextmanager
+async def _key_rotation(settings: Settings) -> AsyncGenerator[KeyRotation]:
+    source = key_source(settings.data_dir, os.environ)
+    async with open_deployment(settings) as pool:
+        yield KeyRotation(pool, source, SystemClock(), print_line)
+
+
+async def rotate_keys(settings: Settings, *, lost: bool) -> None:
+    async with _key_rotation(settings) as rotation:
+        result = await rotation.rotate(lost=lost)
+    print_line(f"{result.resealed} secrets sealed again with key {result.key_id}")
+    if result.unreadable:
+        print_line(f"{result.unreadable} secrets cannot be opened: enter them again")
+    if result.unused:
+        keys = ", ".join(result.unused)
+        command = administration_command("rotate-keys --remove-old", settings, os.environ)
+        print_line(f"no secret uses {keys} any more: {command}")
+
+
+async def remove_old_keys(settings: Settings) -> None:
+    async with _key_rotation(settings) as rotation:
+        removed = await rotation.remove_unused()
+    print_line(f"removed {', '.join(removed)}" if removed else "there is no unused key")
+
+
+def administration_command(words: str, settings: Settings, env: Mapping[str, str]) -> str:
+    """`chatd admin ...` for this deployment, as it works in another shell of the same account: by
+    its path if `chatd` is not found by its name. A password stays in the environment, which the
+    shell then must have."""
+    flags: dict[str, str] = {}
+    if config := env.get("CHATD_CONFIG"):
+        flags["--config"] = shlex.quote(str(Path.cwd() / config))
+    if settings.data_dir != default_data_dir(env, uid=os.geteuid()):
+        flags["--data-dir"] = shlex.quote(str(settings.data_dir))
+    if (url := settings.database.url) is not None and not config:
+        is_public = redact_url(url) == url
+        flags["--database-url"] = shlex.quote(url) if is_public else '"$CHATD_DATABASE_URL"'
+    installed = Path(sys.executable).with_name("chatd")
+    is_found = shutil.which("chatd", path=env.get("PATH", "")) is not None
+    program = "chatd" if is_found or not installed.exists() else shlex.quote(str(installed))
+    return " ".join([program, "admin", words, *(f"{flag} {at}" for flag, at in flags.items())])
+
+
+def print_line(line: str) -> None:
+    """Flushed: programs that start chatd wait for these lines on a pipe."""
+    print(line, flush=True)

@@ -10,7 +10,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
-from chatd.cli.exit_codes import ExitCode, exit_code_of_error
+from chatd.cli.api_session import ExitCode, exit_code_of_error
 from chatd.client.state import ShownChat
 from chatd.domain.chat.events import RequestedCall
 from chatd.domain.chat.notices import early_end

@@ -1,28 +1,48 @@
-"""The work of `chatd login`, `logout` and `whoami`."""
+"""The work of `chatd login`, `logout`, `whoami` and `tokens`."""
 
 import getpass
 import os
 import re
 import socket
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
 from msgspec import Struct
 
-from chatd.cli.output import print_json_line, print_notice, print_text
-from chatd.cli.profiles import Profiles, SavedSignIn, check_name, profiles_path
-from chatd.cli.target import Target, check_token, read_token_file
+from chatd.cli.api_session import UsageProblem
+from chatd.cli.chats.run_request import read_id
+from chatd.cli.output import (
+    print_json,
+    print_json_line,
+    print_notice,
+    print_table,
+    print_text,
+    short_time,
+)
+from chatd.cli.target import (
+    Profiles,
+    SavedSignIn,
+    Target,
+    check_name,
+    check_token,
+    profiles_path,
+    read_token_file,
+)
 from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.exchange import ServerAddress, clean_url, is_loopback
-from chatd.client.resources import CreatedToken
+from chatd.client.resources import CreatedToken, Token
 from chatd.client.server import ServerApi, open_api, open_session
+from chatd.domain.access import TokenScope
 from chatd.domain.errors import ChatdError, InvalidInput
+from chatd.domain.ids import CredentialId
 from chatd.settings.schema import SettingsError
 from chatd.terminal.safe_text import safe_line
 
@@ -31,7 +51,7 @@ MAX_LINE_CHARS: Final = 4096
 MAX_SHOWN: Final = 1000
 """A server names its users as it likes."""
 PATIENCE_S: Final = 3.0
-"""A person waits: a server that is not there is told soon."""
+"""A person waits: report an unreachable server quickly."""
 _LINK: Final = "/sign-in"
 _ASKED: Final = "-"
 """In place of a link, which is then asked for."""
@@ -223,3 +243,82 @@ def _ask(prompt: str) -> str:
 
 def _read_line() -> str:
     return sys.stdin.readline(MAX_LINE_CHARS).rstrip("\r\n")
+
+
+# API tokens
+
+MAX_TOKENS: Final = 1000
+_DURATION: Final = re.compile(r"(\d{1,5})\s*(h|d|w)")
+_HOURS: Final = {"h": 1, "d": 24, "w": 24 * 7}
+_HEADINGS: Final = ("ID", "BEGINS WITH", "USED", "EXPIRES", "MAY", "NAME")
+
+
+async def create_token(
+    api: ServerApi, name: str, *, scopes: Sequence[str], expires: str | None, as_json: bool
+) -> None:
+    """The token is the output: it cannot be shown again."""
+    now = datetime.now(UTC)
+    raw = await api.create_token(
+        name,
+        scopes=check_scopes(scopes) or None,
+        expires_at=None if expires is None else read_expiry(expires, now),
+    ).raw()
+    if as_json:
+        print_json(raw)
+        return
+    made = msgspec.json.decode(raw, type=CreatedToken)
+    print_text(made.token)
+    until = "never" if made.expires_at is None else short_time(made.expires_at, now)
+    print_notice(f"Keep it now: it cannot be shown again. It expires {until}. Its id: {made.id}")
+
+
+async def list_tokens(api: ServerApi, *, as_json: bool) -> None:
+    listed = api.list_tokens()
+    if as_json:
+        print_json(await listed.raw_items(MAX_TOKENS))
+        return
+    now = datetime.now(UTC)
+    print_table(_HEADINGS, [token_row(token, now) for token in await listed.items(MAX_TOKENS)])
+
+
+def token_row(token: Token, now: datetime) -> tuple[str, ...]:
+    return (
+        str(token.id),
+        token.prefix,
+        short_time(token.last_used_at, now),
+        short_time(token.expires_at, now),
+        "all" if token.scopes is None else " ".join(token.scopes),
+        token.name,
+    )
+
+
+async def revoke_token(api: ServerApi, token_id: str, *, as_json: bool) -> None:
+    if (found := read_id(token_id)) is None:
+        raise UsageProblem(f"{token_id!r} is no id of a token; chatd tokens list shows them")
+    await api.revoke_token(CredentialId(found))
+    if as_json:
+        print_json({"revoked": token_id})
+        return
+    print_notice(f"revoked {token_id}")
+
+
+def check_scopes(scopes: Sequence[str]) -> tuple[str, ...]:
+    """Raises UsageProblem."""
+    known = get_args(TokenScope)
+    if unknown := [scope for scope in scopes if scope not in known]:
+        raise UsageProblem(f"--scope {unknown[0]!r}: choose among {', '.join(known)}")
+    return tuple(scopes)
+
+
+def read_expiry(text: str, now: datetime) -> datetime:
+    """After a time such as `90d`, or on a day such as `2027-01-31`. Raises UsageProblem."""
+    if (found := _DURATION.fullmatch(text.strip())) is not None:
+        return now + timedelta(hours=int(found[1]) * _HOURS[found[2]])
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageProblem(f"--expires {text!r}: write 90d, 12h, 4w or 2027-01-31") from None
+    when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+    if when <= now:
+        raise UsageProblem(f"--expires {text!r}: this time has passed")
+    return when

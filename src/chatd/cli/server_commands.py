@@ -1,0 +1,183 @@
+"""The work of `chatd serve`, `worker` and `bench`, and what they print.
+
+A browser on a desktop is given a private file that leads to the sign-in link, not the link: other
+users of this machine can read the arguments of its process.
+"""
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from html import escape
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+from chatd import secret_files
+from chatd.api.web_page.files import is_built
+from chatd.app import process
+from chatd.app.role import LifecycleCallbacks, ProcessRole, ReadyInfo
+from chatd.cli.admin import administration_command, database_name, print_line
+from chatd.cli.process import StopSignal
+from chatd.cli.target import forget_address, write_address
+from chatd.client import desktop
+from chatd.client.desktop import can_open_browser
+from chatd.client.exchange import API_PATH
+from chatd.clock import SystemClock
+from chatd.demo_worker import READY_LINE
+from chatd.settings.schema import Settings, SettingsError
+
+PAGE_FILE: Final = "sign-in.html"
+
+
+def open_browser(data_dir: Path, link: str) -> None:
+    """The link is printed too, so a failure is no error."""
+    page = data_dir / PAGE_FILE
+    target = escape(link, quote=True)
+    text = f'<!doctype html><meta http-equiv=refresh content="0; url={target}">'
+    try:
+        secret_files.replace(page, text)
+    except OSError:
+        return
+    desktop.open_browser(page.as_uri(), os.environ)
+
+
+def forget_browser_page(data_dir: Path) -> None:
+    with suppress(OSError):
+        (data_dir / PAGE_FILE).unlink(missing_ok=True)
+
+
+# The work of `chatd serve`, `worker`, `bench`, `migrate` and `admin`, and what they print.
+
+
+async def run_bench(
+    names: Sequence[str], *, quick: bool, json: bool, database_url: str | None
+) -> bool:
+    """Return whether every target was met. Progress goes to standard error."""
+    # Imported here, so that `chatd serve` starts without it.
+    from chatd.bench.report import format_json, format_table, has_missed
+    from chatd.bench.run import ALL_ROWS, DEFAULT_ROWS, measure_rows
+
+    for name in names:
+        if name not in ALL_ROWS:
+            known = ", ".join(ALL_ROWS)
+            raise SettingsError(f"--rows: there is no row {name!r}; there are {known}")
+    result = await measure_rows(
+        names or DEFAULT_ROWS, quick=quick, database_url=database_url, on_progress=_print_progress
+    )
+    if json:
+        print(format_json(result.rows, result.machine).decode())
+    else:
+        print(format_table(result.rows))
+        print(f"\n{result.machine}")
+    return not has_missed(result.rows)
+
+
+def _print_progress(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+async def serve(
+    settings: Settings, stop: StopSignal, role: ProcessRole, *, may_open_browser: bool = False
+) -> None:
+    is_terminal = sys.stdout.isatty()
+    opens_browser = can_open_browser(
+        os.environ,
+        platform=sys.platform,
+        is_terminal=is_terminal,
+        is_wanted=may_open_browser and settings.server.open_browser,
+    )
+
+    def ready(info: ReadyInfo) -> None:
+        stop.started()
+        print_line(f"chatd {metadata.version('chatd')}, process {os.getpid()}")
+        print_line(f"  data      {settings.data_dir}")
+        print_line(f"  database  {database_name(settings)}, {_schema(info)}")
+        print_line(f"  model     {info.model}")
+        if role.serves == "api":
+            with suppress(OSError):
+                write_address(settings.data_dir, info.url or "")
+            for line in address_lines(info.url or "", settings.server.url):
+                print_line(line)
+            print_line(f"  token     {info.token_file or 'that of CHATD_ADMIN_TOKEN'}")
+            another = administration_command("sign-in-link", settings, os.environ)
+            if info.sign_in_link is not None:
+                print_line(f"  sign in   {info.sign_in_link}")
+                print_line(f"            (once, within 15 minutes; another: {another})")
+                if opens_browser:
+                    open_browser(settings.data_dir, info.sign_in_link)
+            else:
+                print_line(f"  sign in   a link for a browser: {another}")
+        elif info.url is not None:
+            print_line(f"  health    {info.url}/healthz, /readyz and /metrics")
+        if not role.runs_chats:
+            print_line("  chats     run on other replicas: this process has no worker")
+        if role.serves == "api":
+            print_line(_first_chat(f"{info.url}{API_PATH}", info.token_file))
+        print_line(READY_LINE)
+
+    def stopping(running: int) -> None:
+        print_line(_stopping_text(running, settings.worker.drain_s))
+
+    callbacks = LifecycleCallbacks(ready=ready, stopping=stopping, shows_sign_in_link=is_terminal)
+    clock = SystemClock()
+    workspaces = await process.serve(
+        settings, os.environ, clock=clock, stop=stop.requested, callbacks=callbacks, role=role
+    )
+    if role.serves == "api":
+        with suppress(OSError):
+            forget_address(settings.data_dir)
+    if opens_browser:
+        forget_browser_page(settings.data_dir)
+    print_line(
+        "Stopped." if workspaces == 0 else f"Stopped. {_running_workspaces(workspaces, settings)}"
+    )
+
+
+def address_lines(listens: str, public: str | None) -> list[str]:
+    """Of the banner: the addresses that people use. `public` is `server.url`."""
+    url = (public or listens).rstrip("/")
+    page = f"{url}/"
+    if not is_built():
+        page = f"{url}/lite (the full page is not built: install Node 20, run make serve)"
+    lines = [f"  page      {page}", f"  API       {url}{API_PATH}, described at {url}/docs"]
+    return lines if url == listens else [*lines, f"  listens   {listens}"]
+
+
+def _first_chat(api: str, token_file: str | None) -> str:
+    """Commands that work as printed, in a shell of the account that runs the server."""
+    token = "$CHATD_ADMIN_TOKEN" if token_file is None else f"$(cat {shlex.quote(token_file)})"
+    return f"""
+To start a chat and follow it, paste this into another terminal:
+
+  CHATD={shlex.quote(api)} TOKEN="{token}"
+  CHAT=$(curl -s $CHATD/chats -H "Authorization: Bearer $TOKEN" \\
+       -d '{{"content":[{{"type":"text","text":"hello"}}]}}' | cut -d'"' -f4)
+  curl -N $CHATD/chats/$CHAT/events -H "Authorization: Bearer $TOKEN"
+"""
+
+
+def _stopping_text(running: int, drain_s: float) -> str:
+    if running == 0:
+        return "Stopping: no chat is running, so this takes a few seconds."
+    one = "1 running chat finishes its step"
+    chats = one if running == 1 else f"{running} running chats finish their steps"
+    return (
+        f"Stopping: waiting until {chats}, for at most {drain_s:g} s. Ctrl-C again stops at once;"
+        " the next start, or another replica, then continues."
+    )
+
+
+def _schema(info: ReadyInfo) -> str:
+    count = len(info.migrated)
+    if count == 0:
+        return "up to date"
+    return f"{count} {'migration' if count == 1 else 'migrations'} applied"
+
+
+def _running_workspaces(count: int, settings: Settings) -> str:
+    subject = "1 workspace keeps" if count == 1 else f"{count} workspaces keep"
+    them = "it" if count == 1 else "them"
+    lock = shlex.quote(str(settings.data_dir / "ws-supervisor" / "lock"))
+    return f"{subject} running for the next start; to stop {them}: kill $(cat {lock})"
