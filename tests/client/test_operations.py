@@ -1,9 +1,11 @@
 """The client against the API's description: every operation's path, parameters, body and reply."""
 
+import ast
 import inspect
 import io
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from types import UnionType
 from typing import Any, Union, cast, get_args, get_origin
 from uuid import UUID
@@ -14,6 +16,7 @@ import pytest
 from aiohttp import ClientSession
 from msgspec import Raw, Struct
 
+import chatd.client
 from chatd.api.openapi.schemas import build_example
 from chatd.client import drafts, frames
 from chatd.client.calls import Call, Download, ListCall
@@ -36,6 +39,8 @@ from chatd.domain.tool_policy.rules import ToolRule
 from tools.openapi import openapi_document
 
 Json = dict[str, Any]
+
+SOURCE = Path(chatd.client.__file__).parents[1]
 
 ID = UUID("018f4e9a-0000-7000-8000-000000000001")
 CHAT, FILE, MCP = ChatId(ID), FileId(ID), McpServerId(ID)
@@ -440,3 +445,45 @@ def strange_fields(found: object, schema: Json, schemas: dict[str, Json]) -> Ite
 def is_struct(found: object) -> bool:
     kind = get_origin(found) or found
     return isinstance(kind, type) and issubclass(kind, Struct)
+
+
+OUTSIDE = ("cli",)
+"""Packages that call the server by the client's methods only."""
+
+
+def strings_of(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def modules_outside() -> list[Path]:
+    return [path for package in OUTSIDE for path in (SOURCE / package).rglob("*.py")]
+
+
+def test_no_path_of_the_api_is_written_outside_the_client(operations: dict[str, Described]) -> None:
+    """Neither whole nor as the beginning of a formatted text."""
+    firsts = {one.path.split("/")[1] for one in operations.values()}
+    begins = tuple(f"/{name}/" for name in firsts)
+    whole = {f"/{name}" for name in firsts} - {"/events"}
+    found = [
+        f"{path.name}: {text}"
+        for path in modules_outside()
+        for text in strings_of(ast.parse(path.read_text()))
+        if "/api/" in text or text in whole or text.startswith(begins)
+    ]
+    assert [one for one in found if not one.endswith(": /settings/connections")] == []
+
+
+def test_every_call_of_an_operation_is_awaited() -> None:
+    """A call that nobody awaits is never sent, and nothing else would say so."""
+    forgotten = [
+        f"{path.name}:{node.lineno}"
+        for path in (*modules_outside(), *(SOURCE / "client").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Call)
+        and isinstance(node.value.func, ast.Attribute)
+        and node.value.func.attr in ASKED
+    ]
+    assert forgotten == []
