@@ -2,6 +2,7 @@
 freezes imported objects for the garbage collector."""
 
 import gc
+import os
 from collections.abc import AsyncGenerator, Generator, Mapping
 from itertools import chain, islice
 from pathlib import Path
@@ -67,6 +68,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 EMPTY_HOME: Final = pytest.StashKey[EmptyHome]()
+CPU_BEFORE: Final = pytest.StashKey[float]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -81,6 +83,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         config.stash[EMPTY_HOME].leave()
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
@@ -90,9 +93,26 @@ def pytest_terminal_summary(
     path: str | None = config.getoption("--failed-file")
     if path is None:
         return
+    write_directory_times(terminalreporter)
     reports = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
     failed = dict.fromkeys(report.nodeid for report in reports)
     Path(path).write_text("".join(f"{test}\n" for test in failed))
+
+
+def write_directory_times(terminalreporter: pytest.TerminalReporter) -> None:
+    """What the tests of each directory took, the most expensive first."""
+    spent: dict[str, list[float]] = {}
+    for report in chain.from_iterable(terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport):
+            times = spent.setdefault("/".join(report.nodeid.split("/")[:2]), [0, 0.0, 0.0])
+            times[0] += report.when == "call"
+            times[1] += report.duration
+            times[2] += sum(cast("float", s) for name, s in report.user_properties if name == CPU_S)
+    if len(spent) < 2:
+        return
+    terminalreporter.write_line("Seconds by directory; CPU without PostgreSQL and left processes:")
+    for directory, (tests, wall, cpu) in sorted(spent.items(), key=lambda each: -each[1][1]):
+        terminalreporter.write_line(f"{wall:8.1f} s {cpu:8.1f} s CPU {tests:6.0f}  {directory}")
 
 
 @pytest.hookimpl(trylast=True)
@@ -122,6 +142,28 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+CPU_S: Final = "cpu_s"
+
+
+def read_cpu_s() -> float:
+    """Of this process and of those that it has waited for."""
+    return sum(os.times()[:4])
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    item.stash[CPU_BEFORE] = read_cpu_s()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    try:
+        return (yield)
+    finally:
+        item.user_properties.append((CPU_S, read_cpu_s() - item.stash[CPU_BEFORE]))
 
 
 @pytest.hookimpl(wrapper=True)
