@@ -35,6 +35,8 @@ CHATD: Final = os.fsencode(Path(sys.executable).with_name("chatd"))
 TEST_MODULES: Final = b"tests.support.chaos."
 PACKET_BYTES: Final = 1 << 17
 SPAWN_FUNCTION: Final = "_fork_exec"
+# Read when Python starts or when a module is imported.
+EARLY_VARIABLES: Final = ("PYTHON", "SSL_CERT_", "OPENSSL_", "LD_", "AIOHTTP_", "UV_", "TEXTUAL_")
 HARMLESS_VARIABLES: Final = ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
 
 CLONE_SYSTEM_CALLS: Final = {"x86_64": 56, "aarch64": 220}
@@ -106,7 +108,7 @@ def _read_request(options: tuple[Any, ...]) -> ForkRequest | None:
     if variables is None:
         variables = [b"%s=%s" % pair for pair in os.environb.items()]
     names = [os.fsdecode(each.partition(b"=")[0]) for each in variables]
-    if any(name.startswith("PYTHON") and name not in HARMLESS_VARIABLES for name in names):
+    if any(name.startswith(EARLY_VARIABLES) and name not in HARMLESS_VARIABLES for name in names):
         return None
     return ForkRequest(
         arguments=[os.fsencode(word) for word in arguments],

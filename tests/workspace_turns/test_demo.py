@@ -31,6 +31,7 @@ RIGHT = "    return amount * (100 - discount_percent) / 100"
 DIFF = f"-    return amount - discount_percent\n+{RIGHT}\n"
 
 
+@pytest.mark.usefixtures("real_start")
 @pytest.mark.covers("workspaces-7", "hostile-8")
 @pytest.mark.promise("P13")
 @pytest.mark.promise("P16")
