@@ -227,7 +227,7 @@ def test_the_command_line_is_quick_to_import() -> None:
 
 def test_commands_load_nothing_of_the_screens() -> None:
     """Textual takes a third of a second of the processor."""
-    modules = ("chats.work", "chats.answers", "chats.tail", "run.work", "run.report")
+    modules = ("chats.chat_work", "chats.answers", "chats.run_report", "account.providers")
     imports = ", ".join(f"chatd.cli.{module}" for module in modules)
     program = f"import sys, {imports}; print('textual' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
