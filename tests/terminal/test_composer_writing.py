@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from textual import events
+from textual._xterm_parser import XTermParser
 from textual.pilot import Pilot
 
 from chatd.domain.ids import ChatId
@@ -71,6 +72,27 @@ async def test_a_paste_of_many_lines_is_one_draft_which_is_not_sent_and_the_box_
         assert composer_of(pilot).chat_id is None
         await type_text(pilot, "\n".join("abcdefghij"))
         await until(pilot, lambda: box_of(pilot).outer_size.height == SMALL[1] // 3)
+
+
+def type_at_once(pilot: Pilot[None], sent: str) -> None:
+    """All bytes in one read of the terminal, as its driver reads them."""
+    for event in XTermParser().feed(sent):
+        pilot.app.post_message(event)
+
+
+async def test_a_paste_of_a_terminal_that_sends_it_as_keys_is_not_sent(
+    server: TerminalServer,
+) -> None:
+    async with run_terminal(server, size=SMALL) as pilot:
+        type_at_once(pilot, "/new\r\r\tx = 1\rlast\r")
+        await until(pilot, lambda: box_of(pilot).text.endswith("last\n"))
+        assert box_of(pilot).text == "/new\n\n\tx = 1\nlast\n"
+        await pilot.press("ctrl+u", *"see:")
+        type_at_once(pilot, "\rmore")
+        await until(pilot, lambda: "see:\nmore" in box_of(pilot).text)
+        assert composer_of(pilot).chat_id is None
+        await pilot.press("enter")
+        await until_open(pilot)
 
 
 async def test_a_long_paste_is_a_file_which_goes_with_its_word(server: TerminalServer) -> None:

@@ -6,9 +6,10 @@ only later: it travels up from that widget, its action posts messages, and then 
 
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, TypeGuard
 
 from textual import events
+from textual._time import get_time
 from textual.app import App
 from textual.message import Message
 from textual.timer import Timer
@@ -19,6 +20,10 @@ ROUNDS: Final = 4
 action, for the message of the one that took it, and for the focus."""
 MAX_WAIT_S: Final = 0.25
 """A widget that was removed sends nothing up."""
+BURST_S: Final = 0.005
+"""Nobody types two keys so close together: a terminal without bracketed paste sends what is pasted
+as keys."""
+_PASTED: Final = {"enter": "\n", "tab": "\t"}
 
 
 class KeyPassed(Message):
@@ -40,12 +45,12 @@ class KeyOrder:
         self._number = 0
         self._is_waiting = False
         self._timer: Timer | None = None
+        self._text_at = float("-inf")
 
     async def take(self, event: events.Key | events.Paste) -> None:
-        if self._is_waiting:
-            self._held.append(event)
-        else:
-            await self._send(event)
+        self._held.append(event)
+        if not self._is_waiting:
+            await self._release()
 
     async def passed(self, message: KeyPassed) -> None:
         if message.number != self._number or not self._is_waiting:
@@ -57,6 +62,7 @@ class KeyOrder:
         is_text = isinstance(event, events.Paste) or (
             event.is_printable and isinstance(self._app.focused, Input | TextArea)
         )
+        self._text_at = event.time if is_text else float("-inf")
         self._number += 1
         self._is_waiting = not is_text
         await self._dispatch(event)
@@ -79,4 +85,33 @@ class KeyOrder:
             self._timer.stop()
             self._timer = None
         while self._held and not self._is_waiting and self._app.screen_stack:
-            await self._send(self._held.popleft())
+            if self._waits_for_more(self._held[0]):
+                self._is_waiting = True
+                self._timer = self._app.set_timer(BURST_S, self._release)
+            else:
+                await self._send(self._read_pasted(self._held.popleft()))
+
+    def _waits_for_more(self, event: events.Key | events.Paste) -> bool:
+        """An Enter may be the first key of a paste: the next keys tell."""
+        if not self._can_be_pasted(event) or len(self._held) > 1:
+            return False
+        is_late = self._text_at + BURST_S < event.time
+        return is_late and get_time() < event.time + BURST_S
+
+    def _read_pasted(self, event: events.Key | events.Paste) -> events.Key | events.Paste:
+        """Enter and Tab among characters that came with them are text: they send and move
+        nothing."""
+        if not self._can_be_pasted(event):
+            return event
+        following = self._held[0] if self._held else None
+        has_more = isinstance(following, events.Key) and following.is_printable
+        is_before = has_more and following.time - event.time <= BURST_S
+        if not is_before and event.time - self._text_at > BURST_S:
+            return event
+        pasted = events.Paste(_PASTED[event.key])
+        pasted.time = event.time
+        return pasted
+
+    def _can_be_pasted(self, event: events.Key | events.Paste) -> TypeGuard[events.Key]:
+        is_key = isinstance(event, events.Key) and event.key in _PASTED
+        return is_key and isinstance(self._app.focused, TextArea)
