@@ -31,7 +31,7 @@ from chatd.settings.schema import (
     WorkspaceSettings,
 )
 from chatd.terminal.app import ChatTerminal
-from chatd.terminal.start import open_session
+from chatd.terminal.session import open_session
 from chatd.workspaces.local.local_backend import LocalConfig
 from tests.support.eventually import eventually
 from tests.support.local_rig import HOST, LocalRig

@@ -6,7 +6,7 @@ import msgspec
 from textual.pilot import Pilot
 
 from chatd.domain.ids import ChatId
-from chatd.terminal.answers.panel import AnswerPanel
+from chatd.terminal.answers.answer_panel import AnswerPanel
 from tests.support.eventually import eventually
 from tests.support.providers.openai_chat import DONE, chunk
 from tests.support.terminal import Json, TerminalServer, until

@@ -5,8 +5,8 @@ from msgspec import Raw
 
 from chatd.domain.questions import MAX_ANSWER_CHARS, Question, QuestionOption
 from chatd.domain.tool_policy.rules import ToolRule
-from chatd.terminal.answers.question_draft import QuestionDraft, keep_draft, questions_of
-from chatd.terminal.policy.rule_draft import (
+from chatd.terminal.answers.asks import QuestionDraft, keep_draft, questions_of
+from chatd.terminal.screens.policy_rules import (
     RuleDraft,
     RuleProblem,
     always_patterns,

@@ -8,10 +8,9 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from chatd.domain.ids import ToolCallId
-from chatd.terminal.answers.form import Answered
-from chatd.terminal.answers.frame import head_rows
-from chatd.terminal.answers.panel import CLOCK_S
-from chatd.terminal.answers.sending import CallAnswer
+from chatd.terminal.answers.answer_panel import CLOCK_S
+from chatd.terminal.answers.answer_requests import CallAnswer
+from chatd.terminal.answers.ask_form import Answered, head_rows
 from chatd.terminal.safe_text import cell_width
 from tests.support.eventually import eventually
 from tests.support.terminal import (
@@ -181,7 +180,7 @@ async def test_a_call_is_approved_only_with_its_arguments_on_the_screen(
         (call,) = chat.requested_calls
         early = replace(chat, messages=(), requested_calls=(replace(call, args=UNSET),))
         panel.asks.chat = early
-        panel.update_asks()
+        panel._show_asks()  # pyright: ignore[reportPrivateUsage]
         await until_shown(pilot, "(not readable)")
         assert "n Deny" in await until_shown(pilot, "The arguments have not arrived")
         # The line of keys is drawn after the form: for a frame it is that of the form before.
@@ -190,7 +189,7 @@ async def test_a_call_is_approved_only_with_its_arguments_on_the_screen(
         await pilot.pause()
         assert await waiting_calls(server, chat_id) == 1
         panel.asks.chat = chat
-        panel.update_asks()
+        panel._show_asks()  # pyright: ignore[reportPrivateUsage]
         assert "(not readable)" not in await until_shown(pilot, "limit        3")
         await until_shown(pilot, "y Approve once")
 

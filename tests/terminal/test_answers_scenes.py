@@ -13,9 +13,8 @@ from chatd.domain.ids import ChatId, ToolCallId
 from chatd.domain.prompt.modes import plan_path
 from chatd.settings.schema import Settings, WorkspaceSettings
 from chatd.terminal.answers.asks import ProposedPlan
-from chatd.terminal.answers.plan_form import PlanForm
+from chatd.terminal.answers.plan_form import PlanForm, plan_content
 from chatd.terminal.answers.plan_screen import PlanScreen
-from chatd.terminal.answers.plan_text import plan_content
 from chatd.terminal.answers.question_form import QuestionForm
 from tests.support.eventually import eventually
 from tests.support.terminal import (

@@ -8,13 +8,13 @@ from msgspec import UNSET, Raw
 
 from chatd.domain.chat.events import RequestedCall
 from chatd.domain.ids import ToolCallId
+from chatd.terminal.answers.approval_form import CallView
 from chatd.terminal.answers.asks import time_left
-from chatd.terminal.answers.call_text import describe_call
-from chatd.terminal.answers.call_view import CallView
 from chatd.terminal.answers.exact_text import (
     HEAD_ROWS,
     TAIL_ROWS,
     ExactRow,
+    describe_call,
     exact_rows,
     exact_text,
     folded,

@@ -3,7 +3,7 @@
 import pytest
 
 from chatd.client.resources import Error
-from chatd.terminal.chats.attention import Attention
+from chatd.terminal.chats.chat_directory import Attention
 from tests.terminal.chat_values import child, listed
 
 

@@ -1,7 +1,7 @@
 """Which chats the list has after pages and events, in any order."""
 
 from chatd.client.resources import Chat
-from chatd.terminal.chats.directory import ChatDirectory, ListFilter
+from chatd.terminal.chats.chat_directory import ChatDirectory, ListFilter
 from tests.terminal.chat_values import chat_id, child, listed
 
 

@@ -13,10 +13,10 @@ from chatd.domain.ids import ChatId
 from chatd.store.chat import search_index
 from chatd.store.pool import Pool
 from chatd.terminal.app import ChatTerminal
-from chatd.terminal.chat_list import PAGE_SIZE, ChatList
+from chatd.terminal.chats.chat_list import PAGE_SIZE, ChatList
 from chatd.terminal.composer.text_box import TextBox
 from chatd.terminal.dialogs import LinePrompt, Question
-from chatd.terminal.start import open_session
+from chatd.terminal.session import open_session
 from tests.support.providers.server import Gate
 from tests.support.terminal import (
     SMALL,

@@ -7,10 +7,8 @@ from rich.style import Style
 
 from chatd.client.resources import ListedChat
 from chatd.domain.ids import ChatId
-from chatd.terminal.chats.directory import ListFilter
-from chatd.terminal.chats.row_drawing import draw_row
-from chatd.terminal.chats.rows import ChatRow, age_text, list_rows
-from chatd.terminal.chats.signs import SIGNS, UNREAD
+from chatd.terminal.chats.chat_directory import SIGNS, UNREAD, ListFilter
+from chatd.terminal.chats.chat_rows import ChatRow, age_text, draw_row, list_rows
 from tests.terminal.chat_values import NOW, chat_id, child, listed
 
 WIDTH = 30

@@ -18,7 +18,7 @@ from chatd.client.server import ServerAddress
 from chatd.clock import SystemClock
 from chatd.settings.schema import SettingsError
 from chatd.terminal.app import ChatTerminal
-from chatd.terminal.start import open_session
+from chatd.terminal.session import open_session
 from tests.support.terminal import TOKEN, TerminalServer
 from tests.support.tmux import TmuxTerminal, tmux_terminal
 

@@ -35,7 +35,7 @@ async def test_a_chat_is_renamed_pinned_archived_shared_exported_and_forked(
     await until_status(server, chat_id, "waiting")
     path = f"/chats/{chat_id}"
     async with run_terminal(server, chat_id, size=SMALL) as pilot:
-        await until(pilot, lambda: composer_of(pilot).facts.chat is not None)
+        await until(pilot, lambda: composer_of(pilot).opened.facts.chat is not None)
         await run_command(pilot, "/rename A [bold]title")
         await until_shown(pilot, "A [bold]title")
         await run_command(pilot, "/pin")
@@ -71,7 +71,7 @@ async def test_a_command_does_not_stop_the_one_before_it_and_both_say_what_they_
     chat_id = await server.create_chat("answer fast")
     await until_status(server, chat_id, "waiting")
     async with run_terminal(server, chat_id, size=SMALL) as pilot:
-        await until(pilot, lambda: composer_of(pilot).facts.chat is not None)
+        await until(pilot, lambda: composer_of(pilot).opened.facts.chat is not None)
         async with pool.transaction() as holding:
             await holding.execute("SELECT 1 FROM chats WHERE id = $1 FOR UPDATE", chat_id)
             await run_command(pilot, "/rename A new title")
@@ -104,7 +104,7 @@ async def test_a_new_chat_begins_in_plan_mode_and_an_answer_is_interrupted(
     gate = Gate()
     server.will_answer("a long answer", held=gate)
     async with run_terminal(server, size=SMALL) as pilot:
-        await until(pilot, lambda: len(composer_of(pilot).facts.models) > 0)
+        await until(pilot, lambda: len(composer_of(pilot).opened.facts.models) > 0)
         await run_command(pilot, "/mode")
         await until_shown(pilot, "plan mode")
         await run_command(pilot, "/model scripted")

@@ -6,18 +6,20 @@ import pytest
 
 from chatd.domain.chat.commands import WhenBusy
 from chatd.domain.chat.states import PublicStatus
-from chatd.terminal.composer.behaviours import BEHAVIOURS, BusyChoice, find_behaviour
 from chatd.terminal.composer.commands import (
     ALIASES,
+    BEHAVIOURS,
     COMMANDS,
+    BusyChoice,
     CommandCall,
     CommandName,
     PlainText,
     UnknownCommand,
+    find_behaviour,
     read_line,
     refusal_of,
 )
-from chatd.terminal.composer.completions import offer_commands
+from chatd.terminal.composer.completion import offer_commands
 
 
 @pytest.mark.parametrize(

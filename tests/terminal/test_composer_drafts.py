@@ -5,14 +5,6 @@ from pathlib import Path
 from uuid import UUID
 
 from chatd.domain.ids import ChatId
-from chatd.terminal.attachments.pasted_text import (
-    MAX_INLINE_LINES,
-    MAX_PASTED_CHARS,
-    blocks_of,
-    next_number,
-    read_paste,
-    write_block,
-)
 from chatd.terminal.composer.drafts import (
     MAX_STORED_DRAFTS,
     Attachment,
@@ -21,7 +13,15 @@ from chatd.terminal.composer.drafts import (
     draft_key,
     state_directory,
 )
-from chatd.terminal.composer.prompt_history import make_history
+from chatd.terminal.composer.recall import make_history
+from chatd.terminal.composer.text_box import (
+    MAX_INLINE_LINES,
+    MAX_PASTED_CHARS,
+    blocks_of,
+    next_number,
+    read_paste,
+    write_block,
+)
 
 CHAT = draft_key(ChatId(UUID(int=7)))
 

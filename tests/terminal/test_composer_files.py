@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from chatd.terminal.attachments.local_files import (
+from chatd.terminal.composer.completion import offer_files, wanted_path
+from chatd.terminal.composer.local_files import (
     MAX_FILE_BYTES,
     MAX_SHOWN_NAMES,
     PathWord,
@@ -17,7 +18,6 @@ from chatd.terminal.attachments.local_files import (
     resolve,
     write_mention,
 )
-from chatd.terminal.composer.completions import offer_files, wanted_path
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 
 from chatd.domain.ids import ChatId
 from chatd.terminal.composer.composer import Composer
-from chatd.terminal.composer.notice_lines import NoticeLines
+from chatd.terminal.composer.composer_lines import NoticeLines
 from chatd.terminal.composer.text_box import TextBox
 from chatd.terminal.main_screen import MainScreen
 from chatd.terminal.messages import ShowNotice
@@ -102,7 +102,7 @@ async def test_a_long_paste_is_a_file_which_goes_with_its_word(server: TerminalS
         assert box_of(pilot).text == "[Pasted text 1, 900 lines] "
         await pilot.press("ctrl+u")
         await until(pilot, lambda: not pilot.app.screen.query_one(NoticeLines).notices)
-        assert composer_of(pilot).draft.attachments == ()
+        assert composer_of(pilot).opened.draft.attachments == ()
         box_of(pilot).post_message(events.Paste("line of a log\n" * 900))
         await until_shown(pilot, "pasted-text-1.txt  attached")
         await pilot.press(*"why", "enter")
@@ -218,7 +218,7 @@ async def test_the_last_message_is_edited_and_run_again_and_esc_leaves_the_edit(
         await pilot.press("alt+e")
         await until_shown(pilot, "Editing a sent message")
         await pilot.press(*" please", "enter")
-        await until(pilot, lambda: composer_of(pilot).edited is None)
+        await until(pilot, lambda: composer_of(pilot).opened.edited is None)
         assert await prompts_of(server, chat_id) == ["answer fast please"]
         assert box_of(pilot).text == "mine"
 
@@ -236,7 +236,7 @@ async def test_after_an_error_the_message_is_run_again(server: TerminalServer) -
 
 
 def _has_messages(pilot: Pilot[None]) -> bool:
-    chat = composer_of(pilot).chat
+    chat = composer_of(pilot).opened.chat
     return chat is not None and bool(chat.shown.messages) and chat.shown.is_loaded
 
 
@@ -257,7 +257,7 @@ async def test_files_are_completed_attached_and_refused_before_sending(
         await type_text(pilot, "and @page.html")
         await pilot.press("escape", "enter")
         await until_shown(pilot, "Enter again sends")
-        assert [one.name for one in composer_of(pilot).draft.attachments] == ["notes.txt"]
+        assert [one.name for one in composer_of(pilot).opened.draft.attachments] == ["notes.txt"]
         await pilot.press("enter")
         await until_shown(pilot, "page.html is not attached")
         assert composer_of(pilot).chat_id is None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chatd.terminal.crash_log import LOG_FILE, MAX_LOG_BYTES, open_log
+from chatd.terminal.app import LOG_FILE, MAX_LOG_BYTES, open_log
 
 LOGGER = logging.getLogger(__name__)
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from chatd.terminal.changes.git_diff import FileDiff, parse_git_diff
-from chatd.terminal.changes.git_names import unquote_name
+from chatd.terminal.screens.git_diff import FileDiff, parse_git_diff, unquote_name
 
 LINES = [f"line {number}" for number in range(1, 41)]
 

@@ -7,15 +7,16 @@ from textual.app import App, ComposeResult
 
 from chatd.client.choice_resources import ChatChanges, RepositoryChange
 from chatd.settings.schema import Settings, WorkspaceSettings
-from chatd.terminal.changes.changed_files import (
+from chatd.terminal.screens.changes_screen import (
     MAX_CHANGED_FILES,
     MAX_FILE_LINES,
     MAX_LINE_CHARS,
+    DiffBody,
+    next_scope,
     read_changes,
+    read_scope,
     rows_of,
 )
-from chatd.terminal.changes.diff_body import DiffBody
-from chatd.terminal.changes.diff_scope import next_scope, read_scope
 from tests.support.terminal import (
     SMALL,
     TerminalServer,

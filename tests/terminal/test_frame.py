@@ -5,13 +5,11 @@ from pathlib import Path
 from textual.pilot import Pilot
 
 from chatd.terminal.app import ChatTerminal
+from chatd.terminal.chat_frame import DEMOS, ConnectionBanner
 from chatd.terminal.chats.switch_screen import SwitchScreen
-from chatd.terminal.connection_banner import ConnectionBanner
-from chatd.terminal.help_screen import HelpScreen
 from chatd.terminal.main_screen import MainScreen
+from chatd.terminal.screens.info_screens import HelpScreen, SignedOutScreen
 from chatd.terminal.session import session_of
-from chatd.terminal.signed_out_screen import SignedOutScreen
-from chatd.terminal.welcome import DEMOS
 from tests.support.providers.server import Gate
 from tests.support.terminal import (
     SMALL,

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from chatd.terminal.chats.double_press import DoublePress
+from chatd.terminal.chats.interrupts import DoublePress
 from chatd.terminal.keys import AREA_TITLES, KEYS, key_name, key_names
 from chatd.terminal.themes import choose_theme
 from tests.support.clock import FakeClock

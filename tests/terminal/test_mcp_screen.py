@@ -12,8 +12,14 @@ from chatd.client.mcp_resources import McpTrial, McpTrialTool, WorkspaceMcpServe
 from chatd.client.resources import McpConnection, McpServer
 from chatd.domain.ids import McpServerId
 from chatd.settings.schema import McpSettings, Settings
-from chatd.terminal.mcp.screen import McpScreen
-from chatd.terminal.mcp.servers import is_used, row_of, trial_text, with_server, workspace_text
+from chatd.terminal.screens.mcp_screen import (
+    McpScreen,
+    is_used,
+    row_of,
+    trial_text,
+    with_server,
+    workspace_text,
+)
 from tests.support.mcp.authorization_server import (
     AuthorizationServer,
     authorization_server,

@@ -7,6 +7,7 @@ from textual.pilot import Pilot
 
 from chatd.terminal.composer.command_runner import CommandRunner
 from chatd.terminal.composer.composer import Composer
+from chatd.terminal.composer.delivery import Delivery
 from chatd.terminal.main_screen import MainScreen
 from chatd.terminal.messages import COPY_READY
 from chatd.terminal.timeline.timeline import Timeline
@@ -27,19 +28,21 @@ async def test_a_chat_that_is_opened_while_another_streams_is_shown_and_written_
         assert isinstance(main, MainScreen)
         opened = main._opened  # pyright: ignore[reportPrivateUsage]
         assert opened is not None
-        connection = composer_of(main).session.connection
+        connection = composer_of(main).opened.session.connection
         # Two states within one frame: the second waits for the timer of the first.
         opened._changed(connection.chat(streaming))  # pyright: ignore[reportPrivateUsage]
         await pilot.pause(0)
         opened._changed(connection.chat(streaming))  # pyright: ignore[reportPrivateUsage]
         main.open(resting)
         assert composer_of(main).chat_id == resting
-        await until(pilot, lambda: (chat := composer_of(main).chat) and chat.shown.is_loaded)
+        await until(pilot, lambda: (chat := composer_of(main).opened.chat) and chat.shown.is_loaded)
         gate.open()
 
 
 async def fork_by_command(_: Pilot[None], main: MainScreen) -> None:
-    runner = CommandRunner(composer_of(main))
+    composer = composer_of(main)
+    delivery = Delivery(composer.opened)
+    runner = CommandRunner(composer.opened, composer.choices, delivery)
     main.run_worker(runner._fork(""))  # pyright: ignore[reportPrivateUsage]
 
 

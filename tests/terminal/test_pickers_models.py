@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from chatd.client.choice_resources import ModelCapabilities, ModelChoice, ModelPrices
 from chatd.client.resources import EffortRange
 from chatd.domain.ids import ModelConfigId
+from chatd.terminal.composer.choices import ModelPicker, model_picks
 from chatd.terminal.composer.composer import Composer
-from chatd.terminal.pickers.model_picker import ModelPicker, model_picks
-from chatd.terminal.pickers.model_texts import (
+from chatd.terminal.composer.model_texts import (
     dollars,
     effort_for,
     efforts_of,
@@ -20,7 +20,7 @@ from chatd.terminal.pickers.model_texts import (
     refusal_of_model,
     size_text,
 )
-from chatd.terminal.pickers.picker import Pick, filter_picks
+from chatd.terminal.dialogs import Pick, filter_picks
 from tests.support.terminal import SMALL, TerminalServer, run_terminal, until, until_shown
 
 
@@ -153,7 +153,7 @@ async def test_a_model_is_searched_chosen_and_used_and_hostile_names_stay_text(
         await pilot.press("right", "enter")
         await until_shown(pilot, "[red]Thinker[/red] · high")
         composer = pilot.app.screen.query_one(Composer)
-        assert composer.draft.effort == "high"
+        assert composer.opened.draft.effort == "high"
         await pilot.press(*"/effort low", "enter")
         await until_shown(pilot, "[red]Thinker[/red] · low")
         await pilot.press(*"/model scripted", "enter")

@@ -4,7 +4,7 @@ import msgspec
 
 from chatd.domain.tool_policy.rules import ToolRule
 from chatd.terminal.messages import OpenScreen
-from chatd.terminal.policy.layers import with_rule
+from chatd.terminal.screens.policy_rules import with_rule
 from tests.support.terminal import SMALL, TerminalServer, run_terminal, until, until_shown
 
 OWN = ToolRule(tool="execute", action="ask")

@@ -11,9 +11,9 @@ from chatd.client.drafts import Draft, PendingSend, SendProblem, TextInput
 from chatd.domain.chat.parts import TextPart, ToolResultPart
 from chatd.domain.ids import ChatId, ToolCallId
 from chatd.terminal.messages import EditMessage, OpenChat, OpenScreen, ShowNotice
-from chatd.terminal.timeline.cards.child import child_view
-from chatd.terminal.timeline.children import MAX_FOLLOWED, Children
-from chatd.terminal.timeline.rows.row_model import RowModel
+from chatd.terminal.timeline.agent_cards import child_view
+from chatd.terminal.timeline.row_actions import MAX_FOLLOWED, Children
+from chatd.terminal.timeline.row_model import RowModel
 from tests.terminal.timeline_app import TimelineApp, run_timeline, screen_lines
 from tests.terminal.timeline_scenes import CHAT, CHILD, SCENES, Script, call, live
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from rich.cells import cell_len
 
-from chatd.terminal.timeline.cards.registry import KNOWN_TOOLS
+from chatd.terminal.timeline.tool_cards import KNOWN_TOOLS
 from tests.terminal.timeline_golden import GOLDEN, WIDTHS, Golden, drawn
 from tests.terminal.timeline_scenes import SCENES, Script
 

@@ -23,12 +23,12 @@ from chatd.domain.chat.parts import (
 )
 from chatd.domain.chat.row import ChatError, RetryState
 from chatd.domain.ids import ToolCallId
-from chatd.terminal.timeline.cards.card import Canvas
-from chatd.terminal.timeline.cards.registry import KNOWN_TOOLS
-from chatd.terminal.timeline.palette import DARK
+from chatd.terminal.themes import DARK_PALETTE
+from chatd.terminal.timeline.card import Canvas
+from chatd.terminal.timeline.row import PendingNote, UserRow
 from chatd.terminal.timeline.row_lines import DrawnRow, draw_row
-from chatd.terminal.timeline.rows.row import PendingNote, UserRow
-from chatd.terminal.timeline.rows.row_model import RowModel
+from chatd.terminal.timeline.row_model import RowModel
+from chatd.terminal.timeline.tool_cards import KNOWN_TOOLS
 from tests.terminal.timeline_scenes import Script, call, live
 
 HOSTILE = {
@@ -109,7 +109,7 @@ def _other_chats(text: str) -> Iterator[ShownChat]:
 def _drawn(chat: ShownChat, text: str) -> Iterator[DrawnRow]:
     pending = UserRow(key="p", text=text, pending=PendingNote(id="p", refusal=text or "no"))
     for row in RowModel().rows(chat, (pending,), problem=text):
-        yield draw_row(row, Canvas(width=60, palette=DARK), is_open=True)
+        yield draw_row(row, Canvas(width=60, palette=DARK_PALETTE), is_open=True)
 
 
 _ACTS = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")

@@ -5,10 +5,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from chatd.terminal.themes import DARK_PALETTE, LIGHT_PALETTE
 from chatd.terminal.timeline.lines import plain_text
-from chatd.terminal.timeline.markdown.blocks import markdown_lines
-from chatd.terminal.timeline.markdown.live import LiveMarkdown
-from chatd.terminal.timeline.palette import DARK, LIGHT
+from chatd.terminal.timeline.markdown_lines import LiveMarkdown, markdown_lines
 from tests.terminal.timeline_scenes import MARKDOWN
 
 LONG_CODE = "Look:\n\n```python\n" + "x = f(1)  # one\n" * 200 + "```\n\nThat was **it**.\n"
@@ -17,7 +16,7 @@ TEXTS = {"report": MARKDOWN, "long code": LONG_CODE, "long list": LONG_LIST}
 
 
 def text_of(markdown: str, width: int = 60) -> str:
-    return plain_text(markdown_lines(markdown, width, DARK))
+    return plain_text(markdown_lines(markdown, width, DARK_PALETTE))
 
 
 @pytest.mark.parametrize(
@@ -48,7 +47,7 @@ def test_markdown_becomes_text(markdown: str, text: str) -> None:
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 def test_an_answer_that_grew_in_small_pieces_looks_like_the_whole(text: str) -> None:
-    live = LiveMarkdown(60, DARK)
+    live = LiveMarkdown(60, DARK_PALETTE)
     lines = [live.lines(text[:end]) for end in range(0, len(text) + 3, 3)][-1]
     assert plain_text(lines) == text_of(text)
 
@@ -56,7 +55,7 @@ def test_an_answer_that_grew_in_small_pieces_looks_like_the_whole(text: str) -> 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 def test_a_growing_answer_reads_only_its_last_block_again(text: str) -> None:
     many = text * 10
-    live = LiveMarkdown(60, DARK)
+    live = LiveMarkdown(60, DARK_PALETTE)
     updates = 0
     for end in range(0, len(many), 40):
         live.lines(many[:end])
@@ -67,21 +66,21 @@ def test_a_growing_answer_reads_only_its_last_block_again(text: str) -> None:
 
 def test_a_paragraph_without_end_is_read_in_bounded_pieces() -> None:
     text = "word " * 12_000
-    live = LiveMarkdown(60, DARK)
+    live = LiveMarkdown(60, DARK_PALETTE)
     for end in range(0, len(text), 500):
         live.lines(text[:end])
     assert live.parsed_chars / (len(text) / 500) < 20_000
 
 
 def test_an_open_emphasis_is_shown_closed_while_it_is_written() -> None:
-    live = LiveMarkdown(60, DARK)
+    live = LiveMarkdown(60, DARK_PALETTE)
     assert [plain_text(live.lines(text)) for text in ("a **bo", "a **bold**", "a **bold** `c")] == [
         *("a bo", "a bold", "a bold c")
     ]
 
 
 def test_a_text_that_does_not_go_on_is_read_anew() -> None:
-    live = LiveMarkdown(60, DARK)
+    live = LiveMarkdown(60, DARK_PALETTE)
     live.lines("one\n\ntwo\n\nthree")
     assert plain_text(live.lines("other")) == "other"
 
@@ -100,14 +99,14 @@ _BOUNDED = settings(
 @example("1. 1. ```\n", 5)
 @given(st.lists(_MARKS, max_size=50).map("".join), st.integers(5, 70))
 def test_any_markdown_fits_its_width_whole_and_growing(text: str, width: int) -> None:
-    live = LiveMarkdown(width, LIGHT)
+    live = LiveMarkdown(width, LIGHT_PALETTE)
     for end in (*range(0, len(text), 7), len(text)):
-        for line in (*live.lines(text[:end]), *markdown_lines(text[:end], width, LIGHT)):
+        for line in (*live.lines(text[:end]), *markdown_lines(text[:end], width, LIGHT_PALETTE)):
             assert cell_len(line.plain) <= width
 
 
 def test_code_has_colours_and_an_unknown_language_none() -> None:
-    known = markdown_lines("```python\ndef f(): pass\n```", 60, DARK)
-    assert any(span.style == DARK.keyword for line in known for span in line.spans)
-    unknown = markdown_lines("```nonsense\ndef f(): pass\n```", 60, DARK)
-    assert not any(span.style == DARK.keyword for line in unknown for span in line.spans)
+    known = markdown_lines("```python\ndef f(): pass\n```", 60, DARK_PALETTE)
+    assert any(span.style == DARK_PALETTE.keyword for line in known for span in line.spans)
+    unknown = markdown_lines("```nonsense\ndef f(): pass\n```", 60, DARK_PALETTE)
+    assert not any(span.style == DARK_PALETTE.keyword for line in unknown for span in line.spans)

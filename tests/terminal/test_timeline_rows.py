@@ -12,10 +12,9 @@ from msgspec.structs import replace
 from chatd.client.state import ShownChat
 from chatd.domain.chat.parts import NoticePart, TextPart, ToolCallPart, ToolResultPart
 from chatd.domain.ids import ToolCallId
-from chatd.terminal.timeline.cards.agent import wait_card
-from chatd.terminal.timeline.cards.card import Canvas
-from chatd.terminal.timeline.rows.json_values import parse_partial
-from chatd.terminal.timeline.rows.row import (
+from chatd.terminal.timeline.agent_cards import wait_card
+from chatd.terminal.timeline.card import Canvas
+from chatd.terminal.timeline.row import (
     ActivityRow,
     MarkRow,
     NoteRow,
@@ -28,8 +27,8 @@ from chatd.terminal.timeline.rows.row import (
     ToolRow,
     UserRow,
 )
-from chatd.terminal.timeline.rows.row_model import RowModel
-from chatd.terminal.timeline.rows.tool_call import read_call
+from chatd.terminal.timeline.row_model import RowModel
+from chatd.terminal.timeline.tool_call import parse_partial, read_call
 from tests.support import event_fixtures
 from tests.support.outcomes import present
 from tests.terminal.timeline_scenes import RETRY, SCENES, Script, call, live, states_of

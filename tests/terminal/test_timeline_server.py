@@ -7,7 +7,7 @@ import msgspec
 from chatd.client.connection import FollowedChat
 from chatd.domain.ids import ChatId
 from chatd.terminal.messages import OpenChat
-from chatd.terminal.timeline.rows.row import OlderRow
+from chatd.terminal.timeline.row import OlderRow
 from chatd.terminal.timeline.timeline import Timeline
 from tests.support.providers.openai_chat import DONE, chunk
 from tests.support.providers.server import Gate

@@ -9,7 +9,7 @@ from chatd.client.connection import FollowedChat
 from chatd.client.state import ShownChat
 from chatd.domain.chat.parts import ReasoningPart, TextPart, ToolCallPart
 from chatd.domain.ids import ToolCallId
-from chatd.terminal.timeline.row_cache import MAX_LINES, MAX_ROWS
+from chatd.terminal.timeline.viewport import MAX_LINES, MAX_ROWS
 from tests.support import event_fixtures
 from tests.terminal.timeline_app import run_timeline, screen_lines
 from tests.terminal.timeline_scenes import Script, live, states_of

@@ -7,12 +7,11 @@ from typing import Final
 from msgspec import Struct
 
 from chatd.client.state import ShownChat
-from chatd.terminal.timeline.cards.card import Canvas
-from chatd.terminal.timeline.cards.child import ChildStep, ChildView
+from chatd.terminal.themes import DARK_PALETTE
+from chatd.terminal.timeline.card import Canvas, ChildStep, ChildView
 from chatd.terminal.timeline.lines import plain_text
-from chatd.terminal.timeline.palette import DARK
 from chatd.terminal.timeline.row_lines import draw_row
-from chatd.terminal.timeline.rows.row_model import RowModel
+from chatd.terminal.timeline.row_model import RowModel
 from tests.terminal.timeline_scenes import CHILD, SCENES, START
 
 DIRECTORY: Final = Path(__file__).parents[1] / "data" / "timeline"
@@ -25,7 +24,9 @@ _CHILD: Final = ChildView(
 
 def drawn(chat: ShownChat, width: int, *, is_open: bool | None = None) -> str:
     """All rows as plain text, with the cards as they open by themselves, or all the same."""
-    canvas = Canvas(width=width, palette=DARK, now=START.timestamp() + 4, children={CHILD: _CHILD})
+    canvas = Canvas(
+        width=width, palette=DARK_PALETTE, now=START.timestamp() + 4, children={CHILD: _CHILD}
+    )
     texts: list[str] = []
     for row in RowModel().rows(chat):
         texts += [] if row.is_tight or not texts else [""]

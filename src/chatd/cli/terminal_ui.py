@@ -75,10 +75,8 @@ def return_flags(
 
 async def run_terminal(target: Target, options: TerminalOptions) -> int:
     """The exit code. Raises ChatdError before the screen is taken."""
-    from chatd.terminal.app import ChatTerminal
-    from chatd.terminal.crash_log import open_log
-    from chatd.terminal.machine import read_machine
-    from chatd.terminal.start import open_session
+    from chatd.terminal.app import ChatTerminal, open_log
+    from chatd.terminal.session import open_session, read_machine
     from chatd.terminal.themes import choose_theme
 
     chat_id = None if options.chat_id is None else read_chat_id(options.chat_id)

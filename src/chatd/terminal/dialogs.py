@@ -1,13 +1,22 @@
-"""Small questions on top of a screen: yes or no, and one line of text."""
+"""Small questions on top of a screen: yes or no, one line of text, one or several of a list."""
 
+from collections.abc import Sequence
+from typing import ClassVar, Final, Generic, TypeVar
+
+from msgspec import Struct
+from rich.text import Text
 from textual.app import ComposeResult
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
-from textual.widgets import Button, Input, Static
+from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.button import ButtonVariant
+from textual.widgets.option_list import Option
 
-from chatd.terminal.safe_text import safe_text
+from chatd.terminal.safe_text import safe_line, safe_text
+from chatd.terminal.session import app_of
+
+# Small questions on top of a screen: yes or no, and one line of text.
 
 
 class Question(ModalScreen[bool]):
@@ -66,3 +75,199 @@ class LinePrompt(ModalScreen[str | None]):
 
     def action_give_up(self) -> None:
         self.dismiss(None)
+
+
+# A screen that lets a person choose one thing of a list, or several, by typing and arrows.
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+MAX_PICKER_ROWS: Final = 200
+
+
+class Pick(Struct, Generic[T], frozen=True, kw_only=True):
+    """One line. `refusal` says why it cannot be chosen. `words` are searched too."""
+
+    value: T
+    label: str
+    note: str = ""
+    refusal: str = ""
+    words: str = ""
+    is_current: bool = False
+
+
+def filter_picks(picks: Sequence[Pick[T]], query: str) -> list[Pick[T]]:
+    """Those with all words of the query, in their order."""
+    words = query.lower().split()
+    return [
+        one
+        for one in picks
+        if all(word in f"{one.label} {one.note} {one.words}".lower() for word in words)
+    ][:MAX_PICKER_ROWS]
+
+
+class PickerFrame(ModalScreen[R | None], Generic[T, R]):
+    """The list with its search. `T` is what a line stands for, `R` what the screen returns; None if
+    it was closed."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "cancel", "Close"),
+        Binding("up", "step(-1)", "Up", show=False),
+        Binding("down", "step(1)", "Down", show=False),
+        Binding("pageup", "step(-8)", "Page up", show=False),
+        Binding("pagedown", "step(8)", "Page down", show=False),
+    ]
+    DEFAULT_CSS = """
+    PickerFrame {
+        align: center middle;
+        & > Vertical {
+            width: 76;
+            max-width: 95%;
+            height: auto;
+            max-height: 85%;
+            padding: 0 1;
+            border: round $accent;
+            background: $surface;
+        }
+        & Input { background: $panel; padding: 0 1; margin: 0 0 1 0; }
+        & OptionList {
+            height: auto;
+            max-height: 60vh;
+            border: none;
+            padding: 0;
+            background: $surface;
+        }
+        & .picker-foot { color: $text-muted; margin: 1 0 0 0; height: auto; }
+    }
+    """
+
+    def __init__(self, title: str, picks: Sequence[Pick[T]], *, foot: str = "") -> None:
+        super().__init__()
+        self._title = title
+        self._picks = list(picks)
+        self._shown: list[Pick[T]] = []
+        self._foot = foot or "Enter chooses · Esc closes"
+
+    def compose(self) -> ComposeResult:
+        with Vertical() as frame:
+            frame.border_title = Text(self._title).markup
+            yield Input(placeholder="Type to search", compact=True)
+            yield OptionList()
+            yield Static(self._foot_text(), classes="picker-foot", markup=False)
+
+    def on_mount(self) -> None:
+        self._show("")
+        self.query_one(Input).focus()
+
+    @property
+    def pick(self) -> Pick[T] | None:
+        at = self.query_one(OptionList).highlighted
+        return self._shown[at] if at is not None and at < len(self._shown) else None
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self._show(event.value)
+
+    def on_input_submitted(self, _: Input.Submitted) -> None:
+        self._choose()
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self._choose()
+
+    def on_option_list_option_highlighted(self, _: OptionList.OptionHighlighted) -> None:
+        self._show_foot()
+
+    def action_cancel(self) -> None:
+        self.dismiss(None)
+
+    def action_step(self, by: int) -> None:
+        listed = self.query_one(OptionList)
+        if not self._shown:
+            return
+        at = 0 if listed.highlighted is None else listed.highlighted + by
+        listed.highlighted = max(0, min(at, len(self._shown) - 1))
+
+    def _choose(self) -> None:
+        pick = self.pick
+        if pick is None:
+            return
+        if pick.refusal:
+            text = f"{safe_line(pick.label, 60)} cannot be chosen: {safe_text(pick.refusal)}."
+            self.notify(text, severity="warning", markup=False)
+            return
+        self._take(pick)
+
+    def _take(self, pick: Pick[T]) -> None:
+        raise NotImplementedError
+
+    @property
+    def query_text(self) -> str:
+        return self.query_one(Input).value
+
+    def _mark(self, pick: Pick[T]) -> Text:
+        return Text("• " if pick.is_current else "  ")
+
+    def _show(self, query: str) -> None:
+        self._shown = filter_picks(self._picks, query)
+        listed = self.query_one(OptionList)
+        width = min(76, int(app_of(self).size.width * 0.95)) - 6
+        listed.clear_options()
+        listed.add_options([Option(self._row(one, width)) for one in self._shown])
+        current = [at for at, one in enumerate(self._shown) if one.is_current]
+        usable = [at for at, one in enumerate(self._shown) if not one.refusal]
+        listed.highlighted = (current or usable or [0])[0] if self._shown else None
+        self._show_foot()
+
+    def _row(self, pick: Pick[T], width: int) -> Text:
+        note = safe_line(f"({pick.refusal}) {pick.note}" if pick.refusal else pick.note, width // 2)
+        label = safe_line(pick.label, max(width - len(note) - 5, 10))
+        row = self._mark(pick)
+        row.no_wrap = True
+        row.append(label)
+        row.append(" " * max(1, width - row.cell_len - len(note)))
+        row.append(note, "dim")
+        if pick.refusal:
+            row.stylize("dim")
+        return row
+
+    def _show_foot(self) -> None:
+        self.query_one(".picker-foot", Static).update(self._foot_text())
+
+    def _foot_text(self) -> Text:
+        if self.is_mounted and not self._shown:
+            return Text("Nothing fits.")
+        return Text(self._foot)
+
+
+class Picker(PickerFrame[T, T], Generic[T]):
+    """Returns the chosen value, or None."""
+
+    def _take(self, pick: Pick[T]) -> None:
+        self.dismiss(pick.value)
+
+
+# A picker in which several things are chosen: Enter takes one or gives it back.
+
+
+class MultiPicker(PickerFrame[str, tuple[str, ...]]):
+    """Returns the values of all that are chosen, in the order of the list."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "done", "Keep and close")]
+
+    def __init__(self, title: str, picks: Sequence[Pick[str]], chosen: Sequence[str]) -> None:
+        super().__init__(title, picks, foot="Enter takes or leaves · Esc keeps and closes")
+        self._chosen = set(chosen)
+
+    def action_done(self) -> None:
+        self.dismiss(tuple(one.value for one in self._picks if one.value in self._chosen))
+
+    def _take(self, pick: Pick[str]) -> None:
+        self._chosen ^= {pick.value}
+        listed = self.query_one(OptionList)
+        at = listed.highlighted
+        self._show(self.query_text)
+        listed.highlighted = at
+
+    def _mark(self, pick: Pick[str]) -> Text:
+        is_on = pick.value in self._chosen or bool(pick.refusal)
+        return Text("[x] " if is_on else "[ ] ")

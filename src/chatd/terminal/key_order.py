@@ -6,9 +6,11 @@ only later: it travels up from that widget, its action posts messages, and then 
 
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeGuard
+from enum import StrEnum
+from typing import Any, Final, TypeGuard, cast
 
 from textual import events
+from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 from textual._time import get_time
 from textual.app import App
 from textual.message import Message
@@ -103,9 +105,9 @@ class KeyOrder:
         nothing."""
         if not self._can_be_pasted(event):
             return event
-        following = self._held[0] if self._held else None
-        has_more = isinstance(following, events.Key) and following.is_printable
-        is_before = has_more and following.time - event.time <= BURST_S
+        is_before = False
+        if self._held and isinstance(following := self._held[0], events.Key):
+            is_before = following.is_printable and following.time - event.time <= BURST_S
         if not is_before and event.time - self._text_at > BURST_S:
             return event
         pasted = events.Paste(_PASTED[event.key])
@@ -115,3 +117,23 @@ class KeyOrder:
     def _can_be_pasted(self, event: events.Key | events.Paste) -> TypeGuard[events.Key]:
         is_key = isinstance(event, events.Key) and event.key in _PASTED
         return is_key and isinstance(self._app.focused, TextArea)
+
+
+# Keys that textual reads as others.
+#
+# Alt-Enter comes from most terminals, and from tmux, as escape and carriage return. Textual makes a
+# plain Enter of it, which would send a message that is not finished.
+
+ALT_ENTER_SEQUENCES: Final = ("\x1b\r", "\x1b\n", "\x1b[27;3;13~", "\x1b[27;2;13~", "\x1b[27;5;13~")
+"""The last three are xterm's modifyOtherKeys for Alt, Shift and Ctrl."""
+
+
+class ComposerKey(StrEnum):
+    ALT_ENTER = "alt+enter"
+
+
+def read_alt_enter() -> None:
+    """Let this process know the sequences. Twice is once."""
+    table = cast("dict[str, Any]", ANSI_SEQUENCES_KEYS)
+    for sequence in ALT_ENTER_SEQUENCES:
+        table[sequence] = (ComposerKey.ALT_ENTER,)

@@ -1,5 +1,7 @@
-"""The main screen: the chat list beside the open chat, its message box below."""
+"""The main screen: the chat list beside the open chat, its message box below; and which screens can
+be put on top of it."""
 
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from textual import on
@@ -7,27 +9,137 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.screen import Screen
+from textual.timer import Timer
+from textual.widget import Widget
 from textual.widgets import Static
 
-from chatd.client.connection import FollowedChat
+from chatd.client.connection import Connection, FollowedChat
 from chatd.client.resources import Chat, ListedChat
 from chatd.domain.ids import ChatId
-from chatd.terminal.areas import AnswerPanel, Composer, QueueView, Timeline
-from chatd.terminal.chat_header import ChatHeader
-from chatd.terminal.chat_list import ChatList
-from chatd.terminal.chats.attention import Alert
-from chatd.terminal.chats.interrupts import Interrupts
-from chatd.terminal.chats.read_marks import ReadMarks
+from chatd.terminal.answers.answer_panel import AnswerPanel
+from chatd.terminal.answers.plan_screen import PlanScreen
+from chatd.terminal.chat_frame import ChatHeader, ConnectionBanner, StatusLine, Welcome
+from chatd.terminal.chats.chat_directory import Alert
+from chatd.terminal.chats.chat_list import ChatList
+from chatd.terminal.chats.interrupts import Interrupts, ReadMarks
 from chatd.terminal.chats.switch_screen import Choice, GoTo, RunCommand, SwitchScreen
-from chatd.terminal.connection_banner import ConnectionBanner
+from chatd.terminal.composer.composer import Composer
+from chatd.terminal.composer.queue_view import QueueView
 from chatd.terminal.dialogs import Question
 from chatd.terminal.keys import bindings_of
-from chatd.terminal.messages import EditMessage, NewChat, OpenChat, OpenScreen, ShowNotice
-from chatd.terminal.open_chat import OpenedChat
-from chatd.terminal.screens import SCREENS
+from chatd.terminal.messages import (
+    EditMessage,
+    NewChat,
+    OpenChat,
+    OpenScreen,
+    ScreenName,
+    ShowNotice,
+)
+from chatd.terminal.screens.changes_screen import ChangesScreen
+from chatd.terminal.screens.info_screens import HelpScreen, UsageScreen
+from chatd.terminal.screens.mcp_screen import McpScreen
+from chatd.terminal.screens.policy_screen import PolicyScreen
 from chatd.terminal.session import app_of, session_of
-from chatd.terminal.status_line import StatusLine
-from chatd.terminal.welcome import Welcome
+from chatd.terminal.timeline.timeline import Timeline
+
+# The chat that is open: follows it, and passes on its newest state at most 30 times a second.
+
+FRAME_S: Final = 1 / 30
+"""Between two states of a chat on the screen: an answer may come in a thousand pieces a second."""
+
+
+class OpenedChat:
+    """`show` gets the newest state, and None when no chat is open. `host` has the timer."""
+
+    def __init__(
+        self,
+        host: Widget,
+        connection: Connection,
+        show: Callable[[FollowedChat | None], None],
+    ) -> None:
+        self.chat_id: ChatId | None = None
+        self._host = host
+        self._connection = connection
+        self._show = show
+        self._newest: FollowedChat | None = None
+        self._timer: Timer | None = None
+        self._is_asked = False
+        self._stop: Callable[[], None] | None = None
+
+    def open(self, chat_id: ChatId | None) -> None:
+        self.close()
+        self.chat_id = chat_id
+        # At once, as far as it is known: until then keys would act on the chat before it.
+        self._show(None if chat_id is None else self._connection.chat(chat_id))
+        if chat_id is not None:
+            self._stop = self._connection.follow_chat(chat_id, self._changed)
+
+    def close(self) -> None:
+        """It is not followed any more; `chat_id` still names it."""
+        if self._stop is not None:
+            self._stop()
+        if self._timer is not None:
+            self._timer.stop()
+        self._newest = self._timer = self._stop = None
+        self._is_asked = False
+
+    def _changed(self, chat: FollowedChat) -> None:
+        """In the connection's task: textual's timers need to be started in a task of the app."""
+        self._newest = chat
+        if not self._is_asked:
+            self._is_asked = True
+            self._host.call_later(self._start_timer)
+
+    def _start_timer(self) -> None:
+        if self._timer is None:
+            self._flush()
+            self._timer = self._host.set_timer(FRAME_S, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if self._is_asked:
+            self._start_timer()
+
+    def _flush(self) -> None:
+        self._is_asked = False
+        if self._newest is not None:
+            self._show(self._newest)
+
+
+# The widgets of the open chat, by the names under which the main screen uses them. Each has
+# `show(chat)`: the newest state of the open chat, or None while none is open.
+
+__all__ = ["AnswerPanel", "Composer", "QueueView", "Timeline"]
+
+
+# The screens that a message `OpenScreen` or a key puts on top of the chat.
+
+MakeScreen = Callable[[ChatId | None], Screen[None]]
+
+
+def _help(_: ChatId | None) -> Screen[None]:
+    return HelpScreen()
+
+
+def _changes(chat_id: ChatId | None) -> Screen[None]:
+    return HelpScreen() if chat_id is None else ChangesScreen(chat_id)
+
+
+def _usage(chat_id: ChatId | None) -> Screen[None]:
+    return HelpScreen() if chat_id is None else UsageScreen(chat_id)
+
+
+SCREENS: Final[Mapping[ScreenName, MakeScreen]] = {
+    "help": _help,
+    "changes": _changes,
+    "mcp": McpScreen,
+    "plan": PlanScreen,
+    "policy": PolicyScreen,
+    "usage": _usage,
+}
+
+
+# The main screen: the chat list beside the open chat, its message box below.
 
 NARROW_BELOW: Final = 100
 """Columns below which the chat list takes the place of the chat instead of standing beside it."""
@@ -139,7 +251,7 @@ class MainScreen(Screen[None]):
 
     @on(EditMessage)
     def edit_message(self, message: EditMessage) -> None:
-        self.query_one(Composer).edit_message(message.edited)
+        self.query_one(Composer).opened.edit_message(message.edited)
 
     @on(ShowNotice)
     def show_notice(self, notice: ShowNotice) -> None:
@@ -148,7 +260,7 @@ class MainScreen(Screen[None]):
     @on(OpenScreen)
     def open_screen(self, message: OpenScreen) -> None:
         if message.name == "models":
-            self.query_one(Composer).choose_model()
+            self.query_one(Composer).choices.choose_model()
         elif message.name == "modes":
             self.query_one(Composer).run_line("/mode")
         elif (make := SCREENS.get(message.name)) is not None:

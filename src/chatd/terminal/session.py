@@ -1,17 +1,71 @@
-"""What every part of the terminal shares: the server, the connection to it, who is signed in."""
+"""What every part of the terminal shares: the server, the connection to it, who is signed in, and
+the machine it runs on."""
 
-from typing import cast
+import asyncio
+import shlex
+import sys
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final, cast
 
 from msgspec import Struct, field
 from textual.app import App
 from textual.dom import DOMNode
 
 from chatd.client.connection import Connection
+from chatd.client.desktop import can_open_browser, without_tokens
+from chatd.client.http_session import open_api
 from chatd.client.outbox import Outbox
-from chatd.client.resources import Me
+from chatd.client.resources import Chat, Me
 from chatd.client.server import ServerAddress, ServerApi
+from chatd.domain.ids import ChatId
 from chatd.domain.ports import Clock
-from chatd.terminal.machine import Machine
+
+# What the terminal uses of the machine it runs on: directories, the editor of the person, and
+# whether there is a browser.
+
+DEFAULT_EDITOR: Final = "vi"
+
+
+class Machine(Struct, frozen=True, kw_only=True):
+    """Paths of a draft begin at `working_directory`. Without a `state_directory` drafts end with
+    the terminal."""
+
+    working_directory: Path = field(default_factory=Path.cwd)
+    home: Path = field(default_factory=Path.home)
+    state_directory: Path | None = None
+    editor: tuple[str, ...] = (DEFAULT_EDITOR,)
+    has_browser: bool = False
+    program_env: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Of the editor and the browser: without the token."""
+
+
+def read_machine(environ: Mapping[str, str]) -> Machine:
+    """By the variables VISUAL, EDITOR and XDG_STATE_HOME."""
+    state = environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    has_browser = can_open_browser(environ, platform=sys.platform, is_terminal=True, is_wanted=True)
+    return Machine(
+        state_directory=Path(state) / "chatd",
+        editor=_read_editor(environ),
+        has_browser=has_browser,
+        program_env=without_tokens(environ),
+    )
+
+
+def _read_editor(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """An editor may have arguments: `code --wait`."""
+    for name in ("VISUAL", "EDITOR"):
+        try:
+            words = shlex.split(environ.get(name, ""))
+        except ValueError:
+            continue
+        if words:
+            return tuple(words)
+    return (DEFAULT_EDITOR,)
+
+
+# What every part of the terminal shares: the server, the connection to it, who is signed in.
 
 
 class Session(Struct, frozen=True, kw_only=True):
@@ -44,3 +98,41 @@ def app_of(node: DOMNode) -> SessionApp:
 def session_of(node: DOMNode) -> Session:
     """The session of the app that shows this widget or screen."""
     return app_of(node).session
+
+
+# Opens a session with a server, for the terminal and for its tests.
+
+
+@asynccontextmanager
+async def open_session(
+    server: ServerAddress,
+    clock: Clock,
+    chat_id: ChatId | None = None,
+    *,
+    machine: Machine | None = None,
+) -> AsyncGenerator[Session]:
+    """Connected until the end of the block. Raises ApiError and ServerUnreachable at the start,
+    before a screen is shown: also if there is no chat with this id."""
+    async with open_api(server) as plain:
+        api = ServerApi(server, plain.http, clock=clock)
+        impatient = api.without_patience()
+        me = await impatient.get("/auth/me", Me)
+        if chat_id is not None:
+            await impatient.get(f"/chats/{chat_id}", Chat)
+        connection = Connection(api)
+        outbox = Outbox(api, connection)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(connection.run()), group.create_task(outbox.run())]
+            try:
+                yield Session(
+                    server=server,
+                    api=api,
+                    connection=connection,
+                    outbox=outbox,
+                    me=me,
+                    clock=clock,
+                    machine=machine or Machine(),
+                )
+            finally:
+                for task in tasks:
+                    task.cancel()

@@ -15,7 +15,7 @@ from chatd.client.errors import ApiError
 from chatd.client.resources import ModelChoice, Provider, Trial
 from chatd.client.server import ServerApi
 from chatd.domain.errors import ChatdError
-from chatd.terminal.pickers.model_texts import efforts_of
+from chatd.terminal.composer.model_texts import efforts_of
 
 MAX_LISTED_MODELS = 1000
 _MODEL_HEADINGS = ("NAME", "PROVIDER", "MODEL", "CONTEXT", "EFFORT", "")

@@ -32,10 +32,10 @@ from chatd.domain.ids import MessageId, ModelConfigId
 from chatd.domain.takeover import TakeoverPayload
 from chatd.domain.text import Json
 from chatd.terminal.answers.asks import Ask
-from chatd.terminal.answers.call_text import describe_call
+from chatd.terminal.answers.exact_text import describe_call
 from chatd.terminal.answers.exact_text import exact_text
-from chatd.terminal.answers.question_draft import questions_of
-from chatd.terminal.policy.rule_draft import always_rule
+from chatd.terminal.answers.asks import questions_of
+from chatd.terminal.screens.policy_rules import always_rule
 from chatd.terminal.safe_text import safe_line, safe_text
 
 MAX_LINE: Final = 160

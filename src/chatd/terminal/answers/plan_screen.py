@@ -14,12 +14,9 @@ from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.followed_chat import FollowedChat
 from chatd.client.resources import Chat
 from chatd.domain.ids import ChatId
-from chatd.terminal.answers.ask_panel import GUARD_S, NOT_OWNER
+from chatd.terminal.answers.answer_panel import GUARD_S, NOT_OWNER, AnswerPanel
+from chatd.terminal.answers.ask_form import AskFrame, HintsChanged, hint_line
 from chatd.terminal.answers.asks import ProposedPlan, proposed_plan
-from chatd.terminal.answers.form import HintsChanged
-from chatd.terminal.answers.frame import AskFrame
-from chatd.terminal.answers.hints import hint_line
-from chatd.terminal.answers.panel import AnswerPanel
 from chatd.terminal.answers.plan_form import PlanDone, PlanForm
 from chatd.terminal.keys import bindings_of
 from chatd.terminal.session import app_of, session_of

@@ -8,10 +8,16 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from chatd.domain.questions import MAX_ANSWER_CHARS, Question, QuestionOption
-from chatd.terminal.answers.asks import Ask
-from chatd.terminal.answers.form import Answered, AskForm, Body, DraftKept, HintsChanged, RowsBody
-from chatd.terminal.answers.question_draft import QuestionDraft, keep_draft, questions_of
-from chatd.terminal.answers.sending import CallAnswer
+from chatd.terminal.answers.answer_requests import CallAnswer
+from chatd.terminal.answers.ask_form import (
+    Answered,
+    AskForm,
+    Body,
+    DraftKept,
+    HintsChanged,
+    RowsBody,
+)
+from chatd.terminal.answers.asks import Ask, QuestionDraft, keep_draft, questions_of
 from chatd.terminal.safe_text import safe_text
 
 DECLINED = "Decide yourself."

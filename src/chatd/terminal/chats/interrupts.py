@@ -1,17 +1,50 @@
-"""Interrupting the open chat: Esc once for its answer, twice for its subagents too."""
+"""What the main screen tells the server about the open chat: interrupts and what was read."""
 
+import logging
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from textual.widget import Widget
 
 from chatd.client.connection import FollowedChat
 from chatd.client.errors import ApiError, ServerUnreachable
+from chatd.client.server import ServerApi
 from chatd.domain.ids import ChatId
-from chatd.terminal.chats.actions import ChatActions
-from chatd.terminal.chats.double_press import DoublePress
+from chatd.domain.ports import Clock
+from chatd.terminal.chats.chat_list import ChatActions
 from chatd.terminal.messages import ShowNotice
 from chatd.terminal.session import Session
+
+# Whether a key was pressed again soon enough to mean more.
+
+AGAIN_WITHIN_S: Final = 2.0
+"""Of two presses of Esc or Ctrl-C."""
+
+
+class DoublePress:
+    """Two presses count together only at the same place, such as a chat."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._at: float | None = None
+        self._place: object = None
+
+    def is_waiting(self, place: object) -> bool:
+        """Whether the next press there would be the second."""
+        now = self._clock.monotonic()
+        is_soon = self._at is not None and now - self._at <= AGAIN_WITHIN_S
+        return is_soon and place == self._place
+
+    def press(self, place: object) -> bool:
+        """True for the second of two presses; a third is a first again."""
+        is_second = self.is_waiting(place)
+        self._at = None if is_second else self._clock.monotonic()
+        self._place = place
+        return is_second
+
+
+# Interrupting the open chat: Esc once for its answer, twice for its subagents too.
 
 
 class Interrupts:
@@ -79,3 +112,36 @@ class Interrupts:
 def can_interrupt(chat: FollowedChat) -> bool:
     """While something runs. An ask is answered or declined in its own place."""
     return chat.shown.status in ("pending", "running")
+
+
+# Tells the server how far the person has read the open chat, once it rests.
+
+MAX_MARKED: Final = 500
+log = logging.getLogger(__name__)
+
+
+class ReadMarks:
+    """`host` runs the requests. One that fails is not repeated: the next answer brings another."""
+
+    def __init__(self, host: Widget, api: ServerApi) -> None:
+        self._host = host
+        self._actions = ChatActions(api)
+        self._marked: dict[ChatId, int] = {}
+
+    def show(self, chat: FollowedChat) -> None:
+        """The person sees the chat in this state."""
+        shown = chat.shown
+        last = shown.messages[-1].id if shown.messages else 0
+        is_working = shown.status in ("pending", "running", "interrupting")
+        if is_working or chat.gone or last <= self._marked.get(shown.chat_id, 0):
+            return
+        self._marked[shown.chat_id] = last
+        while len(self._marked) > MAX_MARKED:
+            del self._marked[next(iter(self._marked))]
+        self._host.run_worker(partial(self._mark, shown.chat_id, last), group="read")
+
+    async def _mark(self, chat_id: ChatId, message_id: int) -> None:
+        try:
+            await self._actions.mark_read(chat_id, message_id)
+        except (ApiError, ServerUnreachable) as error:
+            log.info("the chat %s was not marked as read: %s", chat_id, error.code)

@@ -19,7 +19,7 @@ from textual.widgets.option_list import Option
 from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.resources import Chat, ListedChat, Page
 from chatd.domain.ids import ChatId
-from chatd.terminal.chats.signs import sign_of
+from chatd.terminal.chats.chat_directory import sign_of
 from chatd.terminal.composer.commands import COMMANDS
 from chatd.terminal.safe_text import safe_line
 from chatd.terminal.session import app_of, session_of

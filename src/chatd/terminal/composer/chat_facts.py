@@ -1,4 +1,4 @@
-"""What the composer knows of its chat beside the messages: mode, model, cost; and the models."""
+"""What the composer reads of its chat besides the messages: mode, model, cost."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -11,6 +11,8 @@ from chatd.client.frames import ChatChanged, ListEvent, ListReady
 from chatd.client.resources import Chat, Page
 from chatd.domain.ids import ChatId
 from chatd.terminal.session import Session
+
+# What the composer knows of its chat beside the messages: mode, model, cost; and the models.
 
 MAX_LISTED_MODELS: Final = 200
 

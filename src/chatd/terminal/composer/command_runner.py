@@ -7,11 +7,20 @@ from typing import Final
 from msgspec.structs import replace
 
 from chatd.client.errors import ApiError, ServerUnreachable
-from chatd.terminal.attachments.local_files import resolve
-from chatd.terminal.composer.behaviours import BEHAVIOURS, find_behaviour
-from chatd.terminal.composer.chat_actions import ChatActions, NotDone, export_name
-from chatd.terminal.composer.commands import CommandCall, CommandName, refusal_of
-from chatd.terminal.composer.host import CommandTarget
+from chatd.terminal.composer.chat_requests import ChatActions, NotDone, export_name
+from chatd.terminal.composer.choices import Choices
+from chatd.terminal.composer.commands import (
+    BEHAVIOURS,
+    CommandCall,
+    CommandName,
+    find_behaviour,
+    refusal_of,
+)
+from chatd.terminal.composer.delivery import Delivery
+from chatd.terminal.composer.local_files import resolve
+from chatd.terminal.composer.message_content import read_content, refused_sends
+from chatd.terminal.composer.model_texts import EFFORT_NAMES, efforts_of, find_model, model_name
+from chatd.terminal.composer.open_draft import OpenDraft
 from chatd.terminal.messages import (
     COPY_READY,
     NewChat,
@@ -21,7 +30,6 @@ from chatd.terminal.messages import (
     Severity,
     ShowNotice,
 )
-from chatd.terminal.pickers.model_texts import EFFORT_NAMES, efforts_of, find_model, model_name
 from chatd.terminal.safe_text import safe_line
 
 _SCREENS: Final[Mapping[CommandName, ScreenName]] = {
@@ -38,13 +46,15 @@ _AT_ONCE: Final[frozenset[CommandName]] = frozenset({"interrupt", "hold", "expor
 class CommandRunner:
     """Runs a command on the chat that is open now, even if another one is when its turn comes."""
 
-    def __init__(self, host: CommandTarget) -> None:
-        self._host = host
-        self._chat_id = host.chat_id
+    def __init__(self, opened: OpenDraft, choices: Choices, delivery: Delivery) -> None:
+        self._opened = opened
+        self._choices = choices
+        self._delivery = delivery
+        self._chat_id = opened.chat_id
 
     def refusal(self, call: CommandCall) -> str:
         """Why it cannot be run now; empty: it can."""
-        chat = self._host.chat
+        chat = self._opened.chat
         reason = refusal_of(call.command, None if chat is None else chat.shown.status)
         return f"/{call.command.name}: {reason}." if reason else ""
 
@@ -71,21 +81,21 @@ class CommandRunner:
 
     @property
     def _here(self) -> Mapping[CommandName, Callable[[str], object]]:
-        host = self._host
+        opened = self._opened
         return {
-            "new": lambda _: host.post_message(NewChat()),
+            "new": lambda _: opened.post_message(NewChat()),
             "model": self._model,
             "effort": self._effort,
-            "workspace": host.choose_workspace,
+            "workspace": self._choices.choose_workspace,
             "attach": self._attach,
             "busy": self._busy,
-            "edit": lambda _: host.edit_last(),
-            "unsent": lambda _: host.take_unsent(),
-            "retry": lambda _: host.retry_unsent(),
-            "continue": lambda _: host.continue_chat(),
-            "queue": lambda _: host.go_to_queue(),
-            "diff": host.show_changes,
-            "quit": lambda _: host.leave(),
+            "edit": lambda _: opened.edit_last(),
+            "unsent": lambda _: self._take_unsent(),
+            "retry": lambda _: self._retry_unsent(),
+            "continue": lambda _: opened.start(self._delivery.continue_chat, "continue"),
+            "queue": lambda _: opened.go_to_queue(),
+            "diff": opened.show_changes,
+            "quit": lambda _: opened.leave(),
         }
 
     @property
@@ -110,70 +120,70 @@ class CommandRunner:
         }
 
     def _say(self, text: str, severity: Severity = "information") -> None:
-        self._host.post_message(ShowNotice(text, severity))
+        self._opened.post_message(ShowNotice(text, severity))
 
     @property
     def _actions(self) -> ChatActions:
         assert self._chat_id is not None
-        return ChatActions(self._host.session.api, self._chat_id)
+        return ChatActions(self._opened.session.api, self._chat_id)
 
     def _open_screen(self, screen: ScreenName) -> None:
-        if screen == "mcp" and self._host.chat_id is None:
-            self._host.choose_mcp_servers()
+        if screen == "mcp" and self._opened.chat_id is None:
+            self._choices.choose_mcp_servers()
             return
-        self._host.post_message(OpenScreen(screen))
+        self._opened.post_message(OpenScreen(screen))
 
     def _model(self, words: str) -> None:
         if not words:
-            self._host.choose_model()
+            self._choices.choose_model()
             return
-        model = find_model(self._host.facts.models, words)
+        model = find_model(self._opened.facts.models, words)
         if model is None:
             raise NotDone(f"No model fits {words!r}, or several do. /model shows them.")
-        self._host.change_draft(lambda was: replace(was, model_id=model.id, effort=None))
+        self._opened.change_draft(lambda was: replace(was, model_id=model.id, effort=None))
         self._say(f"The next messages go to {model_name(model)}.")
 
     def _effort(self, word: str) -> None:
         if not word:
-            self._host.choose_effort()
+            self._choices.choose_effort()
             return
         wanted = word.lower()
-        model = self._host.model
+        model = self._opened.model
         efforts = () if model is None else efforts_of(model)
         effort = next((one for one in efforts if wanted in (one, EFFORT_NAMES[one].lower())), None)
         if effort is None:
             known = ", ".join(efforts) or "none: it does not reason"
             raise NotDone(f"The efforts of this model: {known}.")
-        self._host.change_draft(lambda was: replace(was, effort=effort))
+        self._opened.change_draft(lambda was: replace(was, effort=effort))
 
     def _attach(self, path: str) -> None:
         if not path:
             raise NotDone("Which file? /attach path, or @path in the text.")
-        self._host.attach_path(path)
+        self._opened.attach_path(path)
 
     def _busy(self, word: str) -> None:
         if word and find_behaviour(word) is None:
             known = ", ".join(one.word for one in BEHAVIOURS)
             raise NotDone(f"There is no {word!r}. Messages to a busy chat: {known}.")
-        self._host.keep_busy(word)
+        self._opened.keep_busy(word)
 
     async def _mode(self, word: str) -> None:
-        wanted = word.lower() or ("normal" if self._host.is_plan else "plan")
+        wanted = word.lower() or ("normal" if self._opened.is_plan else "plan")
         if wanted not in ("plan", "normal"):
             raise NotDone("/mode plan, or /mode normal.")
         is_plan = wanted == "plan"
         if self._chat_id is None:
-            self._host.change_draft(lambda was: replace(was, is_plan=is_plan))
+            self._opened.change_draft(lambda was: replace(was, is_plan=is_plan))
         else:
             await self._actions.update({"mode": "plan" if is_plan else "off"})
-            self._host.facts.read_chat()
+            self._opened.facts.read_chat()
         self._say(
             "Plan mode: it plans, and changes nothing else." if is_plan else "Plan mode is off."
         )
 
     async def _plan(self, _: str) -> None:
         """As on the page; a chat that plans already has a plan to show."""
-        if self._host.is_plan and self._chat_id is not None:
+        if self._opened.is_plan and self._chat_id is not None:
             self._open_screen("plan")
         else:
             await self._mode("plan")
@@ -188,10 +198,10 @@ class CommandRunner:
 
     async def _send_fork(self, actions: ChatActions) -> None:
         copy = await actions.fork()
-        if self._host.chat_id != actions.chat_id:
+        if self._opened.chat_id != actions.chat_id:
             self._say(COPY_READY)
             return
-        self._host.post_message(OpenChat(copy))
+        self._opened.post_message(OpenChat(copy))
         self._say("This is a copy. The first chat goes on without it.")
 
     async def _rename(self, title: str) -> None:
@@ -202,7 +212,7 @@ class CommandRunner:
 
     async def _update(self, body: Mapping[str, object], done: str) -> None:
         await self._actions.update(body)
-        self._host.facts.read_chat()
+        self._opened.facts.read_chat()
         self._say(done)
 
     async def _share(self, name: str) -> None:
@@ -222,11 +232,33 @@ class CommandRunner:
         self._say(f"{known} can no longer read this chat.")
 
     async def _export(self, path: str) -> None:
-        chat = self._host.facts.chat
+        chat = self._opened.facts.chat
         if chat is not None and chat.id != self._chat_id:
             chat = None
-        machine = self._host.session.machine
+        machine = self._opened.session.machine
         wanted = path or export_name("" if chat is None else chat.title)
         target: Path = resolve(wanted, machine.working_directory, machine.home)
         size = await self._actions.export(target)
         self._say(f"Saved {safe_line(str(target), 200)} ({size:,} bytes).")
+
+    def _take_unsent(self) -> None:
+        """The oldest refused message comes back into the box."""
+        for key in self._refused():
+            draft = self._opened.session.outbox.dismiss(key)
+            if draft is not None:
+                before = self._opened.box.text.strip()
+                text = read_content(draft.content).text
+                self._opened.write(f"{before}\n\n{text}" if before else text)
+                return
+        self._say("No message was refused.")
+
+    def _retry_unsent(self) -> None:
+        keys = self._refused()
+        for key in keys:
+            self._opened.session.outbox.retry(key)
+        if not keys:
+            self._say("No message was refused.")
+
+    def _refused(self) -> list[str]:
+        chat_id = self._opened.chat_id
+        return [] if chat_id is None else refused_sends(self._opened.session.outbox, chat_id)

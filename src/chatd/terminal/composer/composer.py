@@ -1,71 +1,239 @@
 """The composer: writes a message to the open chat, or the first one of a new chat."""
 
 import asyncio
-from functools import cached_property, partial
-from typing import Final
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final, Self, cast
 
+from msgspec.structs import replace
+from textual import on
+from textual.actions import SkipAction
 from textual.app import ComposeResult
+from textual.timer import Timer
+from textual.widget import Widget
+from textual.widgets import TextArea
+from textual.worker import Worker
 
-from chatd.domain.chat.public_messages import PublicMessage, PublicQueuedMessage
+from chatd.client.connection import FollowedChat
 from chatd.domain.ids import ChatId
-from chatd.terminal.attachments.local_files import mentions_of, write_mention
-from chatd.terminal.attachments.pasted_text import Pasted, next_number, write_block
-from chatd.terminal.changes.diff_scope import read_scope
-from chatd.terminal.composer.behaviours import behaviour_of, find_behaviour
+from chatd.terminal.composer.choices import Choices
 from chatd.terminal.composer.command_runner import CommandRunner
-from chatd.terminal.composer.commands import CommandCall, UnknownCommand, read_line
-from chatd.terminal.composer.draft_view import DraftView
-from chatd.terminal.composer.external_editor import EditorFailed, edit_text
-from chatd.terminal.composer.hint_line import HintLine
-from chatd.terminal.composer.message_content import read_content
-from chatd.terminal.composer.notice_lines import NoticeLines
-from chatd.terminal.composer.offer_menu import OfferMenu
-from chatd.terminal.composer.sending import (
-    Edited,
-    EditedMessage,
-    EditedQueued,
-    last_user_message,
-    refused_sends,
+from chatd.terminal.composer.commands import (
+    CommandCall,
+    UnknownCommand,
+    behaviour_of,
+    read_line,
 )
-from chatd.terminal.composer.text_box import TextBox
-from chatd.terminal.diff_screen import ChangesScreen
-from chatd.terminal.pickers.choices import Choices
+from chatd.terminal.composer.completion import Completion, OfferMenu
+from chatd.terminal.composer.composer_lines import (
+    HintFacts,
+    HintLine,
+    Notice,
+    NoticeLines,
+    attachment_notice,
+    context_text,
+    cost_text,
+    unsent_notices,
+)
+from chatd.terminal.composer.delivery import Delivery
+from chatd.terminal.composer.local_files import mentions_of
+from chatd.terminal.composer.model_texts import context_limit_of
+from chatd.terminal.composer.open_draft import EditedMessage, EditedQueued, OpenDraft
+from chatd.terminal.composer.recall import Recall
+from chatd.terminal.composer.text_box import (
+    EditorFailed,
+    TextBox,
+    edit_text,
+)
+from chatd.terminal.key_order import read_alt_enter
 from chatd.terminal.safe_text import safe_line
-from chatd.terminal.session import app_of
+from chatd.terminal.session import app_of, session_of
 
+SAVE_AFTER_S: Final = 0.5
+"""A draft is written to disk at a pause in typing."""
 MAX_WAITING_COMMANDS: Final = 16
 """Slash commands of one terminal that wait for the server."""
 
 
-class Composer(DraftView):
-    """What keys and commands do to the draft."""
+class Composer(Widget):
+    """The text box with what stands around it. Its parts do the work: `OpenDraft` keeps what is
+    written, `Completion` has the menu, `Recall` the earlier prompts, `Delivery` sends, and
+    `CommandRunner` runs commands."""
 
-    edited: Edited | None
-    _waiting_commands = 0
+    DEFAULT_CSS = "Composer { height: auto; }"
 
-    DEFAULT_CSS = """
-    Composer { height: auto; }
-    """
+    def __init__(self) -> None:
+        super().__init__()
+        session = session_of(self)
+        self.opened = OpenDraft(self, session, self._show_draft, self.refresh_facts)
+        self.choices = Choices(self.opened, lambda: app_of(self))
+        self._completion = Completion(
+            self, session.machine, lambda: self.opened.status, self.refresh_facts
+        )
+        self._recall = Recall(self.opened)
+        self._delivery = Delivery(self.opened)
+        self._sending: Worker[None] | None = None
+        self._sent_key = ""
+        self._save_timer: Timer | None = None
+        self._stop_outbox: Callable[[], None] = lambda: None
+        self._turns = asyncio.Lock()
+        """Held by the command that changes something; the next ones wait in their order."""
+        self._waiting_commands = 0
 
     def compose(self) -> ComposeResult:
         yield OfferMenu()
         yield NoticeLines()
-        yield TextBox(self)
+        yield TextBox()
         yield HintLine()
 
-    @cached_property
-    def _turns(self) -> asyncio.Lock:
-        """Held by the command that changes something; the next ones wait in their order."""
-        return asyncio.Lock()
+    def on_mount(self) -> None:
+        read_alt_enter()
+        self._stop_outbox = self.opened.session.outbox.on_change(self._on_outbox)
+        self.opened.facts.read_models()
+        self._show_draft()
 
-    @cached_property
-    def _choices(self) -> Choices:
-        return Choices(self, lambda: app_of(self))
+    def on_resize(self) -> None:
+        """The box grows to a third of the screen, in whole lines."""
+        self._box.styles.max_height = max(3, app_of(self).size.height // 3)
+
+    def on_unmount(self) -> None:
+        self._stop_outbox()
+        self.opened.close()
+
+    @property
+    def _box(self) -> TextBox:
+        return self.query_one(TextBox)
+
+    @property
+    def chat_id(self) -> ChatId | None:
+        return self.opened.chat_id
+
+    # The open chat and its draft
+
+    def show(self, chat: FollowedChat | None) -> None:
+        opened = self.opened
+        before, opened.chat = opened.chat_id, chat
+        if before != opened.chat_id:
+            opened.open()
+        elif isinstance(opened.edited, EditedQueued) and chat is not None:
+            queued = {one.id for one in chat.shown.queue}
+            if opened.edited.queue_id not in queued and not self._is_sending:
+                self._delivery.keep_late_edit(self._box.text)
+        if chat is not None:
+            answers = (one.id for one in reversed(chat.shown.messages) if one.role == "assistant")
+            opened.facts.show_answer(next(answers, None))
+        self.refresh_facts()
+
+    def _show_draft(self) -> None:
+        self._recall.forget()
+        self._box.write(self.opened.draft.text)
+        self._completion.close()
+        self.refresh_facts()
+
+    @on(TextArea.Changed)
+    def _on_text(self, event: TextArea.Changed) -> None:
+        event.stop()
+        text, opened = self._box.text, self.opened
+        if text != opened.draft.text:
+            opened.store.change(opened.key, lambda was: replace(was, text=text))
+            if self._save_timer is None:
+                self._save_timer = self.set_timer(SAVE_AFTER_S, self._save)
+        opened.files.drop_unnamed(opened.key, text)
+        self._completion.update()
+        self.refresh_facts()
+
+    @on(TextArea.SelectionChanged)
+    def _on_cursor(self, event: TextArea.SelectionChanged) -> None:
+        event.stop()
+        self._completion.update()
+
+    def _save(self) -> None:
+        self._save_timer = None
+        self.opened.store.save()
+
+    # What is shown
+
+    def focus(self, scroll_visible: bool = True, **_: object) -> Self:  # noqa: FBT001, FBT002
+        self._box.focus(scroll_visible)
+        return self
+
+    @property
+    def _is_sending(self) -> bool:
+        """The draft that is shown; that of another chat may be on its way too."""
+        is_going = self._sending is not None and not self._sending.is_finished
+        return is_going and self._sent_key == self.opened.key
+
+    def _note(self) -> str:
+        if self._is_sending:
+            return self._delivery.waiting_text()
+        return "Enter or Tab takes it · Esc closes" if self._completion.is_open else ""
+
+    @on(Worker.StateChanged)
+    def _on_worker(self, event: Worker.StateChanged) -> None:
+        worker = cast("object", event.worker)  # pyright: ignore[reportUnknownMemberType]
+        if worker is self._sending:
+            self.refresh_facts()
+
+    def _on_outbox(self) -> None:
+        """In the outbox's task."""
+        self.call_later(self.refresh_facts)
+
+    def refresh_facts(self) -> None:
+        if not self.is_mounted or not self.query(HintLine):
+            return
+        self.query_one(NoticeLines).notices = tuple(self._notices())
+        self.query_one(HintLine).facts = self._hints()
+        self._box.placeholder = self._placeholder()
+
+    def _notices(self) -> Iterator[Notice]:
+        if isinstance(self.opened.edited, EditedMessage):
+            yield Notice(
+                "note", "", "Editing a sent message: what came after it, and the queue, go."
+            )
+        elif self.opened.edited is not None:
+            yield Notice("note", "", "Editing a queued message. Enter saves it, Esc leaves it.")
+        for one in self.opened.draft.attachments:
+            yield attachment_notice(one)
+        if self.opened.chat is not None:
+            yield from unsent_notices(self.opened.chat.pending, is_busy=self.opened.is_busy)
+
+    def _placeholder(self) -> str:
+        chat = self.opened.facts.chat
+        if self.opened.chat_id is None:
+            return "Describe a task. / for commands, @ for files"
+        if chat is not None and chat.archived:
+            return "This chat is archived. /unarchive takes it out"
+        if chat is not None and chat.is_owner is False:
+            return "This chat is shared with you: you can read it"
+        if self.opened.chat is not None and self.opened.chat.shown.status == "requires_action":
+            return "It waits for your answer above (F3). A message here waits too"
+        return "Add a message while it works" if self.opened.is_busy else "Write a message"
+
+    def _hints(self) -> HintFacts:
+        shown = None if self.opened.chat is None else self.opened.chat.shown
+        limit = context_limit_of(self.opened.model)
+        is_busy = self.opened.is_busy and self.opened.edited is None
+        return HintFacts(
+            model=self.opened.model,
+            effort=self.opened.effort,
+            is_plan=self.opened.is_plan,
+            place=self.opened.draft.workspace_name,
+            behaviour=behaviour_of(self.opened.busy.value) if is_busy else None,
+            is_once=self.opened.busy.once is not None,
+            is_written=not self.opened.draft.is_empty,
+            note=self._note(),
+            is_warning=self._is_sending,
+            context="" if shown is None else context_text(shown.messages, limit),
+            cost=cost_text(self.opened.facts.cost),
+        )
 
     # Keys of the text box
 
-    def send(self) -> None:
+    def action_send(self) -> None:
         """Enter: takes the chosen completion, runs a command, or sends."""
+        if self._box.ends_with_backslash():
+            self._box.new_line(instead=1)
+            return
         if self._is_sending:
             self._send_next()
             return
@@ -75,7 +243,9 @@ class Composer(DraftView):
         match found:
             case UnknownCommand(word=word):
                 name = safe_line(word, 30)
-                self.say(f"There is no command /{name}. //{name} sends it as text.", "warning")
+                self.opened.say(
+                    f"There is no command /{name}. //{name} sends it as text.", "warning"
+                )
             case CommandCall():
                 self._run_command(found)
             case _ if found.text:
@@ -88,11 +258,11 @@ class Composer(DraftView):
         self._recall.forget()
         if not self._delivery.send_at_once(written, text):
             if self._sending is not None and not self._sending.is_finished:
-                self.say("A message of another chat still sends its files. Try again then.")
+                self.opened.say("A message of another chat still sends its files. Try again then.")
                 return
-            self._sent_key = self.key
+            self._sent_key = self.opened.key
             self._delivery.begin(written)
-            self._sending = self.start(partial(self._delivery.send, written, text), "send")
+            self._sending = self.opened.start(partial(self._delivery.send, written, text), "send")
         self.refresh_facts()
 
     def _send_next(self) -> None:
@@ -101,9 +271,9 @@ class Composer(DraftView):
         written = self._delivery.text_after(self._box.text)
         found = read_line(written)
         if isinstance(found, CommandCall | UnknownCommand):
-            self.say("The message before is on its way. Enter again then runs this.")
+            self.opened.say("The message before is on its way. Enter again then runs this.")
         elif found.text and not self._delivery.send_after(written, found.text):
-            self.say("The message before is on its way. Enter again then sends this.")
+            self.opened.say("The message before is on its way. Enter again then sends this.")
 
     def _take_for_enter(self) -> bool:
         """Whether Enter goes on to run what is written: a command that is complete."""
@@ -114,20 +284,20 @@ class Composer(DraftView):
         self._attach_offer(text)
         return offer.is_whole
 
-    def take_offer(self) -> bool:
-        """Tab. One that cannot be taken now stays, with the reason that the menu shows."""
+    def action_complete(self) -> None:
+        """One that cannot be taken now stays, with the reason that the menu shows."""
         text = self._box.text
-        if self._completion.take() is None:
-            return self._completion.is_open
-        self._attach_offer(text)
-        return True
+        if self._completion.take() is not None:
+            self._attach_offer(text)
+        elif not self._completion.is_open:
+            raise SkipAction
 
     def _attach_offer(self, before: str) -> None:
         """A file that was chosen from the menu is uploaded at once: its refusal comes early."""
         known = {one.path for one in mentions_of(before)}
         for mention in mentions_of(self._box.text):
             if mention.path not in known and not mention.path.endswith("/"):
-                self.files.attach(self.key, mention)
+                self.opened.files.attach(self.opened.key, mention)
 
     def run_line(self, line: str) -> None:
         """Runs a command that was chosen elsewhere; what is being written stays."""
@@ -136,15 +306,15 @@ class Composer(DraftView):
             self._run_command(found, keeps_text=True)
 
     def _run_command(self, call: CommandCall, *, keeps_text: bool = False) -> None:
-        runner = CommandRunner(self)
+        runner = CommandRunner(self.opened, self.choices, self._delivery)
         refusal = runner.refusal(call)
         if self._waiting_commands >= MAX_WAITING_COMMANDS:
             refusal = "Earlier commands still wait for the server. Try again then."
         if refusal:
-            self.say(refusal, "warning")
+            self.opened.say(refusal, "warning")
             return
         if not keeps_text:
-            self.write("")
+            self.opened.write("")
         # Not instead of the command before: that would be stopped without a word.
         self.run_worker(partial(self._run_in_turn, runner, call), group="command")
 
@@ -159,153 +329,66 @@ class Composer(DraftView):
         finally:
             self._waiting_commands -= 1
 
-    def go_back(self) -> bool:
+    def action_new_line(self) -> None:
+        self._box.new_line()
+
+    def action_back(self) -> None:
         """Up: through the menu; in an empty box to the last queued message; else the history."""
-        if self._completion.step(-1):
-            return True
-        text = self._box.text
-        queue = () if self.chat is None else self.chat.shown.queue
-        if not text and queue and self.edited is None:
-            self.edit_queued(queue[-1])
-            return True
-        self._recall.back(text)
-        return True
+        text, opened = self._box.text, self.opened
+        queue = () if opened.chat is None else opened.chat.shown.queue
+        if not self._box.cursor_at_first_line:
+            self._box.action_cursor_up()
+        elif self._completion.step(-1):
+            return
+        elif not text and queue and opened.edited is None:
+            opened.edit_queued(queue[-1])
+        else:
+            self._recall.back(text)
 
-    def go_forward(self) -> bool:
-        return self._completion.step(1) or self._recall.forward(self._box.text)
+    def action_forward(self) -> None:
+        is_last = self._box.cursor_at_last_line
+        if not (is_last and (self._completion.step(1) or self._recall.forward(self._box.text))):
+            self._box.action_cursor_down()
 
-    def close(self) -> bool:
+    def action_close(self) -> None:
         """Esc: the menu, a message on its way, or an edit."""
         if self._completion.close():
-            return True
+            return
         if self._sending is not None and self._is_sending and self._delivery.can_cancel:
             self._sending.cancel()
             self.call_later(self.refresh_facts)
-            return True
-        if self.edited is not None:
-            self.stop_editing()
-            return True
-        return False
+        elif self.opened.edited is not None:
+            self.opened.stop_editing()
+        else:
+            raise SkipAction
 
-    def take_paste(self, pasted: Pasted) -> None:
-        """A long one is attached as a file; the text has a word that stands for it."""
-        word = write_block(next_number(self._box.text), pasted.text)
-        self._box.insert(f"{word} ")
-        name = f"pasted-text-{next_number(self._box.text) - 1}.txt"
-        self.files.attach_text(self.key, word, name, pasted.text)
-        if pasted.is_cut:
-            self.say(f"The paste was cut: {len(pasted.text):,} characters are attached.", "warning")
+    def action_attach_pasted(self) -> None:
+        """Texts that are too long for the box, each with the word that stands for it."""
+        for pasted in self._box.take_long_pastes():
+            self.opened.files.attach_text(self.opened.key, pasted.word, pasted.name, pasted.text)
+            if pasted.is_cut:
+                count = len(pasted.text)
+                self.opened.say(f"The paste was cut: {count:,} characters are attached.", "warning")
 
-    def run_key(self, action: str) -> None:
+    def action_run(self, action: str) -> None:
         match action:
             case "editor":
-                self.start(self._edit_outside, "editor")
+                self.opened.start(self._edit_outside, "editor")
             case "busy":
-                self.busy = self.busy.cycled()
+                self.opened.busy = self.opened.busy.cycled()
                 self.refresh_facts()
             case "model":
-                self.choose_model()
+                self.choices.choose_model()
             case "edit_last":
-                self.edit_last()
+                self.opened.edit_last()
             case "queue":
-                self.go_to_queue()
+                self.opened.go_to_queue()
             case _:
                 raise ValueError(action)
 
     async def _edit_outside(self) -> None:
-        key, machine = self.key, self.session.machine
+        key, machine = self.opened.key, self.opened.session.machine
         try:
-            self.put_text(key, await edit_text(app_of(self), machine, self._box.text))
+            self.opened.put_text(key, await edit_text(app_of(self), machine, self._box.text))
         except EditorFailed as error:
-            self.say(str(error), "warning")
-
-    # What commands ask for
-
-    def choose_model(self) -> None:
-        self.start(self._choices.choose_model, "choice")
-
-    def choose_effort(self) -> None:
-        self.start(self._choices.choose_effort, "choice")
-
-    def choose_workspace(self, name: str) -> None:
-        self.start(partial(self._choices.choose_workspace, name), "choice")
-
-    def choose_mcp_servers(self) -> None:
-        self.start(self._choices.choose_mcp_servers, "choice")
-
-    def keep_busy(self, word: str) -> None:
-        found = find_behaviour(word)
-        self.busy = self.busy.cycled() if found is None else self.busy.with_kept(found.value)
-        chosen = behaviour_of(self.busy.value)
-        self.say(f"While the chat works a message {chosen.verb}: {chosen.effect}.")
-        self.refresh_facts()
-
-    def attach_path(self, path: str) -> None:
-        word = write_mention(path)
-        self._box.insert(f"{word} ")
-        for mention in mentions_of(word):
-            self.files.attach(self.key, mention)
-
-    def go_to_queue(self) -> None:
-        if self.chat is None or not self.chat.shown.queue:
-            self.say("The queue is empty.")
-            return
-        self.screen.query_one("QueueView").focus()
-
-    def show_changes(self, scope: str) -> None:
-        assert self.chat_id is not None
-        app_of(self).push_screen(ChangesScreen(self.chat_id, read_scope(scope)))
-
-    def leave(self) -> None:
-        self.run_worker(partial(app_of(self).run_action, "screen.detach"))
-
-    def continue_chat(self) -> None:
-        self.start(self._delivery.continue_chat, "continue")
-
-    # Sent, queued and refused messages
-
-    def edit_last(self) -> None:
-        message = None if self.chat is None else last_user_message(self.chat.shown.messages)
-        if message is None:
-            self.say("There is no message to edit.")
-            return
-        self.edit_message(message)
-
-    def edit_message(self, message: PublicMessage) -> None:
-        content = read_content(message.content)
-        self._edit(EditedMessage(message_id=message.id, kept=content.kept), content.text)
-
-    def edit_queued(self, message: PublicQueuedMessage) -> None:
-        content = read_content(message.content)
-        self._edit(EditedQueued(queue_id=message.id, kept=content.kept), content.text)
-
-    def _edit(self, edited: Edited, text: str) -> None:
-        self.stop_editing()
-        self._recall.forget()
-        self.edited = edited
-        self._store.clear(self.key)
-        self.write(text)
-        self.refresh_facts()
-        self.focus()
-
-    def take_unsent(self) -> None:
-        """The oldest refused message comes back into the box."""
-        for key in self._refused():
-            draft = self.session.outbox.dismiss(key)
-            if draft is not None:
-                before = self._box.text.strip()
-                text = read_content(draft.content).text
-                self.write(f"{before}\n\n{text}" if before else text)
-                return
-        self.say("No message was refused.")
-
-    def retry_unsent(self) -> None:
-        keys = self._refused()
-        for key in keys:
-            self.session.outbox.retry(key)
-        if not keys:
-            self.say("No message was refused.")
-
-    def _refused(self) -> list[str]:
-        chat_id: ChatId | None = self.chat_id
-        return [] if chat_id is None else refused_sends(self.session.outbox, chat_id)
+            self.opened.say(str(error), "warning")

@@ -11,28 +11,23 @@ from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.client.outbox import OutboxFull, PendingSend, SendDismissed
 from chatd.domain.chat.commands import WhenBusy
 from chatd.domain.ids import ChatId
-from chatd.terminal.attachments.local_files import Mention, mentions_of
-from chatd.terminal.composer.behaviours import behaviour_of
-from chatd.terminal.composer.chat_actions import ChatActions
+from chatd.terminal.composer.chat_requests import ChatActions, QueueActions, SentMeanwhile
+from chatd.terminal.composer.commands import behaviour_of
 from chatd.terminal.composer.drafts import WrittenDraft, draft_key
-from chatd.terminal.composer.host import ComposerHost
+from chatd.terminal.composer.local_files import Mention, mentions_of
 from chatd.terminal.composer.message_content import (
+    ResumeQueue,
+    RunAgain,
+    SayContinue,
     content_of,
+    edit_choice,
+    how_to_continue,
+    make_draft,
     read_content,
     refusal_of_files,
     refusal_of_text,
 )
-from chatd.terminal.composer.queue_actions import QueueActions, SentMeanwhile
-from chatd.terminal.composer.sending import (
-    Edited,
-    EditedMessage,
-    ResumeQueue,
-    RunAgain,
-    SayContinue,
-    edit_choice,
-    how_to_continue,
-    make_draft,
-)
+from chatd.terminal.composer.open_draft import Edited, EditedMessage, OpenDraft
 from chatd.terminal.messages import OpenChat
 from chatd.terminal.safe_text import safe_line
 
@@ -52,8 +47,8 @@ class Origin(Struct, frozen=True, kw_only=True):
 
 
 class Delivery:
-    def __init__(self, host: ComposerHost) -> None:
-        self._host = host
+    def __init__(self, opened: OpenDraft) -> None:
+        self._opened = opened
         self._new_key: str | None = None
         self._on_its_way = ""
         self._starts_chat = False
@@ -63,19 +58,19 @@ class Delivery:
     def begin(self, written: str) -> None:
         """Before `send`, at the Enter: what is typed from now on is another message."""
         self._on_its_way, self._next = written, None
-        self._starts_chat = self._host.chat_id is None and self._host.edited is None
+        self._starts_chat = self._opened.chat_id is None and self._opened.edited is None
 
     async def send(self, written: str, text: str) -> None:
         """`text` is what is said; `written` is what stands in the box for it."""
-        host, origin = self._host, self._origin()
+        opened, origin = self._opened, self._origin()
         try:
-            named = await host.files.find_unattached(origin.key, text)
+            named = await opened.files.find_unattached(origin.key, text)
             if not self._has_confirmed(origin.key, named):
                 return
-            await host.files.attach_all(origin.key, named)
-            draft = host.draft_at(origin.key)
+            await opened.files.attach_all(origin.key, named)
+            draft = opened.draft_at(origin.key)
             if refusal := refusal_of_text(text) or refusal_of_files(draft.attachments):
-                host.say(refusal, "warning")
+                opened.say(refusal, "warning")
             elif origin.edited is not None:
                 await self._save_edit(origin, origin.edited, draft, written, text)
             elif origin.chat_id is None:
@@ -83,12 +78,12 @@ class Delivery:
             else:
                 self._send_to_chat(origin, draft, written, text)
         except (ApiError, ServerUnreachable, OutboxFull, SendDismissed) as error:
-            host.say(error.message, "error")
+            opened.say(error.message, "error")
 
     def _has_confirmed(self, key: str, named: Sequence[Mention]) -> bool:
         """A text that was pasted or recalled can name any file of this machine: the person sees
         which, and presses Enter once more. Those of the draft were chosen before."""
-        chosen = {one.word for one in self._host.draft_at(key).attachments}
+        chosen = {one.word for one in self._opened.draft_at(key).attachments}
         named = [one for one in named if one.word not in chosen]
         asked = (key, tuple(one.word for one in named))
         if not named or asked == self._asked:
@@ -98,7 +93,7 @@ class Delivery:
         names = ", ".join(safe_line(one.path, _PATH_CELLS) for one in named[:_SHOWN_FILES])
         more = f" and {len(named) - _SHOWN_FILES} more" if len(named) > _SHOWN_FILES else ""
         files = "this file" if len(named) == 1 else "these files"
-        self._host.say(
+        self._opened.say(
             f"Enter again sends {files} of this machine too: {names}{more}. To leave one out,"
             " remove its @.",
             "warning",
@@ -108,60 +103,60 @@ class Delivery:
     def send_at_once(self, written: str, text: str) -> bool:
         """Without waiting for anything, so that the next Enter counts too. False: there are files,
         or the message is not simply one more of a chat."""
-        host, origin = self._host, self._origin()
-        is_plain = not host.draft.attachments and not mentions_of(text)
+        opened, origin = self._opened, self._origin()
+        is_plain = not opened.draft.attachments and not mentions_of(text)
         if origin.chat_id is None or origin.edited is not None or not is_plain:
             return False
         if refusal := refusal_of_text(text):
-            host.say(refusal, "warning")
+            opened.say(refusal, "warning")
             return True
         try:
-            self._send_to_chat(origin, host.draft, written, text)
+            self._send_to_chat(origin, opened.draft, written, text)
         except OutboxFull as error:
-            host.say(error.message, "error")
+            opened.say(error.message, "error")
         return True
 
     def _origin(self) -> Origin:
-        host = self._host
+        opened = self._opened
         return Origin(
-            key=host.key,
-            chat_id=host.chat_id,
-            edited=host.edited,
-            behaviour=host.busy.value if host.is_busy else "queue",
-            was_busy=host.is_busy,
+            key=opened.key,
+            chat_id=opened.chat_id,
+            edited=opened.edited,
+            behaviour=opened.busy.value if opened.is_busy else "queue",
+            was_busy=opened.is_busy,
         )
 
     def _send_to_chat(self, origin: Origin, draft: WrittenDraft, written: str, text: str) -> None:
-        host, behaviour = self._host, origin.behaviour
+        opened, behaviour = self._opened, origin.behaviour
         if behaviour == "reject":
-            host.say(
+            opened.say(
                 "Not sent: the chat works. Ctrl-G chooses what a message does then.", "warning"
             )
             return
-        host.session.outbox.send(origin.chat_id, make_draft(draft, text, behaviour, is_new=False))
+        opened.session.outbox.send(origin.chat_id, make_draft(draft, text, behaviour, is_new=False))
         if origin.was_busy and behaviour != "queue":
-            host.say(f"{behaviour_of(behaviour).sent}.")
-        host.busy = host.busy.after_send()
-        host.take_sent(origin.key, written)
+            opened.say(f"{behaviour_of(behaviour).sent}.")
+        opened.busy = opened.busy.after_send()
+        opened.take_sent(origin.key, written)
 
     async def _create(self, origin: Origin, draft: WrittenDraft, written: str, text: str) -> None:
-        host, outbox = self._host, self._host.session.outbox
+        opened, outbox = self._opened, self._opened.session.outbox
         draft = replace(draft, text=written)
         item = outbox.send(None, make_draft(draft, text, "queue", is_new=True))
         self._new_key = item.key
-        host.take_sent(origin.key, written)
+        opened.take_sent(origin.key, written)
         try:
             chat_id = await outbox.created(item.key)
         except BaseException:
             # While a try is on its way it cannot be taken back: the chat may exist already.
             if outbox.dismiss(item.key) is not None:
-                host.put_back(origin.key, draft)
+                opened.put_back(origin.key, draft)
             raise
         finally:
             self._new_key = None
-        if host.key == origin.key:
-            host.carry_draft(chat_id)
-            host.post_message(OpenChat(chat_id))
+        if opened.key == origin.key:
+            opened.carry_draft(chat_id)
+            opened.post_message(OpenChat(chat_id))
             self._send_next(chat_id)
 
     def text_after(self, text: str) -> str:
@@ -182,13 +177,13 @@ class Delivery:
             return
         (written, text), self._next = self._next, None
         key = draft_key(chat_id)
-        draft = self._host.draft_at(key)
+        draft = self._opened.draft_at(key)
         if refusal := refusal_of_text(text):
-            self._host.say(refusal, "warning")
+            self._opened.say(refusal, "warning")
         elif draft.text.startswith(written):
             message = make_draft(draft, text, "queue", is_new=False)
-            self._host.session.outbox.send(chat_id, message)
-            self._host.take_sent(key, written)
+            self._opened.session.outbox.send(chat_id, message)
+            self._opened.take_sent(key, written)
 
     @property
     def can_cancel(self) -> bool:
@@ -198,7 +193,7 @@ class Delivery:
 
     @property
     def _new_item(self) -> PendingSend | None:
-        items = self._host.session.outbox.new_chats
+        items = self._opened.session.outbox.new_chats
         return next((one for one in items if one.key == self._new_key), None)
 
     def waiting_text(self) -> str:
@@ -215,44 +210,48 @@ class Delivery:
     async def _save_edit(
         self, origin: Origin, edited: Edited, draft: WrittenDraft, written: str, text: str
     ) -> None:
-        host = self._host
+        opened = self._opened
         assert origin.chat_id is not None
         content = content_of(text, draft.attachments, edited.kept)
         try:
             if isinstance(edited, EditedMessage):
-                actions = ChatActions(host.session.api, origin.chat_id)
+                actions = ChatActions(opened.session.api, origin.chat_id)
                 await actions.edit_message(edited.message_id, content, edit_choice(draft))
             else:
-                await QueueActions(host.session.api, origin.chat_id).edit(edited.queue_id, content)
+                await QueueActions(opened.session.api, origin.chat_id).edit(
+                    edited.queue_id, content
+                )
         except (SentMeanwhile, ApiError, ServerUnreachable) as error:
-            if host.key != origin.key:
+            if opened.key != origin.key:
                 # Nothing shows the draft of an edit once its chat was left.
-                host.put_back(draft_key(origin.chat_id), replace(draft, text=written))
-                host.say("The edit was not made. Your text is in the box of its chat.", "warning")
+                opened.put_back(draft_key(origin.chat_id), replace(draft, text=written))
+                opened.say("The edit was not made. Your text is in the box of its chat.", "warning")
             elif isinstance(error, SentMeanwhile):
                 self.keep_late_edit(text)
             else:
                 raise
             return
-        if host.key == origin.key:
-            host.stop_editing()
+        if opened.key == origin.key:
+            opened.stop_editing()
         else:
-            host.take_sent(origin.key, written)
+            opened.take_sent(origin.key, written)
 
     def keep_late_edit(self, text: str) -> None:
         """The new text is not lost: it goes into the box."""
-        self._host.stop_editing()
-        before = self._host.draft.text.strip()
-        self._host.write(f"{before}\n\n{text}" if before else text)
-        self._host.say("The message was sent a moment ago. Your new text is in the box.", "warning")
+        self._opened.stop_editing()
+        before = self._opened.draft.text.strip()
+        self._opened.write(f"{before}\n\n{text}" if before else text)
+        self._opened.say(
+            "The message was sent a moment ago. Your new text is in the box.", "warning"
+        )
 
     async def continue_chat(self) -> None:
         """After an error, a cut answer or a held queue."""
-        host = self._host
-        assert host.chat is not None
-        assert host.chat_id is not None
-        shown = host.chat.shown
-        actions = ChatActions(host.session.api, host.chat_id)
+        opened = self._opened
+        assert opened.chat is not None
+        assert opened.chat_id is not None
+        shown = opened.chat.shown
+        actions = ChatActions(opened.session.api, opened.chat_id)
         try:
             match how_to_continue(shown.status, shown.messages, len(shown.queue)):
                 case ResumeQueue():
@@ -260,13 +259,13 @@ class Delivery:
                 case RunAgain(message=message):
                     found = read_content(message.content)
                     content = content_of(found.text, (), found.kept)
-                    await actions.edit_message(message.id, content, edit_choice(host.draft))
+                    await actions.edit_message(message.id, content, edit_choice(opened.draft))
                 case SayContinue(text=text):
-                    draft = make_draft(host.draft, text, "queue", is_new=False)
-                    host.session.outbox.send(
-                        host.chat_id, replace(draft, content=content_of(text, ()))
+                    draft = make_draft(opened.draft, text, "queue", is_new=False)
+                    opened.session.outbox.send(
+                        opened.chat_id, replace(draft, content=content_of(text, ()))
                     )
                 case None:
-                    host.say("The chat waits for your message: there is nothing to continue.")
+                    opened.say("The chat waits for your message: there is nothing to continue.")
         except (ApiError, ServerUnreachable, OutboxFull, SendDismissed) as error:
-            host.say(error.message, "error")
+            opened.say(error.message, "error")

@@ -1,20 +1,25 @@
-"""The parts of a message from its draft, and the draft that a message came from. Pure."""
+"""The content of a message from its draft, the draft that a message came from, and how a
+chat goes on. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 from uuid import UUID
 
 from msgspec import Struct
 
-from chatd.client.drafts import (
-    FileInput,
-    FileReferenceInput,
-    InputPart,
-    TextInput,
-)
+from chatd.client.drafts import Draft, FileInput, FileReferenceInput, InputPart, TextInput
+from chatd.client.outbox import Outbox
+from chatd.domain.chat.commands import WhenBusy
+from chatd.domain.chat.notices import ends_early
 from chatd.domain.chat.parts import FilePart, FileReferencePart, KnownPart, TextPart, UnknownPart
-from chatd.domain.ids import FileId
-from chatd.terminal.attachments.pasted_text import MAX_TEXT_CHARS
-from chatd.terminal.composer.drafts import Attachment
+from chatd.domain.chat.public_messages import PublicMessage
+from chatd.domain.chat.states import PublicStatus
+from chatd.domain.ids import ChatId, FileId, McpServerId, WorkspaceId
+from chatd.terminal.composer.drafts import Attachment, WrittenDraft
+from chatd.terminal.composer.text_box import MAX_TEXT_CHARS
+
+CONTINUE_TEXT: Final = "Continue."
+CONTINUE_CUT_TEXT: Final = "Continue where you stopped."
 
 
 def content_of(
@@ -79,3 +84,73 @@ def refusal_of_files(attachments: Sequence[Attachment]) -> str:
     if any(one.state != "done" for one in attachments):
         return "Wait until the files are uploaded."
     return ""
+
+
+def make_draft(written: WrittenDraft, text: str, behaviour: WhenBusy, *, is_new: bool) -> Draft:
+    """What the outbox sends. Mode, workspace and MCP servers are chosen with a new chat; those of
+    a chat that exists are its own."""
+    servers = written.mcp_server_ids if is_new else None
+    return Draft(
+        content=content_of(text, written.attachments),
+        busy_behavior=behaviour,
+        model_config_id=written.model_id,
+        reasoning_effort=written.effort,
+        mode="plan" if is_new and written.is_plan else None,
+        workspace_id=WorkspaceId(UUID(place))
+        if is_new and (place := written.workspace_id)
+        else None,
+        mcp_server_ids=None
+        if servers is None
+        else tuple(McpServerId(UUID(one)) for one in servers),
+    )
+
+
+def edit_choice(written: WrittenDraft) -> Mapping[str, object]:
+    """With which model an edited message runs; without one as before."""
+    choice: dict[str, object] = {}
+    if written.model_id is not None:
+        choice["model_config_id"] = written.model_id
+    if written.effort is not None:
+        choice["reasoning_effort"] = written.effort
+    return choice
+
+
+class RunAgain(Struct, frozen=True):
+    """The last message has no answer: it is sent in its own place."""
+
+    message: PublicMessage
+
+
+class SayContinue(Struct, frozen=True):
+    text: str
+
+
+class ResumeQueue(Struct, frozen=True):
+    pass
+
+
+def how_to_continue(
+    status: PublicStatus, messages: tuple[PublicMessage, ...], queued: int
+) -> RunAgain | SayContinue | ResumeQueue | None:
+    """As the page's «Try again», «Continue» and «Resume» do. None: there is nothing to continue."""
+    if status not in ("waiting", "error"):
+        return None
+    if queued > 0:
+        return ResumeQueue()
+    newest = messages[-1] if messages else None
+    last = next((one for one in reversed(messages) if one.role != "system"), None)
+    if newest is None or last is None:
+        return None
+    if status == "waiting" and ends_early(newest):
+        return SayContinue(CONTINUE_CUT_TEXT)
+    if last.role == "user":
+        return RunAgain(last) if status == "error" else None
+    if status == "error":
+        return SayContinue(CONTINUE_TEXT)
+    is_cut = last.finish_reason in ("length", "error", None)
+    return SayContinue(CONTINUE_CUT_TEXT) if is_cut else None
+
+
+def refused_sends(outbox: Outbox, chat_id: ChatId) -> list[str]:
+    """Their keys, oldest first."""
+    return [one.key for one in outbox.unsent if one.chat_id == chat_id and one.state == "refused"]

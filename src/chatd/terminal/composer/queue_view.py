@@ -15,13 +15,27 @@ from chatd.client.connection import FollowedChat
 from chatd.client.errors import ApiError, ServerUnreachable
 from chatd.domain.chat.public_messages import PublicQueuedMessage
 from chatd.domain.ids import ChatId, QueueId
+from chatd.terminal.composer.chat_requests import QueueActions, SentMeanwhile
 from chatd.terminal.composer.composer import Composer
 from chatd.terminal.composer.message_content import read_content
-from chatd.terminal.composer.queue_actions import Queue, QueueActions, SentMeanwhile, move_target
 from chatd.terminal.keys import bindings_of
 from chatd.terminal.messages import ShowNotice
 from chatd.terminal.safe_text import safe_line
 from chatd.terminal.session import session_of
+
+Queue = tuple[PublicQueuedMessage, ...]
+
+
+def move_target(queue: Queue, message: QueueId, step: int) -> tuple[bool, QueueId | None]:
+    """Whether it can go one place up or down, and before which message it is then; None: last.
+    Those that steer always come first: nothing moves past them."""
+    at = next((at for at, one in enumerate(queue) if one.id == message), -1)
+    other = at + step
+    if at < 0 or not 0 <= other < len(queue) or queue[other].steer != queue[at].steer:
+        return False, None
+    following = other if step < 0 else other + 1
+    return True, queue[following].id if following < len(queue) else None
+
 
 MAX_QUEUE_ROWS: Final = 6
 
@@ -98,7 +112,7 @@ class QueueView(Widget, can_focus=True):
 
     def action_edit(self) -> None:
         if self._message is not None:
-            self.screen.query_one(Composer).edit_queued(self._message)
+            self.screen.query_one(Composer).opened.edit_queued(self._message)
 
     def action_leave(self) -> None:
         self.screen.query_one(Composer).focus()

@@ -1,32 +1,75 @@
 """The text box of the composer: a text area in which Enter sends, and which offers completions."""
 
-from typing import ClassVar, Protocol
+import asyncio
+import re
+import tempfile
+from pathlib import Path
+from typing import ClassVar, Final
 
+from msgspec import Struct
 from textual import events
-from textual.actions import SkipAction
+from textual.app import App, SuspendNotSupported
 from textual.binding import BindingType
 from textual.widgets import TextArea
 
-from chatd.terminal.attachments.pasted_text import MAX_TEXT_CHARS, Pasted, read_paste
 from chatd.terminal.keys import bindings_of
 from chatd.terminal.safe_text import safe_text
-from chatd.terminal.session import app_of
+from chatd.terminal.session import Machine, app_of
+
+# Pasted text: one draft however many lines it has. A long one becomes a file of the message.
+
+MAX_INLINE_CHARS: Final = 20_000
+"""Pasted text beyond this is attached as a file: the text box stays quick and readable."""
+MAX_INLINE_LINES: Final = 400
+MAX_PASTED_CHARS: Final = 4_000_000
+"""Of a longer paste only the beginning is kept, and the person is told."""
+MAX_TEXT_CHARS: Final = 200_000
+"""The text of one message; a request may have 1 MiB."""
+
+_BLOCK: Final = re.compile(r"\[Pasted text (\d+), [\d,]+ lines?\]")
 
 
-class BoxHost(Protocol):
-    """Does what the keys ask for. False: the key means what it means in any text."""
+class Pasted(Struct, frozen=True, kw_only=True):
+    """What is put into the box: the text, or a word that stands for the file."""
 
-    def send(self) -> None: ...
-    def go_back(self) -> bool: ...
-    def go_forward(self) -> bool: ...
-    def take_offer(self) -> bool: ...
-    def close(self) -> bool: ...
-    def take_paste(self, pasted: Pasted) -> None: ...
-    def run_key(self, action: str) -> None: ...
+    text: str
+    is_long: bool
+    is_cut: bool
+
+
+def read_paste(raw: str) -> Pasted:
+    """Terminals send the line breaks of a paste as carriage returns."""
+    cut = raw[:MAX_PASTED_CHARS]
+    text = safe_text(cut.replace("\r\n", "\n").replace("\r", "\n"))
+    is_long = len(text) > MAX_INLINE_CHARS or text.count("\n") >= MAX_INLINE_LINES
+    return Pasted(text=text, is_long=is_long, is_cut=len(raw) > len(cut))
+
+
+def write_block(number: int, text: str) -> str:
+    """Stands in the draft for the pasted file; removing it removes the file."""
+    lines = text.count("\n") + (0 if text.endswith("\n") else 1)
+    return f"[Pasted text {number}, {lines:,} {'line' if lines == 1 else 'lines'}]"
+
+
+def blocks_of(text: str) -> frozenset[str]:
+    return frozenset(match.group(0) for match in _BLOCK.finditer(text))
+
+
+def next_number(text: str) -> int:
+    return 1 + max((int(match.group(1)) for match in _BLOCK.finditer(text)), default=0)
+
+
+class LongPaste(Struct, frozen=True):
+    """A text that is too long for the box, which has `word` in its place."""
+
+    text: str
+    word: str
+    name: str
+    is_cut: bool
 
 
 class TextBox(TextArea):
-    """Says what the keys ask for; the composer does it."""
+    """The actions of its keys are the composer's, in which it is."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings_of("composer")
 
@@ -43,11 +86,11 @@ class TextBox(TextArea):
     }
     """
 
-    def __init__(self, host: BoxHost) -> None:
+    def __init__(self) -> None:
         super().__init__(
             soft_wrap=True, tab_behavior="focus", highlight_cursor_line=False, max_checkpoints=100
         )
-        self._host = host
+        self._long_pastes: list[LongPaste] = []
 
     def write(self, text: str) -> None:
         """Replaces the text, which may come from the server; the cursor is at its end."""
@@ -74,7 +117,7 @@ class TextBox(TextArea):
             return
         event.prevent_default()
         for binding in bindings:
-            if await app_of(self).run_action(binding.action, self):
+            if await app_of(self).run_action(binding.action, self.parent):
                 event.stop()
                 return
 
@@ -83,43 +126,68 @@ class TextBox(TextArea):
         event.prevent_default()
         pasted = read_paste(event.text)
         if pasted.is_long or len(self.text) + len(pasted.text) > MAX_TEXT_CHARS:
-            self._host.take_paste(pasted)
+            number = next_number(self.text)
+            word = write_block(number, pasted.text)
+            self.insert(f"{word} ")
+            name = f"pasted-text-{number}.txt"
+            self._long_pastes.append(LongPaste(pasted.text, word, name, pasted.is_cut))
+            await app_of(self).run_action("attach_pasted", self.parent)
             return
         result = self._replace_via_keyboard(pasted.text, *self.selection)
         if result is not None:
             self.move_cursor(result.end_location)
 
-    def action_send(self) -> None:
+    def take_long_pastes(self) -> list[LongPaste]:
+        taken, self._long_pastes = self._long_pastes, []
+        return taken
+
+    def ends_with_backslash(self) -> bool:
         """A backslash at the end of the text makes a new line, as in a shell."""
         row, column = self.cursor_location
-        before = self.document.get_line(row)[:column]
+        before = self.line_before_cursor
         is_at_end = (row, column) == self.document.end
-        if is_at_end and before.endswith("\\") and not before.endswith("\\\\"):
-            self.replace("\n", (row, column - 1), (row, column))
-            self.move_cursor(self.document.end)
-            return
-        self._host.send()
+        return is_at_end and before.endswith("\\") and not before.endswith("\\\\")
 
-    def action_new_line(self) -> None:
-        result = self._replace_via_keyboard("\n", *self.selection)
+    def new_line(self, *, instead: int = 0) -> None:
+        """In place of the selection, or of so many characters before the cursor."""
+        start, end = self.selection
+        if instead:
+            start = (end[0], end[1] - instead)
+        result = self._replace_via_keyboard("\n", start, end)
         if result is not None:
             self.move_cursor(result.end_location)
 
-    def action_back(self) -> None:
-        if not (self.cursor_at_first_line and self._host.go_back()):
-            self.action_cursor_up()
 
-    def action_forward(self) -> None:
-        if not (self.cursor_at_last_line and self._host.go_forward()):
-            self.action_cursor_down()
+# Writes a draft in the person's own editor, in the same terminal.
 
-    def action_complete(self) -> None:
-        if not self._host.take_offer():
-            raise SkipAction
 
-    def action_close(self) -> None:
-        if not self._host.close():
-            raise SkipAction
+class EditorFailed(Exception):
+    """Says why, for people."""
 
-    def action_run(self, action: str) -> None:
-        self._host.run_key(action)
+
+async def edit_text(app: App[None], machine: Machine, text: str) -> str:
+    """The text as the editor left it. Raises EditorFailed.
+
+    The process goes on meanwhile, so that the connection stays open; nothing is drawn, because a
+    write to a suspended terminal would block.
+    """
+    editor = machine.editor
+    with tempfile.TemporaryDirectory(prefix="chatd-") as directory:
+        path = Path(directory) / "message.md"
+        path.write_text(text, encoding="utf-8")
+        try:
+            with app.batch_update(), app.suspend():
+                env = machine.program_env
+                process = await asyncio.create_subprocess_exec(*editor, str(path), env=env)
+                code = await process.wait()
+        except SuspendNotSupported:
+            raise EditorFailed("This terminal cannot be lent to an editor.") from None
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise EditorFailed(f"{editor[0]} did not start: {reason}. Set VISUAL.") from None
+        if code != 0:
+            raise EditorFailed(f"{editor[0]} ended with {code}; the text is as it was.")
+        try:
+            return path.read_text(encoding="utf-8", errors="replace").removesuffix("\n")
+        except OSError as error:
+            raise EditorFailed(f"The text was not read back: {error.strerror}.") from None

@@ -5,7 +5,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from chatd.terminal.timeline.palette import Palette
+from chatd.terminal.themes import Palette
 
 LEFT = 2
 RIGHT = 2

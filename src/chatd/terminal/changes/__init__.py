@@ -1,1 +1,0 @@
-"""What a turn, a chat or the working tree has changed, read from unified diffs."""

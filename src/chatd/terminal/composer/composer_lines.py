@@ -1,0 +1,220 @@
+"""The lines around the text box: notices above it, and below it what Enter does."""
+
+from collections.abc import Sequence
+from typing import Final, Literal
+
+from msgspec import Struct
+from rich.text import Text
+from textual.app import RenderResult
+from textual.geometry import Size
+from textual.reactive import reactive
+from textual.widget import Widget
+
+from chatd.client.choice_resources import ChatCost, ModelChoice
+from chatd.client.drafts import PendingSend
+from chatd.domain.chat.public_messages import PublicMessage
+from chatd.domain.model.protocol import Effort
+from chatd.terminal.composer.commands import Behaviour
+from chatd.terminal.composer.drafts import Attachment
+from chatd.terminal.composer.message_content import read_content
+from chatd.terminal.composer.model_texts import EFFORT_NAMES, dollars, model_name, size_text
+from chatd.terminal.safe_text import safe_line
+
+# The line below the text box: what the next message is sent with, and what Enter does.
+
+
+class HintFacts(Struct, frozen=True, kw_only=True):
+    """`note` takes the place of what Enter does. `behaviour` is None while the chat is idle.
+    `is_written`: there is something to send."""
+
+    model: ModelChoice | None = None
+    effort: Effort | None = None
+    is_plan: bool = False
+    place: str = ""
+    behaviour: Behaviour | None = None
+    is_once: bool = False
+    is_written: bool = False
+    note: str = ""
+    is_warning: bool = False
+    context: str = ""
+    cost: str = ""
+
+
+def context_text(messages: tuple[PublicMessage, ...], model_limit: int | None) -> str:
+    """By the last answer that reported its tokens; empty before the first one."""
+    usage = next((one.usage for one in reversed(messages) if one.usage is not None), None)
+    if usage is None:
+        return ""
+    tokens = usage.context_tokens or usage.total_tokens or usage.input_tokens + usage.output_tokens
+    limit = usage.context_limit or model_limit
+    if not limit or tokens <= 0:
+        return ""
+    return f"{size_text(tokens)} of {size_text(limit)} ({min(100, round(tokens / limit * 100))}%)"
+
+
+def cost_text(cost: ChatCost | None) -> str:
+    """Empty if nothing is known: a chat with a free model has no price."""
+    if cost is None or cost.call_count == 0 or cost.total_cost_micros == 0:
+        return ""
+    budget = "" if cost.max_cost_micros is None else f" of {dollars(cost.max_cost_micros)}"
+    return f"{dollars(cost.total_cost_micros)}{budget}"
+
+
+def hint_text(facts: HintFacts, width: int) -> Text:
+    """The left part says with what, the right one what happens. The least important go first when
+    the line is short."""
+    left = _left(facts)
+    right = _right(facts)
+    extras = [text for text in (facts.context, facts.cost) if text]
+    while extras and left.cell_len + right.cell_len + _width(extras) + 2 > width:
+        extras.pop()
+    for text in extras:
+        left.append(f" · {text}", "dim")
+    room = width - right.cell_len
+    if left.cell_len + 2 > room:
+        left.truncate(max(room - 2, 0), overflow="ellipsis")
+    left.append(" " * max(0, width - left.cell_len - right.cell_len))
+    left.append_text(right)
+    left.truncate(width, overflow="ellipsis")
+    return left
+
+
+def _width(texts: list[str]) -> int:
+    return sum(len(text) + 3 for text in texts)
+
+
+def _left(facts: HintFacts) -> Text:
+    text = Text(no_wrap=True)
+    text.append("no model" if facts.model is None else model_name(facts.model))
+    if facts.effort is not None:
+        text.append(f" · {EFFORT_NAMES[facts.effort].lower()}", "dim")
+    if facts.is_plan:
+        text.append(" · ")
+        text.append("plan mode", "bold")
+    if facts.place:
+        text.append(f" · {safe_line(facts.place, 24)}", "dim")
+    return text
+
+
+def _right(facts: HintFacts) -> Text:
+    if facts.note:
+        return Text(safe_line(facts.note, 200), "bold" if facts.is_warning else "dim")
+    if facts.behaviour is None:
+        return Text("Enter sends · Ctrl-J new line" if facts.is_written else "", "dim")
+    once = "once" if facts.is_once else ""
+    text = Text(f"Enter {facts.behaviour.verb}", "bold" if once else "")
+    text.append(f" {once} · Ctrl-G changes it".replace("  ", " "), "dim")
+    return text
+
+
+class HintLine(Widget):
+    DEFAULT_CSS = """
+    HintLine { height: 1; padding: 0 2; color: $text-muted; }
+    """
+
+    facts: reactive[HintFacts] = reactive(HintFacts())
+
+    def render(self) -> RenderResult:
+        return hint_text(self.facts, self.content_size.width)
+
+
+# Lines above the text box: what is being edited, attached files, and messages that did not go.
+
+MAX_NOTICE_ROWS: Final = 5
+
+
+class Notice(Struct, frozen=True):
+    """`subject` is cut before the reason is."""
+
+    kind: Literal["note", "file", "error"]
+    subject: str
+    text: str
+
+
+def attachment_notice(one: Attachment) -> Notice:
+    match one.state:
+        case "done":
+            return Notice("file", one.name, f"attached, {_bytes(one.size)}")
+        case "failed":
+            return Notice("error", one.name, one.error)
+        case _:
+            return Notice("file", one.name, "uploading …")
+
+
+def unsent_notices(pending: Sequence[PendingSend], *, is_busy: bool) -> list[Notice]:
+    """What the server has refused, and of a busy chat what waits for the server: an idle chat has
+    it in its timeline."""
+    notices: list[Notice] = []
+    for item in pending:
+        subject = read_content(item.draft.content).text or "Files"
+        problem = "" if item.problem is None else item.problem.message
+        if item.state == "refused":
+            notices.append(
+                Notice("error", subject, f"{problem} /unsent edits it, /retry sends it.")
+            )
+        elif is_busy and problem and item.state != "sent":
+            notices.append(Notice("note", subject, "kept here until the server answers"))
+    if any(one.kind == "error" for one in notices):
+        notices.append(Notice("note", "", "/unsent edits it, /retry sends it again"))
+    return notices
+
+
+def _bytes(size: int) -> str:
+    if size >= 1024 * 1024:
+        return f"{size / 1024 / 1024:.1f} MiB"
+    return f"{max(1, round(size / 1024))} KiB"
+
+
+class NoticeLines(Widget):
+    """Hidden while there is nothing to say."""
+
+    DEFAULT_CSS = """
+    NoticeLines {
+        height: auto;
+        padding: 0 2;
+        display: none;
+        &.-shown { display: block; }
+    }
+    """
+
+    notices: reactive[tuple[Notice, ...]] = reactive((), layout=True)
+
+    def watch_notices(self, notices: tuple[Notice, ...]) -> None:
+        self.set_class(bool(notices), "-shown")
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:  # noqa: ARG002
+        return sum(_rows(one, width) for one in self.notices[:MAX_NOTICE_ROWS])
+
+    def render(self) -> RenderResult:
+        width = max(self.content_size.width, 20)
+        text = Text()
+        for at, one in enumerate(self.notices[:MAX_NOTICE_ROWS]):
+            if at > 0:
+                text.append("\n")
+            text.append_text(_line(one, width))
+        return text
+
+
+def _mark(notice: Notice) -> str:
+    return {"note": "· ", "file": "+ ", "error": "! "}[notice.kind]
+
+
+def _rows(notice: Notice, width: int) -> int:
+    return 1 + _line(notice, max(width, 20)).plain.count("\n")
+
+
+def _line(notice: Notice, width: int) -> Text:
+    """An error has two lines if it is long: its reason must be readable."""
+    style = {"note": "dim", "file": "dim", "error": "bold"}[notice.kind]
+    reason = safe_line(notice.text, 2 * width - 4)
+    room = width - 4 - len(reason)
+    if not notice.subject:
+        return Text(_mark(notice) + safe_line(reason, width - 2), style)
+    subject = safe_line(notice.subject, max(room, min(24, width // 2)))
+    line = Text(_mark(notice))
+    line.append(subject)
+    if len(subject) + len(reason) + 4 <= width:
+        line.append(f"  {reason}", style)
+    else:
+        line.append(f"\n  {safe_line(reason, width - 2)}", style)
+    return line

@@ -1,1 +1,0 @@
-"""The MCP servers of a chat and of the user: which are used, and the user's connections."""

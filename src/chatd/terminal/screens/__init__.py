@@ -1,0 +1,1 @@
+"""Screens on top of the chat: changes, MCP servers, tool policy, usage, help."""

@@ -1,0 +1,274 @@
+"""The frame of a tool call: one line folded, its details unfolded."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+from rich.style import Style
+from rich.text import Text
+
+from chatd.domain.chat.states import PublicStatus
+from chatd.terminal.safe_text import safe_text
+from chatd.terminal.themes import Palette
+from chatd.terminal.timeline.lines import (
+    MAX_LINE_CHARS,
+    TAB_SIZE,
+    Lines,
+    duration_text,
+    elapsed_text,
+    fold,
+    headline,
+    one_line,
+    paragraph,
+    prefixed,
+    shown_line,
+)
+from chatd.terminal.timeline.message_rows import is_quiet
+from chatd.terminal.timeline.tool_call import CallFacts, CallState
+
+FOLDED: Final = "▸"
+UNFOLDED: Final = "▾"
+_SHORTEST_S: Final = 0.05
+_BODY_INDENT: Final = 4
+
+_GLYPHS: Final[Mapping[CallState, str]] = {
+    "streaming": "●",
+    "running": "●",
+    "waiting": "◆",
+    "background": "◐",
+    "failed": "✗",
+    "interrupted": "■",
+    "done": "✓",
+}
+_GOING_WORDS: Final[Mapping[CallState, str]] = {
+    "streaming": "writing",
+    "running": "running",
+    "waiting": "waits for you",
+    "background": "in the background",
+}
+
+
+class ChildStep(Struct, frozen=True, kw_only=True):
+    text: str
+    is_going: bool = False
+
+
+class ChildView(Struct, frozen=True, kw_only=True):
+    """`status` is None until the child is loaded."""
+
+    status: PublicStatus | None = None
+    steps: tuple[ChildStep, ...] = ()
+    gone: bool = False
+
+
+class Canvas(Struct, frozen=True, kw_only=True):
+    """What a card is drawn on. `now` is the time in seconds since the epoch, `children` what is
+    known of subagents, by chat."""
+
+    width: int
+    palette: Palette
+    now: float = 0.0
+    children: Mapping[str, ChildView] = {}
+
+    def narrower(self, by: int) -> "Canvas":
+        return replace(self, width=max(self.width - by, 1))
+
+
+Body = Callable[[Canvas], Lines]
+
+
+class Card(Struct, frozen=True, kw_only=True):
+    """`opens`: unfolded as long as the user has not said otherwise. `body` is called only if the
+    card is unfolded. `child`: the chat that Enter opens. `children`: those whose state it shows."""
+
+    verb: str
+    subject: str = ""
+    is_sentence: bool = False
+    meta: str | None = None
+    opens: bool = False
+    body: Body | None = None
+    foot: str = ""
+    child: str = ""
+    children: tuple[str, ...] = ()
+
+
+def card_lines(card: Card, facts: CallFacts, canvas: Canvas, *, is_open: bool) -> Lines:
+    palette = canvas.palette
+    has_body = card.body is not None or card.foot != ""
+    left = Text()
+    left.append(f"{(UNFOLDED if is_open else FOLDED) if has_body else ' '} ", palette.faint)
+    left.append(f"{_GLYPHS[facts.state]} ", _tone(facts, palette))
+    left.append(
+        one_line(card.verb, canvas.width), palette.muted if is_quiet(facts.call) else palette.strong
+    )
+    if card.subject:
+        left.append(" ")
+        style = palette.plain if card.is_sentence else palette.code
+        left.append(one_line(card.subject, canvas.width), style)
+    meta = time_text(facts, canvas.now) if card.meta is None else card.meta
+    meta = one_line(meta, canvas.width)
+    lines = [headline(left, Text(meta, _meta_style(facts, palette)), canvas.width)]
+    if is_open and has_body:
+        inner = canvas.narrower(_BODY_INDENT)
+        body = card.body(inner) if card.body is not None else []
+        body += paragraph(card.foot, inner.width, palette.muted) if card.foot else []
+        rule = palette.danger if facts.state == "failed" else palette.faint
+        lines += prefixed(body, Text("  │ ", rule))
+    return lines
+
+
+def _tone(facts: CallFacts, palette: Palette) -> Style:
+    match facts.state:
+        case "failed":
+            return palette.danger
+        case "waiting":
+            return palette.warn
+        case "interrupted":
+            return palette.muted
+        case "done":
+            return palette.ok
+        case _:
+            return palette.accent
+
+
+def _meta_style(facts: CallFacts, palette: Palette) -> Style:
+    if facts.state == "failed":
+        return palette.danger
+    return palette.accent if facts.call.is_going else palette.muted
+
+
+def time_text(facts: CallFacts, now: float) -> str:
+    """How long the call took, or takes."""
+    if facts.call.is_going:
+        word = _GOING_WORDS[facts.state]
+        if facts.started_at is None or facts.state == "background":
+            return word
+        return f"{word} {elapsed_text(now - facts.started_at)}"
+    took = facts.duration_s
+    if took is None or took < _SHORTEST_S:
+        return ""
+    return f"after {duration_text(took)}" if facts.state == "interrupted" else duration_text(took)
+
+
+def verb_of(facts: CallFacts, going: str, done: str, failed: str = "") -> str:
+    """While it goes on, when it is done, when it failed."""
+    if facts.call.call is not None and facts.call.call.cut:
+        return "Cut off:"
+    if facts.state == "interrupted":
+        return f"Stopped {going[:1].lower()}{going[1:]}"
+    if facts.state == "failed":
+        return failed or f"{done}, failed"
+    return going if facts.call.is_going and facts.state != "background" else done
+
+
+def failure_lines(text: str, canvas: Canvas, then: str = "") -> Lines:
+    """Why a call failed, and what it means."""
+    lines = paragraph(text or "It gave no reason.", canvas.width, canvas.palette.danger)
+    return lines + (paragraph(then, canvas.width, canvas.palette.muted) if then else [])
+
+
+def failure_body(facts: CallFacts, then: str = "") -> Body | None:
+    """The body of a card that shows nothing else than why its call failed."""
+    if facts.state != "failed":
+        return None
+    return lambda canvas: failure_lines(facts.error, canvas, then)
+
+
+# Output of commands: colours become ours, everything else that a terminal obeys is dropped.
+
+_MAX_LINES: Final = 200
+_EDGE_LINES: Final = 80
+_MAX_TAIL_CHARS: Final = 64_000
+_MAX_FOLDS: Final = 8
+"""Lines of the screen that one line of output may fill."""
+_COLOUR: Final = re.compile("\x1b\\[([0-9;:]*)m")
+_HUES: Final = {1: "danger", 2: "ok", 3: "warn", 4: "info", 5: "accent", 6: "info"}
+
+
+def output_lines(text: str, width: int, palette: Palette, tail: int = 0) -> Lines:
+    """The beginning and the end of a text; with `tail` so many lines of its end."""
+    if tail:
+        text = text[-_MAX_TAIL_CHARS:]
+    rows = text.rstrip("\n").split("\n")
+    head, end = (0, tail) if tail else (_EDGE_LINES, _EDGE_LINES)
+    if len(rows) <= (tail or _MAX_LINES):
+        return _coloured(rows, width, palette)
+    hidden = len(rows) - head - end
+    note = Text(f"… {hidden:,} lines are not shown …", palette.faint)
+    first = _coloured(rows[:head], width, palette)
+    return [*first, note, *_coloured(rows[-end:], width, palette)]
+
+
+def _coloured(rows: list[str], width: int, palette: Palette) -> Lines:
+    style = _OutputStyle(palette)
+    lines: Lines = []
+    for row in rows:
+        pieces = fold(_one_row(_written_over(row), style), width)
+        lines += pieces[:_MAX_FOLDS]
+        if len(pieces) > _MAX_FOLDS:
+            lines.append(Text("… the rest of this line is not shown …", palette.faint))
+    return lines
+
+
+def _written_over(row: str) -> str:
+    """A carriage return writes over the line: a progress bar leaves only its last state."""
+    if "\r" not in row:
+        return row
+    return row.rstrip("\r").rpartition("\r")[2]
+
+
+def _one_row(row: str, style: "_OutputStyle") -> Text:
+    if "\x1b" not in row:
+        return Text(shown_line(row), style=style.current)
+    text = Text()
+    start = 0
+    row = row[: MAX_LINE_CHARS * 2]
+    for found in _COLOUR.finditer(row):
+        text.append(_safe(row[start : found.start()]), style.current)
+        style.apply(found[1])
+        start = found.end()
+    text.append(_safe(row[start:]), style.current)
+    return text
+
+
+def _safe(piece: str) -> str:
+    return safe_text(piece).expandtabs(TAB_SIZE).replace("\n", " ")
+
+
+class _OutputStyle:
+    def __init__(self, palette: Palette) -> None:
+        self._palette = palette
+        self._hue = ""
+        self._is_bold = False
+        self._is_dim = False
+
+    @property
+    def current(self) -> Style:
+        style = self._palette.hue(self._hue) if self._hue else self._palette.plain
+        if self._is_dim and not self._hue:
+            style = self._palette.muted
+        return style + Style(bold=True) if self._is_bold else style
+
+    def apply(self, codes: str) -> None:
+        numbers = [int(code) if code.isdecimal() else 0 for code in re.split("[;:]", codes[:200])]
+        index = 0
+        while index < len(numbers):
+            if numbers[index] in (38, 48):
+                index += 2 if numbers[index + 1 : index + 2] == [5] else 4
+            else:
+                self._apply_one(numbers[index])
+            index += 1
+
+    def _apply_one(self, code: int) -> None:
+        if code in (0, 22):
+            self._is_bold = self._is_dim = False
+        if code in (0, 39):
+            self._hue = ""
+        elif code == 1:
+            self._is_bold = True
+        elif code == 2:
+            self._is_dim = True
+        elif 30 <= code <= 37 or 90 <= code <= 97:
+            self._hue = _HUES.get(code % 10, "")

@@ -1,1 +1,0 @@
-"""Cards: how the calls of each tool are shown."""

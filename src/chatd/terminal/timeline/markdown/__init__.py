@@ -1,1 +1,0 @@
-"""Markdown and code of models as lines."""

@@ -1,1 +1,0 @@
-"""Rows: what a chat shows, from top to bottom, as plain data made from its state."""
