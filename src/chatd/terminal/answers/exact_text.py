@@ -1,4 +1,4 @@
-"""Text by which a person decides: nothing is left out, nothing can hide.
+r"""Text by which a person decides: nothing is left out, nothing can hide.
 
 `safe_text` removes what the eye cannot see. A person who approves a command must see that it is
 there, so here it becomes an escape such as `\u200b`. Rows are cut here and not by the widget: the

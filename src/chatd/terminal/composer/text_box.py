@@ -12,7 +12,7 @@ from textual.app import App, SuspendNotSupported
 from textual.binding import BindingType
 from textual.widgets import TextArea
 
-from chatd.terminal.keys import bindings_of
+from chatd.terminal.keys import KEYS, bindings_of
 from chatd.terminal.safe_text import safe_text
 from chatd.terminal.session import Machine, app_of
 
@@ -26,6 +26,7 @@ MAX_PASTED_CHARS: Final = 4_000_000
 MAX_TEXT_CHARS: Final = 200_000
 """The text of one message; a request may have 1 MiB."""
 
+_COMPOSER_ACTIONS: Final = frozenset(key.action for key in KEYS["composer"])
 _BLOCK: Final = re.compile(r"\[Pasted text (\d+), [\d,]+ lines?\]")
 
 
@@ -117,7 +118,8 @@ class TextBox(TextArea):
             return
         event.prevent_default()
         for binding in bindings:
-            if await app_of(self).run_action(binding.action, self.parent):
+            node = self.parent if binding.action in _COMPOSER_ACTIONS else self
+            if await app_of(self).run_action(binding.action, node):
                 event.stop()
                 return
 

@@ -1,4 +1,4 @@
-"""The three scopes of changes, in words."""
+"""The screen of changes: of this turn, of the chat, or of the working tree."""
 
 import asyncio
 from collections.abc import Iterator, Mapping

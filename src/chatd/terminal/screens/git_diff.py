@@ -1,4 +1,4 @@
-"""File names as git prints them: in quotes, with bytes as octal numbers, if they are unusual."""
+"""Reads what `git diff` prints."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Reads the MCP servers that the user's chats can use."""
+"""The screen of MCP servers: which ones a chat uses, and connecting an account."""
 
 from collections.abc import Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""One rule while it is written."""
+"""The screen of the tool policy: its rules, and one rule while it is written."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""What a subagent does, as the card of its parent shows it."""
+"""Cards of subagents, and of what a person answers."""
 
 import re
 from collections.abc import Sequence

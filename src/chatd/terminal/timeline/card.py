@@ -1,4 +1,4 @@
-"""The frame of a tool call: one line folded, its details unfolded."""
+"""The frame of a tool call: one line folded, its details unfolded; and the output of commands."""
 
 import re
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Changes of a file as coloured lines, with line numbers and the words that changed."""
+"""Cards of files that are read, written and edited, with changes as coloured lines."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath

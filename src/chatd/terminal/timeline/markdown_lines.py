@@ -1,4 +1,4 @@
-"""What stands in one paragraph, heading or cell: emphasis, code, links, images."""
+"""Markdown as lines of the timeline, whole or while it grows."""
 
 import re
 from collections.abc import Iterator, Sequence

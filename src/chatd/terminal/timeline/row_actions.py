@@ -1,4 +1,5 @@
-"""What a person does to a row: try again, go on, discard, edit, fork. Requests of the timeline."""
+"""What a person does to a row (try again, go on, discard, edit, fork, copy), and the subagents
+whose cards are on the screen."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import NoneType

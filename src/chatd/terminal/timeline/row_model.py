@@ -1,4 +1,4 @@
-"""The one row at the end that says what holds the chat up, or that it works."""
+"""`RowModel`: the rows of a chat's timeline, from its state."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final

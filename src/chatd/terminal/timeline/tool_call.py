@@ -1,4 +1,5 @@
-"""Reads JSON of models and tools, whose shape nothing guarantees, and JSON that is not complete."""
+"""Tool calls with what is known of their results, from JSON whose shape nothing guarantees and that
+may not be complete."""
 
 import re
 from collections.abc import Mapping, Sequence

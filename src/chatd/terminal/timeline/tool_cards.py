@@ -1,4 +1,4 @@
-"""Cards of commands: execute, process_output, process_list, process_signal."""
+"""Cards of commands and of all other tools, and which card a call gets."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
