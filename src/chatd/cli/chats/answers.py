@@ -21,9 +21,15 @@ from chatd.client.server import ServerApi
 from chatd.domain.ids import ChatId
 from chatd.domain.questions import Question, QuestionReply
 from chatd.domain.tool_modes import ModeChoice
-from chatd.terminal.answers.asks import Ask, ProposedPlan, asks_of, proposed_plan
+from chatd.terminal.answers.asks import (
+    Ask,
+    ProposedPlan,
+    QuestionDraft,
+    asks_of,
+    proposed_plan,
+    questions_of,
+)
 from chatd.terminal.answers.exact_text import exact_text
-from chatd.terminal.answers.asks import QuestionDraft, questions_of
 
 MAX_PLAN_BYTES: Final = 256 * 1024
 """A longer plan is not shown, so it is answered only by its id."""

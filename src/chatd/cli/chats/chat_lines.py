@@ -31,12 +31,10 @@ from chatd.domain.chat.row import RetryState
 from chatd.domain.ids import MessageId, ModelConfigId
 from chatd.domain.takeover import TakeoverPayload
 from chatd.domain.text import Json
-from chatd.terminal.answers.asks import Ask
-from chatd.terminal.answers.exact_text import describe_call
-from chatd.terminal.answers.exact_text import exact_text
-from chatd.terminal.answers.asks import questions_of
-from chatd.terminal.screens.policy_rules import always_rule
+from chatd.terminal.answers.asks import Ask, questions_of
+from chatd.terminal.answers.exact_text import describe_call, exact_text
 from chatd.terminal.safe_text import safe_line, safe_text
+from chatd.terminal.screens.policy_rules import always_rule
 
 MAX_LINE: Final = 160
 _TELLING: Final = ("command", "path", "file_path", "url", "query", "name", "title", "prompt")
