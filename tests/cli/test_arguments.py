@@ -13,9 +13,10 @@ from chatd.cli.account.usage import read_since
 from chatd.cli.account.user_files import safe_name
 from chatd.cli.api_session import UsageProblem
 from chatd.cli.chats.answers import Choice, Waiting, choose, read_replies
-from chatd.cli.chats.chat_lines import ask_lines, subagent_lines
+from chatd.cli.chats.chat_lines import ask_lines, plan_lines, subagent_lines
 from chatd.cli.chats.run_report import check_choices, read_chat_id, read_dollars, read_labels
 from chatd.cli.chats.run_request import MAX_INLINE_BYTES, RunRequest, join_prompt, read_input
+from chatd.cli.options import ServerFinder, suggest, with_target
 from chatd.client.resources import Action, Chat, StoredFile
 from chatd.domain.ids import FileId, ToolCallId
 from chatd.domain.questions import Question, QuestionOption, QuestionReply
@@ -294,3 +295,21 @@ def test_a_subagent_that_waits_is_answered_by_its_own_id() -> None:
     ]
     question = Chat(id=CHAT, action_summary="Which?", action=Action(kinds=("question",)))
     assert subagent_lines(question)[1] == f"  chatd chats answer {CHAT} TEXT"
+
+
+def test_suggested_commands_name_the_server_that_the_options_of_this_one_chose() -> None:
+    said: list[str] = []
+
+    @with_target
+    def command(server: ServerFinder) -> None:
+        said.extend((suggest("chats tail", CHAT), plan_lines(str(CHAT), "p1")[1]))
+
+    command(url=None, token_file=None, profile=None, data_dir="/my data")
+    command(url="http://x", token_file=None, profile=None, data_dir=None)
+    assert said == [
+        f"chatd chats tail --data-dir '/my data' {CHAT}",
+        f"  chatd chats approve --data-dir '/my data' {CHAT} --call p1",
+        f"chatd chats tail --url http://x {CHAT}",
+        f"  chatd chats approve --url http://x {CHAT} --call p1",
+    ]
+    assert suggest("chats tail", CHAT) == f"chatd chats tail {CHAT}"

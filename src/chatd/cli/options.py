@@ -1,7 +1,9 @@
 """Options that several commands share, with their help texts."""
 
 import inspect
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -99,6 +101,20 @@ _OPTIONS: Final[dict[str, Any]] = {
 _SERVER: Final = "server"
 
 
+_GIVEN: Final[ContextVar[str]] = ContextVar("target_flags", default="")
+
+
+def suggest(verb: str, rest: object) -> str:
+    """A command for the person to paste, with the options of this one that choose its server."""
+    return f"chatd {verb}{_GIVEN.get()} {rest}"
+
+
+def return_flags(flags: Mapping[str, object]) -> str:
+    """The options that choose the server again, by their names in Python."""
+    given = ((name.replace("_", "-"), value) for name, value in flags.items() if value is not None)
+    return "".join(f" --{name} {shlex.quote(str(value))}" for name, value in given)
+
+
 def with_target(command: Callable[..., None]) -> Callable[..., None]:
     """The command's parameter `server` is replaced by the options. The server is looked up when
     the command calls it, so that an error is reported like its others."""
@@ -112,7 +128,11 @@ def with_target(command: Callable[..., None]) -> Callable[..., None]:
 
             return find_server(**flags).server
 
-        command(**given, server=find)
+        token = _GIVEN.set(return_flags(flags))
+        try:
+            command(**given, server=find)
+        finally:
+            _GIVEN.reset(token)
 
     own = inspect.signature(command).parameters
     kept = [

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shlex
 import signal
 import sys
 from collections.abc import Mapping
@@ -62,15 +61,6 @@ def require_installed() -> None:
 def refuse_no_screen() -> NoReturn:
     print_notice(_NO_SCREEN)
     raise typer.Exit(EXIT_USAGE)
-
-
-def return_flags(
-    url: str | None, token_file: Path | None, profile: str | None, data_dir: str | None
-) -> str:
-    given = {"--url": url, "--token-file": token_file, "--profile": profile, "--data-dir": data_dir}
-    return "".join(
-        f" {flag} {shlex.quote(str(value))}" for flag, value in given.items() if value is not None
-    )
 
 
 async def run_terminal(target: Target, options: TerminalOptions) -> int:

@@ -14,6 +14,7 @@ from chatd.cli.api_session import UsageProblem, confirm, report_errors, run_comm
 from chatd.cli.chats.chat_lines import always_text, ask_lines, call_line, plan_lines, told_lines
 from chatd.cli.chats.chat_work import find_chat
 from chatd.cli.chats.run_follow import load_chat
+from chatd.cli.options import suggest
 from chatd.cli.output import print_json, print_notice
 from chatd.client.drafts import CallAnswer, ChatChange, Decision, Draft, TextInput
 from chatd.client.exchange import ServerAddress
@@ -154,10 +155,8 @@ def deny(server: Server, name: str, choice: Choice, *, reason: str, as_json: boo
         waiting = load_waiting(server, name, choice)
         chosen = choose(waiting, ("approval", "question"), choice)
         if chosen.plan is not None and reason:
-            raise UsageProblem(
-                "to have the plan changed:"
-                f" chatd chats answer {chosen.chat_id} --call {chosen.plan.call_id} TEXT"
-            )
+            rest = f"{chosen.chat_id} --call {chosen.plan.call_id} TEXT"
+            raise UsageProblem(f"to have the plan changed: {suggest('chats answer', rest)}")
         confirm_choice(chosen, choice, "Drop this plan?" if chosen.plan else "Deny this?")
         answers = [_decide(ask, "deny", reason=reason) for ask in chosen.asks]
 
@@ -266,4 +265,4 @@ def _report(raw: Raw, done: str, chat_id: ChatId, *, as_json: bool) -> None:
         print_json(raw)
         return
     print_notice(done)
-    print_notice(f"To wait for the answer: chatd chats tail {chat_id} --until-idle")
+    print_notice(f"To wait for the answer: {suggest('chats tail', f'{chat_id} --until-idle')}")

@@ -8,7 +8,16 @@ from typing import Annotated, Final, Literal, TextIO
 
 import typer
 
-from chatd.cli.options import AsJson, DataDir, Profile, ServerFinder, TokenFile, Url, with_target
+from chatd.cli.options import (
+    AsJson,
+    DataDir,
+    Profile,
+    ServerFinder,
+    TokenFile,
+    Url,
+    return_flags,
+    with_target,
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -56,11 +65,12 @@ def chat(
         terminal_ui.refuse_no_screen()
     with api_session.report_errors():
         found = target.find_server(url, token_file, profile, data_dir)
+        flags = {"url": url, "token_file": token_file, "profile": profile, "data_dir": data_dir}
         options = terminal_ui.TerminalOptions(
             chat_id=chat_id,
             theme=theme,
             rings=bell,
-            return_flags=terminal_ui.return_flags(url, token_file, profile, data_dir),
+            return_flags=return_flags(flags),
         )
         code = process.run_to_completion(terminal_ui.run_terminal(found, options))
     raise typer.Exit(code)

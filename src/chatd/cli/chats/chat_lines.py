@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from chatd.cli.chats.run_turn import SentMessage, text_of, turn_messages
+from chatd.cli.options import suggest
 from chatd.cli.output import dollars, field_lines, short_time
 from chatd.client.resources import Chat, ListedChat
 from chatd.client.state import LiveEpisode, ShownChat
@@ -75,8 +76,9 @@ def subagent_lines(chat: Chat) -> list[str]:
     asks first, because the call's id is not known here."""
     needed = safe_line(chat.action_summary or "an answer", MAX_LINE)
     kinds = () if chat.action is None else chat.action.kinds
-    answer = f"answer {chat.id} TEXT" if "question" in kinds else f"approve {chat.id}"
-    return [f"A subagent waits: {needed}", f"  chatd chats {answer}"]
+    asks = "question" in kinds
+    answer = suggest(*("chats answer", f"{chat.id} TEXT") if asks else ("chats approve", chat.id))
+    return [f"A subagent waits: {needed}", f"  {answer}"]
 
 
 def ask_lines(asks: Sequence[Ask]) -> list[str]:
@@ -114,9 +116,9 @@ def plan_lines(chat_id: str, call_id: str) -> list[str]:
     named = f"{chat_id} --call {_quote_id(call_id)}"
     return [
         "The model proposes a plan. To have it implemented, changed or dropped:",
-        f"  chatd chats approve {named}",
-        f"  chatd chats answer {named} TEXT",
-        f"  chatd chats deny {named}",
+        f"  {suggest('chats approve', named)}",
+        f"  {suggest('chats answer', f'{named} TEXT')}",
+        f"  {suggest('chats deny', named)}",
     ]
 
 
@@ -133,13 +135,19 @@ def _command_lines(ask: Ask) -> list[str]:
     named = f"{ask.chat_id} --call {_quote_id(ask.call.tool_call_id)}"
     match ask.call.kind:
         case "approval":
-            lines = [f"  chatd chats approve {named}"]
+            lines = [f"  {suggest('chats approve', named)}"]
             if ask.call.can_always and (stored := always_text(ask)):
-                lines += [f"  chatd chats approve {named} --always", f"    stores: {stored}"]
-            return [*lines, f"  chatd chats deny {named} --reason TEXT"]
+                lines += [
+                    f"  {suggest('chats approve', f'{named} --always')}",
+                    f"    stores: {stored}",
+                ]
+            return [*lines, f"  {suggest('chats deny', f'{named} --reason TEXT')}"]
         case "question":
             answers = " ".join(["TEXT"] * max(len(questions_of(ask.args)), 1))
-            return [f"  chatd chats answer {named} {answers}", f"  chatd chats deny {named}"]
+            return [
+                f"  {suggest('chats answer', f'{named} {answers}')}",
+                f"  {suggest('chats deny', named)}",
+            ]
         case _:
             return []
 

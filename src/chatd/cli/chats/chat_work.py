@@ -26,6 +26,7 @@ from chatd.cli.chats.chat_lines import (
 from chatd.cli.chats.run_follow import ChatWatch, ConnectionNotices, wait_until_loaded, watch_chat
 from chatd.cli.chats.run_request import Prompt, last_chat, message_content, read_id
 from chatd.cli.chats.run_turn import BUSY
+from chatd.cli.options import suggest
 from chatd.cli.output import print_json, print_json_line, print_notice, print_table, print_text
 from chatd.client.drafts import ChatChange, Draft
 from chatd.client.frames import read_message
@@ -258,7 +259,7 @@ async def send(api: ServerApi, name: str, message: NewMessage, *, as_json: bool)
         return
     sent = await sending
     print_notice("The chat is busy: the message is in its queue." if sent.queued else "Sent.")
-    print_notice(f"To wait for the answer: chatd chats tail {chat_id} --until-idle")
+    print_notice(f"To wait for the answer: {suggest('chats tail', f'{chat_id} --until-idle')}")
 
 
 def read_busy(text: str) -> WhenBusy:

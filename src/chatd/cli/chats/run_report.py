@@ -16,6 +16,7 @@ from chatd.cli.chats.chat_lines import EventLines, ProgressLines, activity, ask_
 from chatd.cli.chats.run_follow import TurnFollower
 from chatd.cli.chats.run_request import RunRequest, StartedTurn, read_id, start_turn
 from chatd.cli.chats.run_turn import TurnOutcome
+from chatd.cli.options import suggest
 from chatd.cli.output import dollars, print_json, print_json_line, print_notice, print_text
 from chatd.client.resources import ChatCost
 from chatd.client.server import ServerApi
@@ -99,12 +100,14 @@ class RunReport:
             lines.append("The output limit of the model cut the answer off.")
         if outcome.ending == "needs_action" and self._shown is not None:
             lines += ask_lines(asks_of(self._shown))
-            lines.append(f"Then wait for the answer: chatd chats tail {chat_id} --until-idle")
+            lines.append(
+                f"Then wait for the answer: {suggest('chats tail', f'{chat_id} --until-idle')}"
+            )
         elif outcome.ending == "plan":
             plan = None if self._shown is None else proposed_plan(self._shown)
             lines += [] if plan is None else plan_lines(chat_id, plan.call_id)
         elif outcome.ending != "done":
-            lines.append(f"To go on: chatd run -r {chat_id} PROMPT")
+            lines.append(f"To go on: {suggest('run', f'-r {chat_id} PROMPT')}")
         return lines
 
     async def _read_plan(self, api: ServerApi, outcome: TurnOutcome) -> str:
@@ -204,7 +207,7 @@ async def run_detached(api: ServerApi, request: RunRequest, *, form: RunFormat) 
         print_text(str(turn.chat_id))
     else:
         print_json({"type": "chat", "chat_id": str(turn.chat_id)})
-    print_notice(f"It goes on by itself. To follow it: chatd chats tail {turn.chat_id}")
+    print_notice(f"It goes on by itself. To follow it: {suggest('chats tail', turn.chat_id)}")
     return ExitCode.DONE
 
 
